@@ -1,0 +1,72 @@
+"""The registry of versions: the ladder from plain loops to the machine's limit.
+
+A version is a file in this folder; its docstring says what is parallel, what changed from the rung below and
+what bounds it. Nothing is imported before it is asked for.
+"""
+
+import importlib
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+
+from ..errors import UnavailableError
+
+
+@dataclass(frozen=True)
+class Version:
+    """A rung of the ladder; the last four fields are the columns of the source's table."""
+
+    name: str
+    summary: str
+    target: str  # "cpu" or "gpu"
+    mini_batch_on: str
+    sample_on: str
+    thread_positioning: bool
+    transfer_optimised: bool
+    module: str
+    network: str
+    needs: tuple[str, ...] = ()
+
+    @cached_property
+    def why_unavailable(self):
+        """None when the version can run here, else the reason."""
+        for package in self.needs:
+            if find_spec(package) is None:
+                return f"{package} is not installed"
+        return None
+
+
+def _cpu(name, summary, module, network, *needs):
+    return Version(name, summary, "cpu", "CPU", "CPU", False, False, module, network, needs)
+
+
+_VERSIONS = (
+    _cpu("sequential", "plain Python loops", "sequential", "Sequential"),
+    _cpu("numpy-sample", "NumPy, one sample at a time", "numpy_sample", "NumpySample"),
+    _cpu("numpy-naive", "NumPy, a product per gate and operand", "numpy_naive", "NumpyNaive"),
+    _cpu("numpy", "NumPy, combined products: the reference", "numpy_batched", "NumpyBatched"),
+    _cpu("numba-sample", "threads over the samples", "numba_sample", "NumbaSample", "numba"),
+)
+
+
+def versions():
+    """Every version, from the slowest rung up, as a tuple of Version."""
+    return _VERSIONS
+
+
+def network(name, params, threads=None):
+    """Make a network of version `name` with a copy of `params`.
+
+    threads: how many to use; None leaves the choice to the libraries.
+    Raises ValueError (unknown name, bad params), TypeError, or UnavailableError with the reason.
+    """
+    for version in _VERSIONS:
+        if version.name == name:
+            break
+    else:
+        known = ", ".join(repr(version.name) for version in _VERSIONS)
+        raise ValueError(f"name: got {name!r}, want one of {known}")
+    if version.why_unavailable:
+        raise UnavailableError(f"name: {name!r} cannot run here: {version.why_unavailable}")
+    module = importlib.import_module(f".{version.module}", __package__)
+    return getattr(module, version.network)(params, threads=threads)

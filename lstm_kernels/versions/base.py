@@ -1,0 +1,146 @@
+"""What every version shares: checked input, the stack, the read-out and the loss, one descent step.
+
+A rung gives `layer_forward` and `layer_backward` with the signatures of the reference and inherits the rest;
+a rung that schedules the layers itself replaces `_forward` and `_backward`.
+"""
+
+from contextlib import nullcontext
+from functools import cache
+
+from threadpoolctl import ThreadpoolController
+
+from .. import reference
+from ..cells import CELLS
+from ..errors import check_array, check_int, check_rate
+
+
+class Network:
+    """A recurrent network of one version, with its own copy of the parameters.
+
+    params: lstm_kernels.Params, copied. threads: how many to use; None leaves the choice to the libraries.
+    """
+
+    layer_forward = staticmethod(reference.layer_forward)
+    layer_backward = staticmethod(reference.layer_backward)
+
+    def __init__(self, params, threads=None):
+        self._params = params.check().copy()
+        self._cell = CELLS[params.cell]
+        self._threads = None if threads is None else check_int("threads", threads)
+        self._tapes = None
+
+    def forward(self, x, state=None, training=False):
+        """Outputs and final state.
+
+        x: (T, B, D), of the parameters' dtype. state: tuple (h, c), or (h,) for rnn and gru, each (L, B, H);
+        None is zero. training=True keeps what `backward` needs; x must not change until then.
+        Returns y (T, B, H) and the final state, both the caller's own. A non-contiguous input is copied.
+        Raises TypeError or ValueError for a wrong type, rank, shape, dtype, an empty axis, NaN or infinity.
+        """
+        x = self._check("x", x, ("T", "B", self._params.input_size))
+        state = self._check_state("state", state, x.shape[1])
+        with self._limit():
+            y, state, tapes = self._forward(x, state)
+        self._tapes = tapes if training else None
+        return y.copy() if training else y, state
+
+    def backward(self, dy, dstate=None):
+        """Gradients after `forward(x, training=True)`.
+
+        dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None is zero.
+        Returns Grads: the fields of Params, and `.x`, `.state`. V and b_out get zero: y does not use them.
+        Raises RuntimeError when no such forward came before, TypeError or ValueError for bad input.
+        """
+        if self._tapes is None:
+            raise RuntimeError("backward: nothing to go back through, want forward(x, training=True) before")
+        T, B = self._tapes[0].gates.shape[:2]
+        dy = self._check("dy", dy, (T, B, self._params.hidden_size))
+        dstate = self._check_state("dstate", dstate, B)
+        with self._limit():
+            return self._backward(dy, dstate)
+
+    def loss_and_grads(self, x, target):
+        """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its Grads."""
+        x, target = self._check_example(x, target)
+        with self._limit():
+            return self._loss_and_grads(x, target)
+
+    def step(self, x, target, learning_rate):
+        """One mini-batch gradient-descent step on the network's own parameters; returns the loss before it."""
+        learning_rate = check_rate("learning_rate", learning_rate)
+        x, target = self._check_example(x, target)
+        with self._limit():
+            loss, grads = self._loss_and_grads(x, target)
+        gradients = grads.arrays()
+        for name, value in self._params.arrays().items():
+            value -= value.dtype.type(learning_rate) * gradients[name]
+        self._tapes = None  # it belongs to the parameters of before
+        return loss
+
+    def predict(self, x):
+        """The read-out of the last step, y[-1] V + b_out, (B, O)."""
+        self._check_readout()
+        y, _ = self.forward(x)
+        return y[-1] @ self._params.V + self._params.b_out
+
+    def params(self):
+        """A copy of the parameters as they are now, on the host."""
+        return self._params.copy()
+
+    def assign(self, params):
+        """Take over other values for the parameters, of the same cell, shapes and dtype."""
+        mine, other = self._params.arrays(), params.check().arrays()
+        form = {name: (a.shape, a.dtype) for name, a in mine.items()}
+        if params.cell != self._params.cell or form != {n: (a.shape, a.dtype) for n, a in other.items()}:
+            raise ValueError("params: got another cell, shape or dtype, want those the network was made with")
+        for name, value in mine.items():
+            value[...] = other[name]
+        self._tapes = None
+
+    def _forward(self, x, state):
+        return reference.forward(self._params, x, state, layer_forward=self.layer_forward)
+
+    def _backward(self, dy, dstate):
+        return reference.backward(
+            self._params, self._tapes, dy, dstate, layer_backward=self.layer_backward
+        )
+
+    def _loss_and_grads(self, x, target):
+        return reference.loss_and_grads(
+            self._params,
+            x,
+            target,
+            layer_forward=self.layer_forward,
+            layer_backward=self.layer_backward,
+        )
+
+    def _limit(self):
+        """A context in which this version runs on `threads` threads."""
+        return nullcontext() if self._threads is None else _blas().limit(limits=self._threads)
+
+    def _check(self, name, value, shape):
+        return check_array(name, value, shape, dtype=self._params.dtype)
+
+    def _check_state(self, name, state, B):
+        if state is None:
+            return None
+        names = self._cell.state
+        if not isinstance(state, tuple) or len(state) != len(names):
+            got = f"a tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
+            raise TypeError(f"{name}: got {got}, want a tuple ({', '.join(names)}) of arrays (L, B, H)")
+        shape = (self._params.num_layers, B, self._params.hidden_size)
+        return tuple(self._check(f"{name}.{n}", a, shape) for n, a in zip(names, state, strict=True))
+
+    def _check_example(self, x, target):
+        self._check_readout()
+        x = self._check("x", x, ("T", "B", self._params.input_size))
+        return x, self._check("target", target, (x.shape[1], self._params.output_size))
+
+    def _check_readout(self):
+        if self._params.V is None:
+            raise ValueError("params: got no read-out, want V and b_out (output_size of Params.init)")
+
+
+@cache
+def _blas():
+    return ThreadpoolController().select(user_api="blas")

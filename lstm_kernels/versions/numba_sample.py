@@ -1,0 +1,138 @@
+"""`numba-sample`: the samples of a mini-batch on threads, OpenMP's `parallel for`.
+
+What changed from `numpy`: whole sequences run inside compiled code, one sample to a loop iteration; samples
+meet nowhere until the weight gradients. Bounded by the product of one vector with W, which reads a weight
+for every multiply-add, and for the smallest networks by entering a parallel region (some 5 us).
+
+Weight gradients: a buffer per sample, added up at the end, is the obvious form (`sum_of_buffers`). Its
+traffic grows as samples x weights, and it falls behind NumPy as soon as that leaves the cache. The form used
+(`blocked_product`) lets each thread own some rows of the gradient and go through all steps and samples: no
+buffers, no sum, and a fixed order of additions, so the bits do not depend on the number of threads.
+"""
+
+import numba
+import numpy as np
+from numba import njit, prange
+
+from ..errors import check_int
+from ..params import Layer
+from ..reference import Tape
+from .base import Network
+from .compiled import OPTIONS, specialise, threads
+
+
+@njit(**OPTIONS)
+def add_product(out, v, M):
+    """out (n,) += v (k,) @ M (k, n). Eight rows of M a time: one load and store of out for eight FMAs."""
+    k = len(v) - len(v) % 8
+    for r in range(0, k, 8):
+        v0, v1, v2, v3 = v[r], v[r + 1], v[r + 2], v[r + 3]
+        v4, v5, v6, v7 = v[r + 4], v[r + 5], v[r + 6], v[r + 7]
+        M0, M1, M2, M3 = M[r], M[r + 1], M[r + 2], M[r + 3]
+        M4, M5, M6, M7 = M[r + 4], M[r + 5], M[r + 6], M[r + 7]
+        for j in range(len(out)):
+            low = v0 * M0[j] + v1 * M1[j] + v2 * M2[j] + v3 * M3[j]
+            high = v4 * M4[j] + v5 * M5[j] + v6 * M6[j] + v7 * M7[j]
+            out[j] += low + high
+    for r in range(k, len(v)):
+        v0, M0 = v[r], M[r]
+        for j in range(len(out)):
+            out[j] += v0 * M0[j]
+
+
+def forward_samples(x, U, W, b, h, c, gates):
+    """x (T, B, D), U (D, K*H), W (H, K*H), b (K*H,); fills h, c (T+1, B, H) from slot 0, gates (T, B, K*H)."""
+    T, B, H = x.shape[0], x.shape[1], W.shape[0]
+    for s in prange(B):
+        for t in range(T):
+            a, h_new, c_old, c_new = gates[t, s], h[t + 1, s], c[t, s], c[t + 1, s]
+            a[:] = b
+            add_product(a, x[t, s], U)
+            add_product(a, h[t, s], W)
+            for j in range(H):
+                out = cell_forward(*load(a, j, H), c_old[j])
+                store(a, j, H, out)
+                h_new[j], c_new[j] = out[K], out[K + 1]
+
+
+def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
+    """dh, dc (B, H) hold the gradient of the final state, and at the end of the initial one; fills da, dx."""
+    T, B, H = dy.shape
+    for s in prange(B):
+        dh_s, dc_s = dh[s], dc[s]
+        for t in range(T - 1, -1, -1):
+            dy_t, g, d, c_old, c_new = dy[t, s], gates[t, s], da[t, s], c[t, s], c[t + 1, s]
+            for j in range(H):
+                out = cell_backward(dy_t[j] + dh_s[j], dc_s[j], *load(g, j, H), c_old[j], c_new[j])
+                store(d, j, H, out)
+                dc_s[j] = out[K]
+            dh_s[:] = real(0)
+            add_product(dh_s, d, W_T)
+            dx[t, s] = real(0)
+            add_product(dx[t, s], d, U_T)
+
+
+@njit(parallel=True, cache=True, **OPTIONS)
+def blocked_product(z, da, out):
+    """out (m, n) = z (N, m).T @ da (N, n): each iteration owns eight rows of out and goes through all N."""
+    N, m = z.shape
+    for block in prange((m + 7) // 8):
+        first, last = 8 * block, min(8 * block + 8, m)
+        out[first:last] = 0
+        for r in range(0, N, 8):  # eight rows of da stay in L1 for all rows of out
+            for k in range(first, last):
+                add_product(out[k], z[r : r + 8, k], da[r : r + 8])
+
+
+@njit(parallel=True, cache=True, **OPTIONS)
+def sum_of_buffers(z, da, out, samples):
+    """The same product through a buffer (m, n) per sample: the form that collapses. Rows are (t, s)."""
+    buffers = np.zeros((samples, out.shape[0], out.shape[1]), out.dtype)
+    for s in prange(samples):
+        for k in range(out.shape[0]):
+            add_product(buffers[s, k], z[s::samples, k], da[s::samples])
+    out[:] = 0
+    for s in range(samples):
+        out += buffers[s]
+
+
+def layer_forward(cell, layer, x, h0, c0):
+    """The reference's layer_forward, a sample per iteration of a parallel loop."""
+    (T, B, _), (H, KH) = x.shape, layer.W.shape
+    h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
+    gates = np.empty((T, B, KH), x.dtype)
+    h[0], c[0] = h0, c0
+    specialise(forward_samples, cell, x.dtype)(x, layer.U, layer.W, layer.b, h, c, gates)
+    return Tape(x, h, c, gates)
+
+
+def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
+    """The reference's layer_backward; `per_sample` selects the form of the weight gradients."""
+    (T, B, D), (H, KH) = tape.x.shape, layer.W.shape
+    da, dx, dh, dc = np.empty_like(tape.gates), np.empty_like(tape.x), dh.copy(), dc.copy()
+    U_T, W_T = np.ascontiguousarray(layer.U.T), np.ascontiguousarray(layer.W.T)
+    kernel = specialise(backward_samples, cell, dy.dtype)
+    kernel(dy, U_T, W_T, tape.c, tape.gates, dh, dc, da, dx)
+    z = np.empty((T, B, D + H + 1), dy.dtype)  # [x_t, h_{t-1}, 1]: one product for dU, dW and db
+    z[..., :D], z[..., D:-1], z[..., -1] = tape.x, tape.h[:-1], 1
+    grad = np.empty((D + H + 1, KH), dy.dtype)
+    z, da = z.reshape(T * B, -1), da.reshape(T * B, KH)
+    if per_sample:
+        sum_of_buffers(z, da, grad, B)
+    else:
+        blocked_product(z, da, grad)
+    return Layer(grad[:D], grad[D:-1], grad[-1]), dx, dh, dc
+
+
+class NumbaSample(Network):
+    layer_forward = staticmethod(layer_forward)
+    layer_backward = staticmethod(layer_backward)
+
+    def __init__(self, params, threads=None):
+        super().__init__(params, threads)
+        if threads is not None and check_int("threads", threads) > numba.config.NUMBA_NUM_THREADS:
+            most = numba.config.NUMBA_NUM_THREADS
+            raise ValueError(f"threads: got {threads}, want at most {most}, what Numba started with")
+
+    def _limit(self):
+        return threads(self._threads)

@@ -1,0 +1,75 @@
+"""The one comparer: a version's results against the reference's, array by array, by name."""
+
+import numpy as np
+
+from .. import reference
+from ..versions import network
+
+# Largest error, relative to the largest entry of the array, that counts as rounding.
+TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-11}
+
+
+class MismatchError(AssertionError):
+    """Results differ; the message names the array."""
+
+
+def compare(got, want, tolerance):
+    """Compare two dicts of named arrays; return the largest relative error.
+
+    The error of an array is max|got - want| / max|want| (the divisor is 1 where want is all zero).
+    Raises MismatchError for missing or extra names, another shape, NaN or infinity, or too large an error.
+    """
+    if set(got) != set(want):
+        raise MismatchError(f"got arrays {sorted(got)}, want {sorted(want)}")
+    worst = 0.0
+    for name, expected in want.items():
+        if got[name] is None:
+            raise MismatchError(f"{name}: got None, want an array of shape {np.shape(expected)}")
+        value = np.asarray(got[name], np.float64)
+        if value.shape != np.shape(expected):
+            raise MismatchError(f"{name}: got shape {value.shape}, want {np.shape(expected)}")
+        if not np.isfinite(value).all():
+            raise MismatchError(f"{name}: got {np.sum(~np.isfinite(value))} values that are not finite")
+        difference = np.abs(value - expected)
+        error = difference.max() / (np.abs(expected).max() or 1.0)
+        if not error <= tolerance:
+            at = tuple(map(int, np.unravel_index(difference.argmax(), value.shape)))
+            raise MismatchError(
+                f"{name}: relative error {error:.3g} at {at}, want at most {tolerance:g} "
+                f"(got {value[at]:.6g}, want {np.asarray(expected)[at]:.6g})"
+            )
+        worst = max(worst, error)
+    return float(worst)
+
+
+def run(net, x, dy, state=None, dstate=None):
+    """Forward and backward of a network, as a dict of named arrays: y, final state and every gradient."""
+    y, final = net.forward(x, state, training=True)
+    grads = net.backward(dy, dstate)
+    return {"y": y} | {f"final.{i}": a for i, a in enumerate(final)} | grads.arrays()
+
+
+def truth(params, x, dy, state=None, dstate=None):
+    """What `run` returns, from the reference in float64."""
+    wide = lambda arrays: None if arrays is None else tuple(a.astype(np.float64) for a in arrays)  # noqa: E731
+    params = params.astype(np.float64)
+    y, final, tapes = reference.forward(params, x.astype(np.float64), wide(state))
+    grads = reference.backward(params, tapes, dy.astype(np.float64), wide(dstate))
+    return {"y": y} | {f"final.{i}": a for i, a in enumerate(final)} | grads.arrays()
+
+
+def compare_to_reference(version, params, x, *, threads=None, seed=0):
+    """Run a version forward and backward from random states; return its largest relative error.
+
+    version: its name, or a network made from `params`. x: (T, B, D). Raises MismatchError.
+    """
+    rng = np.random.default_rng(seed)
+    (T, B, _), L, H = x.shape, params.num_layers, params.hidden_size
+    count = 2 if params.cell == "lstm" else 1
+    dy = rng.standard_normal((T, B, H)).astype(x.dtype)
+    state, dstate = (
+        tuple(rng.uniform(-1, 1, (L, B, H)).astype(x.dtype) for _ in range(count)) for _ in range(2)
+    )
+    net = network(version, params, threads=threads) if isinstance(version, str) else version
+    got, want = run(net, x, dy, state, dstate), truth(params, x, dy, state, dstate)
+    return compare(got, want, TOLERANCE[x.dtype])

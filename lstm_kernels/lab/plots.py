@@ -1,0 +1,88 @@
+"""One plot style: a colour and a marker for each thing, labels on the lines, white ground."""
+
+import matplotlib.pyplot as plt
+from cycler import cycler
+
+# Okabe & Ito's palette, which colour-blind readers can tell apart; one entry for each thing ever drawn.
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
+    "#000000",
+    "#e69f00",
+    "#56b4e9",
+    "#009e73",
+    "#f0e442",
+    "#0072b2",
+    "#d55e00",
+    "#cc79a7",
+)
+GREY = "#777777"
+COLOURS = {
+    "sequential": GREY,
+    "numpy-sample": ORANGE,
+    "numpy-naive": PURPLE,
+    "numpy": BLUE,
+    "numba-sample": RED,
+    "truth": BLACK,
+    "LSTM": RED,
+    "Holt–Winters": BLUE,
+    "seasonal-naive": GREEN,
+    "persistence": ORANGE,
+}
+MARKERS = {"sequential": "s", "numpy-sample": "v", "numpy-naive": "^", "numpy": "o", "numba-sample": "D"}
+
+
+def style():
+    """Set the style of every figure that follows."""
+    plt.rcParams.update(
+        {
+            "figure.figsize": (8, 4.2),
+            "figure.facecolor": "white",
+            "figure.dpi": 110,
+            "figure.constrained_layout.use": True,
+            "savefig.facecolor": "white",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlelocation": "left",
+            "axes.titleweight": "bold",
+            "axes.titlesize": 12,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "axes.prop_cycle": cycler(color=[BLUE, RED, GREEN, ORANGE, PURPLE, SKY, BLACK]),
+            "grid.color": "#e6e6e6",
+            "font.size": 10.5,
+            "legend.frameon": False,
+            "lines.linewidth": 1.8,
+            "svg.hashsalt": "lstm_kernels",  # the same drawing gives the same file
+            "svg.fonttype": "none",
+        }
+    )
+
+
+def label_line(ax, x, y, text, colour, **how):
+    """Label a line at its end, in its own colour."""
+    ax.annotate(
+        text, (x, y), (5, how.pop("dy", 0)), textcoords="offset points", color=colour, va="center", **how
+    )
+
+
+def bars(ax, table, *, unit=1e3, label="milliseconds", note=None):
+    """Horizontal bars on a log axis with quartiles: `table` has median, q1, q3 in seconds by version.
+
+    note: dict of version -> text written after its bar.
+    """
+    names = list(table.index)
+    median, low, high = (table[column] * unit for column in ("median", "q1", "q3"))
+    ax.barh(
+        names,
+        median,
+        xerr=[median - low, high - median],
+        color=[COLOURS.get(name, BLUE) for name in names],
+        error_kw={"ecolor": "black", "capsize": 3},
+    )
+    ax.set_xscale("log")
+    ax.set_xlabel(label)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    for position, name in enumerate(names):
+        text = (note or {}).get(name, f"{median[name]:.3g}")
+        ax.annotate(text, (high[name], position), (6, 0), textcoords="offset points", va="center")
+    ax.margins(x=0.25)

@@ -1,0 +1,109 @@
+"""What a measurement was taken on: the machine, its libraries and the kernel set BLAS chose."""
+
+import datetime
+import os
+import platform
+import re
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import threadpoolctl
+
+PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib")
+# Variables that make a BLAS library choose other kernels than the machine deserves.
+DISTORTING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_DEBUG_CPU_TYPE", "NVPL_BLAS_DEBUG_CPU_TYPE")
+
+
+def machine(preset=None):
+    """The machine as a dict: name, cpu, cores, memory, caches, blas, packages, commit, date, preset."""
+    cpu = _cpu()
+    return {
+        "name": machine_name(cpu),
+        "cpu": cpu["model name"],
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+        if hasattr(os, "sysconf")
+        else None,
+        "caches": _caches(),
+        "vectors": next((v for v in ("avx512f", "avx2", "asimd") if v in cpu["flags"]), "unknown"),
+        "gpu": None,
+        "blas": blas(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "distorting_variables": distorting_variables(),
+        "preset": preset,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    } | _commit()
+
+
+def machine_name(cpu=None):
+    """The folder under data/results/ of this machine: CPU, its family and model number, cores."""
+    cpu = cpu or _cpu()
+    parts = [cpu["model name"], cpu.get("cpu family", ""), cpu.get("model", ""), f"{os.cpu_count()}cores"]
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
+
+
+def blas():
+    """What each loaded BLAS library is: name, version, kernel set, threads."""
+    return [
+        {
+            "library": pool["internal_api"],
+            "version": pool["version"],
+            "kernels": pool.get("architecture"),
+            "threads": pool["num_threads"],
+        }
+        for pool in threadpoolctl.threadpool_info()
+        if pool["user_api"] == "blas"
+    ]
+
+
+def distorting_variables():
+    """The environment variables, if any, that steer a loaded BLAS library away from its own choice."""
+    loaded = tuple(pool["library"].upper() for pool in blas())
+    return [
+        f"{name}={os.environ[name]}"
+        for name in DISTORTING
+        if name in os.environ and name.startswith(loaded)
+    ]
+
+
+def _cpu():
+    found = {"model name": platform.processor() or platform.machine(), "flags": ""}
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text().split("\n\n")[0].splitlines()
+        pairs = (line.split(":", 1) for line in lines if ":" in line)
+        found |= {key.strip().replace("Features", "flags"): value.strip() for key, value in pairs}
+    return found
+
+
+def _caches():
+    """Sizes of the caches that the first core sees, as the system names them."""
+    found = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((index / f).read_text().strip() for f in ("level", "type", "size"))
+        found[f"L{level}{'i' if kind == 'Instruction' else 'd' if kind == 'Data' else ''}"] = size
+    return found
+
+
+def _version(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit():
+    def git(*words):
+        done = subprocess.run(
+            ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    try:
+        commit, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "..")
+    except FileNotFoundError:
+        return {"commit": None, "dirty": None}
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}

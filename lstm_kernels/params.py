@@ -265,7 +265,7 @@ def write_npz(path, header, named):
 def read_npz(path, form):
     """Read (header, arrays) that `write_npz` wrote; ValueError for a corrupt or foreign file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             named = dict(file)
         header = json.loads(str(named.pop("header")))
         got = header["format"]

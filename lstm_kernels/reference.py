@@ -32,23 +32,23 @@ def blocks(a, K):
     return [a[..., k * H : (k + 1) * H] for k in range(K)]
 
 
-def layer_forward(cell, layer, x, h0, c0):
+def layer_forward(cell, layer, x, h0, c0, *, product=np.matmul):
     """One layer over all steps: a_t = x_t U + h_{t-1} W + b, then the cell. Returns its Tape."""
     (T, B, D), H, K = x.shape, layer.W.shape[0], len(cell.gates)
     forward, _ = cell.make(np.tanh, sigmoid)
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
     h[0], c[0] = h0, c0
-    a = (x.reshape(T * B, D) @ layer.U).reshape(T, B, K * H)  # the input product of all steps at once
+    a = product(x.reshape(T * B, D), layer.U).reshape(T, B, K * H)  # of all steps at once
     a += layer.b
     for t in range(T):
-        a[t] += h[t] @ layer.W
+        a[t] += product(h[t], layer.W)
         *gates, h[t + 1], c[t + 1] = forward(*blocks(a[t], K), c[t])
         for block, gate in zip(blocks(a[t], K), gates, strict=True):
             block[...] = gate  # over the pre-activations, which nobody needs again
     return Tape(x, h, c, a)
 
 
-def layer_backward(cell, layer, tape, dy, dh, dc):
+def layer_backward(cell, layer, tape, dy, dh, dc, *, product=np.matmul):
     """One layer back through time. Returns (gradient of the layer, dx, dh0, dc0).
 
     dy (T, B, H) is the gradient of every output, dh and dc (B, H) that of the final state. The product with
@@ -61,10 +61,12 @@ def layer_backward(cell, layer, tape, dy, dh, dc):
         *d_bar, dc = backward(dy[t] + dh, dc, *blocks(tape.gates[t], K), tape.c[t], tape.c[t + 1])
         for block, value in zip(blocks(da[t], K), d_bar, strict=True):
             block[...] = value
-        dh = da[t] @ layer.W.T
+        dh = product(da[t], layer.W.T)
     da = da.reshape(T * B, K * H)
-    grad = Layer(tape.x.reshape(T * B, D).T @ da, tape.h[:-1].reshape(T * B, H).T @ da, da.sum(axis=0))
-    return grad, (da @ layer.U.T).reshape(T, B, D), dh, dc
+    dU = product(tape.x.reshape(T * B, D).T, da)
+    dW = product(tape.h[:-1].reshape(T * B, H).T, da)
+    dx = product(da, layer.U.T).reshape(T, B, D)
+    return Layer(dU, dW, da.sum(axis=0)), dx, dh, dc
 
 
 def forward(params, x, state=None, *, layer_forward=layer_forward):

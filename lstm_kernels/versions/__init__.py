@@ -57,7 +57,7 @@ def versions():
 def network(name, params, threads=None):
     """Make a network of version `name` with a copy of `params`.
 
-    threads: how many to use; None leaves the choice to the libraries.
+    threads: how many to use; None is every core. A version that is not parallel uses one.
     Raises ValueError (unknown name, bad params), TypeError, or UnavailableError with the reason.
     """
     for version in _VERSIONS:

@@ -4,27 +4,24 @@ A rung gives `layer_forward` and `layer_backward` with the signatures of the ref
 a rung that schedules the layers itself replaces `_forward` and `_backward`.
 """
 
-from contextlib import nullcontext
-from functools import cache
-
-from threadpoolctl import ThreadpoolController
-
 from .. import reference
 from ..cells import CELLS
 from ..errors import check_array, check_int, check_rate
+from ..params import Params
+from .blas import single_threaded
 
 
 class Network:
     """A recurrent network of one version, with its own copy of the parameters.
 
-    params: lstm_kernels.Params, copied. threads: how many to use; None leaves the choice to the libraries.
+    params: lstm_kernels.Params, copied. threads: how many to use; None is every core.
     """
 
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)
 
     def __init__(self, params, threads=None):
-        self._params = params.check().copy()
+        self._params = Params.check(params).copy()
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
         self._tapes = None
@@ -89,7 +86,7 @@ class Network:
 
     def assign(self, params):
         """Take over other values for the parameters, of the same cell, shapes and dtype."""
-        mine, other = self._params.arrays(), params.check().arrays()
+        mine, other = self._params.arrays(), Params.check(params).arrays()
         form = {name: (a.shape, a.dtype) for name, a in mine.items()}
         if params.cell != self._params.cell or form != {n: (a.shape, a.dtype) for n, a in other.items()}:
             raise ValueError("params: got another cell, shape or dtype, want those the network was made with")
@@ -115,8 +112,8 @@ class Network:
         )
 
     def _limit(self):
-        """A context in which this version runs on `threads` threads."""
-        return nullcontext() if self._threads is None else _blas().limit(limits=self._threads)
+        """The context in which this version computes: BLAS on one thread, so that bits do not depend on it."""
+        return single_threaded
 
     def _check(self, name, value, shape):
         return check_array(name, value, shape, dtype=self._params.dtype)
@@ -140,7 +137,3 @@ class Network:
         if self._params.V is None:
             raise ValueError("params: got no read-out, want V and b_out (output_size of Params.init)")
 
-
-@cache
-def _blas():
-    return ThreadpoolController().select(user_api="blas")

@@ -8,6 +8,7 @@ import hashlib
 import math
 import pathlib
 import types
+from contextlib import contextmanager
 from functools import cache
 
 import numba
@@ -118,16 +119,13 @@ def specialise(kernel, cell, dtype, parallel=True):
     return njit(function, parallel=parallel, cache=True, **OPTIONS)
 
 
-class threads:
-    """A context in which Numba uses `count` threads; None leaves the number as it is."""
-
-    def __init__(self, count):
-        self.count = count
-
-    def __enter__(self):
-        self.before = numba.get_num_threads()
-        if self.count is not None:
-            numba.set_num_threads(self.count)
-
-    def __exit__(self, *error):
-        numba.set_num_threads(self.before)
+@contextmanager
+def threads(count, outer):
+    """The context `outer`, in which Numba uses `count` threads; None leaves the number as it is."""
+    before = numba.get_num_threads()
+    with outer:
+        try:
+            numba.set_num_threads(count or before)
+            yield
+        finally:
+            numba.set_num_threads(before)

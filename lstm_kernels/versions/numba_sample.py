@@ -135,4 +135,4 @@ class NumbaSample(Network):
             raise ValueError(f"threads: got {threads}, want at most {most}, what Numba started with")
 
     def _limit(self):
-        return threads(self._threads)
+        return threads(self._threads, super()._limit())

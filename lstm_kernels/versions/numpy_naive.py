@@ -1,18 +1,21 @@
 """`numpy-naive`: a batch at a time, eight small products per LSTM step, one for each gate of x and of h.
 
 What changed from `numpy-sample`: the samples of a mini-batch are the rows of a matrix, so a product is a
-GEMM, and the BLAS library may use its threads. Bounded by small GEMMs: each reads its weights for one step
+GEMM, and its panels run on threads. Bounded by small GEMMs: each reads its weights for one step
 only, and every point-wise operation is a pass of its own. It is the baseline of the optimisation study.
 """
+
+from functools import partial
 
 import numpy as np
 
 from ..params import Layer
 from ..reference import Tape, blocks, sigmoid
 from .base import Network
+from .blas import product
 
 
-def layer_forward(cell, layer, x, h0, c0):
+def layer_forward(cell, layer, x, h0, c0, *, product=np.matmul):
     """The reference's layer_forward with a product per gate, step and operand."""
     (T, B, _), H, K = x.shape, layer.W.shape[0], len(cell.gates)
     forward, _ = cell.make(np.tanh, sigmoid)
@@ -21,13 +24,13 @@ def layer_forward(cell, layer, x, h0, c0):
     gates = np.empty((T, B, K * H), x.dtype)
     h[0], c[0] = h0, c0
     for t in range(T):
-        a = [x[t] @ U[k] + h[t] @ W[k] + b[k] for k in range(K)]
+        a = [product(x[t], U[k]) + product(h[t], W[k]) + b[k] for k in range(K)]
         *gate, h[t + 1], c[t + 1] = forward(*a, c[t])
         gates[t] = np.concatenate(gate, axis=1)
     return Tape(x, h, c, gates)
 
 
-def layer_backward(cell, layer, tape, dy, dh, dc):
+def layer_backward(cell, layer, tape, dy, dh, dc, *, product=np.matmul):
     """The reference's layer_backward with a product per gate, step and operand."""
     (T, _, _), K = tape.x.shape, len(cell.gates)
     _, backward = cell.make(np.tanh, sigmoid)
@@ -39,14 +42,17 @@ def layer_backward(cell, layer, tape, dy, dh, dc):
         gates = blocks(tape.gates[t], K)
         *da, dc = backward(dy[t] + dh, dc, *gates, tape.c[t], tape.c[t + 1])
         for k in range(K):
-            dU[k] += tape.x[t].T @ da[k]
-            dW[k] += tape.h[t].T @ da[k]
+            dU[k] += product(tape.x[t].T, da[k])
+            dW[k] += product(tape.h[t].T, da[k])
             db[k] += da[k].sum(axis=0)
-        dh = sum(da[k] @ W[k].T for k in range(K))
-        dx[t] = sum(da[k] @ U[k].T for k in range(K))
+        dh = sum(product(da[k], W[k].T) for k in range(K))
+        dx[t] = sum(product(da[k], U[k].T) for k in range(K))
     return grad, dx, dh, dc
 
 
 class NumpyNaive(Network):
-    layer_forward = staticmethod(layer_forward)
-    layer_backward = staticmethod(layer_backward)
+    def __init__(self, params, threads=None):
+        super().__init__(params, threads)
+        on_threads = partial(product, threads=self._threads)
+        self.layer_forward = partial(layer_forward, product=on_threads)
+        self.layer_backward = partial(layer_backward, product=on_threads)

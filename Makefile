@@ -1,0 +1,104 @@
+# Bare `make` lists the targets. Needs python3 (3.11 or newer) and make, nothing else:
+# .venv is set up on demand from requirements.lock.
+PYTHON ?= python3
+PY := .venv/bin/python
+OLDEST := .venv-oldest/bin/python
+REPORT := $(PY) tools/report.py
+
+NOTEBOOKS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
+PAPER := $(NOTEBOOKS:notebooks/%=build/paper/%)
+SMOKE := $(NOTEBOOKS:notebooks/%=build/smoke/%)
+# What a notebook's results depend on: an edit here executes it again.
+SOURCES := $(shell find lstm_kernels -name '*.py' 2>/dev/null) $(wildcard data/*.csv)
+CHECKED := $(wildcard lstm_kernels tests tools notebooks)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:    # notebooks measure: two at once would disturb each other
+
+.PHONY: help report smoke test test-oldest bench figures readme accept lint format lock clean
+
+help:    ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
+
+report: build/paper/html/index.html    ## execute the notebooks in full, pages to build/paper/html/
+	@echo "open $<"
+
+smoke: build/smoke/html/index.html    ## the same on small sizes, to build/smoke/
+	@echo "open $<"
+
+test: .venv/.stamp    ## run the tests
+	$(PY) -m pytest
+
+test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencies pyproject.toml admits
+	$(OLDEST) -m pytest
+
+bench: .venv/.stamp    ## measure this machine: every version that can run here
+	$(PY) -m lstm_kernels bench
+
+figures: report    ## write figures/: the report's notebooks do
+
+readme: .venv/.stamp    ## renew the tables in README.md from data/results/
+	$(PY) tools/readme.py
+
+accept: .venv/.stamp    ## take the executed notebooks of `make report` over into notebooks/
+	$(REPORT) accept build/paper notebooks
+
+lint: .venv/.stamp    ## check style and format
+	$(PY) -m ruff check $(CHECKED)
+	$(PY) -m ruff format --check $(CHECKED)
+
+format: .venv/.stamp    ## repair style and format
+	$(PY) -m ruff check --fix $(CHECKED)
+	$(PY) -m ruff format $(CHECKED)
+
+lock:    ## renew requirements.lock from pyproject.toml
+	$(call environment,build/lock)
+	build/lock/bin/python $(PIP_INSTALL) uv
+	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-emit-find-links --extra dev --extra mpi --custom-compile-command "make lock" \
+		--output-file build/lock/requirements.lock pyproject.toml
+	mv build/lock/requirements.lock $@.part && mv $@.part requirements.lock
+
+clean:    ## remove build/ and caches; the environments stay
+	rm -rf build .pytest_cache .ruff_cache
+	find lstm_kernels tests tools notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
+		-prune -exec rm -rf {} + 2>/dev/null || true
+
+# A notebook that fails stops the build; the next call goes on from it.
+# The environment is order-only: installing it again does not make results old.
+build/paper/%.ipynb: notebooks/%.ipynb $(SOURCES) | .venv/.stamp
+	$(REPORT) execute $< $@
+
+build/smoke/%.ipynb: notebooks/%.ipynb $(SOURCES) | .venv/.stamp
+	$(REPORT) execute $< $@ -p PRESET smoke
+
+build/paper/html/index.html: $(PAPER) $(wildcard tools/report.py tools/notebook_*.py tools/page/*) | .venv/.stamp
+	$(REPORT) html build/paper notebooks
+
+build/smoke/html/index.html: $(SMOKE) $(wildcard tools/report.py tools/notebook_*.py tools/page/*) | .venv/.stamp
+	$(REPORT) html build/smoke notebooks
+
+# $(call environment,FOLDER): says what is missing instead of leaving half an environment.
+define environment
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than 3.11 or missing: install Python 3.11 or newer, or name it: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON) cannot make virtual environments: install python3-venv (apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(1)
+endef
+
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+
+.venv/.stamp: requirements.lock pyproject.toml
+	$(call environment,.venv)
+	$(PY) $(PIP_INSTALL) --require-hashes -r requirements.lock
+	$(PY) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv-oldest/.stamp: pyproject.toml tools/oldest.py
+	$(call environment,.venv-oldest)
+	$(OLDEST) tools/oldest.py > .venv-oldest/pins.txt
+	$(OLDEST) $(PIP_INSTALL) -r .venv-oldest/pins.txt
+	$(OLDEST) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	touch $@

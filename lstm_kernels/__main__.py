@@ -1,0 +1,81 @@
+"""`python -m lstm_kernels`: the ladder; `bench` measures it on this machine, `train` trains the airline network."""
+
+import argparse
+
+from . import data, forecast, network, versions
+from .params import Params
+from .train import OPTIMIZERS, train
+
+
+def ladder():
+    """Print every version, and for those that cannot run here the reason."""
+    for version in versions():
+        state = f"no: {version.why_unavailable}" if version.why_unavailable else "runs here"
+        print(f"{version.name:14} {version.target:4} {version.summary:42} {state}")
+
+
+def bench(options):
+    """Measure every version and write data/results/."""
+    from .lab import bench, results
+
+    folder = options.folder or results.FOLDER
+    for experiment, rows, path in bench.main(options.preset, folder):
+        table = rows.groupby(["stage", "version", "variant", "H", "B"], sort=False, dropna=False)
+        print(f"\n{experiment}: median seconds, written to {path}")
+        print(table["seconds"].median().to_string())
+
+
+def train_airline(options):
+    """Train on 1949-1958 and forecast 1959-1960 one month ahead."""
+    passengers, first, window = data.airline().to_numpy(float), 120, 12
+    transform = data.LogDifference.fit(passengers[:first])
+    dataset = data.windows(transform.forward(passengers[:first]), window)
+    params = Params.init(1, options.hidden, 1, 1, seed=options.seed)
+    net = network(options.version, params)
+    history = train(
+        net,
+        dataset,
+        options.epochs,
+        options.batch_size,
+        options.learning_rate,
+        optimizer=options.optimizer,
+        seed=options.seed,
+        checkpoint=options.checkpoint,
+        resume=options.resume,
+    )
+    predicted = forecast.one_step(net, transform, passengers, window, first)
+    errors = forecast.errors(predicted, passengers[first:])
+    print(f"{history.epochs} epochs in {sum(history.seconds):.2f} s, loss {history.loss[-1]:.4g}")
+    print("1959-1960, one month ahead: " + ", ".join(f"{k} {v:.2f}" for k, v in errors.items()))
+
+
+def main(words=None):
+    parser = argparse.ArgumentParser(prog="python -m lstm_kernels", description=__doc__)
+    commands = parser.add_subparsers()
+    part = commands.add_parser("bench", help="measure every version on this machine")
+    part.add_argument("--preset", choices=("smoke", "paper"), default="paper")
+    part.add_argument("--folder", help="where to write; default data/results/")
+    part.set_defaults(run=bench)
+    part = commands.add_parser("train", help="train the airline network and forecast")
+    part.add_argument("--version", default="numba-sample")
+    part.add_argument("--epochs", type=int, default=200)
+    part.add_argument("--batch-size", type=int, default=16)
+    part.add_argument("--learning-rate", type=float, default=3e-3)
+    part.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
+    part.add_argument("--hidden", type=int, default=32)
+    part.add_argument("--seed", type=int, default=0)
+    part.add_argument("--checkpoint")
+    part.add_argument("--resume", action="store_true")
+    part.set_defaults(run=train_airline)
+    options = parser.parse_args(words)
+    if hasattr(options, "run"):
+        try:
+            options.run(options)
+        except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
+            parser.exit(2, f"{parser.prog}: {error}\n")
+    else:
+        ladder()
+
+
+if __name__ == "__main__":
+    main()

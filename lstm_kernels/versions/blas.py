@@ -1,0 +1,80 @@
+"""NumPy's products on threads, with the same bits for every number of them.
+
+A BLAS library that is left to its own threads cuts long sums as their number suggests (OpenBLAS does), and
+rounds differently for one and for two. Here the cut depends on the shape alone: the product is divided into
+panels of its result, and each panel is computed by one thread, with BLAS kept to that thread.
+"""
+
+import math
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+MOST_PANELS = 16
+LEAST_WORK = 8_000_000  # operations in a panel: some 80 us, a few times the price of waking a thread
+
+
+class _SingleThreaded:
+    """A context that keeps BLAS to the calling thread; entered several times over, by several threads."""
+
+    def __init__(self):
+        self._lock, self._inside, self._before = threading.Lock(), 0, []
+
+    def __enter__(self):
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._before = [(library, library.get_num_threads()) for library in _libraries()]
+                for library, _ in self._before:
+                    library.set_num_threads(1)
+
+    def __exit__(self, *error):
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                for library, count in self._before:
+                    library.set_num_threads(count)
+
+
+single_threaded = _SingleThreaded()
+
+
+def panels(M, N, K):
+    """Cut an (M, N) product over K into slices of rows or columns, by its shape alone."""
+    size, count = max(M, N), max(1, min(MOST_PANELS, 2 * M * N * K // LEAST_WORK))
+    width = math.ceil(size / count / 64) * 64  # whole cache lines and whole tiles of the BLAS kernel
+    pieces = [slice(start, min(start + width, size)) for start in range(0, size, width)]
+    return [(piece, slice(None)) if M >= N else (slice(None), piece) for piece in pieces]
+
+
+def product(a, b, threads=None):
+    """a (M, K) @ b (K, N) on up to `threads` threads; None is every core. Call it inside `single_threaded`."""
+    cuts = panels(a.shape[0], b.shape[1], a.shape[1])
+    threads = min(threads or os.cpu_count(), len(cuts))
+    if len(cuts) == 1:
+        return a @ b
+    out = np.empty((a.shape[0], b.shape[1]), np.result_type(a, b))
+
+    def work(worker):
+        for rows, columns in cuts[worker::threads]:
+            np.matmul(a[rows], b[:, columns], out=out[rows, columns])
+
+    waiting = [_pool(os.getpid()).submit(work, worker) for worker in range(1, threads)]
+    work(0)
+    for done in waiting:
+        done.result()
+    return out
+
+
+@cache
+def _libraries():
+    return ThreadpoolController().select(user_api="blas").lib_controllers
+
+
+@cache
+def _pool(process):  # a forked child does not inherit threads: it makes its own
+    return ThreadPoolExecutor(max(1, os.cpu_count() - 1))

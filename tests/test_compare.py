@@ -1,0 +1,102 @@
+"""The comparer must catch planted faults."""
+
+import numpy as np
+import pytest
+from conftest import example
+
+import lstm_kernels as lk
+from lstm_kernels import reference
+from lstm_kernels.lab.compare import MismatchError, compare, compare_to_reference
+from lstm_kernels.params import Layer
+from lstm_kernels.versions.base import Network
+
+
+def broken_forward(change):
+    """A network whose forward goes through `change(tape)`."""
+
+    class Broken(Network):
+        @staticmethod
+        def layer_forward(cell, layer, x, h0, c0):
+            tape = reference.layer_forward(cell, layer, x, h0, c0)
+            change(tape)
+            return tape
+
+    return Broken
+
+
+def permuted_gates(tape):
+    H = tape.h.shape[-1]
+    tape.gates[..., :H], tape.gates[..., H : 2 * H] = (
+        tape.gates[..., H : 2 * H].copy(),
+        tape.gates[..., :H].copy(),
+    )
+
+
+def untouched_output(tape):
+    tape.h[1:] = 0
+
+
+def one_nan(tape):
+    tape.h[-1, 0, 0] = np.nan
+
+
+def all_nan(tape):
+    tape.h[1:] = np.nan
+
+
+def late_step(tape):
+    tape.h[2:] = tape.h[1:-1].copy()
+
+
+@pytest.mark.parametrize("fault", [permuted_gates, untouched_output, one_nan, all_nan, late_step])
+def test_a_broken_forward_is_caught(fault):
+    params, x, _ = example((2, 4, 3, 3, 7))
+    compare_to_reference(Network(params), params, x)
+    with pytest.raises(MismatchError):
+        compare_to_reference(broken_forward(fault)(params), params, x)
+
+
+@pytest.mark.parametrize("missing", ["U", "W", "b"])
+def test_a_missing_gradient_is_caught(missing, cell):
+    params, x, _ = example((2, 4, 3, 3, 7), cell)
+
+    class Broken(Network):
+        @staticmethod
+        def layer_backward(*args):
+            grad, *rest = reference.layer_backward(*args)
+            parts = {name: getattr(grad, name) for name in ("U", "W", "b")}
+            return Layer(**parts | {missing: np.zeros_like(parts[missing])}), *rest
+
+    with pytest.raises(MismatchError, match=missing):
+        compare_to_reference(Broken(params), params, x)
+
+
+def test_parameters_with_permuted_gates_are_caught():
+    params, x, _ = example((1, 4, 3, 3, 7))
+    other = params.copy()
+    for name in ("U", "W", "b"):
+        array = getattr(other.layers[0], name)
+        array[..., :14] = np.concatenate([array[..., 7:14], array[..., :7]], axis=-1)
+    with pytest.raises(MismatchError):
+        compare_to_reference(lk.network("numpy", other), params, x)
+
+
+@pytest.mark.parametrize(
+    ("got", "message"),
+    [
+        ({}, "want"),
+        ({"a": None}, "got None"),
+        ({"a": np.ones(3), "b": np.ones(2)}, "got arrays"),
+        ({"a": np.ones(2)}, "shape"),
+        ({"a": np.ones((3, 1))}, "shape"),
+        ({"a": np.array([1, 2, np.nan])}, "not finite"),
+        ({"a": np.array([1, 2, np.inf])}, "not finite"),
+        ({"a": np.zeros(3)}, "relative error"),
+        ({"a": np.array([1, 2, 3 + 1e-3])}, "relative error"),
+    ],
+)
+def test_compare_refuses(got, message):
+    want = {"a": np.array([1.0, 2.0, 3.0])}
+    assert compare(want, want, 1e-6) == 0
+    with pytest.raises(MismatchError, match=message):
+        compare(got, want, 1e-6)

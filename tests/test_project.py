@@ -1,0 +1,121 @@
+"""The files around the package agree with each other and carry nothing of one machine."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import oldest
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LOCK = (ROOT / "requirements.lock").read_text()
+LOCKED_EXTRAS = ("mpi", "dev")
+TOP_LEVEL = {
+    *("notebooks", "lstm_kernels", "data", "figures", "tests", "tools", ".ci"),
+    *("Makefile", "README.md", "NOTATION.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
+    *("pyproject.toml", "environment.yml", "requirements.lock", ".gitignore", ".gitattributes"),
+}
+# Put together from parts, so that this file passes its own test.
+NOT_IN_FILES = [
+    *(f"/{folder}/" for folder in ("root", "tmp", "home", "Users")),
+    *(".".join(host) for host in (("pypi", "org"), ("pythonhosted", "org"), ("anaconda", "org"))),
+]
+
+
+def required() -> dict[str, str]:
+    """Name and bounds of what pyproject.toml asks for, in the package and the locked extras."""
+    lines = list(PROJECT["dependencies"])
+    for extra in LOCKED_EXTRAS:
+        lines += PROJECT["optional-dependencies"][extra]
+    found = map(Requirement, lines)
+    return {canonicalize_name(one.name): str(one.specifier) for one in found}
+
+
+def files() -> list[Path]:
+    """The files that are, or are about to be, in git."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    found = [ROOT / name for name in listed.split("\0") if name]
+    return [path for path in found if path.is_file()]
+
+
+def test_environment_yml_asks_for_what_pyproject_asks_for():
+    text = (ROOT / "environment.yml").read_text()
+    listed = map(Requirement, re.findall(r"^  - ([\w-]+>=\S+)$", text, re.MULTILINE))
+    conda = {canonicalize_name(one.name): str(one.specifier) for one in listed}
+    assert conda.pop("python") == PROJECT["requires-python"]
+    assert conda == required()
+
+
+def test_lock_satisfies_pyproject_and_has_hashes():
+    entries = re.split(r"^(?=\S+==)", LOCK, flags=re.MULTILINE)[1:]
+    versions = {}
+    for entry in entries:
+        name, version = re.match(r"(\S+?)==(\S+)", entry).groups()
+        assert "--hash=sha256:" in entry, name
+        versions.setdefault(canonicalize_name(name), []).append(version)
+    for name, bounds in required().items():
+        assert name in versions, f"{name} is not locked: make lock"
+        for version in versions[name]:
+            assert Requirement(name + bounds).specifier.contains(version), (name, version)
+
+
+def test_lock_names_no_place_to_download_from():
+    assert "://" not in LOCK
+    assert not re.search(r"^\s*--(?!hash=)", LOCK, re.MULTILINE)
+
+
+def test_oldest_pins_are_the_lower_bounds():
+    pins = oldest.pins(PROJECT)
+    bounds = PROJECT["dependencies"]
+    assert [pin.replace("==", ">=") for pin in pins[: len(bounds)]] == bounds
+    with pytest.raises(ValueError, match="numpy<3"):
+        oldest.pins({"dependencies": ["numpy<3"], "optional-dependencies": {"dev": []}})
+
+
+def test_versions_agree():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == PROJECT["version"]
+
+
+def test_top_level_holds_only_what_belongs_there():
+    found = {path.relative_to(ROOT).parts[0] for path in files()}
+    assert found <= TOP_LEVEL, f"not allowed at the top: {sorted(found - TOP_LEVEL)}"
+
+
+def test_no_file_names_a_machine_or_a_registry():
+    found = []
+    for path in files():
+        data = path.read_bytes()
+        if b"\0" in data:
+            continue
+        text = data.decode()
+        found += [f"{path.relative_to(ROOT)}: {name}" for name in NOT_IN_FILES if name in text]
+    assert not found
+
+
+def test_bare_make_lists_every_phony_target():
+    makefile = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split()
+    # A make that runs this test hands its flags down; the listing must not depend on them.
+    shown = subprocess.run(
+        ["make", "--no-print-directory"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+    ).stdout
+    assert [line.split()[0] for line in shown.splitlines()] == phony
+    assert all(len(line.split()) > 2 for line in shown.splitlines()), "a target says nothing"

@@ -1,0 +1,342 @@
+"""The tools that build the report, on small notebooks; then the rules, on the real ones."""
+
+import base64
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import notebook_pages as pages
+import notebook_rules as rules
+import pytest
+import report
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob(report.NAMES))
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+TITLE = "# Title\n\n**The claim, with $x^2$.**"
+
+
+def text(source):
+    return new_markdown_cell(source)
+
+
+def code(source, *outputs, count=1, tags=()):
+    cell = new_code_cell(source, execution_count=count, outputs=list(outputs))
+    cell.metadata.tags = list(tags)
+    return cell
+
+
+def parameters(value="paper"):
+    return code(f'PRESET = "{value}"', tags=["parameters"])
+
+
+def stream(content, name="stdout"):
+    return new_output("stream", text=content, name=name)
+
+
+def image(**about):
+    return new_output("display_data", data={"image/png": PNG}, metadata={"image/png": about})
+
+
+def error():
+    return new_output("error", ename="ValueError", evalue="no", traceback=[])
+
+
+def save(path, *cells):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=list(cells), metadata=rules.METADATA), path)
+    return path
+
+
+def page_of(tmp_path, *cells, about=None):
+    """The HTML page and the index of one notebook with these cells after its title."""
+    path = save(tmp_path / "build" / "01_a.ipynb", text(TITLE), *cells)
+    notebooks = tmp_path / "notebooks"
+    notebooks.mkdir(exist_ok=True)
+    out = tmp_path / "build" / "html"
+    pages.make([path], notebooks, out, about={} if about is None else about)
+    return (out / "01_a.html").read_text(), (out / "index.html").read_text()
+
+
+# --- executing
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A notebook executed with PRESET smoke, and one that fails in cell 3: (good, bad, message)."""
+    folder = tmp_path_factory.mktemp("executed")
+    last = "print(PRESET)\nprint('in', os.getcwd().endswith('notebooks'))"
+    start = (text(TITLE), parameters())
+    good = save(folder / "notebooks" / "01_a.ipynb", *start, code("import os"), code(last))
+    bad = save(folder / "notebooks" / "02_b.ipynb", *start, code("a = 1\n1 / 0"), code("2"))
+    run = [sys.executable, ROOT / "tools" / "report.py", "execute"]
+    outs = folder / "build" / good.name, folder / "build" / bad.name
+    subprocess.run([*run, good, outs[0], "-p", "PRESET", "smoke"], check=True)
+    done = subprocess.run([*run, bad, outs[1]], capture_output=True, text=True)
+    assert done.returncode == 1
+    return *outs, done.stderr
+
+
+def test_execute_runs_in_the_notebooks_folder_with_the_parameters(executed):
+    notebook = rules.read(executed[0])
+    assert rules.preset(notebook) == "smoke"
+    assert notebook.cells[-1].outputs[0].text == "smoke\nin True\n"
+    assert [path.name for path in executed[0].parent.glob("01*")] == ["01_a.ipynb"]
+
+
+def test_a_failing_cell_is_reported_and_leaves_no_result(executed):
+    _, bad, message = executed
+    assert "02_b.ipynb, cell 3 failed: ZeroDivisionError: division by zero" in message
+    assert "a = 1" in message
+    assert not bad.exists()
+    assert bad.with_name("02_b.failed.ipynb").exists()
+
+
+def test_normalise_of_a_real_run_drops_what_changes_from_run_to_run(executed):
+    notebook = rules.read(executed[0])
+    stored = rules.normalised_text(notebook, name="01_a")
+    assert "papermill" in rules.dumps(notebook)
+    for noise in ("papermill", "iopub", "injected", "start_time", "3.1"):
+        assert noise not in stored
+    assert len(nbformat.reads(stored, 4).cells) == len(notebook.cells) - 1
+
+
+def test_unknown_parameter_is_an_error_that_names_the_known_ones(tmp_path, capsys):
+    notebook = save(tmp_path / "01_a.ipynb", text(TITLE), parameters())
+    out = tmp_path / "out.ipynb"
+    assert report.main(["execute", str(notebook), str(out), "-p", "PRESTO", "smoke"]) == 1
+    message = capsys.readouterr().err
+    assert "'PRESTO'" in message
+    assert "known are PRESET" in message
+    assert not out.exists()
+
+
+def test_stderr_is_a_problem_and_a_progress_bar_is_not():
+    bar = stream("\r 50%|#####     | 5/10 [00:01<00:01, 4.9it/s]", "stderr")
+    fine = new_notebook(cells=[code("1", bar)])
+    assert rules.problems_of_execution(fine) == []
+    loud = new_notebook(cells=[code("1", bar, stream("Warning: x\n", "stderr"))])
+    assert rules.problems_of_execution(loud) == ["1 stderr outputs, want none (cell 1: Warning: x)"]
+
+
+# --- normalising
+
+
+def noisy():
+    injected = code("PRESET = 'paper'", tags=["injected-parameters"])
+    run = code(
+        "f()",
+        stream("a"),
+        stream("\r 50%|#####     | 5/10 [00:01<00:01, 4.9it/s]", "stderr"),
+        stream("b\r10%\r20%\n"),
+        stream(f"see {ROOT}/data/x.csv, <function f at 0x7f12ab>\n"),
+        image(alt="A line", width=3, other=1),
+        new_output("display_data", data={rules.WIDGET: {}, "text/plain": "  0%"}),
+        new_output("execute_result", data={"text/html": '<p id="T_1a2b3_row0">'}),
+        count=7,
+    )
+    run.metadata.execution = {"iopub.execute_input": "2026-01-01T00:00:00"}
+    run.metadata.papermill = {"duration": 1.0}
+    cells = [text(TITLE), parameters(), injected, run, text("same"), text("same")]
+    notebook = new_notebook(cells=cells)
+    notebook.metadata.papermill = {"start_time": "2026"}
+    return notebook
+
+
+def test_normalised_keeps_what_a_reader_sees():
+    stored = nbformat.reads(rules.normalised_text(noisy(), name="n"), 4)
+    assert dict(stored.metadata) == rules.METADATA
+    kinds = [cell.cell_type[0] for cell in stored.cells]
+    assert kinds == ["m", "c", "c", "m", "m"]  # the injected cell is gone
+    run = stored.cells[2]
+    assert run.metadata == {}
+    assert run.execution_count == 2
+    printed, picture, result = run.outputs
+    assert printed.text == "20%\nsee data/x.csv, <function f at 0x0>\n"
+    assert picture.metadata == {"image/png": {"alt": "A line", "width": 3}}
+    assert result.data["text/html"] == '<p id="T_00000_row0">'
+    assert result.execution_count == 2
+
+
+def test_normalised_is_idempotent_and_the_same_for_other_random_ids(tmp_path):
+    first, second = (rules.normalised_text(noisy(), name="n") for _ in range(2))
+    assert first == second
+    assert rules.normalised_text(nbformat.reads(first, 4), name="n") == first
+    path = tmp_path / "n.ipynb"
+    path.write_text(first)
+    before = path.stat().st_mtime_ns
+    assert report.main(["normalise", str(path)]) == 0
+    assert path.stat().st_mtime_ns == before
+
+
+def test_ids_do_not_move_when_a_cell_is_put_in_between():
+    notebook = noisy()
+    before = [cell.id for cell in rules.normalised(notebook, name="n").cells]
+    notebook.cells.insert(1, text("new"))
+    after = [cell.id for cell in rules.normalised(notebook, name="n").cells]
+    assert [one for one in after if one in before] == before
+    assert len(set(after)) == len(after)
+
+
+def test_a_path_of_the_machine_in_an_output_is_an_error():
+    path = "/".join(["", "home", "me", "x.py"])
+    notebook = new_notebook(cells=[code("1", stream(f"at {path}:3\n"))])
+    with pytest.raises(rules.ReportError, match=f"n, cell 1.*{path}"):
+        rules.normalised(notebook, name="n")
+
+
+# --- pages
+
+
+def test_page_has_formulas_links_and_figures_and_fetches_nothing(tmp_path):
+    save(tmp_path / "notebooks" / "02_b.ipynb", text(TITLE))
+    source = "see [next](02_b.ipynb#data)\n\n<details><summary>S</summary>\n\n*x*\n\n</details>"
+    aligned = "$$\\begin{aligned} a &= b \\\\ c &= d \\end{aligned}$$"
+    shown = code("f()", image(alt="A line"), count=1)
+    latex = new_output("display_data", data={"text/latex": r"$\frac{a}{b}$"})
+    page, index = page_of(
+        tmp_path,
+        parameters(),
+        *(text(source), text(aligned), shown, code("g()", latex)),
+        about={"cpu": "Some CPU", "cores": 2},
+    )
+    assert '<html lang="en">' in page
+    assert "<title>Title</title>" in page
+    assert 'href="02_b.html#data"' in page
+    assert "<em>x</em>" in page
+    assert page.count("<math") == 3
+    assert "<mfrac>" in page
+    assert "$" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    assert 'alt="A line"' in page
+    assert not re.search(r"<(script|link|iframe)\b|\bsrc=\W?http|@import", page + index)
+    assert '<a href="01_a.html">Title</a>' in index
+    assert "The claim, with <math" in index
+    assert "preset paper on Some CPU, 2 cores" in index
+
+
+@pytest.mark.parametrize(
+    "latex",
+    [
+        r"\frac{a}",
+        r"\nosuchcommand{x}",
+        r"\begin{aligned} a",
+        "a & b",
+        r"\left( x",
+        "x^{",
+        r"a \\ b",
+    ],
+)
+def test_a_bad_formula_is_an_error_with_its_source(tmp_path, latex):
+    with pytest.raises(rules.ReportError) as caught:
+        page_of(tmp_path, text(f"so ${latex}$ is"))
+    assert latex in str(caught.value)
+    assert "01_a.ipynb, cell 2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "latex",
+    [
+        r"\bar{i}_t = U_i x_t + W_i h_{t-1} + b_i",
+        r"\hat{y}, \tilde{c}, \mathbf{W}^\top \in \mathbb{R}^{T \times B}",
+        r"\begin{bmatrix} 1 & 0 \\ 0 & 1 \end{bmatrix}",
+        r"\sum_{t=1}^{T} \frac{\partial L}{\partial W}",
+        r"\left\lVert \frac{1}{2} \right\rVert \le \max\{a, b\}",
+        r"f(x) = \begin{cases} 1 & x > 0 \\ 0 & \text{otherwise} \end{cases}",
+    ],
+)
+def test_formulas_of_the_report_convert(latex):
+    assert pages.formula(latex).startswith("<math")
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (code("f()", image()), "cell 2: image/png output without alt text"),
+        (text("![](x.png)"), "cell 2: image without alt text"),
+        (text('<img src="data:image/png;base64,AA" alt="">'), "image without alt text"),
+        (text("![a](https://example.org/x.png)"), "no such file"),
+        (text('<img src="https://example.org/x.png" alt="a">'), "<img> fetches"),
+        (text('<script src="https://example.org/x.js"></script>'), "<script> is not allowed"),
+        (text("[a](09_gone.ipynb)"), "link to 09_gone.ipynb: no such file"),
+        (code("f()", error()), "cell 2 raised ValueError"),
+        (code("f()", count=None), "cell 2 is not executed"),
+    ],
+)
+def test_what_a_page_must_not_have_is_an_error(tmp_path, cell, message):
+    with pytest.raises(rules.ReportError, match=re.escape(message)):
+        page_of(tmp_path, cell)
+    assert not (tmp_path / "build" / "html").exists()
+
+
+def test_a_notebook_without_a_claim_or_a_result_is_an_error(tmp_path):
+    path = save(tmp_path / "01_a.ipynb", text("# Title"))
+    with pytest.raises(rules.ReportError, match="no claim"):
+        pages.render(path, tmp_path, tmp_path / "html")
+    with pytest.raises(rules.ReportError, match="not executed: 02_b"):
+        pages.make([path, tmp_path / "02_b.ipynb"], tmp_path, tmp_path / "html", about={})
+
+
+# --- accepting
+
+
+@pytest.mark.parametrize(
+    ("built", "message"),
+    [
+        ([parameters(), code("f()", error())], "cell 3 raised ValueError"),
+        ([parameters(), code("f()", count=None)], "cell 3 is not executed"),
+        ([parameters("smoke"), code("f()")], "PRESET 'smoke', want 'paper'"),
+        ([code("f()")], "PRESET None, want 'paper'"),
+        ([parameters(), code("f(2)")], "edited since"),
+        (None, "not executed"),
+    ],
+)
+def test_accept_refuses_and_changes_nothing(tmp_path, capsys, built, message):
+    source = save(tmp_path / "nb" / "01_a.ipynb", text(TITLE), parameters(), code("f()"))
+    other = save(tmp_path / "nb" / "02_b.ipynb", text(TITLE), parameters())
+    save(tmp_path / "build" / other.name, text(TITLE), parameters())
+    if built is not None:
+        save(tmp_path / "build" / source.name, text(TITLE), *built)
+    before = source.read_bytes(), other.read_bytes()
+    assert report.main(["accept", str(tmp_path / "build"), str(tmp_path / "nb")]) == 1
+    assert message in capsys.readouterr().err
+    assert (source.read_bytes(), other.read_bytes()) == before
+
+
+def test_accept_stores_the_results_and_leaves_the_time_stamp(tmp_path):
+    cells = text(TITLE), parameters()
+    source = save(tmp_path / "nb" / "01_a.ipynb", *cells, code("f()", count=None))
+    os.utime(source, (1000, 1000))
+    save(tmp_path / "build" / source.name, *cells, code("f()", stream("42\n")))
+    assert report.accept(tmp_path / "build", tmp_path / "nb") == [source.name]
+    stored = source.read_text()
+    assert "42" in stored
+    assert rules.normalised_text(rules.read(source), name=source.name) == stored
+    assert source.stat().st_mtime == 1000
+    assert report.accept(tmp_path / "build", tmp_path / "nb") == []
+
+
+# --- the notebooks of the report
+
+
+def test_the_form_is_checked():
+    long = "\n".join(f"a{i} = {i}" for i in range(26))
+    found = rules.problems_of_form(new_notebook(cells=[code(long), code("1")]))
+    for wanted in ("PRESET", "2 cells", "0 text cells", "median", "9 in 10", "longest has 26"):
+        assert any(wanted in problem for problem in found), wanted
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_executed_in_form_and_makes_a_page(path, tmp_path):
+    notebook = rules.read(path)
+    problems = rules.problems_of_execution(notebook) + rules.problems_of_form(notebook)
+    if rules.preset(notebook) != "paper":
+        problems.append(f"PRESET is {rules.preset(notebook)!r}, want 'paper'")
+    if rules.normalised_text(notebook, name=path.name) != path.read_text(encoding="utf-8"):
+        problems.append("not in the stored form: python tools/report.py normalise")
+    assert not problems, "\n".join(problems)
+    page = pages.render(path, path.parent, tmp_path)
+    pages.check_page(path.name, page.body)

@@ -1,0 +1,144 @@
+"""Every version against the reference: outputs, states and each named gradient, over odd shapes."""
+
+import sys
+
+import numpy as np
+import pytest
+from conftest import SHAPES, example
+
+import lstm_kernels as lk
+from lstm_kernels import reference
+from lstm_kernels.lab.compare import TOLERANCE, compare, compare_to_reference
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_agrees_with_reference(version, cell, shape, dtype):
+    params, x, _ = example(shape, cell, dtype)
+    compare_to_reference(version, params, x)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_loss_and_grads_agree(version, cell, shape):
+    params, x, target = example(shape, cell)
+    loss, grads = lk.network(version, params).loss_and_grads(x, target)
+    wide = params.astype(np.float64), x.astype(np.float64), target.astype(np.float64)
+    want_loss, want = reference.loss_and_grads(*wide)
+    assert loss == pytest.approx(want_loss, rel=1e-5)
+    compare(grads.arrays(), want.arrays(), TOLERANCE[x.dtype])
+
+
+def test_sample_by_sample_equals_batch(version, cell):
+    params, x, _ = example((2, 5, 4, 3, 7), cell)
+    net = lk.network(version, params)
+    y, _ = net.forward(x)
+    single = [net.forward(x[:, s : s + 1])[0] for s in range(x.shape[1])]
+    compare({"y": np.concatenate(single, axis=1)}, {"y": y}, TOLERANCE[x.dtype])
+
+
+def test_state_carries_over_a_cut_sequence(version, cell):
+    params, x, _ = example((2, 6, 3, 2, 7), cell)
+    net = lk.network(version, params)
+    whole, last = net.forward(x)
+    first, state = net.forward(x[:2])
+    second, state = net.forward(x[2:], state)
+    got = {"y": np.concatenate([first, second])} | dict(enumerate(state))
+    compare(got, {"y": whole} | dict(enumerate(last)), TOLERANCE[x.dtype])
+
+
+def test_step_is_gradient_descent(version, cell):
+    params, x, target = example((2, 4, 5, 3, 7), cell)
+    net = lk.network(version, params)
+    loss, grads = net.loss_and_grads(x, target)
+    assert net.step(x, target, 0.5) == loss
+    want = {name: a - 0.5 * grads.arrays()[name] for name, a in params.arrays().items()}
+    compare(net.params().arrays(), want, 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 17, 3, 33), (1, 12, 16, 1, 64), (2, 20, 64, 128, 128)])
+def test_same_bits_for_every_thread_count_and_run(version, shape):
+    if version in ("sequential", "numpy-sample") and shape[-1] > 64:
+        pytest.skip("slow, and single-threaded by construction")
+    params, x, target = example(shape)
+    results = []
+    for threads in (1, 2, 2, None):
+        loss, grads = lk.network(version, params, threads=threads).loss_and_grads(x, target)
+        results.append({"loss": np.array(loss)} | grads.arrays())
+    for other in results[1:]:
+        for name, value in results[0].items():
+            np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+def test_the_caller_owns_what_comes_and_goes(version):
+    params, x, target = example((1, 4, 3, 2, 7))
+    before, x_before = params.copy(), x.copy()
+    net = lk.network(version, params)
+    y, state = net.forward(x, training=True)
+    dy = np.ones_like(y)
+    want = net.backward(dy).arrays()
+    y[:], state[0][:] = np.nan, np.nan
+    np.testing.assert_array_equal(dy, 1)
+    for name, value in net.backward(dy).arrays().items():
+        np.testing.assert_array_equal(value, want[name])
+    net.step(x, target, 0.1)
+    net.params().layers[0].W[:] = np.nan
+    assert np.isfinite(net.params().layers[0].W).all()
+    for name, value in before.arrays().items():
+        np.testing.assert_array_equal(params.arrays()[name], value)
+    np.testing.assert_array_equal(x, x_before)
+
+
+def test_non_contiguous_input_is_copied_never_misread(version):
+    params, x, _ = example((1, 4, 6, 3, 7))
+    net = lk.network(version, params)
+    wide = np.repeat(x, 2, axis=1)[:, ::2]
+    assert not wide.flags.c_contiguous
+    np.testing.assert_array_equal(net.forward(wide)[0], net.forward(x)[0])
+    np.testing.assert_array_equal(
+        net.forward(np.asfortranarray(x))[0], net.forward(x)[0]
+    )
+
+
+def test_large_inputs_saturate_without_warning(version, cell):
+    params, x, _ = example((1, 3, 2, 2, 7), cell)
+    y, _ = lk.network(version, params).forward(x * np.float32(1e6))
+    assert np.isfinite(y).all()
+    assert np.abs(y).max() <= 1
+
+
+def test_fast_tanh_is_accurate():
+    from numba import njit
+
+    from lstm_kernels.versions.compiled import tanh_float32
+
+    @njit
+    def apply(x):
+        return np.array([tanh_float32(value) for value in x])
+
+    x = np.linspace(-12, 12, 200_001).astype(np.float32)
+    y = apply(x)
+    assert y.dtype == np.float32
+    assert np.abs(y - np.tanh(x.astype(np.float64))).max() < 5e-7
+    assert np.isnan(apply(np.array([np.nan], np.float32)))[0]
+
+
+def test_registry_has_the_contract_fields():
+    names = [version.name for version in lk.versions()]
+    assert len(set(names)) == len(names)
+    for version in lk.versions():
+        assert version.target in ("cpu", "gpu")
+        assert version.summary
+        assert version.mini_batch_on
+        assert version.sample_on
+        assert isinstance(version.thread_positioning, bool)
+        assert isinstance(version.transfer_optimised, bool)
+
+
+def test_an_unavailable_version_says_why(monkeypatch):
+    registry = sys.modules["lstm_kernels.versions"]  # the name is also a function
+
+    rung = registry._cpu("rung", "needs a package", "rung", "Rung", "no_such_package_here")
+    monkeypatch.setattr(registry, "_VERSIONS", (rung,))
+    assert "no_such_package_here" in rung.why_unavailable
+    with pytest.raises(lk.UnavailableError, match="no_such_package_here is not installed"):
+        lk.network("rung", example((1, 1, 1, 1, 1))[0])

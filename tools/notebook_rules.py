@@ -1,0 +1,232 @@
+"""What a notebook of the report must be, and the one form in which it is stored.
+
+Cells are numbered from 1, without the cell that papermill injects: as in the source notebook.
+"""
+
+import ast
+import hashlib
+import os
+import re
+import statistics
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[1]
+INJECTED = "injected-parameters"
+PROGRESS = re.compile(r"\d+%\|.*\||\bit/s\b|\bs/it\b")
+WIDGET = "application/vnd.jupyter.widget-view+json"
+IMAGES = ("image/png", "image/svg+xml", "image/jpeg")
+MACHINE_PATH = re.compile(r"(?<![\w.])(/(?:root|home|tmp|Users|private|var/folders)/[^\s'\"<>]*)")
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+STYLER_ID = re.compile(r"\bT_[0-9a-f]{5}(?=_|\b)")  # pandas.Styler draws one at random
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"file_extension": ".py", "name": "python", "pygments_lexer": "ipython3"},
+}
+
+
+class ReportError(Exception):
+    """The report cannot be built; the message says what to change."""
+
+
+def write(path: Path, text: str) -> None:
+    """Write beside and rename: `path` is whole or untouched."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(text, encoding="utf-8")
+    os.replace(beside, path)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """The notebook at `path`, in format 4."""
+    return nbformat.read(path, as_version=4)
+
+
+def numbered(notebook):
+    """Pairs (number, cell), without the injected cell."""
+    cells = [cell for cell in notebook.cells if INJECTED not in cell.metadata.get("tags", ())]
+    return list(enumerate(cells, start=1))
+
+
+def outputs(notebook):
+    """Triples (number, cell, output), progress bars left out."""
+    for number, cell in numbered(notebook):
+        for output in cell.get("outputs", ()):
+            if not is_progress(output):
+                yield number, cell, output
+
+
+def is_progress(output) -> bool:
+    """Whether all that `output` shows is a progress bar, as text or as a widget."""
+    if output.output_type == "stream" and output.name == "stderr":
+        lines = [line for line in re.split(r"[\r\n]", output.text) if line.strip()]
+        return all(PROGRESS.search(line) for line in lines)
+    return WIDGET in output.get("data", {})
+
+
+def parameters(notebook) -> dict:
+    """Names and values set by the cells tagged `parameters`, then by the injected one."""
+    values = {}
+    for cell in notebook.cells:
+        if {"parameters", INJECTED} & set(cell.metadata.get("tags", ())):
+            for statement in ast.parse(cell.source).body:
+                if isinstance(statement, ast.Assign):
+                    for target in statement.targets:
+                        values[ast.unparse(target)] = ast.unparse(statement.value)
+    return values
+
+
+def preset(notebook) -> str | None:
+    """The value of PRESET the notebook was executed with."""
+    value = parameters(notebook).get("PRESET")
+    return None if value is None else ast.literal_eval(value)
+
+
+def problems_of_execution(notebook) -> list[str]:
+    """Cells that did not run, raised, or wrote to stderr."""
+    found = [
+        f"cell {number} is not executed"
+        for number, cell in numbered(notebook)
+        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None
+    ]
+    stderr = []
+    for number, _, output in outputs(notebook):
+        if output.output_type == "error":
+            found.append(f"cell {number} raised {output.ename}: {output.evalue}")
+        elif output.output_type == "stream" and output.name == "stderr":
+            stderr.append((number, output.text.strip().splitlines()[0]))
+    if stderr:
+        where = "; ".join(f"cell {number}: {text}" for number, text in stderr)
+        found.append(f"{len(stderr)} stderr outputs, want none ({where})")
+    return found
+
+
+def problems_of_images(notebook) -> list[str]:
+    """Image outputs that have no alt text."""
+    return [
+        f"cell {number}: {kind} output without alt text (output.metadata[{kind!r}]['alt'])"
+        for number, _, output in outputs(notebook)
+        for kind in IMAGES
+        if kind in output.get("data", {})
+        and not str(output.metadata.get(kind, {}).get("alt", "")).strip()
+    ]
+
+
+def problems_of_form(notebook) -> list[str]:
+    """Departures from the house's form: preset, lengths of cells, text beside code."""
+    found = []
+    cells = [cell for _, cell in numbered(notebook)]
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    text = [cell for cell in cells if cell.cell_type == "markdown"]
+    lengths = [sum(bool(line.strip()) for line in cell.source.splitlines()) for cell in code]
+    if "PRESET" not in parameters(notebook):
+        found.append("no cell tagged 'parameters' sets PRESET")
+    if not 20 <= len(cells) <= 40:
+        found.append(f"got {len(cells)} cells, want 20 to 40")
+    if len(text) < len(code):
+        found.append(f"got {len(text)} text cells for {len(code)} code cells, want as many")
+    if not lengths:
+        return [*found, "no code cell"]
+    if statistics.median(lengths) > 5:
+        found.append(f"code cells: median of {statistics.median(lengths)} lines, want at most 5")
+    if sum(length <= 15 for length in lengths) < 0.9 * len(lengths):
+        found.append(f"code cells: lengths {sorted(lengths)}, want 9 in 10 at most 15 lines")
+    if max(lengths) > 25:
+        found.append(f"code cells: the longest has {max(lengths)} lines, want at most 25")
+    return found
+
+
+def normalised(notebook, *, name: str):
+    """A copy in the stored form: only what a reader sees, the same bytes for the same results."""
+    cells = []
+    taken = set()
+    for number, cell in numbered(notebook):
+        cell = nbformat.from_dict(dict(cell))
+        cell["id"] = _stable_id(cell, taken)
+        cell["metadata"] = {key: cell.metadata[key] for key in ("tags",) if cell.metadata.get(key)}
+        if cell.cell_type == "code":
+            cell["outputs"] = _outputs(cell.outputs, place=f"{name}, cell {number}")
+        cells.append(cell)
+    count = 0
+    for cell in cells:
+        if cell.cell_type == "code" and cell.execution_count is not None:
+            count += 1
+            cell["execution_count"] = count
+            for output in cell.outputs:
+                if output.output_type == "execute_result":
+                    output["execution_count"] = count
+    result = nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
+    result["nbformat_minor"] = 5
+    return result
+
+
+def dumps(notebook) -> str:
+    """The text that is stored: sorted keys, indented by one, a newline at the end."""
+    return nbformat.writes(notebook).rstrip("\n") + "\n"
+
+
+def normalised_text(notebook, *, name: str) -> str:
+    """`normalised` as text; random ids inside outputs are numbered in order of appearance."""
+    text = dumps(normalised(notebook, name=name))
+    order = {}
+    return STYLER_ID.sub(lambda m: order.setdefault(m[0], f"T_{len(order):05x}"), text)
+
+
+def _stable_id(cell, taken: set) -> str:
+    """From the content, so that a cell put in between changes no other cell's id."""
+    base = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+    stable, repeat = base, 1
+    while stable in taken:
+        repeat += 1
+        stable = f"{base}-{repeat}"
+    taken.add(stable)
+    return stable
+
+
+def _outputs(found, *, place: str) -> list:
+    kept = []
+    for output in found:
+        if is_progress(output):
+            continue
+        output = nbformat.from_dict(dict(output))
+        if output.output_type == "stream":
+            # How a stream is cut into messages is a matter of timing.
+            if kept and kept[-1].output_type == "stream" and kept[-1].name == output.name:
+                kept[-1]["text"] += output.text
+            else:
+                kept.append(output)
+        else:
+            kept.append(output)
+            if "data" in output:
+                _display(output, place)
+    for output in kept:
+        if output.output_type == "stream":
+            lines = output.text.split("\n")
+            shown = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines)
+            output["text"] = _portable(shown, place)
+    return kept
+
+
+def _display(output, place: str) -> None:
+    data = output["data"]
+    for kind, value in data.items():
+        if isinstance(value, str) and (kind.startswith("text/") or kind == "image/svg+xml"):
+            data[kind] = _portable(value, place)
+    metadata = {}
+    for kind in IMAGES:
+        about = output.metadata.get(kind, {}) if kind in data else {}
+        about = {key: about[key] for key in ("alt", "width", "height") if key in about}
+        if about:
+            metadata[kind] = about
+    output["metadata"] = metadata
+
+
+def _portable(text: str, place: str) -> str:
+    """`text` with paths inside the checkout made relative; any other machine path is an error."""
+    text = text.replace(f"{ROOT}/", "").replace(str(ROOT), ".")
+    text = ADDRESS.sub(" at 0x0", text)
+    path = MACHINE_PATH.search(text)
+    if path:
+        raise ReportError(f"{place}: the output names a path of this machine: {path[1]}")
+    return text

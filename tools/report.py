@@ -1,0 +1,184 @@
+"""Build the report from the notebooks: execute, normalise, make pages, take results over.
+
+python tools/report.py execute NOTEBOOK OUT [-p NAME VALUE]...
+python tools/report.py normalise NOTEBOOK...
+python tools/report.py html BUILD NOTEBOOKS
+python tools/report.py accept BUILD NOTEBOOKS
+"""
+
+import argparse
+import ast
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import notebook_pages
+import notebook_rules as rules
+from notebook_rules import ReportError
+
+NAMES = "[0-9][0-9]_*.ipynb"
+
+
+def execute(notebook: Path, out: Path, given: dict) -> None:
+    """Execute `notebook` in its own folder into `out`; on failure `out` does not exist."""
+    import papermill  # slow to import, and only needed here
+    from papermill.exceptions import PapermillExecutionError
+    from traitlets.config import Config
+
+    known = rules.parameters(rules.read(notebook))
+    for name in given:
+        if name not in known:
+            wanted = ", ".join(known) or "none: no cell is tagged 'parameters'"
+            raise ReportError(f"{notebook}: unknown parameter {name!r}, known are {wanted}")
+    failed = out.with_name(f"{out.stem}.failed.ipynb")
+    part = out.with_name(f"{out.stem}.part.ipynb")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.unlink(missing_ok=True)
+    try:
+        with tempfile.TemporaryDirectory() as settings:
+            _own_kernel_only(settings)
+            result = papermill.execute_notebook(
+                os.path.relpath(notebook),
+                os.path.relpath(part),
+                parameters=given,
+                kernel_name="python3",
+                cwd=os.path.relpath(notebook.parent),
+                progress_bar=sys.stderr.isatty() and {"desc": notebook.stem},
+                # Sockets in the file system: on TCP others on the machine could listen.
+                config=Config({"KernelManager": {"transport": "ipc"}}),
+            )
+        problems = rules.problems_of_execution(result)
+        if problems:
+            raise ReportError("\n  ".join([f"{notebook} failed", *problems]))
+    except BaseException as error:
+        if part.exists():
+            os.replace(part, failed)
+        if isinstance(error, PapermillExecutionError):
+            raise ReportError(_failure(notebook, failed, error)) from None
+        raise
+    os.replace(part, out)
+    failed.unlink(missing_ok=True)
+
+
+def _own_kernel_only(settings: str) -> None:
+    """The kernel is this interpreter, without the start-up files of who runs it."""
+    # Programs that a notebook starts, such as mpiexec, come from the same environment.
+    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    os.environ["JUPYTER_PATH"] = os.path.join(sys.prefix, "share", "jupyter")
+    os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = settings
+    # Python 3.11's frozen modules make the debugger warn on stderr.
+    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+
+
+def _failure(notebook: Path, failed: Path, error) -> str:
+    """Where it failed, in words, from papermill's exception."""
+    # Papermill has put two notes of its own into the file; we count as in the source.
+    cells = [c for c in rules.read(failed).cells if "papermill-error-cell-tag" not in _tags(c)]
+    before = cells[: error.cell_index + 1]
+    number = sum(rules.INJECTED not in _tags(cell) for cell in before)
+    source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:3])
+    reason = f"{error.ename}: {error.evalue}".rstrip(": ")
+    return f"{notebook}, cell {number} failed: {reason}\n{source}\n  what ran is in {failed}"
+
+
+def _tags(cell) -> list:
+    return cell.metadata.get("tags", [])
+
+
+def normalise(notebook: Path) -> None:
+    """Bring `notebook` into the stored form, in place."""
+    text = rules.normalised_text(rules.read(notebook), name=notebook.name)
+    if text != notebook.read_text(encoding="utf-8"):
+        rules.write(notebook, text)
+
+
+def accept(build: Path, notebooks: Path) -> list[str]:
+    """Put the executed notebooks of `build` in the place of their sources: all, or none."""
+    texts, problems = {}, []
+    for source in sources(notebooks):
+        built = build / source.name
+        if not built.exists():
+            problems.append(f"{source.name}: not executed, run `make report`")
+            continue
+        executed = rules.read(built)
+        found = rules.problems_of_execution(executed)
+        if rules.preset(executed) != "paper":
+            found.append(f"executed with PRESET {rules.preset(executed)!r}, want 'paper'")
+        if _sources(executed) != _sources(rules.read(source)):
+            found.append("edited since it was executed, run `make report`")
+        if found:
+            problems += [f"{source.name}: {problem}" for problem in found]
+        else:
+            texts[source] = rules.normalised_text(executed, name=source.name)
+    if problems:
+        raise ReportError("nothing is accepted:\n  " + "\n  ".join(problems))
+    changed = []
+    for source, text in texts.items():
+        if source.read_text(encoding="utf-8") != text:
+            before = source.stat()
+            rules.write(source, text)
+            # To make, the notebook has not changed: its cells are those that were executed.
+            os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+            changed.append(source.name)
+    return changed
+
+
+def _sources(notebook) -> list:
+    return [(cell.cell_type, cell.source) for _, cell in rules.numbered(notebook)]
+
+
+def sources(notebooks: Path) -> list[Path]:
+    """The report's notebooks in order."""
+    found = sorted(notebooks.glob(NAMES))
+    if not found:
+        raise ReportError(f"no notebooks named like 01_equations.ipynb in {notebooks}")
+    return found
+
+
+def literal(text: str):
+    """A parameter's value: a Python literal, or else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("execute", help="execute one notebook")
+    command.add_argument("notebook", type=Path)
+    command.add_argument("out", type=Path)
+    command.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    command = commands.add_parser("normalise", help="bring notebooks into the stored form")
+    command.add_argument("notebook", type=Path, nargs="+")
+    for name, text in (
+        ("html", "make pages of executed notebooks"),
+        ("accept", "put executed notebooks in the place of their sources"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("build", type=Path)
+        command.add_argument("notebooks", type=Path)
+    given = parser.parse_args(arguments)
+    try:
+        if given.command == "execute":
+            values = {name: literal(value) for name, value in given.p}
+            execute(given.notebook, given.out, values)
+        elif given.command == "normalise":
+            for notebook in given.notebook:
+                normalise(notebook)
+        elif given.command == "html":
+            built = [given.build / source.name for source in sources(given.notebooks)]
+            notebook_pages.make(built, given.notebooks, given.build / "html")
+        else:
+            changed = accept(given.build, given.notebooks)
+            print(f"{len(changed)} changed: {', '.join(changed) or 'none'}")
+    except ReportError as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

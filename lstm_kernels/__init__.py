@@ -1,6 +1,5 @@
 """Parallel LSTMs: one dependency graph, many schedules. See NOTATION.md for the symbols."""
 
-from . import data
 from .data import Dataset
 from .errors import DivergedError, UnavailableError
 from .params import Grads, Layer, Params

@@ -1,4 +1,6 @@
-"""`python -m lstm_kernels`: the ladder; `bench` measures it on this machine, `train` trains the airline network."""
+"""`python -m lstm_kernels`: the ladder; `bench` measures it on this machine, `train` trains the
+airline network.
+"""
 
 import argparse
 

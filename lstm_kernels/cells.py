@@ -1,18 +1,18 @@
 """The recurrent cells, each written once: forward and hand-derived backward.
 
-A cell is a function of its pre-activations and of `c_prev`, what the previous step hands over without
-passing through W: the cell state of an LSTM, the hidden state itself for a GRU and an RNN. `tanh` and
-`sigmoid` are passed in, so the same text runs on NumPy arrays, on Python floats, compiled by Numba for a
-CPU or a GPU, or traced into vector code.
+A cell is a function of its pre-activations and of `c_prev`, what the previous step hands over
+without passing through W: the cell state of an LSTM, the hidden state itself for a GRU and an RNN.
+`tanh` and `sigmoid` are passed in, so the same text runs on NumPy arrays, on Python floats,
+compiled by Numba for a CPU or a GPU, or traced into vector code.
 
     forward(*pre_activations, c_prev)              -> (*gates, h, c)
     backward(dh, dc, *gates, c_prev, c)            -> (*d_pre_activations, dc_prev)
 
-`gates` are what backward needs of the step; there are as many as pre-activations, so a target may write
-them over those. `dh` is the whole gradient of h, `dc` that of c apart from its way through h.
+`gates` are what backward needs of the step; there are as many as pre-activations, so a target may
+write them over those. `dh` is the whole gradient of h, `dc` that of c apart from its way through h.
 
-The functions hold no numeric constant: in compiled code `1 - s * s` would turn float32 into float64,
-`d - d * s * s` does not.
+The functions hold no numeric constant: in compiled code `1 - s * s` would turn float32 into
+float64, `d - d * s * s` does not.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def rnn(tanh, sigmoid):
 
 
 def lstm(tanh, sigmoid):
-    """c = f c_prev + i g, h = o tanh(c) (Hochreiter & Schmidhuber 1997; forget gate, Gers et al. 2000)."""
+    """c = f c_prev + i g, h = o tanh(c) (Hochreiter & Schmidhuber 1997; Gers et al. 2000)."""
 
     def forward(i_bar, f_bar, g_bar, o_bar, c_prev):
         i, f, o = sigmoid(i_bar), sigmoid(f_bar), sigmoid(o_bar)
@@ -52,7 +52,7 @@ def lstm(tanh, sigmoid):
 
 
 def gru(tanh, sigmoid):
-    """h = (1 - z) n + z h_prev, reset gate after the recurrent product, as PyTorch (Cho et al. 2014, v3)."""
+    """h = (1 - z) n + z h_prev, reset gate after the recurrent product (Cho et al. 2014, v1)."""
 
     def forward(r_bar, z_bar, n_bar, hn_bar, h_prev):
         r, z = sigmoid(r_bar), sigmoid(z_bar)

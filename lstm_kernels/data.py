@@ -22,9 +22,7 @@ class Dataset:
 
     def __post_init__(self):
         self.x = check_array("x", self.x, ("T", "N", "D"))
-        self.target = check_array(
-            "target", self.target, (self.x.shape[1], "O"), dtype=self.x.dtype
-        )
+        self.target = check_array("target", self.target, (self.x.shape[1], "O"), dtype=self.x.dtype)
 
     def __len__(self):
         return self.x.shape[1]
@@ -37,8 +35,8 @@ class Dataset:
 def airline(path=AIRLINE_CSV):
     """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel, Series G).
 
-    Returns a pandas Series of 144 integers, indexed by month. Raises FileNotFoundError, or ValueError for a
-    file that is not this series.
+    Returns a pandas Series of 144 integers, indexed by month. Raises FileNotFoundError, or
+    ValueError for a file that is not this series.
     """
     try:
         table = pd.read_csv(path)
@@ -63,13 +61,13 @@ def airline(path=AIRLINE_CSV):
 def windows(series, length, dtype=np.float32):
     """Every run of `length` values as an input, the value after it as the target.
 
-    series: (N,) numbers. Returns a Dataset of N - length examples: x (length, N - length, 1), target
-    (N - length, 1). Raises ValueError when the series is not longer than a window.
+    series: (N,) numbers. Returns a Dataset of N - length examples: x (length, N - length, 1),
+    target (N - length, 1). Raises ValueError when the series is not longer than a window.
     """
     series, length = np.asarray(series), check_int("length", length)
     if series.ndim != 1 or len(series) <= length:
         raise ValueError(
-            f"length: got {length} for a series of shape {series.shape}, want a window shorter than it"
+            f"length: got {length} for a series of shape {series.shape}, want a shorter window"
         )
     views = np.lib.stride_tricks.sliding_window_view(series[:-1], length)  # (N - length, length)
     return Dataset(

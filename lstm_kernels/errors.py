@@ -12,7 +12,9 @@ class UnavailableError(RuntimeError):
 
 
 class DivergedError(ArithmeticError):
-    """Training stopped because the loss is no longer finite. Holds `.epoch`, `.step` and `.history`."""
+    """Training stopped because the loss is no longer finite. Holds `.epoch`, `.step` and
+    `.history`.
+    """
 
     def __init__(self, message, *, epoch, step, history):
         super().__init__(message)
@@ -33,7 +35,9 @@ def check_array(name, value, shape, *, dtype=None):
     if dtype is None and value.dtype not in FLOATS:
         raise TypeError(f"{name}: got dtype {value.dtype}, want float32 or float64")
     if dtype is not None and value.dtype != dtype:
-        raise TypeError(f"{name}: got dtype {value.dtype}, want {np.dtype(dtype)}, the network's dtype")
+        raise TypeError(
+            f"{name}: got dtype {value.dtype}, want {np.dtype(dtype)}, the network's dtype"
+        )
     if value.ndim != len(shape):
         raise ValueError(f"{name}: got {value.ndim} axes, shape {value.shape}, want shape {want}")
     for got, size in zip(value.shape, shape, strict=True):

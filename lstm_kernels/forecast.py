@@ -9,7 +9,8 @@ from .errors import check_int
 def one_step(net, transform, passengers, window, first):
     """Forecast each month from `first` on, from the true months before it.
 
-    net: trained on windows of `window` values of `transform`. passengers: (N,). Returns (N - first,).
+    net: trained on windows of `window` values of `transform`. passengers: (N,). Returns (N -
+    first,).
     """
     z = transform.forward(passengers)  # z[t] leads from month t to month t + 1
     rows = [z[t - 1 - window : t - 1] for t in range(first, len(passengers))]
@@ -18,7 +19,9 @@ def one_step(net, transform, passengers, window, first):
 
 
 def recursive(net, transform, passengers, window, months):
-    """Forecast the `months` months after `passengers`, each from the forecasts before it. Returns (months,)."""
+    """Forecast the `months` months after `passengers`, each from the forecasts before it. Returns
+    (months,).
+    """
     history = list(np.asarray(passengers, float))
     for _ in range(check_int("months", months)):
         z = transform.forward(history[-window - 1 :])
@@ -40,9 +43,10 @@ def seasonal_naive(passengers, first, period=12):
 class HoltWinters:
     """Exponential smoothing with additive trend and multiplicative season (Winters 1960).
 
-    level_t = alpha y_t / s_{t-m} + (1 - alpha)(level_{t-1} + trend_{t-1}), trend_t = beta (level_t -
-    level_{t-1}) + (1 - beta) trend_{t-1}, s_t = gamma y_t / (level_{t-1} + trend_{t-1}) + (1 - gamma) s_{t-m}.
-    `fit` chooses alpha, beta, gamma and the initial state by least squares of the one-step errors.
+    level_t = alpha y_t / s_{t-m} + (1 - alpha)(level_{t-1} + trend_{t-1}), trend_t = beta (level_t
+    - level_{t-1}) + (1 - beta) trend_{t-1}, s_t = gamma y_t / (level_{t-1} + trend_{t-1}) + (1 -
+    gamma) s_{t-m}. `fit` chooses alpha, beta, gamma and the initial state by least squares of the
+    one-step errors.
     """
 
     def __init__(self, period=12):
@@ -61,10 +65,14 @@ class HoltWinters:
         def cost(theta):
             return np.sum((self.smooth(y, theta * scale)[0] - y) ** 2) / level**2
 
-        found = minimize(cost, start / scale, bounds=[
-            (None if low is None else low / s, None if high is None else high / s)
-            for (low, high), s in zip(bounds, scale, strict=True)
-        ])
+        found = minimize(
+            cost,
+            start / scale,
+            bounds=[
+                (None if low is None else low / s, None if high is None else high / s)
+                for (low, high), s in zip(bounds, scale, strict=True)
+            ],
+        )
         self.theta = found.x * scale
         return self
 
@@ -92,7 +100,7 @@ class HoltWinters:
 
 
 def errors(forecast, truth):
-    """Root mean squared error, mean absolute error (both in the series' unit) and MAPE (per cent)."""
+    """Root mean squared and mean absolute error, in the series' unit, and MAPE in per cent."""
     difference = np.asarray(forecast) - np.asarray(truth)
     return {
         "RMSE": float(np.sqrt(np.mean(difference**2))),

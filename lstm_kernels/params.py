@@ -16,7 +16,9 @@ FORMAT = "lstm_kernels.params/1"
 
 @dataclass
 class Layer:
-    """U (D, G*H) input weights, W (H, G*H) recurrent weights, b (K*H,) bias; K = G but 4 for a GRU's 3."""
+    """U (D, G*H) input weights, W (H, G*H) recurrent weights, b (K*H,) bias; K = G but 4 for a
+    GRU's 3.
+    """
 
     U: np.ndarray
     W: np.ndarray
@@ -26,8 +28,8 @@ class Layer:
 def expand(cell, layer):
     """The layer with a block of U and W for every pre-activation, zero where nothing feeds it.
 
-    For LSTM and RNN that is the layer itself. A GRU's n is fed by U, its hn by W; with the zero blocks
-    every cell is a = x U + h W + b, at the price of a third more arithmetic for the GRU.
+    For LSTM and RNN that is the layer itself. A GRU's n is fed by U, its hn by W; with the zero
+    blocks every cell is a = x U + h W + b, at the price of a third more arithmetic for the GRU.
     """
     size = layer.W.shape[0]
 
@@ -81,7 +83,7 @@ class Params:
         """
         D, H = check_int("input_size", input_size), check_int("hidden_size", hidden_size)
         L = check_int("num_layers", num_layers)
-        O = None if output_size is None else check_int("output_size", output_size)  # noqa: E741
+        O = None if output_size is None else check_int("output_size", output_size)
         kind = CELLS[check_choice("cell", cell, CELLS)]
         dtype = np.dtype(dtype)
         if dtype not in FLOATS:
@@ -93,7 +95,8 @@ class Params:
 
         G, K = len(kind.input_gates), len(kind.gates)
         layers = [
-            Layer(draw(D if index == 0 else H, G * H), draw(H, G * H), draw(K * H)) for index in range(L)
+            Layer(draw(D if index == 0 else H, G * H), draw(H, G * H), draw(K * H))
+            for index in range(L)
         ]
         return cls(layers, draw(H, O) if O else None, draw(O) if O else None, cell)
 
@@ -118,7 +121,7 @@ class Params:
         return self.layers[0].W.dtype
 
     def arrays(self):
-        """Every parameter by name, in a fixed order: `layers.0.U`, ..., `V`, `b_out`. Not copies."""
+        """The parameters themselves by name, in order: `layers.0.U`, ..., `V`, `b_out`."""
         named = {
             f"layers.{index}.{name}": getattr(layer, name)
             for index, layer in enumerate(self.layers)
@@ -138,7 +141,9 @@ class Params:
     def from_arrays(cls, named, cell):
         """The inverse of `arrays`."""
         count = sum(name.endswith(".U") for name in named)
-        layers = [Layer(*(named[f"layers.{i}.{name}"] for name in ("U", "W", "b"))) for i in range(count)]
+        layers = [
+            Layer(*(named[f"layers.{i}.{name}"] for name in ("U", "W", "b"))) for i in range(count)
+        ]
         return cls(layers, named.get("V"), named.get("b_out"), cell)
 
     def check(self, name="params"):
@@ -165,7 +170,9 @@ class Params:
         return self
 
     def save(self, path):
-        """Write an .npz file without pickle; an existing file is replaced only once the new one is whole."""
+        """Write an .npz file without pickle; an existing file is replaced only once the new one is
+        whole.
+        """
         write_npz(path, {"format": FORMAT, "cell": self.cell}, self.arrays())
 
     @classmethod
@@ -179,16 +186,20 @@ class Params:
 
     @classmethod
     def from_torch(cls, state_dict):
-        """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or a module that holds one.
+        """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or a module that
+        holds one.
 
-        state_dict: name -> array or CPU tensor, `weight_ih_l0` (G*H, D) and so on, with any prefix; a
-        further `<name>.weight` (O, H), `<name>.bias` (O,) is the read-out. The two biases are added where
-        only their sum matters. Raises ValueError for names this form cannot hold (reverse, projections).
+        state_dict: name -> array or CPU tensor, `weight_ih_l0` (G*H, D) and so on, with any prefix;
+        a further `<name>.weight` (O, H), `<name>.bias` (O,) is the read-out. The two biases are
+        added where only their sum matters. Raises ValueError for names this form cannot hold
+        (reverse, projections).
         """
         left = {name: np.array(value) for name, value in dict(state_dict).items()}
         heads = [name for name in left if name.endswith("weight_ih_l0")]
         if len(heads) != 1:
-            raise ValueError(f"state_dict: got names {sorted(left)}, want one ending in 'weight_ih_l0'")
+            raise ValueError(
+                f"state_dict: got names {sorted(left)}, want one ending in 'weight_ih_l0'"
+            )
         prefix, layers, kind = heads[0].removesuffix("weight_ih_l0"), [], None
         while (ih := left.pop(f"{prefix}weight_ih_l{len(layers)}", None)) is not None:
             tail = f"l{len(layers)}"
@@ -197,8 +208,12 @@ class Params:
             rows, H = hh.shape
             kind = {1: "rnn", 3: "gru", 4: "lstm"}.get(rows // H if rows % H == 0 else None)
             if kind is None:
-                raise ValueError(f"state_dict: '{prefix}weight_hh_{tail}' got shape {hh.shape}, want (G*H, H)")
-            b_ih, b_hh = (left.pop(f"{prefix}bias_{s}_{tail}", np.zeros(rows, hh.dtype)) for s in ("ih", "hh"))
+                raise ValueError(
+                    f"state_dict: '{prefix}weight_hh_{tail}' got shape {hh.shape}, want (G*H, H)"
+                )
+            b_ih, b_hh = (
+                left.pop(f"{prefix}bias_{s}_{tail}", np.zeros(rows, hh.dtype)) for s in ("ih", "hh")
+            )
             if kind == "gru":  # only n keeps its two biases apart: r scales the recurrent one
                 b = np.concatenate([b_ih[: 2 * H] + b_hh[: 2 * H], b_ih[2 * H :], b_hh[2 * H :]])
             else:
@@ -209,16 +224,21 @@ class Params:
         if heads:
             weight = left.pop(heads[0])
             V = np.ascontiguousarray(weight.T)
-            b_out = left.pop(heads[0].removesuffix("weight") + "bias", np.zeros(len(weight), weight.dtype))
+            b_out = left.pop(
+                heads[0].removesuffix("weight") + "bias", np.zeros(len(weight), weight.dtype)
+            )
         if left:
-            raise ValueError(f"state_dict: got {sorted(left)}, which an RNN, LSTM or GRU and one read-out lack")
+            raise ValueError(
+                f"state_dict: got {sorted(left)}, which an RNN, LSTM or GRU and one read-out lack"
+            )
         return cls(layers, V, b_out, kind).check("state_dict")
 
     def to_torch(self):
-        """The state_dict of the torch.nn module: `weight_ih_l0`, ..., and `readout.weight`, `readout.bias`.
+        """The state_dict of the torch.nn module: `weight_ih_l0`, ..., and `readout.weight`,
+        `readout.bias`.
 
-        b goes into `bias_ih`, `bias_hh` is zero but for a GRU's last block. Load the read-out with a module
-        whose attribute is called `readout`, or drop those two names.
+        b goes into `bias_ih`, `bias_hh` is zero but for a GRU's last block. Load the read-out with
+        a module whose attribute is called `readout`, or drop those two names.
         """
         H, named = self.hidden_size, {}
         for index, layer in enumerate(self.layers):
@@ -233,7 +253,10 @@ class Params:
                 f"bias_hh_l{index}": b_hh,
             }
         if self.V is not None:
-            named |= {"readout.weight": np.ascontiguousarray(self.V.T), "readout.bias": self.b_out.copy()}
+            named |= {
+                "readout.weight": np.ascontiguousarray(self.V.T),
+                "readout.bias": self.b_out.copy(),
+            }
         return named
 
 
@@ -246,7 +269,9 @@ class Grads(Params):
 
     def arrays(self):
         """Every gradient by name: those of the parameters, then `x`, `state.h` and so on."""
-        states = dict(zip((f"state.{name}" for name in CELLS[self.cell].state), self.state, strict=True))
+        states = dict(
+            zip((f"state.{name}" for name in CELLS[self.cell].state), self.state, strict=True)
+        )
         return super().arrays() | {"x": self.x} | states
 
 
@@ -271,7 +296,15 @@ def read_npz(path, form):
         got = header["format"]
     except FileNotFoundError:
         raise
-    except (ValueError, KeyError, TypeError, EOFError, OSError, zipfile.BadZipFile, AttributeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+        OSError,
+        zipfile.BadZipFile,
+        AttributeError,
+    ) as error:
         raise ValueError(f"path: {path} is not a whole file of format {form!r} ({error})") from None
     if got != form:
         raise ValueError(f"path: {path} has format {got!r}, want {form!r}")

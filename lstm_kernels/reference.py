@@ -1,8 +1,9 @@
-"""The truth: a stacked recurrent network in NumPy, forward and back through time (notation: NOTATION.md).
+"""The truth: a stacked recurrent network in NumPy, forward and back through time (notation:
+NOTATION.md).
 
-Shapes: x (T, B, D), y (T, B, H), state a tuple of (L, B, H). T steps, B samples, D inputs, H hidden units,
-K pre-activations per unit. Every version is measured against these functions, and most versions reuse the
-stack here with layer functions of their own.
+Shapes: x (T, B, D), y (T, B, H), state a tuple of (L, B, H). T steps, B samples, D inputs, H hidden
+units, K pre-activations per unit. Every version is measured against these functions, and most
+versions reuse the stack here with layer functions of their own.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ sigmoid = sigmoid_of(np.tanh)
 
 @dataclass
 class Tape:
-    """What backward needs of a layer: its input, h and c at t = 0..T (slot 0 is the initial state), gates."""
+    """What backward needs of a layer: its input, h and c at t = 0..T (slot 0 is the initial state),
+    gates.
+    """
 
     x: np.ndarray  # (T, B, D)
     h: np.ndarray  # (T+1, B, H)
@@ -39,9 +42,9 @@ def layer_forward(cell, layer, x, h0, c0, *, product=np.matmul):
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
     h[0], c[0] = h0, c0
     a = product(x.reshape(T * B, D), layer.U).reshape(T, B, K * H)  # of all steps at once
-    a += layer.b
     for t in range(T):
         a[t] += product(h[t], layer.W)
+        a[t] += layer.b
         *gates, h[t + 1], c[t + 1] = forward(*blocks(a[t], K), c[t])
         for block, gate in zip(blocks(a[t], K), gates, strict=True):
             block[...] = gate  # over the pre-activations, which nobody needs again
@@ -51,8 +54,9 @@ def layer_forward(cell, layer, x, h0, c0, *, product=np.matmul):
 def layer_backward(cell, layer, tape, dy, dh, dc, *, product=np.matmul):
     """One layer back through time. Returns (gradient of the layer, dx, dh0, dc0).
 
-    dy (T, B, H) is the gradient of every output, dh and dc (B, H) that of the final state. The product with
-    W cannot wait, the weight gradients can: they are one product over all steps and samples.
+    dy (T, B, H) is the gradient of every output, dh and dc (B, H) that of the final state. The
+    product with W cannot wait, the weight gradients can: they are one product over all steps and
+    samples.
     """
     (T, B, D), H, K = tape.x.shape, layer.W.shape[0], len(cell.gates)
     _, backward = cell.make(np.tanh, sigmoid)
@@ -76,7 +80,9 @@ def forward(params, x, state=None, *, layer_forward=layer_forward):
     h0 = zeros if state is None else state[0]
     c0 = h0 if len(cell.state) == 1 else zeros if state is None else state[1]
     for index, _, _ in layer_by_layer(params.num_layers, len(x)):
-        tapes.append(layer_forward(cell, expand(cell, params.layers[index]), x, h0[index], c0[index]))
+        tapes.append(
+            layer_forward(cell, expand(cell, params.layers[index]), x, h0[index], c0[index])
+        )
         x = tapes[-1].h[1:]
     final = [np.stack([getattr(tape, name)[-1] for tape in tapes]) for name in cell.state]
     return x, tuple(final), tapes
@@ -100,7 +106,9 @@ def backward(params, tapes, dy, dstate=None, *, layer_backward=layer_backward):
     return Grads(layers, V, b_out, params.cell, x=dy, state=state)
 
 
-def loss_and_grads(params, x, target, *, layer_forward=layer_forward, layer_backward=layer_backward):
+def loss_and_grads(
+    params, x, target, *, layer_forward=layer_forward, layer_backward=layer_backward
+):
     """Mean squared error of y[-1] V + b_out against target (B, O), and its gradients."""
     y, _, tapes = forward(params, x, layer_forward=layer_forward)
     error = y[-1] @ params.V + params.b_out - target  # (B, O)

@@ -1,7 +1,8 @@
-"""The dependency graph of a stacked recurrent network, and orders in which its cells may be computed.
+"""The dependency graph of a stacked recurrent network, and orders in which its cells may be
+computed.
 
-Cell (l, t) needs (l-1, t), its input, and (l, t-1), its state. An order is a list of blocks, each a run of
-steps of one layer; any order that respects the graph computes the same numbers.
+Cell (l, t) needs (l-1, t), its input, and (l, t-1), its state. An order is a list of blocks, each a
+run of steps of one layer; any order that respects the graph computes the same numbers.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,9 @@ class Block(NamedTuple):
 
 
 def dependencies(layer, step):
-    """The cells that cell (layer, step) needs; outside the grid lie the inputs and the initial state."""
+    """The cells that cell (layer, step) needs; outside the grid lie the inputs and the initial
+    state.
+    """
     below = [(layer - 1, step)] if layer else []
     before = [(layer, step - 1)] if step else []
     return below + before

@@ -1,4 +1,4 @@
-"""Mini-batch training: gradient descent or Adam, seeded shuffles, history, checkpoint and resume."""
+"""Mini-batch training: gradient descent, Adam, seeded shuffles, checkpoint and resume."""
 
 import math
 import sys
@@ -70,7 +70,9 @@ class Adam:
         return loss
 
     def arrays(self):
-        moments = {f"m.{n}": a for n, a in self.m.items()} | {f"v.{n}": a for n, a in self.v.items()}
+        moments = {f"m.{n}": a for n, a in self.m.items()} | {
+            f"v.{n}": a for n, a in self.v.items()
+        }
         return moments | {"count": np.array(self.count)}
 
     def restore(self, named):
@@ -94,18 +96,21 @@ def train(
     progress=None,
     checkpoint=None,
     resume=False,
+    on_epoch=None,
 ):
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 
-    batch_size: examples per step; 1 is stochastic, len(dataset) full-batch gradient descent. The last
-    mini-batch of an epoch is smaller when the sizes do not divide. learning_rate: step length.
-    optimizer: "sgd" or "adam". seed: of the shuffles; epoch e is shuffled by (seed, e), so a resumed run sees
-    the order of an uninterrupted one. progress: show a bar; None shows it on a terminal.
-    checkpoint: a path, written after each epoch (beside, then renamed). resume: go on from it; the result has
-    the bits of an uninterrupted run. Without resume an existing file is an error.
-    Raises TypeError or ValueError for bad input or a checkpoint of another run, FileExistsError, and
-    DivergedError when the loss is not finite: the network then holds the parameters of the last epoch that
-    ended well.
+    batch_size: examples per step; 1 is stochastic, len(dataset) full-batch gradient descent. The
+    last mini-batch of an epoch is smaller when the sizes do not divide. learning_rate: step length.
+    optimizer: "sgd" or "adam". seed: of the shuffles; epoch e is shuffled by (seed, e), so a
+    resumed run sees the order of an uninterrupted one. progress: show a bar; None shows it on a
+    terminal.
+    checkpoint: a path, written after each epoch (beside, then renamed). resume: go on from it; the
+    result has the bits of an uninterrupted run. Without resume an existing file is an error.
+    on_epoch: called as on_epoch(history, net) after each epoch, outside its measured time.
+    Raises TypeError or ValueError for bad input or a checkpoint of another run, FileExistsError,
+    and DivergedError when the loss is not finite: the network then holds the parameters of the last
+    epoch that ended well.
     """
     if not isinstance(dataset, Dataset):
         raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
@@ -152,6 +157,8 @@ def train(
         bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
         if checkpoint is not None:
             _save(checkpoint, run, good, rule, history)
+        if on_epoch is not None:
+            on_epoch(history, net)
     return history
 
 

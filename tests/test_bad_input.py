@@ -57,7 +57,7 @@ def test_state_dy_and_target(version, cell):
     net.forward(x, training=True)
     with pytest.raises(ValueError, match=r"dy: got shape \(4, 2, 5\), want \(4, 3, 5\)"):
         net.backward(np.zeros((4, 2, 5), np.float32))
-    with pytest.raises(ValueError, match="dstate.h: got nan"):
+    with pytest.raises(ValueError, match=r"dstate.h: got nan"):
         net.backward(np.zeros((4, 3, 5), np.float32), tuple(a * np.nan for a in state))
     with pytest.raises(ValueError, match=r"target: got shape \(3, 1\), want \(3, 2\)"):
         net.loss_and_grads(x, target[:, :1])
@@ -92,7 +92,7 @@ def test_names_and_sizes():
         lk.Params.init(1, 2, cell="mamba")
     with pytest.raises(ValueError, match="hidden_size: got 0, want an integer of at least 1"):
         lk.Params.init(1, 0)
-    with pytest.raises(TypeError, match="input_size: got 1.5, want an integer"):
+    with pytest.raises(TypeError, match=r"input_size: got 1.5, want an integer"):
         lk.Params.init(1.5, 2)
     with pytest.raises(TypeError, match="dtype: got float16, want float32 or float64"):
         lk.Params.init(1, 2, dtype=np.float16)

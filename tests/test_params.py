@@ -65,13 +65,13 @@ def test_corrupt_and_foreign_files_are_refused(tmp_path):
     whole = path.read_bytes()
     for content in (b"", b"not a zip", whole[: len(whole) // 2], whole[:-200]):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="path: .* is not a whole file"):
+        with pytest.raises(ValueError, match=r"path: .* is not a whole file"):
             lk.Params.load(path)
     np.savez(path, W=np.zeros(3))
-    with pytest.raises(ValueError, match="path: .* is not a whole file"):
+    with pytest.raises(ValueError, match=r"path: .* is not a whole file"):
         lk.Params.load(path)
     np.savez(path, header=np.array('{"format": "other/1"}'))
-    with pytest.raises(ValueError, match="has format 'other/1', want 'lstm_kernels.params/1'"):
+    with pytest.raises(ValueError, match=r"has format 'other/1', want 'lstm_kernels.params/1'"):
         lk.Params.load(path)
     np.savez(path, pickled=np.array([{}], dtype=object), header=np.array("{}"))
     with pytest.raises(ValueError, match="is not a whole file"):

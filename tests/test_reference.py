@@ -15,7 +15,10 @@ def test_every_gradient_against_finite_differences(cell, shape):
     params, x, _ = example(shape, cell, np.float64)
     rng = np.random.default_rng(1)
     states = [rng.standard_normal((shape[0], shape[2], shape[4])) for _ in CELLS[cell].state]
-    weights = [rng.standard_normal(x.shape[:2] + (shape[4],)), *map(rng.standard_normal, [s.shape for s in states])]
+    weights = [
+        rng.standard_normal((*x.shape[:2], shape[4])),
+        *map(rng.standard_normal, [s.shape for s in states]),
+    ]
 
     def value():
         y, final, _ = reference.forward(params, x, tuple(states))
@@ -58,7 +61,9 @@ def test_loss_gradients_of_the_read_out(cell):
 def test_agrees_with_pytorch(cell):
     torch = pytest.importorskip("torch")
     params, x, _ = example((2, 6, 3, 4, 5), cell, np.float64, output_size=None)
-    module = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell](4, 5, 2).double()
+    module = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell](
+        4, 5, 2
+    ).double()
     module.load_state_dict({n: torch.tensor(a) for n, a in params.to_torch().items()})
     x_torch = torch.tensor(x, requires_grad=True)
     y, _ = module(x_torch)

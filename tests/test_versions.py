@@ -94,9 +94,7 @@ def test_non_contiguous_input_is_copied_never_misread(version):
     wide = np.repeat(x, 2, axis=1)[:, ::2]
     assert not wide.flags.c_contiguous
     np.testing.assert_array_equal(net.forward(wide)[0], net.forward(x)[0])
-    np.testing.assert_array_equal(
-        net.forward(np.asfortranarray(x))[0], net.forward(x)[0]
-    )
+    np.testing.assert_array_equal(net.forward(np.asfortranarray(x))[0], net.forward(x)[0])
 
 
 def test_large_inputs_saturate_without_warning(version, cell):

@@ -1,4 +1,6 @@
-"""What the notebooks, the benchmark and the tests share: comparing, timing, provenance, results, plots."""
+"""What the notebooks, the benchmark and the tests share: comparing, timing, provenance, results,
+plots.
+"""
 
 from .compare import TOLERANCE, MismatchError, compare, compare_to_reference
 from .notebook import Notebook

@@ -1,7 +1,9 @@
 """The benchmark: every version on the same work, verified, timed side by side, verified again."""
 
+import os
+import subprocess
 import sys
-import time
+import tempfile
 from dataclasses import dataclass
 from functools import partial
 
@@ -89,20 +91,42 @@ def verify(nets, params, work):
     return {name: compare_to_reference(net, params, x) for name, net in nets.items()}
 
 
-def first_calls(names, work):
-    """Seconds of the first training step of each version in this process, compilation included."""
-    x, target = work.example()
+# Run in a process of its own, so that nothing is compiled or loaded before.
+FIRST_STEP = """
+import time
+from lstm_kernels.lab.bench import AIRLINE, network
+net, (x, target) = network({name!r}, AIRLINE.params()), AIRLINE.example()
+start = time.perf_counter()
+net.step(x, target, 1e-3)
+first = time.perf_counter()
+net.step(x, target, 1e-3)
+print(2 * first - start - time.perf_counter())
+"""
+
+
+def compile_times(name):
+    """What the first step of a version in a new process costs beyond the second: rows for an empty
+    and a filled cache of compiled code (stages "compile" and "load").
+    """
     rows = []
-    for name in names:
-        net = network(name, work.params())
-        start = time.perf_counter()
-        net.step(x, target, 1e-3)
-        rows.append((name, 0, time.perf_counter() - start))
-    return pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
+    with tempfile.TemporaryDirectory() as folder:
+        for stage in ("compile", "load"):
+            done = subprocess.run(
+                [sys.executable, "-c", FIRST_STEP.format(name=name)],
+                env=os.environ | {"NUMBA_CACHE_DIR": folder},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            times = pd.DataFrame({"case": [name], "repeat": [0], "seconds": [float(done.stdout)]})
+            rows.append(rows_of(times, AIRLINE, stage, {}))
+    return pd.concat(rows, ignore_index=True)
 
 
 def epochs(names, work=AIRLINE, *, epochs=1, repeats=20, optimizer="sgd"):
-    """Time `epochs` training epochs on the airline windows for each version; rows of a results file."""
+    """Time `epochs` training epochs on the airline windows for each version; rows of a results
+    file.
+    """
     dataset, params = airline_dataset(), work.params()
     nets = {name: network(name, params) for name in names}
     errors = verify(nets, params, work)
@@ -118,7 +142,7 @@ def epochs(names, work=AIRLINE, *, epochs=1, repeats=20, optimizer="sgd"):
 
 
 def steps(names, work, *, repeats=20):
-    """Time inference and one descent step on random input for each version; rows of a results file."""
+    """Time inference and one descent step of each version; rows of a results file."""
     params, (x, target) = work.params(), work.example()
     nets = {name: network(name, params) for name in names}
     errors = verify(nets, params, work)
@@ -130,7 +154,7 @@ def steps(names, work, *, repeats=20):
         cases = {name: (lambda net=net, call=call: call(net)) for name, net in nets.items()}
         parts.append(rows_of(interleaved(cases, repeats=repeats), work, stage, errors))
     verify({name: network(name, params) for name in names}, params, work)
-    return pd.concat(parts)
+    return pd.concat(parts, ignore_index=True)
 
 
 def available(target="cpu"):
@@ -141,7 +165,9 @@ def available(target="cpu"):
 def main(preset="paper", folder=results.FOLDER):
     """Run every experiment and write its file; yields (experiment, rows, path)."""
     for warning in provenance.distorting_variables():
-        print(f"warning: {warning} steers BLAS; unset it to measure what users see", file=sys.stderr)
+        print(
+            f"warning: {warning} steers BLAS; unset it to measure what users see", file=sys.stderr
+        )
     paper, names = preset == "paper", available()
     reference = REFERENCE if paper else SMALL_REFERENCE
     batched = [name for name in names if name not in ("sequential", "numpy-sample")]
@@ -150,9 +176,11 @@ def main(preset="paper", folder=results.FOLDER):
     plan = {
         "airline": lambda: pd.concat(
             [
-                rows_of(first_calls(names, AIRLINE), AIRLINE, "first step", {}),
+                compile_times("numba-sample"),
                 epochs(names, epochs=5, repeats=5 if paper else 1),
-                epochs([name for name in names if name != "sequential"], repeats=20 if paper else 2),
+                epochs(
+                    [name for name in names if name != "sequential"], repeats=20 if paper else 2
+                ),
             ]
         ),
         "gradients": lambda: pd.concat(

@@ -17,7 +17,8 @@ def compare(got, want, tolerance):
     """Compare two dicts of named arrays; return the largest relative error.
 
     The error of an array is max|got - want| / max|want| (the divisor is 1 where want is all zero).
-    Raises MismatchError for missing or extra names, another shape, NaN or infinity, or too large an error.
+    Raises MismatchError for missing or extra names, another shape, NaN or infinity, or too large an
+    error.
     """
     if set(got) != set(want):
         raise MismatchError(f"got arrays {sorted(got)}, want {sorted(want)}")
@@ -29,7 +30,9 @@ def compare(got, want, tolerance):
         if value.shape != np.shape(expected):
             raise MismatchError(f"{name}: got shape {value.shape}, want {np.shape(expected)}")
         if not np.isfinite(value).all():
-            raise MismatchError(f"{name}: got {np.sum(~np.isfinite(value))} values that are not finite")
+            raise MismatchError(
+                f"{name}: got {np.sum(~np.isfinite(value))} values that are not finite"
+            )
         difference = np.abs(value - expected)
         error = difference.max() / (np.abs(expected).max() or 1.0)
         if not error <= tolerance:
@@ -43,7 +46,9 @@ def compare(got, want, tolerance):
 
 
 def run(net, x, dy, state=None, dstate=None):
-    """Forward and backward of a network, as a dict of named arrays: y, final state and every gradient."""
+    """Forward and backward of a network, as a dict of named arrays: y, final state and every
+    gradient.
+    """
     y, final = net.forward(x, state, training=True)
     grads = net.backward(dy, dstate)
     return {"y": y} | {f"final.{i}": a for i, a in enumerate(final)} | grads.arrays()

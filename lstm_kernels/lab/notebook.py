@@ -1,4 +1,6 @@
-"""What every notebook of the report does the same way: presets, figures with alt text, computed sentences."""
+"""What every notebook of the report does the same way: presets, figures with alt text, computed
+sentences.
+"""
 
 import inspect
 import io
@@ -13,7 +15,8 @@ from . import plots, provenance
 
 
 class Notebook:
-    """A notebook in one of two presets: "paper" runs everything in full, "smoke" every cell on small sizes.
+    """A notebook in one of two presets: "paper" runs everything in full, "smoke" every cell on
+    small sizes.
 
     Raises ValueError for another preset.
     """
@@ -31,19 +34,27 @@ class Notebook:
     def show(self, figure, name, alt):
         """Show a figure with its alternative text, and save it as `name`.svg and `name`.png."""
         if not alt.strip():
-            raise ValueError("alt: got an empty text, want a sentence that says what the figure shows")
+            raise ValueError(
+                "alt: got an empty text, want a sentence that says what the figure shows"
+            )
         self.figures.mkdir(parents=True, exist_ok=True)
         data = {}
         for kind in ("svg", "png"):
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
+            figure.savefig(
+                buffer,
+                format=kind,
+                metadata={"Date": None} if kind == "svg" else {"Software": None},
+            )
             data[kind] = buffer.getvalue()
             beside = self.figures / f"{name}.{kind}.part"
             beside.write_bytes(data[kind])
             os.replace(beside, self.figures / f"{name}.{kind}")
         plt.close(figure)
         display(
-            {"image/png": data["png"], "text/plain": alt}, metadata={"image/png": {"alt": alt}}, raw=True
+            {"image/png": data["png"], "text/plain": alt},
+            metadata={"image/png": {"alt": alt}},
+            raw=True,
         )
 
     @staticmethod
@@ -60,11 +71,13 @@ class Notebook:
     def environment(self):
         """Show what this notebook ran on."""
         m = provenance.machine(self.preset)
-        blas = ", ".join(f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"])
+        blas = ", ".join(
+            f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"]
+        )
         packages = ", ".join(f"{name} {number}" for name, number in m["packages"].items())
         lines = [
-            f"- Machine: {m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, vectors {m['vectors']}; {m['system']}",
-            f"- BLAS: {blas}",
+            f"- Machine: {m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, {m['system']}",
+            f"- Vectors: {m['vectors']}; BLAS: {blas}",
             f"- Python {m['python']}, {packages}",
             f"- Preset {m['preset']}, {m['date']}",
         ]

@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from cycler import cycler
 
-# Okabe & Ito's palette, which colour-blind readers can tell apart; one entry for each thing ever drawn.
+# Okabe & Ito's palette, which colour-blind readers can tell apart; one entry for each thing ever
+# drawn.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
     "#000000",
     "#e69f00",
@@ -27,7 +28,13 @@ COLOURS = {
     "seasonal-naive": GREEN,
     "persistence": ORANGE,
 }
-MARKERS = {"sequential": "s", "numpy-sample": "v", "numpy-naive": "^", "numpy": "o", "numba-sample": "D"}
+MARKERS = {
+    "sequential": "s",
+    "numpy-sample": "v",
+    "numpy-naive": "^",
+    "numpy": "o",
+    "numba-sample": "D",
+}
 
 
 def style():
@@ -60,12 +67,19 @@ def style():
 def label_line(ax, x, y, text, colour, **how):
     """Label a line at its end, in its own colour."""
     ax.annotate(
-        text, (x, y), (5, how.pop("dy", 0)), textcoords="offset points", color=colour, va="center", **how
+        text,
+        (x, y),
+        (5, how.pop("dy", 0)),
+        textcoords="offset points",
+        color=colour,
+        va="center",
+        **how,
     )
 
 
 def bars(ax, table, *, unit=1e3, label="milliseconds", note=None):
-    """Horizontal bars on a log axis with quartiles: `table` has median, q1, q3 in seconds by version.
+    """Horizontal bars on a log axis with quartiles: `table` has median, q1, q3 in seconds by
+    version.
 
     note: dict of version -> text written after its bar.
     """

@@ -12,11 +12,18 @@ import threadpoolctl
 
 PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib")
 # Variables that make a BLAS library choose other kernels than the machine deserves.
-DISTORTING = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_DEBUG_CPU_TYPE", "NVPL_BLAS_DEBUG_CPU_TYPE")
+DISTORTING = (
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "MKL_DEBUG_CPU_TYPE",
+    "NVPL_BLAS_DEBUG_CPU_TYPE",
+)
 
 
 def machine(preset=None):
-    """The machine as a dict: name, cpu, cores, memory, caches, blas, packages, commit, date, preset."""
+    """The machine as a dict: name, cpu, cores, memory, caches, blas, packages, commit, date,
+    preset.
+    """
     cpu = _cpu()
     return {
         "name": machine_name(cpu),
@@ -41,7 +48,12 @@ def machine(preset=None):
 def machine_name(cpu=None):
     """The folder under data/results/ of this machine: CPU, its family and model number, cores."""
     cpu = cpu or _cpu()
-    parts = [cpu["model name"], cpu.get("cpu family", ""), cpu.get("model", ""), f"{os.cpu_count()}cores"]
+    parts = [
+        cpu["model name"],
+        cpu.get("cpu family", ""),
+        cpu.get("model", ""),
+        f"{os.cpu_count()}cores",
+    ]
     return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
 
 
@@ -60,7 +72,7 @@ def blas():
 
 
 def distorting_variables():
-    """The environment variables, if any, that steer a loaded BLAS library away from its own choice."""
+    """The environment variables that steer a loaded BLAS library away from its own choice."""
     loaded = tuple(pool["library"].upper() for pool in blas())
     return [
         f"{name}={os.environ[name]}"

@@ -9,9 +9,10 @@ import pandas as pd
 from . import provenance
 
 FOLDER = Path(__file__).parents[2] / "data" / "results"
-COLUMNS = (
-    "experiment version variant L T B D H dtype stage repeat seconds max_err threads ranks".split()
-)
+COLUMNS = [
+    *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
+    *("stage", "repeat", "seconds", "max_err", "threads", "ranks"),
+]
 # What makes two measurements those of one machine.
 IDENTITY = ("name", "cpu", "cores", "gpu")
 
@@ -19,14 +20,16 @@ IDENTITY = ("name", "cpu", "cores", "gpu")
 def write(experiment, rows, *, preset, folder=FOLDER):
     """Write the rows of an experiment and machine.json beside them; returns the path of the CSV.
 
-    rows: a DataFrame with some of COLUMNS, at least version, stage, repeat, seconds. Files are written
-    beside and renamed; other machines' folders are not touched. Raises ValueError for unknown columns, or
-    when the folder belongs to another machine.
+    rows: a DataFrame with some of COLUMNS, at least version, stage, repeat, seconds. Files are
+    written beside and renamed; other machines' folders are not touched. Raises ValueError for
+    unknown columns, or when the folder belongs to another machine.
     """
     unknown = sorted(set(rows.columns) - set(COLUMNS))
     missing = sorted({"version", "stage", "repeat", "seconds"} - set(rows.columns))
     if unknown or missing:
-        raise ValueError(f"rows: got unknown columns {unknown}, lacks {missing}, want some of {COLUMNS}")
+        raise ValueError(
+            f"rows: got unknown columns {unknown}, lacks {missing}, want some of {COLUMNS}"
+        )
     machine = provenance.machine(preset)
     place = Path(folder) / machine["name"]
     record = place / "machine.json"
@@ -43,7 +46,7 @@ def write(experiment, rows, *, preset, folder=FOLDER):
 
 
 def read(experiment, folder=FOLDER):
-    """Every machine's rows of an experiment, with a column `machine`; ValueError if there are none."""
+    """Every machine's rows of an experiment, with a column `machine`; ValueError for none."""
     paths = sorted(Path(folder).glob(f"*/{experiment}.csv"))
     if not paths:
         raise ValueError(f"experiment: got {experiment!r}, want one with a CSV file under {folder}")

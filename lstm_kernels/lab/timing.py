@@ -9,9 +9,10 @@ import pandas as pd
 def interleaved(cases, *, repeats=20, least=2e-3, seed=0):
     """Time several cases side by side; returns a row per repeat: case, repeat, seconds.
 
-    cases: dict of name -> function without arguments. Each runs once to warm up (compile time is not in
-    these rows), then all run in turn, in a new seeded order each round, so that drift of the machine meets
-    every case alike. A case shorter than `least` seconds is called several times in a row and its mean taken.
+    cases: dict of name -> function without arguments. Each runs once to warm up (compile time is
+    not in these rows), then all run in turn, in a new seeded order each round, so that drift of the
+    machine meets every case alike. A case shorter than `least` seconds is called several times in a
+    row and its mean taken.
     """
     calls = {}
     for name, case in cases.items():
@@ -32,7 +33,8 @@ def interleaved(cases, *, repeats=20, least=2e-3, seed=0):
 
 
 def summary(times, baseline=None, by="case"):
-    """Median and quartiles for each case, in order of appearance, and how many times faster than `baseline`.
+    """Median and quartiles for each case, in order of appearance, and how many times faster than
+    `baseline`.
 
     The ratio is the median of the ratios round by round: neighbours in time are compared.
     """

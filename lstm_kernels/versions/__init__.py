@@ -1,7 +1,7 @@
 """The registry of versions: the ladder from plain loops to the machine's limit.
 
-A version is a file in this folder; its docstring says what is parallel, what changed from the rung below and
-what bounds it. Nothing is imported before it is asked for.
+A version is a file in this folder; its docstring says what is parallel, what changed from the rung
+below and what bounds it. Nothing is imported before it is asked for.
 """
 
 import importlib

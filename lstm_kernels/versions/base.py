@@ -1,7 +1,7 @@
 """What every version shares: checked input, the stack, the read-out and the loss, one descent step.
 
-A rung gives `layer_forward` and `layer_backward` with the signatures of the reference and inherits the rest;
-a rung that schedules the layers itself replaces `_forward` and `_backward`.
+A rung gives `layer_forward` and `layer_backward` with the signatures of the reference and inherits
+the rest; a rung that schedules the layers itself replaces `_forward` and `_backward`.
 """
 
 from .. import reference
@@ -29,10 +29,13 @@ class Network:
     def forward(self, x, state=None, training=False):
         """Outputs and final state.
 
-        x: (T, B, D), of the parameters' dtype. state: tuple (h, c), or (h,) for rnn and gru, each (L, B, H);
-        None is zero. training=True keeps what `backward` needs; x must not change until then.
-        Returns y (T, B, H) and the final state, both the caller's own. A non-contiguous input is copied.
-        Raises TypeError or ValueError for a wrong type, rank, shape, dtype, an empty axis, NaN or infinity.
+        x: (T, B, D), of the parameters' dtype. state: tuple (h, c), or (h,) for rnn and gru, each
+        (L, B, H); None is zero. training=True keeps what `backward` needs; x must not change until
+        then.
+        Returns y (T, B, H) and the final state, both the caller's own. A non-contiguous input is
+        copied.
+        Raises TypeError or ValueError for a wrong type, rank, shape, dtype, an empty axis, NaN or
+        infinity.
         """
         x = self._check("x", x, ("T", "B", self._params.input_size))
         state = self._check_state("state", state, x.shape[1])
@@ -45,11 +48,14 @@ class Network:
         """Gradients after `forward(x, training=True)`.
 
         dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None is zero.
-        Returns Grads: the fields of Params, and `.x`, `.state`. V and b_out get zero: y does not use them.
+        Returns Grads: the fields of Params, and `.x`, `.state`. V and b_out get zero: y does not
+        use them.
         Raises RuntimeError when no such forward came before, TypeError or ValueError for bad input.
         """
         if self._tapes is None:
-            raise RuntimeError("backward: nothing to go back through, want forward(x, training=True) before")
+            raise RuntimeError(
+                "backward: nothing to go back through, want forward(x, training=True) before"
+            )
         T, B = self._tapes[0].gates.shape[:2]
         dy = self._check("dy", dy, (T, B, self._params.hidden_size))
         dstate = self._check_state("dstate", dstate, B)
@@ -63,7 +69,9 @@ class Network:
             return self._loss_and_grads(x, target)
 
     def step(self, x, target, learning_rate):
-        """One mini-batch gradient-descent step on the network's own parameters; returns the loss before it."""
+        """One mini-batch gradient-descent step on the network's own parameters; returns the loss
+        before it.
+        """
         learning_rate = check_rate("learning_rate", learning_rate)
         x, target = self._check_example(x, target)
         with self._limit():
@@ -88,8 +96,12 @@ class Network:
         """Take over other values for the parameters, of the same cell, shapes and dtype."""
         mine, other = self._params.arrays(), Params.check(params).arrays()
         form = {name: (a.shape, a.dtype) for name, a in mine.items()}
-        if params.cell != self._params.cell or form != {n: (a.shape, a.dtype) for n, a in other.items()}:
-            raise ValueError("params: got another cell, shape or dtype, want those the network was made with")
+        if params.cell != self._params.cell or form != {
+            n: (a.shape, a.dtype) for n, a in other.items()
+        }:
+            raise ValueError(
+                "params: got another cell, shape or dtype, want those the network was made with"
+            )
         for name, value in mine.items():
             value[...] = other[name]
         self._tapes = None
@@ -112,7 +124,9 @@ class Network:
         )
 
     def _limit(self):
-        """The context in which this version computes: BLAS on one thread, so that bits do not depend on it."""
+        """The context in which this version computes: BLAS on one thread, so that bits do not
+        depend on it.
+        """
         return single_threaded
 
     def _check(self, name, value, shape):
@@ -124,9 +138,13 @@ class Network:
         names = self._cell.state
         if not isinstance(state, tuple) or len(state) != len(names):
             got = f"a tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
-            raise TypeError(f"{name}: got {got}, want a tuple ({', '.join(names)}) of arrays (L, B, H)")
+            raise TypeError(
+                f"{name}: got {got}, want a tuple ({', '.join(names)}) of arrays (L, B, H)"
+            )
         shape = (self._params.num_layers, B, self._params.hidden_size)
-        return tuple(self._check(f"{name}.{n}", a, shape) for n, a in zip(names, state, strict=True))
+        return tuple(
+            self._check(f"{name}.{n}", a, shape) for n, a in zip(names, state, strict=True)
+        )
 
     def _check_example(self, x, target):
         self._check_readout()
@@ -135,5 +153,6 @@ class Network:
 
     def _check_readout(self):
         if self._params.V is None:
-            raise ValueError("params: got no read-out, want V and b_out (output_size of Params.init)")
-
+            raise ValueError(
+                "params: got no read-out, want V and b_out (output_size of Params.init)"
+            )

@@ -1,8 +1,9 @@
 """NumPy's products on threads, with the same bits for every number of them.
 
-A BLAS library that is left to its own threads cuts long sums as their number suggests (OpenBLAS does), and
-rounds differently for one and for two. Here the cut depends on the shape alone: the product is divided into
-panels of its result, and each panel is computed by one thread, with BLAS kept to that thread.
+A BLAS library that is left to its own threads cuts long sums as their number suggests (OpenBLAS
+does), and rounds differently for one and for two. Here the cut depends on the shape alone: the
+product is divided into panels of its result, and each panel is computed by one thread, with BLAS
+kept to that thread.
 """
 
 import math
@@ -15,11 +16,15 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 MOST_PANELS = 16
-LEAST_WORK = 8_000_000  # operations in a panel: some 80 us, a few times the price of waking a thread
+LEAST_WORK = (
+    32_000_000  # operations in a panel: some 300 us, ten times the price of waking a thread
+)
 
 
 class _SingleThreaded:
-    """A context that keeps BLAS to the calling thread; entered several times over, by several threads."""
+    """A context that keeps BLAS to the calling thread; entered several times over, by several
+    threads.
+    """
 
     def __init__(self):
         self._lock, self._inside, self._before = threading.Lock(), 0, []
@@ -43,20 +48,25 @@ class _SingleThreaded:
 single_threaded = _SingleThreaded()
 
 
+@cache
 def panels(M, N, K):
     """Cut an (M, N) product over K into slices of rows or columns, by its shape alone."""
     size, count = max(M, N), max(1, min(MOST_PANELS, 2 * M * N * K // LEAST_WORK))
-    width = math.ceil(size / count / 64) * 64  # whole cache lines and whole tiles of the BLAS kernel
+    width = (
+        math.ceil(size / count / 64) * 64
+    )  # whole cache lines and whole tiles of the BLAS kernel
     pieces = [slice(start, min(start + width, size)) for start in range(0, size, width)]
     return [(piece, slice(None)) if M >= N else (slice(None), piece) for piece in pieces]
 
 
 def product(a, b, threads=None):
-    """a (M, K) @ b (K, N) on up to `threads` threads; None is every core. Call it inside `single_threaded`."""
+    """a (M, K) @ b (K, N) on up to `threads` threads; None is every core. Call it inside
+    `single_threaded`.
+    """
     cuts = panels(a.shape[0], b.shape[1], a.shape[1])
-    threads = min(threads or os.cpu_count(), len(cuts))
     if len(cuts) == 1:
         return a @ b
+    threads = min(threads or os.cpu_count(), len(cuts))
     out = np.empty((a.shape[0], b.shape[1]), np.result_type(a, b))
 
     def work(worker):

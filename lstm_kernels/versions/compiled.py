@@ -1,7 +1,7 @@
-"""The cells compiled by Numba: fast tanh and sigmoid, and kernels specialised to a cell and a dtype.
+"""The cells compiled by Numba: fast tanh and sigmoid, kernels specialised to a cell and dtype.
 
-A kernel is a plain function with free names (`cell_forward`, `load`, `K`, ...). `specialise` fills them in
-and compiles, so the text of a kernel, like that of a cell, exists once.
+A kernel is a plain function with free names (`cell_forward`, `load`, `K`, ...). `specialise` fills
+them in and compiles, so the text of a kernel, like that of a cell, exists once.
 """
 
 import hashlib
@@ -17,12 +17,13 @@ from numba import njit
 
 from .. import cells
 
-# fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep their order.
-# error_model: division as NumPy's; Python's check for zero would keep the loops scalar.
+# fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep their
+# order. error_model: division as NumPy's; Python's check for zero would keep the loops scalar.
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
 
-# tanh(x) = x P(x^2) / Q(x^2), fitted to a relative error of 1.5e-9 on |x| <= 7.9 by iterated linear least
-# squares. Since Numba 0.62 there is no vector library behind math.tanh, arithmetic alone is vectorised.
+# tanh(x) = x P(x^2) / Q(x^2), fitted to a relative error of 1.5e-9 on |x| <= 7.9 by iterated linear
+# least squares. Since Numba 0.62 there is no vector library behind math.tanh, arithmetic alone is
+# vectorised.
 LIMIT = np.float32(7.9)
 P = tuple(
     np.float32(p)
@@ -40,6 +41,9 @@ Q = tuple(
     np.float32(q) for q in (1, 0.46461456107023996, 0.024691854308228237, 0.000261931968029435)
 )
 HALF = np.float32(0.5)
+
+# The free names of a kernel, which `specialise` fills in.
+cell_forward = cell_backward = load = store = K = real = None
 
 
 @njit(**OPTIONS)
@@ -95,9 +99,11 @@ def digest():
 def specialise(kernel, cell, dtype, parallel=True):
     """Compile `kernel` for a Cell and a dtype, cached on disk.
 
-    Fills in cell_forward, cell_backward (from `cell`), load and store (its K gates of unit j in a row of
-    K*H), K, and real (the dtype). Numba files a cached function under its qualified name, and does not look
-    at the globals that it calls: hence a name of its own for each cell, dtype and state of the sources.
+    Fills in cell_forward, cell_backward (from `cell`), load and store (its K gates of unit j in a
+    row of K*H), K, and real (the dtype). Numba files a cached function under its qualified name,
+    and does not look
+    at the globals that it calls: hence a name of its own for each cell, dtype and state of the
+    sources.
     """
     real = np.dtype(dtype).type
     tanh, sigmoid = (

@@ -1,13 +1,15 @@
 """`numba-sample`: the samples of a mini-batch on threads, OpenMP's `parallel for`.
 
-What changed from `numpy`: whole sequences run inside compiled code, one sample to a loop iteration; samples
-meet nowhere until the weight gradients. Bounded by the product of one vector with W, which reads a weight
-for every multiply-add, and for the smallest networks by entering a parallel region (some 5 us).
+What changed from `numpy`: whole sequences run inside compiled code, one sample to a loop iteration;
+samples meet nowhere until the weight gradients. Bounded by the product of one vector with W, which
+reads a weight for every multiply-add, and for the smallest networks by entering a parallel region
+(some 5 us).
 
-Weight gradients: a buffer per sample, added up at the end, is the obvious form (`sum_of_buffers`). Its
-traffic grows as samples x weights, and it falls behind NumPy as soon as that leaves the cache. The form used
-(`blocked_product`) lets each thread own some rows of the gradient and go through all steps and samples: no
-buffers, no sum, and a fixed order of additions, so the bits do not depend on the number of threads.
+Weight gradients: a buffer per sample, added up at the end, is the obvious form (`sum_of_buffers`).
+Its traffic grows as samples x weights, and it falls behind NumPy as soon as that leaves the cache.
+The form used (`blocked_product`) lets each thread own some rows of the gradient and go through all
+steps and samples: no buffers, no sum, and a fixed order of additions, so the bits do not depend on
+the number of threads.
 """
 
 import numba
@@ -18,12 +20,24 @@ from ..errors import check_int
 from ..params import Layer
 from ..reference import Tape
 from .base import Network
-from .compiled import OPTIONS, specialise, threads
+from .compiled import (
+    OPTIONS,
+    K,
+    cell_backward,
+    cell_forward,
+    load,
+    real,
+    specialise,
+    store,
+    threads,
+)
 
 
 @njit(**OPTIONS)
 def add_product(out, v, M):
-    """out (n,) += v (k,) @ M (k, n). Eight rows of M a time: one load and store of out for eight FMAs."""
+    """out (n,) += v (k,) @ M (k, n). Eight rows of M a time: one load and store of out for eight
+    FMAs.
+    """
     k = len(v) - len(v) % 8
     for r in range(0, k, 8):
         v0, v1, v2, v3 = v[r], v[r + 1], v[r + 2], v[r + 3]
@@ -41,7 +55,9 @@ def add_product(out, v, M):
 
 
 def forward_samples(x, U, W, b, h, c, gates):
-    """x (T, B, D), U (D, K*H), W (H, K*H), b (K*H,); fills h, c (T+1, B, H) from slot 0, gates (T, B, K*H)."""
+    """x (T, B, D), U (D, K*H), W (H, K*H), b (K*H,); fills h, c (T+1, B, H) from slot 0, gates (T,
+    B, K*H).
+    """
     T, B, H = x.shape[0], x.shape[1], W.shape[0]
     for s in prange(B):
         for t in range(T):
@@ -56,7 +72,9 @@ def forward_samples(x, U, W, b, h, c, gates):
 
 
 def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
-    """dh, dc (B, H) hold the gradient of the final state, and at the end of the initial one; fills da, dx."""
+    """dh, dc (B, H) hold the gradient of the final state, and at the end of the initial one; fills
+    da, dx.
+    """
     T, B, H = dy.shape
     for s in prange(B):
         dh_s, dc_s = dh[s], dc[s]
@@ -74,7 +92,9 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
 
 @njit(parallel=True, cache=True, **OPTIONS)
 def blocked_product(z, da, out):
-    """out (m, n) = z (N, m).T @ da (N, n): each iteration owns eight rows of out and goes through all N."""
+    """out (m, n) = z (N, m).T @ da (N, n): each iteration owns eight rows of out and goes through
+    all N.
+    """
     N, m = z.shape
     for block in prange((m + 7) // 8):
         first, last = 8 * block, min(8 * block + 8, m)
@@ -86,7 +106,9 @@ def blocked_product(z, da, out):
 
 @njit(parallel=True, cache=True, **OPTIONS)
 def sum_of_buffers(z, da, out, samples):
-    """The same product through a buffer (m, n) per sample: the form that collapses. Rows are (t, s)."""
+    """The same product through a buffer (m, n) per sample: the form that collapses. Rows are (t,
+    s).
+    """
     buffers = np.zeros((samples, out.shape[0], out.shape[1]), out.dtype)
     for s in prange(samples):
         for k in range(out.shape[0]):
@@ -132,7 +154,9 @@ class NumbaSample(Network):
         super().__init__(params, threads)
         if threads is not None and check_int("threads", threads) > numba.config.NUMBA_NUM_THREADS:
             most = numba.config.NUMBA_NUM_THREADS
-            raise ValueError(f"threads: got {threads}, want at most {most}, what Numba started with")
+            raise ValueError(
+                f"threads: got {threads}, want at most {most}, what Numba started with"
+            )
 
     def _limit(self):
         return threads(self._threads, super()._limit())

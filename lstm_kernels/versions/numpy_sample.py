@@ -1,7 +1,8 @@
 """`numpy-sample`: NumPy on one sample at a time, the source's NumPy row, like for like.
 
-What changed from `sequential`: the loops over units are vector operations. Nothing is parallel. Bounded by
-the cost of a NumPy call (about 1 us), which a vector of one sample is too short to pay for.
+What changed from `sequential`: the loops over units are vector operations. Nothing is parallel.
+Bounded by the cost of a NumPy call (about 1 us), which a vector of one sample is too short to pay
+for.
 """
 
 import numpy as np
@@ -23,7 +24,9 @@ def layer_forward(cell, layer, x, h0, c0):
         reference.layer_forward(cell, layer, one(x, s), h0[s : s + 1], c0[s : s + 1])
         for s in range(x.shape[1])
     ]
-    joined = (np.concatenate([getattr(tape, n) for tape in tapes], axis=1) for n in ("h", "c", "gates"))
+    joined = (
+        np.concatenate([getattr(tape, n) for tape in tapes], axis=1) for n in ("h", "c", "gates")
+    )
     return Tape(x, *joined)
 
 

@@ -1,7 +1,8 @@
-"""`sequential`: plain Python loops over samples, steps and units, the first row of the source's table.
+"""`sequential`: plain Python loops over samples, steps and units, the first row of the source's
+table.
 
-Nothing is parallel. Bounded by the interpreter: some 30 ns for each multiply-add. It computes in Python's
-floats, which are float64, and rounds its results to the parameters' dtype.
+Nothing is parallel. Bounded by the interpreter: some 30 ns for each multiply-add. It computes in
+Python's floats, which are float64, and rounds its results to the parameters' dtype.
 """
 
 import math
@@ -32,12 +33,12 @@ def add_outer(out, column, row):
 
 def layer_forward(cell, layer, x, h0, c0):
     """The reference's layer_forward, sample by sample, step by step, unit by unit."""
-    (T, B, _), H, K = x.shape, layer.W.shape[0], len(cell.gates)
+    (T, B, _), H = x.shape, layer.W.shape[0]
     forward, _ = cell.make(math.tanh, sigmoid)
     U, W, b, steps = layer.U.tolist(), layer.W.tolist(), layer.b.tolist(), x.tolist()
     h, c = [h0.tolist()], [c0.tolist()]
     gates = [[None] * B for _ in range(T)]
-    for t in range(T):
+    for _ in range(T):
         h.append([None] * B)
         c.append([None] * B)
     for s in range(B):

@@ -1,0 +1,179 @@
+"""Timing, provenance, results files, figures, and the command line."""
+
+import json
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lstm_kernels import __main__ as command
+from lstm_kernels import lab, schedules
+from lstm_kernels.lab import bench, provenance, results
+
+
+def test_interleaved_times_every_case_in_every_round():
+    calls = []
+    cases = {"a": lambda: calls.append("a"), "b": lambda: time.sleep(3e-3)}
+    times = lab.interleaved(cases, repeats=4, least=1e-3)
+    assert len(times) == 8
+    assert times.groupby("case")["repeat"].nunique().to_dict() == {"a": 4, "b": 4}
+    assert times[times["case"] == "b"]["seconds"].min() >= 3e-3
+    assert len(calls) > 6  # a short case is called several times and its mean taken
+
+
+def test_summary_takes_the_ratio_round_by_round():
+    times = pd.DataFrame(
+        [("a", 0, 2.0), ("b", 0, 1.0), ("a", 1, 20.0), ("b", 1, 5.0), ("a", 2, 8.0), ("b", 2, 2.0)],
+        columns=["case", "repeat", "seconds"],
+    )
+    table = lab.summary(times, "a")
+    assert list(table.index) == ["a", "b"]
+    assert table["median"].to_dict() == {"a": 8.0, "b": 2.0}
+    assert table["ratio"].to_dict() == {"a": 1.0, "b": 4.0}
+
+
+def rows(seconds=1.0):
+    return pd.DataFrame(
+        {"version": ["numpy"], "stage": ["step"], "repeat": [0], "seconds": [seconds]}
+    )
+
+
+def test_results_are_filed_by_machine(tmp_path, monkeypatch):
+    path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
+    name = lab.machine()["name"]
+    assert path == tmp_path / name / "trial.csv"
+    record = results.machine(name, tmp_path)
+    assert record["preset"] == "smoke"
+    assert {"cpu", "cores", "blas", "packages", "commit", "date"} <= set(record)
+    assert results.read("trial", tmp_path)["seconds"].to_list() == [1.0]
+    assert list(results.read("trial", tmp_path).columns) == [*results.COLUMNS, "machine"]
+
+    monkeypatch.setattr(provenance, "machine_name", lambda cpu=None: "another")
+    results.write("trial", rows(2.0), preset="smoke", folder=tmp_path)
+    assert sorted(results.read("trial", tmp_path)["seconds"]) == [1.0, 2.0]
+    assert len(list(tmp_path.rglob("*"))) == 6  # two folders with two files, nothing left beside
+
+
+def test_a_folder_of_another_machine_is_not_overwritten(tmp_path):
+    path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
+    record = json.loads((path.parent / "machine.json").read_text())
+    (path.parent / "machine.json").write_text(json.dumps(record | {"cpu": "other"}))
+    with pytest.raises(ValueError, match="belongs to another machine"):
+        results.write("trial", rows(2.0), preset="smoke", folder=tmp_path)
+    assert results.read("trial", tmp_path)["seconds"].to_list() == [1.0]
+
+
+def test_results_refuse_unknown_columns_and_experiments(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown columns \['time'\]"):
+        results.write("trial", rows().assign(time=1), preset="smoke", folder=tmp_path)
+    with pytest.raises(ValueError, match=r"lacks \['seconds'\]"):
+        results.write("t", rows().drop(columns="seconds"), preset="smoke", folder=tmp_path)
+    with pytest.raises(ValueError, match="experiment: got 'none'"):
+        results.read("none", tmp_path)
+
+
+def test_distorting_variables_are_reported_for_the_library_in_use(monkeypatch, capsys):
+    for name in provenance.DISTORTING:
+        monkeypatch.delenv(name, raising=False)
+    assert provenance.distorting_variables() == []
+    library = provenance.blas()[0]["library"].upper()
+    name = next((n for n in provenance.DISTORTING if n.startswith(library)), None)
+    if name is None:
+        pytest.skip(f"no such variable is known for {library}")
+    monkeypatch.setenv(name, "1")
+    assert provenance.distorting_variables() == [f"{name}=1"]
+
+
+def test_figures_are_saved_twice_shown_with_alt_text_and_reproducible(tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    from lstm_kernels.lab import notebook
+
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda *a, **k: shown.append((a, k)))
+    monkeypatch.chdir(tmp_path)
+    nb = lab.Notebook("smoke")
+    for _ in range(2):
+        figure, ax = plt.subplots()
+        ax.plot([0, 1])
+        nb.show(figure, "trial", alt="A line.")
+    assert shown[0][1]["metadata"]["image/png"]["alt"] == "A line."
+    assert shown[0] == shown[1]
+    names = sorted(p.name for p in (tmp_path / "build/smoke/figures").iterdir())
+    assert names == ["trial.png", "trial.svg"]
+    with pytest.raises(ValueError, match="alt: got an empty text"):
+        nb.show(figure, "trial", alt=" ")
+
+
+def test_smoke_and_paper_pick_their_value():
+    assert lab.Notebook("smoke").pick(smoke=1, paper=2) == 1
+    assert lab.Notebook("paper").pick(smoke=1, paper=2) == 2
+
+
+def test_bench_experiments_have_a_row_per_repeat():
+    work = bench.Workload(1, 3, 1, 4, 2)
+    table = bench.steps(["numpy", "numba-sample/buffers"], work, repeats=2)
+    assert len(table) == 8
+    assert set(table["stage"]) == {"forward", "step"}
+    assert table["max_err"].between(0, 1e-4).all()
+    assert set(table["variant"].dropna()) == {"buffers"}
+    assert bench.REFERENCE.gflop == pytest.approx(107.4, abs=0.1)
+
+
+def test_both_forms_of_the_weight_gradients_agree():
+    params, (x, target) = bench.AIRLINE.params(), bench.AIRLINE.example()
+    got = bench.network("numba-sample/buffers", params).loss_and_grads(x, target)[1]
+    want = bench.network("numba-sample", params).loss_and_grads(x, target)[1]
+    lab.compare(got.arrays(), want.arrays(), 1e-5)
+
+
+def test_the_wrong_parallel_loop_is_caught():
+    import numba
+
+    from lstm_kernels import Params, network
+    from lstm_kernels.lab import mistakes
+
+    params = Params.init(1, 32, seed=1)
+    x = np.random.default_rng(0).standard_normal((48, 4, 1)).astype(np.float32)
+    y, _ = network("numpy", params).forward(x)
+    before = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        lab.compare({"y": mistakes.parallel_over_time(params, x)}, {"y": y}, 2e-5)
+        if before > 1:
+            numba.set_num_threads(2)
+            with pytest.raises(lab.MismatchError):
+                lab.compare({"y": mistakes.parallel_over_time(params, x)}, {"y": y}, 2e-5)
+    finally:
+        numba.set_num_threads(before)
+
+
+def test_the_command_line(capsys, tmp_path):
+    command.main([])
+    ladder = capsys.readouterr().out
+    assert "sequential" in ladder
+    assert "runs here" in ladder
+    command.main(["train", "--epochs", "2", "--version", "numpy"])
+    assert "1959-1960, one month ahead: RMSE" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        command.main(["train", "--version", "cudnn"])
+    assert caught.value.code == 2
+    assert "name: got 'cudnn'" in capsys.readouterr().err
+
+
+def test_schedules_know_the_graph():
+    assert schedules.dependencies(0, 0) == []
+    assert sorted(schedules.dependencies(2, 3)) == [(1, 3), (2, 2)]
+    order = schedules.layer_by_layer(3, 4)
+    schedules.check_order(order, 3, 4)
+    Block = schedules.Block
+    schedules.check_order([Block(0, 0, 2), Block(1, 0, 2), Block(0, 2, 4), Block(1, 2, 4)], 2, 4)
+    for bad, message in (
+        (order[::-1], "needs"),
+        (order[:2], "got 8 cells, want all 12"),
+        ([*order, order[0]], "computed twice"),
+        ([Block(0, 2, 4), Block(0, 0, 2)], r"\(0, 2\) needs \(0, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            schedules.check_order(bad, 3, 4)

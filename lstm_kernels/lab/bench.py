@@ -170,23 +170,19 @@ def main(preset="paper", folder=results.FOLDER):
         )
     paper, names = preset == "paper", available()
     reference = REFERENCE if paper else SMALL_REFERENCE
-    batched = [name for name in names if name not in ("sequential", "numpy-sample")]
     sizes = [Workload(1, 12, 1, H, B) for H in (32, 64) for B in (16, 64)] if paper else [AIRLINE]
-    grid = [name for name in batched if name != "numpy-naive"] + ["numba-sample/buffers"]
+    grid = ["numpy", "numba-sample/buffers", "numba-sample"]
     plan = {
         "airline": lambda: pd.concat(
             [
                 compile_times("numba-sample"),
-                epochs(names, epochs=5, repeats=5 if paper else 1),
-                epochs(
-                    [name for name in names if name != "sequential"], repeats=20 if paper else 2
-                ),
+                epochs(names, epochs=5, repeats=20 if paper else 1),
             ]
         ),
         "gradients": lambda: pd.concat(
             [steps(grid, work, repeats=20 if paper else 2) for work in sizes]
         ),
-        "reference": lambda: steps(batched, reference, repeats=20 if paper else 2),
+        "reference": lambda: steps(["numpy-naive", "numpy"], reference, repeats=20 if paper else 2),
     }
     for experiment, run in plan.items():
         rows = run()

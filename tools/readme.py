@@ -1,0 +1,97 @@
+"""Renew the results between the markers of README.md from data/results/.
+
+python tools/readme.py [--check]
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from lstm_kernels.lab import results, summary
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- results: written by `make readme` -->", "<!-- end of results -->"
+
+
+def table(frame):
+    """A DataFrame of strings as a Markdown table."""
+    lines = [list(frame.columns), ["---"] + ["---:"] * (len(frame.columns) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [*lines, *frame.to_numpy().tolist()])
+
+
+def ladder(rows):
+    """Five epochs of airline training, a row per version."""
+    part = rows[rows["stage"] == "5 epochs"]
+    times = summary(part, "sequential", by="version").sort_values("median", ascending=False)
+    sample = summary(part, "numpy-sample", by="version")["ratio"]
+    frame = pd.DataFrame(
+        {
+            "version": [f"`{name}`" for name in times.index],
+            "5 epochs": times["median"].map("{:.4f} s".format),
+            "vs sequential": times["ratio"].map("{:.4g}x".format),
+            "vs numpy-sample": sample[times.index].map("{:.4g}x".format),
+            "largest relative error": part.groupby("version")["max_err"]
+            .max()[times.index]
+            .map("{:.1e}".format),
+        }
+    )
+    return table(frame)
+
+
+def sentences(airline, reference):
+    """What the other rows say, in words."""
+    median = airline[airline["stage"].isin(["compile", "load"])].set_index("stage")["seconds"]
+    gain = {
+        stage: summary(part, "numpy-naive", by="version")["ratio"]["numpy"]
+        for stage, part in reference.groupby("stage")
+    }
+    L, T, H, B = reference.iloc[0][["L", "T", "H", "B"]]
+    return (
+        f"Not in these times: compiling `numba-sample`, {median['compile']:.1f} s the first time and "
+        f"{median['load']:.2f} s from its cache. On the reference workload ({L} layers, {T} steps, "
+        f"{H} hidden units, batch {B}) combined products make `numpy` {gain['forward']:.2f}x as fast as "
+        f"`numpy-naive` in inference and {gain['step']:.2f}x in a training step."
+    )
+
+
+def section():
+    """The results of every machine, as Markdown."""
+    airline, reference = results.read("airline"), results.read("reference")
+    parts = []
+    for name, rows in airline.groupby("machine"):
+        m = results.machine(name)
+        blas = ", ".join(sorted({f"{b['library']} with {b['kernels']} kernels" for b in m["blas"]}))
+        parts.append(
+            f"Five epochs of training on the airline series (12 steps, 32 hidden units, mini-batch 16), "
+            f"medians of {rows[rows['stage'] == '5 epochs']['repeat'].nunique()} rounds side by side on "
+            f"{m['cpu']}, {m['cores']} cores, {blas}, Numba {m['packages']['numba']}, {m['date']}:"
+        )
+        parts += [ladder(rows), sentences(rows, reference[reference["machine"] == name])]
+    return "\n\n".join([*parts, "GPU: not measured yet."])
+
+
+def render(text):
+    """README's text with the section between the markers renewed."""
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{section()}\n\n{END}{rest.split(END)[1]}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="fail if README.md is out of date")
+    options = parser.parse_args()
+    old = README.read_text()
+    new = render(old)
+    if options.check and new != old:
+        sys.exit("README.md: the results differ from data/results/, want `make readme`")
+    if not options.check:
+        beside = README.with_suffix(".part")
+        beside.write_text(new)
+        os.replace(beside, README)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,8 @@ import pandas as pd
 
 from .errors import check_array, check_int
 
-AIRLINE_CSV = Path(__file__).parents[1] / "data" / "airline_passengers.csv"
+FOLDER = Path(__file__).parents[1] / "data"
+AIRLINE_CSV = FOLDER / "airline_passengers.csv"
 AIRLINE_SHA256 = "fe529825b8393b6873a1be3d9c484cbd0c7e6853b6ca082612f406a762e2de4e"
 
 

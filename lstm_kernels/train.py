@@ -1,5 +1,6 @@
 """Mini-batch training: gradient descent, Adam, seeded shuffles, checkpoint and resume."""
 
+import itertools
 import math
 import sys
 import time
@@ -26,6 +27,13 @@ class History:
     @property
     def epochs(self):
         return len(self.loss)
+
+    def loss_after(self, seconds):
+        """The loss of the last epoch that ended within `seconds`; ValueError if none did."""
+        ended = sum(time <= seconds for time in itertools.accumulate(self.seconds))
+        if not ended:
+            raise ValueError(f"seconds: got {seconds}, want at least {self.seconds[:1]}, one epoch")
+        return self.loss[ended - 1]
 
 
 class GradientDescent:

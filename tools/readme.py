@@ -27,15 +27,14 @@ def ladder(rows):
     part = rows[rows["stage"] == "5 epochs"]
     times = summary(part, "sequential", by="version").sort_values("median", ascending=False)
     sample = summary(part, "numpy-sample", by="version")["ratio"]
+    worst = part.groupby("version")["max_err"].max()
     frame = pd.DataFrame(
         {
             "version": [f"`{name}`" for name in times.index],
             "5 epochs": times["median"].map("{:.4f} s".format),
             "vs sequential": times["ratio"].map("{:.4g}x".format),
             "vs numpy-sample": sample[times.index].map("{:.4g}x".format),
-            "largest relative error": part.groupby("version")["max_err"]
-            .max()[times.index]
-            .map("{:.1e}".format),
+            "largest relative error": worst[times.index].map("{:.1e}".format),
         }
     )
     return table(frame)
@@ -50,10 +49,11 @@ def sentences(airline, reference):
     }
     L, T, H, B = reference.iloc[0][["L", "T", "H", "B"]]
     return (
-        f"Not in these times: compiling `numba-sample`, {median['compile']:.1f} s the first time and "
-        f"{median['load']:.2f} s from its cache. On the reference workload ({L} layers, {T} steps, "
-        f"{H} hidden units, batch {B}) combined products make `numpy` {gain['forward']:.2f}x as fast as "
-        f"`numpy-naive` in inference and {gain['step']:.2f}x in a training step."
+        f"Not in these times: compiling `numba-sample`, {median['compile']:.1f} s the first time "
+        f"and {median['load']:.2f} s from its cache. On the reference workload ({L} layers, {T} "
+        f"steps, {H} hidden units, batch {B}) combined products make `numpy` "
+        f"{gain['forward']:.2f}x as fast as `numpy-naive` in inference and {gain['step']:.2f}x in "
+        f"a training step."
     )
 
 
@@ -64,9 +64,10 @@ def section():
     for name, rows in airline.groupby("machine"):
         m = results.machine(name)
         blas = ", ".join(sorted({f"{b['library']} with {b['kernels']} kernels" for b in m["blas"]}))
+        rounds = rows[rows["stage"] == "5 epochs"]["repeat"].nunique()
         parts.append(
-            f"Five epochs of training on the airline series (12 steps, 32 hidden units, mini-batch 16), "
-            f"medians of {rows[rows['stage'] == '5 epochs']['repeat'].nunique()} rounds side by side on "
+            "Five epochs of training on the airline series (12 steps, 32 hidden units, mini-batch "
+            f"16), medians of {rounds} rounds side by side on "
             f"{m['cpu']}, {m['cores']} cores, {blas}, Numba {m['packages']['numba']}, {m['date']}:"
         )
         parts += [ladder(rows), sentences(rows, reference[reference["machine"] == name])]

@@ -1,11 +1,14 @@
 """The benchmark: every version on the same work, verified, timed side by side, verified again."""
 
+import cProfile
 import os
+import pstats
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +20,7 @@ from ..versions import network as make_network
 from ..versions import versions
 from . import provenance, results
 from .compare import compare_to_reference
-from .timing import interleaved
+from .timing import interleaved, summary
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,51 @@ def steps(names, work, *, repeats=20):
         parts.append(rows_of(interleaved(cases, repeats=repeats), work, stage, errors))
     verify({name: network(name, params) for name in names}, params, work)
     return pd.concat(parts, ignore_index=True)
+
+
+def gradient_forms(grid, *, repeats=20):
+    """Median seconds of a training step, (H, B) x form of the weight gradients, beside numpy."""
+    forms = {
+        "numpy": "numpy",
+        "numba-sample/buffers": "a buffer per sample",
+        "numba-sample": "rows owned by threads",
+    }
+    table = {}
+    for H, B in grid:
+        rows = steps(list(forms), Workload(1, 12, 1, H, B), repeats=repeats)
+        rows = rows[rows["stage"] == "step"]
+        case = rows["version"].str.cat(rows["variant"], sep="/", na_rep="").str.rstrip("/")
+        table[H, B] = rows["seconds"].groupby(case.map(forms)).median()
+    return pd.DataFrame(table).T.rename_axis(index=["H", "B"])[list(forms.values())]
+
+
+def pieces(name, work=AIRLINE, *, repeats=20):
+    """Median microseconds of a training step of a version: forward, backward, and the rest."""
+    net, (x, target) = network(name, work.params()), work.example()
+    dy = np.ones_like(net.forward(x)[0])
+
+    def forward_and_back():
+        net.forward(x, training=True)
+        net.backward(dy)
+
+    cases = {
+        "forward": lambda: net.forward(x, training=True),
+        "both": forward_and_back,
+        "step": lambda: net.step(x, target, 1e-4),
+    }
+    median = 1e6 * summary(interleaved(cases, repeats=repeats))["median"]
+    forward, both, step = median["forward"], median["both"], median["step"]
+    return {"forward": forward, "backward": both - forward, "rest": max(0.0, step - both)}
+
+
+def profile(name, work=AIRLINE, *, count=6):
+    """The `count` functions in which one training epoch of a version spends most: their shares."""
+    net, dataset = network(name, work.params()), airline_dataset()
+    with cProfile.Profile() as profiler:
+        train(net, dataset, 1, work.B, 0.05, progress=False)
+    rows = pstats.Stats(profiler).stats.items()
+    own = pd.Series({f"{function} ({Path(file).name})": r[2] for (file, _, function), r in rows})
+    return (own / own.sum()).sort_values(ascending=False).head(count)
 
 
 def available(target="cpu"):

@@ -31,8 +31,12 @@ class Notebook:
         """The value for this notebook's preset."""
         return smoke if self.preset == "smoke" else paper
 
-    def show(self, figure, name, alt):
-        """Show a figure with its alternative text, and save it as `name`.svg and `name`.png."""
+    def show(self, figure, name, alt=None):
+        """Show a figure with its alternative text, and save it as `name`.svg and `name`.png.
+
+        alt: the text; None takes the figure's attribute `alt`. Raises ValueError without one.
+        """
+        alt = getattr(figure, "alt", "") if alt is None else alt
         if not alt.strip():
             raise ValueError(
                 "alt: got an empty text, want a sentence that says what the figure shows"

@@ -16,9 +16,8 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 MOST_PANELS = 16
-LEAST_WORK = (
-    32_000_000  # operations in a panel: some 300 us, ten times the price of waking a thread
-)
+# Operations in a panel: some 150 us, a few times the price of waking a thread.
+LEAST_WORK = 16_000_000
 
 
 class _SingleThreaded:
@@ -69,12 +68,14 @@ def product(a, b, threads=None):
     threads = min(threads or os.cpu_count(), len(cuts))
     out = np.empty((a.shape[0], b.shape[1]), np.result_type(a, b))
 
-    def work(worker):
-        for rows, columns in cuts[worker::threads]:
+    left = iter(cuts)  # shared: a thread that is held up takes fewer panels
+
+    def work():
+        for rows, columns in left:
             np.matmul(a[rows], b[:, columns], out=out[rows, columns])
 
-    waiting = [_pool(os.getpid()).submit(work, worker) for worker in range(1, threads)]
-    work(0)
+    waiting = [_pool(os.getpid()).submit(work) for _ in range(threads - 1)]
+    work()
     for done in waiting:
         done.result()
     return out

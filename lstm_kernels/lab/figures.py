@@ -120,7 +120,7 @@ def ladder(result, epochs, cores):
 
 
 def pieces(parts):
-    """Stacked bars of microseconds per training step; parts: version x (forward, backward, rest)."""
+    """Stacked bars of microseconds per training step; parts: version x piece."""
     figure, ax = plt.subplots(figsize=(8, 2.8))
     left = np.zeros(len(parts))
     for name, colour in zip(parts.columns, (plots.SKY, plots.BLUE, plots.GREY), strict=True):

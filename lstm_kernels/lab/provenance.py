@@ -59,6 +59,7 @@ def machine_name(cpu=None):
 
 def blas():
     """What each loaded BLAS library is: name, version, kernel set, threads."""
+    pools = sorted(threadpoolctl.threadpool_info(), key=lambda pool: str(pool["version"]))
     return [
         {
             "library": pool["internal_api"],
@@ -66,7 +67,7 @@ def blas():
             "kernels": pool.get("architecture"),
             "threads": pool["num_threads"],
         }
-        for pool in threadpoolctl.threadpool_info()
+        for pool in pools
         if pool["user_api"] == "blas"
     ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import oldest
 import pytest
+import readme
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -119,3 +120,11 @@ def test_bare_make_lists_every_phony_target():
     ).stdout
     assert [line.split()[0] for line in shown.splitlines()] == phony
     assert all(len(line.split()) > 2 for line in shown.splitlines()), "a target says nothing"
+
+
+def test_readme_holds_the_results_that_are_in_data():
+    text = readme.README.read_text()
+    assert readme.render(text) == text, "want `make readme`"
+    changed = text.replace("| `numba-sample` |", "| `numba-sample` | 1 |")
+    assert changed != text
+    assert readme.render(changed) == text

@@ -1,11 +1,6 @@
-"""Renew the results between the markers of README.md from data/results/.
+"""Renew the results between the markers of README.md from data/results/."""
 
-python tools/readme.py [--check]
-"""
-
-import argparse
 import os
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -81,17 +76,10 @@ def render(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="fail if README.md is out of date")
-    options = parser.parse_args()
-    old = README.read_text()
-    new = render(old)
-    if options.check and new != old:
-        sys.exit("README.md: the results differ from data/results/, want `make readme`")
-    if not options.check:
-        beside = README.with_suffix(".part")
-        beside.write_text(new)
-        os.replace(beside, README)
+    new = render(README.read_text())
+    beside = README.with_suffix(".part")
+    beside.write_text(new)
+    os.replace(beside, README)
 
 
 if __name__ == "__main__":

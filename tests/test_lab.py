@@ -140,11 +140,11 @@ def test_the_wrong_parallel_loop_is_caught():
     before = numba.get_num_threads()
     try:
         numba.set_num_threads(1)
-        lab.compare({"y": mistakes.parallel_over_time(params, x)}, {"y": y}, 2e-5)
-        if before > 1:
+        assert mistakes.caught(mistakes.parallel_over_time(params, x), y) is None
+        if before > 1:  # a thread that starts late may hide the race in a single run
             numba.set_num_threads(2)
-            with pytest.raises(lab.MismatchError):
-                lab.compare({"y": mistakes.parallel_over_time(params, x)}, {"y": y}, 2e-5)
+            runs = (mistakes.parallel_over_time(params, x) for _ in range(200))
+            assert any(mistakes.caught(run, y) for run in runs)
     finally:
         numba.set_num_threads(before)
 

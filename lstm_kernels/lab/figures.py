@@ -94,6 +94,7 @@ def batch_sizes(runs, last_epoch, last_second, leaders):
     axes[1].set(xlabel="seconds")
     for ax, unit, leader in zip(axes, ("epoch", "second"), leaders, strict=True):
         ax.margins(x=0.3)
+        ax.set_xlim(left=0)
         ax.set_title(f"By {unit}: {leader} leads")
     figure.alt = (
         "Training loss on a log axis of stochastic, mini-batch and full-batch gradient descent: "

@@ -121,6 +121,27 @@ def test_bench_experiments_have_a_row_per_repeat():
     assert bench.REFERENCE.gflop == pytest.approx(107.4, abs=0.1)
 
 
+@pytest.mark.parametrize("measure", ["steps", "epochs"])
+def test_a_version_that_breaks_while_it_is_timed_is_caught(monkeypatch, measure):
+    from lstm_kernels.versions.base import Network
+
+    class Wearing(Network):
+        used = 0
+
+        def step(self, x, target, learning_rate):
+            self.used += 1
+            return super().step(x, target, learning_rate)
+
+        def _forward(self, x, state):
+            y, state, tapes = super()._forward(x, state)
+            return (y * 2 if self.used else y), state, tapes
+
+    monkeypatch.setattr(bench, "make_network", lambda name, params: Wearing(params))
+    work = bench.Workload(1, 12, 1, 4, 16)
+    with pytest.raises(lab.MismatchError, match="y: relative error"):
+        getattr(bench, measure)(["numpy"], work, repeats=1)
+
+
 def test_both_forms_of_the_weight_gradients_agree():
     params, (x, target) = bench.AIRLINE.params(), bench.AIRLINE.example()
     got = bench.network("numba-sample/buffers", params).loss_and_grads(x, target)[1]

@@ -88,10 +88,12 @@ def rows_of(times, work, stage, errors):
     )
 
 
-def verify(nets, params, work):
-    """Largest relative error of each network against the reference; raises MismatchError."""
+def verify(nets, work):
+    """Largest relative error of each network, with the parameters it has now, against the
+    reference; raises MismatchError.
+    """
     x, _ = work.example(seed=1)
-    return {name: compare_to_reference(net, params, x) for name, net in nets.items()}
+    return {name: compare_to_reference(net, net.params(), x) for name, net in nets.items()}
 
 
 # Run in a process of its own, so that nothing is compiled or loaded before.
@@ -126,21 +128,17 @@ def compile_times(name):
     return pd.concat(rows, ignore_index=True)
 
 
-def epochs(names, work=AIRLINE, *, epochs=1, repeats=20, optimizer="sgd"):
-    """Time `epochs` training epochs on the airline windows for each version; rows of a results
-    file.
-    """
+def epochs(names, work=AIRLINE, *, epochs=1, repeats=20):
+    """Time `epochs` training epochs on the airline windows; rows of a results file."""
     dataset, params = airline_dataset(), work.params()
     nets = {name: network(name, params) for name in names}
-    errors = verify(nets, params, work)
+    errors = verify(nets, work)
 
     def case(net):
-        return lambda: train(
-            net, dataset, epochs, work.B, 0.05, optimizer=optimizer, progress=False
-        )
+        return lambda: train(net, dataset, epochs, work.B, 0.05, progress=False)
 
     times = interleaved({name: case(net) for name, net in nets.items()}, repeats=repeats)
-    verify({name: network(name, params) for name in names}, params, work)
+    verify(nets, work)
     return rows_of(times, work, f"{epochs} epochs" if epochs > 1 else "epoch", errors)
 
 
@@ -148,7 +146,7 @@ def steps(names, work, *, repeats=20):
     """Time inference and one descent step of each version; rows of a results file."""
     params, (x, target) = work.params(), work.example()
     nets = {name: network(name, params) for name in names}
-    errors = verify(nets, params, work)
+    errors = verify(nets, work)
     parts = []
     for stage, call in (
         ("forward", lambda net: net.forward(x)),
@@ -156,7 +154,7 @@ def steps(names, work, *, repeats=20):
     ):
         cases = {name: (lambda net=net, call=call: call(net)) for name, net in nets.items()}
         parts.append(rows_of(interleaved(cases, repeats=repeats), work, stage, errors))
-    verify({name: network(name, params) for name in names}, params, work)
+    verify(nets, work)
     return pd.concat(parts, ignore_index=True)
 
 

@@ -1,10 +1,9 @@
-"""One plot style: a colour and a marker for each thing, labels on the lines, white ground."""
+"""One plot style: a colour for each thing, labels on the lines, white ground."""
 
 import matplotlib.pyplot as plt
 from cycler import cycler
 
-# Okabe & Ito's palette, which colour-blind readers can tell apart; one entry for each thing ever
-# drawn.
+# Okabe & Ito's palette, which colour-blind readers can tell apart.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
     "#000000",
     "#e69f00",
@@ -27,13 +26,6 @@ COLOURS = {
     "Holt–Winters": BLUE,
     "seasonal-naive": GREEN,
     "persistence": ORANGE,
-}
-MARKERS = {
-    "sequential": "s",
-    "numpy-sample": "v",
-    "numpy-naive": "^",
-    "numpy": "o",
-    "numba-sample": "D",
 }
 
 

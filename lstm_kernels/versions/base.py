@@ -69,9 +69,7 @@ class Network:
             return self._loss_and_grads(x, target)
 
     def step(self, x, target, learning_rate):
-        """One mini-batch gradient-descent step on the network's own parameters; returns the loss
-        before it.
-        """
+        """One mini-batch gradient-descent step where the parameters live; the loss before it."""
         learning_rate = check_rate("learning_rate", learning_rate)
         x, target = self._check_example(x, target)
         with self._limit():
@@ -86,7 +84,8 @@ class Network:
         """The read-out of the last step, y[-1] V + b_out, (B, O)."""
         self._check_readout()
         y, _ = self.forward(x)
-        return y[-1] @ self._params.V + self._params.b_out
+        with self._limit():
+            return y[-1] @ self._params.V + self._params.b_out
 
     def params(self):
         """A copy of the parameters as they are now, on the host."""
@@ -124,9 +123,7 @@ class Network:
         )
 
     def _limit(self):
-        """The context in which this version computes: BLAS on one thread, so that bits do not
-        depend on it.
-        """
+        """The context of every computation: BLAS on one thread, so threads cannot change bits."""
         return single_threaded
 
     def _check(self, name, value, shape):

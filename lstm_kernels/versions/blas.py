@@ -21,9 +21,7 @@ LEAST_WORK = 16_000_000
 
 
 class _SingleThreaded:
-    """A context that keeps BLAS to the calling thread; entered several times over, by several
-    threads.
-    """
+    """A context that keeps BLAS to the calling thread; several threads may be inside at once."""
 
     def __init__(self):
         self._lock, self._inside, self._before = threading.Lock(), 0, []
@@ -58,16 +56,15 @@ def panels(M, N, K):
     work, size = 2 * M * N * K, max(M, N)
     # Few and wide: BLAS packs the other operand anew for every panel.
     count = 1 if work < LEAST_WORK else min(MOST_PANELS, max(2, work // (4 * LEAST_WORK)))
-    width = (
-        math.ceil(size / count / 64) * 64
-    )  # whole cache lines and whole tiles of the BLAS kernel
+    width = 64 * math.ceil(size / count / 64)  # whole cache lines, whole tiles of BLAS's kernel
     pieces = [slice(start, min(start + width, size)) for start in range(0, size, width)]
     return [(piece, slice(None)) if M >= N else (slice(None), piece) for piece in pieces]
 
 
 def product(a, b, threads=None):
-    """a (M, K) @ b (K, N) on up to `threads` threads; None is every core. Call it inside
-    `single_threaded`.
+    """a (M, K) @ b (K, N) on up to `threads` threads; None is every core.
+
+    Call it inside `single_threaded`.
     """
     cuts = panels(a.shape[0], b.shape[1], a.shape[1])
     if len(cuts) == 1:

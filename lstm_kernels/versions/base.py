@@ -40,9 +40,8 @@ class Network:
         x = self._check("x", x, ("T", "B", self._params.input_size))
         state = self._check_state("state", state, x.shape[1])
         with self._limit():
-            y, state, tapes = self._forward(x, state)
-        self._tapes = tapes if training else None
-        return y.copy() if training else y, state
+            y, state, self._tapes = self._forward(x, state, training)
+        return y, state
 
     def backward(self, dy, dstate=None):
         """Gradients after `forward(x, training=True)`.
@@ -56,7 +55,7 @@ class Network:
             raise RuntimeError(
                 "backward: nothing to go back through, want forward(x, training=True) before"
             )
-        T, B = self._tapes[0].gates.shape[:2]
+        T, B = self._tapes[0].x.shape[:2]
         dy = self._check("dy", dy, (T, B, self._params.hidden_size))
         dstate = self._check_state("dstate", dstate, B)
         with self._limit():
@@ -105,8 +104,11 @@ class Network:
             value[...] = other[name]
         self._tapes = None
 
-    def _forward(self, x, state):
-        return reference.forward(self._params, x, state, layer_forward=self.layer_forward)
+    def _forward(self, x, state, training):
+        y, state, tapes = reference.forward(
+            self._params, x, state, layer_forward=self.layer_forward
+        )
+        return (y.copy(), state, tapes) if training else (y, state, None)
 
     def _backward(self, dy, dstate):
         return reference.backward(

@@ -88,10 +88,24 @@ def store4(a, j, H, values):
     a[j], a[H + j], a[2 * H + j], a[3 * H + j] = values[0], values[1], values[2], values[3]
 
 
+@cache
 def digest():
-    """A hash of the sources that every kernel is made of: a cached kernel must not outlive them."""
-    sources = (pathlib.Path(module).read_bytes() for module in (cells.__file__, __file__))
-    return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
+    """A hash of the sources that kernels are made of: a cached kernel must not outlive them."""
+    folder = pathlib.Path(__file__).parent
+    sources = [pathlib.Path(cells.__file__), *sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+
+
+def named(function, names, label):
+    """A copy of a function whose free names are looked up in `names`, filed under `label`.
+
+    Numba files a cached function under its qualified name, and does not look at the globals that it
+    calls: hence a name of its own for each label and state of the sources.
+    """
+    copy = types.FunctionType(function.__code__, names, function.__name__)
+    copy.__qualname__ = f"{function.__name__}_{label}_{digest()}"
+    copy.__module__ = function.__module__
+    return copy
 
 
 @cache
@@ -99,9 +113,7 @@ def specialise(kernel, cell, dtype):
     """Compile `kernel` for a Cell and a dtype, cached on disk.
 
     Fills in cell_forward, cell_backward (from `cell`), load and store (its K gates of unit j in a
-    row of K*H), K, and real (the dtype). Numba files a cached function under its qualified name,
-    and does not look at the globals that it calls: hence a name of its own for each cell, dtype
-    and state of the sources.
+    row of K*H), K, and real (the dtype).
     """
     real = np.dtype(dtype).type
     tanh, sigmoid = (
@@ -117,10 +129,29 @@ def specialise(kernel, cell, dtype):
         "K": K,
         "real": real,
     }
-    function = types.FunctionType(kernel.__code__, kernel.__globals__ | names, kernel.__name__)
-    function.__qualname__ = f"{kernel.__name__}_{cell.name}_{real.__name__}_{digest()}"
-    function.__module__ = kernel.__module__
+    function = named(kernel, kernel.__globals__ | names, f"{cell.name}_{real.__name__}")
     return njit(function, parallel=True, cache=True, **OPTIONS)
+
+
+def fill(module, names, label, entries=(), compile=njit):
+    """The functions of a module with its free names filled in, by name.
+
+    They call each other's copies. `entries` are compiled to run in parallel without the
+    interpreter's lock, and cached on disk; the others are compiled into them. With `compile` None
+    all stay plain Python.
+    """
+    space = vars(module) | names
+    functions = {
+        name: named(f, space, label)
+        for name, f in vars(module).items()
+        if isinstance(f, types.FunctionType) and f.__module__ == module.__name__
+    }
+    if compile is not None:
+        for name, function in functions.items():
+            how = {"parallel": name!="pack", "cache": True, "nogil": True} if name in entries else {}
+            functions[name] = compile(function, **how, **OPTIONS)
+    space |= functions
+    return functions
 
 
 @contextmanager

@@ -1,0 +1,379 @@
+"""The kernels of `numba-fused`: which tile runs when, in rounds of tasks.
+
+Free names, filled in by `numba_fused.build`: the tiles (`inputs`, `step`, `back`, ...), the sizes
+(`UNITS`, `ROW`, ...) and `claim`, `finish`, `wait`. Everything but `infer` and `train_rounds`, where
+threads part and meet, is plain Python: with checked tiles it runs without Numba.
+
+A plan is a record per layer: sizes, and the addresses of everything a tile reads or writes.
+`first`, `last` are samples of the mini-batch; p is a participant of `rounds.py`, of `groups`.
+"""
+
+import numpy as np
+from numba import prange
+
+# Rows of (t, sample) that a weight gradient takes at once, so that they stay in L2.
+GRAIN = 256
+# Rows of (t, sample) in a task of the gradient of a layer's input.
+ROWS = 96
+
+PLAN = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            # sizes; row, x_row, dx_row, a_block, c_step in bytes
+            *("T", "B", "D", "H", "J", "J_wide", "D_wide", "row", "x_row", "dx_row", "dh_row"),
+            *("a_block", "a_steps", "c_step", "chunk", "splits", "keep"),
+            # forward: x (T, B, D), packed U, W, b; h, c (T, B, padded H) after each step, h0, c0
+            *("x", "U", "W", "b", "a", "h", "c", "h0", "c0"),
+            # backward: transposed weights; a number 1; targets of the gradients
+            *("UT", "WT", "da", "dy", "dh", "dc", "dx", "dh0", "zero", "one", "gU", "gW", "gb", "starts"),
+        )
+    ]
+)
+
+# The free names.
+inputs = step = step_kept = back = through_U = through_W = None
+gradient_U = gradient_W = gradient_b = transpose = claim = finish = wait = None
+SIZE = UNITS = WIDE = UNIT = ROW = U_ROW = W_ROW = LINE = LANES = real = None
+
+
+def forward_block(q, j, t, first, last):
+    """Step t of hidden block j; at the first step of a chunk also the inputs of the whole chunk."""
+    a = q.a + j * q.a_block + ((t % q.a_steps) * q.B + first) * ROW
+    rows = last - first
+    if t % q.chunk == 0:
+        many = rows if q.chunk == 1 else min(q.chunk, q.T - t) * q.B
+        x = q.x + (t * q.B + first) * q.x_row
+        inputs(many, x, q.x_row, q.D, q.U + j * q.D_wide * WIDE * U_ROW, q.b + j * ROW, a)
+    start, now, unit = first * q.row, t * q.B * q.row + first * q.row, j * UNIT
+    before = now - q.B * q.row
+    h_prev = q.h0 + start if t == 0 else q.h + before
+    c_prev = q.c0 + start if t == 0 else q.c + (t - 1) * q.c_step + start
+    c, h = q.c + t * q.c_step + start + unit, q.h + now + unit
+    W = q.W + j * q.J_wide * WIDE * W_ROW
+    if q.keep:
+        step_kept(rows, h_prev, q.row, q.H, W, a, c_prev + unit, c, h)
+    else:
+        step(rows, h_prev, q.row, q.H, W, a, c_prev + unit, c, h)
+
+
+def back_block(q, j, t, first, last):
+    """Step t back in time for wide block j."""
+    at, n = first * q.row + j * LINE, t * q.B + first
+    blocks = 0 if t == q.T - 1 else q.J
+    here = j * (WIDE // UNITS) * q.a_block + n * ROW
+    WT = q.WT + j * q.J * W_ROW // SIZE * LINE
+    dy = q.dy + t * q.B * q.row + at
+    c_prev = q.c0 + at if t == 0 else q.c + (t - 1) * q.c_step + at
+    c = q.c + t * q.c_step + at
+    da_next = q.da + (n + q.B) * ROW
+    if t == q.T - 1:
+        dh, dh_row = q.dh + first * q.dh_row + j * LINE, q.dh_row
+    else:
+        dh, dh_row = q.zero + j * LINE, 0
+    a, da, dc, row = q.a + here, q.da + here, q.dc + at, q.row
+    back(last - first, da_next, blocks, q.a_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c)
+
+
+def through_rows(q, first, last):
+    """dx for rows first, ..., last-1 of (t, sample)."""
+    for j in range(q.D_wide):
+        UT = q.UT + j * q.J * U_ROW // SIZE * LINE
+        dx = q.dx + first * q.dx_row + j * LINE
+        through_U(last - first, q.da + first * ROW, q.J, q.a_block, UT, dx, q.dx_row)
+
+
+def gradient_task(q, j, rate, descend):
+    """gU, gW, gb += rate times the gradients of block j; for a descent also its transposes."""
+    N = q.T * q.B
+    da = q.da + j * q.a_block
+    gU, gW = q.gU + j * q.D_wide * WIDE * U_ROW, q.gW + j * q.J_wide * WIDE * W_ROW
+    for n in range(0, N, GRAIN):
+        count = min(GRAIN, N - n)
+        here = da + n * ROW
+        gradient_U(q.D, q.x + n * q.x_row, SIZE, q.x_row, count, here, gU, rate)
+        gradient_b(1, q.one, 0, 0, count, here, q.gb + j * ROW, rate)
+    if q.starts:
+        gradient_W(q.H, q.h0, SIZE, q.row, q.B, da, gW, rate)
+    for n in range(0, N - q.B, GRAIN):  # h of a step multiplies W in the next
+        count = min(GRAIN, N - q.B - n)
+        here = da + (q.B + n) * ROW
+        gradient_W(q.H, q.h + n * q.row, SIZE, q.row, count, here, gW, rate)
+    if descend:
+        pack_transposes(q, j)
+
+
+def pack_transposes(q, j):
+    """The parts of UT and WT that belong to block j, from U and W."""
+    for m in range(0, q.D_wide * WIDE, LANES):
+        U = q.U + (j * q.D_wide * WIDE + m) * U_ROW
+        UT = q.UT + (m // WIDE * q.J + j) * (U_ROW // SIZE) * LINE + m % WIDE * SIZE
+        transpose(U_ROW // (LANES * SIZE), U, U_ROW, UT, LINE)
+    for m in range(0, q.J_wide * WIDE, LANES):
+        W = q.W + (j * q.J_wide * WIDE + m) * W_ROW
+        WT = q.WT + (m // WIDE * q.J + j) * (W_ROW // SIZE) * LINE + m % WIDE * SIZE
+        transpose(W_ROW // (LANES * SIZE), W, W_ROW, WT, LINE)
+
+
+def readout(first, last, y, V, b_out, target, error, dy):
+    """error = y V + b_out - target, and dy, for some samples; y, dy (B, padded H) of the last step."""
+    (H, O), scale = V.shape, real(2) / real(error.size)
+    for s in range(first, last):
+        for k in range(H):
+            dy[s, k] = 0
+        for o in range(O):
+            total = b_out[o] - target[s, o]
+            for k in range(H):
+                total += y[s, k] * V[k, o]
+            error[s, o] = total
+            for k in range(H):
+                dy[s, k] += scale * total * V[k, o]
+
+
+def readout_gradient(y, error, gV, gb_out, rate):
+    """gV, gb_out += rate times their gradients; the mean squared error."""
+    (B, O), H, loss = error.shape, gV.shape[0], real(0)
+    scale = real(2) / real(error.size) * real(rate)
+    for o in range(O):
+        total = real(0)
+        for s in range(B):
+            total += error[s, o]
+            loss += error[s, o] * error[s, o]
+        gb_out[o] += scale * total
+        for k in range(H):
+            total = real(0)
+            for s in range(B):
+                total += y[s, k] * error[s, o]
+            gV[k, o] += scale * total
+    return loss / real(error.size)
+
+
+def keep_state(plan, l, first, last, out):
+    """Copy the final state of layer l out.
+
+    out: h of the lower layers (buffers, T, B, padded H), of the last layer (T, B, padded H), c of
+    all (L, steps, B, padded H), and the state (1 or 2, L, B, H).
+    """
+    h, top, c, state = out
+    H, T = state.shape[3], plan[l].T
+    y = top if l == len(plan) - 1 else h[l % len(h)]
+    for s in range(first, last):
+        for k in range(H):
+            state[0, l, s, k] = y[T - 1, s, k]
+        if len(state) == 2:
+            for k in range(H):
+                state[1, l, s, k] = c[l, c.shape[1] - 1, s, k]
+
+
+def start_rows(q, first, last):
+    """The gradient of the initial h of some samples, through step 0."""
+    for j in range(q.J_wide):
+        WT = q.WT + j * q.J * (W_ROW // SIZE) * LINE
+        dh0 = q.dh0 + first * q.row + j * LINE
+        through_W(last - first, q.da + first * ROW, q.J, q.a_block, WT, dh0, q.row)
+
+
+def forward_samples(plan, first, last, out):
+    """Every layer and step of some samples; no other thread has to be waited for."""
+    for l in range(len(plan)):
+        q = plan[l]
+        for t in range(q.T):
+            for j in range(q.J):
+                forward_block(q, j, t, first, last)
+        keep_state(plan, l, first, last, out)
+
+
+def backward_samples(plan, first, last):
+    """The same back through time."""
+    for l in range(len(plan) - 1, -1, -1):
+        q = plan[l]
+        for t in range(q.T - 1, -1, -1):
+            for j in range(q.J_wide):
+                back_block(q, j, t, first, last)
+            if q.dx:
+                through_rows(q, t * q.B + first, t * q.B + last)
+        if q.dh0:
+            start_rows(q, first, last)
+
+
+def forward_rounds(p, plan, sync, turn, done, out):
+    """Every layer and step in rounds of hidden blocks; returns the next round and tasks done."""
+    for l in range(len(plan)):
+        q = plan[l]
+        for t in range(q.T):
+            task = claim(sync, turn, p, q.J)
+            while task >= 0:
+                forward_block(q, task, t, 0, q.B)
+                finish(sync)
+                task = claim(sync, turn, p, q.J)
+            turn, done = turn + 1, done + q.J
+            wait(sync, done)
+        if claim(sync, turn, p, 1) == 0:
+            keep_state(plan, l, 0, q.B, out)
+            finish(sync)
+        turn, done = turn + 1, done + 1
+        wait(sync, done)
+    return turn, done
+
+
+def backward_rounds(p, plan, sync, turn, done):
+    """The same back through time, in rounds of wide blocks of some of the samples."""
+    for l in range(len(plan) - 1, -1, -1):
+        q = plan[l]
+        tasks = q.J_wide * q.splits
+        for t in range(q.T - 1, -1, -1):
+            task = claim(sync, turn, p, tasks)
+            while task >= 0:
+                j, s = task // q.splits, task % q.splits
+                back_block(q, j, t, q.B * s // q.splits, q.B * (s + 1) // q.splits)
+                finish(sync)
+                task = claim(sync, turn, p, tasks)
+            turn, done = turn + 1, done + tasks
+            wait(sync, done)
+        rows = q.T * q.B
+        tasks = (rows + ROWS - 1) // ROWS if q.dx else 1
+        task = claim(sync, turn, p, tasks)
+        while task >= 0:
+            if q.dx:
+                through_rows(q, task * ROWS, min(task * ROWS + ROWS, rows))
+            if q.dh0 and task == 0:
+                start_rows(q, 0, q.B)
+            finish(sync)
+            task = claim(sync, turn, p, tasks)
+        turn, done = turn + 1, done + tasks
+        wait(sync, done)
+    return turn, done
+
+
+def infer_part(p, plan, sync, shares, out):
+    """What participant p does of a forward pass: shares of the samples, or (0) hidden blocks."""
+    if shares == 0:
+        forward_rounds(p, plan, sync, np.intp(0), np.intp(0), out)
+        return
+    task = claim(sync, 0, p, shares)
+    while task >= 0:
+        B = plan[0].B
+        forward_samples(plan, B * task // shares, B * (task + 1) // shares, out)
+        finish(sync)
+        task = claim(sync, 0, p, shares)
+
+
+def gradient_rounds(p, plan, sync, turn, done, rate, descend):
+    """All weight gradients in one round, a block of a layer per task."""
+    tasks = len(plan) * plan[0].J
+    task = claim(sync, turn, p, tasks)
+    while task >= 0:
+        gradient_task(plan[task // plan[0].J], task % plan[0].J, rate, descend)
+        finish(sync)
+        task = claim(sync, turn, p, tasks)
+    turn, done = turn + 1, done + tasks
+    wait(sync, done)
+    return turn, done
+
+
+def backward_part(p, plan, sync, shares):
+    """What participant p does of a backward pass and its weight gradients."""
+    turn = done = np.intp(0)
+    if shares == 0:
+        turn, done = backward_rounds(p, plan, sync, turn, done)
+    else:
+        task = claim(sync, 0, p, shares)
+        while task >= 0:
+            B = plan[0].B
+            backward_samples(plan, B * task // shares, B * (task + 1) // shares)
+            finish(sync)
+            task = claim(sync, 0, p, shares)
+        turn, done = 1, shares
+        wait(sync, done)
+    gradient_rounds(p, plan, sync, turn, done, real(1), False)
+
+
+def gather(source, labels, chosen, first, last, x, target):
+    """Examples `chosen` (B,) of a data set into a mini-batch: samples first, ..., last-1."""
+    for s in range(first, last):
+        for t in range(x.shape[0]):
+            for d in range(x.shape[2]):
+                x[t, s, d] = source[t, chosen[s], d]
+        for o in range(target.shape[1]):
+            target[s, o] = labels[chosen[s], o]
+
+
+def train_part(p, plan, sync, shares, rate, descend, data, order, batch, out, adjoint, head, grads, losses):
+    """What participant p does of len(losses) training steps, one mini-batch of `order` each.
+
+    data: x (T, N, D), target (N, O); with an empty `order` the mini-batch is there already. batch:
+    x (T, B, D), target, error (B, O). adjoint: dy of the last step (B, padded H), dc (L, B, padded
+    H). head, grads: (V, b_out), and where their gradients go.
+    """
+    x, target, error = batch
+    dy, dc = adjoint
+    y = out[1][len(x) - 1]
+    B, turn, done = len(error), np.intp(0), np.intp(0)
+    for k in range(len(losses)):
+        tasks = max(shares, 1)
+        task = claim(sync, turn, p, tasks)
+        while task >= 0:
+            first, last = B * task // tasks, B * (task + 1) // tasks
+            if len(order):
+                gather(data[0], data[1], order[k * B : (k + 1) * B], first, last, x, target)
+            if shares:
+                forward_samples(plan, first, last, out)
+                readout(first, last, y, head[0], head[1], target, error, dy)
+                dc[:, first:last] = 0
+                backward_samples(plan, first, last)
+            finish(sync)
+            task = claim(sync, turn, p, tasks)
+        turn, done = turn + 1, done + tasks
+        wait(sync, done)
+        if shares == 0:
+            turn, done = forward_rounds(p, plan, sync, turn, done, out)
+            if claim(sync, turn, p, 1) == 0:
+                readout(0, B, y, head[0], head[1], target, error, dy)
+                dc[:] = 0
+                finish(sync)
+            turn, done = turn + 1, done + 1
+            wait(sync, done)
+            turn, done = backward_rounds(p, plan, sync, turn, done)
+        if claim(sync, turn, p, 1) == 0:
+            losses[k] = readout_gradient(y, error, grads[0], grads[1], rate)
+            finish(sync)
+        turn, done = turn + 1, done + 1
+        turn, done = gradient_rounds(p, plan, sync, turn, done, rate, descend)
+
+
+def pack(plan):
+    """Write all transposed weights."""
+    for l in range(len(plan)):
+        for j in range(plan[l].J):
+            pack_transposes(plan[l], j)
+
+
+def infer(plan, sync, threads, shares, x, out):
+    plan[0].x = x.ctypes.data
+    plan[len(plan) - 1].h = out[1].ctypes.data
+    sync[:] = 0
+    if threads == 1:
+        infer_part(np.intp(0), plan, sync, shares, out)
+    else:
+        for p in prange(threads):
+            infer_part(np.intp(p), plan, sync, shares, out)
+
+
+def backward(plan, sync, threads, shares, x):
+    plan[0].x = x.ctypes.data
+    sync[:] = 0
+    if threads == 1:
+        backward_part(np.intp(0), plan, sync, shares)
+    else:
+        for p in prange(threads):
+            backward_part(np.intp(p), plan, sync, shares)
+
+
+def train(plan, sync, threads, shares, rate, descend, data, order, batch, out, adjoint, head, grads, losses):
+    plan[0].x = batch[0].ctypes.data
+    sync[:] = 0
+    if threads == 1:
+        train_part(np.intp(0), plan, sync, shares, rate, descend, data, order, batch, out, adjoint, head, grads, losses)
+    else:
+        for p in prange(threads):
+            train_part(np.intp(p), plan, sync, shares, rate, descend, data, order, batch, out, adjoint, head, grads, losses)

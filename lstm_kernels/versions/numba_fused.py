@@ -1,0 +1,390 @@
+"""`numba-fused`: the machine's limit on a CPU.
+
+What changed from `numba-sample`: weights are packed for vector registers, the cell is applied to
+the sums of a register tile before they are stored (`simd.py`, `tiles.py`), and a whole pass, a
+training step or an epoch runs in one parallel region (`fused_kernels.py`, `rounds.py`). Threads
+share the samples of a mini-batch, or the hidden units of a step, or stay away: `cost.py` predicts
+what is fastest. Bounded by the FMA units for a mini-batch of some samples; by reading the weights
+once a step for a single sample; for the smallest networks by entering the parallel region.
+
+A network keeps arrays for the shapes it was called with last; nothing of them is ever returned.
+"""
+
+import os
+import threading
+from functools import cache
+from types import SimpleNamespace
+
+import numba
+import numpy as np
+
+from ..errors import check_int, check_rate
+from ..params import Grads, Layer
+from ..reference import Tape
+from . import fused_kernels, rounds, simd
+from .base import Network
+from .compiled import fill
+from .cost import plan_threads
+from .tiles import Tiles
+
+ENTRIES = ("infer", "backward", "train", "pack")
+MOST_SPACES = 4
+
+_region = threading.Lock()  # one parallel region at a time: it takes every core anyway
+_entered = _forked = False
+
+
+def _after_fork():
+    global _region, _forked
+    _region, _forked = threading.Lock(), _entered
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@cache
+def kernels(tiles):
+    """infer, backward, train and pack for these tiles, compiled."""
+    names = tiles.functions(lambda tile: simd.compiled(tile, tiles.dtype, tiles.lanes, tiles.name))
+    names |= tiles.constants()
+    names |= {"claim": rounds.claim, "finish": rounds.finish, "wait": rounds.wait}
+    functions = fill(fused_kernels, names, tiles.name, ENTRIES)
+    return SimpleNamespace(**{name: functions[name] for name in ENTRIES})
+
+
+def buffer(*shape, dtype):
+    """Zeros that begin at a cache line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+class Packed:
+    """Parameters of the layers, or their gradients, in the layout of the tiles (`tiles.py`)."""
+
+    def __init__(self, tiles, sizes):
+        gates, self.units, J = tiles.gates, tiles.UNITS, tiles.padded // tiles.UNITS
+        self.layers = []
+        for D in sizes:
+            rows = {"U": tiles.pad(D), "W": tiles.padded, "b": 1}
+            shapes = {m: (J, rows[m], len(gates[m]), tiles.UNITS) for m in "UWb"}
+            self.layers.append({m: buffer(*s, dtype=tiles.dtype) for m, s in shapes.items()})
+
+    def _views(self, layers):
+        """Pairs of views (rows, gates, hidden units), of a packed array and of a layer's."""
+        for mine, layer in zip(self.layers, layers, strict=True):
+            for m in "UWb":
+                packed, matrix = mine[m], np.atleast_2d(getattr(layer, m))
+                J, _, G, units = packed.shape
+                R, H = len(matrix), matrix.shape[1] // G
+                for j in range(J):
+                    first = j * units
+                    count = min(units, H - first)
+                    if count > 0:
+                        theirs = matrix.reshape(R, G, H)[:, :, first : first + count]
+                        yield packed[j, :R, :, :count], theirs
+
+    def pack(self, layers):
+        for packed, matrix in self._views(layers):
+            packed[...] = matrix
+
+    def unpack(self, layers):
+        for packed, matrix in self._views(layers):
+            matrix[...] = packed
+
+    def clear(self):
+        for layer in self.layers:
+            for array in layer.values():
+                array[...] = 0
+
+
+class Space:
+    """The arrays that a network writes for mini-batches (T, B), and the plans that point to them.
+
+    training: whether h, c and the gates of all steps are kept. plan: for inference, or for descent:
+    gradients go into the parameters. gradients(): a plan that leaves the parameters alone.
+    """
+
+    def __init__(self, net, T, B, training):
+        self.net, tiles, params = net, net.tiles, net._params
+        L, H, padded = params.num_layers, params.hidden_size, tiles.padded
+        J, K, size = padded // tiles.UNITS, len(net._cell.gates), tiles.dtype.itemsize
+        self.threads, self.shares, self.chunk, splits = plan_threads(
+            tiles, net.sizes, T, B, training, net.most_threads()
+        )
+        self.T, self.B, self.started = T, B, False
+        self.rounds = (2 if training else 1) * L * (T + 1) + 4
+        self.sync = rounds.new_sync(self.threads, self.rounds)
+        depth = max(1, L - 1) if training else min(2, max(1, L - 1))
+        two, steps = len(net._cell.state) == 2, T if training else self.chunk
+        self.h, self.top = self.new(depth, T, B, padded), self.new(T, B, padded)
+        self.c = self.new(L, T if training else 1, B, padded) if two else self.new(1, 1, 1, 1)
+        self.start = self.new(2, L, B, padded)
+        self.a = self.new(L if training else 1, J, steps * B, K * tiles.UNITS)
+        self.one = np.ones(1, tiles.dtype)
+        self.final = np.empty((len(net._cell.state), L, B, H), tiles.dtype)
+        self.plan = np.zeros(L, fused_kernels.PLAN)
+        row = padded * size
+        for l, q in enumerate(self.plan):
+            weights, transposed, D = net.packed.layers[l], net.transposed[l], net.sizes[l]
+            h = self.top if l == L - 1 else self.h[l % depth]
+            fields = {
+                **{"T": T, "B": B, "D": D, "H": H, "J": -(-H // tiles.UNITS), "row": row},
+                **{"J_wide": padded // tiles.WIDE, "D_wide": tiles.pad(D) // tiles.WIDE},
+                **{"x_row": D * size if l == 0 else row, "a_block": self.a[0, 0].nbytes},
+                **{"a_steps": steps, "c_step": B * row if training or not two else 0},
+                **{"chunk": self.chunk, "splits": splits, "keep": training},
+                **{"one": self.one, "a": self.a[l if training else 0], "h": h},
+                **{"c": self.c[l] if two else h, "h0": self.start[0, l]},
+                **{"c0": self.start[1 if two else 0, l], "UT": transposed["U"]},
+                **{"WT": transposed["W"], **{m: weights[m] for m in "UWb"}},
+                **({} if l == 0 else {"x": self.h[(l - 1) % depth]}),
+            }
+            self.point(q, fields)
+        if training:
+            self.prepare_descent()
+
+    def new(self, *shape):
+        return buffer(*shape, dtype=self.net.tiles.dtype)
+
+    @staticmethod
+    def point(q, fields):
+        """Fill in a plan: a number, or the address of an array."""
+        for name, value in fields.items():
+            q[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
+
+    def prepare_descent(self):
+        L, T, B, padded = len(self.plan), self.T, self.B, self.net.tiles.padded
+        O = self.net._params.output_size or 1
+        self.x, self.target = self.new(T, B, self.net.sizes[0]), self.new(B, O)
+        self.error, self.low = self.new(B, O), self.new(T, B, padded)
+        self.dy, self.dc, self.zero = self.new(T, B, padded), self.new(L, B, padded), self.new(padded)
+        for l, (q, weights) in enumerate(zip(self.plan, self.net.packed.layers, strict=True)):
+            fields = {"da": self.a[l], "dc": self.dc[l], "dy": self.dy if l == L - 1 else self.low}
+            fields |= {"dh": self.zero, "zero": self.zero, "dx_row": self.dy[0, 0].nbytes}
+            fields |= {"dx": self.low} if l else {}
+            self.point(q, fields | {f"g{m}": weights[m] for m in "UWb"})
+
+    @property
+    def gradients(self):
+        """What `Gradients` holds beside, made when first asked for."""
+        if not hasattr(self, "_gradients"):
+            self._gradients = Gradients(self)
+        return self._gradients
+
+    def begin(self, state):
+        """Take over the initial state, (h, c) or (h,) or None."""
+        if state is not None:
+            for mine, array in zip(self.start, state, strict=False):
+                mine[..., : array.shape[-1]] = array
+        elif self.started:
+            self.start[:] = 0
+        self.started = state is not None
+
+    def sync_for(self, count):
+        """Room for the rounds of `count` training steps."""
+        if self.sync.shape[1] < self.rounds * count:
+            self.sync = rounds.new_sync(self.threads, self.rounds * count)
+        return self.sync
+
+    def out(self, top, state):
+        return self.h, top, self.c, state
+
+
+NO_ORDER = np.empty(0, np.int64)
+
+
+def _plain(array):
+    """The array, or a copy where Numba would compile anew: for a read-only or unaligned one."""
+    return array if array.flags.carray else array.copy()
+
+
+class Gradients:
+    """A space's plan for gradients of their own, and where they go."""
+
+    def __init__(self, space):
+        net, new, L, T, B = space.net, space.new, len(space.plan), space.T, space.B
+        tiles = net.tiles
+        self.packed, self.plan = Packed(tiles, net.sizes), space.plan.copy()
+        self.da, self.dy = new(*space.a.shape), new(T, B, tiles.padded)
+        self.dx = new(T, B, tiles.pad(net.sizes[0]))
+        self.dh, self.dh0 = new(L, B, tiles.padded), new(L, B, tiles.padded)
+        for l, (q, mine) in enumerate(zip(self.plan, self.packed.layers, strict=True)):
+            fields = {"da": self.da[l], "dh": self.dh[l], "dh_row": self.dh[0, 0].nbytes}
+            fields |= {"dh0": self.dh0[l]} | {f"g{m}": mine[m] for m in "UWb"}
+            fields |= {"dy": self.dy} if l == L - 1 else {}
+            fields |= {} if l else {"dx": self.dx, "dx_row": self.dx[0, 0].nbytes}
+            space.point(q, fields)
+        self.space = space
+
+    def begin(self, dy, dstate, *, starts):
+        """Zero gradients; those of y and of the final state; whether the initial state counts."""
+        self.packed.clear()
+        self.plan["starts"] = starts
+        self.dy[:], self.dh[:], self.space.dc[:] = 0, 0, 0
+        if dy is not None:
+            self.dy[..., : dy.shape[2]] = dy
+        for mine, array in zip((self.dh, self.space.dc), dstate or (), strict=False):
+            mine[..., : array.shape[2]] = array
+
+
+class NumbaFused(Network):
+    def __init__(self, params, threads=None):
+        super().__init__(params, threads)
+        if threads is not None and check_int("threads", threads) > numba.config.NUMBA_NUM_THREADS:
+            most = numba.config.NUMBA_NUM_THREADS
+            raise ValueError(
+                f"threads: got {threads}, want at most {most}, what Numba started with"
+            )
+        mine = self._params
+        self.tiles = tiles = Tiles(self._cell, mine.dtype, mine.hidden_size)
+        self.sizes = [layer.U.shape[0] for layer in mine.layers]
+        self.packed, J = Packed(tiles, self.sizes), tiles.padded // tiles.UNITS
+        self.transposed = [
+            {
+                m: buffer(
+                    layer[m].shape[1] // tiles.WIDE,
+                    J * layer[m].shape[2] * tiles.UNITS,
+                    tiles.WIDE,
+                    dtype=tiles.dtype,
+                )
+                for m in "UW"
+            }
+            for layer in self.packed.layers
+        ]
+        self.kernels, self._lock, self._spaces = kernels(tiles), threading.RLock(), {}
+        self._pack()
+
+    def most_threads(self):
+        return 1 if _forked else self._threads or numba.get_num_threads()
+
+    def assign(self, params):
+        with self._lock:
+            super().assign(params)
+            self._pack()
+
+    def params(self):
+        with self._lock:
+            self.packed.unpack(self._params.layers)
+            return super().params()
+
+    def step(self, x, target, learning_rate):
+        learning_rate = check_rate("learning_rate", learning_rate)
+        x, target = self._check_example(x, target)
+        with self._lock:
+            self._tapes = None
+            space = self._space(*x.shape[:2], True)
+            batch = _plain(x), _plain(target), space.error
+            return float(self._descend(space, learning_rate, batch[:2], NO_ORDER, batch, 1)[0])
+
+    def epoch(self, dataset, order, batch_size, learning_rate):
+        learning_rate = check_rate("learning_rate", learning_rate)
+        data = tuple(map(_plain, self._check_example(dataset.x, dataset.target)))
+        T, cut, losses = len(data[0]), len(order) - len(order) % batch_size, []
+        order = np.ascontiguousarray(order, np.int64)
+        with self._lock:
+            self._tapes = None
+            for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
+                if len(part):
+                    space = self._space(T, B, True)
+                    batch, count = (space.x, space.target, space.error), len(part) // B
+                    losses += self._descend(space, learning_rate, data, part, batch, count).tolist()
+        return losses
+
+    def _pack(self):
+        self.packed.pack(self._params.layers)
+        self.kernels.pack(self._space(1, 1, False).plan)
+
+    def _space(self, T, B, training):
+        key = T, B, training, self.most_threads()
+        space = self._spaces.get(key)
+        if space is None:
+            while len(self._spaces) >= MOST_SPACES:
+                self._spaces.pop(next(iter(self._spaces)))
+            space = self._spaces[key] = Space(self, T, B, training)
+        return space
+
+    def _limit(self):
+        return self._lock
+
+    def _run(self, kernel, plan, sync, space, *rest):
+        """Call a kernel; with several threads, alone and with as many threads as the plan has."""
+        global _entered
+        if space.threads == 1:
+            return kernel(plan, sync, 1, space.shares, *rest)
+        with _region:
+            _entered = True
+            before = numba.get_num_threads()
+            if before != space.threads:
+                numba.set_num_threads(space.threads)
+            try:
+                return kernel(plan, sync, space.threads, space.shares, *rest)
+            finally:
+                if before != space.threads:
+                    numba.set_num_threads(before)
+
+    def _forward(self, x, state, training):
+        x = _plain(x)
+        T, B, _ = x.shape
+        space, mine = self._space(T, B, training), self._params
+        space.begin(state)
+        H = mine.hidden_size
+        direct = not training and H == self.tiles.padded
+        top = np.empty((T, B, H), mine.dtype) if direct else space.top
+        final = np.empty((len(self._cell.state), mine.num_layers, B, H), mine.dtype)
+        self._run(self.kernels.infer, space.plan, space.sync, space, x, space.out(top, final))
+        y = top if direct else top[..., :H].copy()
+        tapes = [Tape(x, None, None, None)] if training else None
+        return y, tuple(final), tapes
+
+    def _backward(self, dy, dstate):
+        x, H = self._tapes[0].x, dy.shape[2]
+        space = self._space(*x.shape[:2], True)
+        to = space.gradients
+        to.begin(dy, dstate, starts=True)
+        self._run(self.kernels.backward, to.plan, space.sync, space, x)
+        V, b_out = self._params.V, self._params.b_out
+        V, b_out = (None, None) if V is None else (np.zeros_like(V), np.zeros_like(b_out))
+        return self._collect(space, V, b_out)
+
+    def _loss_and_grads(self, x, target):
+        space = self._space(*x.shape[:2], True)
+        to = space.gradients
+        to.begin(None, None, starts=False)
+        V, b_out = np.zeros_like(self._params.V), np.zeros_like(self._params.b_out)
+        batch = _plain(x), _plain(target), space.error
+        losses = self._train(
+            space, to.plan, 1.0, False, batch[:2], NO_ORDER, batch, to.dy[-1], (V, b_out), 1
+        )
+        return float(losses[0]), self._collect(space, V, b_out)
+
+    def _descend(self, space, learning_rate, data, order, batch, count):
+        head, dy = (self._params.V, self._params.b_out), space.dy[-1]
+        return self._train(
+            space, space.plan, -learning_rate, True, data, order, batch, dy, head, count
+        )
+
+    def _train(self, space, plan, rate, descend, data, order, batch, dy, grads, count):
+        mine, losses = self._params, np.empty(count, self._params.dtype)
+        space.begin(None)
+        sync = space.sync_for(count)
+        out = space.out(space.top, space.final)
+        adjoint, head = (dy, space.dc), (mine.V, mine.b_out)
+        self._run(
+            *(self.kernels.train, plan, sync, space, rate, descend, data, order),
+            *(batch, out, adjoint, head, grads, losses),
+        )
+        return losses
+
+    def _collect(self, space, V, b_out):
+        """The gradients of a space as Grads, copies."""
+        to, mine, H = space.gradients, self._params, self._params.hidden_size
+        layers = [Layer(*(np.empty_like(getattr(l, m)) for m in "UWb")) for l in mine.layers]
+        to.packed.unpack(layers)
+        dh0, dc0 = to.dh0[..., :H], space.dc[..., :H]
+        two = len(self._cell.state) == 2
+        state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
+        x = to.dx[..., : self.sizes[0]].copy()
+        return Grads(layers, V, b_out, mine.cell, x=x, state=state)

@@ -1,0 +1,376 @@
+"""Vector code, written once as Python and traced: into LLVM instructions, or into checked NumPy.
+
+A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-adds, loops. Given
+`LLVM`, the same text becomes straight-line vector code inside a Numba function; given `Checked`, it
+runs at once in NumPy, every address looked up among the arrays it may touch. Between the two lies
+what `tiles.py` needs and no more.
+
+Why a tile keeps its sums in registers. A product C = A B does 2 M N K operations on M K + K N + M N
+numbers; a core that loads two operands for every multiply-add waits for its loads. A *register
+tile* is a block of C of `rows` x `vectors` vector registers. For each k it loads `vectors` vectors
+of B and broadcasts `rows` numbers of A, and does rows x vectors FMAs: with 6 x 4 that is 10 loads
+for 24 FMAs, each of 16 operations pairs on AVX-512. Its bounds are the number of registers (24 sums,
+4 vectors of B, a broadcast: 29 of 32) and the latency of an FMA (4 cycles: fewer than 4 independent
+sums a cycle leave the unit idle).
+
+Why B is packed. The tile reads `vectors` vectors of B for k, then for k + 1. In a row-major matrix
+these lie a whole row apart, each on another page; packed, they are one stream that the prefetcher
+follows, aligned to cache lines. Weights are packed once and used in every step.
+
+Why the cell is applied inside. When the sums are complete they are the pre-activations of
+16 units of each of `rows` samples, all four gates side by side in registers. Storing them for a
+point-wise pass costs a store and a load per number, a pass over memory per step, and a cache that
+is full of something else. Here the cell of `cells.py` is called with the registers themselves.
+"""
+
+import inspect
+import math
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .compiled import LIMIT, OPTIONS, P, Q, named
+
+INT = ir.IntType(64)
+
+
+def vector_registers():
+    """(bytes of a vector register, how many) of the CPU that Numba compiles for."""
+    features = numba.config.CPU_FEATURES
+    if features is None:
+        found = llvmlite.binding.get_host_cpu_features()
+    else:
+        found = {word[1:]: word[0] == "+" for word in features.split(",") if word}
+    if found.get("avx512f"):
+        return 64, 32
+    if found.get("avx2") and found.get("fma"):
+        return 32, 16
+    if found.get("neon"):
+        return 16, 32
+    return 16, 16  # every x86-64 has SSE2; elsewhere LLVM makes do with what there is
+
+
+def tile_rows(vectors):
+    """The tallest tile with `vectors` vectors a row whose sums and operands fit the registers."""
+    registers = vector_registers()[1]
+    rows = 1
+    while (rows + 1) * vectors + min(rows + 1, vectors) + 1 <= registers:
+        rows += 1
+    return rows
+
+
+class Number:
+    """An integer known when the code runs; its operators emit arithmetic."""
+
+    def __init__(self, machine, value):
+        self.machine, self.value = machine, value
+
+    def __add__(self, other):
+        return Number(self.machine, self.machine.builder.add(self.value, _int(other)))
+
+    def __sub__(self, other):
+        return Number(self.machine, self.machine.builder.sub(self.value, _int(other)))
+
+    def __mul__(self, other):
+        return Number(self.machine, self.machine.builder.mul(self.value, _int(other)))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def _int(value):
+    return value.value if isinstance(value, Number) else ir.Constant(INT, int(value))
+
+
+class Vector:
+    """A vector register; its operators emit instructions, so that a cell can be traced with it."""
+
+    def __init__(self, machine, value):
+        self.machine, self.value = machine, value
+
+    def __add__(self, other):
+        return self._emit("fadd", other)
+
+    def __sub__(self, other):
+        return self._emit("fsub", other)
+
+    def __mul__(self, other):
+        return self._emit("fmul", other)
+
+    def __truediv__(self, other):
+        return self._emit("fdiv", other)
+
+    def _emit(self, name, other):
+        emit = getattr(self.machine.builder, name)  # contract: a * b + c may become one FMA
+        return Vector(self.machine, emit(self.value, other.value, flags=["contract"]))
+
+
+class LLVM:
+    """The machine that emits vector code through an llvmlite builder."""
+
+    def __init__(self, builder, dtype, lanes):
+        self.builder, self.dtype, self.lanes = builder, np.dtype(dtype), lanes
+        self.scalar = ir.FloatType() if self.dtype == np.float32 else ir.DoubleType()
+        self.type = ir.VectorType(self.scalar, lanes)
+        self._suffix = f"v{lanes}f{8 * self.dtype.itemsize}"
+
+    def load(self, address):
+        return Vector(self, self._align(self.builder.load(self._pointer(address, self.type))))
+
+    def store(self, address, vector):
+        self._align(self.builder.store(vector.value, self._pointer(address, self.type)))
+
+    def broadcast(self, address):
+        number = self._align(self.builder.load(self._pointer(address, self.scalar)))
+        return self.splat(number)
+
+    def splat(self, number):
+        """Every lane holds a scalar of the machine's dtype."""
+        zero = ir.Constant(ir.IntType(32), 0)
+        vector = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), number, zero)
+        return Vector(self, self._shuffle(vector, vector, [0] * self.lanes))
+
+    def constant(self, number):
+        return Vector(self, ir.Constant(self.type, [ir.Constant(self.scalar, number)] * self.lanes))
+
+    def fma(self, x, y, z):
+        """x * y + z, rounded once."""
+        function = ir.FunctionType(self.type, [self.type] * 3)
+        name = f"llvm.fma.{self._suffix}"
+        callee = cgutils.get_or_insert_function(self.builder.module, function, name)
+        return Vector(self, self.builder.call(callee, [x.value, y.value, z.value]))
+
+    def clamp(self, x, low, high):
+        """x within [low, high]; NaN stays."""
+        for bound, worse in ((self.constant(high), "<"), (self.constant(low), ">")):
+            beyond = self.builder.fcmp_ordered(worse, bound.value, x.value)
+            x = Vector(self, self.builder.select(beyond, bound.value, x.value))
+        return x
+
+    def power_of_two(self, n):
+        """2**n for a vector of float64 that holds whole numbers in -1022, ..., 1023."""
+        whole = ir.VectorType(INT, self.lanes)
+        constant = lambda value: ir.Constant(whole, [ir.Constant(INT, value)] * self.lanes)  # noqa: E731
+        number = self.builder.fptosi(n.value, whole)
+        bits = self.builder.shl(self.builder.add(number, constant(1023)), constant(52))
+        return Vector(self, self.builder.bitcast(bits, self.type))
+
+    def interleave(self, x, y):
+        """(x0, y0, x1, y1, ...) as two vectors."""
+        half, order = self.lanes // 2, []
+        for start in (0, half):
+            order.append(
+                [i for k in range(start, start + half) for i in (k, self.lanes + k)]
+            )
+        return [Vector(self, self._shuffle(x.value, y.value, lanes)) for lanes in order]
+
+    def variable(self, vector):
+        """A register that changes in a loop: use `get` and `set`."""
+        slot = cgutils.alloca_once(self.builder, self.type)
+        self.builder.store(vector.value, slot)
+        return slot
+
+    def get(self, slot):
+        return Vector(self, self.builder.load(slot))
+
+    def set(self, slot, vector):
+        self.builder.store(vector.value, slot)
+
+    def loop(self, count, body, step=1):
+        """body(i) for i = 0, step, ... below count."""
+        bounds = ir.Constant(INT, 0), _int(count), ir.Constant(INT, step)
+        with cgutils.for_range_slice(self.builder, *bounds, intp=INT) as (index, _):
+            body(Number(self, index))
+
+    def tiles(self, rows, size, tile):
+        """tile(first, count) over all rows: `size` of them at a time, then the rest as one tile.
+
+        `count` is a Python int: the tile unrolls its rows.
+        """
+        build, count, size_ = self.builder, _int(rows), ir.Constant(INT, size)
+        full = build.sub(count, build.urem(count, size_))
+        self.loop(Number(self, full), lambda first: tile(first, size), step=size)
+        rest = build.sub(count, full)
+        for r in range(1, size):
+            with build.if_then(build.icmp_signed("==", rest, ir.Constant(INT, r))):
+                tile(Number(self, full), r)
+
+    def _pointer(self, address, kind):
+        return self.builder.inttoptr(_int(address), kind.as_pointer())
+
+    def _align(self, instruction):
+        instruction.align = self.dtype.itemsize
+        return instruction
+
+    def _shuffle(self, x, y, order):
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
+        return self.builder.shuffle_vector(x, y, mask)
+
+
+class Checked:
+    """The machine that runs a tile at once in NumPy and refuses every address outside `arrays`."""
+
+    def __init__(self, arrays, dtype, lanes):
+        self.dtype, self.lanes = np.dtype(dtype), lanes
+        self.arrays = [(a.ctypes.data, a.ctypes.data + a.nbytes, a) for a in arrays]
+
+    def _view(self, address, count):
+        size = count * self.dtype.itemsize
+        for start, stop, array in self.arrays:
+            if start <= address and address + size <= stop:
+                flat = array.reshape(-1).view(np.uint8)[address - start : address - start + size]
+                return flat.view(self.dtype)
+        raise IndexError(f"address {address:#x}: {size} bytes outside every array")
+
+    def load(self, address):
+        return self._view(address, self.lanes).copy()
+
+    def store(self, address, vector):
+        self._view(address, self.lanes)[:] = vector
+
+    def broadcast(self, address):
+        return self.splat(self._view(address, 1)[0])
+
+    def splat(self, number):
+        return np.full(self.lanes, number, self.dtype)
+
+    constant = splat
+
+    def fma(self, x, y, z):
+        return x * y + z
+
+    def clamp(self, x, low, high):
+        return np.clip(x, self.dtype.type(low), self.dtype.type(high))
+
+    def power_of_two(self, n):
+        return np.exp2(n)
+
+    def interleave(self, x, y):
+        return list(np.stack([x, y], axis=1).reshape(2, self.lanes))
+
+    def variable(self, vector):
+        return [vector]
+
+    def get(self, slot):
+        return slot[0]
+
+    def set(self, slot, vector):
+        slot[0] = vector
+
+    def loop(self, count, body, step=1):
+        for index in range(0, count, step):
+            body(index)
+
+    def tiles(self, rows, size, tile):
+        full = rows - rows % size
+        for first in range(0, full, size):
+            tile(first, size)
+        if rows > full:
+            tile(full, rows - full)
+
+
+# ln 2 in two parts, the first with trailing zeros: x - n ln 2 loses nothing.
+LN2 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+
+
+def tanh(m):
+    """The traced tanh of a machine's dtype, as arithmetic only.
+
+    float32: the rational function of `compiled.py`. float64: 1 - 2 / (exp(2x) + 1), with exp by its
+    Taylor polynomial about the nearest multiple of ln 2.
+    """
+
+    def tanh_float32(x):
+        x = m.clamp(x, float(-LIMIT), float(LIMIT))
+        s = x * x
+        return x * polynomial(s, P) / polynomial(s, Q)
+
+    def tanh_float64(x):
+        x = m.clamp(x, -20.0, 20.0)  # beyond, tanh is 1 in float64
+        x = x + x
+        shift = m.constant(1.5 * 2**52)  # adding it leaves no room for a fraction: it rounds
+        n = m.fma(x, m.constant(1 / math.log(2)), shift) - shift
+        r = m.fma(n, m.constant(-LN2[1]), m.fma(n, m.constant(-LN2[0]), x))
+        exp = polynomial(r, [1 / math.factorial(k) for k in range(14)]) * m.power_of_two(n)
+        one = m.constant(1.0)
+        return one - (one + one) / (exp + one)
+
+    def polynomial(x, coefficients):
+        *rest, total = (m.constant(float(c)) for c in coefficients)
+        for c in reversed(rest):
+            total = m.fma(total, x, c)
+        return total
+
+    return tanh_float32 if m.dtype == np.float32 else tanh_float64
+
+
+def sigmoid(m):
+    """The traced logistic function: (1 + tanh(x / 2)) / 2."""
+    half, tanh_ = m.constant(0.5), tanh(m)
+    return lambda x: m.fma(half, tanh_(half * x), half)
+
+
+def compiled(tile, dtype, lanes, label):
+    """A tile as a function for Numba code, called without m.
+
+    Its arguments are integers (addresses, strides in bytes, counts); one called `rate` is
+    floating-point and arrives in the tile as a vector. The code is made once, or read from Numba's
+    cache, and lives under a name that compiled callers look up: they do not hold copies of it.
+    label: tells tiles of one name apart.
+    """
+    words = list(inspect.signature(tile).parameters)[1:]
+    kinds = [types.float64 if word == "rate" else types.intp for word in words]
+    signature_ = types.void(*kinds)
+    symbol = f"lstm_kernels_{tile.__name__}_{label}"
+
+    def typed_body(typing, *given):
+        def generate(context, builder, signature, values):
+            m = LLVM(builder, dtype, lanes)
+            numbers = []
+            for value in values:
+                if value.type == INT:
+                    numbers.append(Number(m, value))
+                elif m.dtype == np.float64:
+                    numbers.append(m.splat(value))
+                else:
+                    numbers.append(m.splat(builder.fptrunc(value, m.scalar)))
+            tile(m, *numbers)
+            return context.get_dummy_value()
+
+        return signature_, generate
+
+    def typed_call(typing, *given):
+        def generate(context, builder, signature, values):
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, symbol), values)
+            return context.get_dummy_value()
+
+        return signature_, generate
+
+    for typed in (typed_body, typed_call):
+        typed.__signature__ = inspect.signature(tile)  # Numba counts the arguments there
+    arguments = ", ".join(words)
+    stub = eval(f"lambda {arguments}: body({arguments})")
+    stub.__code__ = stub.__code__.replace(co_filename=__file__, co_name=tile.__name__)
+    stub = named(stub, {"body": intrinsic(typed_body)}, f"{tile.__name__}_{label}")
+    function = numba.cfunc(signature_, cache=True, **OPTIONS)(stub)
+    llvmlite.binding.add_symbol(symbol, function.address)
+    _kept.append(function)
+    return intrinsic(typed_call)
+
+
+_kept = []  # code must outlive its callers
+
+
+def checked(tile, arrays, dtype, lanes):
+    """The same tile as a Python function that runs at once, confined to `arrays`."""
+    m = Checked(arrays, dtype, lanes)
+
+    def run(*numbers):
+        tile(m, *(m.splat(n) if isinstance(n, float) else int(n) for n in numbers))
+
+    return run

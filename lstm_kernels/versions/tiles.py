@@ -1,0 +1,325 @@
+"""The register tiles of `numba-fused`: a matrix product, and what becomes of its sums.
+
+Layout. Hidden units are cut into *blocks* of UNITS, one or a few vectors wide. What belongs to a
+block lies together: pre-activations, gates and their gradients are `[block][row][K gates][UNITS]`
+with rows (t, sample), packed weights `[block][k][G gates][UNITS]`. So the tile that writes a block
+reads one stream of weights and writes whole cache lines, and the gradient of a packed weight matrix
+comes out of its tile in the layout of that matrix: descent needs no packing.
+
+The transposed weights, for the way back, are `[wide block][k][WIDE]`, with k over (block, gate,
+unit): the order in which a row of gradients is stored.
+
+All arguments are addresses, strides in bytes and counts; a tile checks nothing (its callers' plans
+are tested with `simd.Checked`, which does).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..cells import Cell
+from . import simd
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of a cell, for float32 or float64 and a network of `hidden` units.
+
+    compile: makes a function of a tile; `simd.compiled` with the dtype and lanes filled in.
+    """
+
+    cell: Cell
+    dtype: np.dtype
+    hidden: int
+
+    @cached_property
+    def lanes(self):
+        return simd.vector_registers()[0] // self.dtype.itemsize
+
+    @cached_property
+    def wide(self):
+        """Vectors of a wide block: 4 or 2, whichever pads `hidden` less."""
+        vectors = -(-self.hidden // self.lanes)
+        return 4 if -(-vectors // 4) * 4 <= -(-vectors // 2) * 2 else 2
+
+    @property
+    def vectors(self):
+        """Vectors per gate in a block: one, but for an RNN, whose one gate would fill no tile."""
+        return self.wide if len(self.cell.gates) == 1 else 1
+
+    @property
+    def WIDE(self):
+        return self.wide * self.lanes
+
+    @property
+    def UNITS(self):
+        return self.vectors * self.lanes
+
+    @property
+    def padded(self):
+        return self.pad(self.hidden)
+
+    def pad(self, size):
+        """A number of inputs or units with padding to whole wide blocks."""
+        return -(-size // self.WIDE) * self.WIDE
+
+    @property
+    def gates(self):
+        """Which pre-activations U, W and b feed."""
+        K = tuple(range(len(self.cell.gates)))
+        return {"U": self.cell.input_gates, "W": self.cell.recurrent_gates, "b": K}
+
+    @property
+    def name(self):
+        """Tells these tiles from others in a file name."""
+        return f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide}"
+
+    def constants(self):
+        """Sizes in bytes and counts that the kernels use."""
+        size, K = self.dtype.itemsize, len(self.cell.gates)
+        unit = self.UNITS * size
+        return {
+            "SIZE": size,
+            "UNITS": self.UNITS,
+            "WIDE": self.WIDE,
+            "UNIT": unit,  # a gate of a block
+            "ROW": K * unit,  # a row of a block: all its gates
+            "U_ROW": len(self.gates["U"]) * unit,  # a row of packed U, of packed W
+            "W_ROW": len(self.gates["W"]) * unit,
+            "LINE": self.WIDE * size,  # a row of a wide block
+            "LANES": self.lanes,
+            "real": self.dtype.type,
+        }
+
+    def functions(self, make):
+        """Every tile, by name, through `make`: `simd.compiled` or `simd.checked`."""
+        tiles = [self.inputs(), self.step(False), self.step(True), self.back()]
+        tiles += [self.through("U"), self.through("W")]
+        tiles += [self.gradient("U"), self.gradient("W"), self.gradient("b"), self.transpose()]
+        return {tile.__name__: make(tile) for tile in tiles}
+
+    def _offsets(self, gates):
+        """Byte offsets, in a row of a block, of the vectors of some gates."""
+        size = self.lanes * self.dtype.itemsize
+        return [(g * self.vectors + v) * size for g in gates for v in range(self.vectors)]
+
+    def _segments(self, gates):
+        """The same as runs (first unit, units): gates that lie side by side are one run."""
+        runs = []
+        for g in gates:
+            if runs and sum(runs[-1]) == g * self.UNITS:
+                runs[-1] = (runs[-1][0], runs[-1][1] + self.UNITS)
+            else:
+                runs.append((g * self.UNITS, self.UNITS))
+        return runs
+
+    def _multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None):
+        """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in."""
+        size = self.lanes * self.dtype.itemsize
+        offsets = offsets or [n * size for n in range(len(sums[0]))]
+
+        def multiply(k):
+            b = [m.load(B + k * B_row + offset) for offset in offsets]
+            for i, sums_i in enumerate(sums):
+                a = m.broadcast(A + k * k_stride + i * row)
+                for total, b_n in zip(sums_i, b, strict=True):
+                    m.set(total, m.fma(a, b_n, m.get(total)))
+
+        m.loop(count, multiply)
+
+    def _backwards(self, m, sums, A, blocks, block, B, gates):
+        """The same product with A a row of gradients: over blocks, and in each over its gates."""
+        size = self.dtype.itemsize
+        segments, line = self._segments(gates), self.WIDE * size
+        width = sum(units for _, units in segments)
+
+        def one_block(j):
+            done = 0
+            for first, units in segments:
+                a, b = A + j * block + first * size, B + (j * width + done) * line
+                self._multiply(m, sums, a, self.row, size, b, line, units)
+                done += units
+
+        m.loop(blocks, one_block)
+
+    @property
+    def row(self):
+        return len(self.cell.gates) * self.UNITS * self.dtype.itemsize
+
+    def inputs(self):
+        """a = b + x U for a block: `rows` rows of x (`x_row` bytes apart), D inputs."""
+        size, gates = self.lanes * self.dtype.itemsize, self.gates
+        fed = self._offsets(gates["U"])
+        left = [o for o in self._offsets(gates["b"]) if o not in fed]
+
+        def inputs(m, rows, x, x_row, D, U, b, a):
+            def tile(first, count):
+                sums = [[m.variable(m.load(b + o)) for o in fed] for _ in range(count)]
+                self._multiply(
+                    m, sums, x + first * x_row, x_row, self.dtype.itemsize, U, len(fed) * size, D
+                )
+                for i in range(count):
+                    out = a + first * self.row + i * self.row
+                    for o, total in zip(fed, sums[i], strict=True):
+                        m.store(out + o, m.get(total))
+                    for o in left:  # fed by W alone
+                        m.store(out + o, m.load(b + o))
+
+            m.tiles(rows, simd.tile_rows(len(fed)), tile)
+
+        return inputs
+
+    def step(self, keep):
+        """a + h_prev W, then the cell while the sums are in registers.
+
+        h, c: this block's units in the row of the first sample, before the step and after; `row`
+        bytes from sample to sample. h_all: the whole rows of h_prev. keep: store the gates over a.
+        """
+        size, gates = self.lanes * self.dtype.itemsize, self.gates
+        fed, K = self._offsets(gates["W"]), len(self.cell.gates)
+
+        def step(m, rows, h_all, row, H, W, a, c_prev, c, h):
+            forward, _ = self.cell.make(simd.tanh(m), simd.sigmoid(m))
+
+            def tile(first, count):
+                a_first = a + first * self.row
+                sums = [
+                    [m.variable(m.load(a_first + (i * self.row + o))) for o in fed]
+                    for i in range(count)
+                ]
+                A = h_all + first * row
+                self._multiply(m, sums, A, row, self.dtype.itemsize, W, len(fed) * size, H)
+                for i in range(count):
+                    a_i, at = a_first + i * self.row, first * row + i * row
+                    for v in range(self.vectors):
+                        offsets = [self._offsets((k,))[v] for k in range(K)]
+                        bars = [
+                            m.get(sums[i][fed.index(o)]) if o in fed else m.load(a_i + o)
+                            for o in offsets
+                        ]
+                        here = at + v * size
+                        *kept, h_new, c_new = forward(*bars, m.load(c_prev + here))
+                        m.store(h + here, h_new)
+                        if c_new is not h_new:
+                            m.store(c + here, c_new)
+                        if keep:
+                            for o, gate in zip(offsets, kept, strict=True):
+                                m.store(a_i + o, gate)
+
+            m.tiles(rows, simd.tile_rows(len(fed)), tile)
+
+        step.__name__ = "step_kept" if keep else "step"
+        return step
+
+    def back(self):
+        """dy + dh + da_next W^T, then the cell backwards while the sums are in registers.
+
+        da_next: gradients of step t+1, `blocks` blocks `block` bytes apart; no blocks at the last
+        step. gates, da: those of step t, from this wide block's first block on. dy, dc, c_prev, c:
+        this wide block's units, `row` bytes from sample to sample; dc is read and written over. dh:
+        the same, `dh_row` bytes from sample to sample.
+        """
+        size, K = self.lanes * self.dtype.itemsize, len(self.cell.gates)
+
+        def back(m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c_prev, c):
+            _, backward = self.cell.make(simd.tanh(m), simd.sigmoid(m))
+
+            def tile(first, count):
+                at = first * row
+                ends = dh + first * dh_row
+                sums = [
+                    [
+                        m.variable(
+                            m.load(dy + at + i * row + v * size)
+                            + m.load(ends + i * dh_row + v * size)
+                        )
+                        for v in range(self.wide)
+                    ]
+                    for i in range(count)
+                ]
+                A = da_next + first * self.row
+                self._backwards(m, sums, A, blocks, block, WT, self.gates["W"])
+                for i in range(count):
+                    for v in range(self.wide):
+                        j, inner = divmod(v, self.vectors)
+                        here = at + i * row + v * size
+                        there = block * j + (first * self.row + i * self.row)
+                        offsets = [self._offsets((k,))[inner] for k in range(K)]
+                        *bars, dc_prev = backward(
+                            m.get(sums[i][v]),
+                            m.load(dc + here),
+                            *(m.load(gates + there + o) for o in offsets),
+                            m.load(c_prev + here),
+                            m.load(c + here),
+                        )
+                        for o, bar in zip(offsets, bars, strict=True):
+                            m.store(da + there + o, bar)
+                        m.store(dc + here, dc_prev)
+
+            m.tiles(rows, simd.tile_rows(self.wide), tile)
+
+        return back
+
+    def through(self, matrix):
+        """out = da M^T for a wide block: the gradient of what `matrix` multiplied, U or W."""
+        size, gates = self.lanes * self.dtype.itemsize, self.gates[matrix]
+
+        def through(m, rows, da, blocks, block, MT, out, row):
+            zero = m.constant(0.0)
+
+            def tile(first, count):
+                sums = [[m.variable(zero) for _ in range(self.wide)] for _ in range(count)]
+                self._backwards(m, sums, da + first * self.row, blocks, block, MT, gates)
+                for i in range(count):
+                    for v in range(self.wide):
+                        m.store(out + first * row + i * row + v * size, m.get(sums[i][v]))
+
+            m.tiles(rows, simd.tile_rows(self.wide), tile)
+
+        through.__name__ = f"through_{matrix}"
+        return through
+
+    def gradient(self, matrix):
+        """out += rate z^T da for a block of a packed matrix, over `count` rows of z and da.
+
+        Rows of the tile are rows of the matrix: the number of z that one of them multiplied, `step`
+        bytes from row to row and `z_row` from sample to sample. b: a weight whose input is 1.
+        """
+        size, gates = self.lanes * self.dtype.itemsize, self.gates[matrix]
+        offsets = self._offsets(gates)
+
+        def gradient(m, rows, z, step, z_row, count, da, out, rate):
+            width = len(offsets) * size
+            zero = m.constant(0.0)
+
+            def tile(first, height):
+                sums = [[m.variable(zero) for _ in offsets] for _ in range(height)]
+                z_first = z + first * step
+                self._multiply(m, sums, z_first, step, z_row, da, self.row, count, offsets)
+                for i in range(height):
+                    for n, total in enumerate(sums[i]):
+                        at = out + first * width + (i * width + n * size)
+                        m.store(at, m.fma(rate, m.get(total), m.load(at)))
+
+            m.tiles(rows, simd.tile_rows(len(offsets)), tile)
+
+        gradient.__name__ = f"gradient_{matrix}"
+        return gradient
+
+    def transpose(self):
+        """Squares of lanes x lanes: out[c][r] = a[r][c], for `count` squares along a row of a."""
+        lanes, size = self.lanes, self.lanes * self.dtype.itemsize
+
+        def transpose(m, count, a, a_row, out, out_row):
+            def square(s):
+                rows = [m.load(a + s * size + r * a_row) for r in range(lanes)]
+                for _ in range(lanes.bit_length() - 1):  # a perfect shuffle of rows, log2 times
+                    pairs = zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True)
+                    rows = [half for x, y in pairs for half in m.interleave(x, y)]
+                for c, column in enumerate(rows):
+                    m.store(out + (s * lanes + c) * out_row, column)
+
+            m.loop(count, square)
+
+        return transpose

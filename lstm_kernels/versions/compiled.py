@@ -148,8 +148,9 @@ def fill(module, names, label, entries=(), compile=njit):
     }
     if compile is not None:
         for name, function in functions.items():
-            how = {"parallel": name!="pack", "cache": True, "nogil": True} if name in entries else {}
-            functions[name] = compile(function, **how, **OPTIONS)
+            how = {"cache": True, "nogil": True} if name in entries else {}
+            parallel = "prange" in function.__code__.co_names
+            functions[name] = compile(function, parallel=parallel, **how, **OPTIONS)
     space |= functions
     return functions
 

@@ -1,10 +1,9 @@
 """The kernels of `numba-fused`: which tile runs when, in rounds of tasks.
 
-Free names, filled in by `numba_fused.build`: the tiles (`inputs`, `step`, `back`, ...), the sizes
-(`UNITS`, `ROW`, ...) and `claim`, `finish`, `wait`. Everything but `infer` and `train_rounds`, where
-threads part and meet, is plain Python: with checked tiles it runs without Numba.
+A plan is a record per layer: sizes, strides, and the addresses of everything a tile reads or writes
+and of the tiles themselves, so that the kernels are compiled once for every cell. Free names are
+filled in by `numba_fused.kernels`; filled in with checked tiles, all this runs as plain Python.
 
-A plan is a record per layer: sizes, and the addresses of everything a tile reads or writes.
 `first`, `last` are samples of the mini-batch; p is a participant of `rounds.py`, of `groups`.
 """
 
@@ -20,99 +19,107 @@ PLAN = np.dtype(
     [
         (name, np.int64)
         for name in (
-            # sizes; row, x_row, dx_row, a_block, c_step in bytes
-            *("T", "B", "D", "H", "J", "J_wide", "D_wide", "row", "x_row", "dx_row", "dh_row"),
-            *("a_block", "a_steps", "c_step", "chunk", "splits", "keep"),
-            # forward: x (T, B, D), packed U, W, b; h, c (T, B, padded H) after each step, h0, c0
+            # sizes; J hidden blocks, and how many wide blocks of hidden units and of inputs
+            *("T", "B", "D", "H", "J", "J_wide", "D_wide", "lanes", "wide", "size"),
+            # bytes between: samples of h, x, dx, dh; samples, blocks and wide blocks of a
+            *("row", "x_row", "dx_row", "dh_row", "a_row", "a_block", "a_wide", "c_step"),
+            # bytes: units of a block, of a wide block; rows and blocks of the packed weights
+            *("unit", "line", "U_row", "W_row", "U_block", "W_block", "UT_block", "WT_block"),
+            # the schedule: steps whose inputs are multiplied at once, steps that `a` holds, shares
+            # of the samples in a round of the way back; is h0 other than zero?
+            *("chunk", "a_steps", "splits", "starts"),
+            # addresses, forward: x (T, B, D), packed U, W, b; h, c (T, B, padded H) after each step
             *("x", "U", "W", "b", "a", "h", "c", "h0", "c0"),
-            # backward: transposed weights; a number 1; targets of the gradients
-            *("UT", "WT", "da", "dy", "dh", "dc", "dx", "dh0", "zero", "one", "gU", "gW", "gb", "starts"),
+            # backward: transposed weights, gradients, a row of zeros, a number 1, targets
+            *("UT", "WT", "da", "dy", "dh", "dc", "dx", "dh0", "zero", "one", "gU", "gW", "gb"),
+            # tiles
+            *("inputs", "step", "back", "through_U", "through_W"),
+            *("gradient_U", "gradient_W", "gradient_b", "transpose"),
         )
     ]
 )
 
-# The free names.
-inputs = step = step_kept = back = through_U = through_W = None
-gradient_U = gradient_W = gradient_b = transpose = claim = finish = wait = None
-SIZE = UNITS = WIDE = UNIT = ROW = U_ROW = W_ROW = LINE = LANES = real = None
+# The free names: calls of a tile by its address, rounds, and the dtype.
+inputs = step = back = through = gradient = transpose = claim = finish = wait = real = None
 
 
 def forward_block(q, j, t, first, last):
     """Step t of hidden block j; at the first step of a chunk also the inputs of the whole chunk."""
-    a = q.a + j * q.a_block + ((t % q.a_steps) * q.B + first) * ROW
+    a = q.a + j * q.a_block + ((t % q.a_steps) * q.B + first) * q.a_row
     rows = last - first
     if t % q.chunk == 0:
         many = rows if q.chunk == 1 else min(q.chunk, q.T - t) * q.B
         x = q.x + (t * q.B + first) * q.x_row
-        inputs(many, x, q.x_row, q.D, q.U + j * q.D_wide * WIDE * U_ROW, q.b + j * ROW, a)
-    start, now, unit = first * q.row, t * q.B * q.row + first * q.row, j * UNIT
+        inputs(q.inputs, many, x, q.x_row, q.D, q.U + j * q.U_block, q.b + j * q.a_row, a)
+    start, now, unit = first * q.row, t * q.B * q.row + first * q.row, j * q.unit
     before = now - q.B * q.row
     h_prev = q.h0 + start if t == 0 else q.h + before
     c_prev = q.c0 + start if t == 0 else q.c + (t - 1) * q.c_step + start
     c, h = q.c + t * q.c_step + start + unit, q.h + now + unit
-    W = q.W + j * q.J_wide * WIDE * W_ROW
-    if q.keep:
-        step_kept(rows, h_prev, q.row, q.H, W, a, c_prev + unit, c, h)
-    else:
-        step(rows, h_prev, q.row, q.H, W, a, c_prev + unit, c, h)
+    W = q.W + j * q.W_block
+    step(q.step, rows, h_prev, q.row, q.H, W, a, c_prev + unit, c, h)
 
 
 def back_block(q, j, t, first, last):
     """Step t back in time for wide block j."""
-    at, n = first * q.row + j * LINE, t * q.B + first
+    at, n = first * q.row + j * q.line, t * q.B + first
     blocks = 0 if t == q.T - 1 else q.J
-    here = j * (WIDE // UNITS) * q.a_block + n * ROW
-    WT = q.WT + j * q.J * W_ROW // SIZE * LINE
+    here = j * q.a_wide + n * q.a_row
+    WT = q.WT + j * q.WT_block
     dy = q.dy + t * q.B * q.row + at
     c_prev = q.c0 + at if t == 0 else q.c + (t - 1) * q.c_step + at
     c = q.c + t * q.c_step + at
-    da_next = q.da + (n + q.B) * ROW
+    da_next = q.da + (n + q.B) * q.a_row
     if t == q.T - 1:
-        dh, dh_row = q.dh + first * q.dh_row + j * LINE, q.dh_row
+        dh, dh_row = q.dh + first * q.dh_row + j * q.line, q.dh_row
     else:
-        dh, dh_row = q.zero + j * LINE, 0
+        dh, dh_row = q.zero + j * q.line, 0
     a, da, dc, row = q.a + here, q.da + here, q.dc + at, q.row
-    back(last - first, da_next, blocks, q.a_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c)
+    back(q.back, last - first, da_next, blocks, q.a_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c)
 
 
 def through_rows(q, first, last):
     """dx for rows first, ..., last-1 of (t, sample)."""
+    da = q.da + first * q.a_row
     for j in range(q.D_wide):
-        UT = q.UT + j * q.J * U_ROW // SIZE * LINE
-        dx = q.dx + first * q.dx_row + j * LINE
-        through_U(last - first, q.da + first * ROW, q.J, q.a_block, UT, dx, q.dx_row)
+        UT = q.UT + j * q.UT_block
+        dx = q.dx + first * q.dx_row + j * q.line
+        through(q.through_U, last - first, da, q.J, q.a_block, UT, dx, q.dx_row)
 
 
 def gradient_task(q, j, rate, descend):
     """gU, gW, gb += rate times the gradients of block j; for a descent also its transposes."""
     N = q.T * q.B
     da = q.da + j * q.a_block
-    gU, gW = q.gU + j * q.D_wide * WIDE * U_ROW, q.gW + j * q.J_wide * WIDE * W_ROW
+    gU, gW = q.gU + j * q.U_block, q.gW + j * q.W_block
     for n in range(0, N, GRAIN):
         count = min(GRAIN, N - n)
-        here = da + n * ROW
-        gradient_U(q.D, q.x + n * q.x_row, SIZE, q.x_row, count, here, gU, rate)
-        gradient_b(1, q.one, 0, 0, count, here, q.gb + j * ROW, rate)
+        here = da + n * q.a_row
+        gradient(q.gradient_U, q.D, q.x + n * q.x_row, q.size, q.x_row, count, here, gU, rate)
+        gradient(q.gradient_b, 1, q.one, 0, 0, count, here, q.gb + j * q.a_row, rate)
     if q.starts:
-        gradient_W(q.H, q.h0, SIZE, q.row, q.B, da, gW, rate)
+        gradient(q.gradient_W, q.H, q.h0, q.size, q.row, q.B, da, gW, rate)
     for n in range(0, N - q.B, GRAIN):  # h of a step multiplies W in the next
         count = min(GRAIN, N - q.B - n)
-        here = da + (q.B + n) * ROW
-        gradient_W(q.H, q.h + n * q.row, SIZE, q.row, count, here, gW, rate)
+        here = da + (q.B + n) * q.a_row
+        gradient(q.gradient_W, q.H, q.h + n * q.row, q.size, q.row, count, here, gW, rate)
     if descend:
         pack_transposes(q, j)
 
 
 def pack_transposes(q, j):
-    """The parts of UT and WT that belong to block j, from U and W."""
-    for m in range(0, q.D_wide * WIDE, LANES):
-        U = q.U + (j * q.D_wide * WIDE + m) * U_ROW
-        UT = q.UT + (m // WIDE * q.J + j) * (U_ROW // SIZE) * LINE + m % WIDE * SIZE
-        transpose(U_ROW // (LANES * SIZE), U, U_ROW, UT, LINE)
-    for m in range(0, q.J_wide * WIDE, LANES):
-        W = q.W + (j * q.J_wide * WIDE + m) * W_ROW
-        WT = q.WT + (m // WIDE * q.J + j) * (W_ROW // SIZE) * LINE + m % WIDE * SIZE
-        transpose(W_ROW // (LANES * SIZE), W, W_ROW, WT, LINE)
+    """The parts of UT and WT that belong to block j, from U and W, a strip of rows at a time."""
+    width = q.lanes * q.size
+    for strip in range(0, q.D_wide * q.wide, q.lanes):
+        U = q.U + j * q.U_block + strip * q.U_row
+        UT = q.UT + strip // q.wide * q.UT_block + strip % q.wide * q.size
+        UT += j * (q.U_row // q.size) * q.line
+        transpose(q.transpose, q.U_row // width, U, q.U_row, UT, q.line)
+    for strip in range(0, q.J_wide * q.wide, q.lanes):
+        W = q.W + j * q.W_block + strip * q.W_row
+        WT = q.WT + strip // q.wide * q.WT_block + strip % q.wide * q.size
+        WT += j * (q.W_row // q.size) * q.line
+        transpose(q.transpose, q.W_row // width, W, q.W_row, WT, q.line)
 
 
 def readout(first, last, y, V, b_out, target, error, dy):
@@ -167,10 +174,11 @@ def keep_state(plan, l, first, last, out):
 
 def start_rows(q, first, last):
     """The gradient of the initial h of some samples, through step 0."""
+    da = q.da + first * q.a_row
     for j in range(q.J_wide):
-        WT = q.WT + j * q.J * (W_ROW // SIZE) * LINE
-        dh0 = q.dh0 + first * q.row + j * LINE
-        through_W(last - first, q.da + first * ROW, q.J, q.a_block, WT, dh0, q.row)
+        WT = q.WT + j * q.WT_block
+        dh0 = q.dh0 + first * q.row + j * q.line
+        through(q.through_W, last - first, da, q.J, q.a_block, WT, dh0, q.row)
 
 
 def forward_samples(plan, first, last, out):

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import numba
 import numpy as np
 
+from ..cells import CELLS
 from ..errors import check_int, check_rate
 from ..params import Grads, Layer
 from ..reference import Tape
@@ -27,6 +28,7 @@ from .compiled import fill
 from .cost import plan_threads
 from .tiles import Tiles
 
+BACKWARD = ("back", "through_U", "through_W", "gradient_U", "gradient_W", "gradient_b", "transpose")
 ENTRIES = ("infer", "backward", "train", "pack")
 MOST_SPACES = 4
 
@@ -44,13 +46,22 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def kernels(tiles):
-    """infer, backward, train and pack for these tiles, compiled."""
-    names = tiles.functions(lambda tile: simd.compiled(tile, tiles.dtype, tiles.lanes, tiles.name))
-    names |= tiles.constants()
+def kernels(dtype):
+    """infer, backward, train and pack, compiled for a dtype and whatever tiles a plan names."""
+    tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
+    names = {name: simd.caller(tiles[name]) for name in ("inputs", "step", "back", "transpose")}
+    names |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
     names |= {"claim": rounds.claim, "finish": rounds.finish, "wait": rounds.wait}
-    functions = fill(fused_kernels, names, tiles.name, ENTRIES)
+    names |= {"real": dtype.type}
+    functions = fill(fused_kernels, names, dtype.name, ENTRIES)
     return SimpleNamespace(**{name: functions[name] for name in ENTRIES})
+
+
+@cache
+def address(tiles, name, keep):
+    """Of a tile's machine code."""
+    tile = tiles.all(keep)[name]
+    return simd.compiled(tile, tiles.dtype, tiles.lanes, f"{tiles.name}_{keep}")
 
 
 def buffer(*shape, dtype):
@@ -133,9 +144,16 @@ class Space:
             fields = {
                 **{"T": T, "B": B, "D": D, "H": H, "J": -(-H // tiles.UNITS), "row": row},
                 **{"J_wide": padded // tiles.WIDE, "D_wide": tiles.pad(D) // tiles.WIDE},
+                **{"lanes": tiles.lanes, "wide": tiles.WIDE, "size": size},
+                **{"unit": tiles.UNITS * size, "line": tiles.WIDE * size, "a_row": tiles.row},
                 **{"x_row": D * size if l == 0 else row, "a_block": self.a[0, 0].nbytes},
+                **{"a_wide": self.a[0, 0].nbytes * (tiles.WIDE // tiles.UNITS)},
+                **{f"{m}_row": weights[m][0, 0].nbytes for m in "UW"},
+                **{f"{m}_block": weights[m][0].nbytes for m in "UW"},
+                **{f"{m}T_block": transposed[m][0].nbytes for m in "UW"},
                 **{"a_steps": steps, "c_step": B * row if training or not two else 0},
-                **{"chunk": self.chunk, "splits": splits, "keep": training},
+                **{"chunk": self.chunk, "splits": splits},
+                **{name: address(tiles, name, training) for name in ("inputs", "step")},
                 **{"one": self.one, "a": self.a[l if training else 0], "h": h},
                 **{"c": self.c[l] if two else h, "h0": self.start[0, l]},
                 **{"c0": self.start[1 if two else 0, l], "UT": transposed["U"]},
@@ -165,6 +183,7 @@ class Space:
             fields = {"da": self.a[l], "dc": self.dc[l], "dy": self.dy if l == L - 1 else self.low}
             fields |= {"dh": self.zero, "zero": self.zero, "dx_row": self.dy[0, 0].nbytes}
             fields |= {"dx": self.low} if l else {}
+            fields |= {name: address(self.net.tiles, name, True) for name in BACKWARD}
             self.point(q, fields | {f"g{m}": weights[m] for m in "UWb"})
 
     @property
@@ -254,7 +273,7 @@ class NumbaFused(Network):
             }
             for layer in self.packed.layers
         ]
-        self.kernels, self._lock, self._spaces = kernels(tiles), threading.RLock(), {}
+        self.kernels, self._lock, self._spaces = kernels(tiles.dtype), threading.RLock(), {}
         self._pack()
 
     def most_threads(self):
@@ -295,7 +314,7 @@ class NumbaFused(Network):
 
     def _pack(self):
         self.packed.pack(self._params.layers)
-        self.kernels.pack(self._space(1, 1, False).plan)
+        self.kernels.pack(self._space(1, 1, True).plan)
 
     def _space(self, T, B, training):
         key = T, B, training, self.most_threads()

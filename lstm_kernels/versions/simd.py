@@ -314,56 +314,66 @@ def sigmoid(m):
     return lambda x: m.fma(half, tanh_(half * x), half)
 
 
+def _arguments(tile):
+    """Names of a tile's arguments after m, and their types: `rate` is floating-point."""
+    names = list(inspect.signature(tile).parameters)[1:]
+    return names, [types.float64 if name == "rate" else types.intp for name in names]
+
+
 def compiled(tile, dtype, lanes, label):
-    """A tile as a function for Numba code, called without m.
+    """The address of a tile as machine code, which Numba compiles or finds in its cache.
 
-    Its arguments are integers (addresses, strides in bytes, counts); one called `rate` is
-    floating-point and arrives in the tile as a vector. The code is made once, or read from Numba's
-    cache, and lives under a name that compiled callers look up: they do not hold copies of it.
-    label: tells tiles of one name apart.
+    The function takes what the tile takes after m: integers (addresses, strides in bytes, counts),
+    and floating-point for an argument called `rate`, which reaches the tile as a vector. label:
+    tells tiles of one name apart in the cache.
     """
-    words = list(inspect.signature(tile).parameters)[1:]
-    kinds = [types.float64 if word == "rate" else types.intp for word in words]
-    signature_ = types.void(*kinds)
-    symbol = f"lstm_kernels_{tile.__name__}_{label}"
+    names, kinds = _arguments(tile)
 
-    def typed_body(typing, *given):
+    def trace(typing, *given):
         def generate(context, builder, signature, values):
             m = LLVM(builder, dtype, lanes)
             numbers = []
             for value in values:
                 if value.type == INT:
                     numbers.append(Number(m, value))
-                elif m.dtype == np.float64:
-                    numbers.append(m.splat(value))
                 else:
-                    numbers.append(m.splat(builder.fptrunc(value, m.scalar)))
+                    narrow = value if m.dtype == np.float64 else builder.fptrunc(value, m.scalar)
+                    numbers.append(m.splat(narrow))
             tile(m, *numbers)
             return context.get_dummy_value()
 
-        return signature_, generate
+        return types.void(*kinds), generate
 
-    def typed_call(typing, *given):
+    trace.__signature__ = inspect.signature(tile)  # Numba counts the arguments there
+    body = eval(f"lambda {', '.join(names)}: trace({', '.join(names)})")
+    body.__code__ = body.__code__.replace(co_filename=__file__, co_name=tile.__name__)
+    body = named(body, {"trace": intrinsic(trace)}, f"{tile.__name__}_{label}")
+    function = numba.cfunc(types.void(*kinds), cache=True, **OPTIONS)(body)
+    _kept.append(function)
+    return function.address
+
+
+_kept = []  # code must outlive those who know its address
+
+
+def caller(tile):
+    """A function for Numba code that calls a tile of this form: its address, then its arguments."""
+    _, kinds = _arguments(tile)
+
+    def call(typing, *given):
         def generate(context, builder, signature, values):
+            address, *values = values
             kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, symbol), values)
+            builder.call(builder.inttoptr(address, kind.as_pointer()), values)
             return context.get_dummy_value()
 
-        return signature_, generate
+        return types.void(types.intp, *kinds), generate
 
-    for typed in (typed_body, typed_call):
-        typed.__signature__ = inspect.signature(tile)  # Numba counts the arguments there
-    arguments = ", ".join(words)
-    stub = eval(f"lambda {arguments}: body({arguments})")
-    stub.__code__ = stub.__code__.replace(co_filename=__file__, co_name=tile.__name__)
-    stub = named(stub, {"body": intrinsic(typed_body)}, f"{tile.__name__}_{label}")
-    function = numba.cfunc(signature_, cache=True, **OPTIONS)(stub)
-    llvmlite.binding.add_symbol(symbol, function.address)
-    _kept.append(function)
-    return intrinsic(typed_call)
-
-
-_kept = []  # code must outlive its callers
+    call.__name__ = call.__qualname__ = tile.__name__
+    typing, *others = inspect.signature(tile).parameters.values()  # m stands for the typing context
+    address = typing.replace(name="address")
+    call.__signature__ = inspect.Signature([typing, address, *others])
+    return intrinsic(call)
 
 
 def checked(tile, arrays, dtype, lanes):

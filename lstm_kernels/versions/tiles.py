@@ -75,29 +75,14 @@ class Tiles:
         """Tells these tiles from others in a file name."""
         return f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide}"
 
-    def constants(self):
-        """Sizes in bytes and counts that the kernels use."""
-        size, K = self.dtype.itemsize, len(self.cell.gates)
-        unit = self.UNITS * size
+    def all(self, keep=True):
+        """Every tile by its name; keep: does the forward step keep the gates?"""
         return {
-            "SIZE": size,
-            "UNITS": self.UNITS,
-            "WIDE": self.WIDE,
-            "UNIT": unit,  # a gate of a block
-            "ROW": K * unit,  # a row of a block: all its gates
-            "U_ROW": len(self.gates["U"]) * unit,  # a row of packed U, of packed W
-            "W_ROW": len(self.gates["W"]) * unit,
-            "LINE": self.WIDE * size,  # a row of a wide block
-            "LANES": self.lanes,
-            "real": self.dtype.type,
+            **{"inputs": self.inputs(), "step": self.step(keep), "back": self.back()},
+            **{f"through_{m}": self.through(m) for m in "UW"},
+            **{f"gradient_{m}": self.gradient(m) for m in "UWb"},
+            "transpose": self.transpose(),
         }
-
-    def functions(self, make):
-        """Every tile, by name, through `make`: `simd.compiled` or `simd.checked`."""
-        tiles = [self.inputs(), self.step(False), self.step(True), self.back()]
-        tiles += [self.through("U"), self.through("W")]
-        tiles += [self.gradient("U"), self.gradient("W"), self.gradient("b"), self.transpose()]
-        return {tile.__name__: make(tile) for tile in tiles}
 
     def _offsets(self, gates):
         """Byte offsets, in a row of a block, of the vectors of some gates."""

@@ -1,9 +1,11 @@
 """What bad input gets: an error that names the argument, what it got and what it wants."""
 
+import math
 import operator
 
 import numpy as np
 
+SMALL = 4096  # numbers; a larger array would wake the threads of BLAS
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -29,9 +31,11 @@ def check_array(name, value, shape, *, dtype=None):
     A non-contiguous array is copied; nothing is cast. NaN and infinity are refused.
     Raises TypeError (not an array, wrong dtype) or ValueError (rank, shape, empty, not finite).
     """
-    want = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+    def want():
+        return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"{name}: got {type(value).__name__}, want a NumPy array of shape {want}")
+        raise TypeError(f"{name}: got {type(value).__name__}, want a NumPy array of shape {want()}")
     if dtype is None and value.dtype not in FLOATS:
         raise TypeError(f"{name}: got dtype {value.dtype}, want float32 or float64")
     if dtype is not None and value.dtype != dtype:
@@ -39,14 +43,16 @@ def check_array(name, value, shape, *, dtype=None):
             f"{name}: got dtype {value.dtype}, want {np.dtype(dtype)}, the network's dtype"
         )
     if value.ndim != len(shape):
-        raise ValueError(f"{name}: got {value.ndim} axes, shape {value.shape}, want shape {want}")
+        raise ValueError(f"{name}: got {value.ndim} axes, shape {value.shape}, want shape {want()}")
     for got, size in zip(value.shape, shape, strict=True):
-        if got == 0 or (not isinstance(size, str) and got != size):
-            raise ValueError(f"{name}: got shape {value.shape}, want {want} and no empty axis")
-    if not np.isfinite(value).all():
-        bad = np.argwhere(~np.isfinite(value))[0].tolist()
-        raise ValueError(f"{name}: got {value[tuple(bad)]} at index {bad}, want finite values")
-    return np.ascontiguousarray(value)
+        if got == 0 or (size.__class__ is not str and got != size):
+            raise ValueError(f"{name}: got shape {value.shape}, want {want()} and no empty axis")
+    # A small array is judged by its square, in one call: only finite numbers have a finite one.
+    if value.size > SMALL or not math.isfinite(np.vdot(value, value)):
+        if not np.isfinite(value).all():
+            bad = np.argwhere(~np.isfinite(value))[0].tolist()
+            raise ValueError(f"{name}: got {value[tuple(bad)]} at index {bad}, want finite values")
+    return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
 
 def check_int(name, value, low=1):

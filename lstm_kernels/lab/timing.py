@@ -6,13 +6,15 @@ import numpy as np
 import pandas as pd
 
 
-def interleaved(cases, *, repeats=20, least=2e-3, seed=0):
+def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, seed=0):
     """Time several cases side by side; returns a row per repeat: case, repeat, seconds.
 
     cases: dict of name -> function without arguments. Each runs once to warm up (compile time is
     not in these rows), then all run in turn, in a new seeded order each round, so that drift of the
     machine meets every case alike. A case shorter than `least` seconds is called several times in a
-    row and its mean taken.
+    row and its mean taken. rest: seconds of sleep before each case, then a few calls that are not
+    timed: where cases bring thread pools of their own, those of the last one, which still wait on
+    the cores for more work, would slow the next.
     """
     calls = {}
     for name, case in cases.items():
@@ -25,6 +27,10 @@ def interleaved(cases, *, repeats=20, least=2e-3, seed=0):
         for index in rng.permutation(len(cases)):
             name = list(cases)[index]
             case, count = cases[name], calls[name]
+            if rest:
+                time.sleep(rest)
+                for _ in range(-(-count // 4)):
+                    case()
             start = time.perf_counter()
             for _ in range(count):
                 case()

@@ -25,6 +25,7 @@ class Network:
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
         self._tapes = None
+        self._dtype, self._x_shape = self._params.dtype, ("T", "B", self._params.input_size)
 
     def forward(self, x, state=None, training=False):
         """Outputs and final state.
@@ -37,7 +38,7 @@ class Network:
         Raises TypeError or ValueError for a wrong type, rank, shape, dtype, an empty axis, NaN or
         infinity.
         """
-        x = self._check("x", x, ("T", "B", self._params.input_size))
+        x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
         with self._limit():
             y, state, self._tapes = self._forward(x, state, training)
@@ -129,7 +130,7 @@ class Network:
         return single_threaded
 
     def _check(self, name, value, shape):
-        return check_array(name, value, shape, dtype=self._params.dtype)
+        return check_array(name, value, shape, dtype=self._dtype)
 
     def _check_state(self, name, state, B):
         if state is None:
@@ -147,7 +148,7 @@ class Network:
 
     def _check_example(self, x, target):
         self._check_readout()
-        x = self._check("x", x, ("T", "B", self._params.input_size))
+        x = self._check("x", x, self._x_shape)
         return x, self._check("target", target, (x.shape[1], self._params.output_size))
 
     def _check_readout(self):

@@ -33,31 +33,34 @@ PLAN = np.dtype(
             # backward: transposed weights, gradients, a row of zeros, a number 1, targets
             *("UT", "WT", "da", "dy", "dh", "dc", "dx", "dh0", "zero", "one", "gU", "gW", "gb"),
             # tiles
-            *("inputs", "step", "back", "through_U", "through_W"),
+            *("inputs", "step", "whole", "back", "through_U", "through_W"),
             *("gradient_U", "gradient_W", "gradient_b", "transpose"),
         )
     ]
 )
 
 # The free names: calls of a tile by its address, rounds, and the dtype.
-inputs = step = back = through = gradient = transpose = claim = finish = wait = real = None
+inputs = step = whole = back = through = gradient = transpose = claim = finish = wait = real = None
 
 
 def forward_block(q, j, t, first, last):
-    """Step t of hidden block j; at the first step of a chunk also the inputs of the whole chunk."""
+    """Step t of hidden block j: inputs and all, or those of a whole chunk at its first step."""
+    rows, start, x = last - first, first * q.row, q.x + (t * q.B + first) * q.x_row
+    now, unit = t * q.B * q.row + start, j * q.unit
     a = q.a + j * q.a_block + ((t % q.a_steps) * q.B + first) * q.a_row
-    rows = last - first
-    if t % q.chunk == 0:
-        many = rows if q.chunk == 1 else min(q.chunk, q.T - t) * q.B
-        x = q.x + (t * q.B + first) * q.x_row
-        inputs(q.inputs, many, x, q.x_row, q.D, q.U + j * q.U_block, q.b + j * q.a_row, a)
-    start, now, unit = first * q.row, t * q.B * q.row + first * q.row, j * q.unit
-    before = now - q.B * q.row
-    h_prev = q.h0 + start if t == 0 else q.h + before
-    c_prev = q.c0 + start if t == 0 else q.c + (t - 1) * q.c_step + start
-    c, h = q.c + t * q.c_step + start + unit, q.h + now + unit
-    W = q.W + j * q.W_block
-    step(q.step, rows, h_prev, q.row, q.H, W, a, c_prev + unit, c, h)
+    U, W, b = q.U + j * q.U_block, q.W + j * q.W_block, q.b + j * q.a_row
+    c, h, H = q.c + t * q.c_step + start + unit, q.h + now + unit, q.H
+    if t == 0:
+        h_prev, c_prev, H = q.h0 + start, q.c0 + start + unit, H * q.starts
+    else:
+        h_prev = q.h + now - q.B * q.row
+        c_prev = q.c + (t - 1) * q.c_step + start + unit
+    if q.chunk == 1:
+        whole(q.whole, rows, x, q.x_row, q.D, U, b, h_prev, q.row, H, W, a, c_prev, c, h)
+    else:
+        if t % q.chunk == 0:
+            inputs(q.inputs, min(q.chunk, q.T - t) * q.B, x, q.x_row, q.D, U, b, a)
+        step(q.step, rows, h_prev, q.row, H, W, a, c_prev, c, h)
 
 
 def back_block(q, j, t, first, last):

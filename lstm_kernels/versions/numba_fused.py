@@ -12,6 +12,7 @@ A network keeps arrays for the shapes it was called with last; nothing of them i
 
 import os
 import threading
+from contextlib import nullcontext
 from functools import cache
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ import numba
 import numpy as np
 
 from ..cells import CELLS
-from ..errors import check_int, check_rate
+from ..errors import check_rate
 from ..params import Grads, Layer
 from ..reference import Tape
 from . import fused_kernels, rounds, simd
@@ -36,6 +37,20 @@ _region = threading.Lock()  # one parallel region at a time: it takes every core
 _entered = _forked = False
 
 
+class _Team:
+    """The context in which Numba uses `count` threads."""
+
+    def __init__(self, count):
+        self._count = count
+
+    def __enter__(self):
+        self._before = numba.get_num_threads()
+        numba.set_num_threads(self._count)
+
+    def __exit__(self, *error):
+        numba.set_num_threads(self._before)
+
+
 def _after_fork():
     global _region, _forked
     _region, _forked = threading.Lock(), _entered
@@ -49,7 +64,7 @@ if hasattr(os, "register_at_fork"):
 def kernels(dtype):
     """infer, backward, train and pack, compiled for a dtype and whatever tiles a plan names."""
     tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
-    names = {name: simd.caller(tiles[name]) for name in ("inputs", "step", "back", "transpose")}
+    names = {name: simd.caller(tiles[name]) for name in ("inputs", "step", "whole", "back", "transpose")}
     names |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
     names |= {"claim": rounds.claim, "finish": rounds.finish, "wait": rounds.wait}
     names |= {"real": dtype.type}
@@ -125,7 +140,8 @@ class Space:
         self.threads, self.shares, self.chunk, splits = plan_threads(
             tiles, net.sizes, T, B, training, net.most_threads()
         )
-        self.T, self.B, self.started = T, B, False
+        self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
+        self.padded_y = training or H != padded  # y is a copy: its storage has padding, or is kept
         self.rounds = (2 if training else 1) * L * (T + 1) + 4
         self.sync = rounds.new_sync(self.threads, self.rounds)
         depth = max(1, L - 1) if training else min(2, max(1, L - 1))
@@ -153,7 +169,7 @@ class Space:
                 **{f"{m}T_block": transposed[m][0].nbytes for m in "UW"},
                 **{"a_steps": steps, "c_step": B * row if training or not two else 0},
                 **{"chunk": self.chunk, "splits": splits},
-                **{name: address(tiles, name, training) for name in ("inputs", "step")},
+                **{name: address(tiles, name, training) for name in ("inputs", "step", "whole")},
                 **{"one": self.one, "a": self.a[l if training else 0], "h": h},
                 **{"c": self.c[l] if two else h, "h0": self.start[0, l]},
                 **{"c0": self.start[1 if two else 0, l], "UT": transposed["U"]},
@@ -200,16 +216,15 @@ class Space:
                 mine[..., : array.shape[-1]] = array
         elif self.started:
             self.start[:] = 0
-        self.started = state is not None
+        if self.started != (state is not None):
+            self.started = state is not None
+            self.plan["starts"] = self.started
 
     def sync_for(self, count):
         """Room for the rounds of `count` training steps."""
         if self.sync.shape[1] < self.rounds * count:
             self.sync = rounds.new_sync(self.threads, self.rounds * count)
         return self.sync
-
-    def out(self, top, state):
-        return self.h, top, self.c, state
 
 
 NO_ORDER = np.empty(0, np.int64)
@@ -238,10 +253,10 @@ class Gradients:
             space.point(q, fields)
         self.space = space
 
-    def begin(self, dy, dstate, *, starts):
-        """Zero gradients; those of y and of the final state; whether the initial state counts."""
+    def begin(self, dy, dstate):
+        """Zero gradients, but those of y and of the final state."""
         self.packed.clear()
-        self.plan["starts"] = starts
+        self.plan["starts"] = self.space.started
         self.dy[:], self.dh[:], self.space.dc[:] = 0, 0, 0
         if dy is not None:
             self.dy[..., : dy.shape[2]] = dy
@@ -252,11 +267,15 @@ class Gradients:
 class NumbaFused(Network):
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        if threads is not None and check_int("threads", threads) > numba.config.NUMBA_NUM_THREADS:
+        if threads is not None and self._threads > numba.config.NUMBA_NUM_THREADS:
             most = numba.config.NUMBA_NUM_THREADS
             raise ValueError(
                 f"threads: got {threads}, want at most {most}, what Numba started with"
             )
+        # Numba's own number of threads is touched only where another one is asked for.
+        self._hidden = self._params.hidden_size
+        self._team = nullcontext() if threads is None else _Team(threads)
+        self._threads = self._threads or numba.get_num_threads()
         mine = self._params
         self.tiles = tiles = Tiles(self._cell, mine.dtype, mine.hidden_size)
         self.sizes = [layer.U.shape[0] for layer in mine.layers]
@@ -277,7 +296,7 @@ class NumbaFused(Network):
         self._pack()
 
     def most_threads(self):
-        return 1 if _forked else self._threads or numba.get_num_threads()
+        return 1 if _forked else self._threads
 
     def assign(self, params):
         with self._lock:
@@ -335,34 +354,25 @@ class NumbaFused(Network):
             return kernel(plan, sync, 1, space.shares, *rest)
         with _region:
             _entered = True
-            before = numba.get_num_threads()
-            if before != space.threads:
-                numba.set_num_threads(space.threads)
-            try:
+            with self._team:
                 return kernel(plan, sync, space.threads, space.shares, *rest)
-            finally:
-                if before != space.threads:
-                    numba.set_num_threads(before)
 
     def _forward(self, x, state, training):
-        x = _plain(x)
-        T, B, _ = x.shape
-        space, mine = self._space(T, B, training), self._params
+        space = self._space(*x.shape[:2], training)
         space.begin(state)
-        H = mine.hidden_size
-        direct = not training and H == self.tiles.padded
-        top = np.empty((T, B, H), mine.dtype) if direct else space.top
-        final = np.empty((len(self._cell.state), mine.num_layers, B, H), mine.dtype)
-        self._run(self.kernels.infer, space.plan, space.sync, space, x, space.out(top, final))
-        y = top if direct else top[..., :H].copy()
+        top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
+        final = np.empty(space.final.shape, x.dtype)
+        out = space.h, top, space.c, final
+        self._run(self.kernels.infer, space.plan, space.sync, space, _plain(x), out)
+        y = top[..., : self._hidden].copy() if space.padded_y else top
         tapes = [Tape(x, None, None, None)] if training else None
-        return y, tuple(final), tapes
+        return y, (final[0], final[1]) if len(final) == 2 else (final[0],), tapes
 
     def _backward(self, dy, dstate):
         x, H = self._tapes[0].x, dy.shape[2]
         space = self._space(*x.shape[:2], True)
         to = space.gradients
-        to.begin(dy, dstate, starts=True)
+        to.begin(dy, dstate)
         self._run(self.kernels.backward, to.plan, space.sync, space, x)
         V, b_out = self._params.V, self._params.b_out
         V, b_out = (None, None) if V is None else (np.zeros_like(V), np.zeros_like(b_out))
@@ -371,7 +381,7 @@ class NumbaFused(Network):
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], True)
         to = space.gradients
-        to.begin(None, None, starts=False)
+        to.begin(None, None)
         V, b_out = np.zeros_like(self._params.V), np.zeros_like(self._params.b_out)
         batch = _plain(x), _plain(target), space.error
         losses = self._train(
@@ -389,7 +399,7 @@ class NumbaFused(Network):
         mine, losses = self._params, np.empty(count, self._params.dtype)
         space.begin(None)
         sync = space.sync_for(count)
-        out = space.out(space.top, space.final)
+        out = space.h, space.top, space.c, space.final
         adjoint, head = (dy, space.dc), (mine.V, mine.b_out)
         self._run(
             *(self.kernels.train, plan, sync, space, rate, descend, data, order),

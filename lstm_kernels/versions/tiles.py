@@ -78,7 +78,8 @@ class Tiles:
     def all(self, keep=True):
         """Every tile by its name; keep: does the forward step keep the gates?"""
         return {
-            **{"inputs": self.inputs(), "step": self.step(keep), "back": self.back()},
+            **{"inputs": self.inputs(), "step": self.step(keep), "whole": self.whole(keep)},
+            "back": self.back(),
             **{f"through_{m}": self.through(m) for m in "UW"},
             **{f"gradient_{m}": self.gradient(m) for m in "UWb"},
             "transpose": self.transpose(),
@@ -159,43 +160,68 @@ class Tiles:
         """a + h_prev W, then the cell while the sums are in registers.
 
         h, c: this block's units in the row of the first sample, before the step and after; `row`
-        bytes from sample to sample. h_all: the whole rows of h_prev. keep: store the gates over a.
+        bytes from sample to sample. h_all: the whole rows of h_prev, H of them counted. keep: store
+        the gates over a.
         """
-        size, gates = self.lanes * self.dtype.itemsize, self.gates
-        fed, K = self._offsets(gates["W"]), len(self.cell.gates)
+        fed = self._offsets(self.gates["W"])
 
         def step(m, rows, h_all, row, H, W, a, c_prev, c, h):
-            forward, _ = self.cell.make(simd.tanh(m), simd.sigmoid(m))
-
             def tile(first, count):
                 a_first = a + first * self.row
                 sums = [
-                    [m.variable(m.load(a_first + (i * self.row + o))) for o in fed]
+                    {o: m.variable(m.load(a_first + (i * self.row + o))) for o in fed}
                     for i in range(count)
                 ]
-                A = h_all + first * row
-                self._multiply(m, sums, A, row, self.dtype.itemsize, W, len(fed) * size, H)
-                for i in range(count):
-                    a_i, at = a_first + i * self.row, first * row + i * row
-                    for v in range(self.vectors):
-                        offsets = [self._offsets((k,))[v] for k in range(K)]
-                        bars = [
-                            m.get(sums[i][fed.index(o)]) if o in fed else m.load(a_i + o)
-                            for o in offsets
-                        ]
-                        here = at + v * size
-                        *kept, h_new, c_new = forward(*bars, m.load(c_prev + here))
-                        m.store(h + here, h_new)
-                        if c_new is not h_new:
-                            m.store(c + here, c_new)
-                        if keep:
-                            for o, gate in zip(offsets, kept, strict=True):
-                                m.store(a_i + o, gate)
+                self._recur(m, sums, h_all + first * row, row, H, W)
+                self._apply(m, sums, keep, a_first, row, c_prev, c, h, first)
 
             m.tiles(rows, simd.tile_rows(len(fed)), tile)
 
-        step.__name__ = "step_kept" if keep else "step"
         return step
+
+    def whole(self, keep):
+        """b + x U + h_prev W, then the cell: a step whose pre-activations are never stored.
+
+        Arguments as of `inputs` and `step`; `a` takes the gates.
+        """
+        size = self.lanes * self.dtype.itemsize
+        everything, fed = self._offsets(self.gates["b"]), self._offsets(self.gates["U"])
+
+        def whole(m, rows, x, x_row, D, U, b, h_all, row, H, W, a, c_prev, c, h):
+            def tile(first, count):
+                sums = [{o: m.variable(m.load(b + o)) for o in everything} for _ in range(count)]
+                inputs = [[row_sums[o] for o in fed] for row_sums in sums]
+                x_first = x + first * x_row
+                self._multiply(m, inputs, x_first, x_row, self.dtype.itemsize, U, len(fed) * size, D)
+                self._recur(m, sums, h_all + first * row, row, H, W)
+                self._apply(m, sums, keep, a + first * self.row, row, c_prev, c, h, first)
+
+            m.tiles(rows, simd.tile_rows(len(everything)), tile)
+
+        return whole
+
+    def _recur(self, m, sums, h, row, H, W):
+        """Add h W to the sums, by offset, of the gates that W feeds."""
+        fed, size = self._offsets(self.gates["W"]), self.lanes * self.dtype.itemsize
+        chosen = [[row_sums[o] for o in fed] for row_sums in sums]
+        self._multiply(m, chosen, h, row, self.dtype.itemsize, W, len(fed) * size, H)
+
+    def _apply(self, m, sums, keep, a, row, c_prev, c, h, first):
+        """The cell on finished sums; pre-activations that are not among them are in a."""
+        size, K = self.lanes * self.dtype.itemsize, len(self.cell.gates)
+        forward, _ = self.cell.make(*simd.functions(m))
+        for i, row_sums in enumerate(sums):
+            a_i, at = a + i * self.row, first * row + i * row
+            for v in range(self.vectors):
+                offsets, here = [self._offsets((k,))[v] for k in range(K)], at + v * size
+                bars = [m.get(row_sums[o]) if o in row_sums else m.load(a_i + o) for o in offsets]
+                *kept, h_new, c_new = forward(*bars, m.load(c_prev + here))
+                m.store(h + here, h_new)
+                if c_new is not h_new:
+                    m.store(c + here, c_new)
+                if keep:
+                    for o, gate in zip(offsets, kept, strict=True):
+                        m.store(a_i + o, gate)
 
     def back(self):
         """dy + dh + da_next W^T, then the cell backwards while the sums are in registers.
@@ -208,7 +234,7 @@ class Tiles:
         size, K = self.lanes * self.dtype.itemsize, len(self.cell.gates)
 
         def back(m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c_prev, c):
-            _, backward = self.cell.make(simd.tanh(m), simd.sigmoid(m))
+            _, backward = self.cell.make(*simd.functions(m))
 
             def tile(first, count):
                 at = first * row

@@ -42,8 +42,8 @@ class GradientDescent:
     def __init__(self, net):
         self.net = net
 
-    def step(self, x, target, learning_rate):
-        return self.net.step(x, target, learning_rate)
+    def epoch(self, dataset, order, batch_size, learning_rate):
+        return self.net.epoch(dataset, order, batch_size, learning_rate)
 
     def arrays(self):
         return {}
@@ -61,6 +61,16 @@ class Adam:
         self.net, self.theta, self.count = net, net.params(), 0
         self.m = {name: np.zeros_like(a) for name, a in self.theta.arrays().items()}
         self.v = {name: np.zeros_like(a) for name, a in self.theta.arrays().items()}
+
+    def epoch(self, dataset, order, batch_size, learning_rate):
+        """A step for each mini-batch; ends early when a loss is not finite."""
+        losses = []
+        for first in range(0, len(order), batch_size):
+            batch = dataset.batch(order[first : first + batch_size])
+            losses.append(self.step(*batch, learning_rate))
+            if not math.isfinite(losses[-1]):
+                break
+        return losses
 
     def step(self, x, target, learning_rate):
         loss, grads = self.net.loss_and_grads(x, target)
@@ -143,26 +153,25 @@ def train(
     elif checkpoint is not None and Path(checkpoint).exists():
         raise FileExistsError(f"checkpoint: {checkpoint} exists, want resume=True or another path")
 
-    good = net.params()
+    good, sizes = net.params(), np.diff([*range(0, len(dataset), batch_size), len(dataset)])
     hidden = not (sys.stderr.isatty() if progress is None else progress)
     bar = tqdm(range(history.epochs, epochs), unit="epoch", disable=hidden)
     for epoch in bar:
-        start, total = time.perf_counter(), 0.0
+        start = time.perf_counter()
         order = np.random.default_rng([seed, epoch]).permutation(len(dataset))
-        for step, first in enumerate(range(0, len(dataset), batch_size)):
-            x, target = dataset.batch(order[first : first + batch_size])
-            loss = rule.step(x, target, learning_rate)
-            if not math.isfinite(loss):
-                _diverged(net, good, history, epoch, step, f"the loss is {loss}")
-            total += loss * x.shape[1]
+        losses = np.array(rule.epoch(dataset, order, batch_size, learning_rate))
         seconds = time.perf_counter() - start
-        now = net.params()
+        if not np.isfinite(losses).all():
+            step = int(np.argmin(np.isfinite(losses)))
+            _diverged(net, good, history, epoch, step, f"the loss is {losses[step]}")
+        now, step = net.params(), len(losses) - 1
         if not all(np.isfinite(a).all() for a in now.arrays().values()):
             _diverged(net, good, history, epoch, step, "a parameter is not finite")
         good = now
-        history.loss.append(total / len(dataset))
+        history.loss.append(float(losses @ sizes / len(dataset)))
         history.seconds.append(seconds)
-        bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
+        if not hidden:
+            bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
         if checkpoint is not None:
             _save(checkpoint, run, good, rule, history)
         if on_epoch is not None:

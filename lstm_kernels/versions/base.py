@@ -4,6 +4,8 @@ A rung gives `layer_forward` and `layer_backward` with the signatures of the ref
 the rest; a rung that schedules the layers itself replaces `_forward` and `_backward`.
 """
 
+import math
+
 from .. import reference
 from ..cells import CELLS
 from ..errors import check_array, check_int, check_rate
@@ -65,6 +67,7 @@ class Network:
     def loss_and_grads(self, x, target):
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its Grads."""
         x, target = self._check_example(x, target)
+        self._tapes = None  # a version may use their storage
         with self._limit():
             return self._loss_and_grads(x, target)
 
@@ -79,6 +82,20 @@ class Network:
             value -= value.dtype.type(learning_rate) * gradients[name]
         self._tapes = None  # it belongs to the parameters of before
         return loss
+
+    def epoch(self, dataset, order, batch_size, learning_rate):
+        """A step for each mini-batch of `order`, the last one smaller if need be.
+
+        dataset: lstm_kernels.Dataset. order: indices of examples (N,). Returns the losses, a list,
+        each before its step; it ends early at one that is not finite.
+        """
+        losses = []
+        for first in range(0, len(order), batch_size):
+            batch = dataset.batch(order[first : first + batch_size])
+            losses.append(self.step(*batch, learning_rate))
+            if not math.isfinite(losses[-1]):
+                break
+        return losses
 
     def predict(self, x):
         """The read-out of the last step, y[-1] V + b_out, (B, O)."""

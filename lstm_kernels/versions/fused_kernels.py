@@ -11,7 +11,7 @@ import numpy as np
 from numba import prange
 
 # Rows of (t, sample) that a weight gradient takes at once, so that they stay in L2.
-GRAIN = 256
+GRAIN = 64
 # Rows of (t, sample) in a task of the gradient of a layer's input.
 ROWS = 96
 

@@ -12,8 +12,9 @@ A network keeps arrays for the shapes it was called with last; nothing of them i
 
 import os
 import threading
+import timeit
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numba
@@ -21,12 +22,11 @@ import numpy as np
 
 from ..cells import CELLS
 from ..errors import check_rate
-from ..params import Grads, Layer
+from ..params import Grads, Layer, Params
 from ..reference import Tape
-from . import fused_kernels, rounds, simd
+from . import cost, fused_kernels, rounds, simd
 from .base import Network
 from .compiled import fill
-from .cost import plan_threads
 from .tiles import Tiles
 
 BACKWARD = ("back", "through_U", "through_W", "gradient_U", "gradient_W", "gradient_b", "transpose")
@@ -35,6 +35,25 @@ MOST_SPACES = 4
 
 _region = threading.Lock()  # one parallel region at a time: it takes every core anyway
 _entered = _forked = False
+
+
+@cache
+def machine_costs(dtype, threads):
+    """The costs of this machine (`cost.py`), measured at the first call: a few milliseconds."""
+
+    def seconds(H, B, T, schedule):
+        net = NumbaFused(Params.init(1, H, dtype=dtype), threads=threads)
+        space = Space(net, T, B, False, schedule)
+        x, out = np.zeros((T, B, 1), dtype), (space.h, space.top, space.c, space.final)
+        call = partial(net._run, net.kernels.infer, space.plan, space.sync, space, x, out)
+        return min(timeit.repeat(call, number=1, repeat=15))
+
+    return cost.measure(seconds, simd.vector_registers()[0] // dtype.itemsize, threads)
+
+
+def _threads():
+    """Numba's own number of threads, 1 in a child of a process that ran a parallel region."""
+    return 1 if _forked else numba.get_num_threads()
 
 
 class _Team:
@@ -133,13 +152,11 @@ class Space:
     gradients go into the parameters. gradients(): a plan that leaves the parameters alone.
     """
 
-    def __init__(self, net, T, B, training):
+    def __init__(self, net, T, B, training, schedule):
         self.net, tiles, params = net, net.tiles, net._params
         L, H, padded = params.num_layers, params.hidden_size, tiles.padded
         J, K, size = padded // tiles.UNITS, len(net._cell.gates), tiles.dtype.itemsize
-        self.threads, self.shares, self.chunk, splits = plan_threads(
-            tiles, net.sizes, T, B, training, net.most_threads()
-        )
+        self.threads, self.shares, self.chunk, splits = schedule
         self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
         self.padded_y = training or H != padded  # y is a copy: its storage has padding, or is kept
         self.rounds = (2 if training else 1) * L * (T + 1) + 4
@@ -158,7 +175,7 @@ class Space:
             weights, transposed, D = net.packed.layers[l], net.transposed[l], net.sizes[l]
             h = self.top if l == L - 1 else self.h[l % depth]
             fields = {
-                **{"T": T, "B": B, "D": D, "H": H, "J": -(-H // tiles.UNITS), "row": row},
+                **{"T": T, "B": B, "D": D, "H": H, "J": tiles.blocks, "row": row},
                 **{"J_wide": padded // tiles.WIDE, "D_wide": tiles.pad(D) // tiles.WIDE},
                 **{"lanes": tiles.lanes, "wide": tiles.WIDE, "size": size},
                 **{"unit": tiles.UNITS * size, "line": tiles.WIDE * size, "a_row": tiles.row},
@@ -274,8 +291,8 @@ class NumbaFused(Network):
             )
         # Numba's own number of threads is touched only where another one is asked for.
         self._hidden = self._params.hidden_size
-        self._team = nullcontext() if threads is None else _Team(threads)
-        self._threads = self._threads or numba.get_num_threads()
+        self._team = nullcontext() if threads in (None, _threads()) else _Team(threads)
+        self._threads = self._threads or _threads()
         mine = self._params
         self.tiles = tiles = Tiles(self._cell, mine.dtype, mine.hidden_size)
         self.sizes = [layer.U.shape[0] for layer in mine.layers]
@@ -293,6 +310,7 @@ class NumbaFused(Network):
             for layer in self.packed.layers
         ]
         self.kernels, self._lock, self._spaces = kernels(tiles.dtype), threading.RLock(), {}
+        self._packing = Space(self, 1, 1, True, cost.schedules(tiles, 1, 1, 1)[0])
         self._pack()
 
     def most_threads(self):
@@ -333,7 +351,7 @@ class NumbaFused(Network):
 
     def _pack(self):
         self.packed.pack(self._params.layers)
-        self.kernels.pack(self._space(1, 1, True).plan)
+        self.kernels.pack(self._packing.plan)
 
     def _space(self, T, B, training):
         key = T, B, training, self.most_threads()
@@ -341,8 +359,16 @@ class NumbaFused(Network):
         if space is None:
             while len(self._spaces) >= MOST_SPACES:
                 self._spaces.pop(next(iter(self._spaces)))
-            space = self._spaces[key] = Space(self, T, B, training)
+            space = self._spaces[key] = Space(self, T, B, training, self.schedule(T, B, training))
         return space
+
+    def schedule(self, T, B, training=False):
+        """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
+        threads = self.most_threads()
+        if threads == 1:
+            return cost.schedules(self.tiles, T, B, 1)[0]
+        costs = machine_costs(self._dtype, threads)
+        return cost.choose(costs, self.tiles, self.sizes, T, B, training, threads)
 
     def _limit(self):
         return self._lock

@@ -124,6 +124,14 @@ class LLVM:
     def store(self, address, vector):
         self._align(self.builder.store(vector.value, self._pointer(address, self.type)))
 
+    def prefetch(self, address):
+        """Fetch the cache line of an address that will be read soon; it need not exist."""
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        callee = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        pointer = self.builder.inttoptr(_int(address), byte)
+        self.builder.call(callee, [pointer, *(ir.Constant(word, v) for v in (0, 3, 1))])
+
     def broadcast(self, address):
         number = self._align(self.builder.load(self._pointer(address, self.scalar)))
         return self.splat(number)
@@ -231,6 +239,9 @@ class Checked:
 
     def store(self, address, vector):
         self._view(address, self.lanes)[:] = vector
+
+    def prefetch(self, address):
+        pass
 
     def broadcast(self, address):
         return self.splat(self._view(address, 1)[0])

@@ -60,6 +60,11 @@ class Tiles:
     def padded(self):
         return self.pad(self.hidden)
 
+    @property
+    def blocks(self):
+        """Blocks that hold hidden units; the padding may have more."""
+        return -(-self.hidden // self.UNITS)
+
     def pad(self, size):
         """A number of inputs or units with padding to whole wide blocks."""
         return -(-size // self.WIDE) * self.WIDE
@@ -100,13 +105,15 @@ class Tiles:
                 runs.append((g * self.UNITS, self.UNITS))
         return runs
 
-    def _multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None):
+    def _multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
         """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in."""
         size = self.lanes * self.dtype.itemsize
         offsets = offsets or [n * size for n in range(len(sums[0]))]
 
         def multiply(k):
             b = [m.load(B + k * B_row + offset) for offset in offsets]
+            if ahead is not None:
+                m.prefetch(A + k * k_stride + ahead)
             for i, sums_i in enumerate(sums):
                 a = m.broadcast(A + k * k_stride + i * row)
                 for total, b_n in zip(sums_i, b, strict=True):
@@ -307,7 +314,7 @@ class Tiles:
             def tile(first, height):
                 sums = [[m.variable(zero) for _ in offsets] for _ in range(height)]
                 z_first = z + first * step
-                self._multiply(m, sums, z_first, step, z_row, da, self.row, count, offsets)
+                self._multiply(m, sums, z_first, step, z_row, da, self.row, count, offsets, ahead=64)
                 for i in range(height):
                     for n, total in enumerate(sums[i]):
                         at = out + first * width + (i * width + n * size)

@@ -31,6 +31,7 @@ def check_array(name, value, shape, *, dtype=None):
     A non-contiguous array is copied; nothing is cast. NaN and infinity are refused.
     Raises TypeError (not an array, wrong dtype) or ValueError (rank, shape, empty, not finite).
     """
+
     def want():
         return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
@@ -48,10 +49,10 @@ def check_array(name, value, shape, *, dtype=None):
         if got == 0 or (size.__class__ is not str and got != size):
             raise ValueError(f"{name}: got shape {value.shape}, want {want()} and no empty axis")
     # A small array is judged by its square, in one call: only finite numbers have a finite one.
-    if value.size > SMALL or not math.isfinite(np.vdot(value, value)):
-        if not np.isfinite(value).all():
-            bad = np.argwhere(~np.isfinite(value))[0].tolist()
-            raise ValueError(f"{name}: got {value[tuple(bad)]} at index {bad}, want finite values")
+    finite = value.size <= SMALL and math.isfinite(np.vdot(value, value))
+    if not (finite or np.isfinite(value).all()):
+        bad = np.argwhere(~np.isfinite(value))[0].tolist()
+        raise ValueError(f"{name}: got {value[tuple(bad)]} at index {bad}, want finite values")
     return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
 

@@ -21,9 +21,9 @@ from .. import cells
 # order. error_model: division as NumPy's; Python's check for zero would keep the loops scalar.
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
 
-# tanh(x) = x P(x^2) / Q(x^2) within 5.1e-9 on |x| <= 7.9, where float32 has reached 1 - 3e-7: fitted
-# by least squares, reweighted until the largest error is smallest (Lawson). Since Numba 0.62 there
-# is no vector library behind math.tanh; arithmetic alone is vectorised.
+# tanh(x) = x P(x^2) / Q(x^2) within 5.1e-9 on |x| <= 7.9, where tanh is 1 - 3e-7: fitted by least
+# squares, reweighted until the largest error is smallest (Lawson). Since Numba 0.62 there is no
+# vector library behind math.tanh; arithmetic alone is vectorised.
 LIMIT = np.float32(7.9)
 P = tuple(
     np.float32(p)
@@ -94,6 +94,16 @@ def store4(a, j, H, values):
     a[j], a[H + j], a[2 * H + j], a[3 * H + j] = values[0], values[1], values[2], values[3]
 
 
+def cached(compile, function, **options):
+    """Compile with Numba's cache on disk, or without where no folder for it can be written."""
+    try:
+        return compile(cache=True, **options)(function)
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        return compile(**options)(function)
+
+
 @cache
 def digest():
     """A hash of the sources that kernels are made of: a cached kernel must not outlive them."""
@@ -136,29 +146,31 @@ def specialise(kernel, cell, dtype):
         "real": real,
     }
     function = named(kernel, kernel.__globals__ | names, f"{cell.name}_{real.__name__}")
-    return njit(function, parallel=True, cache=True, **OPTIONS)
+    return cached(njit, function, parallel=True, **OPTIONS)
 
 
-def fill(module, names, label, entries=(), compile=njit):
-    """The functions of a module with its free names filled in, by name.
-
-    They call each other's copies. `entries` are compiled to run in parallel without the
-    interpreter's lock, and cached on disk; the others are compiled into them. With `compile` None
-    all stay plain Python.
+def copies(module, names, label=""):
+    """The functions of a module made anew, with its free names filled in: a dict of globals, in
+    which they find each other.
     """
     space = vars(module) | names
-    functions = {
-        name: named(f, space, label)
-        for name, f in vars(module).items()
-        if isinstance(f, types.FunctionType) and f.__module__ == module.__name__
-    }
-    if compile is not None:
-        for name, function in functions.items():
-            how = {"cache": True, "nogil": True} if name in entries else {}
-            parallel = "prange" in function.__code__.co_names
-            functions[name] = compile(function, parallel=parallel, **how, **OPTIONS)
-    space |= functions
-    return functions
+    own = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
+    space |= {f.__name__: named(f, space, label) for f in own if isinstance(f, types.FunctionType)}
+    return space
+
+
+def fill(module, names, label, entries):
+    """The functions of a module with its free names filled in and compiled: those in `entries`.
+
+    The entries run without the interpreter's lock and are cached on disk; the other functions
+    become part of them.
+    """
+    space = copies(module, names, label)
+    for name, f in space.items():
+        if isinstance(f, types.FunctionType) and f.__module__ == module.__name__:
+            how = {"parallel": "prange" in f.__code__.co_names, **OPTIONS}
+            space[name] = cached(njit, f, nogil=True, **how) if name in entries else njit(f, **how)
+    return types.SimpleNamespace(**{name: space[name] for name in entries})
 
 
 @contextmanager

@@ -1,9 +1,10 @@
-"""Which schedule is fastest for a shape: a model of five costs, measured on this machine.
+"""Which schedule is fastest for a shape: a model of six costs, measured on this machine.
 
 A step of B samples through K rows of packed weights is, for each vector of weights, a load and B
 fused multiply-adds, whichever takes longer, in tiles of so many rows; then the cell, a vector of
 units at a time. Threads divide that work by samples (each then loads all the weights) or by hidden
-blocks (all must wait for each other in every step), and it costs something to set them to work.
+blocks (all then wait for each other in every step, and fetch the h that others wrote), and it costs
+something to set them to work.
 The costs decide nothing but time: every schedule computes the same bits.
 """
 
@@ -29,7 +30,7 @@ class Schedule(NamedTuple):
 
 class Costs(NamedTuple):
     """Seconds: a fused multiply-add and a load of a vector of weights, the cell on a vector of
-    units, entering a parallel region, a round.
+    units, entering a parallel region, a round, fetching a vector that another core wrote.
     """
 
     fma: float
@@ -37,6 +38,7 @@ class Costs(NamedTuple):
     cell: float
     enter: float
     turn: float
+    hand: float
 
 
 def schedules(tiles, T, B, threads):
@@ -72,12 +74,13 @@ def predict(costs, schedule, tiles, sizes, T, B, training):
     for D in sizes:
         step += product(schedule.chunk * rows, D, "U") / schedule.chunk
         step += product(rows, tiles.hidden, "W") + rows * units * costs.cell
-    seconds, turns = T * step, T * len(sizes) if schedule.shares == 0 else 0
-    if training:  # two more products of each size, and all rounds twice
-        seconds, turns = 3 * seconds, 2 * turns + 2
-    if schedule.threads > 1:
-        seconds += costs.enter + turns * costs.turn
-    return seconds
+        if schedule.shares == 0:
+            others = tiles.blocks - tiles.blocks / schedule.threads
+            step += costs.turn + B * others * tiles.vectors * costs.hand
+    seconds = T * step
+    if training:  # two more products of each size
+        seconds = 3 * seconds
+    return seconds + costs.enter * (schedule.threads > 1)
 
 
 def choose(costs, tiles, sizes, T, B, training, threads):
@@ -86,23 +89,35 @@ def choose(costs, tiles, sizes, T, B, training, threads):
     return min(found, key=lambda s: predict(costs, s, tiles, sizes, T, B, training))
 
 
-def measure(seconds, lanes, threads):
-    """Costs from five runs; `seconds(H, B, T, schedule)` times an LSTM with one input."""
-    one = Schedule(1, 1, 1, 1)
+def measure(seconds, tiles, threads):
+    """Costs from a few runs.
+
+    seconds(H, B, T, schedule) times the forward pass of an LSTM with one input, and tiles(H) are
+    its tiles. The first step starts from zero and has no product with W.
+    """
+    one, lanes = Schedule(1, 1, 1, 1), tiles(1).lanes
+
+    def later(H, B, T, schedule):
+        """Seconds of a step after the first."""
+        return max(0.0, seconds(H, B, T + 1, schedule) - seconds(H, B, 1, schedule)) / T
+
     call = seconds(lanes, 1, 1, one)  # what a call costs before any work
-    H, B, T = 4 * lanes, 24, 4
-
-    def vectors(H):
-        return 4 * H * (H // lanes)  # of W
-
-    # The first step starts from zero: it has no product with W.
+    H, B, wide = 4 * lanes, 24, 8 * lanes  # weights of `wide` units are beyond L1
     cell = max(0.0, seconds(H, B, 1, one) - call) / (B * H // lanes)
-    fma = max(0.0, seconds(H, B, T + 1, one) - seconds(H, B, 1, one)) / T - B * H // lanes * cell
-    fma = max(fma, 1e-12) / (B * vectors(H))
-    wide = 8 * lanes  # weights of a layer that is beyond L1
-    load = max(0.0, seconds(wide, 1, T + 1, one) - seconds(wide, 1, 1, one)) / (T * vectors(wide))
+    product = later(H, B, 4, one) - B * H // lanes * cell
+    fma = max(product, 1e-9) / (B * 4 * H * H // lanes)
+    load = later(wide, 1, 4, one) / (4 * wide * wide // lanes)
+    costs = Costs(fma, load, cell, 0.0, 0.0, 0.0)
     if threads == 1:
-        return Costs(fma, load, cell, 0.0, 0.0)
-    few, many = (seconds(lanes, 1, T, Schedule(threads, 0, 1, 1)) for T in (1, 33))
-    turn = max(0.0, many - few - 32 * cell) / 32
-    return Costs(fma, load, cell, max(0.0, few - call - turn), turn)
+        return costs
+    blocks, H = Schedule(threads, 0, 1, 1), 2 * lanes
+
+    def excess(B):
+        """What a round of blocks takes beyond its work."""
+        work = predict(costs, blocks, tiles(H), [1], 1, B, False)
+        return max(0.0, later(H, B, 32, blocks) - work)
+
+    turn = excess(1)
+    hand = max(0.0, excess(64) - turn) / (64 * (2 - 2 / threads))
+    enter = max(0.0, seconds(lanes, 1, 1, blocks) - call - turn)
+    return Costs(fma, load, cell, enter, turn, hand)

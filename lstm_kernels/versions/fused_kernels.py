@@ -78,7 +78,23 @@ def back_block(q, j, t, first, last):
     else:
         dh, dh_row = q.zero + j * q.line, 0
     a, da, dc, row = q.a + here, q.da + here, q.dc + at, q.row
-    back(q.back, last - first, da_next, blocks, q.a_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c)
+    back(
+        q.back,
+        last - first,
+        da_next,
+        blocks,
+        q.a_block,
+        WT,
+        dy,
+        dh,
+        dh_row,
+        row,
+        a,
+        da,
+        dc,
+        c_prev,
+        c,
+    )
 
 
 def through_rows(q, first, last):
@@ -126,7 +142,7 @@ def pack_transposes(q, j):
 
 
 def readout(first, last, y, V, b_out, target, error, dy):
-    """error = y V + b_out - target, and dy, for some samples; y, dy (B, padded H) of the last step."""
+    """error = y V + b_out - target, and dy, of some samples; y, dy (B, padded H): the last step."""
     (H, O), scale = V.shape, real(2) / real(error.size)
     for s in range(first, last):
         for k in range(H):
@@ -309,15 +325,16 @@ def gather(source, labels, chosen, first, last, x, target):
             target[s, o] = labels[chosen[s], o]
 
 
-def train_part(p, plan, sync, shares, rate, descend, data, order, batch, out, adjoint, head, grads, losses):
+def train_part(p, plan, sync, shares, rate, descend, work):
     """What participant p does of len(losses) training steps, one mini-batch of `order` each.
 
-    data: x (T, N, D), target (N, O); with an empty `order` the mini-batch is there already. batch:
-    x (T, B, D), target, error (B, O). adjoint: dy of the last step (B, padded H), dc (L, B, padded
-    H). head, grads: (V, b_out), and where their gradients go.
+    work: x (T, N, D) and target (N, O) of the data set; `order`, and if that is empty the
+    mini-batch is there already; x (T, B, D), target, error (B, O) of the mini-batch; the four of
+    `keep_state`; dy of the last step (B, padded H), dc (L, B, padded H); V, b_out, and where their
+    gradients go; the losses, filled in.
     """
-    x, target, error = batch
-    dy, dc = adjoint
+    source, labels, order, x, target, error = work[:6]
+    out, (dy, dc, V, b_out, gV, gb_out, losses) = work[6:10], work[10:]
     y = out[1][len(x) - 1]
     B, turn, done = len(error), np.intp(0), np.intp(0)
     for k in range(len(losses)):
@@ -326,10 +343,10 @@ def train_part(p, plan, sync, shares, rate, descend, data, order, batch, out, ad
         while task >= 0:
             first, last = B * task // tasks, B * (task + 1) // tasks
             if len(order):
-                gather(data[0], data[1], order[k * B : (k + 1) * B], first, last, x, target)
+                gather(source, labels, order[k * B : (k + 1) * B], first, last, x, target)
             if shares:
                 forward_samples(plan, first, last, out)
-                readout(first, last, y, head[0], head[1], target, error, dy)
+                readout(first, last, y, V, b_out, target, error, dy)
                 dc[:, first:last] = 0
                 backward_samples(plan, first, last)
             finish(sync)
@@ -339,14 +356,14 @@ def train_part(p, plan, sync, shares, rate, descend, data, order, batch, out, ad
         if shares == 0:
             turn, done = forward_rounds(p, plan, sync, turn, done, out)
             if claim(sync, turn, p, 1) == 0:
-                readout(0, B, y, head[0], head[1], target, error, dy)
+                readout(0, B, y, V, b_out, target, error, dy)
                 dc[:] = 0
                 finish(sync)
             turn, done = turn + 1, done + 1
             wait(sync, done)
             turn, done = backward_rounds(p, plan, sync, turn, done)
         if claim(sync, turn, p, 1) == 0:
-            losses[k] = readout_gradient(y, error, grads[0], grads[1], rate)
+            losses[k] = readout_gradient(y, error, gV, gb_out, rate)
             finish(sync)
         turn, done = turn + 1, done + 1
         turn, done = gradient_rounds(p, plan, sync, turn, done, rate, descend)
@@ -380,11 +397,11 @@ def backward(plan, sync, threads, shares, x):
             backward_part(np.intp(p), plan, sync, shares)
 
 
-def train(plan, sync, threads, shares, rate, descend, data, order, batch, out, adjoint, head, grads, losses):
-    plan[0].x = batch[0].ctypes.data
+def train(plan, sync, threads, shares, rate, descend, work):
+    plan[0].x = work[3].ctypes.data
     sync[:] = 0
     if threads == 1:
-        train_part(np.intp(0), plan, sync, shares, rate, descend, data, order, batch, out, adjoint, head, grads, losses)
+        train_part(np.intp(0), plan, sync, shares, rate, descend, work)
     else:
         for p in prange(threads):
-            train_part(np.intp(p), plan, sync, shares, rate, descend, data, order, batch, out, adjoint, head, grads, losses)
+            train_part(np.intp(p), plan, sync, shares, rate, descend, work)

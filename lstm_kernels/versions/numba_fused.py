@@ -15,7 +15,6 @@ import threading
 import timeit
 from contextlib import nullcontext
 from functools import cache, partial
-from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -48,7 +47,7 @@ def machine_costs(dtype, threads):
         call = partial(net._run, net.kernels.infer, space.plan, space.sync, space, x, out)
         return min(timeit.repeat(call, number=1, repeat=15))
 
-    return cost.measure(seconds, simd.vector_registers()[0] // dtype.itemsize, threads)
+    return cost.measure(seconds, partial(Tiles, CELLS["lstm"], dtype), threads)
 
 
 def _threads():
@@ -83,12 +82,13 @@ if hasattr(os, "register_at_fork"):
 def kernels(dtype):
     """infer, backward, train and pack, compiled for a dtype and whatever tiles a plan names."""
     tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
-    names = {name: simd.caller(tiles[name]) for name in ("inputs", "step", "whole", "back", "transpose")}
+    names = {
+        name: simd.caller(tiles[name]) for name in ("inputs", "step", "whole", "back", "transpose")
+    }
     names |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
     names |= {"claim": rounds.claim, "finish": rounds.finish, "wait": rounds.wait}
     names |= {"real": dtype.type}
-    functions = fill(fused_kernels, names, dtype.name, ENTRIES)
-    return SimpleNamespace(**{name: functions[name] for name in ENTRIES})
+    return fill(fused_kernels, names, dtype.name, ENTRIES)
 
 
 @cache
@@ -158,7 +158,7 @@ class Space:
         J, K, size = padded // tiles.UNITS, len(net._cell.gates), tiles.dtype.itemsize
         self.threads, self.shares, self.chunk, splits = schedule
         self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
-        self.padded_y = training or H != padded  # y is a copy: its storage has padding, or is kept
+        self.padded_y = training or padded != H  # y is a copy: its storage has padding, or is kept
         self.rounds = (2 if training else 1) * L * (T + 1) + 4
         self.sync = rounds.new_sync(self.threads, self.rounds)
         depth = max(1, L - 1) if training else min(2, max(1, L - 1))
@@ -175,22 +175,40 @@ class Space:
             weights, transposed, D = net.packed.layers[l], net.transposed[l], net.sizes[l]
             h = self.top if l == L - 1 else self.h[l % depth]
             fields = {
-                **{"T": T, "B": B, "D": D, "H": H, "J": tiles.blocks, "row": row},
-                **{"J_wide": padded // tiles.WIDE, "D_wide": tiles.pad(D) // tiles.WIDE},
-                **{"lanes": tiles.lanes, "wide": tiles.WIDE, "size": size},
-                **{"unit": tiles.UNITS * size, "line": tiles.WIDE * size, "a_row": tiles.row},
-                **{"x_row": D * size if l == 0 else row, "a_block": self.a[0, 0].nbytes},
-                **{"a_wide": self.a[0, 0].nbytes * (tiles.WIDE // tiles.UNITS)},
+                "T": T,
+                "B": B,
+                "D": D,
+                "H": H,
+                "J": tiles.blocks,
+                "row": row,
+                "J_wide": padded // tiles.WIDE,
+                "D_wide": tiles.pad(D) // tiles.WIDE,
+                "lanes": tiles.lanes,
+                "wide": tiles.WIDE,
+                "size": size,
+                "unit": tiles.UNITS * size,
+                "line": tiles.WIDE * size,
+                "a_row": tiles.row,
+                "x_row": D * size if l == 0 else row,
+                "a_block": self.a[0, 0].nbytes,
+                "a_wide": self.a[0, 0].nbytes * (tiles.WIDE // tiles.UNITS),
                 **{f"{m}_row": weights[m][0, 0].nbytes for m in "UW"},
                 **{f"{m}_block": weights[m][0].nbytes for m in "UW"},
                 **{f"{m}T_block": transposed[m][0].nbytes for m in "UW"},
-                **{"a_steps": steps, "c_step": B * row if training or not two else 0},
-                **{"chunk": self.chunk, "splits": splits},
+                "a_steps": steps,
+                "c_step": B * row if training or not two else 0,
+                "chunk": self.chunk,
+                "splits": splits,
                 **{name: address(tiles, name, training) for name in ("inputs", "step", "whole")},
-                **{"one": self.one, "a": self.a[l if training else 0], "h": h},
-                **{"c": self.c[l] if two else h, "h0": self.start[0, l]},
-                **{"c0": self.start[1 if two else 0, l], "UT": transposed["U"]},
-                **{"WT": transposed["W"], **{m: weights[m] for m in "UWb"}},
+                "one": self.one,
+                "a": self.a[l if training else 0],
+                "h": h,
+                "c": self.c[l] if two else h,
+                "h0": self.start[0, l],
+                "c0": self.start[1 if two else 0, l],
+                "UT": transposed["U"],
+                "WT": transposed["W"],
+                **{m: weights[m] for m in "UWb"},
                 **({} if l == 0 else {"x": self.h[(l - 1) % depth]}),
             }
             self.point(q, fields)
@@ -211,7 +229,11 @@ class Space:
         O = self.net._params.output_size or 1
         self.x, self.target = self.new(T, B, self.net.sizes[0]), self.new(B, O)
         self.error, self.low = self.new(B, O), self.new(T, B, padded)
-        self.dy, self.dc, self.zero = self.new(T, B, padded), self.new(L, B, padded), self.new(padded)
+        self.dy, self.dc, self.zero = (
+            self.new(T, B, padded),
+            self.new(L, B, padded),
+            self.new(padded),
+        )
         for l, (q, weights) in enumerate(zip(self.plan, self.net.packed.layers, strict=True)):
             fields = {"da": self.a[l], "dc": self.dc[l], "dy": self.dy if l == L - 1 else self.low}
             fields |= {"dh": self.zero, "zero": self.zero, "dx_row": self.dy[0, 0].nbytes}
@@ -392,10 +414,16 @@ class NumbaFused(Network):
         self._run(self.kernels.infer, space.plan, space.sync, space, _plain(x), out)
         y = top[..., : self._hidden].copy() if space.padded_y else top
         tapes = [Tape(x, None, None, None)] if training else None
+        self._owner = threading.get_ident()
         return y, (final[0], final[1]) if len(final) == 2 else (final[0],), tapes
 
     def _backward(self, dy, dstate):
-        x, H = self._tapes[0].x, dy.shape[2]
+        if self._owner != threading.get_ident():
+            raise RuntimeError(
+                "backward: the last forward(x, training=True) ran in another Python thread, want "
+                "it in this one: a network keeps one pass"
+            )
+        x = self._tapes[0].x
         space = self._space(*x.shape[:2], True)
         to = space.gradients
         to.begin(dy, dstate)
@@ -425,12 +453,9 @@ class NumbaFused(Network):
         mine, losses = self._params, np.empty(count, self._params.dtype)
         space.begin(None)
         sync = space.sync_for(count)
-        out = space.h, space.top, space.c, space.final
-        adjoint, head = (dy, space.dc), (mine.V, mine.b_out)
-        self._run(
-            *(self.kernels.train, plan, sync, space, rate, descend, data, order),
-            *(batch, out, adjoint, head, grads, losses),
-        )
+        work = (*data, order, *batch, space.h, space.top, space.c, space.final, dy, space.dc)
+        work += (mine.V, mine.b_out, *grads, losses)
+        self._run(self.kernels.train, plan, sync, space, rate, descend, work)
         return losses
 
     def _collect(self, space, V, b_out):

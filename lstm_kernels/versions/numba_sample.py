@@ -12,6 +12,8 @@ steps and samples: no buffers, no sum, and a fixed order of additions, so the bi
 the number of threads.
 """
 
+from functools import partial
+
 import numba
 import numpy as np
 from numba import njit, prange
@@ -23,6 +25,7 @@ from .base import Network
 from .compiled import (
     OPTIONS,
     K,
+    cached,
     cell_backward,
     cell_forward,
     load,
@@ -90,7 +93,7 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
             add_product(dx[t, s], d, U_T)
 
 
-@njit(parallel=True, cache=True, **OPTIONS)
+@partial(cached, njit, parallel=True, **OPTIONS)
 def blocked_product(z, da, out):
     """out (m, n) = z (N, m).T @ da (N, n): each iteration owns eight rows of out and goes through
     all N.
@@ -104,7 +107,7 @@ def blocked_product(z, da, out):
                 add_product(out[k], z[r : r + 8, k], da[r : r + 8])
 
 
-@njit(parallel=True, cache=True, **OPTIONS)
+@partial(cached, njit, parallel=True, **OPTIONS)
 def sum_of_buffers(z, da, out, samples):
     """The same product through a buffer (m, n) per sample: the form that collapses. Rows are (t,
     s).

@@ -9,9 +9,9 @@ Why a tile keeps its sums in registers. A product C = A B does 2 M N K operation
 numbers; a core that loads two operands for every multiply-add waits for its loads. A *register
 tile* is a block of C of `rows` x `vectors` vector registers. For each k it loads `vectors` vectors
 of B and broadcasts `rows` numbers of A, and does rows x vectors FMAs: with 6 x 4 that is 10 loads
-for 24 FMAs, each of 16 operations pairs on AVX-512. Its bounds are the number of registers (24 sums,
-4 vectors of B, a broadcast: 29 of 32) and the latency of an FMA (4 cycles: fewer than 4 independent
-sums a cycle leave the unit idle).
+for 24 FMAs. Its bounds are the number of registers (24 sums, 4 vectors of B and a broadcast make 29
+of the 32 of AVX-512) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA that a
+core starts per cycle leave its units idle).
 
 Why B is packed. The tile reads `vectors` vectors of B for k, then for k + 1. In a row-major matrix
 these lie a whole row apart, each on another page; packed, they are one stream that the prefetcher
@@ -25,6 +25,7 @@ is full of something else. Here the cell of `cells.py` is called with the regist
 
 import inspect
 import math
+from functools import partial
 
 import llvmlite.binding
 import numba
@@ -34,7 +35,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .compiled import LIMIT, OPTIONS, P, Q, named
+from .compiled import LIMIT, OPTIONS, P, Q, cached, named
 
 INT = ir.IntType(64)
 
@@ -87,26 +88,44 @@ def _int(value):
 
 
 class Vector:
-    """A vector register; its operators emit instructions, so that a cell can be traced with it."""
+    """A vector register; its operators emit instructions, so that a cell can be traced with it.
 
-    def __init__(self, machine, value):
-        self.machine, self.value = machine, value
+    A product waits: when it is added to something, the two become one fused multiply-add. Left to
+    the compiler's choice, which of two products is fused could differ from tile to tile, and with
+    it the last bit.
+    """
 
-    def __add__(self, other):
-        return self._emit("fadd", other)
+    def __init__(self, machine, value=None, factors=None):
+        self.machine, self._value, self._factors = machine, value, factors
 
-    def __sub__(self, other):
-        return self._emit("fsub", other)
+    @property
+    def value(self):
+        if self._value is None:
+            self._value = self.machine.builder.fmul(*(f.value for f in self._factors))
+        return self._value
 
     def __mul__(self, other):
-        return self._emit("fmul", other)
+        return Vector(self.machine, factors=(self, other))
+
+    def __add__(self, other):
+        product, term = (self, other) if self._factors else (other, self)
+        if product._factors:
+            return self.machine.fma(*product._factors, term)
+        return Vector(self.machine, self.machine.builder.fadd(self.value, other.value))
+
+    def __sub__(self, other):
+        if other._factors:
+            x, y = other._factors
+            return self.machine.fma(-x, y, self)
+        if self._factors:
+            return self.machine.fma(*self._factors, -other)
+        return Vector(self.machine, self.machine.builder.fsub(self.value, other.value))
+
+    def __neg__(self):
+        return Vector(self.machine, self.machine.builder.fneg(self.value))
 
     def __truediv__(self, other):
-        return self._emit("fdiv", other)
-
-    def _emit(self, name, other):
-        emit = getattr(self.machine.builder, name)  # contract: a * b + c may become one FMA
-        return Vector(self.machine, emit(self.value, other.value, flags=["contract"]))
+        return Vector(self.machine, self.machine.builder.fdiv(self.value, other.value))
 
 
 class LLVM:
@@ -171,9 +190,7 @@ class LLVM:
         """(x0, y0, x1, y1, ...) as two vectors."""
         half, order = self.lanes // 2, []
         for start in (0, half):
-            order.append(
-                [i for k in range(start, start + half) for i in (k, self.lanes + k)]
-            )
+            order.append([i for k in range(start, start + half) for i in (k, self.lanes + k)])
         return [Vector(self, self._shuffle(x.value, y.value, lanes)) for lanes in order]
 
     def variable(self, vector):
@@ -220,10 +237,14 @@ class LLVM:
 
 
 class Checked:
-    """The machine that runs a tile at once in NumPy and refuses every address outside `arrays`."""
+    """The machine that runs a tile at once in NumPy, and refuses addresses outside its arrays."""
 
-    def __init__(self, arrays, dtype, lanes):
+    def __init__(self, dtype, lanes, arrays=()):
         self.dtype, self.lanes = np.dtype(dtype), lanes
+        self.allow(arrays)
+
+    def allow(self, arrays):
+        """Confine the tiles to these contiguous arrays."""
         self.arrays = [(a.ctypes.data, a.ctypes.data + a.nbytes, a) for a in arrays]
 
     def _view(self, address, count):
@@ -361,7 +382,7 @@ def compiled(tile, dtype, lanes, label):
     body = eval(f"lambda {', '.join(names)}: trace({', '.join(names)})")
     body.__code__ = body.__code__.replace(co_filename=__file__, co_name=tile.__name__)
     body = named(body, {"trace": intrinsic(trace)}, f"{tile.__name__}_{label}")
-    function = numba.cfunc(types.void(*kinds), cache=True, **OPTIONS)(body)
+    function = cached(partial(numba.cfunc, types.void(*kinds)), body, **OPTIONS)
     _kept.append(function)
     return function.address
 
@@ -387,13 +408,3 @@ def caller(tile):
     address = typing.replace(name="address")
     call.__signature__ = inspect.Signature([typing, address, *others])
     return intrinsic(call)
-
-
-def checked(tile, arrays, dtype, lanes):
-    """The same tile as a Python function that runs at once, confined to `arrays`."""
-    m = Checked(arrays, dtype, lanes)
-
-    def run(*numbers):
-        tile(m, *(m.splat(n) if isinstance(n, float) else int(n) for n in numbers))
-
-    return run

@@ -83,7 +83,9 @@ class Tiles:
     def all(self, keep=True):
         """Every tile by its name; keep: does the forward step keep the gates?"""
         return {
-            **{"inputs": self.inputs(), "step": self.step(keep), "whole": self.whole(keep)},
+            "inputs": self.inputs(),
+            "step": self.step(keep),
+            "whole": self.whole(keep),
             "back": self.back(),
             **{f"through_{m}": self.through(m) for m in "UW"},
             **{f"gradient_{m}": self.gradient(m) for m in "UWb"},
@@ -199,7 +201,9 @@ class Tiles:
                 sums = [{o: m.variable(m.load(b + o)) for o in everything} for _ in range(count)]
                 inputs = [[row_sums[o] for o in fed] for row_sums in sums]
                 x_first = x + first * x_row
-                self._multiply(m, inputs, x_first, x_row, self.dtype.itemsize, U, len(fed) * size, D)
+                self._multiply(
+                    m, inputs, x_first, x_row, self.dtype.itemsize, U, len(fed) * size, D
+                )
                 self._recur(m, sums, h_all + first * row, row, H, W)
                 self._apply(m, sums, keep, a + first * self.row, row, c_prev, c, h, first)
 
@@ -240,7 +244,9 @@ class Tiles:
         """
         size, K = self.lanes * self.dtype.itemsize, len(self.cell.gates)
 
-        def back(m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c_prev, c):
+        def back(
+            m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c_prev, c
+        ):
             _, backward = self.cell.make(*simd.functions(m))
 
             def tile(first, count):
@@ -314,7 +320,9 @@ class Tiles:
             def tile(first, height):
                 sums = [[m.variable(zero) for _ in offsets] for _ in range(height)]
                 z_first = z + first * step
-                self._multiply(m, sums, z_first, step, z_row, da, self.row, count, offsets, ahead=64)
+                self._multiply(
+                    m, sums, z_first, step, z_row, da, self.row, count, offsets, ahead=64
+                )
                 for i in range(height):
                     for n, total in enumerate(sums[i]):
                         at = out + first * width + (i * width + n * size)

@@ -1,0 +1,363 @@
+"""`numba-fused` writes through addresses: it stays inside its arrays, on every schedule."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import example
+
+import lstm_kernels as lk
+from lstm_kernels.cells import CELLS
+from lstm_kernels.lab.compare import TOLERANCE, compare, compare_to_reference
+from lstm_kernels.versions import cost, fused_kernels, numba_fused, simd
+from lstm_kernels.versions.compiled import copies
+from lstm_kernels.versions.tiles import Tiles
+
+
+def random_shapes(count, seed=0):
+    """L, T, B, D, H: small, around the sizes of tiles and blocks."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield tuple(int(rng.integers(1, most)) for most in (4, 7, 20, 40, 70))
+
+
+def arrays_of(thing, seen=None):
+    """Every array that a network, a space or a tuple holds."""
+    seen = {} if seen is None else seen
+    if id(thing) in seen:
+        return []
+    seen[id(thing)] = thing
+    if isinstance(thing, np.ndarray):
+        return [thing]
+    if isinstance(thing, dict):
+        inside = list(thing.values())
+    elif isinstance(thing, (list, tuple)):
+        inside = thing
+    elif type(thing).__module__ == numba_fused.__name__:
+        inside = list(vars(thing).values())
+    else:
+        inside = []
+    return [array for value in inside for array in arrays_of(value, seen)]
+
+
+class Record:
+    """A row of a plan, with its fields as attributes, which compiled code makes of it itself."""
+
+    def __init__(self, row):
+        self.__dict__["row"] = row
+
+    def __getattr__(self, name):
+        return self.row[name]
+
+    def __setattr__(self, name, value):
+        self.row[name] = value
+
+
+def interpret(net):
+    """Run the kernels of a network as plain Python, every tile checking every address."""
+    m = simd.Checked(net.tiles.dtype, net.tiles.lanes)
+    tiles = {
+        numba_fused.address(net.tiles, name, keep): tile
+        for keep in (False, True)
+        for name, tile in net.tiles.all(keep).items()
+    }
+    used = set()
+
+    def call(address, *numbers):
+        used.add(tiles[address].__name__)
+        floats = isinstance(numbers[-1], float)
+        last = m.splat(numbers[-1]) if floats else int(numbers[-1])
+        tiles[address](m, *map(int, numbers[:-1]), last)
+
+    def claim(sync, turn, me, tasks):
+        sync[0, turn] += 1
+        return sync[0, turn] - 1 if sync[0, turn] <= tasks else -1
+
+    names = ("inputs", "step", "whole", "back", "through", "gradient", "transpose")
+    names = dict.fromkeys(names, call) | {"real": float, "prange": range, "claim": claim}
+    functions = copies(
+        fused_kernels, names | {"finish": lambda sync: None, "wait": lambda sync, done: None}
+    )
+
+    def entry(name):
+        def enter(plan, *rest):
+            m.allow([a for a in arrays_of((net, rest)) if a.dtype == net.tiles.dtype and a.size])
+            return functions[name]([Record(row) for row in plan], *rest)
+
+        return enter
+
+    net.kernels = SimpleNamespace(**{name: entry(name) for name in numba_fused.ENTRIES})
+    return used
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
+    """Forward, backward and steps of the kernels in plain Python, on tiles that check."""
+    used = set()
+    for shape in [(1, 1, 1, 1, 1), (2, 3, 5, 3, 17), (2, 2, 7, 9, 40), (1, 3, 2, 18, 33)]:
+        params, x, target = example(shape, cell, dtype)
+        for schedule in cost.schedules(
+            Tiles(CELLS[cell], np.dtype(dtype), shape[4]), *x.shape[:2], 2
+        ):
+            monkeypatch.setattr(numba_fused.NumbaFused, "schedule", lambda *_, s=schedule: s)
+            net = lk.network("numba-fused", params)
+            used |= interpret(net)
+            compare_to_reference(net, params, x)
+            dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
+            losses = net.epoch(dataset, np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1], 0.1)
+            compiled = lk.network("numba-fused", params)
+            again = compiled.epoch(dataset, np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1], 0.1)
+            assert losses == pytest.approx(again, rel=1e-4)
+            compare(net.params().arrays(), compiled.params().arrays(), TOLERANCE[np.dtype(dtype)])
+    assert used >= {"whole", "back", "through_U", "gradient_W", "transpose"}
+
+
+def test_the_checking_tiles_do_catch_a_bad_address():
+    m = simd.Checked(np.float32, 4, [np.zeros(8, np.float32)])
+    inside = m.arrays[0][0]
+    m.store(inside + 16, m.load(inside))
+    for address in (inside - 4, inside + 20, 0):
+        with pytest.raises(IndexError, match="outside every array"):
+            m.load(address)
+
+
+CANARY = 0x5AFE
+
+
+class Guarded:
+    """Arrays with a canary on either side."""
+
+    def __init__(self):
+        self.raw = []
+
+    def __call__(self, *shape, dtype):
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        raw = np.full(size + 4096 + 64, CANARY, np.uint16).view(np.uint8)
+        start = 2048 + -(raw.ctypes.data + 2048) % 64
+        raw[start : start + size] = 0
+        self.raw.append((raw, start, start + size))
+        return raw[start : start + size].view(dtype).reshape(shape)
+
+    def intact(self):
+        whole = np.full(1, CANARY, np.uint16).view(np.uint8)
+        return all(
+            (edge.reshape(-1, 2) == whole).all()
+            for raw, start, stop in self.raw
+            for edge in (raw[:start], raw[stop + stop % 2 :])
+        )
+
+
+def test_canaries_around_every_array_survive(monkeypatch):
+    for number, shape in enumerate(random_shapes(300)):
+        guarded = Guarded()
+        monkeypatch.setattr(numba_fused, "buffer", guarded)
+        cell = tuple(CELLS)[number % 3]
+        params, x, target = example(shape, cell)
+        T, B, _ = x.shape
+        found = cost.schedules(Tiles(CELLS[cell], np.dtype(np.float32), shape[4]), T, B, 2)
+        schedule = found[number % len(found)]
+        monkeypatch.setattr(numba_fused.NumbaFused, "schedule", lambda *_, s=schedule: s)
+        net = lk.network("numba-fused", params)
+        net.forward(x)
+        compare_to_reference(net, params, x)
+        net.step(x, target, 0.1)
+        assert guarded.intact(), (cell, shape, schedule)
+    guarded.raw[0][0][guarded.raw[0][2] + 2] ^= 1  # a planted fault is seen
+    assert not guarded.intact()
+
+
+def test_every_schedule_gives_the_same_bits(cell, monkeypatch):
+    for shape in [(2, 5, 17, 3, 33), (1, 9, 4, 40, 64), (3, 4, 30, 7, 100)]:
+        params, x, target = example(shape, cell)
+        found = cost.schedules(Tiles(CELLS[cell], np.dtype(np.float32), shape[4]), *x.shape[:2], 2)
+        assert len(found) >= 2
+        results = []
+        for schedule in found:
+            monkeypatch.setattr(numba_fused.NumbaFused, "schedule", lambda *_, s=schedule: s)
+            net = lk.network("numba-fused", params)
+            loss, grads = net.loss_and_grads(x, target)
+            results.append({"y": net.forward(x)[0], "loss": np.array(loss)} | grads.arrays())
+            net.step(x, target, 0.1)
+            results[-1] |= {f"after.{n}": a for n, a in net.params().arrays().items()}
+        for other in results[1:]:
+            for name, value in results[0].items():
+                np.testing.assert_array_equal(other[name], value, err_msg=name)
+
+
+def test_training_keeps_the_bits_of_inference():
+    params, x, _ = example((2, 6, 5, 3, 40))
+    net = lk.network("numba-fused", params)
+    np.testing.assert_array_equal(net.forward(x, training=True)[0], net.forward(x)[0])
+
+
+def test_an_epoch_is_its_steps():
+    params, x, target = example((2, 5, 23, 3, 20))
+    dataset, order = lk.Dataset(x, target), np.random.default_rng(0).permutation(23)
+    whole, steps = (lk.network("numba-fused", params) for _ in range(2))
+    losses = whole.epoch(dataset, order, 8, 0.1)
+    assert losses == super(numba_fused.NumbaFused, steps).epoch(dataset, order, 8, 0.1)
+    assert len(losses) == 3
+    for name, value in whole.params().arrays().items():
+        np.testing.assert_array_equal(steps.params().arrays()[name], value)
+
+
+@pytest.mark.parametrize("networks", [1, 2])
+def test_several_python_threads_at_once(networks):
+    params, x, target = example((2, 20, 32, 64, 64))
+    want = lk.network("numba-fused", params).forward(x)[0]
+    want_loss, want_grads = lk.network("numba-fused", params).loss_and_grads(x, target)
+    nets = [lk.network("numba-fused", params) for _ in range(networks)]
+
+    def work(number):
+        net = nets[number % networks]
+        for _ in range(10):
+            np.testing.assert_array_equal(net.forward(x)[0], want)
+            loss, grads = net.loss_and_grads(x, target)
+            assert loss == want_loss
+            np.testing.assert_array_equal(grads.layers[0].W, want_grads.layers[0].W)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+def test_backward_in_another_python_thread_is_an_error():
+    params, x, _ = example((1, 3, 2, 1, 7))
+    net = lk.network("numba-fused", params)
+    y, _ = net.forward(x, training=True)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="another Python thread"):
+        pool.submit(net.backward, np.ones_like(y)).result()
+    net.backward(np.ones_like(y))
+
+
+SCRIPT = """
+import os, sys, warnings
+import numpy as np
+import lstm_kernels as lk
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
+params = lk.Params.init(64, 64, 1, 1)
+x, target = np.ones((20, 32, 64), np.float32), np.ones((32, 1), np.float32)
+net = lk.network("numba-fused", params)
+y, _ = net.forward(x)
+child = os.fork()
+if child == 0:
+    same = np.array_equal(net.forward(x)[0], y)
+    same &= np.array_equal(lk.network("numba-fused", params).forward(x)[0], y)
+    os._exit(0 if same else 1)
+_, status = os.waitpid(child, 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_computes_the_same_bits():
+    subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=300)
+
+
+@pytest.mark.parametrize("version", ["numba-sample", "numba-fused"])
+def test_no_folder_for_compiled_code_only_costs_time(version, tmp_path):
+    (tmp_path / "file").touch()
+    script = f"""
+import numpy as np, lstm_kernels as lk
+net = lk.network({version!r}, lk.Params.init(1, 3, cell="rnn"))
+assert np.isfinite(net.forward(np.ones((2, 1, 1), np.float32))[0]).all()
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "file" / "below")}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=300)
+
+
+def test_a_second_process_compiles_nothing():
+    script = """
+import numpy as np, lstm_kernels as lk
+from numba.core import event
+with event.install_recorder("numba:compile") as seen:
+    net = lk.network("numba-fused", lk.Params.init(1, 3, 1, 1))
+    net.step(np.ones((2, 1, 1), np.float32), np.ones((1, 1), np.float32), 0.1)
+    net.forward(np.ones((2, 1, 1), np.float32))
+print(len(seen.buffer))
+"""
+    counts = [
+        int(subprocess.check_output([sys.executable, "-c", script], text=True, timeout=300))
+        for _ in range(2)
+    ]
+    assert counts[1] == 0
+
+
+COSTS = cost.Costs(fma=0.25e-9, load=0.7e-9, cell=25e-9, enter=2e-6, turn=0.1e-6, hand=8e-9)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "T", "B", "shares", "threads"),
+    [
+        (8, 5, 1, 1, 1),  # too small to share
+        (32, 100, 64, 2, 2),  # many samples, small weights
+        (256, 100, 1, 0, 2),  # one sample: only hidden units can be shared
+        (512, 100, 3, 0, 2),  # few samples: sharing them would load all weights twice
+    ],
+)
+def test_the_cost_model_picks_the_natural_schedule(hidden, T, B, shares, threads):
+    tiles = Tiles(CELLS["lstm"], np.dtype(np.float32), hidden)
+    best = cost.choose(COSTS, tiles, [hidden], T, B, False, 2)
+    assert (best.threads, best.shares) == (threads, shares)
+
+
+def test_costs_are_recovered_from_a_machine_that_obeys_the_model():
+    tiles = partial(Tiles, CELLS["lstm"], np.dtype(np.float32))
+
+    def seconds(H, B, T, schedule):
+        enter = COSTS.enter if schedule.threads > 1 else 0.0
+        first = COSTS._replace(fma=0.0, load=0.0, enter=0.0)  # the first step has no product
+        rest = COSTS._replace(enter=0.0)
+        total = cost.predict(first, schedule, tiles(H), [1], 1, B, False)
+        return 1e-6 + enter + total + cost.predict(rest, schedule, tiles(H), [1], T - 1, B, False)
+
+    got = cost.measure(seconds, tiles, 2)
+    for name, value in COSTS._asdict().items():
+        assert getattr(got, name) == pytest.approx(value, rel=0.1), name
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_traced_tanh_and_sigmoid_are_accurate(dtype):
+    dtype = np.dtype(dtype)
+    lanes = simd.vector_registers()[0] // dtype.itemsize
+
+    def curves(m, count, x, t, s):
+        tanh, sigmoid = simd.functions(m)
+
+        def body(i):
+            here = i * lanes * dtype.itemsize
+            m.store(t + here, tanh(m.load(x + here)))
+            m.store(s + here, sigmoid(m.load(x + here)))
+
+        m.loop(count, body)
+
+    x = np.linspace(-30, 30, 64 * 2000).astype(dtype)
+    x[:4] = np.nan, np.inf, -np.inf, 0
+    t, s = np.empty_like(x), np.empty_like(x)
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(
+        simd.compiled(curves, dtype, lanes, f"test_{dtype}")
+    )
+    call(len(x) // lanes, x.ctypes.data, t.ctypes.data, s.ctypes.data)
+    exact, bound = x.astype(np.longdouble), 5e-7 if dtype == np.float32 else 5e-16
+    assert np.isnan(t[0])
+    assert np.isnan(s[0])
+    assert np.abs(t[1:] - np.tanh(exact[1:])).max() < bound
+    assert np.abs(s[1:] - (1 + np.tanh(exact[1:] / 2)) / 2).max() < bound
+    m = simd.Checked(dtype, lanes, [x, t, s])  # the other machine runs the same text
+    again = np.empty_like(t), np.empty_like(s)
+    m.allow([x, *again])
+    curves(m, len(x) // lanes, *(a.ctypes.data for a in (x, *again)))
+    np.testing.assert_allclose(again[0], t, atol=bound)
+    np.testing.assert_allclose(again[1], s, atol=bound)
+
+
+def test_tile_rows_fill_the_registers():
+    for vectors in (1, 2, 3, 4, 8):
+        rows = simd.tile_rows(vectors)
+        assert rows >= 1
+        assert rows == 1 or rows * vectors + min(rows, vectors) + 1 <= simd.vector_registers()[1]

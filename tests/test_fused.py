@@ -50,25 +50,25 @@ class Record:
     """A row of a plan, with its fields as attributes, which compiled code makes of it itself."""
 
     def __init__(self, row):
-        self.__dict__["row"] = row
+        self.__dict__["_row"] = row
 
     def __getattr__(self, name):
-        return self.row[name]
+        return self._row[name]
 
     def __setattr__(self, name, value):
-        self.row[name] = value
+        self._row[name] = value
 
 
-def interpret(net):
-    """Run the kernels of a network as plain Python, every tile checking every address."""
+def interpret(net, used):
+    """Run the kernels of a network as plain Python, every tile checking every address; its name
+    joins `used`.
+    """
     m = simd.Checked(net.tiles.dtype, net.tiles.lanes)
     tiles = {
         numba_fused.address(net.tiles, name, keep): tile
         for keep in (False, True)
         for name, tile in net.tiles.all(keep).items()
     }
-    used = set()
-
     def call(address, *numbers):
         used.add(tiles[address].__name__)
         floats = isinstance(numbers[-1], float)
@@ -93,7 +93,6 @@ def interpret(net):
         return enter
 
     net.kernels = SimpleNamespace(**{name: entry(name) for name in numba_fused.ENTRIES})
-    return used
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -107,7 +106,7 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
         ):
             monkeypatch.setattr(numba_fused.NumbaFused, "schedule", lambda *_, s=schedule: s)
             net = lk.network("numba-fused", params)
-            used |= interpret(net)
+            interpret(net, used)
             compare_to_reference(net, params, x)
             dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
             losses = net.epoch(dataset, np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1], 0.1)

@@ -2,6 +2,7 @@
 # .venv is set up on demand from requirements.lock.
 PYTHON ?= python3
 PY := .venv/bin/python
+PEERS := .venv-peers/bin/python
 OLDEST := .venv-oldest/bin/python
 REPORT := $(PY) tools/report.py
 
@@ -16,7 +17,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke test test-oldest bench figures readme accept lint format lock clean
+.PHONY: help report smoke test test-oldest bench bench-peers figures readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +36,9 @@ test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencie
 
 bench: .venv/.stamp    ## measure this machine: every version that can run here
 	$(PY) -m lstm_kernels bench
+
+bench-peers: .venv-peers/.stamp    ## measure beside PyTorch, JAX and ONNX Runtime
+	$(PEERS) -m lstm_kernels bench-peers
 
 figures: report    ## write figures/: the report's notebooks do
 
@@ -101,4 +105,12 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 	$(OLDEST) tools/oldest.py > .venv-oldest/pins.txt
 	$(OLDEST) $(PIP_INSTALL) -r .venv-oldest/pins.txt
 	$(OLDEST) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	touch $@
+
+# A CPU build of PyTorch is all that is needed, and all that this version's wheel may bring.
+.venv-peers/.stamp: requirements.lock pyproject.toml
+	$(call environment,.venv-peers)
+	$(PEERS) $(PIP_INSTALL) --require-hashes -r requirements.lock
+	$(PEERS) $(PIP_INSTALL) torch==2.13.0 jax onnxruntime onnx
+	$(PEERS) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@

@@ -27,6 +27,16 @@ def bench(options):
         print(table["seconds"].median().to_string())
 
 
+def bench_peers(options):
+    """Measure `numba-fused` beside PyTorch, JAX and ONNX Runtime and write data/results/."""
+    from .lab import peers, results
+
+    rows, path = peers.main(options.preset, options.folder or results.FOLDER)
+    table = rows.groupby(["stage", "L", "H", "B", "version", "variant"], sort=False, dropna=False)
+    print(f"median seconds, written to {path}")
+    print(table["seconds"].median().to_string())
+
+
 def train_airline(options):
     """Train on 1949-1958 and forecast 1959-1960 one month ahead."""
     passengers, first, window = data.airline().to_numpy(float), 120, 12
@@ -54,10 +64,14 @@ def train_airline(options):
 def main(words=None):
     parser = argparse.ArgumentParser(prog="python -m lstm_kernels", description=__doc__)
     commands = parser.add_subparsers()
-    part = commands.add_parser("bench", help="measure every version on this machine")
-    part.add_argument("--preset", choices=("smoke", "paper"), default="paper")
-    part.add_argument("--folder", help="where to write; default data/results/")
-    part.set_defaults(run=bench)
+    for name, run, about in (
+        ("bench", bench, "measure every version on this machine"),
+        ("bench-peers", bench_peers, "measure beside PyTorch, JAX and ONNX Runtime"),
+    ):
+        part = commands.add_parser(name, help=about)
+        part.add_argument("--preset", choices=("smoke", "paper"), default="paper")
+        part.add_argument("--folder", help="where to write; default data/results/")
+        part.set_defaults(run=run)
     part = commands.add_parser("train", help="train the airline network and forecast")
     part.add_argument("--version", default="numba-sample")
     part.add_argument("--epochs", type=int, default=200)

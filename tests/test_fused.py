@@ -69,6 +69,7 @@ def interpret(net, used):
         for keep in (False, True)
         for name, tile in net.tiles.all(keep).items()
     }
+
     def call(address, *numbers):
         used.add(tiles[address].__name__)
         floats = isinstance(numbers[-1], float)

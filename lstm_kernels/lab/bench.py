@@ -54,6 +54,17 @@ class Workload:
 
 AIRLINE = Workload(L=1, T=12, D=1, H=32, B=16)
 REFERENCE = Workload(L=4, T=100, D=512, H=512, B=64)
+GRID = {
+    "airline": AIRLINE,
+    "airline, two layers": Workload(L=2, T=12, D=1, H=64, B=16),
+    "middle": Workload(L=4, T=100, D=128, H=128, B=32),
+    "deep, one sample": Workload(L=8, T=500, D=256, H=256, B=1),
+    "one layer": Workload(L=1, T=100, D=512, H=512, B=64),
+    **{
+        f"reference, {B} samples": Workload(L=4, T=100, D=512, H=512, B=B)
+        for B in (1, 4, 16, 64, 256)
+    },
+}
 SMALL_REFERENCE = Workload(L=2, T=10, D=64, H=64, B=16)
 
 
@@ -90,9 +101,10 @@ def rows_of(times, work, stage, errors):
 
 def verify(nets, work):
     """Largest relative error of each network, with the parameters it has now, against the
-    reference; raises MismatchError.
+    reference; raises MismatchError. Of a large workload some steps and samples are compared.
     """
     x, _ = work.example(seed=1)
+    x = np.ascontiguousarray(x[:20, :16] if work.gflop > 1 else x)
     return {name: compare_to_reference(net, net.params(), x) for name, net in nets.items()}
 
 
@@ -155,6 +167,24 @@ def steps(names, work, *, repeats=20):
         cases = {name: (lambda net=net, call=call: call(net)) for name, net in nets.items()}
         parts.append(rows_of(interleaved(cases, repeats=repeats), work, stage, errors))
     verify(nets, work)
+    return pd.concat(parts, ignore_index=True)
+
+
+def repeats_for(work):
+    """Rounds that keep a measurement of a workload under a minute or two."""
+    return 20 if work.gflop < 10 else 7 if work.gflop < 200 else 3
+
+
+def grid(names, works):
+    """Inference and a step of each version on each workload; rows of a results file.
+
+    The versions that compute one sample at a time are left out where that would take minutes.
+    """
+    parts = []
+    for work in works:
+        slow = ("sequential", "numpy-sample") if work.gflop > 0.1 else ()
+        chosen = [name for name in names if name not in slow]
+        parts.append(steps(chosen, work, repeats=repeats_for(work)))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -222,6 +252,7 @@ def main(preset="paper", folder=results.FOLDER):
         "airline": lambda: pd.concat(
             [
                 compile_times("numba-sample"),
+                compile_times("numba-fused"),
                 epochs(names, epochs=5, repeats=20 if paper else 1),
             ]
         ),
@@ -229,6 +260,7 @@ def main(preset="paper", folder=results.FOLDER):
             [steps(grid, work, repeats=20 if paper else 2) for work in sizes]
         ),
         "reference": lambda: steps(["numpy-naive", "numpy"], reference, repeats=20 if paper else 2),
+        "grid": lambda: grid(names, GRID.values() if paper else [AIRLINE]),
     }
     for experiment, run in plan.items():
         rows = run()

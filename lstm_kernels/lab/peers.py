@@ -6,9 +6,18 @@ gradient descent on the mean squared error. Both end when the result is there. T
 are imported where they are used: the report does not need them.
 """
 
-import os
+import sys
+from importlib import metadata
 
 import numpy as np
+import pandas as pd
+
+from ..train import train
+from ..versions import network
+from ..versions.blas import cores
+from . import bench, provenance, results
+from .compare import MismatchError
+from .timing import interleaved
 
 
 class Torch:
@@ -41,7 +50,7 @@ class Torch:
         loss = (error * error).mean()
         loss.backward()
         self.optimizer.step()
-        return float(loss)
+        return loss.item()
 
 
 class Jax:
@@ -53,7 +62,7 @@ class Jax:
     def __init__(self, params, threads):
         import jax
 
-        if threads != len(os.sched_getaffinity(0)):
+        if threads != cores():
             raise ValueError(f"threads: got {threads}, want every core: XLA takes no other number")
         self.jax, jnp = jax, jax.numpy
         self.theta = {name: jnp.asarray(a) for name, a in params.arrays().items()}
@@ -135,4 +144,111 @@ class OnnxRuntime:
         return self.session.run(None, {"x": x})[0]
 
 
+PACKAGES = {"pytorch": "torch", "jax": "jax", "onnxruntime": "onnxruntime"}
 PEERS = {"pytorch": Torch, "jax": Jax, "onnxruntime": OnnxRuntime}
+
+
+# Seconds of sleep before a case, so that the waiting threads of the last one's library are gone.
+REST = 0.03
+
+
+def side_by_side(work, names, threads, repeats):
+    """Rows of a results file: `numba-fused` and the peers, in one loop, on one workload."""
+    params, (x, target) = work.params(), work.example()
+    nets = {name: PEERS[name](params, threads) for name in names}
+    ours = network("numba-fused", params, threads=threads)
+    errors = agreement(ours, nets, x, target)
+    forward = {name: (lambda net=net: net.predict(x)) for name, net in nets.items()}
+    step = {
+        name: (lambda net=net: net.step(x, target, 1e-4))
+        for name, net in nets.items()
+        if hasattr(net, "step")
+    }
+    stages = {
+        "forward": forward | {"numba-fused": lambda: ours.forward(x)},
+        "step": step | {"numba-fused": lambda: ours.step(x, target, 1e-4)},
+    }
+    parts = []
+    for stage, cases in stages.items():
+        times = interleaved(cases, repeats=repeats, rest=REST)
+        parts.append(bench.rows_of(times, work, stage, errors))
+    rows = pd.concat(parts, ignore_index=True).assign(threads=threads)
+    rows["variant"] = rows["version"].map(PACKAGES).map(metadata.version, na_action="ignore")
+    return rows
+
+
+def agreement(ours, nets, x, target):
+    """Largest difference of each peer's outputs from ours; MismatchError if any is not rounding."""
+    y, _ = ours.forward(x)
+    errors = {name: float(np.abs(net.predict(x) - y).max()) for name, net in nets.items()}
+    loss, _ = ours.loss_and_grads(x, target)
+    losses = {name: n.step(x, target, 1e-9) for name, n in nets.items() if hasattr(n, "step")}
+    wrong = [name for name, error in errors.items() if not error < 1e-4]
+    wrong += [name for name, other in losses.items() if not abs(other - loss) < 1e-4 * abs(loss)]
+    if wrong:
+        raise MismatchError(f"{', '.join(wrong)}: other outputs or loss than numba-fused")
+    return errors
+
+
+def airline_epoch(threads, repeats):
+    """An epoch of the airline network: compiled as a whole, and PyTorch's steps one by one."""
+    dataset, work = bench.airline_dataset(), bench.AIRLINE
+    ours, peer = (
+        network("numba-fused", work.params(), threads=threads),
+        Torch(work.params(), threads),
+    )
+    order = np.arange(len(dataset))
+
+    def steps():
+        for first in range(0, len(order), work.B):
+            peer.step(*dataset.batch(order[first : first + work.B]), 0.05)
+
+    cases = {
+        "numba-fused": lambda: ours.epoch(dataset, order, work.B, 0.05),
+        "numba-fused/train": lambda: train(ours, dataset, 1, work.B, 0.05, progress=False),
+        "pytorch": steps,
+    }
+    times = interleaved(cases, repeats=repeats, rest=REST)
+    return bench.rows_of(times, work, "epoch", {}).assign(threads=threads)
+
+
+def overhead(threads, repeats):
+    """The airline forward pass by the public call, and the compiled code in it alone."""
+    work = bench.AIRLINE
+    net, (x, _) = network("numba-fused", work.params(), threads=threads), work.example()
+    cases = {"public call": lambda: net.forward(x), "kernel": net.bare_forward(x)}
+    times = interleaved(cases, repeats=repeats, rest=REST)
+    rows = bench.rows_of(times, work, "forward", {}).assign(version="numba-fused")
+    return rows.assign(variant=times["case"], threads=threads)
+
+
+def ceilings(threads, repeats):
+    """Seconds of a 4096 x 4096 SGEMM by BLAS, and of copying 256 MiB, as rows."""
+    a = np.random.default_rng(0).standard_normal((4096, 4096), dtype=np.float32)
+    out, source, copy = np.empty_like(a), np.ones(2**26, np.float32), np.empty(2**26, np.float32)
+    cases = {
+        "sgemm": lambda: np.matmul(a, a, out=out),
+        "copy": lambda: np.copyto(copy, source),
+    }
+    times = interleaved(cases, repeats=repeats, rest=REST)
+    frame = {"version": times["case"], "stage": "ceiling", "repeat": times["repeat"]}
+    return pd.DataFrame(frame | {"seconds": times["seconds"], "threads": threads})
+
+
+# Operations of the SGEMM and bytes of the copy, read and written.
+SGEMM_GFLOP, COPY_GB = 2 * 4096**3 / 1e9, 2 * 2**28 / 1e9
+
+
+def main(preset="paper", folder=results.FOLDER):
+    """Run the comparison on every workload and write data/results/<machine>/peers.csv."""
+    for warning in provenance.distorting_variables():
+        print(f"warning: {warning} steers BLAS; unset it", file=sys.stderr)
+    threads, paper = cores(), preset == "paper"
+    works = bench.GRID.values() if paper else [bench.AIRLINE]
+    parts = [ceilings(threads, 9 if paper else 2)]
+    for work in works:
+        repeats = bench.repeats_for(work) if paper else 2
+        parts.append(side_by_side(work, list(PEERS), threads, repeats))
+    parts += [part(threads, 20 if paper else 2) for part in (airline_epoch, overhead, ceilings)]
+    rows = pd.concat(parts, ignore_index=True)
+    return rows, results.write("peers", rows, preset=preset, folder=folder)

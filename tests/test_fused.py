@@ -15,7 +15,8 @@ from conftest import example
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
 from lstm_kernels.lab.compare import TOLERANCE, compare, compare_to_reference
-from lstm_kernels.versions import cost, fused_kernels, numba_fused, simd
+from lstm_kernels.versions import cost, fused_kernels, numba_fused, simd, spaces
+from lstm_kernels.versions.checked import Checked
 from lstm_kernels.versions.compiled import copies
 from lstm_kernels.versions.tiles import Tiles
 
@@ -39,7 +40,7 @@ def arrays_of(thing, seen=None):
         inside = list(thing.values())
     elif isinstance(thing, (list, tuple)):
         inside = thing
-    elif type(thing).__module__ == numba_fused.__name__:
+    elif type(thing).__module__ in (spaces.__name__, numba_fused.__name__):
         inside = list(vars(thing).values())
     else:
         inside = []
@@ -63,9 +64,9 @@ def interpret(net, used):
     """Run the kernels of a network as plain Python, every tile checking every address; its name
     joins `used`.
     """
-    m = simd.Checked(net.tiles.dtype, net.tiles.lanes)
+    m = Checked(net.tiles.dtype, net.tiles.lanes)
     tiles = {
-        numba_fused.address(net.tiles, name, keep): tile
+        spaces.address(net.tiles, name, keep): tile
         for keep in (False, True)
         for name, tile in net.tiles.all(keep).items()
     }
@@ -119,7 +120,7 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
 
 
 def test_the_checking_tiles_do_catch_a_bad_address():
-    m = simd.Checked(np.float32, 4, [np.zeros(8, np.float32)])
+    m = Checked(np.float32, 4, [np.zeros(8, np.float32)])
     inside = m.arrays[0][0]
     m.store(inside + 16, m.load(inside))
     for address in (inside - 4, inside + 20, 0):
@@ -156,7 +157,7 @@ class Guarded:
 def test_canaries_around_every_array_survive(monkeypatch):
     for number, shape in enumerate(random_shapes(300)):
         guarded = Guarded()
-        monkeypatch.setattr(numba_fused, "buffer", guarded)
+        monkeypatch.setattr(spaces, "buffer", guarded)
         cell = tuple(CELLS)[number % 3]
         params, x, target = example(shape, cell)
         T, B, _ = x.shape
@@ -348,7 +349,7 @@ def test_traced_tanh_and_sigmoid_are_accurate(dtype):
     assert np.isnan(s[0])
     assert np.abs(t[1:] - np.tanh(exact[1:])).max() < bound
     assert np.abs(s[1:] - (1 + np.tanh(exact[1:] / 2)) / 2).max() < bound
-    m = simd.Checked(dtype, lanes, [x, t, s])  # the other machine runs the same text
+    m = Checked(dtype, lanes, [x, t, s])  # the other machine runs the same text
     again = np.empty_like(t), np.empty_like(s)
     m.allow([x, *again])
     curves(m, len(x) // lanes, *(a.ctypes.data for a in (x, *again)))

@@ -132,8 +132,8 @@ def test_a_version_that_breaks_while_it_is_timed_is_caught(monkeypatch, measure)
             self.used += 1
             return super().step(x, target, learning_rate)
 
-        def _forward(self, x, state):
-            y, state, tapes = super()._forward(x, state)
+        def _forward(self, x, state, training):
+            y, state, tapes = super()._forward(x, state, training)
             return (y * 2 if self.used else y), state, tapes
 
     monkeypatch.setattr(bench, "make_network", lambda name, params: Wearing(params))

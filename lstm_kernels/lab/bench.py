@@ -154,6 +154,15 @@ def epochs(names, work=AIRLINE, *, epochs=1, repeats=20):
     return rows_of(times, work, f"{epochs} epochs" if epochs > 1 else "epoch", errors)
 
 
+def forwards(names, work, *, repeats=20):
+    """Time inference of each version; rows of a results file."""
+    params, (x, _) = work.params(), work.example()
+    nets = {name: network(name, params) for name in names}
+    errors = verify(nets, work)
+    cases = {name: (lambda net=net: net.forward(x)) for name, net in nets.items()}
+    return rows_of(interleaved(cases, repeats=repeats), work, "forward", errors)
+
+
 def steps(names, work, *, repeats=20):
     """Time inference and one descent step of each version; rows of a results file."""
     params, (x, target) = work.params(), work.example()

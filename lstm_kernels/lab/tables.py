@@ -1,9 +1,17 @@
-"""The tables of the notebooks: the ladder, and the source's table with our rows beside its own."""
+"""The tables of the notebooks: the ladder, the source's table with our rows beside its own, and
+what `make bench-peers` recorded.
+"""
+
+from dataclasses import astuple
 
 import pandas as pd
 
 from .. import data
 from ..versions import versions
+from . import bench, results
+from .peers import COPY_GB, SGEMM_GFLOP
+from .peers import PEERS as PEER_CLASSES
+from .timing import summary
 
 
 def ladder():
@@ -43,3 +51,109 @@ def with_ratios(table, sequential, numpy):
     speed = 1 / table["seconds"]
     percent = {"vs sequential": speed / speed[sequential], "vs NumPy": speed / speed[numpy]}
     return table.assign(**{name: ratio.map("{:.0%}".format) for name, ratio in percent.items()})
+
+
+PEERS = tuple(PEER_CLASSES)
+
+
+def workload(row):
+    """The name of a grid workload, from the sizes in a row of results."""
+    sizes = tuple(int(row[name]) for name in "LTDHB")
+    return next((name for name, work in bench.GRID.items() if astuple(work) == sizes), str(sizes))
+
+
+def of_grid(rows, stage):
+    """The rows of a stage that compare versions on a workload, with the workload's name."""
+    public = rows["variant"].isna() | rows["version"].isin(PEERS)
+    part = rows[(rows["stage"] == stage) & public]
+    sizes = part[list("LTDHB")].drop_duplicates()
+    names = {tuple(row[list("LTDHB")]): workload(row) for _, row in sizes.iterrows()}
+    order = pd.CategoricalDtype(list(bench.GRID), ordered=True)
+    found = [names[tuple(values)] for values in part[list("LTDHB")].to_numpy()]
+    return part.assign(workload=pd.Series(found, index=part.index).astype(order))
+
+
+def peer_times(rows, stage):
+    """Median seconds by workload and version."""
+    times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)["seconds"]
+    return (
+        times.median().unstack().reindex(columns=["numba-fused", *PEERS]).dropna(axis=1, how="all")
+    )
+
+
+def peer_ratios(rows, stage):
+    """How many times as fast as each peer, the median of the ratios round by round."""
+    part = of_grid(rows, stage)
+    found = {
+        name: 1 / summary(group, "numba-fused", by="version")["ratio"]
+        for name, group in part.groupby("workload", observed=True)
+    }
+    table = pd.DataFrame(found).T.drop(columns="numba-fused").reindex(columns=list(PEERS))
+    return table.dropna(axis=1, how="all")
+
+
+def peers(rows, stage):
+    """Times of `numba-fused`, its rate beside SGEMM's, and the peers' times over its own."""
+    ours, ratios = peer_times(rows, stage)["numba-fused"], peer_ratios(rows, stage)
+    factor = {"forward": 1, "step": 3}[stage]
+    gflop = pd.Series({name: factor * bench.GRID[name].gflop for name in ours.index})
+    first = pd.DataFrame({"numba-fused (ms)": (1e3 * ours).map("{:.4g}".format)})
+    first["GFLOP/s"] = (gflop / ours).map("{:.0f}".format)
+    sgemm = ceiling(rows, "sgemm")
+    first["of SGEMM"] = (gflop / ours / sgemm).map("{:.0%}".format)
+    shown = ratios.map("{:.2f}x".format).add_prefix("vs ")
+    return first.join(shown).rename_axis(
+        index={"forward": "inference", "step": "training step"}[stage]
+    )
+
+
+def ceiling(rows, name):
+    """GFLOP/s of the SGEMM, GB/s of the copy, of one machine."""
+    seconds = rows[(rows["stage"] == "ceiling") & (rows["version"] == name)]["seconds"].median()
+    return {"sgemm": SGEMM_GFLOP, "copy": COPY_GB}[name] / seconds
+
+
+def about(machine, rows):
+    """What the recorded comparison of a machine ran on, in a sentence."""
+    m = results.machine(machine)
+    versions = rows.dropna(subset="variant").query("version in @PEERS")
+    named = versions.groupby("version")["variant"].first()
+    blas = ", ".join(sorted({f"{b['library']} ({b['kernels']} kernels)" for b in m["blas"]}))
+    return (
+        f"{m['cpu']}, {m['cores']} cores, {rows['threads'].max():.0f} threads for everyone, "
+        f"{m['date']}; {blas}; {', '.join(f'{name} {number}' for name, number in named.items())}. "
+        f"SGEMM {ceiling(rows, 'sgemm'):.0f} GFLOP/s, copy {ceiling(rows, 'copy'):.0f} GB/s. The "
+        "rate of a training step counts three times the products of inference."
+    )
+
+
+def small_calls(rows):
+    """The airline network, call by call, in a sentence."""
+    times = 1e6 * rows.groupby(["stage", "version", rows["variant"].fillna("")])["seconds"].median()
+    public, kernel = (times["forward", "numba-fused", name] for name in ("public call", "kernel"))
+    epoch = {name: times["epoch", name, ""] for name in ("numba-fused", "pytorch")}
+    return (
+        f"Airline network, forward: {public:.1f} us by the public call, of which "
+        f"{public - kernel:.1f} us are its checks and allocations. An epoch of {EPOCH_STEPS} steps "
+        f"takes {epoch['numba-fused']:.0f} us in compiled code, {epoch['pytorch']:.0f} us with "
+        f"PyTorch's SGD: {epoch['pytorch'] / epoch['numba-fused']:.1f} times."
+    )
+
+
+EPOCH_STEPS = 7  # 107 windows in mini-batches of 16
+
+
+def worst_peer(rows):
+    """The smallest advantage over the best peer, in a sentence."""
+    found = {}
+    for stage, what in (("forward", "inference"), ("step", "training")):
+        least = peer_ratios(rows, stage).min(axis=1)
+        found[what] = (least.min(), least.idxmin(), least.max(), least.idxmax())
+    return (
+        "Recorded beside the best peer: "
+        + "; ".join(
+            f"{what} from {low:.2f} times as fast ({where}) to {high:.2f} ({there})"
+            for what, (low, where, high, there) in found.items()
+        )
+        + "."
+    )

@@ -10,10 +10,8 @@ filled in by `numba_fused.kernels`; filled in with checked tiles, all this runs 
 import numpy as np
 from numba import prange
 
-# Rows of (t, sample) that a weight gradient takes at once, so that they stay in L2.
-GRAIN = 64
-# Rows of (t, sample) in a task of the gradient of a layer's input.
-ROWS = 96
+# Rows of (t, sample): of a weight gradient at once, so that they stay in L1; of a task of dx.
+GRAIN, ROWS = 64, 96
 
 PLAN = np.dtype(
     [
@@ -39,7 +37,7 @@ PLAN = np.dtype(
     ]
 )
 
-# The free names: calls of a tile by its address, rounds, and the dtype.
+# The free names: calls of a tile by its address, rounds, the dtype.
 inputs = step = whole = back = through = gradient = transpose = claim = finish = wait = real = None
 
 

@@ -26,9 +26,9 @@ from ..reference import Tape
 from . import cost, fused_kernels, rounds, simd
 from .base import Network
 from .compiled import fill
+from .spaces import Packed, Space, buffer
 from .tiles import Tiles
 
-BACKWARD = ("back", "through_U", "through_W", "gradient_U", "gradient_W", "gradient_b", "transpose")
 ENTRIES = ("infer", "backward", "train", "pack")
 MOST_SPACES = 4
 
@@ -44,7 +44,7 @@ def machine_costs(dtype, threads):
         net = NumbaFused(Params.init(1, H, dtype=dtype), threads=threads)
         space = Space(net, T, B, False, schedule)
         x, out = np.zeros((T, B, 1), dtype), (space.h, space.top, space.c, space.final)
-        call = partial(net._run, net.kernels.infer, space.plan, space.sync, space, x, out)
+        call = partial(net.run_kernel, net.kernels.infer, space.plan, space.sync, space, x, out)
         return min(timeit.repeat(call, number=1, repeat=15))
 
     return cost.measure(seconds, partial(Tiles, CELLS["lstm"], dtype), threads)
@@ -91,216 +91,12 @@ def kernels(dtype):
     return fill(fused_kernels, names, dtype.name, ENTRIES)
 
 
-@cache
-def address(tiles, name, keep):
-    """Of a tile's machine code."""
-    tile = tiles.all(keep)[name]
-    return simd.compiled(tile, tiles.dtype, tiles.lanes, f"{tiles.name}_{keep}")
-
-
-def buffer(*shape, dtype):
-    """Zeros that begin at a cache line."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
-class Packed:
-    """Parameters of the layers, or their gradients, in the layout of the tiles (`tiles.py`)."""
-
-    def __init__(self, tiles, sizes):
-        gates, self.units, J = tiles.gates, tiles.UNITS, tiles.padded // tiles.UNITS
-        self.layers = []
-        for D in sizes:
-            rows = {"U": tiles.pad(D), "W": tiles.padded, "b": 1}
-            shapes = {m: (J, rows[m], len(gates[m]), tiles.UNITS) for m in "UWb"}
-            self.layers.append({m: buffer(*s, dtype=tiles.dtype) for m, s in shapes.items()})
-
-    def _views(self, layers):
-        """Pairs of views (rows, gates, hidden units), of a packed array and of a layer's."""
-        for mine, layer in zip(self.layers, layers, strict=True):
-            for m in "UWb":
-                packed, matrix = mine[m], np.atleast_2d(getattr(layer, m))
-                J, _, G, units = packed.shape
-                R, H = len(matrix), matrix.shape[1] // G
-                for j in range(J):
-                    first = j * units
-                    count = min(units, H - first)
-                    if count > 0:
-                        theirs = matrix.reshape(R, G, H)[:, :, first : first + count]
-                        yield packed[j, :R, :, :count], theirs
-
-    def pack(self, layers):
-        for packed, matrix in self._views(layers):
-            packed[...] = matrix
-
-    def unpack(self, layers):
-        for packed, matrix in self._views(layers):
-            matrix[...] = packed
-
-    def clear(self):
-        for layer in self.layers:
-            for array in layer.values():
-                array[...] = 0
-
-
-class Space:
-    """The arrays that a network writes for mini-batches (T, B), and the plans that point to them.
-
-    training: whether h, c and the gates of all steps are kept. plan: for inference, or for descent:
-    gradients go into the parameters. gradients(): a plan that leaves the parameters alone.
-    """
-
-    def __init__(self, net, T, B, training, schedule):
-        self.net, tiles, params = net, net.tiles, net._params
-        L, H, padded = params.num_layers, params.hidden_size, tiles.padded
-        J, K, size = padded // tiles.UNITS, len(net._cell.gates), tiles.dtype.itemsize
-        self.threads, self.shares, self.chunk, splits = schedule
-        self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
-        self.padded_y = training or padded != H  # y is a copy: its storage has padding, or is kept
-        self.rounds = (2 if training else 1) * L * (T + 1) + 4
-        self.sync = rounds.new_sync(self.threads, self.rounds)
-        depth = max(1, L - 1) if training else min(2, max(1, L - 1))
-        two, steps = len(net._cell.state) == 2, T if training else self.chunk
-        self.h, self.top = self.new(depth, T, B, padded), self.new(T, B, padded)
-        self.c = self.new(L, T if training else 1, B, padded) if two else self.new(1, 1, 1, 1)
-        self.start = self.new(2, L, B, padded)
-        self.a = self.new(L if training else 1, J, steps * B, K * tiles.UNITS)
-        self.one = np.ones(1, tiles.dtype)
-        self.final = np.empty((len(net._cell.state), L, B, H), tiles.dtype)
-        self.plan = np.zeros(L, fused_kernels.PLAN)
-        row = padded * size
-        for l, q in enumerate(self.plan):
-            weights, transposed, D = net.packed.layers[l], net.transposed[l], net.sizes[l]
-            h = self.top if l == L - 1 else self.h[l % depth]
-            fields = {
-                "T": T,
-                "B": B,
-                "D": D,
-                "H": H,
-                "J": tiles.blocks,
-                "row": row,
-                "J_wide": padded // tiles.WIDE,
-                "D_wide": tiles.pad(D) // tiles.WIDE,
-                "lanes": tiles.lanes,
-                "wide": tiles.WIDE,
-                "size": size,
-                "unit": tiles.UNITS * size,
-                "line": tiles.WIDE * size,
-                "a_row": tiles.row,
-                "x_row": D * size if l == 0 else row,
-                "a_block": self.a[0, 0].nbytes,
-                "a_wide": self.a[0, 0].nbytes * (tiles.WIDE // tiles.UNITS),
-                **{f"{m}_row": weights[m][0, 0].nbytes for m in "UW"},
-                **{f"{m}_block": weights[m][0].nbytes for m in "UW"},
-                **{f"{m}T_block": transposed[m][0].nbytes for m in "UW"},
-                "a_steps": steps,
-                "c_step": B * row if training or not two else 0,
-                "chunk": self.chunk,
-                "splits": splits,
-                **{name: address(tiles, name, training) for name in ("inputs", "step", "whole")},
-                "one": self.one,
-                "a": self.a[l if training else 0],
-                "h": h,
-                "c": self.c[l] if two else h,
-                "h0": self.start[0, l],
-                "c0": self.start[1 if two else 0, l],
-                "UT": transposed["U"],
-                "WT": transposed["W"],
-                **{m: weights[m] for m in "UWb"},
-                **({} if l == 0 else {"x": self.h[(l - 1) % depth]}),
-            }
-            self.point(q, fields)
-        if training:
-            self.prepare_descent()
-
-    def new(self, *shape):
-        return buffer(*shape, dtype=self.net.tiles.dtype)
-
-    @staticmethod
-    def point(q, fields):
-        """Fill in a plan: a number, or the address of an array."""
-        for name, value in fields.items():
-            q[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
-
-    def prepare_descent(self):
-        L, T, B, padded = len(self.plan), self.T, self.B, self.net.tiles.padded
-        O = self.net._params.output_size or 1
-        self.x, self.target = self.new(T, B, self.net.sizes[0]), self.new(B, O)
-        self.error, self.low = self.new(B, O), self.new(T, B, padded)
-        self.dy, self.dc, self.zero = (
-            self.new(T, B, padded),
-            self.new(L, B, padded),
-            self.new(padded),
-        )
-        for l, (q, weights) in enumerate(zip(self.plan, self.net.packed.layers, strict=True)):
-            fields = {"da": self.a[l], "dc": self.dc[l], "dy": self.dy if l == L - 1 else self.low}
-            fields |= {"dh": self.zero, "zero": self.zero, "dx_row": self.dy[0, 0].nbytes}
-            fields |= {"dx": self.low} if l else {}
-            fields |= {name: address(self.net.tiles, name, True) for name in BACKWARD}
-            self.point(q, fields | {f"g{m}": weights[m] for m in "UWb"})
-
-    @property
-    def gradients(self):
-        """What `Gradients` holds beside, made when first asked for."""
-        if not hasattr(self, "_gradients"):
-            self._gradients = Gradients(self)
-        return self._gradients
-
-    def begin(self, state):
-        """Take over the initial state, (h, c) or (h,) or None."""
-        if state is not None:
-            for mine, array in zip(self.start, state, strict=False):
-                mine[..., : array.shape[-1]] = array
-        elif self.started:
-            self.start[:] = 0
-        if self.started != (state is not None):
-            self.started = state is not None
-            self.plan["starts"] = self.started
-
-    def sync_for(self, count):
-        """Room for the rounds of `count` training steps."""
-        if self.sync.shape[1] < self.rounds * count:
-            self.sync = rounds.new_sync(self.threads, self.rounds * count)
-        return self.sync
-
-
 NO_ORDER = np.empty(0, np.int64)
 
 
 def _plain(array):
     """The array, or a copy where Numba would compile anew: for a read-only or unaligned one."""
     return array if array.flags.carray else array.copy()
-
-
-class Gradients:
-    """A space's plan for gradients of their own, and where they go."""
-
-    def __init__(self, space):
-        net, new, L, T, B = space.net, space.new, len(space.plan), space.T, space.B
-        tiles = net.tiles
-        self.packed, self.plan = Packed(tiles, net.sizes), space.plan.copy()
-        self.da, self.dy = new(*space.a.shape), new(T, B, tiles.padded)
-        self.dx = new(T, B, tiles.pad(net.sizes[0]))
-        self.dh, self.dh0 = new(L, B, tiles.padded), new(L, B, tiles.padded)
-        for l, (q, mine) in enumerate(zip(self.plan, self.packed.layers, strict=True)):
-            fields = {"da": self.da[l], "dh": self.dh[l], "dh_row": self.dh[0, 0].nbytes}
-            fields |= {"dh0": self.dh0[l]} | {f"g{m}": mine[m] for m in "UWb"}
-            fields |= {"dy": self.dy} if l == L - 1 else {}
-            fields |= {} if l else {"dx": self.dx, "dx_row": self.dx[0, 0].nbytes}
-            space.point(q, fields)
-        self.space = space
-
-    def begin(self, dy, dstate):
-        """Zero gradients, but those of y and of the final state."""
-        self.packed.clear()
-        self.plan["starts"] = self.space.started
-        self.dy[:], self.dh[:], self.space.dc[:] = 0, 0, 0
-        if dy is not None:
-            self.dy[..., : dy.shape[2]] = dy
-        for mine, array in zip((self.dh, self.space.dc), dstate or (), strict=False):
-            mine[..., : array.shape[2]] = array
 
 
 class NumbaFused(Network):
@@ -355,7 +151,7 @@ class NumbaFused(Network):
         space = self._space(*x.shape[:2], False)
         top, final = np.empty(space.y_shape, x.dtype), np.empty(space.final.shape, x.dtype)
         out = space.h, space.top if space.padded_y else top, space.c, final
-        return partial(self._run, self.kernels.infer, space.plan, space.sync, space, x, out)
+        return partial(self.run_kernel, self.kernels.infer, space.plan, space.sync, space, x, out)
 
     def step(self, x, target, learning_rate):
         learning_rate = check_rate("learning_rate", learning_rate)
@@ -404,7 +200,7 @@ class NumbaFused(Network):
     def _limit(self):
         return self._lock
 
-    def _run(self, kernel, plan, sync, space, *rest):
+    def run_kernel(self, kernel, plan, sync, space, *rest):
         """Call a kernel; with several threads, alone and with as many threads as the plan has."""
         global _entered
         if space.threads == 1:
@@ -420,7 +216,7 @@ class NumbaFused(Network):
         top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
         final = np.empty(space.final.shape, x.dtype)
         out = space.h, top, space.c, final
-        self._run(self.kernels.infer, space.plan, space.sync, space, _plain(x), out)
+        self.run_kernel(self.kernels.infer, space.plan, space.sync, space, _plain(x), out)
         y = top[..., : self._hidden].copy() if space.padded_y else top
         tapes = [Tape(x, None, None, None)] if training else None
         self._owner = threading.get_ident()
@@ -436,7 +232,7 @@ class NumbaFused(Network):
         space = self._space(*x.shape[:2], True)
         to = space.gradients
         to.begin(dy, dstate)
-        self._run(self.kernels.backward, to.plan, space.sync, space, x)
+        self.run_kernel(self.kernels.backward, to.plan, space.sync, space, x)
         V, b_out = self._params.V, self._params.b_out
         V, b_out = (None, None) if V is None else (np.zeros_like(V), np.zeros_like(b_out))
         return self._collect(space, V, b_out)
@@ -464,7 +260,7 @@ class NumbaFused(Network):
         sync = space.sync_for(count)
         work = (*data, order, *batch, space.h, space.top, space.c, space.final, dy, space.dc)
         work += (mine.V, mine.b_out, *grads, losses)
-        self._run(self.kernels.train, plan, sync, space, rate, descend, work)
+        self.run_kernel(self.kernels.train, plan, sync, space, rate, descend, work)
         return losses
 
     def _collect(self, space, V, b_out):

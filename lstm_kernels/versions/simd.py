@@ -1,9 +1,9 @@
 """Vector code, written once as Python and traced: into LLVM instructions, or into checked NumPy.
 
 A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-adds, loops. Given
-`LLVM`, the same text becomes straight-line vector code inside a Numba function; given `Checked`, it
-runs at once in NumPy, every address looked up among the arrays it may touch. Between the two lies
-what `tiles.py` needs and no more.
+`LLVM`, the same text becomes straight-line vector code inside a Numba function; given
+`checked.Checked`, it runs at once in NumPy, every address looked up among the arrays it may touch.
+The machine offers what `tiles.py` needs and no more.
 
 Why a tile keeps its sums in registers. A product C = A B does 2 M N K operations on M K + K N + M N
 numbers; a core that loads two operands for every multiply-add waits for its loads. A *register
@@ -26,6 +26,7 @@ is full of something else. Here the cell of `cells.py` is called with the regist
 import inspect
 import math
 from functools import partial
+from types import FunctionType
 
 import llvmlite.binding
 import numba
@@ -236,75 +237,6 @@ class LLVM:
         return self.builder.shuffle_vector(x, y, mask)
 
 
-class Checked:
-    """The machine that runs a tile at once in NumPy, and refuses addresses outside its arrays."""
-
-    def __init__(self, dtype, lanes, arrays=()):
-        self.dtype, self.lanes = np.dtype(dtype), lanes
-        self.allow(arrays)
-
-    def allow(self, arrays):
-        """Confine the tiles to these contiguous arrays."""
-        self.arrays = [(a.ctypes.data, a.ctypes.data + a.nbytes, a) for a in arrays]
-
-    def _view(self, address, count):
-        size = count * self.dtype.itemsize
-        for start, stop, array in self.arrays:
-            if start <= address and address + size <= stop:
-                flat = array.reshape(-1).view(np.uint8)[address - start : address - start + size]
-                return flat.view(self.dtype)
-        raise IndexError(f"address {address:#x}: {size} bytes outside every array")
-
-    def load(self, address):
-        return self._view(address, self.lanes).copy()
-
-    def store(self, address, vector):
-        self._view(address, self.lanes)[:] = vector
-
-    def prefetch(self, address):
-        pass
-
-    def broadcast(self, address):
-        return self.splat(self._view(address, 1)[0])
-
-    def splat(self, number):
-        return np.full(self.lanes, number, self.dtype)
-
-    constant = splat
-
-    def fma(self, x, y, z):
-        return x * y + z
-
-    def clamp(self, x, low, high):
-        return np.clip(x, self.dtype.type(low), self.dtype.type(high))
-
-    def power_of_two(self, n):
-        return np.exp2(n)
-
-    def interleave(self, x, y):
-        return list(np.stack([x, y], axis=1).reshape(2, self.lanes))
-
-    def variable(self, vector):
-        return [vector]
-
-    def get(self, slot):
-        return slot[0]
-
-    def set(self, slot, vector):
-        slot[0] = vector
-
-    def loop(self, count, body, step=1):
-        for index in range(0, count, step):
-            body(index)
-
-    def tiles(self, rows, size, tile):
-        full = rows - rows % size
-        for first in range(0, full, size):
-            tile(first, size)
-        if rows > full:
-            tile(full, rows - full)
-
-
 # ln 2 in two parts, the first with trailing zeros: x - n ln 2 loses nothing.
 LN2 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 
@@ -361,6 +293,21 @@ def compiled(tile, dtype, lanes, label):
     and floating-point for an argument called `rate`, which reaches the tile as a vector. label:
     tells tiles of one name apart in the cache.
     """
+    body, kinds = _body(tile, dtype, lanes)
+    body = named(body, body.__globals__, f"{tile.__name__}_{label}")
+    function = cached(partial(numba.cfunc, types.void(*kinds)), body, **OPTIONS)
+    _kept.append(function)
+    return function.address
+
+
+def assembly(tile, dtype, lanes):
+    """The machine code of a tile as assembly, compiled for the purpose."""
+    body, kinds = _body(tile, dtype, lanes)
+    return numba.cfunc(types.void(*kinds), **OPTIONS)(body)._library.get_asm_str()
+
+
+def _body(tile, dtype, lanes):
+    """A function for Numba that traces a tile, and the types of its arguments."""
     names, kinds = _arguments(tile)
 
     def trace(typing, *given):
@@ -380,11 +327,9 @@ def compiled(tile, dtype, lanes, label):
 
     trace.__signature__ = inspect.signature(tile)  # Numba counts the arguments there
     body = eval(f"lambda {', '.join(names)}: trace({', '.join(names)})")
-    body.__code__ = body.__code__.replace(co_filename=__file__, co_name=tile.__name__)
-    body = named(body, {"trace": intrinsic(trace)}, f"{tile.__name__}_{label}")
-    function = cached(partial(numba.cfunc, types.void(*kinds)), body, **OPTIONS)
-    _kept.append(function)
-    return function.address
+    code = body.__code__.replace(co_filename=__file__, co_name=tile.__name__)
+    space = {"trace": intrinsic(trace), "__name__": __name__}
+    return FunctionType(code, space, tile.__name__), kinds
 
 
 _kept = []  # code must outlive those who know its address

@@ -107,7 +107,7 @@ class Tiles:
                 runs.append((g * self.UNITS, self.UNITS))
         return runs
 
-    def _multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
+    def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
         """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in."""
         size = self.lanes * self.dtype.itemsize
         offsets = offsets or [n * size for n in range(len(sums[0]))]
@@ -133,7 +133,7 @@ class Tiles:
             done = 0
             for first, units in segments:
                 a, b = A + j * block + first * size, B + (j * width + done) * line
-                self._multiply(m, sums, a, self.row, size, b, line, units)
+                self.multiply(m, sums, a, self.row, size, b, line, units)
                 done += units
 
         m.loop(blocks, one_block)
@@ -151,7 +151,7 @@ class Tiles:
         def inputs(m, rows, x, x_row, D, U, b, a):
             def tile(first, count):
                 sums = [[m.variable(m.load(b + o)) for o in fed] for _ in range(count)]
-                self._multiply(
+                self.multiply(
                     m, sums, x + first * x_row, x_row, self.dtype.itemsize, U, len(fed) * size, D
                 )
                 for i in range(count):
@@ -182,7 +182,7 @@ class Tiles:
                     for i in range(count)
                 ]
                 self._recur(m, sums, h_all + first * row, row, H, W)
-                self._apply(m, sums, keep, a_first, row, c_prev, c, h, first)
+                self.apply(m, sums, keep, a_first, row, c_prev, c, h, first)
 
             m.tiles(rows, simd.tile_rows(len(fed)), tile)
 
@@ -201,11 +201,9 @@ class Tiles:
                 sums = [{o: m.variable(m.load(b + o)) for o in everything} for _ in range(count)]
                 inputs = [[row_sums[o] for o in fed] for row_sums in sums]
                 x_first = x + first * x_row
-                self._multiply(
-                    m, inputs, x_first, x_row, self.dtype.itemsize, U, len(fed) * size, D
-                )
+                self.multiply(m, inputs, x_first, x_row, self.dtype.itemsize, U, len(fed) * size, D)
                 self._recur(m, sums, h_all + first * row, row, H, W)
-                self._apply(m, sums, keep, a + first * self.row, row, c_prev, c, h, first)
+                self.apply(m, sums, keep, a + first * self.row, row, c_prev, c, h, first)
 
             m.tiles(rows, simd.tile_rows(len(everything)), tile)
 
@@ -215,9 +213,9 @@ class Tiles:
         """Add h W to the sums, by offset, of the gates that W feeds."""
         fed, size = self._offsets(self.gates["W"]), self.lanes * self.dtype.itemsize
         chosen = [[row_sums[o] for o in fed] for row_sums in sums]
-        self._multiply(m, chosen, h, row, self.dtype.itemsize, W, len(fed) * size, H)
+        self.multiply(m, chosen, h, row, self.dtype.itemsize, W, len(fed) * size, H)
 
-    def _apply(self, m, sums, keep, a, row, c_prev, c, h, first):
+    def apply(self, m, sums, keep, a, row, c_prev, c, h, first):
         """The cell on finished sums; pre-activations that are not among them are in a."""
         size, K = self.lanes * self.dtype.itemsize, len(self.cell.gates)
         forward, _ = self.cell.make(*simd.functions(m))
@@ -320,9 +318,7 @@ class Tiles:
             def tile(first, height):
                 sums = [[m.variable(zero) for _ in offsets] for _ in range(height)]
                 z_first = z + first * step
-                self._multiply(
-                    m, sums, z_first, step, z_row, da, self.row, count, offsets, ahead=64
-                )
+                self.multiply(m, sums, z_first, step, z_row, da, self.row, count, offsets, ahead=64)
                 for i in range(height):
                     for n, total in enumerate(sums[i]):
                         at = out + first * width + (i * width + n * size)

@@ -1,0 +1,246 @@
+"""What each idea of `numba-fused` is worth, one after the other, and the loop it comes down to."""
+
+import ctypes
+import re
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from ..cells import CELLS
+from ..params import Params
+from ..versions import cost, numba_fused, simd, spaces
+from ..versions.tiles import Tiles
+from .timing import interleaved, summary
+
+B = 64
+FLOAT = np.dtype(np.float32)
+
+
+def _function(tile, lanes, label):
+    """A tile as a Python function of integers."""
+    address = simd.compiled(tile, FLOAT, lanes, label)
+    count = tile.__code__.co_argcount - 1
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * count)(address)
+
+
+def product(tiles, height, W_row, gate):
+    """A tile a += h W of some height: W's rows W_row bytes apart, its gates `gate` bytes."""
+    lane = tiles.lanes * FLOAT.itemsize
+
+    def product(m, rows, h, row, H, W, a):
+        def tile(first, count):
+            at = [a + first * tiles.row + i * tiles.row for i in range(count)]
+            sums = [[m.variable(m.load(a_i + g * lane)) for g in range(4)] for a_i in at]
+            offsets = [g * gate for g in range(4)]
+            tiles.multiply(m, sums, h + first * row, row, FLOAT.itemsize, W, W_row, H, offsets)
+            for a_i, sums_i in zip(at, sums, strict=True):
+                for g, total in enumerate(sums_i):
+                    m.store(a_i + g * lane, m.get(total))
+
+        m.tiles(rows, height, tile)
+
+    return product
+
+
+def cell_pass(tiles):
+    """The cell on pre-activations that were stored."""
+
+    def cell_pass(m, rows, a, row, c_prev, c, h):
+        def tile(first, count):
+            nothing = [{} for _ in range(count)]
+            tiles.apply(m, nothing, False, a + first * tiles.row, row, c_prev, c, h, first)
+
+        m.tiles(rows, 4, tile)
+
+    return cell_pass
+
+
+def step_forms(H=512, seed=0):
+    """The step h W and the cell, of one layer with H units and 64 samples, on one thread.
+
+    Returns functions by name, each adding one idea to the one before, and a function that checks
+    that they compute the same.
+    """
+    tiles = Tiles(CELLS["lstm"], FLOAT, H)
+    lane, row, blocks = tiles.lanes * 4, H * 4, tiles.blocks
+    new = lambda *shape: spaces.buffer(*shape, dtype=FLOAT)  # noqa: E731
+    rng = np.random.default_rng(seed)
+    W, packed, a = new(H, 4 * H), new(blocks, H, 4, tiles.lanes), new(blocks, B, 4, tiles.lanes)
+    W[:] = rng.uniform(-1, 1, W.shape) / np.sqrt(H)
+    packed[:] = W.reshape(H, 4, blocks, tiles.lanes).transpose(2, 0, 1, 3)
+    h, c, h_new, c_new = (new(B, H) for _ in range(4))
+    h[:], c[:] = rng.uniform(-1, 1, (2, B, H))
+    here = {name: array.ctypes.data for name, array in locals().items() if name in _ARRAYS}
+    high, wide = simd.tile_rows(4), 4 * row
+    calls = {
+        "a row at a time": _function(product(tiles, 1, wide, row), tiles.lanes, f"rows_{H}"),
+        "register tile": _function(product(tiles, high, wide, row), tiles.lanes, f"tile_{H}"),
+        "packed": _function(product(tiles, high, 4 * lane, lane), tiles.lanes, f"packed_{H}"),
+        "cell": _function(cell_pass(tiles), tiles.lanes, f"cell_{H}"),
+        "fused": _function(tiles.step(False), tiles.lanes, f"fused_{H}"),
+    }
+
+    def form(name, weights, block):
+        def run():
+            a[:] = 0
+            for j in range(blocks):
+                a_j = here["a"] + j * a[0].nbytes
+                calls[name](B, here["h"], row, H, here[weights] + j * block, a_j)
+            for j in range(blocks):
+                a_j, unit = here["a"] + j * a[0].nbytes, j * lane
+                out = here["c"] + unit, here["c_new"] + unit, here["h_new"] + unit
+                calls["cell"](B, a_j, row, *out)
+
+        return run
+
+    def fused():
+        a[:] = 0
+        for j in range(blocks):
+            a_j, unit, W_j = here["a"] + j * a[0].nbytes, j * lane, packed[0].nbytes * j
+            out = here["c"] + unit, here["c_new"] + unit, here["h_new"] + unit
+            calls["fused"](B, here["h"], row, H, here["packed"] + W_j, a_j, *out)
+
+    forms = {
+        "a row at a time": form("a row at a time", "W", lane),
+        "+ register tile": form("register tile", "W", lane),
+        "+ packed weights": form("packed", "packed", packed[0].nbytes),
+        "+ cell in the tile": fused,
+    }
+
+    def agree():
+        seen = []
+        for run in forms.values():
+            run()
+            seen.append(h_new.copy())
+        return all(np.allclose(seen[0], other, atol=1e-5) for other in seen[1:])
+
+    return forms, agree
+
+
+_ARRAYS = ("W", "packed", "a", "h", "c", "h_new", "c_new")
+
+
+def step_times(repeats, H=512):
+    """Median microseconds of a step in every form, and its rate in GFLOP/s (products only)."""
+    forms, agree = step_forms(H)
+    assert agree()
+    net = numba_fused.NumbaFused(Params.init(1, H))
+    T = 21
+    for schedule in cost.schedules(net.tiles, T, B, net.most_threads()):
+        kind = "samples" if schedule.shares else "hidden units"
+        if schedule.threads > 1:
+            forms[f"+ {schedule.threads} threads over {kind}"] = _network_step(net, T, schedule)
+    times = summary(interleaved(forms, repeats=repeats))["median"]
+    over = [name for name in forms if "threads" in name]
+    times[over] /= T - 1  # the first step has no product
+    rate = 2 * B * H * 4 * H / times / 1e9
+    return pd.DataFrame({"microseconds": 1e6 * times, "GFLOP/s": rate})
+
+
+def _network_step(net, T, schedule):
+    space = spaces.Space(net, T, B, False, schedule)
+    x = np.zeros((T, B, 1), FLOAT)
+    out = space.h, space.top, space.c, space.final
+    return lambda: net.run_kernel(net.kernels.infer, space.plan, space.sync, space, x, out)
+
+
+def input_product(repeats, H=512, steps=100):
+    """Median milliseconds of x U for all steps: by column panels, and in blocks of rows."""
+    tiles = Tiles(CELLS["lstm"], FLOAT, H)
+    N, blocks, new = steps * B, tiles.blocks, spaces.buffer
+    x, U = new(N, H, dtype=FLOAT), new(blocks, H, 4, tiles.lanes, dtype=FLOAT)
+    b, a = new(blocks, 4, tiles.lanes, dtype=FLOAT), new(blocks, N, 4, tiles.lanes, dtype=FLOAT)
+    x[:], U[:] = 0.1, 0.1
+    inputs = _function(tiles.inputs(), tiles.lanes, f"inputs_{H}")
+    at = [array.ctypes.data for array in (x, U, b, a)]
+
+    def part(j, first, count):
+        rows = at[0] + first * x[0].nbytes
+        there = at[3] + j * a[0].nbytes + first * a[0, 0].nbytes
+        inputs(count, rows, x[0].nbytes, H, at[1] + j * U[0].nbytes, at[2] + j * b[0].nbytes, there)
+
+    def panels():
+        for j in range(blocks):
+            part(j, 0, N)
+
+    def row_blocks():
+        for first in range(0, N, cost.CHUNK_ROWS):
+            for j in range(blocks):
+                part(j, first, cost.CHUNK_ROWS)
+
+    cases = {"column panel by column panel": panels, "blocks of 64 rows": row_blocks}
+    times = summary(interleaved(cases, repeats=repeats))["median"]
+    return pd.DataFrame({"milliseconds": 1e3 * times, "GFLOP/s": 8 * N * H * H / times / 1e9})
+
+
+def hot_loop(cell="lstm", H=512):
+    """The assembly of the loop over k in the tallest step tile, and counts of its instructions."""
+    tiles = Tiles(CELLS[cell], FLOAT, H)
+    text = simd.assembly(tiles.step(False), FLOAT, tiles.lanes)
+    lines = [line.strip() for line in text.splitlines()]
+    labels = {line[:-1]: n for n, line in enumerate(lines) if re.match(r"\.?L\w+:", line)}
+    loops = []
+    for n, line in enumerate(lines):
+        jump = re.match(r"j\w+\s+(\.?L\w+)$|b\.\w+\s+(\.?L\w+)$", line)
+        start = labels.get(jump[1] or jump[2]) if jump else None
+        if start is not None and start < n:
+            loops.append([line for line in lines[start : n + 1] if line and line[0] not in ".#"])
+    best = max(loops, key=lambda loop: sum("fmadd" in line or "fmla" in line for line in loop))
+    multiply = [line for line in best if re.match(r"v?fmadd|vfmadd|fmla", line)]
+    broadcast = [line for line in best if "broadcast" in line or "ld1r" in line]
+    embedded = [line for line in multiply if "(" in line]
+    load = [line for line in best if re.match(r"vmov[au]ps\s+-?\w*\(", line)]
+    counts = {
+        "fused multiply-adds": len(multiply),
+        "of these with an operand from memory": len(embedded),
+        "vector loads": len(load),
+        "broadcasts": len(broadcast),
+        "everything else": len(best) - len(multiply) - len(load) - len(broadcast),
+    }
+    return best, counts
+
+
+def accuracy(count=200_000):
+    """The traced float32 tanh against tanh: x, absolute error, error in ulp.
+
+    x: `count` floats evenly in [-12, 12], and 2000 in each power of two from 2^-30 to 2^4.
+    """
+    lanes = Tiles(CELLS["lstm"], FLOAT, 1).lanes
+    powers = [np.linspace(2.0**k, 2.0 ** (k + 1), 2000) for k in range(-30, 4)]
+    x = np.sort(np.concatenate([np.linspace(-12, 12, count), *powers])).astype(np.float32)
+    x = np.ascontiguousarray(x[: len(x) // lanes * lanes])
+    y = np.empty_like(x)
+
+    def curve(m, vectors, source, out):
+        tanh, _ = simd.functions(m)
+        size = lanes * FLOAT.itemsize
+        m.loop(vectors, lambda i: m.store(out + i * size, tanh(m.load(source + i * size))))
+
+    _function(curve, lanes, "accuracy")(len(x) // lanes, x.ctypes.data, y.ctypes.data)
+    exact = np.tanh(x.astype(np.float64))
+    error = np.abs(y - exact)
+    ulp = error / np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
+    return x, error, ulp
+
+
+def schedule_table(shapes, repeats):
+    """Predicted and measured microseconds of every schedule for shapes (H, T, B), one layer."""
+    rows = []
+    for H, T, samples in shapes:
+        net = numba_fused.NumbaFused(Params.init(H, H))
+        costs = numba_fused.machine_costs(FLOAT, net.most_threads())
+        found = cost.schedules(net.tiles, T, samples, net.most_threads())
+        runs = {}
+        for schedule in found:
+            space = spaces.Space(net, T, samples, False, schedule)
+            x, out = np.zeros((T, samples, H), FLOAT), (space.h, space.top, space.c, space.final)
+            args = net.kernels.infer, space.plan, space.sync, space, x, out
+            runs[schedule] = partial(net.run_kernel, *args)
+        times = summary(interleaved(runs, repeats=repeats))["median"]
+        guess = [cost.predict(costs, s, net.tiles, net.sizes, T, samples, False) for s in found]
+        for schedule, seconds in zip(found, guess, strict=True):
+            kind = "one thread" if schedule.threads == 1 else "samples"
+            kind = kind if schedule.shares else "hidden units"
+            rows.append((H, T, samples, kind, 1e6 * seconds, 1e6 * times[schedule]))
+    return pd.DataFrame(rows, columns=["H", "T", "B", "divided by", "predicted", "measured"])

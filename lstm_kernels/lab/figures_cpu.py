@@ -1,0 +1,192 @@
+"""The figures of notebook 04, drawn from results."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from . import plots
+
+
+def roofline(points, peak, roofs):
+    """Rates over operations per byte of weights; points: name -> (intensity, GFLOP/s).
+
+    peak: GFLOP/s of the FMA units. roofs: name -> GB/s.
+    """
+    figure, ax = plt.subplots(figsize=(8.5, 4.8))
+    x = np.logspace(-1, 2.3, 200)
+    for (name, speed), style in zip(roofs.items(), ("-", "--"), strict=True):
+        ax.plot(x, np.minimum(peak, speed * x), color=plots.GREY, linestyle=style, linewidth=1.2)
+        ax.annotate(
+            f"{name}, {speed:.0f} GB/s",
+            (0.13, speed * 0.13),
+            (0, 6),
+            textcoords="offset points",
+            color=plots.GREY,
+            fontsize=9,
+            rotation=24,
+        )
+    ax.annotate(
+        f"multiply-adds, {peak:.0f} GFLOP/s", (0.13, peak * 1.1), color=plots.GREY, fontsize=9
+    )
+    for name, (intensity, rate) in points.items():
+        colour = plots.COLOURS.get(name.split(",")[0], plots.BLACK)
+        ax.plot(intensity, rate, "o", color=colour)
+        ax.annotate(
+            f"{name} {rate:.3g}",
+            (intensity, rate),
+            (7, -3),
+            textcoords="offset points",
+            color=colour,
+            fontsize=9,
+        )
+    ax.set(xscale="log", yscale="log", xlim=(0.1, 400), ylim=(0.005, 2 * peak))
+    ax.set(xlabel="operations per byte of weights read (by count)", ylabel="GFLOP/s")
+    best = max(rate for _, rate in points.values())
+    ax.set_title(
+        f"From {min(r for _, r in points.values()) / peak:.2%} to {best / peak:.0%} of the machine"
+    )
+    figure.alt = (
+        f"Roofline with a ceiling of {peak:.0f} GFLOP/s. "
+        + "; ".join(
+            f"{name}: {i:.3g} operations per byte, {r:.3g} GFLOP/s"
+            for name, (i, r) in points.items()
+        )
+        + "."
+    )
+    return figure
+
+
+def tile(rows, vectors, lanes, registers):
+    """The register tile: sums in the middle, a vector of weights above, a broadcast at the left."""
+    figure, ax = plt.subplots(figsize=(8.5, 4.2))
+    gates = ("i", "f", "g", "o")[:vectors]
+    for r in range(rows):
+        ax.add_patch(plt.Rectangle((-0.75, -r - 1 + 0.15), 0.5, 0.7, color=plots.ORANGE, alpha=0.6))
+        ax.text(-0.5, -r - 0.5, f"h[{r}, k]", ha="center", va="center", fontsize=9)
+        for v in range(vectors):
+            ax.add_patch(
+                plt.Rectangle((v + 0.05, -r - 0.95), 0.9, 0.9, color=plots.SKY, alpha=0.55)
+            )
+            ax.text(v + 0.5, -r - 0.5, f"sum {gates[v]}[{r}]", ha="center", va="center", fontsize=9)
+    for v in range(vectors):
+        ax.add_patch(plt.Rectangle((v + 0.05, 0.2), 0.9, 0.6, color=plots.GREEN, alpha=0.5))
+        ax.text(
+            v + 0.5, 0.5, f"W[k, {gates[v]}], {lanes} units", ha="center", va="center", fontsize=9
+        )
+    text = (
+        f"for each k:\n{vectors} vector loads\n{rows} broadcasts\n"
+        f"{rows * vectors} multiply-adds\n\n"
+        f"registers:\n{rows * vectors} sums + {vectors} weights\n+ 1 broadcast of {registers}\n\n"
+        "after the last k:\nthe cell, on the sums\nof a row: i, f, g, o"
+    )
+    ax.text(vectors + 0.25, -rows / 2 + 0.4, text, va="center", fontsize=10)
+    ax.set(xlim=(-1, vectors + 1.9), ylim=(-rows - 0.1, 1))
+    ax.axis("off")
+    ax.set_title(f"The register tile: {rows} samples by {vectors} gates of {lanes} hidden units")
+    figure.alt = (
+        f"A grid of {rows} by {vectors} vector registers with sums; above each column a vector "
+        f"of {lanes} weights of one gate, left of each row one number of h that is broadcast."
+    )
+    return figure
+
+
+def steps(table, ceiling, title):
+    """Bars of rates, one idea after the other, ceilings as lines; table: GFLOP/s by name."""
+    figure, ax = plt.subplots(figsize=(8.5, 3.6))
+    rates = table["GFLOP/s"]
+    ax.barh(rates.index, rates, color=plots.SKY)
+    for position, rate in enumerate(rates):
+        ax.annotate(
+            f"{rate:.0f}", (rate, position), (5, 0), textcoords="offset points", va="center"
+        )
+    for name, value in ceiling.items():
+        ax.axvline(value, color=plots.GREY, linestyle="--", linewidth=1)
+        ax.annotate(
+            f"{name} {value:.0f}", (value, -0.75), color=plots.GREY, fontsize=9, ha="center"
+        )
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.set(xlabel="GFLOP/s, products only")
+    ax.set_title(title, pad=18)
+    figure.alt = title + ": " + "; ".join(f"{n} {r:.0f} GFLOP/s" for n, r in rates.items()) + "."
+    return figure
+
+
+def accuracy(x, error, ulp):
+    """Absolute error and error in ulp of the rational tanh over its range."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6))
+    near = np.abs(x) <= 12
+    left.plot(x[near], error[near], ",", color=plots.BLUE)
+    left.set(xlabel="x", ylabel="absolute error", title=f"At most {error.max():.1e}")
+    right.plot(np.abs(x[x > 0]), ulp[x > 0], ",", color=plots.RED)
+    right.set(
+        xscale="log",
+        xlabel="x",
+        ylabel="error (ulp of float32)",
+        title=f"At most {ulp.max():.1f} ulp",
+    )
+    figure.alt = (
+        f"Error of the rational tanh: absolute at most {error.max():.1e} over -12 to 12, and at "
+        f"most {ulp.max():.1f} units in the last place from 1e-9 to 16."
+    )
+    return figure
+
+
+def predictions(table):
+    """Measured over predicted times, a mark per schedule."""
+    figure, ax = plt.subplots(figsize=(6.5, 4.6))
+    marks = {
+        "one thread": (plots.GREY, "o"),
+        "samples": (plots.RED, "s"),
+        "hidden units": (plots.BLUE, "D"),
+    }
+    for kind, part in table.groupby("divided by"):
+        colour, marker = marks[kind]
+        ax.plot(part["predicted"], part["measured"], marker, color=colour, label=kind, markersize=5)
+    ends = np.array([table["predicted"].min() / 1.5, table["predicted"].max() * 1.5])
+    ax.plot(ends, ends, color=plots.GREY, linewidth=1)
+    ax.set(
+        xscale="log",
+        yscale="log",
+        xlabel="predicted (microseconds)",
+        ylabel="measured (microseconds)",
+    )
+    off = np.median(np.abs(table["measured"] / table["predicted"] - 1))
+    ax.set_title(f"The model errs by {off:.0%} (median)")
+    ax.legend(title="divided by")
+    figure.alt = (
+        f"Measured against predicted time of {len(table)} schedules on log axes, along the "
+        f"diagonal; median deviation {off:.0%}."
+    )
+    return figure
+
+
+def peers(table, stage):
+    """Speed of numba-fused against each peer by workload; table: times by workload and version."""
+    figure, ax = plt.subplots(figsize=(8.5, 4.6))
+    colours = {"pytorch": plots.RED, "jax": plots.GREEN, "onnxruntime": plots.ORANGE}
+    names = list(table.index)
+    for (name, colour), dy in zip(colours.items(), (-0.22, 0, 0.22), strict=True):
+        if name in table and table[name].notna().any():
+            ratio = table[name] / table["numba-fused"]
+            ax.plot(ratio, np.arange(len(names)) + dy, "o", color=colour, label=name)
+    ax.axvline(1, color=plots.BLACK, linewidth=1)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set(xscale="log", xlabel="time of the peer / time of numba-fused")
+    worst = (table.drop(columns="numba-fused").min(axis=1) / table["numba-fused"]).min()
+    ax.set_title(f"{stage}: at least {worst:.2f} times as fast as the best peer")
+    ax.legend()
+    figure.alt = (
+        f"{stage}: "
+        + "; ".join(
+            f"{name}: "
+            + ", ".join(
+                f"{peer} {table.loc[name, peer] / table.loc[name, 'numba-fused']:.2f}"
+                for peer in colours
+                if peer in table and table.loc[name, peer] == table.loc[name, peer]
+            )
+            for name in names
+        )
+        + " times the time of numba-fused."
+    )
+    return figure

@@ -1,0 +1,72 @@
+"""The machine of `simd.py` that runs a tile at once, in NumPy, and looks every address up."""
+
+import numpy as np
+
+
+class Checked:
+    """The machine that runs a tile at once in NumPy, and refuses addresses outside its arrays."""
+
+    def __init__(self, dtype, lanes, arrays=()):
+        self.dtype, self.lanes = np.dtype(dtype), lanes
+        self.allow(arrays)
+
+    def allow(self, arrays):
+        """Confine the tiles to these contiguous arrays."""
+        self.arrays = [(a.ctypes.data, a.ctypes.data + a.nbytes, a) for a in arrays]
+
+    def _view(self, address, count):
+        size = count * self.dtype.itemsize
+        for start, stop, array in self.arrays:
+            if start <= address and address + size <= stop:
+                flat = array.reshape(-1).view(np.uint8)[address - start : address - start + size]
+                return flat.view(self.dtype)
+        raise IndexError(f"address {address:#x}: {size} bytes outside every array")
+
+    def load(self, address):
+        return self._view(address, self.lanes).copy()
+
+    def store(self, address, vector):
+        self._view(address, self.lanes)[:] = vector
+
+    def prefetch(self, address):
+        pass
+
+    def broadcast(self, address):
+        return self.splat(self._view(address, 1)[0])
+
+    def splat(self, number):
+        return np.full(self.lanes, number, self.dtype)
+
+    constant = splat
+
+    def fma(self, x, y, z):
+        return x * y + z
+
+    def clamp(self, x, low, high):
+        return np.clip(x, self.dtype.type(low), self.dtype.type(high))
+
+    def power_of_two(self, n):
+        return np.exp2(n)
+
+    def interleave(self, x, y):
+        return list(np.stack([x, y], axis=1).reshape(2, self.lanes))
+
+    def variable(self, vector):
+        return [vector]
+
+    def get(self, slot):
+        return slot[0]
+
+    def set(self, slot, vector):
+        slot[0] = vector
+
+    def loop(self, count, body, step=1):
+        for index in range(0, count, step):
+            body(index)
+
+    def tiles(self, rows, size, tile):
+        full = rows - rows % size
+        for first in range(0, full, size):
+            tile(first, size)
+        if rows > full:
+            tile(full, rows - full)

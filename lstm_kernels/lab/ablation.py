@@ -11,6 +11,7 @@ from ..cells import CELLS
 from ..params import Params
 from ..versions import cost, numba_fused, simd, spaces
 from ..versions.tiles import Tiles
+from .compare import MismatchError
 from .timing import interleaved, summary
 
 B = 64
@@ -71,7 +72,8 @@ def step_forms(H=512, seed=0):
     packed[:] = W.reshape(H, 4, blocks, tiles.lanes).transpose(2, 0, 1, 3)
     h, c, h_new, c_new = (new(B, H) for _ in range(4))
     h[:], c[:] = rng.uniform(-1, 1, (2, B, H))
-    here = {name: array.ctypes.data for name, array in locals().items() if name in _ARRAYS}
+    arrays = {"W": W, "packed": packed, "a": a, "h": h, "c": c, "h_new": h_new, "c_new": c_new}
+    here = {name: array.ctypes.data for name, array in arrays.items()}
     high, wide = simd.tile_rows(4), 4 * row
     calls = {
         "a row at a time": _function(product(tiles, 1, wide, row), tiles.lanes, f"rows_{H}"),
@@ -82,8 +84,8 @@ def step_forms(H=512, seed=0):
     }
 
     def form(name, weights, block):
-        def run():
-            a[:] = 0
+        def run(arrays=arrays):
+            arrays["a"][:] = 0
             for j in range(blocks):
                 a_j = here["a"] + j * a[0].nbytes
                 calls[name](B, here["h"], row, H, here[weights] + j * block, a_j)
@@ -94,8 +96,8 @@ def step_forms(H=512, seed=0):
 
         return run
 
-    def fused():
-        a[:] = 0
+    def fused(arrays=arrays):
+        arrays["a"][:] = 0
         for j in range(blocks):
             a_j, unit, W_j = here["a"] + j * a[0].nbytes, j * lane, packed[0].nbytes * j
             out = here["c"] + unit, here["c_new"] + unit, here["h_new"] + unit
@@ -112,19 +114,17 @@ def step_forms(H=512, seed=0):
         seen = []
         for run in forms.values():
             run()
-            seen.append(h_new.copy())
+            seen.append(arrays["h_new"].copy())  # and so the arrays live as long as their users
         return all(np.allclose(seen[0], other, atol=1e-5) for other in seen[1:])
 
     return forms, agree
 
 
-_ARRAYS = ("W", "packed", "a", "h", "c", "h_new", "c_new")
-
-
 def step_times(repeats, H=512):
     """Median microseconds of a step in every form, and its rate in GFLOP/s (products only)."""
     forms, agree = step_forms(H)
-    assert agree()
+    if not agree():
+        raise MismatchError("the forms of a step compute different numbers")
     net = numba_fused.NumbaFused(Params.init(1, H))
     T = 21
     for schedule in cost.schedules(net.tiles, T, B, net.most_threads()):
@@ -175,19 +175,26 @@ def input_product(repeats, H=512, steps=100):
 
 
 def hot_loop(cell="lstm", H=512):
-    """The assembly of the loop over k in the tallest step tile, and counts of its instructions."""
+    """The assembly of the loop over k in the tallest step tile, and counts of its instructions.
+
+    It is the longest loop that is mostly multiply-adds; empty where the CPU has no fused ones.
+    """
     tiles = Tiles(CELLS[cell], FLOAT, H)
     text = simd.assembly(tiles.step(False), FLOAT, tiles.lanes)
     lines = [line.strip() for line in text.splitlines()]
     labels = {line[:-1]: n for n, line in enumerate(lines) if re.match(r"\.?L\w+:", line)}
-    loops = []
+    spans = []
     for n, line in enumerate(lines):
-        jump = re.match(r"j\w+\s+(\.?L\w+)$|b\.\w+\s+(\.?L\w+)$", line)
-        start = labels.get(jump[1] or jump[2]) if jump else None
-        if start is not None and start < n:
-            loops.append([line for line in lines[start : n + 1] if line and line[0] not in ".#"])
-    best = max(loops, key=lambda loop: sum("fmadd" in line or "fmla" in line for line in loop))
-    multiply = [line for line in best if re.match(r"v?fmadd|vfmadd|fmla", line)]
+        jump = re.match(r"(?:j\w+|b\.\w+)\s+(\.?L\w+)$", line)
+        start = labels.get(jump[1], n) if jump else n
+        if start < n:
+            spans.append((start, n))
+    loops = [[x for x in lines[a : b + 1] if x and x[0] not in ".#"] for a, b in spans]
+    is_fma = re.compile(r"vfmadd|fmla").match
+    # Other jumps back pass over the cell, which has divisions and stores.
+    dense = [loop for loop in loops if 2 * sum(map(bool, map(is_fma, loop))) > len(loop)]
+    best = max(dense, key=len, default=[])
+    multiply = [line for line in best if is_fma(line)]
     broadcast = [line for line in best if "broadcast" in line or "ld1r" in line]
     embedded = [line for line in multiply if "(" in line]
     load = [line for line in best if re.match(r"vmov[au]ps\s+-?\w*\(", line)]

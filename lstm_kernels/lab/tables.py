@@ -95,8 +95,8 @@ def peer_ratios(rows, stage):
 def peers(rows, stage):
     """Times of `numba-fused`, its rate beside SGEMM's, and the peers' times over its own."""
     ours, ratios = peer_times(rows, stage)["numba-fused"], peer_ratios(rows, stage)
-    factor = {"forward": 1, "step": 3}[stage]
-    gflop = pd.Series({name: factor * bench.GRID[name].gflop for name in ours.index})
+    count = {"forward": "gflop", "step": "step_gflop"}[stage]
+    gflop = pd.Series({name: getattr(bench.GRID[name], count) for name in ours.index})
     first = pd.DataFrame({"numba-fused (ms)": (1e3 * ours).map("{:.4g}".format)})
     first["GFLOP/s"] = (gflop / ours).map("{:.0f}".format)
     sgemm = ceiling(rows, "sgemm")
@@ -122,8 +122,7 @@ def about(machine, rows):
     return (
         f"{m['cpu']}, {m['cores']} cores, {rows['threads'].max():.0f} threads for everyone, "
         f"{m['date']}; {blas}; {', '.join(f'{name} {number}' for name, number in named.items())}. "
-        f"SGEMM {ceiling(rows, 'sgemm'):.0f} GFLOP/s, copy {ceiling(rows, 'copy'):.0f} GB/s. The "
-        "rate of a training step counts three times the products of inference."
+        f"SGEMM {ceiling(rows, 'sgemm'):.0f} GFLOP/s, copy {ceiling(rows, 'copy'):.0f} GB/s."
     )
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import timeit
 from functools import partial
 
 import numpy as np
@@ -120,6 +121,16 @@ def step_forms(H=512, seed=0):
     return forms, agree
 
 
+def peak(H=64, rows=96, calls=400):
+    """GFLOP/s of one core in the tile's loop with everything in cache: the best of many calls."""
+    tiles = Tiles(CELLS["lstm"], FLOAT, H)
+    lane = tiles.lanes * FLOAT.itemsize
+    run = _function(product(tiles, simd.tile_rows(4), 4 * lane, lane), tiles.lanes, f"peak_{H}")
+    h, W, a = (spaces.buffer(n, dtype=FLOAT) for n in (rows * H, H * lane, rows * lane))
+    case = partial(run, rows, h.ctypes.data, 4 * H, H, W.ctypes.data, a.ctypes.data)
+    return 2 * rows * H * 4 * tiles.lanes / min(timeit.repeat(case, number=1, repeat=calls)) / 1e9
+
+
 def step_times(repeats, H=512):
     """Median microseconds of a step in every form, and its rate in GFLOP/s (products only)."""
     forms, agree = step_forms(H)
@@ -131,7 +142,7 @@ def step_times(repeats, H=512):
         kind = "samples" if schedule.shares else "hidden units"
         if schedule.threads > 1:
             forms[f"+ {schedule.threads} threads over {kind}"] = _network_step(net, T, schedule)
-    times = summary(interleaved(forms, repeats=repeats))["median"]
+    times = summary(interleaved(forms, repeats=repeats))["median"][list(forms)]
     over = [name for name in forms if "threads" in name]
     times[over] /= T - 1  # the first step has no product
     rate = 2 * B * H * 4 * H / times / 1e9
@@ -170,14 +181,14 @@ def input_product(repeats, H=512, steps=100):
                 part(j, first, cost.CHUNK_ROWS)
 
     cases = {"column panel by column panel": panels, "blocks of 64 rows": row_blocks}
-    times = summary(interleaved(cases, repeats=repeats))["median"]
+    times = summary(interleaved(cases, repeats=repeats))["median"][list(cases)]
     return pd.DataFrame({"milliseconds": 1e3 * times, "GFLOP/s": 8 * N * H * H / times / 1e9})
 
 
 def hot_loop(cell="lstm", H=512):
     """The assembly of the loop over k in the tallest step tile, and counts of its instructions.
 
-    It is the longest loop that is mostly multiply-adds; empty where the CPU has no fused ones.
+    Of the loops that are mostly multiply-adds, the one with the most sums; empty where the CPU has no fused ones.
     """
     tiles = Tiles(CELLS[cell], FLOAT, H)
     text = simd.assembly(tiles.step(False), FLOAT, tiles.lanes)
@@ -193,7 +204,8 @@ def hot_loop(cell="lstm", H=512):
     is_fma = re.compile(r"vfmadd|fmla").match
     # Other jumps back pass over the cell, which has divisions and stores.
     dense = [loop for loop in loops if 2 * sum(map(bool, map(is_fma, loop))) > len(loop)]
-    best = max(dense, key=len, default=[])
+    sums = lambda loop: len({x.split()[-1] for x in loop if is_fma(x)})  # noqa: E731
+    best = max(dense, key=sums, default=[])
     multiply = [line for line in best if is_fma(line)]
     broadcast = [line for line in best if "broadcast" in line or "ld1r" in line]
     embedded = [line for line in multiply if "(" in line]
@@ -244,7 +256,7 @@ def schedule_table(shapes, repeats):
             x, out = np.zeros((T, samples, H), FLOAT), (space.h, space.top, space.c, space.final)
             args = net.kernels.infer, space.plan, space.sync, space, x, out
             runs[schedule] = partial(net.run_kernel, *args)
-        times = summary(interleaved(runs, repeats=repeats))["median"]
+        times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]
         guess = [cost.predict(costs, s, net.tiles, net.sizes, T, samples, False) for s in found]
         for schedule, seconds in zip(found, guess, strict=True):
             kind = "one thread" if schedule.threads == 1 else "samples"

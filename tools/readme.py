@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lstm_kernels.lab import results, summary
+from lstm_kernels.lab import results, summary, tables
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: written by `make readme` -->", "<!-- end of results -->"
@@ -37,19 +37,44 @@ def ladder(rows):
 
 def sentences(airline, reference):
     """What the other rows say, in words."""
-    median = airline[airline["stage"].isin(["compile", "load"])].set_index("stage")["seconds"]
+    jit = airline[airline["stage"].isin(["compile", "load"])]
+    median = jit.set_index(["version", "stage"])["seconds"]
+    compiled = "; ".join(
+        f"`{name}`, {median[name, 'compile']:.1f} s the first time and "
+        f"{median[name, 'load']:.2f} s from its cache"
+        for name in jit["version"].unique()
+    )
     gain = {
         stage: summary(part, "numpy-naive", by="version")["ratio"]["numpy"]
         for stage, part in reference.groupby("stage")
     }
     L, T, H, B = reference.iloc[0][["L", "T", "H", "B"]]
     return (
-        f"Not in these times: compiling `numba-sample`, {median['compile']:.1f} s the first time "
-        f"and {median['load']:.2f} s from its cache. On the reference workload ({L} layers, {T} "
+        f"Not in these times: compiling {compiled}. On the reference workload ({L} layers, {T} "
         f"steps, {H} hidden units, batch {B}) combined products make `numpy` "
         f"{gain['forward']:.2f}x as fast as `numpy-naive` in inference and {gain['step']:.2f}x in "
         f"a training step."
     )
+
+
+def peers(machine):
+    """`numba-fused` beside PyTorch, JAX and ONNX Runtime, where they were measured."""
+    try:
+        recorded = results.read("peers")
+    except ValueError:
+        return []
+    rows = recorded[recorded["machine"] == machine]
+    if rows.empty:
+        return []
+    parts = [
+        "Beside PyTorch, JAX and ONNX Runtime (`make bench-peers`), medians of rounds in one loop: "
+        "how many times as fast `numba-fused` is, and its rate beside that of BLAS's SGEMM. "
+        + tables.about(machine, rows)
+    ]
+    for stage in ("forward", "step"):
+        frame = tables.peers(rows, stage)
+        parts.append(table(frame.reset_index(names=frame.index.name)))
+    return [*parts, tables.small_calls(rows)]
 
 
 def section():
@@ -66,6 +91,7 @@ def section():
             f"{m['cpu']}, {m['cores']} cores, {blas}, Numba {m['packages']['numba']}, {m['date']}:"
         )
         parts += [ladder(rows), sentences(rows, reference[reference["machine"] == name])]
+        parts += peers(name)
     return "\n\n".join([*parts, "GPU: not measured yet."])
 
 

@@ -188,7 +188,8 @@ def input_product(repeats, H=512, steps=100):
 def hot_loop(cell="lstm", H=512):
     """The assembly of the loop over k in the tallest step tile, and counts of its instructions.
 
-    Of the loops that are mostly multiply-adds, the one with the most sums; empty where the CPU has no fused ones.
+    Of the loops that are mostly multiply-adds, the one with the most sums; empty where the CPU has
+    no fused ones.
     """
     tiles = Tiles(CELLS[cell], FLOAT, H)
     text = simd.assembly(tiles.step(False), FLOAT, tiles.lanes)

@@ -114,7 +114,7 @@ def ladder(result, epochs, cores):
     label = f"milliseconds for {epochs} epochs (median and quartiles)"
     plots.bars(ax, result, label=label, note=notes)
     fastest = result["ratio"].iloc[-1]
-    ax.set_title(f"From plain loops to threads over samples: {fastest:.0f} times on {cores} cores")
+    ax.set_title(f"From plain loops to register tiles: {fastest:.0f} times on {cores} cores")
     figure.alt = "Time of training epochs for each version on a log axis: "
     figure.alt += "; ".join(f"{name} {note}" for name, note in notes.items()) + "."
     return figure

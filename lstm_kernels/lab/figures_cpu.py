@@ -27,17 +27,14 @@ def roofline(points, peak, roofs):
     ax.annotate(
         f"multiply-adds, {peak:.0f} GFLOP/s", (0.13, peak * 1.1), color=plots.GREY, fontsize=9
     )
-    for name, (intensity, rate) in points.items():
-        colour = plots.COLOURS.get(name.split(",")[0], plots.BLACK)
+    lowest = 0.0  # labels that would overlap move down
+    for name, (intensity, rate) in sorted(points.items(), key=lambda item: item[1][1]):
+        colour = plots.COLOURS.get(name, plots.BLACK)
         ax.plot(intensity, rate, "o", color=colour)
-        ax.annotate(
-            f"{name} {rate:.3g}",
-            (intensity, rate),
-            (7, -3),
-            textcoords="offset points",
-            color=colour,
-            fontsize=9,
-        )
+        at = max(rate * 0.9, 1.6 * lowest) if intensity > 1 else rate
+        lowest = at if intensity > 1 else lowest
+        label = {"textcoords": "offset points", "color": colour, "fontsize": 9, "va": "center"}
+        ax.annotate(f"{name} {rate:.3g}", (intensity, at), (8, 0), **label)
     ax.set(xscale="log", yscale="log", xlim=(0.1, 400), ylim=(0.005, 2 * peak))
     ax.set(xlabel="operations per byte of weights read (by count)", ylabel="GFLOP/s")
     best = max(rate for _, rate in points.values())
@@ -98,11 +95,10 @@ def steps(table, ceiling, title):
         ax.annotate(
             f"{rate:.0f}", (rate, position), (5, 0), textcoords="offset points", va="center"
         )
-    for name, value in ceiling.items():
+    for (name, value), side in zip(ceiling.items(), ("right", "left"), strict=True):
         ax.axvline(value, color=plots.GREY, linestyle="--", linewidth=1)
-        ax.annotate(
-            f"{name} {value:.0f}", (value, -0.75), color=plots.GREY, fontsize=9, ha="center"
-        )
+        place = {"transform": ax.get_xaxis_transform(), "ha": side, "va": "bottom"}
+        ax.text(value, 1.01, f" {name} {value:.0f} ", color=plots.GREY, fontsize=9, **place)
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     ax.set(xlabel="GFLOP/s, products only")
@@ -172,7 +168,10 @@ def peers(table, stage):
     ax.axvline(1, color=plots.BLACK, linewidth=1)
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
-    ax.set(xscale="log", xlabel="time of the peer / time of numba-fused")
+    ax.set(xscale="log", xlabel="time of the peer / time of numba-fused", xlim=(0.9, None))
+    ticks = [1, 1.5, 2, 3, 5, 10, 15]
+    ax.set_xticks(ticks, map(str, ticks))
+    ax.minorticks_off()
     worst = (table.drop(columns="numba-fused").min(axis=1) / table["numba-fused"]).min()
     ax.set_title(f"{stage}: at least {worst:.2f} times as fast as the best peer")
     ax.legend()

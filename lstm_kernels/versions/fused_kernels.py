@@ -3,15 +3,13 @@
 A plan is a record per layer: sizes, strides, and the addresses of everything a tile reads or writes
 and of the tiles themselves, so that the kernels are compiled once for every cell. Free names are
 filled in by `numba_fused.kernels`; filled in with checked tiles, all this runs as plain Python.
-
-`first`, `last` are samples of the mini-batch; p is a participant of `rounds.py`, of `groups`.
+`first`, `last` are samples of the mini-batch; p is a participant of `rounds.py`.
 """
 
 import numpy as np
 from numba import prange
 
-# Rows of (t, sample): of a weight gradient at once, so that they stay in L1; of a task of dx.
-GRAIN, ROWS = 64, 96
+GRAIN, ROWS = 64, 96  # rows of (t, sample): of a weight gradient at once, in L1; of a task of dx
 
 PLAN = np.dtype(
     [
@@ -23,14 +21,12 @@ PLAN = np.dtype(
             *("row", "x_row", "dx_row", "dh_row", "a_row", "a_block", "a_wide", "c_step"),
             # bytes: units of a block, of a wide block; rows and blocks of the packed weights
             *("unit", "line", "U_row", "W_row", "U_block", "W_block", "UT_block", "WT_block"),
-            # the schedule: steps whose inputs are multiplied at once, steps that `a` holds, shares
-            # of the samples in a round of the way back; is h0 other than zero?
+            # schedule: steps of inputs multiplied at once, steps in `a`, shares backward; h0 not zero?
             *("chunk", "a_steps", "splits", "starts"),
             # addresses, forward: x (T, B, D), packed U, W, b; h, c (T, B, padded H) after each step
             *("x", "U", "W", "b", "a", "h", "c", "h0", "c0"),
-            # backward: transposed weights, gradients, a row of zeros, a number 1, targets
+            # backward: transposed weights, gradients, a row of zeros, a number 1, targets; the tiles
             *("UT", "WT", "da", "dy", "dh", "dc", "dx", "dh0", "zero", "one", "gU", "gW", "gb"),
-            # tiles
             *("inputs", "step", "whole", "back", "through_U", "through_W"),
             *("gradient_U", "gradient_W", "gradient_b", "transpose"),
         )
@@ -255,12 +251,11 @@ def backward_rounds(p, plan, sync, turn, done):
                 task = claim(sync, turn, p, tasks)
             turn, done = turn + 1, done + tasks
             wait(sync, done)
-        rows = q.T * q.B
-        tasks = (rows + ROWS - 1) // ROWS if q.dx else 1
+        tasks = (q.T * q.B + ROWS - 1) // ROWS if q.dx else 1
         task = claim(sync, turn, p, tasks)
         while task >= 0:
             if q.dx:
-                through_rows(q, task * ROWS, min(task * ROWS + ROWS, rows))
+                through_rows(q, task * ROWS, min(task * ROWS + ROWS, q.T * q.B))
             if q.dh0 and task == 0:
                 start_rows(q, 0, q.B)
             finish(sync)
@@ -277,8 +272,8 @@ def infer_part(p, plan, sync, shares, out):
         return
     task = claim(sync, 0, p, shares)
     while task >= 0:
-        B = plan[0].B
-        forward_samples(plan, B * task // shares, B * (task + 1) // shares, out)
+        first, last = plan[0].B * task // shares, plan[0].B * (task + 1) // shares
+        forward_samples(plan, first, last, out)
         finish(sync)
         task = claim(sync, 0, p, shares)
 
@@ -304,8 +299,8 @@ def backward_part(p, plan, sync, shares):
     else:
         task = claim(sync, 0, p, shares)
         while task >= 0:
-            B = plan[0].B
-            backward_samples(plan, B * task // shares, B * (task + 1) // shares)
+            first, last = plan[0].B * task // shares, plan[0].B * (task + 1) // shares
+            backward_samples(plan, first, last)
             finish(sync)
             task = claim(sync, 0, p, shares)
         turn, done = 1, shares

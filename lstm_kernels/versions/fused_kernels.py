@@ -21,11 +21,11 @@ PLAN = np.dtype(
             *("row", "x_row", "dx_row", "dh_row", "a_row", "a_block", "a_wide", "c_step"),
             # bytes: units of a block, of a wide block; rows and blocks of the packed weights
             *("unit", "line", "U_row", "W_row", "U_block", "W_block", "UT_block", "WT_block"),
-            # schedule: steps of inputs multiplied at once, steps in `a`, shares backward; h0 not zero?
+            # schedule: steps of inputs at once, steps in `a`, shares backward; is h0 not zero?
             *("chunk", "a_steps", "splits", "starts"),
             # addresses, forward: x (T, B, D), packed U, W, b; h, c (T, B, padded H) after each step
             *("x", "U", "W", "b", "a", "h", "c", "h0", "c0"),
-            # backward: transposed weights, gradients, a row of zeros, a number 1, targets; the tiles
+            # backward: transposed weights, gradients, zeros, a number 1, targets; the tiles
             *("UT", "WT", "da", "dy", "dh", "dc", "dx", "dh0", "zero", "one", "gU", "gW", "gb"),
             *("inputs", "step", "whole", "back", "through_U", "through_W"),
             *("gradient_U", "gradient_W", "gradient_b", "transpose"),

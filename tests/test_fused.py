@@ -208,6 +208,21 @@ def test_an_epoch_is_its_steps():
         np.testing.assert_array_equal(steps.params().arrays()[name], value)
 
 
+def test_a_diverged_network_is_as_new_with_new_parameters():
+    params, x, target = example((2, 4, 5, 3, 20))
+    net, fresh = (lk.network("numba-fused", params) for _ in range(2))
+    bad = params.copy()
+    bad.layers[0].W[:] = 1e38
+    net.assign(bad)
+    for _ in range(3):
+        net.step(x, target, 1e30)
+    net.assign(params)
+    for _ in range(2):
+        assert net.step(x, target, 0.1) == fresh.step(x, target, 0.1)
+    for name, value in fresh.params().arrays().items():
+        np.testing.assert_array_equal(net.params().arrays()[name], value)
+
+
 @pytest.mark.parametrize("networks", [1, 2])
 def test_several_python_threads_at_once(networks):
     params, x, target = example((2, 20, 32, 64, 64))

@@ -142,3 +142,17 @@ def test_an_unavailable_version_says_why(monkeypatch):
     assert "no_such_package_here" in rung.why_unavailable
     with pytest.raises(lk.UnavailableError, match="no_such_package_here is not installed"):
         lk.network("rung", example((1, 1, 1, 1, 1))[0])
+
+
+@pytest.mark.parametrize(
+    ("order", "kind"),
+    [([0, 3], ValueError), ([-1], ValueError), ([0.5], TypeError), ([[0]], TypeError)],
+)
+def test_an_epoch_refuses_indices_that_are_no_examples(version, order, kind):
+    params, x, target = example((1, 2, 3, 2, 7))
+    net, dataset = lk.network(version, params), lk.Dataset(x, target)
+    with pytest.raises(kind, match=r"^order: got"):
+        net.epoch(dataset, order, 2, 0.1)
+    with pytest.raises(ValueError, match=r"^batch_size: got 0"):
+        net.epoch(dataset, [0, 1], 0, 0.1)
+    assert len(net.epoch(dataset, [0, 1, 2], 2, 0.1)) == 2

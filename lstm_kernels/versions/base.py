@@ -6,6 +6,8 @@ the rest; a rung that schedules the layers itself replaces `_forward` and `_back
 
 import math
 
+import numpy as np
+
 from .. import reference
 from ..cells import CELLS
 from ..errors import check_array, check_int, check_rate
@@ -88,7 +90,9 @@ class Network:
 
         dataset: lstm_kernels.Dataset. order: indices of examples (N,). Returns the losses, a list,
         each before its step; it ends early at one that is not finite.
+        Raises TypeError or ValueError for an index that is no example, and as `step` does.
         """
+        order, batch_size = self._check_order(dataset, order, batch_size)
         losses = []
         for first in range(0, len(order), batch_size):
             batch = dataset.batch(order[first : first + batch_size])
@@ -167,6 +171,21 @@ class Network:
         self._check_readout()
         x = self._check("x", x, self._x_shape)
         return x, self._check("target", target, (x.shape[1], self._params.output_size))
+
+    @staticmethod
+    def _check_order(dataset, order, batch_size):
+        if not hasattr(dataset, "batch"):
+            raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
+        order = np.asarray(order)
+        if order.ndim != 1 or not np.issubdtype(order.dtype, np.integer):
+            raise TypeError(
+                f"order: got shape {order.shape} of {order.dtype}, want indices (N,), integers"
+            )
+        if order.size and not 0 <= order.min() <= order.max() < len(dataset):
+            raise ValueError(
+                f"order: got indices {order.min()} to {order.max()}, want 0 to {len(dataset) - 1}"
+            )
+        return np.ascontiguousarray(order, np.int64), check_int("batch_size", batch_size)
 
     def _check_readout(self):
         if self._params.V is None:

@@ -100,6 +100,13 @@ def _plain(array):
 
 
 class NumbaFused(Network):
+    """A network whose parameters live packed, and whose passes run in compiled code as a whole.
+
+    Several Python threads may use one network: each call waits for the one before. `backward`
+    belongs to the thread that ran `forward(training=True)`. In a child made by fork after a
+    parallel region ran, one thread computes: OpenMP's do not survive a fork.
+    """
+
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
         if threads is not None and self._threads > numba.config.NUMBA_NUM_THREADS:
@@ -164,9 +171,9 @@ class NumbaFused(Network):
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         learning_rate = check_rate("learning_rate", learning_rate)
+        order, batch_size = self._check_order(dataset, order, batch_size)
         data = tuple(map(_plain, self._check_example(dataset.x, dataset.target)))
         T, cut, losses = len(data[0]), len(order) - len(order) % batch_size, []
-        order = np.ascontiguousarray(order, np.int64)
         with self._lock:
             self._tapes = None
             for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
@@ -211,12 +218,12 @@ class NumbaFused(Network):
                 return kernel(plan, sync, space.threads, space.shares, *rest)
 
     def _forward(self, x, state, training):
-        space = self._space(*x.shape[:2], training)
+        x, space = _plain(x), self._space(*x.shape[:2], training)
         space.begin(state)
         top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
         final = np.empty(space.final.shape, x.dtype)
         out = space.h, top, space.c, final
-        self.run_kernel(self.kernels.infer, space.plan, space.sync, space, _plain(x), out)
+        self.run_kernel(self.kernels.infer, space.plan, space.sync, space, x, out)
         y = top[..., : self._hidden].copy() if space.padded_y else top
         tapes = [Tape(x, None, None, None)] if training else None
         self._owner = threading.get_ident()

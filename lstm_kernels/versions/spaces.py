@@ -50,6 +50,7 @@ class Packed:
                         yield packed[j, :R, :, :count], theirs
 
     def pack(self, layers):
+        self.clear()  # also of NaN that a diverged descent may have left in the padding
         for packed, matrix in self._views(layers):
             packed[...] = matrix
 

@@ -261,7 +261,7 @@ def main(preset="paper", folder=results.FOLDER):
     paper, names = preset == "paper", available()
     reference = REFERENCE if paper else SMALL_REFERENCE
     sizes = [Workload(1, 12, 1, H, B) for H in (32, 64) for B in (16, 64)] if paper else [AIRLINE]
-    grid = ["numpy", "numba-sample/buffers", "numba-sample"]
+    forms = ["numpy", "numba-sample/buffers", "numba-sample"]
     plan = {
         "airline": lambda: pd.concat(
             [
@@ -271,7 +271,7 @@ def main(preset="paper", folder=results.FOLDER):
             ]
         ),
         "gradients": lambda: pd.concat(
-            [steps(grid, work, repeats=20 if paper else 2) for work in sizes]
+            [steps(forms, work, repeats=20 if paper else 2) for work in sizes]
         ),
         "reference": lambda: steps(["numpy-naive", "numpy"], reference, repeats=20 if paper else 2),
         "grid": lambda: grid(names, GRID.values() if paper else [AIRLINE]),

@@ -9,7 +9,8 @@ import pytest
 
 from lstm_kernels import __main__ as command
 from lstm_kernels import lab, schedules
-from lstm_kernels.lab import bench, provenance, results
+from lstm_kernels.lab import bench, peers, provenance, results, tables, timing
+from lstm_kernels.versions.blas import cores
 
 
 def test_interleaved_times_every_case_in_every_round():
@@ -198,3 +199,64 @@ def test_schedules_know_the_graph():
     ):
         with pytest.raises(ValueError, match=message):
             schedules.check_order(bad, 3, 4)
+
+
+def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):
+    tiny = bench.Workload(1, 3, 1, 4, 2)
+    monkeypatch.setattr(
+        bench, "compile_times", lambda name: bench.steps(["numpy"], tiny, repeats=1)
+    )
+    found = {experiment: path for experiment, _, path in bench.main("smoke", tmp_path)}
+    assert set(found) == {"airline", "gradients", "reference", "grid"}
+    grid = results.read("grid", tmp_path)
+    assert set(grid["version"]) == set(bench.available())
+
+
+def test_peers_are_held_to_our_results(monkeypatch):
+    for package in ("torch", "jax", "onnxruntime", "onnx"):
+        pytest.importorskip(package)
+    work = bench.Workload(2, 3, 2, 8, 4)
+    rows = peers.side_by_side(work, list(peers.PEERS), cores(), repeats=1)
+    assert set(rows["version"]) == {"numba-fused", *peers.PEERS}
+    assert rows[rows["version"] != "numba-fused"]["max_err"].max() < 1e-5
+    right = peers.OnnxRuntime.predict
+    monkeypatch.setattr(peers.OnnxRuntime, "predict", lambda self, x: right(self, x) * 1.01)
+    with pytest.raises(lab.MismatchError, match="onnxruntime: other outputs"):
+        peers.side_by_side(work, ["onnxruntime"], cores(), repeats=1)
+
+
+def test_tables_of_peers_come_from_their_rows():
+    times = {"numba-fused": 1.0, "pytorch": 2.0, "jax": 3.0, "onnxruntime": 4.0}
+    rows = pd.DataFrame(
+        [
+            bench.AIRLINE.columns()
+            | {"version": name, "variant": None if name == "numba-fused" else "1.0"}
+            | {"stage": "forward", "repeat": repeat, "seconds": (repeat + 1) * seconds}
+            for name, seconds in times.items()
+            for repeat in range(3)
+        ]
+    )
+    extra = {"version": "sgemm", "stage": "ceiling", "repeat": 0, "seconds": 1.0}
+    rows = pd.concat([rows, pd.DataFrame([extra])])
+    assert tables.peer_ratios(rows, "forward").loc["airline"].to_dict() == {
+        "pytorch": 2.0,
+        "jax": 3.0,
+        "onnxruntime": 4.0,
+    }
+    shown = tables.peers(rows, "forward").loc["airline"]
+    assert shown["vs jax"] == "3.00x"
+    assert shown["numba-fused (ms)"] == "2000"
+
+
+def test_rates_count_the_products():
+    work = bench.Workload(L=2, T=3, D=5, H=7, B=11)
+    inputs = 5 + 7 + 2 * 7
+    assert work.gflop == pytest.approx(2 * 3 * 11 * 28 * inputs / 1e9)
+    assert work.step_gflop == pytest.approx(2 * 3 * 11 * 28 * (3 * inputs - 5) / 1e9)
+
+
+def test_a_rest_comes_before_every_case(monkeypatch):
+    slept = []
+    monkeypatch.setattr(timing.time, "sleep", slept.append)
+    lab.interleaved({"a": lambda: None, "b": lambda: None}, repeats=3, least=0, rest=0.5)
+    assert slept == [0.5] * 6

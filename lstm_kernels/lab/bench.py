@@ -186,17 +186,18 @@ def steps(names, work, *, repeats=20):
 
 def repeats_for(work):
     """Rounds that keep a measurement of a workload under a minute or two."""
-    return 20 if work.gflop < 10 else 7 if work.gflop < 200 else 3
+    return 20 if work.gflop < 0.1 else 10 if work.gflop < 10 else 5 if work.gflop < 200 else 3
 
 
 def grid(names, works):
     """Inference and a step of each version on each workload; rows of a results file.
 
-    The versions that compute one sample at a time are left out where that would take minutes.
+    Versions are left out where they would take minutes.
     """
     parts = []
     for work in works:
         slow = ("sequential", "numpy-sample") if work.gflop > 0.1 else ()
+        slow += ("numpy-naive", "numba-sample") if work.gflop > 200 else ()
         chosen = [name for name in names if name not in slow]
         parts.append(steps(chosen, work, repeats=repeats_for(work)))
     return pd.concat(parts, ignore_index=True)
@@ -267,7 +268,7 @@ def main(preset="paper", folder=results.FOLDER):
             [
                 compile_times("numba-sample"),
                 compile_times("numba-fused"),
-                epochs(names, epochs=5, repeats=20 if paper else 1),
+                epochs(names, epochs=5 if paper else 1, repeats=20 if paper else 1),
             ]
         ),
         "gradients": lambda: pd.concat(

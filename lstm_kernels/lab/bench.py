@@ -154,7 +154,9 @@ def epochs(names, work=AIRLINE, *, epochs=1, repeats=20):
     def case(net):
         return lambda: train(net, dataset, epochs, work.B, 0.05, progress=False)
 
-    times = interleaved({name: case(net) for name, net in nets.items()}, repeats=repeats)
+    # Twenty milliseconds at a time: a call of two begins with sleeping threads and cold caches.
+    cases = {name: case(net) for name, net in nets.items()}
+    times = interleaved(cases, repeats=repeats, least=0.02)
     verify(nets, work)
     return rows_of(times, work, f"{epochs} epochs" if epochs > 1 else "epoch", errors)
 

@@ -107,7 +107,7 @@ def batch_sizes(runs, last_epoch, last_second, leaders):
 def ladder(result, epochs, cores):
     """Bars of the time of `epochs` training epochs; result: median, q1, q3, ratio by version."""
     notes = {
-        name: f"{1e3 * row['median']:.4g} ms, {row['ratio']:.3g}x"
+        name: f"{1e3 * row['median']:.4g} ms, {row['ratio']:.0f}x"
         for name, row in result.iterrows()
     }
     figure, ax = plt.subplots(figsize=(8, 3.4))

@@ -57,6 +57,21 @@ def sentences(airline, reference):
     )
 
 
+def grid(machine):
+    """Every version on the grid of workloads, where it was measured."""
+    recorded = results.read("grid")
+    rows = recorded[recorded["machine"] == machine]
+    if rows.empty:
+        return []
+    parts = [
+        "Every version on the grid (layers, steps, units and samples of each are in notebook 04):"
+    ]
+    for stage in ("forward", "step"):
+        frame = tables.grid(rows, stage)
+        parts.append(table(frame.reset_index(names=frame.index.name)))
+    return parts
+
+
 def peers(machine):
     """`numba-fused` beside PyTorch, JAX and ONNX Runtime, where they were measured."""
     try:
@@ -91,7 +106,7 @@ def section():
             f"{m['cpu']}, {m['cores']} cores, {blas}, Numba {m['packages']['numba']}, {m['date']}:"
         )
         parts += [ladder(rows), sentences(rows, reference[reference["machine"] == name])]
-        parts += peers(name)
+        parts += [*grid(name), *peers(name)]
     return "\n\n".join([*parts, "GPU: not measured yet."])
 
 

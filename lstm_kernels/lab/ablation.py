@@ -12,6 +12,7 @@ from ..cells import CELLS
 from ..params import Params
 from ..versions import cost, numba_fused, simd, spaces
 from ..versions.tiles import Tiles
+from . import bench
 from .compare import MismatchError
 from .timing import interleaved, summary
 
@@ -264,3 +265,22 @@ def schedule_table(shapes, repeats):
             kind = kind if schedule.shares else "hidden units"
             rows.append((H, T, samples, kind, 1e6 * seconds, 1e6 * times[schedule]))
     return pd.DataFrame(rows, columns=["H", "T", "B", "divided by", "predicted", "measured"])
+
+
+def rates(big, repeats):
+    """Inference of every CPU version: name -> (operations per byte of weights, GFLOP/s).
+
+    The slow versions run on the airline network, the others on `big`. A version that reads the
+    weights for each sample does two operations per weight of four bytes, others two for each of the
+    B samples of a step.
+    """
+    found = {}
+    for work, names in (
+        (bench.AIRLINE, ("sequential", "numpy-sample")),
+        (big, ("numpy-naive", "numpy", "numba-sample", "numba-fused")),
+    ):
+        rows = bench.forwards(names, work, repeats=repeats)
+        for name, seconds in rows.groupby("version")["seconds"].median().items():
+            samples = work.B if name in ("numpy-naive", "numpy", "numba-fused") else 1
+            found[name] = samples / 2, work.gflop / seconds
+    return found

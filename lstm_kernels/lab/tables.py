@@ -53,6 +53,7 @@ def with_ratios(table, sequential, numpy):
     return table.assign(**{name: ratio.map("{:.0%}".format) for name, ratio in percent.items()})
 
 
+WORDS = {"forward": "inference", "step": "training step"}
 PEERS = tuple(PEER_CLASSES)
 
 
@@ -81,6 +82,15 @@ def peer_times(rows, stage):
     )
 
 
+def grid(rows, stage):
+    """Median milliseconds of every version on every workload of the grid, as text."""
+    times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)["seconds"]
+    table = 1e3 * times.median().unstack()
+    order = [v.name for v in versions() if v.name in table]
+    named = table[order].rename_axis(index=f"{WORDS[stage]} (ms)", columns=None)
+    return named.map(lambda value: "" if pd.isna(value) else f"{value:.4g}")
+
+
 def peer_ratios(rows, stage):
     """How many times as fast as each peer, the median of the ratios round by round."""
     part = of_grid(rows, stage)
@@ -102,9 +112,7 @@ def peers(rows, stage):
     sgemm = ceiling(rows, "sgemm")
     first["of SGEMM"] = (gflop / ours / sgemm).map("{:.0%}".format)
     shown = ratios.map("{:.2f}x".format).add_prefix("vs ")
-    return first.join(shown).rename_axis(
-        index={"forward": "inference", "step": "training step"}[stage]
-    )
+    return first.join(shown).rename_axis(index=WORDS[stage])
 
 
 def ceiling(rows, name):

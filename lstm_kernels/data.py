@@ -1,6 +1,7 @@
 """The airline-passenger series, its preprocessing, and data sets of windows."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,15 @@ class Dataset:
     def batch(self, index):
         """The examples at `index` (B,): x (T, B, D) and target (B, O), copies."""
         return np.ascontiguousarray(self.x[:, index]), self.target[index]
+
+    def each_batch(self, order, batch_size, step):
+        """step(x, target) for each mini-batch of `order`; the losses, up to one not finite."""
+        losses = []
+        for first in range(0, len(order), batch_size):
+            losses.append(step(*self.batch(order[first : first + batch_size])))
+            if not math.isfinite(losses[-1]):
+                break
+        return losses
 
 
 def airline(path=AIRLINE_CSV):

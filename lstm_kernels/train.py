@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +65,8 @@ class Adam:
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         """A step for each mini-batch; ends early when a loss is not finite."""
-        losses = []
-        for first in range(0, len(order), batch_size):
-            batch = dataset.batch(order[first : first + batch_size])
-            losses.append(self.step(*batch, learning_rate))
-            if not math.isfinite(losses[-1]):
-                break
-        return losses
+        step = partial(self.step, learning_rate=learning_rate)
+        return dataset.each_batch(order, batch_size, step)
 
     def step(self, x, target, learning_rate):
         loss, grads = self.net.loss_and_grads(x, target)

@@ -7,6 +7,7 @@ are imported where they are used: the report does not need them.
 """
 
 import sys
+from functools import partial
 from importlib import metadata
 
 import numpy as np
@@ -199,14 +200,10 @@ def airline_epoch(threads, repeats):
     )
     order = np.arange(len(dataset))
 
-    def steps():
-        for first in range(0, len(order), work.B):
-            peer.step(*dataset.batch(order[first : first + work.B]), 0.05)
-
     cases = {
         "numba-fused": lambda: ours.epoch(dataset, order, work.B, 0.05),
         "numba-fused/train": lambda: train(ours, dataset, 1, work.B, 0.05, progress=False),
-        "pytorch": steps,
+        "pytorch": lambda: dataset.each_batch(order, work.B, partial(peer.step, rate=0.05)),
     }
     times = interleaved(cases, repeats=repeats, rest=REST)
     return bench.rows_of(times, work, "epoch", {}).assign(threads=threads)

@@ -74,18 +74,21 @@ def of_grid(rows, stage):
     return part.assign(workload=pd.Series(found, index=part.index).astype(order))
 
 
-def peer_times(rows, stage):
+def median_times(rows, stage):
     """Median seconds by workload and version."""
     times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)["seconds"]
-    return (
-        times.median().unstack().reindex(columns=["numba-fused", *PEERS]).dropna(axis=1, how="all")
-    )
+    return times.median().unstack()
+
+
+def peer_times(rows, stage):
+    """The same, of `numba-fused` and the peers."""
+    times = median_times(rows, stage).reindex(columns=["numba-fused", *PEERS])
+    return times.dropna(axis=1, how="all")
 
 
 def grid(rows, stage):
     """Median milliseconds of every version on every workload of the grid, as text."""
-    times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)["seconds"]
-    table = 1e3 * times.median().unstack()
+    table = 1e3 * median_times(rows, stage)
     order = [v.name for v in versions() if v.name in table]
     named = table[order].rename_axis(index=f"{WORDS[stage]} (ms)", columns=None)
     return named.map(lambda value: "" if pd.isna(value) else f"{value:.4g}")
@@ -138,16 +141,14 @@ def small_calls(rows):
     """The airline network, call by call, in a sentence."""
     times = 1e6 * rows.groupby(["stage", "version", rows["variant"].fillna("")])["seconds"].median()
     public, kernel = (times["forward", "numba-fused", name] for name in ("public call", "kernel"))
+    steps = -(-len(bench.airline_dataset()) // bench.AIRLINE.B)
     epoch = {name: times["epoch", name, ""] for name in ("numba-fused", "pytorch")}
     return (
         f"Airline network, forward: {public:.1f} us by the public call, of which "
-        f"{public - kernel:.1f} us are its checks and allocations. An epoch of {EPOCH_STEPS} steps "
+        f"{public - kernel:.1f} us are its checks and allocations. An epoch of {steps} steps "
         f"takes {epoch['numba-fused']:.0f} us in compiled code, {epoch['pytorch']:.0f} us with "
         f"PyTorch's SGD: {epoch['pytorch'] / epoch['numba-fused']:.1f} times."
     )
-
-
-EPOCH_STEPS = 7  # 107 windows in mini-batches of 16
 
 
 def worst_peer(rows):

@@ -4,7 +4,7 @@ A rung gives `layer_forward` and `layer_backward` with the signatures of the ref
 the rest; a rung that schedules the layers itself replaces `_forward` and `_backward`.
 """
 
-import math
+from functools import partial
 
 import numpy as np
 
@@ -93,13 +93,8 @@ class Network:
         Raises TypeError or ValueError for an index that is no example, and as `step` does.
         """
         order, batch_size = self._check_order(dataset, order, batch_size)
-        losses = []
-        for first in range(0, len(order), batch_size):
-            batch = dataset.batch(order[first : first + batch_size])
-            losses.append(self.step(*batch, learning_rate))
-            if not math.isfinite(losses[-1]):
-                break
-        return losses
+        step = partial(self.step, learning_rate=learning_rate)
+        return dataset.each_batch(order, batch_size, step)
 
     def predict(self, x):
         """The read-out of the last step, y[-1] V + b_out, (B, O)."""

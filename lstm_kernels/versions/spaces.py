@@ -28,7 +28,7 @@ class Packed:
     """Parameters of the layers, or their gradients, in the layout of the tiles (`tiles.py`)."""
 
     def __init__(self, tiles, sizes):
-        gates, self.units, J = tiles.gates, tiles.UNITS, tiles.padded // tiles.UNITS
+        gates, J = tiles.gates, tiles.padded // tiles.UNITS
         self.layers = []
         for D in sizes:
             rows = {"U": tiles.pad(D), "W": tiles.padded, "b": 1}
@@ -68,7 +68,7 @@ class Space:
     """The arrays that a network writes for mini-batches (T, B), and the plans that point to them.
 
     training: whether h, c and the gates of all steps are kept. plan: for inference, or for descent:
-    gradients go into the parameters. gradients(): a plan that leaves the parameters alone.
+    gradients go into the parameters. gradients: a plan that leaves the parameters alone.
     """
 
     def __init__(self, net, T, B, training, schedule):

@@ -10,7 +10,7 @@ The transposed weights, for the way back, are `[wide block][k][WIDE]`, with k ov
 unit): the order in which a row of gradients is stored.
 
 All arguments are addresses, strides in bytes and counts; a tile checks nothing (its callers' plans
-are tested with `simd.Checked`, which does).
+are tested with `checked.Checked`, which does).
 """
 
 from dataclasses import dataclass
@@ -24,10 +24,7 @@ from . import simd
 
 @dataclass(frozen=True)
 class Tiles:
-    """The tiles of a cell, for float32 or float64 and a network of `hidden` units.
-
-    compile: makes a function of a tile; `simd.compiled` with the dtype and lanes filled in.
-    """
+    """The tiles of a cell, for float32 or float64 and a network of `hidden` units."""
 
     cell: Cell
     dtype: np.dtype
@@ -58,6 +55,7 @@ class Tiles:
 
     @property
     def padded(self):
+        """Hidden units with padding: what a row of h, c or a gradient of them holds."""
         return self.pad(self.hidden)
 
     @property
@@ -108,7 +106,11 @@ class Tiles:
         return runs
 
     def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
-        """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in."""
+        """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in.
+
+        ahead: bytes from A[0, k] to what is fetched for later. Where k is a sample, numbers of A
+        lie a row apart, further than the CPU's own prefetcher looks.
+        """
         size = self.lanes * self.dtype.itemsize
         offsets = offsets or [n * size for n in range(len(sums[0]))]
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from .cells import CELLS, sigmoid_of
 from .params import Grads, Layer, expand, fold
-from .schedules import layer_by_layer
 
 sigmoid = sigmoid_of(np.tanh)
 
@@ -79,7 +78,7 @@ def forward(params, x, state=None, *, layer_forward=layer_forward):
     zeros = np.zeros((params.num_layers, B, params.hidden_size), x.dtype)
     h0 = zeros if state is None else state[0]
     c0 = h0 if len(cell.state) == 1 else zeros if state is None else state[1]
-    for index, _, _ in layer_by_layer(params.num_layers, len(x)):
+    for index in range(params.num_layers):
         tapes.append(
             layer_forward(cell, expand(cell, params.layers[index]), x, h0[index], c0[index])
         )
@@ -95,7 +94,7 @@ def backward(params, tapes, dy, dstate=None, *, layer_backward=layer_backward):
     dh = zeros if dstate is None else dstate[0]
     dc = zeros if dstate is None or len(cell.state) == 1 else dstate[1]
     layers, dstates = [None] * L, [None] * L
-    for index, _, _ in reversed(layer_by_layer(L, len(dy))):
+    for index in reversed(range(L)):
         full = expand(cell, params.layers[index])
         grad, dy, dh0, dc0 = layer_backward(cell, full, tapes[index], dy, dh[index], dc[index])
         layers[index] = fold(cell, grad)

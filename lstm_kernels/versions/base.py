@@ -44,6 +44,7 @@ class Network:
         """
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
+        self._tapes = None  # a pass that is interrupted leaves none
         with self._limit():
             y, state, self._tapes = self._forward(x, state, training)
         return y, state

@@ -160,17 +160,18 @@ def copies(module, names, label=""):
 
 
 def fill(module, names, label, entries):
-    """The functions of a module with its free names filled in and compiled: those in `entries`.
+    """The functions of a module with its free names filled in and compiled.
 
-    The entries run without the interpreter's lock and are cached on disk; the other functions
-    become part of them.
+    Those in `entries` run without the interpreter's lock and are cached on disk; the others become
+    part of them.
     """
     space = copies(module, names, label)
-    for name, f in space.items():
-        if isinstance(f, types.FunctionType) and f.__module__ == module.__name__:
-            how = {"parallel": "prange" in f.__code__.co_names, **OPTIONS}
-            space[name] = cached(njit, f, nogil=True, **how) if name in entries else njit(f, **how)
-    return types.SimpleNamespace(**{name: space[name] for name in entries})
+    functions = [f for f in space.values() if isinstance(f, types.FunctionType)]
+    own = {f.__name__: f for f in functions if f.__module__ == module.__name__}
+    for name, f in own.items():
+        how = {"parallel": "prange" in f.__code__.co_names, **OPTIONS}
+        space[name] = cached(njit, f, nogil=True, **how) if name in entries else njit(f, **how)
+    return types.SimpleNamespace(**{name: space[name] for name in own})
 
 
 @contextmanager

@@ -10,6 +10,7 @@ The costs decide nothing but time: every schedule computes the same bits.
 
 from typing import NamedTuple
 
+from .. import schedules as graphs
 from . import simd
 
 # Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer samples:
@@ -81,6 +82,13 @@ def predict(costs, schedule, tiles, sizes, T, B, training):
     if training:  # two more products of each size
         seconds = 3 * seconds
     return seconds + costs.enter * (schedule.threads > 1)
+
+
+def of_blocks(costs, tiles, sizes, B):
+    """What `schedules.simulate` counts with: a step of each layer on one thread, a hand-over."""
+    one = Schedule(1, 1, max(1, CHUNK_ROWS // B), 1)
+    step = tuple(predict(costs, one, tiles, [D], 1, B, False) for D in sizes)
+    return graphs.Costs(step, hand=costs.turn)
 
 
 def choose(costs, tiles, sizes, T, B, training, threads):

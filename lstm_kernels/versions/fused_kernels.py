@@ -21,8 +21,8 @@ PLAN = np.dtype(
             *("row", "x_row", "dx_row", "dh_row", "a_row", "a_block", "a_wide", "c_step"),
             # bytes: units of a block, of a wide block; rows and blocks of the packed weights
             *("unit", "line", "U_row", "W_row", "U_block", "W_block", "UT_block", "WT_block"),
-            # schedule: steps of inputs at once, steps in `a`, shares backward; is h0 not zero?
-            *("chunk", "a_steps", "splits", "starts"),
+            # schedule: steps of inputs at once, shares backward; are all steps in `a`; is h0 given?
+            *("chunk", "splits", "keeps", "starts"),
             # addresses, forward: x (T, B, D), packed U, W, b; h, c (T, B, padded H) after each step
             *("x", "U", "W", "b", "a", "h", "c", "h0", "c0"),
             # backward: transposed weights, gradients, zeros, a number 1, targets; the tiles
@@ -37,11 +37,13 @@ PLAN = np.dtype(
 inputs = step = whole = back = through = gradient = transpose = claim = finish = wait = real = None
 
 
-def forward_block(q, j, t, first, last):
-    """Step t of hidden block j: inputs and all, or those of a whole chunk at its first step."""
+def forward_block(q, j, t, begin, end, first, last):
+    """Step t of hidden block j: inputs and all, or those of steps begin, ..., end-1 at the first of
+    them.
+    """
     rows, start, x = last - first, first * q.row, q.x + (t * q.B + first) * q.x_row
     now, unit = t * q.B * q.row + start, j * q.unit
-    a = q.a + j * q.a_block + ((t % q.a_steps) * q.B + first) * q.a_row
+    a = q.a + j * q.a_block + ((t if q.keeps else t - begin) * q.B + first) * q.a_row
     U, W, b = q.U + j * q.U_block, q.W + j * q.W_block, q.b + j * q.a_row
     c, h, H = q.c + t * q.c_step + start + unit, q.h + now + unit, q.H
     if t == 0:
@@ -52,8 +54,8 @@ def forward_block(q, j, t, first, last):
     if q.chunk == 1:
         whole(q.whole, rows, x, q.x_row, q.D, U, b, h_prev, q.row, H, W, a, c_prev, c, h)
     else:
-        if t % q.chunk == 0:
-            inputs(q.inputs, min(q.chunk, q.T - t) * q.B, x, q.x_row, q.D, U, b, a)
+        if t == begin:
+            inputs(q.inputs, (end - begin) * q.B, x, q.x_row, q.D, U, b, a)
         step(q.step, rows, h_prev, q.row, H, W, a, c_prev, c, h)
 
 
@@ -71,24 +73,8 @@ def back_block(q, j, t, first, last):
         dh, dh_row = q.dh + first * q.dh_row + j * q.line, q.dh_row
     else:
         dh, dh_row = q.zero + j * q.line, 0
-    a, da, dc, row = q.a + here, q.da + here, q.dc + at, q.row
-    back(
-        q.back,
-        last - first,
-        da_next,
-        blocks,
-        q.a_block,
-        WT,
-        dy,
-        dh,
-        dh_row,
-        row,
-        a,
-        da,
-        dc,
-        c_prev,
-        c,
-    )
+    a, da, dc, row, rows = q.a + here, q.da + here, q.dc + at, q.row, last - first
+    back(q.back, rows, da_next, blocks, q.a_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c)
 
 
 def through_rows(q, first, last):
@@ -199,8 +185,9 @@ def forward_samples(plan, first, last, out):
     for l in range(len(plan)):
         q = plan[l]
         for t in range(q.T):
+            begin = t - t % q.chunk
             for j in range(q.J):
-                forward_block(q, j, t, first, last)
+                forward_block(q, j, t, begin, min(begin + q.chunk, q.T), first, last)
         keep_state(plan, l, first, last, out)
 
 
@@ -222,9 +209,10 @@ def forward_rounds(p, plan, sync, turn, done, out):
     for l in range(len(plan)):
         q = plan[l]
         for t in range(q.T):
+            begin = t - t % q.chunk
             task = claim(sync, turn, p, q.J)
             while task >= 0:
-                forward_block(q, task, t, 0, q.B)
+                forward_block(q, task, t, begin, min(begin + q.chunk, q.T), 0, q.B)
                 finish(sync)
                 task = claim(sync, turn, p, q.J)
             turn, done = turn + 1, done + q.J

@@ -29,7 +29,7 @@ from .compiled import fill
 from .spaces import Packed, Space, buffer
 from .tiles import Tiles
 
-ENTRIES = ("infer", "backward", "train", "pack")
+ENTRIES = ("infer", "backward", "train", "pack", "readout", "readout_gradient")
 MOST_SPACES = 4
 
 _region = threading.Lock()  # one parallel region at a time: it takes every core anyway
@@ -158,7 +158,7 @@ class NumbaFused(Network):
         space = self._space(*x.shape[:2], False)
         top, final = np.empty(space.y_shape, x.dtype), np.empty(space.final.shape, x.dtype)
         out = space.h, space.top if space.padded_y else top, space.c, final
-        return partial(self.run_kernel, self.kernels.infer, space.plan, space.sync, space, x, out)
+        return partial(self._infer, space, x, out)
 
     def step(self, x, target, learning_rate):
         learning_rate = check_rate("learning_rate", learning_rate)
@@ -193,8 +193,11 @@ class NumbaFused(Network):
         if space is None:
             while len(self._spaces) >= MOST_SPACES:
                 self._spaces.pop(next(iter(self._spaces)))
-            space = self._spaces[key] = Space(self, T, B, training, self.schedule(T, B, training))
+            space = self._spaces[key] = self._new_space(T, B, training)
         return space
+
+    def _new_space(self, T, B, training):
+        return Space(self, T, B, training, self.schedule(T, B, training))
 
     def schedule(self, T, B, training=False):
         """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
@@ -208,22 +211,32 @@ class NumbaFused(Network):
         return self._lock
 
     def run_kernel(self, kernel, plan, sync, space, *rest):
-        """Call a kernel; with several threads, alone and with as many threads as the plan has."""
+        return self.run_alone(
+            space.threads, kernel, plan, sync, space.threads, space.shares, *rest
+        )
+
+    def run_alone(self, threads, call, *rest):
+        """Call something that uses so many threads; with several, when no other region runs."""
         global _entered
-        if space.threads == 1:
-            return kernel(plan, sync, 1, space.shares, *rest)
+        if threads == 1:
+            return call(*rest)
         with _region:
             _entered = True
             with self._team:
-                return kernel(plan, sync, space.threads, space.shares, *rest)
+                return call(*rest)
+
+    def _infer(self, space, x, out):
+        self.run_kernel(self.kernels.infer, space.plan, space.sync, space, x, out)
+
+    def _back(self, space, plan, x):
+        self.run_kernel(self.kernels.backward, plan, space.sync, space, x)
 
     def _forward(self, x, state, training):
         x, space = _plain(x), self._space(*x.shape[:2], training)
         space.begin(state)
         top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
         final = np.empty(space.final.shape, x.dtype)
-        out = space.h, top, space.c, final
-        self.run_kernel(self.kernels.infer, space.plan, space.sync, space, x, out)
+        self._infer(space, x, (space.h, top, space.c, final))
         y = top[..., : self._hidden].copy() if space.padded_y else top
         tapes = [Tape(x, None, None, None)] if training else None
         self._owner = threading.get_ident()
@@ -239,7 +252,7 @@ class NumbaFused(Network):
         space = self._space(*x.shape[:2], True)
         to = space.gradients
         to.begin(dy, dstate)
-        self.run_kernel(self.kernels.backward, to.plan, space.sync, space, x)
+        self._back(space, to.plan, x)
         V, b_out = self._params.V, self._params.b_out
         V, b_out = (None, None) if V is None else (np.zeros_like(V), np.zeros_like(b_out))
         return self._collect(space, V, b_out)

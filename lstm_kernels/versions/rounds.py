@@ -22,8 +22,8 @@ from numba.extending import intrinsic
 
 SPINS = 4000  # some 50 us of waiting, then the core is offered to others
 
-_library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
-_yield = _library.SwitchToThread if os.name == "nt" else _library.sched_yield
+library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
+_yield = library.SwitchToThread if os.name == "nt" else library.sched_yield
 _NAME = "lstm_kernels_yield"  # compiled code finds it under this name, from the cache too
 llvmlite.binding.add_symbol(_NAME, ctypes.cast(_yield, ctypes.c_void_p).value)
 
@@ -35,7 +35,7 @@ def _element(context, builder, signature, args):
 
 
 @intrinsic
-def _add_one(typing, array, row, column):
+def add_one(typing, array, row, column):
     """array[row, column] += 1, as one step that no other thread sees halfway; the value before."""
 
     def generate(context, builder, signature, args):
@@ -46,7 +46,7 @@ def _add_one(typing, array, row, column):
 
 
 @intrinsic
-def _read(typing, array, row, column):
+def read(typing, array, row, column):
     """array[row, column] as it is in memory now, before anything that is read later."""
 
     def generate(context, builder, signature, args):
@@ -56,7 +56,7 @@ def _read(typing, array, row, column):
 
 
 @intrinsic
-def _pause(typing):
+def pause(typing):
     """Tell the core that this is a waiting loop."""
 
     def generate(context, builder, signature, args):
@@ -70,7 +70,7 @@ def _pause(typing):
 
 
 @intrinsic
-def _offer_core(typing):
+def offer_core(typing):
     """Let another thread run, if one is ready."""
 
     def generate(context, builder, signature, args):
@@ -88,8 +88,8 @@ def claim(sync, turn, me, tasks):
     for i in range(groups):
         group = (me + i) % groups
         first, last = tasks * group // groups, tasks * (group + 1) // groups
-        if _read(sync, group, turn) < last - first:
-            task = first + _add_one(sync, group, turn)
+        if read(sync, group, turn) < last - first:
+            task = first + add_one(sync, group, turn)
             if task < last:
                 return task
     return -1
@@ -98,19 +98,19 @@ def claim(sync, turn, me, tasks):
 @njit
 def finish(sync):
     """The task that was claimed last is done."""
-    _add_one(sync, len(sync) - 1, 0)
+    add_one(sync, len(sync) - 1, 0)
 
 
 @njit
 def wait(sync, done):
     """Wait until `done` tasks are done since the region was entered."""
     spins = 0
-    while _read(sync, len(sync) - 1, 0) < done:
+    while read(sync, len(sync) - 1, 0) < done:
         spins += 1
         if spins < SPINS:
-            _pause()
+            pause()
         else:
-            _offer_core()
+            offer_core()
 
 
 def new_sync(participants, rounds):

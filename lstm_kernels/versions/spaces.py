@@ -68,10 +68,11 @@ class Space:
     """The arrays that a network writes for mini-batches (T, B), and the plans that point to them.
 
     training: whether h, c and the gates of all steps are kept. plan: for inference, or for descent:
-    gradients go into the parameters. gradients: a plan that leaves the parameters alone.
+    gradients go into the parameters. gradients: a plan that leaves the parameters alone. together:
+    whether layers run at the same time, so that none may use the arrays of another.
     """
 
-    def __init__(self, net, T, B, training, schedule):
+    def __init__(self, net, T, B, training, schedule, together=False):
         self.net, tiles, params = net, net.tiles, net._params
         L, H, padded = params.num_layers, params.hidden_size, tiles.padded
         J, K, size = padded // tiles.UNITS, len(net._cell.gates), tiles.dtype.itemsize
@@ -80,12 +81,13 @@ class Space:
         self.padded_y = training or padded != H  # y is a copy: its storage has padding, or is kept
         self.rounds = (2 if training else 1) * L * (T + 1) + 4
         self.sync = rounds.new_sync(self.threads, self.rounds)
-        depth = max(1, L - 1) if training else min(2, max(1, L - 1))
+        apart = training or together
+        depth = max(1, L - 1) if apart else min(2, max(1, L - 1))
         two, steps = len(net._cell.state) == 2, T if training else self.chunk
         self.h, self.top = self.new(depth, T, B, padded), self.new(T, B, padded)
         self.c = self.new(L, T if training else 1, B, padded) if two else self.new(1, 1, 1, 1)
         self.start = self.new(2, L, B, padded)
-        self.a = self.new(L if training else 1, J, steps * B, K * tiles.UNITS)
+        self.a = self.new(L if apart else 1, J, steps * B, K * tiles.UNITS)
         self.one = np.ones(1, tiles.dtype)
         self.final = np.empty((len(net._cell.state), L, B, H), tiles.dtype)
         self.plan = np.zeros(L, fused_kernels.PLAN)
@@ -114,13 +116,13 @@ class Space:
                 **{f"{m}_row": weights[m][0, 0].nbytes for m in "UW"},
                 **{f"{m}_block": weights[m][0].nbytes for m in "UW"},
                 **{f"{m}T_block": transposed[m][0].nbytes for m in "UW"},
-                "a_steps": steps,
+                "keeps": training,
                 "c_step": B * row if training or not two else 0,
                 "chunk": self.chunk,
                 "splits": splits,
                 **{name: address(tiles, name, training) for name in ("inputs", "step", "whole")},
                 "one": self.one,
-                "a": self.a[l if training else 0],
+                "a": self.a[l if apart else 0],
                 "h": h,
                 "c": self.c[l] if two else h,
                 "h0": self.start[0, l],

@@ -37,6 +37,13 @@ PLAN = np.dtype(
 inputs = step = whole = back = through = gradient = transpose = claim = finish = wait = real = None
 
 
+def to_and_fro(k, count, t):
+    """The k-th of `count` blocks: upwards in every other step, downwards in between, so that a step
+    begins with the weights that the step before left in the cache.
+    """
+    return k if t % 2 == 0 else count - 1 - k
+
+
 def forward_block(q, j, t, begin, end, first, last):
     """Step t of hidden block j: inputs and all, or those of steps begin, ..., end-1 at the first of
     them.
@@ -186,7 +193,8 @@ def forward_samples(plan, first, last, out):
         q = plan[l]
         for t in range(q.T):
             begin = t - t % q.chunk
-            for j in range(q.J):
+            for k in range(q.J):
+                j = to_and_fro(k, q.J, t)
                 forward_block(q, j, t, begin, min(begin + q.chunk, q.T), first, last)
         keep_state(plan, l, first, last, out)
 
@@ -196,8 +204,8 @@ def backward_samples(plan, first, last):
     for l in range(len(plan) - 1, -1, -1):
         q = plan[l]
         for t in range(q.T - 1, -1, -1):
-            for j in range(q.J_wide):
-                back_block(q, j, t, first, last)
+            for k in range(q.J_wide):
+                back_block(q, to_and_fro(k, q.J_wide, t), t, first, last)
             if q.dx:
                 through_rows(q, t * q.B + first, t * q.B + last)
         if q.dh0:

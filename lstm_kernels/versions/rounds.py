@@ -89,9 +89,9 @@ def claim(sync, turn, me, tasks):
         group = (me + i) % groups
         first, last = tasks * group // groups, tasks * (group + 1) // groups
         if read(sync, group, turn) < last - first:
-            task = first + add_one(sync, group, turn)
-            if task < last:
-                return task
+            task = add_one(sync, group, turn)
+            if task < last - first:  # to and fro: what a cache holds from the last round comes first
+                return first + task if turn % 2 == 0 else last - 1 - task
     return -1
 
 

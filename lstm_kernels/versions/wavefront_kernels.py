@@ -8,7 +8,7 @@ import numpy as np
 from numba import prange
 
 # The free names: functions of `fused_kernels.py`.
-forward_block = back_block = through_rows = start_rows = keep_state = gradient_rounds = ROWS = None
+to_and_fro = forward_block = back_block = through_rows = start_rows = keep_state = gradient_rounds = ROWS = None
 
 
 def forward_task(task, work):
@@ -20,8 +20,8 @@ def forward_task(task, work):
     for begin in range(start, stop, q.chunk):
         end = min(begin + q.chunk, stop)
         for t in range(begin, end):
-            for j in range(q.J):
-                forward_block(q, j, t, begin, end, first, last)
+            for k in range(q.J):
+                forward_block(q, to_and_fro(k, q.J, t), t, begin, end, first, last)
     if stop == q.T:
         keep_state(plan, layer, first, last, work[3:])
 
@@ -33,8 +33,8 @@ def backward_task(task, work):
     q = plan[layer]
     first, last = q.B * part // parts, q.B * (part + 1) // parts
     for t in range(stop - 1, start - 1, -1):
-        for j in range(q.J_wide):
-            back_block(q, j, t, first, last)
+        for k in range(q.J_wide):
+            back_block(q, to_and_fro(k, q.J_wide, t), t, first, last)
         if q.dx and parts > 1:
             through_rows(q, t * q.B + first, t * q.B + last)
     if q.dx and parts == 1:

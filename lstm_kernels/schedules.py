@@ -15,7 +15,7 @@ from .errors import check_choice, check_int
 
 
 class Block(NamedTuple):
-    """Steps start, ..., stop-1 of one layer, for one micro-batch; on the way back the last first."""
+    """Steps start, ..., stop-1 of one layer for one micro-batch; on the way back, last to first."""
 
     layer: int
     start: int
@@ -92,15 +92,16 @@ class Costs:
     """Seconds that `simulate` counts with.
 
     step: of a step of each layer (L,). task: what a block takes beyond its steps. hand: from the
-    end of a block to the start of one that waited for it, on another worker. moved: factor on a
-    block whose worker ran another layer before, so that its cache holds other weights. shared:
-    factor on all blocks where more than one worker computes, and they share a cache or the memory.
+    end of a block to the start of one that waited for it, on another worker. moved: what a block
+    takes more when its worker ran another layer before, so that its cache holds other weights.
+    shared: no time but a factor, on all of that where more than one worker computes, and they share
+    a cache, the memory, or the power.
     """
 
     step: tuple[float, ...]
     task: float = 0.0
     hand: float = 0.0
-    moved: float = 1.0
+    moved: float = 0.0
     shared: float = 1.0
 
     def __post_init__(self):
@@ -113,7 +114,7 @@ class Costs:
     def seconds(self, block, before, workers):
         """What a block takes on a worker that ran layer `before`, one of so many."""
         time = self.task + self.step[block.layer] * (block.stop - block.start)
-        time *= self.moved if before != block.layer else 1.0
+        time += self.moved if before != block.layer else 0.0
         return time * (self.shared if workers > 1 else 1.0)
 
 
@@ -224,7 +225,7 @@ def check(schedule):
     for index, (block, worker, after) in enumerate(schedule.tasks):
         wrong = [other for other in after if not 0 <= other < index]
         if wrong:
-            raise ValueError(f"schedule: task {index} waits for task {wrong[0]}, want an earlier one")
+            raise ValueError(f"schedule: task {index} waits for {wrong[0]}, want an earlier one")
         before = 0  # the tasks that are surely done, as bits
         for other in (*after, *last.get(worker, ())):
             before |= known[other] | 1 << other
@@ -236,7 +237,7 @@ def check(schedule):
         for step in reversed(steps) if graph.backward else steps:
             cell = (block.part, block.layer, step)
             if cell in owner:
-                raise ValueError(f"schedule: cell {cell[1:]} of part {block.part} is computed twice")
+                raise ValueError(f"schedule: cell {cell[1:]}, part {cell[0]}, is computed twice")
             for need in graph.needs(block.layer, step):
                 there = owner.get((block.part, *need))
                 if there is None:

@@ -46,7 +46,7 @@ _VERSIONS = (
     _cpu("numpy-naive", "NumPy, a product per gate and operand", "numpy_naive", "NumpyNaive"),
     _cpu("numpy", "NumPy, combined products: the reference", "numpy_batched", "NumpyBatched"),
     _cpu("numba-sample", "threads over the samples", "numba_sample", "NumbaSample", "numba"),
-    _cpu("numba-wavefront", "threads over the layers", "numba_wavefront", "NumbaWavefront", "numba"),
+    _cpu("numba-wavefront", "threads over layers", "numba_wavefront", "NumbaWavefront", "numba"),
     _cpu("numba-fused", "register tiles, cells fused in", "numba_fused", "NumbaFused", "numba"),
 )
 

@@ -85,10 +85,13 @@ def predict(costs, schedule, tiles, sizes, T, B, training):
 
 
 def of_blocks(costs, tiles, sizes, B):
-    """What `schedules.simulate` counts with: a step of each layer on one thread, a hand-over."""
+    """What `schedules.simulate` counts with: a step of each layer on one thread; U, which is read
+    once a block; a hand-over.
+    """
     one = Schedule(1, 1, max(1, CHUNK_ROWS // B), 1)
     step = tuple(predict(costs, one, tiles, [D], 1, B, False) for D in sizes)
-    return graphs.Costs(step, hand=costs.turn)
+    vectors = tiles.hidden * len(tiles.gates["U"]) * tiles.blocks * tiles.vectors
+    return graphs.Costs(step, task=vectors * costs.load, hand=costs.turn)
 
 
 def choose(costs, tiles, sizes, T, B, training, threads):

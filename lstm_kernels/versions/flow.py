@@ -132,10 +132,10 @@ class Flow:
         count = len(after)
         self.state = np.zeros((count + 1, 8), np.int64)[:count]
         self.arrays = (
-            np.array(sum(lists, []), np.int64),
+            np.array([task for mine in lists for task in mine], np.int64),
             np.cumsum([0, *map(len, lists)]),
             np.cumsum([0, *map(len, after)]),
-            np.array(sum(after, []), np.int64),
+            np.array([other for needs in after for other in needs], np.int64),
             self.state,
             np.zeros((1, 1), np.int64),
         )

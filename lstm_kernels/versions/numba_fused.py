@@ -29,7 +29,7 @@ from .compiled import fill
 from .spaces import Packed, Space, buffer
 from .tiles import Tiles
 
-ENTRIES = ("infer", "backward", "train", "pack", "readout", "readout_gradient")
+ENTRIES = ("infer", "backward", "train", "pack", "readout")
 MOST_SPACES = 4
 
 _region = threading.Lock()  # one parallel region at a time: it takes every core anyway
@@ -211,9 +211,7 @@ class NumbaFused(Network):
         return self._lock
 
     def run_kernel(self, kernel, plan, sync, space, *rest):
-        return self.run_alone(
-            space.threads, kernel, plan, sync, space.threads, space.shares, *rest
-        )
+        return self.run_alone(space.threads, kernel, plan, sync, space.threads, space.shares, *rest)
 
     def run_alone(self, threads, call, *rest):
         """Call something that uses so many threads; with several, when no other region runs."""

@@ -51,7 +51,7 @@ class NumbaWavefront(NumbaFused):
         return Graph(self._params.num_layers, T, backward=backward)
 
     def pick(self, graph, B):
-        """The schedule for mini-batches of B samples: the given one, or the fastest by simulation."""
+        """The schedule for mini-batches of B samples: the given, or the fastest by simulation."""
         if self._given is None:
             costs = machine_costs(self._dtype, self.most_threads())
             costs = cost.of_blocks(costs, self.tiles, self.sizes, B)
@@ -88,11 +88,13 @@ class NumbaWavefront(NumbaFused):
         space.plan["x"][0], space.plan["h"][-1] = x.ctypes.data, out[1].ctypes.data
         self._flow(self.kernels.forward_flow, space, False, space.plan, *out)
 
-    def _back(self, space, plan, x, rate=1.0, descend=False):
+    def _back(self, space, plan, x, rate=1.0, descend=False, head=None):
         plan["x"][0] = x.ctypes.data
         self._flow(self.kernels.backward_flow, space, True, plan)
-        call = self.kernels.gradients, plan, space.sync, space.threads, rate, descend
-        self.run_alone(space.threads, *call)
+        nothing = np.empty((0, 0), x.dtype)
+        head = (nothing, nothing, nothing, nothing[0:0].ravel()) if head is None else head
+        call = self.kernels.gradients, plan, space.sync, space.threads, rate, descend, *head
+        return self.run_alone(space.threads, *call)
 
     def _train(self, space, plan, rate, descend, data, order, batch, dy, grads, count):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
@@ -106,6 +108,5 @@ class NumbaWavefront(NumbaFused):
             self._infer(space, x, (space.h, space.top, space.c, space.final))
             y, space.dc[:] = space.top[-1], 0
             self.kernels.readout(0, B, y, V, b_out, target, error, dy)
-            self._back(space, plan, x, rate, descend)
-            losses[k] = self.kernels.readout_gradient(y, error, *grads, rate)
+            losses[k] = self._back(space, plan, x, rate, descend, (y, error, *grads))
         return losses

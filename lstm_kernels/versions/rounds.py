@@ -90,7 +90,7 @@ def claim(sync, turn, me, tasks):
         first, last = tasks * group // groups, tasks * (group + 1) // groups
         if read(sync, group, turn) < last - first:
             task = add_one(sync, group, turn)
-            if task < last - first:  # to and fro: what a cache holds from the last round comes first
+            if task < last - first:  # to and fro: first what the last round left in the cache
                 return first + task if turn % 2 == 0 else last - 1 - task
     return -1
 

@@ -8,7 +8,8 @@ import numpy as np
 from numba import prange
 
 # The free names: functions of `fused_kernels.py`.
-to_and_fro = forward_block = back_block = through_rows = start_rows = keep_state = gradient_rounds = ROWS = None
+to_and_fro = forward_block = back_block = through_rows = start_rows = keep_state = None
+gradient_rounds = readout_gradient = ROWS = None
 
 
 def forward_task(task, work):
@@ -44,11 +45,14 @@ def backward_task(task, work):
         start_rows(q, first, last)
 
 
-def gradients(plan, sync, threads, rate, descend):
-    """All weight gradients times `rate`, added to where the plan says."""
+def gradients(plan, sync, threads, rate, descend, y, error, gV, gb_out):
+    """All weight gradients times `rate`, added to where the plan says, and those of the read-out;
+    the loss. Nothing comes between: parameters change as a whole or not at all.
+    """
     sync[:] = 0
     if threads == 1:
         gradient_rounds(np.intp(0), plan, sync, np.intp(0), np.intp(0), rate, descend)
     else:
         for p in prange(threads):
             gradient_rounds(np.intp(p), plan, sync, np.intp(0), np.intp(0), rate, descend)
+    return readout_gradient(y, error, gV, gb_out, rate)

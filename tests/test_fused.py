@@ -40,7 +40,7 @@ def arrays_of(thing, seen=None):
         inside = list(thing.values())
     elif isinstance(thing, (list, tuple)):
         inside = thing
-    elif type(thing).__module__ in (spaces.__name__, numba_fused.__name__):
+    elif isinstance(thing, numba_fused.NumbaFused) or type(thing).__module__ == spaces.__name__:
         inside = list(vars(thing).values())
     else:
         inside = []
@@ -60,9 +60,10 @@ class Record:
         self._row[name] = value
 
 
-def interpret(net, used):
+def interpret(net, used, *inputs):
     """Run the kernels of a network as plain Python, every tile checking every address; its name
-    joins `used`.
+    joins `used`. inputs: more arrays that may be read. Returns those functions, and a function that
+    makes the entries of others.
     """
     m = Checked(net.tiles.dtype, net.tiles.lanes)
     tiles = {
@@ -87,14 +88,16 @@ def interpret(net, used):
         fused_kernels, names | {"finish": lambda sync: None, "wait": lambda sync, done: None}
     )
 
-    def entry(name):
+    def entry(function):
         def enter(plan, *rest):
-            m.allow([a for a in arrays_of((net, rest)) if a.dtype == net.tiles.dtype and a.size])
-            return functions[name]([Record(row) for row in plan], *rest)
+            found = arrays_of((net, rest, inputs))
+            m.allow([a for a in found if a.dtype == net.tiles.dtype and a.size])
+            return function([Record(row) for row in plan], *rest)
 
         return enter
 
-    net.kernels = SimpleNamespace(**{name: entry(name) for name in numba_fused.ENTRIES})
+    net.kernels = SimpleNamespace(**{n: entry(functions[n]) for n in numba_fused.ENTRIES})
+    return functions, entry
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lstm_kernels import __main__ as command
-from lstm_kernels import lab, schedules
+from lstm_kernels import lab
 from lstm_kernels.lab import bench, peers, provenance, results, tables, timing
 from lstm_kernels.versions.blas import cores
 
@@ -182,23 +182,6 @@ def test_the_command_line(capsys, tmp_path):
         command.main(["train", "--version", "cudnn"])
     assert caught.value.code == 2
     assert "name: got 'cudnn'" in capsys.readouterr().err
-
-
-def test_schedules_know_the_graph():
-    assert schedules.dependencies(0, 0) == []
-    assert sorted(schedules.dependencies(2, 3)) == [(1, 3), (2, 2)]
-    order = schedules.layer_by_layer(3, 4)
-    schedules.check_order(order, 3, 4)
-    Block = schedules.Block
-    schedules.check_order([Block(0, 0, 2), Block(1, 0, 2), Block(0, 2, 4), Block(1, 2, 4)], 2, 4)
-    for bad, message in (
-        (order[::-1], "needs"),
-        (order[:2], "got 8 cells, want all 12"),
-        ([*order, order[0]], "computed twice"),
-        ([Block(0, 2, 4), Block(0, 0, 2)], r"\(0, 2\) needs \(0, 1\)"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            schedules.check_order(bad, 3, 4)
 
 
 def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):

@@ -25,14 +25,14 @@ from .spaces import Space
 
 @cache
 def kernels(dtype):
-    """What `numba-fused` has, and forward and backward (`flow.enter`) and gradients."""
+    """What `numba-fused` has, `wavefront_kernels`, and flows of its tasks, forward and backward."""
     found = vars(fused(dtype))
     mine = fill(wavefront_kernels, found | {"ROWS": ROWS}, dtype.name, ("gradients",))
     flows = {
         f"{name}_flow": fill(flow, {"perform": task}, f"{dtype.name}_{name}", ("enter",)).enter
         for name, task in (("forward", mine.forward_task), ("backward", mine.backward_task))
     }
-    return SimpleNamespace(**found, **flows, gradients=mine.gradients)
+    return SimpleNamespace(**found, **vars(mine), **flows)
 
 
 class NumbaWavefront(NumbaFused):
@@ -59,8 +59,10 @@ class NumbaWavefront(NumbaFused):
         found = self._given(graph)
         check(found)
         want = Graph(graph.layers, graph.steps, found.graph.parts, graph.backward)
-        if found.graph != want or found.graph.parts > B:
-            raise ValueError(f"schedules: got {found.graph} for a mini-batch of {B}, want {want}")
+        if found.graph != want:
+            raise ValueError(f"schedules: got {found.graph}, want {want}")
+        if want.parts > B:
+            raise ValueError(f"schedules: got {want.parts} parts of a mini-batch of {B}")
         return found
 
     def _new_space(self, T, B, training):

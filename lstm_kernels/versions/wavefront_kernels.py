@@ -9,7 +9,7 @@ from numba import prange
 
 # The free names: functions of `fused_kernels.py`.
 to_and_fro = forward_block = back_block = through_rows = start_rows = keep_state = None
-gradient_rounds = readout_gradient = ROWS = None
+gradient_rounds = readout_gradient = real = ROWS = None
 
 
 def forward_task(task, work):
@@ -46,8 +46,9 @@ def backward_task(task, work):
 
 
 def gradients(plan, sync, threads, rate, descend, y, error, gV, gb_out):
-    """All weight gradients times `rate`, added to where the plan says, and those of the read-out;
-    the loss. Nothing comes between: parameters change as a whole or not at all.
+    """All weight gradients times `rate`, added to where the plan says, and those of the read-out
+    (an empty `error` for none); the loss. Nothing comes between: parameters change as a whole or
+    not at all.
     """
     sync[:] = 0
     if threads == 1:
@@ -55,4 +56,4 @@ def gradients(plan, sync, threads, rate, descend, y, error, gV, gb_out):
     else:
         for p in prange(threads):
             gradient_rounds(np.intp(p), plan, sync, np.intp(0), np.intp(0), rate, descend)
-    return readout_gradient(y, error, gV, gb_out, rate)
+    return readout_gradient(y, error, gV, gb_out, rate) if len(error) else real(0)

@@ -1,0 +1,220 @@
+"""Schedules against the graph, the simulator against what can be counted."""
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lstm_kernels.schedules import (
+    Block,
+    Costs,
+    Graph,
+    Schedule,
+    Task,
+    check,
+    choose,
+    dependencies,
+    layer_by_layer,
+    pipeline,
+    pipeline_bound,
+    simulate,
+    speedup_bound,
+    wavefront,
+)
+
+sizes = st.integers(1, 7)
+graphs = st.builds(Graph, sizes, st.integers(1, 20), st.integers(1, 3), st.booleans())
+orders = st.sampled_from(["point-to-point", "barrier"])
+seconds = st.floats(0.01, 10)
+
+
+@st.composite
+def wavefronts(draw):
+    graph = draw(graphs)
+    return wavefront(
+        graph,
+        draw(sizes),
+        draw(st.integers(1, graph.steps)),
+        together=draw(st.none() | sizes),
+        order=draw(orders),
+        costs=draw(st.none() | st.builds(Costs, st.just((1.0,) * graph.layers), *[seconds] * 4)),
+    )
+
+
+def cells(blocks):
+    return [(b.part, b.layer, step) for b in blocks for step in range(b.start, b.stop)]
+
+
+def unit(graph):
+    return Costs((1.0,) * graph.layers)
+
+
+def test_a_cell_needs_its_input_and_its_state():
+    assert dependencies(0, 0) == []
+    assert sorted(dependencies(2, 3)) == [(1, 3), (2, 2)]
+    assert sorted(Graph(4, 5, backward=True).needs(2, 3)) == [(2, 4), (3, 3)]
+    assert Graph(4, 5, backward=True).needs(3, 4) == []
+
+
+@settings(deadline=None)
+@given(wavefronts())
+def test_every_wavefront_respects_the_graph(schedule):
+    check(schedule)
+    graph = schedule.graph
+    assert len(cells(t.block for t in schedule.tasks)) == (graph.layers * graph.steps * graph.parts)
+
+
+@settings(deadline=None)
+@given(graphs, sizes)
+def test_every_pipeline_respects_the_graph(graph, workers):
+    check(layer_by_layer(graph))
+    if workers <= graph.layers:
+        schedule = pipeline(graph, workers)
+        check(schedule)
+        assert {(t.block.layer, t.worker) for t in schedule.tasks} == {
+            (t.block.layer, t.worker) for t in schedule.tasks if t.block.part == 0
+        }, "a layer stays with its worker"
+    else:
+        with pytest.raises(ValueError, match=f"workers: got {workers}, want at most"):
+            pipeline(graph, workers)
+
+
+@settings(deadline=None)
+@given(wavefronts(), st.data())
+def test_a_schedule_with_a_fault_is_refused(schedule, data):
+    tasks = list(schedule.tasks)
+    index = data.draw(st.integers(0, len(tasks) - 1))
+    kind = data.draw(st.sampled_from(["lost", "twice", "forward", "longer"]))
+    if kind == "lost":
+        cut = [
+            Task(t.block, t.worker, tuple(a - (a > index) for a in t.after if a != index))
+            for t in tasks
+        ]
+        faulty = cut[:index] + cut[index + 1 :]
+    elif kind == "twice":
+        faulty = [*tasks, tasks[index]]
+    elif kind == "forward":
+        faulty = list(tasks)
+        faulty[index] = tasks[index]._replace(after=(index,))
+    else:
+        faulty = list(tasks)
+        block = tasks[index].block
+        faulty[index] = tasks[index]._replace(block=block._replace(stop=block.stop + 1))
+    with pytest.raises(ValueError, match="schedule: "):
+        check(dataclasses.replace(schedule, tasks=tuple(faulty)))
+
+
+@settings(deadline=None)
+@given(st.integers(2, 6), st.integers(2, 12), st.booleans(), st.data())
+def test_waiting_for_too_little_is_a_race(layers, steps, backward, data):
+    """Each layer on a worker of its own: every wait of a wavefront is needed."""
+    graph = Graph(layers, steps, backward=backward)
+    blocks = sorted(graph.blocks(1), key=lambda b: sum(graph.rank(b)))
+    at = {(b.layer, b.start): i for i, b in enumerate(blocks)}
+    tasks = [
+        Task(b, b.layer, tuple(at[c] for c in graph.needs(b.layer, b.start) if c[0] != b.layer))
+        for b in blocks
+    ]
+    check(Schedule(graph, tuple(tasks)))
+    index = data.draw(st.sampled_from([i for i, task in enumerate(tasks) if task.after]))
+    tasks[index] = tasks[index]._replace(after=())
+    with pytest.raises(ValueError, match="does not wait for task"):
+        check(Schedule(graph, tuple(tasks)))
+
+
+def test_the_order_within_a_schedule_is_not_enough():
+    graph = Graph(2, 4)
+    good = [Task(Block(0, 0, 4), 0), Task(Block(1, 0, 4), 1, (0,))]
+    check(Schedule(graph, tuple(good)))
+    for bad, message in (
+        (good[::-1], "waits for 0, want an earlier one"),
+        ([Task(Block(1, 0, 4), 0), Task(Block(0, 0, 4), 0)], "comes later"),
+        ([good[0], good[1]._replace(after=())], r"cell \(1, 0\) needs \(0, 0\), and task 1"),
+        (good[:1], "got 4 cells, want the 8"),
+        ([*good, good[0]], "computed twice"),
+        ([Task(Block(0, 2, 4), 0), Task(Block(0, 0, 2), 0), good[1]], r"\(0, 2\) needs \(0, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            check(Schedule(graph, tuple(bad)))
+
+
+@settings(deadline=None)
+@given(wavefronts(), st.builds(Costs, st.just((1.0,) * 7), seconds, seconds, seconds, seconds))
+def test_a_simulated_schedule_keeps_order_and_time(schedule, costs):
+    line = simulate(schedule, costs)
+    spans, last = line.spans, {}
+    for span, task in zip(spans, schedule.tasks, strict=True):
+        assert span.worker == task.worker
+        for other in task.after:
+            wait = costs.hand * (schedule.tasks[other].worker != task.worker)
+            assert span.start >= spans[other].stop + wait - 1e-9
+        assert span.start >= last.get(task.worker, 0.0) - 1e-9
+        last[task.worker] = span.stop
+    assert line.makespan == pytest.approx(max(last.values()) - min(s.start for s in spans))
+    assert -1e-9 <= line.idle < 1
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(1, 12), st.booleans())
+def test_the_bounds_are_reached_with_workers_enough(layers, chunks, backward):
+    for chunk in (1, 3):
+        graph = Graph(layers, chunks * chunk, backward=backward)
+        best = simulate(wavefront(graph, layers, chunk), unit(graph)).makespan
+        bound = speedup_bound(layers, graph.steps, chunk)
+        assert layers * graph.steps / best == pytest.approx(bound)
+    graph = Graph(layers, 5, chunks, backward)
+    best = simulate(pipeline(graph, layers), unit(graph)).makespan
+    assert layers * 5 * chunks / best == pytest.approx(pipeline_bound(chunks, layers))
+
+
+@settings(deadline=None)
+@given(wavefronts())
+def test_no_schedule_beats_the_work_or_the_longest_path(schedule):
+    graph = schedule.graph
+    best = simulate(schedule, unit(graph)).makespan
+    assert best >= graph.steps + graph.layers - 1 - 1e-9
+    assert best >= graph.layers * graph.steps * graph.parts / schedule.workers - 1e-9
+
+
+def test_costs_of_workers_that_move_and_share():
+    graph = Graph(2, 4)
+    alone, two = layer_by_layer(graph), wavefront(graph, 2, 2)
+    costs = Costs((1.0, 2.0), task=0.5, hand=0.25, moved=0.125, shared=2.0)
+    assert simulate(alone, costs).makespan == 4 + 8 + 2 * (0.5 + 0.125)
+    first, block = 2 * (2 + 0.5 + 0.125), 2 * (4 + 0.5)
+    assert simulate(two, costs).makespan == first + 0.25 + block + 2 * 0.125 + block
+
+
+@given(graphs, st.integers(1, 5))
+@settings(deadline=None, max_examples=30)
+def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
+    graph = Graph(graph.layers, graph.steps, backward=graph.backward)
+    costs = Costs((1.0,) * graph.layers, task=0.3, hand=0.1)
+    chosen = choose(graph, workers, costs)
+    check(chosen)
+    assert chosen.workers <= workers
+    alone = simulate(layer_by_layer(graph), costs).makespan
+    assert simulate(chosen, costs).makespan <= alone + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: wavefront(Graph(2, 4), 0), "workers: got 0, want an integer of at least 1"),
+        (lambda: wavefront(Graph(2, 4), 2, 5), "chunk: got 5, want at most 4, the steps"),
+        (lambda: wavefront(Graph(2, 4), 2, 0), "chunk: got 0, want an integer of at least 1"),
+        (lambda: wavefront(Graph(2, 4), 2, together=0), "together: got 0"),
+        (lambda: wavefront(Graph(2, 4), 2, order="luck"), "order: got 'luck', want one of"),
+        (lambda: pipeline(Graph(2, 4), 0), "workers: got 0"),
+        (lambda: Graph(0, 4), "layers: got 0"),
+        (lambda: Costs((1.0, -1.0)), r"step\[1\]: got -1.0, want a finite number"),
+        (lambda: Costs((1.0,), hand=-1e-9), "hand: got -1e-09, want a finite number"),
+        (lambda: Costs((1.0,), shared=math.nan), "shared: got nan"),
+        (lambda: check(Schedule(Graph(1, 1), (Task(Block(0, 0, 1), -1),))), "on worker -1"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

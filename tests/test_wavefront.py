@@ -1,0 +1,375 @@
+"""`numba-wavefront`: any schedule gives the same bits, whatever the threads do meanwhile."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numba
+import numpy as np
+import pytest
+from conftest import SHAPES, example
+from test_fused import interpret
+
+import lstm_kernels as lk
+from lstm_kernels.lab.compare import compare_to_reference
+from lstm_kernels.schedules import Block, Graph, Schedule, Task, check, pipeline, wavefront
+from lstm_kernels.versions import flow, fused_kernels, numba_wavefront, wavefront_kernels
+from lstm_kernels.versions.compiled import copies, fill
+from lstm_kernels.versions.numba_wavefront import NumbaWavefront
+
+
+def random_schedule(rng, graph, workers=5):
+    """Blocks of any length, in any order that the graph allows, on any worker."""
+    shapes = {"point-to-point": 2, "barrier": 1}
+    together = int(rng.integers(1, graph.layers + 1))
+    chunk = int(rng.integers(1, graph.steps + 1))
+    if rng.random() < 0.5:
+        order = list(shapes)[rng.integers(2)]
+        how = {"together": together, "order": order}
+        return wavefront(graph, int(rng.integers(1, workers + 1)), chunk, **how)
+    cuts = {
+        layer: [0, *sorted(rng.choice(range(1, graph.steps), rng.integers(graph.steps), False))]
+        if graph.steps > 1
+        else [0]
+        for layer in range(graph.layers)
+    }
+    blocks = [
+        Block(layer, int(a), int(b))
+        for layer, starts in cuts.items()
+        for a, b in zip(starts, [*starts[1:], graph.steps], strict=True)
+    ]
+    blocks.sort(key=graph.rank)  # layer after layer; then any block whose needs are there
+    owner, tasks, left = {}, [], blocks
+    while left:
+        ready = [
+            b
+            for b in left
+            if all(
+                need in owner or (need[0] == b.layer and b.start <= need[1] < b.stop)
+                for step in range(b.start, b.stop)
+                for need in graph.needs(b.layer, step)
+            )
+        ]
+        block = ready[rng.integers(len(ready))]
+        needs = {
+            owner[need]
+            for step in range(block.start, block.stop)
+            for need in graph.needs(block.layer, step)
+            if need in owner
+        }
+        for step in range(block.start, block.stop):
+            owner[block.layer, step] = len(tasks)
+        tasks.append(Task(block, int(rng.integers(workers)), tuple(sorted(needs))))
+        left = [b for b in left if b is not block]
+    return Schedule(graph, tuple(tasks))
+
+
+def bits(net, x, target, dy):
+    """Everything a network computes, as one tuple of bytes."""
+    y, state = net.forward(x, training=True)
+    grads = net.backward(dy)
+    loss, _ = net.loss_and_grads(x, target)
+    first = [y, *state, grads.x, *grads.state, *grads.arrays().values(), np.array(loss)]
+    dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
+    losses = net.epoch(dataset, np.arange(len(dataset) - 1), x.shape[1], 0.1)
+    last = [np.array(losses), *net.params().arrays().values(), net.forward(x)[0]]
+    return [array.tobytes() for array in first + last]
+
+
+def test_every_schedule_gives_the_bits_of_numba_fused(cell):
+    rng = np.random.default_rng(0)
+    for shape in [*SHAPES, (4, 9, 1, 20, 40), (3, 70, 1, 3, 16), (5, 6, 40, 3, 33)]:
+        params, x, target = example(shape, cell)
+        dy = rng.standard_normal((*x.shape[:2], shape[4])).astype(np.float32)
+        want = bits(lk.network("numba-fused", params), x, target, dy)
+        for given in (None, random_schedule, random_schedule, random_schedule):
+            schedules = given and (lambda graph: random_schedule(rng, graph))
+            net = NumbaWavefront(params, schedules=schedules)
+            compare_to_reference(net, params, x)
+            assert bits(net, x, target, dy) == want, shape
+
+
+def test_micro_batches_of_a_pipeline():
+    params, x, target = example((4, 5, 7, 3, 17), "lstm")
+    dy = np.ones((5, 7, 17), np.float32)
+    want = bits(lk.network("numba-fused", params), x, target, dy)
+    for parts in (1, 2, 6):
+
+        def schedules(graph, parts=parts):
+            return pipeline(Graph(graph.layers, graph.steps, parts, graph.backward), 3)
+
+        assert bits(NumbaWavefront(params, schedules=schedules), x, target, dy) == want
+    with pytest.raises(ValueError, match="8 parts of a mini-batch of 7"):
+        NumbaWavefront(
+            params, schedules=lambda graph: pipeline(Graph(4, 5, 8, graph.backward), 2)
+        ).forward(x)
+
+
+# A toy: a task's value is a hash of the values it waits for, and its time a number of spins.
+
+
+@numba.njit
+def toy(task, work):
+    first, after, values, delays = work
+    for _ in range(delays[task]):
+        flow.pause()
+    value = np.uint64(task + 1)
+    for e in range(first[task], first[task + 1]):
+        value = (value ^ values[after[e]]) * np.uint64(0x9E3779B97F4A7C15)
+        value ^= value >> np.uint64(29)
+    values[task] = value
+
+
+@pytest.fixture(scope="module")
+def enter():
+    return fill(flow, {"perform": toy}, "toy", ("enter",)).enter
+
+
+def toy_schedule(rng):
+    """A random graph of work: up to 40 tasks, each after up to 4 earlier ones, 1 to 6 workers."""
+    count, workers = int(rng.integers(1, 41)), int(rng.integers(1, 7))
+    tasks = [
+        Task(
+            Block(0, i, i + 1),
+            int(rng.integers(workers)),
+            tuple(sorted({int(j) for j in rng.integers(0, i, rng.integers(0, 5))} if i else ())),
+        )
+        for i in range(count)
+    ]
+    return Schedule(Graph(1, count), tuple(tasks))
+
+
+def test_stress_random_graphs_random_delays(enter):
+    """Thousands of runs, delays of up to 100 us in one task of ten, always the same values."""
+    rng, runs = np.random.default_rng(1), 0
+    for _ in range(400):
+        running = flow.Flow(toy_schedule(rng))
+        _, _, first, after, state, _ = running.arrays
+        count = len(state)
+        want = np.zeros(count, np.uint64)
+        for task in range(count):
+            toy(task, (first, after, want, np.zeros(count, np.int64)))
+        for _ in range(10):
+            delays = rng.integers(0, 3000, count) * (rng.random(count) < 0.1)
+            values = np.zeros(count, np.uint64)
+            running.run(enter, 2, (first, after, values, delays))
+            assert (values == want).all()
+            line = running.timeline()
+            for span, task in zip(line.spans, running.schedule.tasks, strict=True):
+                assert all(line.spans[a].stop <= span.start for a in task.after)
+            runs += 1
+    assert runs == 4000
+
+
+def test_stress_of_networks_with_random_delays():
+    """Delays before the tasks of real passes; every output has the bits of layer by layer."""
+    rng = np.random.default_rng(2)
+
+    @numba.njit
+    def late(task, work):
+        for _ in range(work[-1][task]):
+            flow.pause()
+        real(task, work[:-1])
+
+    real = numba_wavefront.kernels(np.dtype(np.float32)).forward_task
+    delayed = fill(flow, {"perform": late}, "late", ("enter",)).enter
+    for _ in range(60):
+        shape = tuple(int(rng.integers(1, high)) for high in (7, 30, 4, 10, 40))
+        params, x, _ = example(shape, "lstm", seed=int(rng.integers(1000)))
+        want, _ = lk.network("numba-fused", params, threads=1).forward(x)
+        net = NumbaWavefront(params, schedules=lambda graph: random_schedule(rng, graph))
+        net.forward(x)
+        space = net._space(*x.shape[:2], False)
+        running = space.flows[False]
+        for _ in range(20):
+            space.top[:] = np.nan
+            count = len(running.tasks)
+            delays = rng.integers(0, 2000, count) * (rng.random(count) < 0.2)
+            space.begin(None)
+            space.plan["x"][0], space.plan["h"][-1] = x.ctypes.data, space.top.ctypes.data
+            work = (space.plan, running.tasks, 1, space.h, space.top, space.c, space.final, delays)
+            running.run(delayed, 2, work)
+            assert (space.top[..., : shape[4]] == want).all()
+
+
+def test_one_thread_runs_the_schedule_of_many(enter):
+    """Threads that never come are not waited for: whoever waits long helps out."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        running = flow.Flow(toy_schedule(rng))
+        _, _, first, after, state, _ = running.arrays
+        values, still = np.zeros(len(state), np.uint64), np.zeros(len(state), np.int64)
+        running.run(enter, 1, (first, after, values, still))
+        assert values.all()
+
+
+def test_a_run_goes_on_after_its_slice(enter):
+    """A time limit that is over at once: each call runs little, and none is lost or run twice."""
+    graph = Graph(3, 4)
+    running = flow.Flow(wavefront(graph, 2, 1))
+    _, _, first, after, state, _ = running.arrays
+    values = np.zeros(12, np.uint64)
+    work = (first, after, values, np.full(12, 20_000))
+    left = [12]
+    while left[-1]:
+        left.append(enter(running.arrays, 2, 300_000, work))
+    assert len(left) > 2
+    assert (state[:, flow.TAKEN] == 1).all()
+    assert left == sorted(left, reverse=True)
+
+
+class Late(Exception):
+    pass
+
+
+def again_and_again(call):
+    while True:
+        call()
+
+
+def test_an_interrupt_ends_the_call_and_the_network_lives():
+    """A signal's exception, as Ctrl-C is one, comes out of the call within slices of time."""
+    params, x, target = example((6, 3000, 8, 64, 128), "lstm")
+    net = lk.network("numba-wavefront", params)
+    short, dy = np.ascontiguousarray(x[:5]), np.ones((5, 8, 128), np.float32)
+    want = bits(
+        lk.network("numba-fused", params),
+        short,
+        target,
+        np.ones_like(short[..., :1]) @ np.ones((1, 128), np.float32),
+    )
+
+    def alarm(number, frame):
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        calls = (
+            lambda: net.forward(x, training=True),
+            lambda: net.step(x, target, 0.1),
+        )
+        for call in calls:
+            net.forward(short, training=True)
+            start = time.perf_counter()
+            signal.setitimer(signal.ITIMER_REAL, 0.15)
+            with pytest.raises(Late):
+                again_and_again(call)
+            assert time.perf_counter() - start < 20
+            with pytest.raises(RuntimeError, match="nothing to go back through"):
+                net.backward(np.zeros((3000, 8, 128), np.float32))
+            net.assign(params)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert bits(net, short, target, dy) == want
+
+
+def test_ctrl_c_in_a_long_call():
+    """The real thing: SIGINT to a process whose one call takes minutes."""
+    code = """
+import numpy as np, lstm_kernels as lk
+net = lk.network("numba-wavefront", lk.Params.init(8, 256, 8))
+small = np.zeros((4, 32, 8), np.float32)
+before, _ = net.forward(small)
+print("ready", flush=True)
+try:
+    net.forward(np.zeros((2500, 32, 8), np.float32))
+    print("ended")
+except KeyboardInterrupt:
+    after, _ = net.forward(small)
+    print("interrupted", (before == after).all())
+"""
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "ready\n"
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    start = time.perf_counter()
+    assert child.communicate(timeout=60)[0] == "interrupted True\n"
+    assert time.perf_counter() - start < 10
+
+
+def interpreted(net, used, x, fail_at=None):
+    """As `interpret`, and the flow too; fail_at: the task that raises an error."""
+    functions, entry = interpret(net, used, x)
+    names = {name: functions[name] for name in wavefront_kernels.__dict__ if name in functions}
+    tasks = copies(wavefront_kernels, names | {"ROWS": fused_kernels.ROWS, "prange": range})
+
+    def perform(name):
+        def call(task, work):
+            if task == fail_at:
+                raise ArithmeticError("planted")
+            entry(lambda plan, *rest: tasks[name](task, (plan, *rest)))(*work)
+
+        return call
+
+    def add_one(array, row, column):
+        array[row, column] += 1
+        return array[row, column] - 1
+
+    simple = {
+        "read": lambda array, row, column: array[row, column],
+        "add_one": add_one,
+        "clock": time.monotonic_ns,
+        "pause": lambda: None,
+        "offer_core": lambda: None,
+        "prange": range,
+        "SPINS": 1,
+    }
+    for name in ("forward", "backward"):
+        run = copies(flow, simple | {"perform": perform(f"{name}_task")})["enter"]
+        setattr(net.kernels, f"{name}_flow", run)
+    net.kernels.gradients = entry(tasks["gradients"])
+    net.kernels.readout = functions["readout"]
+
+
+def test_every_address_lies_inside_an_array(cell):
+    rng, used = np.random.default_rng(4), set()
+    for shape in [(1, 1, 1, 1, 1), (3, 4, 1, 3, 17), (2, 3, 5, 9, 40)]:
+        params, x, target = example(shape, cell)
+        net = NumbaWavefront(params, schedules=lambda graph: random_schedule(rng, graph))
+        interpreted(net, used, x)
+        compare_to_reference(net, params, x)
+        net.step(x, target, 0.1)
+    assert used >= {"inputs", "step", "back", "through_U", "gradient_W"}
+
+
+def test_an_error_in_a_task_ends_the_call_and_the_network_lives():
+    params, x, _ = example((3, 6, 2, 3, 5), "lstm")
+    net = NumbaWavefront(params, schedules=lambda graph: wavefront(graph, 3, 2))
+    want, _ = net.forward(x)
+    whole = net.kernels
+    interpreted(net, set(), x, fail_at=4)
+    with pytest.raises(ArithmeticError, match="planted"):
+        net.forward(x, training=True)
+    with pytest.raises(RuntimeError, match="nothing to go back through"):
+        net.backward(np.zeros_like(want))
+    net.kernels = whole
+    assert (net.forward(x)[0] == want).all()
+
+
+def test_a_schedule_that_breaks_the_graph_is_refused():
+    params, x, _ = example((2, 4, 1, 3, 5), "lstm")
+
+    def race(graph):
+        good = wavefront(graph, 2, 2)
+        return Schedule(graph, tuple(task._replace(after=()) for task in good.tasks))
+
+    with pytest.raises(ValueError, match="does not wait for task"):
+        NumbaWavefront(params, schedules=race).forward(x)
+    with pytest.raises(ValueError, match="chunk: got 9, want at most 4, the steps"):
+        NumbaWavefront(params, schedules=lambda graph: wavefront(graph, 2, 9)).forward(x)
+    other = Graph(2, 5)
+    with pytest.raises(ValueError, match="schedules: got Graph"):
+        NumbaWavefront(params, schedules=lambda graph: wavefront(other, 2, 2)).forward(x)
+
+
+def test_the_picked_schedules_hold(cell):
+    for shape in [(1, 1, 1, 1, 1), (1, 50, 1, 3, 16), (6, 2, 1, 3, 16), (2, 100, 9, 3, 16)]:
+        params, *_ = example(shape, cell)
+        for threads in (1, 2):
+            net = lk.network("numba-wavefront", params, threads=threads)
+            for backward in (False, True):
+                found = net.pick(net.graph(shape[1], backward=backward), shape[2])
+                check(found)
+                assert found.workers <= min(threads, shape[0])

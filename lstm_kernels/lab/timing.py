@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 
-def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, seed=0):
+def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, own=False, seed=0):
     """Time several cases side by side; returns a row per repeat: case, repeat, seconds.
 
     cases: dict of name -> function without arguments. Each runs once to warm up (compile time is
@@ -14,7 +14,8 @@ def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, seed=0):
     machine meets every case alike. A case shorter than `least` seconds is called several times in a
     row and its mean taken. rest: seconds of sleep before each case, then a few calls that are not
     timed: where cases bring thread pools of their own, those of the last one, which still wait on
-    the cores for more work, would slow the next.
+    the cores for more work, would slow the next. own: cases return the seconds they took, by time
+    stamps of their own.
     """
     calls = {}
     for name, case in cases.items():
@@ -32,9 +33,9 @@ def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, seed=0):
                 for _ in range(-(-count // 4)):
                     case()
             start = time.perf_counter()
-            for _ in range(count):
-                case()
-            rows.append((name, repeat, (time.perf_counter() - start) / count))
+            seconds = [case() for _ in range(count)]
+            taken = sum(seconds) if own else time.perf_counter() - start
+            rows.append((name, repeat, taken / count))
     return pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
 
 

@@ -27,7 +27,8 @@ from .spaces import Space
 def kernels(dtype):
     """What `numba-fused` has, `wavefront_kernels`, and flows of its tasks, forward and backward."""
     found = vars(fused(dtype))
-    mine = fill(wavefront_kernels, found | {"ROWS": ROWS}, dtype.name, ("gradients",))
+    names = found | {"ROWS": ROWS, "real": dtype.type}
+    mine = fill(wavefront_kernels, names, dtype.name, ("gradients",))
     flows = {
         f"{name}_flow": fill(flow, {"perform": task}, f"{dtype.name}_{name}", ("enter",)).enter
         for name, task in (("forward", mine.forward_task), ("backward", mine.backward_task))

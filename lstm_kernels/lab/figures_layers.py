@@ -1,0 +1,229 @@
+"""The figures of notebook 05, drawn from schedules and results."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from . import plots
+
+WORKERS = (plots.BLUE, plots.ORANGE, plots.GREEN, plots.RED)
+
+
+def on_graph(lines):
+    """Where and when: the cells of each schedule, coloured by worker, with the block's start.
+
+    lines: title -> Timeline, counted in steps.
+    """
+    figure, axes = plt.subplots(len(lines), 1, figsize=(8.5, 1.9 * len(lines)), sharex=True)
+    told = []
+    for ax, (title, line) in zip(np.atleast_1d(axes), lines.items(), strict=True):
+        graph = line.schedule.graph
+        for span in line.spans:
+            block = line.schedule.tasks[span.task].block
+            width, colour = block.stop - block.start, WORKERS[span.worker % len(WORKERS)]
+            corner = block.start - 0.47, block.layer - 0.42
+            ax.add_patch(plt.Rectangle(corner, width - 0.06, 0.84, color=colour, alpha=0.35))
+            middle = block.start + (width - 1) / 2
+            ax.text(middle, block.layer, f"{span.start:.0f}", ha="center", va="center", fontsize=9)
+        ax.set(xlim=(-0.7, graph.steps - 0.3), ylim=(-0.6, graph.layers - 0.4), ylabel="layer")
+        ax.set(yticks=range(graph.layers), yticklabels=range(1, graph.layers + 1))
+        ax.grid(visible=False)
+        ax.set_title(f"{title}: {line.makespan:.0f} steps, workers idle {line.idle:.0%}")
+        told.append(f"{title}, {line.makespan:.0f} steps and {line.idle:.0%} idle")
+    axes = np.atleast_1d(axes)
+    axes[-1].set(xlabel="step", xticks=range(graph.steps), xticklabels=range(1, graph.steps + 1))
+    figure.alt = (
+        f"The grid of {graph.layers} layers by {graph.steps} steps, blocks coloured by worker and "
+        f"numbered by their start: {'; '.join(told)}."
+    )
+    return figure
+
+
+def gantt(lines, unit=1e3, label="milliseconds"):
+    """What each worker runs over time; a colour for each layer. lines: title -> Timeline."""
+    figure, axes = plt.subplots(len(lines), 1, figsize=(8.5, 1.5 * len(lines) + 0.4), sharex=True)
+    axes, told = np.atleast_1d(axes), []
+    colours = plt.get_cmap("cividis")
+    for ax, (title, line) in zip(axes, lines.items(), strict=True):
+        layers = line.schedule.graph.layers
+        for span in line.spans:
+            layer = line.schedule.tasks[span.task].block.layer
+            shade = 0.15 + 0.8 * layer / max(1, layers - 1)
+            width = unit * (span.stop - span.start)
+            ax.barh(
+                span.worker,
+                width,
+                left=unit * span.start,
+                height=0.8,
+                color=colours(shade),
+                edgecolor="white",
+                linewidth=0.4,
+            )
+            if width > 0.02 * unit * line.makespan:
+                ink = "white" if shade < 0.55 else "black"
+                where = unit * (span.start + span.stop) / 2
+                place = {"ha": "center", "va": "center", "fontsize": 8}
+                ax.text(where, span.worker, layer + 1, color=ink, **place)
+        workers = line.schedule.workers
+        ax.set(yticks=range(workers), yticklabels=[f"worker {p + 1}" for p in range(workers)])
+        ax.grid(axis="y", visible=False)
+        ax.invert_yaxis()
+        ax.set_title(f"{title}: {unit * line.makespan:.3g} {label}, idle {line.idle:.1%}")
+        told.append(f"{title}, {unit * line.makespan:.3g} {label}, {line.idle:.1%} idle")
+    axes[-1].set_xlabel(f"{label}; a number is the layer of a block")
+    figure.alt = f"Blocks over time, a lane per worker: {'; '.join(told)}."
+    return figure
+
+
+def handover(waits):
+    """How long hand-overs take: the share of them that is over after so many nanoseconds.
+
+    waits: order -> nanoseconds.
+    """
+    figure, ax = plt.subplots(figsize=(8, 3.4))
+    told = []
+    for (order, values), colour, y in zip(
+        waits.items(), (plots.BLUE, plots.RED), (0.75, 0.35), strict=True
+    ):
+        values = np.sort(values)
+        ax.plot(values, np.linspace(0, 1, len(values)), color=colour)
+        at = values[int(y * len(values))]
+        ax.annotate(
+            f"{order}: median {np.median(values):.0f} ns",
+            (at, y),
+            (10, -4),
+            textcoords="offset points",
+            color=colour,
+        )
+        told.append(f"{order} {np.median(values):.0f} ns in the median")
+    ax.set(xscale="log", xlabel="nanoseconds from one task's end to the next one's start")
+    ax.set(ylabel="share of hand-overs", xlim=(30, 30_000), ylim=(0, 1))
+    slow = max(np.median(values) for values in waits.values())
+    ax.set_title(f"Half of the hand-overs take at most {slow:.0f} ns")
+    figure.alt = f"Cumulative distribution of hand-over times: {'; '.join(told)}."
+    return figure
+
+
+def speedups(table):
+    """Speed-up of two threads over layers, measured and predicted, forward and backward.
+
+    table: rows way, layers, q1, median, q3 (measured), predicted.
+    """
+    figure, ax = plt.subplots(figsize=(8, 4.2))
+    layers = sorted(table["layers"].unique())
+    for (way, part), colour, marker, shift in zip(
+        table.groupby("way", sort=False), (plots.BLUE, plots.RED), "os", (0.97, 1.03), strict=True
+    ):
+        x = part["layers"] * shift
+        low, high = part["median"] - part["q1"], part["q3"] - part["median"]
+        ax.errorbar(x, part["median"], [low, high], fmt=marker, color=colour, capsize=3)
+        ax.plot(x, part["predicted"], "--", color=colour, linewidth=1)
+        plots.label_line(
+            ax, x.iloc[-1], part["median"].iloc[-1], way, colour, dy=8 if shift < 1 else -10
+        )
+    ax.axhline(2, color=plots.GREY, linewidth=1)
+    ax.annotate("two threads", (layers[0], 2), (0, 4), textcoords="offset points", color=plots.GREY)
+    ax.set(xscale="log", xlabel="layers", ylabel="times as fast as one thread", ylim=(0.9, 2.2))
+    ax.set_xticks(layers, map(str, layers))
+    ax.minorticks_off()
+    ax.margins(x=0.15)
+    many = table[table["layers"] >= 4]["median"]
+    ax.set_title(
+        f"From four layers on, two threads are {many.min():.2f} to {many.max():.2f} times as fast"
+    )
+    rows = table.itertuples()
+    figure.alt = (
+        "Speed-up of two threads over one, measured with quartiles, predictions dashed: "
+        + "; ".join(
+            f"{row.way} {row.layers} layers {row.median:.2f}, predicted {row.predicted:.2f}"
+            for row in rows
+        )
+        + "."
+    )
+    return figure
+
+
+def chunks(table, best):
+    """Milliseconds over the length of a block, by way and order, predictions as lines.
+
+    best: way -> the length that the model predicts to be fastest.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 4), sharey=True)
+    told = []
+    for ax, (way, part) in zip(axes, table.groupby("way", sort=False), strict=True):
+        for (order, some), colour, marker in zip(
+            part.groupby("how", sort=False), (plots.BLUE, plots.RED), "os", strict=True
+        ):
+            ax.plot(some["size"], some["measured"], marker, color=colour, label=order)
+            ax.plot(some["size"], some["predicted"], "--", color=colour, linewidth=1)
+            low = some.loc[some["measured"].idxmin()]
+            told.append(f"{way} {order} least {low['measured']:.1f} ms at {low['size']} steps")
+        ax.axvline(best[way], color=plots.GREEN, linestyle=":")
+        place = {"transform": ax.get_xaxis_transform(), "va": "top", "color": plots.GREEN}
+        ax.text(best[way], 0.97, f" model's best: {best[way]}", **place)
+        ax.set(xscale="log", xlabel="steps in a block", title=way, ylim=(0, None))
+    axes[0].set_ylabel("milliseconds, two threads")
+    axes[0].legend(title="measured; predicted dashed", loc="lower left")
+    figure.suptitle(
+        "Short blocks cost reading, long ones cost waiting", x=0.01, ha="left", weight="bold"
+    )
+    figure.alt = (
+        "Time of a pass over the length of its blocks, measured points and predicted lines: "
+        + "; ".join(told)
+        + f". The model's best lengths are {best}."
+    )
+    return figure
+
+
+def grid(table):
+    """Speed of layer-parallel over parallel inside a layer: ratios, rows B, columns H."""
+    figure, ax = plt.subplots(figsize=(7.5, 4))
+    values = np.log2(table.to_numpy())
+    reach = max(0.5, np.abs(values).max())
+    ax.imshow(values, cmap="PuOr", vmin=-reach, vmax=reach, aspect="auto", origin="lower")
+    for (row, column), value in np.ndenumerate(table.to_numpy()):
+        ink = "white" if abs(values[row, column]) > 0.6 * reach else "black"
+        ax.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink)
+    ax.set_xticks(range(len(table.columns)), table.columns)
+    ax.set_yticks(range(len(table.index)), table.index)
+    ax.set(xlabel="hidden units", ylabel="samples")
+    ax.grid(visible=False)
+    share = (table.to_numpy() > 1).mean()
+    ax.set_title(f"Layers in parallel win in {share:.0%} of the shapes")
+    figure.alt = (
+        "Speed of numba-wavefront over numba-fused by samples and hidden units: "
+        + "; ".join(
+            f"{B} samples: " + ", ".join(f"{H} units {v:.2f}" for H, v in row.items())
+            for B, row in table.iterrows()
+        )
+        + "."
+    )
+    return figure
+
+
+def many_cores(table, error):
+    """Predicted speed-up over cores, a line per number of layers; error: of the model, worst."""
+    figure, ax = plt.subplots(figsize=(8, 4.4))
+    colours = (plots.BLUE, plots.RED, plots.GREEN, plots.ORANGE)
+    ax.plot(table.index, table.index, color=plots.GREY, linewidth=1)
+    ax.annotate(
+        "cores",
+        (table.index[-1], table.index[-1]),
+        (-30, -12),
+        textcoords="offset points",
+        color=plots.GREY,
+    )
+    for (layers, line), colour in zip(table.items(), colours, strict=False):
+        ax.plot(table.index, line, "--", marker="o", color=colour, markersize=4)
+        plots.label_line(ax, table.index[-1], line.iloc[-1], f"{layers} layers", colour)
+    ax.set(xscale="log", yscale="log", xlabel="cores", ylabel="predicted times as fast as one core")
+    ax.set_xticks(table.index, map(str, table.index))
+    ax.set_yticks(table.index, map(str, table.index))
+    ax.minorticks_off()
+    ax.margins(x=0.15)
+    ends = ", ".join(f"{v:.1f} with {L} layers" for L, v in table.iloc[-1].items())
+    ax.set_title(f"Predicted, not measured: {table.index[-1]} cores are used as far as layers go")
+    figure.alt = (
+        f"Predicted speed-up of the best wavefront from {table.index[0]} to {table.index[-1]} "
+        f"cores: at the end {ends}. The model erred by at most {error:.0%} where it was measured."
+    )
+    return figure

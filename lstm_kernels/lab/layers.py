@@ -1,0 +1,241 @@
+"""Layers in parallel: what a schedule takes, measured from the time stamps of its tasks, beside
+what `schedules.simulate` predicts.
+"""
+
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import pairwise, product
+
+import numpy as np
+import pandas as pd
+from numba import njit
+
+from .. import schedules
+from ..schedules import Block, Costs, Graph, Schedule, Task, wavefront
+from ..versions import flow, network
+from ..versions.compiled import fill
+from ..versions.numba_wavefront import NumbaWavefront
+from .bench import Workload, repeats_for, rows_of
+from .timing import interleaved, summary
+
+WAYS = ("forward", "backward")
+DEEP = Workload(L=8, T=500, D=256, H=256, B=1)
+# Blocks of these two lengths, on one thread, give the costs of a step and of a block.
+SHORT, LONG = 10, 50
+
+
+@cache
+def _empty():
+    """`flow.enter` with tasks that do nothing."""
+    return fill(flow, {"perform": njit(lambda task, work: None)}, "empty", ("enter",)).enter
+
+
+def handovers(order, count=400, runs=20):
+    """Nanoseconds from the end of the last task waited for to the start of the one that waits.
+
+    order: "point-to-point", a chain of empty tasks whose neighbours run on different threads;
+    "barrier", rounds of one empty task on each of two threads.
+    """
+    graph = Graph(2, count)
+    if order == "barrier":
+        schedule = wavefront(graph, 2, 1, order=order)
+    else:
+        chain = [Task(Block(0, i, i + 1), i % 2, (i - 1,) if i else ()) for i in range(count)]
+        schedule = Schedule(Graph(1, count), tuple(chain))
+    running, found = flow.Flow(schedule), []
+    _, _, first, after, state, _ = running.arrays
+    for run in range(runs + 1):
+        running.run(_empty(), 2, ())
+        ends = [state[after[a:b], flow.STOP].max(initial=0) for a, b in pairwise(first)]
+        waits = state[:, flow.START] - np.array(ends)
+        together = len(np.unique(state[:, flow.WHO])) == 2
+        if run and together:  # the first run also wakes the threads
+            found.append(waits[2:])
+    return np.concatenate(found)
+
+
+@dataclass
+class Pass:
+    """A pass of one network by one schedule: run() gives its seconds; spans of all runs stay."""
+
+    work: Workload
+    way: str
+    threads: int
+    schedule: Schedule
+    lines: list = field(default_factory=list)
+
+    def __post_init__(self):
+        params, (x, _) = self.work.params(), self.work.example()
+        pick = {False: self.schedule, True: self.schedule}
+        if self.way == "backward":
+            pick[False] = wavefront(Graph(self.work.L, self.work.T), 1, self.work.T, together=1)
+        self._net = NumbaWavefront(
+            params, self.threads, schedules=lambda graph: pick[graph.backward]
+        )
+        self._net.forward(x, training=self.way == "backward")
+        dy = np.ones((*x.shape[:2], self.work.H), np.float32)
+        self._call = (
+            partial(self._net.backward, dy)
+            if self.way == "backward"
+            else partial(self._net.forward, x)
+        )
+
+    def run(self):
+        """Seconds from the first task's start to the last one's end; the second run of two, with
+        the weights in the cache that they fit.
+        """
+        for _ in range(2):
+            self._call()
+        back = self.way == "backward"
+        self.lines.append(self._net.timeline(self.work.T, self.work.B, back, back))
+        return self.lines[-1].makespan
+
+    @property
+    def timeline(self):
+        """The run of median length."""
+        return sorted(self.lines, key=lambda line: line.makespan)[len(self.lines) // 2]
+
+    def durations(self, chunk):
+        """Median seconds of a block of `chunk` steps."""
+        tasks = self.schedule.tasks
+        full = [i for i, task in enumerate(tasks) if task.block.stop - task.block.start == chunk]
+        spans = [line.spans[i] for line in self.lines for i in full]
+        return float(np.median([span.stop - span.start for span in spans]))
+
+
+def schedule_for(work, way, threads, chunk, *, together=None, order="point-to-point"):
+    graph = Graph(work.L, work.T, backward=way == "backward")
+    together = min(threads, work.L) if together is None else together
+    return wavefront(graph, threads, chunk, together=together, order=order)
+
+
+def calibration(work, way):
+    """The passes that `fit` takes costs from: one thread that stays with its layer, in short blocks
+    and in long ones; one that changes layers; two threads with a layer each.
+    """
+    short, long = (max(1, min(chunk, work.T // 2)) for chunk in (SHORT, LONG))
+    one, two = Workload(1, *_rest(work)), Workload(2, *_rest(work))
+    return {
+        "short": Pass(one, way, 1, schedule_for(one, way, 1, short)),
+        "long": Pass(one, way, 1, schedule_for(one, way, 1, long)),
+        "moving": Pass(two, way, 1, schedule_for(two, way, 1, short, together=2)),
+        "both": Pass(two, way, 2, schedule_for(two, way, 2, long)),
+    }
+
+
+def _rest(work):
+    return work.T, work.D, work.H, work.B
+
+
+def fit(passes, hand):
+    """Costs (of one layer) from the timed passes of `calibration`."""
+    short, long = (_chunk(passes[name]) for name in ("short", "long"))
+    low, high = passes["short"].durations(short), passes["long"].durations(long)
+    step = (high - low) / (long - short) if long > short else low / short
+    task = max(0.0, low - short * step)
+    moved = max(0.0, passes["moving"].durations(short) - low)
+    return Costs((step,), task, hand, moved, max(1.0, passes["both"].durations(long) / high))
+
+
+def _chunk(timed):
+    return timed.schedule.tasks[0].block.stop - timed.schedule.tasks[0].block.start
+
+
+def of_layers(costs, layers):
+    """The same costs for each of so many layers."""
+    return Costs(costs.step * layers, costs.task, costs.hand, costs.moved, costs.shared)
+
+
+@dataclass
+class Sweep:
+    """Timed passes by (sweep, way, how, size), their times, costs by way, and how the predictions
+    compare.
+    """
+
+    passes: dict
+    times: pd.DataFrame
+    costs: dict
+
+    @property
+    def table(self):
+        """Measured and simulated milliseconds of every pass that no cost was fitted to."""
+        medians, rows = self.times.groupby("case")["seconds"].median(), []
+        for key, timed in self.passes.items():
+            if key[0] != "calibration":
+                costs = of_layers(self.costs[timed.way], timed.work.L)
+                predicted = schedules.simulate(timed.schedule, costs).makespan
+                rows.append((*key, 1e3 * medians[str(key)], 1e3 * predicted))
+        columns = ["sweep", "way", "how", "size", "measured", "predicted"]
+        table = pd.DataFrame(rows, columns=columns)
+        return table.assign(error=table["predicted"] / table["measured"] - 1)
+
+    def rows(self):
+        """The sweep over layers as rows of a results file."""
+        parts = []
+        for key, timed in self.passes.items():
+            if key[0] == "layers":
+                times = self.times[self.times["case"] == str(key)].assign(case="numba-wavefront")
+                part = rows_of(times, timed.work, timed.way, {})
+                parts.append(part.assign(threads=timed.threads))
+        return pd.concat(parts, ignore_index=True)
+
+
+def sweep(work=DEEP, *, layers=(1, 2, 4, 8, 16), chunks=(5, 10, 20, 50, 125, 500), repeats=10):
+    """Time passes of `work` with other numbers of layers on one and two threads, and with blocks of
+    other lengths on two, all in one loop with the passes that the costs are fitted to.
+    """
+    passes, usual = {}, max(1, min(20, work.T // 2))
+    for way in WAYS:
+        for name, timed in calibration(work, way).items():
+            passes["calibration", way, name, 0] = timed
+        for count, threads in product(layers, (1, 2)):
+            some, beside = Workload(count, *_rest(work)), threads if count % threads == 0 else count
+            chunk = usual if threads == 2 else work.T
+            plan = schedule_for(some, way, threads, chunk, together=beside)
+            passes["layers", way, threads, count] = Pass(some, way, threads, plan)
+        for chunk, order in product(chunks, ("point-to-point", "barrier")):
+            beside = work.L if order == "barrier" else 2
+            plan = schedule_for(work, way, 2, chunk, together=beside, order=order)
+            passes["chunks", way, order, chunk] = Pass(work, way, 2, plan)
+    hand = float(np.median(handovers("point-to-point"))) * 1e-9
+    cases = {str(key): timed.run for key, timed in passes.items()}
+    times = interleaved(cases, repeats=repeats, own=True)
+    costs = {
+        way: fit({key[2]: p for key, p in passes.items() if key[:2] == ("calibration", way)}, hand)
+        for way in WAYS
+    }
+    return Sweep(passes, times, costs)
+
+
+def against_fused(batches, hidden, *, L=4, T=32, repeats=7):
+    """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B x H."""
+    table = {}
+    for H in hidden:
+        for B in batches:
+            work = Workload(L, T, H, H, B)
+            params, (x, _) = work.params(), work.example()
+            nets = {name: network(name, params) for name in ("numba-fused", "numba-wavefront")}
+            cases = {name: partial(net.forward, x) for name, net in nets.items()}
+            count = min(repeats, repeats_for(work))
+            times = summary(interleaved(cases, repeats=count, least=0.01), "numba-fused")
+            table[B, H] = times["ratio"]["numba-wavefront"]
+    return pd.Series(table).unstack()
+
+
+def many_cores(costs, cores, layers, T):
+    """Predicted speed-up over one core of the best wavefront, cores x layers."""
+    table = {}
+    for L in layers:
+        every, graph = of_layers(costs, L), Graph(L, T)
+        alone = schedules.simulate(schedules.choose(graph, 1, every), every).makespan
+        for P in cores:
+            best = schedules.simulate(schedules.choose(graph, P, every), every).makespan
+            table[P, L] = alone / best
+    return pd.Series(table).unstack()
+
+
+def without(schedule, index):
+    """The schedule, but task `index` waits for nobody: wrong on purpose."""
+    tasks = list(schedule.tasks)
+    tasks[index] = tasks[index]._replace(after=())
+    return Schedule(schedule.graph, tuple(tasks))

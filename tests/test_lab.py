@@ -190,7 +190,7 @@ def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):
         bench, "compile_times", lambda name: bench.steps(["numpy"], tiny, repeats=1)
     )
     found = {experiment: path for experiment, _, path in bench.main("smoke", tmp_path)}
-    assert set(found) == {"airline", "gradients", "reference", "grid"}
+    assert set(found) == {"airline", "gradients", "reference", "grid", "layers"}
     grid = results.read("grid", tmp_path)
     assert set(grid["version"]) == set(bench.available())
 

@@ -186,6 +186,18 @@ def steps(names, work, *, repeats=20):
     return pd.concat(parts, ignore_index=True)
 
 
+def packing(work, *, repeats=20):
+    """Time packing the parameters of `numba-fused`, and the transposed copies alone, which each
+    training step writes anew; rows of a results file.
+    """
+    net, params = network("numba-fused", work.params()), work.params()
+    cases = {
+        "numba-fused": lambda: net.assign(params),
+        "numba-fused/transposes": net.pack_transposes,
+    }
+    return rows_of(interleaved(cases, repeats=repeats), work, "pack", {})
+
+
 def repeats_for(work):
     """Rounds that keep a measurement of a workload under a minute or two."""
     return 20 if work.gflop < 0.1 else 10 if work.gflop < 10 else 5 if work.gflop < 200 else 3
@@ -257,6 +269,8 @@ def available(target="cpu"):
 
 def main(preset="paper", folder=results.FOLDER):
     """Run every experiment and write its file; yields (experiment, rows, path)."""
+    from . import layers  # which measures with what is here
+
     for warning in provenance.distorting_variables():
         print(
             f"warning: {warning} steers BLAS; unset it to measure what users see", file=sys.stderr
@@ -276,9 +290,16 @@ def main(preset="paper", folder=results.FOLDER):
         "gradients": lambda: pd.concat(
             [steps(forms, work, repeats=20 if paper else 2) for work in sizes]
         ),
-        "reference": lambda: steps(["numpy-naive", "numpy"], reference, repeats=20 if paper else 2),
+        "reference": lambda: pd.concat(
+            [
+                steps(["numpy-naive", "numpy"], reference, repeats=20 if paper else 2),
+                packing(reference, repeats=20 if paper else 2),
+            ]
+        ),
         "grid": lambda: grid(names, GRID.values() if paper else [AIRLINE]),
     }
+    deep = layers.DEEP if paper else Workload(2, 24, 8, 16, 1)
+    plan["layers"] = lambda: layers.sweep(deep, chunks=(), repeats=20 if paper else 1).rows()
     for experiment, run in plan.items():
         rows = run()
         yield experiment, rows, results.write(experiment, rows, preset=preset, folder=folder)

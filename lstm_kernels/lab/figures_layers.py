@@ -96,7 +96,7 @@ def handover(waits):
         )
         told.append(f"{order} {np.median(values):.0f} ns in the median")
     ax.set(xscale="log", xlabel="nanoseconds from one task's end to the next one's start")
-    ax.set(ylabel="share of hand-overs", xlim=(30, 30_000), ylim=(0, 1))
+    ax.set(ylabel="share of hand-overs", xlim=(50, 5_000), ylim=(0, 1))
     slow = max(np.median(values) for values in waits.values())
     ax.set_title(f"Half of the hand-overs take at most {slow:.0f} ns")
     figure.alt = f"Cumulative distribution of hand-over times: {'; '.join(told)}."
@@ -115,17 +115,16 @@ def speedups(table):
     ):
         x = part["layers"] * shift
         low, high = part["median"] - part["q1"], part["q3"] - part["median"]
-        ax.errorbar(x, part["median"], [low, high], fmt=marker, color=colour, capsize=3)
+        how = {"fmt": marker, "color": colour, "capsize": 3}
+        ax.errorbar(x, part["median"], [low, high], label=f"{way}, predicted dashed", **how)
         ax.plot(x, part["predicted"], "--", color=colour, linewidth=1)
-        plots.label_line(
-            ax, x.iloc[-1], part["median"].iloc[-1], way, colour, dy=8 if shift < 1 else -10
-        )
     ax.axhline(2, color=plots.GREY, linewidth=1)
     ax.annotate("two threads", (layers[0], 2), (0, 4), textcoords="offset points", color=plots.GREY)
     ax.set(xscale="log", xlabel="layers", ylabel="times as fast as one thread", ylim=(0.9, 2.2))
     ax.set_xticks(layers, map(str, layers))
     ax.minorticks_off()
     ax.margins(x=0.15)
+    ax.legend(loc="lower right")
     many = table[table["layers"] >= 4]["median"]
     ax.set_title(
         f"From four layers on, two threads are {many.min():.2f} to {many.max():.2f} times as fast"
@@ -160,7 +159,11 @@ def chunks(table, best):
         ax.axvline(best[way], color=plots.GREEN, linestyle=":")
         place = {"transform": ax.get_xaxis_transform(), "va": "top", "color": plots.GREEN}
         ax.text(best[way], 0.97, f" model's best: {best[way]}", **place)
-        ax.set(xscale="log", xlabel="steps in a block", title=way, ylim=(0, None))
+        ax.set(xscale="log", xlabel="steps in a block", title=way)
+        ax.set(ylim=(0, 1.1 * table["measured"].max()))
+        sizes = sorted(part["size"].unique())
+        ax.set_xticks(sizes, map(str, sizes))
+        ax.minorticks_off()
     axes[0].set_ylabel("milliseconds, two threads")
     axes[0].legend(title="measured; predicted dashed", loc="lower left")
     figure.suptitle(
@@ -205,13 +208,9 @@ def many_cores(table, error):
     figure, ax = plt.subplots(figsize=(8, 4.4))
     colours = (plots.BLUE, plots.RED, plots.GREEN, plots.ORANGE)
     ax.plot(table.index, table.index, color=plots.GREY, linewidth=1)
-    ax.annotate(
-        "cores",
-        (table.index[-1], table.index[-1]),
-        (-30, -12),
-        textcoords="offset points",
-        color=plots.GREY,
-    )
+    end = table.index[-1]
+    place = {"textcoords": "offset points", "color": plots.GREY, "ha": "right"}
+    ax.annotate("as many times as cores", (end, end), (-16, -4), **place)
     for (layers, line), colour in zip(table.items(), colours, strict=False):
         ax.plot(table.index, line, "--", marker="o", color=colour, markersize=4)
         plots.label_line(ax, table.index[-1], line.iloc[-1], f"{layers} layers", colour)
@@ -221,7 +220,7 @@ def many_cores(table, error):
     ax.minorticks_off()
     ax.margins(x=0.15)
     ends = ", ".join(f"{v:.1f} with {L} layers" for L, v in table.iloc[-1].items())
-    ax.set_title(f"Predicted, not measured: {table.index[-1]} cores are used as far as layers go")
+    ax.set_title("Predicted, not measured: a stack uses no more cores than it has layers")
     figure.alt = (
         f"Predicted speed-up of the best wavefront from {table.index[0]} to {table.index[-1]} "
         f"cores: at the end {ends}. The model erred by at most {error:.0%} where it was measured."

@@ -154,23 +154,22 @@ REST = 0.03
 
 
 def side_by_side(work, names, threads, repeats):
-    """Rows of a results file: `numba-fused` and the peers, in one loop, on one workload."""
+    """Rows of a results file: ours and the peers, in one loop, on one workload."""
     params, (x, target) = work.params(), work.example()
     nets = {name: PEERS[name](params, threads) for name in names}
-    ours = network("numba-fused", params, threads=threads)
-    errors = agreement(ours, nets, x, target)
+    mine = ["numba-fused", *(["numba-wavefront"] if work.L > 1 and work.B == 1 else [])]
+    ours = {name: network(name, params, threads=threads) for name in mine}
+    errors = agreement(ours["numba-fused"], nets, x, target)
     forward = {name: (lambda net=net: net.predict(x)) for name, net in nets.items()}
     step = {
         name: (lambda net=net: net.step(x, target, 1e-4))
         for name, net in nets.items()
         if hasattr(net, "step")
     }
-    stages = {
-        "forward": forward | {"numba-fused": lambda: ours.forward(x)},
-        "step": step | {"numba-fused": lambda: ours.step(x, target, 1e-4)},
-    }
+    forward |= {name: (lambda net=net: net.forward(x)) for name, net in ours.items()}
+    step |= {name: (lambda net=net: net.step(x, target, 1e-4)) for name, net in ours.items()}
     parts = []
-    for stage, cases in stages.items():
+    for stage, cases in {"forward": forward, "step": step}.items():
         times = interleaved(cases, repeats=repeats, rest=REST)
         parts.append(bench.rows_of(times, work, stage, errors))
     rows = pd.concat(parts, ignore_index=True).assign(threads=threads)

@@ -21,6 +21,7 @@ COLOURS = {
     "numpy-naive": PURPLE,
     "numpy": BLUE,
     "numba-sample": RED,
+    "numba-wavefront": GREEN,
     "numba-fused": BLACK,
     "truth": BLACK,
     "LSTM": RED,

@@ -151,6 +151,50 @@ def small_calls(rows):
     )
 
 
+def layer_speedups(found):
+    """Speed-up of two threads over one by way and number of layers, a `layers.Sweep`: measured
+    (median and quartiles of the ratios round by round) and predicted.
+    """
+    times = found.times.pivot(index="repeat", columns="case", values="seconds")
+    table, rows = found.table.set_index(["sweep", "way", "how", "size"])["predicted"], []
+    for key in found.passes:
+        sweep, way, threads, count = key
+        if sweep == "layers" and threads == 2:
+            one = sweep, way, 1, count
+            low, middle, high = (times[str(one)] / times[str(key)]).quantile((0.25, 0.5, 0.75))
+            rows.append((way, count, low, middle, high, table[one] / table[key]))
+    return pd.DataFrame(rows, columns=["way", "layers", "q1", "median", "q3", "predicted"])
+
+
+def deep_peers():
+    """`numba-wavefront` and PyTorch on eight layers and one sample, as recorded, in sentences."""
+    rows = results.read("peers")
+    name, said = "deep, one sample", []
+    for machine, part in rows.groupby("machine"):
+        for stage, what in WORDS.items():
+            deep = of_grid(part, stage)
+            deep = deep[deep["workload"] == name]
+            times = 1e3 * deep.groupby("version")["seconds"].median()
+            if {"numba-wavefront", "pytorch"} <= set(times.index):
+                ratio = summary(deep, "numba-wavefront", by="version")["ratio"]
+                said.append(
+                    f"{machine}, {what}: `numba-wavefront` {times['numba-wavefront']:.1f} ms, "
+                    f"`numba-fused` {times['numba-fused']:.1f} ms, PyTorch {times['pytorch']:.1f} "
+                    f"ms, {1 / ratio['pytorch']:.2f} times the time of `numba-wavefront`."
+                )
+    return "\n\n".join(said) or "Not measured yet."
+
+
+def gpu_schedule():
+    """The wavefront on a GPU, as recorded, in a sentence."""
+    try:
+        rows = results.read("gpu").query("version == 'cuda-wavefront'")
+    except ValueError:
+        return "Not measured yet: no results of a GPU are recorded."
+    times = rows.groupby(["machine", "L", "stage"])["seconds"].median() * 1e3
+    return "; ".join(f"{m}, {L} layers, {s}: {v:.2f} ms" for (m, L, s), v in times.items()) + "."
+
+
 def worst_peer(rows):
     """The smallest advantage over the best peer, in a sentence."""
     found = {}

@@ -185,6 +185,10 @@ class NumbaFused(Network):
 
     def _pack(self):
         self.packed.pack(self._params.layers)
+        self.pack_transposes()
+
+    def pack_transposes(self):
+        """Write the transposed weights anew, on one thread; in a training step all threads do."""
         self.kernels.pack(self._packing.plan)
 
     def _space(self, T, B, training):

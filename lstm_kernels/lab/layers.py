@@ -207,6 +207,14 @@ def sweep(work=DEEP, *, layers=(1, 2, 4, 8, 16), chunks=(5, 10, 20, 50, 125, 500
     return Sweep(passes, times, costs)
 
 
+def picked(work):
+    """How long the blocks are that `numba-wavefront` takes when nobody tells it, in words."""
+    net = NumbaWavefront(work.params())
+    found = {way: net.pick(net.graph(work.T, way == "backward"), work.B) for way in WAYS}
+    blocks = {way: plan.tasks[0].block for way, plan in found.items()}
+    return ", ".join(f"{block.stop - block.start} {way}" for way, block in blocks.items())
+
+
 def against_fused(batches, hidden, *, L=4, T=100, repeats=7):
     """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B x H."""
     table = {}

@@ -23,6 +23,7 @@ from numba.extending import intrinsic
 from ..schedules import Span, Timeline
 from . import rounds
 from .rounds import SPINS, add_one, offer_core, pause, read
+from .spaces import buffer
 
 TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
 SLICE = 100_000_000  # nanoseconds
@@ -129,8 +130,7 @@ class Flow:
             mine = lists[task.worker]
             after.append([*task.after, *mine[-1:]])  # for helpers: the worker's own order
             mine.append(index)
-        count = len(after)
-        self.state = np.zeros((count + 1, 8), np.int64)[:count]
+        self.state = buffer(len(after), 8, dtype=np.int64)
         self.arrays = (
             np.array([task for mine in lists for task in mine], np.int64),
             np.cumsum([0, *map(len, lists)]),

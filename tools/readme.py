@@ -56,8 +56,8 @@ def sentences(airline, reference):
         f"steps, {H} hidden units, batch {B}) combined products make `numpy` "
         f"{gain['forward']:.2f}x as fast as `numpy-naive` in inference and {gain['step']:.2f}x in "
         f"a training step; packing the weights of `numba-fused` takes {pack['all']:.1f} ms "
-        f"once, and {pack['transposes']:.1f} ms on one thread for the transposed copies, which each "
-        f"training step writes anew."
+        f"once, and {pack['transposes']:.1f} ms on one thread for the transposed copies, which "
+        f"each training step writes anew."
     )
 
 

@@ -160,14 +160,22 @@ class Sweep:
     def table(self):
         """Measured and simulated milliseconds of every pass that no cost was fitted to."""
         medians, rows = self.times.groupby("case")["seconds"].median(), []
-        for key, timed in self.passes.items():
+        for key in self.passes:
             if key[0] != "calibration":
-                costs = of_layers(self.costs[timed.way], timed.work.L)
-                predicted = schedules.simulate(timed.schedule, costs).makespan
+                predicted = self.beside(*key)["Predicted"].makespan
                 rows.append((*key, 1e3 * medians[str(key)], 1e3 * predicted))
         columns = ["sweep", "way", "how", "size", "measured", "predicted"]
         table = pd.DataFrame(rows, columns=columns)
         return table.assign(error=table["predicted"] / table["measured"] - 1)
+
+    def beside(self, *key):
+        """The Timelines of a pass, predicted and measured."""
+        timed = self.passes[key]
+        costs = of_layers(self.costs[timed.way], timed.work.L)
+        return {
+            "Predicted": schedules.simulate(timed.schedule, costs),
+            "Measured": timed.timeline,
+        }
 
     def rows(self):
         """The sweep over layers as rows of a results file."""

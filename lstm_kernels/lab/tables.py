@@ -166,6 +166,21 @@ def layer_speedups(found):
     return pd.DataFrame(rows, columns=["way", "layers", "q1", "median", "q3", "predicted"])
 
 
+def block_lengths(table):
+    """By way, the block length that the model picks, and in a sentence what it takes beside the
+    fastest measured; table: the rows of `layers.Sweep` on block lengths.
+    """
+    best, said = {}, []
+    for way, part in table[table["how"] == "point-to-point"].groupby("way", sort=False):
+        pick, fast = (part.loc[part[kind].idxmin()] for kind in ("predicted", "measured"))
+        best[way] = int(pick["size"])
+        said.append(
+            f"{way} the model picks blocks of {pick['size']} steps, {pick['measured']:.1f} ms "
+            f"measured; the fastest measured are {fast['size']}, {fast['measured']:.1f} ms"
+        )
+    return best, f"{'; '.join(said).capitalize()}."
+
+
 def deep_peers():
     """`numba-wavefront` and PyTorch on eight layers and one sample, as recorded, in sentences."""
     rows = results.read("peers")

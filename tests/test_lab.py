@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from lstm_kernels import __main__ as command
-from lstm_kernels import lab
-from lstm_kernels.lab import bench, peers, provenance, results, tables, timing
+from lstm_kernels import lab, schedules
+from lstm_kernels.lab import bench, layers, peers, provenance, results, tables, timing
 from lstm_kernels.versions.blas import cores
 
 
@@ -182,6 +182,26 @@ def test_the_command_line(capsys, tmp_path):
         command.main(["train", "--version", "cudnn"])
     assert caught.value.code == 2
     assert "name: got 'cudnn'" in capsys.readouterr().err
+
+
+def test_cases_may_take_their_own_time():
+    times = lab.interleaved({"a": lambda: 0.5, "b": lambda: 0.25}, repeats=3, own=True)
+    assert times.groupby("case")["seconds"].agg(["min", "max"]).to_numpy().tolist() == [
+        [0.5, 0.5],
+        [0.25, 0.25],
+    ]
+
+
+def test_the_model_is_fitted_to_what_it_is_given():
+    """Passes whose tasks last exactly what the costs say give these costs back."""
+    work = bench.Workload(2, 500, 3, 4, 1)
+    costs = schedules.Costs((2e-5,), task=3e-6, hand=1e-7, moved=4e-6, shared=1.25)
+    timed = layers.calibration(work, "forward")
+    for one in timed.values():
+        one.lines = [schedules.simulate(one.schedule, layers.of_layers(costs, 2))]
+    found = layers.fit(timed, 1e-7)
+    for name in ("step", "task", "hand", "moved", "shared"):
+        assert getattr(found, name) == pytest.approx(getattr(costs, name), rel=1e-2), name
 
 
 def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):

@@ -34,7 +34,8 @@ def handovers(order, count=400, runs=20):
     """Nanoseconds from the end of the last task waited for to the start of the one that waits.
 
     order: "point-to-point", a chain of empty tasks whose neighbours run on different threads;
-    "barrier", rounds of one empty task on each of two threads.
+    "barrier", rounds of one empty task on each of two threads. Raises RuntimeError where one thread
+    did everything.
     """
     graph = Graph(2, count)
     if order == "barrier":
@@ -51,6 +52,8 @@ def handovers(order, count=400, runs=20):
         together = len(np.unique(state[:, flow.WHO])) == 2
         if run and together:  # the first run also wakes the threads
             found.append(waits[2:])
+    if not found:
+        raise RuntimeError("handovers: two threads never ran at the same time, want two free cores")
     return np.concatenate(found)
 
 

@@ -86,6 +86,11 @@ class Schedule:
     def workers(self):
         return 1 + max((task.worker for task in self.tasks), default=0)
 
+    @property
+    def longest(self):
+        """Steps in the longest block."""
+        return max(task.block.stop - task.block.start for task in self.tasks)
+
 
 @dataclass(frozen=True)
 class Costs:

@@ -98,11 +98,15 @@ class Pass:
         """The run of median length."""
         return sorted(self.lines, key=lambda line: line.makespan)[len(self.lines) // 2]
 
-    def durations(self, chunk):
-        """Median seconds of a block of `chunk` steps."""
-        tasks = self.schedule.tasks
-        full = [i for i, task in enumerate(tasks) if task.block.stop - task.block.start == chunk]
-        spans = [line.spans[i] for line in self.lines for i in full]
+    def seconds(self, chunk, moved=False):
+        """Median seconds of a block of `chunk` steps after one of the same layer, or of another."""
+        chosen, before = [], {}
+        for index, (block, worker, _) in enumerate(self.schedule.tasks):
+            other = before.get(worker, block.layer) != block.layer
+            if block.stop - block.start == chunk and worker in before and other == moved:
+                chosen.append(index)
+            before[worker] = block.layer
+        spans = [line.spans[index] for line in self.lines for index in chosen]
         return float(np.median([span.stop - span.start for span in spans]))
 
 
@@ -132,16 +136,12 @@ def _rest(work):
 
 def fit(passes, hand):
     """Costs (of one layer) from the timed passes of `calibration`."""
-    short, long = (_chunk(passes[name]) for name in ("short", "long"))
-    low, high = passes["short"].durations(short), passes["long"].durations(long)
+    short, long = (passes[name].schedule.longest for name in ("short", "long"))
+    low, high = passes["short"].seconds(short), passes["long"].seconds(long)
     step = (high - low) / (long - short) if long > short else low / short
     task = max(0.0, low - short * step)
-    moved = max(0.0, passes["moving"].durations(short) - low)
-    return Costs((step,), task, hand, moved, max(1.0, passes["both"].durations(long) / high))
-
-
-def _chunk(timed):
-    return timed.schedule.tasks[0].block.stop - timed.schedule.tasks[0].block.start
+    moved = max(0.0, passes["moving"].seconds(short, moved=True) - low)
+    return Costs((step,), task, hand, moved, max(1.0, passes["both"].seconds(long) / high))
 
 
 def of_layers(costs, layers):
@@ -222,8 +222,7 @@ def picked(work):
     """How long the blocks are that `numba-wavefront` takes when nobody tells it, in words."""
     net = NumbaWavefront(work.params())
     found = {way: net.pick(net.graph(work.T, way == "backward"), work.B) for way in WAYS}
-    blocks = {way: plan.tasks[0].block for way, plan in found.items()}
-    return ", ".join(f"{block.stop - block.start} {way}" for way, block in blocks.items())
+    return ", ".join(f"{plan.longest} {way}" for way, plan in found.items())
 
 
 def against_fused(batches, hidden, *, L=4, T=100, repeats=7):

@@ -70,8 +70,7 @@ class NumbaWavefront(NumbaFused):
         found = [self.pick(self.graph(T), B)]
         found += [self.pick(self.graph(T, backward=True), B)] if training else []
         whole = any(s.graph.parts > 1 for s in found)
-        longest = max(task.block.stop - task.block.start for task in found[0].tasks)
-        chunk = 1 if whole else max(1, min(longest, cost.CHUNK_ROWS // B))
+        chunk = 1 if whole else max(1, min(found[0].longest, cost.CHUNK_ROWS // B))
         threads = self.most_threads()
         space = Space(self, T, B, training, cost.Schedule(threads, 0, chunk, 1), together=True)
         space.flows = [flow.Flow(schedule) for schedule in found]

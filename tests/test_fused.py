@@ -259,14 +259,14 @@ import os, sys, warnings
 import numpy as np
 import lstm_kernels as lk
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
-params = lk.Params.init(64, 64, 1, 1)
+params = lk.Params.init(64, 64, 2, 1)
 x, target = np.ones((20, 32, 64), np.float32), np.ones((32, 1), np.float32)
-net = lk.network("numba-fused", params)
+net = lk.network(sys.argv[1], params)
 y, _ = net.forward(x)
 child = os.fork()
 if child == 0:
     same = np.array_equal(net.forward(x)[0], y)
-    same &= np.array_equal(lk.network("numba-fused", params).forward(x)[0], y)
+    same &= np.array_equal(lk.network(sys.argv[1], params).forward(x)[0], y)
     os._exit(0 if same else 1)
 _, status = os.waitpid(child, 0)
 sys.exit(os.waitstatus_to_exitcode(status))
@@ -274,11 +274,12 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_computes_the_same_bits():
-    subprocess.run([sys.executable, "-c", SCRIPT], check=True, timeout=300)
+@pytest.mark.parametrize("version", ["numba-fused", "numba-wavefront"])
+def test_a_forked_child_computes_the_same_bits(version):
+    subprocess.run([sys.executable, "-c", SCRIPT, version], check=True, timeout=300)
 
 
-@pytest.mark.parametrize("version", ["numba-sample", "numba-fused"])
+@pytest.mark.parametrize("version", ["numba-sample", "numba-fused", "numba-wavefront"])
 def test_no_folder_for_compiled_code_only_costs_time(version, tmp_path):
     (tmp_path / "file").touch()
     script = f"""
@@ -290,12 +291,13 @@ assert np.isfinite(net.forward(np.ones((2, 1, 1), np.float32))[0]).all()
     subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=300)
 
 
-def test_a_second_process_compiles_nothing():
-    script = """
+@pytest.mark.parametrize("version", ["numba-fused", "numba-wavefront"])
+def test_a_second_process_compiles_nothing(version):
+    script = f"""
 import numpy as np, lstm_kernels as lk
 from numba.core import event
 with event.install_recorder("numba:compile") as seen:
-    net = lk.network("numba-fused", lk.Params.init(1, 3, 1, 1))
+    net = lk.network({version!r}, lk.Params.init(1, 3, 2, 1))
     net.step(np.ones((2, 1, 1), np.float32), np.ones((1, 1), np.float32), 0.1)
     net.forward(np.ones((2, 1, 1), np.float32))
 print(len(seen.buffer))

@@ -61,10 +61,36 @@ def sentences(airline, reference):
     )
 
 
+def recorded(experiment, machine):
+    """A machine's rows of an experiment, or none."""
+    try:
+        rows = results.read(experiment)
+    except ValueError:
+        return pd.DataFrame()
+    return rows[rows["machine"] == machine]
+
+
+def layers(machine):
+    """The layers of a stack at the same time, where they were measured."""
+    rows = recorded("layers", machine)
+    if rows.empty:
+        return []
+    times = rows.pivot(index=["stage", "L", "repeat"], columns="threads", values="seconds")
+    speed = (times[1] / times[2]).groupby(level=["stage", "L"]).median()
+    said = [
+        f"{way} " + ", ".join(f"{value:.2f}x with {L}" for L, value in speed[way].items())
+        for way in ("forward", "backward")
+    ]
+    T, H = rows.iloc[0][["T", "H"]]
+    return [
+        f"Layers in parallel (`numba-wavefront`, {T} steps, {H} units, one sample): two threads "
+        f"beside one, by layers: {'; '.join(said)}."
+    ]
+
+
 def grid(machine):
     """Every version on the grid of workloads, where it was measured."""
-    recorded = results.read("grid")
-    rows = recorded[recorded["machine"] == machine]
+    rows = recorded("grid", machine)
     if rows.empty:
         return []
     parts = [
@@ -78,11 +104,7 @@ def grid(machine):
 
 def peers(machine):
     """`numba-fused` beside PyTorch, JAX and ONNX Runtime, where they were measured."""
-    try:
-        recorded = results.read("peers")
-    except ValueError:
-        return []
-    rows = recorded[recorded["machine"] == machine]
+    rows = recorded("peers", machine)
     if rows.empty:
         return []
     parts = [
@@ -110,7 +132,7 @@ def section():
             f"{m['cpu']}, {m['cores']} cores, {blas}, Numba {m['packages']['numba']}, {m['date']}:"
         )
         parts += [ladder(rows), sentences(rows, reference[reference["machine"] == name])]
-        parts += [*grid(name), *peers(name)]
+        parts += [*layers(name), *grid(name), *peers(name)]
     return "\n\n".join([*parts, "GPU: not measured yet."])
 
 

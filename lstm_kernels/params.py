@@ -194,7 +194,8 @@ class Params:
         added where only their sum matters. Raises ValueError for names this form cannot hold
         (reverse, projections).
         """
-        left = {name: np.array(value) for name, value in dict(state_dict).items()}
+        # np.asarray first: PyTorch's tensors do not know the argument `copy` of np.array.
+        left = {name: np.asarray(value).copy() for name, value in dict(state_dict).items()}
         heads = [name for name in left if name.endswith("weight_ih_l0")]
         if len(heads) != 1:
             raise ValueError(

@@ -63,9 +63,7 @@ class Graph:
 
         Raises TypeError or ValueError for a chunk that is not 1 to `steps`.
         """
-        if check_int("chunk", chunk) > self.steps:
-            raise ValueError(f"chunk: got {chunk}, want at most {self.steps}, the steps")
-        cuts = range(0, self.steps, chunk)
+        cuts = range(0, self.steps, _check_chunk(chunk, self.steps))
         found = [
             Block(layer, start, min(start + chunk, self.steps), part)
             for part in range(self.parts)
@@ -148,7 +146,7 @@ class Timeline:
     def idle(self):
         """The share of the workers' time in which they ran nothing."""
         busy = sum(span.stop - span.start for span in self.spans)
-        return 1 - busy / (self.makespan * self.schedule.workers)
+        return 1 - busy / (self.makespan * self.schedule.workers) if self.makespan else 0.0
 
 
 def dependencies(layer, step):
@@ -177,7 +175,7 @@ def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point",
     check_int("workers", workers)
     together = graph.layers if together is None else check_int("together", together)
     check_choice("order", order, ("point-to-point", "barrier"))
-    costs = Costs((1.0,) * graph.layers) if costs is None else costs
+    costs = Costs((1.0,) * graph.layers) if costs is None else _check_costs(costs, graph)
 
     def diagonal(block):
         up, along = graph.rank(block)
@@ -211,7 +209,11 @@ def pipeline(graph, workers):
 
 
 def speedup_bound(layers, steps, chunk=1):
-    """Of a wavefront on any number of workers: L T / (T + (L-1) C), for C = 1 L T / (L + T - 1)."""
+    """Of a wavefront on any number of workers: L T / (T + (L-1) C), for C = 1 L T / (L + T - 1).
+
+    Raises ValueError for a chunk longer than T.
+    """
+    _check_chunk(chunk, steps)
     return layers * steps / (steps + (layers - 1) * chunk)
 
 
@@ -226,6 +228,8 @@ def check(schedule):
     Sure is what a worker's own order and the waiting say: a task that only happens to start later
     is a race, and is refused. Waiting goes back in the list of tasks, so nobody waits in a circle.
     """
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule: got {type(schedule).__name__}, want a Schedule")
     graph, owner, known, last = schedule.graph, {}, [], {}
     for index, (block, worker, after) in enumerate(schedule.tasks):
         wrong = [other for other in after if not 0 <= other < index]
@@ -267,6 +271,7 @@ def simulate(schedule, costs):
     """The Timeline of a schedule: a task starts when its worker is free and all it waits for is
     done and handed over.
     """
+    _check_costs(costs, schedule.graph)
     spans, free, before, workers = [], {}, {}, schedule.workers
     for index, (block, worker, after) in enumerate(schedule.tasks):
         start = free.get(worker, 0.0)
@@ -284,13 +289,25 @@ def choose(graph, workers, costs, most_tasks=1024):
     for together in sorted({graph.layers, min(workers, graph.layers)}):
         for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128):
             chunk = -(-graph.steps // count)
-            if graph.layers * count > most_tasks or count > graph.steps:
+            if count > graph.steps or (count > 1 and graph.layers * count > most_tasks):
                 break
             found = wavefront(graph, workers, chunk, together=together, costs=costs)
             seconds = simulate(found, costs).makespan
             if best is None or seconds < best[0]:
                 best = seconds, found
     return best[1]
+
+
+def _check_chunk(chunk, steps):
+    if check_int("chunk", chunk) > steps:
+        raise ValueError(f"chunk: got {chunk}, want at most {steps}, the steps")
+    return chunk
+
+
+def _check_costs(costs, graph):
+    if len(costs.step) != graph.layers:
+        raise ValueError(f"costs: got {len(costs.step)} layers' steps, want {graph.layers}")
+    return costs
 
 
 def _needed(graph, blocks):

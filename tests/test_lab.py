@@ -204,6 +204,17 @@ def test_the_model_is_fitted_to_what_it_is_given():
         assert getattr(found, name) == pytest.approx(getattr(costs, name), rel=1e-2), name
 
 
+def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
+    work = layers.SMALL_DEEP
+    timed = {"forward": layers.Pass(work, "forward", 1, layers.schedule_for(work, "forward", 1, 5))}
+    assert layers.verify(timed)["forward"] < 1e-5
+    right = layers.Pass.arrays
+    wrong = lambda self: {name: 1.001 * a for name, a in right(self).items()}  # noqa: E731
+    monkeypatch.setattr(layers.Pass, "arrays", wrong)
+    with pytest.raises(lab.MismatchError, match="y: relative error"):
+        layers.verify(timed)
+
+
 def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):
     tiny = bench.Workload(1, 3, 1, 4, 2)
     monkeypatch.setattr(

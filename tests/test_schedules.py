@@ -141,8 +141,9 @@ def test_the_order_within_a_schedule_is_not_enough():
 
 
 @settings(deadline=None)
-@given(wavefronts(), st.builds(Costs, st.just((1.0,) * 7), seconds, seconds, seconds, seconds))
-def test_a_simulated_schedule_keeps_order_and_time(schedule, costs):
+@given(wavefronts(), st.tuples(seconds, seconds, seconds, seconds))
+def test_a_simulated_schedule_keeps_order_and_time(schedule, others):
+    costs = Costs((1.0,) * schedule.graph.layers, *others)
     line = simulate(schedule, costs)
     spans, last = line.spans, {}
     for span, task in zip(spans, schedule.tasks, strict=True):
@@ -187,6 +188,11 @@ def test_costs_of_workers_that_move_and_share():
     assert simulate(two, costs).makespan == first + 0.25 + block + 2 * 0.125 + block
 
 
+def test_a_stack_of_more_layers_than_tasks_wanted_has_a_choice():
+    graph = Graph(5, 4)
+    assert choose(graph, 2, unit(graph), most_tasks=3).longest == 4
+
+
 @given(graphs, st.integers(1, 5))
 @settings(deadline=None, max_examples=30)
 def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
@@ -213,6 +219,9 @@ def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
         (lambda: Costs((1.0,), hand=-1e-9), "hand: got -1e-09, want a finite number"),
         (lambda: Costs((1.0,), shared=math.nan), "shared: got nan"),
         (lambda: check(Schedule(Graph(1, 1), (Task(Block(0, 0, 1), -1),))), "on worker -1"),
+        (lambda: simulate(layer_by_layer(Graph(2, 4)), Costs((1.0,))), "costs: got 1 layers"),
+        (lambda: wavefront(Graph(2, 4), 2, costs=Costs((1.0,) * 3)), "costs: got 3 layers"),
+        (lambda: speedup_bound(2, 4, 5), "chunk: got 5, want at most 4, the steps"),
     ],
 )
 def test_bad_input(call, message):

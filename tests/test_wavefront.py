@@ -204,19 +204,28 @@ def test_one_thread_runs_the_schedule_of_many(enter):
         assert values.all()
 
 
-def test_a_run_goes_on_after_its_slice(enter):
-    """A time limit that is over at once: each call runs little, and none is lost or run twice."""
-    graph = Graph(3, 4)
-    running = flow.Flow(wavefront(graph, 2, 1))
-    _, _, first, after, state, _ = running.arrays
-    values = np.zeros(12, np.uint64)
-    work = (first, after, values, np.full(12, 20_000))
-    left = [12]
-    while left[-1]:
-        left.append(enter(running.arrays, 2, 300_000, work))
-    assert len(left) > 2
-    assert (state[:, flow.TAKEN] == 1).all()
-    assert left == sorted(left, reverse=True)
+@numba.njit
+def stopper(task, work):
+    """Count the runs of a task, and let time be over after the fifth."""
+    counts, until = work
+    counts[task] += 1
+    if task == 5:
+        until[0, 0] = 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_goes_on_after_its_slice(workers):
+    """Time that is over in the middle: what is left runs in the next call, nothing runs twice."""
+    enter = fill(flow, {"perform": stopper}, "stopper", ("enter",)).enter
+    running = flow.Flow(wavefront(Graph(3, 4), workers, 1))
+    counts = np.zeros(12, np.int64)
+    work = counts, running.arrays[-1]
+    assert enter(running.arrays, workers, -1, work) == 12  # over before it began
+    left = enter(running.arrays, workers, flow.SLICE, work)
+    assert left == 12 - counts.sum()
+    assert left == 6 if workers == 1 else left > 0
+    assert enter(running.arrays, workers, flow.SLICE, work) == 0
+    assert (counts == 1).all()
 
 
 class Late(Exception):
@@ -251,11 +260,9 @@ def test_an_interrupt_ends_the_call_and_the_network_lives():
         )
         for call in calls:
             net.forward(short, training=True)
-            start = time.perf_counter()
             signal.setitimer(signal.ITIMER_REAL, 0.15)
             with pytest.raises(Late):
                 again_and_again(call)
-            assert time.perf_counter() - start < 20
             with pytest.raises(RuntimeError, match="nothing to go back through"):
                 net.backward(np.zeros((3000, 8, 128), np.float32))
             net.assign(params)
@@ -266,27 +273,26 @@ def test_an_interrupt_ends_the_call_and_the_network_lives():
 
 
 def test_ctrl_c_in_a_long_call():
-    """The real thing: SIGINT to a process whose one call takes minutes."""
+    """The real thing: SIGINT to a process whose one call takes seconds; tasks are left undone."""
     code = """
 import numpy as np, lstm_kernels as lk
 net = lk.network("numba-wavefront", lk.Params.init(8, 256, 8))
-small = np.zeros((4, 32, 8), np.float32)
+small, long = np.zeros((4, 32, 8), np.float32), np.zeros((2500, 32, 8), np.float32)
 before, _ = net.forward(small)
+running = net._space(2500, 32, False).flows[False]
 print("ready", flush=True)
 try:
-    net.forward(np.zeros((2500, 32, 8), np.float32))
-    print("ended")
+    net.forward(long)
 except KeyboardInterrupt:
+    done = running.state[:, 1].sum()
     after, _ = net.forward(small)
-    print("interrupted", (before == after).all())
+    print("left undone", 0 < done < len(running.state), "as before", (before == after).all())
 """
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
-    time.sleep(0.5)
+    time.sleep(0.3)
     child.send_signal(signal.SIGINT)
-    start = time.perf_counter()
-    assert child.communicate(timeout=60)[0] == "interrupted True\n"
-    assert time.perf_counter() - start < 10
+    assert child.communicate(timeout=300)[0] == "left undone True as before True\n"
 
 
 def interpreted(net, used, x, fail_at=None):

@@ -298,7 +298,7 @@ def main(preset="paper", folder=results.FOLDER):
         ),
         "grid": lambda: grid(names, GRID.values() if paper else [AIRLINE]),
     }
-    deep = layers.DEEP if paper else Workload(2, 24, 8, 16, 1)
+    deep = layers.DEEP if paper else layers.SMALL_DEEP
     plan["layers"] = lambda: layers.sweep(deep, chunks=(), repeats=20 if paper else 1).rows()
     for experiment, run in plan.items():
         rows = run()

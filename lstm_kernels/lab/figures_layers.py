@@ -81,21 +81,12 @@ def handover(waits):
     """
     figure, ax = plt.subplots(figsize=(8, 3.4))
     told = []
-    for (order, values), colour, y in zip(
-        waits.items(), (plots.BLUE, plots.RED), (0.75, 0.35), strict=True
-    ):
-        values = np.sort(values)
-        ax.plot(values, np.linspace(0, 1, len(values)), color=colour)
-        at = values[int(y * len(values))]
-        ax.annotate(
-            f"{order}: median {np.median(values):.0f} ns",
-            (at, y),
-            (10, -4),
-            textcoords="offset points",
-            color=colour,
-        )
+    for (order, values), colour in zip(waits.items(), (plots.BLUE, plots.RED), strict=True):
+        values, label = np.sort(values), f"{order}: median {np.median(values):.0f} ns"
+        ax.plot(values, np.linspace(0, 1, len(values)), color=colour, label=label)
         told.append(f"{order} {np.median(values):.0f} ns in the median")
     ax.set(xscale="log", xlabel="nanoseconds from one task's end to the next one's start")
+    ax.legend(loc="center right")
     ax.set(ylabel="share of hand-overs", xlim=(50, 5_000), ylim=(0, 1))
     slow = max(np.median(values) for values in waits.values())
     ax.set_title(f"Half of the hand-overs take at most {slow:.0f} ns")

@@ -16,10 +16,12 @@ from ..versions import flow, network
 from ..versions.compiled import fill
 from ..versions.numba_wavefront import NumbaWavefront
 from .bench import Workload, repeats_for, rows_of
+from .compare import TOLERANCE, MismatchError, compare, truth
 from .timing import interleaved, summary
 
 WAYS = ("forward", "backward")
 DEEP = Workload(L=8, T=500, D=256, H=256, B=1)
+SMALL_DEEP = Workload(L=2, T=24, D=8, H=16, B=1)
 # Blocks of these two lengths, on one thread, give the costs of a step and of a block.
 SHORT, LONG = 5, 50
 
@@ -37,9 +39,8 @@ def handovers(order, count=400, runs=20):
     "barrier", rounds of one empty task on each of two threads. Raises RuntimeError where one thread
     did everything.
     """
-    graph = Graph(2, count)
     if order == "barrier":
-        schedule = wavefront(graph, 2, 1, order=order)
+        schedule = wavefront(Graph(2, count), 2, 1, order=order)
     else:
         chain = [Task(Block(0, i, i + 1), i % 2, (i - 1,) if i else ()) for i in range(count)]
         schedule = Schedule(Graph(1, count), tuple(chain))
@@ -68,20 +69,19 @@ class Pass:
     lines: list = field(default_factory=list)
 
     def __post_init__(self):
-        params, (x, _) = self.work.params(), self.work.example()
-        pick = {False: self.schedule, True: self.schedule}
-        if self.way == "backward":
-            pick[False] = wavefront(Graph(self.work.L, self.work.T), 1, self.work.T, together=1)
-        self._net = NumbaWavefront(
-            params, self.threads, schedules=lambda graph: pick[graph.backward]
-        )
-        self._net.forward(x, training=self.way == "backward")
-        dy = np.ones((*x.shape[:2], self.work.H), np.float32)
-        self._call = (
-            partial(self._net.backward, dy)
-            if self.way == "backward"
-            else partial(self._net.forward, x)
-        )
+        (x, _), back, way = self.work.example(), self.way == "backward", self.schedule.graph
+
+        def pick(graph):
+            return self.schedule if graph == way else schedules.layer_by_layer(graph)
+
+        net = self._net = NumbaWavefront(self.work.params(), self.threads, schedules=pick)
+        net.forward(x, training=back)
+        self._call = partial(net.backward, ones(self.work)) if back else partial(net.forward, x)
+
+    def arrays(self):
+        """What the pass computes, by name: y, or every gradient."""
+        result = self._call()
+        return result.arrays() if self.way == "backward" else {"y": result[0]}
 
     def run(self):
         """Seconds from the first task's start to the last one's end; the second run of two, with
@@ -110,7 +110,28 @@ class Pass:
         return float(np.median([span.stop - span.start for span in spans]))
 
 
+def ones(work):
+    """The gradient of y (T, B, H) that the passes back begin with."""
+    return np.ones((work.T, work.B, work.H), np.float32)
+
+
+def verify(passes):
+    """Largest relative error of each pass against the reference in float64, by key; raises
+    MismatchError.
+    """
+    errors, wants = {}, {}
+    for key, timed in passes.items():
+        work = timed.work
+        if work not in wants:
+            wants[work] = truth(work.params(), work.example()[0], ones(work))
+        got = timed.arrays()
+        want = {name: wants[work][name] for name in got}
+        errors[key] = compare(got, want, TOLERANCE[np.dtype(np.float32)])
+    return errors
+
+
 def schedule_for(work, way, threads, chunk, *, together=None, order="point-to-point"):
+    """A wavefront of a workload; as many layers side by side as threads, if not told otherwise."""
     graph = Graph(work.L, work.T, backward=way == "backward")
     together = min(threads, work.L) if together is None else together
     return wavefront(graph, threads, chunk, together=together, order=order)
@@ -151,13 +172,14 @@ def of_layers(costs, layers):
 
 @dataclass
 class Sweep:
-    """Timed passes by (sweep, way, how, size), their times, costs by way, and how the predictions
-    compare.
+    """Timed passes by (sweep, way, how, size), their times, costs by way, errors of what the passes
+    computed, and how the predictions compare.
     """
 
     passes: dict
     times: pd.DataFrame
     costs: dict
+    errors: dict
 
     @property
     def table(self):
@@ -186,14 +208,16 @@ class Sweep:
         for key, timed in self.passes.items():
             if key[0] == "layers":
                 times = self.times[self.times["case"] == str(key)].assign(case="numba-wavefront")
-                part = rows_of(times, timed.work, timed.way, {})
+                error = {"numba-wavefront": self.errors[key]}
+                part = rows_of(times, timed.work, timed.way, error)
                 parts.append(part.assign(threads=timed.threads))
         return pd.concat(parts, ignore_index=True)
 
 
 def sweep(work=DEEP, *, layers=(1, 2, 4, 8, 16), chunks=(5, 10, 20, 50, 125, 500), repeats=10):
     """Time passes of `work` with other numbers of layers on one and two threads, and with blocks of
-    other lengths on two, all in one loop with the passes that the costs are fitted to.
+    other lengths on two, all in one loop with the passes that the costs are fitted to. Verified
+    before and after.
     """
     passes, usual = {}, max(1, min(20, work.T // 2))
     for way in WAYS:
@@ -209,13 +233,15 @@ def sweep(work=DEEP, *, layers=(1, 2, 4, 8, 16), chunks=(5, 10, 20, 50, 125, 500
             plan = schedule_for(work, way, 2, chunk, together=beside, order=order)
             passes["chunks", way, order, chunk] = Pass(work, way, 2, plan)
     hand = float(np.median(handovers("point-to-point"))) * 1e-9
+    errors = verify(passes)
     cases = {str(key): timed.run for key, timed in passes.items()}
     times = interleaved(cases, repeats=repeats, own=True)
+    verify(passes)
     costs = {
         way: fit({key[2]: p for key, p in passes.items() if key[:2] == ("calibration", way)}, hand)
         for way in WAYS
     }
-    return Sweep(passes, times, costs)
+    return Sweep(passes, times, costs, errors)
 
 
 def picked(work):
@@ -226,7 +252,9 @@ def picked(work):
 
 
 def against_fused(batches, hidden, *, L=4, T=100, repeats=7):
-    """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B x H."""
+    """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B x H. Raises
+    MismatchError unless both compute the same bits.
+    """
     table = {}
     for H in hidden:
         for B in batches:
@@ -237,6 +265,9 @@ def against_fused(batches, hidden, *, L=4, T=100, repeats=7):
             count = min(repeats, repeats_for(work))
             times = summary(interleaved(cases, repeats=count, least=0.01), "numba-fused")
             table[B, H] = times["ratio"]["numba-wavefront"]
+            one, other = (net.forward(x)[0] for net in nets.values())
+            if not (np.isfinite(one).all() and np.array_equal(one, other)):
+                raise MismatchError(f"{work}: numba-wavefront computes other bits than numba-fused")
     return pd.Series(table).unstack()
 
 

@@ -207,7 +207,8 @@ def gpu_schedule():
     except ValueError:
         return "Not measured yet: no results of a GPU are recorded."
     times = rows.groupby(["machine", "L", "stage"])["seconds"].median() * 1e3
-    return "; ".join(f"{m}, {L} layers, {s}: {v:.2f} ms" for (m, L, s), v in times.items()) + "."
+    said = "; ".join(f"{m}, {L} layers, {s}: {v:.2f} ms" for (m, L, s), v in times.items())
+    return f"{said}." if said else "Not measured yet: the recorded results have no wavefront."
 
 
 def worst_peer(rows):

@@ -260,7 +260,7 @@ def test_an_interrupt_ends_the_call_and_the_network_lives():
         )
         for call in calls:
             net.forward(short, training=True)
-            # Again each second: one that comes in a finaliser is lost, as Python ignores errors there.
+            # Again each second: one that comes in a finaliser is lost, Python ignores errors there.
             signal.setitimer(signal.ITIMER_REAL, 0.15, 1.0)
             with pytest.raises(Late):
                 again_and_again(call)

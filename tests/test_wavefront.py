@@ -237,6 +237,7 @@ def again_and_again(call):
         call()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_ends_the_call_and_the_network_lives():
     """A signal's exception, as Ctrl-C is one, comes out of the call within slices of time."""
     params, x, target = example((6, 3000, 8, 64, 128), "lstm")
@@ -275,26 +276,32 @@ def test_an_interrupt_ends_the_call_and_the_network_lives():
 
 
 def test_ctrl_c_in_a_long_call():
-    """The real thing: SIGINT to a process whose one call takes seconds; tasks are left undone."""
+    """The real thing: SIGINT to a process whose one call takes seconds; tasks are left undone.
+
+    Python loses an interrupt that comes in a finaliser: then the call ends as usual, and again.
+    """
     code = """
 import numpy as np, lstm_kernels as lk
 net = lk.network("numba-wavefront", lk.Params.init(8, 256, 8))
 small, long = np.zeros((4, 32, 8), np.float32), np.zeros((2500, 32, 8), np.float32)
 before, _ = net.forward(small)
 running = net._space(2500, 32, False).flows[False]
-print("ready", flush=True)
-try:
-    net.forward(long)
-except KeyboardInterrupt:
-    done = running.state[:, 1].sum()
-    after, _ = net.forward(small)
-    print("left undone", 0 < done < len(running.state), "as before", (before == after).all())
+for _ in range(5):
+    print("ready", flush=True)
+    try:
+        net.forward(long)
+    except KeyboardInterrupt:
+        done = running.state[:, 1].sum()
+        after, _ = net.forward(small)
+        print("left undone", 0 < done < len(running.state), "as before", (before == after).all())
+        break
 """
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert child.stdout.readline() == "ready\n"
-    time.sleep(0.3)
-    child.send_signal(signal.SIGINT)
-    assert child.communicate(timeout=300)[0] == "left undone True as before True\n"
+    while (line := child.stdout.readline()) == "ready\n":
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+    assert line == "left undone True as before True\n"
+    assert child.wait(timeout=300) == 0
 
 
 def interpreted(net, used, x, fail_at=None):

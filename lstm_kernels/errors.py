@@ -13,6 +13,10 @@ class UnavailableError(RuntimeError):
     """A version that exists but cannot run on this machine; the message says why."""
 
 
+class LowOccupancyWarning(UserWarning):
+    """A GPU version was given too little work to fill the device; the message says why."""
+
+
 class DivergedError(ArithmeticError):
     """Training stopped because the loss is no longer finite. Holds `.epoch`, `.step` and
     `.history`.

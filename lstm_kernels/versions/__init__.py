@@ -33,11 +33,18 @@ class Version:
         for package in self.needs:
             if find_spec(package) is None:
                 return f"{package} is not installed"
+        if self.target == "gpu":
+            return importlib.import_module(".cuda_device", __package__).why_unavailable()
         return None
 
 
 def _cpu(name, summary, module, network, *needs):
     return Version(name, summary, "cpu", "CPU", "CPU", False, False, module, network, needs)
+
+
+def _gpu(name, summary, module, network, positioned, optimised):
+    where = ("GPU", "GPU") if name == "cuda-fused" else ("CPU+GPU", "CPU+GPU")
+    return Version(name, summary, "gpu", *where, positioned, optimised, module, network, ("numba",))
 
 
 _VERSIONS = (
@@ -48,6 +55,10 @@ _VERSIONS = (
     _cpu("numba-sample", "threads over the samples", "numba_sample", "NumbaSample", "numba"),
     _cpu("numba-wavefront", "threads over layers", "numba_wavefront", "NumbaWavefront", "numba"),
     _cpu("numba-fused", "register tiles, cells fused in", "numba_fused", "NumbaFused", "numba"),
+    _gpu("cuda-v1", "quick port: one thread of the GPU", "cuda_v1", "CudaV1", False, False),
+    _gpu("cuda-v2", "a thread per sample", "cuda_v2", "CudaV2", True, False),
+    _gpu("cuda-v3", "transfers by hand", "cuda_v3", "CudaV3", True, True),
+    _gpu("cuda-fused", "the network stays on the GPU", "cuda_fused", "CudaFused", True, True),
 )
 
 

@@ -79,8 +79,7 @@ class Network:
         learning_rate = check_rate("learning_rate", learning_rate)
         x, target = self._check_example(x, target)
         with self._limit():
-            loss, grads = self._loss_and_grads(x, target)
-        gradients = grads.arrays()
+            loss, gradients = self._descent(x, target)
         for name, value in self._params.arrays().items():
             value -= value.dtype.type(learning_rate) * gradients[name]
         self._tapes = None  # it belongs to the parameters of before
@@ -141,6 +140,11 @@ class Network:
             layer_forward=self.layer_forward,
             layer_backward=self.layer_backward,
         )
+
+    def _descent(self, x, target):
+        """The loss and the gradients of the parameters by name, all that `step` needs."""
+        loss, grads = self._loss_and_grads(x, target)
+        return loss, grads.arrays()
 
     def _limit(self):
         """The context of every computation: BLAS on one thread, so threads cannot change bits."""

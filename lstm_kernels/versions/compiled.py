@@ -149,12 +149,16 @@ def specialise(kernel, cell, dtype):
     return cached(njit, function, parallel=True, **OPTIONS)
 
 
-def copies(module, names, label=""):
-    """The functions of a module made anew, with its free names filled in: a dict of globals, in
-    which they find each other.
+def copies(module, names, label="", *others):
+    """The functions of a module, and of others, made anew with their free names filled in: a dict
+    of globals, in which they find each other.
     """
-    space = vars(module) | names
-    own = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
+    space = {}
+    for one in (module, *others):
+        space |= {name: value for name, value in vars(one).items() if value is not None}
+    space |= names
+    where = {one.__name__ for one in (module, *others)}
+    own = [f for f in space.values() if getattr(f, "__module__", "") in where]
     space |= {f.__name__: named(f, space, label) for f in own if isinstance(f, types.FunctionType)}
     return space
 

@@ -1,0 +1,297 @@
+"""`cuda-fused`: the network lives on the device.
+
+What changed from `cuda-v3`: the parameters, the data set and the descent stay on the device, so
+nothing is copied inside an epoch; and a block computes a tile of samples, a thread per unit, with
+the weights in shared memory: one launch runs a mini-batch forward, back and updates. Gradients are
+summed over blocks in a fixed order, without atomics. Bounded by the latency of a step, which is a
+chain of inputs and units long, and for many samples by reading shared memory.
+"""
+
+import weakref
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+
+from ..cells import CELLS
+from ..errors import check_choice, check_rate
+from ..params import Grads, Params
+from . import cuda_device, cuda_gradients, cuda_tiles
+from .base import Network
+
+SIMULATED = cuda_device.SIMULATED
+ARRAYS = ("partials", "x", "h", "c", "gates", "dy", "state", "da", "dx", "d_out")
+KERNELS = ("forward", "backward", "step")
+MODULES = cuda_tiles, cuda_gradients
+MOST_SAMPLES, MOST_THREADS = 32, 4 if SIMULATED else 256  # of a block
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a launch is cut: blocks of `threads`, tiles of `tile` samples, R samples to a thread."""
+
+    blocks: int
+    threads: int
+    tile: int
+    R: int
+    resident: bool
+    shared: int  # bytes
+
+
+def _names(R, resident, atomic):
+    part = {"R": R, "RESIDENT": resident, "ATOMIC": atomic}
+    part |= {name: getattr(cuda_tiles, f"{name}{R}") for name in ("start", "add_rows", "dot_rows")}
+    return part | {"put": cuda_gradients.put_atomic if atomic else cuda_gradients.put_stored}
+
+
+@cache
+def kernels(name, dtype, R, resident, atomic=False, compile=None):
+    """The kernels for a cell, a dtype, R samples to a thread, weights in shared memory or not."""
+    names = _names(R, resident, atomic)
+    return cuda_device.build(CELLS[name], dtype, MODULES, KERNELS, compile=compile, **names)
+
+
+@cache
+def layout(name, dtype, resident):
+    """The functions `places` and `shared_size` of the kernels, for the host."""
+    names = _names(1, resident, False)
+    space = cuda_device.functions(CELLS[name], dtype, MODULES, **names)
+    return space["places"], space["shared_size"]
+
+
+def plan(n, cell, dtype, multiprocessors, shared):
+    """The Plan for sizes n = (L, T, B, D, H, O) on a device of so many multiprocessors, each block
+    with so many bytes of shared memory.
+
+    Few samples are spread over the multiprocessors; many fill tiles, whose threads take four
+    samples each. Weights that do not fit into shared memory are read from device memory, through
+    the cache. Raises ValueError where not even a sample's state fits.
+    """
+    B, H = n[2], n[4]
+    wanted = min(MOST_SAMPLES, -(-B // multiprocessors))
+    tiles = [wanted + -wanted % 4] if wanted > 3 else [wanted]
+    tiles += [tile for tile in (16, 8, 4, 2, 1) if tile < tiles[0]]
+    itemsize = np.dtype(dtype).itemsize
+    for resident in (True, False):
+        for tile in tiles:
+            need = layout(cell, dtype, resident)[1](n, tile) * itemsize
+            if need <= shared:
+                R = 4 if tile % 4 == 0 else 1
+                items = tile // R * H
+                threads = min(MOST_THREADS, max(128, items + -items % 32))
+                blocks = min(-(-B // tile), 2 * multiprocessors)
+                return Plan(blocks, threads, tile, R, resident, need)
+    raise ValueError(
+        f"params: hidden_size {H} takes {need} bytes of shared memory for the state of one sample, "
+        f"the device has {shared} for a block, want a smaller hidden_size or input_size"
+    )
+
+
+class CudaFused(Network):
+    """sums: "ordered" gives the same bits on every run, "atomic" adds in the order of arrival.
+
+    After a failed launch the device's parameters are lost; those of the host are what the last call
+    of `params`, `assign` or `predict` saw.
+    """
+
+    name = "cuda-fused"
+
+    def __init__(self, params, threads=None, sums="ordered"):
+        super().__init__(params, threads)
+        self._atomic = check_choice("sums", sums, ("ordered", "atomic")) == "atomic"
+        self._device = cuda_device.Device(self.name)
+        self._dataset, self._plans = (lambda: None), {}
+        self._size = sum(a.size for a in self._params.arrays().values())
+        self._upload()
+
+    def params(self):
+        self._download()
+        return super().params()
+
+    def assign(self, params):
+        super().assign(params)
+        self._upload()
+
+    def predict(self, x):
+        self._check_readout()
+        self._download()  # the read-out is computed on the host
+        return super().predict(x)
+
+    def step(self, x, target, learning_rate):
+        learning_rate = check_rate("learning_rate", learning_rate)
+        x, target = self._check_example(x, target)
+        self._tapes = None
+        return self._example(x, target, learning_rate)
+
+    def epoch(self, dataset, order, batch_size, learning_rate):
+        """A step for each mini-batch of `order`, with no transfer in between.
+
+        The data set is copied to the device once and kept until another one is used: its arrays
+        must not change. Losses come back at the end: the steps after one that is not finite are
+        computed, but not returned.
+        """
+        self._check_readout()
+        order, batch_size = self._check_order(dataset, order, batch_size)
+        learning_rate = check_rate("learning_rate", learning_rate)
+        if not len(order):
+            return []
+        self._tapes, device = None, self._device
+        if self._dataset() is not dataset:
+            x, target = self._check_example(dataset.x, dataset.target)
+            self._dataset = lambda: None
+            device.send("x", x)
+            device.send("target", target)
+            self._dataset = weakref.ref(dataset)
+        device.send("order", order)
+        T, whole, rest = dataset.x.shape[0], *divmod(len(order), batch_size)
+        batches = whole + bool(rest)
+        if whole:
+            step = self._step(self._n(T, batch_size), batches, learning_rate)
+            for batch in range(whole):
+                step(batch * batch_size, batch)
+        if rest:
+            self._step(self._n(T, rest), batches, learning_rate)(whole * batch_size, whole)
+        losses = self._fetch("losses", batches)
+        good = np.isfinite(losses)
+        return losses[: len(losses) if good.all() else good.argmin() + 1].tolist()
+
+    def _forward(self, x, state, training):
+        n = L, T, B, _, H, _ = self._n(*x.shape[:2])
+        both = np.zeros((2, L, B, H), self._dtype)
+        if state is not None:
+            both[0], both[1] = state[0], state[-1]
+        self._work(n, x=x, state=both)
+        self._launch("forward", n)
+        h, both = self._part(n, "h"), self._part(n, "state").reshape(2, L, B, H)
+        y = h.reshape(L, T + 1, B, H)[-1, 1:].copy()
+        state = tuple(both[i].copy() for i in range(len(self._cell.state)))
+        return y, state, (Tape(x, n),) if training else None
+
+    def _backward(self, dy, dstate):
+        n = self._tapes[0].n
+        L, _, B, _, H, _ = n
+        both = np.zeros((2, L, B, H), self._dtype)
+        for i, a in enumerate(dstate or ()):
+            both[i] = a
+        self._work(n, dy=dy, state=both)
+        self._launch("backward", n, self._counters(n))
+        return self._grads(n)
+
+    def _loss_and_grads(self, x, target):
+        loss = self._example(x, target, 0.0)
+        return loss, self._grads(self._n(*x.shape[:2]))
+
+    def _example(self, x, target, rate):
+        """A launch for one mini-batch from the host; its loss."""
+        n, device = self._n(*x.shape[:2]), self._device
+        self._dataset = lambda: None
+        device.send("x", x)
+        device.send("target", target)
+        device.send("order", np.arange(x.shape[1]))
+        self._step(n, 1, rate)(0, 0)
+        return float(self._fetch("losses", 1)[0])
+
+    def _n(self, T, B):
+        p = self._params
+        return p.num_layers, T, B, p.input_size, p.hidden_size, p.output_size or 0
+
+    def _plan(self, n):
+        if n not in self._plans:
+            device = self._device
+            how = self._cell.name, self._dtype, device.multiprocessors, device.most_shared
+            self._plans[n] = plan(n, *how)
+        return self._plans[n]
+
+    def _places(self, n):
+        places = layout(self._cell.name, self._dtype, True)[0]
+        return dict(zip((*ARRAYS, "end"), places(n, self._plan(n).blocks), strict=True))
+
+    def _work(self, n, **arrays):
+        """The device array of everything but the parameters; arrays: what to copy into it."""
+        places = self._places(n)
+        work = self._device.array("work", places["end"], self._dtype)
+        for name, a in arrays.items():
+            self._device.send_into(work, places[name], a)
+        return work
+
+    def _counters(self, n):
+        return self._device.array("counters", self._plan(n).blocks + 1, np.int32, zero=True)
+
+    def _kernel(self, name, n):
+        """A kernel with its grid, and with atomics a sum of zero to add to."""
+        chosen = self._plan(n)
+        if self._atomic:
+            self._work(n, partials=np.zeros(self._size + 1, self._dtype))
+        how = chosen.R, chosen.resident, self._atomic
+        kernel = kernels(self._cell.name, self._dtype, *how)[name]
+        return self._device.configure(kernel, chosen.blocks, chosen.threads, chosen.shared)
+
+    def _launch(self, name, n, *more):
+        theta, work = self._device.kept("theta"), self._work(n)
+        self._kernel(name, n)(n, self._plan(n).tile, theta, work, *more)
+
+    def _step(self, n, batches, rate):
+        """A function (first, batch) that launches a step on the examples order[first:]."""
+        device, rate, kernel = self._device, self._dtype.type(rate), self._kernel("step", n)
+        self._on_host &= rate == 0
+        order, x, target, theta = (device.kept(name) for name in ("order", "x", "target", "theta"))
+        work, counters = self._work(n), self._counters(n)
+        losses, tile = device.array("losses", batches, self._dtype), self._plan(n).tile
+
+        def step(first, batch):
+            kernel(n, tile, first, order, x, target, theta, work, counters, losses, batch, rate)
+
+        return step
+
+    def _upload(self):
+        """Parameters, and behind them the same with every U and W transposed."""
+        flat = [a.reshape(-1) for a in self._params.arrays().values()]
+        flat += [
+            a.T.reshape(-1) if name.endswith((".U", ".W")) else a.reshape(-1)
+            for name, a in self._params.arrays().items()
+        ]
+        self._device.send("theta", np.concatenate(flat))
+        self._on_host = True
+
+    def _download(self):
+        """Bring the host's parameters up to date, once all of them have arrived."""
+        if not self._on_host:
+            flat = self._fetch("theta", self._size)
+            for value, new in zip(self._params.arrays().values(), self._cut(flat), strict=True):
+                value[...] = new
+            self._on_host = True
+
+    def _fetch(self, name, size):
+        return self._device.fetch(self._device.kept(name), np.empty(size, self._dtype))
+
+    def _part(self, n, name):
+        """An array of `work`, on the host."""
+        places = self._places(n)
+        end = list(places.values())[list(places).index(name) + 1]
+        part = self._work(n)[places[name] : end]
+        return self._device.fetch(part, np.empty(end - places[name], self._dtype))
+
+    def _cut(self, flat):
+        """The parts of `flat` that have the parameters' shapes, in their order."""
+        shapes = [a.shape for a in self._params.arrays().values()]
+        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
+        cuts = zip(pairwise(ends.tolist()), shapes, strict=True)
+        return [flat[first:last].reshape(shape).copy() for (first, last), shape in cuts]
+
+    def _grads(self, n):
+        L, T, B, D, H, _ = n
+        named = dict(zip(self._params.arrays(), self._cut(self._part(n, "partials")), strict=True))
+        both = self._part(n, "state").reshape(2, L, B, H)
+        state = tuple(both) if len(self._cell.state) == 2 else (both[0] + both[1],)
+        p = Params.from_arrays(named, self._cell.name)
+        x = self._part(n, "dx").reshape(T, B, D)
+        return Grads(p.layers, p.V, p.b_out, p.cell, x=x, state=state)
+
+
+@dataclass
+class Tape:
+    """The input and the sizes of the tape that is on the device."""
+
+    x: np.ndarray  # (T, B, D)
+    n: tuple

@@ -23,7 +23,6 @@ except Exception as error:  # a broken installation must not break the import of
 
 SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
-STATIC = 512  # of them, what kernels may use beside what a launch asks for
 FIRST_OF_CUDA_13 = (7, 5)  # the oldest capability that CUDA 13 compiles for
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -83,6 +82,7 @@ def functions(cell, dtype, modules, **names):
     constants = {"cuda": cuda, "K": K, "G": len(cell.input_gates), "real": real, **names}
     label = f"{cell.name}_{real.__name__}"
     constants |= {"half": real(0.5), "number": numba.from_dtype(np.dtype(real))}
+    constants |= {"int64": numba.types.int64, "HEAD": cuda_functions.HEAD // real().itemsize}
     space = compiled.copies(cuda_functions, constants, label, *modules)
     sized = ("load", "store", "add", "dot", "total", "zeros")
     parts = {name: space[f"{name}{K}"] for name in sized}
@@ -151,9 +151,9 @@ class Device:
         if not SIMULATED:
             self.multiprocessors = context.device.MULTIPROCESSOR_COUNT
             most = context.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-            self.most_shared = max(SHARED, most) - STATIC
+            self.most_shared = max(SHARED, most)
 
-    def configure(self, kernel, blocks, threads, shared=0):
+    def configure(self, kernel, blocks, threads, shared):
         """The kernel with its grid; Numba's warning of few blocks is explained, once for a network.
 
         Raises RuntimeError where the device does not grant so much shared memory.
@@ -165,7 +165,7 @@ class Device:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 configured = kernel[blocks, threads, 0, shared]
-            if shared > SHARED - STATIC:
+            if shared > SHARED:
                 _allow(kernel, shared)
             self._configured[key] = configured
             if caught and not self._warned:
@@ -179,12 +179,12 @@ class Device:
                 )
         return self._configured[key]
 
-    def launch(self, kernel, blocks, threads, *arguments):
+    def launch(self, kernel, blocks, threads, shared, *arguments):
         """Run a kernel. A NumPy array among the arguments is copied to the device and back."""
         for a in arguments:
             if isinstance(a, np.ndarray):
                 self.sent, self.fetched = self.sent + a.nbytes, self.fetched + a.nbytes
-        self.configure(kernel, blocks, threads)(*arguments)
+        self.configure(kernel, blocks, threads, shared)(*arguments)
 
     def array(self, name, size, dtype, zero=False):
         """A device array that is kept for the next call of that name, of at least `size` entries.

@@ -2,6 +2,7 @@
 parameters, and sums over blocks.
 
 Everything lies in flat arrays: `load(a, at, stride)` takes the K values that belong to one unit.
+Shared memory is what the launch asks for; all arrays there begin at its start, HEAD bytes are kept.
 The names below that are None are filled in by `cuda_device.build`; a GRU's U does not feed `hn` and
 its W does not feed `n`, so those weights are read as zero.
 """
@@ -10,7 +11,10 @@ import math
 
 import numpy as np
 
-cuda = K = G = real = half = None
+cuda = K = G = real = half = int64 = None
+
+HEAD = 96  # bytes of shared memory: eleven integers for a kernel's use, and who came last
+LAST = 11  # the place of that among the integers
 
 
 def tanh(x):
@@ -105,15 +109,15 @@ def arrived(counters, index, of):
     What a block wrote before is visible to the last one: the fence keeps the order.
     """
     cuda.threadfence()
-    last = cuda.shared.array(1, np.int32)
+    head = cuda.shared.array(0, int64)
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
-        last[0] = 1 if cuda.atomic.add(counters, index, 1) == of - 1 else 0
-        if last[0] == 1:
+        head[LAST] = 1 if cuda.atomic.add(counters, index, 1) == of - 1 else 0
+        if head[LAST] == 1:
             counters[index] = 0  # for the next launch
     cuda.syncthreads()
     cuda.threadfence()
-    return last[0] != 0
+    return head[LAST] == 1
 
 
 def add_up(partials, size, first, count, stride):

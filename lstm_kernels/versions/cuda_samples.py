@@ -10,7 +10,7 @@ cell_forward = cell_backward = None
 load = store = add = dot = total = zeros = u = None
 input_weights = recurrent_weights = layer_at = readout_at = sum_over_blocks = None
 input_blocks = recurrent_blocks = None
-ROWS = COLUMNS = None
+HEAD = None
 
 UNITS = 8  # of which a block adds up the gradients over its threads at a time
 
@@ -107,8 +107,8 @@ def layer_gradients(index, n, x, h, da, partial):
     """
     _, T, B, D, H, _ = n
     U, W, b, inputs = layer_at(index, D, H)
-    sums = cuda.shared.array((ROWS, COLUMNS), number)
-    me, threads = cuda.threadIdx.x, cuda.blockDim.x
+    sums, me, threads = cuda.shared.array(0, number)[HEAD:], cuda.threadIdx.x, cuda.blockDim.x
+    row = threads + 1  # one more than needed: gates lie in different banks
     first, stride = where()
     for r in range(inputs + H + 1):
         for j0 in range(0, H, UNITS):
@@ -127,7 +127,7 @@ def layer_gradients(index, n, x, h, da, partial):
                             value = h[u(old - (T * H - r) * B)]
                         a = add(a, value, load(da, ((index * T + t) * K * H + j) * B + s, H * B))
                 for k in range(K):
-                    sums[k * UNITS + j - j0, me] = a[k]
+                    sums[(k * UNITS + j - j0) * row + me] = a[k]
             cuda.syncthreads()
             for i in range(me, K * UNITS, threads):
                 k, j = i // UNITS, j0 + i % UNITS
@@ -142,7 +142,7 @@ def layer_gradients(index, n, x, h, da, partial):
                 if j < H and at >= 0:
                     value = real(0)
                     for thread in range(threads):
-                        value += sums[i, thread]
+                        value += sums[i * row + thread]
                     partial[at + j] = value
             cuda.syncthreads()
 

@@ -7,10 +7,8 @@ d_out (B, O). n = (L, T, B, D, H, O). All but the parameters lie in one array, `
 costs the host time for each array it passes.
 """
 
-import numpy as np
-
 cuda = K = G = R = RESIDENT = ATOMIC = real = number = None
-cell_forward = cell_backward = load = store = add = dot = total = zeros = u = None
+HEAD = int64 = cell_forward = cell_backward = load = store = add = dot = total = zeros = u = None
 input_weights = recurrent_weights = layer_at = readout_at = None
 start = add_rows = dot_rows = gradients = readout = descend = summed = None
 
@@ -56,7 +54,7 @@ def dot_rows4(a, v, at, step, stride, w):
 
 
 def places(n, blocks):
-    """Where the arrays in `work` begin: gradients, x, h, c, gates, dy, state, da, dx, d_out; end."""
+    """Where the arrays in `work` begin: gradients, x, h, c, gates, dy, state, da, dx, d_out."""
     L, T, B, D, H, O = n
     x = blocks * (readout_at(L, D, H) + (H + 1) * O + 1)
     h = x + T * B * D
@@ -75,7 +73,7 @@ def shared_size(n, tile):
     L, _, _, D, H, _ = n
     inputs = D if L == 1 else max(D, H)
     weights = (inputs + H) * (G * H + 1) + K * H if RESIDENT else 0
-    return weights + max(tile * (2 * (inputs + H) + H), tile * (2 * H + 2 * K * H))
+    return HEAD + weights + max(tile * (2 * (inputs + H) + H), tile * (2 * H + 2 * K * H))
 
 
 def weights_of(index, n, theta, shared, fetch):
@@ -298,8 +296,8 @@ def back_through(n, tile, s0, theta, shared, work, at, partial, fresh, below, fe
 def forward(n, tile, theta, work):
     """Kernel: the tape from x and state; the final state over the initial one."""
     L, T, B, _, H, _ = n
-    shared = cuda.shared.array(0, number)
-    at = cuda.shared.array(11, np.int64)
+    shared = cuda.shared.array(0, number)[HEAD:]
+    at = cuda.shared.array(0, int64)
     look_up(n, at)
     h, c, state = work[at[HIDDEN] :], work[at[CELLS] :], work[at[STATE] :]
     me, threads = cuda.threadIdx.x, cuda.blockDim.x
@@ -317,10 +315,10 @@ def forward(n, tile, theta, work):
 
 
 def backward(n, tile, theta, work, counters):
-    """Kernel: gradients, at the start of work, from dy and state, which becomes the initial one's."""
+    """Kernel: gradients, at the start of work, from dy and state; then the initial state's."""
     L, _, B, D, H, O = n
-    shared = cuda.shared.array(0, number)
-    at = cuda.shared.array(11, np.int64)
+    shared = cuda.shared.array(0, number)[HEAD:]
+    at = cuda.shared.array(0, int64)
     look_up(n, at)
     mine, end = own_gradients(n)
     partial = work[mine:end]
@@ -341,8 +339,8 @@ def step(n, tile, first, order, x, target, theta, work, counters, losses, batch,
     the input and of the initial state.
     """
     L, T, B, D, H, _ = n
-    shared = cuda.shared.array(0, number)
-    at = cuda.shared.array(11, np.int64)
+    shared = cuda.shared.array(0, number)[HEAD:]
+    at = cuda.shared.array(0, int64)
     look_up(n, at)
     mine, end = own_gradients(n)
     partial, rows = work[mine:end], order[first : first + B]

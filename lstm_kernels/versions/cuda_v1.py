@@ -14,17 +14,17 @@ from ..cells import CELLS
 from ..params import Grads, Params
 from . import cuda_device, cuda_samples
 from .base import Network
+from .cuda_functions import HEAD
 from .cuda_samples import UNITS, no_position
 
 KERNELS = ("forward", "backward", "step")
 
 
 @cache
-def kernels(name, dtype, where, threads):
-    """The kernels for a cell; where: which samples a thread takes; threads: most in a block."""
-    cell = CELLS[name]
-    shape = {"ROWS": len(cell.gates) * UNITS, "COLUMNS": threads + 1}  # one more: no bank conflicts
-    return cuda_device.build(cell, dtype, (cuda_samples,), KERNELS, where=where, **shape)
+def kernels(name, dtype, where, compile=None):
+    """The kernels for a cell and a dtype; where: which samples a thread takes."""
+    modules = (cuda_samples,)
+    return cuda_device.build(CELLS[name], dtype, modules, KERNELS, compile=compile, where=where)
 
 
 def sample_last(a):
@@ -49,7 +49,7 @@ class CudaV1(Network):
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
         self._device = cuda_device.Device(self.name)
-        self._kernels = kernels(params.cell, self._dtype, type(self).where, self.threads)
+        self._kernels = kernels(params.cell, self._dtype, type(self).where)
         self._theta = np.empty(sum(a.size for a in self._params.arrays().values()), self._dtype)
 
     def _blocks(self, B):
@@ -116,7 +116,9 @@ class CudaV1(Network):
 
     def _launch(self, kernel, n, *arguments):
         kernel, blocks = self._kernels[kernel], self._blocks(n[2])
-        self._device.launch(kernel, blocks, self.threads, n, *arguments)
+        rows = len(self._cell.gates) * UNITS * (self.threads + 1)
+        shared = HEAD + rows * self._dtype.itemsize
+        self._device.launch(kernel, blocks, self.threads, shared, n, *arguments)
 
     def _n(self, x):
         (T, B, D), p = x.shape, self._params

@@ -40,8 +40,8 @@ def write(experiment, rows, *, preset, folder=FOLDER):
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{experiment}.csv"
     rows = rows.assign(experiment=experiment).reindex(columns=COLUMNS)
-    _replace(path, rows.to_csv(index=False, float_format="%.9g"))
-    _replace(record, json.dumps(machine, indent=1) + "\n")
+    replace(path, rows.to_csv(index=False, float_format="%.9g"))
+    replace(record, json.dumps(machine, indent=1) + "\n")
     return path
 
 
@@ -58,7 +58,8 @@ def machine(name, folder=FOLDER):
     return json.loads((Path(folder) / name / "machine.json").read_text())
 
 
-def _replace(path, text):
+def replace(path, text):
+    """Write a file beside its place and rename it."""
     beside = path.with_name(path.name + ".part")
     beside.write_text(text)
     os.replace(beside, path)

@@ -80,7 +80,7 @@ def plan(n, cell, dtype, multiprocessors, shared):
                 R = 4 if tile % 4 == 0 else 1
                 items = tile // R * H
                 threads = min(MOST_THREADS, max(128, items + -items % 32))
-                blocks = min(-(-B // tile), 2 * multiprocessors)
+                blocks = min(-(-B // tile), multiprocessors)  # a multiprocessor holds one
                 return Plan(blocks, threads, tile, R, resident, need)
     raise ValueError(
         f"params: hidden_size {H} takes {need} bytes of shared memory for the state of one sample, "

@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 PEERS := .venv-peers/bin/python
+GPU_PYTHON ?= $(PYTHON)
 OLDEST := .venv-oldest/bin/python
 REPORT := $(PY) tools/report.py
 
@@ -17,7 +18,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke test test-oldest bench bench-peers figures readme accept lint format lock clean
+.PHONY: help report smoke test test-oldest bench bench-peers gpu ptx figures readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +40,12 @@ bench: .venv/.stamp    ## measure this machine: every version that can run here
 
 bench-peers: .venv-peers/.stamp    ## measure beside PyTorch, JAX and ONNX Runtime
 	$(PEERS) -m lstm_kernels bench-peers
+
+gpu:    ## test and measure on this machine's GPU, with the packages of python3 there
+	$(GPU_PYTHON) -m lstm_kernels gpu
+
+ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers
+	$(PY) -m lstm_kernels.lab.ptx
 
 figures: report    ## write figures/: the report's notebooks do
 

@@ -5,6 +5,7 @@ airline network.
 import argparse
 
 from . import data, forecast, network, versions
+from .errors import UnavailableError
 from .params import Params
 from .train import OPTIMIZERS, train
 
@@ -37,6 +38,24 @@ def bench_peers(options):
     print(table["seconds"].median().to_string())
 
 
+def gpu(options):
+    """Test the GPU versions on the device, measure them and write data/results/."""
+    from .lab import gpu, results
+
+    folder, failed = options.folder or results.FOLDER, []
+    for version in versions():
+        if version.target == "gpu" and version.why_unavailable:
+            raise UnavailableError(f"{version.name}: {version.why_unavailable}")
+    for name, rows, path in gpu.main(options.preset, folder):
+        print(f"\n{name}: median seconds, written to {path}", flush=True)
+        print(gpu.medians(rows).to_string(), flush=True)
+    for name, result, path in gpu.checks(folder):
+        print(f"\n{name}: {result}, written to {path}", flush=True)
+        failed += [name] if result.startswith("failed") else []
+    if failed:
+        raise RuntimeError(f"{', '.join(failed)} failed on the device")
+
+
 def train_airline(options):
     """Train on 1949-1958 and forecast 1959-1960 one month ahead."""
     passengers, first, window = data.airline().to_numpy(float), 120, 12
@@ -67,6 +86,7 @@ def main(words=None):
     for name, run, about in (
         ("bench", bench, "measure every version on this machine"),
         ("bench-peers", bench_peers, "measure beside PyTorch, JAX and ONNX Runtime"),
+        ("gpu", gpu, "test and measure the GPU versions on this machine's GPU"),
     ):
         part = commands.add_parser(name, help=about)
         part.add_argument("--preset", choices=("smoke", "paper"), default="paper")

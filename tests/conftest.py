@@ -1,12 +1,35 @@
-"""Shared by the tests: the versions, the cells and odd shapes."""
+"""Shared by the tests: the versions, the cells and odd shapes.
+
+Where there is no CUDA driver the GPU versions run in Numba's simulator, slowly: the large shapes
+are left to one version and cell.
+"""
+
+import ctypes
+import os
+import sys
 
 import numpy as np
 import pytest
 
-import lstm_kernels as lk
-from lstm_kernels.cells import CELLS
 
-VERSIONS = [v.name for v in lk.versions() if v.target == "cpu" and not v.why_unavailable]
+def has_driver():
+    try:
+        ctypes.CDLL("libcuda.so.1" if sys.platform != "win32" else "nvcuda.dll")
+    except OSError:
+        return False
+    return True
+
+
+if not has_driver():  # before Numba is imported
+    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+if SIMULATED:
+    sys.setswitchinterval(1e-4)  # its threads are Python's, and often wait for each other
+
+import lstm_kernels as lk  # noqa: E402
+from lstm_kernels.cells import CELLS  # noqa: E402
+
+VERSIONS = [v.name for v in lk.versions() if not v.why_unavailable]
 # L, T, B, D, H: ones, sizes just past a block of 8 or 16, D != H, more samples than threads.
 SHAPES = [
     (1, 1, 1, 1, 1),
@@ -16,6 +39,27 @@ SHAPES = [
     (1, 12, 16, 1, 32),
     (2, 3, 17, 33, 9),
 ]
+
+
+def skip_slow(version, shape, cell="lstm", dtype=np.float32):
+    """Skip what the simulator takes long for and other cases cover."""
+    if not version.startswith("cuda"):
+        return
+    _, T, B, D, H = shape
+    if SIMULATED and dtype == np.float64 and shape != (1, 5, 3, 2, 7):
+        pytest.skip("the simulator computes in float64 anyway")
+    if (
+        SIMULATED
+        and T * B * (D + H) * H > 10_000
+        and (cell, version)
+        not in (
+            ("lstm", "cuda-v2"),
+            ("gru", "cuda-fused"),
+        )
+    ):
+        pytest.skip("slow in the simulator")
+    if not SIMULATED and dtype == np.float64 and cell != "lstm":
+        pytest.skip("compiles for ten seconds")
 
 
 @pytest.fixture(params=CELLS)

@@ -14,14 +14,18 @@ LOWER_BOUND = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)>=(?P<version>[0-9.]+)")
 
 
 def pins(project: dict) -> list[str]:
-    """`name==version` of every dependency, then the dev extra as it stands."""
+    """`name==version` of every dependency, then the dev extra as it stands.
+
+    Without numba-cuda: the oldest Numba brings a CUDA target and a simulator of its own.
+    """
     pinned = []
     for requirement in project["dependencies"]:
         match = LOWER_BOUND.fullmatch(requirement)
         if match is None:
             raise ValueError(f"dependencies: got {requirement!r}, want 'name>=version'")
         pinned.append(f"{match['name']}=={match['version']}")
-    return pinned + project["optional-dependencies"]["dev"]
+    tools = project["optional-dependencies"]["dev"]
+    return pinned + [tool for tool in tools if not tool.startswith("numba-cuda")]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@ plots.
 """
 
 from .compare import TOLERANCE, MismatchError, compare, compare_to_reference
-from .notebook import Notebook
 from .plots import COLOURS, style
 from .provenance import machine
 from .timing import interleaved, summary
@@ -20,3 +19,11 @@ __all__ = [
     "style",
     "summary",
 ]
+
+
+def __getattr__(name):
+    if name == "Notebook":  # needs IPython, which a machine that only measures may lack
+        from .notebook import Notebook
+
+        return Notebook
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,13 +4,16 @@ import datetime
 import os
 import platform
 import re
+import shutil
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import threadpoolctl
 
-PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib")
+PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "numba-cuda")
 # Variables that make a BLAS library choose other kernels than the machine deserves.
 DISTORTING = (
     "OPENBLAS_CORETYPE",
@@ -34,7 +37,7 @@ def machine(preset=None):
         else None,
         "caches": _caches(),
         "vectors": next((v for v in ("avx512f", "avx2", "asimd") if v in cpu["flags"]), "unknown"),
-        "gpu": None,
+        "gpu": gpu(),
         "blas": blas(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -46,15 +49,33 @@ def machine(preset=None):
 
 
 def machine_name(cpu=None):
-    """The folder under data/results/ of this machine: CPU, its family and model number, cores."""
+    """The folder under data/results/ of this machine: CPU, its family and model, cores, GPU."""
     cpu = cpu or _cpu()
     parts = [
         cpu["model name"],
         cpu.get("cpu family", ""),
         cpu.get("model", ""),
         f"{os.cpu_count()}cores",
+        (gpu() or {}).get("name", ""),
     ]
     return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
+
+
+@cache
+def gpu():
+    """The GPU as a dict, with its driver; None where there is none that kernels can run on."""
+    if find_spec("numba") is None:
+        return None
+    from ..versions import cuda_device
+
+    if cuda_device.SIMULATED or cuda_device.why_unavailable():
+        return None
+    found, driver = cuda_device.describe(), None
+    if shutil.which("nvidia-smi"):
+        words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        said = subprocess.run(words, capture_output=True, text=True, check=False)
+        driver = (said.stdout.splitlines() or [None])[0]
+    return found | {"driver": driver}
 
 
 def blas():

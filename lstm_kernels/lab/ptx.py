@@ -16,7 +16,6 @@ import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path

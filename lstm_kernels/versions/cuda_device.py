@@ -136,6 +136,21 @@ def _compile(function, types):
     return compiled.cached(partial(cuda.jit, types), function)
 
 
+def describe():
+    """The device as a dict: name, capability, multiprocessors, memory, clocks, shared memory."""
+    device, context = cuda.get_current_device(), cuda.current_context()
+    return {
+        "name": _name(device),
+        "capability": ".".join(map(str, device.compute_capability)),
+        "multiprocessors": device.MULTIPROCESSOR_COUNT,
+        "memory_gib": round(context.get_memory_info()[1] / 2**30, 1),
+        "clock_mhz": device.CLOCK_RATE / 1000,
+        "memory_clock_mhz": device.MEMORY_CLOCK_RATE / 1000,
+        "memory_bus_bits": device.GLOBAL_MEMORY_BUS_WIDTH,
+        "shared_kib_per_block": device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN / 1024,
+    }
+
+
 class Device:
     """What a network uses of the device: launches, memory, and copies that are counted.
 

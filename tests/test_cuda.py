@@ -1,0 +1,329 @@
+"""The GPU versions: on the device where there is one, else in the simulator."""
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from conftest import SIMULATED, example
+
+import lstm_kernels as lk
+from lstm_kernels.cells import CELLS
+from lstm_kernels.errors import LowOccupancyWarning
+from lstm_kernels.lab import gpu
+from lstm_kernels.lab.compare import MismatchError, compare, compare_to_reference
+from lstm_kernels.versions import cuda_device, cuda_fused, cuda_samples, cuda_v1
+
+GPU = [v.name for v in lk.versions() if v.target == "gpu"]
+needs_kernels = pytest.mark.skipif(
+    cuda_device.why_unavailable() is not None, reason=str(cuda_device.why_unavailable())
+)
+simulated = pytest.mark.skipif(not SIMULATED, reason="plants faults that only Python can run")
+
+
+def test_the_ladder_has_the_source_s_columns():
+    rows = {v.name: v for v in lk.versions() if v.target == "gpu"}
+    assert list(rows) == ["cuda-v1", "cuda-v2", "cuda-v3", "cuda-fused"]
+    assert [v.thread_positioning for v in rows.values()] == [False, True, True, True]
+    assert [v.transfer_optimised for v in rows.values()] == [False, False, True, True]
+
+
+@needs_kernels
+@pytest.mark.parametrize("shared", [48 << 10, 3000, 1600])
+@pytest.mark.parametrize("sums", ["ordered", "atomic"])
+@pytest.mark.parametrize("B", [5, 37])
+def test_fused_cuda_plans(cell, shared, sums, B):
+    """Weights in shared memory or not, one sample to a thread or four, several tiles to a block."""
+    params, x, target = example((2, 3, B, 3, 9), cell)
+    net = cuda_fused.CudaFused(params, sums=sums)
+    net._device.most_shared, net._device.multiprocessors = shared, 4
+    compare_to_reference(net, params, x)
+    dataset, order = lk.Dataset(x, target), np.random.default_rng(1).permutation(B)
+    reference = lk.network("numpy", params)
+    got, want = (n.epoch(dataset, order, B // 2, 0.1) for n in (net, reference))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    compare(net.params().arrays(), reference.params().arrays(), 1e-5)
+
+
+def test_plans_of_cuda_fused():
+    def plan(B, H, shared=200 << 10, L=1, D=1):
+        return cuda_fused.plan((L, 12, B, D, H, 1), "lstm", np.dtype(np.float32), 132, shared)
+
+    few, many = plan(256, 32), plan(100_000, 32)
+    assert few.tile == 2
+    assert (few.blocks, few.R, few.resident) == (128, 1, True)
+    assert (many.tile, many.blocks, many.R) == (32, 132, 4)
+    assert not plan(256, 256).resident
+    for B in (1, 3, 100, 5000):
+        for H in (1, 7, 32, 100, 300):
+            found = plan(B, H, 48 << 10)
+            assert found.shared <= 48 << 10
+            assert found.tile % found.R == 0
+            assert 1 <= found.blocks <= 132
+            assert found.threads <= cuda_fused.MOST_THREADS
+    with pytest.raises(ValueError, match=r"^params: hidden_size 9000 takes \d+ bytes of shared"):
+        plan(1, 9000)
+
+
+@needs_kernels
+def test_sums_are_checked():
+    with pytest.raises(ValueError, match="sums: got 'fast', want one of 'ordered', 'atomic'"):
+        cuda_fused.CudaFused(example((1, 2, 3, 2, 4))[0], sums="fast")
+
+
+@needs_kernels
+@pytest.mark.parametrize("version", GPU)
+def test_an_epoch_is_that_of_the_reference_on_cuda(version, cell):
+    params, x, target = example((2, 3, 11, 2, 5), cell)
+    dataset, order = lk.Dataset(x, target), np.random.default_rng(2).permutation(11)
+    net, reference = lk.network(version, params), lk.network("numpy", params)
+    for _ in range(2):
+        got, want = (n.epoch(dataset, order, 4, 0.2) for n in (net, reference))
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+    compare(net.params().arrays(), reference.params().arrays(), 1e-5)
+    compare({"p": net.predict(x)}, {"p": reference.predict(x)}, 1e-5)
+
+
+@needs_kernels
+def test_what_cuda_versions_copy():
+    """Bytes counted by hand: x, target, parameters and gradients (with the loss), four each."""
+    params, x, target = example((1, 4, 6, 2, 5))
+    theta = sum(a.size for a in params.arrays().values())
+    example_size, grads = x.size + target.size, theta + 1
+    copied = {}
+    for version in GPU:
+        net = lk.network(version, params)
+        net.step(x, target, 0.1)
+        copied[version] = gpu.copied(net, lambda net=net: net.step(x, target, 0.1))
+    both = 4 * (example_size + theta + grads)
+    assert copied["cuda-v1"] == copied["cuda-v2"] == (both, both)
+    assert copied["cuda-v3"] == (4 * (example_size + theta), 4 * grads)
+    assert copied["cuda-fused"] == (4 * example_size + 8 * 6, 4)
+
+
+@needs_kernels
+def test_no_copies_inside_an_epoch_of_cuda_fused():
+    params, x, target = example((1, 3, 12, 2, 5))
+    net, dataset = lk.network("cuda-fused", params), lk.Dataset(x, target)
+    order = np.arange(12)
+    net.epoch(dataset, order, 3, 0.1)
+    for batch_size, steps in ((12, 1), (3, 4)):
+        sent = gpu.copied(net, lambda b=batch_size: net.epoch(dataset, order, b, 0.1))
+        assert sent == (8 * 12, 4 * steps)  # the order once, a loss for each step at the end
+
+
+@needs_kernels
+@pytest.mark.parametrize("version", ["cuda-v2", "cuda-fused"])
+def test_cuda_gives_the_same_bits_every_run(version):
+    params, x, target = example((2, 3, 21, 3, 6), "gru")
+    first, second = (lk.network(version, params).loss_and_grads(x, target)[1] for _ in range(2))
+    for name, value in first.arrays().items():
+        np.testing.assert_array_equal(second.arrays()[name], value, err_msg=name)
+
+
+@needs_kernels
+def test_a_data_set_is_sent_again_when_it_is_another():
+    params, x, target = example((1, 3, 8, 2, 5))
+    net, reference = lk.network("cuda-fused", params), lk.network("numpy", params)
+    for scale in (1, 2):
+        dataset = lk.Dataset(x * np.float32(scale), target)
+        got, want = (n.epoch(dataset, np.arange(8), 4, 0.1) for n in (net, reference))
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+        net.step(x, target, 0.1)
+        reference.step(x, target, 0.1)
+        got, want = (n.epoch(dataset, np.arange(8), 4, 0.1) for n in (net, reference))
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the simulator computes in NumPy
+def test_losses_end_at_one_that_is_not_finite():
+    params, x, target = example((1, 2, 6, 2, 3))
+    net = lk.network("cuda-fused", params)
+    dataset = lk.Dataset(x, target * np.float32(1e19))
+    losses = net.epoch(dataset, np.arange(6), 1, 1e30)
+    assert len(losses) < 6
+    assert np.isfinite(losses[:-1]).all()
+    assert not np.isfinite(losses[-1])
+    net.assign(params)
+    compare(net.params().arrays(), params.arrays(), 0)
+
+
+@needs_kernels
+@pytest.mark.parametrize("version", GPU)
+def test_memory_that_the_device_lacks(version):
+    params, x, target = example((1, 4, 6, 2, 5))
+    net = lk.network(version, params)
+    net._device.free = lambda: 100
+    with pytest.raises(ValueError, match=rf"^x: {version} wants .* MiB on the device for .* free"):
+        net.step(x, target, 0.1)
+    for name, value in net._params.arrays().items():
+        np.testing.assert_array_equal(value, params.arrays()[name])
+
+
+@needs_kernels
+@pytest.mark.parametrize("version", GPU)
+def test_a_failing_kernel_leaves_the_host_s_parameters(version, monkeypatch):
+    params, x, target = example((1, 4, 6, 2, 5))
+    net = lk.network(version, params)
+
+    def broken(self, *where):
+        def launch(*arguments):
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+        return launch
+
+    monkeypatch.setattr(cuda_device.Device, "configure", broken)
+    for call in (lambda: net.step(x, target, 0.1), lambda: net.loss_and_grads(x, target)):
+        with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
+            call()
+    with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
+        net.forward(x, training=True)
+    with pytest.raises(RuntimeError, match=r"want forward\(x, training=True\)"):
+        net.backward(np.zeros((4, 6, 5), np.float32))
+    for name, value in net._params.arrays().items():
+        np.testing.assert_array_equal(value, params.arrays()[name])
+
+
+def test_why_a_gpu_cannot_be_used():
+    def dropped(capability):
+        raise ValueError("compute capability 6.0 is not supported\nmore")
+
+    said = cuda_device.why_not_compiled("Tesla P100", (6, 0), dropped)
+    assert "Tesla P100 has compute capability 6.0" in said
+    assert "install lstm-kernels[cuda12]" in said
+    assert "more" not in said
+    said = cuda_device.why_not_compiled("H200", (9, 0), dropped)
+    assert "cuda12" not in said
+    assert "ValueError: compute capability" in said
+    assert cuda_device.why_not_compiled("H200", (9, 0), lambda capability: None) is None
+
+
+IMPORTS = """
+import sys
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("numba.cuda"):
+            raise ImportError("no CUDA bindings\\nsecond line")
+sys.meta_path.insert(0, Broken())
+import lstm_kernels as lk
+reasons = {v.name: v.why_unavailable for v in lk.versions() if v.target == "gpu"}
+assert len(set(reasons.values())) == 1, reasons
+print(reasons["cuda-v1"])
+try:
+    lk.network("cuda-fused", lk.Params.init(1, 2))
+except lk.UnavailableError as error:
+    print(error)
+"""
+
+
+def test_a_broken_cuda_import_is_a_reason():
+    words = [sys.executable, "-c", IMPORTS]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0] == "numba.cuda cannot be imported (ImportError: no CUDA bindings)"
+    assert said[1] == f"name: 'cuda-fused' cannot run here: {said[0]}"
+
+
+@needs_kernels
+def test_few_blocks_are_explained_once(monkeypatch):
+    class Kernel:
+        def __getitem__(self, grid):
+            warnings.warn("Grid size 1 will likely result in GPU under-utilization", stacklevel=2)
+            return lambda *arguments: None
+
+    monkeypatch.setattr(cuda_device, "SIMULATED", False)
+    monkeypatch.setattr(
+        cuda_device.Device, "__init__", lambda self: vars(self).update(FIELDS | {"_configured": {}})
+    )
+    device = cuda_device.Device()
+    with pytest.warns(LowOccupancyWarning, match=r"cuda-v2: 1 blocks of 32 threads on a device of"):
+        device.configure(Kernel(), 1, 32, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        device.configure(Kernel(), 2, 32, 0)
+
+
+FIELDS = {"version": "cuda-v2", "multiprocessors": 132, "_warned": False}
+
+
+def planted(modules, kernels, change, **names):
+    """Kernels with a fault: `change` replaces a function among those of the modules."""
+    space = cuda_device.functions(CELLS["lstm"], np.float32, modules, **names)
+    original = cuda_device.functions
+
+    def functions(*arguments, **keywords):
+        found = original(*arguments, **keywords)
+        for name, function in change.items():
+            found[name] = function(found)
+        return found
+
+    assert set(change) <= set(space)
+    return functions
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("position", lambda space: lambda: (0, space["cuda"].gridsize(1))),
+        ("layer_at", lambda space: lambda index, D, H: (0, D * 4 * H, (D + H) * 4 * H - 1, D)),
+        ("total4", lambda space: lambda a: a[0] + a[1] + a[2]),
+    ],
+)
+def test_faults_in_cuda_samples_are_caught(monkeypatch, name, fault):
+    functions = planted((cuda_samples,), (), {name: fault}, where=cuda_samples.position)
+    if name == "position":
+        monkeypatch.setattr(cuda_device, "functions", _with(functions, "where", name))
+    else:
+        change = _with(functions, "total", name) if name == "total4" else functions
+        monkeypatch.setattr(cuda_device, "functions", change)
+    cuda_v1.kernels.cache_clear()
+    params, x, _ = example((1, 3, 6, 2, 5))
+    try:
+        with pytest.raises((MismatchError, IndexError)):
+            compare_to_reference("cuda-v2", params, x)
+    finally:
+        cuda_v1.kernels.cache_clear()
+
+
+def _with(functions, alias, name):
+    def changed(*arguments, **keywords):
+        found = functions(*arguments, **keywords)
+        found[alias] = found[name]
+        return found
+
+    return changed
+
+
+@simulated
+def test_a_fault_in_the_sum_over_blocks_is_caught(monkeypatch):
+    def first_only(space):
+        return lambda partials, size, first, count, stride: None
+
+    functions = planted(
+        cuda_fused.MODULES, (), {"add_up": first_only}, **cuda_fused._names(1, True, False)
+    )
+    monkeypatch.setattr(cuda_device, "functions", functions)
+    cuda_fused.kernels.cache_clear()
+    params, x, _ = example((1, 3, 9, 2, 5))
+    try:
+        with pytest.raises(MismatchError, match="layers"):
+            compare_to_reference("cuda-fused", params, x)
+    finally:
+        cuda_fused.kernels.cache_clear()
+
+
+@needs_kernels
+def test_the_gpu_benchmark_runs():
+    small = gpu.Workload(1, 2, 1, 3, 4)
+    names = ["numpy", "cuda-v3", "cuda-fused"]
+    rows = gpu.hundreds(names, small, repeats=1, batches=1)
+    assert set(rows["version"]) == set(names)
+    moved = gpu.transfers(["cuda-v1", "cuda-v3"], small, repeats=1)
+    assert (moved["bytes"] > 0).all()
+    grown = gpu.windows(names[1:], [8, 16], small, repeats=1)
+    assert grown.groupby("N")["B"].first().to_dict() == {8: 1, 16: 2}
+    both = gpu.sums(small, repeats=1, steps=1)
+    assert set(both["variant"]) == {"sums ordered", "sums atomic"}
+    assert not gpu.medians(rows).isna().any()

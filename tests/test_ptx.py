@@ -1,0 +1,79 @@
+"""Every GPU kernel compiles and fits, found without a GPU."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from lstm_kernels.lab import ptx
+
+# One cell for each capability, the two kinds of V1 to V3, and the two ends of the tile kernels.
+SOME = [
+    (name, variant, cell, "float32", capability)
+    for (cell, capability), (name, variant) in itertools.product(
+        zip(("lstm", "gru", "rnn", "lstm"), ptx.CAPABILITIES, strict=True),
+        [
+            ("cuda-v1", "one thread"),
+            ("cuda-v2", "thread per sample"),
+            ("cuda-fused", "1 to a thread, weights in device memory, ordered"),
+            ("cuda-fused", "4 to a thread, weights shared, ordered"),
+        ],
+    )
+]
+CODE = """
+import json, sys
+from lstm_kernels.lab import ptx
+if __name__ == "__main__":
+    reason = ptx.why_unavailable()
+    rows = None if reason else ptx.table(json.loads(sys.argv[1])).to_dict("records")
+    print(json.dumps([reason, rows]))
+"""
+GOOD = {"version": "cuda-fused", "variant": "v", "cell": "lstm", "dtype": "float32"}
+GOOD |= {"capability": "9.0", "kernel": "step", "registers": 250}
+GOOD |= {"shared": 0, "stack": 0, "spills": 0}
+
+
+def test_kernels_compile_and_fit(tmp_path):
+    script = tmp_path / "compile_kernels.py"
+    script.write_text(CODE)
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
+    words = [sys.executable, str(script), json.dumps(SOME)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    reason, rows = json.loads(done.stdout.splitlines()[-1])
+    if reason:
+        pytest.skip(reason)
+    rows = pd.DataFrame(rows)
+    assert len(rows) == 3 * len(SOME)
+    ptx.check(rows)
+    recorded = pd.read_csv(ptx.PATH, dtype={"capability": str})
+    keys = ["version", "variant", "cell", "dtype", "capability", "kernel"]
+    both = rows.merge(recorded, on=keys, suffixes=("", "_recorded"))
+    assert len(both) == len(rows)
+    # Another release of the compiler may allot a few registers more or less.
+    assert (both["registers"] - both["registers_recorded"]).abs().max() <= 32
+
+
+def test_the_record_is_of_these_kernels():
+    recorded = pd.read_csv(ptx.PATH, dtype={"capability": str})
+    assert set(recorded["sources"]) == {ptx.sources()}, "want `make ptx`"
+    assert len(recorded) == 3 * len(ptx.every_build())
+    ptx.check(recorded)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"spills": 4}, "cuda-fused, v, lstm, float32, step at 9.0: got 4 bytes of spills"),
+        ({"stack": 8}, "and 8 of stack, want none"),
+        ({"registers": 256}, "got 256 registers, want at most 255 for blocks of 256 threads"),
+        ({"shared": 16}, "got 16 bytes of static shared memory"),
+    ],
+)
+def test_the_budget_fails_when_exceeded(change, message):
+    ptx.check(pd.DataFrame([GOOD]))
+    with pytest.raises(ptx.OverBudgetError, match=message):
+        ptx.check(pd.DataFrame([GOOD, GOOD | change]))

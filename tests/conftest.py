@@ -4,25 +4,14 @@ Where there is no CUDA driver the GPU versions run in Numba's simulator, slowly:
 are left to one version and cell.
 """
 
-import ctypes
-import os
 import sys
 
 import numpy as np
 import pytest
 
+from lstm_kernels.lab.provenance import simulate_without_gpu
 
-def has_driver():
-    try:
-        ctypes.CDLL("libcuda.so.1" if sys.platform != "win32" else "nvcuda.dll")
-    except OSError:
-        return False
-    return True
-
-
-if not has_driver():  # before Numba is imported
-    os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
-SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+SIMULATED = simulate_without_gpu()
 if SIMULATED:
     sys.setswitchinterval(1e-4)  # its threads are Python's, and often wait for each other
 

@@ -91,6 +91,9 @@ def test_what_cuda_versions_copy():
     params, x, target = example((1, 4, 6, 2, 5))
     theta = sum(a.size for a in params.arrays().values())
     example_size, grads = x.size + target.size, theta + 1
+    work = gpu.Workload(1, 4, 2, 5, 6)
+    params, target = work.params(), target[:, :1].copy()
+    theta = sum(a.size for a in params.arrays().values())
     copied = {}
     for version in GPU:
         net = lk.network(version, params)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lstm_kernels.lab import results, summary, tables
+from lstm_kernels.lab import gpu_tables, results, summary, tables
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: written by `make readme` -->", "<!-- end of results -->"
@@ -118,6 +118,14 @@ def peers(machine):
     return [*parts, tables.small_calls(rows)]
 
 
+def gpu():
+    """What `make gpu` recorded, where it was run."""
+    if gpu_tables.recorded("table").empty:
+        return "GPU: not measured yet (`make gpu` on a machine with one)."
+    tell = {"hundreds": gpu_tables.speeds, "windows": gpu_tables.growth}
+    return "\n\n".join(f"GPU, {gpu_tables.each(name, how)}" for name, how in tell.items())
+
+
 def section():
     """The results of every machine, as Markdown."""
     airline, reference = results.read("airline"), results.read("reference")
@@ -133,7 +141,7 @@ def section():
         )
         parts += [ladder(rows), sentences(rows, reference[reference["machine"] == name])]
         parts += [*layers(name), *grid(name), *peers(name)]
-    return "\n\n".join([*parts, "GPU: not measured yet."])
+    return "\n\n".join([*parts, gpu()])
 
 
 def render(text):

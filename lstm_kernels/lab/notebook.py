@@ -82,6 +82,7 @@ class Notebook:
         lines = [
             f"- Machine: {m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, {m['system']}",
             f"- Vectors: {m['vectors']}; BLAS: {blas}",
+            *([f"- GPU: {m['gpu']['name']}, driver {m['gpu']['driver']}"] if m["gpu"] else []),
             f"- Python {m['python']}, {packages}",
             f"- Preset {m['preset']}, {m['date']}",
         ]

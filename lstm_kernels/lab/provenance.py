@@ -1,11 +1,13 @@
 """What a measurement was taken on: the machine, its libraries and the kernel set BLAS chose."""
 
+import ctypes
 import datetime
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -59,6 +61,18 @@ def machine_name(cpu=None):
         (gpu() or {}).get("name", ""),
     ]
     return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
+
+
+def simulate_without_gpu():
+    """Where there is no CUDA driver, let Numba simulate a GPU; whether it does.
+
+    Has an effect only before Numba is imported: it reads the variable then.
+    """
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+    return os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
 
 @cache

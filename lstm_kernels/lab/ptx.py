@@ -150,9 +150,14 @@ def compile_build(build, *, kernels=None):
 
 def every_build():
     """All builds: versions and variants, cells, dtypes, capabilities."""
-    kinds = [(name, variant) for name, variants in BUILDS.items() for variant in variants]
-    dtypes = "float32", "float64"
-    return [(*kind, *r) for kind in kinds for r in itertools.product(CELLS, dtypes, CAPABILITIES)]
+    kinds = [
+        (name, variant, cell, dtype)
+        for name, variants in BUILDS.items()
+        for variant in variants
+        for cell, dtype in itertools.product(CELLS, ("float32", "float64"))
+        if dtype == "float32" or not variant.startswith("4")  # see `cuda_fused.plan`
+    ]
+    return [(*kind, capability) for kind in kinds for capability in CAPABILITIES]
 
 
 def table(builds, workers=None):
@@ -191,13 +196,13 @@ def sources():
 
 
 def main():
-    """Compile every kernel, check the budget, write the table."""
+    """Compile every kernel, write the table, check the budget."""
     if reason := why_unavailable():
         sys.exit(f"the kernels cannot be compiled here: {reason}")
     rows = table(every_build())
-    check(rows)
     made = f"numba-cuda {version('numba-cuda')}, ptxas of CUDA {version('nvidia-cuda-nvcc-cu12')}"
     results.replace(PATH, rows.assign(compiler=made, sources=sources()).to_csv(index=False))
+    check(rows)
     print(f"{len(rows)} kernels, none spills; written to {PATH}")
 
 

@@ -77,7 +77,8 @@ def plan(n, cell, dtype, multiprocessors, shared):
         for tile in tiles:
             need = layout(cell, dtype, resident)[1](n, tile) * itemsize
             if need <= shared:
-                R = 4 if tile % 4 == 0 else 1
+                # Four samples of float64 need more registers than a thread has.
+                R = 4 if tile % 4 == 0 and itemsize == 4 else 1
                 items = tile // R * H
                 threads = min(MOST_THREADS, max(128, items + -items % 32))
                 blocks = min(-(-B // tile), multiprocessors)  # a multiprocessor holds one

@@ -5,13 +5,14 @@ import sys
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
-from lstm_kernels.lab import gpu
+from lstm_kernels.lab import gpu, gpu_tables
 from lstm_kernels.lab.compare import MismatchError, compare, compare_to_reference
 from lstm_kernels.versions import cuda_device, cuda_fused, cuda_samples, cuda_v1
 
@@ -88,21 +89,20 @@ def test_an_epoch_is_that_of_the_reference_on_cuda(version, cell):
 @needs_kernels
 def test_what_cuda_versions_copy():
     """Bytes counted by hand: x, target, parameters and gradients (with the loss), four each."""
-    params, x, target = example((1, 4, 6, 2, 5))
-    theta = sum(a.size for a in params.arrays().values())
-    example_size, grads = x.size + target.size, theta + 1
-    work = gpu.Workload(1, 4, 2, 5, 6)
-    params, target = work.params(), target[:, :1].copy()
-    theta = sum(a.size for a in params.arrays().values())
+    work = gpu.Workload(L=1, T=4, D=2, H=5, B=6)
+    params, (x, target) = work.params(), work.example()
+    theta = (2 + 5 + 1) * 4 * 5 + 5 + 1
     copied = {}
     for version in GPU:
         net = lk.network(version, params)
         net.step(x, target, 0.1)
         copied[version] = gpu.copied(net, lambda net=net: net.step(x, target, 0.1))
-    both = 4 * (example_size + theta + grads)
+    both = 4 * (x.size + target.size + theta + theta + 1)
     assert copied["cuda-v1"] == copied["cuda-v2"] == (both, both)
-    assert copied["cuda-v3"] == (4 * (example_size + theta), 4 * grads)
-    assert copied["cuda-fused"] == (4 * example_size + 8 * 6, 4)
+    assert copied["cuda-v3"] == (4 * (x.size + target.size + theta), 4 * (theta + 1))
+    assert copied["cuda-fused"] == (4 * (x.size + target.size) + 8 * 6, 4)  # and the order
+    for version in ("cuda-v1", "cuda-v2", "cuda-v3"):
+        assert gpu_tables.step_bytes(version, work) == copied[version]
 
 
 @needs_kernels
@@ -330,3 +330,70 @@ def test_the_gpu_benchmark_runs():
     both = gpu.sums(small, repeats=1, steps=1)
     assert set(both["variant"]) == {"sums ordered", "sums atomic"}
     assert not gpu.medians(rows).isna().any()
+
+
+def rows_of(times, variant, stage="epoch", **columns):
+    """Rows of a record: version -> seconds, or (version, N) -> seconds."""
+    table = [
+        {"machine": "m", "version": key[0], "N": key[1], "seconds": value}
+        for key, value in times.items()
+    ]
+    return pd.DataFrame(table).assign(variant=variant, stage=stage, repeat=0, **columns)
+
+
+def test_sentences_about_records():
+    growing = {("cuda-fused", 10**p): max(1e-4, 1e-9 * 10**p) for p in range(2, 7)}
+    growing |= {("numba-fused", 10**p): 1e-7 * 10**p for p in range(2, 7)}
+    rows = rows_of(growing, "windows")
+    assert "from 100 to 100,000 windows" in gpu_tables.growth(rows)
+    assert "power 0.00" in gpu_tables.growth(rows)
+    assert "overtakes `numba-fused` from 10,000 windows on" in gpu_tables.crossover(rows)
+    assert "and is 100 times as fast at 1,000,000" in gpu_tables.crossover(rows)
+    steps = {("sequential", 0): 1.7, ("numpy", 0): 0.76, ("cuda-v3", 0): 0.1}
+    long = {("cuda-v3", 0): 1.0, ("cuda-fused", 0): 0.1}
+    both = pd.concat([rows_of(steps, "h", "step", B=256), rows_of(long, "h", "5 epochs", B=256)])
+    said = gpu_tables.speeds(both)
+    assert "17 times as fast as `sequential`, 7.6 times as fast as `numpy`" in said
+    assert "10 times as fast with `cuda-fused`" in said
+    sums = pd.concat(
+        [rows_of({("f", 0): t}, v) for t, v in ((2, "sums ordered"), (1, "sums atomic"))]
+    )
+    assert "takes 2 times that with atomics" in gpu_tables.ordered(sums)
+    copies = rows_of({("cuda-v3", 0): 1e-5}, "transfers sent", "step", bytes=100)
+    assert "`cuda-v3`, step, sent 100 bytes in 0.01 ms" in gpu_tables.moved(copies)
+
+
+def test_nothing_recorded_is_said_so(monkeypatch):
+    monkeypatch.setattr(gpu_tables.results, "read", lambda name: none())
+    assert gpu_tables.each("windows", gpu_tables.growth) == gpu_tables.NOT_YET
+
+
+def none():
+    raise ValueError("no file")
+
+
+def test_rooflines_and_shares():
+    loads = gpu_tables.loads()["flop per byte"]
+    assert loads.is_monotonic_increasing
+    assert gpu_tables.shared_bandwidth("H200") == pytest.approx(33.4, abs=0.1)
+    table = gpu_tables.occupancy(gpu.HUNDREDS)
+    assert table.loc["cuda-v1", "blocks"] == 1
+    assert table.loc["cuda-v2", "blocks"] == 8
+    assert (table["registers"] < 256).all()
+
+
+@needs_kernels
+def test_each_filling_of_the_kernels_has_a_name_of_its_own():
+    """Numba's cache on disk would take one for the other."""
+    real, found = np.dtype(np.float32), []
+    for R in (1, 4):
+        for resident in (True, False):
+            for atomic in (True, False):
+                names = cuda_fused._names(R, resident, atomic)
+                space = cuda_device.functions(CELLS["lstm"], real, cuda_fused.MODULES, **names)
+                found += [space[name].__qualname__ for name in cuda_fused.KERNELS]
+    for where in (cuda_samples.position, cuda_samples.no_position):
+        for dtype in (real, np.dtype(np.float64)):
+            space = cuda_device.functions(CELLS["gru"], dtype, (cuda_samples,), where=where)
+            found += [space[name].__qualname__ for name in cuda_v1.KERNELS]
+    assert len(set(found)) == len(found)

@@ -12,7 +12,7 @@ def mapping(samples=8, units=6, tile=2, threads=4):
     """Who computes what: samples across, units down; a colour for each block, a number a thread."""
     titles = {
         "cuda-v1: one thread": lambda s, j: (0, 0),
-        f"cuda-v2, v3: a thread per sample, blocks of {threads}": lambda s, j: divmod(s, threads),
+        "cuda-v2, v3: a thread per sample": lambda s, j: divmod(s, threads),
         f"cuda-fused: a block per tile of {tile}": lambda s, j: (s // tile, s % tile * units + j),
     }
     figure, axes = plt.subplots(1, 3, figsize=(10.5, 3.4), sharey=True)
@@ -54,9 +54,7 @@ def transfers(work, versions):
     ax.margins(x=0.12)
     ax.legend(loc="lower right")
     last = sum(gpu_tables.step_bytes("cuda-v3", work)) / sum(gpu_tables.step_bytes("cuda-v2", work))
-    ax.set_title(
-        f"Transfers by hand copy {last:.0%} of what Numba copies; inside an epoch, nothing"
-    )
+    ax.set_title(f"By hand {last:.0%} of it is copied, inside an epoch nothing")
     figure.alt = f"KiB to the device and back in a step of {work.B} samples: {'; '.join(told)}."
     return figure
 
@@ -81,7 +79,15 @@ def roofline(device, table, measured=()):
     for (name, row), colour, marker in zip(table.iterrows(), SHADES, markers, strict=False):
         at = row["flop per byte"]
         limit = min(sheet["tflops"], shared * at)
-        ax.plot([at], [limit], marker, color=colour, label=f"{name}: at most {limit:.1f} TFLOP/s")
+        size = 12 - 3 * len(told)  # one may lie on another
+        ax.plot(
+            [at],
+            [limit],
+            marker,
+            markersize=size,
+            color=colour,
+            label=f"{name}: at most {limit:.1f} TFLOP/s",
+        )
         ax.axvline(at, color=colour, linewidth=0.8, linestyle=":")
         told.append(f"{name} {at:.2f} flop per byte, at most {limit:.1f} TFLOP/s")
     for version, at, rate in measured:

@@ -29,13 +29,13 @@ def loads(K=4, rows=4):
     """Numbers that a thread loads for a multiply-add, by kernel and part, as the texts have them.
 
     Forward a value meets K weights; four samples to a thread share these. On the way back K
-    gradients meet K weights. For the weights' gradients a value of one side meets K, or `rows`, of
-    the other.
+    gradients meet K weights. For the weights' gradients a value, or `rows` of them, meets K
+    gradients.
     """
     table = {
         "a thread per sample": ((1 + K) / K, 2, (1 + K) / K),
-        "a tile, one sample to a thread": ((1 + K) / K, 2, (1 + rows) / rows),
-        "a tile, four samples to a thread": ((4 + K) / (4 * K), 5 / 4, (1 + rows) / rows),
+        "a tile, one sample to a thread": ((1 + K) / K, 2, (rows + K) / (rows * K)),
+        "a tile, four samples to a thread": ((4 + K) / (4 * K), 5 / 4, (rows + K) / (rows * K)),
     }
     columns = ["forward", "back", "gradients"]
     frame = pd.DataFrame.from_dict(table, orient="index", columns=columns)

@@ -22,6 +22,8 @@ except Exception as error:  # a broken installation must not break the import of
     cuda, _broken = None, f"{type(error).__name__}: {error}"
 
 SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
+# Nothing is linked to the kernels, and compiled in one go they are what `lab.ptx` records.
+OPTIONS = {"lto": False} if getattr(cuda, "implementation", "") == "NVIDIA" else {}
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
 FIRST_OF_CUDA_13 = (7, 5)  # the oldest capability that CUDA 13 compiles for
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -80,7 +82,9 @@ def functions(cell, dtype, modules, **names):
     """
     real, K = np.dtype(dtype).type, len(cell.gates)
     constants = {"cuda": cuda, "K": K, "G": len(cell.input_gates), "real": real, **names}
-    label = f"{cell.name}_{real.__name__}"
+    # Numba's cache on disk knows a kernel by this label: each filling needs its own.
+    said = [f"{key}_{getattr(value, '__name__', value)}" for key, value in sorted(names.items())]
+    label = "_".join([cell.name, real.__name__, *said])
     constants |= {"half": real(0.5), "number": numba.from_dtype(np.dtype(real))}
     constants |= {"int64": numba.types.int64, "HEAD": cuda_functions.HEAD // real().itemsize}
     space = compiled.copies(cuda_functions, constants, label, *modules)
@@ -109,9 +113,9 @@ def build(cell, dtype, modules, kernels, *, compile=None, **names):
     own = {name: f for name, f in own.items() if f.__module__.startswith(__package__)}
     if not SIMULATED:  # the simulator runs the Python of them
         for name in own.keys() - set(kernels):
-            space[name] = cuda.jit(own[name], device=True)
+            space[name] = cuda.jit(own[name], device=True, **OPTIONS)
     cells = cell.make(space["tanh"], space["sigmoid"])
-    cells = cells if SIMULATED else tuple(cuda.jit(f, device=True) for f in cells)
+    cells = cells if SIMULATED else tuple(cuda.jit(f, device=True, **OPTIONS) for f in cells)
     space["cell_forward"], space["cell_backward"] = cells
     compile = compile or _compile
     return {name: compile(own[name], signature(own[name], space["real"])) for name in kernels}
@@ -133,7 +137,7 @@ def signature(kernel, real):
 def _compile(function, types):
     if SIMULATED:
         return cuda.jit(function)
-    return compiled.cached(partial(cuda.jit, types), function)
+    return compiled.cached(partial(cuda.jit, types, **OPTIONS), function)
 
 
 def describe():
@@ -199,7 +203,9 @@ class Device:
         for a in arguments:
             if isinstance(a, np.ndarray):
                 self.sent, self.fetched = self.sent + a.nbytes, self.fetched + a.nbytes
-        self.configure(kernel, blocks, threads, shared)(*arguments)
+        with warnings.catch_warnings():  # these copies are counted: they are what V1 and V2 show
+            warnings.filterwarnings("ignore", message="Host array used in CUDA kernel")
+            self.configure(kernel, blocks, threads, shared)(*arguments)
 
     def array(self, name, size, dtype, zero=False):
         """A device array that is kept for the next call of that name, of at least `size` entries.

@@ -7,6 +7,7 @@ are added up when all blocks are done, in a fixed order, and the block that ends
 cuda = K = G = RESIDENT = ATOMIC = real = put = u = None
 layer_at = readout_at = sum_over_blocks = arrived = flipped_at = None
 X = HIDDEN = DY = DA = D_OUT = None
+add = load = zeros = input_blocks = recurrent_blocks = None
 
 ROWS = 4  # of a weight matrix whose gradients a thread sums at a time
 
@@ -22,40 +23,41 @@ def put_atomic(partial, at, value, fresh):
 
 
 def add_four(a, d, z, at, offsets):
-    """a + d z, for four rows of the inputs."""
+    """a + d z, for four rows of the inputs and the K gradients of a unit."""
     return (
-        a[0] + d * z[u(at)],
-        a[1] + d * z[u(at + offsets[0])],
-        a[2] + d * z[u(at + offsets[1])],
-        a[3] + d * z[u(at + offsets[2])],
+        add(a[0], z[u(at)], d),
+        add(a[1], z[u(at + offsets[0])], d),
+        add(a[2], z[u(at + offsets[1])], d),
+        add(a[3], z[u(at + offsets[2])], d),
     )
 
 
-def outer_product(partial, at, source, first, rows, da, row, n, count, skip, fresh):
+def outer_product(partial, at, recurrent, source, first, rows, da, row, n, count, fresh):
     """partial (rows, G*H) from `at` on: the sum over steps and samples of source times da.
 
-    source[first]: sample s0 at the first step, (T, B, rows). skip: from this column on, those of da
-    lie H further (a GRU's W does not feed n).
+    A thread takes four rows and the K gates of a unit. source[first]: sample s0 at the first step,
+    (T, B, rows). recurrent: whether it is W's gradient or U's, which not every gate has.
     """
     _, T, B, _, H, _ = n
-    width, threads = G * H, cuda.blockDim.x
-    block, q = cuda.threadIdx.x // width, cuda.threadIdx.x % width
-    down, right = threads // width, threads % width
+    block, j = cuda.threadIdx.x // H, cuda.threadIdx.x % H
+    down, right = cuda.blockDim.x // H, cuda.blockDim.x % H
     while block * ROWS < rows:
-        r, column = block * ROWS, q + H if q >= skip else q
+        r = block * ROWS
         most = rows - 1 - r  # a row past the last is read as the last, and not kept
         offsets = min(1, most), min(2, most), min(3, most)
-        a = real(0), real(0), real(0), real(0)
+        a = zeros(), zeros(), zeros(), zeros()
         for t in range(T):
             for s in range(count):
-                d = da[u(row + (t * B + s) * K * H + column)]
+                d = load(da, row + (t * B + s) * K * H + j, H)
                 a = add_four(a, d, source, first + (t * B + s) * rows + r, offsets)
         for i in range(ROWS):
-            if i <= most:
-                put(partial, at + (r + i) * width + q, a[i], fresh)
-        block, q = block + down, q + right
-        if q >= width:
-            block, q = block + 1, q - width
+            for k in range(K):
+                gate = recurrent_blocks[k] if recurrent else input_blocks[k]
+                if i <= most and gate >= 0:
+                    put(partial, at + ((r + i) * G + gate) * H + j, a[i][k], fresh)
+        block, j = block + down, j + right
+        if j >= H:
+            block, j = block + 1, j - H
 
 
 def gradients(n, tile, s0, work, at, partial, fresh):
@@ -68,12 +70,11 @@ def gradients(n, tile, s0, work, at, partial, fresh):
         U, W, b, _ = layer_at(index, D, H)
         row, first = (index * T * B + s0) * K * H, (index * (T + 1) * B + s0) * H
         if index == 0:
-            outer_product(partial, U, x, s0 * D, D, da, row, n, count, K * H, fresh)
+            outer_product(partial, U, False, x, s0 * D, D, da, row, n, count, fresh)
         else:
             below = first - T * B * H
-            outer_product(partial, U, h, below, H, da, row, n, count, K * H, fresh)
-        skip = 2 * H if K > G else K * H
-        outer_product(partial, W, h, first, H, da, row, n, count, skip, fresh)
+            outer_product(partial, U, False, h, below, H, da, row, n, count, fresh)
+        outer_product(partial, W, True, h, first, H, da, row, n, count, fresh)
         for q in range(cuda.threadIdx.x, K * H, cuda.blockDim.x):
             value = real(0)
             for t in range(T):

@@ -65,8 +65,8 @@ def plan(n, cell, dtype, multiprocessors, shared):
     with so many bytes of shared memory.
 
     Few samples are spread over the multiprocessors; many fill tiles, whose threads take four
-    samples each. Weights that do not fit into shared memory are read from device memory, through
-    the cache. Raises ValueError where not even a sample's state fits.
+    samples each. Weights that do not fit into shared memory beside a few samples are read from
+    device memory, through the cache. Raises ValueError where not even a sample's state fits.
     """
     B, H = n[2], n[4]
     wanted = min(MOST_SAMPLES, -(-B // multiprocessors))
@@ -76,7 +76,8 @@ def plan(n, cell, dtype, multiprocessors, shared):
     for resident in (True, False):
         for tile in tiles:
             need = layout(cell, dtype, resident)[1](n, tile) * itemsize
-            if need <= shared:
+            # Weights kept for a sample or two are no gain where a larger tile could share reads.
+            if need <= shared and (tile >= min(4, tiles[0]) or not resident):
                 # Four samples of float64 need more registers than a thread has.
                 R = 4 if tile % 4 == 0 and itemsize == 4 else 1
                 items = tile // R * H

@@ -46,14 +46,17 @@ def gpu(options):
     for version in versions():
         if version.target == "gpu" and version.why_unavailable:
             raise UnavailableError(f"{version.name}: {version.why_unavailable}")
-    for name, rows, path in gpu.main(options.preset, folder):
-        print(f"\n{name}: median seconds, written to {path}", flush=True)
-        print(gpu.medians(rows).to_string(), flush=True)
+    try:
+        for name, rows, path in gpu.main(options.preset, folder):
+            print(f"\n{name}: median seconds, written to {path}", flush=True)
+            print(gpu.medians(rows).to_string(), flush=True)
+    except RuntimeError as error:
+        failed.append(str(error))
     for name, result, path in gpu.checks(folder):
         print(f"\n{name}: {result}, written to {path}", flush=True)
-        failed += [name] if result.startswith("failed") else []
+        failed += [f"{name} {result}"] if result.startswith("failed") else []
     if failed:
-        raise RuntimeError(f"{', '.join(failed)} failed on the device")
+        raise RuntimeError("; ".join(failed))
 
 
 def train_airline(options):

@@ -397,3 +397,42 @@ def test_each_filling_of_the_kernels_has_a_name_of_its_own():
             space = cuda_device.functions(CELLS["gru"], dtype, (cuda_samples,), where=where)
             found += [space[name].__qualname__ for name in cuda_v1.KERNELS]
     assert len(set(found)) == len(found)
+
+
+@needs_kernels
+def test_a_comparison_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
+    def fails(*arguments, **keywords):
+        raise ValueError("planted")
+
+    one = rows_of({("cuda-v3", 8): 1.0}, "transfers sent", "step", bytes=4)
+    one = one.drop(columns="machine")
+    for name in ("table", "hundreds", "sums", "windows", "batch", "hidden"):
+        monkeypatch.setattr(gpu, name, fails)
+    monkeypatch.setattr(gpu, "transfers", lambda *arguments, **keywords: one)
+    running = gpu.main("smoke", tmp_path)
+    name, _, path = next(running)
+    assert name == "transfers"
+    assert len(pd.read_csv(path)) == 1
+    with pytest.raises(RuntimeError, match=r"^not measured, see above: table \(ValueError\), hund"):
+        next(running)
+    assert "planted" in capsys.readouterr().err
+
+
+def test_checks_say_what_failed(monkeypatch, tmp_path):
+    class Done:
+        returncode, stdout, stderr = 1, "1 failed, 3 passed\n", ""
+
+    monkeypatch.setattr(gpu.subprocess, "run", lambda *words, **how: Done)
+    monkeypatch.setattr(gpu.shutil, "which", lambda name: "a-tool")
+    monkeypatch.setattr(
+        gpu.provenance, "machine", lambda: {"date": "2026-01-01", "commit": "c", "name": "m"}
+    )
+    monkeypatch.setattr(gpu.provenance, "machine_name", lambda: "m")
+    said = {name: result for name, result, _ in gpu.checks(tmp_path)}
+    assert said["tests on the device"] == "failed: 1 failed, 3 passed"
+    assert set(said) == {
+        "tests on the device",
+        "compute-sanitizer memcheck",
+        "compute-sanitizer racecheck",
+    }
+    assert "1 failed" in (tmp_path / "m" / "gpu-checks.json").read_text()

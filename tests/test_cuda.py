@@ -406,7 +406,7 @@ def test_a_comparison_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys
 
     one = rows_of({("cuda-v3", 8): 1.0}, "transfers sent", "step", bytes=4)
     one = one.drop(columns="machine")
-    for name in ("table", "hundreds", "sums", "windows", "batch", "hidden"):
+    for name in ("table", "hundreds", "sums", "windows", "batches", "hidden"):
         monkeypatch.setattr(gpu, name, fails)
     monkeypatch.setattr(gpu, "transfers", lambda *arguments, **keywords: one)
     running = gpu.main("smoke", tmp_path)

@@ -13,6 +13,7 @@ from .timing import summary
 NOT_YET = "Not measured yet: no results of a GPU are recorded."
 # NVIDIA's data sheets of the H200 (SXM) and the T4: single-precision TFLOP/s, device memory TB/s;
 # shared memory: 32 banks of 4 bytes a clock for each multiprocessor (CUDA C++ Programming Guide).
+SHARED = 227 << 10  # bytes of shared memory that an H100 or H200 grants a block
 SHEETS = {
     "H200": {"tflops": 67.0, "memory": 4.8, "multiprocessors": 132, "clock_ghz": 1.98},
     "T4": {"tflops": 8.1, "memory": 0.32, "multiprocessors": 40, "clock_ghz": 1.59},
@@ -60,10 +61,10 @@ def tape_bytes(work):
 
 
 def occupancy(work, multiprocessors=132, capability="9.0"):
-    """Blocks that a step launches, and how many a multiprocessor can hold by its registers.
+    """Blocks that a step launches, and how many a multiprocessor can hold.
 
     From the recorded registers of the float32 LSTM; a multiprocessor has 65536 registers, given out
-    in eights, and takes 64 warps.
+    in eights, 228 KiB of shared memory, and takes 32 blocks and 64 warps.
     """
     recorded = pd.read_csv(ptx.PATH, dtype={"capability": str})
     chosen = recorded.query(
@@ -72,18 +73,20 @@ def occupancy(work, multiprocessors=132, capability="9.0"):
     from ..versions import cuda_fused
 
     n = (work.L, work.T, work.B, work.D, work.H, 1)
-    plan = cuda_fused.plan(n, "lstm", np.dtype(np.float32), multiprocessors, 227 << 10)
+    most = ptx.THREADS["cuda-fused"]
+    plan = cuda_fused.plan(n, "lstm", np.dtype(np.float32), multiprocessors, SHARED, most)
     kind = f"{plan.R} to a thread, weights {'shared' if plan.resident else 'in device memory'}"
     shapes = {
         ("cuda-v1", "one thread"): (1, 1, HEAD + 4 * 4 * UNITS * 2),
         ("cuda-v2", "thread per sample"): (-(-work.B // 32), 32, HEAD + 4 * 4 * UNITS * 33),
-        ("cuda-fused", f"{kind}, ordered"): (plan.blocks, ptx.THREADS["cuda-fused"], plan.shared),
+        ("cuda-fused", f"{kind}, ordered"): (plan.blocks, plan.threads, plan.shared),
     }
     table = {}
     for key, (blocks, threads, shared) in shapes.items():
         warps = -(-threads // 32)
         registers = 8 * math.ceil(chosen[key] / 8)
         hold = min(32, 64 // warps, ptx.REGISTERS // (registers * 32 * warps))
+        hold = min(hold, (SHARED + 1024) // (shared + 1024))  # the system keeps 1 KiB of each
         table[key[0]] = {
             "blocks": blocks,
             "threads": threads,
@@ -101,7 +104,8 @@ def resources(capability="9.0"):
     rows = pd.read_csv(ptx.PATH, dtype={"capability": str})
     rows = rows[(rows["kernel"] == "step") & (rows["capability"] == capability)]
     keys = ["version", "variant"]
-    return rows.pivot_table(index=keys, columns=["dtype", "cell"], values="registers", sort=False)
+    table = rows.pivot_table(index=keys, columns=["dtype", "cell"], values="registers", sort=False)
+    return table.map(lambda count: "" if pd.isna(count) else f"{count:.0f}")
 
 
 def recorded(variant):

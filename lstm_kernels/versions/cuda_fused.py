@@ -60,7 +60,7 @@ def layout(name, dtype, resident):
     return space["places"], space["shared_size"]
 
 
-def plan(n, cell, dtype, multiprocessors, shared):
+def plan(n, cell, dtype, multiprocessors, shared, most_threads=MOST_THREADS):
     """The Plan for sizes n = (L, T, B, D, H, O) on a device of so many multiprocessors, each block
     with so many bytes of shared memory.
 
@@ -81,7 +81,7 @@ def plan(n, cell, dtype, multiprocessors, shared):
                 # Four samples of float64 need more registers than a thread has.
                 R = 4 if tile % 4 == 0 and itemsize == 4 else 1
                 items = tile // R * H
-                threads = min(MOST_THREADS, max(128, items + -items % 32))
+                threads = min(most_threads, max(128, items + -items % 32))
                 blocks = min(-(-B // tile), multiprocessors)  # a multiprocessor holds one
                 return Plan(blocks, threads, tile, R, resident, need)
     raise ValueError(

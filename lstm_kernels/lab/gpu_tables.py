@@ -11,9 +11,9 @@ from . import ptx, results
 from .timing import summary
 
 NOT_YET = "Not measured yet: no results of a GPU are recorded."
+SHARED = 227 << 10  # bytes of shared memory that an H100 or H200 grants a block
 # NVIDIA's data sheets of the H200 (SXM) and the T4: single-precision TFLOP/s, device memory TB/s;
 # shared memory: 32 banks of 4 bytes a clock for each multiprocessor (CUDA C++ Programming Guide).
-SHARED = 227 << 10  # bytes of shared memory that an H100 or H200 grants a block
 SHEETS = {
     "H200": {"tflops": 67.0, "memory": 4.8, "multiprocessors": 132, "clock_ghz": 1.98},
     "T4": {"tflops": 8.1, "memory": 0.32, "multiprocessors": 40, "clock_ghz": 1.59},

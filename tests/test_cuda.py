@@ -12,7 +12,7 @@ from conftest import SIMULATED, example
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
-from lstm_kernels.lab import gpu, gpu_tables
+from lstm_kernels.lab import figures_gpu, gpu, gpu_tables
 from lstm_kernels.lab.compare import MismatchError, compare, compare_to_reference
 from lstm_kernels.versions import cuda_device, cuda_fused, cuda_samples, cuda_v1
 
@@ -436,3 +436,13 @@ def test_checks_say_what_failed(monkeypatch, tmp_path):
         "compute-sanitizer racecheck",
     }
     assert "1 failed" in (tmp_path / "m" / "gpu-checks.json").read_text()
+
+
+def test_figures_of_records_say_what_they_show():
+    times = {(name, N): 1e-6 * N for name in ("cuda-v3", "cuda-fused") for N in (100, 1000)}
+    figure = figures_gpu.scaling(rows_of(times, "windows"), "N", "windows")
+    title = figure.axes[0].get_title() + figure.axes[0].get_title(loc="left")
+    assert title == "cuda-fused: 10 times the time for 10 times as many windows"
+    assert "cuda-v3 0.1 to 1 ms" in figure.alt
+    measured = [("cuda-fused", 0.5, 3.0)]
+    assert "T4" in figures_gpu.roofline("T4", gpu_tables.loads(), measured).alt

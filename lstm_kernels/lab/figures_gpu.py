@@ -102,16 +102,19 @@ def roofline(device, table, measured=()):
     return figure
 
 
-def scaling(rows, x, label, title):
+def scaling(rows, x, label):
     """Recorded times of an epoch over a size: a line for each version, quartiles as bars."""
     figure, ax = plt.subplots()
-    told = []
+    told, title = [], ""
     for version, part in rows.groupby("version", sort=False):
         times = 1e3 * part.groupby(x)["seconds"].quantile([0.25, 0.5, 0.75]).unstack()
         colour = plots.COLOURS[version]
         spread = [times[0.5] - times[0.25], times[0.75] - times[0.5]]
         ax.errorbar(times.index, times[0.5], spread, color=colour, marker="o", markersize=4)
         plots.label_line(ax, times.index[-1], times[0.5].iloc[-1], version, colour)
+        size = times.index[-1] / times.index[0]
+        title = f"{version}: {times[0.5].iloc[-1] / times[0.5].iloc[0]:.3g} times the time for "
+        title += f"{size:.3g} times as many {label}"
         told.append(f"{version} {times[0.5].iloc[0]:.3g} to {times[0.5].iloc[-1]:.3g} ms")
     ax.set(xscale="log", yscale="log", xlabel=label, ylabel="milliseconds an epoch", title=title)
     ax.margins(x=0.2)

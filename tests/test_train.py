@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import example
+from conftest import SIMULATED, example
 
 import lstm_kernels as lk
 from lstm_kernels import data
@@ -28,6 +28,8 @@ def same(a, b):
 def test_the_loss_falls(version, dataset, optimizer, rate):
     if version in ("sequential", "numpy-sample"):
         dataset = lk.Dataset(dataset.x[:, :16].copy(), dataset.target[:16].copy())
+    if SIMULATED and version.startswith("cuda"):
+        dataset = lk.Dataset(dataset.x[6:, :5].copy(), dataset.target[:5].copy())
     history = lk.train(network(version), dataset, 25, 5, rate, optimizer=optimizer)
     assert history.epochs == len(history.seconds) == 25
     assert history.loss[-1] < 0.5 * history.loss[0]

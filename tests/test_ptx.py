@@ -29,7 +29,8 @@ import json, sys
 from lstm_kernels.lab import ptx
 if __name__ == "__main__":
     reason = ptx.why_unavailable()
-    rows = None if reason else ptx.table(json.loads(sys.argv[1])).to_dict("records")
+    builds = [(*build[:4], tuple(build[4])) for build in json.loads(sys.argv[1])]
+    rows = None if reason else ptx.table(builds).to_dict("records")
     print(json.dumps([reason, rows]))
 """
 GOOD = {"version": "cuda-fused", "variant": "v", "cell": "lstm", "dtype": "float32"}

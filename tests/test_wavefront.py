@@ -281,7 +281,9 @@ def test_ctrl_c_in_a_long_call():
     Python loses an interrupt that comes in a finaliser: then the call ends as usual, and again.
     """
     code = """
+import signal
 import numpy as np, lstm_kernels as lk
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 net = lk.network("numba-wavefront", lk.Params.init(8, 256, 8))
 small, long = np.zeros((4, 32, 8), np.float32), np.zeros((2500, 32, 8), np.float32)
 before, _ = net.forward(small)

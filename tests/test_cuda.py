@@ -36,6 +36,8 @@ def test_the_ladder_has_the_source_s_columns():
 @pytest.mark.parametrize("B", [5, 37])
 def test_fused_cuda_plans(cell, shared, sums, B):
     """Weights in shared memory or not, one sample to a thread or four, several tiles to a block."""
+    if sums == "atomic" and cell != "gru":
+        pytest.skip("only the sums differ, and a GRU's blocks")
     params, x, target = example((2, 3, B, 3, 9), cell)
     net = cuda_fused.CudaFused(params, sums=sums)
     net._device.most_shared, net._device.multiprocessors = shared, 4

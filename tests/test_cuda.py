@@ -448,3 +448,34 @@ def test_figures_of_records_say_what_they_show():
     assert "cuda-v3 0.1 to 1 ms" in figure.alt
     measured = [("cuda-fused", 0.5, 3.0)]
     assert "T4" in figures_gpu.roofline("T4", gpu_tables.loads(), measured).alt
+
+
+@needs_kernels
+@pytest.mark.parametrize("version", GPU)
+def test_a_small_mini_batch_after_a_large_one_on_cuda(version):
+    """Arrays of the device keep the size of the largest; the examples in them do not."""
+    params, x, target = example((1, 3, 9, 2, 5))
+    net, reference = lk.network(version, params), lk.network("numpy", params)
+    order = np.arange(9)
+    for count in (9, 2, 5):
+        some = np.ascontiguousarray(x[:, -count:]), target[-count:].copy()
+        assert net.step(*some, 0.2) == pytest.approx(reference.step(*some, 0.2), rel=1e-5)
+        dataset = lk.Dataset(*some)
+        got, want = (n.epoch(dataset, order[:count], 3, 0.2) for n in (net, reference))
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+    compare(net.params().arrays(), reference.params().arrays(), 1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("shared", [2100, 2400, 2700, 3000])
+def test_plans_of_one_network_agree_on_where_weights_are(shared):
+    """A whole and a small last mini-batch, twice, about the limit of shared memory."""
+    params, x, target = example((1, 2, 11, 2, 6))
+    net, reference = cuda_fused.CudaFused(params), lk.network("numpy", params)
+    net._device.most_shared, net._device.multiprocessors = shared, 2
+    dataset, order = lk.Dataset(x, target), np.arange(11)
+    for _ in range(2):
+        got, want = (n.epoch(dataset, order, 10, 0.3) for n in (net, reference))
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert len({net._plan(net._n(2, B)).resident for B in (10, 1)}) == 1
+    compare(net.params().arrays(), reference.params().arrays(), 1e-5)

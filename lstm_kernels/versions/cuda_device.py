@@ -129,7 +129,7 @@ def signature(kernel, real):
         "rate": real,
         "order": numba.types.int64[::1],
         "counters": numba.types.int32[::1],
-        **dict.fromkeys(("first", "count", "tile", "batch"), numba.types.int64),
+        **dict.fromkeys(("first", "tile", "batch"), numba.types.int64),
     }
     return tuple(known.get(name, real[::1]) for name in inspect.signature(kernel).parameters)
 
@@ -232,8 +232,8 @@ class Device:
         return self._arrays[name]
 
     def send(self, name, host):
-        """Copy an array, flat, to the device array `name`, which is returned."""
-        return self.send_into(self.array(name, host.size, host.dtype), 0, host)
+        """Copy an array, flat, to the start of the device array `name`; returns that part of it."""
+        return self.send_into(self.array(name, host.size, host.dtype), 0, host)[: host.size]
 
     def send_into(self, array, at, host):
         """Copy an array, flat, into a device array from entry `at` on."""

@@ -65,7 +65,7 @@ def plan(n, cell, dtype, multiprocessors, shared, most_threads=MOST_THREADS):
     with so many bytes of shared memory.
 
     Few samples are spread over the multiprocessors; many fill tiles, whose threads take four
-    samples each. Weights that do not fit into shared memory beside a few samples are read from
+    samples each. Weights that do not fit into shared memory beside four samples are read from
     device memory, through the cache. Raises ValueError where not even a sample's state fits.
     """
     B, H = n[2], n[4]
@@ -73,17 +73,17 @@ def plan(n, cell, dtype, multiprocessors, shared, most_threads=MOST_THREADS):
     tiles = [wanted + -wanted % 4] if wanted > 3 else [wanted]
     tiles += [tile for tile in (16, 8, 4, 2, 1) if tile < tiles[0]]
     itemsize = np.dtype(dtype).itemsize
-    for resident in (True, False):
-        for tile in tiles:
-            need = layout(cell, dtype, resident)[1](n, tile) * itemsize
-            # Weights kept for a sample or two are no gain where a larger tile could share reads.
-            if need <= shared and (tile >= min(4, tiles[0]) or not resident):
-                # Four samples of float64 need more registers than a thread has.
-                R = 4 if tile % 4 == 0 and itemsize == 4 else 1
-                items = tile // R * H
-                threads = min(most_threads, max(128, items + -items % 32))
-                blocks = min(-(-B // tile), multiprocessors)  # a multiprocessor holds one
-                return Plan(blocks, threads, tile, R, resident, need)
+    # A property of the network, not of B: only plans without it keep transposed weights up to date.
+    resident = layout(cell, dtype, True)[1](n, 4) * itemsize <= shared
+    for tile in tiles:
+        need = layout(cell, dtype, resident)[1](n, tile) * itemsize
+        if need <= shared:
+            # Four samples of float64 need more registers than a thread has.
+            R = 4 if tile % 4 == 0 and itemsize == 4 else 1
+            items = tile // R * H
+            threads = min(most_threads, max(128, items + -items % 32))
+            blocks = min(-(-B // tile), multiprocessors)  # a multiprocessor holds one
+            return Plan(blocks, threads, tile, R, resident, need)
     raise ValueError(
         f"params: hidden_size {H} takes {need} bytes of shared memory for the state of one sample, "
         f"the device has {shared} for a block, want a smaller hidden_size or input_size"
@@ -142,18 +142,18 @@ class CudaFused(Network):
         if self._dataset() is not dataset:
             x, target = self._check_example(dataset.x, dataset.target)
             self._dataset = lambda: None
-            device.send("x", x)
-            device.send("target", target)
+            self._examples = device.send("x", x), device.send("target", target)
             self._dataset = weakref.ref(dataset)
-        device.send("order", order)
+        order = device.send("order", order)
         T, whole, rest = dataset.x.shape[0], *divmod(len(order), batch_size)
         batches = whole + bool(rest)
         if whole:
-            step = self._step(self._n(T, batch_size), batches, learning_rate)
+            step = self._step(self._n(T, batch_size), order, batches, learning_rate)
             for batch in range(whole):
                 step(batch * batch_size, batch)
         if rest:
-            self._step(self._n(T, rest), batches, learning_rate)(whole * batch_size, whole)
+            step = self._step(self._n(T, rest), order, batches, learning_rate)
+            step(whole * batch_size, whole)
         losses = self._fetch("losses", batches)
         good = np.isfinite(losses)
         return losses[: len(losses) if good.all() else good.argmin() + 1].tolist()
@@ -165,8 +165,10 @@ class CudaFused(Network):
             both[0], both[1] = state[0], state[-1]
         self._work(n, x=x, state=both)
         self._launch("forward", n)
-        h, both = self._part(n, "h"), self._part(n, "state").reshape(2, L, B, H)
-        y = h.reshape(L, T + 1, B, H)[-1, 1:].copy()
+        first = self._places(n)["h"] + ((L - 1) * (T + 1) + 1) * B * H  # of the top layer, slot 1
+        top = self._work(n)[first : first + T * B * H]
+        y = self._device.fetch(top, np.empty(T * B * H, self._dtype)).reshape(T, B, H)
+        both = self._part(n, "state").reshape(2, L, B, H)
         state = tuple(both[i].copy() for i in range(len(self._cell.state)))
         return y, state, (Tape(x, n),) if training else None
 
@@ -188,10 +190,9 @@ class CudaFused(Network):
         """A launch for one mini-batch from the host; its loss."""
         n, device = self._n(*x.shape[:2]), self._device
         self._dataset = lambda: None
-        device.send("x", x)
-        device.send("target", target)
-        device.send("order", np.arange(x.shape[1]))
-        self._step(n, 1, rate)(0, 0)
+        self._examples = device.send("x", x), device.send("target", target)
+        order = device.send("order", np.arange(x.shape[1]))
+        self._step(n, order, 1, rate)(0, 0)
         return float(self._fetch("losses", 1)[0])
 
     def _n(self, T, B):
@@ -233,11 +234,11 @@ class CudaFused(Network):
         theta, work = self._device.kept("theta"), self._work(n)
         self._kernel(name, n)(n, self._plan(n).tile, theta, work, *more)
 
-    def _step(self, n, batches, rate):
+    def _step(self, n, order, batches, rate):
         """A function (first, batch) that launches a step on the examples order[first:]."""
         device, rate, kernel = self._device, self._dtype.type(rate), self._kernel("step", n)
         self._on_host &= rate == 0
-        order, x, target, theta = (device.kept(name) for name in ("order", "x", "target", "theta"))
+        (x, target), theta = self._examples, device.kept("theta")
         work, counters = self._work(n), self._counters(n)
         losses, tile = device.array("losses", batches, self._dtype), self._plan(n).tile
 

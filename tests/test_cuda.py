@@ -467,7 +467,7 @@ def test_a_small_mini_batch_after_a_large_one_on_cuda(version):
 
 
 @needs_kernels
-@pytest.mark.parametrize("shared", [2100, 2400, 2700, 3000])
+@pytest.mark.parametrize("shared", [1300, 1600, 1900, 2000])
 def test_plans_of_one_network_agree_on_where_weights_are(shared):
     """A whole and a small last mini-batch, twice, about the limit of shared memory."""
     params, x, target = example((1, 2, 11, 2, 6))

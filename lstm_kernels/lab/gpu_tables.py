@@ -55,11 +55,6 @@ def step_bytes(version, work):
     }[version]
 
 
-def tape_bytes(work):
-    """Bytes of device memory that a step writes for the way back, and reads there."""
-    return 4 * work.L * work.B * work.H * (2 * (work.T + 1) + 2 * 4 * work.T)
-
-
 def occupancy(work, multiprocessors=132, capability="9.0"):
     """Blocks that a step launches, and how many a multiprocessor can hold.
 

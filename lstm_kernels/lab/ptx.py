@@ -100,14 +100,13 @@ def stand_in(capability):
             module.get_current_device = function
 
 
-def assemble(text, capability, maximum=None):
+def assemble(text, capability):
     """What ptxas says of a kernel: registers, and bytes of shared memory, stack and spills."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(text)
         target = f"-arch=sm_{capability[0]}{capability[1]}"
         words = [ptxas(), "-v", target, str(source), "-o", str(source.with_suffix(".cubin"))]
-        words += [] if maximum is None else ["-maxrregcount", str(maximum)]
         said = subprocess.run(words, capture_output=True, text=True, check=False)
     if said.returncode:
         raise RuntimeError(f"ptxas: {said.stderr.strip()}")

@@ -137,6 +137,14 @@ class Params:
         """A copy in another dtype."""
         return Params.from_arrays({n: a.astype(dtype) for n, a in self.arrays().items()}, self.cell)
 
+    def cut(self, flat):
+        """Copies of the parts of `flat`, one after another in the order and shapes of `arrays`."""
+        named, at = {}, 0
+        for name, a in self.arrays().items():
+            named[name] = flat[at : at + a.size].reshape(a.shape).copy()
+            at += a.size
+        return named
+
     @classmethod
     def from_arrays(cls, named, cell):
         """The inverse of `arrays`."""

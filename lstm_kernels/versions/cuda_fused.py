@@ -10,7 +10,6 @@ chain of inputs and units long, and for many samples by reading shared memory.
 import weakref
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -260,9 +259,9 @@ class CudaFused(Network):
     def _download(self):
         """Bring the host's parameters up to date, once all of them have arrived."""
         if not self._on_host:
-            flat = self._fetch("theta", self._size)
-            for value, new in zip(self._params.arrays().values(), self._cut(flat), strict=True):
-                value[...] = new
+            now = self._params.cut(self._fetch("theta", self._size))
+            for name, value in self._params.arrays().items():
+                value[...] = now[name]
             self._on_host = True
 
     def _fetch(self, name, size):
@@ -275,16 +274,9 @@ class CudaFused(Network):
         part = self._work(n)[places[name] : end]
         return self._device.fetch(part, np.empty(end - places[name], self._dtype))
 
-    def _cut(self, flat):
-        """The parts of `flat` that have the parameters' shapes, in their order."""
-        shapes = [a.shape for a in self._params.arrays().values()]
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
-        cuts = zip(pairwise(ends.tolist()), shapes, strict=True)
-        return [flat[first:last].reshape(shape).copy() for (first, last), shape in cuts]
-
     def _grads(self, n):
         L, T, B, D, H, _ = n
-        named = dict(zip(self._params.arrays(), self._cut(self._part(n, "partials")), strict=True))
+        named = self._params.cut(self._part(n, "partials"))
         both = self._part(n, "state").reshape(2, L, B, H)
         state = tuple(both) if len(self._cell.state) == 2 else (both[0] + both[1],)
         p = Params.from_arrays(named, self._cell.name)

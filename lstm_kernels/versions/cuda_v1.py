@@ -93,7 +93,7 @@ class CudaV1(Network):
 
     def _descent(self, x, target):
         _, flat = self._step(x, target)
-        return float(flat[-1]), self._named(flat)
+        return float(flat[-1]), self._params.cut(flat)
 
     def _loss_and_grads(self, x, target):
         n, flat = self._step(x, target)
@@ -156,18 +156,10 @@ class CudaV1(Network):
         L, T, B, D, H, _ = n
         return (flat, len(flat)), (dx, T * D * B), (both, 2 * L * H * B)
 
-    def _named(self, flat):
-        """Copies of the parts of `flat` by the names of the parameters."""
-        at, named = 0, {}
-        for name, a in self._params.arrays().items():
-            named[name] = flat[at : at + a.size].reshape(a.shape).copy()
-            at += a.size
-        return named
-
     def _grads(self, n, flat, dx, both):
         L, T, B, D, H, _ = n
         both = both.reshape(2, L, H, B).swapaxes(2, 3)
         state = tuple(both.copy()) if len(self._cell.state) == 2 else (both[0] + both[1],)
-        p = Params.from_arrays(self._named(flat), self._cell.name)
+        p = Params.from_arrays(self._params.cut(flat), self._cell.name)
         x = dx.reshape(T, D, B).swapaxes(1, 2).copy()
         return Grads(p.layers, p.V, p.b_out, p.cell, x=x, state=state)

@@ -28,6 +28,9 @@ SHAPES = [
     (1, 12, 16, 1, 32),
     (2, 3, 17, 33, 9),
 ]
+# Hidden units equal to a vector, a unit block and a wide block of some instruction set, in either
+# dtype, and one less and one more: where storage has no padding, other code runs.
+EDGES = [H + beside for H in (4, 8, 16, 32, 64, 128) for beside in (-1, 0, 1)]
 
 
 def skip_slow(version, shape, cell="lstm", dtype=np.float32):

@@ -56,6 +56,39 @@ def test_a_broken_forward_is_caught(fault):
         compare_to_reference(broken_forward(fault)(params), params, x)
 
 
+@pytest.mark.parametrize("path", ["inference from zero", "inference", "training"])
+@pytest.mark.parametrize("part", ["y", "final.0", "final.1"])
+def test_a_fault_on_one_path_alone_is_caught(path, part):
+    """Inference once went wrong while training was right, and training was all that was compared."""
+    params, x, _ = example((2, 4, 3, 3, 7))
+
+    class Broken(Network):
+        def _forward(self, x, state, training):
+            y, final, tapes = super()._forward(x, state, training)
+            here = "training" if training else "inference" + " from zero" * (state is None)
+            if here == path:
+                array = y if part == "y" else final[int(part[-1])]
+                array[-1, 0, 0] += np.float32(0.1)
+            return y, final, tapes
+
+    with pytest.raises(MismatchError, match=f"^{path}: {part}: relative error"):
+        compare_to_reference(Broken(params), params, x)
+
+
+def test_a_state_left_behind_is_caught():
+    params, x, _ = example((1, 4, 3, 3, 7))
+
+    class Broken(Network):
+        last = None
+
+        def _forward(self, x, state, training):
+            self.last = state = self.last if state is None else state
+            return super()._forward(x, state, training)
+
+    with pytest.raises(MismatchError, match="^inference from zero: y"):
+        compare_to_reference(Broken(params), params, x)
+
+
 @pytest.mark.parametrize("missing", ["U", "W", "b"])
 def test_a_missing_gradient_is_caught(missing, cell):
     params, x, _ = example((2, 4, 3, 3, 7), cell)

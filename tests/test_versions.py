@@ -5,7 +5,7 @@ import sys
 import numba
 import numpy as np
 import pytest
-from conftest import SHAPES, SIMULATED, example, skip_slow
+from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 
 import lstm_kernels as lk
 from lstm_kernels import reference
@@ -18,6 +18,27 @@ def test_agrees_with_reference(version, cell, shape, dtype):
     skip_slow(version, shape, cell, dtype)
     params, x, _ = example(shape, cell, dtype)
     compare_to_reference(version, params, x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sizes_beside_a_vector_and_a_block_agree(version, cell, dtype):
+    """One layer and two, one step and some, at every size where a kernel may change its ways."""
+    for number, H in enumerate(EDGES):
+        shape = (1 + number % 2, (1, 3, 4)[number % 3], 2 + number % 4, (H, 3)[number % 2], H)
+        if version.startswith("cuda") and (H > 9 or SIMULATED and dtype == np.float64):
+            continue  # no vectors there
+        if version in ("sequential", "numpy-sample") and H > 33:
+            continue
+        params, x, _ = example(shape, cell, dtype)
+        compare_to_reference(version, params, x)
+
+
+def test_one_step_of_every_depth_at_whole_blocks(version, cell):
+    """T = 1, and storage without padding: what a call returns is what the kernels wrote."""
+    H = 8 if version.startswith("cuda") else 64
+    for layers in (1, 2, 3):
+        params, x, _ = example((layers, 1, 3, 5, H), cell)
+        compare_to_reference(version, params, x)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

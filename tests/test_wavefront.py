@@ -187,7 +187,7 @@ def test_stress_of_networks_with_random_delays():
             count = len(running.tasks)
             delays = rng.integers(0, 2000, count) * (rng.random(count) < 0.2)
             space.begin(None)
-            space.plan["x"][0], space.plan["h"][-1] = x.ctypes.data, space.top.ctypes.data
+            space.aim(x, space.top)
             work = (space.plan, running.tasks, 1, space.h, space.top, space.c, space.final, delays)
             running.run(delayed, 2, work)
             assert (space.top[..., : shape[4]] == want).all()

@@ -45,26 +45,49 @@ def compare(got, want, tolerance):
     return float(worst)
 
 
-def run(net, x, dy, state=None, dstate=None):
-    """Forward and backward of a network, as a dict of named arrays: y, final state and every
-    gradient.
+def run(net, x, dy, state, dstate):
+    """What a network computes on each public path, as a dict of named arrays.
+
+    Inference from `state`, then from zero, then a training pass from `state` (each y and every
+    final state), and every gradient: a path that no comparison takes may be wrong unseen, and a
+    state that one call leaves behind shows in the next.
     """
-    y, final = net.forward(x, state, training=True)
-    grads = net.backward(dy, dstate)
-    return {"y": y} | {f"final.{i}": a for i, a in enumerate(final)} | grads.arrays()
+    passes = {
+        "inference": net.forward(x, state),
+        "inference from zero": net.forward(x),
+        "training": net.forward(x, state, training=True),
+    }
+    results = {}
+    for path, (y, final) in passes.items():
+        results[f"{path}: y"] = y
+        results |= {f"{path}: final.{i}": array for i, array in enumerate(final)}
+    return results | net.backward(dy, dstate).arrays()
 
 
 def truth(params, x, dy, state=None, dstate=None):
     """What `run` returns, from the reference in float64."""
     wide = lambda arrays: None if arrays is None else tuple(a.astype(np.float64) for a in arrays)  # noqa: E731
-    params = params.astype(np.float64)
-    y, final, tapes = reference.forward(params, x.astype(np.float64), wide(state))
-    grads = reference.backward(params, tapes, dy.astype(np.float64), wide(dstate))
-    return {"y": y} | {f"final.{i}": a for i, a in enumerate(final)} | grads.arrays()
+    params, x, dy, state, dstate = (
+        params.astype(np.float64),
+        x.astype(np.float64),
+        dy.astype(np.float64),
+        wide(state),
+        wide(dstate),
+    )
+    y, final, tapes = reference.forward(params, x, state)
+    grads = reference.backward(params, tapes, dy, dstate)
+    from_zero = (y, final) if state is None else reference.forward(params, x)[:2]
+    results = {}
+    for path in ("inference", "inference from zero", "training"):
+        y_path, final_path = from_zero if path == "inference from zero" else (y, final)
+        results[f"{path}: y"] = y_path
+        results |= {f"{path}: final.{i}": array for i, array in enumerate(final_path)}
+    return results | grads.arrays()
 
 
 def compare_to_reference(version, params, x, *, threads=None, seed=0):
-    """Run a version forward and backward from random states; return its largest relative error.
+    """Run every public path of a version, from random states and from zero, forward and backward;
+    return its largest relative error.
 
     version: its name, or a network made from `params`. x: (T, B, D). Raises MismatchError.
     """

@@ -81,7 +81,7 @@ class Pass:
     def arrays(self):
         """What the pass computes, by name: y, or every gradient."""
         result = self._call()
-        return result.arrays() if self.way == "backward" else {"y": result[0]}
+        return result.arrays() if self.way == "backward" else {"inference: y": result[0]}
 
     def run(self):
         """Seconds from the first task's start to the last one's end; the second run of two, with

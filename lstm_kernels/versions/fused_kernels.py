@@ -365,9 +365,7 @@ def pack(plan):
             pack_transposes(plan[l], j)
 
 
-def infer(plan, sync, threads, shares, x, out):
-    plan[0].x = x.ctypes.data
-    plan[len(plan) - 1].h = out[1].ctypes.data
+def infer(plan, sync, threads, shares, out):
     sync[:] = 0
     if threads == 1:
         infer_part(np.intp(0), plan, sync, shares, out)

@@ -78,6 +78,7 @@ class Space:
         J, K, size = padded // tiles.UNITS, len(net._cell.gates), tiles.dtype.itemsize
         self.threads, self.shares, self.chunk, splits = schedule
         self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
+        self.without_c = len(net._cell.state) == 1
         self.padded_y = training or padded != H  # y is a copy: its storage has padding, or is kept
         self.rounds = (2 if training else 1) * L * (T + 1) + 4
         self.sync = rounds.new_sync(self.threads, self.rounds)
@@ -161,6 +162,12 @@ class Space:
             fields |= {"dx": self.low} if l else {}
             fields |= {name: address(self.net.tiles, name, True) for name in BACKWARD}
             self.point(q, fields | {f"g{m}": weights[m] for m in "UWb"})
+
+    def aim(self, x, y):
+        """Let a forward pass read x (T, B, D) and write its outputs to y (T, B, padded H)."""
+        self.plan["x"][0], self.plan["h"][-1] = x.ctypes.data, y.ctypes.data
+        if self.without_c:  # c of a step is its h: it moves with it
+            self.plan["c"][-1] = y.ctypes.data
 
     @property
     def gradients(self):

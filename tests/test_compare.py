@@ -59,7 +59,7 @@ def test_a_broken_forward_is_caught(fault):
 @pytest.mark.parametrize("path", ["inference from zero", "inference", "training"])
 @pytest.mark.parametrize("part", ["y", "final.0", "final.1"])
 def test_a_fault_on_one_path_alone_is_caught(path, part):
-    """Inference once went wrong while training was right, and training was all that was compared."""
+    """Inference was wrong once while training, all that was compared, was right."""
     params, x, _ = example((2, 4, 3, 3, 7))
 
     class Broken(Network):
@@ -85,7 +85,7 @@ def test_a_state_left_behind_is_caught():
             self.last = state = self.last if state is None else state
             return super()._forward(x, state, training)
 
-    with pytest.raises(MismatchError, match="^inference from zero: y"):
+    with pytest.raises(MismatchError, match=r"^inference from zero: y"):
         compare_to_reference(Broken(params), params, x)
 
 

@@ -129,6 +129,9 @@ def test_the_checking_tiles_do_catch_a_bad_address():
     for address in (inside - 4, inside + 20, 0):
         with pytest.raises(IndexError, match="outside every array"):
             m.load(address)
+    odd = inside + 4 if inside % 16 == 0 else inside + 1
+    with pytest.raises(IndexError, match="not a multiple of 16 bytes"):
+        m.load_aligned(odd)
 
 
 CANARY = 0x5AFE
@@ -345,7 +348,7 @@ def test_costs_are_recovered_from_a_machine_that_obeys_the_model():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_traced_tanh_and_sigmoid_are_accurate(dtype):
     dtype = np.dtype(dtype)
-    lanes = simd.vector_registers()[0] // dtype.itemsize
+    lanes = simd.vector_registers().bytes // dtype.itemsize
 
     def curves(m, count, x, t, s):
         tanh, sigmoid = simd.functions(m)
@@ -381,4 +384,4 @@ def test_tile_rows_fill_the_registers():
     for vectors in (1, 2, 3, 4, 8):
         rows = simd.tile_rows(vectors)
         assert rows >= 1
-        assert rows == 1 or rows * vectors + min(rows, vectors) + 1 <= simd.vector_registers()[1]
+        assert rows == 1 or rows * vectors + min(rows, vectors) + 1 <= simd.vector_registers().count

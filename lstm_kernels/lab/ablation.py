@@ -1,7 +1,6 @@
 """What each idea of `numba-fused` is worth, one after the other, and the loop it comes down to."""
 
 import ctypes
-import re
 import timeit
 from functools import partial
 
@@ -12,7 +11,7 @@ from ..cells import CELLS
 from ..params import Params
 from ..versions import cost, numba_fused, simd, spaces
 from ..versions.tiles import Tiles
-from . import bench
+from . import assembly, bench
 from .compare import MismatchError
 from .timing import interleaved, summary
 
@@ -187,39 +186,19 @@ def input_product(repeats, H=512, steps=100):
 
 
 def hot_loop(cell="lstm", H=512):
-    """The assembly of the loop over k in the tallest step tile, and counts of its instructions.
-
-    Of the loops that are mostly multiply-adds, the one with the most sums; empty where the CPU has
-    no fused ones.
-    """
+    """The assembly of the loop over k in the tallest step tile, and counts of its instructions."""
     tiles = Tiles(CELLS[cell], FLOAT, H)
-    text = simd.assembly(tiles.step(False), FLOAT, tiles.lanes)
-    lines = [line.strip() for line in text.splitlines()]
-    labels = {line[:-1]: n for n, line in enumerate(lines) if re.match(r"\.?L\w+:", line)}
-    spans = []
-    for n, line in enumerate(lines):
-        jump = re.match(r"(?:j\w+|b\.\w+)\s+(\.?L\w+)$", line)
-        start = labels.get(jump[1], n) if jump else n
-        if start < n:
-            spans.append((start, n))
-    loops = [[x for x in lines[a : b + 1] if x and x[0] not in ".#"] for a, b in spans]
-    is_fma = re.compile(r"vfmadd|fmla").match
-    # Other jumps back pass over the cell, which has divisions and stores.
-    dense = [loop for loop in loops if 2 * sum(map(bool, map(is_fma, loop))) > len(loop)]
-    sums = lambda loop: len({x.split()[-1] for x in loop if is_fma(x)})  # noqa: E731
-    best = max(dense, key=sums, default=[])
-    multiply = [line for line in best if is_fma(line)]
-    broadcast = [line for line in best if "broadcast" in line or "ld1r" in line]
-    embedded = [line for line in multiply if "(" in line]
-    load = [line for line in best if re.match(r"vmov[au]ps\s+-?\w*\(", line)]
+    loops = assembly.inner_loops(simd.assembly(tiles.step(False), FLOAT, tiles.lanes))
+    best = max(loops, key=lambda loop: loop.multiply_adds)
     counts = {
-        "fused multiply-adds": len(multiply),
-        "of these with an operand from memory": len(embedded),
-        "vector loads": len(load),
-        "broadcasts": len(broadcast),
-        "everything else": len(best) - len(multiply) - len(load) - len(broadcast),
+        "multiply-adds": best.multiply_adds,
+        "of these with an operand from memory": best.from_memory,
+        "vector loads": best.loads,
+        "broadcasts": best.broadcasts,
+        "reads and writes of the stack": best.stack,
     }
-    return best, counts
+    counts["everything else"] = len(best.lines) - sum(counts.values()) + best.from_memory
+    return best.lines, counts
 
 
 def accuracy(count=200_000):

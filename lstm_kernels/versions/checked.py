@@ -25,6 +25,12 @@ class Checked:
     def load(self, address):
         return self._view(address, self.lanes).copy()
 
+    def load_aligned(self, address):
+        size = self.lanes * self.dtype.itemsize
+        if address % size:
+            raise IndexError(f"address {address:#x}: not a multiple of {size} bytes")
+        return self.load(address)
+
     def store(self, address, vector):
         self._view(address, self.lanes)[:] = vector
 

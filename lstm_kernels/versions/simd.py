@@ -10,7 +10,8 @@ numbers; a core that loads two operands for every multiply-add waits for its loa
 tile* is a block of C of `rows` x `vectors` vector registers. For each k it loads `vectors` vectors
 of B and broadcasts `rows` numbers of A, and does rows x vectors FMAs: with 6 x 4 that is 10 loads
 for 24 FMAs. Its bounds are the number of registers (24 sums, 4 vectors of B and a broadcast make 29
-of the 32 of AVX-512) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA that a
+of the 32 of AVX-512; with 16 registers 3 x 4 fits if, for each k, the 3 numbers of A stay and the
+vectors of B come one at a time) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA that a
 core starts per cycle leave its units idle).
 
 Why B is packed. The tile reads `vectors` vectors of B for k, then for k + 1. In a row-major matrix
@@ -25,8 +26,9 @@ is full of something else. Here the cell of `cells.py` is called with the regist
 
 import inspect
 import math
-from functools import partial
+from functools import cache, partial
 from types import FunctionType
+from typing import NamedTuple
 
 import llvmlite.binding
 import numba
@@ -41,27 +43,55 @@ from .compiled import LIMIT, OPTIONS, P, Q, cached, named
 INT = ir.IntType(64)
 
 
+class Registers(NamedTuple):
+    """Vector registers of an instruction set: bytes of one, how many there are, and whether one
+    instruction multiplies and adds.
+    """
+
+    bytes: int
+    count: int
+    fused: bool
+    name: str
+
+
+def instruction_set(triple, features):
+    """The Registers of a target; features: a dict of those that LLVM may use, name -> bool."""
+    if triple.startswith(("aarch64", "arm64")):
+        return Registers(16, 32, True, "NEON")  # part of the architecture, whatever is detected
+    if features.get("avx512f"):
+        return Registers(64, 32, True, "AVX-512")
+    if features.get("avx2") and features.get("fma"):
+        return Registers(32, 16, True, "AVX2")
+    if features.get("avx"):
+        return Registers(32, 16, False, "AVX")
+    return Registers(
+        16, 16, False, "SSE2"
+    )  # of every x86-64; elsewhere LLVM makes do with what there is
+
+
+@cache
 def vector_registers():
-    """(bytes of a vector register, how many) of the CPU that Numba compiles for."""
+    """The Registers of the CPU that Numba compiles for."""
     features = numba.config.CPU_FEATURES
     if features is None:
         found = llvmlite.binding.get_host_cpu_features()
     else:
         found = {word[1:]: word[0] == "+" for word in features.split(",") if word}
-    if found.get("avx512f"):
-        return 64, 32
-    if found.get("avx2") and found.get("fma"):
-        return 32, 16
-    if found.get("neon"):
-        return 16, 32
-    return 16, 16  # every x86-64 has SSE2; elsewhere LLVM makes do with what there is
+    return instruction_set(llvmlite.binding.get_process_triple(), found)
+
+
+# Each height of a tile up to the tallest is compiled, for the rows that are left over. Eight rows of
+# one vector are sums enough for the latency of an FMA (4 cycles, two of them begun in each).
+MOST_ROWS = 8
 
 
 def tile_rows(vectors):
-    """The tallest tile with `vectors` vectors a row whose sums and operands fit the registers."""
-    registers = vector_registers()[1]
+    """The tallest tile with `vectors` vectors a row whose sums and operands fit the registers; a
+    product takes one more where it is not fused with its sum.
+    """
+    registers = vector_registers().count - (not vector_registers().fused)
     rows = 1
-    while (rows + 1) * vectors + min(rows + 1, vectors) + 1 <= registers:
+    while rows < MOST_ROWS and (rows + 1) * vectors + min(rows + 1, vectors) + 1 <= registers:
         rows += 1
     return rows
 
@@ -141,6 +171,12 @@ class LLVM:
     def load(self, address):
         return Vector(self, self._align(self.builder.load(self._pointer(address, self.type))))
 
+    def load_aligned(self, address):
+        """Of an address that is a multiple of the vector's size: it may be an operand itself."""
+        load = self.builder.load(self._pointer(address, self.type))
+        load.align = self.lanes * self.dtype.itemsize
+        return Vector(self, load)
+
     def store(self, address, vector):
         self._align(self.builder.store(vector.value, self._pointer(address, self.type)))
 
@@ -166,9 +202,13 @@ class LLVM:
         return Vector(self, ir.Constant(self.type, [ir.Constant(self.scalar, number)] * self.lanes))
 
     def fma(self, x, y, z):
-        """x * y + z, rounded once."""
+        """x * y + z, rounded once where the CPU has an instruction for it.
+
+        `llvm.fma` has to round once everywhere: without that instruction it is a call to the C
+        library for each number.
+        """
         function = ir.FunctionType(self.type, [self.type] * 3)
-        name = f"llvm.fma.{self._suffix}"
+        name = f"llvm.fmuladd.{self._suffix}"
         callee = cgutils.get_or_insert_function(self.builder.module, function, name)
         return Vector(self, self.builder.call(callee, [x.value, y.value, z.value]))
 
@@ -207,10 +247,35 @@ class LLVM:
         self.builder.store(vector.value, slot)
 
     def loop(self, count, body, step=1):
-        """body(i) for i = 0, step, ... below count."""
-        bounds = ir.Constant(INT, 0), _int(count), ir.Constant(INT, step)
-        with cgutils.for_range_slice(self.builder, *bounds, intp=INT) as (index, _):
-            body(Number(self, index))
+        """body(i) for i = 0, step, ... below count.
+
+        LLVM must not unroll it: the tile has chosen how many sums fit the registers, and a body
+        that is repeated keeps more operands alive, which go to memory.
+        """
+        build, count, zero = self.builder, _int(count), ir.Constant(INT, 0)
+        before, inside, after = (
+            build.block,
+            build.append_basic_block("loop"),
+            build.append_basic_block("after"),
+        )
+        build.cbranch(build.icmp_signed("<", zero, count), inside, after)
+        build.position_at_end(inside)
+        index = build.phi(INT)
+        index.add_incoming(zero, before)
+        body(Number(self, index))
+        following = build.add(index, ir.Constant(INT, step))
+        index.add_incoming(following, build.block)
+        again = build.cbranch(build.icmp_signed("<", following, count), inside, after)
+        again.set_metadata("llvm.loop", self._never_unrolled())
+        build.position_at_end(after)
+
+    def _never_unrolled(self):
+        """The metadata of a loop: a node that names itself, as LLVM wants it."""
+        module = self.builder.module
+        option = module.add_metadata(["llvm.loop.unroll.disable"])
+        itself = ir.values.MDValue(module, [option], name=str(len(module.metadata)))
+        itself.operands = (itself, option)
+        return itself
 
     def tiles(self, rows, size, tile):
         """tile(first, count) over all rows: `size` of them at a time, then the rest as one tile.

@@ -32,7 +32,7 @@ class Tiles:
 
     @cached_property
     def lanes(self):
-        return simd.vector_registers()[0] // self.dtype.itemsize
+        return simd.vector_registers().bytes // self.dtype.itemsize
 
     @cached_property
     def wide(self):
@@ -108,6 +108,9 @@ class Tiles:
     def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
         """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in.
 
+        Rows of B are whole vectors, aligned: packed, or gradients. Of the operands of a k the fewer stay in registers while the others come one at a time: 3
+        rows of 4 vectors take 12 + 3 + 1 registers, and 12 + 4 + 1 the other way would be one more
+        than AVX2 has.
         ahead: bytes from A[0, k] to what is fetched for later. Where k is a sample, numbers of A
         lie a row apart, further than the CPU's own prefetcher looks.
         """
@@ -115,13 +118,19 @@ class Tiles:
         offsets = offsets or [n * size for n in range(len(sums[0]))]
 
         def multiply(k):
-            b = [m.load(B + k * B_row + offset) for offset in offsets]
             if ahead is not None:
                 m.prefetch(A + k * k_stride + ahead)
-            for i, sums_i in enumerate(sums):
-                a = m.broadcast(A + k * k_stride + i * row)
-                for total, b_n in zip(sums_i, b, strict=True):
-                    m.set(total, m.fma(a, b_n, m.get(total)))
+            number = lambda i: m.broadcast(A + k * k_stride + i * row)  # noqa: E731
+            vector = lambda n: m.load_aligned(B + k * B_row + offsets[n])  # noqa: E731
+            rows, columns = range(len(sums)), range(len(offsets))
+            if len(rows) < len(columns):
+                a = [number(i) for i in rows]
+                pairs = ((i, n, a[i], b_n) for n in columns for b_n in [vector(n)] for i in rows)
+            else:
+                b = [vector(n) for n in columns]
+                pairs = ((i, n, a_i, b[n]) for i in rows for a_i in [number(i)] for n in columns)
+            for i, n, a_i, b_n in pairs:
+                m.set(sums[i][n], m.fma(a_i, b_n, m.get(sums[i][n])))
 
         m.loop(count, multiply)
 

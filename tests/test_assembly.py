@@ -1,0 +1,100 @@
+"""The inner loops of every tile, on every instruction set that can be compiled for here."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lstm_kernels.lab import assembly, isa
+from lstm_kernels.versions import simd
+
+SCRIPT = """
+import json, sys
+from lstm_kernels.lab import assembly
+from lstm_kernels.versions import simd
+loops = {
+    " ".join(map(str, key)): [loop._asdict() for loop in found]
+    for key, found in assembly.every_tile(dtypes=sys.argv[1:]).items()
+}
+print(json.dumps([simd.vector_registers(), loops]))
+"""
+WANT = {  # bytes and number of registers; rows of a tile with four vectors
+    "AVX-512": ([64, 32, True, "AVX-512"], 6),
+    "AVX2": ([32, 16, True, "AVX2"], 3),
+    "AVX": ([32, 16, False, "AVX"], 2),
+    "SSE2": ([16, 16, False, "SSE2"], 2),
+}
+
+
+@pytest.mark.parametrize("name", isa.NAMES or ("of this machine",))
+def test_no_loop_over_k_touches_the_stack(name):
+    """A spilled sum or pointer halved the speed of AVX2 once."""
+    environment = os.environ | (isa.variables(name) if isa.NAMES else {})
+    dtypes = ["float64"] if name == "AVX" else ["float32"]  # loops differ in little else
+    registers, loops = json.loads(
+        subprocess.check_output(
+            [sys.executable, "-c", SCRIPT, *dtypes], env=environment, text=True, timeout=300
+        )
+    )
+    rows = simd.tile_rows(4)
+    if isa.NAMES:
+        assert (registers, rows := WANT[name][1]) == WANT[name]
+    assert len(loops) == 60
+    for tile, found in loops.items():
+        assert bool(found) == ("transpose" not in tile), tile
+        for loop in found:
+            assert loop["stack"] == 0, (tile, loop["lines"])
+    tallest = max(loops[f"lstm {dtypes[0]} 4 step"], key=lambda loop: loop["multiply_adds"])
+    assert tallest["multiply_adds"] == 4 * rows
+    assert tallest["loads"] + tallest["broadcasts"] <= 4 + rows
+    # Two-operand instructions copy what they multiply, and spread a number in two.
+    products = {"SSE2": 3, "AVX": 2}.get(name, 1) * 4 * rows
+    assert len(tallest["lines"]) <= products + 4 + 2 * rows + 4
+
+
+def test_a_spill_is_counted():
+    """Assembly as AVX2 had it, with its reload of a spilled sum; and a loop over rows, left out."""
+    text = """
+.LBB0_1:
+\tvmovups\t(%rsi), %ymm0
+\tvbroadcastss\t(%rdx), %ymm1
+\tvfmadd231ps\t%ymm0, %ymm1, %ymm2
+\tvmovups\t64(%rsp), %ymm3
+\tvfmadd231ps\t(%rdi), %ymm1, %ymm3
+\tvmovups\t%ymm3, 64(%rsp)
+\tjne\t.LBB0_1
+.LBB0_2:
+\tvfmadd231ps\t%ymm0, %ymm1, %ymm2
+\tvmovups\t%ymm2, (%rcx)
+\tjb\t.LBB0_2
+"""
+    (loop,) = assembly.inner_loops(text)
+    assert (loop.multiply_adds, loop.from_memory, loop.loads, loop.broadcasts) == (2, 1, 2, 1)
+    assert loop.stack == 2
+    (arm,) = assembly.inner_loops(
+        ".LBB0_1:\n\tldr\tq0, [x1], #16\n\tfmla\tv1.4s, v0.4s, v2.s[0]\n\tstr\tq3, [sp, #16]\n\tb.ne\t.LBB0_1\n"
+    )
+    assert (arm.multiply_adds, arm.stack) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("triple", "features", "want"),
+    [
+        ("aarch64-unknown-linux-gnu", {}, (16, 32, True)),  # nothing detected: an emulator
+        ("arm64-apple-darwin22", {}, (16, 32, True)),
+        ("x86_64-unknown-linux-gnu", {}, (16, 16, False)),
+        ("x86_64-unknown-linux-gnu", {"avx": True}, (32, 16, False)),
+        ("x86_64-unknown-linux-gnu", {"avx": True, "avx2": True}, (32, 16, False)),
+        ("x86_64-pc-windows-msvc", {"avx2": True, "fma": True}, (32, 16, True)),
+        ("x86_64-unknown-linux-gnu", {"avx512f": True, "avx2": True, "fma": True}, (64, 32, True)),
+    ],
+)
+def test_registers_are_decided_by_the_triple_and_the_features(triple, features, want):
+    assert simd.instruction_set(triple, features)[:3] == want
+
+
+def test_an_unknown_instruction_set_is_refused():
+    with pytest.raises(ValueError, match="instruction set: got 'MMX', want one of AVX-512"):
+        isa.variables("MMX")

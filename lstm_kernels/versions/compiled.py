@@ -6,14 +6,21 @@ them in and compiles, so the text of a kernel, like that of a cell, exists once.
 
 import hashlib
 import math
+import os
 import pathlib
+import re
+import sys
+import time
 import types
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import numba
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import carray, njit
+from numba.core import event
+from numba.extending import intrinsic
 
 from .. import cells
 
@@ -96,12 +103,76 @@ def store4(a, j, H, values):
 
 def cached(compile, function, **options):
     """Compile with Numba's cache on disk, or without where no folder for it can be written."""
+    start = time.perf_counter()
     try:
-        return compile(cache=True, **options)(function)
+        made = compile(cache=True, **options)(function)
     except RuntimeError as error:
         if "cannot cache" not in str(error):
             raise
+        tell("no-cache", "no folder for compiled code can be written: it is compiled anew at every "
+             "start. NUMBA_CACHE_DIR may name one")  # fmt: skip
         return compile(**options)(function)
+    folder = made._cache.cache_path
+    _prune(folder)
+    if not getattr(made, "cache_hits", True):  # of a C function, which is compiled at once
+        report_compiling(time.perf_counter() - start, folder)
+    return made
+
+
+_told, _spent = set(), 0.0
+
+
+def tell(what, message):
+    """A line on stderr, once, where somebody reads it: in a terminal or a notebook."""
+    reads = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if what not in _told and reads and "LSTM_KERNELS_QUIET" not in os.environ:
+        print(f"lstm_kernels: {message}.", file=sys.stderr, flush=True)
+    _told.add(what)
+
+
+def report_compiling(seconds, folder):
+    """Say so once when compiling has taken more than a second in all."""
+    global _spent
+    _spent += seconds
+    if _spent > 1:
+        tell(
+            "compiling", f"compiling for this CPU, which the next start will not: kept in {folder}"
+        )
+
+
+class _Compiling(event.Listener):
+    """Counts what functions of this package take that Numba compiles when they are called."""
+
+    def __init__(self):
+        self._depth, self._start = 0, 0.0
+
+    def on_start(self, happened):
+        if self._depth == 0:
+            self._start = time.perf_counter()
+        self._depth += 1
+
+    def on_end(self, happened):
+        self._depth -= 1
+        function = happened.data["dispatcher"]
+        folder = function._cache.cache_path
+        if self._depth == 0 and folder and function.py_func.__module__.startswith(__package__):
+            report_compiling(time.perf_counter() - self._start, folder)
+
+
+event.register("numba:compile", _Compiling())
+
+
+@cache
+def _prune(folder):
+    """Remove cached code of other states of the sources: nobody will ask for it again."""
+    ours = re.compile(rf"(?:{'|'.join(_MODULES)})\.\w+_([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]$")
+    for path in pathlib.Path(folder).glob("*.nb[ic]"):
+        found = ours.search(path.name)
+        if found and found[1] != digest():
+            path.unlink(missing_ok=True)
+
+
+_MODULES = sorted(path.stem for path in pathlib.Path(__file__).parent.glob("*.py"))
 
 
 @cache
@@ -163,19 +234,65 @@ def copies(module, names, label="", *others):
     return space
 
 
-def fill(module, names, label, entries):
-    """The functions of a module with its free names filled in and compiled.
-
-    Those in `entries` run without the interpreter's lock and are cached on disk; the others become
-    part of them.
+def fill(module, names, label):
+    """The functions of a module with its free names filled in, to be compiled when first needed,
+    as part of what needs them.
     """
     space = copies(module, names, label)
     functions = [f for f in space.values() if isinstance(f, types.FunctionType)]
     own = {f.__name__: f for f in functions if f.__module__ == module.__name__}
     for name, f in own.items():
-        how = {"parallel": "prange" in f.__code__.co_names, **OPTIONS}
-        space[name] = cached(njit, f, nogil=True, **how) if name in entries else njit(f, **how)
+        space[name] = njit(f, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
     return types.SimpleNamespace(**{name: space[name] for name in own})
+
+
+_kept = []  # code must outlive those who know its address
+
+
+def native(function, label, names=None):
+    """The address of a function of integers as machine code: C's calling convention, 64 bits each.
+
+    names: what its free names are, if not its own globals. Numba compiles it, or finds it in its
+    cache under `label`.
+    """
+    signature = numba.types.int64(*[numba.types.int64] * function.__code__.co_argcount)
+    body = named(function, names or function.__globals__, label)
+    _kept.append(cached(partial(numba.cfunc, signature), body, **OPTIONS))
+    return _kept[-1].address
+
+
+@intrinsic
+def _pointer(typing, address):
+    def generate(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(numba.types.voidptr))
+
+    return numba.types.voidptr(numba.types.int64), generate
+
+
+def array_at(dtype):
+    """A function for compiled code: the array of some shape at an address, of a dtype."""
+    real = np.dtype(dtype).type
+
+    @njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    def array(address, shape):
+        return carray(_pointer(address), shape, real)
+
+    return array
+
+
+def record_at(dtype):
+    """A function for compiled code: the k-th record at an address, of a structured dtype."""
+    kind, size = numba.from_dtype(dtype), dtype.itemsize
+
+    def record(typing, address, k):
+        def generate(context, builder, signature, args):
+            offset = builder.mul(args[1], ir.Constant(args[1].type, size))
+            place = builder.add(args[0], offset)
+            return builder.inttoptr(place, context.get_value_type(kind))
+
+        return kind(numba.types.int64, numba.types.int64), generate
+
+    return intrinsic(record)
 
 
 @contextmanager

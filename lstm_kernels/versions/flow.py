@@ -1,125 +1,133 @@
 """How a schedule runs: tasks that wait for each other point to point, without locks.
 
 A participant runs the tasks of one worker in order, and before each waits for the tasks it comes
-after, nothing else. Who waits long looks for another task that can run, whoever's it is: so a
-thread that comes late, or never gets a core, costs time and not the result, and with fewer threads
-than workers everything still runs. Participants leave after a slice of time, between tasks, and
-what is left is run in the next call: in between, Python can raise a KeyboardInterrupt.
-
-`perform(task, work)`, a free name, does the work; it may use what the tasks before wrote.
+after, nothing else. A participant that waits long runs another task that can run, whoever's it is:
+so a thread that comes late, or never gets a core, costs time and not the result, and with fewer
+threads than workers everything still runs. Participants leave after a slice of time, between tasks,
+and what is left is run in the next region: in between, Python can raise a KeyboardInterrupt.
 """
 
-import ctypes
-import os
-import time
+import sys
+from functools import cache
 
-import llvmlite.binding
 import numpy as np
-from llvmlite import ir
-from numba import prange, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ..schedules import Span, Timeline
-from . import rounds
-from .rounds import SPINS, add_one, offer_core, pause, read
-from .spaces import buffer
+from . import team
+from .compiled import array_at, fill, native, record_at
+from .rounds import LINE, add, offer_core, pause, read
+from .spaces import at, buffer
+from .team import call, clock
 
 TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
 SLICE = 100_000_000  # nanoseconds
+PATIENCE = 4000  # pauses before a participant helps out, some 80 us
 
-perform = None
-
-_CLOCK = "lstm_kernels_clock"
-_name = "QueryPerformanceCounter" if os.name == "nt" else "clock_gettime"
-_clock = ctypes.cast(getattr(rounds.library, _name), ctypes.c_void_p)
-llvmlite.binding.add_symbol(_CLOCK, _clock.value)
-
-
-@intrinsic
-def clock(typing):
-    """Nanoseconds since some moment, the same for every core."""
-
-    def generate(context, builder, signature, args):
-        word, int32 = ir.IntType(64), ir.IntType(32)
-        now = cgutils.alloca_once(builder, word, 2)  # seconds and nanoseconds, or ticks
-        arguments = [now.type] if os.name == "nt" else [int32, now.type]
-        call = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(int32, arguments), _CLOCK
+FLOW = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            # tasks; of each worker, a run of `lists` from one bound to the next
+            *("tasks", "lists", "bounds"),
+            # what each task comes after, a run of `after` from `first` on; its state
+            *("first", "after", "state"),
+            # time limit; the machine code perform(task, 0, job) that does the work
+            *("until", "perform", "job"),
         )
-        if os.name == "nt":
-            builder.call(call, [now])
-            tick = round(1e9 * time.get_clock_info("perf_counter").resolution)
-            return builder.mul(builder.load(now), ir.Constant(word, tick))
-        builder.call(call, [ir.Constant(int32, time.CLOCK_MONOTONIC), now])
-        seconds = builder.load(now)
-        rest = builder.load(builder.gep(now, [ir.Constant(int32, 1)]))
-        return builder.add(builder.mul(seconds, ir.Constant(word, 10**9)), rest)
+    ],
+    align=True,
+)
 
-    return types.int64(), generate
+flow_at = record_at(FLOW)
+words = array_at(np.int64)
 
 
-def execute(task, p, state, work):
+def may_run(flow, task):
+    """Are all tasks done that a task comes after?"""
+    first = words(flow.first, (flow.tasks + 1,))
+    after = words(flow.after, (first[flow.tasks],))
+    for e in range(first[task], first[task + 1]):
+        if read(flow.state + after[e] * LINE + 8 * DONE) == 0:
+            return False
+    return True
+
+
+def take(flow, task, p):
+    """Run a task, unless somebody has it; whether it was free."""
+    state = flow.state + task * LINE
+    if read(state + 8 * TAKEN) or add(state + 8 * TAKEN, 1):
+        return False
     start = clock()
-    perform(task, work)
-    state[task, START], state[task, STOP], state[task, WHO] = start, clock(), p
-    add_one(state, task, DONE)
+    call(flow.perform, task, 0, flow.job)
+    line = words(state, (8,))
+    line[START], line[STOP], line[WHO] = start, clock(), p
+    add(state + 8 * DONE, 1)
+    return True
 
 
-def help_out(p, flow, work):
+def help_out(flow, p):
     """Run a task that nobody has and that can run; False if there is none."""
-    _, _, first, after, state, _ = flow
-    for task in range(len(state)):
-        if read(state, task, TAKEN) == 0:
-            e = first[task]
-            while e < first[task + 1] and read(state, after[e], DONE):
-                e += 1
-            if e == first[task + 1] and add_one(state, task, TAKEN) == 0:
-                execute(task, p, state, work)
+    for task in range(flow.tasks):
+        if read(flow.state + task * LINE + 8 * TAKEN) == 0:
+            if may_run(flow, task) and take(flow, task, p):
                 return True
     return False
 
 
-def participate(p, flow, work):
-    """Run the tasks of worker p, until time is over."""
-    lists, bounds, first, after, state, until = flow
-    for at in range(bounds[p], bounds[p + 1]):
-        task = lists[at]
+def wait_for(flow, task, p):
+    """Wait until a task is done, or time is over: then False."""
+    spins = 0
+    while read(flow.state + task * LINE + 8 * DONE) == 0:
+        spins += 1
+        if spins < PATIENCE:
+            pause()
+        elif clock() > read(flow.until):
+            return False
+        elif not help_out(flow, p):
+            offer_core()
+    return True
+
+
+def participate(p, turn, address):
+    """Run the tasks of worker p, until time is over; the caller of the region, p = 0, stays to the
+    end. Returns whether tasks may be left.
+    """
+    flow = flow_at(address, 0)
+    bounds = words(flow.bounds, (p + 2,))
+    lists = words(flow.lists, (flow.tasks,))
+    first = words(flow.first, (flow.tasks + 1,))
+    after = words(flow.after, (first[flow.tasks],))
+    for k in range(bounds[p], bounds[p + 1]):
+        task = lists[k]
         for e in range(first[task], first[task + 1]):
-            spins = 0
-            while read(state, after[e], DONE) == 0:
-                spins += 1
-                if spins < SPINS:
-                    pause()
-                elif clock() > read(until, 0, 0):
-                    return
-                elif not help_out(p, flow, work):
-                    offer_core()
-        if clock() > read(until, 0, 0):
-            return
-        if read(state, task, TAKEN) == 0 and add_one(state, task, TAKEN) == 0:
-            execute(task, p, state, work)
+            if not wait_for(flow, after[e], p):
+                return 1
+        if clock() > read(flow.until):
+            return 1
+        take(flow, task, p)
+    if p == 0:
+        for task in range(flow.tasks):
+            if not wait_for(flow, task, p):
+                return 1
+    return 0
 
 
-def enter(flow, threads, nanoseconds, work):
-    """Run what is left of a flow, for a slice of time; returns how many tasks are left."""
-    flow[5][0, 0] = clock() + nanoseconds
-    workers = len(flow[1]) - 1
-    if threads == 1:
-        for p in range(workers):
-            participate(p, flow, work)
-    else:
-        for p in prange(workers):
-            participate(np.intp(p), flow, work)
-    left = 0
-    for task in range(len(flow[4])):
-        left += flow[4][task, DONE] == 0
-    return left
+def now():
+    return clock()
+
+
+@cache
+def machine_code():
+    """The address of `participate`."""
+    functions = fill(sys.modules[__name__], {}, "")
+    return native(functions.participate.py_func, "", functions.participate.py_func.__globals__)
 
 
 class Flow:
-    """A schedule as arrays: tasks (n, 4) with layer, start, stop, part, and what `enter` takes:
-    the tasks of each worker, where they begin, what each comes after, the state, the time limit.
+    """A schedule as arrays: tasks (n, 4) with layer, start, stop, part, and a FLOW.
+
+    After a run, `state` (n, 8) has for each task whether it is taken and done, when it started and
+    stopped (nanoseconds), and which participant ran it.
     """
 
     def __init__(self, schedule):
@@ -130,25 +138,49 @@ class Flow:
             mine = lists[task.worker]
             after.append([*task.after, *mine[-1:]])  # for helpers: the worker's own order
             mine.append(index)
-        self.state = buffer(len(after), 8, dtype=np.int64)
-        self.arrays = (
-            np.array([task for mine in lists for task in mine], np.int64),
-            np.cumsum([0, *map(len, lists)]),
-            np.cumsum([0, *map(len, after)]),
-            np.array([other for needs in after for other in needs], np.int64),
-            self.state,
-            np.zeros((1, 1), np.int64),
-        )
+        self._arrays = {
+            "lists": np.array([task for mine in lists for task in mine], np.int64),
+            "bounds": np.cumsum([0, *map(len, lists)]),
+            "first": np.cumsum([0, *map(len, after)]),
+            "after": np.array([other for needs in after for other in needs], np.int64),
+        }
+        self.renew()
 
-    def run(self, enter, threads, work):
-        """Run all tasks; a KeyboardInterrupt ends it between two slices."""
+    def renew(self):
+        """New records, where a thread may still read the old ones."""
+        self.state = buffer(len(self.tasks), 8, dtype=np.int64)
+        self._words = buffer(2, 8, dtype=np.int64)  # is something left?; the time limit
+        self._record = np.zeros(1, FLOW)
+        named = self._arrays | {"state": self.state, "until": self._words[1]}
+        for name, array in named.items():
+            self._record[name] = at(array)
+        self._record["tasks"] = len(self.tasks)
+
+    def run(self, participants, perform, job, owner):
+        """Run perform(task, 0, job), machine code, for all tasks; a KeyboardInterrupt ends it between
+        two slices. owner: what `job` points into.
+        """
         self.state[:] = 0
-        while enter(self.arrays, threads, SLICE, work):
-            pass
+        self._record["perform"], self._record["job"] = perform, job
+        work = machine_code(), at(self._record), at(self._words), (owner, self._record, self._words)
+        try:
+            while True:
+                self._words[1, 0] = team.compiled(now)() + SLICE
+                stayed = team.team().run(participants, *work)
+                if not self._words[0, 0]:
+                    break
+        except BaseException:
+            team.team().drain()  # tasks are left, which a thread that stayed might take
+            raise
+        self._last = self.state
+        if stayed:
+            self.renew()
+        return stayed
 
     def timeline(self):
         """When each task of the last run ran, as a Timeline."""
-        begin, columns = self.state[:, START].min(), self.state[:, [WHO, START, STOP]]
+        state = self._last
+        begin, columns = state[:, START].min(), state[:, [WHO, START, STOP]]
         spans = [
             Span(index, int(who), (start - begin) / 1e9, (stop - begin) / 1e9)
             for index, (who, start, stop) in enumerate(columns)

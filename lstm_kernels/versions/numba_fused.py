@@ -10,10 +10,8 @@ once a step for a single sample; for the smallest networks by entering the paral
 A network keeps arrays for the shapes it was called with last; nothing of them is ever returned.
 """
 
-import os
 import threading
 import timeit
-from contextlib import nullcontext
 from functools import cache, partial
 
 import numba
@@ -21,104 +19,94 @@ import numpy as np
 
 from ..cells import CELLS
 from ..errors import check_rate
-from ..params import Grads, Layer, Params
+from ..params import Grads, Params
 from ..reference import Tape
 from . import cost, fused_kernels, rounds, simd
 from .base import Network
-from .compiled import fill
-from .spaces import Packed, Space, buffer
+from ..cores import cores
+from .compiled import array_at, fill, native, record_at
+from .spaces import Packed, Space, Work, address, at, buffer, point
+from .team import call, team
 from .tiles import Tiles
 
-ENTRIES = ("infer", "backward", "train", "pack", "readout")
 MOST_SPACES = 4
-
-_region = threading.Lock()  # one parallel region at a time: it takes every core anyway
-_entered = _forked = False
 
 
 @cache
 def machine_costs(dtype, threads):
     """The costs of this machine (`cost.py`), measured at the first call: a few milliseconds."""
 
-    def seconds(H, B, T, schedule):
+    def runner(H, B, T, split):
         net = NumbaFused(Params.init(1, H, dtype=dtype), threads=threads)
-        space = Space(net, T, B, False, schedule)
-        x, out = np.zeros((T, B, 1), dtype), (space.h, space.top, space.c, space.final)
-        call = partial(net._infer, space, x, out)
-        return min(timeit.repeat(call, number=1, repeat=15))
+        space = Space(net, T, B, False, split)
+        final = np.empty(space.final_shape, dtype)
+        return partial(net._infer, space, np.zeros((T, B, 1), dtype), space.top, final)
 
-    return cost.measure(seconds, partial(Tiles, CELLS["lstm"], dtype), threads)
-
-
-def _threads():
-    """Numba's own number of threads, 1 in a child of a process that ran a parallel region."""
-    return 1 if _forked else numba.get_num_threads()
+    return cost.measure(runner, partial(Tiles, CELLS["lstm"], dtype), threads)
 
 
-class _Team:
-    """The context in which Numba uses `count` threads."""
+class Kernels:
+    """The kernels as machine code for a dtype and whatever tiles a plan names, each compiled when
+    its address is first asked for.
+    """
 
-    def __init__(self, count):
-        self._count = count
+    def __init__(self, functions, label):
+        self._functions, self._label, self._found = functions, label, {}
 
-    def __enter__(self):
-        self._before = numba.get_num_threads()
-        numba.set_num_threads(self._count)
+    def address(self, name):
+        if name not in self._found:
+            function = getattr(self._functions, name).py_func
+            self._found[name] = native(function, self._label, function.__globals__)
+        return self._found[name]
 
-    def __exit__(self, *error):
-        numba.set_num_threads(self._before)
+    def run(self, participants, name, work, owner):
+        """Run a kernel on a Work, in a region of up to so many participants; whether one stayed."""
+        owner = owner, work.layers, work.job, work.sync
+        return team().run(participants, self.address(name), work.address, work.next_round, owner)
 
 
-def _after_fork():
-    global _region, _forked
-    _region, _forked = threading.Lock(), _entered
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def names(dtype):
+    """The free names of `fused_kernels`."""
+    tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
+    found = {
+        name: simd.caller(tiles[name]) for name in ("inputs", "step", "whole", "back", "transpose")
+    }
+    found |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
+    found |= {"claim": rounds.claim, "finish": rounds.finish, "wait": rounds.wait, "call": call}
+    found |= {"layer_at": record_at(fused_kernels.LAYER), "job_at": record_at(fused_kernels.JOB)}
+    found |= {"array": array_at(dtype), "array_of_indices": array_at(np.int64)}
+    return found | {"real": dtype.type}
 
 
 @cache
 def kernels(dtype):
-    """infer, backward, train and pack, compiled for a dtype and whatever tiles a plan names."""
-    tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
-    names = {
-        name: simd.caller(tiles[name]) for name in ("inputs", "step", "whole", "back", "transpose")
-    }
-    names |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
-    names |= {"claim": rounds.claim, "finish": rounds.finish, "wait": rounds.wait}
-    names |= {"real": dtype.type}
-    return fill(fused_kernels, names, dtype.name, ENTRIES)
-
-
-NO_ORDER = np.empty(0, np.int64)
+    return Kernels(fill(fused_kernels, names(dtype), dtype.name), dtype.name)
 
 
 def _plain(array):
-    """The array, or a copy where Numba would compile anew: for a read-only or unaligned one."""
-    return array if array.flags.carray else array.copy()
+    """The array, or a copy where its numbers do not lie at multiples of their size."""
+    return array if array.flags.aligned else array.copy()
 
 
 class NumbaFused(Network):
     """A network whose parameters live packed, and whose passes run in compiled code as a whole.
 
     Several Python threads may use one network: each call waits for the one before. `backward`
-    belongs to the thread that ran `forward(training=True)`. In a child made by fork after a
-    parallel region ran, one thread computes: OpenMP's do not survive a fork.
+    belongs to the thread that ran `forward(training=True)`.
     """
+
+    make_kernels = staticmethod(kernels)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        if threads is not None and self._threads > numba.config.NUMBA_NUM_THREADS:
-            most = numba.config.NUMBA_NUM_THREADS
+        most = numba.config.NUMBA_NUM_THREADS
+        if threads is not None and self._threads > most:
             raise ValueError(
                 f"threads: got {threads}, want at most {most}, what Numba started with"
             )
-        # Numba's own number of threads is touched only where another one is asked for.
-        self._hidden = self._params.hidden_size
-        self._team = nullcontext() if threads in (None, _threads()) else _Team(threads)
-        self._threads = self._threads or _threads()
+        self._threads = self._threads or min(numba.get_num_threads(), cores())
         mine = self._params
+        self._hidden = mine.hidden_size
         self.tiles = tiles = Tiles(self._cell, mine.dtype, mine.hidden_size)
         self.sizes = [layer.U.shape[0] for layer in mine.layers]
         self.packed, J = Packed(tiles, self.sizes), tiles.padded // tiles.UNITS
@@ -134,17 +122,19 @@ class NumbaFused(Network):
             }
             for layer in self.packed.layers
         ]
-        self.kernels, self._lock, self._spaces = kernels(tiles.dtype), threading.RLock(), {}
-        self._packing = Space(self, 1, 1, True, cost.schedules(tiles, 1, 1, 1)[0])
-        self._pack()
-
-    def most_threads(self):
-        return 1 if _forked else self._threads
+        self.kernels, self._lock, self._spaces = (
+            self.make_kernels(tiles.dtype),
+            threading.RLock(),
+            {},
+        )
+        self._transposes_are_old, self._packing = True, None
+        self.packed.pack(mine.layers)
 
     def assign(self, params):
         with self._lock:
             super().assign(params)
-            self._pack()
+            self.packed.pack(self._params.layers)
+            self._transposes_are_old = True
 
     def params(self):
         with self._lock:
@@ -156,9 +146,14 @@ class NumbaFused(Network):
         takes from the public call to find that call's own cost.
         """
         space = self._space(*x.shape[:2], False)
-        top, final = np.empty(space.y_shape, x.dtype), np.empty(space.final.shape, x.dtype)
-        out = space.h, space.top if space.padded_y else top, space.c, final
-        return partial(self._infer, space, x, out)
+        top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
+        final = np.empty(space.final_shape, x.dtype)
+        space.work.aim(x, top, final)
+
+        def call(written=(top, final)):
+            self._run(space, "infer", space.work)
+
+        return call
 
     def step(self, x, target, learning_rate):
         learning_rate = check_rate("learning_rate", learning_rate)
@@ -166,8 +161,8 @@ class NumbaFused(Network):
         with self._lock:
             self._tapes = None
             space = self._space(*x.shape[:2], True)
-            batch = _plain(x), _plain(target), space.error
-            return float(self._descend(space, learning_rate, batch[:2], NO_ORDER, batch, 1)[0])
+            space.work.job["order"] = 0
+            return float(self._descend(space, learning_rate, _plain(x), _plain(target), 1)[0])
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         learning_rate = check_rate("learning_rate", learning_rate)
@@ -179,33 +174,63 @@ class NumbaFused(Network):
             for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
                 if len(part):
                     space = self._space(T, B, True)
-                    batch, count = (space.x, space.target, space.error), len(part) // B
-                    losses += self._descend(space, learning_rate, data, part, batch, count).tolist()
+                    chosen = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
+                    point(space.work.job, chosen | {"order": part})
+                    count = len(part) // B
+                    losses += self._descend(
+                        space, learning_rate, space.x, space.target, count
+                    ).tolist()
         return losses
-
-    def _pack(self):
-        self.packed.pack(self._params.layers)
-        self.pack_transposes()
 
     def pack_transposes(self):
         """Write the transposed weights anew, on one thread; in a training step all threads do."""
-        self.kernels.pack(self._packing.plan)
+        if self._packing is None:
+            self._packing = self._packing_work()
+        self.kernels.run(1, "pack", self._packing, self)
+        self._transposes_are_old = False
+
+    def _packing_work(self):
+        tiles, size = self.tiles, self.tiles.dtype.itemsize
+        layers, job = np.zeros(len(self.sizes), fused_kernels.LAYER), np.zeros(1, fused_kernels.JOB)
+        for l, q in enumerate(layers):
+            weights, transposed = self.packed.layers[l], self.transposed[l]
+            fields = {"J": tiles.blocks, "lanes": tiles.lanes, "wide": tiles.WIDE, "size": size}
+            fields |= {"J_wide": tiles.padded // tiles.WIDE, "line": tiles.WIDE * size}
+            fields |= {"D_wide": tiles.pad(self.sizes[l]) // tiles.WIDE}
+            fields |= {f"{m}_row": weights[m][0, 0].nbytes for m in "UW"}
+            fields |= {f"{m}_block": weights[m][0].nbytes for m in "UW"}
+            fields |= {f"{m}T_block": transposed[m][0].nbytes for m in "UW"}
+            fields |= {m: weights[m] for m in "UW"} | {f"{m}T": transposed[m] for m in "UW"}
+            point(q, fields | {"transpose": address(tiles, "transpose")})
+        job["L"] = len(layers)
+        return Work(layers, job, 1)
 
     def _space(self, T, B, training):
-        key = T, B, training, self.most_threads()
+        key = T, B, training
         space = self._spaces.get(key)
         if space is None:
             while len(self._spaces) >= MOST_SPACES:
                 self._spaces.pop(next(iter(self._spaces)))
             space = self._spaces[key] = self._new_space(T, B, training)
+        if training and self._transposes_are_old:
+            self.pack_transposes()
         return space
 
     def _new_space(self, T, B, training):
         return Space(self, T, B, training, self.schedule(T, B, training))
 
+    def forward_code(self, shares):
+        return self.kernels.address(f"forward_{shares}")
+
+    def backward_code(self, shares):
+        return self.kernels.address(f"backward_{shares}")
+
+    def gradients_code(self):
+        return self.kernels.address("gradient_rounds")
+
     def schedule(self, T, B, training=False):
         """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
-        threads = self.most_threads()
+        threads = self._threads
         if threads == 1:
             return cost.schedules(self.tiles, T, B, 1)[0]
         costs = machine_costs(self._dtype, threads)
@@ -214,32 +239,23 @@ class NumbaFused(Network):
     def _limit(self):
         return self._lock
 
-    def run_kernel(self, kernel, plan, sync, space, *rest):
-        return self.run_alone(space.threads, kernel, plan, sync, space.threads, space.shares, *rest)
+    def _run(self, space, name, work):
+        if self.kernels.run(space.threads, name, work, space):
+            space.renew()
 
-    def run_alone(self, threads, call, *rest):
-        """Call something that uses so many threads; with several, when no other region runs."""
-        global _entered
-        if threads == 1:
-            return call(*rest)
-        with _region:
-            _entered = True
-            with self._team:
-                return call(*rest)
+    def _infer(self, space, x, y, final):
+        space.work.aim(x, y, final)
+        self._run(space, "infer", space.work)
 
-    def _infer(self, space, x, out):
-        space.aim(x, out[1])
-        self.run_kernel(self.kernels.infer, space.plan, space.sync, space, out)
-
-    def _back(self, space, plan, x):
-        self.run_kernel(self.kernels.backward, plan, space.sync, space, x)
+    def _back(self, space, work):
+        self._run(space, "backward", work)
 
     def _forward(self, x, state, training):
         x, space = _plain(x), self._space(*x.shape[:2], training)
         space.begin(state)
         top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
-        final = np.empty(space.final.shape, x.dtype)
-        self._infer(space, x, (space.h, top, space.c, final))
+        final = np.empty(space.final_shape, x.dtype)
+        self._infer(space, x, top, final)
         y = top[..., : self._hidden].copy() if space.padded_y else top
         tapes = [Tape(x, None, None, None)] if training else None
         self._owner = threading.get_ident()
@@ -253,46 +269,49 @@ class NumbaFused(Network):
             )
         x = self._tapes[0].x
         space = self._space(*x.shape[:2], True)
-        to = space.gradients
-        to.begin(dy, dstate)
-        self._back(space, to.plan, x)
+        to = space.gradients(self)
+        flat = to.begin(space.started, dy, dstate)
+        to.work.layers["x"][0] = at(x)
+        to.work.job["losses"] = 0
+        self._back(space, to.work)
         V, b_out = self._params.V, self._params.b_out
         V, b_out = (None, None) if V is None else (np.zeros_like(V), np.zeros_like(b_out))
-        return self._collect(space, V, b_out)
+        return self._collect(space, flat, V, b_out)
 
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], True)
-        to = space.gradients
-        to.begin(None, None)
-        V, b_out = np.zeros_like(self._params.V), np.zeros_like(self._params.b_out)
-        batch = _plain(x), _plain(target), space.error
-        losses = self._train(
-            space, to.plan, 1.0, False, batch[:2], NO_ORDER, batch, to.dy[-1], (V, b_out), 1
-        )
-        return float(losses[0]), self._collect(space, V, b_out)
-
-    def _descend(self, space, learning_rate, data, order, batch, count):
-        head, dy = (self._params.V, self._params.b_out), space.dy[-1]
-        return self._train(
-            space, space.plan, -learning_rate, True, data, order, batch, dy, head, count
-        )
-
-    def _train(self, space, plan, rate, descend, data, order, batch, dy, grads, count):
-        mine, losses = self._params, np.empty(count, self._params.dtype)
         space.begin(None)
-        sync = space.sync_for(count)
-        work = (*data, order, *batch, space.h, space.top, space.c, space.final, dy, space.dc)
-        work += (mine.V, mine.b_out, *grads, losses)
-        self.run_kernel(self.kernels.train, plan, sync, space, rate, descend, work)
+        to = space.gradients(self)
+        flat = to.begin(False, None, None)
+        V, b_out = np.zeros_like(self._params.V), np.zeros_like(self._params.b_out)
+        point(to.work.job, {"gV": V, "gb_out": b_out, "order": 0})
+        loss = self._train(space, to.work, _plain(x), _plain(target), 1)[0]
+        return float(loss), self._collect(space, flat, V, b_out)
+
+    def _descend(self, space, learning_rate, x, target, count):
+        space.begin(None)
+        space.work.job["rate"] = -learning_rate
+        return self._train(space, space.work, x, target, count)
+
+    def _train(self, space, work, x, target, count):
+        """`count` steps on the mini-batch x, target; where the job has an order, on what it names,
+        taken over into these.
+        """
+        losses = self._begin_training(space, work, x, target, count)
+        self._run(space, "train", work)
         return losses
 
-    def _collect(self, space, V, b_out):
-        """The gradients of a space as Grads, copies."""
-        to, mine, H = space.gradients, self._params, self._params.hidden_size
-        layers = [Layer(*(np.empty_like(getattr(l, m)) for m in "UWb")) for l in mine.layers]
-        to.packed.unpack(layers)
+    def _begin_training(self, space, work, x, target, count):
+        losses, space.steps_done[0] = np.empty(count, self._dtype), 0
+        work.aim(x, space.top, space.final)
+        point(work.job, {"losses": losses, "count": count, "x": x, "target": target})
+        return losses
+
+    def _collect(self, space, flat, V, b_out):
+        """The gradients of a space as Grads, the caller's own."""
+        to, mine, H = space.gradients(self), self._params, self._hidden
         dh0, dc0 = to.dh0[..., :H], space.dc[..., :H]
         two = len(self._cell.state) == 2
         state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
         x = to.dx[..., : self.sizes[0]].copy()
-        return Grads(layers, V, b_out, mine.cell, x=x, state=state)
+        return Grads(to.collect(flat), V, b_out, mine.cell, x=x, state=state)

@@ -15,25 +15,19 @@ from types import SimpleNamespace
 import numpy as np
 
 from ..schedules import Graph, check, choose
-from . import cost, flow, wavefront_kernels
+from . import cost, flow, fused_kernels, wavefront_kernels
 from .compiled import fill
-from .fused_kernels import ROWS
-from .numba_fused import NumbaFused, machine_costs
-from .numba_fused import kernels as fused
-from .spaces import Space
+from .numba_fused import Kernels, NumbaFused, machine_costs, names
+from .spaces import Space, at, point
 
 
 @cache
 def kernels(dtype):
-    """What `numba-fused` has, `wavefront_kernels`, and flows of its tasks, forward and backward."""
-    found = vars(fused(dtype))
-    names = found | {"ROWS": ROWS, "real": dtype.type}
-    mine = fill(wavefront_kernels, names, dtype.name, ("gradients",))
-    flows = {
-        f"{name}_flow": fill(flow, {"perform": task}, f"{dtype.name}_{name}", ("enter",)).enter
-        for name, task in (("forward", mine.forward_task), ("backward", mine.backward_task))
-    }
-    return SimpleNamespace(**found, **vars(mine), **flows)
+    """What `numba-fused` has, and the tasks of flows, forward and backward."""
+    fused = vars(fill(fused_kernels, names(dtype), dtype.name))
+    known = fused | names(dtype) | {"ROWS": fused_kernels.ROWS}
+    mine = vars(fill(wavefront_kernels, known, dtype.name))
+    return Kernels(SimpleNamespace(**fused, **mine), dtype.name)
 
 
 class NumbaWavefront(NumbaFused):
@@ -43,10 +37,11 @@ class NumbaWavefront(NumbaFused):
     picks a wavefront for the shape. The rest is as of `NumbaFused`.
     """
 
+    make_kernels = staticmethod(kernels)
+
     def __init__(self, params, threads=None, *, schedules=None):
         self._given = schedules
         super().__init__(params, threads)
-        self.kernels = kernels(self.tiles.dtype)
 
     def graph(self, T, backward=False):
         return Graph(self._params.num_layers, T, backward=backward)
@@ -54,9 +49,9 @@ class NumbaWavefront(NumbaFused):
     def pick(self, graph, B):
         """The schedule for mini-batches of B samples: the given, or the fastest by simulation."""
         if self._given is None:
-            costs = machine_costs(self._dtype, self.most_threads())
+            costs = machine_costs(self._dtype, self._threads)
             costs = cost.of_blocks(costs, self.tiles, self.sizes, B)
-            return choose(graph, self.most_threads(), costs)
+            return choose(graph, self._threads, costs)
         found = self._given(graph)
         check(found)
         want = Graph(graph.layers, graph.steps, found.graph.parts, graph.backward)
@@ -71,44 +66,43 @@ class NumbaWavefront(NumbaFused):
         found += [self.pick(self.graph(T, backward=True), B)] if training else []
         whole = any(s.graph.parts > 1 for s in found)
         chunk = 1 if whole else max(1, min(found[0].longest, cost.CHUNK_ROWS // B))
-        threads = self.most_threads()
+        threads = self._threads
         space = Space(self, T, B, training, cost.Schedule(threads, 0, chunk, 1), together=True)
         space.flows = [flow.Flow(schedule) for schedule in found]
+        space.work.job["parts"] = max(s.graph.parts for s in found)
         return space
+
+    def forward_code(self, shares):
+        return 0  # a pass is a flow of tasks
+
+    backward_code = forward_code
 
     def timeline(self, T, B, training=False, backward=False):
         """When each task of the last pass of that shape ran, a Timeline."""
         return self._space(T, B, training).flows[backward].timeline()
 
-    def _flow(self, enter, space, way, *work):
-        running = space.flows[way]
-        threads = min(self.most_threads(), running.workers)
-        work = (work[0], running.tasks, running.schedule.graph.parts, *work[1:])
-        self.run_alone(threads, running.run, enter, threads, work)
+    def _flow(self, space, backward, work):
+        running, name = space.flows[backward], "backward_task" if backward else "forward_task"
+        point(work.job, {"tasks": running.tasks, "parts": running.schedule.graph.parts})
+        participants = min(self._threads, running.workers)
+        owner = space, work.layers, work.job
+        if running.run(participants, self.kernels.address(name), work.address, owner):
+            space.renew()
 
-    def _infer(self, space, x, out):
-        space.aim(x, out[1])
-        self._flow(self.kernels.forward_flow, space, False, space.plan, *out)
+    def _infer(self, space, x, y, final):
+        space.work.aim(x, y, final)
+        self._flow(space, False, space.work)
 
-    def _back(self, space, plan, x, rate=1.0, descend=False, head=None):
-        plan["x"][0] = x.ctypes.data
-        self._flow(self.kernels.backward_flow, space, True, plan)
-        nothing = np.empty((0, 0), x.dtype)
-        head = (nothing, nothing, nothing, nothing[0:0].ravel()) if head is None else head
-        call = self.kernels.gradients, plan, space.sync, space.threads, rate, descend, *head
-        return self.run_alone(space.threads, *call)
+    def _back(self, space, work):
+        self._flow(space, True, work)
+        self._run(space, "gradient_rounds", work)
 
-    def _train(self, space, plan, rate, descend, data, order, batch, dy, grads, count):
+    def _train(self, space, work, x, target, count):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
-        (V, b_out), (x, target, error), B = (self._params.V, self._params.b_out), batch, space.B
-        losses = np.empty(count, V.dtype)
-        for k in range(count):
-            if len(order):
-                chosen = order[k * B : (k + 1) * B]
-                x[:], target[:] = data[0][:, chosen], data[1][chosen]
-            space.begin(None)
-            self._infer(space, x, (space.h, space.top, space.c, space.final))
-            y, space.dc[:] = space.top[-1], 0
-            self.kernels.readout(0, B, y, V, b_out, target, error, dy)
-            losses[k] = self._back(space, plan, x, rate, descend, (y, error, *grads))
+        losses = self._begin_training(space, work, x, target, count)
+        for _ in range(count):
+            self.kernels.run(1, "fetch", work, space)
+            self._flow(space, False, work)
+            self.kernels.run(1, "turn_back", work, space)
+            self._back(space, work)
         return losses

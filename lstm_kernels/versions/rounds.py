@@ -2,12 +2,15 @@
 
 Work is a sequence of rounds, each of some tasks that do not depend on each other; a round begins
 when every task of the one before is done. Participants *claim* tasks: each first those of its own
-share, whose weights its cache holds, then what others have left. Nobody is waited for who has not
-claimed something, so a thread that comes late, or never gets a core, costs time and not the result;
+group, whose weights its cache holds, then what others have left. Only a thread that has claimed a
+task is waited for, so one that comes late, or never gets a core, costs time and not the result;
 and since a task computes the same numbers whoever claims it, the bits depend on nobody.
 
-`sync` is an integer array (participants + 1, rounds): how many tasks of each share are claimed, and
-in its last row, first column, how many tasks are done in all. Zero before a region is entered.
+Rounds are numbered, and the numbers of a `sync` only grow. A word holds the round it was last used
+for and a count, `round << COUNT_BITS | count`: how many tasks of a group are claimed, or how many
+of all groups are done. So nothing is ever reset, a few words serve any number of rounds, and a
+participant that was held up somewhere sees from a larger number that its round is long over: it
+claims nothing and leaves.
 """
 
 import ctypes
@@ -20,39 +23,62 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-SPINS = 4000  # some 50 us of waiting, then the core is offered to others
+SPINS = 1000  # pauses, some 20 us of waiting, then the core is offered to others
+COUNT_BITS = 24
+COUNT = (1 << COUNT_BITS) - 1
+LINE, SLOTS = 64, 8  # bytes of a cache line; its words, of which each round uses the next
 
 library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
 _yield = library.SwitchToThread if os.name == "nt" else library.sched_yield
 _NAME = "lstm_kernels_yield"  # compiled code finds it under this name, from the cache too
 llvmlite.binding.add_symbol(_NAME, ctypes.cast(_yield, ctypes.c_void_p).value)
 
-
-def _element(context, builder, signature, args):
-    kind, (array, row, column) = signature.args[0], args[:3]
-    view = context.make_array(kind)(context, builder, array)
-    return cgutils.get_item_pointer(context, builder, kind, view, [row, column])
+_WORD = ir.IntType(64)
 
 
-@intrinsic
-def add_one(typing, array, row, column):
-    """array[row, column] += 1, as one step that no other thread sees halfway; the value before."""
-
-    def generate(context, builder, signature, args):
-        pointer = _element(context, builder, signature, args)
-        return builder.atomic_rmw("add", pointer, ir.Constant(ir.IntType(64), 1), "acq_rel")
-
-    return types.int64(array, types.intp, types.intp), generate
+def _word(builder, address):
+    return builder.inttoptr(address, _WORD.as_pointer())
 
 
 @intrinsic
-def read(typing, array, row, column):
-    """array[row, column] as it is in memory now, before anything that is read later."""
+def add(typing, address, number):
+    """The word at an address += number, as one step that no thread sees halfway; its old value."""
 
     def generate(context, builder, signature, args):
-        return builder.load_atomic(_element(context, builder, signature, args), "acquire", 8)
+        return builder.atomic_rmw("add", _word(builder, args[0]), args[1], "seq_cst")
 
-    return types.int64(array, types.intp, types.intp), generate
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def exchange(typing, address, number):
+    """The word at an address = number, before anything that is read later; its old value."""
+
+    def generate(context, builder, signature, args):
+        return builder.atomic_rmw("xchg", _word(builder, args[0]), args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def swap(typing, address, old, new):
+    """If the word at an address is `old`, make it `new`: whether it was."""
+
+    def generate(context, builder, signature, args):
+        pair = builder.cmpxchg(_word(builder, args[0]), *args[1:], "seq_cst", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def read(typing, address):
+    """The word at an address as it is in memory now, before anything that is read later."""
+
+    def generate(context, builder, signature, args):
+        return builder.load_atomic(_word(builder, args[0]), "acquire", 8)
+
+    return types.int64(types.int64), generate
 
 
 @intrinsic
@@ -81,38 +107,52 @@ def offer_core(typing):
     return types.void(), generate
 
 
-@njit
-def claim(sync, turn, me, tasks):
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def claim(sync, groups, turn, me, tasks):
     """A task of round `turn` that nobody has, for participant `me`; -1 when all are claimed."""
-    groups = len(sync) - 1
     for i in range(groups):
         group = (me + i) % groups
         first, last = tasks * group // groups, tasks * (group + 1) // groups
-        if read(sync, group, turn) < last - first:
-            task = add_one(sync, group, turn)
-            if task < last - first:  # to and fro: first what the last round left in the cache
+        word = sync + group * LINE + turn % SLOTS * 8  # of this group and round
+        while True:
+            old = read(word)
+            if old >> COUNT_BITS > turn:
+                return -1  # the round is over
+            task = old & COUNT if old >> COUNT_BITS == turn else 0
+            if task >= last - first:
+                break
+            if swap(word, old, turn << COUNT_BITS | task + 1):
+                # To and fro: first what the last round left in the cache.
                 return first + task if turn % 2 == 0 else last - 1 - task
     return -1
 
 
-@njit
-def finish(sync):
-    """The task that was claimed last is done."""
-    add_one(sync, len(sync) - 1, 0)
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def finish(sync, groups, turn):
+    """A task of round `turn` that was claimed is done."""
+    word = sync + groups * LINE + turn % SLOTS * 8
+    while True:
+        old = read(word)
+        done = old & COUNT if old >> COUNT_BITS == turn else 0
+        if swap(word, old, turn << COUNT_BITS | done + 1):
+            return
 
 
-@njit
-def wait(sync, done):
-    """Wait until `done` tasks are done since the region was entered."""
-    spins = 0
-    while read(sync, len(sync) - 1, 0) < done:
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def wait(sync, groups, turn, tasks):
+    """Wait until the `tasks` tasks of round `turn` are done; the number of the next round."""
+    word, spins = sync + groups * LINE + turn % SLOTS * 8, 0
+    while read(word) < turn << COUNT_BITS | tasks:
         spins += 1
         if spins < SPINS:
             pause()
         else:
             offer_core()
+    return turn + 1
 
 
-def new_sync(participants, rounds):
-    """Zeros for a region: rows on cache lines of their own."""
-    return np.zeros((participants + 1, -(-rounds // 8) * 8 + 8), np.int64)
+def new_sync(buffer, groups):
+    """A region's words: a line for each group, one for what is done, one for the next round."""
+    sync = buffer(groups + 2, SLOTS, dtype=np.int64)
+    sync[-1, 0] = 2  # rounds are even and odd, from the first that no word can hold by itself
+    return sync

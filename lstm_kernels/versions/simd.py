@@ -11,8 +11,8 @@ tile* is a block of C of `rows` x `vectors` vector registers. For each k it load
 of B and broadcasts `rows` numbers of A, and does rows x vectors FMAs: with 6 x 4 that is 10 loads
 for 24 FMAs. Its bounds are the number of registers (24 sums, 4 vectors of B and a broadcast make 29
 of the 32 of AVX-512; with 16 registers 3 x 4 fits if, for each k, the 3 numbers of A stay and the
-vectors of B come one at a time) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA that a
-core starts per cycle leave its units idle).
+vectors of B come one at a time) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA
+that a core starts per cycle leave its units idle).
 
 Why B is packed. The tile reads `vectors` vectors of B for k, then for k + 1. In a row-major matrix
 these lie a whole row apart, each on another page; packed, they are one stream that the prefetcher
@@ -38,7 +38,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .compiled import LIMIT, OPTIONS, P, Q, cached, named
+from .compiled import LIMIT, OPTIONS, P, Q, _kept, cached, named
 
 INT = ir.IntType(64)
 
@@ -80,8 +80,8 @@ def vector_registers():
     return instruction_set(llvmlite.binding.get_process_triple(), found)
 
 
-# Each height of a tile up to the tallest is compiled, for the rows that are left over. Eight rows of
-# one vector are sums enough for the latency of an FMA (4 cycles, two of them begun in each).
+# Each height of a tile up to the tallest is compiled, for the rows that are left over. Eight rows
+# of one vector are sums enough for the latency of an FMA (4 cycles, two of them begun in each).
 MOST_ROWS = 8
 
 
@@ -360,9 +360,8 @@ def compiled(tile, dtype, lanes, label):
     """
     body, kinds = _body(tile, dtype, lanes)
     body = named(body, body.__globals__, f"{tile.__name__}_{label}")
-    function = cached(partial(numba.cfunc, types.void(*kinds)), body, **OPTIONS)
-    _kept.append(function)
-    return function.address
+    _kept.append(cached(partial(numba.cfunc, types.void(*kinds)), body, **OPTIONS))
+    return _kept[-1].address
 
 
 def assembly(tile, dtype, lanes):
@@ -395,9 +394,6 @@ def _body(tile, dtype, lanes):
     code = body.__code__.replace(co_filename=__file__, co_name=tile.__name__)
     space = {"trace": intrinsic(trace), "__name__": __name__}
     return FunctionType(code, space, tile.__name__), kinds
-
-
-_kept = []  # code must outlive those who know its address
 
 
 def caller(tile):

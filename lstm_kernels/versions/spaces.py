@@ -1,19 +1,31 @@
 """The arrays of `numba-fused`: packed parameters, and the space that a mini-batch needs."""
 
-from functools import cache
+import math
+from functools import cache, partial
 
 import numpy as np
 
+from ..params import Layer
 from . import fused_kernels, rounds, simd
 
-BACKWARD = ("back", "through_U", "through_W", "gradient_U", "gradient_W", "gradient_b", "transpose")
+BACKWARD = ("back", "through_U", "gradient_U", "gradient_W", "gradient_b", "transpose")
+KEEPING = ("step", "whole")  # these differ where the gates are kept for a backward pass
 
 
 @cache
-def address(tiles, name, keep):
-    """Of a tile's machine code."""
-    tile = tiles.all(keep)[name]
-    return simd.compiled(tile, tiles.dtype, tiles.lanes, f"{tiles.name}_{keep}")
+def _code(tiles, name, keep):
+    label = f"{tiles.name}_{keep}" if name in KEEPING else tiles.name
+    return simd.compiled(tiles.all(keep)[name], tiles.dtype, tiles.lanes, label)
+
+
+def address(tiles, name, keep=True):
+    """Of the machine code of a tile, which is compiled when first asked for."""
+    return _code(tiles.form(name), name, keep or name not in KEEPING)
+
+
+def at(array):
+    """The address of an array's numbers."""
+    return array.__array_interface__["data"][0]
 
 
 def buffer(*shape, dtype):
@@ -64,36 +76,74 @@ class Packed:
                 array[...] = 0
 
 
-class Space:
-    """The arrays that a network writes for mini-batches (T, B), and the plans that point to them.
+def point(records, fields):
+    """Fill in records: a number, or the address of an array."""
+    for name, value in fields.items():
+        records[name] = at(value) if isinstance(value, np.ndarray) else value
 
-    training: whether h, c and the gates of all steps are kept. plan: for inference, or for descent:
-    gradients go into the parameters. gradients: a plan that leaves the parameters alone. together:
-    whether layers run at the same time, so that none may use the arrays of another.
+
+class Work:
+    """The records of a region: a LAYER for each layer, the JOB, and the words of its rounds.
+
+    Written between regions only, and never again once a thread may have stayed in one: `renew`.
     """
 
-    def __init__(self, net, T, B, training, schedule, together=False):
-        self.net, tiles, params = net, net.tiles, net._params
+    def __init__(self, layers, job, groups):
+        self.layers, self.job, self._groups = layers, job, groups
+        self._link()
+
+    def _link(self):
+        self.sync = rounds.new_sync(buffer, self._groups)
+        self.next_round, self.address = at(self.sync[-1]), at(self.job)
+        point(self.job, {"layers": self.layers, "sync": self.sync, "groups": self._groups})
+
+    def renew(self):
+        self.layers, self.job = self.layers.copy(), self.job.copy()
+        self._link()
+
+    def aim(self, x, y, final):
+        """Let a forward pass read x (T, B, D), and write its outputs to y (T, B, padded H) and the
+        final state to `final` (1 or 2, L, B, H).
+        """
+        self.layers["x"][0], self.layers["h"][-1], self.job["state"] = at(x), at(y), at(final)
+        if len(final) == 1:  # without c, c of a step is its h: it moves with it
+            self.layers["c"][-1] = at(y)
+
+    def copy(self):
+        return Work(self.layers.copy(), self.job.copy(), self._groups)
+
+
+class Space:
+    """The arrays that a network writes for mini-batches (T, B), and the records that point to them.
+
+    training: whether h, c and the gates of all steps are kept. work: for inference, or for descent:
+    gradients go into the parameters. together: whether layers run at the same time, so that none
+    may use the arrays of another.
+    """
+
+    def __init__(self, net, T, B, training, split, together=False):
+        tiles, params = net.tiles, net._params
+        self._new, O = partial(buffer, dtype=tiles.dtype), params.output_size or 1
         L, H, padded = params.num_layers, params.hidden_size, tiles.padded
         J, K, size = padded // tiles.UNITS, len(net._cell.gates), tiles.dtype.itemsize
-        self.threads, self.shares, self.chunk, splits = schedule
+        self.threads, self.shares, self.input_steps, splits = split
         self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
+        self.padded, self.sizes = padded, net.sizes
         self.without_c = len(net._cell.state) == 1
         self.padded_y = training or padded != H  # y is a copy: its storage has padding, or is kept
-        self.rounds = (2 if training else 1) * L * (T + 1) + 4
-        self.sync = rounds.new_sync(self.threads, self.rounds)
         apart = training or together
         depth = max(1, L - 1) if apart else min(2, max(1, L - 1))
-        two, steps = len(net._cell.state) == 2, T if training else self.chunk
-        self.h, self.top = self.new(depth, T, B, padded), self.new(T, B, padded)
-        self.c = self.new(L, T if training else 1, B, padded) if two else self.new(1, 1, 1, 1)
-        self.start = self.new(2, L, B, padded)
-        self.a = self.new(L if apart else 1, J, steps * B, K * tiles.UNITS)
+        two, steps = not self.without_c, T if training else self.input_steps
+        self.h, self.top = self._new(depth, T, B, padded), self._new(T, B, padded)
+        self.c = self._new(L, T if training else 1, B, padded) if two else None
+        self.initial = self._new(2, L, B, padded)
+        self.a = self._new(L if apart else 1, J, steps * B, K * tiles.UNITS)
         self.one = np.ones(1, tiles.dtype)
-        self.final = np.empty((len(net._cell.state), L, B, H), tiles.dtype)
-        self.plan = np.zeros(L, fused_kernels.PLAN)
+        self.final_shape = (len(net._cell.state), L, B, H)
+        layers, job = np.zeros(L, fused_kernels.LAYER), np.zeros(1, fused_kernels.JOB)
         row = padded * size
-        for l, q in enumerate(self.plan):
+        forward_tiles = ("whole",) if self.input_steps == 1 else ("inputs", "step")
+        for l, q in enumerate(layers):
             weights, transposed, D = net.packed.layers[l], net.transposed[l], net.sizes[l]
             h = self.top if l == L - 1 else self.h[l % depth]
             fields = {
@@ -119,105 +169,126 @@ class Space:
                 **{f"{m}T_block": transposed[m][0].nbytes for m in "UW"},
                 "keeps": training,
                 "c_step": B * row if training or not two else 0,
-                "chunk": self.chunk,
+                "input_steps": self.input_steps,
                 "splits": splits,
-                **{name: address(tiles, name, training) for name in ("inputs", "step", "whole")},
+                **{name: address(tiles, name, training) for name in forward_tiles},
                 "one": self.one,
                 "a": self.a[l if apart else 0],
                 "h": h,
                 "c": self.c[l] if two else h,
-                "h0": self.start[0, l],
-                "c0": self.start[1 if two else 0, l],
+                "h0": self.initial[0, l],
+                "c0": self.initial[1 if two else 0, l],
                 "UT": transposed["U"],
                 "WT": transposed["W"],
                 **{m: weights[m] for m in "UWb"},
                 **({} if l == 0 else {"x": self.h[(l - 1) % depth]}),
             }
-            self.point(q, fields)
+            point(q, fields)
+        shares = "samples" if self.shares else "rounds"
+        fields = {"L": L, "T": T, "B": B, "O": O, "shares": self.shares, "parts": 1}
+        fields |= {"states": len(net._cell.state)}
+        fields |= {"forward": net.forward_code(shares), "backward": 0}
+        point(job, fields)
+        self.work, self._gradients = Work(layers, job, self.threads), None
         if training:
-            self.prepare_descent()
+            self._prepare_descent(net, shares)
 
-    def new(self, *shape):
-        return buffer(*shape, dtype=self.net.tiles.dtype)
-
-    @staticmethod
-    def point(q, fields):
-        """Fill in a plan: a number, or the address of an array."""
-        for name, value in fields.items():
-            q[name] = value.ctypes.data if isinstance(value, np.ndarray) else value
-
-    def prepare_descent(self):
-        L, T, B, padded = len(self.plan), self.T, self.B, self.net.tiles.padded
-        O = self.net._params.output_size or 1
-        self.x, self.target = self.new(T, B, self.net.sizes[0]), self.new(B, O)
-        self.error, self.low = self.new(B, O), self.new(T, B, padded)
-        self.dy, self.dc, self.zero = (
-            self.new(T, B, padded),
-            self.new(L, B, padded),
-            self.new(padded),
-        )
-        for l, (q, weights) in enumerate(zip(self.plan, self.net.packed.layers, strict=True)):
+    def _prepare_descent(self, net, shares):
+        T, B, L, padded, params = self.T, self.B, len(self.work.layers), self.padded, net._params
+        O, new = params.output_size or 1, self._new
+        self.x, self.target = new(T, B, self.sizes[0]), new(B, O)
+        self.error, self.low, self.dy = new(B, O), new(T, B, padded), new(T, B, padded)
+        self.dc, self.zero = new(L, B, padded), new(padded)
+        self.steps_done, self.final = np.zeros(1, np.int64), new(*self.final_shape)
+        for l, (q, weights) in enumerate(zip(self.work.layers, net.packed.layers, strict=True)):
             fields = {"da": self.a[l], "dc": self.dc[l], "dy": self.dy if l == L - 1 else self.low}
             fields |= {"dh": self.zero, "zero": self.zero, "dx_row": self.dy[0, 0].nbytes}
             fields |= {"dx": self.low} if l else {}
-            fields |= {name: address(self.net.tiles, name, True) for name in BACKWARD}
-            self.point(q, fields | {f"g{m}": weights[m] for m in "UWb"})
+            names = [name for name in BACKWARD if name != "through_U" or L > 1]
+            fields |= {name: address(net.tiles, name) for name in names}
+            point(q, fields | {f"g{m}": weights[m] for m in "UWb"})
+        fields = {"backward": net.backward_code(shares), "gradients": net.gradients_code()}
+        fields |= {"state": self.final, "dy": self.dy[-1], "dc": self.dc, "error": self.error}
+        fields |= {"steps_done": self.steps_done, "descend": True}
+        if params.V is not None:
+            fields |= {"V": params.V, "gV": params.V, "b_out": params.b_out, "gb_out": params.b_out}
+        point(self.work.job, fields)
 
-    def aim(self, x, y):
-        """Let a forward pass read x (T, B, D) and write its outputs to y (T, B, padded H)."""
-        self.plan["x"][0], self.plan["h"][-1] = x.ctypes.data, y.ctypes.data
-        if self.without_c:  # c of a step is its h: it moves with it
-            self.plan["c"][-1] = y.ctypes.data
-
-    @property
-    def gradients(self):
+    def gradients(self, net):
         """What `Gradients` holds beside, made when first asked for."""
-        if not hasattr(self, "_gradients"):
-            self._gradients = Gradients(self)
+        if self._gradients is None:
+            self._gradients = Gradients(self, net)
         return self._gradients
 
     def begin(self, state):
         """Take over the initial state, (h, c) or (h,) or None."""
         if state is not None:
-            for mine, array in zip(self.start, state, strict=False):
+            for mine, array in zip(self.initial, state, strict=False):
                 mine[..., : array.shape[-1]] = array
         elif self.started:
-            self.start[:] = 0
+            self.initial[:] = 0
         if self.started != (state is not None):
             self.started = state is not None
-            self.plan["starts"] = self.started
+            self.work.layers["starts"] = self.started
 
-    def sync_for(self, count):
-        """Room for the rounds of `count` training steps."""
-        if self.sync.shape[1] < self.rounds * count:
-            self.sync = rounds.new_sync(self.threads, self.rounds * count)
-        return self.sync
+    def renew(self):
+        """New records: a thread stayed in the last region."""
+        self.work.renew()
+        if self._gradients is not None:
+            self._gradients.work.renew()
 
 
 class Gradients:
-    """A space's plan for gradients of their own, and where they go."""
+    """The records of a pass whose gradients leave the parameters alone, and where they go."""
 
-    def __init__(self, space):
-        net, new, L, T, B = space.net, space.new, len(space.plan), space.T, space.B
-        tiles = net.tiles
-        self.packed, self.plan = Packed(tiles, net.sizes), space.plan.copy()
+    def __init__(self, space, net):
+        new, L, T, B = space._new, len(space.work.layers), space.T, space.B
+        tiles, size = net.tiles, net.tiles.dtype.itemsize
+        self.packed, self.work = Packed(tiles, net.sizes), space.work.copy()
         self.da, self.dy = new(*space.a.shape), new(T, B, tiles.padded)
         self.dx = new(T, B, tiles.pad(net.sizes[0]))
         self.dh, self.dh0 = new(L, B, tiles.padded), new(L, B, tiles.padded)
-        for l, (q, mine) in enumerate(zip(self.plan, self.packed.layers, strict=True)):
-            fields = {"da": self.da[l], "dh": self.dh[l], "dh_row": self.dh[0, 0].nbytes}
-            fields |= {"dh0": self.dh0[l]} | {f"g{m}": mine[m] for m in "UWb"}
+        self.zero, self.dc = space.zero, space.dc
+        # Of each gradient in one array: its place in bytes and shape; the places by name.
+        self._places, self._numbers = [], 0
+        self._offsets = {name: np.zeros(L, np.int64) for name in ("dU", "dW", "db")}
+        for l, (q, packed) in enumerate(zip(self.work.layers, self.packed.layers, strict=True)):
+            fields = {"da": self.da[l], "dh0": self.dh0[l]}
+            fields |= {f"g{m}": packed[m] for m in "UWb"}
             fields |= {"dy": self.dy} if l == L - 1 else {}
             fields |= {} if l else {"dx": self.dx, "dx_row": self.dx[0, 0].nbytes}
-            space.point(q, fields)
-        self.space = space
+            fields |= {name: address(tiles, name) for name in ("through_U", "through_W")}
+            point(q, fields)
+            for m in "UWb":
+                shape = getattr(net._params.layers[l], m).shape
+                self._places.append((size * self._numbers, shape))
+                self._offsets[f"d{m}"][l] = size * self._numbers
+                self._numbers += math.prod(shape)
+        point(self.work.job, {"descend": False, "rate": 1.0, "losses": 0, "dy": self.dy[-1]})
 
-    def begin(self, dy, dstate):
-        """Zero gradients, but those of y and of the final state."""
-        self.packed.clear()
-        self.plan["starts"] = self.space.started
-        self.dy[:], self.dh[:], self.space.dc[:] = 0, 0, 0
-        if dy is not None:
+    def begin(self, started, dy, dstate):
+        """Zero gradients, but those of y and of the final state; returns the array (flat) that the
+        parameters' gradients go to.
+        """
+        layers = self.work.layers
+        layers["starts"] = started
+        if dy is None:
+            self.dy[:-1] = 0
+        else:
             self.dy[..., : dy.shape[2]] = dy
-        for mine, array in zip((self.dh, self.space.dc), dstate or (), strict=False):
-            mine[..., : array.shape[2]] = array
+        self.dc[:] = 0
+        layers["dh"], layers["dh_row"] = at(self.zero), 0
+        if dstate is not None:
+            for mine, array in zip((self.dh, self.dc), dstate, strict=False):
+                mine[..., : array.shape[2]] = array
+            layers["dh"] = at(self.dh) + self.dh[0].nbytes * np.arange(len(layers))
+            layers["dh_row"] = self.dh[0, 0].nbytes
+        flat = np.empty(self._numbers, self.dy.dtype)
+        for name, offsets in self._offsets.items():
+            layers[name] = at(flat) + offsets
+        return flat
+
+    def collect(self, flat):
+        """The gradients in `flat` as (U, W, b) of each layer, views."""
+        parts = [np.ndarray(shape, flat.dtype, flat, place) for place, shape in self._places]
+        return [Layer(*parts[k : k + 3]) for k in range(0, len(parts), 3)]

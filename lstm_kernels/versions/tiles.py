@@ -30,6 +30,11 @@ class Tiles:
     dtype: np.dtype
     hidden: int
 
+    def form(self, name):
+        """What the code of a tile depends on: networks of many sizes share it."""
+        wide = name in ("back", "through_U", "through_W") or len(self.cell.gates) == 1
+        return Tiles(self.cell, self.dtype, self.WIDE if wide else 4 * self.lanes)
+
     @cached_property
     def lanes(self):
         return simd.vector_registers().bytes // self.dtype.itemsize
@@ -108,9 +113,10 @@ class Tiles:
     def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
         """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in.
 
-        Rows of B are whole vectors, aligned: packed, or gradients. Of the operands of a k the fewer stay in registers while the others come one at a time: 3
-        rows of 4 vectors take 12 + 3 + 1 registers, and 12 + 4 + 1 the other way would be one more
-        than AVX2 has.
+        Rows of B are whole vectors, aligned: packed, or gradients. Of the operands of a k the fewer
+        stay in registers while the others come one at a time: 3 rows of 4 vectors take 12 + 3 + 1
+        registers, and 12 + 4 + 1 the other way would be one more than AVX2 has.
+
         ahead: bytes from A[0, k] to what is fetched for later. Where k is a sample, numbers of A
         lie a row apart, further than the CPU's own prefetcher looks.
         """

@@ -67,7 +67,7 @@ lock:    ## renew requirements.lock from pyproject.toml
 	$(call environment,build/lock)
 	build/lock/bin/python $(PIP_INSTALL) uv
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-emit-find-links --extra dev --extra mpi --custom-compile-command "make lock" \
+		--no-emit-find-links --extra dev --extra mpi --extra ptx --custom-compile-command "make lock" \
 		--output-file build/lock/requirements.lock pyproject.toml
 	mv build/lock/requirements.lock $@.part && mv $@.part requirements.lock
 

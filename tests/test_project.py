@@ -9,12 +9,13 @@ import oldest
 import pytest
 import readme
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK = (ROOT / "requirements.lock").read_text()
-LOCKED_EXTRAS = ("mpi", "dev")
+LOCKED_EXTRAS = ("mpi", "dev", "ptx")
 TOP_LEVEL = {
     *("notebooks", "lstm_kernels", "data", "figures", "tests", "tools", ".ci"),
     *("Makefile", "README.md", "NOTATION.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
@@ -32,8 +33,11 @@ def required() -> dict[str, str]:
     lines = list(PROJECT["dependencies"])
     for extra in LOCKED_EXTRAS:
         lines += PROJECT["optional-dependencies"][extra]
-    found = map(Requirement, lines)
-    return {canonicalize_name(one.name): str(one.specifier) for one in found}
+    found = {}
+    for one in map(Requirement, lines):
+        name = canonicalize_name(one.name)
+        found[name] = found.get(name, SpecifierSet()) & one.specifier
+    return {name: str(bounds) for name, bounds in found.items()}
 
 
 def files() -> list[Path]:

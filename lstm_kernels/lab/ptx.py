@@ -68,6 +68,8 @@ def why_unavailable():
         return "NUMBA_ENABLE_CUDASIM is set: the simulator compiles nothing"
     if importlib.util.find_spec("numba_cuda") is None:
         return "numba-cuda is not installed"
+    if not hasattr(np, "row_stack"):
+        return cuda_device.NUMPY_TOO_NEW
     if ptxas() is None:
         return "ptxas is not installed"
     return None

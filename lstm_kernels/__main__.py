@@ -4,6 +4,8 @@ airline network.
 
 import argparse
 
+import numba
+
 from . import cores, data, forecast, network, versions
 from .errors import UnavailableError
 from .params import Params
@@ -16,6 +18,8 @@ def ladder():
         state = f"no: {version.why_unavailable}" if version.why_unavailable else "runs here"
         print(f"{version.name:15} {version.target:4} {version.summary:42} {state}")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
+    if (most := numba.get_num_threads()) < cores.cores():
+        print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
 
 
 def bench(options):

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from lstm_kernels import __main__ as command
-from lstm_kernels import lab, schedules
-from lstm_kernels.cores import allowed
+from lstm_kernels import cores, lab, schedules
 from lstm_kernels.lab import bench, layers, peers, provenance, results, tables, timing
 
 
@@ -178,6 +177,7 @@ def test_the_command_line(capsys, tmp_path):
     ladder = capsys.readouterr().out
     assert "sequential" in ladder
     assert "runs here" in ladder
+    assert cores.why() in ladder
     command.main(["train", "--epochs", "2", "--version", "numpy"])
     assert "1959-1960, one month ahead: RMSE" in capsys.readouterr().out
     with pytest.raises(SystemExit) as caught:
@@ -232,13 +232,13 @@ def test_peers_are_held_to_our_results(monkeypatch):
     for package in ("torch", "jax", "onnxruntime", "onnx"):
         pytest.importorskip(package)
     work = bench.Workload(2, 3, 2, 8, 4)
-    rows = peers.side_by_side(work, list(peers.PEERS), allowed(), repeats=1)
+    rows = peers.side_by_side(work, list(peers.PEERS), cores.allowed(), repeats=1)
     assert set(rows["version"]) == {"numba-fused", *peers.PEERS}
     assert rows[rows["version"] != "numba-fused"]["max_err"].max() < 1e-5
     right = peers.OnnxRuntime.predict
     monkeypatch.setattr(peers.OnnxRuntime, "predict", lambda self, x: right(self, x) * 1.01)
     with pytest.raises(lab.MismatchError, match="onnxruntime: other outputs"):
-        peers.side_by_side(work, ["onnxruntime"], allowed(), repeats=1)
+        peers.side_by_side(work, ["onnxruntime"], cores.allowed(), repeats=1)
 
 
 def test_tables_of_peers_come_from_their_rows():

@@ -5,6 +5,9 @@ PY := .venv/bin/python
 PEERS := .venv-peers/bin/python
 GPU_PYTHON ?= $(PYTHON)
 OLDEST := .venv-oldest/bin/python
+NEWEST := .venv-newest/bin/python
+RELEASES := .venv-releases/bin/python
+TESTS ?=    # what the test targets run, as pytest takes it; empty is every test
 REPORT := $(PY) tools/report.py
 
 NOTEBOOKS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
@@ -18,10 +21,10 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke test test-oldest bench bench-peers gpu ptx figures readme accept lint format lock clean
+.PHONY: help report smoke test test-oldest test-newest test-releases bench bench-peers gpu ptx figures readme accept lint format lock clean
 
 help:    ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
 report: build/paper/html/index.html    ## execute the notebooks in full, pages to build/paper/html/
 	@echo "open $<"
@@ -30,10 +33,18 @@ smoke: build/smoke/html/index.html    ## the same on small sizes, to build/smoke
 	@echo "open $<"
 
 test: .venv/.stamp    ## run the tests
-	$(PY) -m pytest
+	$(PY) -m pytest $(TESTS)
 
 test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencies pyproject.toml admits
-	$(OLDEST) -m pytest
+	$(OLDEST) -m pytest $(TESTS)
+
+test-newest: .venv-newest/.stamp    ## run the tests on the newest Python of this machine
+	$(NEWEST) -m pytest $(TESTS)
+
+# Without numba-cuda, which holds NumPy back: what `pip install lstm-kernels` brings today.
+test-releases: .venv-releases/.stamp    ## run them there with the newest releases instead of the lock
+	$(RELEASES) $(PIP_INSTALL) --upgrade --upgrade-strategy eager --editable '.[dev]'
+	$(RELEASES) -m pytest $(TESTS)
 
 bench: .venv/.stamp    ## measure this machine: every version that can run here
 	$(PY) -m lstm_kernels bench
@@ -67,7 +78,7 @@ lock:    ## renew requirements.lock from pyproject.toml
 	$(call environment,build/lock)
 	build/lock/bin/python $(PIP_INSTALL) uv
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-emit-find-links --extra dev --extra mpi --custom-compile-command "make lock" \
+		--no-emit-find-links --extra dev --extra mpi --extra ptx --custom-compile-command "make lock" \
 		--output-file build/lock/requirements.lock pyproject.toml
 	mv build/lock/requirements.lock $@.part && mv $@.part requirements.lock
 
@@ -90,13 +101,13 @@ build/paper/html/index.html: $(PAPER) $(wildcard tools/report.py tools/notebook_
 build/smoke/html/index.html: $(SMOKE) $(wildcard tools/report.py tools/notebook_*.py tools/page/*) | .venv/.stamp
 	$(REPORT) html build/smoke notebooks
 
-# $(call environment,FOLDER): says what is missing instead of leaving half an environment.
+# $(call environment,FOLDER[,PYTHON]): says what is missing instead of leaving half an environment.
 define environment
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "$(PYTHON) is older than 3.11 or missing: install Python 3.11 or newer, or name it: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "$(PYTHON) cannot make virtual environments: install python3-venv (apt-get install python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv $(1)
+	$(or $(2),$(PYTHON)) -m venv $(1)
 endef
 
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -112,6 +123,19 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 	$(OLDEST) tools/oldest.py > .venv-oldest/pins.txt
 	$(OLDEST) $(PIP_INSTALL) -r .venv-oldest/pins.txt
 	$(OLDEST) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Both are made anew, since a newer Python may have come.
+.venv-newest/.stamp: requirements.lock pyproject.toml tools/newest.py
+	rm -rf .venv-newest
+	$(call environment,.venv-newest,$(shell $(PYTHON) tools/newest.py))
+	$(NEWEST) $(PIP_INSTALL) --require-hashes -r requirements.lock
+	$(NEWEST) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv-releases/.stamp: pyproject.toml tools/newest.py
+	rm -rf .venv-releases
+	$(call environment,.venv-releases,$(shell $(PYTHON) tools/newest.py))
 	touch $@
 
 # A CPU build of PyTorch is all that is needed, and all that this version's wheel may bring.

@@ -4,17 +4,22 @@ airline network.
 
 import argparse
 
-from . import data, forecast, network, versions
+import numba
+
+from . import cores, data, forecast, network, versions
 from .errors import UnavailableError
 from .params import Params
 from .train import OPTIMIZERS, train
 
 
 def ladder():
-    """Print every version, and for those that cannot run here the reason."""
+    """Print every version, for those that cannot run here the reason, and how many threads."""
     for version in versions():
         state = f"no: {version.why_unavailable}" if version.why_unavailable else "runs here"
-        print(f"{version.name:14} {version.target:4} {version.summary:42} {state}")
+        print(f"{version.name:15} {version.target:4} {version.summary:42} {state}")
+    print(f"\nBy default a version that is parallel takes {cores.why()}.")
+    if (most := numba.get_num_threads()) < cores.cores():
+        print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
 
 
 def bench(options):

@@ -195,6 +195,9 @@ def test_why_a_gpu_cannot_be_used():
     def dropped(capability):
         raise ValueError("compute capability 6.0 is not supported\nmore")
 
+    def removed(capability):
+        raise AttributeError("module 'numpy' has no attribute 'row_stack'")
+
     said = cuda_device.why_not_compiled("Tesla P100", (6, 0), dropped)
     assert "Tesla P100 has compute capability 6.0" in said
     assert "install lstm-kernels[cuda12]" in said
@@ -203,6 +206,8 @@ def test_why_a_gpu_cannot_be_used():
     assert "cuda12" not in said
     assert "ValueError: compute capability" in said
     assert cuda_device.why_not_compiled("H200", (9, 0), lambda capability: None) is None
+    said = cuda_device.why_not_compiled("H200", (9, 0), removed)
+    assert said == cuda_device.NUMPY_TOO_NEW
 
 
 IMPORTS = """

@@ -5,16 +5,18 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import newest
 import oldest
 import pytest
 import readme
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK = (ROOT / "requirements.lock").read_text()
-LOCKED_EXTRAS = ("mpi", "dev")
+LOCKED_EXTRAS = ("mpi", "dev", "ptx")
 TOP_LEVEL = {
     *("notebooks", "lstm_kernels", "data", "figures", "tests", "tools", ".ci"),
     *("Makefile", "README.md", "NOTATION.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
@@ -32,8 +34,11 @@ def required() -> dict[str, str]:
     lines = list(PROJECT["dependencies"])
     for extra in LOCKED_EXTRAS:
         lines += PROJECT["optional-dependencies"][extra]
-    found = map(Requirement, lines)
-    return {canonicalize_name(one.name): str(one.specifier) for one in found}
+    found = {}
+    for one in map(Requirement, lines):
+        name = canonicalize_name(one.name)
+        found[name] = found.get(name, SpecifierSet()) & one.specifier
+    return {name: str(bounds) for name, bounds in found.items()}
 
 
 def files() -> list[Path]:
@@ -83,6 +88,24 @@ def test_oldest_pins_are_the_lower_bounds():
     assert [pin.replace("==", ">=") for pin in pins[: len(bounds)]] == bounds
     with pytest.raises(ValueError, match="numpy<3"):
         oldest.pins({"dependencies": ["numpy<3"], "optional-dependencies": {"dev": []}})
+
+
+def test_the_newest_python_is_one_that_runs(monkeypatch, tmp_path):
+    def python(folder, body):
+        path = tmp_path / folder / "python3.99"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    shim, real = python("shims", "exit 127"), python("versions/3.99.1/bin", "exit 0")
+    Path(real).rename(Path(real).with_name("python3"))
+    monkeypatch.setattr(newest, "MINORS", [99])
+    monkeypatch.setattr(newest, "pyenv_root", lambda: tmp_path)
+    monkeypatch.setenv("PATH", str(Path(shim).parent))
+    assert newest.newest() == str(Path(real).with_name("python3"))
+    monkeypatch.setattr(newest, "pyenv_root", lambda: None)
+    assert newest.newest() is None
 
 
 def test_versions_agree():

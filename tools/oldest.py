@@ -14,18 +14,14 @@ LOWER_BOUND = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)>=(?P<version>[0-9.]+)")
 
 
 def pins(project: dict) -> list[str]:
-    """`name==version` of every dependency, then the dev extra as it stands.
-
-    Without numba-cuda: the oldest Numba brings a CUDA target and a simulator of its own.
-    """
+    """`name==version` of every dependency, then the dev extra as it stands."""
     pinned = []
     for requirement in project["dependencies"]:
         match = LOWER_BOUND.fullmatch(requirement)
         if match is None:
             raise ValueError(f"dependencies: got {requirement!r}, want 'name>=version'")
         pinned.append(f"{match['name']}=={match['version']}")
-    tools = project["optional-dependencies"]["dev"]
-    return pinned + [tool for tool in tools if not tool.startswith("numba-cuda")]
+    return pinned + project["optional-dependencies"]["dev"]
 
 
 if __name__ == "__main__":

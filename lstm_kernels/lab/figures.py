@@ -140,14 +140,14 @@ def pieces(parts):
 
 
 def race(error):
-    """The error of h at each step of a network whose steps ran at the same time."""
+    """The error of h at each step of a network whose steps did not wait for each other."""
     figure, ax = plt.subplots(figsize=(8, 3.2))
     ax.plot(np.arange(1, len(error) + 1), error, color=plots.RED, marker="o", markersize=3)
     ax.set(xlabel="step t", ylabel="largest error of h")
     ax.set_title("The error starts where another thread starts: it has no state to start from")
     figure.alt = (
-        f"Largest error of the hidden state at each of {len(error)} steps when steps run at the "
-        "same time: it jumps where the second thread's share begins and fades as the network "
+        f"Largest error of the hidden state at each of {len(error)} steps when steps do not wait "
+        "for each other: it jumps where another thread's share begins and fades as the network "
         "forgets."
     )
     return figure

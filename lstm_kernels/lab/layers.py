@@ -2,6 +2,7 @@
 what `schedules.simulate` predicts.
 """
 
+import time
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise, product
@@ -32,12 +33,13 @@ def _empty():
     return fill(flow, {"perform": njit(lambda task, work: None)}, "empty", ("enter",)).enter
 
 
-def handovers(order, count=400, runs=20):
+def handovers(order, count=400, runs=20, patience=10):
     """Nanoseconds from the end of the last task waited for to the start of the one that waits.
 
     order: "point-to-point", a chain of empty tasks whose neighbours run on different threads;
-    "barrier", rounds of one empty task on each of two threads. Raises RuntimeError where one thread
-    did everything.
+    "barrier", rounds of one empty task on each of two threads. Goes on until both took part in
+    `runs` runs, since on busy cores one may do everything; after `patience` seconds it makes do
+    with fewer, and raises RuntimeError where there are none.
     """
     if order == "barrier":
         schedule = wavefront(Graph(2, count), 2, 1, order=order)
@@ -46,12 +48,13 @@ def handovers(order, count=400, runs=20):
         schedule = Schedule(Graph(1, count), tuple(chain))
     running, found = flow.Flow(schedule), []
     _, _, first, after, state, _ = running.arrays
-    for run in range(runs + 1):
+    running.run(_empty(), 2, ())  # wakes the threads
+    end = time.perf_counter() + patience
+    while len(found) < runs and time.perf_counter() < end:
         running.run(_empty(), 2, ())
         ends = [state[after[a:b], flow.STOP].max(initial=0) for a, b in pairwise(first)]
         waits = state[:, flow.START] - np.array(ends)
-        together = len(np.unique(state[:, flow.WHO])) == 2
-        if run and together:  # the first run also wakes the threads
+        if len(np.unique(state[:, flow.WHO])) == 2:
             found.append(waits[2:])
     if not found:
         raise RuntimeError("handovers: two threads never ran at the same time, want two free cores")

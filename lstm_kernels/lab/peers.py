@@ -13,9 +13,9 @@ from importlib import metadata
 import numpy as np
 import pandas as pd
 
+from ..cores import allowed, cores, why
 from ..train import train
 from ..versions import network
-from ..versions.blas import cores
 from . import bench, provenance, results
 from .compare import MismatchError
 from .timing import interleaved
@@ -57,13 +57,13 @@ class Torch:
 class Jax:
     """`lax.scan` under `jit`, inputs of all steps in one product; XLA's own threads.
 
-    XLA takes every core this process may use, so `threads` must be that many.
+    XLA takes every core this process may run on, so `threads` must be that many.
     """
 
     def __init__(self, params, threads):
         import jax
 
-        if threads != cores():
+        if threads != allowed():
             raise ValueError(f"threads: got {threads}, want every core: XLA takes no other number")
         self.jax, jnp = jax, jax.numpy
         self.theta = {name: jnp.asarray(a) for name, a in params.arrays().items()}
@@ -239,7 +239,9 @@ def main(preset="paper", folder=results.FOLDER):
     """Run the comparison on every workload and write data/results/<machine>/peers.csv."""
     for warning in provenance.distorting_variables():
         print(f"warning: {warning} steers BLAS; unset it", file=sys.stderr)
-    threads, paper = cores(), preset == "paper"
+    if cores() < allowed():
+        print(f"warning: {why()}; everyone's threads will pause", file=sys.stderr)
+    threads, paper = allowed(), preset == "paper"
     works = bench.GRID.values() if paper else [bench.AIRLINE]
     parts = [ceilings(threads, 9 if paper else 2)]
     for work in works:

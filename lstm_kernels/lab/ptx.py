@@ -8,7 +8,6 @@ lstm_kernels.lab.ptx` compiles all of them and writes data/results/ptxas.csv.
 import hashlib
 import importlib.util
 import itertools
-import os
 import re
 import shutil
 import subprocess
@@ -25,6 +24,7 @@ import pandas as pd
 
 from .. import cells
 from ..cells import CELLS
+from ..cores import cores
 from ..versions import (
     cuda_device,
     cuda_functions,
@@ -68,6 +68,8 @@ def why_unavailable():
         return "NUMBA_ENABLE_CUDASIM is set: the simulator compiles nothing"
     if importlib.util.find_spec("numba_cuda") is None:
         return "numba-cuda is not installed"
+    if not hasattr(np, "row_stack"):
+        return cuda_device.NUMPY_TOO_NEW
     if ptxas() is None:
         return "ptxas is not installed"
     return None
@@ -161,7 +163,7 @@ def every_build():
 
 def table(builds, workers=None):
     """Compile builds on several processes; a DataFrame with a row for each kernel."""
-    with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers or cores(), mp_context=get_context("spawn")) as pool:
         return pd.DataFrame(itertools.chain.from_iterable(pool.map(compile_build, builds)))
 
 

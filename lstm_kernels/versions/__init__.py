@@ -70,7 +70,7 @@ def versions():
 def network(name, params, threads=None):
     """Make a network of version `name` with a copy of `params`.
 
-    threads: how many to use; None is every core. A version that is not parallel uses one.
+    threads: how many to use; None is `cores.cores()`. A version that is not parallel uses one.
     Raises ValueError (unknown name, bad params), TypeError, or UnavailableError with the reason.
     """
     for version in _VERSIONS:

@@ -18,7 +18,7 @@ from .blas import single_threaded
 class Network:
     """A recurrent network of one version, with its own copy of the parameters.
 
-    params: lstm_kernels.Params, copied. threads: how many to use; None is every core.
+    params: lstm_kernels.Params, copied. threads: how many to use; None is `cores.cores()`.
     """
 
     layer_forward = staticmethod(reference.layer_forward)

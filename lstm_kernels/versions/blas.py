@@ -15,6 +15,8 @@ from functools import cache
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
+from ..cores import cores
+
 MOST_PANELS = 16
 # Operations worth a second thread: half of them take some 80 us, about the price of waking it.
 LEAST_WORK = 16_000_000
@@ -45,11 +47,6 @@ class _SingleThreaded:
 single_threaded = _SingleThreaded()
 
 
-def cores():
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
 @cache
 def panels(M, N, K):
     """Cut an (M, N) product over K into slices of rows or columns, by its shape alone."""
@@ -62,7 +59,7 @@ def panels(M, N, K):
 
 
 def product(a, b, threads=None):
-    """a (M, K) @ b (K, N) on up to `threads` threads; None is every core.
+    """a (M, K) @ b (K, N) on up to `threads` threads; None is `cores()`.
 
     Call it inside `single_threaded`.
     """

@@ -26,6 +26,8 @@ SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
 OPTIONS = {"lto": False} if getattr(cuda, "implementation", "") == "NVIDIA" else {}
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
 FIRST_OF_CUDA_13 = (7, 5)  # the oldest capability that CUDA 13 compiles for
+# numba-cuda calls np.row_stack, which NumPy 2.5 removed.
+NUMPY_TOO_NEW = "numba-cuda does not work with NumPy 2.5 or newer: install numpy<2.5"
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -55,6 +57,8 @@ def why_not_compiled(name, capability, compile):
     try:
         compile(capability)
     except Exception as error:
+        if "row_stack" in str(error):
+            return NUMPY_TOO_NEW
         major, minor = capability
         if capability < FIRST_OF_CUDA_13:
             return (

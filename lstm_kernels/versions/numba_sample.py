@@ -18,6 +18,7 @@ import numba
 import numpy as np
 from numba import njit, prange
 
+from ..cores import cores
 from ..errors import check_int
 from ..params import Layer
 from ..reference import Tape
@@ -162,4 +163,6 @@ class NumbaSample(Network):
             )
 
     def _limit(self):
-        return threads(self._threads, super()._limit())
+        # Numba's own number is of the cores alone: it knows no quota.
+        count = self._threads or min(numba.get_num_threads(), cores())
+        return threads(count, super()._limit())

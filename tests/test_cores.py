@@ -1,0 +1,167 @@
+"""The default number of threads: affinity and CPU quotas, on made files and on a real group."""
+
+import os
+import subprocess
+import sys
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import numba
+import pytest
+
+from lstm_kernels import Params, cores, network
+from lstm_kernels.versions import numba_sample
+
+V1 = "30 20 0:30 {top} /cg/cpu rw shared:9 - cgroup cgroup rw,cpu,cpuacct"
+V2 = "31 20 0:31 {top} /cg rw,relatime - cgroup2 cgroup2 rw"
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Make a root folder of files by path, for a process that may run on eight cores."""
+    monkeypatch.setattr(cores, "allowed", lambda: 8)
+
+    def make(groups, mounts, files):
+        files = files | {"proc/self/cgroup": groups, "proc/self/mountinfo": mounts}
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text + "\n")
+        cores.quota.cache_clear()
+        return tmp_path
+
+    yield make
+    cores.quota.cache_clear()
+
+
+def v1(quota, period="100000", group="own", top="/"):
+    """What `machine` takes for a group of cgroup v1 with a quota."""
+    folder = f"cg/cpu/{group}".rstrip("/")
+    files = {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": period}
+    return "4:cpu,cpuacct:/own\n5:memory:/other", V1.format(top=top), files
+
+
+def v2(limits, group="/", top="/"):
+    """The same of cgroup v2; limits: cpu.max by the group's path."""
+    files = {f"cg/{path}/cpu.max": text for path, text in limits.items()}
+    return f"0::{group}", V2.format(top=top), files
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"),
+    [("100000", 1), ("150000", 1), ("200000", 2), ("50000", 1), ("1600000", 8), ("-1", 8)],
+)
+def test_a_quota_is_rounded_down_to_one_thread_at_least(machine, quota, count):
+    assert cores.cores(machine(*v1(quota))) == count
+
+
+@pytest.mark.parametrize("text", ["max 100000", "", "max", "100000", "0 100000", "300000 0", "x y"])
+def test_what_is_no_quota(machine, text):
+    root = machine(*v2({".": text}))
+    assert cores.cores(root) == 8
+    assert cores.why(root) == "8 threads: 8 cores this process may use, no CPU quota"
+
+
+def test_the_least_quota_of_nested_groups_counts(machine):
+    root = machine(*v2({".": "700000 100000", "a": "30000 10000", "a/b": "max 100000"}, "/a/b"))
+    assert cores.cores(root) == 3
+    assert cores.why(root) == "3 threads: a quota of 3 CPUs (cgroup v2, cpu.max) on 8 cores"
+    # Groups that this process is not in do not.
+    root = machine(*v2({".": "max 100000", "a": "max 100000", "z": "100000 100000"}, "/a"))
+    assert cores.cores(root) == 8
+
+
+def test_groups_inside_a_container(machine):
+    # The group's path is the host's; its folder is the top of what the container sees.
+    assert cores.cores(machine(*v1("250000", group="", top="/own"))) == 2
+    assert cores.cores(machine(*v1("250000", group="", top="/docker/1f2e"))) == 2
+    assert cores.cores(machine(*v2({"job": "150000 100000"}, "/pod/7/job", top="/pod/7"))) == 1
+    assert cores.cores(machine(*v2({".": "400000 100000"}, "/../outside"))) == 4
+
+
+def test_the_least_of_both_versions_counts(machine):
+    groups, mounts, files = (
+        f"{a}\n{b}" if isinstance(a, str) else a | b
+        for a, b in zip(v1("300000"), v2({".": "500000 100000"}), strict=True)
+    )
+    root = machine(groups, mounts, files)
+    assert cores.cores(root) == 3
+    assert "(cgroup v1, cpu.cfs_quota_us)" in cores.why(root)
+
+
+def test_one_cpu_is_singular(machine):
+    assert cores.why(machine(*v1("100000"))) == (
+        "1 thread: a quota of 1 CPU (cgroup v1, cpu.cfs_quota_us) on 8 cores"
+    )
+
+
+@pytest.mark.parametrize("text", ["", ":", "0::", "nonsense", "4:cpu", " - cgroup cgroup rw,cpu"])
+def test_malformed_and_missing_files_are_no_quota(machine, text, tmp_path):
+    assert cores.cores(machine(text, text, {})) == 8
+    assert cores.cores(machine(text, V1.format(top="/"), {})) == 8
+    assert cores.cores(machine("4:cpu:/own", text, {})) == 8
+    assert cores.cores(tmp_path / "nothing here") == 8
+
+
+def test_affinity_bounds_the_threads():
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system pins no process")
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert cores.cores() == cores.allowed() == 1
+        assert cores.why().startswith("1 thread: ")
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_numba_sample_takes_so_many_threads(monkeypatch):
+    monkeypatch.setattr(numba_sample, "cores", lambda: 1)
+    params, before = Params.init(1, 2), numba.get_num_threads()
+    with network("numba-sample", params)._limit():
+        assert numba.get_num_threads() == 1
+    with network("numba-sample", params, threads=before)._limit():
+        assert numba.get_num_threads() == before  # asked for by hand
+    assert numba.get_num_threads() == before
+
+
+@pytest.fixture
+def group():
+    """A control group with a quota of one CPU, made for the test: the file to enter it by."""
+    kinds = {
+        "/sys/fs/cgroup/cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"},
+        "/sys/fs/cgroup": {"cpu.max": "100000 100000"},
+    }
+    for top, limits in kinds.items():
+        folder = Path(top) / f"lstm-kernels-{uuid.uuid4().hex}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if all((folder / name).exists() for name in limits):  # else: no such controller here
+                for name, value in limits.items():
+                    (folder / name).write_text(value)
+                yield folder / "cgroup.procs"
+                return
+        except OSError:  # not for this user
+            continue
+        finally:
+            with suppress(OSError):
+                folder.rmdir()
+    pytest.skip("no control group can be made here: it takes root and a writable hierarchy")
+
+
+def test_a_real_quota(group):
+    code = """
+import os, sys
+open(sys.argv[1], "w").write(str(os.getpid()))
+from lstm_kernels import cores
+print(cores.cores())
+print(cores.why())
+"""
+    words = [sys.executable, "-c", code, str(group)]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0] == "1"
+    if cores.allowed() > 1:
+        assert said[1].startswith("1 thread: a quota of 1 CPU (cgroup v")

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from conftest import example
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
 from lstm_kernels.lab.compare import TOLERANCE, compare, compare_to_reference
-from lstm_kernels.versions import cost, fused_kernels, numba_fused, simd, spaces
+from lstm_kernels.versions import cost, flow, fused_kernels, numba_fused, simd, spaces
 from lstm_kernels.versions.checked import Checked
 from lstm_kernels.versions.compiled import copies
 from lstm_kernels.versions.tiles import Tiles
@@ -28,27 +27,8 @@ def random_shapes(count, seed=0):
         yield tuple(int(rng.integers(1, most)) for most in (4, 7, 20, 40, 70))
 
 
-def arrays_of(thing, seen=None):
-    """Every array that a network, a space or a tuple holds."""
-    seen = {} if seen is None else seen
-    if id(thing) in seen:
-        return []
-    seen[id(thing)] = thing
-    if isinstance(thing, np.ndarray):
-        return [thing]
-    if isinstance(thing, dict):
-        inside = list(thing.values())
-    elif isinstance(thing, (list, tuple)):
-        inside = thing
-    elif isinstance(thing, numba_fused.NumbaFused) or type(thing).__module__ == spaces.__name__:
-        inside = list(vars(thing).values())
-    else:
-        inside = []
-    return [array for value in inside for array in arrays_of(value, seen)]
-
-
 class Record:
-    """A row of a plan, with its fields as attributes, which compiled code makes of it itself."""
+    """A row of a record array, with its fields as attributes, as compiled code has them."""
 
     def __init__(self, row):
         self.__dict__["_row"] = row
@@ -60,44 +40,84 @@ class Record:
         self._row[name] = value
 
 
-def interpret(net, used, *inputs):
-    """Run the kernels of a network as plain Python, every tile checking every address; its name
-    joins `used`. inputs: more arrays that may be read. Returns those functions, and a function that
-    makes the entries of others.
+class Interpreted:
+    """Kernels as plain Python, on memory in which every address is looked up.
+
+    Tiles, records and arrays may touch what the package took the address of (`spaces.at`), and
+    nothing else. used: the names of the tiles that ran. Stands for `numba_fused.Kernels`.
     """
-    m = Checked(net.tiles.dtype, net.tiles.lanes)
-    tiles = {
-        spaces.address(net.tiles, name, keep): tile
-        for keep in (False, True)
-        for name, tile in net.tiles.all(keep).items()
-    }
 
-    def call(address, *numbers):
-        used.add(tiles[address].__name__)
-        floats = isinstance(numbers[-1], float)
-        last = m.splat(numbers[-1]) if floats else int(numbers[-1])
-        tiles[address](m, *map(int, numbers[:-1]), last)
+    def __init__(self, net, monkeypatch, *modules):
+        self.used, self._seen, self._turns = set(), {}, {}
+        self._machine = Checked(net.tiles.dtype, net.tiles.lanes)
+        self._tiles = {
+            spaces.address(net.tiles, name, keep): tile
+            for keep in (False, True)
+            for name, tile in net.tiles.all(keep).items()
+        }
+        for module in (spaces, numba_fused, flow):
+            monkeypatch.setattr(module, "at", self._at)
+        tiles = ("inputs", "step", "whole", "back", "through", "gradient", "transpose")
+        names = dict.fromkeys(tiles, self._tile) | {"real": float, "claim": self._claim}
+        names |= {"layer_at": self._record_at, "job_at": self._record_at}
+        names |= {"finish": lambda *_: None, "wait": lambda sync, groups, turn, tasks: turn + 1}
+        names |= {"array": partial(self._array, net.tiles.dtype), "call": self.call}
+        names |= {"array_of_indices": partial(self._array, np.dtype(np.int64))}
+        functions = copies(fused_kernels, names)
+        for module in modules:
+            known = {n: f for n, f in functions.items() if n in vars(module)} | names
+            functions |= copies(module, known | {"ROWS": fused_kernels.ROWS})
+        self._functions = [(n, f) for n, f in functions.items() if callable(f)]
+        net.kernels = self
 
-    def claim(sync, turn, me, tasks):
-        sync[0, turn] += 1
-        return sync[0, turn] - 1 if sync[0, turn] <= tasks else -1
+    def address(self, name):
+        return 1 + [n for n, _ in self._functions].index(name)
 
-    names = ("inputs", "step", "whole", "back", "through", "gradient", "transpose")
-    names = dict.fromkeys(names, call) | {"real": float, "prange": range, "claim": claim}
-    functions = copies(
-        fused_kernels, names | {"finish": lambda sync: None, "wait": lambda sync, done: None}
-    )
+    def run(self, participants, name, work, owner):
+        self.call(self.address(name), 0, int(work.sync[-1, 0]), work.address)
+        self._turns.clear()
+        return False
 
-    def entry(function):
-        def enter(plan, *rest):
-            found = arrays_of((net, rest, inputs))
-            m.allow([a for a in found if a.dtype == net.tiles.dtype and a.size])
-            return function([Record(row) for row in plan], *rest)
+    def call(self, function, *numbers):
+        return self._functions[function - 1][1](*numbers)
 
-        return enter
+    def _at(self, array):
+        place = array.__array_interface__["data"][0]
+        key = place, array.nbytes, array.dtype
+        if self._seen.get(key) is not array:
+            self._seen[key] = array
+            m = self._machine
+            m.allow([a for a in self._seen.values() if a.dtype == m.dtype and a.flags.c_contiguous])
+            m.arrays.sort(key=lambda entry: entry[0] - entry[1])  # the largest first
+        return place
 
-    net.kernels = SimpleNamespace(**{n: entry(functions[n]) for n in numba_fused.ENTRIES})
-    return functions, entry
+    def _array(self, dtype, address, shape):
+        """The array at an address, all of it inside one whose address was taken."""
+        size = int(np.prod(shape)) * dtype.itemsize
+        for (place, *_), array in self._seen.items():
+            if place <= address and address + size <= place + array.nbytes and (
+                array.dtype == dtype or array.dtype.fields
+            ):
+                flat = array.reshape(-1).view(np.uint8)
+                return flat[address - place : address - place + size].view(dtype).reshape(shape)
+        raise IndexError(f"address {address:#x}: {size} bytes outside every array")
+
+    def _record_at(self, address, k):
+        for (place, *_), array in self._seen.items():
+            index, inside = divmod(int(address) - place, array.dtype.itemsize)
+            if array.dtype.fields and inside == 0 and 0 <= index and index + k < len(array):
+                return Record(array[index + k])
+        raise IndexError(f"address {address:#x}: no record")
+
+    def _tile(self, address, *numbers):
+        tile, m = self._tiles[address], self._machine
+        self.used.add(tile.__name__)
+        last = m.splat(numbers[-1]) if isinstance(numbers[-1], float) else int(numbers[-1])
+        tile(m, *map(int, numbers[:-1]), last)
+
+    def _claim(self, sync, groups, turn, me, tasks):
+        self._turns[turn] = self._turns.get(turn, -1) + 1
+        return self._turns[turn] if self._turns[turn] < tasks else -1
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -111,7 +131,7 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
         ):
             monkeypatch.setattr(numba_fused.NumbaFused, "schedule", lambda *_, s=schedule: s)
             net = lk.network("numba-fused", params)
-            interpret(net, used)
+            kernels = Interpreted(net, monkeypatch)
             compare_to_reference(net, params, x)
             dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
             losses = net.epoch(dataset, np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1], 0.1)
@@ -119,6 +139,8 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
             again = compiled.epoch(dataset, np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1], 0.1)
             assert losses == pytest.approx(again, rel=1e-4)
             compare(net.params().arrays(), compiled.params().arrays(), TOLERANCE[np.dtype(dtype)])
+            used |= kernels.used
+            monkeypatch.undo()
     assert used >= {"whole", "back", "through_U", "gradient_W", "transpose"}
 
 
@@ -164,6 +186,7 @@ def test_canaries_around_every_array_survive(monkeypatch):
     for number, shape in enumerate(random_shapes(300)):
         guarded = Guarded()
         monkeypatch.setattr(spaces, "buffer", guarded)
+        monkeypatch.setattr(numba_fused, "buffer", guarded)
         cell = tuple(CELLS)[number % 3]
         params, x, target = example(shape, cell)
         T, B, _ = x.shape
@@ -330,7 +353,7 @@ def test_the_cost_model_picks_the_natural_schedule(hidden, T, B, shares, threads
     assert (best.threads, best.shares) == (threads, shares)
 
 
-def test_costs_are_recovered_from_a_machine_that_obeys_the_model():
+def test_costs_are_recovered_from_a_noisy_machine_that_obeys_the_model(monkeypatch):
     tiles = partial(Tiles, CELLS["lstm"], np.dtype(np.float32))
 
     def seconds(H, B, T, schedule):
@@ -340,7 +363,18 @@ def test_costs_are_recovered_from_a_machine_that_obeys_the_model():
         total = cost.predict(first, schedule, tiles(H), [1], 1, B, False)
         return 1e-6 + enter + total + cost.predict(rest, schedule, tiles(H), [1], T - 1, B, False)
 
-    got = cost.measure(seconds, tiles, 2)
+    now = [0.0]  # a clock that runs advance, by a little more in every round but one
+
+    def runner(*case):
+        noise = iter(range(7, 100))
+
+        def run():
+            now[0] += seconds(*case) * (1 + next(noise) * 13 % 11 / 10)
+
+        return run
+
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
+    got = cost.measure(runner, tiles, 2)
     for name, value in COSTS._asdict().items():
         assert getattr(got, name) == pytest.approx(value, rel=0.1), name
 

@@ -142,7 +142,7 @@ def finish(sync, groups, turn):
 def wait(sync, groups, turn, tasks):
     """Wait until the `tasks` tasks of round `turn` are done; the number of the next round."""
     word, spins = sync + groups * LINE + turn % SLOTS * 8, 0
-    while read(word) < turn << COUNT_BITS | tasks:
+    while tasks and read(word) < turn << COUNT_BITS | tasks:
         spins += 1
         if spins < SPINS:
             pause()

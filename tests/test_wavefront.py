@@ -4,18 +4,18 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 
-import numba
 import numpy as np
 import pytest
 from conftest import SHAPES, example
-from test_fused import interpret
+from test_fused import Interpreted
 
 import lstm_kernels as lk
 from lstm_kernels.lab.compare import compare_to_reference
 from lstm_kernels.schedules import Block, Graph, Schedule, Task, check, pipeline, wavefront
-from lstm_kernels.versions import flow, fused_kernels, numba_wavefront, wavefront_kernels
-from lstm_kernels.versions.compiled import copies, fill
+from lstm_kernels.versions import flow, rounds, spaces, team, wavefront_kernels
+from lstm_kernels.versions.compiled import array_at, native
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 
@@ -108,22 +108,51 @@ def test_micro_batches_of_a_pipeline():
 
 # A toy: a task's value is a hash of the values it waits for, and its time a number of spins.
 
+words = array_at(np.int64)
 
-@numba.njit
-def toy(task, work):
-    first, after, values, delays = work
+
+def toy(task, _, address):
+    at = words(address, (5,))
+    count = at[4]
+    first, values, delays = words(at[0], (count + 1,)), words(at[2], (count,)), words(at[3], (count,))
+    after = words(at[1], (first[count],))
     for _ in range(delays[task]):
-        flow.pause()
-    value = np.uint64(task + 1)
+        rounds.pause()
+    value = task + 1
     for e in range(first[task], first[task + 1]):
-        value = (value ^ values[after[e]]) * np.uint64(0x9E3779B97F4A7C15)
-        value ^= value >> np.uint64(29)
+        value = (value ^ values[after[e]]) * 0x1E3779B97F4A7C15
+        value ^= value >> 29
     values[task] = value
+    return 0
 
 
-@pytest.fixture(scope="module")
-def enter():
-    return fill(flow, {"perform": toy}, "toy", ("enter",)).enter
+class Toy:
+    """A schedule of toys: run() returns their values."""
+
+    def __init__(self, schedule):
+        self.flow = flow.Flow(schedule)
+        first, after = (self.flow._arrays[name] for name in ("first", "after"))
+        self.count = len(schedule.tasks)
+        self.values = np.zeros(self.count, np.int64)
+        self.delays = np.zeros(self.count, np.int64)
+        arrays = first, after, self.values, self.delays
+        self.job = np.array([*map(spaces.at, arrays), self.count])
+
+    def one_by_one(self):
+        self.values[:] = 0
+        for task in range(self.count):
+            team.compiled(toy)(task, 0, spaces.at(self.job))
+        return self.values.copy()
+
+    def run(self, participants, delays=0, perform=toy):
+        self.values[:], self.delays[:] = 0, delays
+        self.flow.run(participants, code_of(perform), spaces.at(self.job), self)
+        return self.values.copy()
+
+
+@cache
+def code_of(perform):
+    return native(perform, "test")
 
 
 def toy_schedule(rng):
@@ -140,23 +169,18 @@ def toy_schedule(rng):
     return Schedule(Graph(1, count), tuple(tasks))
 
 
-def test_stress_random_graphs_random_delays(enter):
+def test_stress_random_graphs_random_delays():
     """Thousands of runs, delays of up to 100 us in one task of ten, always the same values."""
     rng, runs = np.random.default_rng(1), 0
     for _ in range(400):
-        running = flow.Flow(toy_schedule(rng))
-        _, _, first, after, state, _ = running.arrays
-        count = len(state)
-        want = np.zeros(count, np.uint64)
-        for task in range(count):
-            toy(task, (first, after, want, np.zeros(count, np.int64)))
+        some = Toy(toy_schedule(rng))
+        want = some.one_by_one()
         for _ in range(10):
-            delays = rng.integers(0, 3000, count) * (rng.random(count) < 0.1)
-            values = np.zeros(count, np.uint64)
-            running.run(enter, 2, (first, after, values, delays))
-            assert (values == want).all()
-            line = running.timeline()
-            for span, task in zip(line.spans, running.schedule.tasks, strict=True):
+            delays = rng.integers(0, 3000, some.count) * (rng.random(some.count) < 0.1)
+            participants = int(rng.integers(1, some.flow.workers + 1))
+            assert (some.run(participants, delays) == want).all()
+            line = some.flow.timeline()
+            for span, task in zip(line.spans, some.flow.schedule.tasks, strict=True):
                 assert all(line.spans[a].stop <= span.start for a in task.after)
             runs += 1
     assert runs == 4000
@@ -166,14 +190,14 @@ def test_stress_of_networks_with_random_delays():
     """Delays before the tasks of real passes; every output has the bits of layer by layer."""
     rng = np.random.default_rng(2)
 
-    @numba.njit
-    def late(task, work):
-        for _ in range(work[-1][task]):
-            flow.pause()
-        real(task, work[:-1])
+    def late(task, _, address):
+        at = words(address, (3,))  # the real task, its job, the delays
+        for _ in range(words(at[2] + 8 * task, (1,))[0]):
+            rounds.pause()
+        return team.call(at[0], task, 0, at[1])
 
-    real = numba_wavefront.kernels(np.dtype(np.float32)).forward_task
-    delayed = fill(flow, {"perform": late}, "late", ("enter",)).enter
+    names = late.__globals__ | {"words": words, "rounds": rounds, "team": team}
+    delayed = native(late, "test", names)
     for _ in range(60):
         shape = tuple(int(rng.integers(1, high)) for high in (7, 30, 4, 10, 40))
         params, x, _ = example(shape, "lstm", seed=int(rng.integers(1000)))
@@ -181,51 +205,53 @@ def test_stress_of_networks_with_random_delays():
         net = NumbaWavefront(params, schedules=lambda graph: random_schedule(rng, graph))
         net.forward(x)
         space = net._space(*x.shape[:2], False)
-        running = space.flows[False]
+        running, final = space.flows[False], np.empty(space.final_shape, np.float32)
+        real = net.kernels.address("forward_task")
         for _ in range(20):
             space.top[:] = np.nan
             count = len(running.tasks)
             delays = rng.integers(0, 2000, count) * (rng.random(count) < 0.2)
             space.begin(None)
-            space.aim(x, space.top)
-            work = (space.plan, running.tasks, 1, space.h, space.top, space.c, space.final, delays)
-            running.run(delayed, 2, work)
+            space.work.aim(x, space.top, final)
+            job = np.array([real, space.work.address, spaces.at(delays)])
+            running.run(min(2, running.workers), delayed, spaces.at(job), (space, job, delays))
             assert (space.top[..., : shape[4]] == want).all()
 
 
-def test_one_thread_runs_the_schedule_of_many(enter):
+def test_one_thread_runs_the_schedule_of_many():
     """Threads that never come are not waited for: whoever waits long helps out."""
     rng = np.random.default_rng(3)
     for _ in range(20):
-        running = flow.Flow(toy_schedule(rng))
-        _, _, first, after, state, _ = running.arrays
-        values, still = np.zeros(len(state), np.uint64), np.zeros(len(state), np.int64)
-        running.run(enter, 1, (first, after, values, still))
-        assert values.all()
+        some = Toy(toy_schedule(rng))
+        assert (some.run(1) == some.one_by_one()).all()
 
 
-@numba.njit
-def stopper(task, work):
+def stopper(task, _, address):
     """Count the runs of a task, and let time be over after the fifth."""
-    counts, until = work
-    counts[task] += 1
+    at = words(address, (2,))
+    rounds.add(at[0] + 8 * task, 1)
     if task == 5:
-        until[0, 0] = 0
+        rounds.exchange(at[1], 0)
+    return 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_goes_on_after_its_slice(workers):
-    """Time that is over in the middle: what is left runs in the next call, nothing runs twice."""
-    enter = fill(flow, {"perform": stopper}, "stopper", ("enter",)).enter
+    """Time that is over in the middle: what is left runs in the next region, nothing runs twice."""
     running = flow.Flow(wavefront(Graph(3, 4), workers, 1))
     counts = np.zeros(12, np.int64)
-    work = counts, running.arrays[-1]
-    assert enter(running.arrays, workers, -1, work) == 12  # over before it began
-    left = enter(running.arrays, workers, flow.SLICE, work)
-    assert left == 12 - counts.sum()
-    assert left == 6 if workers == 1 else left > 0
-    assert enter(running.arrays, workers, flow.SLICE, work) == 0
+    job = np.array([spaces.at(counts), spaces.at(running._words[1])])
+    running.run(workers, code_of(stopper), spaces.at(job), job)
     assert (counts == 1).all()
+
+
+def test_a_slice_that_is_over_before_it_begins_runs_nothing():
+    running = flow.Flow(wavefront(Graph(3, 4), 1, 1))
+    record, words_ = running._record, running._words
+    words_[1, 0] = 0
+    team.team().run(1, flow.machine_code(), spaces.at(record), spaces.at(words_), running)
+    assert words_[0, 0] == 1
+    assert not running.state[:, : flow.DONE + 1].any()
 
 
 class Late(Exception):
@@ -305,62 +331,47 @@ for _ in range(5):
     assert line == "left undone True as before True\n"
 
 
-def interpreted(net, used, x, fail_at=None):
-    """As `interpret`, and the flow too; fail_at: the task that raises an error."""
-    functions, entry = interpret(net, used, x)
-    names = {name: functions[name] for name in wavefront_kernels.__dict__ if name in functions}
-    tasks = copies(wavefront_kernels, names | {"ROWS": fused_kernels.ROWS, "prange": range})
+class InterpretedFlow(Interpreted):
+    """The flow as plain Python too, in the order of the tasks; fail_at: the task that raises."""
 
-    def perform(name):
-        def call(task, work):
-            if task == fail_at:
-                raise ArithmeticError("planted")
-            entry(lambda plan, *rest: tasks[name](task, (plan, *rest)))(*work)
+    def __init__(self, net, monkeypatch, fail_at=None):
+        super().__init__(net, monkeypatch, wavefront_kernels)
 
-        return call
+        def run(self_, participants, perform, job, owner):
+            for task in range(len(self_.tasks)):
+                if task == fail_at:
+                    raise ArithmeticError("planted")
+                self.call(perform, task, 0, job)
+            return False
 
-    def add_one(array, row, column):
-        array[row, column] += 1
-        return array[row, column] - 1
-
-    simple = {
-        "read": lambda array, row, column: array[row, column],
-        "add_one": add_one,
-        "clock": time.monotonic_ns,
-        "pause": lambda: None,
-        "offer_core": lambda: None,
-        "prange": range,
-        "SPINS": 1,
-    }
-    for name in ("forward", "backward"):
-        run = copies(flow, simple | {"perform": perform(f"{name}_task")})["enter"]
-        setattr(net.kernels, f"{name}_flow", run)
-    net.kernels.gradients = entry(tasks["gradients"])
-    net.kernels.readout = functions["readout"]
+        monkeypatch.setattr(flow.Flow, "run", run)
 
 
-def test_every_address_lies_inside_an_array(cell):
+def test_every_address_lies_inside_an_array(cell, monkeypatch):
     rng, used = np.random.default_rng(4), set()
     for shape in [(1, 1, 1, 1, 1), (3, 4, 1, 3, 17), (2, 3, 5, 9, 40)]:
         params, x, target = example(shape, cell)
         net = NumbaWavefront(params, schedules=lambda graph: random_schedule(rng, graph))
-        interpreted(net, used, x)
+        kernels = InterpretedFlow(net, monkeypatch)
         compare_to_reference(net, params, x)
         net.step(x, target, 0.1)
+        used |= kernels.used
+        monkeypatch.undo()
     assert used >= {"inputs", "step", "back", "through_U", "gradient_W"}
 
 
-def test_an_error_in_a_task_ends_the_call_and_the_network_lives():
+def test_an_error_in_a_task_ends_the_call_and_the_network_lives(monkeypatch):
     params, x, _ = example((3, 6, 2, 3, 5), "lstm")
     net = NumbaWavefront(params, schedules=lambda graph: wavefront(graph, 3, 2))
     want, _ = net.forward(x)
     whole = net.kernels
-    interpreted(net, set(), x, fail_at=4)
+    InterpretedFlow(net, monkeypatch, fail_at=4)
     with pytest.raises(ArithmeticError, match="planted"):
         net.forward(x, training=True)
     with pytest.raises(RuntimeError, match="nothing to go back through"):
         net.backward(np.zeros_like(want))
     net.kernels = whole
+    monkeypatch.undo()
     assert (net.forward(x)[0] == want).all()
 
 

@@ -40,9 +40,9 @@ def handovers(order, count=400, runs=20, patience=10):
     """Nanoseconds from the end of the last task waited for to the start of the one that waits.
 
     order: "point-to-point", a chain of empty tasks whose neighbours run on different threads;
-    "barrier", rounds of one empty task on each of two threads. Goes on until each thread ran its own
-    tasks in `runs` runs, since on busy cores one does both threads' work; after `patience` seconds
-    it makes do with runs in which both took part, and raises RuntimeError where there are none.
+    "barrier", rounds of one empty task on each of two threads. Goes on until each thread ran its
+    own tasks in `runs` runs, since on busy cores one does both threads' work; after `patience`
+    seconds it makes do with runs in which both took part, and raises RuntimeError without any.
     """
     if order == "barrier":
         schedule = wavefront(Graph(2, count), 2, 1, order=order)

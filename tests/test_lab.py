@@ -206,6 +206,25 @@ def test_the_model_is_fitted_to_what_it_is_given():
         assert getattr(found, name) == pytest.approx(getattr(costs, name), rel=1e-2), name
 
 
+def test_handovers_are_measured_between_tasks_that_wait():
+    tasks = [
+        schedules.Task(schedules.Block(0, i, i + 1), i % 2, (i - 1,) if i else ()) for i in range(4)
+    ]
+    plan = schedules.Schedule(schedules.Graph(1, 4), tuple(tasks))
+    starts, stops = (0, 3e-6, 7e-6, 9e-6), (2e-6, 5e-6, 8e-6, 9e-6)
+    spans = [
+        schedules.Span(i, i % 2, *when) for i, when in enumerate(zip(starts, stops, strict=True))
+    ]
+    waits = layers._waits(schedules.Timeline(plan, tuple(spans)))
+    assert waits == pytest.approx([0, 1e3, 2e3, 1e3])
+    try:
+        found = layers.handovers("barrier", count=20, runs=1, patience=2)
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    assert found.size % 38 == 0
+    assert (found > 0).all()
+
+
 def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
     work = layers.SMALL_DEEP
     timed = {"forward": layers.Pass(work, "forward", 1, layers.schedule_for(work, "forward", 1, 5))}
@@ -239,6 +258,16 @@ def test_peers_are_held_to_our_results(monkeypatch):
     monkeypatch.setattr(peers.OnnxRuntime, "predict", lambda self, x: right(self, x) * 1.01)
     with pytest.raises(lab.MismatchError, match="onnxruntime: other outputs"):
         peers.side_by_side(work, ["onnxruntime"], cores.allowed(), repeats=1)
+
+
+def test_the_call_without_overhead_writes_to_arrays_of_its_own():
+    net, (x, _) = bench.network("numba-fused", bench.AIRLINE.params()), bench.AIRLINE.example()
+    bare = net.bare_forward(x)
+    y, state = net.forward(x)
+    for array in (y, *state):
+        array[:] = 7
+    bare()
+    assert all((array == 7).all() for array in (y, *state))
 
 
 def test_tables_of_peers_come_from_their_rows():

@@ -70,8 +70,10 @@ def executed(tmp_path_factory):
     """A notebook executed with PRESET smoke, and one that fails in cell 3: (good, bad, message)."""
     folder = tmp_path_factory.mktemp("executed")
     last = "print(PRESET)\nprint('in', os.getcwd().endswith('notebooks'))"
+    loud = "import os\nfrom lstm_kernels.versions.compiled import report_compiling\n"
+    loud += "report_compiling(9, 'x')"
     start = (text(TITLE), parameters())
-    good = save(folder / "notebooks" / "01_a.ipynb", *start, code("import os"), code(last))
+    good = save(folder / "notebooks" / "01_a.ipynb", *start, code(loud), code(last))
     bad = save(folder / "notebooks" / "02_b.ipynb", *start, code("a = 1\n1 / 0"), code("2"))
     run = [sys.executable, ROOT / "tools" / "report.py", "execute"]
     outs = folder / "build" / good.name, folder / "build" / bad.name
@@ -86,6 +88,10 @@ def test_execute_runs_in_the_notebooks_folder_with_the_parameters(executed):
     assert rules.preset(notebook) == "smoke"
     assert notebook.cells[-1].outputs[0].text == "smoke\nin True\n"
     assert [path.name for path in executed[0].parent.glob("01*")] == ["01_a.ipynb"]
+
+
+def test_execute_keeps_the_line_about_compiling_out_of_the_report(executed):
+    assert rules.problems_of_execution(rules.read(executed[0])) == []
 
 
 def test_a_failing_cell_is_reported_and_leaves_no_result(executed):

@@ -62,11 +62,13 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
 
 
 def _own_kernel_only(settings: str) -> None:
-    """The kernel is this interpreter, without the start-up files of who runs it."""
+    """The kernel is this interpreter, without the start-up files of who runs it, and quiet."""
     # Programs that a notebook starts, such as mpiexec, come from the same environment.
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     os.environ["JUPYTER_PATH"] = os.path.join(sys.prefix, "share", "jupyter")
     os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = settings
+    # The package's line about compiling is for users; on stderr it would be a fault here.
+    os.environ["LSTM_KERNELS_QUIET"] = "1"
     # Python 3.11's frozen modules make the debugger warn on stderr.
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
 

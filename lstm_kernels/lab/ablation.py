@@ -138,10 +138,10 @@ def step_times(repeats, H=512):
         raise MismatchError("the forms of a step compute different numbers")
     net = numba_fused.NumbaFused(Params.init(1, H))
     T = 21
-    for schedule in cost.schedules(net.tiles, T, B, net.most_threads()):
+    for schedule in cost.schedules(net.tiles, T, B, net._threads):
         kind = "samples" if schedule.shares else "hidden units"
         if schedule.threads > 1:
-            forms[f"+ {schedule.threads} threads over {kind}"] = _network_step(net, T, schedule)
+            forms[f"+ {schedule.threads} threads over {kind}"] = _forward(net, T, B, schedule)
     times = summary(interleaved(forms, repeats=repeats))["median"][list(forms)]
     over = [name for name in forms if "threads" in name]
     times[over] /= T - 1  # the first step has no product
@@ -149,11 +149,11 @@ def step_times(repeats, H=512):
     return pd.DataFrame({"microseconds": 1e6 * times, "GFLOP/s": rate})
 
 
-def _network_step(net, T, schedule):
-    space = spaces.Space(net, T, B, False, schedule)
-    x = np.zeros((T, B, 1), FLOAT)
-    out = space.h, space.top, space.c, space.final
-    return lambda: net.run_kernel(net.kernels.infer, space.plan, space.sync, space, x, out)
+def _forward(net, T, samples, schedule):
+    """The forward pass of a network by a schedule, as a function without arguments."""
+    space = spaces.Space(net, T, samples, False, schedule)
+    x, final = np.zeros((T, samples, net.sizes[0]), FLOAT), np.empty(space.final_shape, FLOAT)
+    return partial(net._infer, space, x, space.top, final)  # which keeps the arrays alive
 
 
 def input_product(repeats, H=512, steps=100):
@@ -229,14 +229,9 @@ def schedule_table(shapes, repeats):
     rows = []
     for H, T, samples in shapes:
         net = numba_fused.NumbaFused(Params.init(H, H))
-        costs = numba_fused.machine_costs(FLOAT, net.most_threads())
-        found = cost.schedules(net.tiles, T, samples, net.most_threads())
-        runs = {}
-        for schedule in found:
-            space = spaces.Space(net, T, samples, False, schedule)
-            x, out = np.zeros((T, samples, H), FLOAT), (space.h, space.top, space.c, space.final)
-            args = net.kernels.infer, space.plan, space.sync, space, x, out
-            runs[schedule] = partial(net.run_kernel, *args)
+        costs = numba_fused.machine_costs(FLOAT, net._threads)
+        found = cost.schedules(net.tiles, T, samples, net._threads)
+        runs = {schedule: _forward(net, T, samples, schedule) for schedule in found}
         times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]
         guess = [cost.predict(costs, s, net.tiles, net.sizes, T, samples, False) for s in found]
         for schedule, seconds in zip(found, guess, strict=True):

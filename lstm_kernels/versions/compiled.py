@@ -12,7 +12,7 @@ import re
 import sys
 import time
 import types
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 
 import numba
@@ -154,8 +154,9 @@ class _Compiling(event.Listener):
     def on_end(self, happened):
         self._depth -= 1
         function = happened.data["dispatcher"]
-        folder = function._cache.cache_path
-        if self._depth == 0 and folder and function.py_func.__module__.startswith(__package__):
+        # Anybody's function: what Numba lifts out of one, such as objmode, knows no cache.
+        folder = getattr(getattr(function, "_cache", None), "cache_path", None)
+        if self._depth == 0 and folder and str(function.py_func.__module__).startswith(__package__):
             report_compiling(time.perf_counter() - self._start, folder)
 
 
@@ -165,14 +166,16 @@ event.register("numba:compile", _Compiling())
 @cache
 def _prune(folder):
     """Remove cached code of other states of the sources: nobody will ask for it again."""
-    ours = re.compile(rf"(?:{'|'.join(_MODULES)})\.\w+_([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]$")
+    modules = "|".join(sorted(path.stem for path in _PACKAGE.rglob("*.py")))
+    ours = re.compile(rf"(?:{modules})\.\w+_([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]")
     for path in pathlib.Path(folder).glob("*.nb[ic]"):
-        found = ours.search(path.name)
+        found = ours.fullmatch(path.name)
         if found and found[1] != digest():
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # another user's, or in use
+                path.unlink()
 
 
-_MODULES = sorted(path.stem for path in pathlib.Path(__file__).parent.glob("*.py"))
+_PACKAGE = pathlib.Path(cells.__file__).parent
 
 
 @cache

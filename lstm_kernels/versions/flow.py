@@ -162,7 +162,8 @@ class Flow:
         """
         self.state[:] = 0
         self._record["perform"], self._record["job"] = perform, job
-        work = machine_code(), at(self._record), at(self._words), (owner, self._record, self._words)
+        kept = owner, self._arrays, self.state, self._record, self._words
+        work = machine_code(), at(self._record), at(self._words), kept
         try:
             while True:
                 self._words[1, 0] = team.compiled(now)() + SLICE

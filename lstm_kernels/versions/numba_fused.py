@@ -148,12 +148,7 @@ class NumbaFused(Network):
         space = self._space(*x.shape[:2], False)
         top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
         final = np.empty(space.final_shape, x.dtype)
-        space.work.aim(x, top, final)
-
-        def call(written=(top, final)):
-            self._run(space, "infer", space.work)
-
-        return call
+        return partial(self._infer, space, x, top, final)  # which keeps the arrays alive
 
     def step(self, x, target, learning_rate):
         learning_rate = check_rate("learning_rate", learning_rate)

@@ -105,11 +105,7 @@ def main(words=None):
     for name, run, about in (
         ("bench", bench, "measure every version on this machine"),
         ("bench-peers", bench_peers, "measure beside PyTorch, JAX and ONNX Runtime"),
-        (
-            "bench-isa",
-            bench_isa,
-            "measure beside PyTorch and BLAS on each instruction set",
-        ),
+        ("bench-isa", bench_isa, "measure beside PyTorch and BLAS on each instruction set"),
         ("gpu", gpu, "test and measure the GPU versions on this machine's GPU"),
     ):
         part = commands.add_parser(name, help=about)

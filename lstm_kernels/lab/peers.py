@@ -54,7 +54,7 @@ class Torch:
         return loss.item()
 
     def gradients(self, x, dy):
-        """Inference with a record, and the gradients of sum(y * dy), by name."""
+        """The forward and backward pass of sum(y * dy); gradients by PyTorch's names."""
         self.optimizer.zero_grad(set_to_none=True)
         y, _ = self.net(self.torch.from_numpy(x))
         y.backward(self.torch.from_numpy(dy))

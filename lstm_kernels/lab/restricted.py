@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ..cores import allowed, cores, why
-from ..versions import simd
+from ..versions import network, simd
 from . import bench, isa, peers, provenance, results
 from .compare import TOLERANCE, compare
 from .timing import interleaved
@@ -53,7 +53,7 @@ def public_step(work, names, threads, repeats):
     """
     params, (x, _) = work.params(), work.example()
     dy = np.random.default_rng(2).standard_normal((work.T, work.B, work.H)).astype(np.float32)
-    ours = bench.network("numba-fused", params)
+    ours = network("numba-fused", params, threads=threads)
 
     def forward_and_backward():
         ours.forward(x, training=True)

@@ -67,7 +67,9 @@ def speed(ratio):
     """How much faster, as text; slower in per cent."""
     if pd.isna(ratio):
         return "not measured"
-    return f"{ratio:.2f}x" if ratio >= 1 else f"{100 * (1 - ratio):.2g} % slower"
+    if ratio < 1:
+        return f"{100 * (1 - ratio):.2g} % slower"
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}x"
 
 
 def instruction_sets(rows, machines):

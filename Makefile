@@ -21,7 +21,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke test test-oldest test-newest test-releases bench bench-peers gpu ptx figures readme accept lint format lock clean
+.PHONY: help report smoke test test-oldest test-newest test-releases bench bench-peers bench-isa gpu ptx figures readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ bench: .venv/.stamp    ## measure this machine: every version that can run here
 
 bench-peers: .venv-peers/.stamp    ## measure beside PyTorch, JAX and ONNX Runtime
 	$(PEERS) -m lstm_kernels bench-peers
+
+bench-isa: .venv-peers/.stamp    ## measure beside PyTorch and BLAS, all restricted to AVX-512, AVX2, SSE2
+	$(PEERS) -m lstm_kernels bench-isa
 
 gpu:    ## test and measure on this machine's GPU, with the packages of python3 there
 	$(GPU_PYTHON) -m lstm_kernels gpu

@@ -43,6 +43,17 @@ def bench_peers(options):
     print(table["seconds"].median().to_string())
 
 
+def bench_isa(options):
+    """Measure `numba-fused`, PyTorch and BLAS on each instruction set and write data/results/."""
+    from .lab import restricted, results, tables_isa
+
+    rows, path = restricted.main(options.preset, options.folder or results.FOLDER)
+    rows = rows.assign(machine=path.parent.name)
+    record = results.machine(path.parent.name, path.parents[1])
+    print(f"written to {path}")
+    print(tables_isa.instruction_sets(rows, {record["name"]: record}).to_string())
+
+
 def gpu(options):
     """Test the GPU versions on the device, measure them and write data/results/."""
     from .lab import gpu, results
@@ -94,6 +105,7 @@ def main(words=None):
     for name, run, about in (
         ("bench", bench, "measure every version on this machine"),
         ("bench-peers", bench_peers, "measure beside PyTorch, JAX and ONNX Runtime"),
+        ("bench-isa", bench_isa, "measure beside PyTorch and BLAS on each instruction set"),
         ("gpu", gpu, "test and measure the GPU versions on this machine's GPU"),
     ):
         part = commands.add_parser(name, help=about)

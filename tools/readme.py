@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lstm_kernels.lab import gpu_tables, results, summary, tables
+from lstm_kernels.lab import gpu_tables, results, summary, tables, tables_isa
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: written by `make readme` -->", "<!-- end of results -->"
@@ -118,6 +118,22 @@ def peers(machine):
     return [*parts, tables.small_calls(rows)]
 
 
+def instruction_sets():
+    """What `make bench-isa` recorded, where it was run."""
+    rows = tables_isa.recorded()
+    if rows.empty:
+        return f"Instruction sets: {tables_isa.MISSING.lower()}"
+    machines = tables_isa.records(rows)
+    parts = [
+        "Instruction sets (`make bench-isa`): `numba-fused`, PyTorch and SGEMM restricted alike, "
+        "the least and largest speed compared with PyTorch's over all workloads, and two of them "
+        "(inference, training):",
+        table(tables_isa.summary(rows, machines)),
+    ]
+    parts += [tables_isa.about(part, machines[name]) for name, part in rows.groupby("machine")]
+    return "\n\n".join([*parts, tables_isa.sentences(rows, machines)])
+
+
 def gpu():
     """What `make gpu` recorded, where it was run."""
     if gpu_tables.recorded("table").empty:
@@ -141,7 +157,7 @@ def section():
         )
         parts += [ladder(rows), sentences(rows, reference[reference["machine"] == name])]
         parts += [*layers(name), *grid(name), *peers(name)]
-    return "\n\n".join([*parts, gpu()])
+    return "\n\n".join([*parts, instruction_sets(), gpu()])
 
 
 def render(text):

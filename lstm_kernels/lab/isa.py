@@ -17,6 +17,7 @@ _SETS = {
     "AVX-512": ("skylake-avx512", _AVX512, "AVX512_CORE", "avx512", "SkylakeX"),
     "AVX2": ("haswell", _AVX2, "AVX2", "avx2", "Haswell"),
     "AVX": ("sandybridge", _AVX, "AVX", "default", "Sandybridge"),
+    # The least that oneDNN knows is SSE4.1. OpenBLAS reports its kernels for Core2 as Katmai.
     "SSE2": ("x86-64", _SSE2, "SSE41", "default", "Core2"),
 }
 VARIABLES = (
@@ -34,3 +35,16 @@ def variables(name):
     if name not in _SETS:
         raise ValueError(f"instruction set: got {name!r}, want one of {', '.join(_SETS)}")
     return dict(zip(VARIABLES, _SETS[name], strict=True))
+
+
+def features(name):
+    """The names of the CPU features that an instruction set of NAMES may use."""
+    return [word[1:] for word in variables(name)["NUMBA_CPU_FEATURES"].split(",")]
+
+
+def runnable():
+    """Those of NAMES whose features this CPU has."""
+    import llvmlite.binding
+
+    has = llvmlite.binding.get_host_cpu_features()
+    return [name for name in NAMES if all(has.get(word) for word in features(name))]

@@ -53,6 +53,13 @@ class Torch:
         self.optimizer.step()
         return loss.item()
 
+    def gradients(self, x, dy):
+        """The forward and backward pass of sum(y * dy); gradients by PyTorch's names."""
+        self.optimizer.zero_grad(set_to_none=True)
+        y, _ = self.net(self.torch.from_numpy(x))
+        y.backward(self.torch.from_numpy(dy))
+        return {name: p.grad.numpy() for name, p in self.net.named_parameters()}
+
 
 class Jax:
     """`lax.scan` under `jit`, inputs of all steps in one product; XLA's own threads.
@@ -153,13 +160,17 @@ PEERS = {"pytorch": Torch, "jax": Jax, "onnxruntime": OnnxRuntime}
 REST = 0.03
 
 
-def side_by_side(work, names, threads, repeats):
-    """Rows of a results file: ours and the peers, in one loop, on one workload."""
+def side_by_side(work, names, threads, repeats, *, mine=None):
+    """Rows of a results file: ours and the peers, in one loop, on one workload.
+
+    mine: versions; None is `numba-fused`, and `numba-wavefront` where it has something to gain.
+    """
     params, (x, target) = work.params(), work.example()
     nets = {name: PEERS[name](params, threads) for name in names}
-    mine = ["numba-fused", *(["numba-wavefront"] if work.L > 1 and work.B == 1 else [])]
+    if mine is None:
+        mine = ["numba-fused", *(["numba-wavefront"] if work.L > 1 and work.B == 1 else [])]
     ours = {name: network(name, params, threads=threads) for name in mine}
-    errors = agreement(ours["numba-fused"], nets, x, target)
+    errors = agreement(ours["numba-fused"], nets, x, target) | bench.verify(ours, work)
     forward = {name: (lambda net=net: net.predict(x)) for name, net in nets.items()}
     step = {
         name: (lambda net=net: net.step(x, target, 1e-4))
@@ -172,6 +183,7 @@ def side_by_side(work, names, threads, repeats):
     for stage, cases in {"forward": forward, "step": step}.items():
         times = interleaved(cases, repeats=repeats, rest=REST)
         parts.append(bench.rows_of(times, work, stage, errors))
+    bench.verify(ours, work)
     rows = pd.concat(parts, ignore_index=True).assign(threads=threads)
     rows["variant"] = rows["version"].map(PACKAGES).map(metadata.version, na_action="ignore")
     return rows

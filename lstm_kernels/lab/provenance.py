@@ -33,6 +33,8 @@ def machine(preset=None):
     return {
         "name": machine_name(cpu),
         "cpu": cpu["model name"],
+        "family": cpu.get("cpu family"),
+        "model": cpu.get("model"),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
         if hasattr(os, "sysconf")

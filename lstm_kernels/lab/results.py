@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parents[2] / "data" / "results"
 COLUMNS = [
     *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
     *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
+    "instruction_set",
 ]
 # What makes two measurements those of one machine.
 IDENTITY = ("name", "cpu", "cores", "gpu")

@@ -18,7 +18,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke test test-oldest bench bench-peers gpu ptx figures readme accept lint format lock clean
+.PHONY: help report smoke test test-oldest test-arm bench bench-peers gpu ptx figures readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,9 @@ test: .venv/.stamp    ## run the tests
 
 test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencies pyproject.toml admits
 	$(OLDEST) -m pytest
+
+test-arm:    ## run the kernels' tests on an emulated ARM CPU (Debian, QEMU); ARGS="-k gru" for pytest
+	tools/test_arm.sh $(ARGS)
 
 bench: .venv/.stamp    ## measure this machine: every version that can run here
 	$(PY) -m lstm_kernels bench

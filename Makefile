@@ -21,7 +21,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke test test-oldest test-newest test-releases bench bench-peers bench-isa gpu ptx figures readme accept lint format lock clean
+.PHONY: help report smoke test test-oldest test-newest test-releases test-arm bench bench-peers bench-isa gpu ptx figures readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ test-newest: .venv-newest/.stamp    ## run the tests on the newest Python of thi
 test-releases: .venv-releases/.stamp    ## run them there with the newest releases instead of the lock
 	$(RELEASES) $(PIP_INSTALL) --upgrade --upgrade-strategy eager --editable '.[dev]'
 	$(RELEASES) -m pytest $(TESTS)
+
+test-arm:    ## run the kernels' tests on an emulated ARM CPU (Debian, QEMU); ARGS="-k gru" for pytest
+	tools/test_arm.sh $(ARGS)
 
 bench: .venv/.stamp    ## measure this machine: every version that can run here
 	$(PY) -m lstm_kernels bench

@@ -95,8 +95,10 @@ class Interpreted:
         """The array at an address, all of it inside one whose address was taken."""
         size = int(np.prod(shape)) * dtype.itemsize
         for (place, *_), array in self._seen.items():
-            if place <= address and address + size <= place + array.nbytes and (
-                array.dtype == dtype or array.dtype.fields
+            if (
+                place <= address
+                and address + size <= place + array.nbytes
+                and (array.dtype == dtype or array.dtype.fields)
             ):
                 flat = array.reshape(-1).view(np.uint8)
                 return flat[address - place : address - place + size].view(dtype).reshape(shape)
@@ -105,7 +107,7 @@ class Interpreted:
     def _record_at(self, address, k):
         for (place, *_), array in self._seen.items():
             index, inside = divmod(int(address) - place, array.dtype.itemsize)
-            if array.dtype.fields and inside == 0 and 0 <= index and index + k < len(array):
+            if array.dtype.fields and inside == 0 and index >= 0 and index + k < len(array):
                 return Record(array[index + k])
         raise IndexError(f"address {address:#x}: no record")
 

@@ -114,7 +114,11 @@ words = array_at(np.int64)
 def toy(task, _, address):
     at = words(address, (5,))
     count = at[4]
-    first, values, delays = words(at[0], (count + 1,)), words(at[2], (count,)), words(at[3], (count,))
+    first, values, delays = (
+        words(at[0], (count + 1,)),
+        words(at[2], (count,)),
+        words(at[3], (count,)),
+    )
     after = words(at[1], (first[count],))
     for _ in range(delays[task]):
         rounds.pause()

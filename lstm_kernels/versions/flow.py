@@ -21,7 +21,7 @@ from .team import call, clock
 
 TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
 SLICE = 100_000_000  # nanoseconds
-PATIENCE = 4000  # pauses before a participant helps out, some 80 us
+PATIENCE = 1000  # pauses, some 20 us, and as many offers, before a participant helps out
 
 FLOW = np.dtype(
     [
@@ -31,8 +31,8 @@ FLOW = np.dtype(
             *("tasks", "lists", "bounds"),
             # what each task comes after, a run of `after` from `first` on; its state
             *("first", "after", "state"),
-            # time limit; the machine code perform(task, 0, job) that does the work
-            *("until", "perform", "job"),
+            # time limit; pauses before helping; machine code perform(task, 0, job) for the work
+            *("until", "patience", "perform", "job"),
         )
     ],
     align=True,
@@ -68,19 +68,25 @@ def take(flow, task, p):
 def help_out(flow, p):
     """Run a task that nobody has and that can run; False if there is none."""
     for task in range(flow.tasks):
-        if read(flow.state + task * LINE + 8 * TAKEN) == 0:
-            if may_run(flow, task) and take(flow, task, p):
-                return True
+        free = read(flow.state + task * LINE + 8 * TAKEN) == 0
+        if free and may_run(flow, task) and take(flow, task, p):
+            return True
     return False
 
 
 def wait_for(flow, task, p):
-    """Wait until a task is done, or time is over: then False."""
+    """Wait until a task is done, or time is over: then False.
+
+    Of the patience the second half goes to offering the core: it may be the one that the thread
+    which has the task needs.
+    """
     spins = 0
     while read(flow.state + task * LINE + 8 * DONE) == 0:
         spins += 1
-        if spins < PATIENCE:
+        if spins < flow.patience:
             pause()
+        elif spins < 2 * flow.patience:
+            offer_core()
         elif clock() > read(flow.until):
             return False
         elif not help_out(flow, p):
@@ -157,11 +163,13 @@ class Flow:
         self._record["tasks"] = len(self.tasks)
 
     def run(self, participants, perform, job, owner):
-        """Run perform(task, 0, job), machine code, for all tasks; a KeyboardInterrupt ends it between
-        two slices. owner: what `job` points into.
+        """Run perform(task, 0, job), machine code, for all tasks; a KeyboardInterrupt ends it
+        between two slices. owner: what `job` points into. Returns whether a thread stayed behind
+        (`Team.run`).
         """
         self.state[:] = 0
         self._record["perform"], self._record["job"] = perform, job
+        self._record["patience"] = PATIENCE if participants > 1 else 0  # nobody else will come
         kept = owner, self._arrays, self.state, self._record, self._words
         work = machine_code(), at(self._record), at(self._words), kept
         try:

@@ -11,19 +11,18 @@ A network keeps arrays for the shapes it was called with last; nothing of them i
 """
 
 import threading
-import timeit
 from functools import cache, partial
 
 import numba
 import numpy as np
 
 from ..cells import CELLS
+from ..cores import cores
 from ..errors import check_rate
 from ..params import Grads, Params
 from ..reference import Tape
 from . import cost, fused_kernels, rounds, simd
 from .base import Network
-from ..cores import cores
 from .compiled import array_at, fill, native, record_at
 from .spaces import Packed, Space, Work, address, at, buffer, point
 from .team import call, team
@@ -235,8 +234,8 @@ class NumbaFused(Network):
         return self._lock
 
     def _run(self, space, name, work):
-        if self.kernels.run(space.threads, name, work, space):
-            space.renew()
+        space.enter()
+        space.leave(self.kernels.run(space.threads, name, work, space))
 
     def _infer(self, space, x, y, final):
         space.work.aim(x, y, final)

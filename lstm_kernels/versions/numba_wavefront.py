@@ -12,13 +12,11 @@ steps, and for one sample by reading a layer's weights in every step.
 from functools import cache
 from types import SimpleNamespace
 
-import numpy as np
-
 from ..schedules import Graph, check, choose
 from . import cost, flow, fused_kernels, wavefront_kernels
 from .compiled import fill
 from .numba_fused import Kernels, NumbaFused, machine_costs, names
-from .spaces import Space, at, point
+from .spaces import Space, point
 
 
 @cache
@@ -86,8 +84,8 @@ class NumbaWavefront(NumbaFused):
         point(work.job, {"tasks": running.tasks, "parts": running.schedule.graph.parts})
         participants = min(self._threads, running.workers)
         owner = space, work.layers, work.job
-        if running.run(participants, self.kernels.address(name), work.address, owner):
-            space.renew()
+        space.enter()
+        space.leave(running.run(participants, self.kernels.address(name), work.address, owner))
 
     def _infer(self, space, x, y, final):
         space.work.aim(x, y, final)

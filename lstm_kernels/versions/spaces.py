@@ -1,5 +1,6 @@
 """The arrays of `numba-fused`: packed parameters, and the space that a mini-batch needs."""
 
+import ctypes
 import math
 from functools import cache, partial
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from ..params import Layer
 from . import fused_kernels, rounds, simd
+from .team import team
 
 BACKWARD = ("back", "through_U", "gradient_U", "gradient_W", "gradient_b", "transpose")
 KEEPING = ("step", "whole")  # these differ where the gates are kept for a backward pass
@@ -23,9 +25,20 @@ def address(tiles, name, keep=True):
     return _code(tiles.form(name), name, keep or name not in KEEPING)
 
 
+_word_at, _HEAD = ctypes.c_int64.from_address, object.__basicsize__
+_probe = np.zeros(1)
+_QUICK = _word_at(id(_probe) + _HEAD).value == _probe.ctypes.data
+
+
 def at(array):
-    """The address of an array's numbers."""
-    return array.__array_interface__["data"][0]
+    """The address of an array's numbers.
+
+    NumPy's C API has it as the first field of an array object, in a tenth of the time that asking
+    for it in Python takes: a small pass asks several times.
+    """
+    if _QUICK:
+        return _word_at(id(array) + _HEAD).value
+    return array.ctypes.data
 
 
 def buffer(*shape, dtype):
@@ -82,6 +95,11 @@ def point(records, fields):
         records[name] = at(value) if isinstance(value, np.ndarray) else value
 
 
+LAYER_WORD = {name: k for k, name in enumerate(fused_kernels.LAYER.names)}
+JOB_WORD = {name: k for k, name in enumerate(fused_kernels.JOB.names)}
+X, H, C, STATE = LAYER_WORD["x"], LAYER_WORD["h"], LAYER_WORD["c"], JOB_WORD["state"]
+
+
 class Work:
     """The records of a region: a LAYER for each layer, the JOB, and the words of its rounds.
 
@@ -95,6 +113,9 @@ class Work:
     def _link(self):
         self.sync = rounds.new_sync(buffer, self._groups)
         self.next_round, self.address = at(self.sync[-1]), at(self.job)
+        # The same memory as words, which Python fills in faster than fields of records.
+        self._layer_words = self.layers.view(np.int64).reshape(len(self.layers), -1)
+        self._job_words = self.job.view(np.int64)
         point(self.job, {"layers": self.layers, "sync": self.sync, "groups": self._groups})
 
     def renew(self):
@@ -105,9 +126,10 @@ class Work:
         """Let a forward pass read x (T, B, D), and write its outputs to y (T, B, padded H) and the
         final state to `final` (1 or 2, L, B, H).
         """
-        self.layers["x"][0], self.layers["h"][-1], self.job["state"] = at(x), at(y), at(final)
+        layers, job, top = self._layer_words, self._job_words, at(y)
+        layers[0, X], layers[-1, H], job[STATE] = at(x), top, at(final)
         if len(final) == 1:  # without c, c of a step is its h: it moves with it
-            self.layers["c"][-1] = at(y)
+            layers[-1, C] = top
 
     def copy(self):
         return Work(self.layers.copy(), self.job.copy(), self._groups)
@@ -129,7 +151,7 @@ class Space:
         self.threads, self.shares, self.input_steps, splits = split
         self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
         self.padded, self.sizes = padded, net.sizes
-        self.without_c = len(net._cell.state) == 1
+        self._entered, self.without_c = False, len(net._cell.state) == 1
         self.padded_y = training or padded != H  # y is a copy: its storage has padding, or is kept
         apart = training or together
         depth = max(1, L - 1) if apart else min(2, max(1, L - 1))
@@ -231,11 +253,19 @@ class Space:
             self.started = state is not None
             self.work.layers["starts"] = self.started
 
-    def renew(self):
-        """New records: a thread stayed in the last region."""
-        self.work.renew()
-        if self._gradients is not None:
-            self._gradients.work.renew()
+    def enter(self):
+        """A region begins that works on these arrays."""
+        if self._entered:  # an interrupt came between the last one's end and `leave`
+            team().drain()
+        self._entered = True
+
+    def leave(self, stayed):
+        """It has ended; where a thread stayed behind, the records it may still read are left to it."""
+        if stayed:
+            self.work.renew()
+            if self._gradients is not None:
+                self._gradients.work.renew()
+        self._entered = False
 
 
 class Gradients:

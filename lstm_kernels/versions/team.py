@@ -14,11 +14,12 @@ works alone.
 Memory of a team, words of 8 bytes, lines of 64:
   0  door: region number << 16 | threads that joined << 1 | is it open?
   1  what to run: function, job, first round, participants; written while the door is closed
-  2  how many threads have left a region, ever; how many have joined one
+  2  how many threads have left a region, ever; how many have joined one; how many have ended
   3, 4, ... one line for each thread: is it asleep?, its lock
 """
 
 import _thread
+import atexit
 import ctypes
 import os
 import threading
@@ -123,6 +124,9 @@ def attend(team, p):
     me = team + _THREADS + p * LINE
     while True:
         door = read(team)
+        if door < 0:  # the process ends
+            add(team + _LEFT + 16, 1)
+            return 0
         new = door & _OPEN and door >> 16 != seen
         if new and p < read(team + _WANTED):
             function, job, turn = read(team + _FUNCTION), read(team + _JOB), read(team + _TURN)
@@ -140,7 +144,7 @@ def attend(team, p):
         else:
             exchange(me, 1)
             door = read(team)
-            late = door & _OPEN and door >> 16 != seen and p < read(team + _WANTED)
+            late = door < 0 or (door & _OPEN and door >> 16 != seen and p < read(team + _WANTED))
             if not late or not swap(me, 1, 0):  # in that case somebody is waking this thread
                 sleep_on(read(me + 8))
             spins, since = 0, clock()
@@ -196,7 +200,7 @@ class Team:
         nothing more, but may read those records, which must not be written any more.
         """
         enter_ = compiled(enter)
-        if participants == 1 or not self._free.acquire(blocking=False):
+        if participants == 1 or self._words[0] < 0 or not self._free.acquire(blocking=False):
             enter_(self._address, 1, function, job, sync)
             return False
         try:
@@ -215,6 +219,19 @@ class Team:
         while self._words[_LEFT // 8] < self._words[_JOINED // 8]:
             time.sleep(0)
 
+    def dismiss(self):
+        """End the threads: code and memory go with the process, and must not be in use then."""
+        self._free.acquire(timeout=1)  # another Python thread may still compute
+        self._words[0] = -1  # whoever calls now works alone
+        for p in range(1, self._count):
+            it = self._words[(_THREADS + p * LINE) // 8 :]
+            if it[0]:
+                it[0] = 0
+                _release(it[1])
+        until = time.monotonic() + 0.1
+        while self._words[_LEFT // 8 + 2] < self._count - 1 and time.monotonic() < until:
+            time.sleep(1e-4)
+
     def _start(self, participants):
         for p in range(self._count, participants):
             lock = _allocate()
@@ -229,7 +246,8 @@ _allocate, _acquire = (
     ctypes.pythonapi.PyThread_acquire_lock,
 )
 _allocate.restype, _allocate.argtypes = ctypes.c_void_p, []
-_acquire.argtypes = [ctypes.c_void_p, ctypes.c_int]
+_release = ctypes.pythonapi.PyThread_release_lock
+_acquire.argtypes, _release.argtypes = [ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
 
 _team = None
 
@@ -239,6 +257,7 @@ def team():
     global _team
     if _team is None:
         _team = Team()
+        atexit.register(_team.dismiss)
     return _team
 
 

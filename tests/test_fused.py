@@ -57,7 +57,7 @@ class Interpreted:
         }
         for module in (spaces, numba_fused, flow):
             monkeypatch.setattr(module, "at", self._at)
-        tiles = ("inputs", "step", "whole", "back", "through", "gradient", "transpose")
+        tiles = ("inputs", "step", "whole", "back", "through", "few", "gradient", "transpose")
         names = dict.fromkeys(tiles, self._tile) | {"real": float, "claim": self._claim}
         names |= {"layer_at": self._record_at, "job_at": self._record_at}
         names |= {"finish": lambda *_: None, "wait": lambda sync, groups, turn, tasks: turn + 1}
@@ -143,7 +143,7 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
             compare(net.params().arrays(), compiled.params().arrays(), TOLERANCE[np.dtype(dtype)])
             used |= kernels.used
             monkeypatch.undo()
-    assert used >= {"whole", "back", "through_U", "gradient_W", "transpose"}
+    assert used >= {"whole", "back", "through_U", "few", "gradient_W", "transpose"}
 
 
 def test_the_checking_tiles_do_catch_a_bad_address():

@@ -57,6 +57,14 @@ class Checked:
     def interleave(self, x, y):
         return list(np.stack([x, y], axis=1).reshape(2, self.lanes))
 
+    def total(self, x):
+        while len(x) > 1:
+            x = x[: len(x) // 2] + x[len(x) // 2 :]
+        return x[0]
+
+    def store_number(self, address, number):
+        self._view(address, 1)[0] = number
+
     def variable(self, vector):
         return [vector]
 

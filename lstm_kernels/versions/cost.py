@@ -110,13 +110,12 @@ def measure(runner, tiles, threads, rounds=15):
     each, not all rounds of one. The first step starts from zero and has no product with W.
     """
     one, lanes = Schedule(1, 1, 1, 1), tiles(1).lanes
-    blocks, H, B, wide, small = Schedule(threads, 0, 1, 1), 4 * lanes, 24, 8 * lanes, 2 * lanes
-    cases = [(lanes, 1, 1, one)]  # what a call costs before any work
-    cases += [(H, B, 1, one), (H, B, 5, one)]
-    cases += [(wide, 1, 1, one), (wide, 1, 5, one)]  # weights of `wide` units are beyond L1
+    blocks, B, wide = Schedule(threads, 0, 1, 1), 24, 8 * lanes
+    small, large = 2 * lanes, 6 * lanes  # weights of `wide` units are beyond L1, of these within
+    cases = [(H, b, T, one) for H, b in ((small, B), (large, B), (wide, 1)) for T in (1, 5)]
     if threads > 1:
         cases += [(small, b, T, blocks) for b in (1, 64) for T in (1, 33)]
-        cases += [(lanes, 1, 1, blocks)]
+        cases += [(lanes, 1, 1, one), (lanes, 1, 1, blocks)]
     runs, best = {case: runner(*case) for case in cases}, dict.fromkeys(cases, math.inf)
     for _ in range(rounds):
         for case, run in runs.items():
@@ -129,11 +128,15 @@ def measure(runner, tiles, threads, rounds=15):
         """Seconds of a step after the first."""
         return max(0.0, best[H, B, T + 1, schedule] - best[H, B, 1, schedule]) / T
 
-    call = best[lanes, 1, 1, one]
-    cell = max(0.0, best[H, B, 1, one] - call) / (B * H // lanes)
-    product = later(H, B, 4, one) - B * H // lanes * cell
-    fma = max(product, 1e-9) / (B * 4 * H * H // lanes)
-    load = later(wide, 1, 4, one) / (4 * wide * wide // lanes)
+    def vector(H, B):
+        """Seconds of a step for a vector of units of a sample: the cell, and H + 1 rows of
+        weights for each of four gates.
+        """
+        return later(H, B, 4, one) / (B * (H // lanes))
+
+    fma = max(1e-13, vector(large, B) - vector(small, B)) / (4 * (large - small))
+    cell = max(0.0, vector(small, B) - 4 * (small + 1) * fma)
+    load = max(0.0, vector(wide, 1) - cell) / (4 * (wide + 1))
     costs = Costs(fma, load, cell, 0.0, 0.0, 0.0)
     if threads == 1:
         return costs
@@ -145,5 +148,5 @@ def measure(runner, tiles, threads, rounds=15):
 
     turn = excess(1)
     hand = max(0.0, excess(64) - turn) / (64 * (2 - 2 / threads))
-    enter = max(0.0, best[lanes, 1, 1, blocks] - call - turn)
+    enter = max(0.0, best[lanes, 1, 1, blocks] - best[lanes, 1, 1, one] - turn)
     return Costs(fma, load, cell, enter, turn, hand)

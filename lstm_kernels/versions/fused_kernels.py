@@ -13,6 +13,7 @@ A job that a thread may still read is never written: a pass that finds one takes
 import numpy as np
 
 GRAIN, ROWS = 64, 96  # rows of (t, sample): of a weight gradient at once, in L1; of a task of dx
+FEW = 4  # inputs up to which dx is a dot product for each
 
 LAYER = np.dtype(
     [
@@ -33,7 +34,7 @@ LAYER = np.dtype(
             # where those go as plain matrices (D, G*H), (H, G*H), (K*H,); 0: nowhere
             *("dU", "dW", "db"),
             # tiles
-            *("inputs", "step", "whole", "back", "through_U", "through_W"),
+            *("inputs", "step", "whole", "back", "through_U", "through_W", "few"),
             *("gradient_U", "gradient_W", "gradient_b", "transpose"),
         )
     ],
@@ -71,7 +72,9 @@ JOB = np.dtype(
 )
 
 # The free names: tiles called by their address, rounds, records and arrays at addresses, the dtype.
-inputs = step = whole = back = through = gradient = transpose = claim = finish = wait = real = None
+inputs = step = whole = back = through = gradient = transpose = few = claim = finish = wait = (
+    real
+) = None
 layer_at = job_at = array = array_of_indices = call = None
 
 
@@ -109,17 +112,22 @@ def forward_block(job, l, j, t, begin, end, first, last):
 
 def keep_state(job, q, l, j, first, last):
     """Copy the final state of block j of layer l out."""
-    units, padded = q.unit // q.size, q.row // q.size
-    begin, end = j * units, min(j * units + units, q.H)
-    state = array(job.state, (job.states, job.L, q.B, q.H))
-    h = array(q.h + (q.T - 1) * q.B * q.row, (q.B, padded))
-    c = array(q.c + (q.T - 1) * q.c_step, (q.B, padded))
+    units = q.unit // q.size
+    count, row = min(units, q.H - j * units), q.H * q.size  # bytes of a sample in the state
+    h = q.h + (q.T - 1) * q.B * q.row + j * q.unit
+    c = q.c + (q.T - 1) * q.c_step + j * q.unit
+    state = job.state + l * q.B * row + j * q.unit
     for s in range(first, last):
-        for k in range(begin, end):
-            state[0, l, s, k] = h[s, k]
+        copy(h + s * q.row, state + s * row, count)
         if job.states == 2:
-            for k in range(begin, end):
-                state[1, l, s, k] = c[s, k]
+            copy(c + s * q.row, state + (job.L * q.B + s) * row, count)
+
+
+def copy(source, target, count):
+    """So many numbers from one address to another."""
+    numbers, places = array(source, (count,)), array(target, (count,))
+    for k in range(count):
+        places[k] = numbers[k]
 
 
 def back_block(q, j, t, first, last):
@@ -143,6 +151,10 @@ def back_block(q, j, t, first, last):
 def through_rows(q, first, last):
     """dx for rows first, ..., last-1 of (t, sample)."""
     da = q.da + first * q.a_row
+    if q.D <= FEW:
+        dx = q.dx + first * q.dx_row
+        few(q.few, last - first, q.D, da, q.J, q.a_block, q.U, q.U_block, dx, q.dx_row)
+        return
     for j in range(q.D_wide):
         UT = q.UT + j * q.UT_block
         dx = q.dx + first * q.dx_row + j * q.line

@@ -68,7 +68,8 @@ def names(dtype):
     """The free names of `fused_kernels`."""
     tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
     found = {
-        name: simd.caller(tiles[name]) for name in ("inputs", "step", "whole", "back", "transpose")
+        name: simd.caller(tiles[name])
+        for name in ("inputs", "step", "whole", "back", "few", "transpose")
     }
     found |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
     found |= {"claim": rounds.claim, "finish": rounds.finish, "wait": rounds.wait, "call": call}
@@ -265,11 +266,11 @@ class NumbaFused(Network):
         space = self._space(*x.shape[:2], True)
         to = space.gradients(self)
         flat = to.begin(space.started, dy, dstate)
-        to.work.layers["x"][0] = at(x)
-        to.work.job["losses"] = 0
+        to.work.read(x)
         self._back(space, to.work)
         V, b_out = self._params.V, self._params.b_out
-        V, b_out = (None, None) if V is None else (np.zeros_like(V), np.zeros_like(b_out))
+        if V is not None:
+            V, b_out = np.zeros(V.shape, V.dtype), np.zeros(b_out.shape, V.dtype)
         return self._collect(space, flat, V, b_out)
 
     def _loss_and_grads(self, x, target):
@@ -277,7 +278,7 @@ class NumbaFused(Network):
         space.begin(None)
         to = space.gradients(self)
         flat = to.begin(False, None, None)
-        V, b_out = np.zeros_like(self._params.V), np.zeros_like(self._params.b_out)
+        V, b_out = (np.zeros(a.shape, a.dtype) for a in (self._params.V, self._params.b_out))
         point(to.work.job, {"gV": V, "gb_out": b_out, "order": 0})
         loss = self._train(space, to.work, _plain(x), _plain(target), 1)[0]
         return float(loss), self._collect(space, flat, V, b_out)

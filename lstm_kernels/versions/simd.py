@@ -234,6 +234,18 @@ class LLVM:
             order.append([i for k in range(start, start + half) for i in (k, self.lanes + k)])
         return [Vector(self, self._shuffle(x.value, y.value, lanes)) for lanes in order]
 
+    def total(self, x):
+        """The sum of a vector's numbers, a scalar: halves are added until one is left."""
+        value, count = x.value, self.lanes
+        while count > 1:
+            count //= 2
+            low, high = range(count), range(count, 2 * count)
+            value = self.builder.fadd(*(self._shuffle(value, value, list(p)) for p in (low, high)))
+        return self.builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+    def store_number(self, address, number):
+        self._align(self.builder.store(number, self._pointer(address, self.scalar)))
+
     def variable(self, vector):
         """A register that changes in a loop: use `get` and `set`."""
         slot = cgutils.alloca_once(self.builder, self.type)

@@ -10,7 +10,7 @@ from ..params import Layer
 from . import fused_kernels, rounds, simd
 from .team import team
 
-BACKWARD = ("back", "through_U", "gradient_U", "gradient_W", "gradient_b", "transpose")
+BACKWARD = ("back", "gradient_U", "gradient_W", "gradient_b", "transpose")
 KEEPING = ("step", "whole")  # these differ where the gates are kept for a backward pass
 
 
@@ -95,9 +95,17 @@ def point(records, fields):
         records[name] = at(value) if isinstance(value, np.ndarray) else value
 
 
+def through(net, l):
+    """The tile that gradients of layer l go through to its inputs."""
+    name = "few" if net.sizes[l] <= fused_kernels.FEW else "through_U"
+    return {name: address(net.tiles, name)}
+
+
 LAYER_WORD = {name: k for k, name in enumerate(fused_kernels.LAYER.names)}
 JOB_WORD = {name: k for k, name in enumerate(fused_kernels.JOB.names)}
-X, H, C, STATE = LAYER_WORD["x"], LAYER_WORD["h"], LAYER_WORD["c"], JOB_WORD["state"]
+X, H, C, DH, DH_ROW, STARTS = (LAYER_WORD[n] for n in ("x", "h", "c", "dh", "dh_row", "starts"))
+GRADIENTS = slice(LAYER_WORD["dU"], LAYER_WORD["db"] + 1)
+STATE, LOSSES = JOB_WORD["state"], JOB_WORD["losses"]
 
 
 class Work:
@@ -114,7 +122,7 @@ class Work:
         self.sync = rounds.new_sync(buffer, self._groups)
         self.next_round, self.address = at(self.sync[-1]), at(self.job)
         # The same memory as words, which Python fills in faster than fields of records.
-        self._layer_words = self.layers.view(np.int64).reshape(len(self.layers), -1)
+        self.layer_words = self.layers.view(np.int64).reshape(len(self.layers), -1)
         self._job_words = self.job.view(np.int64)
         point(self.job, {"layers": self.layers, "sync": self.sync, "groups": self._groups})
 
@@ -126,10 +134,14 @@ class Work:
         """Let a forward pass read x (T, B, D), and write its outputs to y (T, B, padded H) and the
         final state to `final` (1 or 2, L, B, H).
         """
-        layers, job, top = self._layer_words, self._job_words, at(y)
+        layers, job, top = self.layer_words, self._job_words, at(y)
         layers[0, X], layers[-1, H], job[STATE] = at(x), top, at(final)
         if len(final) == 1:  # without c, c of a step is its h: it moves with it
             layers[-1, C] = top
+
+    def read(self, x):
+        """Let a backward pass without a loss read x (T, B, D)."""
+        self.layer_words[0, X], self._job_words[LOSSES] = at(x), 0
 
     def copy(self):
         return Work(self.layers.copy(), self.job.copy(), self._groups)
@@ -226,8 +238,8 @@ class Space:
             fields = {"da": self.a[l], "dc": self.dc[l], "dy": self.dy if l == L - 1 else self.low}
             fields |= {"dh": self.zero, "zero": self.zero, "dx_row": self.dy[0, 0].nbytes}
             fields |= {"dx": self.low} if l else {}
-            names = [name for name in BACKWARD if name != "through_U" or L > 1]
-            fields |= {name: address(net.tiles, name) for name in names}
+            fields |= {name: address(net.tiles, name) for name in BACKWARD}
+            fields |= through(net, l) if l else {}
             point(q, fields | {f"g{m}": weights[m] for m in "UWb"})
         fields = {"backward": net.backward_code(shares), "gradients": net.gradients_code()}
         fields |= {"state": self.final, "dy": self.dy[-1], "dc": self.dc, "error": self.error}
@@ -279,43 +291,41 @@ class Gradients:
         self.dx = new(T, B, tiles.pad(net.sizes[0]))
         self.dh, self.dh0 = new(L, B, tiles.padded), new(L, B, tiles.padded)
         self.zero, self.dc = space.zero, space.dc
-        # Of each gradient in one array: its place in bytes and shape; the places by name.
+        # Of each gradient in one array: its place in bytes and shape; places (L, 3).
         self._places, self._numbers = [], 0
-        self._offsets = {name: np.zeros(L, np.int64) for name in ("dU", "dW", "db")}
         for l, (q, packed) in enumerate(zip(self.work.layers, self.packed.layers, strict=True)):
             fields = {"da": self.da[l], "dh0": self.dh0[l]}
             fields |= {f"g{m}": packed[m] for m in "UWb"}
             fields |= {"dy": self.dy} if l == L - 1 else {}
             fields |= {} if l else {"dx": self.dx, "dx_row": self.dx[0, 0].nbytes}
-            fields |= {name: address(tiles, name) for name in ("through_U", "through_W")}
+            fields |= through(net, l) | {"through_W": address(tiles, "through_W")}
             point(q, fields)
             for m in "UWb":
                 shape = getattr(net._params.layers[l], m).shape
                 self._places.append((size * self._numbers, shape))
-                self._offsets[f"d{m}"][l] = size * self._numbers
                 self._numbers += math.prod(shape)
+        self._offsets = np.array([place for place, _ in self._places]).reshape(L, 3)
         point(self.work.job, {"descend": False, "rate": 1.0, "losses": 0, "dy": self.dy[-1]})
 
     def begin(self, started, dy, dstate):
         """Zero gradients, but those of y and of the final state; returns the array (flat) that the
         parameters' gradients go to.
         """
-        layers = self.work.layers
-        layers["starts"] = started
+        words = self.work.layer_words
+        words[:, STARTS] = started
         if dy is None:
             self.dy[:-1] = 0
         else:
             self.dy[..., : dy.shape[2]] = dy
-        self.dc[:] = 0
-        layers["dh"], layers["dh_row"] = at(self.zero), 0
+        self.dc.fill(0)
+        words[:, DH], words[:, DH_ROW] = at(self.zero), 0
         if dstate is not None:
             for mine, array in zip((self.dh, self.dc), dstate, strict=False):
                 mine[..., : array.shape[2]] = array
-            layers["dh"] = at(self.dh) + self.dh[0].nbytes * np.arange(len(layers))
-            layers["dh_row"] = self.dh[0, 0].nbytes
+            words[:, DH] = at(self.dh) + self.dh[0].nbytes * np.arange(len(words))
+            words[:, DH_ROW] = self.dh[0, 0].nbytes
         flat = np.empty(self._numbers, self.dy.dtype)
-        for name, offsets in self._offsets.items():
-            layers[name] = at(flat) + offsets
+        words[:, GRADIENTS] = self._offsets + at(flat)
         return flat
 
     def collect(self, flat):

@@ -227,7 +227,7 @@ class Team:
             it = self._words[(_THREADS + p * LINE) // 8 :]
             if it[0]:
                 it[0] = 0
-                _release(it[1])
+                _release(int(it[1]))
         until = time.monotonic() + 0.1
         while self._words[_LEFT // 8 + 2] < self._count - 1 and time.monotonic() < until:
             time.sleep(1e-4)

@@ -91,6 +91,7 @@ class Tiles:
             "whole": self.whole(keep),
             "back": self.back(),
             **{f"through_{m}": self.through(m) for m in "UW"},
+            "few": self.few(),
             **{f"gradient_{m}": self.gradient(m) for m in "UWb"},
             "transpose": self.transpose(),
         }
@@ -318,6 +319,43 @@ class Tiles:
 
         through.__name__ = f"through_{matrix}"
         return through
+
+    def few(self):
+        """out = da U^T for a few inputs: a dot product for each, along the gates of all blocks.
+
+        `through` would compute a wide block of inputs, nearly all of them padding. U: packed, row
+        by row; out: `row` bytes from sample to sample.
+        """
+        size, fed = self.lanes * self.dtype.itemsize, self._offsets(self.gates["U"])
+
+        def few(m, rows, D, da, blocks, block, U, U_block, out, row):
+            zero = m.constant(0.0)
+
+            def tile(first, count):
+                def one_input(d):
+                    sums = [m.variable(zero) for _ in range(count)]
+
+                    def one_block(j):
+                        a, u = (
+                            da + j * block + first * self.row,
+                            U + j * U_block + d * len(fed) * size,
+                        )
+                        for n, offset in enumerate(fed):
+                            u_n = m.load_aligned(u + n * size)
+                            for i, total in enumerate(sums):
+                                a_n = m.load(a + (i * self.row + offset))
+                                m.set(total, m.fma(a_n, u_n, m.get(total)))
+
+                    m.loop(blocks, one_block)
+                    for i, total in enumerate(sums):
+                        at = out + first * row + i * row + d * self.dtype.itemsize
+                        m.store_number(at, m.total(m.get(total)))
+
+                m.loop(D, one_input)
+
+            m.tiles(rows, 4, tile)
+
+        return few
 
     def gradient(self, matrix):
         """out += rate z^T da for a block of a packed matrix, over `count` rows of z and da.

@@ -1,0 +1,211 @@
+"""A team's regions: nobody waits for a thread that has no work, and no thread works on old records."""
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import example
+
+import lstm_kernels as lk
+from lstm_kernels.lab.compare import compare_to_reference
+from lstm_kernels.versions import rounds, spaces, team
+from lstm_kernels.versions.compiled import array_at, native
+from lstm_kernels.versions.rounds import claim, finish, wait
+
+words = array_at(np.int64)
+
+
+def count_tasks(p, turn, address):
+    """Rounds of tasks; each adds one to its counter."""
+    at = words(address, (4,))  # sync, groups, rounds, counters (rounds, 7)
+    for k in range(at[2]):
+        task = claim(at[0], at[1], turn, p, 7)
+        while task >= 0:
+            rounds.add(at[3] + 8 * (7 * k + task), 1)
+            finish(at[0], at[1], turn)
+            task = claim(at[0], at[1], turn, p, 7)
+        turn = wait(at[0], at[1], turn, 7)
+    return turn
+
+
+def loiter(p, turn, address):
+    """Thread 1 comes, has no task, and stays until it is let go."""
+    at = words(address, (4,))  # arrived, let go, left
+    if p:
+        rounds.exchange(address, 1)
+        while rounds.read(address + 8) == 0:
+            rounds.pause()
+    else:
+        while rounds.read(address) == 0:
+            rounds.pause()
+    at[2] += p
+    return turn
+
+
+class Counting:
+    def __init__(self, groups, count):
+        self.groups, self.count = groups, count
+        self.sync = rounds.new_sync(spaces.buffer, groups)
+        self.counters = np.zeros((count, 7), np.int64)
+        self.job = np.array([spaces.at(self.sync), groups, count, spaces.at(self.counters)])
+
+    def run(self, threads):
+        code, place = native(count_tasks, "test"), spaces.at(self.sync[-1])
+        return threads.run(self.groups, code, spaces.at(self.job), place, self)
+
+
+@pytest.mark.parametrize("participants", [1, 2, 3, 5])
+def test_every_task_of_every_round_runs_once(participants):
+    threads = team.Team()
+    some = Counting(participants, 50)
+    for _ in range(200):
+        some.counters[:] = 0
+        some.run(threads)
+        assert (some.counters == 1).all()
+    threads.drain()
+    threads.dismiss()
+
+
+def test_nobody_waits_for_threads_that_do_not_come(monkeypatch):
+    monkeypatch.setattr(team.Team, "_start", lambda self, participants: None)
+    threads, some = team.Team(), Counting(4, 20)
+    assert not some.run(threads)
+    assert (some.counters == 1).all()
+
+
+def test_a_thread_that_stays_behind_is_reported_and_its_job_kept():
+    threads = team.Team()
+    job, sync = np.zeros(8, np.int64), rounds.new_sync(spaces.buffer, 2)
+    code, place = native(loiter, "test"), spaces.at(sync[-1])
+    assert threads.run(2, code, spaces.at(job), place, "owner of the job")
+    assert threads._kept == ["owner of the job"]
+    some = Counting(2, 20)  # the team works on without it
+    assert some.run(threads)
+    assert (some.counters == 1).all()
+    assert len(threads._kept) == 2
+    job[1] = 1
+    threads.drain()
+    assert job[2] == 1
+    while some.run(threads):
+        pass
+    assert not threads._kept
+    threads.dismiss()
+
+
+def test_a_network_leaves_its_records_to_a_thread_that_stayed(monkeypatch):
+    """As if one stayed after every pass: results are right, and old records are never written."""
+    params, x, target = example((2, 5, 6, 3, 33))
+    old = []
+    real = spaces.Space.leave
+
+    def leave(self, stayed):
+        work = self.work
+        old.append((work.layers, work.job, work.layers.tobytes(), work.job.tobytes()))
+        real(self, True)
+        assert work.layers is not old[-1][0]
+
+    monkeypatch.setattr(spaces.Space, "leave", leave)
+    for version in ("numba-fused", "numba-wavefront"):
+        net = lk.network(version, params)
+        compare_to_reference(net, params, x)
+        want = lk.network("numpy", params)
+        for _ in range(3):
+            assert net.step(x, target, 0.1) == pytest.approx(want.step(x, target, 0.1), rel=1e-5)
+    assert len(old) > 10
+    for layers, job, layers_then, job_then in old:
+        assert layers.tobytes() == layers_then
+        assert job.tobytes() == job_then
+
+
+def test_a_late_participant_claims_nothing_of_a_round_that_is_over():
+    sync = rounds.new_sync(spaces.buffer, 2)
+    at = spaces.at(sync)
+
+    def try_claim(address, groups, turn, me, tasks):
+        return claim(address, groups, turn, me, tasks)
+
+    def do_finish(address, groups, turn):
+        finish(address, groups, turn)
+        return 0
+
+    call = {}
+    for function in (try_claim, do_finish):
+        count = function.__code__.co_argcount
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)
+        call[function.__name__] = kind(native(function, "test", globals()))
+    taken = [call["try_claim"](at, 2, 6, 0, 5) for _ in range(6)]
+    assert sorted(taken) == [-1, 0, 1, 2, 3, 4]
+    for _ in range(5):
+        call["do_finish"](at, 2, 6)
+    later = 6 + rounds.SLOTS  # the same words
+    assert call["try_claim"](at, 2, later, 1, 5) >= 0
+    assert call["try_claim"](at, 2, 6, 1, 99) == -1
+
+
+def test_callers_at_once_work_alone_and_get_the_same_bits():
+    params, x, _ = example((2, 20, 32, 64, 64))
+    want = lk.network("numba-fused", params).forward(x)[0]
+    ready = threading.Barrier(4)
+
+    def work(_):
+        net = lk.network("numba-fused", params)
+        ready.wait()
+        for _ in range(30):
+            np.testing.assert_array_equal(net.forward(x)[0], want)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+
+
+FORK = """
+import os, sys, threading, warnings
+import numpy as np
+import lstm_kernels as lk
+from lstm_kernels.versions.team import team
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
+params = lk.Params.init(64, 64, 2, 1)
+x = np.ones((20, 32, 64), np.float32)
+net = lk.network("numba-fused", params, threads=2)
+y, _ = net.forward(x)
+busy = lk.network("numba-fused", params, threads=2)
+stop = []
+def keep_busy():
+    while not stop:
+        busy.forward(x)
+thread = threading.Thread(target=keep_busy)
+thread.start()
+bad = 0
+for _ in range(8):
+    child = os.fork()
+    if child == 0:  # while another thread may be in a region
+        same = all(np.array_equal(net.forward(x)[0], y) for _ in range(20))
+        os._exit(0 if same and team()._count == 2 else 1)
+    bad += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+stop.append(1)
+thread.join()
+sys.exit(bad)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_threads_of_its_own():
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=120)
+
+
+def test_a_process_that_ends_in_the_middle_of_work_ends_cleanly():
+    code = """
+import threading, time
+import numpy as np, lstm_kernels as lk
+net = lk.network("numba-fused", lk.Params.init(64, 64, 2), threads=2)
+x = np.ones((50, 32, 64), np.float32)
+net.forward(x)
+threading.Thread(target=lambda: [net.forward(x) for _ in range(10**6)], daemon=True).start()
+time.sleep(0.1)
+"""
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

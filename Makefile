@@ -21,7 +21,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke test test-oldest test-newest test-releases test-arm bench bench-peers bench-isa gpu ptx figures readme accept lint format lock clean
+.PHONY: help report smoke test test-oldest test-isa test-newest test-releases test-arm bench bench-peers bench-isa gpu ptx figures readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,15 @@ test: .venv/.stamp    ## run the tests
 
 test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencies pyproject.toml admits
 	$(OLDEST) -m pytest $(TESTS)
+
+# Every network and kernel that this CPU would not run by itself, compiled as for an older one.
+ISA_TESTS := tests/test_fused.py tests/test_wavefront.py tests/test_versions.py -k "not cuda and not sequential \
+	and not numpy and not numba-sample and not float64 and not stress and not interrupt and not ctrl_c \
+	and not every_address and not process and not forked"
+
+test-isa: .venv/.stamp    ## run the kernels' tests with AVX2 forced, and with SSE2
+	$(PY) -m lstm_kernels.lab.isa AVX2 $(PY) -m pytest $(ISA_TESTS)
+	$(PY) -m lstm_kernels.lab.isa SSE2 $(PY) -m pytest $(ISA_TESTS)
 
 test-newest: .venv-newest/.stamp    ## run the tests on the newest Python of this machine
 	$(NEWEST) -m pytest $(TESTS)

@@ -55,8 +55,9 @@ class Interpreted:
             for keep in (False, True)
             for name, tile in net.tiles.all(keep).items()
         }
-        for module in (spaces, numba_fused, flow):
+        for module in (spaces, flow):  # who takes addresses
             monkeypatch.setattr(module, "at", self._at)
+        assert not hasattr(numba_fused, "at")
         tiles = ("inputs", "step", "whole", "back", "through", "few", "gradient", "transpose")
         names = dict.fromkeys(tiles, self._tile) | {"real": float, "claim": self._claim}
         names |= {"layer_at": self._record_at, "job_at": self._record_at}
@@ -307,18 +308,6 @@ def test_a_forked_child_computes_the_same_bits(version):
     subprocess.run([sys.executable, "-c", SCRIPT, version], check=True, timeout=300)
 
 
-@pytest.mark.parametrize("version", ["numba-sample", "numba-fused", "numba-wavefront"])
-def test_no_folder_for_compiled_code_only_costs_time(version, tmp_path):
-    (tmp_path / "file").touch()
-    script = f"""
-import numpy as np, lstm_kernels as lk
-net = lk.network({version!r}, lk.Params.init(1, 3, cell="rnn"))
-assert np.isfinite(net.forward(np.ones((2, 1, 1), np.float32))[0]).all()
-"""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "file" / "below")}
-    subprocess.run([sys.executable, "-c", script], env=environment, check=True, timeout=300)
-
-
 @pytest.mark.parametrize("version", ["numba-fused", "numba-wavefront"])
 def test_a_second_process_compiles_nothing(version):
     script = f"""
@@ -356,12 +345,14 @@ def test_the_cost_model_picks_the_natural_schedule(hidden, T, B, shares, threads
 
 
 def test_costs_are_recovered_from_a_noisy_machine_that_obeys_the_model(monkeypatch):
+    # A load that takes longer than the tile's rows of multiply-adds would hide them.
+    costs = COSTS._replace(load=0.45e-9)
     tiles = partial(Tiles, CELLS["lstm"], np.dtype(np.float32))
 
     def seconds(H, B, T, schedule):
-        enter = COSTS.enter if schedule.threads > 1 else 0.0
-        first = COSTS._replace(fma=0.0, load=0.0, enter=0.0)  # the first step has no product
-        rest = COSTS._replace(enter=0.0)
+        enter = costs.enter if schedule.threads > 1 else 0.0
+        first = costs._replace(fma=0.0, load=0.0, enter=0.0)  # the first step has no product
+        rest = costs._replace(enter=0.0)
         total = cost.predict(first, schedule, tiles(H), [1], 1, B, False)
         return 1e-6 + enter + total + cost.predict(rest, schedule, tiles(H), [1], T - 1, B, False)
 
@@ -377,7 +368,7 @@ def test_costs_are_recovered_from_a_noisy_machine_that_obeys_the_model(monkeypat
 
     monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
     got = cost.measure(runner, tiles, 2)
-    for name, value in COSTS._asdict().items():
+    for name, value in costs._asdict().items():
         assert getattr(got, name) == pytest.approx(value, rel=0.1), name
 
 

@@ -1,4 +1,4 @@
-"""A team's regions: nobody waits for a thread that has no work, and no thread works on old records."""
+"""A team's regions: no one waits for a thread without work, and none works on old records."""
 
 import ctypes
 import os

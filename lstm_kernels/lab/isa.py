@@ -5,7 +5,10 @@ them. The peers of a comparison are restricted by their own variables, each libr
 that it brings for that instruction set.
 """
 
+import os
 import platform
+import subprocess
+import sys
 
 _SSE2 = "+64bit,+cmov,+cx16,+fxsr,+sse,+sse2"
 _AVX = _SSE2 + ",+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx"
@@ -48,3 +51,14 @@ def runnable():
 
     has = llvmlite.binding.get_host_cpu_features()
     return [name for name in NAMES if all(has.get(word) for word in features(name))]
+
+
+def main(words):
+    """Run a command restricted to an instruction set: `python -m lstm_kernels.lab.isa AVX2 ...`."""
+    name, *command = words
+    done = subprocess.run(command, env=os.environ | variables(name), check=False)
+    sys.exit(done.returncode)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -38,6 +38,7 @@ FLOW = np.dtype(
     align=True,
 )
 
+_PERFORM, _JOB, _PATIENCE = (FLOW.names.index(name) for name in ("perform", "job", "patience"))
 flow_at = record_at(FLOW)
 words = array_at(np.int64)
 
@@ -167,9 +168,10 @@ class Flow:
         between two slices. owner: what `job` points into. Returns whether a thread stayed behind
         (`Team.run`).
         """
-        self.state[:] = 0
-        self._record["perform"], self._record["job"] = perform, job
-        self._record["patience"] = PATIENCE if participants > 1 else 0  # nobody else will come
+        self.state.fill(0)
+        record = self._record.view(np.int64)  # fields of records take Python longer
+        record[_PERFORM], record[_JOB] = perform, job
+        record[_PATIENCE] = PATIENCE if participants > 1 else 0  # nobody else will come
         kept = owner, self._arrays, self.state, self._record, self._words
         work = machine_code(), at(self._record), at(self._words), kept
         try:

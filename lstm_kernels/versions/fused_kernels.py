@@ -59,7 +59,7 @@ JOB = np.dtype(
                 *("N", "source", "labels", "order", "count", "x", "target", "error"),
                 # gradient of y at the last step (B, padded H), of the final c (L, B, padded H)
                 *("dy", "dc"),
-                # read-out (H, O), (O,), where its gradients go; losses (count,) or 0, how many so far
+                # read-out (H, O), (O,), where its gradients go; losses (count,) or 0; how many yet
                 *("V", "b_out", "gV", "gb_out", "losses", "steps_done"),
                 "descend",  # are the gradients added to the parameters?
                 # of `numba-wavefront`: layer, start, stop, part of each task; parts of the samples

@@ -24,7 +24,7 @@ from ..reference import Tape
 from . import cost, fused_kernels, rounds, simd
 from .base import Network
 from .compiled import array_at, fill, native, record_at
-from .spaces import Packed, Space, Work, address, at, buffer, point
+from .spaces import Packed, Space, Work, address, buffer, point
 from .team import call, team
 from .tiles import Tiles
 

@@ -16,7 +16,7 @@ from ..schedules import Graph, check, choose
 from . import cost, flow, fused_kernels, wavefront_kernels
 from .compiled import fill
 from .numba_fused import Kernels, NumbaFused, machine_costs, names
-from .spaces import Space, point
+from .spaces import Space
 
 
 @cache
@@ -81,7 +81,7 @@ class NumbaWavefront(NumbaFused):
 
     def _flow(self, space, backward, work):
         running, name = space.flows[backward], "backward_task" if backward else "forward_task"
-        point(work.job, {"tasks": running.tasks, "parts": running.schedule.graph.parts})
+        work.run_tasks(running.tasks, running.schedule.graph.parts)
         participants = min(self._threads, running.workers)
         owner = space, work.layers, work.job
         space.enter()

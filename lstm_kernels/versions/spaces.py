@@ -105,7 +105,7 @@ LAYER_WORD = {name: k for k, name in enumerate(fused_kernels.LAYER.names)}
 JOB_WORD = {name: k for k, name in enumerate(fused_kernels.JOB.names)}
 X, H, C, DH, DH_ROW, STARTS = (LAYER_WORD[n] for n in ("x", "h", "c", "dh", "dh_row", "starts"))
 GRADIENTS = slice(LAYER_WORD["dU"], LAYER_WORD["db"] + 1)
-STATE, LOSSES = JOB_WORD["state"], JOB_WORD["losses"]
+STATE, LOSSES, TASKS, PARTS = (JOB_WORD[n] for n in ("state", "losses", "tasks", "parts"))
 
 
 class Work:
@@ -142,6 +142,10 @@ class Work:
     def read(self, x):
         """Let a backward pass without a loss read x (T, B, D)."""
         self.layer_words[0, X], self._job_words[LOSSES] = at(x), 0
+
+    def run_tasks(self, tasks, parts):
+        """Let a flow run `tasks` (n, 4), the samples cut into so many parts."""
+        self._job_words[TASKS], self._job_words[PARTS] = at(tasks), parts
 
     def copy(self):
         return Work(self.layers.copy(), self.job.copy(), self._groups)
@@ -272,7 +276,7 @@ class Space:
         self._entered = True
 
     def leave(self, stayed):
-        """It has ended; where a thread stayed behind, the records it may still read are left to it."""
+        """It has ended. A thread that stayed behind keeps the records that it may still read."""
         if stayed:
             self.work.renew()
             if self._gradients is not None:

@@ -42,7 +42,7 @@ def test_no_loop_over_k_touches_the_stack(name):
     if isa.NAMES:
         want, rows = WANT[name]
         assert registers == want
-    assert len(loops) == 60
+    assert len(loops) == 66
     for tile, found in loops.items():
         assert bool(found) == ("transpose" not in tile), tile
         for loop in found:

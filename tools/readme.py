@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from lstm_kernels.lab import gpu_tables, results, summary, tables, tables_isa
+from lstm_kernels.lab import gpu_tables, results, summary, tables, tables_isa, tail
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: written by `make readme` -->", "<!-- end of results -->"
@@ -115,7 +115,8 @@ def peers(machine):
     for stage in ("forward", "step"):
         frame = tables.peers(rows, stage)
         parts.append(table(frame.reset_index(names=frame.index.name)))
-    return [*parts, tables.small_calls(rows)]
+    worst = recorded("tail", machine)
+    return [*parts, tables.small_calls(rows), *([] if worst.empty else [tail.sentence(worst)])]
 
 
 def instruction_sets():

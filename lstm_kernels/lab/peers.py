@@ -16,7 +16,7 @@ import pandas as pd
 from ..cores import allowed, cores, why
 from ..train import train
 from ..versions import network
-from . import bench, provenance, results
+from . import bench, provenance, results, tail
 from .compare import MismatchError
 from .timing import interleaved
 
@@ -261,4 +261,6 @@ def main(preset="paper", folder=results.FOLDER):
         parts.append(side_by_side(work, list(PEERS), threads, repeats))
     parts += [part(threads, 20 if paper else 2) for part in (airline_epoch, overhead, ceilings)]
     rows = pd.concat(parts, ignore_index=True)
+    worst = tail.measure(threads, tail.CALLS if paper else 100)
+    results.write("tail", worst, preset=preset, folder=folder)
     return rows, results.write("peers", rows, preset=preset, folder=folder)

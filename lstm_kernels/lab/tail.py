@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pandas as pd
 
-from . import bench
+from . import bench, results
 
 CALLS = 4000
 QUANTILES = (0.5, 0.95, 0.99)
@@ -73,3 +73,23 @@ def table(rows):
     """Microseconds: a line per place, a column per quantile, and p99 over p50."""
     found = rows.pivot_table(index="variant", columns="stage", values="seconds", sort=False) * 1e6
     return found.assign(**{"p99 over p50": found["p99"] / found["p50"]})
+
+
+def sentence(rows):
+    """The same in words."""
+    said = [
+        f"{place} half of the calls take at most {line['p50']:.0f} us and 99 of 100 at most "
+        f"{line['p99']:.0f} us"
+        for place, line in table(rows).iterrows()
+    ]
+    return f"Airline network, forward, call by call: {'; '.join(said)}."
+
+
+def recorded():
+    """What each machine recorded, in sentences."""
+    try:
+        rows = results.read("tail")
+    except ValueError:
+        return "Not measured yet: no machine has recorded its tails."
+    parts = rows.groupby("machine")
+    return "\n\n".join(f"{machine}: {sentence(part)}" for machine, part in parts)

@@ -2,10 +2,10 @@
 
 What changed from `numba-sample`: weights are packed for vector registers, the cell is applied to
 the sums of a register tile before they are stored (`simd.py`, `tiles.py`), and a whole pass, a
-training step or an epoch runs in one parallel region (`fused_kernels.py`, `rounds.py`). Threads
-share the samples of a mini-batch, or the hidden units of a step, or stay away: `cost.py` predicts
-what is fastest. Bounded by the FMA units for a mini-batch of some samples; by reading the weights
-once a step for a single sample; for the smallest networks by entering the parallel region.
+training step or an epoch runs in one region (`fused_kernels.py`) of threads of its own (`team.py`).
+They share the samples of a mini-batch, or the hidden units of a step, or stay away: `cost.py`
+predicts what is fastest. Bounded by the FMA units for a mini-batch of some samples; by reading the
+weights once a step for a single sample; for the smallest networks by what a call costs.
 
 A network keeps arrays for the shapes it was called with last; nothing of them is ever returned.
 """

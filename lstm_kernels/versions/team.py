@@ -237,7 +237,10 @@ class Team:
             lock = _allocate()
             _acquire(lock, 1)
             self._words[(_THREADS + p * LINE) // 8 + 1] = lock
-            _thread.start_new_thread(compiled(attend), (self._address, p))
+            try:
+                _thread.start_new_thread(compiled(attend), (self._address, p))
+            except RuntimeError:  # the system gives no more: the work is done without
+                return
             self._count = p + 1
 
 

@@ -18,6 +18,9 @@ from . import simd
 # Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer samples:
 # enough for the weights to be loaded rarely, few enough for the result to stay in L2.
 CHUNK_ROWS = 64
+# Every round waits for the slowest thread. On a machine that others use too that is another one
+# each time, which the costs, the best of many runs, do not contain.
+MARGIN = 0.05
 
 
 class Schedule(NamedTuple):
@@ -97,9 +100,13 @@ def of_blocks(costs, tiles, sizes, B):
 
 
 def choose(costs, tiles, sizes, T, B, training, threads):
-    """The schedule with the least predicted time."""
-    found = schedules(tiles, T, B, threads)
-    return min(found, key=lambda s: predict(costs, s, tiles, sizes, T, B, training))
+    """The schedule with the least predicted time; rounds have to be better by MARGIN."""
+
+    def seconds(schedule):
+        predicted = predict(costs, schedule, tiles, sizes, T, B, training)
+        return predicted * (1 if schedule.shares else 1 + MARGIN)
+
+    return min(schedules(tiles, T, B, threads), key=seconds)
 
 
 def measure(runner, tiles, threads, rounds=15):

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from ..cells import Cell
-from . import simd
+from . import activations, registers
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Tiles:
 
     @cached_property
     def lanes(self):
-        return simd.vector_registers().bytes // self.dtype.itemsize
+        return registers.vector_registers().bytes // self.dtype.itemsize
 
     @cached_property
     def wide(self):
@@ -116,10 +116,9 @@ class Tiles:
 
         Rows of B are whole vectors, aligned: packed, or gradients. Of the operands of a k the fewer
         stay in registers while the others come one at a time: 3 rows of 4 vectors take 12 + 3 + 1
-        registers, and 12 + 4 + 1 the other way would be one more than AVX2 has.
-
-        ahead: bytes from A[0, k] to what is fetched for later. Where k is a sample, numbers of A
-        lie a row apart, further than the CPU's own prefetcher looks.
+        registers, and 12 + 4 + 1 the other way would be one more than AVX2 has. ahead: bytes from
+        A[0, k] to what is fetched for later. Where k is a sample, numbers of A lie a row apart,
+        further than the CPU's own prefetcher looks.
         """
         size = self.lanes * self.dtype.itemsize
         offsets = offsets or [n * size for n in range(len(sums[0]))]
@@ -179,7 +178,7 @@ class Tiles:
                     for o in left:  # fed by W alone
                         m.store(out + o, m.load(b + o))
 
-            m.tiles(rows, simd.tile_rows(len(fed)), tile)
+            m.tiles(rows, registers.tile_rows(len(fed)), tile)
 
         return inputs
 
@@ -202,7 +201,7 @@ class Tiles:
                 self._recur(m, sums, h_all + first * row, row, H, W)
                 self.apply(m, sums, keep, a_first, row, c_prev, c, h, first)
 
-            m.tiles(rows, simd.tile_rows(len(fed)), tile)
+            m.tiles(rows, registers.tile_rows(len(fed)), tile)
 
         return step
 
@@ -223,7 +222,7 @@ class Tiles:
                 self._recur(m, sums, h_all + first * row, row, H, W)
                 self.apply(m, sums, keep, a + first * self.row, row, c_prev, c, h, first)
 
-            m.tiles(rows, simd.tile_rows(len(everything)), tile)
+            m.tiles(rows, registers.tile_rows(len(everything)), tile)
 
         return whole
 
@@ -236,7 +235,7 @@ class Tiles:
     def apply(self, m, sums, keep, a, row, c_prev, c, h, first):
         """The cell on finished sums; pre-activations that are not among them are in a."""
         size, K = self.lanes * self.dtype.itemsize, len(self.cell.gates)
-        forward, _ = self.cell.make(*simd.functions(m))
+        forward, _ = self.cell.make(*activations.functions(m))
         for i, row_sums in enumerate(sums):
             a_i, at = a + i * self.row, first * row + i * row
             for v in range(self.vectors):
@@ -263,7 +262,7 @@ class Tiles:
         def back(
             m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c_prev, c
         ):
-            _, backward = self.cell.make(*simd.functions(m))
+            _, backward = self.cell.make(*activations.functions(m))
 
             def tile(first, count):
                 at = first * row
@@ -297,7 +296,7 @@ class Tiles:
                             m.store(da + there + o, bar)
                         m.store(dc + here, dc_prev)
 
-            m.tiles(rows, simd.tile_rows(self.wide), tile)
+            m.tiles(rows, registers.tile_rows(self.wide), tile)
 
         return back
 
@@ -315,7 +314,7 @@ class Tiles:
                     for v in range(self.wide):
                         m.store(out + first * row + i * row + v * size, m.get(sums[i][v]))
 
-            m.tiles(rows, simd.tile_rows(self.wide), tile)
+            m.tiles(rows, registers.tile_rows(self.wide), tile)
 
         through.__name__ = f"through_{matrix}"
         return through
@@ -379,7 +378,7 @@ class Tiles:
                         at = out + first * width + (i * width + n * size)
                         m.store(at, m.fma(rate, m.get(total), m.load(at)))
 
-            m.tiles(rows, simd.tile_rows(len(offsets)), tile)
+            m.tiles(rows, registers.tile_rows(len(offsets)), tile)
 
         gradient.__name__ = f"gradient_{matrix}"
         return gradient

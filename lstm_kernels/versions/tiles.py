@@ -6,10 +6,8 @@ with rows (t, sample), packed weights `[block][k][G gates][UNITS]`. So the tile 
 reads one stream of weights and writes whole cache lines, and the gradient of a packed weight matrix
 comes out of its tile in the layout of that matrix: descent needs no packing.
 
-The transposed weights, for the way back, are `[wide block][k][WIDE]`, with k over (block, gate,
-unit): the order in which a row of gradients is stored.
-
-All arguments are addresses, strides in bytes and counts; a tile checks nothing (its callers' plans
+The transposed weights, for the backward pass, are `[wide block][k][WIDE]`, with k over (block,
+gate, unit): the order in which a row of gradients is stored. All arguments are addresses, strides in bytes and counts; a tile checks nothing (its callers' plans
 are tested with `checked.Checked`, which does).
 """
 

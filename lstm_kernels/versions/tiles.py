@@ -7,8 +7,9 @@ reads one stream of weights and writes whole cache lines, and the gradient of a 
 comes out of its tile in the layout of that matrix: descent needs no packing.
 
 The transposed weights, for the backward pass, are `[wide block][k][WIDE]`, with k over (block,
-gate, unit): the order in which a row of gradients is stored. All arguments are addresses, strides in bytes and counts; a tile checks nothing (its callers' plans
-are tested with `checked.Checked`, which does).
+gate, unit): the order in which a row of gradients is stored. All arguments are addresses, strides
+in bytes and counts; a tile checks nothing (its callers' plans are tested with `checked.Checked`,
+which does).
 """
 
 from dataclasses import dataclass

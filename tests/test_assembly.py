@@ -8,17 +8,17 @@ import sys
 import pytest
 
 from lstm_kernels.lab import assembly, isa
-from lstm_kernels.versions import simd
+from lstm_kernels.versions import registers
 
 SCRIPT = """
 import json, sys
 from lstm_kernels.lab import assembly
-from lstm_kernels.versions import simd
+from lstm_kernels.versions import registers
 loops = {
     " ".join(map(str, key)): [loop._asdict() for loop in found]
     for key, found in assembly.every_tile(dtypes=sys.argv[1:]).items()
 }
-print(json.dumps([simd.vector_registers(), loops]))
+print(json.dumps([registers.vector_registers(), loops]))
 """
 WANT = {  # bytes and number of registers; rows of a tile with four vectors
     "AVX-512": ([64, 32, True, "AVX-512"], 6),
@@ -38,7 +38,7 @@ def test_no_loop_over_k_touches_the_stack(name):
             [sys.executable, "-c", SCRIPT, *dtypes], env=environment, text=True, timeout=300
         )
     )
-    rows = simd.tile_rows(4)
+    rows = registers.tile_rows(4)
     if isa.NAMES:
         want, rows = WANT[name]
         assert registers == want
@@ -93,7 +93,7 @@ def test_a_spill_is_counted():
     ],
 )
 def test_registers_are_decided_by_the_triple_and_the_features(triple, features, want):
-    assert simd.instruction_set(triple, features)[:3] == want
+    assert registers.instruction_set(triple, features)[:3] == want
 
 
 def test_an_unknown_instruction_set_is_refused():

@@ -14,7 +14,17 @@ from conftest import example
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
 from lstm_kernels.lab.compare import TOLERANCE, compare, compare_to_reference
-from lstm_kernels.versions import cost, flow, fused_kernels, numba_fused, simd, spaces
+from lstm_kernels.versions import (
+    activations,
+    block_kernels,
+    cost,
+    flow,
+    fused_kernels,
+    numba_fused,
+    registers,
+    simd,
+    spaces,
+)
 from lstm_kernels.versions.checked import Checked
 from lstm_kernels.versions.compiled import copies
 from lstm_kernels.versions.tiles import Tiles
@@ -64,7 +74,7 @@ class Interpreted:
         names |= {"finish": lambda *_: None, "wait": lambda sync, groups, turn, tasks: turn + 1}
         names |= {"array": partial(self._array, net.tiles.dtype), "call": self.call}
         names |= {"array_of_indices": partial(self._array, np.dtype(np.int64))}
-        functions = copies(fused_kernels, names)
+        functions = copies(fused_kernels, names, "", block_kernels)
         for module in modules:
             known = {n: f for n, f in functions.items() if n in vars(module)} | names
             functions |= copies(module, known | {"ROWS": fused_kernels.ROWS})
@@ -375,10 +385,10 @@ def test_costs_are_recovered_from_a_noisy_machine_that_obeys_the_model(monkeypat
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_traced_tanh_and_sigmoid_are_accurate(dtype):
     dtype = np.dtype(dtype)
-    lanes = simd.vector_registers().bytes // dtype.itemsize
+    lanes = registers.vector_registers().bytes // dtype.itemsize
 
     def curves(m, count, x, t, s):
-        tanh, sigmoid = simd.functions(m)
+        tanh, sigmoid = activations.functions(m)
 
         def body(i):
             here = i * lanes * dtype.itemsize
@@ -409,6 +419,9 @@ def test_traced_tanh_and_sigmoid_are_accurate(dtype):
 
 def test_tile_rows_fill_the_registers():
     for vectors in (1, 2, 3, 4, 8):
-        rows = simd.tile_rows(vectors)
+        rows = registers.tile_rows(vectors)
         assert rows >= 1
-        assert rows == 1 or rows * vectors + min(rows, vectors) + 1 <= simd.vector_registers().count
+        assert (
+            rows == 1
+            or rows * vectors + min(rows, vectors) + 1 <= registers.vector_registers().count
+        )

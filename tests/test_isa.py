@@ -12,7 +12,7 @@ import readme
 from lstm_kernels import __main__ as command
 from lstm_kernels.lab import bench, isa, peers, provenance, restricted, results, tables_isa
 
-PRINT = "from lstm_kernels.versions import simd; print(simd.vector_registers().name)"
+PRINT = "from lstm_kernels.versions import registers; print(registers.vector_registers().name)"
 MACHINES = {
     "a": {"cpu": "CPU A", "family": "25", "model": "17", "cores": 2, "date": "2026-01-02"},
     "b": {"cpu": "CPU B", "family": "6", "model": "85", "cores": 4, "date": "2026-01-03"},
@@ -90,7 +90,7 @@ def test_sets_are_those_of_this_cpu(monkeypatch):
     monkeypatch.setattr(isa, "runnable", list)  # no x86-64: what it has, unrestricted
     monkeypatch.setattr(isa, "NAMES", ())
     (own,) = restricted.sets()
-    assert own == restricted.simd.vector_registers().name
+    assert own == restricted.registers.vector_registers().name
     assert not set(isa.VARIABLES) & set(restricted.environment(own)) - set(os.environ)
 
 
@@ -115,7 +115,7 @@ def test_rows_of_a_run_with_and_without_pytorch(monkeypatch, tmp_path, capsys, p
         monkeypatch.setattr(restricted, "find_spec", lambda name: None)
     monkeypatch.setattr(peers, "ceilings", small_ceilings)
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    own = restricted.simd.vector_registers().name
+    own = restricted.registers.vector_registers().name
     monkeypatch.setattr(restricted, "sets", lambda: [own])
 
     def run(name, *words):

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ..cells import CELLS
 from ..params import Params
-from ..versions import cost, numba_fused, simd, spaces
+from ..versions import activations, cost, numba_fused, registers, simd, spaces
 from ..versions.tiles import Tiles
 from . import assembly, bench
 from .compare import MismatchError
@@ -75,7 +75,7 @@ def step_forms(H=512, seed=0):
     h[:], c[:] = rng.uniform(-1, 1, (2, B, H))
     arrays = {"W": W, "packed": packed, "a": a, "h": h, "c": c, "h_new": h_new, "c_new": c_new}
     here = {name: array.ctypes.data for name, array in arrays.items()}
-    high, wide = simd.tile_rows(4), 4 * row
+    high, wide = registers.tile_rows(4), 4 * row
     calls = {
         "a row at a time": _function(product(tiles, 1, wide, row), tiles.lanes, f"rows_{H}"),
         "register tile": _function(product(tiles, high, wide, row), tiles.lanes, f"tile_{H}"),
@@ -125,7 +125,9 @@ def peak(H=64, rows=960, calls=400):
     """GFLOP/s of one core in the tile's loop with everything in cache: the best of many calls."""
     tiles = Tiles(CELLS["lstm"], FLOAT, H)
     lane = tiles.lanes * FLOAT.itemsize
-    run = _function(product(tiles, simd.tile_rows(4), 4 * lane, lane), tiles.lanes, f"peak_{H}")
+    run = _function(
+        product(tiles, registers.tile_rows(4), 4 * lane, lane), tiles.lanes, f"peak_{H}"
+    )
     h, W, a = (spaces.buffer(n, dtype=FLOAT) for n in (rows * H, H * lane, rows * lane))
     case = partial(run, rows, h.ctypes.data, 4 * H, H, W.ctypes.data, a.ctypes.data)
     return 2 * rows * H * 4 * tiles.lanes / min(timeit.repeat(case, number=1, repeat=calls)) / 1e9
@@ -213,7 +215,7 @@ def accuracy(count=200_000):
     y = np.empty_like(x)
 
     def curve(m, vectors, source, out):
-        tanh, _ = simd.functions(m)
+        tanh, _ = activations.functions(m)
         size = lanes * FLOAT.itemsize
         m.loop(vectors, lambda i: m.store(out + i * size, tanh(m.load(source + i * size))))
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..cells import CELLS
-from ..versions import simd
+from ..versions import registers, simd
 from ..versions.tiles import Tiles
 
 FUSED = re.compile(r"vfn?madd|fmla|fmls")
@@ -75,7 +75,7 @@ def every_tile(cells=tuple(CELLS), dtypes=("float32", "float64")):
     for cell in cells:
         for dtype in map(np.dtype, dtypes):
             for count in (2, 4):
-                lanes = simd.vector_registers().bytes // dtype.itemsize
+                lanes = registers.vector_registers().bytes // dtype.itemsize
                 tiles = Tiles(CELLS[cell], dtype, count * lanes)
                 for name, tile in tiles.all(keep=True).items():
                     text = simd.assembly(tile, dtype, lanes)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from ..cores import allowed, cores, why
-from ..versions import network, simd
+from ..versions import network, registers
 from . import bench, isa, peers, provenance, results
 from .compare import TOLERANCE, compare
 from .timing import interleaved
@@ -28,7 +28,7 @@ PUBLIC = ("airline", "airline, two layers")
 
 def sets():
     """Those of SETS that this CPU has; on another architecture than x86-64, its own one."""
-    return [name for name in isa.runnable() if name in SETS] or [simd.vector_registers().name]
+    return [name for name in isa.runnable() if name in SETS] or [registers.vector_registers().name]
 
 
 def environment(name):
@@ -76,7 +76,7 @@ def public_step(work, names, threads, repeats):
 
 def measure(name, preset):
     """Rows of a results file from this process, which must be restricted to the instruction set."""
-    if (found := simd.vector_registers().name) != name:
+    if (found := registers.vector_registers().name) != name:
         raise ValueError(f"instruction set: got {found}, want {name}")
     threads, paper = allowed(), preset == "paper"
     names = [peer for peer in ("pytorch",) if find_spec(peers.PACKAGES[peer])]

@@ -4,7 +4,7 @@ instruction set.
 
 import pandas as pd
 
-from ..versions import simd
+from ..versions import registers
 from . import bench, isa, results, tables
 
 MISSING = "Not measured yet (`make bench-isa`)."
@@ -199,7 +199,7 @@ def bounds():
     for name in ("AVX-512", "AVX2", "SSE2", "NEON"):
         words = isa.features(name) if name != "NEON" else []
         triple = "aarch64" if name == "NEON" else "x86_64"
-        found = simd.instruction_set(triple, dict.fromkeys(words, True))
+        found = registers.instruction_set(triple, dict.fromkeys(words, True))
         each = found.bytes // 4
         rows[name] = {
             "registers": found.count,

@@ -237,13 +237,14 @@ def copies(module, names, label="", *others):
     return space
 
 
-def fill(module, names, label):
-    """The functions of a module with its free names filled in, to be compiled when first needed,
-    as part of what needs them.
+def fill(module, names, label, *others):
+    """The functions of a module, and of others, with their free names filled in, to be compiled
+    when first needed, as part of what needs them.
     """
-    space = copies(module, names, label)
+    space, where = copies(module, names, label, *others), {module.__name__}
+    where |= {other.__name__ for other in others}
     functions = [f for f in space.values() if isinstance(f, types.FunctionType)]
-    own = {f.__name__: f for f in functions if f.__module__ == module.__name__}
+    own = {f.__name__: f for f in functions if f.__module__ in where}
     for name, f in own.items():
         space[name] = njit(f, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
     return types.SimpleNamespace(**{name: space[name] for name in own})

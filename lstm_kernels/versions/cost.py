@@ -13,7 +13,7 @@ import time
 from typing import NamedTuple
 
 from .. import schedules as graphs
-from . import simd
+from . import registers
 
 # Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer samples:
 # enough for the weights to be loaded rarely, few enough for the result to stay in L2.
@@ -51,7 +51,7 @@ def schedules(tiles, T, B, threads):
     """The candidates: one thread, shares of the samples, rounds of hidden blocks."""
     chunk = max(1, min(T, CHUNK_ROWS // B))
     wide = tiles.padded // tiles.WIDE
-    splits = max(1, min(B // simd.tile_rows(tiles.wide), -(-2 * threads // wide)))
+    splits = max(1, min(B // registers.tile_rows(tiles.wide), -(-2 * threads // wide)))
     found = [Schedule(1, 1, chunk, 1)]
     if threads > 1 and B > 1:
         found.append(Schedule(threads, min(threads, B), 1, 1))
@@ -70,7 +70,7 @@ def predict(costs, schedule, tiles, sizes, T, B, training):
     units = blocks * tiles.vectors
 
     def product(rows, K, matrix):
-        height = simd.tile_rows(len(gates[matrix]) * tiles.vectors)
+        height = registers.tile_rows(len(gates[matrix]) * tiles.vectors)
         whole, rest = divmod(rows, height)
         tile = whole * max(costs.load, height * costs.fma)
         tile += max(costs.load, rest * costs.fma) if rest else 0

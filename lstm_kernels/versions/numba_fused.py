@@ -21,7 +21,7 @@ from ..cores import cores
 from ..errors import check_rate
 from ..params import Grads, Params
 from ..reference import Tape
-from . import cost, fused_kernels, rounds, simd
+from . import block_kernels, cost, fused_kernels, records, rounds, simd
 from .base import Network
 from .compiled import array_at, fill, native, record_at
 from .spaces import Packed, Space, Work, address, buffer, point
@@ -65,7 +65,7 @@ class Kernels:
 
 
 def names(dtype):
-    """The free names of `fused_kernels`."""
+    """The free names of `fused_kernels` and `block_kernels`."""
     tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
     found = {
         name: simd.caller(tiles[name])
@@ -73,14 +73,14 @@ def names(dtype):
     }
     found |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
     found |= {"claim": rounds.claim, "finish": rounds.finish, "wait": rounds.wait, "call": call}
-    found |= {"layer_at": record_at(fused_kernels.LAYER), "job_at": record_at(fused_kernels.JOB)}
+    found |= {"layer_at": record_at(records.LAYER), "job_at": record_at(records.JOB)}
     found |= {"array": array_at(dtype), "array_of_indices": array_at(np.int64)}
     return found | {"real": dtype.type}
 
 
 @cache
 def kernels(dtype):
-    return Kernels(fill(fused_kernels, names(dtype), dtype.name), dtype.name)
+    return Kernels(fill(fused_kernels, names(dtype), dtype.name, block_kernels), dtype.name)
 
 
 def _plain(array):
@@ -186,7 +186,7 @@ class NumbaFused(Network):
 
     def _packing_work(self):
         tiles, size = self.tiles, self.tiles.dtype.itemsize
-        layers, job = np.zeros(len(self.sizes), fused_kernels.LAYER), np.zeros(1, fused_kernels.JOB)
+        layers, job = np.zeros(len(self.sizes), records.LAYER), np.zeros(1, records.JOB)
         for l, q in enumerate(layers):
             weights, transposed = self.packed.layers[l], self.transposed[l]
             fields = {"J": tiles.blocks, "lanes": tiles.lanes, "wide": tiles.WIDE, "size": size}

@@ -13,7 +13,7 @@ from functools import cache
 from types import SimpleNamespace
 
 from ..schedules import Graph, check, choose
-from . import cost, flow, fused_kernels, wavefront_kernels
+from . import block_kernels, cost, flow, fused_kernels, wavefront_kernels
 from .compiled import fill
 from .numba_fused import Kernels, NumbaFused, machine_costs, names
 from .spaces import Space
@@ -22,7 +22,7 @@ from .spaces import Space
 @cache
 def kernels(dtype):
     """What `numba-fused` has, and the tasks of flows, forward and backward."""
-    fused = vars(fill(fused_kernels, names(dtype), dtype.name))
+    fused = vars(fill(fused_kernels, names(dtype), dtype.name, block_kernels))
     known = fused | names(dtype) | {"ROWS": fused_kernels.ROWS}
     mine = vars(fill(wavefront_kernels, known, dtype.name))
     return Kernels(SimpleNamespace(**fused, **mine), dtype.name)

@@ -25,12 +25,9 @@ is full of something else. Here the cell of `cells.py` is called with the regist
 """
 
 import inspect
-import math
-from functools import cache, partial
+from functools import partial
 from types import FunctionType
-from typing import NamedTuple
 
-import llvmlite.binding
 import numba
 import numpy as np
 from llvmlite import ir
@@ -38,62 +35,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .compiled import LIMIT, OPTIONS, P, Q, _kept, cached, named
+from .compiled import OPTIONS, _kept, cached, named
 
 INT = ir.IntType(64)
-
-
-class Registers(NamedTuple):
-    """Vector registers of an instruction set: bytes of one, how many there are, and whether one
-    instruction multiplies and adds.
-    """
-
-    bytes: int
-    count: int
-    fused: bool
-    name: str
-
-
-def instruction_set(triple, features):
-    """The Registers of a target; features: a dict of those that LLVM may use, name -> bool."""
-    if triple.startswith(("aarch64", "arm64")):
-        return Registers(16, 32, True, "NEON")  # part of the architecture, whatever is detected
-    if features.get("avx512f"):
-        return Registers(64, 32, True, "AVX-512")
-    if features.get("avx2") and features.get("fma"):
-        return Registers(32, 16, True, "AVX2")
-    if features.get("avx"):
-        return Registers(32, 16, False, "AVX")
-    return Registers(
-        16, 16, False, "SSE2"
-    )  # of every x86-64; elsewhere LLVM makes do with what there is
-
-
-@cache
-def vector_registers():
-    """The Registers of the CPU that Numba compiles for."""
-    features = numba.config.CPU_FEATURES
-    if features is None:
-        found = llvmlite.binding.get_host_cpu_features()
-    else:
-        found = {word[1:]: word[0] == "+" for word in features.split(",") if word}
-    return instruction_set(llvmlite.binding.get_process_triple(), found)
-
-
-# Each height of a tile up to the tallest is compiled, for the rows that are left over. Eight rows
-# of one vector are sums enough for the latency of an FMA (4 cycles, two of them begun in each).
-MOST_ROWS = 8
-
-
-def tile_rows(vectors):
-    """The tallest tile with `vectors` vectors a row whose sums and operands fit the registers; a
-    product takes one more where it is not fused with its sum.
-    """
-    registers = vector_registers().count - (not vector_registers().fused)
-    rows = 1
-    while rows < MOST_ROWS and (rows + 1) * vectors + min(rows + 1, vectors) + 1 <= registers:
-        rows += 1
-    return rows
 
 
 class Number:
@@ -312,49 +256,6 @@ class LLVM:
     def _shuffle(self, x, y, order):
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
         return self.builder.shuffle_vector(x, y, mask)
-
-
-# ln 2 in two parts, the first with trailing zeros: x - n ln 2 loses nothing.
-LN2 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-
-
-def _polynomial(m, x, coefficients):
-    *rest, total = (m.constant(float(c)) for c in coefficients)
-    for c in reversed(rest):
-        total = m.fma(total, x, c)
-    return total
-
-
-def _tanh_float32(m, x, scale=1):
-    """The rational tanh of `compiled.py`, of x / scale and divided by scale, a power of two: the
-    scale goes into the coefficients and costs nothing.
-    """
-    limit = float(LIMIT) * scale
-    x = m.clamp(x, -limit, limit)
-    s = x * x
-    p = [c / scale ** (2 * k + 2) for k, c in enumerate(map(float, P))]
-    q = [c / scale ** (2 * k) for k, c in enumerate(map(float, Q))]
-    return x * _polynomial(m, s, p) / _polynomial(m, s, q)
-
-
-def _tanh_float64(m, x):
-    """1 - 2 / (exp(2x) + 1), with exp by its Taylor polynomial about a multiple of ln 2."""
-    x = m.clamp(x, -20.0, 20.0)  # beyond, tanh is 1 in float64
-    x = x + x
-    shift = m.constant(1.5 * 2**52)  # adding it leaves no room for a fraction: it rounds
-    n = m.fma(x, m.constant(1 / math.log(2)), shift) - shift
-    r = m.fma(n, m.constant(-LN2[1]), m.fma(n, m.constant(-LN2[0]), x))
-    exp = _polynomial(m, r, [1 / math.factorial(k) for k in range(14)]) * m.power_of_two(n)
-    one = m.constant(1.0)
-    return one - (one + one) / (exp + one)
-
-
-def functions(m):
-    """tanh and sigmoid(x) = (1 + tanh(x / 2)) / 2 for a machine's dtype, as arithmetic only."""
-    half = m.constant(0.5)
-    if m.dtype == np.float32:
-        return lambda x: _tanh_float32(m, x), lambda x: _tanh_float32(m, x, scale=2) + half
-    return lambda x: _tanh_float64(m, x), lambda x: m.fma(half, _tanh_float64(m, half * x), half)
 
 
 def _arguments(tile):

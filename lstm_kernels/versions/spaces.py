@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 
 from ..params import Layer
-from . import fused_kernels, rounds, simd
+from . import block_kernels, records, rounds, simd
 from .team import team
 
 BACKWARD = ("back", "gradient_U", "gradient_W", "gradient_b", "transpose")
@@ -97,12 +97,12 @@ def point(records, fields):
 
 def through(net, l):
     """The tile that gradients of layer l go through to its inputs."""
-    name = "few" if net.sizes[l] <= fused_kernels.FEW else "through_U"
+    name = "few" if net.sizes[l] <= block_kernels.FEW else "through_U"
     return {name: address(net.tiles, name)}
 
 
-LAYER_WORD = {name: k for k, name in enumerate(fused_kernels.LAYER.names)}
-JOB_WORD = {name: k for k, name in enumerate(fused_kernels.JOB.names)}
+LAYER_WORD = {name: k for k, name in enumerate(records.LAYER.names)}
+JOB_WORD = {name: k for k, name in enumerate(records.JOB.names)}
 X, H, C, DH, DH_ROW, STARTS = (LAYER_WORD[n] for n in ("x", "h", "c", "dh", "dh_row", "starts"))
 GRADIENTS = slice(LAYER_WORD["dU"], LAYER_WORD["db"] + 1)
 STATE, LOSSES, TASKS, PARTS = (JOB_WORD[n] for n in ("state", "losses", "tasks", "parts"))
@@ -178,7 +178,7 @@ class Space:
         self.a = self._new(L if apart else 1, J, steps * B, K * tiles.UNITS)
         self.one = np.ones(1, tiles.dtype)
         self.final_shape = (len(net._cell.state), L, B, H)
-        layers, job = np.zeros(L, fused_kernels.LAYER), np.zeros(1, fused_kernels.JOB)
+        layers, job = np.zeros(L, records.LAYER), np.zeros(1, records.JOB)
         row = padded * size
         forward_tiles = ("whole",) if self.input_steps == 1 else ("inputs", "step")
         for l, q in enumerate(layers):

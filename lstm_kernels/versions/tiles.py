@@ -6,11 +6,10 @@ with rows (t, sample), packed weights `[block][k][G gates][UNITS]`. So the tile 
 reads one stream of weights and writes whole cache lines, and the gradient of a packed weight matrix
 comes out of its tile in the layout of that matrix: descent needs no packing.
 
-The transposed weights, for the way back, are `[wide block][k][WIDE]`, with k over (block, gate,
-unit): the order in which a row of gradients is stored.
-
-All arguments are addresses, strides in bytes and counts; a tile checks nothing (its callers' plans
-are tested with `checked.Checked`, which does).
+The transposed weights, for the backward pass, are `[wide block][k][WIDE]`, with k over (block,
+gate, unit): the order in which a row of gradients is stored. All arguments are addresses, strides
+in bytes and counts; a tile checks nothing (its callers' plans are tested with `checked.Checked`,
+which does).
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from ..cells import Cell
-from . import simd
+from . import activations, registers
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Tiles:
 
     @cached_property
     def lanes(self):
-        return simd.vector_registers().bytes // self.dtype.itemsize
+        return registers.vector_registers().bytes // self.dtype.itemsize
 
     @cached_property
     def wide(self):
@@ -116,10 +115,9 @@ class Tiles:
 
         Rows of B are whole vectors, aligned: packed, or gradients. Of the operands of a k the fewer
         stay in registers while the others come one at a time: 3 rows of 4 vectors take 12 + 3 + 1
-        registers, and 12 + 4 + 1 the other way would be one more than AVX2 has.
-
-        ahead: bytes from A[0, k] to what is fetched for later. Where k is a sample, numbers of A
-        lie a row apart, further than the CPU's own prefetcher looks.
+        registers, and 12 + 4 + 1 the other way would be one more than AVX2 has. ahead: bytes from
+        A[0, k] to what is fetched for later. Where k is a sample, numbers of A lie a row apart,
+        further than the CPU's own prefetcher looks.
         """
         size = self.lanes * self.dtype.itemsize
         offsets = offsets or [n * size for n in range(len(sums[0]))]
@@ -179,7 +177,7 @@ class Tiles:
                     for o in left:  # fed by W alone
                         m.store(out + o, m.load(b + o))
 
-            m.tiles(rows, simd.tile_rows(len(fed)), tile)
+            m.tiles(rows, registers.tile_rows(len(fed)), tile)
 
         return inputs
 
@@ -202,7 +200,7 @@ class Tiles:
                 self._recur(m, sums, h_all + first * row, row, H, W)
                 self.apply(m, sums, keep, a_first, row, c_prev, c, h, first)
 
-            m.tiles(rows, simd.tile_rows(len(fed)), tile)
+            m.tiles(rows, registers.tile_rows(len(fed)), tile)
 
         return step
 
@@ -223,7 +221,7 @@ class Tiles:
                 self._recur(m, sums, h_all + first * row, row, H, W)
                 self.apply(m, sums, keep, a + first * self.row, row, c_prev, c, h, first)
 
-            m.tiles(rows, simd.tile_rows(len(everything)), tile)
+            m.tiles(rows, registers.tile_rows(len(everything)), tile)
 
         return whole
 
@@ -236,7 +234,7 @@ class Tiles:
     def apply(self, m, sums, keep, a, row, c_prev, c, h, first):
         """The cell on finished sums; pre-activations that are not among them are in a."""
         size, K = self.lanes * self.dtype.itemsize, len(self.cell.gates)
-        forward, _ = self.cell.make(*simd.functions(m))
+        forward, _ = self.cell.make(*activations.functions(m))
         for i, row_sums in enumerate(sums):
             a_i, at = a + i * self.row, first * row + i * row
             for v in range(self.vectors):
@@ -263,7 +261,7 @@ class Tiles:
         def back(
             m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c_prev, c
         ):
-            _, backward = self.cell.make(*simd.functions(m))
+            _, backward = self.cell.make(*activations.functions(m))
 
             def tile(first, count):
                 at = first * row
@@ -297,7 +295,7 @@ class Tiles:
                             m.store(da + there + o, bar)
                         m.store(dc + here, dc_prev)
 
-            m.tiles(rows, simd.tile_rows(self.wide), tile)
+            m.tiles(rows, registers.tile_rows(self.wide), tile)
 
         return back
 
@@ -315,7 +313,7 @@ class Tiles:
                     for v in range(self.wide):
                         m.store(out + first * row + i * row + v * size, m.get(sums[i][v]))
 
-            m.tiles(rows, simd.tile_rows(self.wide), tile)
+            m.tiles(rows, registers.tile_rows(self.wide), tile)
 
         through.__name__ = f"through_{matrix}"
         return through
@@ -379,7 +377,7 @@ class Tiles:
                         at = out + first * width + (i * width + n * size)
                         m.store(at, m.fma(rate, m.get(total), m.load(at)))
 
-            m.tiles(rows, simd.tile_rows(len(offsets)), tile)
+            m.tiles(rows, registers.tile_rows(len(offsets)), tile)
 
         gradient.__name__ = f"gradient_{matrix}"
         return gradient

@@ -1,0 +1,60 @@
+"""The vector registers of an instruction set, and the tile that fits them."""
+
+from functools import cache
+from typing import NamedTuple
+
+import llvmlite.binding
+import numba
+
+
+class Registers(NamedTuple):
+    """Vector registers of an instruction set: bytes of one, how many there are, and whether one
+    instruction multiplies and adds.
+    """
+
+    bytes: int
+    count: int
+    fused: bool
+    name: str
+
+
+def instruction_set(triple, features):
+    """The Registers of a target; features: a dict of those that LLVM may use, name -> bool."""
+    if triple.startswith(("aarch64", "arm64")):
+        return Registers(16, 32, True, "NEON")  # part of the architecture, whatever is detected
+    if features.get("avx512f"):
+        return Registers(64, 32, True, "AVX-512")
+    if features.get("avx2") and features.get("fma"):
+        return Registers(32, 16, True, "AVX2")
+    if features.get("avx"):
+        return Registers(32, 16, False, "AVX")
+    return Registers(
+        16, 16, False, "SSE2"
+    )  # of every x86-64; elsewhere LLVM makes do with what there is
+
+
+@cache
+def vector_registers():
+    """The Registers of the CPU that Numba compiles for."""
+    features = numba.config.CPU_FEATURES
+    if features is None:
+        found = llvmlite.binding.get_host_cpu_features()
+    else:
+        found = {word[1:]: word[0] == "+" for word in features.split(",") if word}
+    return instruction_set(llvmlite.binding.get_process_triple(), found)
+
+
+# Each height of a tile up to the tallest is compiled, for the rows that are left over. Eight rows
+# of one vector are sums enough for the latency of an FMA (4 cycles, two of them begun in each).
+MOST_ROWS = 8
+
+
+def tile_rows(vectors):
+    """The tallest tile with `vectors` vectors a row whose sums and operands fit the registers; a
+    product takes one more where it is not fused with its sum.
+    """
+    registers = vector_registers().count - (not vector_registers().fused)
+    rows = 1
+    while rows < MOST_ROWS and (rows + 1) * vectors + min(rows + 1, vectors) + 1 <= registers:
+        rows += 1
+    return rows

@@ -5,7 +5,7 @@ import operator
 
 import numpy as np
 
-SMALL = 4096  # numbers; a larger array would wake the threads of BLAS
+SMALL = 8192  # numbers; OpenBLAS takes threads for products of more than 10 000
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 

@@ -113,7 +113,7 @@ REPORT='
 from numba.core.registry import cpu_target
 from lstm_kernels.versions.registers import vector_registers
 triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()
-size, count = vector_registers()
+size, count, *_ = vector_registers()
 print(f"\nNumba compiles for {triple}, {cpu}, features {features!r}:", end=" ")
 print(f"{count} registers of {size} bytes", flush=True)
 '

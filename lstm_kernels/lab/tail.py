@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pandas as pd
 
+from ..versions import network
 from . import bench, results
 
 CALLS = 4000
@@ -44,9 +45,7 @@ def measure(threads, count=CALLS):
     PyTorch's threads, which wait spinning after a product, only where it is installed.
     """
     work = bench.AIRLINE
-    net, (x, _) = bench.network("numba-fused", work.params()), work.example()
-    if threads != net._threads:
-        net = type(net)(work.params(), threads)
+    net, (x, _) = network("numba-fused", work.params(), threads=threads), work.example()
     places = {"alone": (nullcontext(), None), "beside a process": (busy_process(), None)}
     try:
         import torch

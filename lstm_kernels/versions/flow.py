@@ -120,6 +120,7 @@ def participate(p, turn, address):
 
 
 def now():
+    """The clock, for Python."""
     return clock()
 
 

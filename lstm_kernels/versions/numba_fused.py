@@ -25,7 +25,7 @@ from . import block_kernels, cost, fused_kernels, records, rounds, simd
 from .base import Network
 from .compiled import array_at, fill, native, record_at
 from .spaces import Packed, Space, Work, address, buffer, point
-from .team import call, team
+from .team import MOST_THREADS, call, team
 from .tiles import Tiles
 
 MOST_SPACES = 4
@@ -99,12 +99,12 @@ class NumbaFused(Network):
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        most = numba.config.NUMBA_NUM_THREADS
+        most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
         if threads is not None and self._threads > most:
             raise ValueError(
                 f"threads: got {threads}, want at most {most}, what Numba started with"
             )
-        self._threads = self._threads or min(numba.get_num_threads(), cores())
+        self._threads = self._threads or min(numba.get_num_threads(), cores(), most)
         mine = self._params
         self._hidden = mine.hidden_size
         self.tiles = tiles = Tiles(self._cell, mine.dtype, mine.hidden_size)

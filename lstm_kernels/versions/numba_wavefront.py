@@ -67,7 +67,6 @@ class NumbaWavefront(NumbaFused):
         threads = self._threads
         space = Space(self, T, B, training, cost.Schedule(threads, 0, chunk, 1), together=True)
         space.flows = [flow.Flow(schedule) for schedule in found]
-        space.work.job["parts"] = max(s.graph.parts for s in found)
         return space
 
     def forward_code(self, shares):

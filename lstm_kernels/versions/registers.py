@@ -28,9 +28,8 @@ def instruction_set(triple, features):
         return Registers(32, 16, True, "AVX2")
     if features.get("avx"):
         return Registers(32, 16, False, "AVX")
-    return Registers(
-        16, 16, False, "SSE2"
-    )  # of every x86-64; elsewhere LLVM makes do with what there is
+    # Every x86-64 has SSE2; elsewhere LLVM makes do with what there is.
+    return Registers(16, 16, False, "SSE2")
 
 
 @cache

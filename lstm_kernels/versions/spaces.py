@@ -223,7 +223,7 @@ class Space:
             }
             point(q, fields)
         shares = "samples" if self.shares else "rounds"
-        fields = {"L": L, "T": T, "B": B, "O": O, "shares": self.shares, "parts": 1}
+        fields = {"L": L, "T": T, "B": B, "O": O, "shares": self.shares}
         fields |= {"states": len(net._cell.state)}
         fields |= {"forward": net.forward_code(shares), "backward": 0}
         point(job, fields)

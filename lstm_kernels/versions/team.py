@@ -266,7 +266,9 @@ def team():
 
 def _after_fork():
     global _team
-    _team = None  # a child inherits no threads
+    if _team is not None:
+        atexit.unregister(_team.dismiss)
+    _team = None  # a child inherits no threads, and has none to end
 
 
 if hasattr(os, "register_at_fork"):

@@ -9,7 +9,7 @@ import pytest
 
 from lstm_kernels import __main__ as command
 from lstm_kernels import cores, lab, schedules
-from lstm_kernels.lab import bench, layers, peers, provenance, results, tables, timing
+from lstm_kernels.lab import bench, layers, peers, provenance, results, tables, tail, timing
 
 
 def test_interleaved_times_every_case_in_every_round():
@@ -305,3 +305,47 @@ def test_a_rest_comes_before_every_case(monkeypatch):
     monkeypatch.setattr(timing.time, "sleep", slept.append)
     lab.interleaved({"a": lambda: None, "b": lambda: None}, repeats=3, least=0, rest=0.5)
     assert slept == [0.5] * 6
+
+
+def tails(p50, p99, place="alone"):
+    rows = [(place, "p50", p50), (place, "p95", p99), (place, "p99", p99)]
+    return pd.DataFrame(rows, columns=["variant", "stage", "seconds"])
+
+
+def test_tails_are_tabled_and_told():
+    found = pd.concat([tails(10e-6, 25e-6), tails(20e-6, 4e-3, "beside OpenMP")])
+    table = tail.table(found)
+    assert table.loc["alone", "p99 over p50"] == pytest.approx(2.5)
+    assert table.loc["beside OpenMP", "p99"] == pytest.approx(4000)
+    assert "beside OpenMP half of the calls take at most 20 us and 99 of 100 at most 4000 us" in (
+        tail.sentence(found)
+    )
+
+
+def test_the_slowest_calls_are_in_the_quantiles(monkeypatch):
+    """One call in twenty takes long: p50 does not show it, p99 does."""
+    made = [1e-3 if k % 20 == 0 else 1e-6 for k in range(200)]
+    monkeypatch.setattr(tail, "calls", lambda case, before, count: np.array(made[:count]))
+    rows = tail.measure(1, 200)
+    table = tail.table(rows)
+    assert table.loc["alone", "p50"] == pytest.approx(1)
+    assert table.loc["alone", "p99"] == pytest.approx(1000)
+    assert {"alone", "beside a process"} <= set(rows["variant"])
+
+
+def test_two_machines_are_told_apart():
+    one = pd.DataFrame(
+        [
+            ("numba-fused", None, 1, 12, 1, 32, 16, stage, repeat, seconds, machine)
+            if version == "numba-fused"
+            else (version, "1", 1, 12, 1, 32, 16, stage, repeat, seconds * factor, machine)
+            for machine, factor in (("here", 2.0), ("there", 0.8))
+            for stage, seconds in (("forward", 1.0), ("step", 3.0))
+            for version in ("numba-fused", "pytorch")
+            for repeat in range(3)
+        ],
+        columns=[*("version", "variant", *"LTDHB"), "stage", "repeat", "seconds", "machine"],
+    )
+    said = tables.worst_peer(one)
+    assert "here: inference from 2.00 times as fast (airline) to 2.00 times" in said
+    assert "there: inference from 25% slower (airline) to 25% slower" in said

@@ -157,15 +157,14 @@ def predictions(table):
     return figure
 
 
-def peers(table, stage):
-    """Speed of numba-fused against each peer by workload; table: times by workload and version."""
+def peers(ratios, stage, machine):
+    """Speed of numba-fused compared with each peer's, on one machine; ratios: `peer_ratios`."""
     figure, ax = plt.subplots(figsize=(8.5, 4.6))
     colours = {"pytorch": plots.RED, "jax": plots.GREEN, "onnxruntime": plots.ORANGE}
-    names = list(table.index)
+    names = list(ratios.index)
     for (name, colour), dy in zip(colours.items(), (-0.22, 0, 0.22), strict=True):
-        if name in table and table[name].notna().any():
-            ratio = table[name] / table["numba-fused"]
-            ax.plot(ratio, np.arange(len(names)) + dy, "o", color=colour, label=name)
+        if name in ratios:
+            ax.plot(ratios[name], np.arange(len(names)) + dy, "o", color=colour, label=name)
     ax.axvline(1, color=plots.BLACK, linewidth=1)
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
@@ -173,19 +172,15 @@ def peers(table, stage):
     ticks = [1, 1.5, 2, 3, 5, 10, 15]
     ax.set_xticks(ticks, map(str, ticks))
     ax.minorticks_off()
-    worst = (table.drop(columns="numba-fused").min(axis=1) / table["numba-fused"]).min()
-    ax.set_title(f"{stage}: at least {worst:.2f} times as fast as the best peer")
+    behind = ratios.min(axis=1) < 1
+    where = f"ahead of the best peer at {(~behind).sum()} of {len(names)} workloads"
+    ax.set_title(f"{stage}, {machine}:\n{where}")
     ax.legend()
     figure.alt = (
-        f"{stage}: "
+        f"{stage} on {machine}: "
         + "; ".join(
-            f"{name}: "
-            + ", ".join(
-                f"{peer} {table.loc[name, peer] / table.loc[name, 'numba-fused']:.2f}"
-                for peer in colours
-                if peer in table and table.loc[name, peer] == table.loc[name, peer]
-            )
-            for name in names
+            f"{name}: " + ", ".join(f"{peer} {value:.2f}" for peer, value in line.dropna().items())
+            for name, line in ratios.iterrows()
         )
         + " times the time of numba-fused."
     )

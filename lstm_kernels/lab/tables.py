@@ -211,17 +211,24 @@ def gpu_schedule():
     return f"{said}." if said else "Not measured yet: the recorded results have no wavefront."
 
 
+def against_best(ratio):
+    """How fast compared with the best peer, in words."""
+    return f"{ratio:.2f} times as fast" if ratio >= 1 else f"{1 / ratio - 1:.0%} slower"
+
+
 def worst_peer(rows):
-    """The smallest advantage over the best peer, in a sentence."""
-    found = {}
-    for stage, what in (("forward", "inference"), ("step", "training")):
-        least = peer_ratios(rows, stage).min(axis=1)
-        found[what] = (least.min(), least.idxmin(), least.max(), least.idxmax())
-    return (
-        "Recorded beside the best peer: "
-        + "; ".join(
-            f"{what} from {low:.2f} times as fast ({where}) to {high:.2f} ({there})"
-            for what, (low, where, high, there) in found.items()
-        )
-        + "."
-    )
+    """The smallest advantage over the best peer on each machine, in a sentence."""
+    said = []
+    for machine, part in rows.groupby("machine"):
+        found = []
+        for stage, what in (("forward", "inference"), ("step", "training")):
+            least = peer_ratios(part, stage).min(axis=1)
+            low, high = (f"{against_best(v)} ({at})" for at, v in _ends(least))
+            found.append(f"{what} from {low} to {high}")
+        said.append(f"{machine}: {', '.join(found)}")
+    return f"Recorded compared with the best peer. {'; '.join(said)}."
+
+
+def _ends(column):
+    """The places and values of the least and the largest number."""
+    return [(at, column[at]) for at in (column.idxmin(), column.idxmax())]

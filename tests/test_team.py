@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -160,6 +161,36 @@ def test_callers_at_once_work_alone_and_get_the_same_bits():
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
+
+
+@pytest.mark.skipif(not team.MOVES or len(os.sched_getaffinity(0)) < 2, reason="one core to be on")
+def test_a_thread_that_sleeps_is_not_woken_on_the_core_of_its_caller():
+    threads, some = team.Team(), Counting(2, 5)
+    some.run(threads)
+    threads.drain()
+    line = threads._words[(team._THREADS + team.LINE) // 8 :]
+    mine = os.sched_getaffinity(0)
+
+    def allowed_after_waking():
+        while not line[0]:
+            time.sleep(1e-3)
+        some.run(threads)
+        return os.sched_getaffinity(int(line[2]))
+
+    cores = sorted(mine)[:2]
+    try:
+        for core in cores:
+            os.sched_setaffinity(0, {core})  # so that it is known where the caller is
+            assert allowed_after_waking() == {core}  # the only one it may use
+        os.sched_setaffinity(0, mine)
+        allowed = allowed_after_waking()  # wherever the caller was: one less than it may use
+        assert allowed < mine
+        assert len(allowed) == len(mine) - 1
+    finally:
+        os.sched_setaffinity(0, mine)
+    assert (some.counters > 0).all()
+    threads.drain()
+    threads.dismiss()
 
 
 FORK = """

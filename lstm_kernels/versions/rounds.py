@@ -14,6 +14,7 @@ claims nothing and leaves.
 """
 
 import ctypes
+import inspect
 import os
 
 import llvmlite.binding
@@ -28,12 +29,45 @@ COUNT_BITS = 24
 COUNT = (1 << COUNT_BITS) - 1
 LINE, SLOTS = 64, 8  # bytes of a cache line; its words, of which each round uses the next
 
-library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
-_yield = library.SwitchToThread if os.name == "nt" else library.sched_yield
-_NAME = "lstm_kernels_yield"  # compiled code finds it under this name, from the cache too
-llvmlite.binding.add_symbol(_NAME, ctypes.cast(_yield, ctypes.c_void_p).value)
-
 _WORD = ir.IntType(64)
+library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
+
+
+def foreign(name, function, result, *arguments):
+    """A function for compiled code that calls a C function of integers; bits of each, 0 for none.
+
+    Compiled code finds it as lstm_kernels_<name>, from the cache too.
+    """
+    symbol, kinds = f"lstm_kernels_{name}", [ir.IntType(bits) for bits in arguments]
+    llvmlite.binding.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)
+    returned = types.int64 if result else types.void
+
+    def call(typing, *given):
+        def generate(context, builder, signature, args):
+            kind = ir.FunctionType(ir.IntType(result) if result else ir.VoidType(), kinds)
+            callee = cgutils.get_or_insert_function(builder.module, kind, symbol)
+            narrow = [
+                a if k == _WORD else builder.trunc(a, k) for a, k in zip(args, kinds, strict=True)
+            ]
+            value = builder.call(callee, narrow)
+            if not result:
+                return context.get_dummy_value()
+            return value if result == 64 else builder.sext(value, _WORD)
+
+        return returned(*[types.int64] * len(kinds)), generate
+
+    names = ["typing", *(f"a{k}" for k in range(len(kinds)))]
+    call.__signature__ = inspect.Signature(
+        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names]
+    )
+    call.__name__ = call.__qualname__ = name
+    return intrinsic(call)
+
+
+# Let another thread run, if one is ready.
+offer_core = foreign(
+    "yield", library.SwitchToThread if os.name == "nt" else library.sched_yield, 32
+)
 
 
 def _word(builder, address):
@@ -90,18 +124,6 @@ def pause(typing):
             kind = ir.FunctionType(ir.VoidType(), [])
             name = "llvm.x86.sse2.pause"
             builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
-        return context.get_dummy_value()
-
-    return types.void(), generate
-
-
-@intrinsic
-def offer_core(typing):
-    """Let another thread run, if one is ready."""
-
-    def generate(context, builder, signature, args):
-        kind = ir.FunctionType(ir.IntType(32), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, _NAME), [])
         return context.get_dummy_value()
 
     return types.void(), generate

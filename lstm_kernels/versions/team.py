@@ -15,7 +15,8 @@ Memory of a team, words of 8 bytes, lines of 64:
   0  door: region number << 16 | threads that joined << 1 | is it open?
   1  what to run: function, job, first round, participants; written while the door is closed
   2  how many threads have left a region, ever; how many have joined one; how many have ended
-  3, 4, ... one line for each thread: is it asleep?, its lock
+  3, 4  a set of cores, for `keep_away`
+  5, 6, ... one line for each thread: is it asleep?, its lock, its number in the system
 """
 
 import _thread
@@ -26,84 +27,68 @@ import threading
 import time
 from functools import cache
 
-import llvmlite.binding
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from . import rounds
 from .compiled import native
-from .rounds import LINE, SPINS, add, exchange, offer_core, pause, read, swap
+from .rounds import LINE, SPINS, add, exchange, foreign, offer_core, pause, read, swap
 
 MOST_THREADS = 512
 LINGER = 200_000  # nanoseconds; longer than Python takes from one small call to the next
 
-_RUN, _LEFT, _THREADS = LINE, 2 * LINE, 3 * LINE
+_RUN, _LEFT, _CORES, _THREADS = LINE, 2 * LINE, 3 * LINE, 5 * LINE
 _FUNCTION, _JOB, _TURN, _WANTED = _RUN, _RUN + 8, _RUN + 16, _RUN + 24
 _JOINED = _LEFT + 8
 _OPEN, _ONE, _JOINS = 1, 2, 0xFFFF
+_MASK = 128  # bytes of a set of cores
+WINDOWS, MONOTONIC = os.name == "nt", getattr(time, "CLOCK_MONOTONIC", 0)
 
-_CLOCK = "lstm_kernels_clock"
-_name = "QueryPerformanceCounter" if os.name == "nt" else "clock_gettime"
-_symbols = {
-    _CLOCK: getattr(rounds.library, _name),
-    "lstm_kernels_sleep": ctypes.pythonapi.PyThread_acquire_lock,
-    "lstm_kernels_wake": ctypes.pythonapi.PyThread_release_lock,
-}
-for _name, _function in _symbols.items():
-    llvmlite.binding.add_symbol(_name, ctypes.cast(_function, ctypes.c_void_p).value)
+_read_clock = foreign(
+    "clock",
+    *(
+        (rounds.library.QueryPerformanceCounter, 32, 64)
+        if os.name == "nt"
+        else (rounds.library.clock_gettime, 32, 32, 64)
+    ),
+)
+_TICK = round(1e9 * time.get_clock_info("perf_counter").resolution)  # where it counts ticks
+
+# Locks of Python's, which need no interpreter: take one, waiting for it; release one.
+_take_lock = foreign("sleep", ctypes.pythonapi.PyThread_acquire_lock, 32, 64, 32)
+wake = foreign("wake", ctypes.pythonapi.PyThread_release_lock, 0, 64)
+
+# Which cores a thread may use, in Linux alone.
+MOVES = hasattr(rounds.library, "sched_getcpu")
+if MOVES:
+    _core = foreign("core", rounds.library.sched_getcpu, 32)
+    _get_cores = foreign("get_cores", rounds.library.sched_getaffinity, 32, 32, 64, 64)
+    _set_cores = foreign("set_cores", rounds.library.sched_setaffinity, 32, 32, 64, 64)
 
 
 @intrinsic
-def clock(typing):
-    """Nanoseconds since some moment, the same for every core."""
+def _two_words(typing):
+    """The address of two words on the stack."""
 
     def generate(context, builder, signature, args):
-        word, int32 = ir.IntType(64), ir.IntType(32)
-        now = cgutils.alloca_once(builder, word, 2)  # seconds and nanoseconds, or ticks
-        arguments = [now.type] if os.name == "nt" else [int32, now.type]
-        call = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(int32, arguments), _CLOCK
-        )
-        if os.name == "nt":
-            builder.call(call, [now])
-            tick = round(1e9 * time.get_clock_info("perf_counter").resolution)
-            return builder.mul(builder.load(now), ir.Constant(word, tick))
-        builder.call(call, [ir.Constant(int32, time.CLOCK_MONOTONIC), now])
-        seconds = builder.load(now)
-        rest = builder.load(builder.gep(now, [ir.Constant(int32, 1)]))
-        return builder.add(builder.mul(seconds, ir.Constant(word, 10**9)), rest)
+        words = cgutils.alloca_once(builder, ir.IntType(64), 2)
+        return builder.ptrtoint(words, ir.IntType(64))
 
     return types.int64(), generate
 
 
-@intrinsic
-def sleep_on(typing, lock):
-    """Take a lock of Python's, waiting for it."""
-
-    def generate(context, builder, signature, args):
-        int32 = ir.IntType(32)
-        kind = ir.FunctionType(int32, [ir.IntType(64), int32])
-        call = cgutils.get_or_insert_function(builder.module, kind, "lstm_kernels_sleep")
-        builder.call(call, [args[0], ir.Constant(int32, 1)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
-
-
-@intrinsic
-def wake(typing, lock):
-    """Release a lock of Python's."""
-
-    def generate(context, builder, signature, args):
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)])
-        call = cgutils.get_or_insert_function(builder.module, kind, "lstm_kernels_wake")
-        builder.call(call, args)
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def clock():
+    """Nanoseconds since some moment, the same for every core."""
+    now = _two_words()  # seconds and nanoseconds, or ticks
+    if WINDOWS:
+        _read_clock(now)
+        return read(now) * _TICK
+    _read_clock(MONOTONIC, now)
+    return read(now) * 1_000_000_000 + read(now + 8)
 
 
 @intrinsic
@@ -146,8 +131,29 @@ def attend(team, p):
             door = read(team)
             late = door < 0 or (door & _OPEN and door >> 16 != seen and p < read(team + _WANTED))
             if not late or not swap(me, 1, 0):  # in that case somebody is waking this thread
-                sleep_on(read(me + 8))
+                _take_lock(read(me + 8), 1)
             spins, since = 0, clock()
+
+
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def keep_away(mask, thread):
+    """Let a thread of the system use every core that the caller may use, but the caller's own.
+
+    Where two cores are busy half of the time, Linux does not look for an idle one to wake a thread
+    on: it wakes on the core that it used last, maybe the caller's, and both share that for
+    milliseconds while the other is idle. mask: address of room for a set of cores.
+    """
+    core = _core()
+    if core < 0 or core >= 8 * _MASK or _get_cores(0, _MASK, mask) < 0:
+        return
+    word, others = mask + core // 64 * 8, 0
+    mine = read(word)
+    exchange(word, mine & ~(1 << core % 64))
+    for place in range(0, _MASK, 8):
+        others |= read(mask + place)
+    if others == 0:
+        exchange(word, mine)
+    _set_cores(thread, _MASK, mask)
 
 
 def enter(team, participants, function, job, sync):
@@ -168,6 +174,8 @@ def enter(team, participants, function, job, sync):
     for p in range(1, participants):
         it = team + _THREADS + p * LINE
         if read(it) and swap(it, 1, 0):
+            if MOVES:
+                keep_away(team + _CORES, read(it + 16))
             wake(read(it + 8))
     exchange(sync, call(function, 0, turn, job))
     door = add(team, -_OPEN)
@@ -186,7 +194,7 @@ class Team:
     """The threads of this process."""
 
     def __init__(self):
-        lines = 3 + MOST_THREADS
+        lines = _THREADS // LINE + MOST_THREADS
         raw = np.zeros(lines * LINE + LINE, np.uint8)
         start = -raw.ctypes.data % LINE
         self._words = raw[start : start + lines * LINE].view(np.int64)
@@ -238,16 +246,18 @@ class Team:
             _acquire(lock, 1)
             self._words[(_THREADS + p * LINE) // 8 + 1] = lock
             try:
-                _thread.start_new_thread(compiled(attend), (self._address, p))
+                _thread.start_new_thread(self._attend, (p,))
             except RuntimeError:  # the system gives no more: the work is done without
                 return
             self._count = p + 1
 
+    def _attend(self, p):
+        self._words[(_THREADS + p * LINE) // 8 + 2] = _thread.get_native_id()
+        compiled(attend)(self._address, p)
 
-_allocate, _acquire = (
-    ctypes.pythonapi.PyThread_allocate_lock,
-    ctypes.pythonapi.PyThread_acquire_lock,
-)
+
+_allocate = ctypes.pythonapi.PyThread_allocate_lock
+_acquire = ctypes.pythonapi.PyThread_acquire_lock
 _allocate.restype, _allocate.argtypes = ctypes.c_void_p, []
 _release = ctypes.pythonapi.PyThread_release_lock
 _acquire.argtypes, _release.argtypes = [ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]

@@ -73,7 +73,9 @@ class Interpreted:
         names |= {"layer_at": self._record_at, "job_at": self._record_at}
         names |= {"finish": lambda *_: None, "wait": lambda sync, groups, turn, tasks: turn + 1}
         names |= {"array": partial(self._array, net.tiles.dtype), "call": self.call}
-        names |= {"array_of_indices": partial(self._array, np.dtype(np.int64))}
+        words = partial(self._array, np.dtype(np.int64))
+        names |= {"array_of_indices": words, "read": lambda address: words(address, (1,))[0]}
+        names |= {"exchange": lambda address, number: words(address, (1,)).fill(number)}
         functions = copies(fused_kernels, names, "", block_kernels)
         for module in modules:
             known = {n: f for n, f in functions.items() if n in vars(module)} | names
@@ -84,7 +86,7 @@ class Interpreted:
     def address(self, name):
         return 1 + [n for n, _ in self._functions].index(name)
 
-    def run(self, participants, name, work, owner):
+    def run(self, participants, name, work, owner, operations=0):
         self.call(self.address(name), 0, int(work.sync[-1, 0]), work.address)
         self._turns.clear()
         return False

@@ -231,31 +231,27 @@ def test_one_thread_runs_the_schedule_of_many():
 
 
 def stopper(task, _, address):
-    """Count the runs of a task, and let time be over after the fifth."""
+    """Count the runs of a task, and tell all to leave after the fifth."""
     at = words(address, (2,))
     rounds.add(at[0] + 8 * task, 1)
     if task == 5:
-        rounds.exchange(at[1], 0)
+        rounds.exchange(at[1], 1)
     return 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_goes_on_after_its_slice(workers):
-    """Time that is over in the middle: what is left runs in the next region, nothing runs twice."""
-    running = flow.Flow(wavefront(Graph(3, 4), workers, 1))
-    counts = np.zeros(12, np.int64)
-    job = np.array([spaces.at(counts), spaces.at(running._words[1])])
-    running.run(workers, code_of(stopper), spaces.at(job), job)
-    assert (counts == 1).all()
-
-
-def test_a_slice_that_is_over_before_it_begins_runs_nothing():
-    running = flow.Flow(wavefront(Graph(3, 4), 1, 1))
-    record, words_ = running._record, running._words
-    words_[1, 0] = 0
-    team.team().run(1, flow.machine_code(), spaces.at(record), spaces.at(words_), running)
-    assert words_[0, 0] == 1
-    assert not running.state[:, : flow.DONE + 1].any()
+def test_a_run_that_is_told_to_stop_leaves_the_rest(workers):
+    running = flow.Flow(wavefront(Graph(3, 40), workers, 1))
+    counts, stop = np.zeros(120, np.int64), np.zeros(1, np.int64)
+    job = np.array([spaces.at(counts), spaces.at(stop)])
+    running.run(workers, code_of(stopper), spaces.at(job), job, stop)
+    team.team().drain()
+    assert counts[5] == 1
+    assert counts.max() == 1
+    assert counts.sum() < len(counts)
+    counts[:], stop[:] = 0, 1
+    running.run(workers, code_of(stopper), spaces.at(job), job, stop)
+    assert not counts.any()
 
 
 class Late(Exception):
@@ -342,7 +338,7 @@ class InterpretedFlow(Interpreted):
     def __init__(self, net, monkeypatch, fail_at=None):
         super().__init__(net, monkeypatch, wavefront_kernels)
 
-        def run(self_, participants, perform, job, owner):
+        def run(self_, participants, perform, job, owner, stop=None):
             for task in range(len(self_.tasks)):
                 if task == fail_at:
                     raise ArithmeticError("planted")

@@ -10,6 +10,7 @@ import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
@@ -22,29 +23,53 @@ MOST_PANELS = 16
 LEAST_WORK = 16_000_000
 
 
-class _SingleThreaded:
-    """A context that keeps BLAS to the calling thread; several threads may be inside at once."""
+class SingleThreaded:
+    """A context that keeps BLAS to the calling thread; several threads may be inside at once.
 
-    def __init__(self):
-        self._lock, self._inside, self._before = threading.Lock(), 0, []
+    It counts nothing: who is inside is noted by object, so one that an interrupt threw out while it
+    entered or left is struck off when Python frees it, and BLAS gets its threads back then.
+    """
 
     def __enter__(self):
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._before = [(library, library.get_num_threads()) for library in _libraries()]
-                for library, _ in self._before:
-                    library.set_num_threads(1)
+        _inside[id(self)] = threading.get_ident()
+        _settle()
 
     def __exit__(self, *error):
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                for library, count in self._before:
-                    library.set_num_threads(count)
+        _inside.pop(id(self), None)
+        _settle()
+
+    def __del__(self):
+        _inside.pop(id(self), None)
+        if _before and not _inside:
+            _settle()
 
 
-single_threaded = _SingleThreaded()
+_inside, _settling = {}, threading.RLock()
+_before = []  # the libraries and their numbers of threads, until they have them back
+
+
+def _settle():
+    """Keep BLAS to one thread if anybody is inside, else give back what it had."""
+    with _settling:
+        if _inside and not _before:
+            _before.extend([(library, library.get_num_threads()) for library in _libraries()])
+        for library, count in _before:
+            library.set_num_threads(1 if _inside else count)
+        if not _inside:
+            _before.clear()
+
+
+def _after_fork():
+    global _settling
+    _settling = threading.RLock()
+    for other, thread in list(_inside.items()):
+        if thread != threading.get_ident():  # it is not in this process
+            del _inside[other]
+    _settle()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @cache
@@ -61,7 +86,7 @@ def panels(M, N, K):
 def product(a, b, threads=None):
     """a (M, K) @ b (K, N) on up to `threads` threads; None is `cores()`.
 
-    Call it inside `single_threaded`.
+    Call it inside `SingleThreaded`.
     """
     cuts = panels(a.shape[0], b.shape[1], a.shape[1])
     if len(cuts) == 1:
@@ -75,7 +100,10 @@ def product(a, b, threads=None):
         for rows, columns in left:
             np.matmul(a[rows], b[:, columns], out=out[rows, columns])
 
-    waiting = [_pool(os.getpid()).submit(work) for _ in range(threads - 1)]
+    waiting = []
+    with suppress(RuntimeError):  # at the end of the process the pool takes no work
+        for _ in range(threads - 1):
+            waiting.append(_pool(os.getpid()).submit(work))
     work()
     for done in waiting:
         done.result()

@@ -176,6 +176,14 @@ class Device:
             most = context.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
             self.most_shared = max(SHARED, most)
 
+    def refuse_fork(self):
+        """Raise where a child has no device: it cannot use the context of its parent."""
+        if not SIMULATED:
+            raise RuntimeError(
+                f"{self.version}: the process was forked, and a child cannot use its parent's "
+                "device, want a network made in a process that was spawned"
+            )
+
     def configure(self, kernel, blocks, threads, shared):
         """The kernel with its grid; Numba's warning of few blocks is explained, once for a network.
 

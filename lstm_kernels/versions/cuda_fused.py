@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from ..cells import CELLS
-from ..errors import check_choice, check_rate
+from ..errors import check_choice
 from ..params import Grads, Params
 from . import cuda_device, cuda_gradients, cuda_tiles
 from .base import Network
@@ -99,45 +99,27 @@ class CudaFused(Network):
     name = "cuda-fused"
 
     def __init__(self, params, threads=None, sums="ordered"):
-        super().__init__(params, threads)
+        super().__init__(params, threads, sums=sums)
         self._atomic = check_choice("sums", sums, ("ordered", "atomic")) == "atomic"
         self._device = cuda_device.Device(self.name)
         self._dataset, self._plans = (lambda: None), {}
         self._size = sum(a.size for a in self._params.arrays().values())
-        self._upload()
+        self._upload(self._params)
 
-    def params(self):
-        self._download()
-        return super().params()
+    def _forget(self):
+        self._device.refuse_fork()
 
-    def assign(self, params):
-        super().assign(params)
-        self._upload()
+    def _step(self, x, target, rate):
+        return self._example(x, target, rate)
 
-    def predict(self, x):
-        self._check_readout()
-        self._download()  # the read-out is computed on the host
-        return super().predict(x)
-
-    def step(self, x, target, learning_rate):
-        learning_rate = check_rate("learning_rate", learning_rate)
-        x, target = self._check_example(x, target)
-        self._tapes = None
-        return self._example(x, target, learning_rate)
-
-    def epoch(self, dataset, order, batch_size, learning_rate):
+    def _epoch(self, dataset, order, batch_size, rate):
         """A step for each mini-batch of `order`, with no transfer in between.
 
         The data set is copied to the device once and kept until another one is used: its arrays
         must not change. Losses come back at the end: the steps after one that is not finite are
         computed, but not returned.
         """
-        self._check_readout()
-        order, batch_size = self._check_order(dataset, order, batch_size)
-        learning_rate = check_rate("learning_rate", learning_rate)
-        if not len(order):
-            return []
-        self._tapes, device = None, self._device
+        device = self._device
         if self._dataset() is not dataset:
             x, target = self._check_example(dataset.x, dataset.target)
             self._dataset = lambda: None
@@ -147,11 +129,11 @@ class CudaFused(Network):
         T, whole, rest = dataset.x.shape[0], *divmod(len(order), batch_size)
         batches = whole + bool(rest)
         if whole:
-            step = self._step(self._n(T, batch_size), order, batches, learning_rate)
+            step = self._stepper(self._n(T, batch_size), order, batches, rate)
             for batch in range(whole):
                 step(batch * batch_size, batch)
         if rest:
-            step = self._step(self._n(T, rest), order, batches, learning_rate)
+            step = self._stepper(self._n(T, rest), order, batches, rate)
             step(whole * batch_size, whole)
         losses = self._fetch("losses", batches)
         good = np.isfinite(losses)
@@ -169,10 +151,9 @@ class CudaFused(Network):
         y = self._device.fetch(top, np.empty(T * B * H, self._dtype)).reshape(T, B, H)
         both = self._part(n, "state").reshape(2, L, B, H)
         state = tuple(both[i].copy() for i in range(len(self._cell.state)))
-        return y, state, (Tape(x, n),) if training else None
+        return y, state, n
 
-    def _backward(self, dy, dstate):
-        n = self._tapes[0].n
+    def _backward(self, n, dy, dstate):
         L, _, B, _, H, _ = n
         both = np.zeros((2, L, B, H), self._dtype)
         for i, a in enumerate(dstate or ()):
@@ -191,7 +172,7 @@ class CudaFused(Network):
         self._dataset = lambda: None
         self._examples = device.send("x", x), device.send("target", target)
         order = device.send("order", np.arange(x.shape[1]))
-        self._step(n, order, 1, rate)(0, 0)
+        self._stepper(n, order, 1, rate)(0, 0)
         return float(self._fetch("losses", 1)[0])
 
     def _n(self, T, B):
@@ -233,7 +214,7 @@ class CudaFused(Network):
         theta, work = self._device.kept("theta"), self._work(n)
         self._kernel(name, n)(n, self._plan(n).tile, theta, work, *more)
 
-    def _step(self, n, order, batches, rate):
+    def _stepper(self, n, order, batches, rate):
         """A function (first, batch) that launches a step on the examples order[first:]."""
         device, rate, kernel = self._device, self._dtype.type(rate), self._kernel("step", n)
         self._on_host &= rate == 0
@@ -246,23 +227,27 @@ class CudaFused(Network):
 
         return step
 
-    def _upload(self):
+    def _upload(self, params):
         """Parameters, and behind them the same with every U and W transposed."""
-        flat = [a.reshape(-1) for a in self._params.arrays().values()]
+        flat = [a.reshape(-1) for a in params.arrays().values()]
         flat += [
             a.T.reshape(-1) if name.endswith((".U", ".W")) else a.reshape(-1)
-            for name, a in self._params.arrays().items()
+            for name, a in params.arrays().items()
         ]
+        self._on_host = False  # from here on the device's count, the old ones or the new
         self._device.send("theta", np.concatenate(flat))
+        self._params = params
         self._on_host = True
 
-    def _download(self):
-        """Bring the host's parameters up to date, once all of them have arrived."""
+    _replace = _upload
+
+    def _now(self):
+        """The host's parameters, brought up to date once all of them have arrived."""
         if not self._on_host:
-            now = self._params.cut(self._fetch("theta", self._size))
-            for name, value in self._params.arrays().items():
-                value[...] = now[name]
+            named = self._params.cut(self._fetch("theta", self._size))
+            self._params = Params.from_arrays(named, self._cell.name)
             self._on_host = True
+        return self._params
 
     def _fetch(self, name, size):
         return self._device.fetch(self._device.kept(name), np.empty(size, self._dtype))
@@ -282,11 +267,3 @@ class CudaFused(Network):
         p = Params.from_arrays(named, self._cell.name)
         x = self._part(n, "dx").reshape(T, B, D)
         return Grads(p.layers, p.V, p.b_out, p.cell, x=x, state=state)
-
-
-@dataclass
-class Tape:
-    """The input and the sizes of the tape that is on the device."""
-
-    x: np.ndarray  # (T, B, D)
-    n: tuple

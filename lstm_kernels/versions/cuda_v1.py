@@ -5,7 +5,6 @@ passed as they are, so Numba copies each of them to the device before a launch a
 Nothing is parallel: bounded by the latency of one thread, which waits for every load.
 """
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -32,15 +31,6 @@ def sample_last(a):
     return a.swapaxes(-1, -2).copy().reshape(-1)  # a copy: kernels write over some
 
 
-@dataclass
-class Tape:
-    """What backward needs beside the device's arrays: x, as it was passed, and the sizes."""
-
-    x: np.ndarray  # (T, B, D)
-    passed: object
-    n: tuple
-
-
 class CudaV1(Network):
     """A network whose kernels compute a sample from end to end; V2 and V3 change one thing each."""
 
@@ -51,6 +41,9 @@ class CudaV1(Network):
         self._device = cuda_device.Device(self.name)
         self._kernels = kernels(params.cell, self._dtype, type(self).where)
         self._theta = np.empty(sum(a.size for a in self._params.arrays().values()), self._dtype)
+
+    def _forget(self):
+        self._device.refuse_fork()
 
     def _blocks(self, B):
         """Blocks of a launch."""
@@ -77,26 +70,25 @@ class CudaV1(Network):
         y = self._take(y, T * H * B).reshape(T, H, B).swapaxes(1, 2).copy()
         both = self._take(both, 2 * L * H * B).reshape(2, L, H, B).swapaxes(2, 3)
         state = tuple(both[i].copy() for i in range(len(self._cell.state)))
-        return y, state, (Tape(x, passed, n),) if training else None
+        return y, state, (passed, n)
 
-    def _backward(self, dy, dstate):
-        tape = self._tapes[0]
-        n = tape.n
+    def _backward(self, kept, dy, dstate):
+        passed, n = kept
         _, T, B, D, _, _ = n
         dy, both = self._pass("dy", sample_last(dy)), self._states(dstate, n, twice=False)
         both, dx = self._pass("state", both), self._result("dx", T * D * B)
         flat = self._result("grads", len(self._theta) + 1)
         scratch = self._scratch(n, "h", "c", "gates", "da", "partials")
-        arguments = (tape.passed, self._parameters(), *scratch[:3], dy, both, scratch[3], dx)
+        arguments = (passed, self._parameters(), *scratch[:3], dy, both, scratch[3], dx)
         self._launch("backward", n, *arguments, scratch[4], self._counters(n), flat)
         return self._grads(n, *(self._take(a, size) for a, size in self._sizes(n, flat, dx, both)))
 
     def _descent(self, x, target):
-        _, flat = self._step(x, target)
+        _, flat = self._launch_step(x, target)
         return float(flat[-1]), self._params.cut(flat)
 
     def _loss_and_grads(self, x, target):
-        n, flat = self._step(x, target)
+        n, flat = self._launch_step(x, target)
         device = self._device
         dx, both = (
             device.fetch(a, np.empty(size, self._dtype))
@@ -104,7 +96,7 @@ class CudaV1(Network):
         )
         return float(flat[-1]), self._grads(n, flat, dx, both)
 
-    def _step(self, x, target):
+    def _launch_step(self, x, target):
         """The sizes, and the gradients with the loss behind them, from one launch."""
         n = self._n(x)
         passed = self._pass("x", sample_last(x)), self._pass("target", sample_last(target))

@@ -3,8 +3,8 @@
 A participant runs the tasks of one worker in order, and before each waits for the tasks it comes
 after, nothing else. A participant that waits long runs another task that can run, whoever's it is:
 so a thread that comes late, or never gets a core, costs time and not the result, and with fewer
-threads than workers everything still runs. Participants leave after a slice of time, between tasks,
-and what is left is run in the next region: in between, Python can raise a KeyboardInterrupt.
+threads than workers everything still runs. Participants leave between two tasks when they are told
+to stop (`interrupts.py`).
 """
 
 import sys
@@ -20,7 +20,6 @@ from .spaces import at, buffer
 from .team import call, clock
 
 TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
-SLICE = 100_000_000  # nanoseconds
 PATIENCE = 1000  # pauses, some 20 us, and as many offers, before a participant helps out
 
 FLOW = np.dtype(
@@ -31,14 +30,15 @@ FLOW = np.dtype(
             *("tasks", "lists", "bounds"),
             # what each task comes after, a run of `after` from `first` on; its state
             *("first", "after", "state"),
-            # time limit; pauses before helping; machine code perform(task, 0, job) for the work
-            *("until", "patience", "perform", "job"),
+            # leave, if the word there is set; pauses before helping; machine code perform(task, 0,
+            # job) for the work
+            *("stop", "patience", "perform", "job"),
         )
     ],
     align=True,
 )
 
-_PERFORM, _JOB, _PATIENCE = (FLOW.names.index(name) for name in ("perform", "job", "patience"))
+_STOP, _PATIENCE, _PERFORM, _JOB = map(FLOW.names.index, ("stop", "patience", "perform", "job"))
 flow_at = record_at(FLOW)
 words = array_at(np.int64)
 
@@ -76,7 +76,7 @@ def help_out(flow, p):
 
 
 def wait_for(flow, task, p):
-    """Wait until a task is done, or time is over: then False.
+    """Wait until a task is done, or until all are to leave: then False.
 
     Of the patience the second half goes to offering the core: it may be the one that the thread
     which has the task needs.
@@ -88,7 +88,7 @@ def wait_for(flow, task, p):
             pause()
         elif spins < 2 * flow.patience:
             offer_core()
-        elif clock() > read(flow.until):
+        elif read(flow.stop):
             return False
         elif not help_out(flow, p):
             offer_core()
@@ -96,8 +96,8 @@ def wait_for(flow, task, p):
 
 
 def participate(p, turn, address):
-    """Run the tasks of worker p, until time is over; the caller of the region, p = 0, stays to the
-    end. Returns whether tasks may be left.
+    """Run the tasks of worker p; the caller of the region, p = 0, stays to the end. Returns whether
+    tasks may be left.
     """
     flow = flow_at(address, 0)
     bounds = words(flow.bounds, (p + 2,))
@@ -109,7 +109,7 @@ def participate(p, turn, address):
         for e in range(first[task], first[task + 1]):
             if not wait_for(flow, after[e], p):
                 return 1
-        if clock() > read(flow.until):
+        if read(flow.stop):
             return 1
         take(flow, task, p)
     if p == 0:
@@ -117,11 +117,6 @@ def participate(p, turn, address):
             if not wait_for(flow, task, p):
                 return 1
     return 0
-
-
-def now():
-    """The clock, for Python."""
-    return clock()
 
 
 @cache
@@ -152,46 +147,42 @@ class Flow:
             "first": np.cumsum([0, *map(len, after)]),
             "after": np.array([other for needs in after for other in needs], np.int64),
         }
+        self._last = None
         self.renew()
 
     def renew(self):
         """New records, where a thread may still read the old ones."""
         self.state = buffer(len(self.tasks), 8, dtype=np.int64)
-        self._words = buffer(2, 8, dtype=np.int64)  # is something left?; the time limit
+        self._words = buffer(2, 8, dtype=np.int64)  # is something left?; a stop word, if none else
         self._record = np.zeros(1, FLOW)
-        named = self._arrays | {"state": self.state, "until": self._words[1]}
+        named = self._arrays | {"state": self.state}
         for name, array in named.items():
             self._record[name] = at(array)
         self._record["tasks"] = len(self.tasks)
 
-    def run(self, participants, perform, job, owner):
-        """Run perform(task, 0, job), machine code, for all tasks; a KeyboardInterrupt ends it
-        between two slices. owner: what `job` points into. Returns whether a thread stayed behind
-        (`Team.run`).
+    def run(self, participants, perform, job, owner, stop=None):
+        """Run perform(task, 0, job), machine code, for all tasks, or until stop[0] is not zero.
+
+        owner: what `job` points into. Returns whether a thread stayed behind (`Team.run`).
         """
         self.state.fill(0)
         record = self._record.view(np.int64)  # fields of records take Python longer
         record[_PERFORM], record[_JOB] = perform, job
+        record[_STOP] = at(self._words[1] if stop is None else stop)
         record[_PATIENCE] = PATIENCE if participants > 1 else 0  # nobody else will come
-        kept = owner, self._arrays, self.state, self._record, self._words
+        kept = owner, self._arrays, self.state, self._record, self._words, stop
         work = machine_code(), at(self._record), at(self._words), kept
-        try:
-            while True:
-                self._words[1, 0] = team.compiled(now)() + SLICE
-                stayed = team.team().run(participants, *work)
-                if not self._words[0, 0]:
-                    break
-        except BaseException:
-            team.team().drain()  # tasks are left, which a thread that stayed might take
-            raise
+        stayed = team.team().run(participants, *work)
         self._last = self.state
         if stayed:
             self.renew()
         return stayed
 
     def timeline(self):
-        """When each task of the last run ran, as a Timeline."""
+        """When each task of the last run ran, as a Timeline; None before the first."""
         state = self._last
+        if state is None:
+            return None
         begin, columns = state[:, START].min(), state[:, [WHO, START, STOP]]
         spans = [
             Span(index, int(who), (start - begin) / 1e9, (stop - begin) / 1e9)

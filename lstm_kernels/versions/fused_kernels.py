@@ -4,6 +4,10 @@ A region (`team.py`) runs one of these functions with the address of a JOB (`rec
 machine code of its own, compiled when something needs it, and calls others by their address. p is a
 participant, `turn` the number of a round (`rounds.py`), `first`, `last` are samples of the
 mini-batch. The work of a task is in `block_kernels.py`.
+
+A pass is left between two steps when the word `job.stop` is set; what it has written is lost then.
+Nobody leaves while parameters change: all steps before are whole, since `stop` is read once more
+before the round that changes them, and whoever read a zero there has waited for all others.
 """
 
 ROWS = 96  # rows of (t, sample) of a task of dx
@@ -11,7 +15,7 @@ ROWS = 96  # rows of (t, sample) of a task of dx
 # The free names: functions of `block_kernels.py`, rounds, records and arrays at addresses.
 to_and_fro = forward_block = back_block = through_rows = start_rows = gradient_task = None
 pack_transposes = readout_gradient = gather = start = claim = finish = wait = call = real = None
-layer_at = job_at = array = array_of_indices = None
+read = exchange = layer_at = job_at = array = array_of_indices = None
 
 
 def forward_samples(first, last, address):
@@ -20,6 +24,8 @@ def forward_samples(first, last, address):
     for l in range(job.L):
         q = layer_at(job.layers, l)
         for t in range(q.T):
+            if read(job.stop):
+                return 0
             begin = t - t % q.input_steps
             end = min(begin + q.input_steps, q.T)
             for k in range(q.J):
@@ -33,6 +39,8 @@ def backward_samples(first, last, address):
     for l in range(job.L - 1, -1, -1):
         q = layer_at(job.layers, l)
         for t in range(q.T - 1, -1, -1):
+            if read(job.stop):
+                return 0
             for k in range(q.J_wide):
                 back_block(q, to_and_fro(k, q.J_wide, t), t, first, last)
             if q.dx:
@@ -49,6 +57,8 @@ def forward_rounds(p, turn, address):
     for l in range(job.L):
         q = layer_at(job.layers, l)
         for t in range(q.T):
+            if read(job.stop):
+                return turn
             begin = t - t % q.input_steps
             end = min(begin + q.input_steps, q.T)
             j = claim(sync, groups, turn, p, q.J)
@@ -68,6 +78,8 @@ def backward_rounds(p, turn, address):
         q = layer_at(job.layers, l)
         tasks = q.J_wide * q.splits
         for t in range(q.T - 1, -1, -1):
+            if read(job.stop):
+                return turn
             task = claim(sync, groups, turn, p, tasks)
             while task >= 0:
                 j, s = task // q.splits, task % q.splits
@@ -101,8 +113,11 @@ def gradient_rounds(p, turn, address):
             gradient_task(layer_at(job.layers, task // J), task % J, job.rate, job.descend)
         else:
             step = array_of_indices(job.steps_done, (1,))
-            array(job.losses, (job.count,))[step[0]] = readout_gradient(job, real(job.rate))
+            loss = readout_gradient(job, real(job.rate))
+            array(job.losses, (job.count,))[step[0]] = loss
             step[0] += 1
+            if loss - loss != 0:  # it is not finite: this was the last step
+                exchange(job.stop + 8, 0)
         finish(sync, groups, turn)
         task = claim(sync, groups, turn, p, tasks)
     return wait(sync, groups, turn, tasks)
@@ -135,14 +150,17 @@ def backward(p, turn, address):
             finish(sync, groups, turn)
             task = claim(sync, groups, turn, p, shares)
         turn = wait(sync, groups, turn, shares)
+    if read(job.stop):
+        return turn
     return call(job.gradients, p, turn, address)
 
 
 def train(p, turn, address):
-    """`count` training steps, one mini-batch of `order` each."""
+    """Up to `count` training steps, one mini-batch of `order` each, while the loss is finite."""
     job = job_at(address, 0)
     sync, groups, B, tasks = job.sync, job.groups, job.B, max(job.shares, 1)
-    for k in range(job.count):
+    k = 0
+    while k < read(job.stop + 8):
         task = claim(sync, groups, turn, p, tasks)
         while task >= 0:
             first, last = B * task // tasks, B * (task + 1) // tasks
@@ -162,7 +180,10 @@ def train(p, turn, address):
                 finish(sync, groups, turn)
             turn = wait(sync, groups, turn, 1)
             turn = call(job.backward, p, turn, address)
+        if read(job.stop):
+            return turn
         turn = call(job.gradients, p, turn, address)
+        k += 1
     return turn
 
 

@@ -7,10 +7,10 @@ They share the samples of a mini-batch, or the hidden units of a step, or stay a
 predicts what is fastest. Bounded by the FMA units for a mini-batch of some samples; by reading the
 weights once a step for a single sample; for the smallest networks by what a call costs.
 
-A network keeps arrays for the shapes it was called with last; nothing of them is ever returned.
+A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and MOST_BYTES;
+nothing of them is ever returned.
 """
 
-import threading
 from functools import cache, partial
 
 import numba
@@ -18,17 +18,16 @@ import numpy as np
 
 from ..cells import CELLS
 from ..cores import cores
-from ..errors import check_rate
 from ..params import Grads, Params
-from ..reference import Tape
 from . import block_kernels, cost, fused_kernels, records, rounds, simd
 from .base import Network
 from .compiled import array_at, fill, native, record_at
+from .interrupts import LONG, interruptible
 from .spaces import Packed, Space, Work, address, buffer, point
 from .team import MOST_THREADS, call, team
 from .tiles import Tiles
 
-MOST_SPACES = 4
+MOST_SPACES, MOST_BYTES = 4, 1 << 30  # kept for later calls, beside those of the last one
 
 
 @cache
@@ -58,10 +57,17 @@ class Kernels:
             self._found[name] = native(function, self._label, function.__globals__)
         return self._found[name]
 
-    def run(self, participants, name, work, owner):
-        """Run a kernel on a Work, in a region of up to so many participants; whether one stayed."""
-        owner = owner, work.layers, work.job, work.sync
-        return team().run(participants, self.address(name), work.address, work.next_round, owner)
+    def run(self, participants, name, work, owner, operations=0):
+        """Run a kernel on a Work, in a region of up to so many participants; whether one stayed.
+
+        operations: about how many it takes; if many, a signal can end it.
+        """
+        owner = owner, work.layers, work.job, work.sync, work.stop
+        what = participants, self.address(name), work.address, work.next_round, owner
+        if operations < LONG:
+            return team().run(*what)
+        work.stop[0] = 0
+        return interruptible(partial(team().run, *what), work.stop, team().drain)
 
 
 def names(dtype):
@@ -72,7 +78,8 @@ def names(dtype):
         for name in ("inputs", "step", "whole", "back", "few", "transpose")
     }
     found |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
-    found |= {"claim": rounds.claim, "finish": rounds.finish, "wait": rounds.wait, "call": call}
+    found |= {name: getattr(rounds, name) for name in ("claim", "finish", "wait", "read")}
+    found |= {"exchange": rounds.exchange, "call": call}
     found |= {"layer_at": record_at(records.LAYER), "job_at": record_at(records.JOB)}
     found |= {"array": array_at(dtype), "array_of_indices": array_at(np.int64)}
     return found | {"real": dtype.type}
@@ -91,14 +98,14 @@ def _plain(array):
 class NumbaFused(Network):
     """A network whose parameters live packed, and whose passes run in compiled code as a whole.
 
-    Several Python threads may use one network: each call waits for the one before. `backward`
-    belongs to the thread that ran `forward(training=True)`.
+    A signal ends a long call between two steps, but not in the middle of changing the parameters:
+    then the weight gradients of one mini-batch are waited for.
     """
 
     make_kernels = staticmethod(kernels)
 
-    def __init__(self, params, threads=None):
-        super().__init__(params, threads)
+    def __init__(self, params, threads=None, **how):
+        super().__init__(params, threads, **how)
         most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
         if threads is not None and self._threads > most:
             raise ValueError(
@@ -109,7 +116,8 @@ class NumbaFused(Network):
         self._hidden = mine.hidden_size
         self.tiles = tiles = Tiles(self._cell, mine.dtype, mine.hidden_size)
         self.sizes = [layer.U.shape[0] for layer in mine.layers]
-        self.packed, J = Packed(tiles, self.sizes), tiles.padded // tiles.UNITS
+        self.packed = Packed(tiles, self.sizes, mine.V, mine.b_out)
+        J = tiles.padded // tiles.UNITS
         self.transposed = [
             {
                 m: buffer(
@@ -122,59 +130,45 @@ class NumbaFused(Network):
             }
             for layer in self.packed.layers
         ]
-        self.kernels, self._lock, self._spaces = (
-            self.make_kernels(tiles.dtype),
-            threading.RLock(),
-            {},
-        )
-        self._transposes_are_old, self._packing = True, None
-        self.packed.pack(mine.layers)
+        self.kernels = self.make_kernels(tiles.dtype)
+        self._forget()
+        self.packed.pack(mine)  # from now on these are the parameters: `_params` is their form
 
-    def assign(self, params):
-        with self._lock:
-            super().assign(params)
-            self.packed.pack(self._params.layers)
-            self._transposes_are_old = True
+    def _forget(self):
+        self._spaces, self._packing, self._transposes_are_old = {}, None, True
 
-    def params(self):
-        with self._lock:
-            self.packed.unpack(self._params.layers)
-            return super().params()
+    def _now(self):
+        return self.packed.unpack(self._params)
+
+    def _replace(self, params):
+        self._transposes_are_old = self._writing = True
+        self.packed.pack(params)
+        self._writing = False
 
     def bare_forward(self, x):
         """The compiled part of `forward(x)` as a function without arguments: what the benchmark
         takes from the public call to find that call's own cost.
         """
-        space = self._space(*x.shape[:2], False)
+        with self._held("bare_forward"):
+            space = self._space(*x.shape[:2], False)
         top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
         final = np.empty(space.final_shape, x.dtype)
         return partial(self._infer, space, x, top, final)  # which keeps the arrays alive
 
-    def step(self, x, target, learning_rate):
-        learning_rate = check_rate("learning_rate", learning_rate)
-        x, target = self._check_example(x, target)
-        with self._lock:
-            self._tapes = None
-            space = self._space(*x.shape[:2], True)
-            space.work.job["order"] = 0
-            return float(self._descend(space, learning_rate, _plain(x), _plain(target), 1)[0])
+    def _step(self, x, target, rate):
+        space = self._space(*x.shape[:2], True)
+        space.work.job["order"] = 0
+        return float(self._descend(space, rate, _plain(x), _plain(target), 1)[0])
 
-    def epoch(self, dataset, order, batch_size, learning_rate):
-        learning_rate = check_rate("learning_rate", learning_rate)
-        order, batch_size = self._check_order(dataset, order, batch_size)
+    def _epoch(self, dataset, order, batch_size, rate):
         data = tuple(map(_plain, self._check_example(dataset.x, dataset.target)))
         T, cut, losses = len(data[0]), len(order) - len(order) % batch_size, []
-        with self._lock:
-            self._tapes = None
-            for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
-                if len(part):
-                    space = self._space(T, B, True)
-                    chosen = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
-                    point(space.work.job, chosen | {"order": part})
-                    count = len(part) // B
-                    losses += self._descend(
-                        space, learning_rate, space.x, space.target, count
-                    ).tolist()
+        for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
+            if len(part) and np.isfinite(losses).all():
+                space = self._space(T, B, True)
+                chosen = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
+                point(space.work.job, chosen | {"order": part})
+                losses += self._descend(space, rate, space.x, space.target, len(part) // B).tolist()
         return losses
 
     def pack_transposes(self):
@@ -201,12 +195,14 @@ class NumbaFused(Network):
         return Work(layers, job, 1)
 
     def _space(self, T, B, training):
-        key = T, B, training
-        space = self._spaces.get(key)
+        key, kept = (T, B, training), self._spaces
+        space = kept.get(key)
         if space is None:
-            while len(self._spaces) >= MOST_SPACES:
-                self._spaces.pop(next(iter(self._spaces)))
-            space = self._spaces[key] = self._new_space(T, B, training)
+            while kept and (
+                len(kept) >= MOST_SPACES or sum(s.bytes for s in kept.values()) > MOST_BYTES
+            ):
+                kept.pop(next(iter(kept)))
+            space = kept[key] = self._new_space(T, B, training)
         if training and self._transposes_are_old:
             self.pack_transposes()
         return space
@@ -232,18 +228,19 @@ class NumbaFused(Network):
         return cost.choose(costs, self.tiles, self.sizes, T, B, training, threads)
 
     def _limit(self):
-        return self._lock
+        return self.NO_LIMIT
 
-    def _run(self, space, name, work):
+    def _run(self, space, name, work, passes=1):
+        operations = space.operations * passes
         space.enter()
-        space.leave(self.kernels.run(space.threads, name, work, space))
+        space.leave(self.kernels.run(space.threads, name, work, space, operations))
 
     def _infer(self, space, x, y, final):
         space.work.aim(x, y, final)
         self._run(space, "infer", space.work)
 
     def _back(self, space, work):
-        self._run(space, "backward", work)
+        self._run(space, "backward", work, 2)
 
     def _forward(self, x, state, training):
         x, space = _plain(x), self._space(*x.shape[:2], training)
@@ -252,53 +249,52 @@ class NumbaFused(Network):
         final = np.empty(space.final_shape, x.dtype)
         self._infer(space, x, top, final)
         y = top[..., : self._hidden].copy() if space.padded_y else top
-        tapes = [Tape(x, None, None, None)] if training else None
-        self._owner = threading.get_ident()
-        return y, (final[0], final[1]) if len(final) == 2 else (final[0],), tapes
+        return y, (final[0], final[1]) if len(final) == 2 else (final[0],), (x, space)
 
-    def _backward(self, dy, dstate):
-        if self._owner != threading.get_ident():
-            raise RuntimeError(
-                "backward: the last forward(x, training=True) ran in another Python thread, want "
-                "it in this one: a network keeps one pass"
-            )
-        x = self._tapes[0].x
-        space = self._space(*x.shape[:2], True)
+    def _backward(self, kept, dy, dstate):
+        x, space = kept
         to = space.gradients(self)
         flat = to.begin(space.started, dy, dstate)
         to.work.read(x)
         self._back(space, to.work)
-        V, b_out = self._params.V, self._params.b_out
-        if V is not None:
-            V, b_out = np.zeros(V.shape, V.dtype), np.zeros(b_out.shape, V.dtype)
+        V, b_out = self._no_readout() if self._params.V is not None else (None, None)
         return self._collect(space, flat, V, b_out)
+
+    def _no_readout(self):
+        """Gradients of the read-out, zero."""
+        return [np.zeros(a.shape, a.dtype) for a in (self._params.V, self._params.b_out)]
 
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], True)
         space.begin(None)
         to = space.gradients(self)
         flat = to.begin(False, None, None)
-        V, b_out = (np.zeros(a.shape, a.dtype) for a in (self._params.V, self._params.b_out))
+        V, b_out = self._no_readout()
         point(to.work.job, {"gV": V, "gb_out": b_out, "order": 0})
         loss = self._train(space, to.work, _plain(x), _plain(target), 1)[0]
         return float(loss), self._collect(space, flat, V, b_out)
 
-    def _descend(self, space, learning_rate, x, target, count):
+    def _descend(self, space, rate, x, target, count):
         space.begin(None)
-        space.work.job["rate"] = -learning_rate
-        return self._train(space, space.work, x, target, count)
+        space.work.job["rate"] = -rate
+        self._writing = True
+        try:
+            return self._train(space, space.work, x, target, count)
+        finally:
+            self._writing = False
 
     def _train(self, space, work, x, target, count):
         """`count` steps on the mini-batch x, target; where the job has an order, on what it names,
-        taken over into these.
+        taken over into these; the losses, up to one that is not finite.
         """
         losses = self._begin_training(space, work, x, target, count)
-        self._run(space, "train", work)
-        return losses
+        self._run(space, "train", work, 3 * count)
+        return losses[: space.steps_done[0]]
 
     def _begin_training(self, space, work, x, target, count):
         losses, space.steps_done[0] = np.empty(count, self._dtype), 0
         work.aim(x, space.top, space.final)
+        work.stop[1] = count
         point(work.job, {"losses": losses, "count": count, "x": x, "target": target})
         return losses
 

@@ -10,9 +10,14 @@ Its traffic grows as samples x weights, and it falls behind NumPy as soon as tha
 The form used (`blocked_product`) lets each thread own some rows of the gradient and go through all
 steps and samples: no buffers, no sum, and a fixed order of additions, so the bits do not depend on
 the number of threads.
+
+Numba's threads serve one region at a time; a child forked after they began computes on one thread.
 """
 
-from functools import partial
+import os
+import threading
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 
 import numba
 import numpy as np
@@ -96,13 +101,12 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
 
 @partial(cached, njit, parallel=True, **OPTIONS)
 def blocked_product(z, da, out):
-    """out (m, n) = z (N, m).T @ da (N, n): each iteration owns eight rows of out and goes through
+    """out (m, n) += z (N, m).T @ da (N, n): each iteration owns eight rows of out and goes through
     all N.
     """
     N, m = z.shape
     for block in prange((m + 7) // 8):
         first, last = 8 * block, min(8 * block + 8, m)
-        out[first:last] = 0
         for r in range(0, N, 8):  # eight rows of da stay in L1 for all rows of out
             for k in range(first, last):
                 add_product(out[k], z[r : r + 8, k], da[r : r + 8])
@@ -122,13 +126,47 @@ def sum_of_buffers(z, da, out, samples):
         out += buffers[s]
 
 
+PIECE = 1e9  # operations of a parallel region: between two, Python raises a KeyboardInterrupt
+_region, _threads_lost = threading.RLock(), False
+
+
+def _after_fork():
+    global _region, _threads_lost
+    _region = threading.RLock()
+    with suppress(ValueError):  # Numba's threads had not begun
+        _threads_lost = bool(numba.threading_layer())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@cache
+def _on_one_thread(kernel):
+    return njit(**OPTIONS)(kernel.py_func)
+
+
+def run(kernel, *arguments):
+    """kernel(*arguments) on Numba's threads, where this process has them."""
+    (_on_one_thread(kernel) if _threads_lost else kernel)(*arguments)
+
+
+def pieces(count, operations):
+    """Slices of range(count), each of about PIECE, for so many operations of one; of eights."""
+    size = 8 * max(1, int(PIECE / operations) // 8)
+    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
+
+
 def layer_forward(cell, layer, x, h0, c0):
     """The reference's layer_forward, a sample per iteration of a parallel loop."""
-    (T, B, _), (H, KH) = x.shape, layer.W.shape
+    (T, B, D), (H, KH) = x.shape, layer.W.shape
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
     gates = np.empty((T, B, KH), x.dtype)
     h[0], c[0] = h0, c0
-    specialise(forward_samples, cell, x.dtype)(x, layer.U, layer.W, layer.b, h, c, gates)
+    kernel = specialise(forward_samples, cell, x.dtype)
+    for now in pieces(T, 2 * B * (D + H) * KH):
+        slots = slice(now.start, now.stop + 1)
+        run(kernel, x[now], layer.U, layer.W, layer.b, h[slots], c[slots], gates[now])
     return Tape(x, h, c, gates)
 
 
@@ -138,15 +176,18 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
     da, dx, dh, dc = np.empty_like(tape.gates), np.empty_like(tape.x), dh.copy(), dc.copy()
     U_T, W_T = np.ascontiguousarray(layer.U.T), np.ascontiguousarray(layer.W.T)
     kernel = specialise(backward_samples, cell, dy.dtype)
-    kernel(dy, U_T, W_T, tape.c, tape.gates, dh, dc, da, dx)
+    for now in reversed(pieces(T, 2 * B * (D + H) * KH)):
+        slots = slice(now.start, now.stop + 1)
+        run(kernel, dy[now], U_T, W_T, tape.c[slots], tape.gates[now], dh, dc, da[now], dx[now])
     z = np.empty((T, B, D + H + 1), dy.dtype)  # [x_t, h_{t-1}, 1]: one product for dU, dW and db
     z[..., :D], z[..., D:-1], z[..., -1] = tape.x, tape.h[:-1], 1
-    grad = np.empty((D + H + 1, KH), dy.dtype)
+    grad = np.zeros((D + H + 1, KH), dy.dtype)
     z, da = z.reshape(T * B, -1), da.reshape(T * B, KH)
     if per_sample:
-        sum_of_buffers(z, da, grad, B)
+        run(sum_of_buffers, z, da, grad, B)
     else:
-        blocked_product(z, da, grad)
+        for rows in pieces(T * B, 2 * (D + H + 1) * KH):
+            run(blocked_product, z[rows], da[rows], grad)
     return Layer(grad[:D], grad[D:-1], grad[-1]), dx, dh, dc
 
 
@@ -162,7 +203,10 @@ class NumbaSample(Network):
                 f"threads: got {threads}, want at most {most}, what Numba started with"
             )
 
+    @contextmanager
     def _limit(self):
         # Numba's own number is of the cores alone: it knows no quota.
         count = self._threads or min(numba.get_num_threads(), cores())
-        return threads(count, super()._limit())
+        # Its threads serve one region: under the layer workqueue a second one ends the process.
+        with _region, threads(count, super()._limit()):
+            yield

@@ -9,14 +9,16 @@ among the threads, this one never does. Bounded by the layers, L T / (T + (L-1) 
 steps, and for one sample by reading a layer's weights in every step.
 """
 
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 
 from ..schedules import Graph, check, choose
 from . import block_kernels, cost, flow, fused_kernels, wavefront_kernels
 from .compiled import fill
+from .interrupts import LONG, interruptible
 from .numba_fused import Kernels, NumbaFused, machine_costs, names
 from .spaces import Space
+from .team import team
 
 
 @cache
@@ -39,7 +41,7 @@ class NumbaWavefront(NumbaFused):
 
     def __init__(self, params, threads=None, *, schedules=None):
         self._given = schedules
-        super().__init__(params, threads)
+        super().__init__(params, threads, schedules=schedules)
 
     def graph(self, T, backward=False):
         return Graph(self._params.num_layers, T, backward=backward)
@@ -75,16 +77,27 @@ class NumbaWavefront(NumbaFused):
     backward_code = forward_code
 
     def timeline(self, T, B, training=False, backward=False):
-        """When each task of the last pass of that shape ran, a Timeline."""
-        return self._space(T, B, training).flows[backward].timeline()
+        """When each task of the last pass of that shape ran, a Timeline; ValueError if none ran."""
+        with self._held("timeline"):
+            space = self._spaces.get((T, B, training))
+            line = space and space.flows[backward].timeline()
+        if line is None:
+            way = "backward" if backward else "forward"
+            raise ValueError(f"timeline: got T {T}, B {B}, want a shape whose {way} pass is kept")
+        return line
 
     def _flow(self, space, backward, work):
         running, name = space.flows[backward], "backward_task" if backward else "forward_task"
         work.run_tasks(running.tasks, running.schedule.graph.parts)
-        participants = min(self._threads, running.workers)
+        participants, code = min(self._threads, running.workers), self.kernels.address(name)
         owner = space, work.layers, work.job
+        run = partial(running.run, participants, code, work.address, owner, work.stop)
         space.enter()
-        space.leave(running.run(participants, self.kernels.address(name), work.address, owner))
+        if space.operations < LONG:
+            space.leave(run())
+        else:
+            work.stop[0] = 0
+            space.leave(interruptible(run, work.stop, team().drain))
 
     def _infer(self, space, x, y, final):
         space.work.aim(x, y, final)
@@ -97,9 +110,9 @@ class NumbaWavefront(NumbaFused):
     def _train(self, space, work, x, target, count):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
         losses = self._begin_training(space, work, x, target, count)
-        for _ in range(count):
+        while space.steps_done[0] < work.stop[1]:
             self.kernels.run(1, "fetch", work, space)
             self._flow(space, False, work)
             self.kernels.run(1, "turn_back", work, space)
             self._back(space, work)
-        return losses
+        return losses[: space.steps_done[0]]

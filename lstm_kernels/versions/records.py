@@ -41,6 +41,7 @@ JOB = np.dtype(
                 *("L", "T", "B", "O", "shares"),
                 # the records of the layers; words of the rounds, and their groups
                 *("layers", "sync", "groups"),
+                "stop",  # address of a word: leave?; behind it how many training steps to do
                 # machine code: a forward and a backward pass (`_samples` or `_rounds`), gradients
                 *("forward", "backward", "gradients"),
                 # final state (1 or 2, L, B, H)

@@ -1,12 +1,13 @@
 """The arrays of `numba-fused`: packed parameters, and the space that a mini-batch needs."""
 
 import ctypes
+import itertools
 import math
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
-from ..params import Layer
+from ..params import Layer, Params
 from . import block_kernels, records, rounds, simd
 from .team import team
 
@@ -50,19 +51,32 @@ def buffer(*shape, dtype):
 
 
 class Packed:
-    """Parameters of the layers, or their gradients, in the layout of the tiles (`tiles.py`)."""
+    """Parameters of the layers, or their gradients, in the layout of the tiles (`tiles.py`), and
+    those of the read-out (H, O), (O,); all in one array, each from the beginning of a cache line.
+    """
 
-    def __init__(self, tiles, sizes):
-        gates, J = tiles.gates, tiles.padded // tiles.UNITS
-        self.layers = []
+    def __init__(self, tiles, sizes, V=None, b_out=None):
+        self._form = tiles, sizes, V, b_out
+        gates, J, shapes = tiles.gates, tiles.padded // tiles.UNITS, []
         for D in sizes:
             rows = {"U": tiles.pad(D), "W": tiles.padded, "b": 1}
-            shapes = {m: (J, rows[m], len(gates[m]), tiles.UNITS) for m in "UWb"}
-            self.layers.append({m: buffer(*s, dtype=tiles.dtype) for m, s in shapes.items()})
+            shapes += [(J, rows[m], len(gates[m]), tiles.UNITS) for m in "UWb"]
+        shapes += [] if V is None else [V.shape, b_out.shape]
+        line = 64 // tiles.dtype.itemsize
+        places = [0, *itertools.accumulate(-(-math.prod(s) // line) * line for s in shapes)]
+        self.flat = buffer(places[-1], dtype=tiles.dtype)
+        parts = [
+            self.flat[first : first + math.prod(s)].reshape(s)
+            for first, s in zip(places, shapes, strict=False)
+        ]
+        self.layers = [
+            dict(zip("UWb", parts[k : k + 3], strict=True)) for k in range(0, 3 * len(sizes), 3)
+        ]
+        self.V, self.b_out = parts[3 * len(sizes) :] or (None, None)
 
-    def _views(self, layers):
+    def _views(self, params):
         """Pairs of views (rows, gates, hidden units), of a packed array and of a layer's."""
-        for mine, layer in zip(self.layers, layers, strict=True):
+        for mine, layer in zip(self.layers, params.layers, strict=True):
             for m in "UWb":
                 packed, matrix = mine[m], np.atleast_2d(getattr(layer, m))
                 J, _, G, units = packed.shape
@@ -74,19 +88,25 @@ class Packed:
                         theirs = matrix.reshape(R, G, H)[:, :, first : first + count]
                         yield packed[j, :R, :, :count], theirs
 
-    def pack(self, layers):
-        self.clear()  # also of NaN that a diverged descent may have left in the padding
-        for packed, matrix in self._views(layers):
+    def pack(self, params):
+        """Take over Params: all in one copy, which no interrupt divides."""
+        new = Packed(*self._form)  # its padding is zero: a diverged descent may leave NaN in mine
+        for packed, matrix in new._views(params):
             packed[...] = matrix
+        if self.V is not None:
+            new.V[...], new.b_out[...] = params.V, params.b_out
+        self.flat[...] = new.flat
 
-    def unpack(self, layers):
-        for packed, matrix in self._views(layers):
+    def unpack(self, like):
+        """Params of the form of `like`."""
+        params = Params.from_arrays(
+            {name: np.empty_like(a) for name, a in like.arrays().items()}, like.cell
+        )
+        for packed, matrix in self._views(params):
             matrix[...] = packed
-
-    def clear(self):
-        for layer in self.layers:
-            for array in layer.values():
-                array[...] = 0
+        if self.V is not None:
+            params.V[...], params.b_out[...] = self.V, self.b_out
+        return params
 
 
 def point(records, fields):
@@ -120,11 +140,13 @@ class Work:
 
     def _link(self):
         self.sync = rounds.new_sync(buffer, self._groups)
+        self.stop = buffer(8, dtype=np.int64)  # 1: leave; how many training steps to do
         self.next_round, self.address = at(self.sync[-1]), at(self.job)
         # The same memory as words, which Python fills in faster than fields of records.
         self.layer_words = self.layers.view(np.int64).reshape(len(self.layers), -1)
         self._job_words = self.job.view(np.int64)
         point(self.job, {"layers": self.layers, "sync": self.sync, "groups": self._groups})
+        point(self.job, {"stop": self.stop})
 
     def renew(self):
         self.layers, self.job = self.layers.copy(), self.job.copy()
@@ -161,13 +183,16 @@ class Space:
 
     def __init__(self, net, T, B, training, split, together=False):
         tiles, params = net.tiles, net._params
-        self._new, O = partial(buffer, dtype=tiles.dtype), params.output_size or 1
+        O, self.bytes, self._dtype = params.output_size or 1, 0, tiles.dtype
         L, H, padded = params.num_layers, params.hidden_size, tiles.padded
         J, K, size = padded // tiles.UNITS, len(net._cell.gates), tiles.dtype.itemsize
         self.threads, self.shares, self.input_steps, splits = split
         self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
         self.padded, self.sizes = padded, net.sizes
         self._entered, self.without_c = False, len(net._cell.state) == 1
+        # Of a forward pass, about; a task of a block takes as long as some thousand of them.
+        each = [B * (2 * (D + H) * K * H + 100 * H) + 2000 * J for D in self.sizes]
+        self.operations = T * sum(each)
         self.padded_y = training or padded != H  # y is a copy: its storage has padding, or is kept
         apart = training or together
         depth = max(1, L - 1) if apart else min(2, max(1, L - 1))
@@ -232,8 +257,8 @@ class Space:
             self._prepare_descent(net, shares)
 
     def _prepare_descent(self, net, shares):
-        T, B, L, padded, params = self.T, self.B, len(self.work.layers), self.padded, net._params
-        O, new = params.output_size or 1, self._new
+        T, B, L, padded, packed = self.T, self.B, len(self.work.layers), self.padded, net.packed
+        O, new = net._params.output_size or 1, self._new
         self.x, self.target = new(T, B, self.sizes[0]), new(B, O)
         self.error, self.low, self.dy = new(B, O), new(T, B, padded), new(T, B, padded)
         self.dc, self.zero = new(L, B, padded), new(padded)
@@ -248,31 +273,43 @@ class Space:
         fields = {"backward": net.backward_code(shares), "gradients": net.gradients_code()}
         fields |= {"state": self.final, "dy": self.dy[-1], "dc": self.dc, "error": self.error}
         fields |= {"steps_done": self.steps_done, "descend": True}
-        if params.V is not None:
-            fields |= {"V": params.V, "gV": params.V, "b_out": params.b_out, "gb_out": params.b_out}
+        if packed.V is not None:
+            fields |= {"V": packed.V, "gV": packed.V, "b_out": packed.b_out, "gb_out": packed.b_out}
         point(self.work.job, fields)
+
+    def _new(self, *shape):
+        """Zeros, counted in `bytes`."""
+        found = buffer(*shape, dtype=self._dtype)
+        self.bytes += found.nbytes
+        return found
 
     def gradients(self, net):
         """What `Gradients` holds beside, made when first asked for."""
         if self._gradients is None:
             self._gradients = Gradients(self, net)
+            self.bytes += self._gradients.packed.flat.nbytes
         return self._gradients
 
     def begin(self, state):
         """Take over the initial state, (h, c) or (h,) or None."""
-        if state is not None:
+        given = state is not None
+        if not given and self.started is False:
+            return
+        changed, self.started = self.started is not given, None  # if interrupted, nobody knows
+        if given:
             for mine, array in zip(self.initial, state, strict=False):
                 mine[..., : array.shape[-1]] = array
-        elif self.started:
+        else:
             self.initial[:] = 0
-        if self.started != (state is not None):
-            self.started = state is not None
-            self.work.layers["starts"] = self.started
+        if changed:
+            self.work.layers["starts"] = given
+        self.started = given
 
     def enter(self):
         """A region begins that works on these arrays."""
-        if self._entered:  # an interrupt came between the last one's end and `leave`
+        if self._entered:  # an interrupt came in the last one, or before its `leave`
             team().drain()
+            self.leave(True)
         self._entered = True
 
     def leave(self, stayed):

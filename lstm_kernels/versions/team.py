@@ -208,10 +208,10 @@ class Team:
         nothing more, but may read those records, which must not be written any more.
         """
         enter_ = compiled(enter)
-        if participants == 1 or self._words[0] < 0 or not self._free.acquire(blocking=False):
+        if participants == 1 or self._words[0] < 0 or self._free.locked():
             enter_(self._address, 1, function, job, sync)
             return False
-        try:
+        with self._free:
             if participants > self._count:
                 self._start(participants)
             self._kept.append(owner)
@@ -219,8 +219,6 @@ class Team:
             if not stayed:
                 self._kept.clear()
             return stayed
-        finally:
-            self._free.release()
 
     def drain(self):
         """Wait until no thread is in a region."""

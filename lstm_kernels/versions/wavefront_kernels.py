@@ -8,7 +8,7 @@ TASK = 32  # bytes of a task's four numbers
 
 # The free names: functions of `block_kernels.py`, records and arrays at addresses.
 to_and_fro = forward_block = back_block = through_rows = start_rows = ROWS = None
-layer_at = job_at = array_of_indices = None
+layer_at = job_at = array_of_indices = read = None
 
 
 def read_task(job, task):
@@ -26,6 +26,8 @@ def forward_task(task, _, address):
     for begin in range(start, stop, q.input_steps):
         end = min(begin + q.input_steps, stop)
         for t in range(begin, end):
+            if read(job.stop):
+                return 1
             for k in range(q.J):
                 forward_block(job, layer, to_and_fro(k, q.J, t), t, begin, end, first, last)
     return 0
@@ -37,6 +39,8 @@ def backward_task(task, _, address):
     layer, start, stop, first, last = read_task(job, task)
     q = layer_at(job.layers, layer)
     for t in range(stop - 1, start - 1, -1):
+        if read(job.stop):
+            return 1
         for k in range(q.J_wide):
             back_block(q, to_and_fro(k, q.J_wide, t), t, first, last)
         if q.dx and job.parts > 1:

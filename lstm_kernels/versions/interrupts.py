@@ -1,0 +1,60 @@
+"""Long calls of machine code that answer Ctrl-C.
+
+Python runs the handler of a signal between its own instructions, in the main thread: while that one
+is inside machine code, nothing answers. So a long call runs on another thread, while the main one
+waits for a lock, which a signal does interrupt. If the handler raises, the call is told to stop: it
+reads a word between its tasks. Then the exception goes on its way.
+"""
+
+import _thread
+import threading
+
+LONG = 2e9  # operations: from there on, another thread costs less than a hundredth
+
+
+def interruptible(call, stop, drain=lambda: None):
+    """call(), which leaves soon when stop[0] is 1; its result, or the exception of a signal.
+
+    drain: called in that case when call() has ended, before the exception goes on.
+    """
+    if threading.get_ident() != threading.main_thread().ident:
+        return call()  # no signal will come here
+    outcome, errors = [], []
+    turn, done = _thread.allocate_lock(), _thread.allocate_lock()
+    done.acquire()
+
+    def work():
+        if not turn.acquire(blocking=False):
+            return  # the caller has given up already
+        try:
+            outcome.append(call())
+            if stop[0]:
+                drain()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.release()
+
+    try:
+        _thread.start_new_thread(work, ())
+        done.acquire()
+    except RuntimeError as error:
+        if "start new thread" not in str(error) or not turn.acquire(blocking=False):
+            raise
+        return call()  # the system gives no more threads
+    except BaseException:
+        stop[0] = 1
+        while not turn.acquire(blocking=False) and not _end(done):
+            pass
+        raise
+    if errors:
+        raise errors[0]
+    return outcome[0]
+
+
+def _end(done):
+    """Whether `done` could be taken; a second interrupt ends the waiting, not the call."""
+    try:
+        return done.acquire()
+    except BaseException:  # the first one is on its way already
+        return False

@@ -51,15 +51,24 @@ _before = []  # the libraries and their numbers of threads, until they have them
 def _settle():
     """Keep BLAS to one thread if anybody is inside, else give back what it had."""
     with _settling:
-        if _inside and not _before:
+        inside = bool(_inside)  # others come and go meanwhile, and settle after this
+        if inside and not _before:
             _before.extend([(library, library.get_num_threads()) for library in _libraries()])
         for library, count in _before:
-            library.set_num_threads(1 if _inside else count)
-        if not _inside:
+            # threadpoolctl lets one Python thread set the number, whoever was the first: here all
+            # may, one at a time.
+            getattr(library, "clear_controlling_thread", lambda force: None)(force=True)
+            library.set_num_threads(1 if inside else count)
+        if not inside:
             _before.clear()
 
 
-def _after_fork():
+def _after_fork_in_parent():
+    _settle()  # OpenBLAS ended its threads for the fork, and forgot their number
+    _settling.release()
+
+
+def _after_fork_in_child():
     global _settling
     _settling = threading.RLock()
     for other, thread in list(_inside.items()):
@@ -69,7 +78,11 @@ def _after_fork():
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=lambda: _settling.acquire(),
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
 
 
 @cache

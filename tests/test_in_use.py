@@ -1,0 +1,574 @@
+"""A network in use: threads, forks, signals, interrupts at any line. One rule: `base.Network`.
+
+With LSTM_KERNELS_HOSTILE in the environment everything runs longer, and interrupts come at every
+line (`make test-hostile`).
+"""
+
+import copy
+import gc
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import example
+from threadpoolctl import threadpool_info
+
+import lstm_kernels as lk
+from lstm_kernels.versions import blas, interrupts, numba_fused
+
+HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ
+VERSIONS = ["numpy", "numpy-naive", "numba-sample", "numba-wavefront", "numba-fused"]
+COMPILED = VERSIONS[2:]
+versions = pytest.mark.parametrize("version", VERSIONS)
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+SHAPE = (2, 5, 4, 3, 17)
+
+
+def arrays(grads):
+    return {name: a.copy() for name, a in grads.arrays().items()}
+
+
+def same(got, want):
+    return got.keys() == want.keys() and all((got[n] == want[n]).all() for n in want)
+
+
+def blas_threads():
+    return [
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    ]
+
+
+# Threads.
+
+
+@versions
+def test_threads_that_share_a_network_get_right_numbers_or_an_error(version):
+    params, x, target = example((2, 6, 8, 5, 20))
+    net, other = lk.network(version, params), x[:4].copy()
+    dy = np.ones((6, 8, 20), np.float32)
+    net.forward(x, training=True)
+    want, (want_loss, want_grads) = net.backward(dy), net.loss_and_grads(x, target)
+    wrong, refused, until = [], [], time.monotonic() + (20 if HOSTILE else 0.7)
+
+    def differentiate():
+        while time.monotonic() < until and not wrong:
+            net.forward(x, training=True)
+            try:
+                if not same(arrays(net.backward(dy)), want.arrays()):
+                    wrong.append("backward")
+            except RuntimeError as error:
+                refused.append(str(error))
+
+    def learn():
+        while time.monotonic() < until and not wrong:
+            loss, grads = net.loss_and_grads(x, target)
+            if loss != want_loss or not same(arrays(grads), want_grads.arrays()):
+                wrong.append("loss_and_grads")
+            net.forward(other)
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(work) for work in (differentiate, learn, differentiate)]:
+            done.result()
+    assert not wrong
+    assert all(word.startswith("backward: ") for word in refused)
+
+
+def test_the_tape_belongs_to_the_thread_that_made_it(version):
+    params, x, _ = example((1, 3, 2, 1, 7))
+    net = lk.network(version, params)
+    y, _ = net.forward(x, training=True)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="another Python thread"):
+        pool.submit(net.backward, np.ones_like(y)).result()
+    net.backward(np.ones_like(y))
+
+
+@pytest.mark.parametrize("layer", ["default", "workqueue"])
+def test_networks_in_several_threads_share_numbas(layer):
+    code = """
+import threading, numpy as np, lstm_kernels as lk
+params = lk.Params.init(5, 24, 2, 1)
+nets = [lk.network(name, params) for name in ("numba-sample", "numba-sample", "numba-fused")]
+def work(net, T):
+    x = np.ones((T, 9, 5), np.float32)
+    want, _ = net.forward(x)
+    for _ in range(100):
+        assert (net.forward(x)[0] == want).all()
+        net.loss_and_grads(x, np.ones((9, 1), np.float32))
+    good.append(T)
+good, args = [], [(nets[0], 4), (nets[0], 7), (nets[1], 5), (nets[2], 6)]
+threads = [threading.Thread(target=work, args=a) for a in args]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert sorted(good) == [4, 5, 6, 7]
+"""
+    environment = os.environ | {"NUMBA_THREADING_LAYER": layer}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, env=environment)
+
+
+def test_a_thread_may_outlive_the_main_one():
+    code = """
+import threading, time, numpy as np, lstm_kernels as lk
+net = lk.network("numpy", lk.Params.init(64, 256, 1, 1), threads=2)
+x = np.ones((64, 32, 64), np.float32)
+net.forward(x)
+def work():
+    threading.main_thread().join()
+    time.sleep(0.1)
+    print(net.forward(x)[0].shape, flush=True)
+threading.Thread(target=work).start()
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert (out.stdout, out.stderr) == ("(64, 32, 256)\n", "")
+
+
+# The tape.
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda net, x, t: net.forward(x), "without training=True"),
+        (lambda net, x, t: net.predict(x), "predict came after it"),
+        (lambda net, x, t: net.loss_and_grads(x, t), "loss_and_grads came after it"),
+        (lambda net, x, t: net.step(x, t, 0.1), "step changed the parameters"),
+        (lambda net, x, t: net.epoch(lk.Dataset(x, t), [0], 1, 0.1), "epoch changed"),
+        (lambda net, x, t: net.assign(net.params()), "assign changed the parameters"),
+    ],
+)
+def test_a_tape_that_is_gone_is_an_error_that_says_why(version, spoil, message):
+    params, x, target = example((1, 3, 2, 1, 7))
+    net = lk.network(version, params)
+    with pytest.raises(RuntimeError, match="there was none"):
+        net.backward(np.ones((3, 2, 7), np.float32))
+    net.forward(x, training=True)
+    net.params()  # takes nothing away
+    net.backward(np.ones((3, 2, 7), np.float32))
+    spoil(net, x, target)
+    with pytest.raises(RuntimeError, match=f"{message}.*want forward"):
+        net.backward(np.ones((3, 2, 7), np.float32))
+
+
+def test_a_pass_of_many_shapes_keeps_the_tape_that_is_in_use():
+    """Arrays of other shapes push those of the tape out of what a network keeps."""
+    params, x, _ = example((2, 10, 8, 3, 40))
+    for version in ("numba-fused", "numba-wavefront"):
+        net = lk.network(version, params)
+        y, _ = net.forward(x, training=True)
+        want = arrays(net.backward(np.ones_like(y)))
+        for T in (2, 3, 4, 5, 6):
+            net.bare_forward(x[:T].copy())
+        assert (10, 8, True) not in net._spaces
+        assert same(arrays(net.backward(np.ones_like(y))), want)
+
+
+def test_a_timeline_is_of_a_pass_that_ran():
+    params, x, _ = example((2, 10, 8, 3, 20))
+    net = lk.network("numba-wavefront", params)
+    y, _ = net.forward(x, training=True)
+    assert net.timeline(10, 8, training=True).makespan > 0
+    for shape in ((10, 8), (9, 8, True), (10, 8, True, True)):
+        with pytest.raises(ValueError, match="timeline: got T"):
+            net.timeline(*shape)
+    net.backward(np.ones_like(y))
+    assert net.timeline(10, 8, True, True).makespan > 0
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_state_given_once_is_not_used_twice(cell):
+    """With a state, without, with: outputs and gradients are those of a new network each time."""
+    params, x, _ = example((2, 4, 3, 2, 9), cell)
+    rng = np.random.default_rng(0)
+    count = 2 if cell == "lstm" else 1
+    given = tuple(rng.standard_normal((2, 3, 9)).astype(np.float32) for _ in range(count))
+    dy = np.ones((4, 3, 9), np.float32)
+    for version in VERSIONS:
+        net = lk.network(version, params)
+        for state in (given, None, given, None, None):
+            new = lk.network(version, params)
+            results = []
+            for one in (net, new):
+                y, _ = one.forward(x, state, training=True)
+                results.append({"y": y} | arrays(one.backward(dy)))
+            assert same(*results), (version, state is None)
+
+
+# Forks.
+
+FORK = """
+import os, sys, threading, warnings
+import numpy as np
+from threadpoolctl import threadpool_info
+import lstm_kernels as lk
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
+def blas():
+    return [i["num_threads"] for i in threadpool_info() if i["user_api"] == "blas"]
+version, busy = sys.argv[1], sys.argv[2] == "busy"
+params = lk.Params.init(6, 64, 2, 1)
+x, target = np.ones((20, 32, 6), np.float32), np.ones((32, 1), np.float32)
+dy = np.ones((20, 32, 64), np.float32)
+lk.network("numba-sample", params).step(x, target, 0.1)  # Numba's threads have begun
+net, before, stop = lk.network(version, params), blas(), []
+net.forward(x, training=True)
+want = net.backward(dy).arrays()
+y, _ = net.forward(x, training=True)
+def work():
+    while not stop:
+        net.forward(x)
+if busy:
+    threading.Thread(target=work).start()
+failed = 0
+for _ in range(5 if busy else 1):
+    child = os.fork()
+    if child == 0:
+        try:
+            try:
+                net.backward(dy)
+                os._exit(2)
+            except RuntimeError as error:
+                assert "forked" in str(error), error
+            assert (net.forward(x, training=True)[0] == y).all()
+            got = net.backward(dy).arrays()
+            assert all((got[n] == want[n]).all() for n in want)
+            lk.network(version, params).step(x, target, 0.1)
+            assert blas() == before, (blas(), before)
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(1)
+    failed += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+stop.append(1)
+sys.exit(failed)
+"""
+
+
+@forks
+@versions
+@pytest.mark.parametrize("thread", ["busy", "idle"])
+def test_a_forked_child_computes_and_has_no_tape(version, thread):
+    subprocess.run([sys.executable, "-c", FORK, version, thread], check=True, timeout=120)
+
+
+@forks
+def test_parameters_that_a_fork_tore_are_refused():
+    """A child forked while another thread was changing them: only assign makes them whole."""
+    params, x, _ = example(SHAPE)
+    net = lk.network("numba-fused", params)
+    net._writing = True  # as in the middle of a step
+    net._process = object()  # as after a fork
+    with pytest.raises(RuntimeError, match=r"forked while another thread .* want assign"):
+        net.forward(x)
+    with pytest.raises(RuntimeError, match="want assign"):
+        net.params()
+    net.assign(params)
+    want, _ = lk.network("numba-fused", params).forward(x)
+    assert (net.forward(x)[0] == want).all()
+
+
+# Signals and interrupts.
+
+
+@versions
+def test_a_signal_handler_cannot_enter_a_call_of_its_thread(version):
+    params, x, target = example((2, 30, 16, 8, 48))
+    net, dataset = lk.network(version, params), lk.Dataset(x, target)
+    want, _ = net.forward(x)
+    refused, entered = [], []
+
+    def handler(*_):
+        try:
+            entered.append(net.forward(x)[0])
+        except RuntimeError as error:
+            refused.append(str(error))
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)
+        until = time.monotonic() + 30
+        while not refused and time.monotonic() < until:
+            assert (net.forward(x)[0] == want).all()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert refused
+    assert all("in the middle of a call of this thread" in word for word in refused)
+    assert all((y == want).all() for y in entered)
+    assert len(net.epoch(dataset, range(16), 5, 0.1)) == 4
+
+
+LINES = Path(numba_fused.__file__).parents[1]
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt before the n-th line of this package that runs."""
+
+    def __init__(self, n):
+        self.left, self.where = n, None
+
+    def __enter__(self):
+        sys.settrace(self._enter)
+
+    def __exit__(self, *error):
+        sys.settrace(None)
+
+    def _enter(self, frame, event, arg):
+        path = frame.f_code.co_filename
+        if not path.startswith(str(LINES)) or frame.f_code.co_name in ("__del__", "_attend"):
+            return None  # Python loses what is raised in a finaliser
+        return self._line
+
+    def _line(self, frame, event, arg):
+        if event == "line" and self.where is None:
+            self.left -= 1
+            if self.left < 0:
+                self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self._line
+
+
+def interrupted(call, n):
+    """Where call() was interrupted, None if it has no n-th line."""
+    how = Interrupter(n)
+    try:
+        with how:
+            call()
+    except KeyboardInterrupt:
+        pass
+    gc.collect()
+    return how.where
+
+
+CALLS = {
+    "forward": lambda net, x, target, state, other: net.forward(x, state),
+    "backward": lambda net, x, target, state, other: (
+        net.forward(x, state, training=True),
+        net.backward(np.ones((*x.shape[:2], 17), np.float32)),
+    ),
+    "loss_and_grads": lambda net, x, target, state, other: net.loss_and_grads(x, target),
+    "step": lambda net, x, target, state, other: net.step(x, target, 0.1),
+    "epoch": lambda net, x, target, state, other: net.epoch(
+        lk.Dataset(x, target), [0, 1, 2], 2, 0.1
+    ),
+    "assign": lambda net, x, target, state, other: net.assign(other),
+}
+
+
+@versions
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
+    params, x, target = example(SHAPE)
+    state = tuple(np.full((2, 4, 17), 0.5, np.float32) for _ in range(2))
+    other = lk.Params.init(3, 17, 2, 2, seed=9)
+    call = CALLS[name]
+    net, new, before = lk.network(version, params), lk.network(version, params), blas_threads()
+    call(new, x, target, state, other)
+    allowed = [params.arrays(), new.params().arrays()]
+    if name == "epoch":  # after the first of its two steps
+        half = lk.network(version, params)
+        half.epoch(lk.Dataset(x, target), [0, 1], 2, 0.1)
+        allowed.append(half.params().arrays())
+    dy = np.ones((5, 4, 17), np.float32)
+    call(net, x, target, state, other)  # what is made once is made
+    n, step = 0, 1 if HOSTILE else 5
+    while True:
+        net.assign(params)
+        where = interrupted(lambda: call(net, x, target, state, other), n)
+        if where is None:
+            break
+        now = net.params()
+        assert any(same(now.arrays(), one) for one in allowed), where
+        fresh = lk.network(version, now)
+        with pytest.raises(RuntimeError, match="nothing to go back"):
+            net._tape if not isinstance(net._tape, str) else net.backward(dy)
+            raise RuntimeError("nothing to go back")
+        results = []
+        for one in (net, fresh):
+            y, _ = one.forward(x)
+            again, _ = one.forward(x, state, training=True)
+            loss, grads = one.loss_and_grads(x, target)
+            one.step(x, target, 0.1)
+            after = {f"after.{k}": a for k, a in one.params().arrays().items()}
+            results.append(
+                {"y": y, "again": again, "loss": np.array(loss)} | grads.arrays() | after
+            )
+        assert same(*results), where
+        assert blas_threads() == before, where
+        n += step
+    assert n > 5
+
+
+def test_ctrl_c_ends_a_long_call_between_two_steps(version):
+    """Steps that would take minutes; the parameters are those after some number of whole ones."""
+    if version.startswith("cuda") or version in ("sequential", "numpy-sample"):
+        pytest.skip("goes through Python in every step")
+    params, x, target = example((2, 40, 8, 8, 32))
+    dataset = lk.Dataset(np.repeat(x, 4, 1), np.repeat(target, 4, 0))
+    order = np.random.default_rng(0).integers(0, 32, 8_000_000)
+    net, replay = lk.network(version, params), lk.network(version, params)
+    replay.epoch(dataset, order[:8], 8, 1e-3)
+    replay.assign(params)
+
+    def alarm(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            net.epoch(dataset, order, 8, 1e-3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    got = net.params().arrays()
+    for k in range(0, 100_000, 8):
+        if same(replay.params().arrays(), got):
+            break
+        replay.epoch(dataset, order[k : k + 8], 8, 1e-3)
+    assert 0 < k < 99_992
+    assert (net.forward(x)[0] == replay.forward(x)[0]).all()
+
+
+@versions
+def test_ctrl_c_ends_a_long_pass(version):
+    params, _, _ = example((1, 1, 1, 4, 256))
+    net = lk.network(version, params)
+    short, long = np.ones((3, 16, 4), np.float32), np.ones((20_000, 16, 4), np.float32)
+    want, _ = net.forward(short)
+    done = []
+
+    def alarm(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            net.forward(long)
+            done.append(1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not done
+    assert (net.forward(short)[0] == want).all()
+
+
+def test_a_long_call_runs_where_no_thread_can_be_had(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    stop = np.zeros(1, np.int64)
+    assert interrupts.interruptible(lambda: threading.get_ident(), stop) != threading.get_ident()
+    with pytest.raises(ArithmeticError, match="planted"):
+        interrupts.interruptible(lambda: (_ for _ in ()).throw(ArithmeticError("planted")), stop)
+    monkeypatch.setattr(interrupts._thread, "start_new_thread", refuse)
+    assert interrupts.interruptible(lambda: threading.get_ident(), stop) == threading.get_ident()
+
+
+def test_blas_is_kept_to_one_thread_while_anybody_is_inside():
+    before = blas_threads()
+    assert max(before) > 1 or os.cpu_count() == 1
+    with blas.SingleThreaded():
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: blas.SingleThreaded().__enter__()).result()  # and is lost
+        gc.collect()
+        assert set(blas_threads()) == {1}
+    assert blas_threads() == before
+    assert not blas._inside
+
+    def inside():
+        with blas.SingleThreaded():
+            return blas_threads()
+
+    with ThreadPoolExecutor(1) as pool:  # not the thread that was the first to change the number
+        assert set(pool.submit(inside).result()) == {1}
+    assert blas_threads() == before
+
+
+# Copies.
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+def test_a_copy_goes_on_with_the_parameters_of_now(version, make):
+    params, x, target = example((1, 3, 2, 1, 7))
+    net = lk.network(version, params, threads=1)
+    net.step(x, target, 0.1)
+    other = make(net)
+    assert type(other) is type(net)
+    assert other._threads == 1
+    assert other.step(x, target, 0.1) == net.step(x, target, 0.1)
+    assert same(other.params().arrays(), net.params().arrays())
+
+
+# An epoch ends at a loss that is not finite.
+
+
+def test_an_epoch_ends_at_the_first_loss_that_is_not_finite(version):
+    params, x, target = example((1, 3, 6, 1, 7))
+    big = np.where(np.arange(6)[:, None] == 3, np.float32(1e30), target)
+    losses = lk.network(version, params).epoch(lk.Dataset(x, big), range(6), 1, 0.1)
+    assert len(losses) == 4
+    assert all(map(math.isfinite, losses[:3]))
+    assert not math.isfinite(losses[3])
+
+
+# Memory.
+
+
+def resident(code):
+    """MiB of a process's memory at each `note()` in the code."""
+    head = """
+import gc, numpy as np, lstm_kernels as lk
+def note():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        print(int(file.read().split()[1]) * 4096 / 2**20)
+"""
+    out = subprocess.check_output([sys.executable, "-c", head + code], text=True, timeout=300)
+    return [float(line) for line in out.split()]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="Linux alone tells")
+def test_memory_is_bounded():
+    before, sizes, networks = resident("""
+def use(H, version="numba-fused", T=4):
+    net = lk.network(version, lk.Params.init(3, H, 2, 1))
+    x, target = np.ones((T, 5, 3), np.float32), np.ones((5, 1), np.float32)
+    net.step(x, target, 0.1)
+    net.forward(x, training=True)
+    net.backward(np.ones((T, 5, H), np.float32))
+[use(H, version) for H in (40, 300) for version in ("numba-fused", "numba-wavefront")]
+note()
+[use(H) for H in range(1, 65)]
+note()
+gc.disable()
+[use(256, T=400) for _ in range(40)]  # 30 MB of arrays each
+note()
+""")
+    assert sizes - before < 40
+    assert networks - sizes < 120
+
+
+def test_kept_arrays_are_bounded_in_bytes(monkeypatch):
+    params, x, _ = example((2, 12, 8, 3, 40))
+    net = lk.network("numba-fused", params)
+    net.forward(x)
+    each = net._spaces[12, 8, False].bytes
+    assert each > 12 * 8 * 64 * 4
+    monkeypatch.setattr(numba_fused, "MOST_BYTES", int(2.5 * each))
+    for T in (12, 11, 10, 9, 8):
+        net.forward(x[:T].copy())
+    assert sum(space.bytes for space in net._spaces.values()) < 4 * each
+    assert (8, 8, False) in net._spaces
+    monkeypatch.setattr(numba_fused, "MOST_BYTES", 0)
+    net.forward(x[:7].copy())
+    assert list(net._spaces) == [(7, 8, False)]

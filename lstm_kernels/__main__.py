@@ -3,6 +3,7 @@ airline network.
 """
 
 import argparse
+from os.path import exists
 
 import numba
 
@@ -11,12 +12,16 @@ from .errors import UnavailableError
 from .params import Params
 from .train import OPTIMIZERS, train
 
+# What input, a machine or a file can be the cause of: one line, no traceback.
+ERRORS = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, MemoryError)
+
 
 def ladder():
     """Print every version, for those that cannot run here the reason, and how many threads."""
+    name, summary = (max(len(getattr(v, k)) for v in versions()) for k in ("name", "summary"))
     for version in versions():
         state = f"no: {version.why_unavailable}" if version.why_unavailable else "runs here"
-        print(f"{version.name:15} {version.target:4} {version.summary:42} {state}")
+        print(f"{version.name:{name}} {version.target:4} {version.summary:{summary}} {state}")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
     if (most := numba.get_num_threads()) < cores.cores():
         print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
@@ -127,8 +132,12 @@ def main(words=None):
     if hasattr(options, "run"):
         try:
             options.run(options)
-        except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
-            parser.exit(2, f"{parser.prog}: {error}\n")
+        except KeyboardInterrupt as stop:
+            saved = getattr(options, "checkpoint", None)
+            on = f"; --checkpoint {saved} --resume goes on" if saved and exists(saved) else ""
+            parser.exit(130, f"{parser.prog}: {str(stop) or 'interrupted'}{on}\n")
+        except ERRORS as error:
+            parser.exit(2, f"{parser.prog}: {str(error) or 'out of memory'}\n")
     else:
         ladder()
 

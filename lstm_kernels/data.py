@@ -1,6 +1,7 @@
 """The airline-passenger series, its preprocessing, and data sets of windows."""
 
 import hashlib
+import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .errors import check_array, check_int
+from .errors import check_array, check_dtype, check_int, check_numbers
+from .files import check_path
 
 FOLDER = Path(__file__).parents[1] / "data"
 AIRLINE_CSV = FOLDER / "airline_passengers.csv"
@@ -33,29 +35,41 @@ class Dataset:
         """The examples at `index` (B,): x (T, B, D) and target (B, O), copies."""
         return np.ascontiguousarray(self.x[:, index]), self.target[index]
 
+    def batches(self, order, batch_size):
+        """The mini-batches of `order`, one after another, the last one smaller if need be."""
+        for first in range(0, len(order), batch_size):
+            yield self.batch(order[first : first + batch_size])
+
     def each_batch(self, order, batch_size, step):
         """step(x, target) for each mini-batch of `order`; the losses, up to one not finite."""
         losses = []
-        for first in range(0, len(order), batch_size):
-            losses.append(step(*self.batch(order[first : first + batch_size])))
+        for x, target in self.batches(order, batch_size):
+            losses.append(step(x, target))
             if not math.isfinite(losses[-1]):
                 break
         return losses
+
+    def sha256(self):
+        """The hash of the examples: shapes, dtypes and numbers of x and target."""
+        digest = hashlib.sha256()
+        for a in (self.x, self.target):
+            digest.update(f"{a.shape} {a.dtype.str} ".encode())
+            digest.update(np.ascontiguousarray(a))
+        return digest.hexdigest()
 
 
 def airline(path=AIRLINE_CSV):
     """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel, Series G).
 
-    Returns a pandas Series of 144 integers, indexed by month. Raises FileNotFoundError, or
-    ValueError for a file that is not this series.
+    path: of a local file. Returns a pandas Series of 144 integers, indexed by month. Raises OSError
+    for a file that cannot be read, ValueError for one that is not this series.
     """
+    content = check_path("path", path).read_bytes()
     try:
-        table = pd.read_csv(path)
+        table = pd.read_csv(io.BytesIO(content))
         months = pd.PeriodIndex(table["month"], freq="M", name="month")
         values = table["passengers"].to_numpy()
-    except FileNotFoundError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(
             f"path: {path} cannot be read ({error}), want the columns month, passengers"
         ) from None
@@ -72,39 +86,53 @@ def airline(path=AIRLINE_CSV):
 def windows(series, length, dtype=np.float32):
     """Every run of `length` values as an input, the value after it as the target.
 
-    series: (N,) numbers. Returns a Dataset of N - length examples: x (length, N - length, 1),
-    target (N - length, 1). Raises ValueError when the series is not longer than a window.
+    series: (N,) finite real numbers; dtype: of the examples. Returns a Dataset of N - length
+    examples: x (length, N - length, 1), target (N - length, 1). Raises TypeError, or ValueError
+    when the series is not longer than a window.
     """
-    series, length = np.asarray(series), check_int("length", length)
-    if series.ndim != 1 or len(series) <= length:
+    series, length = check_numbers("series", series), check_int("length", length)
+    if len(series) <= length:
         raise ValueError(
             f"length: got {length} for a series of shape {series.shape}, want a shorter window"
         )
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+        series = series.astype(check_dtype("dtype", dtype))
     views = np.lib.stride_tricks.sliding_window_view(series[:-1], length)  # (N - length, length)
-    return Dataset(
-        np.ascontiguousarray(views.T[..., None], dtype), series[length:, None].astype(dtype)
-    )
+    return Dataset(views.T[..., None], series[length:, None])
 
 
 @dataclass(frozen=True)
 class LogDifference:
     """Passengers to scaled monthly growth and back: z_t = (log p_t - log p_{t-1} - mean) / std.
 
-    `mean` and `std` come from the months given to `fit` and from no others.
+    `mean` and `std` come from the months given to `fit` and from no others. Passengers are finite
+    real numbers above zero; anything else is a TypeError or ValueError.
     """
 
     mean: float
     std: float
 
+    def __post_init__(self):
+        check_numbers("mean", self.mean, ())
+        check_numbers("std", self.std, (), positive=True)  # zero where growth never varies
+
     @classmethod
     def fit(cls, passengers):
-        growth = np.diff(np.log(np.asarray(passengers, float)))
+        growth = cls._growth(passengers)
         return cls(float(growth.mean()), float(growth.std()))
 
     def forward(self, passengers):
-        """(N,) passengers to (N - 1,) values."""
-        return (np.diff(np.log(np.asarray(passengers, float))) - self.mean) / self.std
+        """(N,) passengers to (N - 1,) values; N is at least 2."""
+        return (self._growth(passengers) - self.mean) / self.std
 
     def backward(self, before, z):
         """Passengers from those of the month before and the value of this month."""
-        return np.asarray(before, float) * np.exp(np.asarray(z, float) * self.std + self.mean)
+        before = check_numbers("before", before, None, positive=True)
+        return before * np.exp(check_numbers("z", z, None) * self.std + self.mean)
+
+    @staticmethod
+    def _growth(passengers):
+        passengers = check_numbers("passengers", passengers, positive=True)
+        if len(passengers) < 2:
+            raise ValueError("passengers: got 1 month, want at least 2")
+        return np.diff(np.log(passengers))

@@ -7,6 +7,9 @@ import numpy as np
 
 SMALL = 8192  # numbers; OpenBLAS takes threads for products of more than 10 000
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+REAL = (int, float, np.integer, np.floating)
+# The smallest and the largest normal number of each dtype.
+SPAN = {dtype: (float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)) for dtype in FLOATS}
 
 
 class UnavailableError(RuntimeError):
@@ -18,72 +21,137 @@ class LowOccupancyWarning(UserWarning):
 
 
 class DivergedError(ArithmeticError):
-    """Training stopped because the loss is no longer finite. Holds `.epoch`, `.step` and
+    """Training stopped because a number is no longer finite. Holds `.epoch`, `.step` and
     `.history`.
     """
 
-    def __init__(self, message, *, epoch, step, history):
+    def __init__(self, message, *, epoch=None, step=None, history=None):  # unpickled by message
         super().__init__(message)
         self.epoch, self.step, self.history = epoch, step, history
 
 
 def check_array(name, value, shape, *, dtype=None):
-    """Return `value` as a C-contiguous array, or raise.
+    """Return `value` as a plain, C-contiguous, aligned np.ndarray, or raise.
 
     shape: sizes; a string stands for any size of at least one ("T", "B", ...).
     dtype: wanted dtype; None accepts float32 and float64.
-    A non-contiguous array is copied; nothing is cast. NaN and infinity are refused.
+    A memmap or another subclass is viewed as a plain array; a masked array and np.matrix, whose
+    numbers mean something else, are refused. An array that is not contiguous or not aligned is
+    copied; nothing is cast. NaN and infinity are refused.
     Raises TypeError (not an array, wrong dtype) or ValueError (rank, shape, empty, not finite).
     """
-
-    def want():
-        return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-
-    if not isinstance(value, np.ndarray):
-        raise TypeError(f"{name}: got {type(value).__name__}, want a NumPy array of shape {want()}")
+    if value.__class__ is not np.ndarray:
+        value = _plain(name, value, f"a NumPy array of shape {_text(shape)}")
     if dtype is None and value.dtype not in FLOATS:
         raise TypeError(f"{name}: got dtype {value.dtype}, want float32 or float64")
     if dtype is not None and value.dtype != dtype:
-        raise TypeError(
-            f"{name}: got dtype {value.dtype}, want {np.dtype(dtype)}, the network's dtype"
-        )
+        raise TypeError(f"{name}: got dtype {value.dtype}, want {np.dtype(dtype)}")
     if value.ndim != len(shape):
-        raise ValueError(f"{name}: got {value.ndim} axes, shape {value.shape}, want shape {want()}")
+        raise ValueError(
+            f"{name}: got {value.ndim} axes, shape {value.shape}, want shape {_text(shape)}"
+        )
     for got, size in zip(value.shape, shape, strict=True):
         if got == 0 or (size.__class__ is not str and got != size):
-            raise ValueError(f"{name}: got shape {value.shape}, want {want()} and no empty axis")
+            raise ValueError(
+                f"{name}: got shape {value.shape}, want {_text(shape)} and no empty axis"
+            )
     # A small array is judged by its square, in one call: only finite numbers have a finite one.
     finite = value.size <= SMALL and math.isfinite(np.vdot(value, value))
     if not (finite or np.isfinite(value).all()):
-        bad = np.argwhere(~np.isfinite(value))[0].tolist()
-        raise ValueError(f"{name}: got {value[tuple(bad)]} at index {bad}, want finite values")
-    return value if value.flags.c_contiguous else np.ascontiguousarray(value)
+        raise ValueError(f"{name}: got {_first(~np.isfinite(value), value)}, want finite values")
+    flags = value.flags
+    return value if flags.c_contiguous and flags.aligned else np.require(value, None, ("C", "A"))
 
 
-def check_int(name, value, low=1):
-    """Return `value` as an int of at least `low`, or raise TypeError or ValueError."""
+def check_numbers(name, value, shape=("N",), *, positive=False):
+    """Return real numbers (an array, a list, a pandas Series) as a new float64 array, or raise.
+
+    shape: as for `check_array`; None takes any. positive: whether zero and less are refused.
+    Raises TypeError (complex, dates, text, booleans, a mask) or ValueError as `check_array`.
+    """
+    want = "real numbers" if shape is None else f"real numbers of shape {_text(shape)}"
+    if isinstance(value, np.ndarray):
+        value = _plain(name, value, want)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: got {type(value).__name__} ({error}), want {want}") from None
+    if array.dtype.kind not in "iuf":
+        raise TypeError(f"{name}: got {type(value).__name__} of {array.dtype}, want {want}")
+    array = check_array(name, array.astype(np.float64), array.shape if shape is None else shape)
+    if positive and array.min() <= 0:
+        raise ValueError(f"{name}: got {_first(array <= 0, array)}, want numbers above zero")
+    return array
+
+
+def check_dtype(name, value):
+    """Return the np.dtype of float32 or float64, or raise TypeError."""
+    try:
+        dtype = None if value is None else np.dtype(value)
+    except (TypeError, ValueError, SyntaxError):
+        dtype = None
+    if dtype is None or dtype not in FLOATS:
+        raise TypeError(f"{name}: got {dtype or repr(value)}, want float32 or float64")
+    return dtype
+
+
+def check_int(name, value, low=1, high=None):
+    """Return `value` as an int from `low` to `high` (None: no bound), or raise TypeError or
+    ValueError.
+    """
+    want = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: got {value!r}, want an integer of at least {low}") from None
-    if isinstance(value, bool) or number < low:
-        raise ValueError(f"{name}: got {value!r}, want an integer of at least {low}")
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name}: got {value!r}, want {want}")
+    if number < low or (high is not None and number > high):
+        raise ValueError(f"{name}: got {value!r}, want {want}")
     return number
 
 
 def check_choice(name, value, choices):
-    """Return `value` if it is one of `choices`, or raise ValueError."""
-    if value not in choices:
+    """Return `value` if it is one of `choices`, names, or raise ValueError."""
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}: got {value!r}, want one of {', '.join(map(repr, choices))}")
     return value
 
 
-def check_rate(name, value):
-    """Return `value` as a finite float above zero, or raise TypeError or ValueError."""
+def check_rate(name, value, dtype=np.float64):
+    """Return `value` as a float above zero that `dtype` can hold, or raise TypeError or
+    ValueError.
+    """
+    if not isinstance(value, REAL) or isinstance(value, bool):
+        raise TypeError(f"{name}: got {value!r}, want a number above zero")
+    dtype = np.dtype(dtype)
+    low, high = SPAN[dtype]
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name}: got {value!r}, want a number above zero") from None
-    if not 0 < number < float("inf"):
-        raise ValueError(f"{name}: got {value!r}, want a finite number above zero")
+    except OverflowError:  # an integer that no float holds
+        value = number = math.inf
+    if not low <= number <= high:
+        raise ValueError(
+            f"{name}: got {value}, want a finite number above zero, in {dtype} from {low:.3g} to "
+            f"{high:.3g}"
+        )
     return number
+
+
+def _plain(name, value, want):
+    """`value` as an np.ndarray and no subclass, without a copy, or TypeError."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name}: got a masked array, want {want} without a mask")
+    if isinstance(value, np.matrix) or not isinstance(value, np.ndarray):
+        raise TypeError(f"{name}: got {type(value).__name__}, want {want}")
+    return np.asarray(value)
+
+
+def _text(shape):
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def _first(bad, value):
+    """The first number of `value` that is `bad`, and where it is."""
+    index = np.argwhere(bad)[0].tolist()
+    return f"{value[tuple(index)]} at index {index}" if index else f"{value}"

@@ -1,17 +1,15 @@
 """Parameters of a stacked recurrent network, and gradients of the same form."""
 
-import json
-import os
-import zipfile
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
+from . import torch_names
 from .cells import CELLS
-from .errors import FLOATS, check_array, check_choice, check_int
+from .errors import check_array, check_choice, check_dtype, check_int
+from .files import read_npz, write_npz
 
-FORMAT = "lstm_kernels.params/1"
+FORMAT = "lstm_kernels.params/2"
 
 
 @dataclass
@@ -85,9 +83,7 @@ class Params:
         L = check_int("num_layers", num_layers)
         O = None if output_size is None else check_int("output_size", output_size)
         kind = CELLS[check_choice("cell", cell, CELLS)]
-        dtype = np.dtype(dtype)
-        if dtype not in FLOATS:
-            raise TypeError(f"dtype: got {dtype}, want float32 or float64")
+        dtype = check_dtype("dtype", dtype)
         rng = np.random.default_rng(check_int("seed", seed, low=0))
 
         def draw(*shape):
@@ -122,19 +118,15 @@ class Params:
 
     def arrays(self):
         """The parameters themselves by name, in order: `layers.0.U`, ..., `V`, `b_out`."""
-        named = {
-            f"layers.{index}.{name}": getattr(layer, name)
-            for index, layer in enumerate(self.layers)
-            for name in ("U", "W", "b")
-        }
-        return named if self.V is None else named | {"V": self.V, "b_out": self.b_out}
+        return _named(self)
 
     def copy(self):
         """A deep copy."""
         return Params.from_arrays({name: a.copy() for name, a in self.arrays().items()}, self.cell)
 
     def astype(self, dtype):
-        """A copy in another dtype."""
+        """A copy in float32 or float64."""
+        dtype = check_dtype("dtype", dtype)
         return Params.from_arrays({n: a.astype(dtype) for n, a in self.arrays().items()}, self.cell)
 
     def cut(self, flat):
@@ -155,92 +147,76 @@ class Params:
         return cls(layers, named.get("V"), named.get("b_out"), cell)
 
     def check(self, name="params"):
-        """Raise TypeError or ValueError if shapes, dtypes or values do not fit; return self."""
+        """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
+
+        Returns Params of plain C-contiguous arrays: these, or others where one had to be copied or
+        viewed; the caller's own stay as they are.
+        """
         if not isinstance(self, Params):
             raise TypeError(f"{name}: got {type(self).__name__}, want lstm_kernels.Params")
         cell = CELLS[check_choice(f"{name}.cell", self.cell, CELLS)]
-        if not self.layers:
-            raise ValueError(f"{name}.layers: got no layer, want at least one")
+        if not isinstance(self.layers, list | tuple) or not self.layers:
+            raise ValueError(
+                f"{name}.layers: got {self.layers!r}, want a list of at least one Layer"
+            )
         if (self.V is None) != (self.b_out is None):
-            raise ValueError(f"{name}: got only one of V and b_out, want both or neither")
-        G, K, D = len(cell.input_gates), len(cell.gates), "D"
-        H = self.hidden_size if np.ndim(self.layers[0].W) == 2 else "H"
-        dtype = getattr(self.layers[0].W, "dtype", None)
+            lone = "V without b_out" if self.b_out is None else "b_out without V"
+            raise ValueError(f"{name}: got {lone}, want both or neither")
+        G, K, W = len(cell.input_gates), len(cell.gates), getattr(self.layers[0], "W", None)
+        H, GH, KH = "H", f"{G}*H", f"{K}*H"
+        if isinstance(W, np.ndarray) and W.ndim == 2 and len(W):
+            H, GH, KH = len(W), G * len(W), K * len(W)
+        D, dtype, checked = "D", None, {}
         for index, layer in enumerate(self.layers):
-            at = f"{name}.layers[{index}]"
-            layer.W = check_array(f"{at}.W", layer.W, (H, G * H), dtype=dtype if index else None)
-            layer.U = check_array(f"{at}.U", layer.U, (D, G * H), dtype=dtype)
-            layer.b = check_array(f"{at}.b", layer.b, (K * H,), dtype=dtype)
+            if not isinstance(layer, Layer):
+                raise TypeError(f"{name}.layers[{index}]: got {layer!r}, want lstm_kernels.Layer")
+            for part, shape in {"W": (H, GH), "U": (D, GH), "b": (KH,)}.items():
+                at, value = f"{name}.layers[{index}].{part}", getattr(layer, part)
+                a = checked[f"layers.{index}.{part}"] = check_array(at, value, shape, dtype=dtype)
+                dtype = a.dtype  # of the first W, and then of all
             D = H
         if self.V is not None:
-            self.V = check_array(f"{name}.V", self.V, (H, "O"), dtype=dtype)
-            self.b_out = check_array(f"{name}.b_out", self.b_out, (self.V.shape[1],), dtype=dtype)
-        return self
+            V = checked["V"] = check_array(f"{name}.V", self.V, (H, "O"), dtype=dtype)
+            shape = (V.shape[1],)
+            checked["b_out"] = check_array(f"{name}.b_out", self.b_out, shape, dtype=dtype)
+        kept = all(checked[path] is a for path, a in self.arrays().items())
+        return self if kept else Params.from_arrays(checked, self.cell)
 
     def save(self, path):
         """Write an .npz file without pickle; an existing file is replaced only once the new one is
-        whole.
+        whole. Raises as `check` does, and OSError.
         """
-        write_npz(path, {"format": FORMAT, "cell": self.cell}, self.arrays())
+        write_npz(path, {"format": FORMAT, "cell": self.cell}, self.check().arrays())
 
     @classmethod
     def load(cls, path):
-        """Read what `save` wrote. Raises ValueError for a corrupt or foreign file."""
-        header, named = read_npz(path, FORMAT)
-        try:
-            return cls.from_arrays(named, header["cell"]).check()
-        except KeyError as error:
-            raise ValueError(f"path: {path} lacks {error}, want every parameter array") from None
+        """Read what `save` wrote. Raises ValueError for a damaged or foreign file, OSError for one
+        that cannot be read.
+        """
+        return read_npz(path, FORMAT, lambda header, named: cls._whole(named, header["cell"]))
 
     @classmethod
-    def from_torch(cls, state_dict):
-        """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or a module that
+    def _whole(cls, named, cell):
+        """Checked Params of these arrays, all of them."""
+        params = cls.from_arrays(named, cell)
+        if unknown := sorted(set(named) - set(params.arrays())):
+            raise ValueError(f"got unknown arrays {unknown}")
+        return params.check()
+
+    @classmethod
+    def from_torch(cls, state_dict, *, readout=None):
+        """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or of a module that
         holds one.
 
-        state_dict: name -> array or CPU tensor, `weight_ih_l0` (G*H, D) and so on, with any prefix;
-        a further `<name>.weight` (O, H), `<name>.bias` (O,) is the read-out. The two biases are
-        added where only their sum matters. Raises ValueError for names this form cannot hold
-        (reverse, projections).
+        state_dict: name -> array or CPU tensor; `weight_ih_l0` (G*H, D) and so on, with any prefix.
+        The read-out, if any, is `readout.weight` (O, H) and `readout.bias` (O,), as `to_torch`
+        writes them, with the same prefix or none; `readout` names another torch.nn.Linear. The two
+        biases of a layer are added where only their sum matters.
+        Returns Params that share no memory with it. Raises TypeError or ValueError for shapes that
+        do not fit, and for names that this form cannot hold (reverse, projections, other modules).
         """
-        # np.asarray first: PyTorch's tensors do not know the argument `copy` of np.array.
-        left = {name: np.asarray(value).copy() for name, value in dict(state_dict).items()}
-        heads = [name for name in left if name.endswith("weight_ih_l0")]
-        if len(heads) != 1:
-            raise ValueError(
-                f"state_dict: got names {sorted(left)}, want one ending in 'weight_ih_l0'"
-            )
-        prefix, layers, kind = heads[0].removesuffix("weight_ih_l0"), [], None
-        while (ih := left.pop(f"{prefix}weight_ih_l{len(layers)}", None)) is not None:
-            tail = f"l{len(layers)}"
-            if (hh := left.pop(f"{prefix}weight_hh_{tail}", None)) is None or hh.ndim != 2:
-                raise ValueError(f"state_dict: want a matrix named '{prefix}weight_hh_{tail}'")
-            rows, H = hh.shape
-            kind = {1: "rnn", 3: "gru", 4: "lstm"}.get(rows // H if rows % H == 0 else None)
-            if kind is None:
-                raise ValueError(
-                    f"state_dict: '{prefix}weight_hh_{tail}' got shape {hh.shape}, want (G*H, H)"
-                )
-            b_ih, b_hh = (
-                left.pop(f"{prefix}bias_{s}_{tail}", np.zeros(rows, hh.dtype)) for s in ("ih", "hh")
-            )
-            if kind == "gru":  # only n keeps its two biases apart: r scales the recurrent one
-                b = np.concatenate([b_ih[: 2 * H] + b_hh[: 2 * H], b_ih[2 * H :], b_hh[2 * H :]])
-            else:
-                b = b_ih + b_hh
-            layers.append(Layer(np.ascontiguousarray(ih.T), np.ascontiguousarray(hh.T), b))
-        V = b_out = None
-        heads = [name for name in left if name.endswith(".weight") and left[name].ndim == 2]
-        if heads:
-            weight = left.pop(heads[0])
-            V = np.ascontiguousarray(weight.T)
-            b_out = left.pop(
-                heads[0].removesuffix("weight") + "bias", np.zeros(len(weight), weight.dtype)
-            )
-        if left:
-            raise ValueError(
-                f"state_dict: got {sorted(left)}, which an RNN, LSTM or GRU and one read-out lack"
-            )
-        return cls(layers, V, b_out, kind).check("state_dict")
+        layers, V, b_out, cell = torch_names.read(state_dict, readout)
+        return cls([Layer(*parts) for parts in layers], V, b_out, cell).check("state_dict")
 
     def to_torch(self):
         """The state_dict of the torch.nn module: `weight_ih_l0`, ..., and `readout.weight`,
@@ -249,72 +225,36 @@ class Params:
         b goes into `bias_ih`, `bias_hh` is zero but for a GRU's last block. Load the read-out with
         a module whose attribute is called `readout`, or drop those two names.
         """
-        H, named = self.hidden_size, {}
-        for index, layer in enumerate(self.layers):
-            b_ih, b_hh = layer.b.copy(), np.zeros_like(layer.b)
-            if self.cell == "gru":
-                b_ih, b_hh = layer.b[: 3 * H].copy(), np.zeros(3 * H, self.dtype)
-                b_hh[2 * H :] = layer.b[3 * H :]
-            named |= {
-                f"weight_ih_l{index}": np.ascontiguousarray(layer.U.T),
-                f"weight_hh_l{index}": np.ascontiguousarray(layer.W.T),
-                f"bias_ih_l{index}": b_ih,
-                f"bias_hh_l{index}": b_hh,
-            }
-        if self.V is not None:
-            named |= {
-                "readout.weight": np.ascontiguousarray(self.V.T),
-                "readout.bias": self.b_out.copy(),
-            }
-        return named
+        return torch_names.write(self)
 
 
 @dataclass
-class Grads(Params):
+class Grads:
     """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L, B, H)."""
 
+    layers: list[Layer]
+    V: np.ndarray | None = None
+    b_out: np.ndarray | None = None
+    cell: str = "lstm"
     x: np.ndarray | None = None
-    state: tuple = field(default_factory=tuple)
+    state: tuple = ()
 
     def arrays(self):
         """Every gradient by name: those of the parameters, then `x`, `state.h` and so on."""
-        states = dict(
-            zip((f"state.{name}" for name in CELLS[self.cell].state), self.state, strict=True)
-        )
-        return super().arrays() | {"x": self.x} | states
+        names = (f"state.{name}" for name in CELLS[self.cell].state)
+        return _named(self) | {"x": self.x} | dict(zip(names, self.state, strict=True))
+
+    def to_torch(self):
+        """The gradients of PyTorch's parameters by their names: of both biases, where only their
+        sum matters, the same.
+        """
+        return torch_names.write(self, gradients=True)
 
 
-def write_npz(path, header, named):
-    """Write arrays and a JSON header beside `path`, then rename over it."""
-    path = Path(path)
-    beside = path.with_name(f"{path.name}.part-{os.getpid()}")
-    try:
-        with open(beside, "xb") as file:
-            np.savez(file, header=np.array(json.dumps(header)), **named)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def read_npz(path, form):
-    """Read (header, arrays) that `write_npz` wrote; ValueError for a corrupt or foreign file."""
-    try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            named = dict(file)
-        header = json.loads(str(named.pop("header")))
-        got = header["format"]
-    except FileNotFoundError:
-        raise
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-        OSError,
-        zipfile.BadZipFile,
-        AttributeError,
-    ) as error:
-        raise ValueError(f"path: {path} is not a whole file of format {form!r} ({error})") from None
-    if got != form:
-        raise ValueError(f"path: {path} has format {got!r}, want {form!r}")
-    return header, named
+def _named(record):
+    named = {
+        f"layers.{index}.{name}": getattr(layer, name)
+        for index, layer in enumerate(record.layers)
+        for name in ("U", "W", "b")
+    }
+    return named if record.V is None else named | {"V": record.V, "b_out": record.b_out}

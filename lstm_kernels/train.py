@@ -5,17 +5,18 @@ import math
 import sys
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from tqdm import tqdm
 
 from .data import Dataset
-from .errors import DivergedError, check_choice, check_int, check_rate
-from .params import Params, read_npz, write_npz
+from .errors import DivergedError, check_array, check_choice, check_int, check_rate
+from .files import check_place, read_npz, write_npz
+from .params import Params
 
-FORMAT = "lstm_kernels.checkpoint/1"
+FORMAT = "lstm_kernels.checkpoint/2"
 
 
 @dataclass
@@ -40,6 +41,8 @@ class History:
 class GradientDescent:
     """theta -= learning_rate * gradient, inside the network."""
 
+    constants = MappingProxyType({})
+
     def __init__(self, net):
         self.net = net
 
@@ -49,50 +52,66 @@ class GradientDescent:
     def arrays(self):
         return {}
 
-    def restore(self, named):
+    def restore(self, named, count):
         pass
 
 
 class Adam:
     """Adam (Kingma & Ba 2015, algorithm 1) with its default decay rates, on the host."""
 
-    beta1, beta2, epsilon = 0.9, 0.999, 1e-8
+    constants = MappingProxyType({"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8})
 
     def __init__(self, net):
-        self.net, self.theta, self.count = net, net.params(), 0
-        self.m = {name: np.zeros_like(a) for name, a in self.theta.arrays().items()}
-        self.v = {name: np.zeros_like(a) for name, a in self.theta.arrays().items()}
+        self.net, self.count = net, 0
+        zeros = {name: np.zeros_like(a) for name, a in net.params().arrays().items()}
+        self.m, self.v = zeros, zeros  # a step replaces them and writes to neither
 
     def epoch(self, dataset, order, batch_size, learning_rate):
-        """A step for each mini-batch; ends early when a loss is not finite."""
-        step = partial(self.step, learning_rate=learning_rate)
-        return dataset.each_batch(order, batch_size, step)
+        """A step for each mini-batch, from the parameters that the network has now; ends early at a
+        loss that is not finite. Raises DivergedError for a parameter or moment that is not.
+        """
+        theta, losses = self.net.params(), []
+        for step, (x, target) in enumerate(dataset.batches(order, batch_size)):
+            loss, grads = self.net.loss_and_grads(x, target)
+            losses.append(loss)
+            if not math.isfinite(loss):
+                break
+            theta = self.step(theta, grads.arrays(), learning_rate)
+            if theta is None:
+                raise DivergedError("a parameter or moment is not finite", step=step)
+        return losses
 
-    def step(self, x, target, learning_rate):
-        loss, grads = self.net.loss_and_grads(x, target)
-        if not math.isfinite(loss):
-            return loss
-        self.count += 1
-        scale = math.sqrt(1 - self.beta2**self.count) / (1 - self.beta1**self.count)
-        gradients = grads.arrays()
-        for name, value in self.theta.arrays().items():
-            g, m, v = gradients[name], self.m[name], self.v[name]
-            m += (1 - self.beta1) * (g - m)
-            v += (1 - self.beta2) * (g * g - v)
-            value -= learning_rate * scale * m / (np.sqrt(v) + self.epsilon)
-        self.net.assign(self.theta)
-        return loss
+    def step(self, theta, gradients, learning_rate):
+        """The parameters after one step from `theta`, which the network has taken over; None, and
+        nothing has changed, where they or their moments are not finite.
+        """
+        beta1, beta2, epsilon = self.constants.values()
+        count, new, m, v = self.count + 1, {}, {}, {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, value in theta.arrays().items():
+                g = gradients[name]
+                m[name] = beta1 * self.m[name] + (1 - beta1) * g
+                v[name] = beta2 * self.v[name] + (1 - beta2) * (g * g)
+                m_hat, v_hat = m[name] / (1 - beta1**count), v[name] / (1 - beta2**count)
+                new[name] = value - learning_rate * (m_hat / (np.sqrt(v_hat) + epsilon))
+        if not _finite(new, m, v):
+            return None
+        theta = Params.from_arrays(new, theta.cell)
+        self.net.assign(theta)
+        self.count, self.m, self.v = count, m, v
+        return theta
 
     def arrays(self):
-        moments = {f"m.{n}": a for n, a in self.m.items()} | {
-            f"v.{n}": a for n, a in self.v.items()
-        }
-        return moments | {"count": np.array(self.count)}
+        moments = {"m": self.m, "v": self.v}
+        return {f"{k}.{name}": a for k, named in moments.items() for name, a in named.items()}
 
-    def restore(self, named):
-        self.theta, self.count = self.net.params(), int(named["count"])
-        for name in self.m:
-            self.m[name][...], self.v[name][...] = named[f"m.{name}"], named[f"v.{name}"]
+    def restore(self, named, count):
+        """Go on from the moments of `arrays` after `count` steps; ValueError for a negative v."""
+        m, v = ({name: named[f"{k}.{name}"] for name in self.m} for k in "mv")
+        for name, a in v.items():
+            if a.min() < 0:
+                raise ValueError(f"optimizer.v.{name}: got {a.min()}, want no negative number")
+        self.count, self.m, self.v = count, m, v
 
 
 OPTIMIZERS = {"sgd": GradientDescent, "adam": Adam}
@@ -119,91 +138,133 @@ def train(
     optimizer: "sgd" or "adam". seed: of the shuffles; epoch e is shuffled by (seed, e), so a
     resumed run sees the order of an uninterrupted one. progress: show a bar; None shows it on a
     terminal.
-    checkpoint: a path, written after each epoch (beside, then renamed). resume: go on from it; the
-    result has the bits of an uninterrupted run. Without resume an existing file is an error.
-    on_epoch: called as on_epoch(history, net) after each epoch, outside its measured time.
-    Raises TypeError or ValueError for bad input or a checkpoint of another run, FileExistsError,
-    and DivergedError when the loss is not finite: the network then holds the parameters of the last
-    epoch that ended well.
+    checkpoint: the path of a file, written after each epoch (beside, then renamed). resume: go on
+    from it; the result has the bits of an uninterrupted run. Without resume an existing file is an
+    error.
+    on_epoch: called as on_epoch(history, net) after each epoch and its checkpoint, outside its
+    measured time; the next epoch starts from the parameters that it leaves in `net`.
+    Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of another run,
+    network or data set; FileExistsError; OSError, before the first epoch, where the checkpoint
+    cannot be written; DivergedError when a loss, a parameter or a moment is not finite: the network
+    then holds the parameters of the start of that epoch. After a KeyboardInterrupt, which says in
+    which epoch it came, it holds those after the last whole step.
     """
+    if not (hasattr(net, "epoch") and hasattr(net, "params")):
+        raise TypeError(f"net: got {type(net).__name__}, want a network of lstm_kernels.network")
     if not isinstance(dataset, Dataset):
         raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
     epochs, batch_size = check_int("epochs", epochs), check_int("batch_size", batch_size)
     if batch_size > len(dataset):
         raise ValueError(f"batch_size: got {batch_size}, want at most {len(dataset)}, the examples")
-    learning_rate = check_rate("learning_rate", learning_rate)
+    good = net.params()
+    learning_rate = check_rate("learning_rate", learning_rate, good.dtype)
     seed = check_int("seed", seed, low=0)
+    if not (on_epoch is None or callable(on_epoch)):
+        raise TypeError(f"on_epoch: got {on_epoch!r}, want a function of a History and a network")
     rule = OPTIMIZERS[check_choice("optimizer", optimizer, OPTIMIZERS)](net)
-    run = {
-        "optimizer": optimizer,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "seed": seed,
-        "examples": len(dataset),
-    }
-    history = History()
-    if resume:
-        if checkpoint is None:
-            raise ValueError("checkpoint: got None, want the path to resume from")
-        history = _restore(checkpoint, run, net, rule)
-    elif checkpoint is not None and Path(checkpoint).exists():
-        raise FileExistsError(f"checkpoint: {checkpoint} exists, want resume=True or another path")
+    history, run = History(), None
+    sizes = np.diff([*range(0, len(dataset), batch_size), len(dataset)])
+    if resume and checkpoint is None:
+        raise ValueError("checkpoint: got None, want the path to resume from")
+    if checkpoint is not None:
+        check_place("checkpoint", checkpoint)
+        run = {"optimizer": optimizer, "batch_size": batch_size, "learning_rate": learning_rate}
+        run |= {"seed": seed, "cell": good.cell, "dataset": dataset.sha256(), **rule.constants}
+        if resume:
+            history = _restore(checkpoint, run, net, rule, len(sizes))
+            good = net.params()
+        elif Path(checkpoint).exists():
+            raise FileExistsError(
+                f"checkpoint: {checkpoint} exists, want resume=True or another path"
+            )
 
-    good, sizes = net.params(), np.diff([*range(0, len(dataset), batch_size), len(dataset)])
     hidden = not (sys.stderr.isatty() if progress is None else progress)
-    bar = tqdm(range(history.epochs, epochs), unit="epoch", disable=hidden)
-    for epoch in bar:
-        start = time.perf_counter()
-        order = np.random.default_rng([seed, epoch]).permutation(len(dataset))
-        losses = np.array(rule.epoch(dataset, order, batch_size, learning_rate))
-        seconds = time.perf_counter() - start
-        if not np.isfinite(losses).all():
-            step = int(np.argmin(np.isfinite(losses)))
-            _diverged(net, good, history, epoch, step, f"the loss is {losses[step]}")
-        now, step = net.params(), len(losses) - 1
-        if not all(np.isfinite(a).all() for a in now.arrays().values()):
-            _diverged(net, good, history, epoch, step, "a parameter is not finite")
-        good = now
-        history.loss.append(float(losses @ sizes / len(dataset)))
-        history.seconds.append(seconds)
-        if not hidden:
-            bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
-        if checkpoint is not None:
-            _save(checkpoint, run, good, rule, history)
-        if on_epoch is not None:
-            on_epoch(history, net)
+    with tqdm(range(history.epochs, epochs), unit="epoch", disable=hidden) as bar:
+        try:
+            for epoch in bar:
+                start = time.perf_counter()
+                order = np.random.default_rng([seed, epoch]).permutation(len(dataset))
+                losses = np.array(rule.epoch(dataset, order, batch_size, learning_rate))
+                seconds = time.perf_counter() - start
+                now = net.params()
+                _check_finite(losses, now)
+                good = now
+                history.loss.append(float(losses @ sizes / len(dataset)))
+                history.seconds.append(seconds)
+                if not hidden:
+                    bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
+                if checkpoint is not None:
+                    _save(checkpoint, run, good, rule, history)
+                if on_epoch is not None:
+                    on_epoch(history, net)
+                    good = net.params()
+        except DivergedError as error:
+            net.assign(good)
+            raise DivergedError(
+                f"learning_rate: {error} at epoch {epoch}, step {error.step}; the parameters are "
+                f"those after {history.epochs} epochs; want a smaller learning_rate",
+                epoch=epoch,
+                step=error.step,
+                history=history,
+            ) from None
+        except KeyboardInterrupt as stop:
+            stop.args = (f"stopped in epoch {history.epochs} of {epochs}",)
+            raise
     return history
 
 
-def _diverged(net, good, history, epoch, step, what):
-    net.assign(good)
-    raise DivergedError(
-        f"learning_rate: {what} at epoch {epoch}, step {step}; the parameters are those after "
-        f"{history.epochs} epochs; want a smaller learning_rate",
-        epoch=epoch,
-        step=step,
-        history=history,
-    )
+def _check_finite(losses, params):
+    """Raise DivergedError for the first loss, or a parameter, that is not finite."""
+    bad = ~np.isfinite(losses)
+    if bad.any():
+        raise DivergedError(f"the loss is {losses[bad][0]}", step=int(bad.argmax()))
+    if not _finite(params.arrays()):
+        raise DivergedError("a parameter is not finite", step=len(losses) - 1)
+
+
+def _finite(*groups):
+    return all(np.isfinite(a).all() for named in groups for a in named.values())
+
+
+def _arrays(params, rule):
+    """What a checkpoint holds besides the history: parameters and moments, by name."""
+    parts = {"params": params, "optimizer": rule}
+    return {f"{k}.{name}": a for k, part in parts.items() for name, a in part.arrays().items()}
 
 
 def _save(path, run, params, rule, history):
-    header = {"format": FORMAT, "cell": params.cell, "run": run}
     series = {"history.loss": np.array(history.loss), "history.seconds": np.array(history.seconds)}
-    state = {f"optimizer.{name}": a for name, a in rule.arrays().items()}
-    write_npz(path, header, {f"params.{n}": a for n, a in params.arrays().items()} | state | series)
+    write_npz(path, {"format": FORMAT, "run": run}, _arrays(params, rule) | series)
 
 
-def _restore(path, run, net, rule):
-    header, named = read_npz(path, FORMAT)
-    different = [key for key in run if header.get("run", {}).get(key) != run[key]]
-    if different:
-        got = {key: header.get("run", {}).get(key) for key in different}
-        want = {key: run[key] for key in different}
-        raise ValueError(f"checkpoint: {path} is of another run, got {got}, want {want}")
-    try:
-        part = {n.removeprefix("params."): a for n, a in named.items() if n.startswith("params.")}
-        net.assign(Params.from_arrays(part, header["cell"]))
-        rule.restore({n.removeprefix("optimizer."): a for n, a in named.items()})
-        return History(named["history.loss"].tolist(), named["history.seconds"].tolist())
-    except KeyError as error:
-        raise ValueError(f"checkpoint: {path} lacks {error}") from None
+def _restore(path, run, net, rule, steps):
+    """The History in a checkpoint whose epochs have `steps` steps; the network and the rule take
+    over its parameters and moments, once everything in it has been checked.
+    """
+    params = net.params()
+
+    def build(header, named):
+        saved = header["run"]
+        if not isinstance(saved, dict):
+            raise ValueError(f"run: got {type(saved).__name__}, want a dict")
+        different = sorted(k for k in run | saved if repr(run.get(k)) != repr(saved.get(k)))
+        if different:
+            got, want = ({k: d.get(k) for k in different} for d in (saved, run))
+            raise ValueError(f"is of another run, got {got}, want {want}")
+        like = _arrays(params, rule)
+        if missing := {"history.loss", "history.seconds", *like} ^ named.keys():
+            raise ValueError(f"lacks or has too much {sorted(missing)}")
+        loss = check_array("history.loss", named["history.loss"], ("E",), dtype=float)
+        seconds = check_array("history.seconds", named["history.seconds"], loss.shape, dtype=float)
+        if seconds.min() < 0:
+            raise ValueError(f"history.seconds: got {seconds.min()}, want no negative number")
+        checked = {n: check_array(n, named[n], a.shape, dtype=a.dtype) for n, a in like.items()}
+        rule.restore(
+            {n.removeprefix("optimizer."): a for n, a in checked.items()}, steps * len(loss)
+        )
+        theta = {n: checked[f"params.{n}"] for n in params.arrays()}
+        return Params.from_arrays(theta, params.cell), History(loss.tolist(), seconds.tolist())
+
+    restored, history = read_npz(path, FORMAT, build, name="checkpoint")
+    net.assign(restored)
+    return history

@@ -6,6 +6,7 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels import data, lab
+from lstm_kernels.errors import check_array, check_rate
 
 SHAPE = (2, 4, 3, 2, 5)
 
@@ -16,6 +17,7 @@ def bad(a, at, value):
     return a
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of np.matrix
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -28,6 +30,22 @@ def bad(a, at, value):
         (lambda x: x.tolist(), TypeError, "x: got list, want a NumPy array"),
         (lambda x: bad(x, 5, np.nan), ValueError, r"x: got nan at index \[0, 2, 1\], want finite"),
         (lambda x: bad(x, 0, np.inf), ValueError, r"x: got inf at index \[0, 0, 0\]"),
+        (
+            lambda x: np.ma.masked_invalid(bad(x, 0, np.nan)),
+            TypeError,
+            "x: got a masked array, want",
+        ),
+        (
+            lambda x: np.ma.array(x),
+            TypeError,
+            r"x: got a masked array, .* \(T, B, 2\) without a mask",
+        ),
+        (lambda x: np.asmatrix(x[0]), TypeError, r"x: got matrix, want a NumPy array of shape \(T"),
+        (lambda x: x * 1j, TypeError, "x: got dtype complex64, want float32"),
+        (lambda x: x.astype("M8[s]"), TypeError, "x: got dtype datetime64"),
+        (lambda x: x.astype(object), TypeError, "x: got dtype object, want float32"),
+        (lambda x: x.astype(">f4"), TypeError, "x: got dtype >f4, want float32"),
+        (lambda x: None, TypeError, "x: got NoneType, want a NumPy array of shape"),
     ],
 )
 def test_x(version, change, error, message):
@@ -40,6 +58,100 @@ def test_x(version, change, error, message):
     ):
         with pytest.raises(error, match=message):
             call(change(x))
+
+
+class Sub(np.ndarray):
+    """A subclass that adds nothing."""
+
+
+@pytest.mark.parametrize("kind", ["subclass", "recarray", "memmap", "unaligned", "strided", "view"])
+def test_arrays_of_every_harmless_kind_give_plain_results(version, kind, tmp_path):
+    params, x, _ = example(SHAPE)
+    np.save(tmp_path / "x.npy", x)
+    other = {
+        "subclass": lambda: x.view(Sub),
+        "recarray": lambda: x.view(np.recarray),
+        "memmap": lambda: np.load(tmp_path / "x.npy", mmap_mode="r"),
+        "unaligned": lambda: np.frombuffer(b"\0" + x.tobytes(), x.dtype, offset=1).reshape(x.shape),
+        "strided": lambda: np.repeat(x, 2, axis=2)[..., ::2],
+        "view": lambda: np.broadcast_to(x, (1, *x.shape))[0],
+    }[kind]()
+    np.testing.assert_array_equal(other, x)
+    net = lk.network(version, params)
+    y, _ = net.forward(x, training=True)
+    grads = net.backward(np.ones_like(y))
+    again, state = net.forward(other, training=True)
+    ones = np.ones_like(y).view(Sub)
+    others = net.backward(ones)
+    for name, a in others.arrays().items():
+        np.testing.assert_array_equal(a, grads.arrays()[name], err_msg=name)
+    for a in (again, *state, *others.arrays().values()):
+        assert type(a) is np.ndarray
+
+
+@pytest.mark.parametrize("make", [np.asarray, lambda x: x.view(Sub), lambda x: x[::-1]])
+def test_an_array_is_plain_contiguous_and_aligned_and_copied_only_if_it_must_be(make):
+    x = make(np.ones((3, 2), np.float32))
+    got = check_array("x", x, ("B", 2))
+    assert type(got) is np.ndarray
+    assert got.flags.c_contiguous
+    assert got.flags.aligned
+    assert np.shares_memory(got, x) == x.flags.c_contiguous
+    assert (got is x) == (make is np.asarray)
+
+
+@pytest.mark.parametrize("size", [1, 4096, 8192, 8193, 20_000])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_number_that_is_not_finite_is_found_in_an_array_of_any_size(size, value):
+    x = np.full(size, 1e30, np.float32)  # whose square is infinite
+    assert check_array("x", x, ("N",)) is x
+    for at in {0, size // 2, size - 1}:
+        with pytest.raises(ValueError, match=rf"x: got {value} at index \[{at}\], want finite"):
+            check_array("x", bad(x, at, value), ("N",))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "error", "said"),
+    [
+        (True, np.float64, TypeError, "got True, want a number above zero"),
+        ("0.1", np.float64, TypeError, "got '0.1', want a number"),
+        (None, np.float64, TypeError, "got None, want a number"),
+        (0.1 + 0j, np.float64, TypeError, "want a number above zero"),
+        (np.ones(1), np.float64, TypeError, "want a number above zero"),
+        (10**400, np.float64, ValueError, "got inf, want a finite number above zero"),
+        (-1, np.float64, ValueError, "got -1, want a finite number above zero"),
+        (np.nan, np.float32, ValueError, "got nan, want a finite number above zero"),
+        (
+            1e39,
+            np.float32,
+            ValueError,
+            "want a finite number above zero, in float32 from .* to 3.4e",
+        ),
+        (
+            1e-50,
+            np.float32,
+            ValueError,
+            "want a finite number above zero, in float32 from 1.18e-38",
+        ),
+    ],
+)
+def test_rates(value, dtype, error, said):
+    with pytest.raises(error, match=f"rate: .*{said}"):
+        check_rate("rate", value, dtype)
+    assert check_rate("rate", np.float32(0.5), dtype) == check_rate("rate", 0.5) == 0.5
+    assert check_rate("rate", 1e39) == 1e39
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 1.0, np.float32(1), "1", None, [1]])
+def test_what_is_no_integer(value):
+    for call in (
+        lambda: lk.Params.init(3, value),
+        lambda: lk.Params.init(3, 2, seed=value),
+        lambda: lk.network("numpy", example(SHAPE)[0], threads=value or [None]),
+        lambda: data.windows(np.arange(9.0), value),
+    ):
+        with pytest.raises(TypeError, match=r": got .*, want an integer of at least"):
+            call()
 
 
 def test_state_dy_and_target(version, cell):
@@ -94,8 +206,13 @@ def test_names_and_sizes():
         lk.Params.init(1, 0)
     with pytest.raises(TypeError, match=r"input_size: got 1.5, want an integer"):
         lk.Params.init(1.5, 2)
-    with pytest.raises(TypeError, match="dtype: got float16, want float32 or float64"):
-        lk.Params.init(1, 2, dtype=np.float16)
+    for dtype in (np.float16, "nonsense", None, ">f8"):
+        for call in (lambda d: lk.Params.init(1, 2, dtype=d), params.astype):
+            with pytest.raises(TypeError, match=r"dtype: got .*, want float32 or float64"):
+                call(dtype)
+    for cell in (["lstm"], None, np.array(["lstm", "gru"]), {"lstm"}):
+        with pytest.raises(ValueError, match=r"cell: got .*, want one of 'rnn', 'lstm', 'gru'"):
+            lk.Params.init(1, 2, cell=cell)
     with pytest.raises(ValueError, match="PRESET: got 'quick', want one of 'smoke', 'paper'"):
         lab.Notebook("quick")
 
@@ -125,6 +242,50 @@ def test_params_of_the_wrong_shape_are_refused(version):
             lk.network(version, params)
 
 
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of np.matrix
+@pytest.mark.parametrize(
+    ("part", "value", "error", "said"),
+    [
+        ("W", None, TypeError, r"layers\[0\].W: got NoneType, want .* shape \(H, 4\*H\)"),
+        ("W", [[1.0] * 4], TypeError, r"layers\[0\].W: got list, want .* shape \(H, 4\*H\)"),
+        ("W", np.ones(4), ValueError, r"layers\[0\].W: got 1 axes, .* shape \(H, 4\*H\)"),
+        ("W", np.matrix, TypeError, r"layers\[0\].W: got matrix"),
+        ("W", np.ones((5, 20), int), TypeError, r"layers\[0\].W: got dtype int64, want float32 or"),
+        (
+            "W",
+            np.ones((0, 0)),
+            ValueError,
+            r"layers\[0\].W: got shape .* want \(H, 4\*H\) and no empty",
+        ),
+        ("U", np.ma.ones((2, 20)), TypeError, r"layers\[0\].U: got a masked array, want"),
+        ("b", "b", TypeError, r"layers\[0\].b: got str, want a NumPy array of shape \(20,\)"),
+        ("cell", ["lstm"], ValueError, r"cell: got \['lstm'\], want one of"),
+        ("layers", 3, ValueError, "layers: got 3, want a list of at least one Layer"),
+        ("layers", [3], TypeError, r"layers\[0\]: got 3, want lstm_kernels.Layer"),
+        ("V", None, ValueError, "got b_out without V, want both or neither"),
+        ("b_out", None, ValueError, "got V without b_out, want both or neither"),
+    ],
+)
+def test_parts_of_parameters_that_cannot_be(part, value, error, said):
+    params = example(SHAPE)[0]
+    value = np.asmatrix(params.layers[0].W) if value is np.matrix else value
+    setattr(params.layers[0] if part in "UWb" else params, part, value)
+    for call in (params.check, lambda: lk.network("numpy", params)):
+        with pytest.raises(error, match=f"^params[.:] ?{said}"):
+            call()
+
+
+def test_data_sets_of_other_arrays_are_refused():
+    x, target = np.zeros((4, 3, 1), np.float32), np.zeros((3, 1), np.float32)
+    with pytest.raises(TypeError, match="x: got a masked array"):
+        lk.Dataset(np.ma.array(x), target)
+    with pytest.raises(TypeError, match="target: got a masked array"):
+        lk.Dataset(x, np.ma.array(target))
+    with pytest.raises(TypeError, match=r"target: got dtype float64, want float32$"):
+        lk.Dataset(x, target.astype(float))
+    assert type(lk.Dataset(x.view(Sub), target).x) is np.ndarray
+
+
 def test_assign_refuses_another_form():
     net = lk.network("numpy", example(SHAPE)[0])
     with pytest.raises(ValueError, match="params: got another cell, shape or dtype"):
@@ -136,7 +297,7 @@ def test_windows_and_data_sets():
         data.windows(np.arange(12.0), 12)
     with pytest.raises(ValueError, match="length: got 0"):
         data.windows(np.arange(12.0), 0)
-    with pytest.raises(ValueError, match="x: got nan"):
+    with pytest.raises(ValueError, match=r"series: got nan at index \[2\]"):
         data.windows(np.array([1, 2, np.nan, 3, 4]), 2)
     x, target = np.zeros((4, 3, 1), np.float32), np.zeros((2, 1), np.float32)
     with pytest.raises(ValueError, match=r"target: got shape \(2, 1\), want \(3, O\)"):

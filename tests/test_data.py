@@ -50,6 +50,96 @@ def test_windows_hold_every_run_and_the_value_after_it():
     assert x.flags.c_contiguous
 
 
+MONTHS = np.array("1949-01", "M8[M]") + np.arange(40)
+NO_SERIES = [
+    (np.ma.array(np.arange(1.0, 41), mask=[0] * 39 + [1]), TypeError, "got a masked array, want"),
+    (np.arange(1, 41) + 1j, TypeError, "got ndarray of complex128, want real numbers"),
+    (MONTHS, TypeError, "got ndarray of datetime64"),
+    (np.ones((40, 1)), ValueError, "got 2 axes"),
+    (np.ones((20, 20)).view(np.ndarray).tolist(), ValueError, "got 2 axes"),
+    (np.r_[1:40.0, np.nan], ValueError, r"got nan at index \[39\], want finite"),
+    (["1"] * 40, TypeError, "got list of <U1, want real numbers"),
+    ([1, [2, 3]], TypeError, "got list"),
+    (np.ones(40, bool), TypeError, "got ndarray of bool"),
+    (None, TypeError, "got NoneType"),
+    (3, ValueError, "got 0 axes"),
+    ([], ValueError, ".* and no empty axis"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+@pytest.mark.parametrize(("series", "error", "said"), NO_SERIES)
+def test_what_is_no_series(series, error, said):
+    transform = data.LogDifference(0.1, 0.2)
+    fitted = forecast.HoltWinters(2)
+    fitted.theta = np.ones(7)
+    calls = {
+        "series": lambda: data.windows(series, 3),
+        "passengers": lambda: data.LogDifference.fit(series),
+        "passengers ": lambda: transform.forward(series),
+        " passengers": lambda: forecast.persistence(series, 1),
+        "passengers  ": lambda: forecast.seasonal_naive(series, 12),
+        "  passengers": lambda: forecast.one_step(Copy(1), transform, series, 3, 5),
+        " passengers ": lambda: forecast.recursive(Copy(1), transform, series, 3, 5),
+        "y": lambda: forecast.HoltWinters().fit(series),
+        "y ": lambda: fitted.one_step(series, 0),
+        " y": lambda: fitted.ahead(series, 1),
+        "truth": lambda: forecast.errors(np.ones(40), series),
+        "forecast": lambda: forecast.errors(series, np.ones(40)),
+    }
+    for name, call in calls.items():
+        want = said if name != "forecast" or error is TypeError else ""  # its shape is truth's
+        with pytest.raises(error, match=f"^{name.strip()}: {want}"):
+            call()
+
+
+def test_numbers_below_the_smallest_passenger():
+    y = np.arange(40.0)
+    for call in (
+        data.LogDifference.fit,
+        data.LogDifference(0, 1).forward,
+        forecast.HoltWinters().fit,
+    ):
+        with pytest.raises(ValueError, match=r"got 0.0 at index \[0\], want numbers above zero"):
+            call(y)
+    with pytest.raises(ValueError, match=r"std: got 0.0, want numbers above zero"):
+        data.LogDifference.fit([100, 100, 100])
+    with pytest.raises(ValueError, match=r"before: got -1.0, want numbers above zero"):
+        data.LogDifference(0, 1).backward(-1, 0)
+    with pytest.raises(TypeError, match="z: got a masked array"):
+        data.LogDifference(0, 1).backward([1, 2], np.ma.ones(2))
+    with pytest.raises(ValueError, match="passengers: got 1 month, want at least 2"):
+        data.LogDifference(0, 1).forward([1])
+
+
+def test_windows_of_another_dtype():
+    assert data.windows(np.arange(6.0), 3, np.float64).x.dtype == np.float64
+    for dtype in (int, "nonsense", None, np.float16, ">f4"):
+        with pytest.raises(TypeError, match=r"dtype: got .*, want float32 or float64"):
+            data.windows(np.arange(6.0), 3, dtype)
+    with pytest.raises(ValueError, match=r"target: got inf|x: got inf"):
+        data.windows(10.0 ** np.arange(35, 42), 3)
+
+
+def test_the_hash_of_a_data_set_is_that_of_all_it_holds():
+    x, target = np.arange(12, dtype=np.float32).reshape(2, 3, 2), np.ones((3, 1), np.float32)
+    datasets = [
+        lk.Dataset(x, target),
+        lk.Dataset(-x, target),
+        lk.Dataset(x, -target),
+        lk.Dataset(x.reshape(4, 3, 1), target),
+        lk.Dataset(x.astype(float), target.astype(float)),
+    ]
+    assert len({dataset.sha256() for dataset in datasets}) == 5
+    assert lk.Dataset(np.asfortranarray(x), target.copy()).sha256() == datasets[0].sha256()
+
+
+def test_each_batch_stops_at_a_loss_that_is_not_finite():
+    dataset, losses = data.windows(np.arange(9.0), 1), iter([1.0, np.nan, 3.0, 4.0])
+    assert len(dataset.each_batch(np.arange(8), 2, lambda x, target: next(losses))) == 2
+    assert next(losses) == 3.0
+
+
 def test_log_difference_there_and_back():
     passengers = data.airline().to_numpy(float)
     transform = data.LogDifference.fit(passengers[:120])
@@ -98,6 +188,55 @@ def test_naive_baselines():
     np.testing.assert_array_equal(forecast.persistence(y, 24), np.arange(23, 29))
     np.testing.assert_array_equal(forecast.seasonal_naive(y, 24), np.arange(12, 18))
     assert forecast.errors([1, 2], [2, 4]) == {"RMSE": 2.5**0.5, "MAE": 1.5, "MAPE": 50.0}
+
+
+@pytest.mark.parametrize("first", [0, -1, 11, 40, 2.0, True])
+def test_first_months_that_a_forecast_lacks(first):
+    y, transform = np.arange(1.0, 41), data.LogDifference(0.1, 0.2)
+    calls = [
+        (lambda: forecast.one_step(Copy(1), transform, y, 12, first), 13),
+        (lambda: forecast.seasonal_naive(y, first), 12),
+    ]
+    calls += [(lambda: forecast.persistence(y, first), 1)] * (first != 11)
+    for call, least in calls:
+        with pytest.raises((ValueError, TypeError), match=f"first: got .* from {least} to 39"):
+            call()
+    with pytest.raises((ValueError, TypeError), match="period: got"):
+        forecast.seasonal_naive(y, 12, first if first != 11 and first != 40 else 0)
+
+
+def test_recursive_forecast_wants_a_whole_window():
+    transform = data.LogDifference(0.1, 0.2)
+    with pytest.raises(
+        ValueError, match="passengers: got 12 months, want at least 13 for a window"
+    ):
+        forecast.recursive(Copy(1), transform, np.arange(1.0, 13), 12, 2)
+    with pytest.raises(ValueError, match="window: got 0"):
+        forecast.recursive(Copy(1), transform, np.arange(1.0, 13), 0, 2)
+    assert len(forecast.recursive(Copy(1), transform, np.arange(1.0, 14), 12, 2)) == 2
+
+
+def test_errors_of_other_shapes_and_of_nothing():
+    with pytest.raises(
+        ValueError, match=r"forecast: got 2 axes, shape \(3, 1\), want shape \(3,\)"
+    ):
+        forecast.errors(np.ones((3, 1)), np.ones(3))
+    with pytest.raises(ValueError, match=r"forecast: got shape \(2,\), want \(3,\)"):
+        forecast.errors(np.ones(2), np.ones(3))
+    with pytest.raises(ValueError, match=r"truth: got 0.0 at index \[1\], want numbers with a"):
+        forecast.errors([1, 2, 3], [-1, 0, 3])
+    assert forecast.errors([-1, -2], [-2, -4])["MAPE"] == 50
+
+
+def test_where_holt_winters_starts_to_minimise(monkeypatch):
+    y, starts = np.arange(1.0, 49), []
+    monkeypatch.setattr(
+        forecast, "minimize", lambda cost, start, **_: starts.append(start) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        forecast.HoltWinters().fit(y)
+    scaled = starts[0] * np.r_[1, 1, 1, 6.5, 6.5 / 12, np.ones(12)]
+    np.testing.assert_allclose(scaled, [0.3, 0.05, 0.3, 6.5, 1.0, *(y[:12] / 6.5)])
 
 
 def test_holt_winters_recursion_agrees_with_statsmodels():

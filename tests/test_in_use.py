@@ -388,9 +388,12 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
         now = net.params()
         assert any(same(now.arrays(), one) for one in allowed), where
         fresh = lk.network(version, now)
-        with pytest.raises(RuntimeError, match="nothing to go back"):
-            net._tape if not isinstance(net._tape, str) else net.backward(dy)
-            raise RuntimeError("nothing to go back")
+        if isinstance(net._tape, str):
+            with pytest.raises(RuntimeError, match="nothing to go back through"):
+                net.backward(dy)
+        else:  # it came after the tape was whole
+            fresh.forward(x, state, training=True)
+            assert same(net.backward(dy).arrays(), fresh.backward(dy).arrays()), where
         results = []
         for one in (net, fresh):
             y, _ = one.forward(x)
@@ -444,7 +447,6 @@ def test_ctrl_c_ends_a_long_pass(version):
     net = lk.network(version, params)
     short, long = np.ones((3, 16, 4), np.float32), np.ones((20_000, 16, 4), np.float32)
     want, _ = net.forward(short)
-    done = []
 
     def alarm(number, frame):
         raise KeyboardInterrupt
@@ -454,11 +456,9 @@ def test_ctrl_c_ends_a_long_pass(version):
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
             net.forward(long)
-            done.append(1)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert not done
     assert (net.forward(short)[0] == want).all()
 
 

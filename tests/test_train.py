@@ -1,13 +1,16 @@
 """Training: it learns, a seed repeats it, a resumed run has the bits of an uninterrupted one."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
+from lstm_kernels import __main__ as command
 from lstm_kernels import data
+from lstm_kernels.train import Adam
 
 
 @pytest.fixture
@@ -116,42 +119,317 @@ def test_a_learning_rate_that_diverges(version, dataset, optimizer):
         ({"seed": -1}, ValueError, "seed: got -1"),
         ({"dataset": (1, 2)}, TypeError, "dataset: got tuple, want lstm_kernels.Dataset"),
         ({"resume": True}, ValueError, "checkpoint: got None, want the path to resume from"),
+        ({"net": 3}, TypeError, "net: got int, want a network"),
+        ({"on_epoch": 3}, TypeError, "on_epoch: got 3, want a function"),
+        ({"optimizer": ["sgd"]}, ValueError, r"optimizer: got \['sgd'\], want one of 'sgd'"),
+        ({"epochs": True}, TypeError, "epochs: got True, want an integer"),
+        ({"learning_rate": 1e39}, ValueError, r"learning_rate: got 1e\+39, want .* in float32"),
+        ({"learning_rate": 1e39, "optimizer": "adam"}, ValueError, "learning_rate: got .* float32"),
+        ({"checkpoint": ""}, ValueError, "checkpoint: got '', want the path of a file"),
+        ({"checkpoint": 3}, TypeError, "checkpoint: got 3, want the path of a file"),
     ],
 )
 def test_bad_arguments(dataset, change, error, message):
     good = {"dataset": dataset, "epochs": 1, "batch_size": 5, "learning_rate": 0.1}
     with pytest.raises(error, match=message):
-        lk.train(network(), **good | change)
+        lk.train(**{"net": network()} | good | change)
 
 
-def test_checkpoints_are_guarded(tmp_path, dataset, monkeypatch):
+def test_checkpoints_are_guarded(tmp_path, dataset):
     path = tmp_path / "run.npz"
-    lk.train(network(), dataset, 1, 5, 0.1, checkpoint=path)
+    options = {"epochs": 2, "batch_size": 5, "learning_rate": 0.1, "checkpoint": path}
+    lk.train(network(), dataset, **options)
     before = path.read_bytes()
     with pytest.raises(FileExistsError, match=r"checkpoint: .* exists, want resume=True"):
-        lk.train(network(), dataset, 1, 5, 0.1, checkpoint=path)
+        lk.train(network(), dataset, **options)
     with pytest.raises(ValueError, match=r"another run, got {'learning_rate': 0.1}, want"):
-        lk.train(network(), dataset, 2, 5, 0.2, checkpoint=path, resume=True)
+        lk.train(network(), dataset, **options | {"learning_rate": 0.2}, resume=True)
+    changed = lk.Dataset(dataset.x, dataset.target + np.float32(1e-6))
+    for other in (changed, lk.Dataset(dataset.x[:, ::-1], dataset.target)):
+        with pytest.raises(ValueError, match=r"another run, got {'dataset': '\w{64}'}, want"):
+            lk.train(network(), other, **options, resume=True)
     other = lk.network("numpy", lk.Params.init(1, 4, 1, 1))
-    with pytest.raises(ValueError, match="another cell, shape or dtype"):
-        lk.train(other, dataset, 2, 5, 0.1, checkpoint=path, resume=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "savez", lambda file, **_: file.write(b"half") and 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            lk.train(network(), dataset, 2, 5, 0.1, checkpoint=path, resume=True)
+    with pytest.raises(ValueError, match=r"run.npz: params.layers.0.U: got shape \(1, 36\)"):
+        lk.train(other, dataset, **options, resume=True)
+    other = lk.network("numpy", lk.Params.init(1, 9, 1, 1, "rnn"))
+    with pytest.raises(
+        ValueError, match=r"another run, got {'cell': 'lstm'}, want {'cell': 'rnn'}"
+    ):
+        lk.train(other, dataset, **options, resume=True)
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
-    path.write_bytes(before[: len(before) // 2])
-    with pytest.raises(ValueError, match="is not a whole file"):
-        lk.train(network(), dataset, 2, 5, 0.1, checkpoint=path, resume=True)
     example((1, 1, 1, 1, 1))[0].save(path)
-    with pytest.raises(ValueError, match=r"has format 'lstm_kernels.params/1', want"):
-        lk.train(network(), dataset, 2, 5, 0.1, checkpoint=path, resume=True)
+    with pytest.raises(ValueError, match=r"has format 'lstm_kernels.params/2', want"):
+        lk.train(network(), dataset, **options, resume=True)
     with pytest.raises(FileNotFoundError):
-        lk.train(network(), dataset, 2, 5, 0.1, checkpoint=tmp_path / "none.npz", resume=True)
+        lk.train(network(), dataset, **options | {"checkpoint": tmp_path / "none"}, resume=True)
+
+
+def test_a_run_of_other_decay_rates_is_another_run(tmp_path, dataset, monkeypatch):
+    options = {"optimizer": "adam", "checkpoint": tmp_path / "run.npz"}
+    lk.train(network(), dataset, 1, 5, 0.1, **options)
+    monkeypatch.setattr(Adam, "constants", {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8})
+    with pytest.raises(ValueError, match=r"another run, got {'beta2': 0.999}, want"):
+        lk.train(network(), dataset, 2, 5, 0.1, **options, resume=True)
+
+
+@pytest.mark.parametrize("place", ["none/run.npz", "file/run.npz", "."])
+def test_a_place_that_cannot_be_written_is_known_before_the_first_epoch(tmp_path, dataset, place):
+    (tmp_path / "file").touch()
+    net = network()
+    net.epoch = None  # not reached
+    for resume in (False, True):
+        with pytest.raises((OSError, ValueError), match="checkpoint: "):
+            lk.train(net, dataset, 1, 5, 0.1, checkpoint=tmp_path / place, resume=resume)
+
+
+class Linear:
+    """A 'network' of parameters theta whose gradient is known: curvature theta cos(t / 10)."""
+
+    curvature = np.array([1e-8, 1.0, 30.0, 1e-3])
+
+    def __init__(self, theta):
+        self.theta, self.t, self.gradients = np.array(theta), 0, []
+
+    def params(self):
+        return lk.Params([lk.Layer(np.zeros((1, 1)), np.zeros((1, 1)), self.theta.copy())])
+
+    def assign(self, params):
+        self.theta = params.layers[0].b.copy()
+
+    def loss_and_grads(self, x, target):
+        self.t += 1
+        g = self.curvature * self.theta * np.cos(0.1 * self.t)
+        self.gradients.append(g)
+        zero = np.zeros((1, 1))
+        return 1.0, lk.Grads([lk.Layer(zero, zero, g)], x=zero, state=(zero, zero))
+
+    epoch = None
+
+
+def steps_of_adam(theta, count, rate):
+    net = Linear(theta)
+    rule, examples = Adam(net), lk.Dataset(np.zeros((1, 4, 1)), np.zeros((4, 1)))
+    for _ in range(0, count, 4):
+        rule.epoch(examples, np.arange(min(count, 4)), 1, rate)
+    return net, rule
+
+
+def test_the_first_step_of_adam_is_algorithm_1():
+    net, rule = steps_of_adam([1.0, -2.0, 0.5, 3.0], 1, 0.01)
+    g = net.gradients[0]
+    np.testing.assert_allclose(rule.m["layers.0.b"], 0.1 * g, rtol=1e-12)
+    np.testing.assert_allclose(rule.v["layers.0.b"], 1e-3 * g * g, rtol=1e-12)
+    want = [1.0, -2.0, 0.5, 3.0] - 0.01 * g / (np.abs(g) + 1e-8)
+    np.testing.assert_allclose(net.theta, want, rtol=1e-14)
+
+
+# torch.optim.Adam(lr=0.01) of PyTorch 2 in float64, on the gradients of `Linear`.
+PYTORCH = {
+    1: [0.9950125208628857, -1.9900000000502511, 0.49000000000670013, 2.990000033500585],
+    100: [0.9627862699448931, -1.9255877009204352, 0.36579392563460106, 2.931227372967298],
+}
+
+
+@pytest.mark.parametrize("count", PYTORCH)
+def test_adam_is_pytorchs(count):
+    net, _ = steps_of_adam([1.0, -2.0, 0.5, 3.0], count, 0.01)
+    np.testing.assert_allclose(net.theta, PYTORCH[count], rtol=1e-12)
+
+
+def test_adam_against_pytorch_itself():
+    torch = pytest.importorskip("torch")
+    theta = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
+    rule = torch.optim.Adam([theta], lr=0.01)
+    net, _ = steps_of_adam(theta.tolist(), 100, 0.01)
+    for t in range(100):
+        theta.grad = torch.from_numpy(Linear.curvature * np.cos(0.1 * (t + 1))) * theta.detach()
+        rule.step()
+    np.testing.assert_allclose(net.theta, theta.tolist(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_training_goes_on_from_what_on_epoch_leaves(dataset, optimizer):
+    start = lk.Params.init(1, 9, 1, 1, seed=5)
+    moved, plain = network(), lk.network("numpy", start)
+    seen = []
+
+    def assign(history, net):
+        seen.append(net.params())
+        net.assign(start)
+
+    lk.train(moved, dataset, 2, 52, 1e-30, optimizer=optimizer, on_epoch=assign)
+    same(moved, plain)
+    for name, value in seen[1].arrays().items():  # a step of 1e-30 from `start`
+        np.testing.assert_allclose(value, start.arrays()[name], rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_on_epoch_leaves_is_what_a_diverged_epoch_goes_back_to(dataset, optimizer):
+    start, net = lk.network("numpy", lk.Params.init(1, 9, 1, 1, seed=5)), network()
+    large = start.params()
+    large.V *= np.float32(1e38)  # whose loss is infinite
+    with pytest.raises(lk.DivergedError, match="the loss is inf at epoch 1, step 0"):
+        lk.train(
+            net, dataset, 2, 5, 0.01, optimizer=optimizer, on_epoch=lambda _, n: n.assign(large)
+        )
+    same(net, lk.network("numpy", large))
+
+
+def test_each_epoch_has_an_order_of_its_own(dataset):
+    net, orders = network(), []
+    net.epoch = lambda dataset, order, *_: orders.append(order) or [1.0] * 11
+    lk.train(net, dataset, 3, 5, 0.1)
+    assert all(sorted(order) == list(range(52)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+@pytest.mark.parametrize("version", ["numpy", "numba-fused"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("batch_size", [2, 4])
+def test_parameters_and_losses_that_overflow_leave_those_of_before(
+    dataset, version, optimizer, batch_size
+):
+    few = lk.Dataset(dataset.x[:, :4].copy(), np.float32(1e5) * dataset.target[:4])
+    net = network(version)
+    before = net.params().arrays()
+    rate = 3e37 if optimizer == "sgd" else 3.4e38
+    with pytest.raises(lk.DivergedError, match=r"is (nan|inf|not finite) at epoch"):
+        lk.train(net, few, 1 if batch_size == 2 else 9, batch_size, rate, optimizer=optimizer)
+    if optimizer == "sgd" or batch_size == 2:  # Adam's first step is finite at any rate
+        for name, value in net.params().arrays().items():
+            np.testing.assert_array_equal(value, before[name], err_msg=name)
+    assert all(np.isfinite(a).all() for a in net.params().arrays().values())
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_adam_stops_at_parameters_and_moments_that_are_not_finite():
+    for theta, rate in (([1.0] * 4, 1.7e308), ([1e200] * 4, 0.01)):
+        net = Linear(theta)
+        net.theta[1] *= -1
+        before, rule = net.theta.copy(), Adam(net)
+        examples = lk.Dataset(np.zeros((1, 9, 1)), np.zeros((9, 1)))
+        with pytest.raises(lk.DivergedError, match="a parameter or moment is not finite") as caught:
+            rule.epoch(examples, np.arange(9), 1, rate)
+        assert caught.value.step == rule.count == net.t - 1
+        assert rate > 1 or (net.theta == before).all()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_an_interrupt_leaves_whole_steps_and_whole_epochs(tmp_path, dataset, optimizer):
+    path, options = tmp_path / "run.npz", {"optimizer": optimizer, "seed": 1}
+    after = []  # parameters after each step
+
+    class Interrupted(type(network())):
+        steps = 0
+
+        def loss_and_grads(self, x, target):
+            self.count()
+            return super().loss_and_grads(x, target)
+
+        def step(self, x, target, learning_rate):
+            self.count()
+            return super().step(x, target, learning_rate)
+
+        def count(self):
+            after.append(self.params())
+            self.steps += 1
+            if self.steps == 2 * 11 + 4:
+                raise KeyboardInterrupt
+
+    net = Interrupted(lk.Params.init(1, 9, 1, 1))
+    with pytest.raises(KeyboardInterrupt, match="stopped in epoch 2 of 5"):
+        lk.train(net, dataset, 5, 5, 0.01, checkpoint=path, **options)
+    for name, value in net.params().arrays().items():
+        np.testing.assert_array_equal(value, after[-1].arrays()[name])
+    later, whole = network(), network()
+    assert lk.train(later, dataset, 2, 5, 0.01, checkpoint=path, resume=True, **options).epochs == 2
+    lk.train(whole, dataset, 2, 5, 0.01, **options)
+    same(later, whole)
 
 
 def test_on_epoch_sees_every_epoch(dataset):
     seen = []
     lk.train(network(), dataset, 3, 5, 0.1, on_epoch=lambda h, net: seen.append(h.epochs))
     assert seen == [1, 2, 3]
+
+
+def run(*words):
+    """The exit status of the command line, 0 when it returns."""
+    try:
+        command.main(["train", "--version", "numpy", "--hidden", "3", *map(str, words)])
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def test_the_command_line_passes_what_it_is_given(tmp_path, monkeypatch):
+    calls, fitted = [], []
+
+    def spy(net, dataset, *args, **options):
+        calls.append((net.params(), args, options))
+        return lk.train(net, dataset, *args, **options)
+
+    def fit(passengers, fit=data.LogDifference.fit):
+        fitted.append(len(passengers))
+        return fit(passengers)
+
+    monkeypatch.setattr(command, "train", spy)
+    monkeypatch.setattr(data.LogDifference, "fit", fit)
+    path = tmp_path / "run.npz"
+    words = ("--seed", 7, "--batch-size", 40, "--learning-rate", 0.01, "--optimizer", "sgd")
+    assert run("--epochs", 1, *words, "--checkpoint", path) == 0
+    assert run("--epochs", 2, *words, "--checkpoint", path) == 2  # exists
+    assert run("--epochs", 2, *words, "--checkpoint", path, "--resume") == 0
+    assert fitted == [120] * 3  # the test years are no part of the scaling
+    assert [args for _, args, _ in calls] == [(epochs, 40, 0.01) for epochs in (1, 2, 2)]
+    for resume, (params, _, options) in zip((False, False, True), calls, strict=True):
+        want = {"optimizer": "sgd", "seed": 7, "checkpoint": str(path), "resume": resume}
+        assert options == want
+        np.testing.assert_array_equal(params.V, lk.Params.init(1, 3, 1, 1, seed=7).V)
+
+
+def test_the_command_line_says_where_it_was_stopped(tmp_path, monkeypatch, capsys):
+    epochs, kind = [], type(network())
+    epoch = kind.epoch
+
+    def stop(self, *args):
+        epochs.append(1)
+        if len(epochs) == 3:
+            raise KeyboardInterrupt
+        return epoch(self, *args)
+
+    monkeypatch.setattr(kind, "epoch", stop)
+    path = tmp_path / "run.npz"
+    assert run("--optimizer", "sgd", "--epochs", 9, "--checkpoint", path) == 130
+    want = f"stopped in epoch 2 of 9; --checkpoint {path} --resume goes on"
+    assert capsys.readouterr().err == f"python -m lstm_kernels: {want}\n"
+    monkeypatch.setattr(sys.modules["lstm_kernels.data"], "airline", lambda: 1 / 0)
+    assert run() == 2
+    assert capsys.readouterr().err == "python -m lstm_kernels: division by zero\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--hidden", 2**62), "Maximum allowed dimension exceeded"),
+        (("--checkpoint", ""), "checkpoint: got '', want the path of a file"),
+        (("--learning-rate", "1e39"), "learning_rate: got 1e+39, want"),
+        (("--version", "cudnn"), "name: got 'cudnn', want one of"),
+    ],
+)
+def test_the_command_line_answers_in_one_line(capsys, words, said):
+    assert run(*words) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("python -m lstm_kernels: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), MemoryError("2.62 TiB")])
+def test_too_large_a_network_is_answered_in_one_line(monkeypatch, capsys, error):
+    monkeypatch.setattr(lk.Params, "init", lambda *_, **__: (_ for _ in ()).throw(error))
+    assert run() == 2
+    assert capsys.readouterr().err.endswith(f": {str(error) or 'out of memory'}\n")

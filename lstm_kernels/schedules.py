@@ -82,7 +82,13 @@ class Schedule:
 
     @property
     def workers(self):
+        """One more than the largest worker's number, from 0."""
         return 1 + max((task.worker for task in self.tasks), default=0)
+
+    @property
+    def employed(self):
+        """How many workers have a task."""
+        return len({task.worker for task in self.tasks})
 
     @property
     def longest(self):
@@ -144,9 +150,9 @@ class Timeline:
 
     @property
     def idle(self):
-        """The share of the workers' time in which they ran nothing."""
+        """The share of the time of the workers that have a task in which they ran nothing."""
         busy = sum(span.stop - span.start for span in self.spans)
-        return 1 - busy / (self.makespan * self.schedule.workers) if self.makespan else 0.0
+        return 1 - busy / (self.makespan * self.schedule.employed) if self.makespan else 0.0
 
 
 def dependencies(layer, step):
@@ -172,7 +178,7 @@ def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point",
     before. costs: Costs to schedule by; None counts steps.
     Raises TypeError or ValueError for zero workers, a chunk longer than T, or another order.
     """
-    check_int("workers", workers)
+    workers = min(check_int("workers", workers), graph.layers * graph.parts)  # more have no task
     together = graph.layers if together is None else check_int("together", together)
     check_choice("order", order, ("point-to-point", "barrier"))
     costs = Costs((1.0,) * graph.layers) if costs is None else _check_costs(costs, graph)
@@ -223,7 +229,8 @@ def pipeline_bound(micro_batches, stages):
 
 
 def check(schedule):
-    """Raise ValueError unless every cell is computed once, surely after what it needs.
+    """Raise ValueError unless every cell is computed once, surely after what it needs, by workers
+    that are numbered from 0, with no more numbers than tasks.
 
     Sure is what a worker's own order and the waiting say: a task that only happens to start later
     is a race, and is refused. Waiting goes back in the list of tasks, so nobody waits in a circle.
@@ -232,6 +239,9 @@ def check(schedule):
         raise TypeError(f"schedule: got {type(schedule).__name__}, want a Schedule")
     graph, owner, known, last = schedule.graph, {}, [], {}
     for index, (block, worker, after) in enumerate(schedule.tasks):
+        if not 0 <= worker < len(schedule.tasks):
+            most = len(schedule.tasks) - 1
+            raise ValueError(f"schedule: task {index} is on worker {worker}, want 0 to {most}")
         wrong = [other for other in after if not 0 <= other < index]
         if wrong:
             raise ValueError(f"schedule: task {index} waits for {wrong[0]}, want an earlier one")
@@ -240,8 +250,8 @@ def check(schedule):
             before |= known[other] | 1 << other
         known.append(before)
         last[worker] = (index,)
-        if not (0 <= block.start < block.stop and worker >= 0):
-            raise ValueError(f"schedule: task {index} is {block} on worker {worker}, want steps")
+        if not 0 <= block.start < block.stop:
+            raise ValueError(f"schedule: task {index} is {block}, want at least one step")
         steps = range(block.start, block.stop)
         for step in reversed(steps) if graph.backward else steps:
             cell = (block.part, block.layer, step)
@@ -272,7 +282,7 @@ def simulate(schedule, costs):
     done and handed over.
     """
     _check_costs(costs, schedule.graph)
-    spans, free, before, workers = [], {}, {}, schedule.workers
+    spans, free, before, workers = [], {}, {}, schedule.employed
     for index, (block, worker, after) in enumerate(schedule.tasks):
         start = free.get(worker, 0.0)
         for other in after:
@@ -339,7 +349,6 @@ def _list_schedule(graph, blocks, workers, rank, costs):
         for other in others:
             users[other].append(place)
     ready = [place for place, count in enumerate(open_needs) if not count]
-    workers = min(workers, graph.layers * graph.parts)  # more find nothing to do
     free, before, done, taken = [0.0] * workers, {}, {}, []
     ranks = [rank(block) for block in blocks]
     while ready:

@@ -39,29 +39,72 @@ def rows(seconds=1.0):
     )
 
 
-def test_results_are_filed_by_machine(tmp_path, monkeypatch):
+def test_results_are_filed_by_machine_each_with_the_record_of_its_run(tmp_path, monkeypatch):
     path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
     name = lab.machine()["name"]
     assert path == tmp_path / name / "trial.csv"
-    record = results.machine(name, tmp_path)
+    record = results.record("trial", name, tmp_path)
     assert record["preset"] == "smoke"
-    assert {"cpu", "cores", "blas", "packages", "commit", "date"} <= set(record)
+    keys = {"cpu", "cores", "blas", "packages", "commit", "dirty", "date", "threads"}
+    assert keys | {"distorting_variables", "python"} <= set(record)
     assert results.read("trial", tmp_path)["seconds"].to_list() == [1.0]
     assert list(results.read("trial", tmp_path).columns) == [*results.COLUMNS, "machine"]
 
-    monkeypatch.setattr(provenance, "machine_name", lambda cpu=None: "another")
+    later = {"date": "2099-01-01", "commit": "later", "preset": "paper"}
+    here = provenance.machine
+    monkeypatch.setattr(provenance, "machine", lambda preset=None: here(preset) | later)
+    results.write("other", rows(3.0), preset="paper", folder=tmp_path)
+    assert results.record("trial", name, tmp_path) == record
+    assert results.record("other", name, tmp_path).items() >= later.items()
+
+    monkeypatch.setattr(provenance, "machine", lambda preset=None: here(preset) | {"name": "b"})
     results.write("trial", rows(2.0), preset="smoke", folder=tmp_path)
     assert sorted(results.read("trial", tmp_path)["seconds"]) == [1.0, 2.0]
-    assert len(list(tmp_path.rglob("*"))) == 6  # two folders with two files, nothing left beside
+    assert len(list(tmp_path.rglob("*"))) == 8  # two folders, three pairs, nothing left beside
 
 
-def test_a_folder_of_another_machine_is_not_overwritten(tmp_path):
+def test_rows_come_back_as_they_were(tmp_path):
+    results.write("trial", rows(1.23456789e-5), preset="smoke", folder=tmp_path)
+    assert results.read("trial", tmp_path)["seconds"].to_list() == [1.23456789e-5]
+
+
+@pytest.mark.parametrize("key", results.IDENTITY)
+def test_a_folder_of_another_machine_is_not_overwritten(tmp_path, monkeypatch, key):
     path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
-    record = json.loads((path.parent / "machine.json").read_text())
-    (path.parent / "machine.json").write_text(json.dumps(record | {"cpu": "other"}))
-    with pytest.raises(ValueError, match="belongs to another machine"):
-        results.write("trial", rows(2.0), preset="smoke", folder=tmp_path)
+    record = path.with_suffix(".json")
+    other = json.loads(record.read_text()) | {key: "other"}
+    record.write_text(json.dumps(other))
+    for experiment in ("trial", "second"):
+        with pytest.raises(ValueError, match="belongs to another machine"):
+            results.write(experiment, rows(2.0), preset="smoke", folder=tmp_path)
     assert results.read("trial", tmp_path)["seconds"].to_list() == [1.0]
+
+
+def test_smoke_does_not_replace_paper(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDERS", {p: tmp_path / p for p in ("smoke", "paper")})
+    for preset in ("paper", "smoke"):
+        assert tmp_path / preset in results.write("trial", rows(), preset=preset).parents
+    with pytest.raises(ValueError, match=r"trial\.csv is of preset paper, smoke must not replace"):
+        results.write("trial", rows(2.0), preset="smoke", folder=tmp_path / "paper")
+    results.write("second", rows(2.0), preset="smoke", folder=tmp_path / "paper")
+    assert results.read("trial", tmp_path / "paper")["seconds"].to_list() == [1.0]
+
+
+def test_a_record_of_other_rows_is_refused(tmp_path):
+    path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
+    path.write_text(path.read_text().replace("1", "2"))
+    with pytest.raises(ValueError, match=r"trial\.json is of other rows than trial\.csv holds"):
+        results.record("trial", path.parent.name, tmp_path)
+    path.with_suffix(".json").unlink()
+    with pytest.raises(ValueError, match=r"trial\.csv lacks trial\.json"):
+        results.record("trial", path.parent.name, tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted(results.FOLDER.glob("*/*.csv")), ids=lambda p: p.stem)
+def test_recorded_results_have_every_column_and_their_own_record(path):
+    assert path.read_text().partition("\n")[0].split(",") == results.COLUMNS
+    record = results.record(path.stem, path.parent.name)
+    assert (record["name"], record["preset"]) == (path.parent.name, "paper")
 
 
 def test_results_refuse_unknown_columns_and_experiments(tmp_path):

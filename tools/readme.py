@@ -147,7 +147,8 @@ def peers(machine):
 def tails(machine):
     """How long small calls take at worst."""
     rows = recorded("tail", machine)
-    return [] if rows.empty else [f"{tail.sentence(rows)} {about('tail', machine)}."]
+    said = tail.sentence(rows)
+    return [f"{said} {about('tail', machine)}."] if said else []
 
 
 def instruction_sets():

@@ -26,9 +26,9 @@ def compare(got, want, tolerance):
     for name, expected in want.items():
         if got[name] is None:
             raise MismatchError(f"{name}: got None, want an array of shape {np.shape(expected)}")
-        for side, array in (("got", got[name]), ("want", expected)):
-            if np.asarray(array).dtype.kind not in "fiub":
-                raise MismatchError(f"{name}: {side} {np.asarray(array).dtype}, want real numbers")
+        for side, array in (("got", got[name]), ("compared with", expected)):
+            if (dtype := np.asarray(array).dtype).kind not in "fiub":
+                raise MismatchError(f"{name}: {side} {dtype}, want real numbers")
         value = np.asarray(got[name], np.float64)
         if value.shape != np.shape(expected):
             raise MismatchError(f"{name}: got shape {value.shape}, want {np.shape(expected)}")

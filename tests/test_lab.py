@@ -105,7 +105,7 @@ def test_rows_come_back_as_they_were(tmp_path):
     assert results.read("trial", tmp_path)["seconds"].to_list() == [1.23456789e-5]
 
 
-@pytest.mark.parametrize("key", results.IDENTITY)
+@pytest.mark.parametrize("key", ["name", "cpu", "cores", "gpu"])
 def test_a_folder_of_another_machine_is_not_overwritten(tmp_path, monkeypatch, key):
     path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
     record = path.with_suffix(".json")
@@ -118,6 +118,8 @@ def test_a_folder_of_another_machine_is_not_overwritten(tmp_path, monkeypatch, k
 
 
 def test_smoke_does_not_replace_paper(tmp_path, monkeypatch):
+    assert results.FOLDERS["paper"] == results.FOLDER
+    assert not results.FOLDERS["smoke"].is_relative_to(results.FOLDER)
     monkeypatch.setattr(results, "FOLDERS", {p: tmp_path / p for p in ("smoke", "paper")})
     for preset in ("paper", "smoke"):
         assert tmp_path / preset in results.write("trial", rows(), preset=preset).parents

@@ -137,6 +137,8 @@ def test_a_record_of_other_rows_is_refused(tmp_path):
     path.with_suffix(".json").unlink()
     with pytest.raises(ValueError, match=r"trial\.csv lacks trial\.json"):
         results.record("trial", path.parent.name, tmp_path)
+    results.write("trial", rows(), preset="paper", folder=tmp_path)  # which repairs it
+    assert results.record("trial", path.parent.name, tmp_path)["preset"] == "paper"
 
 
 @pytest.mark.parametrize("path", sorted(results.FOLDER.glob("*/*.csv")), ids=lambda p: p.stem)

@@ -30,20 +30,21 @@ def place(experiments, *, preset, folder=None):
     """The folder for this machine's results, made if need be: call it before measuring.
 
     folder: None is that of the preset, "paper" or "smoke". Raises ValueError when it belongs to
-    another machine, or holds rows of one of `experiments` in the preset "paper" and this is
-    another; OSError where nothing can be written.
+    another machine, or when smoke would replace rows of one of `experiments` that are not smoke's;
+    OSError where nothing can be written.
     """
-    here = provenance.machine(preset)
-    found = Path(FOLDERS[preset] if folder is None else folder) / here["name"]
-    for path in sorted(found.glob("*.csv")):
-        before = _record(path)
-        if any(before.get(key) != here[key] for key in IDENTITY):
-            raise ValueError(f"folder: {found} belongs to another machine of the same name")
-        if path.stem in experiments and before["preset"] == "paper" != preset:
-            raise ValueError(f"folder: {path} is of preset paper, {preset} must not replace it")
-    found.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=found):  # it can be written to
-        return found
+    machine = provenance.machine(preset)
+    folder = Path(FOLDERS[preset] if folder is None else folder) / machine["name"]
+    for path in sorted(folder.glob("*.csv")):
+        record = path.with_suffix(".json")
+        before = json.loads(record.read_text()) if record.exists() else {}
+        if before and any(before.get(key) != machine[key] for key in IDENTITY):
+            raise ValueError(f"folder: {folder} belongs to another machine of the same name")
+        if path.stem in experiments and preset == "smoke" != before.get("preset"):
+            raise ValueError(f"folder: {path} is of preset paper, smoke must not replace it")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):  # it can be written to
+        return folder
 
 
 def write(experiment, rows, *, preset, folder=None):
@@ -82,10 +83,7 @@ def record(experiment, machine, folder=None):
 
     Raises ValueError where there is none, or where it is the record of other rows.
     """
-    return _record((FOLDER if folder is None else Path(folder)) / machine / f"{experiment}.csv")
-
-
-def _record(path):
+    path = (FOLDER if folder is None else Path(folder)) / machine / f"{experiment}.csv"
     beside = path.with_suffix(".json")
     if not beside.exists():
         raise ValueError(f"record: {path} lacks {beside.name}, want what it was measured on")

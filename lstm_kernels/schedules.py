@@ -82,7 +82,6 @@ class Schedule:
 
     @property
     def workers(self):
-        """One more than the largest worker's number, from 0."""
         return 1 + max((task.worker for task in self.tasks), default=0)
 
     @property
@@ -229,18 +228,17 @@ def pipeline_bound(micro_batches, stages):
 
 
 def check(schedule):
-    """Raise ValueError unless every cell is computed once, surely after what it needs, by workers
-    that are numbered from 0, with no more numbers than tasks.
+    """Raise ValueError unless every cell is computed once, surely after what it needs.
 
     Sure is what a worker's own order and the waiting say: a task that only happens to start later
     is a race, and is refused. Waiting goes back in the list of tasks, so nobody waits in a circle.
+    Workers are numbered from 0, below the number of tasks.
     """
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule: got {type(schedule).__name__}, want a Schedule")
-    graph, owner, known, last = schedule.graph, {}, [], {}
+    graph, owner, known, last, most = schedule.graph, {}, [], {}, len(schedule.tasks) - 1
     for index, (block, worker, after) in enumerate(schedule.tasks):
-        if not 0 <= worker < len(schedule.tasks):
-            most = len(schedule.tasks) - 1
+        if not 0 <= worker <= most:
             raise ValueError(f"schedule: task {index} is on worker {worker}, want 0 to {most}")
         wrong = [other for other in after if not 0 <= other < index]
         if wrong:

@@ -12,7 +12,9 @@ from lstm_kernels.schedules import (
     Costs,
     Graph,
     Schedule,
+    Span,
     Task,
+    Timeline,
     check,
     choose,
     dependencies,
@@ -263,6 +265,18 @@ def test_layers_that_are_not_together_wait(together):
     found = [set(layers[i : i + size]) for i in range(0, len(layers), size)]
     assert found == [set(range(i, i + together)) for i in range(0, 4, together)]
     assert layers == sorted(layers) or together > 1
+
+
+def test_a_barrier_waits_for_everyones_last_block():
+    """Diagonals of 1, 2, 3, 2, 1 blocks; what a worker's own order gives is not waited for."""
+    waits = [task.after for task in wavefront(Graph(3, 3), 3, order="barrier").tasks]
+    assert waits == [(), (), (0,), (2,), (1,), (1, 2), (4, 5), (3, 5), (5, 7)]
+
+
+def test_a_timeline_starts_with_its_first_task():
+    plan = layer_by_layer(Graph(2, 1))
+    line = Timeline(plan, (Span(0, 0, 5.0, 6.0), Span(1, 0, 6.0, 8.0)))
+    assert (line.makespan, line.idle) == (3.0, 0.0)
 
 
 def test_the_choice_is_the_fastest_of_all():

@@ -9,9 +9,12 @@ Any schedule that respects the graph computes the same numbers; they differ in t
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from .errors import check_choice, check_int
+
+WORKERS = 1024  # so many numbers may be used by few tasks; what runs a schedule looks at each
 
 
 class Block(NamedTuple):
@@ -232,11 +235,12 @@ def check(schedule):
 
     Sure is what a worker's own order and the waiting say: a task that only happens to start later
     is a race, and is refused. Waiting goes back in the list of tasks, so nobody waits in a circle.
-    Workers are numbered from 0, below the number of tasks.
+    Workers are numbered from 0, below the number of tasks or WORKERS.
     """
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule: got {type(schedule).__name__}, want a Schedule")
-    graph, owner, known, last, most = schedule.graph, {}, [], {}, len(schedule.tasks) - 1
+    graph, owner, known, last = schedule.graph, {}, [], {}
+    most = max(len(schedule.tasks), WORKERS) - 1
     for index, (block, worker, after) in enumerate(schedule.tasks):
         if not 0 <= worker <= most:
             raise ValueError(f"schedule: task {index} is on worker {worker}, want 0 to {most}")
@@ -265,12 +269,7 @@ def check(schedule):
                         f"{worker} does not wait for task {there}, which computes it"
                     )
             owner[cell] = index
-    cells = {
-        (part, layer, step)
-        for part in range(graph.parts)
-        for layer in range(graph.layers)
-        for step in range(graph.steps)
-    }
+    cells = set(product(range(graph.parts), range(graph.layers), range(graph.steps)))
     if owner.keys() != cells:
         raise ValueError(f"schedule: got {len(owner)} cells, want the {len(cells)} of {graph}")
 

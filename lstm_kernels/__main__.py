@@ -21,7 +21,7 @@ def ladder():
     name, summary = (max(len(getattr(v, k)) for v in versions()) for k in ("name", "summary"))
     for version in versions():
         state = f"no: {version.why_unavailable}" if version.why_unavailable else "runs here"
-        print(f"{version.name:{name}} {version.target:4} {version.summary:{summary}} {state}")
+        print(f"{version.name:{name}}  {version.target:4} {version.summary:{summary}} {state}")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
     if (most := numba.get_num_threads()) < cores.cores():
         print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
@@ -29,10 +29,9 @@ def ladder():
 
 def bench(options):
     """Measure every version and write data/results/."""
-    from .lab import bench, results
+    from .lab import bench
 
-    folder = options.folder or results.FOLDER
-    for experiment, rows, path in bench.main(options.preset, folder):
+    for experiment, rows, path in bench.main(options.preset, options.folder):
         table = rows.groupby(["stage", "version", "variant", "H", "B"], sort=False, dropna=False)
         print(f"\n{experiment}: median seconds, written to {path}")
         print(table["seconds"].median().to_string())
@@ -40,9 +39,9 @@ def bench(options):
 
 def bench_peers(options):
     """Measure `numba-fused` beside PyTorch, JAX and ONNX Runtime and write data/results/."""
-    from .lab import peers, results
+    from .lab import peers
 
-    rows, path = peers.main(options.preset, options.folder or results.FOLDER)
+    rows, path = peers.main(options.preset, options.folder)
     table = rows.groupby(["stage", "L", "H", "B", "version", "variant"], sort=False, dropna=False)
     print(f"median seconds, written to {path}")
     print(table["seconds"].median().to_string())
@@ -50,30 +49,30 @@ def bench_peers(options):
 
 def bench_isa(options):
     """Measure `numba-fused`, PyTorch and BLAS on each instruction set and write data/results/."""
-    from .lab import restricted, results, tables_isa
+    from .lab import restricted, tables_isa
 
-    rows, path = restricted.main(options.preset, options.folder or results.FOLDER)
+    rows, path = restricted.main(options.preset, options.folder)
     rows = rows.assign(machine=path.parent.name)
-    record = results.machine(path.parent.name, path.parents[1])
+    records = tables_isa.records(rows, path.parents[1])
     print(f"written to {path}")
-    print(tables_isa.instruction_sets(rows, {record["name"]: record}).to_string())
+    print(tables_isa.instruction_sets(rows, records).to_string())
 
 
 def gpu(options):
     """Test the GPU versions on the device, measure them and write data/results/."""
-    from .lab import gpu, results
+    from .lab import gpu
 
-    folder, failed = options.folder or results.FOLDER, []
+    failed = []
     for version in versions():
         if version.target == "gpu" and version.why_unavailable:
             raise UnavailableError(f"{version.name}: {version.why_unavailable}")
     try:
-        for name, rows, path in gpu.main(options.preset, folder):
+        for name, rows, path in gpu.main(options.preset, options.folder):
             print(f"\n{name}: median seconds, written to {path}", flush=True)
             print(gpu.medians(rows).to_string(), flush=True)
     except RuntimeError as error:
         failed.append(str(error))
-    for name, result, path in gpu.checks(folder):
+    for name, result, path in gpu.checks(options.folder, options.preset):
         print(f"\n{name}: {result}, written to {path}", flush=True)
         failed += [f"{name} {result}"] if result.startswith("failed") else []
     if failed:
@@ -115,7 +114,7 @@ def main(words=None):
     ):
         part = commands.add_parser(name, help=about)
         part.add_argument("--preset", choices=("smoke", "paper"), default="paper")
-        part.add_argument("--folder", help="where to write; default data/results/")
+        part.add_argument("--folder", help="default data/results/; smoke: build/smoke/results/")
         part.set_defaults(run=run)
     part = commands.add_parser("train", help="train the airline network and forecast")
     part.add_argument("--version", default="numba-sample")

@@ -9,9 +9,12 @@ Any schedule that respects the graph computes the same numbers; they differ in t
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from .errors import check_choice, check_int
+
+WORKERS = 1024  # so many numbers may be used by few tasks; what runs a schedule looks at each
 
 
 class Block(NamedTuple):
@@ -85,6 +88,11 @@ class Schedule:
         return 1 + max((task.worker for task in self.tasks), default=0)
 
     @property
+    def employed(self):
+        """How many workers have a task."""
+        return len({task.worker for task in self.tasks})
+
+    @property
     def longest(self):
         """Steps in the longest block."""
         return max(task.block.stop - task.block.start for task in self.tasks)
@@ -144,9 +152,9 @@ class Timeline:
 
     @property
     def idle(self):
-        """The share of the workers' time in which they ran nothing."""
+        """The share of the time of the workers that have a task in which they ran nothing."""
         busy = sum(span.stop - span.start for span in self.spans)
-        return 1 - busy / (self.makespan * self.schedule.workers) if self.makespan else 0.0
+        return 1 - busy / (self.makespan * self.schedule.employed) if self.makespan else 0.0
 
 
 def dependencies(layer, step):
@@ -172,7 +180,7 @@ def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point",
     before. costs: Costs to schedule by; None counts steps.
     Raises TypeError or ValueError for zero workers, a chunk longer than T, or another order.
     """
-    check_int("workers", workers)
+    workers = min(check_int("workers", workers), graph.layers * graph.parts)  # more have no task
     together = graph.layers if together is None else check_int("together", together)
     check_choice("order", order, ("point-to-point", "barrier"))
     costs = Costs((1.0,) * graph.layers) if costs is None else _check_costs(costs, graph)
@@ -227,11 +235,15 @@ def check(schedule):
 
     Sure is what a worker's own order and the waiting say: a task that only happens to start later
     is a race, and is refused. Waiting goes back in the list of tasks, so nobody waits in a circle.
+    Workers are numbered from 0, below the number of tasks or WORKERS.
     """
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule: got {type(schedule).__name__}, want a Schedule")
     graph, owner, known, last = schedule.graph, {}, [], {}
+    most = max(len(schedule.tasks), WORKERS) - 1
     for index, (block, worker, after) in enumerate(schedule.tasks):
+        if not 0 <= worker <= most:
+            raise ValueError(f"schedule: task {index} is on worker {worker}, want 0 to {most}")
         wrong = [other for other in after if not 0 <= other < index]
         if wrong:
             raise ValueError(f"schedule: task {index} waits for {wrong[0]}, want an earlier one")
@@ -240,8 +252,8 @@ def check(schedule):
             before |= known[other] | 1 << other
         known.append(before)
         last[worker] = (index,)
-        if not (0 <= block.start < block.stop and worker >= 0):
-            raise ValueError(f"schedule: task {index} is {block} on worker {worker}, want steps")
+        if not 0 <= block.start < block.stop:
+            raise ValueError(f"schedule: task {index} is {block}, want at least one step")
         steps = range(block.start, block.stop)
         for step in reversed(steps) if graph.backward else steps:
             cell = (block.part, block.layer, step)
@@ -257,12 +269,7 @@ def check(schedule):
                         f"{worker} does not wait for task {there}, which computes it"
                     )
             owner[cell] = index
-    cells = {
-        (part, layer, step)
-        for part in range(graph.parts)
-        for layer in range(graph.layers)
-        for step in range(graph.steps)
-    }
+    cells = set(product(range(graph.parts), range(graph.layers), range(graph.steps)))
     if owner.keys() != cells:
         raise ValueError(f"schedule: got {len(owner)} cells, want the {len(cells)} of {graph}")
 
@@ -272,7 +279,7 @@ def simulate(schedule, costs):
     done and handed over.
     """
     _check_costs(costs, schedule.graph)
-    spans, free, before, workers = [], {}, {}, schedule.workers
+    spans, free, before, workers = [], {}, {}, schedule.employed
     for index, (block, worker, after) in enumerate(schedule.tasks):
         start = free.get(worker, 0.0)
         for other in after:
@@ -339,7 +346,6 @@ def _list_schedule(graph, blocks, workers, rank, costs):
         for other in others:
             users[other].append(place)
     ready = [place for place, count in enumerate(open_needs) if not count]
-    workers = min(workers, graph.layers * graph.parts)  # more find nothing to do
     free, before, done, taken = [0.0] * workers, {}, {}, []
     ranks = [rank(block) for block in blocks]
     while ready:

@@ -126,6 +126,8 @@ def test_parameters_with_permuted_gates_are_caught():
         ({"a": np.array([1, 2, np.inf])}, "not finite"),
         ({"a": np.zeros(3)}, "relative error"),
         ({"a": np.array([1, 2, 3 + 1e-3])}, "relative error"),
+        ({"a": np.array([1, 2, 3 + 1e-9j])}, "a: got complex128, want real numbers"),
+        ({"a": np.array(["1", "2", "3"])}, "a: got <U1, want real numbers"),
     ],
 )
 def test_compare_refuses(got, message):
@@ -133,3 +135,5 @@ def test_compare_refuses(got, message):
     assert compare(want, want, 1e-6) == 0
     with pytest.raises(MismatchError, match=message):
         compare(got, want, 1e-6)
+    with pytest.raises(MismatchError, match="a: compared with complex128, want real numbers"):
+        compare(want, {"a": want["a"] + 1j}, 1e-6)

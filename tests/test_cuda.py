@@ -432,9 +432,10 @@ def test_checks_say_what_failed(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu.subprocess, "run", lambda *words, **how: Done)
     monkeypatch.setattr(gpu.shutil, "which", lambda name: "a-tool")
     monkeypatch.setattr(
-        gpu.provenance, "machine", lambda: {"date": "2026-01-01", "commit": "c", "name": "m"}
+        gpu.provenance,
+        "machine",
+        lambda preset: {"date": "2026-01-01", "commit": "c", "dirty": False, "name": "m"},
     )
-    monkeypatch.setattr(gpu.provenance, "machine_name", lambda: "m")
     said = {name: result for name, result, _ in gpu.checks(tmp_path)}
     assert said["tests on the device"] == "failed: 1 failed, 3 passed"
     assert set(said) == {

@@ -1,15 +1,31 @@
-"""Timing, provenance, results files, figures, and the command line."""
+"""Timing, the benchmark, the peers, figures, and the command line."""
 
-import json
+import contextlib
+import io
+import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import lstm_kernels as lk
 from lstm_kernels import __main__ as command
 from lstm_kernels import cores, lab, schedules
-from lstm_kernels.lab import bench, layers, peers, provenance, results, tables, tail, timing
+from lstm_kernels.lab import (
+    bench,
+    gpu,
+    layers,
+    peers,
+    provenance,
+    restricted,
+    results,
+    tail,
+    timing,
+)
 
 
 def test_interleaved_times_every_case_in_every_round():
@@ -22,6 +38,24 @@ def test_interleaved_times_every_case_in_every_round():
     assert len(calls) > 6  # a short case is called several times and its mean taken
 
 
+@pytest.mark.parametrize("repeats", [0, 1, 12])
+def test_every_case_warms_up_and_rounds_go_in_other_orders(repeats):
+    calls = []
+    cases = {name: (lambda name=name: calls.append(name)) for name in "abc"}
+    times = lab.interleaved(cases, repeats=repeats, least=0)
+    assert calls[:6] == list("aabbcc")  # compiled, then timed for how often it is called
+    rounds = [tuple(calls[i : i + 3]) for i in range(6, len(calls), 3)]
+    assert len(rounds) == repeats
+    assert all(set(one) == set("abc") for one in rounds)
+    assert len(set(rounds)) > 1 or repeats < 12
+    assert list(times["case"]) == calls[6:]
+
+
+def test_a_summary_has_the_median_and_quartiles():
+    times = pd.DataFrame({"case": "a", "repeat": range(5), "seconds": [4.0, 0.0, 3.0, 1.0, 2.0]})
+    assert lab.summary(times).loc["a"].to_dict() == {"median": 2, "q1": 1, "q3": 3}
+
+
 def test_summary_takes_the_ratio_round_by_round():
     times = pd.DataFrame(
         [("a", 0, 2.0), ("b", 0, 1.0), ("a", 1, 20.0), ("b", 1, 5.0), ("a", 2, 8.0), ("b", 2, 2.0)],
@@ -31,58 +65,6 @@ def test_summary_takes_the_ratio_round_by_round():
     assert list(table.index) == ["a", "b"]
     assert table["median"].to_dict() == {"a": 8.0, "b": 2.0}
     assert table["ratio"].to_dict() == {"a": 1.0, "b": 4.0}
-
-
-def rows(seconds=1.0):
-    return pd.DataFrame(
-        {"version": ["numpy"], "stage": ["step"], "repeat": [0], "seconds": [seconds]}
-    )
-
-
-def test_results_are_filed_by_machine(tmp_path, monkeypatch):
-    path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
-    name = lab.machine()["name"]
-    assert path == tmp_path / name / "trial.csv"
-    record = results.machine(name, tmp_path)
-    assert record["preset"] == "smoke"
-    assert {"cpu", "cores", "blas", "packages", "commit", "date"} <= set(record)
-    assert results.read("trial", tmp_path)["seconds"].to_list() == [1.0]
-    assert list(results.read("trial", tmp_path).columns) == [*results.COLUMNS, "machine"]
-
-    monkeypatch.setattr(provenance, "machine_name", lambda cpu=None: "another")
-    results.write("trial", rows(2.0), preset="smoke", folder=tmp_path)
-    assert sorted(results.read("trial", tmp_path)["seconds"]) == [1.0, 2.0]
-    assert len(list(tmp_path.rglob("*"))) == 6  # two folders with two files, nothing left beside
-
-
-def test_a_folder_of_another_machine_is_not_overwritten(tmp_path):
-    path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
-    record = json.loads((path.parent / "machine.json").read_text())
-    (path.parent / "machine.json").write_text(json.dumps(record | {"cpu": "other"}))
-    with pytest.raises(ValueError, match="belongs to another machine"):
-        results.write("trial", rows(2.0), preset="smoke", folder=tmp_path)
-    assert results.read("trial", tmp_path)["seconds"].to_list() == [1.0]
-
-
-def test_results_refuse_unknown_columns_and_experiments(tmp_path):
-    with pytest.raises(ValueError, match=r"unknown columns \['time'\]"):
-        results.write("trial", rows().assign(time=1), preset="smoke", folder=tmp_path)
-    with pytest.raises(ValueError, match=r"lacks \['seconds'\]"):
-        results.write("t", rows().drop(columns="seconds"), preset="smoke", folder=tmp_path)
-    with pytest.raises(ValueError, match="experiment: got 'none'"):
-        results.read("none", tmp_path)
-
-
-def test_distorting_variables_are_reported_for_the_library_in_use(monkeypatch, capsys):
-    for name in provenance.DISTORTING:
-        monkeypatch.delenv(name, raising=False)
-    assert provenance.distorting_variables() == []
-    library = provenance.blas()[0]["library"].upper()
-    name = next((n for n in provenance.DISTORTING if n.startswith(library)), None)
-    if name is None:
-        pytest.skip(f"no such variable is known for {library}")
-    monkeypatch.setenv(name, "1")
-    assert provenance.distorting_variables() == [f"{name}=1"]
 
 
 def test_figures_are_saved_twice_shown_with_alt_text_and_reproducible(tmp_path, monkeypatch):
@@ -109,6 +91,80 @@ def test_figures_are_saved_twice_shown_with_alt_text_and_reproducible(tmp_path, 
 def test_smoke_and_paper_pick_their_value():
     assert lab.Notebook("smoke").pick(smoke=1, paper=2) == 1
     assert lab.Notebook("paper").pick(smoke=1, paper=2) == 2
+
+
+def test_compile_times_are_the_first_step_beyond_the_second(monkeypatch):
+    """A process of its own, stood in for: its first step takes 5 s, its second 1 s."""
+    caches = []
+
+    class Net:
+        def step(self, x, target, learning_rate):
+            clock[0] += steps.pop(0)
+
+    def run(words, *, env, check, **how):
+        assert (words[0], check) == (sys.executable, True)
+        caches.append(env["NUMBA_CACHE_DIR"])
+        assert Path(caches[-1]).is_dir()
+        steps[:], printed = [5.0, 1.0], io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(words[2], {})
+        return subprocess.CompletedProcess(words, 0, printed.getvalue())
+
+    clock, steps = [100.0], []
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "the user's")
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(bench, "network", lambda name, params: Net())
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    rows = bench.compile_times("numba-fused")
+    assert rows.set_index("stage")["seconds"].to_dict() == {"compile": 4.0, "load": 4.0}
+    assert caches[0] == caches[1] != "the user's"  # empty, then filled
+    assert not Path(caches[0]).exists()
+
+
+def fixed(seconds):
+    """Stands in for `interleaved`: three rounds in which each case takes so long, by name."""
+
+    def timed(cases, **how):
+        rows = [(name, r, seconds[name] * 2**r) for name in cases for r in range(3)]
+        return pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
+
+    return timed
+
+
+def test_pieces_of_a_step_add_up(monkeypatch):
+    monkeypatch.setattr(bench, "interleaved", fixed({"forward": 1e-6, "both": 3e-6, "step": 7e-6}))
+    found = bench.pieces("numpy", bench.Workload(1, 2, 1, 3, 2))
+    assert found == pytest.approx({"forward": 2, "backward": 4, "rest": 8})
+
+
+def test_forms_of_the_gradients_are_compared_by_their_steps(monkeypatch):
+    forms = {"numpy": 4.0, "numba-sample/buffers": 2.0, "numba-sample": 1.0}
+
+    def steps(names, work, repeats):
+        rows = bench.rows_of(fixed(forms)(names), work, "step", {})
+        return pd.concat([rows, rows.assign(stage="forward", seconds=9.0)])
+
+    monkeypatch.setattr(bench, "steps", steps)
+    assert bench.gradient_forms([(4, 2)]).loc[4, 2].to_list() == [8.0, 4.0, 2.0]
+
+
+def test_layers_in_parallel_are_compared_with_each_step_divided(monkeypatch):
+    monkeypatch.setattr(layers, "interleaved", fixed({"numba-fused": 3.0, "numba-wavefront": 1.0}))
+    assert layers.against_fused([2], [8], L=2, T=3).loc[2, 8] == 3.0
+
+
+def test_more_cores_than_layers_find_nothing_to_do():
+    costs = schedules.Costs((1.0,))
+    found = layers.many_cores(costs, (1, 2, 8), (2,), 64)
+    assert found[2].to_list() == pytest.approx([1, 128 / 65, 128 / 65])
+
+
+def test_what_comes_before_a_call_is_not_timed(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    spend = lambda seconds: clock.__setitem__(0, clock[0] + seconds)  # noqa: E731
+    seconds = tail.calls(lambda: spend(1.0), lambda: spend(10.0), 3)
+    assert seconds.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_bench_experiments_have_a_row_per_repeat():
@@ -175,6 +231,9 @@ def test_the_wrong_parallel_loop_is_caught():
 def test_the_command_line(capsys, tmp_path):
     command.main([])
     ladder = capsys.readouterr().out
+    lines = ladder.partition("\n\n")[0].splitlines()
+    places = {re.search(r" (cpu|gpu) +\S", line).start() for line in lines}
+    assert (len(lines), len(places)) == (len(lk.versions()), 1)  # the columns are straight
     assert "sequential" in ladder
     assert "runs here" in ladder
     assert cores.why() in ladder
@@ -217,12 +276,18 @@ def test_handovers_are_measured_between_tasks_that_wait():
     ]
     waits = layers._waits(schedules.Timeline(plan, tuple(spans)))
     assert waits == pytest.approx([0, 1e3, 2e3, 1e3])
-    try:
-        found = layers.handovers("barrier", count=20, runs=1, patience=2)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    assert found.size % 38 == 0
+    found = layers.handovers("barrier", count=20, runs=1, patience=2)
+    assert found.size % 38 == 0  # none, where two threads never ran at the same time
     assert (found > 0).all()
+
+
+def test_the_sweep_over_layers_runs_on_one_core(monkeypatch):
+    monkeypatch.setattr(layers.cores, "cores", lambda: 1)
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 1)  # more threads are an error
+    found = layers.sweep(layers.SMALL_DEEP, layers=(1, 2), chunks=(4,), repeats=1)
+    assert set(found.rows()["threads"]) == {1}
+    assert len(found.rows()) == len(found.table) == 4
+    assert found.costs["forward"].shared == 1
 
 
 def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
@@ -245,6 +310,71 @@ def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):
     assert set(found) == {"airline", "gradients", "reference", "grid", "layers"}
     grid = results.read("grid", tmp_path)
     assert set(grid["version"]) == set(bench.available())
+
+
+class Peer:
+    """Stands in for a peer: what our network computes, changed."""
+
+    def __init__(self, net, change=lambda y: y, loss=lambda value: value):
+        self.net, self.change, self.loss = net, change, loss
+
+    def predict(self, x):
+        return self.change(self.net.forward(x)[0])
+
+    def step(self, x, target, rate):
+        return self.loss(self.net.loss_and_grads(x, target)[0])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"change": lambda y: y * 1.01},
+        {"change": lambda y: y * np.nan},
+        {"loss": lambda value: value * 1.01},
+        {"loss": lambda value: value * 0.99},
+        {"loss": lambda value: np.nan},
+    ],
+)
+def test_a_peer_with_other_outputs_or_loss_is_caught(wrong):
+    work = bench.Workload(1, 3, 2, 4, 2)
+    net, (x, target) = bench.network("numpy", work.params()), work.example()
+    assert peers.agreement(net, {"a": Peer(net)}, x, target) == {"a": 0.0}
+    with pytest.raises(lab.MismatchError, match=r"^b: other outputs or loss than numba-fused"):
+        peers.agreement(net, {"a": Peer(net), "b": Peer(net, **wrong)}, x, target)
+
+
+def test_whoever_is_timed_beside_peers_rests_before(monkeypatch):
+    """Other packages' threads wait on the cores for more work."""
+    rests, work = [], bench.Workload(1, 3, 2, 4, 2)
+
+    def timed(cases, *, repeats, rest=0.0):
+        rests.append(rest)
+        return lab.interleaved({"numba-fused": lambda: None}, repeats=1, least=0)
+
+    for module in (peers, restricted):
+        monkeypatch.setattr(module, "interleaved", timed)
+    monkeypatch.setattr(peers, "Torch", lambda params, threads: Peer(None))
+    peers.side_by_side(work, [], 1, 1)
+    peers.airline_epoch(1, 1)
+    peers.overhead(1, 1)
+    peers.ceilings(1, 1)
+    restricted.public_step(work, [], 1, 1)
+    assert rests == [peers.REST] * 6
+    assert peers.REST >= 0.01
+
+
+@pytest.mark.parametrize("main", [bench.main, peers.main, restricted.main, gpu.main, gpu.checks])
+def test_a_folder_is_opened_before_anything_is_measured(tmp_path, monkeypatch, main):
+    def measured(*words, **how):
+        raise AssertionError("measured before the folder was opened")
+
+    for module in (timing, bench, peers, restricted, gpu):
+        monkeypatch.setattr(module, "interleaved", measured, raising=False)
+    monkeypatch.setattr(subprocess, "run", measured)
+    monkeypatch.setattr(provenance, "machine", lambda preset=None: {"name": "here"})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        list(main(preset="smoke", folder=tmp_path / "file"))
 
 
 def test_peers_are_held_to_our_results(monkeypatch):
@@ -270,29 +400,6 @@ def test_the_call_without_overhead_writes_to_arrays_of_its_own():
     assert all((array == 7).all() for array in (y, *state))
 
 
-def test_tables_of_peers_come_from_their_rows():
-    times = {"numba-fused": 1.0, "pytorch": 2.0, "jax": 3.0, "onnxruntime": 4.0}
-    rows = pd.DataFrame(
-        [
-            bench.AIRLINE.columns()
-            | {"version": name, "variant": None if name == "numba-fused" else "1.0"}
-            | {"stage": "forward", "repeat": repeat, "seconds": (repeat + 1) * seconds}
-            for name, seconds in times.items()
-            for repeat in range(3)
-        ]
-    )
-    extra = {"version": "sgemm", "stage": "ceiling", "repeat": 0, "seconds": 1.0}
-    rows = pd.concat([rows, pd.DataFrame([extra])])
-    assert tables.peer_ratios(rows, "forward").loc["airline"].to_dict() == {
-        "pytorch": 2.0,
-        "jax": 3.0,
-        "onnxruntime": 4.0,
-    }
-    shown = tables.peers(rows, "forward").loc["airline"]
-    assert shown["vs jax"] == "3.00x"
-    assert shown["numba-fused (ms)"] == "2000"
-
-
 def test_rates_count_the_products():
     work = bench.Workload(L=2, T=3, D=5, H=7, B=11)
     inputs = 5 + 7 + 2 * 7
@@ -305,47 +412,3 @@ def test_a_rest_comes_before_every_case(monkeypatch):
     monkeypatch.setattr(timing.time, "sleep", slept.append)
     lab.interleaved({"a": lambda: None, "b": lambda: None}, repeats=3, least=0, rest=0.5)
     assert slept == [0.5] * 6
-
-
-def tails(p50, p99, place="alone"):
-    rows = [(place, "p50", p50), (place, "p95", p99), (place, "p99", p99)]
-    return pd.DataFrame(rows, columns=["variant", "stage", "seconds"])
-
-
-def test_tails_are_tabled_and_told():
-    found = pd.concat([tails(10e-6, 25e-6), tails(20e-6, 4e-3, "beside OpenMP")])
-    table = tail.table(found)
-    assert table.loc["alone", "p99 over p50"] == pytest.approx(2.5)
-    assert table.loc["beside OpenMP", "p99"] == pytest.approx(4000)
-    assert "beside OpenMP half of the calls take at most 20 us and 99 of 100 at most 4000 us" in (
-        tail.sentence(found)
-    )
-
-
-def test_the_slowest_calls_are_in_the_quantiles(monkeypatch):
-    """One call in twenty takes long: p50 does not show it, p99 does."""
-    made = [1e-3 if k % 20 == 0 else 1e-6 for k in range(200)]
-    monkeypatch.setattr(tail, "calls", lambda case, before, count: np.array(made[:count]))
-    rows = tail.measure(1, 200)
-    table = tail.table(rows)
-    assert table.loc["alone", "p50"] == pytest.approx(1)
-    assert table.loc["alone", "p99"] == pytest.approx(1000)
-    assert {"alone", "beside a process"} <= set(rows["variant"])
-
-
-def test_two_machines_are_told_apart():
-    one = pd.DataFrame(
-        [
-            ("numba-fused", None, 1, 12, 1, 32, 16, stage, repeat, seconds, machine)
-            if version == "numba-fused"
-            else (version, "1", 1, 12, 1, 32, 16, stage, repeat, seconds * factor, machine)
-            for machine, factor in (("here", 2.0), ("there", 0.8))
-            for stage, seconds in (("forward", 1.0), ("step", 3.0))
-            for version in ("numba-fused", "pytorch")
-            for repeat in range(3)
-        ],
-        columns=[*("version", "variant", *"LTDHB"), "stage", "repeat", "seconds", "machine"],
-    )
-    said = tables.worst_peer(one)
-    assert "here: inference from 2.00 times as fast (airline) to 2.00 times" in said
-    assert "there: inference from 25% slower (airline) to 25% slower" in said

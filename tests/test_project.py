@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from lstm_kernels.lab import results
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCK = (ROOT / "requirements.lock").read_text()
@@ -151,3 +153,72 @@ def test_readme_holds_the_results_that_are_in_data():
     changed = text.replace("| `numba-sample` |", "| `numba-sample` | 1 |")
     assert changed != text
     assert readme.render(changed) == text
+
+
+def test_readme_leaves_out_what_was_not_measured(monkeypatch):
+    """Without an experiment, and without each version and each stage of each."""
+    tell = {
+        "airline": (readme.ladder, readme.compiling),
+        "reference": (readme.combined,),
+        "layers": (readme.layers,),
+        "grid": (readme.grid,),
+        "peers": (readme.peers,),
+        "tail": (readme.tails,),
+        "isa": (lambda machine: [readme.instruction_sets()],),
+    }
+    read = results.read
+    for experiment, functions in tell.items():
+        rows = read(experiment).query("repeat < 2")
+        rows = rows[rows["instruction_set"].isin(["AVX2", float("nan")])]
+        assert not rows.empty
+        parts = [rows.iloc[:0]]
+        values = [(c, v) for c in ("version", "stage") for v in rows[c].unique()]
+        if experiment == "isa":  # the rest is in every run
+            values = [("version", "pytorch"), ("stage", "step"), ("stage", "public step")]
+        parts += [rows[rows[c] != v] for c, v in values]
+        parts += [rows[rows["threads"] == 1]] if experiment == "layers" else []
+        for part in parts:
+            monkeypatch.setattr(results, "read", lambda name, folder=None, part=part: part)
+            for machine in rows["machine"].unique():
+                said = [text for function in functions for text in function(machine)]
+                assert all(said), experiment
+                assert not re.search(r"\bnan\b", "\n".join(said)), (experiment, said)
+                assert part.size or not said or "ot measured yet" in said[0]
+
+
+def test_make_readme_says_where_nothing_was_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    before = readme.README.read_bytes()
+    assert re.fullmatch(
+        r"readme: results: got none in .*, want those of `make bench`", readme.main()
+    )
+    assert readme.README.read_bytes() == before
+
+
+def test_readme_quotes_each_experiments_own_record(monkeypatch):
+    asked = []
+
+    def record(experiment, machine, folder=None):
+        asked.append((experiment, machine))
+        return whole(experiment, machine) | {"date": f"{experiment} of {machine}"}
+
+    whole = results.record
+    monkeypatch.setattr(results, "record", record)
+    text = readme.section()
+    for path in results.FOLDER.glob("*/*.csv"):
+        if path.stem != "gradients":  # which README does not show
+            assert f"{path.stem} of {path.parent.name}" in text
+            assert text.index(f"### {path.parent.name}") < text.index(f"of {path.parent.name}")
+
+
+def test_data_readme_lists_the_columns_that_there_are():
+    text = (ROOT / "data" / "README.md").read_text()
+    listed = {
+        place: re.findall(r"`(\w[\w -]*)`", line)
+        for place, line in re.findall(r"^Columns of (\S+): ([^.]+)\.", text, re.MULTILINE)
+    }
+    headers = {
+        path.name: path.read_text().partition("\n")[0].split(",")
+        for path in [*(ROOT / "data").glob("*.csv"), ROOT / "data" / "results" / "ptxas.csv"]
+    }
+    assert listed == headers | {"results/": results.COLUMNS}

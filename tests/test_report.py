@@ -10,9 +10,11 @@ from pathlib import Path
 import nbformat
 import notebook_pages as pages
 import notebook_rules as rules
+import papermill
 import pytest
 import report
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from notebook_rules import ReportError
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob(report.NAMES))
@@ -121,12 +123,43 @@ def test_unknown_parameter_is_an_error_that_names_the_known_ones(tmp_path, capsy
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (code("f()", stream("Warning: x\n", "stderr")), r"failed\n  1 stderr outputs.*Warning: x"),
+        (code("f()", error()), "cell 1 raised ValueError"),
+        (code("f()", count=None), "cell 1 is not executed"),
+        (None, "no kernel"),
+    ],
+)
+def test_a_failed_run_leaves_no_old_result(tmp_path, monkeypatch, cell, message):
+    def execute_notebook(_, out, **how):
+        if cell is None:
+            raise ReportError("no kernel")
+        nbformat.write(new_notebook(cells=[cell]), out)
+        return new_notebook(cells=[cell])
+
+    monkeypatch.setattr(papermill, "execute_notebook", execute_notebook)
+    monkeypatch.setattr(report, "_own_kernel_only", lambda settings: None)
+    notebook, out = save(tmp_path / "01_a.ipynb", text(TITLE)), tmp_path / "build" / "01_a.ipynb"
+    save(out, text("an old result"))
+    with pytest.raises(ReportError, match=message):
+        report.execute(notebook, out, {})
+    assert [path.name for path in out.parent.iterdir()] == ["01_a.failed.ipynb"] * (
+        cell is not None
+    )
+
+
 def test_stderr_is_a_problem_and_a_progress_bar_is_not():
     bar = stream("\r 50%|#####     | 5/10 [00:01<00:01, 4.9it/s]", "stderr")
     fine = new_notebook(cells=[code("1", bar)])
     assert rules.problems_of_execution(fine) == []
-    loud = new_notebook(cells=[code("1", bar, stream("Warning: x\n", "stderr"))])
-    assert rules.problems_of_execution(loud) == ["1 stderr outputs, want none (cell 1: Warning: x)"]
+    after = stream("\r 50%|#####     | 5/10 [00:01<00:01, 4.9it/s]\nWarning: x\n", "stderr")
+    for output in (stream("Warning: x\n", "stderr"), after):
+        loud = new_notebook(cells=[code("1", bar, output)])
+        wanted = ["1 stderr outputs, want none (cell 1: Warning: x)"]
+        assert rules.problems_of_execution(loud) == wanted
+        assert "Warning: x" in rules.dumps(rules.normalised(loud, name="n"))
 
 
 # --- normalising
@@ -188,11 +221,13 @@ def test_ids_do_not_move_when_a_cell_is_put_in_between():
     assert len(set(after)) == len(after)
 
 
-def test_a_path_of_the_machine_in_an_output_is_an_error():
-    path = "/".join(["", "home", "me", "x.py"])
-    notebook = new_notebook(cells=[code("1", stream(f"at {path}:3\n"))])
-    with pytest.raises(rules.ReportError, match=f"n, cell 1.*{path}"):
-        rules.normalised(notebook, name="n")
+@pytest.mark.parametrize("folder", ["root", "home", "tmp", "Users", "private", "var/folders"])
+def test_a_path_of_the_machine_in_an_output_is_an_error(folder):
+    path = "/".join(["", folder, "me", "x.py"])
+    shown = new_output("display_data", data={"text/html": f"<p>{path}</p>"})
+    for output in (stream(f"at {path}:3\n"), shown):
+        with pytest.raises(rules.ReportError, match=f"n, cell 1.*{path}"):
+            rules.normalised(new_notebook(cells=[code("1", output)]), name="n")
 
 
 # --- pages
@@ -267,6 +302,11 @@ def test_formulas_of_the_report_convert(latex):
         (text("![a](https://example.org/x.png)"), "no such file"),
         (text('<img src="https://example.org/x.png" alt="a">'), "<img> fetches"),
         (text('<script src="https://example.org/x.js"></script>'), "<script> is not allowed"),
+        (text("<style>@import 'https://example.org/x.css'</style>"), "a style fetches"),
+        (text("<style>p { background: url( x.png) }</style>"), "a style fetches"),
+        (text('<p style="background: url(x.png)">a</p>'), "a style fetches"),
+        (text('<video poster="x.png"></video>'), "<video> fetches 'x.png'"),
+        (text('<svg><image href="x.png"/></svg>'), "<image> fetches 'x.png'"),
         (text("[a](09_gone.ipynb)"), "link to 09_gone.ipynb: no such file"),
         (code("f()", error()), "cell 2 raised ValueError"),
         (code("f()", count=None), "cell 2 is not executed"),
@@ -294,6 +334,7 @@ def test_a_notebook_without_a_claim_or_a_result_is_an_error(tmp_path):
     [
         ([parameters(), code("f()", error())], "cell 3 raised ValueError"),
         ([parameters(), code("f()", count=None)], "cell 3 is not executed"),
+        ([parameters(), code("f()", stream("x", "stderr"))], "1 stderr outputs"),
         ([parameters("smoke"), code("f()")], "PRESET 'smoke', want 'paper'"),
         ([code("f()")], "PRESET None, want 'paper'"),
         ([parameters(), code("f(2)")], "edited since"),

@@ -12,7 +12,9 @@ from lstm_kernels.schedules import (
     Costs,
     Graph,
     Schedule,
+    Span,
     Task,
+    Timeline,
     check,
     choose,
     dependencies,
@@ -219,6 +221,14 @@ def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
         (lambda: Costs((1.0,), hand=-1e-9), "hand: got -1e-09, want a finite number"),
         (lambda: Costs((1.0,), shared=math.nan), "shared: got nan"),
         (lambda: check(Schedule(Graph(1, 1), (Task(Block(0, 0, 1), -1),))), "on worker -1"),
+        (
+            lambda: check(Schedule(Graph(1, 1), (Task(Block(0, 0, 1), 3_000_000),))),
+            "schedule: task 0 is on worker 3000000, want 0 to 1023",
+        ),
+        (
+            lambda: check(Schedule(Graph(1, 1), (Task(Block(0, 1, 1), 0),))),
+            "want at least one step",
+        ),
         (lambda: simulate(layer_by_layer(Graph(2, 4)), Costs((1.0,))), "costs: got 1 layers"),
         (lambda: wavefront(Graph(2, 4), 2, costs=Costs((1.0,) * 3)), "costs: got 3 layers"),
         (lambda: speedup_bound(2, 4, 5), "chunk: got 5, want at most 4, the steps"),
@@ -227,3 +237,71 @@ def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("order", ["point-to-point", "barrier"])
+def test_more_workers_than_layers_have_no_task(order):
+    plan = wavefront(Graph(3, 2), 10**6, order=order)
+    check(plan)
+    assert plan.workers <= 3
+
+
+@pytest.mark.parametrize("second", [1, 3])
+def test_idle_is_the_share_of_the_workers_that_have_a_task(second):
+    """Four cells in three rounds on two workers: two of six places are empty."""
+    cells = [(0, 0, 0, ()), (0, 1, 0, ()), (1, 0, second, (0,)), (1, 1, second, (1, 2))]
+    tasks = tuple(Task(Block(l, t, t + 1), worker, after) for l, t, worker, after in cells)
+    plan = Schedule(Graph(2, 2), tasks)
+    check(plan)
+    assert (plan.employed, plan.workers) == (2, second + 1)
+    assert simulate(plan, unit(plan.graph)).makespan == 3
+    assert simulate(plan, unit(plan.graph)).idle == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_layers_that_are_not_together_wait(together):
+    layers = [task.block.layer for task in wavefront(Graph(4, 6), 1, together=together).tasks]
+    size = 6 * together
+    found = [set(layers[i : i + size]) for i in range(0, len(layers), size)]
+    assert found == [set(range(i, i + together)) for i in range(0, 4, together)]
+    assert layers == sorted(layers) or together > 1
+
+
+def test_a_barrier_waits_for_everyones_last_block():
+    """Diagonals of 1, 2, 3, 2, 1 blocks; what a worker's own order gives is not waited for."""
+    waits = [task.after for task in wavefront(Graph(3, 3), 3, order="barrier").tasks]
+    assert waits == [(), (), (0,), (2,), (1,), (1, 2), (4, 5), (3, 5), (5, 7)]
+
+
+def test_a_timeline_starts_with_its_first_task():
+    plan = layer_by_layer(Graph(2, 1))
+    line = Timeline(plan, (Span(0, 0, 5.0, 6.0), Span(1, 0, 6.0, 8.0)))
+    assert (line.makespan, line.idle) == (3.0, 0.0)
+
+
+def test_the_choice_is_the_fastest_of_all():
+    """Free blocks are short, and costly ones long; costly moves keep workers with their layers."""
+    graph = Graph(2, 64)
+    assert simulate(choose(graph, 2, unit(graph)), unit(graph)).makespan == 64 + 1
+    costly = Costs((1.0,) * 2, task=100.0)
+    assert choose(graph, 2, costly).longest == 64
+    deep, moving = Graph(4, 64), Costs((1.0,) * 4, moved=8.0)
+    plans = [
+        wavefront(deep, 2, -(-64 // count), together=together, costs=moving)
+        for together in (2, 4)
+        for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+    ]
+    best = min(simulate(plan, moving).makespan for plan in plans)
+    assert simulate(choose(deep, 2, moving), moving).makespan == best
+    assert best < simulate(plans[0], moving).makespan
+
+
+@given(st.integers(1, 20), st.data())
+@settings(deadline=None, max_examples=30)
+def test_stages_of_a_pipeline_are_neighbours_and_as_large(layers, data):
+    workers = data.draw(st.integers(1, layers))
+    stage = {t.block.layer: t.worker for t in pipeline(Graph(layers, 1), workers).tasks}
+    stages = [stage[layer] for layer in range(layers)]
+    sizes = [stages.count(worker) for worker in range(workers)]
+    assert stages == sorted(stages)
+    assert max(sizes) - min(sizes) <= 1

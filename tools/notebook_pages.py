@@ -176,13 +176,15 @@ def check_page(name: str, page: str) -> None:
     soup = bs4.BeautifulSoup(page, "html.parser")
     for tag in soup.find_all(["script", "iframe", "object", "embed"]):
         raise ReportError(f"{name}: <{tag.name}> is not allowed: {str(tag)[:80]}")
-    for tag in soup.find_all(["img", "link", "source", "audio", "video"]):
-        source = tag.get("src") or tag.get("href") or ""
-        if not source.startswith("data:"):
-            raise ReportError(f"{name}: <{tag.name}> fetches {source!r}, want it in the page")
+    for tag in soup.find_all(["img", "link", "source", "audio", "video", "image", "use", "input"]):
+        named = ("src", "href", "xlink:href", "srcset", "poster")
+        for source in [tag[key] for key in named if tag.get(key)]:
+            if not source.startswith(("data:", "#")):
+                raise ReportError(f"{name}: <{tag.name}> fetches {source!r}, want it in the page")
         if tag.name == "img" and not tag.get("alt", "").strip():
             raise ReportError(f"{name}: image without alt text")
-    if re.search(r"@import|url\(\s*['\"]?(?!data:|#)", "".join(t.text for t in soup("style"))):
+    styles = [tag.text for tag in soup("style")] + [tag["style"] for tag in soup(style=True)]
+    if re.search(r"@import|url\(\s*['\"]?(?!data:|#|\s|['\"])", " ".join(styles)):
         raise ReportError(f"{name}: a style fetches a file, want it in the page")
 
 

@@ -60,9 +60,13 @@ def outputs(notebook):
 def is_progress(output) -> bool:
     """Whether all that `output` shows is a progress bar, as text or as a widget."""
     if output.output_type == "stream" and output.name == "stderr":
-        lines = [line for line in re.split(r"[\r\n]", output.text) if line.strip()]
-        return all(PROGRESS.search(line) for line in lines)
+        return all(PROGRESS.search(line) for line in _lines(output.text))
     return WIDGET in output.get("data", {})
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that are not blank; a progress bar writes many over each other."""
+    return [line for line in re.split(r"[\r\n]", text) if line.strip()]
 
 
 def parameters(notebook) -> dict:
@@ -95,7 +99,8 @@ def problems_of_execution(notebook) -> list[str]:
         if output.output_type == "error":
             found.append(f"cell {number} raised {output.ename}: {output.evalue}")
         elif output.output_type == "stream" and output.name == "stderr":
-            stderr.append((number, output.text.strip().splitlines()[0]))
+            loud = [line for line in _lines(output.text) if not PROGRESS.search(line)]
+            stderr.append((number, loud[0].strip()))
     if stderr:
         where = "; ".join(f"cell {number}: {text}" for number, text in stderr)
         found.append(f"{len(stderr)} stderr outputs, want none ({where})")

@@ -267,7 +267,7 @@ def available(target="cpu"):
     return [v.name for v in versions() if v.target == target and not v.why_unavailable]
 
 
-def main(preset="paper", folder=results.FOLDER):
+def main(preset="paper", folder=None):
     """Run every experiment and write its file; yields (experiment, rows, path)."""
     from . import layers  # which measures with what is here
 
@@ -300,6 +300,7 @@ def main(preset="paper", folder=results.FOLDER):
     }
     deep = layers.DEEP if paper else layers.SMALL_DEEP
     plan["layers"] = lambda: layers.sweep(deep, chunks=(), repeats=20 if paper else 1).rows()
+    results.place(plan, preset=preset, folder=folder)
     for experiment, run in plan.items():
         rows = run()
         yield experiment, rows, results.write(experiment, rows, preset=preset, folder=folder)

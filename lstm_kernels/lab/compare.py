@@ -17,8 +17,8 @@ def compare(got, want, tolerance):
     """Compare two dicts of named arrays; return the largest relative error.
 
     The error of an array is max|got - want| / max|want| (the divisor is 1 where want is all zero).
-    Raises MismatchError for missing or extra names, another shape, NaN or infinity, or too large an
-    error.
+    Raises MismatchError for missing or extra names, what is not real numbers, another shape, NaN or
+    infinity, or too large an error.
     """
     if set(got) != set(want):
         raise MismatchError(f"got arrays {sorted(got)}, want {sorted(want)}")
@@ -26,6 +26,9 @@ def compare(got, want, tolerance):
     for name, expected in want.items():
         if got[name] is None:
             raise MismatchError(f"{name}: got None, want an array of shape {np.shape(expected)}")
+        for side, array in (("got", got[name]), ("compared with", expected)):
+            if (dtype := np.asarray(array).dtype).kind not in "fiub":
+                raise MismatchError(f"{name}: {side} {dtype}, want real numbers")
         value = np.asarray(got[name], np.float64)
         if value.shape != np.shape(expected):
             raise MismatchError(f"{name}: got shape {value.shape}, want {np.shape(expected)}")

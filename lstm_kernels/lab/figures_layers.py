@@ -77,20 +77,24 @@ def gantt(lines, unit=1e3, label="milliseconds"):
 def handover(waits):
     """How long hand-overs take: the share of them that is over after so many nanoseconds.
 
-    waits: order -> nanoseconds.
+    waits: order -> nanoseconds; empty where two threads never ran at the same time.
     """
     figure, ax = plt.subplots(figsize=(8, 3.4))
     told = []
-    for (order, values), colour in zip(waits.items(), (plots.BLUE, plots.RED), strict=True):
+    seen = {order: values for order, values in waits.items() if len(values)}
+    for (order, values), colour in zip(seen.items(), (plots.BLUE, plots.RED), strict=False):
         values, label = np.sort(values), f"{order}: median {np.median(values):.0f} ns"
         ax.plot(values, np.linspace(0, 1, len(values)), color=colour, label=label)
         told.append(f"{order} {np.median(values):.0f} ns in the median")
     ax.set(xscale="log", xlabel="nanoseconds from one task's end to the next one's start")
-    ax.legend(loc="center right")
     ax.set(ylabel="share of hand-overs", xlim=(50, 5_000), ylim=(0, 1))
-    slow = max(np.median(values) for values in waits.values())
-    ax.set_title(f"Half of the hand-overs take at most {slow:.0f} ns")
-    figure.alt = f"Cumulative distribution of hand-over times: {'; '.join(told)}."
+    if seen:
+        ax.legend(loc="center right")
+        slow = max(np.median(values) for values in seen.values())
+        ax.set_title(f"Half of the hand-overs take at most {slow:.0f} ns")
+    else:
+        ax.set_title("No hand-overs: two threads never ran at the same time")
+    figure.alt = f"Cumulative distribution of hand-over times: {'; '.join(told) or 'none seen'}."
     return figure
 
 

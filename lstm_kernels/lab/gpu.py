@@ -10,7 +10,6 @@ import subprocess
 import sys
 import traceback
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -206,7 +205,7 @@ for name in {names}:
 """
 
 
-def checks(folder=results.FOLDER, limit=100):
+def checks(folder=None, preset="paper", limit=100):
     """Run the tests on the device, and compute-sanitizer where it is installed; yields (name,
     result, path) after each, all results so far being written to gpu-checks.json.
 
@@ -221,28 +220,29 @@ def checks(folder=results.FOLDER, limit=100):
         for kind in ("memcheck", "racecheck"):
             watch = [tool, "--tool", kind, "--error-exitcode", "9", sys.executable, "-c", code]
             plan[f"compute-sanitizer {kind}"] = watch
-    place = Path(folder) / provenance.machine_name() / "gpu-checks.json"
-    place.parent.mkdir(parents=True, exist_ok=True)
+    path = results.place(("gpu",), preset=preset, folder=folder) / "gpu-checks.json"
+    now = provenance.machine(preset)
+    about = {key: now[key] for key in ("date", "commit", "dirty")}
     for name, words in plan.items():
         try:
             how = {"capture_output": True, "text": True, "timeout": limit, "check": False}
-            done = subprocess.run(words, cwd=results.FOLDER.parents[1], **how)
+            done = subprocess.run(words, cwd=results.ROOT, **how)
             last = (done.stdout.strip().splitlines() or ["no output"])[-1]
             found[name] = f"{'failed' if done.returncode else 'passed'}: {last}"
             if done.returncode:
                 print(done.stdout[-6000:], done.stderr[-2000:], sep="\n", flush=True)
         except subprocess.TimeoutExpired:
             found[name] = f"not finished in {limit} s"
-        about = {"date": provenance.machine()["date"], "commit": provenance.machine()["commit"]}
-        results.replace(place, json.dumps(about | found, indent=1) + "\n")
-        yield name, found[name], place
+        results.replace(path, json.dumps(about | found, indent=1) + "\n")
+        yield name, found[name], path
 
 
-def main(preset="paper", folder=results.FOLDER):
+def main(preset="paper", folder=None):
     """Run every comparison; yields (name, rows, path) after each, all rows so far being written.
 
     One that fails leaves the others to run; RuntimeError names it at the end.
     """
+    results.place(("gpu",), preset=preset, folder=folder)
     paper = preset == "paper"
     names = [n for n in (*CPU, *GPU) if n in {*bench.available(), *bench.available("gpu")}]
     fast = [name for name in ("numba-fused", "cuda-v3", "cuda-fused") if name in names]

@@ -113,8 +113,8 @@ def recorded(variant):
 
 
 def where(machine):
-    """The GPU, the machine and the date of a record, in words."""
-    m = results.machine(machine)
+    """The GPU, the machine and the date of its recorded comparisons, in words."""
+    m = results.record("gpu", machine)
     gpu = m["gpu"]
     return (
         f"{gpu['name']} (driver {gpu['driver']}) with {m['cpu']}, {m['cores']} cores, {m['date']}"

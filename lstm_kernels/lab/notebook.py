@@ -4,14 +4,13 @@ sentences.
 
 import inspect
 import io
-import os
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from IPython.display import Markdown, display
 
 from ..errors import check_choice
-from . import plots, provenance
+from . import plots, provenance, results
 
 
 class Notebook:
@@ -51,9 +50,7 @@ class Notebook:
                 metadata={"Date": None} if kind == "svg" else {"Software": None},
             )
             data[kind] = buffer.getvalue()
-            beside = self.figures / f"{name}.{kind}.part"
-            beside.write_bytes(data[kind])
-            os.replace(beside, self.figures / f"{name}.{kind}")
+            results.replace(self.figures / f"{name}.{kind}", data[kind])
         plt.close(figure)
         display(
             {"image/png": data["png"], "text/plain": alt},

@@ -247,8 +247,9 @@ def ceilings(threads, repeats):
 SGEMM_GFLOP, COPY_GB = 2 * 4096**3 / 1e9, 2 * 2**28 / 1e9
 
 
-def main(preset="paper", folder=results.FOLDER):
-    """Run the comparison on every workload and write data/results/<machine>/peers.csv."""
+def main(preset="paper", folder=None):
+    """Run the comparison on every workload and write peers.csv and tail.csv (`results.write`)."""
+    results.place(("peers", "tail"), preset=preset, folder=folder)
     for warning in provenance.distorting_variables():
         print(f"warning: {warning} steers BLAS; unset it", file=sys.stderr)
     if cores() < allowed():

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import threadpoolctl
 
+from .. import cores
+
+PACKAGE = Path(__file__).parents[1]
 PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "numba-cuda")
 # Variables that make a BLAS library choose other kernels than the machine deserves.
 DISTORTING = (
@@ -26,8 +30,8 @@ DISTORTING = (
 
 
 def machine(preset=None):
-    """The machine as a dict: name, cpu, cores, memory, caches, blas, packages, commit, date,
-    preset.
+    """What a run is measured on, as a dict: the machine (name, cpu, cores, memory, caches), the
+    software (blas, packages, commit) and the run (threads by default, preset, date).
     """
     cpu = _cpu()
     return {
@@ -46,6 +50,7 @@ def machine(preset=None):
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "threads": cores.cores(),
         "distorting_variables": distorting_variables(),
         "preset": preset,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -145,15 +150,25 @@ def _version(name):
         return None
 
 
-def _commit():
+def _commit(package=PACKAGE):
+    """The commit of the package's own repository, and whether the package differs from it; None
+    where there is none, or where another project's repository holds the environment.
+    """
+
     def git(*words):
         done = subprocess.run(
-            ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+            ["git", *words], cwd=package, capture_output=True, text=True, check=False
         )
         return done.stdout.strip() if done.returncode == 0 else None
 
-    try:
-        commit, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "..")
-    except FileNotFoundError:
-        return {"commit": None, "dirty": None}
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    found = {"commit": None, "dirty": None}
+    project = package.parent / "pyproject.toml"
+    if not shutil.which("git") or not project.exists():
+        return found
+    top = git("rev-parse", "--show-toplevel")
+    own = tomllib.loads(project.read_text()).get("project", {}).get("name") == "lstm-kernels"
+    if own and top and Path(top).resolve() == package.parent.resolve():
+        commit, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", ".")
+        if commit is not None and changes is not None:
+            found = {"commit": commit, "dirty": bool(changes)}
+    return found

@@ -98,8 +98,9 @@ def measure(name, preset):
     return rows.assign(instruction_set=name)
 
 
-def main(preset="paper", folder=results.FOLDER):
-    """Measure every instruction set in turn and write data/results/<machine>/isa.csv."""
+def main(preset="paper", folder=None):
+    """Measure every instruction set in turn and write isa.csv (`results.write`)."""
+    results.place(("isa",), preset=preset, folder=folder)
     for setting in provenance.distorting_variables():
         print(f"warning: {setting} steers BLAS; what is measured runs without it", file=sys.stderr)
     if cores() < allowed():

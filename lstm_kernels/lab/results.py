@@ -1,14 +1,22 @@
-"""Results files: tidy CSV, a row per repeat, in a folder of the machine they were measured on."""
+"""Results files: tidy CSV, a row per repeat, each with the record of its own run beside it.
 
+<folder>/<machine>/<experiment>.csv holds the rows, <experiment>.json what they were measured on.
+"""
+
+import hashlib
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import pandas as pd
 
 from . import provenance
 
-FOLDER = Path(__file__).parents[2] / "data" / "results"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "data" / "results"
+# Where measurements go by default: small sizes say nothing of a machine, and replace nothing.
+FOLDERS = {"paper": FOLDER, "smoke": ROOT / "build" / "smoke" / "results"}
 COLUMNS = [
     *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
     *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
@@ -18,12 +26,33 @@ COLUMNS = [
 IDENTITY = ("name", "cpu", "cores", "gpu")
 
 
-def write(experiment, rows, *, preset, folder=FOLDER):
-    """Write the rows of an experiment and machine.json beside them; returns the path of the CSV.
+def place(experiments, *, preset, folder=None):
+    """The folder for this machine's results, made if need be: call it before measuring.
 
-    rows: a DataFrame with some of COLUMNS, at least version, stage, repeat, seconds. Files are
-    written beside and renamed; other machines' folders are not touched. Raises ValueError for
-    unknown columns, or when the folder belongs to another machine.
+    folder: None is that of the preset, "paper" or "smoke". Raises ValueError when it belongs to
+    another machine, or when smoke would replace rows of one of `experiments` that are not smoke's;
+    OSError where nothing can be written.
+    """
+    machine = provenance.machine(preset)
+    folder = Path(FOLDERS[preset] if folder is None else folder) / machine["name"]
+    for path in sorted(folder.glob("*.csv")):
+        record = path.with_suffix(".json")
+        before = json.loads(record.read_text()) if record.exists() else {}
+        if before and any(before.get(key) != machine[key] for key in IDENTITY):
+            raise ValueError(f"folder: {folder} belongs to another machine of the same name")
+        if path.stem in experiments and preset == "smoke" != before.get("preset"):
+            raise ValueError(f"folder: {path} is of preset paper, smoke must not replace it")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):  # it can be written to
+        return folder
+
+
+def write(experiment, rows, *, preset, folder=None):
+    """Write the rows of an experiment and the record of their run; returns the path of the CSV.
+
+    rows: a DataFrame with some of COLUMNS, at least version, stage, repeat, seconds. Other
+    experiments and other machines' folders are not touched. Raises ValueError for unknown or
+    missing columns, and what `place` raises.
     """
     unknown = sorted(set(rows.columns) - set(COLUMNS))
     missing = sorted({"version", "stage", "repeat", "seconds"} - set(rows.columns))
@@ -31,36 +60,59 @@ def write(experiment, rows, *, preset, folder=FOLDER):
         raise ValueError(
             f"rows: got unknown columns {unknown}, lacks {missing}, want some of {COLUMNS}"
         )
-    machine = provenance.machine(preset)
-    place = Path(folder) / machine["name"]
-    record = place / "machine.json"
-    if record.exists():
-        before = json.loads(record.read_text())
-        if any(before.get(key) != machine[key] for key in IDENTITY):
-            raise ValueError(f"folder: {place} belongs to another machine of the same name")
-    place.mkdir(parents=True, exist_ok=True)
-    path = place / f"{experiment}.csv"
+    path = place([experiment], preset=preset, folder=folder) / f"{experiment}.csv"
     rows = rows.assign(experiment=experiment).reindex(columns=COLUMNS)
-    replace(path, rows.to_csv(index=False, float_format="%.9g"))
-    replace(record, json.dumps(machine, indent=1) + "\n")
+    text = rows.to_csv(index=False, float_format="%.9g", lineterminator="\n")
+    about = provenance.machine(preset) | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+    replace(path, text)
+    replace(path.with_suffix(".json"), json.dumps(about, indent=1) + "\n")
     return path
 
 
-def read(experiment, folder=FOLDER):
+def read(experiment, folder=None):
     """Every machine's rows of an experiment, with a column `machine`; ValueError for none."""
-    paths = sorted(Path(folder).glob(f"*/{experiment}.csv"))
+    folder = FOLDER if folder is None else Path(folder)
+    paths = sorted(folder.glob(f"*/{experiment}.csv"))
     if not paths:
         raise ValueError(f"experiment: got {experiment!r}, want one with a CSV file under {folder}")
     return pd.concat([pd.read_csv(path).assign(machine=path.parent.name) for path in paths])
 
 
-def machine(name, folder=FOLDER):
-    """The machine.json of a machine, as a dict."""
-    return json.loads((Path(folder) / name / "machine.json").read_text())
+def record(experiment, machine, folder=None):
+    """What an experiment was measured on, a dict as of `provenance.machine`.
+
+    Raises ValueError where there is none, or where it is the record of other rows.
+    """
+    path = (FOLDER if folder is None else Path(folder)) / machine / f"{experiment}.csv"
+    beside = path.with_suffix(".json")
+    if not beside.exists():
+        raise ValueError(f"record: {path} lacks {beside.name}, want what it was measured on")
+    about = json.loads(beside.read_text())
+    if about["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
+        raise ValueError(f"record: {beside} is of other rows than {path.name} holds")
+    return about
 
 
-def replace(path, text):
-    """Write a file beside its place and rename it."""
+def label(record):
+    """A machine in a few words: `AMD EPYC, family 26, model 2, 2 cores`."""
+    parts = [record["cpu"]]
+    parts += [f"{key} {record[key]}" for key in ("family", "model") if record.get(key)]
+    return ", ".join([*parts, f"{record['cores']} cores"])
+
+
+def caption(record):
+    """The machine, its BLAS, and which code measured it when, in a line."""
+    blas = sorted({f"{b['library']} ({b['kernels']} kernels)" for b in record["blas"]})
+    code = f"commit {record['commit']}" if record["commit"] else "no commit recorded"
+    code += " with changes" if record["dirty"] else ""
+    parts = [label(record), *blas, f"Numba {record['packages']['numba']}", record["date"], code]
+    parts += [f"preset {record['preset']}"] if record["preset"] != "paper" else []
+    parts += [f"BLAS steered by {name}" for name in record["distorting_variables"]]
+    return ", ".join(parts)
+
+
+def replace(path, data):
+    """Write text or bytes beside its place and rename it."""
     beside = path.with_name(path.name + ".part")
-    beside.write_text(text)
+    beside.write_bytes(data.encode() if isinstance(data, str) else data)
     os.replace(beside, path)

@@ -100,8 +100,9 @@ def peer_ratios(rows, stage):
     found = {
         name: 1 / summary(group, "numba-fused", by="version")["ratio"]
         for name, group in part.groupby("workload", observed=True)
+        if "numba-fused" in set(group["version"])
     }
-    table = pd.DataFrame(found).T.drop(columns="numba-fused").reindex(columns=list(PEERS))
+    table = pd.DataFrame(found).T.reindex(columns=list(PEERS))
     return table.dropna(axis=1, how="all")
 
 
@@ -112,43 +113,70 @@ def peers(rows, stage):
     gflop = pd.Series({name: getattr(bench.GRID[name], count) for name in ours.index})
     first = pd.DataFrame({"numba-fused (ms)": (1e3 * ours).map("{:.4g}".format)})
     first["GFLOP/s"] = (gflop / ours).map("{:.0f}".format)
-    sgemm = ceiling(rows, "sgemm")
-    first["of SGEMM"] = (gflop / ours / sgemm).map("{:.0%}".format)
+    if (sgemm := ceiling(rows, "sgemm")) > 0:
+        first["of SGEMM"] = (gflop / ours / sgemm).map("{:.0%}".format)
     shown = ratios.map("{:.2f}x".format).add_prefix("vs ")
     return first.join(shown).rename_axis(index=WORDS[stage])
 
 
 def ceiling(rows, name):
-    """GFLOP/s of the SGEMM, GB/s of the copy, of one machine."""
+    """GFLOP/s of the SGEMM, GB/s of the copy, of one machine; NaN where it was not measured."""
     seconds = rows[(rows["stage"] == "ceiling") & (rows["version"] == name)]["seconds"].median()
     return {"sgemm": SGEMM_GFLOP, "copy": COPY_GB}[name] / seconds
 
 
 def about(machine, rows):
-    """What the recorded comparison of a machine ran on, in a sentence."""
-    m = results.machine(machine)
+    """What the recorded comparison of a machine ran on, in a line."""
     versions = rows.dropna(subset="variant").query("version in @PEERS")
-    named = versions.groupby("version")["variant"].first()
-    blas = ", ".join(sorted({f"{b['library']} ({b['kernels']} kernels)" for b in m["blas"]}))
-    return (
-        f"{m['cpu']}, {m['cores']} cores, {rows['threads'].max():.0f} threads for everyone, "
-        f"{m['date']}; {blas}; {', '.join(f'{name} {number}' for name, number in named.items())}. "
-        f"SGEMM {ceiling(rows, 'sgemm'):.0f} GFLOP/s, copy {ceiling(rows, 'copy'):.0f} GB/s."
-    )
+    parts = [
+        f"{name} {number}"
+        for name, number in versions.groupby("version")["variant"].first().items()
+    ]
+    parts.append(f"{rows['threads'].max():.0f} threads for everyone")
+    for name, unit in (("sgemm", "GFLOP/s"), ("copy", "GB/s")):
+        rate = ceiling(rows, name)
+        parts += (
+            [f"{name.upper() if name == 'sgemm' else name} {rate:.0f} {unit}"] if rate > 0 else []
+        )
+    return f"{results.caption(results.record('peers', machine))}; {', '.join(parts)}."
 
 
 def small_calls(rows):
-    """The airline network, call by call, in a sentence."""
+    """The airline network, call by call, in sentences: those for which there are times."""
     times = 1e6 * rows.groupby(["stage", "version", rows["variant"].fillna("")])["seconds"].median()
-    public, kernel = (times["forward", "numba-fused", name] for name in ("public call", "kernel"))
-    steps = -(-len(bench.airline_dataset()) // bench.AIRLINE.B)
-    epoch = {name: times["epoch", name, ""] for name in ("numba-fused", "pytorch")}
-    return (
-        f"Airline network, forward: {public:.1f} us by the public call, of which "
-        f"{public - kernel:.1f} us are its checks and allocations. An epoch of {steps} steps "
-        f"takes {epoch['numba-fused']:.0f} us in compiled code, {epoch['pytorch']:.0f} us with "
-        f"PyTorch's SGD: {epoch['pytorch'] / epoch['numba-fused']:.1f} times."
+    public, kernel, epoch, torch = (
+        times.get(key)
+        for key in (
+            *(("forward", "numba-fused", name) for name in ("public call", "kernel")),
+            *(("epoch", name, "") for name in ("numba-fused", "pytorch")),
+        )
     )
+    said = []
+    if public and kernel:
+        # The same call as in the table, where other packages' threads and data come between.
+        said.append(
+            f"Airline network, forward, in a loop without the other packages: {public:.1f} us by "
+            f"the public call, of which {public - kernel:.1f} us are its checks and allocations."
+        )
+    if epoch and torch:
+        steps = -(-len(bench.airline_dataset()) // bench.AIRLINE.B)
+        said.append(
+            f"An epoch of {steps} steps takes {epoch:.0f} us in compiled code, {torch:.0f} us with "
+            f"PyTorch's SGD: {torch / epoch:.1f} times."
+        )
+    return " ".join(said)
+
+
+def handovers(waits):
+    """Quantiles of the hand-overs' nanoseconds, a row per order, and what one point to point takes,
+    in words; waits: order -> nanoseconds, empty where two threads never ran at the same time.
+    """
+    levels = {0.05: "5 %", 0.25: "25 %", 0.5: "median", 0.75: "75 %", 0.95: "95 %"}
+    found = {order: pd.Series(values).quantile(list(levels)) for order, values in waits.items()}
+    table = pd.DataFrame(found).T.rename(columns=levels)
+    median = table.loc["point-to-point", "median"]
+    seen = f"takes {median:.0f} ns in the median"
+    return table, "was not seen: no two threads ran at the same time" if pd.isna(median) else seen
 
 
 def layer_speedups(found):

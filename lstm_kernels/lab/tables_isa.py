@@ -6,6 +6,7 @@ import pandas as pd
 
 from ..versions import registers
 from . import bench, isa, results, tables
+from .results import label
 
 MISSING = "Not measured yet (`make bench-isa`)."
 ORDER = ("AVX-512", "AVX2", "AVX", "SSE2", "NEON")
@@ -17,7 +18,7 @@ KEY = ["machine", "instruction set", "workload"]
 EMULATED = ("aarch64", "NEON", "results checked under emulation, not timed")
 
 
-def recorded(folder=results.FOLDER):
+def recorded(folder=None):
     """Every machine's rows; an empty table where none are recorded."""
     try:
         return results.read("isa", folder)
@@ -25,16 +26,9 @@ def recorded(folder=results.FOLDER):
         return pd.DataFrame(columns=[*results.COLUMNS, "machine"])
 
 
-def records(rows, folder=results.FOLDER):
-    """The machine records of the rows, by name."""
-    return {name: results.machine(name, folder) for name in rows["machine"].unique()}
-
-
-def label(record):
-    """A machine in a few words."""
-    parts = [record["cpu"]]
-    parts += [f"{key} {record[key]}" for key in ("family", "model") if record.get(key)]
-    return ", ".join([*parts, f"{record['cores']} cores"])
+def records(rows, folder=None):
+    """The records of the rows, by machine."""
+    return {name: results.record("isa", name, folder) for name in rows["machine"].unique()}
 
 
 def groups(rows):
@@ -168,11 +162,8 @@ def rates(rows, machines):
     return "\n".join(f"- {line}" for line in said)
 
 
-def about(rows, machine):
-    """What the recorded rows of a machine were measured on, as a quotation.
-
-    machine: its record.
-    """
+def about(rows, record):
+    """What the recorded rows of a machine were measured on, as a quotation."""
     parts = groups(rows)
     kernels, spread = [], []
     for (_, name), part in parts:
@@ -182,8 +173,8 @@ def about(rows, machine):
         spread += [f"{name} {high / low - 1:.0%}"] if high > 1.1 * low else []
     peer = rows[rows["version"] == "pytorch"]["variant"].dropna().unique()
     text = (
-        f"> Recorded: {label(machine)}, {rows['threads'].max():.0f} threads for everyone, "
-        f"{machine['date']}, preset {machine['preset']}. PyTorch "
+        f"> Recorded: {label(record)}, {rows['threads'].max():.0f} threads for everyone, "
+        f"{record['date']}, preset {record['preset']}. PyTorch "
         f"{', '.join(peer) or 'was not installed'}. BLAS kernels: {', '.join(kernels)}."
     )
     if spread:

@@ -1,0 +1,171 @@
+"""Tables and sentences of the report, from rows with known answers."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lstm_kernels.lab import bench, figures_layers, gpu_tables, layers, peers, results, tables, tail
+
+
+def compared(machine="here", stages=("forward", "step"), **seconds):
+    """Rows of three rounds of the airline workload, by version; a round is twice the one before."""
+    return pd.DataFrame(
+        [
+            bench.AIRLINE.columns()
+            | {"version": name, "variant": "1" if name in peers.PEERS else None}
+            | {"stage": stage, "repeat": r, "seconds": value * 2**r, "machine": machine}
+            for stage in stages
+            for name, value in seconds.items()
+            for r in range(3)
+        ]
+    )
+
+
+FAST = {"numba-fused": 1.0, "pytorch": 2.0, "jax": 3.0, "onnxruntime": 4.0}
+SLOW = {"numba-fused": 2.0, "pytorch": 1.0, "jax": 8.0}
+
+
+def test_tables_of_peers_come_from_their_rows():
+    rows = compared(**FAST)
+    extra = {"version": "sgemm", "stage": "ceiling", "repeat": 0, "seconds": 1.0}
+    rows = pd.concat([rows, pd.DataFrame([extra])])
+    assert tables.peer_ratios(rows, "forward").loc["airline"].to_dict() == {
+        "pytorch": 2.0,
+        "jax": 3.0,
+        "onnxruntime": 4.0,
+    }
+    shown = tables.peers(rows, "forward").loc["airline"]
+    assert shown["vs jax"] == "3.00x"
+    assert shown["numba-fused (ms)"] == "2000"
+
+
+def test_rates_of_peers_are_of_the_same_rows():
+    rows = compared(**FAST)
+    gemm = {"version": "sgemm", "stage": "ceiling", "repeat": 0, "seconds": peers.SGEMM_GFLOP}
+    shown = tables.peers(pd.concat([rows, pd.DataFrame([gemm])]), "step").loc["airline"]
+    rate = bench.AIRLINE.step_gflop / 2  # GFLOP/s; SGEMM has one
+    assert (shown["GFLOP/s"], shown["of SGEMM"]) == (f"{rate:.0f}", f"{rate:.0%}")
+    assert tables.ceiling(pd.DataFrame([gemm]), "sgemm") == 1
+
+
+def test_the_worst_peer_is_the_fastest_one_of_each_machine():
+    said = tables.worst_peer(pd.concat([compared("a", **FAST), compared("b", **SLOW)]))
+    fast, slow = "2.00 times as fast (airline)", "100% slower (airline)"
+    assert (
+        said
+        == "Recorded compared with the best peer. "
+        + "; ".join(
+            f"{name}: inference from {word} to {word}, training from {word} to {word}"
+            for name, word in (("a", fast), ("b", slow))
+        )
+        + "."
+    )
+
+
+def test_deep_networks_are_compared_machine_by_machine(monkeypatch):
+    deep = {"L": 8, "T": 500, "D": 256, "H": 256, "B": 1}
+    rows = [
+        compared(machine, **{"numba-wavefront": ours, "numba-fused": 3.0, "pytorch": 2.0})
+        for machine, ours in (("a", 1.0), ("b", 4.0))
+    ]
+    monkeypatch.setattr(results, "read", lambda name: pd.concat(rows).assign(**deep))
+    said = tables.deep_peers().split("\n\n")
+    assert len(said) == 4
+    assert said[0] == (
+        "a, inference: `numba-wavefront` 2000.0 ms, `numba-fused` 6000.0 ms, PyTorch 4000.0 ms, "
+        "2.00 times the time of `numba-wavefront`."
+    )
+    assert said[2].startswith("b, inference: `numba-wavefront` 8000.0 ms")
+    assert "0.50 times the time" in said[2]
+
+
+def test_gpus_are_told_machine_by_machine(monkeypatch):
+    rows = compared("a", **FAST), compared("b", **SLOW)
+    monkeypatch.setattr(results, "read", lambda name: pd.concat(rows).assign(variant="sums"))
+    monkeypatch.setattr(gpu_tables, "where", lambda machine: machine)
+    said = gpu_tables.each("sums", lambda part: ",".join(part["machine"].unique()))
+    assert said == "a: a\n\nb: b"
+
+
+def test_speeds_are_in_per_cent_of_the_slower():
+    table = pd.DataFrame({"seconds": {"plain": 8.0, "numpy": 4.0, "fast": 1.0}})
+    shown = tables.with_ratios(table, "plain", "numpy")
+    assert shown["vs sequential"].to_list() == ["100%", "200%", "800%"]
+    assert shown["vs NumPy"].to_list() == ["50%", "100%", "400%"]
+
+
+def test_small_calls_are_told_as_far_as_they_were_timed():
+    public, kernel, ours, torch = (
+        compared(stages=[stage], **{version: seconds}).assign(variant=variant)
+        for stage, version, seconds, variant in (
+            ("forward", "numba-fused", 10e-6, "public call"),
+            ("forward", "numba-fused", 8e-6, "kernel"),
+            ("epoch", "numba-fused", 100e-6, None),
+            ("epoch", "pytorch", 400e-6, None),
+        )
+    )
+    calls, epoch = pd.concat([public, kernel]), pd.concat([ours, torch])
+    said = tables.small_calls(calls)
+    assert "20.0 us by the public call, of which 4.0 us are its checks" in said
+    assert "epoch" not in said
+    assert "200 us in compiled code, 800 us with PyTorch's SGD: 4.0 times" in tables.small_calls(
+        epoch
+    )
+    assert tables.small_calls(pd.concat([calls, epoch])) == f"{said} {tables.small_calls(epoch)}"
+
+
+def test_two_threads_are_compared_with_one():
+    keys = [("layers", "forward", threads, 4) for threads in (1, 2)]
+    times = [(str(key), r, (3.0 - key[2]) * 2**r) for key in keys for r in range(3)]
+    columns = ["sweep", "way", "how", "size", "predicted"]
+
+    class Found:
+        passes = dict.fromkeys(keys)
+        table = pd.DataFrame([(*keys[0], 6.0), (*keys[1], 4.0)], columns=columns)
+
+    Found.times = pd.DataFrame(times, columns=["case", "repeat", "seconds"])
+    (row,) = tables.layer_speedups(Found).to_dict("records")
+    assert row == {"way": "forward", "layers": 4, "q1": 2, "median": 2, "q3": 2, "predicted": 1.5}
+
+
+def test_the_block_length_that_the_model_picks_is_told():
+    rows = [("point-to-point", 5, 2.0, 1.5), ("point-to-point", 9, 1.0, 3.0), ("barrier", 7, 0, 0)]
+    table = pd.DataFrame(rows, columns=["how", "size", "predicted", "measured"])
+    best, said = tables.block_lengths(table.assign(way="forward"))
+    assert best == {"forward": 9}
+    assert "blocks of 9 steps, 3.0 ms measured; the fastest measured are 5, 1.5 ms" in said
+
+
+def test_hand_overs_that_were_not_seen_are_said(monkeypatch):
+    assert layers.handovers("barrier", count=20, patience=0).size == 0
+    for waits, words in (([], "was not seen"), ([100.0, 300.0], "takes 200 ns in the median")):
+        table, said = tables.handovers({"point-to-point": np.array(waits), "barrier": np.empty(0)})
+        assert table.shape == (2, 5)
+        assert words in said
+        assert figures_layers.handover({"point-to-point": np.array(waits)}).alt
+
+
+def tails(p50, p99, place="alone"):
+    rows = [(place, "p50", p50), (place, "p95", p99), (place, "p99", p99)]
+    return pd.DataFrame(rows, columns=["variant", "stage", "seconds"])
+
+
+def test_tails_are_tabled_and_told():
+    found = pd.concat([tails(10e-6, 25e-6), tails(20e-6, 4e-3, "beside OpenMP")])
+    table = tail.table(found)
+    assert table.loc["alone", "p99 over p50"] == pytest.approx(2.5)
+    assert table.loc["beside OpenMP", "p99"] == pytest.approx(4000)
+    assert "beside OpenMP half of the calls take at most 20 us and 99 of 100 at most 4000 us" in (
+        tail.sentence(found)
+    )
+
+
+def test_the_slowest_calls_are_in_the_quantiles(monkeypatch):
+    """One call in twenty takes long: p50 does not show it, p99 does."""
+    made = [1e-3 if k % 20 == 0 else 1e-6 for k in range(200)]
+    monkeypatch.setattr(tail, "calls", lambda case, before, count: np.array(made[:count]))
+    rows = tail.measure(1, 200)
+    table = tail.table(rows)
+    assert table.loc["alone", "p50"] == pytest.approx(1)
+    assert table.loc["alone", "p99"] == pytest.approx(1000)
+    assert {"alone", "beside a process"} <= set(rows["variant"])

@@ -21,7 +21,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke test test-oldest test-isa test-newest test-releases test-arm bench bench-peers bench-isa gpu ptx figures readme accept lint format lock clean
+.PHONY: help report smoke test test-oldest test-isa test-hostile test-newest test-releases test-arm bench bench-peers bench-isa gpu ptx figures readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,14 @@ ISA_TESTS := tests/test_fused.py tests/test_wavefront.py tests/test_versions.py 
 test-isa: .venv/.stamp    ## run the kernels' tests with AVX2 forced, and with SSE2
 	$(PY) -m lstm_kernels.lab.isa AVX2 $(PY) -m pytest $(ISA_TESTS)
 	$(PY) -m lstm_kernels.lab.isa SSE2 $(PY) -m pytest $(ISA_TESTS)
+
+# What users' machines do to a network and to files: threads, forks, signals, interrupts at every
+# line, damaged files, random calls; for some minutes. HOSTILE="-k fork" takes a part of it.
+HOSTILE_TESTS := tests/test_in_use.py tests/test_files.py tests/test_machine.py
+
+test-hostile: .venv/.stamp    ## run the tests of a package in use for longer, with each kind of Numba threads
+	LSTM_KERNELS_HOSTILE=1 $(PY) -m pytest $(HOSTILE_TESTS) $(HOSTILE)
+	NUMBA_THREADING_LAYER=workqueue $(PY) -m pytest tests/test_in_use.py $(HOSTILE)
 
 test-newest: .venv-newest/.stamp    ## run the tests on the newest Python of this machine
 	$(NEWEST) -m pytest $(TESTS)

@@ -6,6 +6,7 @@ line (`make test-hostile`).
 
 import copy
 import gc
+import linecache
 import math
 import os
 import pickle
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -310,7 +312,10 @@ LINES = Path(numba_fused.__file__).parents[1]
 
 
 class Interrupter:
-    """Raises KeyboardInterrupt before the n-th line of this package that runs."""
+    """Raises KeyboardInterrupt before the n-th line of this package that runs.
+
+    Not at a `with`: tracing sees that line once more when its block ends, where no signal comes.
+    """
 
     def __init__(self, n):
         self.left, self.where = n, None
@@ -328,7 +333,8 @@ class Interrupter:
         return self._line
 
     def _line(self, frame, event, arg):
-        if event == "line" and self.where is None:
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and self.where is None and not line.startswith("with "):
             self.left -= 1
             if self.left < 0:
                 self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
@@ -344,7 +350,6 @@ def interrupted(call, n):
             call()
     except KeyboardInterrupt:
         pass
-    gc.collect()
     return how.where
 
 
@@ -370,16 +375,17 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
     state = tuple(np.full((2, 4, 17), 0.5, np.float32) for _ in range(2))
     other = lk.Params.init(3, 17, 2, 2, seed=9)
     call = CALLS[name]
-    net, new, before = lk.network(version, params), lk.network(version, params), blas_threads()
+    make = partial(lk.network, version, threads=1 if version == "numba-sample" else None)
+    net, new = make(params), make(params)
     call(new, x, target, state, other)
     allowed = [params.arrays(), new.params().arrays()]
     if name == "epoch":  # after the first of its two steps
-        half = lk.network(version, params)
+        half = make(params)
         half.epoch(lk.Dataset(x, target), [0, 1], 2, 0.1)
         allowed.append(half.params().arrays())
     dy = np.ones((5, 4, 17), np.float32)
     call(net, x, target, state, other)  # what is made once is made
-    n, step = 0, 1 if HOSTILE else 5
+    n, step, before = 0, 1 if HOSTILE else 11, blas_threads()
     while True:
         net.assign(params)
         where = interrupted(lambda: call(net, x, target, state, other), n)
@@ -387,7 +393,7 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
             break
         now = net.params()
         assert any(same(now.arrays(), one) for one in allowed), where
-        fresh = lk.network(version, now)
+        fresh = make(now)
         if isinstance(net._tape, str):
             with pytest.raises(RuntimeError, match="nothing to go back through"):
                 net.backward(dy)
@@ -407,7 +413,7 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
         assert same(*results), where
         assert blas_threads() == before, where
         n += step
-    assert n > 5
+    assert n > step
 
 
 def test_ctrl_c_ends_a_long_call_between_two_steps(version):

@@ -5,12 +5,13 @@ Cells are numbered from 1, without the cell that papermill injects: as in the so
 
 import ast
 import hashlib
-import os
 import re
 import statistics
 from pathlib import Path
 
 import nbformat
+
+from lstm_kernels.files import writing
 
 ROOT = Path(__file__).resolve().parents[1]
 INJECTED = "injected-parameters"
@@ -33,9 +34,8 @@ class ReportError(Exception):
 def write(path: Path, text: str) -> None:
     """Write beside and rename: `path` is whole or untouched."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)
+    with writing(path, text=True) as file:
+        file.write(text)
 
 
 def read(path: Path) -> nbformat.NotebookNode:

@@ -5,12 +5,12 @@
 
 import hashlib
 import json
-import os
 import tempfile
 from pathlib import Path
 
 import pandas as pd
 
+from ..files import writing
 from . import provenance
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +113,5 @@ def caption(record):
 
 def replace(path, data):
     """Write text or bytes beside its place and rename it."""
-    beside = path.with_name(path.name + ".part")
-    beside.write_bytes(data.encode() if isinstance(data, str) else data)
-    os.replace(beside, path)
+    with writing(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)

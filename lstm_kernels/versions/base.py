@@ -117,7 +117,7 @@ class Network:
 
     def step(self, x, target, learning_rate):
         """One mini-batch gradient-descent step where the parameters live; the loss before it."""
-        rate = check_rate("learning_rate", learning_rate)
+        rate = check_rate("learning_rate", learning_rate, self._dtype)
         x, target = self._check_example(x, target)
         with self._held("step"), self._limit():
             self._tape = "step changed the parameters"
@@ -130,7 +130,7 @@ class Network:
         each before its step; it ends early at one that is not finite.
         Raises TypeError or ValueError for an index that is no example, and as `step` does.
         """
-        rate = check_rate("learning_rate", learning_rate)
+        rate = check_rate("learning_rate", learning_rate, self._dtype)
         order, batch_size = self._check_order(dataset, order, batch_size)
         self._check_example(dataset.x, dataset.target)
         with self._held("epoch"), self._limit():

@@ -90,11 +90,6 @@ def kernels(dtype):
     return Kernels(fill(fused_kernels, names(dtype), dtype.name, block_kernels), dtype.name)
 
 
-def _plain(array):
-    """The array, or a copy where its numbers do not lie at multiples of their size."""
-    return array if array.flags.aligned else array.copy()
-
-
 class NumbaFused(Network):
     """A network whose parameters live packed, and whose passes run in compiled code as a whole.
 
@@ -158,10 +153,10 @@ class NumbaFused(Network):
     def _step(self, x, target, rate):
         space = self._space(*x.shape[:2], True)
         space.work.job["order"] = 0
-        return float(self._descend(space, rate, _plain(x), _plain(target), 1)[0])
+        return float(self._descend(space, rate, x, target, 1)[0])
 
     def _epoch(self, dataset, order, batch_size, rate):
-        data = tuple(map(_plain, self._check_example(dataset.x, dataset.target)))
+        data = self._check_example(dataset.x, dataset.target)
         T, cut, losses = len(data[0]), len(order) - len(order) % batch_size, []
         for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
             if len(part) and np.isfinite(losses).all():
@@ -243,7 +238,7 @@ class NumbaFused(Network):
         self._run(space, "backward", work, 2)
 
     def _forward(self, x, state, training):
-        x, space = _plain(x), self._space(*x.shape[:2], training)
+        space = self._space(*x.shape[:2], training)
         space.begin(state)
         top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
         final = np.empty(space.final_shape, x.dtype)
@@ -271,7 +266,7 @@ class NumbaFused(Network):
         flat = to.begin(False, None, None)
         V, b_out = self._no_readout()
         point(to.work.job, {"gV": V, "gb_out": b_out, "order": 0})
-        loss = self._train(space, to.work, _plain(x), _plain(target), 1)[0]
+        loss = self._train(space, to.work, x, target, 1)[0]
         return float(loss), self._collect(space, flat, V, b_out)
 
     def _descend(self, space, rate, x, target, count):

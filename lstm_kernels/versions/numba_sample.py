@@ -35,6 +35,7 @@ from .compiled import (
     cell_backward,
     cell_forward,
     load,
+    named,
     real,
     specialise,
     store,
@@ -143,7 +144,9 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def _on_one_thread(kernel):
-    return njit(**OPTIONS)(kernel.py_func)
+    function = kernel.py_func
+    label = f"{function.__qualname__}_alone"
+    return cached(njit, named(function, function.__globals__, label), **OPTIONS)
 
 
 def run(kernel, *arguments):

@@ -12,6 +12,8 @@ steps, and for one sample by reading a layer's weights in every step.
 from functools import cache, partial
 from types import SimpleNamespace
 
+import numpy as np
+
 from ..schedules import Graph, check, choose
 from . import block_kernels, cost, flow, fused_kernels, wavefront_kernels
 from .compiled import fill
@@ -110,9 +112,11 @@ class NumbaWavefront(NumbaFused):
     def _train(self, space, work, x, target, count):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
         losses = self._begin_training(space, work, x, target, count)
-        while space.steps_done[0] < work.stop[1]:
+        for k in range(count):
             self.kernels.run(1, "fetch", work, space)
             self._flow(space, False, work)
             self.kernels.run(1, "turn_back", work, space)
             self._back(space, work)
+            if not np.isfinite(losses[k]):
+                break
         return losses[: space.steps_done[0]]

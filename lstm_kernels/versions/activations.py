@@ -58,7 +58,8 @@ def tanh(m, x):
     """(e^2x - 1) / (e^2x + 1) of |x|, with the sign of x: the numerator's rounding is in both."""
     s, r, p = _split(m, m.clamp(m.magnitude(x), 0.0, _beyond(m) / 2), 2)
     one, half = m.constant(1.0), m.constant(0.5)
-    excess = (s * half + half) * r * p + (s * half - half)
+    mean = s * half + half
+    excess = mean * r * p + (mean - one)
     return m.copysign(excess / (excess + (one - r * p)), x)
 
 

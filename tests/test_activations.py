@@ -200,7 +200,7 @@ LARGE += [("gru", 1, size) for size in (1e3, 1e6, 1e30)]
 @pytest.mark.parametrize(("cell", "inputs", "states"), LARGE)
 @pytest.mark.parametrize("version", COMPILED)
 def test_saturated_units_have_the_references_gradients(version, cell, inputs, states):
-    # A seed for which no gate is half open, where NumPy's float32 is as far from the truth.
+    # With this seed no gate is half open at 1e6, where the sums of any float32 would show.
     rng = np.random.default_rng(7)
     params = lk.Params.init(3, 17, cell=cell, seed=1)
     x, dy = (rng.standard_normal((5, 4, size)).astype(np.float32) for size in (3, 17))

@@ -1,6 +1,5 @@
 """`numba-fused` writes through addresses: it stays inside its arrays, on every schedule."""
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -15,14 +14,12 @@ import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
 from lstm_kernels.lab.compare import TOLERANCE, compare, compare_to_reference
 from lstm_kernels.versions import (
-    activations,
     block_kernels,
     cost,
     flow,
     fused_kernels,
     numba_fused,
     registers,
-    simd,
     spaces,
 )
 from lstm_kernels.versions.checked import Checked
@@ -382,41 +379,6 @@ def test_costs_are_recovered_from_a_noisy_machine_that_obeys_the_model(monkeypat
     got = cost.measure(runner, tiles, 2)
     for name, value in costs._asdict().items():
         assert getattr(got, name) == pytest.approx(value, rel=0.1), name
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_traced_tanh_and_sigmoid_are_accurate(dtype):
-    dtype = np.dtype(dtype)
-    lanes = registers.vector_registers().bytes // dtype.itemsize
-
-    def curves(m, count, x, t, s):
-        tanh, sigmoid = activations.functions(m)
-
-        def body(i):
-            here = i * lanes * dtype.itemsize
-            m.store(t + here, tanh(m.load(x + here)))
-            m.store(s + here, sigmoid(m.load(x + here)))
-
-        m.loop(count, body)
-
-    x = np.linspace(-30, 30, 64 * 2000).astype(dtype)
-    x[:4] = np.nan, np.inf, -np.inf, 0
-    t, s = np.empty_like(x), np.empty_like(x)
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(
-        simd.compiled(curves, dtype, lanes, f"test_{dtype}")
-    )
-    call(len(x) // lanes, x.ctypes.data, t.ctypes.data, s.ctypes.data)
-    exact, bound = x.astype(np.longdouble), 5e-7 if dtype == np.float32 else 5e-16
-    assert np.isnan(t[0])
-    assert np.isnan(s[0])
-    assert np.abs(t[1:] - np.tanh(exact[1:])).max() < bound
-    assert np.abs(s[1:] - (1 + np.tanh(exact[1:] / 2)) / 2).max() < bound
-    m = Checked(dtype, lanes, [x, t, s])  # the other machine runs the same text
-    again = np.empty_like(t), np.empty_like(s)
-    m.allow([x, *again])
-    curves(m, len(x) // lanes, *(a.ctypes.data for a in (x, *again)))
-    np.testing.assert_allclose(again[0], t, atol=bound)
-    np.testing.assert_allclose(again[1], s, atol=bound)
 
 
 def test_tile_rows_fill_the_registers():

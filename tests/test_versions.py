@@ -133,22 +133,6 @@ def test_large_inputs_saturate_without_warning(version, cell):
     assert np.abs(y).max() <= 1
 
 
-def test_fast_tanh_is_accurate():
-    from numba import njit
-
-    from lstm_kernels.versions.compiled import tanh_float32
-
-    @njit
-    def apply(x):
-        return np.array([tanh_float32(value) for value in x])
-
-    x = np.linspace(-12, 12, 200_001).astype(np.float32)
-    y = apply(x)
-    assert y.dtype == np.float32
-    assert np.abs(y - np.tanh(x.astype(np.float64))).max() < 5e-7
-    assert np.isnan(apply(np.array([np.nan], np.float32)))[0]
-
-
 def test_registry_has_the_contract_fields():
     names = [version.name for version in lk.versions()]
     assert len(set(names)) == len(names)

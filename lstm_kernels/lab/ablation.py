@@ -204,26 +204,30 @@ def hot_loop(cell="lstm", H=512):
 
 
 def accuracy(count=200_000):
-    """The traced float32 tanh against tanh: x, absolute error, error in ulp.
+    """The traced float32 tanh and sigmoid: x, and by name the values (float32) and the true ones.
 
-    x: `count` floats evenly in [-12, 12], and 2000 in each power of two from 2^-30 to 2^4.
+    x: `count` floats evenly in [-100, 20], and 2000 in each power of two from 2^-30 to 2^6.
     """
     lanes = Tiles(CELLS["lstm"], FLOAT, 1).lanes
-    powers = [np.linspace(2.0**k, 2.0 ** (k + 1), 2000) for k in range(-30, 4)]
-    x = np.sort(np.concatenate([np.linspace(-12, 12, count), *powers])).astype(np.float32)
+    powers = [np.linspace(2.0**k, 2.0 ** (k + 1), 2000) for k in range(-30, 6)]
+    x = np.sort(np.concatenate([np.linspace(-100, 20, count), *powers])).astype(np.float32)
     x = np.ascontiguousarray(x[: len(x) // lanes * lanes])
-    y = np.empty_like(x)
+    values = np.empty((2, len(x)), np.float32)
 
-    def curve(m, vectors, source, out):
-        tanh, _ = activations.functions(m)
+    def curve(m, vectors, source, out, row):
         size = lanes * FLOAT.itemsize
-        m.loop(vectors, lambda i: m.store(out + i * size, tanh(m.load(source + i * size))))
 
-    _function(curve, lanes, "accuracy")(len(x) // lanes, x.ctypes.data, y.ctypes.data)
-    exact = np.tanh(x.astype(np.float64))
-    error = np.abs(y - exact)
-    ulp = error / np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
-    return x, error, ulp
+        def both(i):
+            for k, function in enumerate(activations.functions(m)):
+                m.store(out + row * k + i * size, function(m.load(source + i * size)))
+
+        m.loop(vectors, both)
+
+    run = _function(curve, lanes, "accuracy")
+    run(len(x) // lanes, x.ctypes.data, values.ctypes.data, x.nbytes)
+    exact = x.astype(np.float64)
+    true = np.tanh(exact), 1 / (1 + np.exp(-exact))
+    return x, dict(zip(("tanh", "sigmoid"), zip(values, true, strict=True), strict=True))
 
 
 def schedule_table(shapes, repeats):

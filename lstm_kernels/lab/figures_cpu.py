@@ -5,6 +5,9 @@ import numpy as np
 
 from . import plots
 
+EPS = 2.0**-24  # half of the distance from 1 to the next float32
+ZERO = np.log(np.finfo(np.float32).tiny)  # below, e^x has no more digits in float32
+
 
 def roofline(points, peak, roofs):
     """Rates over operations per byte of weights; points: name -> (intensity, GFLOP/s).
@@ -107,24 +110,33 @@ def steps(table, ceiling, title):
     return figure
 
 
-def accuracy(x, error, ulp):
-    """Absolute error and error in ulp of the rational tanh over its range."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.6))
-    near = np.abs(x) <= 12
-    # A quarter of a million points: as pixels, or the SVG takes seconds to open.
-    left.plot(x[near], error[near], ",", color=plots.BLUE, rasterized=True)
-    left.set(xlabel="x", ylabel="absolute error", title=f"At most {error.max():.1e}")
-    right.plot(np.abs(x[x > 0]), ulp[x > 0], ",", color=plots.RED, rasterized=True)
-    right.set(
-        xscale="log",
-        xlabel="x",
-        ylabel="error (ulp of float32)",
-        title=f"At most {ulp.max():.1f} ulp",
-    )
-    figure.alt = (
-        f"Error of the rational tanh: absolute at most {error.max():.1e} over -12 to 12, and at "
-        f"most {ulp.max():.1f} units in the last place from 1e-9 to 16."
-    )
+def accuracy(x, curves):
+    """Relative errors of tanh and sigmoid, and how far they stay from 1: `ablation.accuracy`."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.8))
+    colours, words = {"tanh": plots.BLUE, "sigmoid": plots.RED}, []
+    drawn = {"tanh": (left, x > 0), "sigmoid": (middle, x > ZERO)}
+    for name, (ax, part) in drawn.items():
+        value, true = (array[part] for array in curves[name])
+        error = np.abs(value / true - 1)
+        # A quarter of a million points: as pixels, or the SVG takes seconds to open.
+        ax.plot(x[part], error / EPS, ",", color=colours[name], rasterized=True)
+        ax.set(xlabel="x", ylabel="relative error ($2^{-24}$)")
+        ax.set_title(f"{name}: within {error.max():.1e} of its value")
+        words.append(f"the relative error of {name} is at most {error.max():.1e}")
+    left.set_xscale("log")
+    middle.set_xlim(-90, 25)
+    for name, (value, true) in curves.items():
+        rest = 1 - true.astype(np.float64)
+        near = (x > 0) & (rest > EPS / 64)
+        right.plot(x[near], rest[near], color=plots.GREY, linewidth=1)
+        gap = 1 - value.astype(np.float64)
+        some = (x > 0) & (gap > 0)
+        right.plot(x[some], gap[some], ",", color=colours[name], rasterized=True)
+        closed = x[value < 1].max()
+        right.annotate(name, (closed, 8 * EPS), (-4, 4), textcoords="offset points", fontsize=9)
+        words.append(f"{name} is 1 above {closed:.3g}")
+    right.set(yscale="log", xlabel="x", ylabel="distance from 1", title="Closed is 1, not almost 1")
+    figure.alt = "Three panels: " + "; ".join(words) + "."
     return figure
 
 

@@ -51,8 +51,15 @@ class Checked:
     def clamp(self, x, low, high):
         return np.clip(x, self.dtype.type(low), self.dtype.type(high))
 
-    def power_of_two(self, n):
-        return np.exp2(n)
+    def magnitude(self, x):
+        return np.abs(x)
+
+    def copysign(self, x, sign):
+        return np.copysign(x, sign)
+
+    def exponent(self, x):
+        bits = x.view(f"u{self.dtype.itemsize}")
+        return (bits << np.finfo(self.dtype).nmant).view(self.dtype)
 
     def interleave(self, x, y):
         return list(np.stack([x, y], axis=1).reshape(2, self.lanes))

@@ -1,11 +1,10 @@
-"""The cells compiled by Numba: fast tanh and sigmoid, kernels specialised to a cell and dtype.
+"""The cells compiled by Numba: kernels specialised to a cell and dtype, and their cache on disk.
 
 A kernel is a plain function with free names (`cell_forward`, `load`, `K`, ...). `specialise` fills
 them in and compiles, so the text of a kernel, like that of a cell, exists once.
 """
 
 import hashlib
-import math
 import os
 import pathlib
 import re
@@ -28,57 +27,8 @@ from .. import cells
 # order. error_model: division as NumPy's; Python's check for zero would keep the loops scalar.
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
 
-# tanh(x) = x P(x^2) / Q(x^2) within 5.1e-9 on |x| <= 7.9, where tanh is 1 - 3e-7: fitted by least
-# squares, reweighted until the largest error is smallest (Lawson). Since Numba 0.62 there is no
-# vector library behind math.tanh; arithmetic alone is vectorised.
-LIMIT = np.float32(7.9)
-P = tuple(
-    np.float32(p)
-    for p in (
-        0.9999999735479146,
-        0.13444452067669604,
-        0.003571696436531406,
-        2.190342492119095e-05,
-        1.525969471559649e-08,
-    )
-)
-Q = tuple(
-    np.float32(q)
-    for q in (
-        1,
-        0.46777774244589343,
-        0.026164414405264253,
-        0.0003411743802198719,
-        8.530552803130276e-07,
-    )
-)
-HALF = np.float32(0.5)
-
 # The free names of a kernel, which `specialise` fills in.
 cell_forward = cell_backward = load = store = K = real = None
-
-
-@njit(**OPTIONS)
-def tanh_float32(x):
-    """tanh to an absolute error of 5e-7 (a test holds it), NaN kept, as arithmetic only."""
-    x = LIMIT if x > LIMIT else x
-    x = -LIMIT if x < -LIMIT else x
-    s = x * x
-    p = (((P[4] * s + P[3]) * s + P[2]) * s + P[1]) * s + P[0]
-    return x * p / ((((Q[4] * s + Q[3]) * s + Q[2]) * s + Q[1]) * s + Q[0])
-
-
-@njit(**OPTIONS)
-def sigmoid_float32(x):
-    return HALF * tanh_float32(HALF * x) + HALF
-
-
-@njit(**OPTIONS)
-def tanh_float64(x):
-    return math.tanh(x)
-
-
-sigmoid_float64 = njit(cells.sigmoid_of(tanh_float64), **OPTIONS)
 
 
 @njit
@@ -205,11 +155,13 @@ def specialise(kernel, cell, dtype):
     Fills in cell_forward, cell_backward (from `cell`), load and store (its K gates of unit j in a
     row of K*H), K, and real (the dtype).
     """
+    from . import activations, simd  # which is made with the functions above
+
     real = np.dtype(dtype).type
-    tanh, sigmoid = (
-        (tanh_float32, sigmoid_float32) if real is np.float32 else (tanh_float64, sigmoid_float64)
-    )
-    forward, backward = (njit(f, **OPTIONS) for f in cell.make(tanh, sigmoid))
+    functions = (simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid))
+    # A loop over units becomes vector code only where the whole cell stands in it.
+    inside = OPTIONS | {"forceinline": True}
+    forward, backward = (njit(f, **inside) for f in cell.make(*functions))
     K = len(cell.gates)
     names = {
         "cell_forward": forward,

@@ -89,7 +89,7 @@ def functions(cell, dtype, modules, **names):
     # Numba's cache on disk knows a kernel by this label: each filling needs its own.
     said = [f"{key}_{getattr(value, '__name__', value)}" for key, value in sorted(names.items())]
     label = "_".join([cell.name, real.__name__, *said])
-    constants |= {"half": real(0.5), "number": numba.from_dtype(np.dtype(real))}
+    constants |= {"number": numba.from_dtype(np.dtype(real))}
     constants |= {"int64": numba.types.int64, "HEAD": cuda_functions.HEAD // real().itemsize}
     space = compiled.copies(cuda_functions, constants, label, *modules)
     sized = ("load", "store", "add", "dot", "total", "zeros")

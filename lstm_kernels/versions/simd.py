@@ -104,13 +104,15 @@ class Vector:
 
 
 class LLVM:
-    """The machine that emits vector code through an llvmlite builder."""
+    """The machine that emits vector code through an llvmlite builder.
+
+    With one lane it emits code for numbers, which LLVM may turn into vectors itself.
+    """
 
     def __init__(self, builder, dtype, lanes):
         self.builder, self.dtype, self.lanes = builder, np.dtype(dtype), lanes
         self.scalar = ir.FloatType() if self.dtype == np.float32 else ir.DoubleType()
-        self.type = ir.VectorType(self.scalar, lanes)
-        self._suffix = f"v{lanes}f{8 * self.dtype.itemsize}"
+        self.type = self._wide(self.scalar)
 
     def load(self, address):
         return Vector(self, self._align(self.builder.load(self._pointer(address, self.type))))
@@ -143,7 +145,7 @@ class LLVM:
         return Vector(self, self._shuffle(vector, vector, [0] * self.lanes))
 
     def constant(self, number):
-        return Vector(self, ir.Constant(self.type, [ir.Constant(self.scalar, number)] * self.lanes))
+        return Vector(self, self._constant(self.scalar, number))
 
     def fma(self, x, y, z):
         """x * y + z, rounded once where the CPU has an instruction for it.
@@ -151,10 +153,14 @@ class LLVM:
         `llvm.fma` has to round once everywhere: without that instruction it is a call to the C
         library for each number.
         """
-        function = ir.FunctionType(self.type, [self.type] * 3)
-        name = f"llvm.fmuladd.{self._suffix}"
-        callee = cgutils.get_or_insert_function(self.builder.module, function, name)
-        return Vector(self, self.builder.call(callee, [x.value, y.value, z.value]))
+        return self._call("fmuladd", x, y, z)
+
+    def magnitude(self, x):
+        return self._call("fabs", x)
+
+    def copysign(self, x, sign):
+        """The magnitude of x with the sign of another vector."""
+        return self._call("copysign", x, sign)
 
     def clamp(self, x, low, high):
         """x within [low, high]; NaN stays."""
@@ -163,12 +169,11 @@ class LLVM:
             x = Vector(self, self.builder.select(beyond, bound.value, x.value))
         return x
 
-    def power_of_two(self, n):
-        """2**n for a vector of float64 that holds whole numbers in -1022, ..., 1023."""
-        whole = ir.VectorType(INT, self.lanes)
-        constant = lambda value: ir.Constant(whole, [ir.Constant(INT, value)] * self.lanes)  # noqa: E731
-        number = self.builder.fptosi(n.value, whole)
-        bits = self.builder.shl(self.builder.add(number, constant(1023)), constant(52))
+    def exponent(self, x):
+        """The power of two whose exponent's bits are the last bits of x."""
+        whole = ir.IntType(8 * self.dtype.itemsize)
+        bits = self.builder.bitcast(x.value, self._wide(whole))
+        bits = self.builder.shl(bits, self._constant(whole, np.finfo(self.dtype).nmant))
         return Vector(self, self.builder.bitcast(bits, self.type))
 
     def interleave(self, x, y):
@@ -246,6 +251,21 @@ class LLVM:
             with build.if_then(build.icmp_signed("==", rest, ir.Constant(INT, r))):
                 tile(Number(self, full), r)
 
+    def _wide(self, kind):
+        return ir.VectorType(kind, self.lanes) if self.lanes > 1 else kind
+
+    def _constant(self, kind, number):
+        number = ir.Constant(kind, number)
+        return ir.Constant(self._wide(kind), [number] * self.lanes) if self.lanes > 1 else number
+
+    def _call(self, name, *vectors):
+        """An intrinsic of LLVM that takes and returns vectors of the machine."""
+        lanes = f"v{self.lanes}" if self.lanes > 1 else ""
+        function = ir.FunctionType(self.type, [self.type] * len(vectors))
+        name = f"llvm.{name}.{lanes}f{8 * self.dtype.itemsize}"
+        callee = cgutils.get_or_insert_function(self.builder.module, function, name)
+        return Vector(self, self.builder.call(callee, [v.value for v in vectors]))
+
     def _pointer(self, address, kind):
         return self.builder.inttoptr(_int(address), kind.as_pointer())
 
@@ -307,6 +327,20 @@ def _body(tile, dtype, lanes):
     code = body.__code__.replace(co_filename=__file__, co_name=tile.__name__)
     space = {"trace": intrinsic(trace), "__name__": __name__}
     return FunctionType(code, space, tile.__name__), kinds
+
+
+def of_numbers(function, dtype):
+    """A function for Numba code that does to a number what `function(m, x)` does to a vector."""
+    kind = numba.from_dtype(np.dtype(dtype))
+
+    def trace(typing, x):
+        def generate(context, builder, signature, values):
+            m = LLVM(builder, dtype, 1)
+            return function(m, Vector(m, *values)).value
+
+        return kind(kind), generate
+
+    return intrinsic(trace)
 
 
 def caller(tile):

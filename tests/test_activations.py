@@ -1,0 +1,213 @@
+"""tanh and sigmoid of the compiled versions, and what a closed gate makes of them."""
+
+import ctypes
+import math
+
+import numpy as np
+import pytest
+from conftest import VERSIONS
+from numba import njit
+
+import lstm_kernels as lk
+from lstm_kernels.cells import CELLS
+from lstm_kernels.lab.compare import TOLERANCE, compare, run, truth
+from lstm_kernels.versions import activations, cuda_device, registers, simd
+from lstm_kernels.versions.checked import Checked
+
+DTYPES = [np.dtype(np.float32), np.dtype(np.float64)]
+COMPILED = [v for v in VERSIONS if v.startswith("numba")]
+# The largest errors, absolute and relative; float32's measured over every number. The functions
+# keep these bounds wherever a product is added without being rounded.
+BOUNDS = {
+    "float32": {"tanh": (9.6e-8, 2.7e-7), "sigmoid": (9.1e-8, 3.7e-7)},
+    "float64": {"tanh": (2.3e-16, 6e-16), "sigmoid": (2.3e-16, 4e-16)},
+}
+UNFUSED = 4.5e-6  # relative, of float32's sigmoid at -87 where products are rounded
+
+
+def arguments(dtype):
+    """Numbers of every size and sign, infinities and NaN, and those beside the thresholds."""
+    bits, step = (np.uint32, 4099) if dtype.itemsize == 4 else (np.uint64, 2**45 - 1)
+    sizes = np.arange(0, np.iinfo(bits).max, step, dtype=bits)
+    # Multiples of ln 2 / 4: where n changes, and where a result becomes 0 or 1.
+    thresholds = math.log(2) / 4 * np.arange(-4 * _bias(dtype) - 4, 4 * _digits(dtype))
+    at = np.append(thresholds, [0.0, -0.0, np.inf, -np.inf]).astype(dtype).view(bits)
+    beside = at[:, None] + np.arange(-16, 17).astype(bits)
+    x = np.concatenate([sizes, beside.ravel()]).view(dtype)
+    x = np.concatenate([x, np.linspace(-40, 40, 200_000, dtype=dtype)])
+    x[np.isnan(x)] = np.nan  # quiet
+    return np.append(x, np.zeros(-len(x) % 64, dtype))
+
+
+def _bias(dtype):
+    return 1 - np.finfo(dtype).minexp
+
+
+def _digits(dtype):
+    return np.finfo(dtype).nmant
+
+
+def exact(x):
+    """tanh and sigmoid in more digits, and how far they are from their limit on this side."""
+    x = x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
+    small = np.exp(-np.abs(x))
+    sigmoid = np.where(x < 0, small, 1) / (1 + small)
+    near_tanh = 2 * small * small / (1 + small * small)
+    return {"tanh": (np.tanh(x), near_tanh), "sigmoid": (sigmoid, small / (1 + small))}
+
+
+def curves(m, count, x, t, s):
+    tanh, sigmoid = activations.functions(m)
+
+    def body(i):
+        here = i * (m.lanes * m.dtype.itemsize)
+        m.store(t + here, tanh(m.load(x + here)))
+        m.store(s + here, sigmoid(m.load(x + here)))
+
+    m.loop(count, body)
+
+
+def traced(x, t, s):
+    """tanh(x) and sigmoid(x) of the vector code."""
+    lanes = registers.vector_registers().bytes // x.itemsize
+    tile = simd.compiled(curves, x.dtype, lanes, f"test_{x.dtype}")
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(tile)
+    call(len(x) // lanes, *(a.ctypes.data for a in (x, t, s)))
+
+
+def checked(x, t, s):
+    """The same code in NumPy."""
+    curves(Checked(x.dtype, len(x), [x, t, s]), 1, *(a.ctypes.data for a in (x, t, s)))
+
+
+def numbers(x, t, s):
+    """The same code for numbers, as in numba-sample."""
+    tanh, sigmoid = (simd.of_numbers(f, x.dtype) for f in (activations.tanh, activations.sigmoid))
+
+    @njit
+    def apply(x, t, s):
+        for i in range(len(x)):
+            t[i], s[i] = tanh(x[i]), sigmoid(x[i])
+
+    apply(x, t, s)
+
+
+def curves_by(run, x):
+    t, s = np.empty_like(x), np.empty_like(x)
+    run(x, t, s)
+    return {"tanh": t, "sigmoid": s}
+
+
+@pytest.mark.parametrize("run", [traced, checked, numbers])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tanh_and_sigmoid_are_accurate(dtype, run):
+    x = arguments(dtype)
+    got, want, number = curves_by(run, x), exact(x), ~np.isnan(x)
+    for name, value in got.items():
+        assert np.array_equal(np.isnan(value), ~number)
+        value, (true, rest) = value[number], (array[number] for array in want[name])
+        absolute, relative = BOUNDS[dtype.name][name]
+        if name == "sigmoid" and dtype == np.float32:
+            fused = run is not checked and registers.vector_registers().fused
+            relative = relative if fused else UNFUSED
+        error = np.abs(value - true)
+        assert error.max() < absolute
+        assert np.abs(value).max() == 1
+        closed = rest < 2.0 ** -(_digits(dtype) + 2)  # half of the spacing below 1
+        left = {"tanh": -1, "sigmoid": value}[name]
+        assert (value == np.where(x[number] > 0, 1, left))[closed].all()
+        normal = np.abs(true) >= np.finfo(dtype).tiny
+        assert (error[normal] / np.abs(true[normal])).max() < relative
+    assert (got["sigmoid"] == 0)[x < (0.5 - _bias(dtype)) * math.log(2)].all()
+    assert np.array_equal(got["tanh"][number], -curves_by(run, -x)["tanh"][number])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_vectors_and_numbers_have_the_same_bits(dtype):
+    x = arguments(dtype)
+    one, other = curves_by(traced, x), curves_by(numbers, x)
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_both_machines_make_the_same_powers_of_two(dtype):
+    bias, digits = _bias(dtype), _digits(dtype)
+    n = np.arange(-bias, bias + 1).astype(dtype)
+    n = np.append(n, np.zeros(-len(n) % 64, dtype))
+
+    def powers(m, count, x, signs, out):
+        shift, size = m.constant(1.5 * 2.0**digits + bias), m.lanes * m.dtype.itemsize
+
+        def body(i):
+            here, sign = m.load(x + i * size), m.load(signs + i * size)
+            m.store(out + i * size, m.copysign(m.exponent(m.magnitude(here) + shift), sign))
+
+        m.loop(count, body)
+
+    out, again = np.empty_like(n), np.empty_like(n)
+    lanes = registers.vector_registers().bytes // dtype.itemsize
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(
+        simd.compiled(powers, dtype, lanes, f"test_{dtype}")
+    )
+    call(len(n) // lanes, *(a.ctypes.data for a in (n, n, out)))
+    m = Checked(dtype, len(n), [n, again])
+    powers(m, 1, *(a.ctypes.data for a in (n, n, again)))
+    np.testing.assert_array_equal(
+        out, np.copysign(np.ldexp(dtype.type(1), np.abs(n).astype(int)), n)
+    )
+    np.testing.assert_array_equal(again, out)
+
+
+@pytest.mark.skipif(cuda_device.why_unavailable() is not None, reason="no CUDA, nor its simulator")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sigmoid_of_the_gpu_is_right_at_both_ends(dtype):
+    """As Python, in which math.exp raises OverflowError."""
+    sigmoid = cuda_device.functions(CELLS["lstm"], dtype, ())["sigmoid"]
+    x = np.array([-1e30, -1e6, -720, -30, -1, -0.0, 0, 1, 30, 1e6, np.inf, -np.inf], dtype)
+    got = np.array([sigmoid(value) for value in x])
+    want = exact(x)["sigmoid"][0].astype(dtype)
+    np.testing.assert_allclose(got, want, rtol=4 * np.finfo(dtype).eps, atol=0)
+    assert math.isnan(sigmoid(dtype.type(np.nan)))
+
+
+def gated(i, f, g, o=30.0, T=1, c=0.5):
+    """The cell state of an LSTM after T steps, its gates' pre-activations held; for a version."""
+    params = lk.Params.init(1, 4)
+    layer = params.layers[0]
+    layer.U[:], layer.W[:], layer.b[:] = 0, 0, np.repeat([i, f, g, o], 4)
+    start = np.zeros((1, 1, 4), np.float32), np.full((1, 1, 4), c, np.float32)
+    x = np.zeros((T, 1, 1), np.float32)
+    return lambda version: lk.network(version, params).forward(x, start)[1][1]
+
+
+@pytest.mark.parametrize("version", COMPILED)
+def test_a_closed_gate_keeps_the_cell(version):
+    np.testing.assert_array_equal(gated(-30, 30, 0, T=100_000)(version), np.float32(0.5))
+    np.testing.assert_allclose(gated(-30, 30, 30, T=100_000, c=0)(version), 9.36e-9, rtol=1e-2)
+
+
+@pytest.mark.parametrize("version", [v for v in VERSIONS if v.startswith("cuda")])
+def test_a_closed_gate_of_the_gpu_keeps_the_cell(version):
+    np.testing.assert_array_equal(gated(-30, 30, 0, T=3)(version), np.float32(0.5))
+    np.testing.assert_allclose(gated(-30, 30, 30, T=3, c=0)(version), 3 * 9.3576e-14, rtol=1e-4)
+
+
+LARGE = [(cell, size, 1) for cell in CELLS for size in (1e6, 1e9)]
+LARGE += [("gru", 1, size) for size in (1e3, 1e6, 1e30)]
+
+
+@pytest.mark.parametrize(("cell", "inputs", "states"), LARGE)
+@pytest.mark.parametrize("version", COMPILED)
+def test_saturated_units_have_the_references_gradients(version, cell, inputs, states):
+    # With this seed no gate is half open at 1e6, where the sums of any float32 would show.
+    rng = np.random.default_rng(7)
+    params = lk.Params.init(3, 17, cell=cell, seed=1)
+    x, dy = (rng.standard_normal((5, 4, size)).astype(np.float32) for size in (3, 17))
+    x *= np.float32(inputs)
+    state, dstate = (
+        tuple((size * rng.uniform(-1, 1, (1, 4, 17))).astype(x.dtype) for _ in CELLS[cell].state)
+        for size in (states, 1)
+    )
+    got = run(lk.network(version, params), x, dy, state, dstate)
+    compare(got, truth(params, x, dy, state, dstate), TOLERANCE[x.dtype])

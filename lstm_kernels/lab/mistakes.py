@@ -5,8 +5,8 @@ from numba import prange
 
 from ..cells import CELLS
 from ..params import expand
-from ..versions.compiled import K, cell_forward, load, specialise, store
-from ..versions.numba_sample import add_product, forward_samples
+from ..versions.compiled import specialise
+from ..versions.numba_sample import add_product, forward_samples, forward_units
 from .compare import TOLERANCE, MismatchError, compare
 
 
@@ -14,17 +14,14 @@ def forward_steps(x, U, W, b, h, c, gates):
     """WRONG: `forward_samples` with prange over the steps, although step t reads what step t-1
     writes.
     """
-    T, B, H = x.shape[0], x.shape[1], W.shape[0]
+    T, B, _ = x.shape
     for t in prange(T):
         for s in range(B):
-            a, h_new, c_old, c_new = gates[t, s], h[t + 1, s], c[t, s], c[t + 1, s]
+            a = gates[t, s]
             a[:] = b
             add_product(a, x[t, s], U)
             add_product(a, h[t, s], W)
-            for j in range(H):
-                out = cell_forward(*load(a, j, H), c_old[j])
-                store(a, j, H, out)
-                h_new[j], c_new[j] = out[K], out[K + 1]
+            forward_units(a, h[t + 1, s], c[t, s], c[t + 1, s])
 
 
 def parallel_over_time(params, x):
@@ -49,7 +46,7 @@ def _outputs(params, x, kernel, parts):
     (T, B, _), (H, KH) = x.shape, layer.W.shape
     h, c = (np.zeros((T + 1, B, H), x.dtype) for _ in range(2))
     gates = np.empty((T, B, KH), x.dtype)
-    run = specialise(kernel, cell, x.dtype)
+    run = specialise(kernel, cell, x.dtype, forward_units)
     for part in parts:
         states = slice(part.start, part.stop + 1)  # from the one before the part's first step
         run(x[part], layer.U, layer.W, layer.b, h[states], c[states], gates[part])

@@ -149,11 +149,12 @@ def named(function, names, label):
 
 
 @cache
-def specialise(kernel, cell, dtype):
+def specialise(kernel, cell, dtype, *parts):
     """Compile `kernel` for a Cell and a dtype, cached on disk.
 
     Fills in cell_forward, cell_backward (from `cell`), load and store (its K gates of unit j in a
-    row of K*H), K, and real (the dtype).
+    row of K*H), K, real (the dtype), and the functions `parts`, filled in likewise: a loop in a
+    function of its own is checked for overlapping arrays, and made vector code, by itself.
     """
     from . import activations, simd  # which is made with the functions above
 
@@ -171,7 +172,10 @@ def specialise(kernel, cell, dtype):
         "K": K,
         "real": real,
     }
-    function = named(kernel, kernel.__globals__ | names, f"{cell.name}_{real.__name__}")
+    label = f"{cell.name}_{real.__name__}"
+    for part in parts:
+        names[part.__name__] = njit(named(part, part.__globals__ | names, label), **OPTIONS)
+    function = named(kernel, kernel.__globals__ | names, label)
     return cached(njit, function, parallel=True, **OPTIONS)
 
 

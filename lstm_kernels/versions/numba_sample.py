@@ -64,38 +64,49 @@ def add_product(out, v, M):
             out[j] += v0 * M0[j]
 
 
+def forward_units(a, h, c_prev, c):
+    """The cell for all units of a sample: pre-activations a (K*H,) become gates; fills h, c (H,)."""
+    H = len(h)
+    for j in range(H):
+        out = cell_forward(*load(a, j, H), c_prev[j])
+        store(a, j, H, out)
+        h[j], c[j] = out[K], out[K + 1]
+
+
+def backward_units(dy, dh, dc, gates, c_prev, c, da):
+    """The same backward: fills da (K*H,); dc (H,) becomes that of the step before."""
+    H = len(dy)
+    for j in range(H):
+        out = cell_backward(dy[j] + dh[j], dc[j], *load(gates, j, H), c_prev[j], c[j])
+        store(da, j, H, out)
+        dc[j] = out[K]
+
+
 def forward_samples(x, U, W, b, h, c, gates):
     """x (T, B, D), U (D, K*H), W (H, K*H), b (K*H,); fills h, c (T+1, B, H) from slot 0, gates (T,
     B, K*H).
     """
-    T, B, H = x.shape[0], x.shape[1], W.shape[0]
+    T, B, _ = x.shape
     for s in prange(B):
         for t in range(T):
-            a, h_new, c_old, c_new = gates[t, s], h[t + 1, s], c[t, s], c[t + 1, s]
+            a = gates[t, s]
             a[:] = b
             add_product(a, x[t, s], U)
             add_product(a, h[t, s], W)
-            for j in range(H):
-                out = cell_forward(*load(a, j, H), c_old[j])
-                store(a, j, H, out)
-                h_new[j], c_new[j] = out[K], out[K + 1]
+            forward_units(a, h[t + 1, s], c[t, s], c[t + 1, s])
 
 
 def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
     """dh, dc (B, H) hold the gradient of the final state, and at the end of the initial one; fills
     da, dx.
     """
-    T, B, H = dy.shape
+    T, B, _ = dy.shape
     for s in prange(B):
-        dh_s, dc_s = dh[s], dc[s]
         for t in range(T - 1, -1, -1):
-            dy_t, g, d, c_old, c_new = dy[t, s], gates[t, s], da[t, s], c[t, s], c[t + 1, s]
-            for j in range(H):
-                out = cell_backward(dy_t[j] + dh_s[j], dc_s[j], *load(g, j, H), c_old[j], c_new[j])
-                store(d, j, H, out)
-                dc_s[j] = out[K]
-            dh_s[:] = real(0)
-            add_product(dh_s, d, W_T)
+            d = da[t, s]
+            backward_units(dy[t, s], dh[s], dc[s], gates[t, s], c[t, s], c[t + 1, s], d)
+            dh[s] = real(0)
+            add_product(dh[s], d, W_T)
             dx[t, s] = real(0)
             add_product(dx[t, s], d, U_T)
 
@@ -166,7 +177,7 @@ def layer_forward(cell, layer, x, h0, c0):
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
     gates = np.empty((T, B, KH), x.dtype)
     h[0], c[0] = h0, c0
-    kernel = specialise(forward_samples, cell, x.dtype)
+    kernel = specialise(forward_samples, cell, x.dtype, forward_units)
     for now in pieces(T, 2 * B * (D + H) * KH):
         slots = slice(now.start, now.stop + 1)
         run(kernel, x[now], layer.U, layer.W, layer.b, h[slots], c[slots], gates[now])
@@ -178,7 +189,7 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
     (T, B, D), (H, KH) = tape.x.shape, layer.W.shape
     da, dx, dh, dc = np.empty_like(tape.gates), np.empty_like(tape.x), dh.copy(), dc.copy()
     U_T, W_T = np.ascontiguousarray(layer.U.T), np.ascontiguousarray(layer.W.T)
-    kernel = specialise(backward_samples, cell, dy.dtype)
+    kernel = specialise(backward_samples, cell, dy.dtype, backward_units)
     for now in reversed(pieces(T, 2 * B * (D + H) * KH)):
         slots = slice(now.start, now.stop + 1)
         run(kernel, dy[now], U_T, W_T, tape.c[slots], tape.gates[now], dh, dc, da[now], dx[now])

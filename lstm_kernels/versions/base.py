@@ -48,11 +48,11 @@ class Network:
     layer_backward = staticmethod(reference.layer_backward)
     NO_LIMIT = nullcontext()
 
-    def __init__(self, params, threads=None, **how):
+    def __init__(self, params, threads=None):
         self._params = Params.check(params).copy()
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
-        self._made_with = {"threads": threads, **how}
+        self._made_with = {"threads": threads}  # a copy is too
         self._tape = "there was none"  # its x.shape, thread and what `_forward` kept, or why not
         self._dtype, self._x_shape = self._params.dtype, ("T", "B", self._params.input_size)
         self._lock, self._process = threading.RLock(), _process

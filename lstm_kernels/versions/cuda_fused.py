@@ -99,7 +99,8 @@ class CudaFused(Network):
     name = "cuda-fused"
 
     def __init__(self, params, threads=None, sums="ordered"):
-        super().__init__(params, threads, sums=sums)
+        super().__init__(params, threads)
+        self._made_with["sums"] = sums
         self._atomic = check_choice("sums", sums, ("ordered", "atomic")) == "atomic"
         self._device = cuda_device.Device(self.name)
         self._dataset, self._plans = (lambda: None), {}

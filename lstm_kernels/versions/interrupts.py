@@ -7,6 +7,7 @@ reads a word between its tasks. Then the exception goes on its way.
 """
 
 import _thread
+import os
 import threading
 
 LONG = 2e9  # operations: from there on, another thread costs less than a hundredth
@@ -35,18 +36,24 @@ def interruptible(call, stop, drain=lambda: None):
         finally:
             done.release()
 
+    process, alone = os.getpid(), False
     try:
-        _thread.start_new_thread(work, ())
-        done.acquire()
-    except RuntimeError as error:
-        if "start new thread" not in str(error) or not turn.acquire(blocking=False):
-            raise
-        return call()  # the system gives no more threads
+        try:
+            _thread.start_new_thread(work, ())
+        except RuntimeError:  # the system gives no more threads
+            alone = turn.acquire(blocking=False)
+            if not alone:
+                raise
+        while not alone and not done.acquire(timeout=1):
+            if os.getpid() != process:  # a handler forked: the thread is the parent's
+                raise ChildProcessError("a call that was forked in the middle ends in its parent")
     except BaseException:
         stop[0] = 1
-        while not turn.acquire(blocking=False) and not _end(done):
+        while os.getpid() == process and not turn.acquire(blocking=False) and not _end(done):
             pass
         raise
+    if alone:
+        return call()
     if errors:
         raise errors[0]
     return outcome[0]

@@ -99,8 +99,8 @@ class NumbaFused(Network):
 
     make_kernels = staticmethod(kernels)
 
-    def __init__(self, params, threads=None, **how):
-        super().__init__(params, threads, **how)
+    def __init__(self, params, threads=None):
+        super().__init__(params, threads)
         most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
         if threads is not None and self._threads > most:
             raise ValueError(

@@ -65,7 +65,9 @@ def add_product(out, v, M):
 
 
 def forward_units(a, h, c_prev, c):
-    """The cell for all units of a sample: pre-activations a (K*H,) become gates; fills h, c (H,)."""
+    """The cell for all units of a sample: pre-activations a (K*H,) become gates; h, c (H,) are
+    filled.
+    """
     H = len(h)
     for j in range(H):
         out = cell_forward(*load(a, j, H), c_prev[j])

@@ -43,7 +43,8 @@ class NumbaWavefront(NumbaFused):
 
     def __init__(self, params, threads=None, *, schedules=None):
         self._given = schedules
-        super().__init__(params, threads, schedules=schedules)
+        super().__init__(params, threads)
+        self._made_with["schedules"] = schedules
 
     def graph(self, T, backward=False):
         return Graph(self._params.num_layers, T, backward=backward)

@@ -67,7 +67,7 @@ def test_no_example_is_cut_and_the_loss_is_their_mean(dataset):
     seen = []
 
     class Spy(type(network())):
-        def step(self, x, target, learning_rate):
+        def _step(self, x, target, rate):
             seen.append(target[:, 0].copy())
             return float(len(target))
 
@@ -84,9 +84,9 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_parameters(data
     class Failing(type(good)):
         count = 0
 
-        def step(self, x, target, learning_rate):
+        def _step(self, x, target, rate):
             self.count += 1
-            loss = super().step(x, target, learning_rate)
+            loss = super()._step(x, target, rate)
             return math.nan if self.count == 2 * 11 + 4 else loss
 
     net = Failing(lk.Params.init(1, 9, 1, 1))
@@ -328,12 +328,12 @@ def test_an_interrupt_leaves_whole_steps_and_whole_epochs(tmp_path, dataset, opt
             self.count()
             return super().loss_and_grads(x, target)
 
-        def step(self, x, target, learning_rate):
+        def _step(self, x, target, rate):
             self.count()
-            return super().step(x, target, learning_rate)
+            return super()._step(x, target, rate)
 
         def count(self):
-            after.append(self.params())
+            after.append(self._now().copy())
             self.steps += 1
             if self.steps == 2 * 11 + 4:
                 raise KeyboardInterrupt

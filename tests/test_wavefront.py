@@ -1,9 +1,6 @@
 """`numba-wavefront`: any schedule gives the same bits, whatever the threads do meanwhile."""
 
 import signal
-import subprocess
-import sys
-import time
 from functools import cache
 
 import numpy as np
@@ -300,36 +297,6 @@ def test_an_interrupt_ends_the_call_and_the_network_lives():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert bits(net, short, target, dy) == want
-
-
-def test_ctrl_c_in_a_long_call():
-    """The real thing: SIGINT to a process whose one call takes seconds; tasks are left undone.
-
-    Python loses an interrupt that comes in a finaliser: then the call ends as usual, and again.
-    """
-    code = """
-import signal
-import numpy as np, lstm_kernels as lk
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-net = lk.network("numba-wavefront", lk.Params.init(8, 256, 8))
-small, long = np.zeros((4, 32, 8), np.float32), np.zeros((2500, 32, 8), np.float32)
-before, _ = net.forward(small)
-running = net._space(2500, 32, False).flows[False]
-for _ in range(5):
-    print("ready", flush=True)
-    try:
-        net.forward(long)
-    except KeyboardInterrupt:
-        done = running.state[:, 1].sum()
-        after, _ = net.forward(small)
-        print("left undone", 0 < done < len(running.state), "as before", (before == after).all())
-        break
-"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
-        while (line := child.stdout.readline()) == "ready\n":
-            time.sleep(0.3)
-            child.send_signal(signal.SIGINT)
-    assert line == "left undone True as before True\n"
 
 
 class InterpretedFlow(Interpreted):

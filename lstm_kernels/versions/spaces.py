@@ -149,8 +149,9 @@ class Work:
         point(self.job, {"stop": self.stop})
 
     def renew(self):
-        self.layers, self.job = self.layers.copy(), self.job.copy()
+        self.layers, self.job, steps = self.layers.copy(), self.job.copy(), self.stop[1]
         self._link()
+        self.stop[1] = steps
 
     def aim(self, x, y, final):
         """Let a forward pass read x (T, B, D), and write its outputs to y (T, B, padded H) and the

@@ -7,7 +7,6 @@ the rest; a rung that schedules the layers itself replaces `_forward` and `_back
 
 import os
 import threading
-from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -46,7 +45,6 @@ class Network:
 
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)
-    NO_LIMIT = nullcontext()
 
     def __init__(self, params, threads=None):
         self._params = Params.check(params).copy()
@@ -132,7 +130,7 @@ class Network:
         """
         rate = check_rate("learning_rate", learning_rate, self._dtype)
         order, batch_size = self._check_order(dataset, order, batch_size)
-        self._check_example(dataset.x, dataset.target)
+        self._check_readout()
         with self._held("epoch"), self._limit():
             self._tape = "epoch changed the parameters"
             return self._epoch(dataset, order, batch_size, rate) if len(order) else []
@@ -230,6 +228,7 @@ class Network:
         return loss
 
     def _epoch(self, dataset, order, batch_size, rate):
+        self._check_example(dataset.x, dataset.target)
         return dataset.each_batch(order, batch_size, partial(self._step, rate=rate))
 
     def _descent(self, x, target):

@@ -151,14 +151,14 @@ class Flow:
         self.renew()
 
     def renew(self):
-        """New records, where a thread may still read the old ones."""
-        self.state = buffer(len(self.tasks), 8, dtype=np.int64)
-        self._words = buffer(2, 8, dtype=np.int64)  # is something left?; a stop word, if none else
-        self._record = np.zeros(1, FLOW)
-        named = self._arrays | {"state": self.state}
+        """New records, where a thread may still read the old ones; all at once (`Work.renew`)."""
+        state, record = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
+        words = buffer(2, 8, dtype=np.int64)  # is something left?; a stop word, if none is given
+        named = self._arrays | {"state": state}
         for name, array in named.items():
-            self._record[name] = at(array)
-        self._record["tasks"] = len(self.tasks)
+            record[name] = at(array)
+        record["tasks"] = len(self.tasks)
+        vars(self).update(state=state, _words=words, _record=record)
 
     def run(self, participants, perform, job, owner, stop=None):
         """Run perform(task, 0, job), machine code, for all tasks, or until stop[0] is not zero.

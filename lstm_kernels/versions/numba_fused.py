@@ -11,6 +11,7 @@ A network keeps arrays for the shapes it was called with last, at most MOST_SPAC
 nothing of them is ever returned.
 """
 
+import math
 from functools import cache, partial
 
 import numba
@@ -159,11 +160,12 @@ class NumbaFused(Network):
         data = self._check_example(dataset.x, dataset.target)
         T, cut, losses = len(data[0]), len(order) - len(order) % batch_size, []
         for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
-            if len(part) and np.isfinite(losses).all():
+            if len(part) and all(map(math.isfinite, losses[-1:])):  # it ends at one that is not
                 space = self._space(T, B, True)
                 chosen = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
                 point(space.work.job, chosen | {"order": part})
-                losses += self._descend(space, rate, space.x, space.target, len(part) // B).tolist()
+                found = self._descend(space, rate, space.x, space.target, len(part) // B)
+                losses += found[: space.steps_done[0]].tolist()
         return losses
 
     def pack_transposes(self):
@@ -223,11 +225,11 @@ class NumbaFused(Network):
         return cost.choose(costs, self.tiles, self.sizes, T, B, training, threads)
 
     def _limit(self):
-        return self.NO_LIMIT
+        return self._lock  # which is held: of contexts that do nothing more, the quickest
 
     def _run(self, space, name, work, passes=1):
-        operations = space.operations * passes
         space.enter()
+        operations = space.operations * passes
         space.leave(self.kernels.run(space.threads, name, work, space, operations))
 
     def _infer(self, space, x, y, final):
@@ -280,11 +282,11 @@ class NumbaFused(Network):
 
     def _train(self, space, work, x, target, count):
         """`count` steps on the mini-batch x, target; where the job has an order, on what it names,
-        taken over into these; the losses, up to one that is not finite.
+        taken over into these; the losses, `space.steps_done` of them: up to one not finite.
         """
         losses = self._begin_training(space, work, x, target, count)
         self._run(space, "train", work, 3 * count)
-        return losses[: space.steps_done[0]]
+        return losses
 
     def _begin_training(self, space, work, x, target, count):
         losses, space.steps_done[0] = np.empty(count, self._dtype), 0

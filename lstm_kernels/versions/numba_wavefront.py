@@ -92,10 +92,10 @@ class NumbaWavefront(NumbaFused):
     def _flow(self, space, backward, work):
         running, name = space.flows[backward], "backward_task" if backward else "forward_task"
         work.run_tasks(running.tasks, running.schedule.graph.parts)
+        space.enter()  # which may renew the records that all of these point into
         participants, code = min(self._threads, running.workers), self.kernels.address(name)
-        owner = space, work.layers, work.job
+        owner = space, work.layers, work.job, work.sync, work.stop
         run = partial(running.run, participants, code, work.address, owner, work.stop)
-        space.enter()
         if space.operations < LONG:
             space.leave(run())
         else:
@@ -120,4 +120,4 @@ class NumbaWavefront(NumbaFused):
             self._back(space, work)
             if not np.isfinite(losses[k]):
                 break
-        return losses[: space.steps_done[0]]
+        return losses

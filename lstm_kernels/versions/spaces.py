@@ -136,9 +136,6 @@ class Work:
 
     def __init__(self, layers, job, groups):
         self.layers, self.job, self._groups = layers, job, groups
-        self._link()
-
-    def _link(self):
         self.sync = rounds.new_sync(buffer, self._groups)
         self.stop = buffer(8, dtype=np.int64)  # 1: leave; how many training steps to do
         self.next_round, self.address = at(self.sync[-1]), at(self.job)
@@ -149,9 +146,10 @@ class Work:
         point(self.job, {"stop": self.stop})
 
     def renew(self):
-        self.layers, self.job, steps = self.layers.copy(), self.job.copy(), self.stop[1]
-        self._link()
-        self.stop[1] = steps
+        """Go over to copies, all at once: an interrupt finds the old records or the new."""
+        new = self.copy()
+        new.stop[1] = self.stop[1]
+        vars(self).update(vars(new))
 
     def aim(self, x, y, final):
         """Let a forward pass read x (T, B, D), and write its outputs to y (T, B, padded H) and the

@@ -582,3 +582,38 @@ def test_kept_arrays_are_bounded_in_bytes(monkeypatch):
     monkeypatch.setattr(numba_fused, "MOST_BYTES", 0)
     net.forward(x[:7].copy())
     assert list(net._spaces) == [(7, 8, False)]
+
+
+# Kills.
+
+TRAIN = """
+import sys, numpy as np, lstm_kernels as lk
+rng = np.random.default_rng(0)
+data = lk.Dataset(*(rng.standard_normal(s).astype(np.float32) for s in ((6, 40, 1), (40, 1))))
+net = lk.network("numpy", lk.Params.init(1, 8, 1, 1))
+path, resume = sys.argv[1], len(sys.argv) > 2
+print("begins", flush=True)
+lk.train(net, data, 60, 8, 0.01, optimizer="adam", checkpoint=path, resume=resume, progress=False)
+net.params().save(path + ".trained")
+"""
+
+
+def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path):
+    whole, path = str(tmp_path / "whole"), tmp_path / "killed"
+    subprocess.run([sys.executable, "-c", TRAIN, whole], check=True, timeout=120)
+    rng, kills = np.random.default_rng(0), 0
+    while kills < (40 if HOSTILE else 3):
+        more = ["resume"] if path.exists() else []
+        call = [sys.executable, "-c", TRAIN, str(path), *more]
+        with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as child:
+            child.stdout.readline()
+            time.sleep(rng.uniform(0, 0.15))
+            child.kill()
+        kills += 1
+        if (tmp_path / "killed.trained").exists():
+            path.unlink()
+            (tmp_path / "killed.trained").unlink()
+    more = ["resume"] if path.exists() else []
+    subprocess.run([sys.executable, "-c", TRAIN, str(path), *more], check=True, timeout=120)
+    got, want = (lk.Params.load(f"{one}.trained").arrays() for one in (path, whole))
+    assert same(got, want)

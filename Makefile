@@ -54,7 +54,7 @@ HOSTILE_TESTS := tests/test_in_use.py tests/test_files.py tests/test_machine.py
 
 test-hostile: .venv/.stamp    ## run the tests of a package in use for longer, with each kind of Numba threads
 	LSTM_KERNELS_HOSTILE=1 $(PY) -m pytest $(HOSTILE_TESTS) $(HOSTILE)
-	NUMBA_THREADING_LAYER=workqueue $(PY) -m pytest tests/test_in_use.py $(HOSTILE)
+	NUMBA_THREADING_LAYER=workqueue $(PY) -m pytest tests/test_in_use.py -k "fork or thread"
 
 test-newest: .venv-newest/.stamp    ## run the tests on the newest Python of this machine
 	$(NEWEST) -m pytest $(TESTS)

@@ -415,6 +415,7 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
             )
         assert same(*results), where
         assert blas_threads() == before, where
+        assert not blas._settling._is_owned(), where
         n += step
     assert n > step
 

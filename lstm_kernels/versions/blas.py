@@ -53,7 +53,7 @@ def _settle():
     with _settling:
         inside = bool(_inside)  # others come and go meanwhile, and settle after this
         if inside and not _before:
-            _before.extend([(library, library.get_num_threads()) for library in _libraries()])
+            _before.extend(_numbers())
         for library, count in _before:
             # threadpoolctl lets one Python thread set the number, whoever was the first: here all
             # may, one at a time.
@@ -63,9 +63,16 @@ def _settle():
             _before.clear()
 
 
+def _numbers():
+    # Not inside the `with`: since Python 3.12 an interrupt in a comprehension there leaves its lock.
+    return [(library, library.get_num_threads()) for library in _libraries()]
+
+
 def _after_fork_in_parent():
-    _settle()  # OpenBLAS ended its threads for the fork, and forgot their number
-    _settling.release()
+    try:
+        _settle()  # OpenBLAS ended its threads for the fork, and forgot their number
+    finally:
+        _settling.release()
 
 
 def _after_fork_in_child():

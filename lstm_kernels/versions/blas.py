@@ -64,7 +64,8 @@ def _settle():
 
 
 def _numbers():
-    # Not inside the `with`: since Python 3.12 an interrupt in a comprehension there leaves its lock.
+    # Not inside the `with`: an interrupt in a comprehension there would leave the lock taken, since
+    # Python 3.12.
     return [(library, library.get_num_threads()) for library in _libraries()]
 
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
 from lstm_kernels.lab.compare import TOLERANCE, compare
-from lstm_kernels.versions import blas, interrupts, numba_fused
+from lstm_kernels.versions import base, blas, interrupts, numba_fused
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ
 VERSIONS = ["numpy", "numpy-naive", "numba-sample", "numba-wavefront", "numba-fused"]
@@ -279,6 +280,18 @@ def test_parameters_that_a_fork_tore_are_refused():
     assert (net.forward(x)[0] == want).all()
 
 
+def test_a_thread_of_a_child_may_have_the_number_of_one_of_its_parent(monkeypatch):
+    """The lock is held by a thread that the fork left behind, and looks like this one's."""
+    params, x, _ = example(SHAPE)
+    net = lk.network("numpy", params)
+    net._lock.acquire()
+    with pytest.raises(RuntimeError, match="in the middle of a call"):
+        net.forward(x)
+    monkeypatch.setattr(base, "_forked_in", threading.get_ident() + 1)
+    net._process = object()  # as after a fork
+    net.forward(x)
+
+
 # Signals and interrupts.
 
 
@@ -420,6 +433,23 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
     assert n > step
 
 
+@contextmanager
+def ctrl_c_after(seconds):
+    """A block that a KeyboardInterrupt ends, as of Ctrl-C after so many seconds."""
+
+    def alarm(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_ctrl_c_ends_a_long_call_between_two_steps(version):
     """Steps that would take minutes; the parameters are those after some number of whole ones."""
     if version.startswith("cuda") or version in ("sequential", "numpy-sample"):
@@ -431,17 +461,8 @@ def test_ctrl_c_ends_a_long_call_between_two_steps(version):
     replay.epoch(dataset, order[:8], 8, 1e-3)
     replay.assign(params)
 
-    def alarm(number, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, alarm)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        with pytest.raises(KeyboardInterrupt):
-            net.epoch(dataset, order, 8, 1e-3)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with ctrl_c_after(0.3):
+        net.epoch(dataset, order, 8, 1e-3)
     got = net.params().arrays()
     for k in range(0, 100_000, 8):
         if same(replay.params().arrays(), got):
@@ -461,17 +482,8 @@ def test_ctrl_c_ends_a_long_pass(version):
     short, long = np.ones((3, 16, 4), np.float32), np.ones((20_000, 16, 4), np.float32)
     want, _ = net.forward(short)
 
-    def alarm(number, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, alarm)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(KeyboardInterrupt):
-            net.forward(long)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with ctrl_c_after(0.2):
+        net.forward(long)
     if version in COMPILED[1:]:  # it was left: the last step is as it was made
         assert not net._spaces[20_000, 16, False].top[-1].any()
     assert (net.forward(short)[0] == want).all()

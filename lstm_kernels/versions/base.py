@@ -17,12 +17,13 @@ from ..errors import check_array, check_int, check_rate
 from ..params import Params
 from .blas import SingleThreaded
 
-_process, _renewing = object(), threading.Lock()  # this process, and who makes a network its own
+# This process, the thread that it was forked in, and who makes a network its own.
+_process, _forked_in, _renewing = object(), None, threading.Lock()
 
 
 def _after_fork():
-    global _process, _renewing
-    _process, _renewing = object(), threading.Lock()
+    global _process, _forked_in, _renewing
+    _process, _forked_in, _renewing = object(), threading.get_ident(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -37,8 +38,8 @@ class Network:
     A network computes one call at a time. A call from another thread waits; one from a signal
     handler or a finaliser that would enter a call of its own thread gets a RuntimeError. The tape
     of `forward(x, training=True)` belongs to the thread that made it, until the next call that
-    computes. A call that an exception ends, KeyboardInterrupt too, leaves no tape and the
-    parameters as they were after the last whole step. A forked child has the parameters, but no
+    computes. A call that an exception ends, KeyboardInterrupt too, leaves a whole tape or none, and
+    the parameters as they were after the last whole step. A forked child has the parameters, but no
     tape; it shares no lock and no thread with its parent. Networks can be copied and pickled: the
     parameters go along, the tape does not.
     """
@@ -169,7 +170,10 @@ class Network:
         """The lock of this network, for a `with`: between C's acquire and release there is no
         moment at which an interrupt could lose it. whole: want parameters that are whole.
         """
-        if self._lock._is_owned():
+        # A new thread of a child may have the number of one of its parent that held the lock.
+        if self._lock._is_owned() and (
+            self._process is _process or _forked_in == threading.get_ident()
+        ):
             raise RuntimeError(
                 f"{call}: this network is in the middle of a call of this thread, want {call} "
                 "after it: not in a signal handler or a finaliser"

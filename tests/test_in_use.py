@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import scipy.linalg  # noqa: F401 - its BLAS too is counted from here on
@@ -212,6 +213,7 @@ def test_a_state_given_once_is_not_used_twice(cell):
 
 FORK = """
 import os, sys, threading, warnings
+import numba
 import numpy as np
 from threadpoolctl import threadpool_info
 import lstm_kernels as lk
@@ -401,7 +403,7 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
         allowed.append(half.params().arrays())
     dy = np.ones((5, 4, 17), np.float32)
     call(net, x, target, state, other)  # what is made once is made
-    n, step, before = 0, 1 if HOSTILE else 11, blas_threads()
+    n, step, before = 0, 1 if HOSTILE else 11, (numba.get_num_threads(), blas_threads())
     while True:
         net.assign(params)
         where = interrupted(lambda: call(net, x, target, state, other), n)
@@ -427,7 +429,7 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
                 {"y": y, "again": again, "loss": np.array(loss)} | grads.arrays() | after
             )
         assert same(*results), where
-        assert blas_threads() == before, where
+        assert (numba.get_num_threads(), blas_threads()) == before, where
         assert not blas._settling._is_owned(), where
         n += step
     assert n > step

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 import types
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache, partial
 
 import numba
@@ -253,15 +253,3 @@ def record_at(dtype):
         return kind(numba.types.int64, numba.types.int64), generate
 
     return intrinsic(record)
-
-
-@contextmanager
-def threads(count, outer):
-    """The context `outer`, in which Numba uses `count` threads; None leaves the number as it is."""
-    before = numba.get_num_threads()
-    with outer:
-        try:
-            numba.set_num_threads(count or before)
-            yield
-        finally:
-            numba.set_num_threads(before)

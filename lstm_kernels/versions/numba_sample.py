@@ -39,7 +39,6 @@ from .compiled import (
     real,
     specialise,
     store,
-    threads,
 )
 
 
@@ -207,6 +206,30 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
     return Layer(grad[:D], grad[D:-1], grad[-1]), dx, dh, dc
 
 
+class OnThreads:
+    """A context in which Numba uses `count` threads for the calling thread.
+
+    One that an interrupt threw out while it entered or left puts the number back when Python frees
+    it.
+    """
+
+    _before = None
+
+    def __init__(self, count):
+        self._count, self._before = count, numba.get_num_threads()
+
+    def __enter__(self):
+        numba.set_num_threads(self._count)
+
+    def __exit__(self, *error):
+        numba.set_num_threads(self._before)
+        self._before = None
+
+    def __del__(self):
+        if self._before and numba.get_num_threads() == self._count:
+            numba.set_num_threads(self._before)
+
+
 class NumbaSample(Network):
     layer_forward = staticmethod(layer_forward)
     layer_backward = staticmethod(layer_backward)
@@ -224,5 +247,5 @@ class NumbaSample(Network):
         # Numba's own number is of the cores alone: it knows no quota.
         count = self._threads or min(numba.get_num_threads(), cores())
         # Its threads serve one region: under the layer workqueue a second one ends the process.
-        with _region, threads(count, super()._limit()):
+        with _region, super()._limit(), OnThreads(count):
             yield

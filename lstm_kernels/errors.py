@@ -100,11 +100,11 @@ def check_int(name, value, low=1, high=None):
     ValueError.
     """
     want = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    try:
-        number = operator.index(value)
+    try:  # older NumPys take a bool_ for an integer
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or isinstance(value, bool):
+    if number is None:
         raise TypeError(f"{name}: got {value!r}, want {want}")
     if number < low or (high is not None and number > high):
         raise ValueError(f"{name}: got {value!r}, want {want}")

@@ -267,6 +267,31 @@ def test_a_forked_child_computes_and_has_no_tape(version, thread):
 
 
 @forks
+def test_a_fork_waits_for_a_thread_that_compiles():
+    """Numba compiles under a lock, which nobody would give back in the child."""
+    program = """
+import os, threading, time, warnings
+import numba
+from numba.core.compiler_lock import global_compiler_lock
+import lstm_kernels.versions.compiled
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
+begun = threading.Event()
+def compile():
+    with global_compiler_lock:
+        begun.set()
+        time.sleep(0.3)
+threading.Thread(target=compile).start()
+begun.wait()
+child = os.fork()
+assert numba.njit(lambda a: a + 1)(1) == 2
+if child == 0:
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@forks
 def test_parameters_that_a_fork_tore_are_refused():
     """A child forked while another thread was changing them: only assign makes them whole."""
     params, x, _ = example(SHAPE)

@@ -19,9 +19,11 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, njit
 from numba.core import event
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from .. import cells
+from . import blas  # noqa: F401 - its hooks come first; see below
 
 # fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep their
 # order. error_model: division as NumPy's; Python's check for zero would keep the loops scalar.
@@ -111,6 +113,16 @@ class _Compiling(event.Listener):
 
 
 event.register("numba:compile", _Compiling())
+
+# A fork waits until no thread compiles: in the child nobody would let go of Numba's lock. Hooks run
+# before a fork in the reverse order of their registration, so this lock is taken before that of
+# `blas`, which a thread that compiles may want: a finaliser may run there.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 
 @cache

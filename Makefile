@@ -49,8 +49,9 @@ test-isa: .venv/.stamp    ## run the kernels' tests with AVX2 forced, and with S
 	$(PY) -m lstm_kernels.lab.isa SSE2 $(PY) -m pytest $(ISA_TESTS)
 
 # What users' machines do to a network and to files: threads, forks, signals, interrupts at every
-# line, damaged files, random calls; for some minutes. HOSTILE="-k fork" takes a part of it.
-HOSTILE_TESTS := tests/test_in_use.py tests/test_files.py tests/test_machine.py
+# line, damaged files, random calls; and every float32. HOSTILE="-k fork" takes a part of it.
+HOSTILE_TESTS := tests/test_in_use.py tests/test_files.py tests/test_machine.py \
+	tests/test_activations.py
 
 test-hostile: .venv/.stamp    ## run the tests of a package in use for longer, with each kind of Numba threads
 	LSTM_KERNELS_HOSTILE=1 $(PY) -m pytest $(HOSTILE_TESTS) $(HOSTILE)

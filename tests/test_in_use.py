@@ -213,7 +213,6 @@ def test_a_state_given_once_is_not_used_twice(cell):
 
 FORK = """
 import os, sys, threading, warnings
-import numba
 import numpy as np
 from threadpoolctl import threadpool_info
 import lstm_kernels as lk

@@ -74,6 +74,15 @@ def test_a_record_of_other_rows_is_refused(tmp_path):
     path.write_text(path.read_text().replace("1", "2"))
     with pytest.raises(ValueError, match=r"trial\.json is of other rows than trial\.csv holds"):
         results.record("trial", path.parent.name, tmp_path)
+    for text, said in (
+        ("{", r"cannot be read .*, want JSON"),
+        ("[1]", "holds a list"),
+    ):
+        path.with_suffix(".json").write_text(text)
+        with pytest.raises(ValueError, match=rf"trial\.json {said}"):
+            results.record("trial", path.parent.name, tmp_path)
+        with pytest.raises(ValueError, match=rf"trial\.json {said}"):
+            results.write("trial", rows(), preset="smoke", folder=tmp_path)
     path.with_suffix(".json").unlink()
     with pytest.raises(ValueError, match=r"trial\.csv lacks trial\.json"):
         results.record("trial", path.parent.name, tmp_path)

@@ -121,8 +121,8 @@ def accuracy(x, curves):
         # A quarter of a million points: as pixels, or the SVG takes seconds to open.
         ax.plot(x[part], error / EPS, ",", color=colours[name], rasterized=True)
         ax.set(xlabel="x", ylabel="relative error ($2^{-24}$)")
-        ax.set_title(f"{name}: within {error.max():.1e} of its value")
-        words.append(f"the relative error of {name} is at most {error.max():.1e}")
+        ax.set_title(f"{name}: largest relative error {error.max():.1e}")
+        words.append(f"the largest relative error of {name} drawn is {error.max():.1e}")
     left.set_xscale("log")
     middle.set_xlim(-90, 25)
     for name, (value, true) in curves.items():

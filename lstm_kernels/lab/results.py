@@ -37,7 +37,7 @@ def place(experiments, *, preset, folder=None):
     folder = Path(FOLDERS[preset] if folder is None else folder) / machine["name"]
     for path in sorted(folder.glob("*.csv")):
         record = path.with_suffix(".json")
-        before = json.loads(record.read_text()) if record.exists() else {}
+        before = _about(record) if record.exists() else {}
         if before and any(before.get(key) != machine[key] for key in IDENTITY):
             raise ValueError(f"folder: {folder} belongs to another machine of the same name")
         if path.stem in experiments and preset == "smoke" != before.get("preset"):
@@ -81,15 +81,26 @@ def read(experiment, folder=None):
 def record(experiment, machine, folder=None):
     """What an experiment was measured on, a dict as of `provenance.machine`.
 
-    Raises ValueError where there is none, or where it is the record of other rows.
+    Raises ValueError where there is none, where it cannot be read, or where it is of other rows.
     """
     path = (FOLDER if folder is None else Path(folder)) / machine / f"{experiment}.csv"
     beside = path.with_suffix(".json")
     if not beside.exists():
         raise ValueError(f"record: {path} lacks {beside.name}, want what it was measured on")
-    about = json.loads(beside.read_text())
-    if about["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
+    about = _about(beside)
+    if about.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"record: {beside} is of other rows than {path.name} holds")
+    return about
+
+
+def _about(path):
+    """The record at `path`, a dict."""
+    try:
+        about = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"record: {path} cannot be read ({error}), want JSON") from None
+    if not isinstance(about, dict):
+        raise ValueError(f"record: {path} holds a {type(about).__name__}, want an object")
     return about
 
 

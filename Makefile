@@ -45,8 +45,8 @@ ISA_TESTS := tests/test_activations.py tests/test_fused.py tests/test_wavefront.
 	and not every_address and not process and not forked"
 
 test-isa: .venv/.stamp    ## run the kernels' tests with AVX2 forced, and with SSE2
-	$(PY) -m lstm_kernels.lab.isa AVX2 $(PY) -m pytest $(ISA_TESTS)
-	$(PY) -m lstm_kernels.lab.isa SSE2 $(PY) -m pytest $(ISA_TESTS)
+	$(PY) -m lstm_kernels.bench.isa AVX2 $(PY) -m pytest $(ISA_TESTS)
+	$(PY) -m lstm_kernels.bench.isa SSE2 $(PY) -m pytest $(ISA_TESTS)
 
 # What users' machines do to a network and to files: threads, forks, signals, interrupts at every
 # line, damaged files, random calls; and every float32. HOSTILE="-k fork" takes a part of it.
@@ -81,7 +81,7 @@ gpu:    ## test and measure on this machine's GPU, with the packages of python3 
 	$(GPU_PYTHON) -m lstm_kernels gpu
 
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers
-	$(PY) -m lstm_kernels.lab.ptx
+	$(PY) -m lstm_kernels.bench.ptx
 
 figures: report    ## write figures/: the report's notebooks do
 

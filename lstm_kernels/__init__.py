@@ -3,7 +3,7 @@
 from .data import Dataset
 from .errors import DivergedError, UnavailableError
 from .params import Grads, Layer, Params
-from .train import History, train
+from .training import History, train
 from .versions import Version, network, versions
 
 __version__ = "0.1.0"

@@ -10,7 +10,7 @@ import numba
 from . import cores, data, forecast, network, versions
 from .errors import UnavailableError
 from .params import Params
-from .train import OPTIMIZERS, train
+from .training import OPTIMIZERS, train
 
 # What input, a machine or a file can be the cause of: one line, no traceback.
 ERRORS = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, MemoryError)
@@ -29,9 +29,9 @@ def ladder():
 
 def bench(options):
     """Measure every version and write data/results/."""
-    from .lab import bench
+    from .bench import experiments
 
-    for experiment, rows, path in bench.main(options.preset, options.folder):
+    for experiment, rows, path in experiments.main(options.preset, options.folder):
         table = rows.groupby(["stage", "version", "variant", "H", "B"], sort=False, dropna=False)
         print(f"\n{experiment}: median seconds, written to {path}")
         print(table["seconds"].median().to_string())
@@ -39,7 +39,7 @@ def bench(options):
 
 def bench_peers(options):
     """Measure `numba-fused` beside PyTorch, JAX and ONNX Runtime and write data/results/."""
-    from .lab import peers
+    from .bench import peers
 
     rows, path = peers.main(options.preset, options.folder)
     table = rows.groupby(["stage", "L", "H", "B", "version", "variant"], sort=False, dropna=False)
@@ -49,7 +49,8 @@ def bench_peers(options):
 
 def bench_isa(options):
     """Measure `numba-fused`, PyTorch and BLAS on each instruction set and write data/results/."""
-    from .lab import restricted, tables_isa
+    from .bench import restricted
+    from .report import tables_isa
 
     rows, path = restricted.main(options.preset, options.folder)
     rows = rows.assign(machine=path.parent.name)
@@ -60,7 +61,7 @@ def bench_isa(options):
 
 def gpu(options):
     """Test the GPU versions on the device, measure them and write data/results/."""
-    from .lab import gpu
+    from .bench import gpu
 
     failed = []
     for version in versions():

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from lstm_kernels.lab.provenance import simulate_without_gpu
+from lstm_kernels.bench.provenance import simulate_without_gpu
 
 SIMULATED = simulate_without_gpu()
 if SIMULATED:

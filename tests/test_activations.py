@@ -6,14 +6,15 @@ import os
 
 import numpy as np
 import pytest
+from checked import Checked
 from conftest import VERSIONS
 from numba import njit, prange
 
 import lstm_kernels as lk
+from lstm_kernels.bench.comparer import TOLERANCE, compare, run, truth
 from lstm_kernels.cells import CELLS
-from lstm_kernels.lab.compare import TOLERANCE, compare, run, truth
-from lstm_kernels.versions import activations, cuda_device, registers, simd
-from lstm_kernels.versions.checked import Checked
+from lstm_kernels.cpu import activations, registers, simd
+from lstm_kernels.gpu import device
 
 DTYPES = [np.dtype(np.float32), np.dtype(np.float64)]
 COMPILED = [v for v in VERSIONS if v.startswith("numba")]
@@ -195,11 +196,11 @@ def test_both_machines_make_the_same_powers_of_two(dtype):
     np.testing.assert_array_equal(again, out)
 
 
-@pytest.mark.skipif(cuda_device.why_unavailable() is not None, reason="no CUDA, nor its simulator")
+@pytest.mark.skipif(device.why_unavailable() is not None, reason="no CUDA, nor its simulator")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sigmoid_of_the_gpu_is_right_at_both_ends(dtype):
     """As Python, in which math.exp raises OverflowError."""
-    sigmoid = cuda_device.functions(CELLS["lstm"], dtype, ())["sigmoid"]
+    sigmoid = device.functions(CELLS["lstm"], dtype, ())["sigmoid"]
     x = np.array([-1e30, -1e6, -720, -30, -1, -0.0, 0, 1, 30, 1e6, np.inf, -np.inf], dtype)
     got = np.array([sigmoid(value) for value in x])
     want = exact(x)["sigmoid"][0].astype(dtype)

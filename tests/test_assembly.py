@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from lstm_kernels.lab import assembly, isa
-from lstm_kernels.versions import registers
+from lstm_kernels.bench import assembly, isa
+from lstm_kernels.cpu import registers
 
 SCRIPT = """
 import json, sys
-from lstm_kernels.lab import assembly
-from lstm_kernels.versions import registers
+from lstm_kernels.bench import assembly
+from lstm_kernels.cpu import registers
 loops = {
     " ".join(map(str, key)): [loop._asdict() for loop in found]
     for key, found in assembly.every_tile(dtypes=sys.argv[1:]).items()

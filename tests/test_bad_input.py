@@ -5,7 +5,7 @@ import pytest
 from conftest import example
 
 import lstm_kernels as lk
-from lstm_kernels import data, lab
+from lstm_kernels import data, report
 from lstm_kernels.errors import check_array, check_rate
 
 SHAPE = (2, 4, 3, 2, 5)
@@ -214,7 +214,7 @@ def test_names_and_sizes():
         with pytest.raises(ValueError, match=r"cell: got .*, want one of 'rnn', 'lstm', 'gru'"):
             lk.Params.init(1, 2, cell=cell)
     with pytest.raises(ValueError, match="PRESET: got 'quick', want one of 'smoke', 'paper'"):
-        lab.Notebook("quick")
+        report.Notebook("quick")
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "two"])

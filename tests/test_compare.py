@@ -6,7 +6,7 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels import reference
-from lstm_kernels.lab.compare import MismatchError, compare, compare_to_reference
+from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.params import Layer
 from lstm_kernels.versions.base import Network
 

@@ -10,15 +10,17 @@ import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
+from lstm_kernels.bench import gpu
+from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
-from lstm_kernels.lab import figures_gpu, gpu, gpu_tables
-from lstm_kernels.lab.compare import MismatchError, compare, compare_to_reference
-from lstm_kernels.versions import cuda_device, cuda_fused, cuda_samples, cuda_v1
+from lstm_kernels.gpu import device, sample_kernels
+from lstm_kernels.report import figures_gpu, gpu_tables
+from lstm_kernels.versions import cuda_fused, cuda_v1
 
 GPU = [v.name for v in lk.versions() if v.target == "gpu"]
 needs_kernels = pytest.mark.skipif(
-    cuda_device.why_unavailable() is not None, reason=str(cuda_device.why_unavailable())
+    device.why_unavailable() is not None, reason=str(device.why_unavailable())
 )
 simulated = pytest.mark.skipif(not SIMULATED, reason="plants faults that only Python can run")
 
@@ -179,7 +181,7 @@ def test_a_failing_kernel_leaves_the_host_s_parameters(version, monkeypatch):
 
         return launch
 
-    monkeypatch.setattr(cuda_device.Device, "configure", broken)
+    monkeypatch.setattr(device.Device, "configure", broken)
     for call in (lambda: net.step(x, target, 0.1), lambda: net.loss_and_grads(x, target)):
         with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
             call()
@@ -198,16 +200,16 @@ def test_why_a_gpu_cannot_be_used():
     def removed(capability):
         raise AttributeError("module 'numpy' has no attribute 'row_stack'")
 
-    said = cuda_device.why_not_compiled("Tesla P100", (6, 0), dropped)
+    said = device.why_not_compiled("Tesla P100", (6, 0), dropped)
     assert "Tesla P100 has compute capability 6.0" in said
     assert "install lstm-kernels[cuda12]" in said
     assert "more" not in said
-    said = cuda_device.why_not_compiled("H200", (9, 0), dropped)
+    said = device.why_not_compiled("H200", (9, 0), dropped)
     assert "cuda12" not in said
     assert "ValueError: compute capability" in said
-    assert cuda_device.why_not_compiled("H200", (9, 0), lambda capability: None) is None
-    said = cuda_device.why_not_compiled("H200", (9, 0), removed)
-    assert said == cuda_device.NUMPY_TOO_NEW
+    assert device.why_not_compiled("H200", (9, 0), lambda capability: None) is None
+    said = device.why_not_compiled("H200", (9, 0), removed)
+    assert said == device.NUMPY_TOO_NEW
 
 
 IMPORTS = """
@@ -242,16 +244,16 @@ def test_few_blocks_are_explained_once(monkeypatch):
             warnings.warn("Grid size 1 will likely result in GPU under-utilization", stacklevel=2)
             return lambda *arguments: None
 
-    monkeypatch.setattr(cuda_device, "SIMULATED", False)
+    monkeypatch.setattr(device, "SIMULATED", False)
     monkeypatch.setattr(
-        cuda_device.Device, "__init__", lambda self: vars(self).update(FIELDS | {"_configured": {}})
+        device.Device, "__init__", lambda self: vars(self).update(FIELDS | {"_configured": {}})
     )
-    device = cuda_device.Device()
+    used = device.Device()
     with pytest.warns(LowOccupancyWarning, match=r"cuda-v2: 1 blocks of 32 threads on a device of"):
-        device.configure(Kernel(), 1, 32, 0)
+        used.configure(Kernel(), 1, 32, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        device.configure(Kernel(), 2, 32, 0)
+        used.configure(Kernel(), 2, 32, 0)
 
 
 FIELDS = {"version": "cuda-v2", "multiprocessors": 132, "_warned": False}
@@ -259,8 +261,8 @@ FIELDS = {"version": "cuda-v2", "multiprocessors": 132, "_warned": False}
 
 def planted(modules, kernels, change, **names):
     """Kernels with a fault: `change` replaces a function among those of the modules."""
-    space = cuda_device.functions(CELLS["lstm"], np.float32, modules, **names)
-    original = cuda_device.functions
+    space = device.functions(CELLS["lstm"], np.float32, modules, **names)
+    original = device.functions
 
     def functions(*arguments, **keywords):
         found = original(*arguments, **keywords)
@@ -282,12 +284,12 @@ def planted(modules, kernels, change, **names):
     ],
 )
 def test_faults_in_cuda_samples_are_caught(monkeypatch, name, fault):
-    functions = planted((cuda_samples,), (), {name: fault}, where=cuda_samples.position)
+    functions = planted((sample_kernels,), (), {name: fault}, where=sample_kernels.position)
     if name == "position":
-        monkeypatch.setattr(cuda_device, "functions", _with(functions, "where", name))
+        monkeypatch.setattr(device, "functions", _with(functions, "where", name))
     else:
         change = _with(functions, "total", name) if name == "total4" else functions
-        monkeypatch.setattr(cuda_device, "functions", change)
+        monkeypatch.setattr(device, "functions", change)
     cuda_v1.kernels.cache_clear()
     params, x, _ = example((1, 3, 6, 2, 5))
     try:
@@ -314,7 +316,7 @@ def test_a_fault_in_the_sum_over_blocks_is_caught(monkeypatch):
     functions = planted(
         cuda_fused.MODULES, (), {"add_up": first_only}, **cuda_fused._names(1, True, False)
     )
-    monkeypatch.setattr(cuda_device, "functions", functions)
+    monkeypatch.setattr(device, "functions", functions)
     cuda_fused.kernels.cache_clear()
     params, x, _ = example((1, 3, 9, 2, 5))
     try:
@@ -397,11 +399,11 @@ def test_each_filling_of_the_kernels_has_a_name_of_its_own():
         for resident in (True, False):
             for atomic in (True, False):
                 names = cuda_fused._names(R, resident, atomic)
-                space = cuda_device.functions(CELLS["lstm"], real, cuda_fused.MODULES, **names)
+                space = device.functions(CELLS["lstm"], real, cuda_fused.MODULES, **names)
                 found += [space[name].__qualname__ for name in cuda_fused.KERNELS]
-    for where in (cuda_samples.position, cuda_samples.no_position):
+    for where in (sample_kernels.position, sample_kernels.no_position):
         for dtype in (real, np.dtype(np.float64)):
-            space = cuda_device.functions(CELLS["gru"], dtype, (cuda_samples,), where=where)
+            space = device.functions(CELLS["gru"], dtype, (sample_kernels,), where=where)
             found += [space[name].__qualname__ for name in cuda_v1.KERNELS]
     assert len(set(found)) == len(found)
 

@@ -8,23 +8,16 @@ from functools import partial
 
 import numpy as np
 import pytest
+from checked import Checked
 from conftest import example
 
 import lstm_kernels as lk
+from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
-from lstm_kernels.lab.compare import TOLERANCE, compare, compare_to_reference
-from lstm_kernels.versions import (
-    block_kernels,
-    cost,
-    flow,
-    fused_kernels,
-    numba_fused,
-    registers,
-    spaces,
-)
-from lstm_kernels.versions.checked import Checked
-from lstm_kernels.versions.compiled import copies
-from lstm_kernels.versions.tiles import Tiles
+from lstm_kernels.cpu import block_kernels, cost, flow, fused_kernels, registers, workspace
+from lstm_kernels.cpu.tiles import Tiles
+from lstm_kernels.kernels import copies
+from lstm_kernels.versions import numba_fused
 
 
 def random_shapes(count, seed=0):
@@ -50,19 +43,19 @@ class Record:
 class Interpreted:
     """Kernels as plain Python, on memory in which every address is looked up.
 
-    Tiles, records and arrays may touch what the package took the address of (`spaces.at`), and
-    nothing else. used: the names of the tiles that ran. Stands for `numba_fused.Kernels`.
+    Tiles, records and arrays may touch what the package took the address of (`workspace.at`), and
+    nothing else. used: the names of the tiles that ran. Stands for `machine_code.Kernels`.
     """
 
     def __init__(self, net, monkeypatch, *modules):
         self.used, self._seen, self._turns = set(), {}, {}
         self._machine = Checked(net.tiles.dtype, net.tiles.lanes)
         self._tiles = {
-            spaces.address(net.tiles, name, keep): tile
+            workspace.address(net.tiles, name, keep): tile
             for keep in (False, True)
             for name, tile in net.tiles.all(keep).items()
         }
-        for module in (spaces, flow):  # who takes addresses
+        for module in (workspace, flow):  # who takes addresses
             monkeypatch.setattr(module, "at", self._at)
         assert not hasattr(numba_fused, "at")
         tiles = ("inputs", "step", "whole", "back", "through", "few", "gradient", "transpose")
@@ -197,7 +190,7 @@ class Guarded:
 def test_canaries_around_every_array_survive(monkeypatch):
     for number, shape in enumerate(random_shapes(300)):
         guarded = Guarded()
-        monkeypatch.setattr(spaces, "buffer", guarded)
+        monkeypatch.setattr(workspace, "buffer", guarded)
         monkeypatch.setattr(numba_fused, "buffer", guarded)
         cell = tuple(CELLS)[number % 3]
         params, x, target = example(shape, cell)

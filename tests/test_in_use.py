@@ -28,8 +28,10 @@ from conftest import example
 from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
-from lstm_kernels.lab.compare import TOLERANCE, compare
-from lstm_kernels.versions import base, blas, interrupts, numba_fused
+from lstm_kernels import blas
+from lstm_kernels.bench.comparer import TOLERANCE, compare
+from lstm_kernels.cpu import interrupts
+from lstm_kernels.versions import base, numba_fused
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ
 VERSIONS = ["numpy", "numpy-naive", "numba-sample", "numba-wavefront", "numba-fused"]
@@ -272,7 +274,7 @@ def test_a_fork_waits_for_a_thread_that_compiles():
 import os, threading, time, warnings
 import numba
 from numba.core.compiler_lock import global_compiler_lock
-import lstm_kernels.versions.compiled
+import lstm_kernels.kernels
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
 begun = threading.Event()
 def compile():

@@ -10,7 +10,8 @@ import pytest
 import readme
 
 from lstm_kernels import __main__ as command
-from lstm_kernels.lab import bench, isa, peers, provenance, restricted, results, tables_isa
+from lstm_kernels.bench import experiments, isa, peers, provenance, restricted, results
+from lstm_kernels.report import tables_isa
 
 PRINT = "from lstm_kernels.versions import registers; print(registers.vector_registers().name)"
 MACHINES = {
@@ -29,14 +30,14 @@ def made(machine, name, ratios, *, peer=True, sgemm=100.0):
     """
     parts = []
     for (label, stage), ratio in ratios.items():
-        work = bench.GRID[label]
+        work = experiments.GRID[label]
         gflop = work.step_gflop if stage == "step" else work.gflop
         ours = np.array([1.0, 2.0, 1.0]) * gflop / (sgemm / 2)
         # In the second round everyone was slow: a ratio of means would see it.
         times = {"numba-fused": ours} | ({"pytorch": ours * ratio * [0.5, 1, 3]} if peer else {})
         for case, seconds in times.items():
             frame = pd.DataFrame({"case": case, "repeat": range(3), "seconds": seconds})
-            parts.append(bench.rows_of(frame, work, stage, {}))
+            parts.append(experiments.rows_of(frame, work, stage, {}))
     rows = pd.concat(parts, ignore_index=True)
     rows["variant"] = rows["version"].map({"pytorch": "2.0"})
     gemm = {"version": "sgemm", "stage": "ceiling", "variant": "openblas Haswell"}
@@ -148,7 +149,7 @@ def test_table_has_a_row_per_machine_set_and_workload(rows):
         (B, "AVX2"),
         (B, "SSE2"),
     ]
-    work = bench.GRID["one layer"]
+    work = experiments.GRID["one layer"]
     assert table.loc[A, "AVX2", "one layer"]["inference"].to_dict() == {
         "ms": f"{1e3 * work.gflop / 50:.3g}",
         "GFLOP/s": "50",

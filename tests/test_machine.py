@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 import lstm_kernels as lk
 from lstm_kernels import reference
+from lstm_kernels.bench.comparer import TOLERANCE, compare
 from lstm_kernels.cells import CELLS
-from lstm_kernels.lab.compare import TOLERANCE, compare
-from lstm_kernels.versions.spaces import Space
+from lstm_kernels.cpu.workspace import Space
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ  # long, and from another seed every time
 # `sequential` and `numpy-sample` do here what `numpy` does, slowly.

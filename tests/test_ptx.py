@@ -9,7 +9,7 @@ import sys
 import pandas as pd
 import pytest
 
-from lstm_kernels.lab import ptx
+from lstm_kernels.bench import ptx
 
 # One cell for each capability, the two kinds of V1 to V3, and the two ends of the tile kernels.
 SOME = [
@@ -26,7 +26,7 @@ SOME = [
 ]
 CODE = """
 import json, sys
-from lstm_kernels.lab import ptx
+from lstm_kernels.bench import ptx
 if __name__ == "__main__":
     reason = ptx.why_unavailable()
     builds = [(*build[:4], tuple(build[4])) for build in json.loads(sys.argv[1])]

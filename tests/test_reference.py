@@ -6,8 +6,8 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels import reference
+from lstm_kernels.bench.comparer import compare
 from lstm_kernels.cells import CELLS
-from lstm_kernels.lab.compare import compare
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 2, 2, 3), (2, 4, 3, 3, 2)], ids=str)

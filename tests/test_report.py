@@ -72,7 +72,7 @@ def executed(tmp_path_factory):
     """A notebook executed with PRESET smoke, and one that fails in cell 3: (good, bad, message)."""
     folder = tmp_path_factory.mktemp("executed")
     last = "print(PRESET)\nprint('in', os.getcwd().endswith('notebooks'))"
-    loud = "import os\nfrom lstm_kernels.versions.compiled import report_compiling\n"
+    loud = "import os\nfrom lstm_kernels.kernels import report_compiling\n"
     loud += "report_compiling(9, 'x')"
     start = (text(TITLE), parameters())
     good = save(folder / "notebooks" / "01_a.ipynb", *start, code(loud), code(last))

@@ -6,8 +6,8 @@ import subprocess
 import pandas as pd
 import pytest
 
-from lstm_kernels import lab
-from lstm_kernels.lab import provenance, results
+from lstm_kernels import bench
+from lstm_kernels.bench import provenance, results
 
 
 def rows(seconds=1.0):
@@ -18,7 +18,7 @@ def rows(seconds=1.0):
 
 def test_results_are_filed_by_machine_each_with_the_record_of_its_run(tmp_path, monkeypatch):
     path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
-    name = lab.machine()["name"]
+    name = bench.machine()["name"]
     assert path == tmp_path / name / "trial.csv"
     record = results.record("trial", name, tmp_path)
     assert record["preset"] == "smoke"
@@ -107,7 +107,7 @@ def test_results_refuse_unknown_columns_and_experiments(tmp_path):
 
 
 def test_a_caption_says_what_disturbs(monkeypatch):
-    record = lab.machine("paper") | {"commit": "abc", "dirty": False, "distorting_variables": []}
+    record = bench.machine("paper") | {"commit": "abc", "dirty": False, "distorting_variables": []}
     clean = results.caption(record)
     assert clean.endswith(f"{record['date']}, commit abc")
     assert clean.startswith(f"{record['cpu']}")

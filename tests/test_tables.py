@@ -4,14 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lstm_kernels.lab import bench, figures_layers, gpu_tables, layers, peers, results, tables, tail
+from lstm_kernels.bench import experiments, layers, peers, results, tail
+from lstm_kernels.report import figures_layers, gpu_tables, tables
 
 
 def compared(machine="here", stages=("forward", "step"), **seconds):
     """Rows of three rounds of the airline workload, by version; a round is twice the one before."""
     return pd.DataFrame(
         [
-            bench.AIRLINE.columns()
+            experiments.AIRLINE.columns()
             | {"version": name, "variant": "1" if name in peers.PEERS else None}
             | {"stage": stage, "repeat": r, "seconds": value * 2**r, "machine": machine}
             for stage in stages
@@ -43,7 +44,7 @@ def test_rates_of_peers_are_of_the_same_rows():
     rows = compared(**FAST)
     gemm = {"version": "sgemm", "stage": "ceiling", "repeat": 0, "seconds": peers.SGEMM_GFLOP}
     shown = tables.peers(pd.concat([rows, pd.DataFrame([gemm])]), "step").loc["airline"]
-    rate = bench.AIRLINE.step_gflop / 2  # GFLOP/s; SGEMM has one
+    rate = experiments.AIRLINE.step_gflop / 2  # GFLOP/s; SGEMM has one
     assert (shown["GFLOP/s"], shown["of SGEMM"]) == (f"{rate:.0f}", f"{rate:.0%}")
     assert tables.ceiling(pd.DataFrame([gemm]), "sgemm") == 1
 

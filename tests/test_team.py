@@ -13,10 +13,10 @@ import pytest
 from conftest import example
 
 import lstm_kernels as lk
-from lstm_kernels.lab.compare import compare_to_reference
-from lstm_kernels.versions import rounds, spaces, team
-from lstm_kernels.versions.compiled import array_at, native
-from lstm_kernels.versions.rounds import claim, finish, wait
+from lstm_kernels.bench.comparer import compare_to_reference
+from lstm_kernels.cpu import rounds, team, workspace
+from lstm_kernels.cpu.rounds import claim, finish, wait
+from lstm_kernels.kernels import array_at, native
 
 words = array_at(np.int64)
 
@@ -51,13 +51,13 @@ def loiter(p, turn, address):
 class Counting:
     def __init__(self, groups, count):
         self.groups, self.count = groups, count
-        self.sync = rounds.new_sync(spaces.buffer, groups)
+        self.sync = rounds.new_sync(workspace.buffer, groups)
         self.counters = np.zeros((count, 7), np.int64)
-        self.job = np.array([spaces.at(self.sync), groups, count, spaces.at(self.counters)])
+        self.job = np.array([workspace.at(self.sync), groups, count, workspace.at(self.counters)])
 
     def run(self, threads):
-        code, place = native(count_tasks, "test"), spaces.at(self.sync[-1])
-        return threads.run(self.groups, code, spaces.at(self.job), place, self)
+        code, place = native(count_tasks, "test"), workspace.at(self.sync[-1])
+        return threads.run(self.groups, code, workspace.at(self.job), place, self)
 
 
 @pytest.mark.parametrize("participants", [1, 2, 3, 5])
@@ -81,9 +81,9 @@ def test_nobody_waits_for_threads_that_do_not_come(monkeypatch):
 
 def test_a_thread_that_stays_behind_is_reported_and_its_job_kept():
     threads = team.Team()
-    job, sync = np.zeros(8, np.int64), rounds.new_sync(spaces.buffer, 2)
-    code, place = native(loiter, "test"), spaces.at(sync[-1])
-    assert threads.run(2, code, spaces.at(job), place, "owner of the job")
+    job, sync = np.zeros(8, np.int64), rounds.new_sync(workspace.buffer, 2)
+    code, place = native(loiter, "test"), workspace.at(sync[-1])
+    assert threads.run(2, code, workspace.at(job), place, "owner of the job")
     assert threads._kept == ["owner of the job"]
     some = Counting(2, 20)  # the team works on without it
     assert some.run(threads)
@@ -102,7 +102,7 @@ def test_a_network_leaves_its_records_to_a_thread_that_stayed(monkeypatch):
     """As if one stayed after every pass: results are right, and old records are never written."""
     params, x, target = example((2, 5, 6, 3, 33))
     old = []
-    real = spaces.Space.leave
+    real = workspace.Space.leave
 
     def leave(self, stayed):
         work = self.work
@@ -110,7 +110,7 @@ def test_a_network_leaves_its_records_to_a_thread_that_stayed(monkeypatch):
         real(self, True)
         assert work.layers is not old[-1][0]
 
-    monkeypatch.setattr(spaces.Space, "leave", leave)
+    monkeypatch.setattr(workspace.Space, "leave", leave)
     for version in ("numba-fused", "numba-wavefront"):
         net = lk.network(version, params)
         compare_to_reference(net, params, x)
@@ -124,8 +124,8 @@ def test_a_network_leaves_its_records_to_a_thread_that_stayed(monkeypatch):
 
 
 def test_a_late_participant_claims_nothing_of_a_round_that_is_over():
-    sync = rounds.new_sync(spaces.buffer, 2)
-    at = spaces.at(sync)
+    sync = rounds.new_sync(workspace.buffer, 2)
+    at = workspace.at(sync)
 
     def try_claim(address, groups, turn, me, tasks):
         return claim(address, groups, turn, me, tasks)
@@ -197,7 +197,7 @@ FORK = """
 import os, sys, threading, warnings
 import numpy as np
 import lstm_kernels as lk
-from lstm_kernels.versions.team import team
+from lstm_kernels.cpu.team import team
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
 params = lk.Params.init(64, 64, 2, 1)
 x = np.ones((20, 32, 64), np.float32)

@@ -10,7 +10,7 @@ from conftest import SIMULATED, example
 import lstm_kernels as lk
 from lstm_kernels import __main__ as command
 from lstm_kernels import data
-from lstm_kernels.train import Adam
+from lstm_kernels.training import Adam
 
 
 @pytest.fixture

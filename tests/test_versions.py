@@ -9,7 +9,7 @@ from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 
 import lstm_kernels as lk
 from lstm_kernels import reference
-from lstm_kernels.lab.compare import TOLERANCE, compare, compare_to_reference
+from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

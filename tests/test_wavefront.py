@@ -9,10 +9,10 @@ from conftest import SHAPES, example
 from test_fused import Interpreted
 
 import lstm_kernels as lk
-from lstm_kernels.lab.compare import compare_to_reference
+from lstm_kernels.bench.comparer import compare_to_reference
+from lstm_kernels.cpu import flow, rounds, team, wavefront_kernels, workspace
+from lstm_kernels.kernels import array_at, native
 from lstm_kernels.schedules import Block, Graph, Schedule, Task, check, pipeline, wavefront
-from lstm_kernels.versions import flow, rounds, spaces, team, wavefront_kernels
-from lstm_kernels.versions.compiled import array_at, native
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 
@@ -137,17 +137,17 @@ class Toy:
         self.values = np.zeros(self.count, np.int64)
         self.delays = np.zeros(self.count, np.int64)
         arrays = first, after, self.values, self.delays
-        self.job = np.array([*map(spaces.at, arrays), self.count])
+        self.job = np.array([*map(workspace.at, arrays), self.count])
 
     def one_by_one(self):
         self.values[:] = 0
         for task in range(self.count):
-            team.compiled(toy)(task, 0, spaces.at(self.job))
+            team.compiled(toy)(task, 0, workspace.at(self.job))
         return self.values.copy()
 
     def run(self, participants, delays=0, perform=toy):
         self.values[:], self.delays[:] = 0, delays
-        self.flow.run(participants, code_of(perform), spaces.at(self.job), self)
+        self.flow.run(participants, code_of(perform), workspace.at(self.job), self)
         return self.values.copy()
 
 
@@ -214,8 +214,8 @@ def test_stress_of_networks_with_random_delays():
             delays = rng.integers(0, 2000, count) * (rng.random(count) < 0.2)
             space.begin(None)
             space.work.aim(x, space.top, final)
-            job = np.array([real, space.work.address, spaces.at(delays)])
-            running.run(min(2, running.workers), delayed, spaces.at(job), (space, job, delays))
+            job = np.array([real, space.work.address, workspace.at(delays)])
+            running.run(min(2, running.workers), delayed, workspace.at(job), (space, job, delays))
             assert (space.top[..., : shape[4]] == want).all()
 
 
@@ -240,14 +240,14 @@ def stopper(task, _, address):
 def test_a_run_that_is_told_to_stop_leaves_the_rest(workers):
     running = flow.Flow(wavefront(Graph(3, 40), workers, 1))
     counts, stop = np.zeros(120, np.int64), np.zeros(1, np.int64)
-    job = np.array([spaces.at(counts), spaces.at(stop)])
-    running.run(workers, code_of(stopper), spaces.at(job), job, stop)
+    job = np.array([workspace.at(counts), workspace.at(stop)])
+    running.run(workers, code_of(stopper), workspace.at(job), job, stop)
     team.team().drain()
     assert counts[5] == 1
     assert counts.max() == 1
     assert counts.sum() < len(counts)
     counts[:], stop[:] = 0, 1
-    running.run(workers, code_of(stopper), spaces.at(job), job, stop)
+    running.run(workers, code_of(stopper), workspace.at(job), job, stop)
     assert not counts.any()
 
 

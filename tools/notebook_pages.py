@@ -190,7 +190,7 @@ def check_page(name: str, page: str) -> None:
 
 def machine() -> dict:
     """The machine the notebooks ran on: the one that makes the pages."""
-    from lstm_kernels.lab import provenance
+    from lstm_kernels.bench import provenance
 
     return provenance.machine()
 

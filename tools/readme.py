@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from lstm_kernels.lab import gpu_tables, results, summary, tables, tables_isa, tail
+from lstm_kernels.bench import results, summary, tail
+from lstm_kernels.report import gpu_tables, tables, tables_isa
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: written by `make readme` -->", "<!-- end of results -->"

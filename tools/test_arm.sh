@@ -111,7 +111,7 @@ run_tests() {
 
 REPORT='
 from numba.core.registry import cpu_target
-from lstm_kernels.versions.registers import vector_registers
+from lstm_kernels.cpu.registers import vector_registers
 triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()
 size, count, *_ = vector_registers()
 print(f"\nNumba compiles for {triple}, {cpu}, features {features!r}:", end=" ")

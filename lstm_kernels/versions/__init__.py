@@ -34,7 +34,7 @@ class Version:
             if find_spec(package) is None:
                 return f"{package} is not installed"
         if self.target == "gpu":
-            return importlib.import_module(".cuda_device", __package__).why_unavailable()
+            return importlib.import_module("..gpu.device", __package__).why_unavailable()
         return None
 
 

@@ -12,10 +12,10 @@ from functools import partial
 import numpy as np
 
 from .. import reference
+from ..blas import SingleThreaded
 from ..cells import CELLS
 from ..errors import check_array, check_int, check_rate
 from ..params import Params
-from .blas import SingleThreaded
 
 # This process, the thread that it was forked in, and who makes a network its own.
 _process, _forked_in, _renewing = object(), None, threading.Lock()

@@ -15,14 +15,14 @@ import numpy as np
 
 from ..cells import CELLS
 from ..errors import check_choice
+from ..gpu import device, gradient_kernels, tile_kernels
 from ..params import Grads, Params
-from . import cuda_device, cuda_gradients, cuda_tiles
 from .base import Network
 
-SIMULATED = cuda_device.SIMULATED
+SIMULATED = device.SIMULATED
 ARRAYS = ("partials", "x", "h", "c", "gates", "dy", "state", "da", "dx", "d_out")
 KERNELS = ("forward", "backward", "step")
-MODULES = cuda_tiles, cuda_gradients
+MODULES = tile_kernels, gradient_kernels
 MOST_SAMPLES, MOST_THREADS = 32, 4 if SIMULATED else 256  # of a block
 
 
@@ -40,22 +40,24 @@ class Plan:
 
 def _names(R, resident, atomic):
     part = {"R": R, "RESIDENT": resident, "ATOMIC": atomic}
-    part |= {name: getattr(cuda_tiles, f"{name}{R}") for name in ("start", "add_rows", "dot_rows")}
-    return part | {"put": cuda_gradients.put_atomic if atomic else cuda_gradients.put_stored}
+    part |= {
+        name: getattr(tile_kernels, f"{name}{R}") for name in ("start", "add_rows", "dot_rows")
+    }
+    return part | {"put": gradient_kernels.put_atomic if atomic else gradient_kernels.put_stored}
 
 
 @cache
 def kernels(name, dtype, R, resident, atomic=False, compile=None):
     """The kernels for a cell, a dtype, R samples to a thread, weights in shared memory or not."""
     names = _names(R, resident, atomic)
-    return cuda_device.build(CELLS[name], dtype, MODULES, KERNELS, compile=compile, **names)
+    return device.build(CELLS[name], dtype, MODULES, KERNELS, compile=compile, **names)
 
 
 @cache
 def layout(name, dtype, resident):
     """The functions `places` and `shared_size` of the kernels, for the host."""
     names = _names(1, resident, False)
-    space = cuda_device.functions(CELLS[name], dtype, MODULES, **names)
+    space = device.functions(CELLS[name], dtype, MODULES, **names)
     return space["places"], space["shared_size"]
 
 
@@ -102,7 +104,7 @@ class CudaFused(Network):
         super().__init__(params, threads)
         self._made_with["sums"] = sums
         self._atomic = check_choice("sums", sums, ("ordered", "atomic")) == "atomic"
-        self._device = cuda_device.Device(self.name)
+        self._device = device.Device(self.name)
         self._dataset, self._plans = (lambda: None), {}
         self._size = sum(a.size for a in self._params.arrays().values())
         self._upload(self._params)

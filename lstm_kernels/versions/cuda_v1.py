@@ -10,11 +10,11 @@ from functools import cache
 import numpy as np
 
 from ..cells import CELLS
+from ..gpu import device, sample_kernels
+from ..gpu.device_functions import HEAD
+from ..gpu.sample_kernels import UNITS, no_position
 from ..params import Grads, Params
-from . import cuda_device, cuda_samples
 from .base import Network
-from .cuda_functions import HEAD
-from .cuda_samples import UNITS, no_position
 
 KERNELS = ("forward", "backward", "step")
 
@@ -22,8 +22,8 @@ KERNELS = ("forward", "backward", "step")
 @cache
 def kernels(name, dtype, where, compile=None):
     """The kernels for a cell and a dtype; where: which samples a thread takes."""
-    modules = (cuda_samples,)
-    return cuda_device.build(CELLS[name], dtype, modules, KERNELS, compile=compile, where=where)
+    modules = (sample_kernels,)
+    return device.build(CELLS[name], dtype, modules, KERNELS, compile=compile, where=where)
 
 
 def sample_last(a):
@@ -38,7 +38,7 @@ class CudaV1(Network):
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        self._device = cuda_device.Device(self.name)
+        self._device = device.Device(self.name)
         self._kernels = kernels(params.cell, self._dtype, type(self).where)
         self._theta = np.empty(sum(a.size for a in self._params.arrays().values()), self._dtype)
 

@@ -5,8 +5,8 @@ blocks of 32 threads, a warp, spread over the multiprocessors. Nothing else: the
 V1's. Bounded by the chain of one sample's multiply-adds, and by Numba's copies of every array.
 """
 
-from .cuda_device import SIMULATED
-from .cuda_samples import position
+from ..gpu.device import SIMULATED
+from ..gpu.sample_kernels import position
 from .cuda_v1 import CudaV1
 
 THREADS = 4 if SIMULATED else 32  # of a block: a warp; the simulator's threads are Python's

@@ -7,7 +7,7 @@ device reads and writes directly. Bounded by the chain of one sample's multiply-
 
 import numpy as np
 
-from . import cuda_device
+from ..gpu import device
 from .cuda_v2 import CudaV2
 
 
@@ -21,7 +21,7 @@ class CudaV3(CudaV2):
     def _pinned(self, name, size):
         """A pinned array of `size` entries, kept for the next call of that name."""
         if name not in self._staging or len(self._staging[name]) < size:
-            self._staging[name] = cuda_device.pinned(size, self._dtype)
+            self._staging[name] = device.pinned(size, self._dtype)
         return self._staging[name][:size]
 
     def _pass(self, name, host):

@@ -19,14 +19,12 @@ import numpy as np
 
 from ..cells import CELLS
 from ..cores import cores
+from ..cpu import cost, machine_code, records
+from ..cpu.team import MOST_THREADS
+from ..cpu.tiles import Tiles
+from ..cpu.workspace import Packed, Space, Work, address, buffer, point
 from ..params import Grads, Params
-from . import block_kernels, cost, fused_kernels, records, rounds, simd
 from .base import Network
-from .compiled import array_at, fill, native, record_at
-from .interrupts import LONG, interruptible
-from .spaces import Packed, Space, Work, address, buffer, point
-from .team import MOST_THREADS, call, team
-from .tiles import Tiles
 
 MOST_SPACES, MOST_BYTES = 4, 1 << 30  # kept for later calls, beside those of the last one
 
@@ -44,53 +42,6 @@ def machine_costs(dtype, threads):
     return cost.measure(runner, partial(Tiles, CELLS["lstm"], dtype), threads)
 
 
-class Kernels:
-    """The kernels as machine code for a dtype and whatever tiles a plan names, each compiled when
-    its address is first asked for.
-    """
-
-    def __init__(self, functions, label):
-        self._functions, self._label, self._found = functions, label, {}
-
-    def address(self, name):
-        if name not in self._found:
-            function = getattr(self._functions, name).py_func
-            self._found[name] = native(function, self._label, function.__globals__)
-        return self._found[name]
-
-    def run(self, participants, name, work, owner, operations=0):
-        """Run a kernel on a Work, in a region of up to so many participants; whether one stayed.
-
-        operations: about how many it takes; if many, a signal can end it.
-        """
-        owner = owner, work.layers, work.job, work.sync, work.stop
-        what = participants, self.address(name), work.address, work.next_round, owner
-        if operations < LONG:
-            return team().run(*what)
-        work.stop[0] = 0
-        return interruptible(partial(team().run, *what), work.stop, team().drain)
-
-
-def names(dtype):
-    """The free names of `fused_kernels` and `block_kernels`."""
-    tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
-    found = {
-        name: simd.caller(tiles[name])
-        for name in ("inputs", "step", "whole", "back", "few", "transpose")
-    }
-    found |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
-    found |= {name: getattr(rounds, name) for name in ("claim", "finish", "wait", "read")}
-    found |= {"exchange": rounds.exchange, "call": call}
-    found |= {"layer_at": record_at(records.LAYER), "job_at": record_at(records.JOB)}
-    found |= {"array": array_at(dtype), "array_of_indices": array_at(np.int64)}
-    return found | {"real": dtype.type}
-
-
-@cache
-def kernels(dtype):
-    return Kernels(fill(fused_kernels, names(dtype), dtype.name, block_kernels), dtype.name)
-
-
 class NumbaFused(Network):
     """A network whose parameters live packed, and whose passes run in compiled code as a whole.
 
@@ -98,7 +49,7 @@ class NumbaFused(Network):
     then the weight gradients of one mini-batch are waited for.
     """
 
-    make_kernels = staticmethod(kernels)
+    make_kernels = staticmethod(machine_code.fused)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)

@@ -24,22 +24,12 @@ import numpy as np
 from numba import njit, prange
 
 from ..cores import cores
+from ..cpu.loops import K, cell_backward, cell_forward, load, real, specialise, store
 from ..errors import check_int
+from ..kernels import OPTIONS, cached, named
 from ..params import Layer
 from ..reference import Tape
 from .base import Network
-from .compiled import (
-    OPTIONS,
-    K,
-    cached,
-    cell_backward,
-    cell_forward,
-    load,
-    named,
-    real,
-    specialise,
-    store,
-)
 
 
 @njit(**OPTIONS)

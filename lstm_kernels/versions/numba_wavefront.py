@@ -9,27 +9,16 @@ among the threads, this one never does. Bounded by the layers, L T / (T + (L-1) 
 steps, and for one sample by reading a layer's weights in every step.
 """
 
-from functools import cache, partial
-from types import SimpleNamespace
+from functools import partial
 
 import numpy as np
 
+from ..cpu import cost, flow, machine_code
+from ..cpu.interrupts import LONG, interruptible
+from ..cpu.team import team
+from ..cpu.workspace import Space
 from ..schedules import Graph, check, choose
-from . import block_kernels, cost, flow, fused_kernels, wavefront_kernels
-from .compiled import fill
-from .interrupts import LONG, interruptible
-from .numba_fused import Kernels, NumbaFused, machine_costs, names
-from .spaces import Space
-from .team import team
-
-
-@cache
-def kernels(dtype):
-    """What `numba-fused` has, and the tasks of flows, forward and backward."""
-    fused = vars(fill(fused_kernels, names(dtype), dtype.name, block_kernels))
-    known = fused | names(dtype) | {"ROWS": fused_kernels.ROWS}
-    mine = vars(fill(wavefront_kernels, known, dtype.name))
-    return Kernels(SimpleNamespace(**fused, **mine), dtype.name)
+from .numba_fused import NumbaFused, machine_costs
 
 
 class NumbaWavefront(NumbaFused):
@@ -39,7 +28,7 @@ class NumbaWavefront(NumbaFused):
     picks a wavefront for the shape. The rest is as of `NumbaFused`.
     """
 
-    make_kernels = staticmethod(kernels)
+    make_kernels = staticmethod(machine_code.wavefront)
 
     def __init__(self, params, threads=None, *, schedules=None):
         self._given = schedules

@@ -9,8 +9,8 @@ the point-wise passes over memory.
 from functools import partial
 
 from .. import reference
+from ..blas import product
 from .base import Network
-from .blas import product
 
 
 class NumpyBatched(Network):

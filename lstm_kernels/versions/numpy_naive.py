@@ -10,10 +10,10 @@ from functools import partial
 
 import numpy as np
 
+from ..blas import product
 from ..params import Layer
 from ..reference import Tape, blocks, sigmoid
 from .base import Network
-from .blas import product
 
 
 def layer_forward(cell, layer, x, h0, c0, *, product=np.matmul):

@@ -1,0 +1,174 @@
+"""What a measurement was taken on: the machine, its libraries and the kernel set BLAS chose."""
+
+import ctypes
+import datetime
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import threadpoolctl
+
+from .. import cores
+
+PACKAGE = Path(__file__).parents[1]
+PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "numba-cuda")
+# Variables that make a BLAS library choose other kernels than the machine deserves.
+DISTORTING = (
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "MKL_DEBUG_CPU_TYPE",
+    "NVPL_BLAS_DEBUG_CPU_TYPE",
+)
+
+
+def machine(preset=None):
+    """What a run is measured on, as a dict: the machine (name, cpu, cores, memory, caches), the
+    software (blas, packages, commit) and the run (threads by default, preset, date).
+    """
+    cpu = _cpu()
+    return {
+        "name": machine_name(cpu),
+        "cpu": cpu["model name"],
+        "family": cpu.get("cpu family"),
+        "model": cpu.get("model"),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+        if hasattr(os, "sysconf")
+        else None,
+        "caches": _caches(),
+        "vectors": next((v for v in ("avx512f", "avx2", "asimd") if v in cpu["flags"]), "unknown"),
+        "gpu": gpu(),
+        "blas": blas(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "threads": cores.cores(),
+        "distorting_variables": distorting_variables(),
+        "preset": preset,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    } | _commit()
+
+
+def machine_name(cpu=None):
+    """The folder under data/results/ of this machine: CPU, its family and model, cores, GPU."""
+    cpu = cpu or _cpu()
+    parts = [
+        cpu["model name"],
+        cpu.get("cpu family", ""),
+        cpu.get("model", ""),
+        f"{os.cpu_count()}cores",
+        (gpu() or {}).get("name", ""),
+    ]
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
+
+
+def simulate_without_gpu():
+    """Where there is no CUDA driver, let Numba simulate a GPU; whether it does.
+
+    Has an effect only before Numba is imported: it reads the variable then.
+    """
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
+    return os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+
+
+@cache
+def gpu():
+    """The GPU as a dict, with its driver; None where there is none that kernels can run on."""
+    if find_spec("numba") is None:
+        return None
+    from ..gpu import device
+
+    if device.SIMULATED or device.why_unavailable():
+        return None
+    found, driver = device.describe(), None
+    if shutil.which("nvidia-smi"):
+        words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        said = subprocess.run(words, capture_output=True, text=True, check=False)
+        driver = (said.stdout.splitlines() or [None])[0]
+    return found | {"driver": driver}
+
+
+def blas():
+    """What each loaded BLAS library is: name, version, kernel set, threads."""
+    pools = sorted(threadpoolctl.threadpool_info(), key=lambda pool: str(pool["version"]))
+    return [
+        {
+            "library": pool["internal_api"],
+            "version": pool["version"],
+            "kernels": pool.get("architecture"),
+            "threads": pool["num_threads"],
+        }
+        for pool in pools
+        if pool["user_api"] == "blas"
+    ]
+
+
+def distorting_variables():
+    """The environment variables that steer a loaded BLAS library away from its own choice."""
+    loaded = tuple(pool["library"].upper() for pool in blas())
+    return [
+        f"{name}={os.environ[name]}"
+        for name in DISTORTING
+        if name in os.environ and name.startswith(loaded)
+    ]
+
+
+def _cpu():
+    found = {"model name": platform.processor() or platform.machine(), "flags": ""}
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text().split("\n\n")[0].splitlines()
+        pairs = (line.split(":", 1) for line in lines if ":" in line)
+        found |= {key.strip().replace("Features", "flags"): value.strip() for key, value in pairs}
+    return found
+
+
+def _caches():
+    """Sizes of the caches that the first core sees, as the system names them."""
+    found = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((index / f).read_text().strip() for f in ("level", "type", "size"))
+        found[f"L{level}{'i' if kind == 'Instruction' else 'd' if kind == 'Data' else ''}"] = size
+    return found
+
+
+def _version(name):
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit(package=PACKAGE):
+    """The commit of the package's own repository, and whether the package differs from it; None
+    where there is none, or where another project's repository holds the environment.
+    """
+
+    def git(*words):
+        done = subprocess.run(
+            ["git", *words], cwd=package, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    found = {"commit": None, "dirty": None}
+    project = package.parent / "pyproject.toml"
+    if not shutil.which("git") or not project.exists():
+        return found
+    top = git("rev-parse", "--show-toplevel")
+    own = tomllib.loads(project.read_text()).get("project", {}).get("name") == "lstm-kernels"
+    if own and top and Path(top).resolve() == package.parent.resolve():
+        commit, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", ".")
+        if commit is not None and changes is not None:
+            found = {"commit": commit, "dirty": bool(changes)}
+    return found

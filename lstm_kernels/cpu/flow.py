@@ -1,0 +1,191 @@
+"""How a schedule runs: tasks that wait for each other point to point, without locks.
+
+A participant runs the tasks of one worker in order, and before each waits for the tasks it comes
+after, nothing else. A participant that waits long runs another task that can run, whoever's it is:
+so a thread that comes late, or never gets a core, costs time and not the result, and with fewer
+threads than workers everything still runs. Participants leave between two tasks when they are told
+to stop (`interrupts.py`).
+"""
+
+import sys
+from functools import cache
+
+import numpy as np
+
+from ..kernels import array_at, fill, native, record_at
+from ..schedules import Span, Timeline
+from . import team
+from .rounds import LINE, add, offer_core, pause, read
+from .team import call, clock
+from .workspace import at, buffer
+
+TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
+PATIENCE = 1000  # pauses, some 20 us, and as many offers, before a participant helps out
+
+FLOW = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            # tasks; of each worker, a run of `lists` from one bound to the next
+            *("tasks", "lists", "bounds"),
+            # what each task comes after, a run of `after` from `first` on; its state
+            *("first", "after", "state"),
+            # leave, if the word there is set; pauses before helping; machine code perform(task, 0,
+            # job) for the work
+            *("stop", "patience", "perform", "job"),
+        )
+    ],
+    align=True,
+)
+
+_STOP, _PATIENCE, _PERFORM, _JOB = map(FLOW.names.index, ("stop", "patience", "perform", "job"))
+flow_at = record_at(FLOW)
+words = array_at(np.int64)
+
+
+def may_run(flow, task):
+    """Are all tasks done that a task comes after?"""
+    first = words(flow.first, (flow.tasks + 1,))
+    after = words(flow.after, (first[flow.tasks],))
+    for e in range(first[task], first[task + 1]):
+        if read(flow.state + after[e] * LINE + 8 * DONE) == 0:
+            return False
+    return True
+
+
+def take(flow, task, p):
+    """Run a task, unless somebody has it; whether it was free."""
+    state = flow.state + task * LINE
+    if read(state + 8 * TAKEN) or add(state + 8 * TAKEN, 1):
+        return False
+    start = clock()
+    call(flow.perform, task, 0, flow.job)
+    line = words(state, (8,))
+    line[START], line[STOP], line[WHO] = start, clock(), p
+    add(state + 8 * DONE, 1)
+    return True
+
+
+def help_out(flow, p):
+    """Run a task that nobody has and that can run; False if there is none."""
+    for task in range(flow.tasks):
+        free = read(flow.state + task * LINE + 8 * TAKEN) == 0
+        if free and may_run(flow, task) and take(flow, task, p):
+            return True
+    return False
+
+
+def wait_for(flow, task, p):
+    """Wait until a task is done, or until all are to leave: then False.
+
+    Of the patience the second half goes to offering the core: it may be the one that the thread
+    which has the task needs.
+    """
+    spins = 0
+    while read(flow.state + task * LINE + 8 * DONE) == 0:
+        spins += 1
+        if spins < flow.patience:
+            pause()
+        elif spins < 2 * flow.patience:
+            offer_core()
+        elif read(flow.stop):
+            return False
+        elif not help_out(flow, p):
+            offer_core()
+    return True
+
+
+def participate(p, turn, address):
+    """Run the tasks of worker p; the caller of the region, p = 0, stays to the end. Returns whether
+    tasks may be left.
+    """
+    flow = flow_at(address, 0)
+    bounds = words(flow.bounds, (p + 2,))
+    lists = words(flow.lists, (flow.tasks,))
+    first = words(flow.first, (flow.tasks + 1,))
+    after = words(flow.after, (first[flow.tasks],))
+    for k in range(bounds[p], bounds[p + 1]):
+        task = lists[k]
+        for e in range(first[task], first[task + 1]):
+            if not wait_for(flow, after[e], p):
+                return 1
+        if read(flow.stop):
+            return 1
+        take(flow, task, p)
+    if p == 0:
+        for task in range(flow.tasks):
+            if not wait_for(flow, task, p):
+                return 1
+    return 0
+
+
+@cache
+def machine_code():
+    """The address of `participate`."""
+    functions = fill(sys.modules[__name__], {}, "")
+    return native(functions.participate.py_func, "", functions.participate.py_func.__globals__)
+
+
+class Flow:
+    """A schedule as arrays: tasks (n, 4) with layer, start, stop, part, and a FLOW.
+
+    After a run, `state` (n, 8) has for each task whether it is taken and done, when it started and
+    stopped (nanoseconds), and which participant ran it.
+    """
+
+    def __init__(self, schedule):
+        self.schedule, self.workers = schedule, schedule.workers
+        self.tasks = np.array([task.block for task in schedule.tasks], np.int64)
+        lists, after = [[] for _ in range(self.workers)], []
+        for index, task in enumerate(schedule.tasks):
+            mine = lists[task.worker]
+            after.append([*task.after, *mine[-1:]])  # for helpers: the worker's own order
+            mine.append(index)
+        self._arrays = {
+            "lists": np.array([task for mine in lists for task in mine], np.int64),
+            "bounds": np.cumsum([0, *map(len, lists)]),
+            "first": np.cumsum([0, *map(len, after)]),
+            "after": np.array([other for needs in after for other in needs], np.int64),
+        }
+        self._last = None
+        self.renew()
+
+    def renew(self):
+        """New records, where a thread may still read the old ones; all at once (`Work.renew`)."""
+        state, record = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
+        words = buffer(2, 8, dtype=np.int64)  # is something left?; a stop word, if none is given
+        named = self._arrays | {"state": state}
+        for name, array in named.items():
+            record[name] = at(array)
+        record["tasks"] = len(self.tasks)
+        vars(self).update(state=state, _words=words, _record=record)
+
+    def run(self, participants, perform, job, owner, stop=None):
+        """Run perform(task, 0, job), machine code, for all tasks, or until stop[0] is not zero.
+
+        owner: what `job` points into. Returns whether a thread stayed behind (`Team.run`).
+        """
+        self.state.fill(0)
+        record = self._record.view(np.int64)  # fields of records take Python longer
+        record[_PERFORM], record[_JOB] = perform, job
+        record[_STOP] = at(self._words[1] if stop is None else stop)
+        record[_PATIENCE] = PATIENCE if participants > 1 else 0  # nobody else will come
+        kept = owner, self._arrays, self.state, self._record, self._words, stop
+        work = machine_code(), at(self._record), at(self._words), kept
+        stayed = team.team().run(participants, *work)
+        self._last = self.state
+        if stayed:
+            self.renew()
+        return stayed
+
+    def timeline(self):
+        """When each task of the last run ran, as a Timeline; None before the first."""
+        state = self._last
+        if state is None:
+            return None
+        begin, columns = state[:, START].min(), state[:, [WHO, START, STOP]]
+        spans = [
+            Span(index, int(who), (start - begin) / 1e9, (stop - begin) / 1e9)
+            for index, (who, start, stop) in enumerate(columns)
+        ]
+        return Timeline(self.schedule, tuple(spans))

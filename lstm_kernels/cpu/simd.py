@@ -1,0 +1,363 @@
+"""Vector code, written once as Python and traced: into LLVM instructions, or into checked NumPy.
+
+A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-adds, loops. Given
+`LLVM`, the same text becomes straight-line vector code inside a Numba function; given
+`checked.Checked`, it runs at once in NumPy, every address looked up among the arrays it may touch.
+The machine offers what `tiles.py` needs and no more.
+
+Why a tile keeps its sums in registers. A product C = A B does 2 M N K operations on M K + K N + M N
+numbers; a core that loads two operands for every multiply-add waits for its loads. A *register
+tile* is a block of C of `rows` x `vectors` vector registers. For each k it loads `vectors` vectors
+of B and broadcasts `rows` numbers of A, and does rows x vectors FMAs: with 6 x 4 that is 10 loads
+for 24 FMAs. Its bounds are the number of registers (24 sums, 4 vectors of B and a broadcast make 29
+of the 32 of AVX-512; with 16 registers 3 x 4 fits if, for each k, the 3 numbers of A stay and the
+vectors of B come one at a time) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA
+that a core starts per cycle leave its units idle).
+
+Why B is packed. The tile reads `vectors` vectors of B for k, then for k + 1. In a row-major matrix
+these lie a whole row apart, each on another page; packed, they are one stream that the prefetcher
+follows, aligned to cache lines. Weights are packed once and used in every step.
+
+Why the cell is applied inside. When the sums are complete they are the pre-activations of
+16 units of each of `rows` samples, all four gates side by side in registers. Storing them for a
+point-wise pass costs a store and a load per number, a pass over memory per step, and a cache that
+is full of something else. Here the cell of `cells.py` is called with the registers themselves.
+"""
+
+import inspect
+from functools import partial
+from types import FunctionType
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ..kernels import OPTIONS, _kept, cached, named
+
+INT = ir.IntType(64)
+
+
+class Number:
+    """An integer known when the code runs; its operators emit arithmetic."""
+
+    def __init__(self, machine, value):
+        self.machine, self.value = machine, value
+
+    def __add__(self, other):
+        return Number(self.machine, self.machine.builder.add(self.value, _int(other)))
+
+    def __sub__(self, other):
+        return Number(self.machine, self.machine.builder.sub(self.value, _int(other)))
+
+    def __mul__(self, other):
+        return Number(self.machine, self.machine.builder.mul(self.value, _int(other)))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def _int(value):
+    return value.value if isinstance(value, Number) else ir.Constant(INT, int(value))
+
+
+class Vector:
+    """A vector register; its operators emit instructions, so that a cell can be traced with it.
+
+    A product waits: when it is added to something, the two become one fused multiply-add. Left to
+    the compiler's choice, which of two products is fused could differ from tile to tile, and with
+    it the last bit.
+    """
+
+    def __init__(self, machine, value=None, factors=None):
+        self.machine, self._value, self._factors = machine, value, factors
+
+    @property
+    def value(self):
+        if self._value is None:
+            self._value = self.machine.builder.fmul(*(f.value for f in self._factors))
+        return self._value
+
+    def __mul__(self, other):
+        return Vector(self.machine, factors=(self, other))
+
+    def __add__(self, other):
+        product, term = (self, other) if self._factors else (other, self)
+        if product._factors:
+            return self.machine.fma(*product._factors, term)
+        return Vector(self.machine, self.machine.builder.fadd(self.value, other.value))
+
+    def __sub__(self, other):
+        if other._factors:
+            x, y = other._factors
+            return self.machine.fma(-x, y, self)
+        if self._factors:
+            return self.machine.fma(*self._factors, -other)
+        return Vector(self.machine, self.machine.builder.fsub(self.value, other.value))
+
+    def __neg__(self):
+        return Vector(self.machine, self.machine.builder.fneg(self.value))
+
+    def __truediv__(self, other):
+        return Vector(self.machine, self.machine.builder.fdiv(self.value, other.value))
+
+
+class LLVM:
+    """The machine that emits vector code through an llvmlite builder.
+
+    With one lane it emits code for numbers, which LLVM may turn into vectors itself.
+    """
+
+    def __init__(self, builder, dtype, lanes):
+        self.builder, self.dtype, self.lanes = builder, np.dtype(dtype), lanes
+        self.scalar = ir.FloatType() if self.dtype == np.float32 else ir.DoubleType()
+        self.type = self._wide(self.scalar)
+
+    def load(self, address):
+        return Vector(self, self._align(self.builder.load(self._pointer(address, self.type))))
+
+    def load_aligned(self, address):
+        """Of an address that is a multiple of the vector's size: it may be an operand itself."""
+        load = self.builder.load(self._pointer(address, self.type))
+        load.align = self.lanes * self.dtype.itemsize
+        return Vector(self, load)
+
+    def store(self, address, vector):
+        self._align(self.builder.store(vector.value, self._pointer(address, self.type)))
+
+    def prefetch(self, address):
+        """Fetch the cache line of an address that will be read soon; it need not exist."""
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        callee = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        pointer = self.builder.inttoptr(_int(address), byte)
+        self.builder.call(callee, [pointer, *(ir.Constant(word, v) for v in (0, 3, 1))])
+
+    def broadcast(self, address):
+        number = self._align(self.builder.load(self._pointer(address, self.scalar)))
+        return self.splat(number)
+
+    def splat(self, number):
+        """Every lane holds a scalar of the machine's dtype."""
+        zero = ir.Constant(ir.IntType(32), 0)
+        vector = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), number, zero)
+        return Vector(self, self._shuffle(vector, vector, [0] * self.lanes))
+
+    def constant(self, number):
+        return Vector(self, self._constant(self.scalar, number))
+
+    def fma(self, x, y, z):
+        """x * y + z, rounded once where the CPU has an instruction for it.
+
+        `llvm.fma` has to round once everywhere: without that instruction it is a call to the C
+        library for each number.
+        """
+        return self._call("fmuladd", x, y, z)
+
+    def magnitude(self, x):
+        return self._call("fabs", x)
+
+    def copysign(self, x, sign):
+        """The magnitude of x with the sign of another vector."""
+        return self._call("copysign", x, sign)
+
+    def clamp(self, x, low, high):
+        """x within [low, high]; NaN stays."""
+        for bound, worse in ((self.constant(high), "<"), (self.constant(low), ">")):
+            beyond = self.builder.fcmp_ordered(worse, bound.value, x.value)
+            x = Vector(self, self.builder.select(beyond, bound.value, x.value))
+        return x
+
+    def exponent(self, x):
+        """The power of two whose exponent's bits are the last bits of x."""
+        whole = ir.IntType(8 * self.dtype.itemsize)
+        bits = self.builder.bitcast(x.value, self._wide(whole))
+        bits = self.builder.shl(bits, self._constant(whole, np.finfo(self.dtype).nmant))
+        return Vector(self, self.builder.bitcast(bits, self.type))
+
+    def interleave(self, x, y):
+        """(x0, y0, x1, y1, ...) as two vectors."""
+        half, order = self.lanes // 2, []
+        for start in (0, half):
+            order.append([i for k in range(start, start + half) for i in (k, self.lanes + k)])
+        return [Vector(self, self._shuffle(x.value, y.value, lanes)) for lanes in order]
+
+    def total(self, x):
+        """The sum of a vector's numbers, a scalar: halves are added until one is left."""
+        value, count = x.value, self.lanes
+        while count > 1:
+            count //= 2
+            low, high = range(count), range(count, 2 * count)
+            value = self.builder.fadd(*(self._shuffle(value, value, list(p)) for p in (low, high)))
+        return self.builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
+
+    def store_number(self, address, number):
+        self._align(self.builder.store(number, self._pointer(address, self.scalar)))
+
+    def variable(self, vector):
+        """A register that changes in a loop: use `get` and `set`."""
+        slot = cgutils.alloca_once(self.builder, self.type)
+        self.builder.store(vector.value, slot)
+        return slot
+
+    def get(self, slot):
+        return Vector(self, self.builder.load(slot))
+
+    def set(self, slot, vector):
+        self.builder.store(vector.value, slot)
+
+    def loop(self, count, body, step=1):
+        """body(i) for i = 0, step, ... below count.
+
+        LLVM must not unroll it: the tile has chosen how many sums fit the registers, and a body
+        that is repeated keeps more operands alive, which go to memory.
+        """
+        build, count, zero = self.builder, _int(count), ir.Constant(INT, 0)
+        before, inside, after = (
+            build.block,
+            build.append_basic_block("loop"),
+            build.append_basic_block("after"),
+        )
+        build.cbranch(build.icmp_signed("<", zero, count), inside, after)
+        build.position_at_end(inside)
+        index = build.phi(INT)
+        index.add_incoming(zero, before)
+        body(Number(self, index))
+        following = build.add(index, ir.Constant(INT, step))
+        index.add_incoming(following, build.block)
+        again = build.cbranch(build.icmp_signed("<", following, count), inside, after)
+        again.set_metadata("llvm.loop", self._never_unrolled())
+        build.position_at_end(after)
+
+    def _never_unrolled(self):
+        """The metadata of a loop: a node that names itself, as LLVM wants it."""
+        module = self.builder.module
+        option = module.add_metadata(["llvm.loop.unroll.disable"])
+        itself = ir.values.MDValue(module, [option], name=str(len(module.metadata)))
+        itself.operands = (itself, option)
+        return itself
+
+    def tiles(self, rows, size, tile):
+        """tile(first, count) over all rows: `size` of them at a time, then the rest as one tile.
+
+        `count` is a Python int: the tile unrolls its rows.
+        """
+        build, count, size_ = self.builder, _int(rows), ir.Constant(INT, size)
+        full = build.sub(count, build.urem(count, size_))
+        self.loop(Number(self, full), lambda first: tile(first, size), step=size)
+        rest = build.sub(count, full)
+        for r in range(1, size):
+            with build.if_then(build.icmp_signed("==", rest, ir.Constant(INT, r))):
+                tile(Number(self, full), r)
+
+    def _wide(self, kind):
+        return ir.VectorType(kind, self.lanes) if self.lanes > 1 else kind
+
+    def _constant(self, kind, number):
+        number = ir.Constant(kind, number)
+        return ir.Constant(self._wide(kind), [number] * self.lanes) if self.lanes > 1 else number
+
+    def _call(self, name, *vectors):
+        """An intrinsic of LLVM that takes and returns vectors of the machine."""
+        lanes = f"v{self.lanes}" if self.lanes > 1 else ""
+        function = ir.FunctionType(self.type, [self.type] * len(vectors))
+        name = f"llvm.{name}.{lanes}f{8 * self.dtype.itemsize}"
+        callee = cgutils.get_or_insert_function(self.builder.module, function, name)
+        return Vector(self, self.builder.call(callee, [v.value for v in vectors]))
+
+    def _pointer(self, address, kind):
+        return self.builder.inttoptr(_int(address), kind.as_pointer())
+
+    def _align(self, instruction):
+        instruction.align = self.dtype.itemsize
+        return instruction
+
+    def _shuffle(self, x, y, order):
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
+        return self.builder.shuffle_vector(x, y, mask)
+
+
+def _arguments(tile):
+    """Names of a tile's arguments after m, and their types: `rate` is floating-point."""
+    names = list(inspect.signature(tile).parameters)[1:]
+    return names, [types.float64 if name == "rate" else types.intp for name in names]
+
+
+def compiled(tile, dtype, lanes, label):
+    """The address of a tile as machine code, which Numba compiles or finds in its cache.
+
+    The function takes what the tile takes after m: integers (addresses, strides in bytes, counts),
+    and floating-point for an argument called `rate`, which reaches the tile as a vector. label:
+    tells tiles of one name apart in the cache.
+    """
+    body, kinds = _body(tile, dtype, lanes)
+    body = named(body, body.__globals__, f"{tile.__name__}_{label}")
+    _kept.append(cached(partial(numba.cfunc, types.void(*kinds)), body, **OPTIONS))
+    return _kept[-1].address
+
+
+def assembly(tile, dtype, lanes):
+    """The machine code of a tile as assembly, compiled for the purpose."""
+    body, kinds = _body(tile, dtype, lanes)
+    return numba.cfunc(types.void(*kinds), **OPTIONS)(body)._library.get_asm_str()
+
+
+def _body(tile, dtype, lanes):
+    """A function for Numba that traces a tile, and the types of its arguments."""
+    names, kinds = _arguments(tile)
+
+    def trace(typing, *given):
+        def generate(context, builder, signature, values):
+            m = LLVM(builder, dtype, lanes)
+            numbers = []
+            for value in values:
+                if value.type == INT:
+                    numbers.append(Number(m, value))
+                else:
+                    narrow = value if m.dtype == np.float64 else builder.fptrunc(value, m.scalar)
+                    numbers.append(m.splat(narrow))
+            tile(m, *numbers)
+            return context.get_dummy_value()
+
+        return types.void(*kinds), generate
+
+    trace.__signature__ = inspect.signature(tile)  # Numba counts the arguments there
+    body = eval(f"lambda {', '.join(names)}: trace({', '.join(names)})")
+    code = body.__code__.replace(co_filename=__file__, co_name=tile.__name__)
+    space = {"trace": intrinsic(trace), "__name__": __name__}
+    return FunctionType(code, space, tile.__name__), kinds
+
+
+def of_numbers(function, dtype):
+    """A function for Numba code that does to a number what `function(m, x)` does to a vector."""
+    kind = numba.from_dtype(np.dtype(dtype))
+
+    def trace(typing, x):
+        def generate(context, builder, signature, values):
+            m = LLVM(builder, dtype, 1)
+            return function(m, Vector(m, *values)).value
+
+        return kind(kind), generate
+
+    return intrinsic(trace)
+
+
+def caller(tile):
+    """A function for Numba code that calls a tile of this form: its address, then its arguments."""
+    _, kinds = _arguments(tile)
+
+    def call(typing, *given):
+        def generate(context, builder, signature, values):
+            address, *values = values
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+            builder.call(builder.inttoptr(address, kind.as_pointer()), values)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, *kinds), generate
+
+    call.__name__ = call.__qualname__ = tile.__name__
+    typing, *others = inspect.signature(tile).parameters.values()  # m stands for the typing context
+    address = typing.replace(name="address")
+    call.__signature__ = inspect.Signature([typing, address, *others])
+    return intrinsic(call)

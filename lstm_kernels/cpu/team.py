@@ -1,0 +1,283 @@
+"""A team of threads that wait to be needed, and the region in which they work.
+
+Compiled code opens a region and works in it as participant 0; threads of the team that are awake
+join as participants 1, 2, ... and find work by claiming it (`rounds.py`). The region ends when its
+work is done, whoever did it: nobody waits for a thread that did not come, and a thread that is held
+up after its last task keeps nobody either. That is what a parallel loop of OpenMP or of Numba's
+own layers cannot do: it ends when every thread has come, even one that never got a core.
+
+After a region a thread looks for the next one for LINGER nanoseconds and then sleeps on a lock of
+Python's (a semaphore or a condition of the system, which needs no interpreter). A child made by
+fork starts threads of its own. One region at a time has the team; a caller who finds it taken
+works alone.
+
+Memory of a team, words of 8 bytes, lines of 64:
+  0  door: region number << 16 | threads that joined << 1 | is it open?
+  1  what to run: function, job, first round, participants; written while the door is closed
+  2  how many threads have left a region, ever; how many have joined one; how many have ended
+  3, 4  a set of cores, for `keep_away`
+  5, 6, ... one line for each thread: is it asleep?, its lock, its number in the system
+"""
+
+import _thread
+import atexit
+import ctypes
+import os
+import threading
+import time
+from functools import cache
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ..kernels import native
+from . import rounds
+from .rounds import LINE, SPINS, add, exchange, foreign, offer_core, pause, read, swap
+
+MOST_THREADS = 512
+LINGER = 200_000  # nanoseconds; longer than Python takes from one small call to the next
+
+_RUN, _LEFT, _CORES, _THREADS = LINE, 2 * LINE, 3 * LINE, 5 * LINE
+_FUNCTION, _JOB, _TURN, _WANTED = _RUN, _RUN + 8, _RUN + 16, _RUN + 24
+_JOINED = _LEFT + 8
+_OPEN, _ONE, _JOINS = 1, 2, 0xFFFF
+_MASK = 128  # bytes of a set of cores
+WINDOWS, MONOTONIC = os.name == "nt", getattr(time, "CLOCK_MONOTONIC", 0)
+
+_read_clock = foreign(
+    "clock",
+    *(
+        (rounds.library.QueryPerformanceCounter, 32, 64)
+        if os.name == "nt"
+        else (rounds.library.clock_gettime, 32, 32, 64)
+    ),
+)
+_TICK = round(1e9 * time.get_clock_info("perf_counter").resolution)  # where it counts ticks
+
+# Locks of Python's, which need no interpreter: take one, waiting for it; release one.
+_take_lock = foreign("sleep", ctypes.pythonapi.PyThread_acquire_lock, 32, 64, 32)
+wake = foreign("wake", ctypes.pythonapi.PyThread_release_lock, 0, 64)
+
+# Which cores a thread may use, in Linux alone.
+MOVES = hasattr(rounds.library, "sched_getcpu")
+if MOVES:
+    _core = foreign("core", rounds.library.sched_getcpu, 32)
+    _get_cores = foreign("get_cores", rounds.library.sched_getaffinity, 32, 32, 64, 64)
+    _set_cores = foreign("set_cores", rounds.library.sched_setaffinity, 32, 32, 64, 64)
+
+
+@intrinsic
+def _two_words(typing):
+    """The address of two words on the stack."""
+
+    def generate(context, builder, signature, args):
+        words = cgutils.alloca_once(builder, ir.IntType(64), 2)
+        return builder.ptrtoint(words, ir.IntType(64))
+
+    return types.int64(), generate
+
+
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def clock():
+    """Nanoseconds since some moment, the same for every core."""
+    now = _two_words()  # seconds and nanoseconds, or ticks
+    if WINDOWS:
+        _read_clock(now)
+        return read(now) * _TICK
+    _read_clock(MONOTONIC, now)
+    return read(now) * 1_000_000_000 + read(now + 8)
+
+
+@intrinsic
+def call(typing, function, p, turn, job):
+    """function(p, turn, job), of machine code at an address; all are integers."""
+
+    def generate(context, builder, signature, args):
+        word = ir.IntType(64)
+        kind = ir.FunctionType(word, [word] * 3)
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int64(*[types.int64] * 4), generate
+
+
+def attend(team, p):
+    """What thread p of a team does for ever: join regions, and sleep between them."""
+    seen, spins, since = 0, 0, clock()
+    me = team + _THREADS + p * LINE
+    while True:
+        door = read(team)
+        if door < 0:  # the process ends
+            add(team + _LEFT + 16, 1)
+            return 0
+        new = door & _OPEN and door >> 16 != seen
+        if new and p < read(team + _WANTED):
+            function, job, turn = read(team + _FUNCTION), read(team + _JOB), read(team + _TURN)
+            if swap(team, door, door + _ONE):  # so what was read belongs to this region
+                seen = door >> 16
+                call(function, p, turn, job)
+                add(team + _LEFT, 1)
+                spins, since = 0, clock()
+            continue
+        spins += 1
+        if spins < SPINS:
+            pause()
+        elif clock() - since < LINGER:
+            offer_core()
+        else:
+            exchange(me, 1)
+            door = read(team)
+            late = door < 0 or (door & _OPEN and door >> 16 != seen and p < read(team + _WANTED))
+            if not late or not swap(me, 1, 0):  # in that case somebody is waking this thread
+                _take_lock(read(me + 8), 1)
+            spins, since = 0, clock()
+
+
+@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def keep_away(mask, thread):
+    """Let a thread of the system use every core that the caller may use, but the caller's own.
+
+    Where two cores are busy half of the time, Linux does not look for an idle one to wake a thread
+    on: it wakes on the core that it used last, maybe the caller's, and both share that for
+    milliseconds while the other is idle. mask: address of room for a set of cores.
+    """
+    core = _core()
+    if core < 0 or core >= 8 * _MASK or _get_cores(0, _MASK, mask) < 0:
+        return
+    word, others = mask + core // 64 * 8, 0
+    mine = read(word)
+    exchange(word, mine & ~(1 << core % 64))
+    for place in range(0, _MASK, 8):
+        others |= read(mask + place)
+    if others == 0:
+        exchange(word, mine)
+    _set_cores(thread, _MASK, mask)
+
+
+def enter(team, participants, function, job, sync):
+    """Run function(p, round, job) for all participants that come, p = 0 being the caller.
+
+    sync: address of the word that holds the number of the next round. Returns how many threads are
+    still in some region: they do nothing any more, but may read its job and its sync.
+    """
+    turn = read(sync)
+    if participants == 1:
+        exchange(sync, call(function, 0, turn, job))
+        return 0
+    exchange(team + _FUNCTION, function)
+    exchange(team + _JOB, job)
+    exchange(team + _TURN, turn)
+    exchange(team + _WANTED, participants)
+    exchange(team, ((read(team) >> 16) + 1) << 16 | _OPEN)
+    for p in range(1, participants):
+        it = team + _THREADS + p * LINE
+        if read(it) and swap(it, 1, 0):
+            if MOVES:
+                keep_away(team + _CORES, read(it + 16))
+            wake(read(it + 8))
+    exchange(sync, call(function, 0, turn, job))
+    door = add(team, -_OPEN)
+    joined = add(team + _JOINED, (door & _JOINS) >> 1) + ((door & _JOINS) >> 1)
+    return joined - read(team + _LEFT)
+
+
+@cache
+def compiled(function):
+    """A function of integers as machine code that Python can call, without its lock."""
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * function.__code__.co_argcount)
+    return kind(native(function, ""))
+
+
+class Team:
+    """The threads of this process."""
+
+    def __init__(self):
+        lines = _THREADS // LINE + MOST_THREADS
+        raw = np.zeros(lines * LINE + LINE, np.uint8)
+        start = -raw.ctypes.data % LINE
+        self._words = raw[start : start + lines * LINE].view(np.int64)
+        self._address, self._count, self._free = self._words.ctypes.data, 1, threading.Lock()
+        self._kept = []  # jobs of regions in which a thread may still be
+
+    def run(self, participants, function, job, sync, owner):
+        """Run function(p, round, job) in a region of up to so many participants; addresses.
+
+        owner: what the addresses point into. Returns whether a thread stayed behind: it does
+        nothing more, but may read those records, which must not be written any more.
+        """
+        enter_ = compiled(enter)
+        if participants == 1 or self._words[0] < 0 or self._free.locked():
+            enter_(self._address, 1, function, job, sync)
+            return False
+        with self._free:
+            if participants > self._count:
+                self._start(participants)
+            self._kept.append(owner)
+            stayed = enter_(self._address, participants, function, job, sync) > 0
+            if not stayed:
+                self._kept.clear()
+            return stayed
+
+    def drain(self):
+        """Wait until no thread is in a region."""
+        while self._words[_LEFT // 8] < self._words[_JOINED // 8]:
+            time.sleep(0)
+
+    def dismiss(self):
+        """End the threads: code and memory go with the process, and must not be in use then."""
+        self._free.acquire(timeout=1)  # another Python thread may still compute
+        self._words[0] = -1  # whoever calls now works alone
+        for p in range(1, self._count):
+            it = self._words[(_THREADS + p * LINE) // 8 :]
+            if it[0]:
+                it[0] = 0
+                _release(int(it[1]))
+        until = time.monotonic() + 0.1
+        while self._words[_LEFT // 8 + 2] < self._count - 1 and time.monotonic() < until:
+            time.sleep(1e-4)
+
+    def _start(self, participants):
+        for p in range(self._count, participants):
+            lock = _allocate()
+            _acquire(lock, 1)
+            self._words[(_THREADS + p * LINE) // 8 + 1] = lock
+            try:
+                _thread.start_new_thread(self._attend, (p,))
+            except RuntimeError:  # the system gives no more: the work is done without
+                return
+            self._count = p + 1
+
+    def _attend(self, p):
+        self._words[(_THREADS + p * LINE) // 8 + 2] = _thread.get_native_id()
+        compiled(attend)(self._address, p)
+
+
+_allocate = ctypes.pythonapi.PyThread_allocate_lock
+_acquire = ctypes.pythonapi.PyThread_acquire_lock
+_allocate.restype, _allocate.argtypes = ctypes.c_void_p, []
+_release = ctypes.pythonapi.PyThread_release_lock
+_acquire.argtypes, _release.argtypes = [ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
+
+_team = None
+
+
+def team():
+    """The team of this process, made when first asked for."""
+    global _team
+    if _team is None:
+        _team = Team()
+        atexit.register(_team.dismiss)
+    return _team
+
+
+def _after_fork():
+    global _team
+    if _team is not None:
+        atexit.unregister(_team.dismiss)
+    _team = None  # a child inherits no threads, and has none to end
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,247 @@
+"""One mechanism for every kernel: its free names are filled in, it is compiled, and kept on disk.
+
+A kernel is a plain function with free names (`cell_forward`, `claim`, `K`, ...). They are filled in
+with what a cell, a dtype and a target need, so a kernel's source, like a cell's, exists once.
+"""
+
+import hashlib
+import os
+import pathlib
+import re
+import sys
+import time
+import types
+from contextlib import suppress
+from functools import cache, partial
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import carray, njit
+from numba.core import event
+from numba.core.compiler_lock import global_compiler_lock
+from numba.extending import intrinsic
+
+from . import (
+    blas,  # noqa: F401 - its hooks come first; see below
+)
+
+# What the kernels of a room are made of. Their names in the cache hold a hash of it (`digest`), so
+# code that was compiled from other sources is never found again.
+SOURCES = {
+    "cpu": (
+        "cells.py",
+        "kernels.py",
+        "cpu/activations.py",
+        "cpu/block_kernels.py",
+        "cpu/flow.py",
+        "cpu/fused_kernels.py",
+        "cpu/loops.py",
+        "cpu/machine_code.py",
+        "cpu/records.py",
+        "cpu/registers.py",
+        "cpu/rounds.py",
+        "cpu/simd.py",
+        "cpu/team.py",
+        "cpu/tiles.py",
+        "cpu/wavefront_kernels.py",
+        "versions/numba_sample.py",
+    ),
+    "gpu": (
+        "cells.py",
+        "kernels.py",
+        "gpu/device.py",
+        "gpu/device_functions.py",
+        "gpu/gradient_kernels.py",
+        "gpu/sample_kernels.py",
+        "gpu/tile_kernels.py",
+    ),
+}
+
+# fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep their
+# order. error_model: division as NumPy's; Python's check for zero would keep the loops scalar.
+OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
+
+
+def cached(compile, function, **options):
+    """Compile with Numba's cache on disk, or without where no folder for it can be written."""
+    start = time.perf_counter()
+    try:
+        made = compile(cache=True, **options)(function)
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        tell("no-cache", "no folder for compiled code can be written: it is compiled anew at every "
+             "start. NUMBA_CACHE_DIR may name one")  # fmt: skip
+        return compile(**options)(function)
+    folder = made._cache.cache_path
+    _prune(folder)
+    if not getattr(made, "cache_hits", True):  # of a C function, which is compiled at once
+        report_compiling(time.perf_counter() - start, folder)
+    return made
+
+
+_told, _spent = set(), 0.0
+
+
+def tell(what, message):
+    """A line on stderr, once, where somebody reads it: in a terminal or a notebook."""
+    reads = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if what not in _told and reads and "LSTM_KERNELS_QUIET" not in os.environ:
+        print(f"lstm_kernels: {message}.", file=sys.stderr, flush=True)
+    _told.add(what)
+
+
+def report_compiling(seconds, folder):
+    """Say so once when compiling has taken more than a second in all."""
+    global _spent
+    _spent += seconds
+    if _spent > 1:
+        tell(
+            "compiling", f"compiling for this CPU, which the next start will not: kept in {folder}"
+        )
+
+
+class _Compiling(event.Listener):
+    """Counts what functions of this package take that Numba compiles when they are called."""
+
+    def __init__(self):
+        self._depth, self._start = 0, 0.0
+
+    def on_start(self, happened):
+        if self._depth == 0:
+            self._start = time.perf_counter()
+        self._depth += 1
+
+    def on_end(self, happened):
+        self._depth -= 1
+        function = happened.data["dispatcher"]
+        # Anybody's function: what Numba lifts out of one, such as objmode, knows no cache.
+        folder = getattr(getattr(function, "_cache", None), "cache_path", None)
+        if self._depth == 0 and folder and str(function.py_func.__module__).startswith(__package__):
+            report_compiling(time.perf_counter() - self._start, folder)
+
+
+event.register("numba:compile", _Compiling())
+
+# A fork waits until no thread compiles: in the child nobody would let go of Numba's lock. Hooks run
+# before a fork in the reverse order of their registration, so this lock is taken before that of
+# `blas`, which a thread that compiles may want: a finaliser may run there.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
+
+
+@cache
+def _prune(folder):
+    """Remove cached code of other states of the sources: nobody will ask for it again."""
+    modules = "|".join(sorted(path.stem for path in _PACKAGE.rglob("*.py")))
+    now = {digest(room) for room in SOURCES}
+    ours = re.compile(rf"(?:{modules})\.\w+_([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]")
+    for path in pathlib.Path(folder).glob("*.nb[ic]"):
+        found = ours.fullmatch(path.name)
+        if found and found[1] not in now:
+            with suppress(OSError):  # another user's, or in use
+                path.unlink()
+
+
+_PACKAGE = pathlib.Path(__file__).parent
+
+
+@cache
+def digest(room):
+    """A hash of SOURCES[room]."""
+    texts = (path.read_bytes() for path in (_PACKAGE / name for name in SOURCES[room]))
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
+
+
+def named(function, names, label):
+    """A copy of a function whose free names are looked up in `names`, filed under `label`.
+
+    Numba files a cached function under its qualified name, and does not look at the globals that it
+    calls: hence a name of its own for each label and state of the sources.
+    """
+    copy = types.FunctionType(function.__code__, names, function.__name__)
+    room = "gpu" if function.__module__.startswith(f"{__package__}.gpu") else "cpu"
+    copy.__qualname__ = f"{function.__name__}_{label}_{digest(room)}"
+    copy.__module__ = function.__module__
+    return copy
+
+
+def copies(module, names, label="", *others):
+    """The functions of a module, and of others, made anew with their free names filled in: a dict
+    of globals, in which they find each other.
+    """
+    space = {}
+    for one in (module, *others):
+        space |= {name: value for name, value in vars(one).items() if value is not None}
+    space |= names
+    where = {one.__name__ for one in (module, *others)}
+    own = [f for f in space.values() if getattr(f, "__module__", "") in where]
+    space |= {f.__name__: named(f, space, label) for f in own if isinstance(f, types.FunctionType)}
+    return space
+
+
+def fill(module, names, label, *others):
+    """The functions of a module, and of others, with their free names filled in, to be compiled
+    when first needed, as part of what needs them.
+    """
+    space, where = copies(module, names, label, *others), {module.__name__}
+    where |= {other.__name__ for other in others}
+    functions = [f for f in space.values() if isinstance(f, types.FunctionType)]
+    own = {f.__name__: f for f in functions if f.__module__ in where}
+    for name, f in own.items():
+        space[name] = njit(f, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
+    return types.SimpleNamespace(**{name: space[name] for name in own})
+
+
+_kept = []  # code must outlive those who know its address
+
+
+def native(function, label, names=None):
+    """The address of a function of integers as machine code: C's calling convention, 64 bits each.
+
+    names: what its free names are, if not its own globals. Numba compiles it, or finds it in its
+    cache under `label`.
+    """
+    signature = numba.types.int64(*[numba.types.int64] * function.__code__.co_argcount)
+    body = named(function, names or function.__globals__, label)
+    _kept.append(cached(partial(numba.cfunc, signature), body, **OPTIONS))
+    return _kept[-1].address
+
+
+@intrinsic
+def _pointer(typing, address):
+    def generate(context, builder, signature, args):
+        return builder.inttoptr(args[0], context.get_value_type(numba.types.voidptr))
+
+    return numba.types.voidptr(numba.types.int64), generate
+
+
+def array_at(dtype):
+    """A function for compiled code: the array of some shape at an address, of a dtype."""
+    real = np.dtype(dtype).type
+
+    @njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    def array(address, shape):
+        return carray(_pointer(address), shape, real)
+
+    return array
+
+
+def record_at(dtype):
+    """A function for compiled code: the k-th record at an address, of a structured dtype."""
+    kind, size = numba.from_dtype(dtype), dtype.itemsize
+
+    def record(typing, address, k):
+        def generate(context, builder, signature, args):
+            offset = builder.mul(args[1], ir.Constant(args[1].type, size))
+            place = builder.add(args[0], offset)
+            return builder.inttoptr(place, context.get_value_type(kind))
+
+        return kind(numba.types.int64, numba.types.int64), generate
+
+    return intrinsic(record)

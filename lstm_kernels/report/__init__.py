@@ -1,0 +1,6 @@
+"""What is told: the notebooks' helper, figures and tables. Needs the extra `report`."""
+
+from .notebook import Notebook
+from .plots import COLOURS, style
+
+__all__ = ["COLOURS", "Notebook", "style"]

@@ -1,0 +1,89 @@
+"""What every notebook of the report does the same way: presets, figures with alt text, computed
+sentences.
+"""
+
+import inspect
+import io
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from IPython.display import Markdown, display
+
+from ..bench import provenance, results
+from ..errors import check_choice
+from . import plots
+
+
+class Notebook:
+    """A notebook in one of two presets: "paper" runs everything in full, "smoke" every cell on
+    small sizes.
+
+    Raises ValueError for another preset.
+    """
+
+    def __init__(self, preset):
+        self.preset = check_choice("PRESET", preset, ("smoke", "paper"))
+        plots.style()
+        root = Path(".." if Path.cwd().name == "notebooks" else ".")
+        self.figures = root / "figures" if preset == "paper" else root / "build/smoke/figures"
+
+    def pick(self, *, smoke, paper):
+        """The value for this notebook's preset."""
+        return smoke if self.preset == "smoke" else paper
+
+    def show(self, figure, name, alt=None):
+        """Show a figure with its alternative text, and save it as `name`.svg and `name`.png.
+
+        alt: the text; None takes the figure's attribute `alt`. Raises ValueError without one.
+        """
+        alt = getattr(figure, "alt", "") if alt is None else alt
+        if not alt.strip():
+            raise ValueError(
+                "alt: got an empty text, want a sentence that says what the figure shows"
+            )
+        self.figures.mkdir(parents=True, exist_ok=True)
+        data = {}
+        for kind in ("svg", "png"):
+            buffer = io.BytesIO()
+            figure.savefig(
+                buffer,
+                format=kind,
+                metadata={"Date": None} if kind == "svg" else {"Software": None},
+            )
+            data[kind] = buffer.getvalue()
+            results.replace(self.figures / f"{name}.{kind}", data[kind])
+        plt.close(figure)
+        display(
+            {"image/png": data["png"], "text/plain": alt},
+            metadata={"image/png": {"alt": alt}},
+            raw=True,
+        )
+
+    @staticmethod
+    def say(text):
+        """Show a sentence computed from results, as Markdown."""
+        display(Markdown(inspect.cleandoc(text)))
+
+    @staticmethod
+    def source(*objects):
+        """Show the source of functions of the package."""
+        for item in objects:
+            display(Markdown(f"```python\n{inspect.getsource(item)}```"))
+
+    def environment(self):
+        """Show what this notebook ran on."""
+        m = provenance.machine(self.preset)
+        blas = ", ".join(
+            f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"]
+        )
+        packages = ", ".join(f"{name} {number}" for name, number in m["packages"].items())
+        lines = [
+            f"- Machine: {m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, {m['system']}",
+            f"- Vectors: {m['vectors']}; BLAS: {blas}",
+            *([f"- GPU: {m['gpu']['name']}, driver {m['gpu']['driver']}"] if m["gpu"] else []),
+            f"- Python {m['python']}, {packages}",
+            f"- Preset {m['preset']}, {m['date']}",
+        ]
+        if m["distorting_variables"]:
+            lines.append(f"- **BLAS is slowed by {', '.join(m['distorting_variables'])}**")
+        display(Markdown("\n".join(lines)))

@@ -1,0 +1,419 @@
+"""Timing, the benchmark, the peers, figures, and the command line."""
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lstm_kernels as lk
+from lstm_kernels import __main__ as command
+from lstm_kernels import bench, cores, report, schedules
+from lstm_kernels.bench import (
+    experiments,
+    gpu,
+    layers,
+    peers,
+    provenance,
+    restricted,
+    results,
+    tail,
+    timing,
+)
+
+
+def test_interleaved_times_every_case_in_every_round():
+    calls = []
+    cases = {"a": lambda: calls.append("a"), "b": lambda: time.sleep(3e-3)}
+    times = bench.interleaved(cases, repeats=4, least=1e-3)
+    assert len(times) == 8
+    assert times.groupby("case")["repeat"].nunique().to_dict() == {"a": 4, "b": 4}
+    assert times[times["case"] == "b"]["seconds"].min() >= 3e-3
+    assert len(calls) > 6  # a short case is called several times and its mean taken
+
+
+@pytest.mark.parametrize("repeats", [0, 1, 12])
+def test_every_case_warms_up_and_rounds_go_in_other_orders(repeats):
+    calls = []
+    cases = {name: (lambda name=name: calls.append(name)) for name in "abc"}
+    times = bench.interleaved(cases, repeats=repeats, least=0)
+    assert calls[:6] == list("aabbcc")  # compiled, then timed for how often it is called
+    rounds = [tuple(calls[i : i + 3]) for i in range(6, len(calls), 3)]
+    assert len(rounds) == repeats
+    assert all(set(one) == set("abc") for one in rounds)
+    assert len(set(rounds)) > 1 or repeats < 12
+    assert list(times["case"]) == calls[6:]
+
+
+def test_a_summary_has_the_median_and_quartiles():
+    times = pd.DataFrame({"case": "a", "repeat": range(5), "seconds": [4.0, 0.0, 3.0, 1.0, 2.0]})
+    assert bench.summary(times).loc["a"].to_dict() == {"median": 2, "q1": 1, "q3": 3}
+
+
+def test_summary_takes_the_ratio_round_by_round():
+    times = pd.DataFrame(
+        [("a", 0, 2.0), ("b", 0, 1.0), ("a", 1, 20.0), ("b", 1, 5.0), ("a", 2, 8.0), ("b", 2, 2.0)],
+        columns=["case", "repeat", "seconds"],
+    )
+    table = bench.summary(times, "a")
+    assert list(table.index) == ["a", "b"]
+    assert table["median"].to_dict() == {"a": 8.0, "b": 2.0}
+    assert table["ratio"].to_dict() == {"a": 1.0, "b": 4.0}
+
+
+def test_figures_are_saved_twice_shown_with_alt_text_and_reproducible(tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    from lstm_kernels.report import notebook
+
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda *a, **k: shown.append((a, k)))
+    monkeypatch.chdir(tmp_path)
+    nb = report.Notebook("smoke")
+    for _ in range(2):
+        figure, ax = plt.subplots()
+        ax.plot([0, 1])
+        nb.show(figure, "trial", alt="A line.")
+    assert shown[0][1]["metadata"]["image/png"]["alt"] == "A line."
+    assert shown[0] == shown[1]
+    names = sorted(p.name for p in (tmp_path / "build/smoke/figures").iterdir())
+    assert names == ["trial.png", "trial.svg"]
+    with pytest.raises(ValueError, match="alt: got an empty text"):
+        nb.show(figure, "trial", alt=" ")
+
+
+def test_smoke_and_paper_pick_their_value():
+    assert report.Notebook("smoke").pick(smoke=1, paper=2) == 1
+    assert report.Notebook("paper").pick(smoke=1, paper=2) == 2
+
+
+def test_compile_times_are_the_first_step_beyond_the_second(monkeypatch):
+    """A process of its own, stood in for: its first step takes 5 s, its second 1 s."""
+    caches = []
+
+    class Net:
+        def step(self, x, target, learning_rate):
+            clock[0] += steps.pop(0)
+
+    def run(words, *, env, check, **how):
+        assert (words[0], check) == (sys.executable, True)
+        caches.append(env["NUMBA_CACHE_DIR"])
+        assert Path(caches[-1]).is_dir()
+        steps[:], printed = [5.0, 1.0], io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(words[2], {})
+        return subprocess.CompletedProcess(words, 0, printed.getvalue())
+
+    clock, steps = [100.0], []
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "the user's")
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(bench, "network", lambda name, params: Net())
+    monkeypatch.setattr(experiments.subprocess, "run", run)
+    rows = experiments.compile_times("numba-fused")
+    assert rows.set_index("stage")["seconds"].to_dict() == {"compile": 4.0, "load": 4.0}
+    assert caches[0] == caches[1] != "the user's"  # empty, then filled
+    assert not Path(caches[0]).exists()
+
+
+def fixed(seconds):
+    """Stands in for `interleaved`: three rounds in which each case takes so long, by name."""
+
+    def timed(cases, **how):
+        rows = [(name, r, seconds[name] * 2**r) for name in cases for r in range(3)]
+        return pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
+
+    return timed
+
+
+def test_pieces_of_a_step_add_up(monkeypatch):
+    monkeypatch.setattr(bench, "interleaved", fixed({"forward": 1e-6, "both": 3e-6, "step": 7e-6}))
+    found = experiments.pieces("numpy", experiments.Workload(1, 2, 1, 3, 2))
+    assert found == pytest.approx({"forward": 2, "backward": 4, "rest": 8})
+
+
+def test_forms_of_the_gradients_are_compared_by_their_steps(monkeypatch):
+    forms = {"numpy": 4.0, "numba-sample/buffers": 2.0, "numba-sample": 1.0}
+
+    def steps(names, work, repeats):
+        rows = experiments.rows_of(fixed(forms)(names), work, "step", {})
+        return pd.concat([rows, rows.assign(stage="forward", seconds=9.0)])
+
+    monkeypatch.setattr(bench, "steps", steps)
+    assert experiments.gradient_forms([(4, 2)]).loc[4, 2].to_list() == [8.0, 4.0, 2.0]
+
+
+def test_layers_in_parallel_are_compared_with_each_step_divided(monkeypatch):
+    monkeypatch.setattr(layers, "interleaved", fixed({"numba-fused": 3.0, "numba-wavefront": 1.0}))
+    assert layers.against_fused([2], [8], L=2, T=3).loc[2, 8] == 3.0
+
+
+def test_more_cores_than_layers_find_nothing_to_do():
+    costs = schedules.Costs((1.0,))
+    found = layers.many_cores(costs, (1, 2, 8), (2,), 64)
+    assert found[2].to_list() == pytest.approx([1, 128 / 65, 128 / 65])
+
+
+def test_what_comes_before_a_call_is_not_timed(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    spend = lambda seconds: clock.__setitem__(0, clock[0] + seconds)  # noqa: E731
+    seconds = tail.calls(lambda: spend(1.0), lambda: spend(10.0), 3)
+    assert seconds.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_bench_experiments_have_a_row_per_repeat():
+    work = experiments.Workload(1, 3, 1, 4, 2)
+    table = experiments.steps(["numpy", "numba-sample/buffers"], work, repeats=2)
+    assert len(table) == 8
+    assert set(table["stage"]) == {"forward", "step"}
+    assert table["max_err"].between(0, 1e-4).all()
+    assert set(table["variant"].dropna()) == {"buffers"}
+    assert experiments.REFERENCE.gflop == pytest.approx(107.4, abs=0.1)
+
+
+@pytest.mark.parametrize("measure", ["steps", "epochs"])
+def test_a_version_that_breaks_while_it_is_timed_is_caught(monkeypatch, measure):
+    from lstm_kernels.versions.base import Network
+
+    class Wearing(Network):
+        used = 0
+
+        def _step(self, x, target, rate):
+            self.used += 1
+            return super()._step(x, target, rate)
+
+        def _forward(self, x, state, training):
+            y, state, tapes = super()._forward(x, state, training)
+            return (y * 2 if self.used else y), state, tapes
+
+    monkeypatch.setattr(bench, "make_network", lambda name, params: Wearing(params))
+    work = experiments.Workload(1, 12, 1, 4, 16)
+    with pytest.raises(bench.MismatchError, match="y: relative error"):
+        getattr(bench, measure)(["numpy"], work, repeats=1)
+
+
+def test_both_forms_of_the_weight_gradients_agree():
+    params, (x, target) = experiments.AIRLINE.params(), experiments.AIRLINE.example()
+    got = experiments.network("numba-sample/buffers", params).loss_and_grads(x, target)[1]
+    want = experiments.network("numba-sample", params).loss_and_grads(x, target)[1]
+    bench.compare(got.arrays(), want.arrays(), 1e-5)
+
+
+def test_the_wrong_parallel_loop_is_caught():
+    import numba
+
+    from lstm_kernels import Params, network
+    from lstm_kernels.report import mistakes
+
+    params = Params.init(1, 32, seed=1)
+    x = np.random.default_rng(0).standard_normal((48, 4, 1)).astype(np.float32)
+    y, _ = network("numpy", params).forward(x)
+    before = numba.get_num_threads()
+    try:
+        numba.set_num_threads(1)
+        assert mistakes.caught(mistakes.parallel_over_time(params, x), y) is None
+    finally:
+        numba.set_num_threads(before)
+    # With two threads the loop may or may not be wrong; what they compute when it is, surely is.
+    ahead = mistakes.second_half_first(params, x)
+    assert "y: relative error" in mistakes.caught(ahead, y)
+    bench.compare({"y": ahead[:24]}, {"y": y[:24]}, 1e-5)
+    assert mistakes.caught(ahead[24:], y[24:])
+    assert mistakes.parallel_over_time(params, x).shape == y.shape
+
+
+def test_the_command_line(capsys, tmp_path):
+    command.main([])
+    ladder = capsys.readouterr().out
+    lines = ladder.partition("\n\n")[0].splitlines()
+    places = {re.search(r" (cpu|gpu) +\S", line).start() for line in lines}
+    assert (len(lines), len(places)) == (len(lk.versions()), 1)  # the columns are straight
+    assert "sequential" in ladder
+    assert "runs here" in ladder
+    assert cores.why() in ladder
+    command.main(["train", "--epochs", "2", "--version", "numpy"])
+    assert "1959-1960, one month ahead: RMSE" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as caught:
+        command.main(["train", "--version", "cudnn"])
+    assert caught.value.code == 2
+    assert "name: got 'cudnn'" in capsys.readouterr().err
+
+
+def test_cases_may_take_their_own_time():
+    times = bench.interleaved({"a": lambda: 0.5, "b": lambda: 0.25}, repeats=3, own=True)
+    assert times.groupby("case")["seconds"].agg(["min", "max"]).to_numpy().tolist() == [
+        [0.5, 0.5],
+        [0.25, 0.25],
+    ]
+
+
+def test_the_model_is_fitted_to_what_it_is_given():
+    """Passes whose tasks last exactly what the costs say give these costs back."""
+    work = experiments.Workload(2, 500, 3, 4, 1)
+    costs = schedules.Costs((2e-5,), task=3e-6, hand=1e-7, moved=4e-6, shared=1.25)
+    timed = layers.calibration(work, "forward")
+    for one in timed.values():
+        one.lines = [schedules.simulate(one.schedule, layers.of_layers(costs, 2))]
+    found = layers.fit(timed, 1e-7)
+    for name in ("step", "task", "hand", "moved", "shared"):
+        assert getattr(found, name) == pytest.approx(getattr(costs, name), rel=1e-2), name
+
+
+def test_handovers_are_measured_between_tasks_that_wait():
+    tasks = [
+        schedules.Task(schedules.Block(0, i, i + 1), i % 2, (i - 1,) if i else ()) for i in range(4)
+    ]
+    plan = schedules.Schedule(schedules.Graph(1, 4), tuple(tasks))
+    starts, stops = (0, 3e-6, 7e-6, 9e-6), (2e-6, 5e-6, 8e-6, 9e-6)
+    spans = [
+        schedules.Span(i, i % 2, *when) for i, when in enumerate(zip(starts, stops, strict=True))
+    ]
+    waits = layers._waits(schedules.Timeline(plan, tuple(spans)))
+    assert waits == pytest.approx([0, 1e3, 2e3, 1e3])
+    found = layers.handovers("barrier", count=20, runs=1, patience=2)
+    assert found.size % 38 == 0  # none, where two threads never ran at the same time
+    assert (found > 0).all()
+
+
+def test_the_sweep_over_layers_runs_on_one_core(monkeypatch):
+    monkeypatch.setattr(layers.cores, "cores", lambda: 1)
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 1)  # more threads are an error
+    found = layers.sweep(layers.SMALL_DEEP, layers=(1, 2), chunks=(4,), repeats=1)
+    assert set(found.rows()["threads"]) == {1}
+    assert len(found.rows()) == len(found.table) == 4
+    assert found.costs["forward"].shared == 1
+
+
+def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
+    work = layers.SMALL_DEEP
+    timed = {"forward": layers.Pass(work, "forward", 1, layers.schedule_for(work, "forward", 1, 5))}
+    assert layers.verify(timed)["forward"] < 1e-5
+    right = layers.Pass.arrays
+    wrong = lambda self: {name: 1.001 * a for name, a in right(self).items()}  # noqa: E731
+    monkeypatch.setattr(layers.Pass, "arrays", wrong)
+    with pytest.raises(bench.MismatchError, match="y: relative error"):
+        layers.verify(timed)
+
+
+def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):
+    tiny = experiments.Workload(1, 3, 1, 4, 2)
+    monkeypatch.setattr(
+        bench, "compile_times", lambda name: experiments.steps(["numpy"], tiny, repeats=1)
+    )
+    found = {experiment: path for experiment, _, path in experiments.main("smoke", tmp_path)}
+    assert set(found) == {"airline", "gradients", "reference", "grid", "layers"}
+    grid = results.read("grid", tmp_path)
+    assert set(grid["version"]) == set(experiments.available())
+
+
+class Peer:
+    """Stands in for a peer: what our network computes, changed."""
+
+    def __init__(self, net, change=lambda y: y, loss=lambda value: value):
+        self.net, self.change, self.loss = net, change, loss
+
+    def predict(self, x):
+        return self.change(self.net.forward(x)[0])
+
+    def step(self, x, target, rate):
+        return self.loss(self.net.loss_and_grads(x, target)[0])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"change": lambda y: y * 1.01},
+        {"change": lambda y: y * np.nan},
+        {"loss": lambda value: value * 1.01},
+        {"loss": lambda value: value * 0.99},
+        {"loss": lambda value: np.nan},
+    ],
+)
+def test_a_peer_with_other_outputs_or_loss_is_caught(wrong):
+    work = experiments.Workload(1, 3, 2, 4, 2)
+    net, (x, target) = experiments.network("numpy", work.params()), work.example()
+    assert peers.agreement(net, {"a": Peer(net)}, x, target) == {"a": 0.0}
+    with pytest.raises(bench.MismatchError, match=r"^b: other outputs or loss than numba-fused"):
+        peers.agreement(net, {"a": Peer(net), "b": Peer(net, **wrong)}, x, target)
+
+
+def test_whoever_is_timed_beside_peers_rests_before(monkeypatch):
+    """Other packages' threads wait on the cores for more work."""
+    rests, work = [], experiments.Workload(1, 3, 2, 4, 2)
+
+    def timed(cases, *, repeats, rest=0.0):
+        rests.append(rest)
+        return bench.interleaved({"numba-fused": lambda: None}, repeats=1, least=0)
+
+    for module in (peers, restricted):
+        monkeypatch.setattr(module, "interleaved", timed)
+    monkeypatch.setattr(peers, "Torch", lambda params, threads: Peer(None))
+    peers.side_by_side(work, [], 1, 1)
+    peers.airline_epoch(1, 1)
+    peers.overhead(1, 1)
+    peers.ceilings(1, 1)
+    restricted.public_step(work, [], 1, 1)
+    assert rests == [peers.REST] * 6
+    assert peers.REST >= 0.01
+
+
+@pytest.mark.parametrize(
+    "main", [experiments.main, peers.main, restricted.main, gpu.main, gpu.checks]
+)
+def test_a_folder_is_opened_before_anything_is_measured(tmp_path, monkeypatch, main):
+    def measured(*words, **how):
+        raise AssertionError("measured before the folder was opened")
+
+    for module in (timing, bench, peers, restricted, gpu):
+        monkeypatch.setattr(module, "interleaved", measured, raising=False)
+    monkeypatch.setattr(subprocess, "run", measured)
+    monkeypatch.setattr(provenance, "machine", lambda preset=None: {"name": "here"})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        list(main(preset="smoke", folder=tmp_path / "file"))
+
+
+def test_peers_are_held_to_our_results(monkeypatch):
+    for package in ("torch", "jax", "onnxruntime", "onnx"):
+        pytest.importorskip(package)
+    work = experiments.Workload(2, 3, 2, 8, 4)
+    rows = peers.side_by_side(work, list(peers.PEERS), cores.allowed(), repeats=1)
+    assert set(rows["version"]) == {"numba-fused", *peers.PEERS}
+    assert rows[rows["version"] != "numba-fused"]["max_err"].max() < 1e-5
+    right = peers.OnnxRuntime.predict
+    monkeypatch.setattr(peers.OnnxRuntime, "predict", lambda self, x: right(self, x) * 1.01)
+    with pytest.raises(bench.MismatchError, match="onnxruntime: other outputs"):
+        peers.side_by_side(work, ["onnxruntime"], cores.allowed(), repeats=1)
+
+
+def test_the_call_without_overhead_writes_to_arrays_of_its_own():
+    net, (x, _) = (
+        experiments.network("numba-fused", experiments.AIRLINE.params()),
+        experiments.AIRLINE.example(),
+    )
+    bare = net.bare_forward(x)
+    y, state = net.forward(x)
+    for array in (y, *state):
+        array[:] = 7
+    bare()
+    assert all((array == 7).all() for array in (y, *state))
+
+
+def test_rates_count_the_products():
+    work = experiments.Workload(L=2, T=3, D=5, H=7, B=11)
+    inputs = 5 + 7 + 2 * 7
+    assert work.gflop == pytest.approx(2 * 3 * 11 * 28 * inputs / 1e9)
+    assert work.step_gflop == pytest.approx(2 * 3 * 11 * 28 * (3 * inputs - 5) / 1e9)
+
+
+def test_a_rest_comes_before_every_case(monkeypatch):
+    slept = []
+    monkeypatch.setattr(timing.time, "sleep", slept.append)
+    bench.interleaved({"a": lambda: None, "b": lambda: None}, repeats=3, least=0, rest=0.5)
+    assert slept == [0.5] * 6

@@ -15,7 +15,7 @@ from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_refer
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
 from lstm_kernels.gpu import device, sample_kernels
-from lstm_kernels.report import figures_gpu, gpu_tables
+from lstm_kernels.report import figures_gpu
 from lstm_kernels.versions import cuda_fused, cuda_v1
 
 GPU = [v.name for v in lk.versions() if v.target == "gpu"]
@@ -106,7 +106,7 @@ def test_what_cuda_versions_copy():
     assert copied["cuda-v3"] == (4 * (x.size + target.size + theta), 4 * (theta + 1))
     assert copied["cuda-fused"] == (4 * (x.size + target.size) + 8 * 6, 4)  # and the order
     for version in ("cuda-v1", "cuda-v2", "cuda-v3"):
-        assert gpu_tables.step_bytes(version, work) == copied[version]
+        assert figures_gpu.step_bytes(version, work) == copied[version]
 
 
 @needs_kernels
@@ -354,27 +354,27 @@ def test_sentences_about_records():
     growing = {("cuda-fused", 10**p): max(1e-4, 1e-9 * 10**p) for p in range(2, 7)}
     growing |= {("numba-fused", 10**p): 1e-7 * 10**p for p in range(2, 7)}
     rows = rows_of(growing, "windows")
-    assert "from 100 to 100,000 windows" in gpu_tables.growth(rows)
-    assert "power 0.00" in gpu_tables.growth(rows)
-    assert "overtakes `numba-fused` from 10,000 windows on" in gpu_tables.crossover(rows)
-    assert "and is 100 times as fast at 1,000,000" in gpu_tables.crossover(rows)
+    assert "from 100 to 100,000 windows" in figures_gpu.growth(rows)
+    assert "power 0.00" in figures_gpu.growth(rows)
+    assert "overtakes `numba-fused` from 10,000 windows on" in figures_gpu.crossover(rows)
+    assert "and is 100 times as fast at 1,000,000" in figures_gpu.crossover(rows)
     steps = {("sequential", 0): 1.7, ("numpy", 0): 0.76, ("cuda-v3", 0): 0.1}
     long = {("cuda-v3", 0): 1.0, ("cuda-fused", 0): 0.1}
     both = pd.concat([rows_of(steps, "h", "step", B=256), rows_of(long, "h", "5 epochs", B=256)])
-    said = gpu_tables.speeds(both)
+    said = figures_gpu.speeds(both)
     assert "17 times as fast as `sequential`, 7.6 times as fast as `numpy`" in said
     assert "10 times as fast with `cuda-fused`" in said
     sums = pd.concat(
         [rows_of({("f", 0): t}, v) for t, v in ((2, "sums ordered"), (1, "sums atomic"))]
     )
-    assert "takes 2 times that with atomics" in gpu_tables.ordered(sums)
+    assert "takes 2 times that with atomics" in figures_gpu.ordered(sums)
     copies = rows_of({("cuda-v3", 0): 1e-5}, "transfers sent", "step", bytes=100)
-    assert "`cuda-v3`, step, sent 100 bytes in 0.01 ms" in gpu_tables.moved(copies)
+    assert "`cuda-v3`, step, sent 100 bytes in 0.01 ms" in figures_gpu.moved(copies)
 
 
 def test_nothing_recorded_is_said_so(monkeypatch):
-    monkeypatch.setattr(gpu_tables.results, "read", lambda name: none())
-    assert gpu_tables.each("windows", gpu_tables.growth) == gpu_tables.NOT_YET
+    monkeypatch.setattr(figures_gpu.results, "read", lambda name: none())
+    assert figures_gpu.each("windows", figures_gpu.growth) == figures_gpu.NOT_YET
 
 
 def none():
@@ -382,10 +382,10 @@ def none():
 
 
 def test_rooflines_and_shares():
-    loads = gpu_tables.loads()["flop per byte"]
+    loads = figures_gpu.loads()["flop per byte"]
     assert loads.is_monotonic_increasing
-    assert gpu_tables.shared_bandwidth("H200") == pytest.approx(33.4, abs=0.1)
-    table = gpu_tables.occupancy(gpu.HUNDREDS)
+    assert figures_gpu.shared_bandwidth("H200") == pytest.approx(33.4, abs=0.1)
+    table = figures_gpu.occupancy(gpu.HUNDREDS)
     assert table.loc["cuda-v1", "blocks"] == 1
     assert table.loc["cuda-v2", "blocks"] == 8
     assert (table["registers"] < 256).all()
@@ -455,7 +455,7 @@ def test_figures_of_records_say_what_they_show():
     assert title == "cuda-fused: 10 times the time for 10 times as many windows"
     assert "cuda-v3 0.1 to 1 ms" in figure.alt
     measured = [("cuda-fused", 0.5, 3.0)]
-    assert "T4" in figures_gpu.roofline("T4", gpu_tables.loads(), measured).alt
+    assert "T4" in figures_gpu.roofline("T4", figures_gpu.loads(), measured).alt
 
 
 @needs_kernels

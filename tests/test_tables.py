@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from lstm_kernels.bench import experiments, layers, peers, results, tail
-from lstm_kernels.report import figures_layers, gpu_tables, tables
+from lstm_kernels.report import figures_gpu, figures_layers, figures_versions, tables
 
 
 def compared(machine="here", stages=("forward", "step"), **seconds):
@@ -70,7 +70,7 @@ def test_deep_networks_are_compared_machine_by_machine(monkeypatch):
         for machine, ours in (("a", 1.0), ("b", 4.0))
     ]
     monkeypatch.setattr(results, "read", lambda name: pd.concat(rows).assign(**deep))
-    said = tables.deep_peers().split("\n\n")
+    said = figures_layers.deep_peers().split("\n\n")
     assert len(said) == 4
     assert said[0] == (
         "a, inference: `numba-wavefront` 2000.0 ms, `numba-fused` 6000.0 ms, PyTorch 4000.0 ms, "
@@ -83,14 +83,14 @@ def test_deep_networks_are_compared_machine_by_machine(monkeypatch):
 def test_gpus_are_told_machine_by_machine(monkeypatch):
     rows = compared("a", **FAST), compared("b", **SLOW)
     monkeypatch.setattr(results, "read", lambda name: pd.concat(rows).assign(variant="sums"))
-    monkeypatch.setattr(gpu_tables, "where", lambda machine: machine)
-    said = gpu_tables.each("sums", lambda part: ",".join(part["machine"].unique()))
+    monkeypatch.setattr(figures_gpu, "where", lambda machine: machine)
+    said = figures_gpu.each("sums", lambda part: ",".join(part["machine"].unique()))
     assert said == "a: a\n\nb: b"
 
 
 def test_speeds_are_in_per_cent_of_the_slower():
     table = pd.DataFrame({"seconds": {"plain": 8.0, "numpy": 4.0, "fast": 1.0}})
-    shown = tables.with_ratios(table, "plain", "numpy")
+    shown = figures_versions.with_ratios(table, "plain", "numpy")
     assert shown["vs sequential"].to_list() == ["100%", "200%", "800%"]
     assert shown["vs NumPy"].to_list() == ["50%", "100%", "400%"]
 
@@ -125,14 +125,14 @@ def test_two_threads_are_compared_with_one():
         table = pd.DataFrame([(*keys[0], 6.0), (*keys[1], 4.0)], columns=columns)
 
     Found.times = pd.DataFrame(times, columns=["case", "repeat", "seconds"])
-    (row,) = tables.layer_speedups(Found).to_dict("records")
+    (row,) = figures_layers.layer_speedups(Found).to_dict("records")
     assert row == {"way": "forward", "layers": 4, "q1": 2, "median": 2, "q3": 2, "predicted": 1.5}
 
 
 def test_the_block_length_that_the_model_picks_is_told():
     rows = [("point-to-point", 5, 2.0, 1.5), ("point-to-point", 9, 1.0, 3.0), ("barrier", 7, 0, 0)]
     table = pd.DataFrame(rows, columns=["how", "size", "predicted", "measured"])
-    best, said = tables.block_lengths(table.assign(way="forward"))
+    best, said = figures_layers.block_lengths(table.assign(way="forward"))
     assert best == {"forward": 9}
     assert "blocks of 9 steps, 3.0 ms measured; the fastest measured are 5, 1.5 ms" in said
 
@@ -140,7 +140,9 @@ def test_the_block_length_that_the_model_picks_is_told():
 def test_hand_overs_that_were_not_seen_are_said(monkeypatch):
     assert layers.handovers("barrier", count=20, patience=0).size == 0
     for waits, words in (([], "was not seen"), ([100.0, 300.0], "takes 200 ns in the median")):
-        table, said = tables.handovers({"point-to-point": np.array(waits), "barrier": np.empty(0)})
+        table, said = figures_layers.handovers(
+            {"point-to-point": np.array(waits), "barrier": np.empty(0)}
+        )
         assert table.shape == (2, 5)
         assert words in said
         assert figures_layers.handover({"point-to-point": np.array(waits)}).alt

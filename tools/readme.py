@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from lstm_kernels.bench import results, summary, tail
-from lstm_kernels.report import gpu_tables, tables, tables_isa
+from lstm_kernels.report import figures_gpu, tables, tables_isa
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- results: written by `make readme` -->", "<!-- end of results -->"
@@ -170,9 +170,9 @@ def instruction_sets():
 
 def gpu():
     """What `make gpu` recorded, where it was run."""
-    tell = {"hundreds": gpu_tables.speeds, "windows": gpu_tables.growth}
-    said = {name: gpu_tables.each(name, how) for name, how in tell.items()}
-    if set(said.values()) == {gpu_tables.NOT_YET}:
+    tell = {"hundreds": figures_gpu.speeds, "windows": figures_gpu.growth}
+    said = {name: figures_gpu.each(name, how) for name, how in tell.items()}
+    if set(said.values()) == {figures_gpu.NOT_YET}:
         return "GPU: not measured yet (`make gpu` on a machine with one)."
     return "\n\n".join(f"GPU, {name}: {text}" for name, text in said.items())
 

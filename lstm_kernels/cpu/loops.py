@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit
 
 from ..kernels import OPTIONS, cached, named
+from . import activations, simd
 
 # The free names of a kernel, which `specialise` fills in.
 cell_forward = cell_backward = load = store = K = real = None
@@ -39,8 +40,6 @@ def specialise(kernel, cell, dtype, *parts):
     row of K*H), K, real (the dtype), and the functions `parts`, filled in likewise: a loop in a
     function of its own is checked for overlapping arrays, and made vector code, by itself.
     """
-    from .cpu import activations, simd  # which is made with the functions above
-
     real = np.dtype(dtype).type
     functions = (simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid))
     # A loop over units becomes vector code only where the whole cell stands in it.

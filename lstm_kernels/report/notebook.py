@@ -65,6 +65,25 @@ class Notebook:
         display(Markdown(inspect.cleandoc(text)))
 
     @staticmethod
+    def claim(sentence, held, numbers=""):
+        """Show a claim and whether it held in this run; `tools/report.py` lists the claims of all.
+
+        sentence: one that could be false, with its condition. held: True, False, or None where this
+        run did not measure it. numbers: what it rests on, as text. Returns held.
+        """
+        if held not in (True, False, None):
+            raise TypeError(f"held: got {type(held).__name__}, want True, False or None")
+        verdict = {True: "Held", False: "Did not hold", None: "Not measured"}[held]
+        text = f"> **{verdict} in this run.** {sentence}" + (f" ({numbers})" if numbers else "")
+        claim = {"sentence": sentence, "verdict": verdict, "numbers": numbers}
+        display(
+            {"text/markdown": text, "text/plain": text},
+            metadata={"lstm_kernels": {"claim": claim}},
+            raw=True,
+        )
+        return held
+
+    @staticmethod
     def source(*objects):
         """Show the source of functions of the package."""
         for item in objects:

@@ -1,6 +1,7 @@
 """One plot style: a colour for each thing, labels on the lines, white ground."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 from cycler import cycler
 
 # Okabe & Ito's palette, which colour-blind readers can tell apart.
@@ -98,3 +99,26 @@ def bars(ax, table, *, unit=1e3, label="milliseconds", note=None):
         text = (note or {}).get(name, f"{median[name]:.3g}")
         ax.annotate(text, (high[name], position), (6, 0), textcoords="offset points", va="center")
     ax.margins(x=0.25)
+
+
+ARROW = {"arrowstyle": "->", "shrinkA": 17, "shrinkB": 18}
+
+
+def graph(rounds, marked):
+    """The dependency graph of `rounds` (layers, steps); cells of the round `marked` are yellow."""
+    layers, steps = rounds.shape
+    figure, ax = plt.subplots(figsize=(8, 4.2))
+    for (layer, step), value in np.ndenumerate(rounds):
+        box = {"boxstyle": "round,pad=0.5", "fc": YELLOW if value == marked else "white"}
+        ax.text(step, layer, f"{layer}, {step}", ha="center", va="center", bbox=box)
+        for before in ((step, layer - 1), (step - 1, layer)):
+            ax.annotate("", (step, layer), before, arrowprops=ARROW)
+    ax.set(xlim=(-1, steps - 0.5), ylim=(-1, layers - 0.5), xlabel="step $t$", ylabel="layer $l$")
+    ax.set(xticks=range(steps), yticks=range(layers))
+    ax.set_title("Cells on a diagonal do not need each other")
+    ax.grid(visible=False)
+    figure.alt = (
+        f"Grid of {layers} layers by {steps} steps; arrows lead to each cell from the cell below "
+        "and from the cell before; one diagonal is marked."
+    )
+    return figure

@@ -6,7 +6,6 @@ from dataclasses import astuple
 
 import pandas as pd
 
-from .. import data
 from ..bench import experiments, results
 from ..bench.peers import COPY_GB, SGEMM_GFLOP
 from ..bench.peers import PEERS as PEER_CLASSES
@@ -20,37 +19,6 @@ def ladder():
     return pd.DataFrame(rows, columns=["version", "target", "what it is", "here"]).set_index(
         "version"
     )
-
-
-def source():
-    """The table of the course project as published: recorded there, not measured here."""
-    table = pd.read_csv(data.FOLDER / "source_table.csv", index_col="version")
-    return with_ratios(table, "Sequential (plain Python)", "NumPy")
-
-
-def ours(seconds):
-    """Our times, seconds by version, under the source's columns."""
-    yes = {True: "yes", False: "no"}
-    rows = {
-        v.name: {
-            "mini-batch": v.mini_batch_on,
-            "data sample": v.sample_on,
-            "thread positioning": yes[v.thread_positioning],
-            "transfer optimised": yes[v.transfer_optimised],
-            "seconds": seconds[v.name],
-        }
-        for v in versions()
-        if v.name in seconds.index
-    }
-    table = with_ratios(pd.DataFrame.from_dict(rows, orient="index"), "sequential", "numpy-sample")
-    return table.round({"seconds": 4})
-
-
-def with_ratios(table, sequential, numpy):
-    """The table with its speeds in per cent of the rows `sequential` and `numpy`."""
-    speed = 1 / table["seconds"]
-    percent = {"vs sequential": speed / speed[sequential], "vs NumPy": speed / speed[numpy]}
-    return table.assign(**{name: ratio.map("{:.0%}".format) for name, ratio in percent.items()})
 
 
 WORDS = {"forward": "inference", "step": "training step"}
@@ -167,78 +135,6 @@ def small_calls(rows):
             f"PyTorch's SGD: {torch / epoch:.1f} times."
         )
     return " ".join(said)
-
-
-def handovers(waits):
-    """Quantiles of the hand-overs' nanoseconds, a row per order, and what one point to point takes,
-    in words; waits: order -> nanoseconds, empty where two threads never ran at the same time.
-    """
-    levels = {0.05: "5 %", 0.25: "25 %", 0.5: "median", 0.75: "75 %", 0.95: "95 %"}
-    found = {order: pd.Series(values).quantile(list(levels)) for order, values in waits.items()}
-    table = pd.DataFrame(found).T.rename(columns=levels)
-    median = table.loc["point-to-point", "median"]
-    seen = f"takes {median:.0f} ns in the median"
-    return table, "was not seen: no two threads ran at the same time" if pd.isna(median) else seen
-
-
-def layer_speedups(found):
-    """Speed-up of two threads over one by way and number of layers, a `layers.Sweep`: measured
-    (median and quartiles of the ratios round by round) and predicted.
-    """
-    times = found.times.pivot(index="repeat", columns="case", values="seconds")
-    table, rows = found.table.set_index(["sweep", "way", "how", "size"])["predicted"], []
-    for key in found.passes:
-        sweep, way, threads, count = key
-        if sweep == "layers" and threads == 2:
-            one = sweep, way, 1, count
-            low, middle, high = (times[str(one)] / times[str(key)]).quantile((0.25, 0.5, 0.75))
-            rows.append((way, count, low, middle, high, table[one] / table[key]))
-    return pd.DataFrame(rows, columns=["way", "layers", "q1", "median", "q3", "predicted"])
-
-
-def block_lengths(table):
-    """By way, the block length that the model picks, and in a sentence what it takes beside the
-    fastest measured; table: the rows of `layers.Sweep` on block lengths.
-    """
-    best, said = {}, []
-    for way, part in table[table["how"] == "point-to-point"].groupby("way", sort=False):
-        pick, fast = (part.loc[part[kind].idxmin()] for kind in ("predicted", "measured"))
-        best[way] = int(pick["size"])
-        said.append(
-            f"{way} the model picks blocks of {pick['size']} steps, {pick['measured']:.1f} ms "
-            f"measured; the fastest measured are {fast['size']}, {fast['measured']:.1f} ms"
-        )
-    return best, f"{'; '.join(said).capitalize()}."
-
-
-def deep_peers():
-    """`numba-wavefront` and PyTorch on eight layers and one sample, as recorded, in sentences."""
-    rows = results.read("peers")
-    name, said = "deep, one sample", []
-    for machine, part in rows.groupby("machine"):
-        for stage, what in WORDS.items():
-            deep = of_grid(part, stage)
-            deep = deep[deep["workload"] == name]
-            times = 1e3 * deep.groupby("version")["seconds"].median()
-            if {"numba-wavefront", "pytorch"} <= set(times.index):
-                ratio = summary(deep, "numba-wavefront", by="version")["ratio"]
-                said.append(
-                    f"{machine}, {what}: `numba-wavefront` {times['numba-wavefront']:.1f} ms, "
-                    f"`numba-fused` {times['numba-fused']:.1f} ms, PyTorch {times['pytorch']:.1f} "
-                    f"ms, {1 / ratio['pytorch']:.2f} times the time of `numba-wavefront`."
-                )
-    return "\n\n".join(said) or "Not measured yet."
-
-
-def gpu_schedule():
-    """The wavefront on a GPU, as recorded, in a sentence."""
-    try:
-        rows = results.read("gpu").query("version == 'cuda-wavefront'")
-    except ValueError:
-        return "Not measured yet: no results of a GPU are recorded."
-    times = rows.groupby(["machine", "L", "stage"])["seconds"].median() * 1e3
-    said = "; ".join(f"{m}, {L} layers, {s}: {v:.2f} ms" for (m, L, s), v in times.items())
-    return f"{said}." if said else "Not measured yet: the recorded results have no wavefront."
 
 
 def against_best(ratio):

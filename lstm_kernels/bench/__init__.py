@@ -2,13 +2,14 @@
 
 from .comparer import TOLERANCE, MismatchError, compare, compare_to_reference
 from .provenance import machine
-from .timing import interleaved, summary
+from .timing import disturbance, interleaved, summary
 
 __all__ = [
     "TOLERANCE",
     "MismatchError",
     "compare",
     "compare_to_reference",
+    "disturbance",
     "interleaved",
     "machine",
     "summary",

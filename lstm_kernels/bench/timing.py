@@ -1,12 +1,29 @@
-"""The one timing function: repeats of several cases in turn, in one loop."""
+"""The one timing function: repeats of several cases in turn, in one loop, and whether something
+disturbed them.
+"""
 
+import os
+import re
 import time
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+# What a quiet run keeps below: the quartiles' distance; CPU time that the hypervisor or other
+# processes took, of all cores; the fall of the clock.
+LIMITS = {"spread": 0.20, "stolen": 0.01, "others": 0.05, "slower": 0.10}
+WORDS = {
+    "spread": "quartiles {:.0f} % apart",
+    "stolen": "{:.0f} % of the CPU time stolen by other virtual machines",
+    "others": "{:.0f} % of the CPU time taken by other processes",
+    "slower": "the clock {:.0f} % slower at the end",
+}
+LEAST_SECONDS = 0.5  # /proc/stat counts in hundredths of a second
 
-def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, own=False, seed=0):
+
+def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, own=False, seed=0, again=False):
     """Time several cases side by side; returns a row per repeat: case, repeat, seconds.
 
     cases: dict of name -> function without arguments. Each runs once to warm up (compile time is
@@ -15,7 +32,8 @@ def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, own=False, seed=0):
     row and its mean taken. rest: seconds of sleep before each case, then a few calls that are not
     timed: where cases bring thread pools of their own, those of the last one, which still wait on
     the cores for more work, would slow the next. own: cases return the seconds they took, by time
-    stamps of their own.
+    stamps of their own. again: time everything once more where something disturbed the run, and
+    keep the quieter one. `disturbance` tells of the rows what it was.
     """
     calls = {}
     for name, case in cases.items():
@@ -23,7 +41,7 @@ def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, own=False, seed=0):
         start = time.perf_counter()
         case()
         calls[name] = max(1, int(np.ceil(least / max(time.perf_counter() - start, 1e-7))))
-    rng, rows = np.random.default_rng(seed), []
+    rng, rows, before = np.random.default_rng(seed), [], system()
     for repeat in range(repeats):
         for index in rng.permutation(len(cases)):
             name = list(cases)[index]
@@ -36,7 +54,12 @@ def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, own=False, seed=0):
             seconds = [case() for _ in range(count)]
             taken = sum(seconds) if own else time.perf_counter() - start
             rows.append((name, repeat, taken / count))
-    return pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
+    times = pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
+    times.attrs["conditions"] = conditions(before, system())
+    if again and disturbance(times):
+        how = {"repeats": repeats, "least": least, "rest": rest, "own": own, "seed": seed + 1}
+        times = min(times, interleaved(cases, **how), key=unrest)
+    return times
 
 
 def summary(times, baseline=None, by="case"):
@@ -50,3 +73,88 @@ def summary(times, baseline=None, by="case"):
     if baseline is not None:
         result["ratio"] = table.rdiv(table[baseline], axis=0).median()
     return result
+
+
+class System(NamedTuple):
+    """CPU time since the start of the system, in seconds summed over its cores: all of it, what
+    processes used, what the hypervisor gave to others; what this process used; the clock of the
+    fastest core in MHz, None where it cannot be read.
+    """
+
+    whole: float
+    used: float
+    stolen: float
+    own: float
+    clock: float | None
+
+
+def system(proc="/proc"):
+    """The System now; None where there is no /proc/stat."""
+    try:
+        line, *_ = Path(proc, "stat").read_text().splitlines()
+        user, nice, kernel, idle, waiting, irq, softirq, stolen = map(int, line.split()[1:9])
+    except (OSError, ValueError):
+        return None
+    used = user + nice + kernel + irq + softirq
+    counts = [n / os.sysconf("SC_CLK_TCK") for n in (used + idle + waiting + stolen, used, stolen)]
+    info = Path(proc, "cpuinfo")
+    clocks = re.findall(r"^cpu MHz\s*: *([\d.]+)", info.read_text() if info.exists() else "", re.M)
+    return System(*counts, sum(os.times()[:4]), max(map(float, clocks), default=None))
+
+
+def conditions(before, after):
+    """What disturbed a run between two Systems, as fractions by the names of LIMITS; without an
+    entry where nothing is known.
+    """
+    if before is None or after is None:
+        return {}
+    known, whole = {}, after.whole - before.whole
+    if whole >= LEAST_SECONDS:
+        others = after.used - before.used - (after.own - before.own)
+        known = {"stolen": (after.stolen - before.stolen) / whole, "others": others / whole}
+    if before.clock and after.clock:
+        known["slower"] = 1 - after.clock / before.clock
+    return known
+
+
+def together(parts):
+    """The rows of several runs as one table, which holds the worst of their conditions."""
+    rows, worst = pd.concat(parts, ignore_index=True), {}
+    for part in parts:
+        for name, value in part.attrs.get("conditions", {}).items():
+            worst[name] = max(value, worst.get(name, value))
+    rows.attrs["conditions"] = worst
+    return rows
+
+
+def _signs(times):
+    """Each condition of LIMITS that is known of some rows, those of a results file too."""
+    cases = [name for name in ("case", "version", "variant") if name in times]
+    loops = [name for name in times if name not in (*cases, "repeat", "seconds", "max_err")]
+    spread = 0.0
+    if len(times):
+        quartiles = times.groupby([*loops, *cases], dropna=False)["seconds"].quantile([0.25, 0.75])
+        low, high = (quartiles.xs(q, level=-1) for q in (0.25, 0.75))
+        apart = (high / low.where(low > 0) - 1).fillna(0.0)
+        # All cases of a loop meet the same disturbance: half of them spread. One alone is uneven.
+        spread = (apart.groupby(level=loops, dropna=False) if loops else apart).median()
+        spread = float(np.max(spread))
+    return {"spread": spread} | times.attrs.get("conditions", {})
+
+
+def unrest(times):
+    """How far the worst condition of a run is beyond its limit: at most 1 where nothing is."""
+    return max(value / LIMITS[name] for name, value in _signs(times).items())
+
+
+def disturbance(times):
+    """What disturbed a run, in words; "" where nothing did.
+
+    times: what `interleaved` returns, or rows of a results file.
+    """
+    signs = _signs(times)
+    return "; ".join(
+        WORDS[name].format(100 * signs[name])
+        for name, limit in LIMITS.items()
+        if signs.get(name, 0.0) > limit
+    )

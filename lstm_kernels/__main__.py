@@ -3,6 +3,7 @@ airline network.
 """
 
 import argparse
+import importlib
 from os.path import exists
 
 import numba
@@ -28,39 +29,17 @@ def ladder():
 
 
 def bench(options):
-    """Measure every version and write data/results/."""
-    from .bench import experiments
+    """Measure, write a results file for each experiment, and print its medians."""
+    from .bench import runner
 
+    experiments = importlib.import_module(f".bench.{options.module}", __package__)
     for experiment, rows, path in experiments.main(options.preset, options.folder):
-        table = rows.groupby(["stage", "version", "variant", "H", "B"], sort=False, dropna=False)
         print(f"\n{experiment}: median seconds, written to {path}")
-        print(table["seconds"].median().to_string())
-
-
-def bench_peers(options):
-    """Measure `numba-fused` beside PyTorch, JAX and ONNX Runtime and write data/results/."""
-    from .bench import peers
-
-    rows, path = peers.main(options.preset, options.folder)
-    table = rows.groupby(["stage", "L", "H", "B", "version", "variant"], sort=False, dropna=False)
-    print(f"median seconds, written to {path}")
-    print(table["seconds"].median().to_string())
-
-
-def bench_isa(options):
-    """Measure `numba-fused`, PyTorch and BLAS on each instruction set and write data/results/."""
-    from .bench import restricted
-    from .report import tables_isa
-
-    rows, path = restricted.main(options.preset, options.folder)
-    rows = rows.assign(machine=path.parent.name)
-    records = tables_isa.records(rows, path.parents[1])
-    print(f"written to {path}")
-    print(tables_isa.instruction_sets(rows, records).to_string())
+        print(runner.medians(rows).to_string())
 
 
 def gpu(options):
-    """Test the GPU versions on the device, measure them and write data/results/."""
+    """Test the GPU versions on the device, measure them and write a results file."""
     from .bench import gpu
 
     failed = []
@@ -68,9 +47,7 @@ def gpu(options):
         if version.target == "gpu" and version.why_unavailable:
             raise UnavailableError(f"{version.name}: {version.why_unavailable}")
     try:
-        for name, rows, path in gpu.main(options.preset, options.folder):
-            print(f"\n{name}: median seconds, written to {path}", flush=True)
-            print(gpu.medians(rows).to_string(), flush=True)
+        bench(options)
     except RuntimeError as error:
         failed.append(str(error))
     for name, result, path in gpu.checks(options.folder, options.preset):
@@ -107,16 +84,19 @@ def train_airline(options):
 def main(words=None):
     parser = argparse.ArgumentParser(prog="python -m lstm_kernels", description=__doc__)
     commands = parser.add_subparsers()
-    for name, run, about in (
-        ("bench", bench, "measure every version on this machine"),
-        ("bench-peers", bench_peers, "measure beside PyTorch, JAX and ONNX Runtime"),
-        ("bench-isa", bench_isa, "measure beside PyTorch and BLAS on each instruction set"),
-        ("gpu", gpu, "test and measure the GPU versions on this machine's GPU"),
+    for name, run, module, about in (
+        ("bench", bench, "experiments", "measure every version on this machine"),
+        ("bench-peers", bench, "peers", "measure beside PyTorch, JAX and ONNX Runtime"),
+        ("bench-isa", bench, "restricted", "the same on each instruction set of this CPU"),
+        ("gpu", gpu, "gpu", "test and measure the GPU versions on this machine's GPU"),
     ):
         part = commands.add_parser(name, help=about)
         part.add_argument("--preset", choices=("smoke", "paper"), default="paper")
-        part.add_argument("--folder", help="default data/results/; smoke: build/smoke/results/")
-        part.set_defaults(run=run)
+        part.add_argument(
+            "--folder",
+            help="default data/results/ of the repository, else ./results/; smoke has its own",
+        )
+        part.set_defaults(run=run, module=module)
     part = commands.add_parser("train", help="train the airline network and forecast")
     part.add_argument("--version", default="numba-sample")
     part.add_argument("--epochs", type=int, default=200)

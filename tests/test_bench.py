@@ -16,6 +16,7 @@ import lstm_kernels as lk
 from lstm_kernels import __main__ as command
 from lstm_kernels import bench, cores, report, schedules
 from lstm_kernels.bench import (
+    ceilings,
     experiments,
     gpu,
     layers,
@@ -23,9 +24,11 @@ from lstm_kernels.bench import (
     provenance,
     restricted,
     results,
+    runner,
     tail,
     timing,
 )
+from lstm_kernels.bench.workloads import AIRLINE, REFERENCE, Workload
 
 
 def test_interleaved_times_every_case_in_every_round():
@@ -113,7 +116,7 @@ def test_compile_times_are_the_first_step_beyond_the_second(monkeypatch):
     clock, steps = [100.0], []
     monkeypatch.setenv("NUMBA_CACHE_DIR", "the user's")
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(bench, "network", lambda name, params: Net())
+    monkeypatch.setattr(runner, "network", lambda name, params: Net())
     monkeypatch.setattr(experiments.subprocess, "run", run)
     rows = experiments.compile_times("numba-fused")
     assert rows.set_index("stage")["seconds"].to_dict() == {"compile": 4.0, "load": 4.0}
@@ -132,24 +135,24 @@ def fixed(seconds):
 
 
 def test_pieces_of_a_step_add_up(monkeypatch):
-    monkeypatch.setattr(bench, "interleaved", fixed({"forward": 1e-6, "both": 3e-6, "step": 7e-6}))
-    found = experiments.pieces("numpy", experiments.Workload(1, 2, 1, 3, 2))
+    monkeypatch.setattr(runner, "interleaved", fixed({"forward": 1e-6, "both": 3e-6, "step": 7e-6}))
+    found = experiments.pieces("numpy", Workload(1, 2, 1, 3, 2))
     assert found == pytest.approx({"forward": 2, "backward": 4, "rest": 8})
 
 
 def test_forms_of_the_gradients_are_compared_by_their_steps(monkeypatch):
     forms = {"numpy": 4.0, "numba-sample/buffers": 2.0, "numba-sample": 1.0}
 
-    def steps(names, work, repeats):
-        rows = experiments.rows_of(fixed(forms)(names), work, "step", {})
+    def steps(names, work):
+        rows = runner.rows_of(fixed(forms)(names).assign(stage="step"), work)
         return pd.concat([rows, rows.assign(stage="forward", seconds=9.0)])
 
-    monkeypatch.setattr(bench, "steps", steps)
+    monkeypatch.setattr(experiments, "steps", steps)
     assert experiments.gradient_forms([(4, 2)]).loc[4, 2].to_list() == [8.0, 4.0, 2.0]
 
 
 def test_layers_in_parallel_are_compared_with_each_step_divided(monkeypatch):
-    monkeypatch.setattr(layers, "interleaved", fixed({"numba-fused": 3.0, "numba-wavefront": 1.0}))
+    monkeypatch.setattr(runner, "interleaved", fixed({"numba-fused": 3.0, "numba-wavefront": 1.0}))
     assert layers.against_fused([2], [8], L=2, T=3).loc[2, 8] == 3.0
 
 
@@ -168,13 +171,13 @@ def test_what_comes_before_a_call_is_not_timed(monkeypatch):
 
 
 def test_bench_experiments_have_a_row_per_repeat():
-    work = experiments.Workload(1, 3, 1, 4, 2)
+    work = Workload(1, 3, 1, 4, 2)
     table = experiments.steps(["numpy", "numba-sample/buffers"], work, repeats=2)
     assert len(table) == 8
     assert set(table["stage"]) == {"forward", "step"}
     assert table["max_err"].between(0, 1e-4).all()
     assert set(table["variant"].dropna()) == {"buffers"}
-    assert experiments.REFERENCE.gflop == pytest.approx(107.4, abs=0.1)
+    assert REFERENCE.gflop == pytest.approx(107.4, abs=0.1)
 
 
 @pytest.mark.parametrize("measure", ["steps", "epochs"])
@@ -192,16 +195,16 @@ def test_a_version_that_breaks_while_it_is_timed_is_caught(monkeypatch, measure)
             y, state, tapes = super()._forward(x, state, training)
             return (y * 2 if self.used else y), state, tapes
 
-    monkeypatch.setattr(bench, "make_network", lambda name, params: Wearing(params))
-    work = experiments.Workload(1, 12, 1, 4, 16)
+    monkeypatch.setattr(runner, "make_network", lambda name, params: Wearing(params))
+    work = Workload(1, 12, 1, 4, 16)
     with pytest.raises(bench.MismatchError, match="y: relative error"):
-        getattr(bench, measure)(["numpy"], work, repeats=1)
+        getattr(experiments, measure)(["numpy"], work, repeats=1)
 
 
 def test_both_forms_of_the_weight_gradients_agree():
-    params, (x, target) = experiments.AIRLINE.params(), experiments.AIRLINE.example()
-    got = experiments.network("numba-sample/buffers", params).loss_and_grads(x, target)[1]
-    want = experiments.network("numba-sample", params).loss_and_grads(x, target)[1]
+    params, (x, target) = AIRLINE.params(), AIRLINE.example()
+    got = runner.network("numba-sample/buffers", params).loss_and_grads(x, target)[1]
+    want = runner.network("numba-sample", params).loss_and_grads(x, target)[1]
     bench.compare(got.arrays(), want.arrays(), 1e-5)
 
 
@@ -255,7 +258,7 @@ def test_cases_may_take_their_own_time():
 
 def test_the_model_is_fitted_to_what_it_is_given():
     """Passes whose tasks last exactly what the costs say give these costs back."""
-    work = experiments.Workload(2, 500, 3, 4, 1)
+    work = Workload(2, 500, 3, 4, 1)
     costs = schedules.Costs((2e-5,), task=3e-6, hand=1e-7, moved=4e-6, shared=1.25)
     timed = layers.calibration(work, "forward")
     for one in timed.values():
@@ -302,9 +305,9 @@ def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
 
 
 def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):
-    tiny = experiments.Workload(1, 3, 1, 4, 2)
+    tiny = Workload(1, 3, 1, 4, 2)
     monkeypatch.setattr(
-        bench, "compile_times", lambda name: experiments.steps(["numpy"], tiny, repeats=1)
+        experiments, "compile_times", lambda name: experiments.steps(["numpy"], tiny, repeats=1)
     )
     found = {experiment: path for experiment, _, path in experiments.main("smoke", tmp_path)}
     assert set(found) == {"airline", "gradients", "reference", "grid", "layers"}
@@ -336,8 +339,8 @@ class Peer:
     ],
 )
 def test_a_peer_with_other_outputs_or_loss_is_caught(wrong):
-    work = experiments.Workload(1, 3, 2, 4, 2)
-    net, (x, target) = experiments.network("numpy", work.params()), work.example()
+    work = Workload(1, 3, 2, 4, 2)
+    net, (x, target) = runner.network("numpy", work.params()), work.example()
     assert peers.agreement(net, {"a": Peer(net)}, x, target) == {"a": 0.0}
     with pytest.raises(bench.MismatchError, match=r"^b: other outputs or loss than numba-fused"):
         peers.agreement(net, {"a": Peer(net), "b": Peer(net, **wrong)}, x, target)
@@ -345,22 +348,22 @@ def test_a_peer_with_other_outputs_or_loss_is_caught(wrong):
 
 def test_whoever_is_timed_beside_peers_rests_before(monkeypatch):
     """Other packages' threads wait on the cores for more work."""
-    rests, work = [], experiments.Workload(1, 3, 2, 4, 2)
+    rests, work = [], Workload(1, 3, 2, 4, 2)
 
-    def timed(cases, *, repeats, rest=0.0):
+    def interleaved(cases, *, repeats, rest=0.0):
         rests.append(rest)
         return bench.interleaved({"numba-fused": lambda: None}, repeats=1, least=0)
 
-    for module in (peers, restricted):
-        monkeypatch.setattr(module, "interleaved", timed)
+    monkeypatch.setattr(runner, "interleaved", interleaved)
+    monkeypatch.setattr(ceilings, "SIZE", 64)
     monkeypatch.setattr(peers, "Torch", lambda params, threads: Peer(None))
-    peers.side_by_side(work, [], 1, 1)
-    peers.airline_epoch(1, 1)
-    peers.overhead(1, 1)
-    peers.ceilings(1, 1)
-    restricted.public_step(work, [], 1, 1)
-    assert rests == [peers.REST] * 6
-    assert peers.REST >= 0.01
+    peers.side_by_side(work, [], 1, repeats=1)
+    peers.airline_epoch(1, repeats=1)
+    peers.overhead(1, repeats=1)
+    ceilings.ceilings(1, repeats=1)
+    restricted.public_step(work, [], 1, repeats=1)
+    assert rests == [timing.REST] * 6
+    assert timing.REST >= 0.01
 
 
 @pytest.mark.parametrize(
@@ -370,8 +373,7 @@ def test_a_folder_is_opened_before_anything_is_measured(tmp_path, monkeypatch, m
     def measured(*words, **how):
         raise AssertionError("measured before the folder was opened")
 
-    for module in (timing, bench, peers, restricted, gpu):
-        monkeypatch.setattr(module, "interleaved", measured, raising=False)
+    monkeypatch.setattr(runner, "interleaved", measured)
     monkeypatch.setattr(subprocess, "run", measured)
     monkeypatch.setattr(provenance, "machine", lambda preset=None: {"name": "here"})
     (tmp_path / "file").write_text("")
@@ -382,7 +384,7 @@ def test_a_folder_is_opened_before_anything_is_measured(tmp_path, monkeypatch, m
 def test_peers_are_held_to_our_results(monkeypatch):
     for package in ("torch", "jax", "onnxruntime", "onnx"):
         pytest.importorskip(package)
-    work = experiments.Workload(2, 3, 2, 8, 4)
+    work = Workload(2, 3, 2, 8, 4)
     rows = peers.side_by_side(work, list(peers.PEERS), cores.allowed(), repeats=1)
     assert set(rows["version"]) == {"numba-fused", *peers.PEERS}
     assert rows[rows["version"] != "numba-fused"]["max_err"].max() < 1e-5
@@ -394,8 +396,8 @@ def test_peers_are_held_to_our_results(monkeypatch):
 
 def test_the_call_without_overhead_writes_to_arrays_of_its_own():
     net, (x, _) = (
-        experiments.network("numba-fused", experiments.AIRLINE.params()),
-        experiments.AIRLINE.example(),
+        runner.network("numba-fused", AIRLINE.params()),
+        AIRLINE.example(),
     )
     bare = net.bare_forward(x)
     y, state = net.forward(x)
@@ -406,7 +408,7 @@ def test_the_call_without_overhead_writes_to_arrays_of_its_own():
 
 
 def test_rates_count_the_products():
-    work = experiments.Workload(L=2, T=3, D=5, H=7, B=11)
+    work = Workload(L=2, T=3, D=5, H=7, B=11)
     inputs = 5 + 7 + 2 * 7
     assert work.gflop == pytest.approx(2 * 3 * 11 * 28 * inputs / 1e9)
     assert work.step_gflop == pytest.approx(2 * 3 * 11 * 28 * (3 * inputs - 5) / 1e9)
@@ -417,3 +419,114 @@ def test_a_rest_comes_before_every_case(monkeypatch):
     monkeypatch.setattr(timing.time, "sleep", slept.append)
     bench.interleaved({"a": lambda: None, "b": lambda: None}, repeats=3, least=0, rest=0.5)
     assert slept == [0.5] * 6
+
+
+def planted(*, apart=0.0, conditions=(), repeats=9):
+    """Times of two cases whose quartiles are `apart`, and what happened to the machine."""
+    seconds = 1 + apart * (np.arange(repeats) - 2) / 4
+    times = pd.concat([pd.DataFrame({"case": c, "seconds": seconds}) for c in "ab"])
+    times["repeat"] = [*range(repeats)] * 2
+    times.attrs["conditions"] = dict(conditions)
+    return times
+
+
+def test_a_disturbed_run_says_what_disturbed_it():
+    assert bench.disturbance(planted()) == ""
+    assert bench.disturbance(planted(apart=0.1)) == ""
+    assert bench.disturbance(planted(apart=0.31)) == "quartiles 31 % apart"
+    quiet = {"stolen": 0.005, "others": 0.02, "slower": -0.3}
+    assert bench.disturbance(planted(conditions=quiet)) == ""
+    said = bench.disturbance(planted(conditions={"stolen": 0.04, "others": 0.12, "slower": 0.2}))
+    assert said == (
+        "4 % of the CPU time stolen by other virtual machines; 12 % of the CPU time taken by other "
+        "processes; the clock 20 % slower at the end"
+    )
+
+
+def test_one_uneven_case_is_no_disturbance_but_one_disturbed_loop_is():
+    uneven = planted(apart=0.5)
+    uneven.loc[uneven["case"] == "b", "seconds"] = 1.0
+    more = pd.concat([uneven, *(uneven.replace({"a": c, "b": c + c}) for c in "c")])
+    more.loc[more["case"] == "c", "seconds"] = 1.0
+    assert bench.disturbance(more) == ""
+    loops = [planted().assign(stage="forward"), planted(apart=0.5).assign(stage="step")]
+    assert bench.disturbance(timing.together(loops)) == "quartiles 50 % apart"
+
+
+def test_rows_of_several_runs_keep_the_worst_that_happened():
+    loops = [planted(conditions=c) for c in ({"stolen": 0.3}, {"stolen": 0.1, "others": 0.2}, {})]
+    assert timing.together(loops).attrs["conditions"] == {"stolen": 0.3, "others": 0.2}
+
+
+def proc(folder, *, used, idle, stolen, clock):
+    """A /proc in which two cores did so much, in hundredths of a second."""
+    folder.mkdir(exist_ok=True)
+    line = f"cpu  {used} 0 0 {idle} 0 0 0 {stolen} 0 0\n"
+    (folder / "stat").write_text(line + line.replace("cpu ", "cpu0"))
+    (folder / "cpuinfo").write_text("".join(f"cpu MHz\t\t: {c}\n" for c in (800.0, clock)))
+    return timing.system(folder)
+
+
+def test_the_system_tells_what_others_took(tmp_path):
+    before = proc(tmp_path, used=1000, idle=5000, stolen=10, clock=4000.0)
+    after = proc(tmp_path, used=1140, idle=5030, stolen=40, clock=3000.0)
+    after = after._replace(own=before.own + 1.0)  # of 1.4 s that processes used, in 2 s of cores
+    found = timing.conditions(before, after)
+    assert found == pytest.approx({"stolen": 0.15, "others": 0.2, "slower": 0.25})
+    soon = proc(tmp_path, used=1010, idle=5010, stolen=20, clock=4000.0)
+    assert timing.conditions(before, soon) == {"slower": 0.0}  # too short for hundredths
+    assert timing.system(tmp_path / "none") is None
+    assert timing.conditions(None, after) == {}
+    (tmp_path / "stat").write_text("cpu 1 2\n")
+    assert timing.system(tmp_path) is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_disturbed_run_is_measured_again_and_the_quieter_kept(monkeypatch, again):
+    clocks = iter([4000.0, 2000.0, 4000.0, 3000.0])
+    monkeypatch.setattr(timing, "system", lambda: timing.System(0, 0, 0, 0, next(clocks)))
+    times = bench.interleaved({"a": lambda: 1.0}, repeats=3, least=0, own=True, again=again)
+    fall = 25 if again else 50
+    assert bench.disturbance(times) == f"the clock {fall} % slower at the end"
+    assert len(times) == 3
+
+
+def test_rows_of_an_experiment_know_what_disturbed_it(monkeypatch):
+    monkeypatch.setattr(runner, "interleaved", lambda cases, **how: planted(apart=0.5))
+    work = Workload(1, 3, 1, 4, 2)
+    rows = experiments.steps(["numpy"], work, repeats=1)
+    assert bench.disturbance(rows) == "quartiles 50 % apart"
+
+
+def test_the_error_of_a_model_is_a_range():
+    table = pd.DataFrame({"predicted": [0.9, 1.0, 1.2], "measured": [1.0, 1.0, 1.0]})
+    error = bench.model_error(table)
+    assert (error.low, error.high, error.worst) == pytest.approx((-0.1, 0.2, 0.2))
+    assert str(error) == "at most 20 % (-10 % to +20 %)"
+
+
+def test_the_peak_is_clock_times_units_times_lanes(monkeypatch):
+    assert ceilings.clock() is None or 0.2 < ceilings.clock() < 10
+    vectors = restricted.registers.Registers(64, 32, True, "AVX-512")
+    monkeypatch.setattr(restricted.registers, "vector_registers", lambda: vectors)
+    monkeypatch.setattr(ceilings, "clock", lambda: 4.0)
+    for core, lanes in (("znver4", 8), ("znver5", 16)):
+        monkeypatch.setattr(ceilings, "core_name", lambda core=core: core)
+        assert bench.peak() == (4.0, 2, lanes, core)
+        assert bench.peak().gflops == 2 * 4.0 * 2 * lanes
+        assert f"4.00 GHz (measured) x 2 units x {lanes} lanes ({core})" in str(bench.peak())
+    monkeypatch.setattr(ceilings, "clock", lambda: None)
+    assert bench.peak() is None
+    monkeypatch.setattr(ceilings, "clock", lambda: 4.0)
+    monkeypatch.setattr(ceilings, "core_name", lambda: "i486")
+    assert bench.peak() is None
+
+
+def test_ceilings_are_verified(monkeypatch):
+    monkeypatch.setattr(ceilings, "SIZE", 64)
+    monkeypatch.setattr(ceilings, "REST", 0.0)
+    rows = ceilings.ceilings(1, repeats=2)
+    assert rows.groupby("version").size().to_dict() == {"copy": 2, "sgemm": 2}
+    monkeypatch.setattr(ceilings.np, "copyto", lambda *arrays: None)
+    with pytest.raises(bench.MismatchError, match="copy: relative error"):
+        ceilings.ceilings(1, repeats=2)

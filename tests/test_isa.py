@@ -10,10 +10,11 @@ import pytest
 import readme
 
 from lstm_kernels import __main__ as command
-from lstm_kernels.bench import experiments, isa, peers, provenance, restricted, results
+from lstm_kernels.bench import ceilings, isa, provenance, restricted, results, runner
+from lstm_kernels.bench.workloads import GRID
 from lstm_kernels.report import tables_isa
 
-PRINT = "from lstm_kernels.versions import registers; print(registers.vector_registers().name)"
+PRINT = "from lstm_kernels.cpu import registers; print(registers.vector_registers().name)"
 MACHINES = {
     "a": {"cpu": "CPU A", "family": "25", "model": "17", "cores": 2, "date": "2026-01-02"},
     "b": {"cpu": "CPU B", "family": "6", "model": "85", "cores": 4, "date": "2026-01-03"},
@@ -30,18 +31,18 @@ def made(machine, name, ratios, *, peer=True, sgemm=100.0):
     """
     parts = []
     for (label, stage), ratio in ratios.items():
-        work = experiments.GRID[label]
+        work = GRID[label]
         gflop = work.step_gflop if stage == "step" else work.gflop
         ours = np.array([1.0, 2.0, 1.0]) * gflop / (sgemm / 2)
         # In the second round everyone was slow: a ratio of means would see it.
         times = {"numba-fused": ours} | ({"pytorch": ours * ratio * [0.5, 1, 3]} if peer else {})
         for case, seconds in times.items():
-            frame = pd.DataFrame({"case": case, "repeat": range(3), "seconds": seconds})
-            parts.append(experiments.rows_of(frame, work, stage, {}))
+            columns = {"case": case, "stage": stage, "repeat": range(3), "seconds": seconds}
+            parts.append(runner.rows_of(pd.DataFrame(columns), work))
     rows = pd.concat(parts, ignore_index=True)
     rows["variant"] = rows["version"].map({"pytorch": "2.0"})
     gemm = {"version": "sgemm", "stage": "ceiling", "variant": "openblas Haswell"}
-    gemm |= {"repeat": range(3), "seconds": peers.SGEMM_GFLOP / sgemm}
+    gemm |= {"repeat": range(3), "seconds": ceilings.SGEMM_GFLOP / sgemm}
     rows = pd.concat([rows, pd.DataFrame(gemm)], ignore_index=True)
     return rows.assign(threads=2, machine=machine, instruction_set=name)
 
@@ -102,7 +103,7 @@ def test_a_process_of_another_set_measures_nothing():
         restricted.run("AVX2", "-c", "raise SystemExit(3)")
 
 
-def small_ceilings(threads, repeats):
+def small_ceilings(threads, repeats, **options):
     cases = [("sgemm", repeat, 1.0) for repeat in range(repeats)]
     frame = pd.DataFrame(cases, columns=["version", "repeat", "seconds"])
     return frame.assign(stage="ceiling", threads=threads)
@@ -114,20 +115,20 @@ def test_rows_of_a_run_with_and_without_pytorch(monkeypatch, tmp_path, capsys, p
         pytest.importorskip("torch")
     else:
         monkeypatch.setattr(restricted, "find_spec", lambda name: None)
-    monkeypatch.setattr(peers, "ceilings", small_ceilings)
+    monkeypatch.setattr(restricted, "ceilings", small_ceilings)
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     own = restricted.registers.vector_registers().name
     monkeypatch.setattr(restricted, "sets", lambda: [own])
 
     def run(name, *words):
-        restricted.measure(name, words[3]).to_csv(words[4], index=False)
+        restricted.measure(name, words[3]).to_pickle(words[4])
 
     monkeypatch.setattr(restricted, "run", run)
     command.main(["bench-isa", "--preset", "smoke", "--folder", str(tmp_path)])
     said = capsys.readouterr()
     assert ("PyTorch is not installed" in said.err) is not peer
     assert "warning: OPENBLAS_CORETYPE" in said.err or provenance.blas()[0]["library"] != "openblas"
-    assert "airline" in said.out
+    assert f"isa: median seconds, written to {tmp_path}" in said.out
     rows = tables_isa.recorded(tmp_path)
     assert set(rows["instruction_set"]) == {own}
     assert set(rows["stage"]) == {"ceiling", "forward", "step", "public step"}
@@ -149,7 +150,7 @@ def test_table_has_a_row_per_machine_set_and_workload(rows):
         (B, "AVX2"),
         (B, "SSE2"),
     ]
-    work = experiments.GRID["one layer"]
+    work = GRID["one layer"]
     assert table.loc[A, "AVX2", "one layer"]["inference"].to_dict() == {
         "ms": f"{1e3 * work.gflop / 50:.3g}",
         "GFLOP/s": "50",

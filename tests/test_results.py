@@ -1,11 +1,16 @@
 """Results files, each with the record of its run, and what is recorded."""
 
 import json
+import os
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+import lstm_kernels
 from lstm_kernels import bench
 from lstm_kernels.bench import provenance, results
 
@@ -90,7 +95,10 @@ def test_a_record_of_other_rows_is_refused(tmp_path):
     assert results.record("trial", path.parent.name, tmp_path)["preset"] == "paper"
 
 
-@pytest.mark.parametrize("path", sorted(results.FOLDER.glob("*/*.csv")), ids=lambda p: p.stem)
+PATHS = sorted(results.FOLDER.glob("*/*.csv"))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda p: p.stem)
 def test_recorded_results_have_every_column_and_their_own_record(path):
     assert path.read_text().partition("\n")[0].split(",") == results.COLUMNS
     record = results.record(path.stem, path.parent.name)
@@ -110,12 +118,111 @@ def test_a_caption_says_what_disturbs(monkeypatch):
     record = bench.machine("paper") | {"commit": "abc", "dirty": False, "distorting_variables": []}
     clean = results.caption(record)
     assert clean.endswith(f"{record['date']}, commit abc")
-    assert clean.startswith(f"{record['cpu']}")
+    assert clean.startswith(results.label(record))
+    disturbed = results.caption(record | {"disturbance": "quartiles 31 % apart"})
+    assert disturbed == f"{clean}, disturbed: quartiles 31 % apart"
     assert results.caption(record | {"dirty": True}) == f"{clean} with changes"
     assert results.caption(record | {"preset": "smoke"}) == f"{clean}, preset smoke"
     steered = results.caption(record | {"distorting_variables": ["A=1"]})
     assert steered == f"{clean}, BLAS steered by A=1"
     assert "no commit recorded" in results.caption(record | {"commit": None, "dirty": None})
+
+
+def test_a_label_names_family_model_and_clock_and_what_is_recorded(tmp_path):
+    record = {"cpu": "AMD EPYC", "core": "znver5", "family": "26", "model": "2", "cores": 2}
+    record |= {"clock_ghz": 4.4912, "date": "2026-11-22"}
+    live = "AMD EPYC, znver5, family 26, model 2, 4.49 GHz, 2 cores"
+    assert results.label(record) == live
+    assert results.label(record | {"recorded": True}) == f"{live}, recorded 2026-11-22"
+    path = results.write("trial", rows(), preset="paper", folder=tmp_path)
+    read = results.record("trial", path.parent.name, tmp_path)
+    assert f"recorded {read['date']}" in results.caption(read)
+    assert "recorded" not in results.label(bench.machine())
+    if Path("/proc/cpuinfo").exists() and read["family"]:
+        assert f"family {read['family']}, model {read['model']}" in results.label(read)
+
+
+def test_records_without_family_and_model_have_them_from_the_name(tmp_path):
+    path = results.write("trial", rows(), preset="paper", folder=tmp_path)
+    old = json.loads(path.with_suffix(".json").read_text())
+    for key in ("family", "model", "core", "clock_ghz", "disturbance"):
+        del old[key]
+    old["name"] = "amd-epyc-25-17-2cores"
+    path.with_suffix(".json").write_text(json.dumps(old))
+    read = results.record("trial", path.parent.name, tmp_path)
+    assert (read["family"], read["model"]) == ("25", "17")
+    named = {results.label(results.record(p.stem, p.parent.name)) for p in PATHS}
+    assert len({text.partition(", recorded")[0] for text in named}) >= len(
+        {p.parent.name for p in PATHS}
+    )
+
+
+def test_what_disturbed_a_run_is_recorded(tmp_path):
+    times = pd.concat([rows(s) for s in (1.0, 1.0, 2.0, 2.0)], ignore_index=True)
+    path = results.write("trial", times, preset="paper", folder=tmp_path)
+    record = results.record("trial", path.parent.name, tmp_path)
+    assert record["disturbance"] == "quartiles 100 % apart"
+    plan = {"quiet": rows, "disturbed": lambda: times}
+    for name, _, path in results.fill(plan, preset="paper", folder=tmp_path):
+        record = results.record(name, path.parent.name, tmp_path)
+        assert bool(record["disturbance"]) == (name == "disturbed")
+
+
+INSTALLED = """
+import json, sys
+import pandas as pd
+from lstm_kernels import bench
+from lstm_kernels.bench import provenance, results
+rows = pd.DataFrame({"version": ["a"], "stage": ["step"], "repeat": [0], "seconds": [1.0]})
+try:
+    results.read("grid")
+except ValueError as error:
+    missing = str(error)
+paths = {p: str(results.write("trial", rows, preset=p).resolve()) for p in ("smoke", "paper")}
+commit = provenance.machine()["commit"]
+print(json.dumps({"missing": missing, "commit": commit, "paths": paths, "at": bench.__file__}))
+"""
+
+
+def test_an_installed_package_writes_to_the_working_directory(tmp_path):
+    """Even where its environment and the working directory are in somebody's repository."""
+    package = Path(lstm_kernels.__file__).parent
+    site, work = tmp_path / "venv" / "site-packages", tmp_path / "work"
+    shutil.copytree(
+        package, site / "lstm_kernels", ignore=shutil.ignore_patterns("__pycache__", "report")
+    )
+    shutil.copytree(
+        package.parent / "data", site / "data", ignore=shutil.ignore_patterns("results")
+    )
+    work.mkdir()
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
+    for words in (["init"], ["add", "."], ["commit", "-m", "a"]):
+        git(tmp_path, *words)
+    said = subprocess.check_output(
+        [sys.executable, "-c", INSTALLED],
+        cwd=work,
+        env=os.environ | {"PYTHONPATH": str(site)},
+        text=True,
+    )
+    told, name = json.loads(said), bench.machine()["name"]
+    assert Path(told["at"]).is_relative_to(site)
+    assert told["commit"] is None
+    assert "grid" in told["missing"]
+    assert "recorded results come with the repository, not the package" in told["missing"]
+    assert told["paths"] == {
+        "paper": str(work / "results" / name / "trial.csv"),
+        "smoke": str(work / "results" / "smoke" / name / "trial.csv"),
+    }
+    assert not list(site.rglob("trial.csv"))
+
+
+def test_a_checkout_writes_to_its_own_folders():
+    root = Path(lstm_kernels.__file__).parents[1]
+    assert provenance.checkout() == root
+    assert {
+        "paper": root / "data/results",
+        "smoke": root / "build/smoke/results",
+    } == results.FOLDERS
 
 
 def test_distorting_variables_are_reported_for_the_library_in_use(monkeypatch):

@@ -1,8 +1,11 @@
-"""What is measured and how: comparing, timing, the experiments, provenance, results files."""
+"""What is measured and how: workloads, the one runner, the comparer, timing, provenance, results
+files; the experiments are lists on top of them.
+"""
 
+from .ceilings import peak
 from .comparer import TOLERANCE, MismatchError, compare, compare_to_reference
 from .provenance import machine
-from .timing import disturbance, interleaved, summary
+from .timing import disturbance, interleaved, model_error, summary
 
 __all__ = [
     "TOLERANCE",
@@ -12,5 +15,7 @@ __all__ = [
     "disturbance",
     "interleaved",
     "machine",
+    "model_error",
+    "peak",
     "summary",
 ]

@@ -1,4 +1,6 @@
-"""The benchmark: every version on the same work, verified, timed side by side, verified again."""
+"""What is measured of every version. An experiment is a few calls that the runner times; its
+options (`repeats`, `again`) are those of `timing.interleaved`.
+"""
 
 import cProfile
 import os
@@ -6,117 +8,30 @@ import pstats
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from .. import data
-from ..params import Params
 from ..training import train
-from ..versions import network as make_network
 from ..versions import versions
-from . import provenance, results
-from .comparer import compare_to_reference
-from .timing import interleaved, summary
+from . import layers, results
+from .runner import measure, network, networks, rows_of, timed, verify
+from .timing import summary, together
+from .workloads import AIRLINE, GRID, REFERENCE, SMALL_REFERENCE, Workload, airline_dataset
 
-
-@dataclass(frozen=True)
-class Workload:
-    """Sizes of a network and a mini-batch: layers, steps, inputs, hidden units, samples."""
-
-    L: int
-    T: int
-    D: int
-    H: int
-    B: int
-
-    def params(self, **how):
-        return Params.init(self.D, self.H, self.L, 1, **how)
-
-    def example(self, seed=0):
-        """Random x (T, B, D) and target (B, 1)."""
-        rng = np.random.default_rng(seed)
-        x = rng.standard_normal((self.T, self.B, self.D)).astype(np.float32)
-        return x, rng.standard_normal((self.B, 1)).astype(np.float32)
-
-    @property
-    def gflop(self):
-        """Floating-point operations of one LSTM inference, products only, in 1e9."""
-        inputs = self.D + (self.L - 1) * self.H + self.L * self.H
-        return 2 * self.T * self.B * 4 * self.H * inputs / 1e9
-
-    @property
-    def step_gflop(self):
-        """The same of a training step: twice as many again, but for dx of the first layer."""
-        return 3 * self.gflop - 2 * self.T * self.B * 4 * self.H * self.D / 1e9
-
-    def columns(self):
-        return {"L": self.L, "T": self.T, "B": self.B, "D": self.D, "H": self.H, "dtype": "float32"}
-
-
-AIRLINE = Workload(L=1, T=12, D=1, H=32, B=16)
-REFERENCE = Workload(L=4, T=100, D=512, H=512, B=64)
-GRID = {
-    "airline": AIRLINE,
-    "airline, two layers": Workload(L=2, T=12, D=1, H=64, B=16),
-    "middle": Workload(L=4, T=100, D=128, H=128, B=32),
-    "deep, one sample": Workload(L=8, T=500, D=256, H=256, B=1),
-    "one layer": Workload(L=1, T=100, D=512, H=512, B=64),
-    **{
-        f"reference, {B} samples": Workload(L=4, T=100, D=512, H=512, B=B)
-        for B in (1, 4, 16, 64, 256)
-    },
+FORMS = {
+    "numpy": "numpy",
+    "numba-sample/buffers": "a buffer per sample",
+    "numba-sample": "rows owned by threads",
 }
-SMALL_REFERENCE = Workload(L=2, T=10, D=64, H=64, B=16)
-
-
-def airline_dataset():
-    """The training windows of notebook 02: 12 months each, years 1949-1958."""
-    passengers = data.airline().to_numpy(float)[:120]
-    return data.windows(data.LogDifference.fit(passengers).forward(passengers), 12)
-
-
-def network(version, params):
-    """A network of a version; a name with a slash selects a variant (`numba-sample/buffers`)."""
-    name, _, variant = version.partition("/")
-    net = make_network(name, params)
-    if variant == "buffers":
-        net.layer_backward = partial(net.layer_backward, per_sample=True)
-    return net
-
-
-def rows_of(times, work, stage, errors):
-    """Timing rows in the form of a results file."""
-    name = times["case"].str.split("/", expand=True).reindex(columns=[0, 1])
-    return pd.DataFrame(
-        {
-            "version": name[0],
-            "variant": name[1],
-            **work.columns(),
-            "stage": stage,
-            "repeat": times["repeat"],
-            "seconds": times["seconds"],
-            "max_err": times["case"].map(errors),
-        }
-    )
-
-
-def verify(nets, work):
-    """Largest relative error of each network, with the parameters it has now, against the
-    reference; raises MismatchError. Of a large workload some steps and samples are compared.
-    """
-    x, _ = work.example(seed=1)
-    x = np.ascontiguousarray(x[:20, :16] if work.gflop > 1 else x)
-    return {name: compare_to_reference(net, net.params(), x) for name, net in nets.items()}
-
 
 # Run in a process of its own, so that nothing is compiled or loaded before.
 FIRST_STEP = """
 import time
-from lstm_kernels.bench.experiments import AIRLINE, network
+from lstm_kernels.bench.runner import network
+from lstm_kernels.bench.workloads import AIRLINE
 net, (x, target) = network({name!r}, AIRLINE.params()), AIRLINE.example()
 start = time.perf_counter()
 net.step(x, target, 1e-3)
@@ -140,53 +55,37 @@ def compile_times(name):
                 text=True,
                 check=True,
             )
-            times = pd.DataFrame({"case": [name], "repeat": [0], "seconds": [float(done.stdout)]})
-            rows.append(rows_of(times, AIRLINE, stage, {}))
-    return pd.concat(rows, ignore_index=True)
+            rows.append({"case": name, "stage": stage, "repeat": 0, "seconds": float(done.stdout)})
+    return rows_of(pd.DataFrame(rows), AIRLINE)
 
 
-def epochs(names, work=AIRLINE, *, epochs=1, repeats=20):
+def epochs(names, work=AIRLINE, *, epochs=1, **options):
     """Time `epochs` training epochs on the airline windows; rows of a results file."""
-    dataset, params = airline_dataset(), work.params()
-    nets = {name: network(name, params) for name in names}
-    errors = verify(nets, work)
-
-    def case(net):
-        return lambda: train(net, dataset, epochs, work.B, 0.05, progress=False)
-
+    dataset = airline_dataset()
+    how = {"epochs": epochs, "batch_size": work.B, "learning_rate": 0.05, "progress": False}
+    stage = f"{epochs} epochs" if epochs > 1 else "epoch"
+    calls = {stage: lambda net: train(net, dataset, **how)}
     # Twenty milliseconds at a time: a call of two begins with sleeping threads and cold caches.
-    cases = {name: case(net) for name, net in nets.items()}
-    times = interleaved(cases, repeats=repeats, least=0.02)
-    verify(nets, work)
-    return rows_of(times, work, f"{epochs} epochs" if epochs > 1 else "epoch", errors)
+    return measure(networks(names, work), work, calls, least=0.02, **options)
 
 
-def forwards(names, work, *, repeats=20):
+def forwards(names, work, **options):
     """Time inference of each version; rows of a results file."""
-    params, (x, _) = work.params(), work.example()
-    nets = {name: network(name, params) for name in names}
-    errors = verify(nets, work)
-    cases = {name: (lambda net=net: net.forward(x)) for name, net in nets.items()}
-    return rows_of(interleaved(cases, repeats=repeats), work, "forward", errors)
+    x, _ = work.example()
+    return measure(networks(names, work), work, {"forward": lambda net: net.forward(x)}, **options)
 
 
-def steps(names, work, *, repeats=20):
+def steps(names, work, **options):
     """Time inference and one descent step of each version; rows of a results file."""
-    params, (x, target) = work.params(), work.example()
-    nets = {name: network(name, params) for name in names}
-    errors = verify(nets, work)
-    parts = []
-    for stage, call in (
-        ("forward", lambda net: net.forward(x)),
-        ("step", lambda net: net.step(x, target, 1e-4)),
-    ):
-        cases = {name: (lambda net=net, call=call: call(net)) for name, net in nets.items()}
-        parts.append(rows_of(interleaved(cases, repeats=repeats), work, stage, errors))
-    verify(nets, work)
-    return pd.concat(parts, ignore_index=True)
+    x, target = work.example()
+    calls = {
+        "forward": lambda net: net.forward(x),
+        "step": lambda net: net.step(x, target, 1e-4),
+    }
+    return measure(networks(names, work), work, calls, **options)
 
 
-def packing(work, *, repeats=20):
+def packing(work, **options):
     """Time packing the parameters of `numba-fused`, and the transposed copies alone, which each
     training step writes anew; rows of a results file.
     """
@@ -195,15 +94,11 @@ def packing(work, *, repeats=20):
         "numba-fused": lambda: net.assign(params),
         "numba-fused/transposes": net.pack_transposes,
     }
-    return rows_of(interleaved(cases, repeats=repeats), work, "pack", {})
+    check = partial(verify, {"numba-fused": net}, work)
+    return rows_of(timed({"pack": cases}, check, **options), work)
 
 
-def repeats_for(work):
-    """Rounds that keep a measurement of a workload under a minute or two."""
-    return 20 if work.gflop < 0.1 else 10 if work.gflop < 10 else 5 if work.gflop < 200 else 3
-
-
-def grid(names, works):
+def grid(names, works, **options):
     """Inference and a step of each version on each workload; rows of a results file.
 
     Versions are left out where they would take minutes.
@@ -213,42 +108,36 @@ def grid(names, works):
         slow = ("sequential", "numpy-sample") if work.gflop > 0.1 else ()
         slow += ("numpy-naive", "numba-sample") if work.gflop > 200 else ()
         chosen = [name for name in names if name not in slow]
-        parts.append(steps(chosen, work, repeats=repeats_for(work)))
-    return pd.concat(parts, ignore_index=True)
+        parts.append(steps(chosen, work, **{"repeats": work.repeats} | options))
+    return together(parts)
 
 
-def gradient_forms(grid, *, repeats=20):
+def gradient_forms(grid, **options):
     """Median seconds of a training step, (H, B) x form of the weight gradients, beside numpy."""
-    forms = {
-        "numpy": "numpy",
-        "numba-sample/buffers": "a buffer per sample",
-        "numba-sample": "rows owned by threads",
-    }
     table = {}
     for H, B in grid:
-        rows = steps(list(forms), Workload(1, 12, 1, H, B), repeats=repeats)
-        rows = rows[rows["stage"] == "step"]
+        rows = steps(list(FORMS), Workload(1, 12, 1, H, B), **options).query("stage == 'step'")
         case = rows["version"].str.cat(rows["variant"], sep="/", na_rep="").str.rstrip("/")
-        table[H, B] = rows["seconds"].groupby(case.map(forms)).median()
-    return pd.DataFrame(table).T.rename_axis(index=["H", "B"])[list(forms.values())]
+        table[H, B] = rows["seconds"].groupby(case.map(FORMS)).median()
+    return pd.DataFrame(table).T.rename_axis(index=["H", "B"])[list(FORMS.values())]
 
 
-def pieces(name, work=AIRLINE, *, repeats=20):
+def pieces(name, work=AIRLINE, **options):
     """Median microseconds of a training step of a version: forward, backward, and the rest."""
     net, (x, target) = network(name, work.params()), work.example()
     dy = np.ones_like(net.forward(x)[0])
 
-    def forward_and_back():
+    def forward_and_backward():
         net.forward(x, training=True)
         net.backward(dy)
 
     cases = {
         "forward": lambda: net.forward(x, training=True),
-        "both": forward_and_back,
+        "both": forward_and_backward,
         "step": lambda: net.step(x, target, 1e-4),
     }
-    median = 1e6 * summary(interleaved(cases, repeats=repeats))["median"]
-    forward, both, step = median["forward"], median["both"], median["step"]
+    times = timed({"step": cases}, partial(verify, {name: net}, work), **options)
+    forward, both, step = (1e6 * summary(times)["median"])[list(cases)]
     return {"forward": forward, "backward": both - forward, "rest": max(0.0, step - both)}
 
 
@@ -256,7 +145,7 @@ def profile(name, work=AIRLINE, *, count=6):
     """The `count` functions in which one training epoch of a version spends most: their shares."""
     net, dataset = network(name, work.params()), airline_dataset()
     with cProfile.Profile() as profiler:
-        train(net, dataset, 1, work.B, 0.05, progress=False)
+        train(net, dataset, epochs=1, batch_size=work.B, learning_rate=0.05, progress=False)
     rows = pstats.Stats(profiler).stats.items()
     own = pd.Series({f"{function} ({Path(file).name})": r[2] for (file, _, function), r in rows})
     return (own / own.sum()).sort_values(ascending=False).head(count)
@@ -269,38 +158,24 @@ def available(target="cpu"):
 
 def main(preset="paper", folder=None):
     """Run every experiment and write its file; yields (experiment, rows, path)."""
-    from . import layers  # which measures with what is here
-
-    for warning in provenance.distorting_variables():
-        print(
-            f"warning: {warning} steers BLAS; unset it to measure what users see", file=sys.stderr
-        )
     paper, names = preset == "paper", available()
+    many = {"repeats": 20, "again": True} if paper else {"repeats": 1}
     reference = REFERENCE if paper else SMALL_REFERENCE
+    deep = layers.DEEP if paper else layers.SMALL_DEEP
     sizes = [Workload(1, 12, 1, H, B) for H in (32, 64) for B in (16, 64)] if paper else [AIRLINE]
-    forms = ["numpy", "numba-sample/buffers", "numba-sample"]
     plan = {
-        "airline": lambda: pd.concat(
+        "airline": lambda: together(
             [
                 compile_times("numba-sample"),
                 compile_times("numba-fused"),
-                epochs(names, epochs=5 if paper else 1, repeats=20 if paper else 1),
+                epochs(names, epochs=5 if paper else 1, **many),
             ]
         ),
-        "gradients": lambda: pd.concat(
-            [steps(forms, work, repeats=20 if paper else 2) for work in sizes]
+        "gradients": lambda: together([steps(list(FORMS), work, **many) for work in sizes]),
+        "reference": lambda: together(
+            [steps(["numpy-naive", "numpy"], reference, **many), packing(reference, **many)]
         ),
-        "reference": lambda: pd.concat(
-            [
-                steps(["numpy-naive", "numpy"], reference, repeats=20 if paper else 2),
-                packing(reference, repeats=20 if paper else 2),
-            ]
-        ),
-        "grid": lambda: grid(names, GRID.values() if paper else [AIRLINE]),
+        "grid": lambda: grid(names, GRID.values(), again=True) if paper else grid(names, [AIRLINE]),
+        "layers": lambda: layers.sweep(deep, chunks=(), **many).rows(),
     }
-    deep = layers.DEEP if paper else layers.SMALL_DEEP
-    plan["layers"] = lambda: layers.sweep(deep, chunks=(), repeats=20 if paper else 1).rows()
-    results.place(plan, preset=preset, folder=folder)
-    for experiment, run in plan.items():
-        rows = run()
-        yield experiment, rows, results.write(experiment, rows, preset=preset, folder=folder)
+    return results.fill(plan, preset=preset, folder=folder)

@@ -1,9 +1,9 @@
-"""Layers in parallel: what a schedule takes, measured from the time stamps of its tasks, beside
-what `schedules.simulate` predicts.
+"""Layers in parallel: what a schedule takes, measured from the time stamps of its tasks, and what
+`schedules.simulate` predicts.
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import product
 
@@ -14,17 +14,17 @@ import pandas as pd
 from .. import cores, schedules
 from ..cpu import flow
 from ..kernels import native
-from ..schedules import Block, Costs, Graph, Schedule, Task, wavefront
-from ..versions import network
+from ..schedules import Costs, Graph, Schedule, Task, wavefront
 from ..versions.numba_wavefront import NumbaWavefront
 from .comparer import TOLERANCE, MismatchError, compare, truth
-from .experiments import Workload, repeats_for, rows_of
-from .timing import interleaved, summary
+from .runner import each, networks, rows_of, timed
+from .timing import model_error, summary, together
+from .workloads import GRID, Workload
 
 WAYS = ("forward", "backward")
-DEEP = Workload(L=8, T=500, D=256, H=256, B=1)
+DEEP = GRID["deep, one sample"]
 SMALL_DEEP = Workload(L=2, T=24, D=8, H=16, B=1)
-# Blocks of these two lengths, on one thread, give the costs of a step and of a block.
+# Chunks of these two lengths, on one thread, give the costs of a step and of a task.
 SHORT, LONG = 5, 50
 
 
@@ -49,19 +49,21 @@ def handovers(order, count=400, runs=20, patience=10):
     if order == "barrier":
         schedule = wavefront(Graph(2, count), 2, 1, order=order)
     else:
-        chain = [Task(Block(0, i, i + 1), i % 2, (i - 1,) if i else ()) for i in range(count)]
+        blocks = enumerate(Graph(1, count).blocks(1))
+        chain = [Task(block, i % 2, (i - 1,) if i else ()) for i, block in blocks]
         schedule = Schedule(Graph(1, count), tuple(chain))
-    running, mine, found, good = flow.Flow(schedule), [t.worker for t in schedule.tasks], [], []
+    running, workers = flow.Flow(schedule), [task.worker for task in schedule.tasks]
+    shared, exact = [], []  # the waits of runs that both threads took part in; as scheduled
     end = time.perf_counter() + patience
-    while len(good) < runs and time.perf_counter() < end:
+    while len(exact) < runs and time.perf_counter() < end:
         for _ in range(2):  # in the second one both threads are awake
             running.run(2, _empty(), 0, None)
         line = running.timeline()
         ran = [span.worker for span in line.spans]
         if len(set(ran)) == 2:
-            found.append(_waits(line)[2:])  # the first two tasks wait for nothing
-            good += found[-1:] if np.mean(np.equal(ran, mine)) > 0.9 else []
-    return np.concatenate(good or found or [np.empty(0)])
+            shared.append(_waits(line)[2:])  # the first two tasks wait for nothing
+            exact += shared[-1:] if np.mean(np.equal(ran, workers)) > 0.9 else []
+    return np.concatenate(exact or shared or [np.empty(0)])
 
 
 def _waits(line):
@@ -88,10 +90,10 @@ class Pass:
     lines: list = field(default_factory=list)
 
     def __post_init__(self):
-        (x, _), back, way = self.work.example(), self.way == "backward", self.schedule.graph
+        (x, _), back, graph = self.work.example(), self.way == "backward", self.schedule.graph
 
-        def pick(graph):
-            return self.schedule if graph == way else schedules.layer_by_layer(graph)
+        def pick(other):
+            return self.schedule if other == graph else schedules.layer_by_layer(other)
 
         net = self._net = NumbaWavefront(self.work.params(), self.threads, schedules=pick)
         net.forward(x, training=back)
@@ -118,7 +120,7 @@ class Pass:
         return sorted(self.lines, key=lambda line: line.makespan)[len(self.lines) // 2]
 
     def seconds(self, chunk, moved=False):
-        """Median seconds of a block of `chunk` steps after one of the same layer, or of another."""
+        """Median seconds of a task of `chunk` steps after one of the same layer, or of another."""
         chosen, before = [], {}
         for index, (block, worker, _) in enumerate(self.schedule.tasks):
             other = before.get(worker, block.layer) != block.layer
@@ -130,55 +132,51 @@ class Pass:
 
 
 def ones(work):
-    """The gradient of y (T, B, H) that the passes back begin with."""
+    """The gradient of y (T, B, H) that the backward passes begin with."""
     return np.ones((work.T, work.B, work.H), np.float32)
 
 
 def verify(passes):
-    """Largest relative error of each pass against the reference in float64, by key; raises
-    MismatchError.
+    """Largest relative error of each pass against the reference in float64, by its key as text;
+    raises MismatchError.
     """
     errors, wants = {}, {}
-    for key, timed in passes.items():
-        work = timed.work
+    for key, timed_pass in passes.items():
+        work = timed_pass.work
         if work not in wants:
             wants[work] = truth(work.params(), work.example()[0], ones(work))
-        got = timed.arrays()
+        got = timed_pass.arrays()
         want = {name: wants[work][name] for name in got}
-        errors[key] = compare(got, want, TOLERANCE[np.dtype(np.float32)])
+        errors[str(key)] = compare(got, want, TOLERANCE[np.dtype(np.float32)])
     return errors
 
 
 def schedule_for(work, way, threads, chunk, *, together=None, order="point-to-point"):
     """A wavefront of a workload; as many layers side by side as threads, if not told otherwise."""
     graph = Graph(work.L, work.T, backward=way == "backward")
-    together = min(threads, work.L) if together is None else together
-    return wavefront(graph, threads, chunk, together=together, order=order)
+    beside = min(threads, work.L) if together is None else together
+    return wavefront(graph, threads, chunk, together=beside, order=order)
 
 
 def calibration(work, way):
-    """The passes that `fit` takes costs from: one thread that stays with its layer, in short blocks
+    """The passes that `fit` takes costs from: one thread that stays with its layer, in short chunks
     and in long ones; one that changes layers; where there are two, two threads with a layer each.
     """
     short, long = (max(1, min(chunk, work.T // 2)) for chunk in (SHORT, LONG))
-    two = Workload(2, *_rest(work))
+    two = replace(work, L=2)
     passes = {
         "short": Pass(two, way, 1, schedule_for(two, way, 1, short)),
         "long": Pass(two, way, 1, schedule_for(two, way, 1, long)),
         "moving": Pass(two, way, 1, schedule_for(two, way, 1, short, together=2)),
     }
-    if 2 in threads():
+    if 2 in thread_counts():
         passes["both"] = Pass(two, way, 2, schedule_for(two, way, 2, long))
     return passes
 
 
-def threads():
+def thread_counts():
     """The numbers of threads that are compared: one, and two where there are two cores."""
     return (1, 2)[: min(numba.get_num_threads(), cores.cores())]
-
-
-def _rest(work):
-    return work.T, work.D, work.H, work.B
 
 
 def fit(passes, hand):
@@ -194,19 +192,23 @@ def fit(passes, hand):
 
 def of_layers(costs, layers):
     """The same costs for each of so many layers."""
-    return Costs(costs.step * layers, costs.task, costs.hand, costs.moved, costs.shared)
+    return replace(costs, step=costs.step * layers)
 
 
 @dataclass
 class Sweep:
-    """Timed passes by (sweep, way, how, size), their times, costs by way, errors of what the passes
-    computed, and how the predictions compare.
+    """Timed passes by (sweep, way, how, size), their times (`case` is the key as text), costs by
+    way, and how the predictions compare.
     """
 
     passes: dict
     times: pd.DataFrame
     costs: dict
-    errors: dict
+
+    @property
+    def errors(self):
+        """The largest relative error of what each pass computed."""
+        return self.times.groupby("case")["max_err"].first().to_dict()
 
     @property
     def table(self):
@@ -220,83 +222,90 @@ class Sweep:
         table = pd.DataFrame(rows, columns=columns)
         return table.assign(error=table["predicted"] / table["measured"] - 1)
 
+    @property
+    def model_error(self):
+        """The ModelError over all passes of the table."""
+        return model_error(self.table)
+
     def beside(self, *key):
         """The Timelines of a pass, predicted and measured."""
-        timed = self.passes[key]
-        costs = of_layers(self.costs[timed.way], timed.work.L)
+        timed_pass = self.passes[key]
+        costs = of_layers(self.costs[timed_pass.way], timed_pass.work.L)
         return {
-            "Predicted": schedules.simulate(timed.schedule, costs),
-            "Measured": timed.timeline,
+            "Predicted": schedules.simulate(timed_pass.schedule, costs),
+            "Measured": timed_pass.timeline,
         }
 
     def rows(self):
         """The sweep over layers as rows of a results file."""
         parts = []
-        for key, timed in self.passes.items():
+        for key, timed_pass in self.passes.items():
             if key[0] == "layers":
-                times = self.times[self.times["case"] == str(key)].assign(case="numba-wavefront")
-                error = {"numba-wavefront": self.errors[key]}
-                part = rows_of(times, timed.work, timed.way, error)
-                parts.append(part.assign(threads=timed.threads))
-        return pd.concat(parts, ignore_index=True)
+                times = self.times[self.times["case"] == str(key)]
+                times = times.assign(case="numba-wavefront", stage=timed_pass.way)
+                parts.append(rows_of(times, timed_pass.work).assign(threads=timed_pass.threads))
+        return together(parts)
 
 
-def sweep(work=DEEP, *, layers=(1, 2, 4, 8, 16), chunks=(5, 10, 20, 50, 125, 500), repeats=10):
-    """Time passes of `work` with other numbers of layers on one and two threads, and with blocks of
+def sweep(
+    work=DEEP, *, layers=(1, 2, 4, 8, 16), chunks=(5, 10, 20, 50, 125, 500), repeats=10, **options
+):
+    """Time passes of `work` with other numbers of layers on one and two threads, and with chunks of
     other lengths on two, all in one loop with the passes that the costs are fitted to. Verified
     before and after. Where there is one core, those on two threads are left out.
     """
     passes, usual = {}, max(1, min(20, work.T // 2))
     for way in WAYS:
-        for name, timed in calibration(work, way).items():
-            passes["calibration", way, name, 0] = timed
-        for count, P in product(layers, threads()):
-            some, beside = Workload(count, *_rest(work)), P if count % P == 0 else count
-            plan = schedule_for(some, way, P, usual if P == 2 else work.T, together=beside)
-            passes["layers", way, P, count] = Pass(some, way, P, plan)
+        for name, timed_pass in calibration(work, way).items():
+            passes["calibration", way, name, 0] = timed_pass
+        for L, P in product(layers, thread_counts()):
+            stack, beside = replace(work, L=L), P if L % P == 0 else L
+            plan = schedule_for(stack, way, P, usual if P == 2 else work.T, together=beside)
+            passes["layers", way, P, L] = Pass(stack, way, P, plan)
         for chunk, order in product(
-            chunks if 2 in threads() else (), ("point-to-point", "barrier")
+            chunks if 2 in thread_counts() else (), ("point-to-point", "barrier")
         ):
             beside = work.L if order == "barrier" else 2
             plan = schedule_for(work, way, 2, chunk, together=beside, order=order)
             passes["chunks", way, order, chunk] = Pass(work, way, 2, plan)
-    waits = handovers("point-to-point") if 2 in threads() else np.empty(0)
+    waits = handovers("point-to-point") if 2 in thread_counts() else np.empty(0)
     hand = 1e-9 * float(np.median(waits)) if waits.size else 0.0
-    errors = verify(passes)
-    cases = {str(key): timed.run for key, timed in passes.items()}
-    times = interleaved(cases, repeats=repeats, own=True)
-    verify(passes)
+    cases = {str(key): timed_pass.run for key, timed_pass in passes.items()}
+    check = partial(verify, passes)
+    times = timed({"pass": cases}, check, repeats=repeats, own=True, **options)
     costs = {
         way: fit({key[2]: p for key, p in passes.items() if key[:2] == ("calibration", way)}, hand)
         for way in WAYS
     }
-    return Sweep(passes, times, costs, errors)
+    return Sweep(passes, times, costs)
 
 
 def picked(work):
-    """How long the blocks are that `numba-wavefront` takes when nobody tells it, in words."""
+    """How many steps the tasks have that `numba-wavefront` picks by itself, in words."""
     net = NumbaWavefront(work.params())
-    found = {way: net.pick(net.graph(work.T, way == "backward"), work.B) for way in WAYS}
-    return ", ".join(f"{plan.longest} {way}" for way, plan in found.items())
+    plans = {way: net.pick(net.graph(work.T, way == "backward"), work.B) for way in WAYS}
+    return ", ".join(f"{plan.longest} {way}" for way, plan in plans.items())
 
 
-def against_fused(batches, hidden, *, L=4, T=100, repeats=7):
+def against_fused(batches, hidden, *, L=4, T=100, repeats=7, **options):
     """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B x H. Raises
     MismatchError unless both compute the same bits.
     """
     table = {}
-    for H in hidden:
-        for B in batches:
-            work = Workload(L, T, H, H, B)
-            params, (x, _) = work.params(), work.example()
-            nets = {name: network(name, params) for name in ("numba-fused", "numba-wavefront")}
-            cases = {name: partial(net.forward, x) for name, net in nets.items()}
-            count = min(repeats, repeats_for(work))
-            times = summary(interleaved(cases, repeats=count, least=0.01), "numba-fused")
-            table[B, H] = times["ratio"]["numba-wavefront"]
+    for H, B in product(hidden, batches):
+        work = Workload(L, T, H, H, B)
+        x, nets = work.example()[0], networks(("numba-fused", "numba-wavefront"), work)
+
+        def same_bits(x=x, nets=nets, work=work):
             one, other = (net.forward(x)[0] for net in nets.values())
             if not (np.isfinite(one).all() and np.array_equal(one, other)):
                 raise MismatchError(f"{work}: numba-wavefront computes other bits than numba-fused")
+            return {}
+
+        options["repeats"] = min(repeats, work.repeats)
+        cases = {"forward": each(nets, lambda net, x=x: net.forward(x))}
+        times = timed(cases, same_bits, least=0.01, **options)
+        table[B, H] = summary(times, "numba-fused")["ratio"]["numba-wavefront"]
     return pd.Series(table).unstack()
 
 
@@ -308,8 +317,7 @@ def many_cores(costs, cores, layers, T):
         alone = schedules.simulate(schedules.choose(graph, 1, every), every).makespan
         for P in cores:
             chosen = schedules.choose(graph, P, every, most_tasks=4096)
-            best = schedules.simulate(chosen, every).makespan
-            table[P, L] = alone / best
+            table[P, L] = alone / schedules.simulate(chosen, every).makespan
     return pd.Series(table).unstack()
 
 

@@ -1,4 +1,4 @@
-"""PyTorch, JAX and ONNX Runtime on the same parameters: what `make bench-peers` measures us beside.
+"""PyTorch, JAX and ONNX Runtime on the same parameters, compared with `numba-fused`.
 
 Each peer takes Params (LSTM, with a read-out) and a thread count, and has `predict(x)`, the outputs
 y (T, B, H) as a NumPy array, and, but for ONNX Runtime, `step(x, target, rate)`, one step of
@@ -6,19 +6,19 @@ gradient descent on the mean squared error. Both end when the result is there. T
 are imported where they are used: the report does not need them.
 """
 
-import sys
 from functools import partial
 from importlib import metadata
 
 import numpy as np
-import pandas as pd
 
-from ..cores import allowed, cores, why
+from ..cores import allowed
 from ..training import train
-from ..versions import network
-from . import experiments, provenance, results, tail
+from . import results, tail
+from .ceilings import ceilings
 from .comparer import MismatchError
-from .timing import interleaved
+from .runner import each, networks, rows_of, timed, verify
+from .timing import REST, together
+from .workloads import AIRLINE, GRID, airline_dataset
 
 
 class Torch:
@@ -124,9 +124,9 @@ class OnnxRuntime:
                 np.concatenate([np.split(a, 4, axis=-1)[k].T for k in order])[None]
                 for a in (layer.U, layer.W, layer.b)
             )
-            named = {"W": W, "R": R, "b": np.hstack([b, np.zeros_like(b)])}
-            weights += [numpy_helper.from_array(a, f"{n}{index}") for n, a in named.items()]
-            inputs = [name, *(f"{n}{index}" for n in named)]
+            arrays = {"W": W, "R": R, "b": np.hstack([b, np.zeros_like(b)])}
+            weights += [numpy_helper.from_array(a, f"{n}{index}") for n, a in arrays.items()]
+            inputs = [name, *(f"{n}{index}" for n in arrays)]
             nodes.append(helper.make_node("LSTM", inputs, [f"y{index}"], hidden_size=H))
             axes = numpy_helper.from_array(np.array([1]), f"axis{index}")  # one direction
             weights.append(axes)
@@ -156,112 +156,88 @@ PACKAGES = {"pytorch": "torch", "jax": "jax", "onnxruntime": "onnxruntime"}
 PEERS = {"pytorch": Torch, "jax": Jax, "onnxruntime": OnnxRuntime}
 
 
-# Seconds of sleep before a case, so that the waiting threads of the last one's library are gone.
-REST = 0.03
+def side_by_side(work, names, threads, *, versions=None, **options):
+    """Rows of a results file: versions and the peers, in one loop, on one workload.
 
-
-def side_by_side(work, names, threads, repeats, *, mine=None):
-    """Rows of a results file: ours and the peers, in one loop, on one workload.
-
-    mine: versions; None is `numba-fused`, and `numba-wavefront` where it has something to gain.
+    versions: None is `numba-fused`, and `numba-wavefront` where it has something to gain.
     """
-    params, (x, target) = work.params(), work.example()
-    nets = {name: PEERS[name](params, threads) for name in names}
-    if mine is None:
-        mine = ["numba-fused", *(["numba-wavefront"] if work.L > 1 and work.B == 1 else [])]
-    ours = {name: network(name, params, threads=threads) for name in mine}
-    errors = agreement(ours["numba-fused"], nets, x, target) | experiments.verify(ours, work)
-    forward = {name: (lambda net=net: net.predict(x)) for name, net in nets.items()}
-    step = {
-        name: (lambda net=net: net.step(x, target, 1e-4))
-        for name, net in nets.items()
-        if hasattr(net, "step")
+    if versions is None:
+        versions = ["numba-fused", *(["numba-wavefront"] if work.L > 1 and work.B == 1 else [])]
+    x, target = work.example()
+    peers = {name: PEERS[name](work.params(), threads) for name in names}
+    nets = networks(versions, work, threads=threads)
+    errors = agreement(nets["numba-fused"], peers, x, target)
+    trained = {name: peer for name, peer in peers.items() if hasattr(peer, "step")}
+    cases = {
+        "forward": each(peers, lambda peer: peer.predict(x))
+        | each(nets, lambda net: net.forward(x)),
+        "step": each(trained | nets, lambda either: either.step(x, target, 1e-4)),
     }
-    forward |= {name: (lambda net=net: net.forward(x)) for name, net in ours.items()}
-    step |= {name: (lambda net=net: net.step(x, target, 1e-4)) for name, net in ours.items()}
-    parts = []
-    for stage, cases in {"forward": forward, "step": step}.items():
-        times = interleaved(cases, repeats=repeats, rest=REST)
-        parts.append(experiments.rows_of(times, work, stage, errors))
-    experiments.verify(ours, work)
-    rows = pd.concat(parts, ignore_index=True).assign(threads=threads)
+    times = timed(cases, lambda: errors | verify(nets, work), rest=REST, **options)
+    rows = rows_of(times, work).assign(threads=threads)
     rows["variant"] = rows["version"].map(PACKAGES).map(metadata.version, na_action="ignore")
     return rows
 
 
-def agreement(ours, nets, x, target):
-    """Largest difference of each peer's outputs from ours; MismatchError if any is not rounding."""
-    y, _ = ours.forward(x)
-    errors = {name: float(np.abs(net.predict(x) - y).max()) for name, net in nets.items()}
-    loss, _ = ours.loss_and_grads(x, target)
-    losses = {name: n.step(x, target, 1e-9) for name, n in nets.items() if hasattr(n, "step")}
+def agreement(net, peers, x, target):
+    """Largest difference of each peer's outputs from a network's; MismatchError if any is not
+    rounding, or its loss differs.
+    """
+    y, _ = net.forward(x)
+    errors = {name: float(np.abs(peer.predict(x) - y).max()) for name, peer in peers.items()}
+    want, _ = net.loss_and_grads(x, target)
+    losses = {name: p.step(x, target, 1e-9) for name, p in peers.items() if hasattr(p, "step")}
     wrong = [name for name, error in errors.items() if not error < 1e-4]
-    wrong += [name for name, other in losses.items() if not abs(other - loss) < 1e-4 * abs(loss)]
+    wrong += [name for name, loss in losses.items() if not abs(loss - want) < 1e-4 * abs(want)]
     if wrong:
         raise MismatchError(f"{', '.join(wrong)}: other outputs or loss than numba-fused")
     return errors
 
 
-def airline_epoch(threads, repeats):
+def airline_epoch(threads, **options):
     """An epoch of the airline network: compiled as a whole, and PyTorch's steps one by one."""
-    dataset, work = experiments.airline_dataset(), experiments.AIRLINE
-    ours, peer = (
-        network("numba-fused", work.params(), threads=threads),
-        Torch(work.params(), threads),
-    )
+    dataset, nets = airline_dataset(), networks(["numba-fused"], AIRLINE, threads=threads)
+    net, peer = nets["numba-fused"], Torch(AIRLINE.params(), threads)
     order = np.arange(len(dataset))
-
+    how = {"epochs": 1, "batch_size": AIRLINE.B, "learning_rate": 0.05, "progress": False}
     cases = {
-        "numba-fused": lambda: ours.epoch(dataset, order, work.B, 0.05),
-        "numba-fused/train": lambda: train(ours, dataset, 1, work.B, 0.05, progress=False),
-        "pytorch": lambda: dataset.each_batch(order, work.B, partial(peer.step, rate=0.05)),
+        "numba-fused": lambda: net.epoch(dataset, order, AIRLINE.B, 0.05),
+        "numba-fused/train": lambda: train(net, dataset, **how),
+        "pytorch": lambda: dataset.each_batch(order, AIRLINE.B, partial(peer.step, rate=0.05)),
     }
-    times = interleaved(cases, repeats=repeats, rest=REST)
-    return experiments.rows_of(times, work, "epoch", {}).assign(threads=threads)
+    times = timed({"epoch": cases}, partial(verify, nets, AIRLINE), rest=REST, **options)
+    return rows_of(times, AIRLINE).assign(threads=threads)
 
 
-def overhead(threads, repeats):
+def overhead(threads, **options):
     """The airline forward pass by the public call, and the compiled code in it alone."""
-    work = experiments.AIRLINE
-    net, (x, _) = network("numba-fused", work.params(), threads=threads), work.example()
-    cases = {"public call": lambda: net.forward(x), "kernel": net.bare_forward(x)}
-    times = interleaved(cases, repeats=repeats, rest=REST)
-    rows = experiments.rows_of(times, work, "forward", {}).assign(version="numba-fused")
-    return rows.assign(variant=times["case"], threads=threads)
-
-
-def ceilings(threads, repeats):
-    """Seconds of a 4096 x 4096 SGEMM by BLAS, and of copying 256 MiB, as rows."""
-    a = np.random.default_rng(0).standard_normal((4096, 4096), dtype=np.float32)
-    out, source, copy = np.empty_like(a), np.ones(2**26, np.float32), np.empty(2**26, np.float32)
+    nets, (x, _) = networks(["numba-fused"], AIRLINE, threads=threads), AIRLINE.example()
+    net = nets["numba-fused"]
     cases = {
-        "sgemm": lambda: np.matmul(a, a, out=out),
-        "copy": lambda: np.copyto(copy, source),
+        "numba-fused/public call": lambda: net.forward(x),
+        "numba-fused/kernel": net.bare_forward(x),
     }
-    times = interleaved(cases, repeats=repeats, rest=REST)
-    frame = {"version": times["case"], "stage": "ceiling", "repeat": times["repeat"]}
-    return pd.DataFrame(frame | {"seconds": times["seconds"], "threads": threads})
+    times = timed({"forward": cases}, partial(verify, nets, AIRLINE), rest=REST, **options)
+    return rows_of(times, AIRLINE).assign(threads=threads)
 
 
-# Operations of the SGEMM and bytes of the copy, read and written.
-SGEMM_GFLOP, COPY_GB = 2 * 4096**3 / 1e9, 2 * 2**28 / 1e9
+def compared(preset):
+    """Every workload with every peer, and the ceilings before and after."""
+    threads, paper = allowed(), preset == "paper"
+    options = {"repeats": 20, "again": True} if paper else {"repeats": 2}
+    bounds = options | {"repeats": 9 if paper else 2}
+    parts = [ceilings(threads, **bounds)]
+    for work in GRID.values() if paper else [AIRLINE]:
+        some = options | {"repeats": work.repeats if paper else 2}
+        parts.append(side_by_side(work, list(PEERS), threads, **some))
+    parts += [part(threads, **options) for part in (airline_epoch, overhead)]
+    return together([*parts, ceilings(threads, **bounds)])
 
 
 def main(preset="paper", folder=None):
-    """Run the comparison on every workload and write peers.csv and tail.csv (`results.write`)."""
-    results.place(("peers", "tail"), preset=preset, folder=folder)
-    for warning in provenance.distorting_variables():
-        print(f"warning: {warning} steers BLAS; unset it", file=sys.stderr)
-    if cores() < allowed():
-        print(f"warning: {why()}; everyone's threads will pause", file=sys.stderr)
-    threads, paper = allowed(), preset == "paper"
-    works = experiments.GRID.values() if paper else [experiments.AIRLINE]
-    parts = [ceilings(threads, 9 if paper else 2)]
-    for work in works:
-        repeats = experiments.repeats_for(work) if paper else 2
-        parts.append(side_by_side(work, list(PEERS), threads, repeats))
-    parts += [part(threads, 20 if paper else 2) for part in (airline_epoch, overhead, ceilings)]
-    rows = pd.concat(parts, ignore_index=True)
-    worst = tail.measure(threads, tail.CALLS if paper else 100)
-    results.write("tail", worst, preset=preset, folder=folder)
-    return rows, results.write("peers", rows, preset=preset, folder=folder)
+    """Compare, and measure tails; yields (experiment, rows, path) once its file is written."""
+    plan = {
+        "peers": lambda: compared(preset),
+        "tail": lambda: tail.measure(allowed(), tail.CALLS if preset == "paper" else 100),
+    }
+    return results.fill(plan, preset=preset, folder=folder)

@@ -30,15 +30,20 @@ DISTORTING = (
 
 
 def machine(preset=None):
-    """What a run is measured on, as a dict: the machine (name, cpu, cores, memory, caches), the
-    software (blas, packages, commit) and the run (threads by default, preset, date).
+    """What a run is measured on, as a dict: the machine (name, cpu, LLVM's name of its core, family
+    and model, the clock of a busy core, cores, memory, caches), the software (blas, packages,
+    commit) and the run (threads by default, preset, date).
     """
+    from .ceilings import clock, core_name
+
     cpu = _cpu()
     return {
         "name": machine_name(cpu),
         "cpu": cpu["model name"],
+        "core": core_name(),
         "family": cpu.get("cpu family"),
         "model": cpu.get("model"),
+        "clock_ghz": clock(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
         if hasattr(os, "sysconf")
@@ -91,12 +96,12 @@ def gpu():
 
     if device.SIMULATED or device.why_unavailable():
         return None
-    found, driver = device.describe(), None
+    driver = None
     if shutil.which("nvidia-smi"):
         words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         said = subprocess.run(words, capture_output=True, text=True, check=False)
         driver = (said.stdout.splitlines() or [None])[0]
-    return found | {"driver": driver}
+    return device.describe() | {"driver": driver}
 
 
 def blas():
@@ -124,23 +129,32 @@ def distorting_variables():
     ]
 
 
+def warnings():
+    """What would distort or disturb a measurement in this process, in words."""
+    said = [f"{setting} steers BLAS; unset it" for setting in distorting_variables()]
+    if cores.cores() < cores.allowed():
+        said.append(f"{cores.why()}; threads of packages that take every core will pause")
+    return said
+
+
 def _cpu():
-    found = {"model name": platform.processor() or platform.machine(), "flags": ""}
+    """The first core's lines of /proc/cpuinfo."""
+    cpu = {"model name": platform.processor() or platform.machine(), "flags": ""}
     info = Path("/proc/cpuinfo")
     if info.exists():
         lines = info.read_text().split("\n\n")[0].splitlines()
         pairs = (line.split(":", 1) for line in lines if ":" in line)
-        found |= {key.strip().replace("Features", "flags"): value.strip() for key, value in pairs}
-    return found
+        cpu |= {key.strip().replace("Features", "flags"): value.strip() for key, value in pairs}
+    return cpu
 
 
 def _caches():
     """Sizes of the caches that the first core sees, as the system names them."""
-    found = {}
+    sizes = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = ((index / f).read_text().strip() for f in ("level", "type", "size"))
-        found[f"L{level}{'i' if kind == 'Instruction' else 'd' if kind == 'Data' else ''}"] = size
-    return found
+        sizes[f"L{level}{'i' if kind == 'Instruction' else 'd' if kind == 'Data' else ''}"] = size
+    return sizes
 
 
 def _version(name):
@@ -148,6 +162,13 @@ def _version(name):
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def checkout(package=PACKAGE):
+    """The folder of this project in which the package stands; None where it is installed alone."""
+    project = package.parent / "pyproject.toml"
+    about = tomllib.loads(project.read_text()) if project.exists() else {}
+    return package.parent if about.get("project", {}).get("name") == "lstm-kernels" else None
 
 
 def _commit(package=PACKAGE):
@@ -161,14 +182,11 @@ def _commit(package=PACKAGE):
         )
         return done.stdout.strip() if done.returncode == 0 else None
 
-    found = {"commit": None, "dirty": None}
-    project = package.parent / "pyproject.toml"
-    if not shutil.which("git") or not project.exists():
-        return found
+    unknown = {"commit": None, "dirty": None}
+    if not shutil.which("git") or not checkout(package):
+        return unknown
     top = git("rev-parse", "--show-toplevel")
-    own = tomllib.loads(project.read_text()).get("project", {}).get("name") == "lstm-kernels"
-    if own and top and Path(top).resolve() == package.parent.resolve():
-        commit, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", ".")
-        if commit is not None and changes is not None:
-            found = {"commit": commit, "dirty": bool(changes)}
-    return found
+    commit, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", ".")
+    if not top or Path(top).resolve() != package.parent.resolve() or not commit:
+        return unknown
+    return unknown if changes is None else {"commit": commit, "dirty": bool(changes)}

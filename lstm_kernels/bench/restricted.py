@@ -1,4 +1,4 @@
-"""`make bench-isa`: `numba-fused`, PyTorch and BLAS, all restricted to the same instruction set.
+"""`numba-fused`, PyTorch and BLAS, all restricted to the same instruction set.
 
 Each set is measured in a process of its own, since libraries choose their kernels when they are
 loaded. PyTorch's LSTM is oneDNN's, which keeps to the set. The three small products of its read-out
@@ -15,12 +15,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..cores import allowed, cores, why
+from ..cores import allowed
 from ..cpu import registers
-from ..versions import network
-from . import experiments, isa, peers, provenance, results
+from . import isa, peers, provenance, results
+from .ceilings import ceilings
 from .comparer import TOLERANCE, compare
-from .timing import interleaved
+from .runner import networks, rows_of, timed, verify
+from .timing import REST, together
+from .workloads import AIRLINE, GRID
 
 SETS = ("AVX-512", "AVX2", "SSE2")
 # Where the public calls of a training step are measured too: what surrounds the kernel shows.
@@ -48,73 +50,73 @@ def run(name, *words):
         raise RuntimeError(f"{name}: the restricted process ended with {done.returncode}")
 
 
-def public_step(work, names, threads, repeats):
+def public_step(work, names, threads, **options):
     """Time forward(x, training=True) and backward(dy), public calls, beside PyTorch's autograd of
     the same loss, sum(y * dy); rows of a results file.
     """
-    params, (x, _) = work.params(), work.example()
+    nets, (x, _) = networks(["numba-fused"], work, threads=threads), work.example()
     dy = np.random.default_rng(2).standard_normal((work.T, work.B, work.H)).astype(np.float32)
-    ours = network("numba-fused", params, threads=threads)
 
     def forward_and_backward():
-        ours.forward(x, training=True)
-        return ours.backward(dy)
+        nets["numba-fused"].forward(x, training=True)
+        return nets["numba-fused"].backward(dy)
 
-    cases, errors = {"numba-fused": forward_and_backward}, {}
+    cases = {"numba-fused": forward_and_backward}
     if "pytorch" in names:
-        peer = peers.Torch(params, threads)
+        peer = peers.Torch(work.params(), threads)
         cases["pytorch"] = lambda: peer.gradients(x, dy)
-        want = forward_and_backward().to_torch()
-        got = peer.gradients(x, dy)
-        errors["pytorch"] = compare(got, {n: want[n] for n in got}, TOLERANCE[x.dtype])
-    errors |= experiments.verify({"numba-fused": ours}, work)
-    times = interleaved(cases, repeats=repeats, rest=peers.REST)
-    experiments.verify({"numba-fused": ours}, work)
-    return experiments.rows_of(times, work, "public step", errors).assign(threads=threads)
+
+    def check():
+        errors = verify(nets, work)
+        if "pytorch" in cases:
+            got, want = cases["pytorch"](), forward_and_backward().to_torch()
+            errors["pytorch"] = compare(got, {n: want[n] for n in got}, TOLERANCE[x.dtype])
+        return errors
+
+    times = timed({"public step": cases}, check, rest=REST, **options)
+    return rows_of(times, work).assign(threads=threads)
 
 
 def measure(name, preset):
     """Rows of a results file from this process, which must be restricted to the instruction set."""
-    if (found := registers.vector_registers().name) != name:
-        raise ValueError(f"instruction set: got {found}, want {name}")
+    if (own := registers.vector_registers().name) != name:
+        raise ValueError(f"instruction set: got {own}, want {name}")
     threads, paper = allowed(), preset == "paper"
     names = [peer for peer in ("pytorch",) if find_spec(peers.PACKAGES[peer])]
     # Without AVX the largest workload would take minutes, and says what the next one does.
-    works = {k: w for k, w in experiments.GRID.items() if w.gflop < 200}
-    works = works if paper else {"airline": experiments.AIRLINE}
-    parts = [peers.ceilings(threads, 9 if paper else 2)]
+    works = {k: w for k, w in GRID.items() if w.gflop < 200} if paper else {"airline": AIRLINE}
+    bounds = {"repeats": 9 if paper else 2, "again": paper}
+    parts = [ceilings(threads, **bounds)]
     for label, work in works.items():
-        repeats = experiments.repeats_for(work) if paper else 2
-        parts.append(peers.side_by_side(work, names, threads, repeats, mine=["numba-fused"]))
+        options = bounds | {"repeats": work.repeats if paper else 2}
+        parts.append(peers.side_by_side(work, names, threads, versions=["numba-fused"], **options))
         if label in PUBLIC:
-            parts.append(public_step(work, names, threads, repeats))
+            parts.append(public_step(work, names, threads, **options))
         print(f"{name}: {label}", file=sys.stderr, flush=True)
-    parts.append(peers.ceilings(threads, 9 if paper else 2))  # did the machine slow down?
-    rows = pd.concat(parts, ignore_index=True)
+    rows = together([*parts, ceilings(threads, **bounds)])
     kernels = ", ".join(sorted({f"{b['library']} {b['kernels']}" for b in provenance.blas()}))
     variant = rows["variant"].astype(object)  # numbers, if nothing has one
     rows["variant"] = variant.where(rows["version"] != "sgemm", kernels)
     return rows.assign(instruction_set=name)
 
 
-def main(preset="paper", folder=None):
-    """Measure every instruction set in turn and write isa.csv (`results.write`)."""
-    results.place(("isa",), preset=preset, folder=folder)
-    for setting in provenance.distorting_variables():
-        print(f"warning: {setting} steers BLAS; what is measured runs without it", file=sys.stderr)
-    if cores() < allowed():
-        print(f"warning: {why()}; everyone's threads will pause", file=sys.stderr)
+def each_set(preset):
+    """The rows of every instruction set, each measured in its restricted process."""
     if not find_spec(peers.PACKAGES["pytorch"]):
         print("warning: PyTorch is not installed; nothing to compare with", file=sys.stderr)
     parts = []
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         for name in sets():
-            path = Path(place) / "rows.csv"
+            path = Path(folder) / "rows"
             run(name, "-m", __name__, name, preset, str(path))
-            parts.append(pd.read_csv(path))
-    rows = pd.concat(parts, ignore_index=True)
-    return rows, results.write("isa", rows, preset=preset, folder=folder)
+            parts.append(pd.read_pickle(path))
+    return together(parts)
+
+
+def main(preset="paper", folder=None):
+    """Measure every instruction set in turn; yields (experiment, rows, path) of isa.csv."""
+    return results.fill({"isa": lambda: each_set(preset)}, preset=preset, folder=folder)
 
 
 if __name__ == "__main__":
-    measure(*sys.argv[1:3]).to_csv(sys.argv[3], index=False)
+    measure(*sys.argv[1:3]).to_pickle(sys.argv[3])

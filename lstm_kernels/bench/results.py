@@ -5,6 +5,8 @@
 
 import hashlib
 import json
+import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -12,11 +14,12 @@ import pandas as pd
 
 from ..files import writing
 from . import provenance
+from .timing import disturbance
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "data" / "results"
+ROOT = provenance.checkout()  # None where the package is installed without its repository
+FOLDER = ROOT / "data" / "results" if ROOT else Path("results")
 # Where measurements go by default: small sizes say nothing of a machine, and replace nothing.
-FOLDERS = {"paper": FOLDER, "smoke": ROOT / "build" / "smoke" / "results"}
+FOLDERS = {"paper": FOLDER, "smoke": ROOT / "build/smoke/results" if ROOT else FOLDER / "smoke"}
 COLUMNS = [
     *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
     *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
@@ -61,12 +64,27 @@ def write(experiment, rows, *, preset, folder=None):
             f"rows: got unknown columns {unknown}, lacks {missing}, want some of {COLUMNS}"
         )
     path = place([experiment], preset=preset, folder=folder) / f"{experiment}.csv"
+    about = provenance.machine(preset) | {"disturbance": disturbance(rows)}
     rows = rows.assign(experiment=experiment).reindex(columns=COLUMNS)
     text = rows.to_csv(index=False, float_format="%.9g", lineterminator="\n")
-    about = provenance.machine(preset) | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+    about["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     replace(path, text)
     replace(path.with_suffix(".json"), json.dumps(about, indent=1) + "\n")
     return path
+
+
+def fill(plan, *, preset, folder=None):
+    """Run each experiment of a plan, name -> function that returns rows, and write its file; yields
+    (name, rows, path). What would distort or disturb the measurements is said on stderr.
+    """
+    place(plan, preset=preset, folder=folder)
+    for warning in provenance.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
+    for experiment, run in plan.items():
+        rows = run()
+        if said := disturbance(rows):
+            print(f"warning: {experiment} was disturbed: {said}", file=sys.stderr)
+        yield experiment, rows, write(experiment, rows, preset=preset, folder=folder)
 
 
 def read(experiment, folder=None):
@@ -74,12 +92,15 @@ def read(experiment, folder=None):
     folder = FOLDER if folder is None else Path(folder)
     paths = sorted(folder.glob(f"*/{experiment}.csv"))
     if not paths:
-        raise ValueError(f"experiment: got {experiment!r}, want one with a CSV file under {folder}")
+        shipped = "" if ROOT else "; recorded results come with the repository, not the package"
+        raise ValueError(
+            f"experiment: got {experiment!r}, want one with a CSV file under {folder}{shipped}"
+        )
     return pd.concat([pd.read_csv(path).assign(machine=path.parent.name) for path in paths])
 
 
 def record(experiment, machine, folder=None):
-    """What an experiment was measured on, a dict as of `provenance.machine`.
+    """What an experiment was measured on, a dict as of `provenance.machine`, with `recorded` True.
 
     Raises ValueError where there is none, where it cannot be read, or where it is of other rows.
     """
@@ -90,7 +111,7 @@ def record(experiment, machine, folder=None):
     about = _about(beside)
     if about.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"record: {beside} is of other rows than {path.name} holds")
-    return about
+    return about | {"recorded": True}
 
 
 def _about(path):
@@ -101,24 +122,33 @@ def _about(path):
         raise ValueError(f"record: {path} cannot be read ({error}), want JSON") from None
     if not isinstance(about, dict):
         raise ValueError(f"record: {path} holds a {type(about).__name__}, want an object")
-    return about
+    # The first records lack the family and the model, of which the name is made.
+    numbers = re.search(r"-(\d+)-(\d+)-\d+cores", about.get("name", ""))
+    return dict(zip(("family", "model"), numbers.groups() if numbers else (), strict=False)) | about
 
 
 def label(record):
-    """A machine in a few words: `AMD EPYC, family 26, model 2, 2 cores`."""
-    parts = [record["cpu"]]
+    """A machine in a few words: `AMD EPYC, znver5, family 26, model 2, 4.49 GHz, 2 cores`; of a
+    record that was read with `, recorded` and the date.
+    """
+    parts = [record["cpu"], *([record["core"]] if record.get("core") else [])]
     parts += [f"{key} {record[key]}" for key in ("family", "model") if record.get(key)]
-    return ", ".join([*parts, f"{record['cores']} cores"])
+    parts += [f"{record['clock_ghz']:.2f} GHz"] if record.get("clock_ghz") else []
+    parts += [f"{record['cores']} cores"]
+    parts += [f"recorded {record['date']}"] if record.get("recorded") else []
+    return ", ".join(parts)
 
 
 def caption(record):
-    """The machine, its BLAS, and which code measured it when, in a line."""
+    """The machine, its BLAS, and which code measured it when, in a line; what disturbed it."""
     blas = sorted({f"{b['library']} ({b['kernels']} kernels)" for b in record["blas"]})
     code = f"commit {record['commit']}" if record["commit"] else "no commit recorded"
     code += " with changes" if record["dirty"] else ""
-    parts = [label(record), *blas, f"Numba {record['packages']['numba']}", record["date"], code]
+    parts = [label(record), *blas, f"Numba {record['packages']['numba']}"]
+    parts += [code] if record.get("recorded") else [record["date"], code]
     parts += [f"preset {record['preset']}"] if record["preset"] != "paper" else []
     parts += [f"BLAS steered by {name}" for name in record["distorting_variables"]]
+    parts += [f"disturbed: {record['disturbance']}"] if record.get("disturbance") else []
     return ", ".join(parts)
 
 

@@ -6,15 +6,18 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, nullcontext
+from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
 
-from ..versions import network
-from . import experiments, results
+from . import results
+from .runner import networks, rows_of, verify
+from .workloads import AIRLINE
 
 CALLS = 4000
-QUANTILES = (0.5, 0.95, 0.99)
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @contextmanager
@@ -44,43 +47,39 @@ def measure(threads, count=CALLS):
     """Quantiles of the airline network's forward pass by the public call, as rows; those beside
     PyTorch's threads, which wait spinning after a product, only where it is installed.
     """
-    work = experiments.AIRLINE
-    net, (x, _) = network("numba-fused", work.params(), threads=threads), work.example()
-    places = {"alone": (nullcontext(), None), "beside a process": (busy_process(), None)}
-    try:
+    nets, (x, _) = networks(["numba-fused"], AIRLINE, threads=threads), AIRLINE.example()
+    situations = {"alone": (nullcontext(), None), "beside a process": (busy_process(), None)}
+    if find_spec("torch"):
         import torch
-    except ImportError:
-        pass
-    else:
+
         torch.set_num_threads(threads)
         a = torch.ones(256, 256)
-        places["beside OpenMP"] = (nullcontext(), lambda: a @ a)
-    parts = []
-    for place, (beside, before) in places.items():
-        with beside:
-            calls(lambda: net.forward(x), before, count // 4)
-            seconds = calls(lambda: net.forward(x), before, count)
-        times = pd.DataFrame({"case": "numba-fused", "repeat": 0, "seconds": seconds})
-        for q in QUANTILES:
-            row = times.head(1).assign(seconds=times["seconds"].quantile(q))
-            part = experiments.rows_of(row, work, f"p{100 * q:.0f}", {})
-            parts.append(part.assign(variant=place, threads=threads))
-    return pd.concat(parts, ignore_index=True)
+        situations["beside OpenMP"] = (nullcontext(), lambda: a @ a)
+    errors, rows = verify(nets, AIRLINE), []
+    for situation, (neighbour, before) in situations.items():
+        with neighbour:
+            for number in (count // 4, count):  # the first ones warm up
+                seconds = calls(partial(nets["numba-fused"].forward, x), before, number)
+        for stage, q in QUANTILES.items():
+            rows.append((f"numba-fused/{situation}", stage, 0, np.quantile(seconds, q)))
+    verify(nets, AIRLINE)
+    times = pd.DataFrame(rows, columns=["case", "stage", "repeat", "seconds"])
+    return rows_of(times.assign(max_err=errors["numba-fused"]), AIRLINE).assign(threads=threads)
 
 
 def table(rows):
-    """Microseconds: a line per place with every quantile, a column per quantile, p99 over p50."""
-    found = rows.pivot_table(index="variant", columns="stage", values="seconds", sort=False) * 1e6
-    found = found.reindex(columns=[f"p{100 * q:.0f}" for q in QUANTILES]).dropna()
-    return found.assign(**{"p99 over p50": found["p99"] / found["p50"]})
+    """Microseconds: a row per situation that has every quantile, a column each; p99 over p50."""
+    seconds = rows.pivot_table(index="variant", columns="stage", values="seconds", sort=False)
+    micro = 1e6 * seconds.reindex(columns=list(QUANTILES)).dropna()
+    return micro.assign(**{"p99 over p50": micro["p99"] / micro["p50"]})
 
 
 def sentence(rows):
-    """The same in words; empty where no place has every quantile."""
+    """The same in words; empty where no situation has every quantile."""
     said = [
-        f"{place} half of the calls take at most {line['p50']:.0f} us and 99 of 100 at most "
+        f"{situation} half of the calls take at most {line['p50']:.0f} us and 99 of 100 at most "
         f"{line['p99']:.0f} us"
-        for place, line in table(rows).iterrows()
+        for situation, line in table(rows).iterrows()
     ]
     return f"Airline network, forward, call by call: {'; '.join(said)}." if said else ""
 
@@ -91,5 +90,7 @@ def recorded():
         rows = results.read("tail")
     except ValueError:
         return "Not measured yet: no machine has recorded its tails."
-    parts = rows.groupby("machine")
-    return "\n\n".join(f"{machine}: {sentence(part)}" for machine, part in parts)
+    return "\n\n".join(
+        f"{results.label(results.record('tail', machine))}: {sentence(part)}"
+        for machine, part in rows.groupby("machine")
+    )

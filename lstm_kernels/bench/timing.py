@@ -20,6 +20,8 @@ WORDS = {
     "others": "{:.0f} % of the CPU time taken by other processes",
     "slower": "the clock {:.0f} % slower at the end",
 }
+# Sleep before each case where packages with threads of their own are timed side by side.
+REST = 0.03
 LEAST_SECONDS = 0.5  # /proc/stat counts in hundredths of a second
 
 
@@ -73,6 +75,31 @@ def summary(times, baseline=None, by="case"):
     if baseline is not None:
         result["ratio"] = table.rdiv(table[baseline], axis=0).median()
     return result
+
+
+class ModelError(NamedTuple):
+    """How far predictions are off, as fractions of what was measured: the least (below zero: too
+    short), the largest, the median either way; how many were compared.
+    """
+
+    low: float
+    high: float
+    median: float
+    count: int
+
+    @property
+    def worst(self):
+        return max(self.high, -self.low)
+
+    def __str__(self):
+        ends = f"{100 * self.low:+.3g} % to {100 * self.high:+.3g} %"
+        return f"at most {100 * self.worst:.3g} % ({ends})"
+
+
+def model_error(table):
+    """The ModelError of a table with the columns predicted and measured."""
+    error = table["predicted"] / table["measured"] - 1
+    return ModelError(error.min(), error.max(), error.abs().median(), len(error))
 
 
 class System(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
-from lstm_kernels.bench import gpu
+from lstm_kernels.bench import gpu, runner
 from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
@@ -338,7 +338,7 @@ def test_the_gpu_benchmark_runs():
     assert grown.groupby("N")["B"].first().to_dict() == {8: 1, 16: 2}
     both = gpu.sums(small, repeats=1, steps=1)
     assert set(both["variant"]) == {"sums ordered", "sums atomic"}
-    assert not gpu.medians(rows).isna().any()
+    assert not runner.medians(rows).isna().any()
 
 
 def rows_of(times, variant, stage="epoch", **columns):

@@ -7,7 +7,7 @@ from dataclasses import astuple
 import pandas as pd
 
 from ..bench import experiments, results
-from ..bench.peers import COPY_GB, SGEMM_GFLOP
+from ..bench.ceilings import COPY_GB, SGEMM_GFLOP
 from ..bench.peers import PEERS as PEER_CLASSES
 from ..bench.timing import summary
 from ..versions import versions

@@ -150,7 +150,7 @@ def test_records_without_family_and_model_have_them_from_the_name(tmp_path):
     old["name"] = "amd-epyc-25-17-2cores"
     path.with_suffix(".json").write_text(json.dumps(old))
     read = results.record("trial", path.parent.name, tmp_path)
-    assert (read["family"], read["model"]) == ("25", "17")
+    assert (read["family"], read["model"], read["disturbance"]) == ("25", "17", "")
     named = {results.label(results.record(p.stem, p.parent.name)) for p in PATHS}
     assert len({text.partition(", recorded")[0] for text in named}) >= len(
         {p.parent.name for p in PATHS}
@@ -190,9 +190,6 @@ def test_an_installed_package_writes_to_the_working_directory(tmp_path):
     site, work = tmp_path / "venv" / "site-packages", tmp_path / "work"
     shutil.copytree(
         package, site / "lstm_kernels", ignore=shutil.ignore_patterns("__pycache__", "report")
-    )
-    shutil.copytree(
-        package.parent / "data", site / "data", ignore=shutil.ignore_patterns("results")
     )
     work.mkdir()
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')

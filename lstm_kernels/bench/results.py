@@ -100,7 +100,8 @@ def read(experiment, folder=None):
 
 
 def record(experiment, machine, folder=None):
-    """What an experiment was measured on, a dict as of `provenance.machine`, with `recorded` True.
+    """What an experiment was measured on, a dict as of `provenance.machine`, with what disturbed it
+    and with `recorded` True.
 
     Raises ValueError where there is none, where it cannot be read, or where it is of other rows.
     """
@@ -111,7 +112,9 @@ def record(experiment, machine, folder=None):
     about = _about(beside)
     if about.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"record: {beside} is of other rows than {path.name} holds")
-    return about | {"recorded": True}
+    unsaid = "disturbance" not in about  # as in the first records; what is left is the spread
+    said = {"disturbance": disturbance(pd.read_csv(path))} if unsaid else {}
+    return about | said | {"recorded": True}
 
 
 def _about(path):

@@ -176,8 +176,8 @@ def about(rows, record):
         spread += [f"{name} {high / low - 1:.0%}"] if high > 1.1 * low else []
     peer = rows[rows["version"] == "pytorch"]["variant"].dropna().unique()
     text = (
-        f"> Recorded: {label(record)}, {rows['threads'].max():.0f} threads for everyone, "
-        f"{record['date']}, preset {record['preset']}. PyTorch "
+        f"> {label(record)}, {rows['threads'].max():.0f} threads for everyone, "
+        f"preset {record['preset']}. PyTorch "
         f"{', '.join(peer) or 'was not installed'}. BLAS kernels: {', '.join(kernels)}."
     )
     if spread:

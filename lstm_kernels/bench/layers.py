@@ -16,8 +16,8 @@ from ..cpu import flow
 from ..kernels import native
 from ..schedules import Costs, Graph, Schedule, Task, wavefront
 from ..versions.numba_wavefront import NumbaWavefront
-from .comparer import TOLERANCE, MismatchError, compare, truth
-from .runner import each, networks, rows_of, timed
+from .comparer import TOLERANCE, compare, truth
+from .runner import measure, networks, rows_of, timed
 from .timing import model_error, summary, together
 from .workloads import GRID, Workload
 
@@ -97,7 +97,7 @@ class Pass:
 
         net = self._net = NumbaWavefront(self.work.params(), self.threads, schedules=pick)
         net.forward(x, training=back)
-        self._call = partial(net.backward, ones(self.work)) if back else partial(net.forward, x)
+        self._call = partial(net.backward, self.work.dy()) if back else partial(net.forward, x)
 
     def arrays(self):
         """What the pass computes, by name: y, or every gradient."""
@@ -131,11 +131,6 @@ class Pass:
         return float(np.median([span.stop - span.start for span in spans]))
 
 
-def ones(work):
-    """The gradient of y (T, B, H) that the backward passes begin with."""
-    return np.ones((work.T, work.B, work.H), np.float32)
-
-
 def verify(passes):
     """Largest relative error of each pass against the reference in float64, by its key as text;
     raises MismatchError.
@@ -144,7 +139,7 @@ def verify(passes):
     for key, timed_pass in passes.items():
         work = timed_pass.work
         if work not in wants:
-            wants[work] = truth(work.params(), work.example()[0], ones(work))
+            wants[work] = truth(work.params(), work.example()[0], work.dy())
         got = timed_pass.arrays()
         want = {name: wants[work][name] for name in got}
         errors[str(key)] = compare(got, want, TOLERANCE[np.dtype(np.float32)])
@@ -224,7 +219,7 @@ class Sweep:
 
     @property
     def model_error(self):
-        """The ModelError over all passes of the table."""
+        """`timing.model_error` over all passes of the table."""
         return model_error(self.table)
 
     def beside(self, *key):
@@ -288,24 +283,14 @@ def picked(work):
 
 
 def against_fused(batches, hidden, *, L=4, T=100, repeats=7, **options):
-    """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B x H. Raises
-    MismatchError unless both compute the same bits.
-    """
+    """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B x H."""
     table = {}
     for H, B in product(hidden, batches):
         work = Workload(L, T, H, H, B)
         x, nets = work.example()[0], networks(("numba-fused", "numba-wavefront"), work)
-
-        def same_bits(x=x, nets=nets, work=work):
-            one, other = (net.forward(x)[0] for net in nets.values())
-            if not (np.isfinite(one).all() and np.array_equal(one, other)):
-                raise MismatchError(f"{work}: numba-wavefront computes other bits than numba-fused")
-            return {}
-
-        options["repeats"] = min(repeats, work.repeats)
-        cases = {"forward": each(nets, lambda net, x=x: net.forward(x))}
-        times = timed(cases, same_bits, least=0.01, **options)
-        table[B, H] = summary(times, "numba-fused")["ratio"]["numba-wavefront"]
+        options |= {"repeats": min(repeats, work.repeats), "least": 0.01}
+        rows = measure(nets, work, {"forward": lambda net, x=x: net.forward(x)}, **options)
+        table[B, H] = summary(rows, "numba-fused", by="version")["ratio"]["numba-wavefront"]
     return pd.Series(table).unstack()
 
 

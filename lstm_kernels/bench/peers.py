@@ -15,7 +15,7 @@ from ..cores import allowed
 from ..training import train
 from . import results, tail
 from .ceilings import ceilings
-from .comparer import MismatchError
+from .comparer import TOLERANCE, MismatchError, compare
 from .runner import each, networks, rows_of, timed, verify
 from .timing import REST, together
 from .workloads import AIRLINE, GRID, airline_dataset
@@ -156,32 +156,44 @@ PACKAGES = {"pytorch": "torch", "jax": "jax", "onnxruntime": "onnxruntime"}
 PEERS = {"pytorch": Torch, "jax": Jax, "onnxruntime": OnnxRuntime}
 
 
-def side_by_side(work, names, threads, *, versions=None, **options):
+def side_by_side(work, names, threads, *, versions=None, public=False, **options):
     """Rows of a results file: versions and the peers, in one loop, on one workload.
 
-    versions: None is `numba-fused`, and `numba-wavefront` where it has something to gain.
+    versions: None is `numba-fused`, and `numba-wavefront` where it has something to gain. public:
+    time forward(x, training=True) and backward(dy) too, beside PyTorch's autograd of the same loss,
+    sum(y * dy) (stage "public step").
     """
     if versions is None:
         versions = ["numba-fused", *(["numba-wavefront"] if work.L > 1 and work.B == 1 else [])]
-    x, target = work.example()
+    (x, target), dy = work.example(), work.dy(seed=2) if public else None
     peers = {name: PEERS[name](work.params(), threads) for name in names}
     nets = networks(versions, work, threads=threads)
-    errors = agreement(nets["numba-fused"], peers, x, target)
-    trained = {name: peer for name, peer in peers.items() if hasattr(peer, "step")}
+    errors = agreement(nets["numba-fused"], peers, x, target, dy)
+
+    def forward_and_backward(net):
+        net.forward(x, training=True)
+        net.backward(dy)
+
+    def some(name):
+        return {key: peer for key, peer in peers.items() if hasattr(peer, name)}
+
     cases = {
         "forward": each(peers, lambda peer: peer.predict(x))
         | each(nets, lambda net: net.forward(x)),
-        "step": each(trained | nets, lambda either: either.step(x, target, 1e-4)),
+        "step": each(some("step") | nets, lambda either: either.step(x, target, 1e-4)),
     }
+    if public:
+        autograd = each(some("gradients"), lambda peer: peer.gradients(x, dy))
+        cases["public step"] = autograd | each(nets, forward_and_backward)
     times = timed(cases, lambda: errors | verify(nets, work), rest=REST, **options)
     rows = rows_of(times, work).assign(threads=threads)
     rows["variant"] = rows["version"].map(PACKAGES).map(metadata.version, na_action="ignore")
     return rows
 
 
-def agreement(net, peers, x, target):
+def agreement(net, peers, x, target, dy=None):
     """Largest difference of each peer's outputs from a network's; MismatchError if any is not
-    rounding, or its loss differs.
+    rounding, or if its loss differs, or with dy its gradients of sum(y * dy).
     """
     y, _ = net.forward(x)
     errors = {name: float(np.abs(peer.predict(x) - y).max()) for name, peer in peers.items()}
@@ -191,33 +203,36 @@ def agreement(net, peers, x, target):
     wrong += [name for name, loss in losses.items() if not abs(loss - want) < 1e-4 * abs(want)]
     if wrong:
         raise MismatchError(f"{', '.join(wrong)}: other outputs or loss than numba-fused")
+    for peer in (p for p in peers.values() if dy is not None and hasattr(p, "gradients")):
+        net.forward(x, training=True)
+        got, grads = peer.gradients(x, dy), net.backward(dy).to_torch()
+        compare(got, {name: grads[name] for name in got}, TOLERANCE[x.dtype])
     return errors
 
 
-def airline_epoch(threads, **options):
-    """An epoch of the airline network: compiled as a whole, and PyTorch's steps one by one."""
-    dataset, nets = airline_dataset(), networks(["numba-fused"], AIRLINE, threads=threads)
-    net, peer = nets["numba-fused"], Torch(AIRLINE.params(), threads)
-    order = np.arange(len(dataset))
-    how = {"epochs": 1, "batch_size": AIRLINE.B, "learning_rate": 0.05, "progress": False}
+def small_calls(threads, **options):
+    """The airline network by rows: an epoch, compiled as a whole, by `train`, and PyTorch's steps
+    one by one; the forward pass by the public call, and the compiled code in it alone.
+    """
+    nets, peer = (
+        networks(["numba-fused"], AIRLINE, threads=threads),
+        Torch(AIRLINE.params(), threads),
+    )
+    net, (x, _), dataset = nets["numba-fused"], AIRLINE.example(), airline_dataset()
+    order, B = np.arange(len(dataset)), AIRLINE.B
+    how = {"epochs": 1, "batch_size": B, "learning_rate": 0.05, "progress": False}
     cases = {
-        "numba-fused": lambda: net.epoch(dataset, order, AIRLINE.B, 0.05),
-        "numba-fused/train": lambda: train(net, dataset, **how),
-        "pytorch": lambda: dataset.each_batch(order, AIRLINE.B, partial(peer.step, rate=0.05)),
+        "epoch": {
+            "numba-fused": lambda: net.epoch(dataset, order, B, 0.05),
+            "numba-fused/train": lambda: train(net, dataset, **how),
+            "pytorch": lambda: dataset.each_batch(order, B, partial(peer.step, rate=0.05)),
+        },
+        "forward": {
+            "numba-fused/public call": lambda: net.forward(x),
+            "numba-fused/kernel": net.bare_forward(x),
+        },
     }
-    times = timed({"epoch": cases}, partial(verify, nets, AIRLINE), rest=REST, **options)
-    return rows_of(times, AIRLINE).assign(threads=threads)
-
-
-def overhead(threads, **options):
-    """The airline forward pass by the public call, and the compiled code in it alone."""
-    nets, (x, _) = networks(["numba-fused"], AIRLINE, threads=threads), AIRLINE.example()
-    net = nets["numba-fused"]
-    cases = {
-        "numba-fused/public call": lambda: net.forward(x),
-        "numba-fused/kernel": net.bare_forward(x),
-    }
-    times = timed({"forward": cases}, partial(verify, nets, AIRLINE), rest=REST, **options)
+    times = timed(cases, partial(verify, nets, AIRLINE), rest=REST, **options)
     return rows_of(times, AIRLINE).assign(threads=threads)
 
 
@@ -230,8 +245,7 @@ def compared(preset):
     for work in GRID.values() if paper else [AIRLINE]:
         some = options | {"repeats": work.repeats if paper else 2}
         parts.append(side_by_side(work, list(PEERS), threads, **some))
-    parts += [part(threads, **options) for part in (airline_epoch, overhead)]
-    return together([*parts, ceilings(threads, **bounds)])
+    return together([*parts, small_calls(threads, **options), ceilings(threads, **bounds)])
 
 
 def main(preset="paper", folder=None):

@@ -12,16 +12,13 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from ..cores import allowed
 from ..cpu import registers
 from . import isa, peers, provenance, results
 from .ceilings import ceilings
-from .comparer import TOLERANCE, compare
-from .runner import networks, rows_of, timed, verify
-from .timing import REST, together
+from .timing import together
 from .workloads import AIRLINE, GRID
 
 SETS = ("AVX-512", "AVX2", "SSE2")
@@ -50,33 +47,6 @@ def run(name, *words):
         raise RuntimeError(f"{name}: the restricted process ended with {done.returncode}")
 
 
-def public_step(work, names, threads, **options):
-    """Time forward(x, training=True) and backward(dy), public calls, beside PyTorch's autograd of
-    the same loss, sum(y * dy); rows of a results file.
-    """
-    nets, (x, _) = networks(["numba-fused"], work, threads=threads), work.example()
-    dy = np.random.default_rng(2).standard_normal((work.T, work.B, work.H)).astype(np.float32)
-
-    def forward_and_backward():
-        nets["numba-fused"].forward(x, training=True)
-        return nets["numba-fused"].backward(dy)
-
-    cases = {"numba-fused": forward_and_backward}
-    if "pytorch" in names:
-        peer = peers.Torch(work.params(), threads)
-        cases["pytorch"] = lambda: peer.gradients(x, dy)
-
-    def check():
-        errors = verify(nets, work)
-        if "pytorch" in cases:
-            got, want = cases["pytorch"](), forward_and_backward().to_torch()
-            errors["pytorch"] = compare(got, {n: want[n] for n in got}, TOLERANCE[x.dtype])
-        return errors
-
-    times = timed({"public step": cases}, check, rest=REST, **options)
-    return rows_of(times, work).assign(threads=threads)
-
-
 def measure(name, preset):
     """Rows of a results file from this process, which must be restricted to the instruction set."""
     if (own := registers.vector_registers().name) != name:
@@ -88,10 +58,9 @@ def measure(name, preset):
     bounds = {"repeats": 9 if paper else 2, "again": paper}
     parts = [ceilings(threads, **bounds)]
     for label, work in works.items():
-        options = bounds | {"repeats": work.repeats if paper else 2}
-        parts.append(peers.side_by_side(work, names, threads, versions=["numba-fused"], **options))
-        if label in PUBLIC:
-            parts.append(public_step(work, names, threads, **options))
+        options = bounds | {"repeats": work.repeats if paper else 2, "public": label in PUBLIC}
+        options["versions"] = ["numba-fused"]
+        parts.append(peers.side_by_side(work, names, threads, **options))
         print(f"{name}: {label}", file=sys.stderr, flush=True)
     rows = together([*parts, ceilings(threads, **bounds)])
     kernels = ", ".join(sorted({f"{b['library']} {b['kernels']}" for b in provenance.blas()}))

@@ -11,14 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-# What a quiet run keeps below: the quartiles' distance; CPU time that the hypervisor or other
-# processes took, of all cores; the fall of the clock.
-LIMITS = {"spread": 0.20, "stolen": 0.01, "others": 0.05, "slower": 0.10}
-WORDS = {
-    "spread": "quartiles {:.0f} % apart",
-    "stolen": "{:.0f} % of the CPU time stolen by other virtual machines",
-    "others": "{:.0f} % of the CPU time taken by other processes",
-    "slower": "the clock {:.0f} % slower at the end",
+# What disturbs a run: the most that a quiet run has, a fraction, and how it is told in per cent.
+SIGNS = {
+    "spread": (0.20, "quartiles {:.0f} % apart"),
+    "stolen": (0.01, "{:.0f} % of the CPU time stolen by other virtual machines"),
+    "others": (0.05, "{:.0f} % of the CPU time taken by other processes"),
+    "slower": (0.10, "the clock {:.0f} % slower at the end"),
 }
 # Sleep before each case where packages with threads of their own are timed side by side.
 REST = 0.03
@@ -77,29 +75,14 @@ def summary(times, baseline=None, by="case"):
     return result
 
 
-class ModelError(NamedTuple):
-    """How far predictions are off, as fractions of what was measured: the least (below zero: too
-    short), the largest, the median either way; how many were compared.
-    """
-
-    low: float
-    high: float
-    median: float
-    count: int
-
-    @property
-    def worst(self):
-        return max(self.high, -self.low)
-
-    def __str__(self):
-        ends = f"{100 * self.low:+.3g} % to {100 * self.high:+.3g} %"
-        return f"at most {100 * self.worst:.3g} % ({ends})"
-
-
 def model_error(table):
-    """The ModelError of a table with the columns predicted and measured."""
+    """How far the column predicted is off the column measured, as fractions of it: a Series with
+    the worst either way, the median either way, the lowest (below zero: too short), the highest.
+    """
     error = table["predicted"] / table["measured"] - 1
-    return ModelError(error.min(), error.max(), error.abs().median(), len(error))
+    away = error.abs()
+    ends = {"low": error.min(), "high": error.max()}
+    return pd.Series({"worst": away.max(), "median": away.median(), **ends})
 
 
 class System(NamedTuple):
@@ -130,7 +113,7 @@ def system(proc="/proc"):
 
 
 def conditions(before, after):
-    """What disturbed a run between two Systems, as fractions by the names of LIMITS; without an
+    """What disturbed a run between two Systems, as fractions by the names of SIGNS; without an
     entry where nothing is known.
     """
     if before is None or after is None:
@@ -155,23 +138,20 @@ def together(parts):
 
 
 def _signs(times):
-    """Each condition of LIMITS that is known of some rows, those of a results file too."""
+    """The signs of SIGNS that are known of rows, those of a results file too."""
     cases = [name for name in ("case", "version", "variant") if name in times]
     loops = [name for name in times if name not in (*cases, "repeat", "seconds", "max_err")]
-    spread = 0.0
-    if len(times):
-        quartiles = times.groupby([*loops, *cases], dropna=False)["seconds"].quantile([0.25, 0.75])
-        low, high = (quartiles.xs(q, level=-1) for q in (0.25, 0.75))
-        apart = (high / low.where(low > 0) - 1).fillna(0.0)
-        # All cases of a loop meet the same disturbance: half of them spread. One alone is uneven.
-        spread = (apart.groupby(level=loops, dropna=False) if loops else apart).median()
-        spread = float(np.max(spread))
+    times = times.assign(loop=times.groupby(loops, dropna=False).ngroup() if loops else 0)
+    quartiles = times.groupby(["loop", *cases], dropna=False)["seconds"].quantile([0.25, 0.75])
+    low, high = (quartiles.xs(q, level=-1) for q in (0.25, 0.75))
+    # All cases of a loop meet the same disturbance: half of them spread. One alone is uneven.
+    spread = (high / low - 1)[low > 0].groupby("loop").median().max()
     return {"spread": spread} | times.attrs.get("conditions", {})
 
 
 def unrest(times):
-    """How far the worst condition of a run is beyond its limit: at most 1 where nothing is."""
-    return max(value / LIMITS[name] for name, value in _signs(times).items())
+    """The worst sign of a run over its limit: at most 1 where nothing disturbed it."""
+    return max(value / SIGNS[name][0] for name, value in _signs(times).items())
 
 
 def disturbance(times):
@@ -181,7 +161,7 @@ def disturbance(times):
     """
     signs = _signs(times)
     return "; ".join(
-        WORDS[name].format(100 * signs[name])
-        for name, limit in LIMITS.items()
+        words.format(100 * signs[name])
+        for name, (limit, words) in SIGNS.items()
         if signs.get(name, 0.0) > limit
     )

@@ -27,6 +27,11 @@ class Workload:
         x = rng.standard_normal((self.T, self.B, self.D)).astype(np.float32)
         return x, rng.standard_normal((self.B, 1)).astype(np.float32)
 
+    def dy(self, seed=0):
+        """A random gradient of y, (T, B, H), float32."""
+        rng = np.random.default_rng(seed)
+        return rng.standard_normal((self.T, self.B, self.H)).astype(np.float32)
+
     def dataset(self, N, seed=0):
         """A data set of N random examples."""
         return data.Dataset(*replace(self, B=N).example(seed))

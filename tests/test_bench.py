@@ -441,6 +441,13 @@ def test_a_disturbed_run_says_what_disturbed_it():
     )
 
 
+def test_a_run_that_tells_nothing_is_quiet():
+    assert bench.disturbance(bench.interleaved({}, repeats=0)) == ""
+    assert bench.disturbance(planted().assign(seconds=0.0)) == ""
+    with pytest.raises(ValueError, match=r"times: got columns \['case'\], want \['repeat', 'sec"):
+        bench.disturbance(pd.DataFrame({"case": ["a"]}))
+
+
 def test_one_uneven_case_is_no_disturbance_but_one_disturbed_loop_is():
     uneven = planted(apart=0.5)
     uneven.loc[uneven["case"] == "b", "seconds"] = 1.0

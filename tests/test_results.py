@@ -235,6 +235,18 @@ def test_distorting_variables_are_reported_for_the_library_in_use(monkeypatch):
     assert provenance.distorting_variables() == []
 
 
+def test_warnings_say_what_distorts_and_what_pauses(monkeypatch):
+    monkeypatch.setattr(provenance, "distorting_variables", lambda: ["A=1"])
+    monkeypatch.setattr(provenance.cores, "cores", lambda: 1)
+    monkeypatch.setattr(provenance.cores, "why", lambda: "1 thread: a quota")
+    for allowed, count in ((1, 1), (2, 2)):
+        monkeypatch.setattr(provenance.cores, "allowed", lambda allowed=allowed: allowed)
+        said = provenance.warnings()
+        assert said[0] == "A=1 steers BLAS; unset it"
+        assert len(said) == count
+    assert said[1].startswith("1 thread: a quota; ")
+
+
 def git(folder, *words):
     author = ("-c", "user.name=a", "-c", "user.email=a@b")
     subprocess.run(["git", *author, *words], cwd=folder, check=True, capture_output=True)

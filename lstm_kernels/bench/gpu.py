@@ -221,8 +221,8 @@ def main(preset="paper", folder=None):
     One that fails leaves the others to run; RuntimeError names it at the end.
     """
     results.place(("gpu",), preset=preset, folder=folder)
-    paper, here = preset == "paper", {*experiments.available(), *experiments.available("gpu")}
-    names = [name for name in (*CPU, *GPU) if name in here]
+    paper, runnable = preset == "paper", {*experiments.available(), *experiments.available("gpu")}
+    names = [name for name in (*CPU, *GPU) if name in runnable]
     fast = [name for name in ("numba-fused", "cuda-v3", "cuda-fused") if name in names]
     work = HUNDREDS if paper else Workload(1, 3, 1, 4, 8)
     many, few = ({"repeats": n, "again": True} if paper else {"repeats": 1} for n in (20, 5))

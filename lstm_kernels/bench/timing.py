@@ -139,6 +139,10 @@ def together(parts):
 
 def _signs(times):
     """The signs of SIGNS that are known of rows, those of a results file too."""
+    if missing := {"repeat", "seconds"} - set(times):
+        raise ValueError(f"times: got columns {list(times)}, want {sorted(missing)} too")
+    if times.empty:
+        return {"spread": 0.0}
     cases = [name for name in ("case", "version", "variant") if name in times]
     loops = [name for name in times if name not in (*cases, "repeat", "seconds", "max_err")]
     times = times.assign(loop=times.groupby(loops, dropna=False).ngroup() if loops else 0)

@@ -12,9 +12,9 @@ from .comparer import compare
 from .runner import timed
 from .timing import REST
 
-SIZE = 4096
+SIZE, COUNT = 4096, 2**26  # rows of the SGEMM's matrices; float32 numbers of the copy
 # Operations of the SGEMM and bytes of the copy, read and written.
-SGEMM_GFLOP, COPY_GB = 2 * SIZE**3 / 1e9, 2 * 2**28 / 1e9
+SGEMM_GFLOP, COPY_GB = 2 * SIZE**3 / 1e9, 2 * 4 * COUNT / 1e9
 
 # Bytes that each of a core's FMA units takes at once, by LLVM's name of the core; all of these have
 # two units, or more narrow ones that add up to two. From AMD's Software Optimization Guides (56665,
@@ -34,7 +34,7 @@ def ceilings(threads, repeats=20, **options):
     BLAS takes its own threads, `threads` is what the rows record.
     """
     a = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
-    out, source, copy = np.zeros_like(a), np.ones(2**26, np.float32), np.zeros(2**26, np.float32)
+    out, source, copy = np.zeros_like(a), np.ones(COUNT, np.float32), np.zeros(COUNT, np.float32)
     cases = {"sgemm": lambda: np.matmul(a, a, out=out), "copy": lambda: np.copyto(copy, source)}
 
     def check():

@@ -296,12 +296,12 @@ def test_the_sweep_over_layers_runs_on_one_core(monkeypatch):
 def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
     work = layers.SMALL_DEEP
     timed = {"forward": layers.Pass(work, "forward", 1, layers.schedule_for(work, "forward", 1, 5))}
-    assert layers.verify(timed)["forward"] < 1e-5
+    assert layers.verify_passes(timed)["forward"] < 1e-5
     right = layers.Pass.arrays
     wrong = lambda self: {name: 1.001 * a for name, a in right(self).items()}  # noqa: E731
     monkeypatch.setattr(layers.Pass, "arrays", wrong)
     with pytest.raises(bench.MismatchError, match="y: relative error"):
-        layers.verify(timed)
+        layers.verify_passes(timed)
 
 
 def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ from ..cpu import flow
 from ..kernels import native
 from ..schedules import Costs, Graph, Schedule, Task, wavefront
 from ..versions.numba_wavefront import NumbaWavefront
-from .comparer import TOLERANCE, compare, truth
-from .runner import measure, networks, rows_of, timed
+from .comparer import TOLERANCE, MismatchError, compare, truth
+from .runner import each, networks, rows_of, timed, verify
 from .timing import model_error, summary, together
 from .workloads import GRID, Workload
 
@@ -131,7 +131,7 @@ class Pass:
         return float(np.median([span.stop - span.start for span in spans]))
 
 
-def verify(passes):
+def verify_passes(passes):
     """Largest relative error of each pass against the reference in float64, by its key as text;
     raises MismatchError.
     """
@@ -266,7 +266,7 @@ def sweep(
     waits = handovers("point-to-point") if 2 in thread_counts() else np.empty(0)
     hand = 1e-9 * float(np.median(waits)) if waits.size else 0.0
     cases = {str(key): timed_pass.run for key, timed_pass in passes.items()}
-    check = partial(verify, passes)
+    check = partial(verify_passes, passes)
     times = timed({"pass": cases}, check, repeats=repeats, own=True, **options)
     costs = {
         way: fit({key[2]: p for key, p in passes.items() if key[:2] == ("calibration", way)}, hand)
@@ -283,15 +283,28 @@ def picked(work):
 
 
 def against_fused(batches, hidden, *, L=4, T=100, repeats=7, **options):
-    """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B x H."""
+    """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B x H. Raises
+    MismatchError unless both compute the same bits.
+    """
     table = {}
     for H, B in product(hidden, batches):
         work = Workload(L, T, H, H, B)
-        x, nets = work.example()[0], networks(("numba-fused", "numba-wavefront"), work)
-        options |= {"repeats": min(repeats, work.repeats), "least": 0.01}
-        rows = measure(nets, work, {"forward": lambda net, x=x: net.forward(x)}, **options)
-        table[B, H] = summary(rows, "numba-fused", by="version")["ratio"]["numba-wavefront"]
+        times = _with_fused(work, repeats=min(repeats, work.repeats), **options)
+        table[B, H] = summary(times, "numba-fused")["ratio"]["numba-wavefront"]
     return pd.Series(table).unstack()
+
+
+def _with_fused(work, **options):
+    x, nets = work.example()[0], networks(("numba-fused", "numba-wavefront"), work)
+
+    def check():
+        one, other = (net.forward(x)[0] for net in nets.values())
+        if not np.array_equal(one, other):
+            raise MismatchError(f"{work}: numba-wavefront computes other bits than numba-fused")
+        return verify(nets, work)
+
+    cases = {"forward": each(nets, lambda net: net.forward(x))}
+    return timed(cases, check, least=0.01, **options)
 
 
 def many_cores(costs, cores, layers, T):

@@ -16,10 +16,10 @@ SIZE, COUNT = 4096, 2**26  # rows of the SGEMM's matrices; float32 numbers of th
 # Operations of the SGEMM and bytes of the copy, read and written.
 SGEMM_GFLOP, COPY_GB = 2 * SIZE**3 / 1e9, 2 * 4 * COUNT / 1e9
 
-# Bytes that a core's FMA units take at once, by LLVM's name of the core; all of these have two. From
-# AMD's Software Optimization Guides (56305, 56665, 57647, 58455), Intel's Optimization Reference
-# Manual and Arm's guides for Neoverse. Zen 4 has AVX-512 with units of 256 bits. Skylake's and
-# Cascade Lake's servers have one or two units of 512 bits, which their name does not tell.
+# Bytes that each of a core's two FMA units takes at once, by LLVM's name of the core. From AMD's
+# Software Optimization Guides (56305, 56665, 57647, 58455), Intel's Optimization Reference Manual
+# and Arm's guides for Neoverse. Zen 4 has AVX-512 with units of 256 bits. Skylake's and Cascade
+# Lake's servers have one or two units of 512 bits, which their name does not tell.
 UNITS = 2
 UNIT_BYTES = {
     **dict.fromkeys(("haswell", "broadwell", "skylake", "znver2", "znver3", "znver4"), 32),

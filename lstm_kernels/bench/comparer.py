@@ -60,32 +60,29 @@ def run(net, x, dy, state, dstate):
         "inference from zero": net.forward(x),
         "training": net.forward(x, state, training=True),
     }
-    results = {}
-    for path, (y, final) in passes.items():
-        results[f"{path}: y"] = y
-        results |= {f"{path}: final.{i}": array for i, array in enumerate(final)}
-    return results | net.backward(dy, dstate).arrays()
+    return _named(passes) | net.backward(dy, dstate).arrays()
 
 
 def truth(params, x, dy, state=None, dstate=None):
     """What `run` returns, from the reference in float64."""
-    wide = lambda arrays: None if arrays is None else tuple(a.astype(np.float64) for a in arrays)  # noqa: E731
-    params, x, dy, state, dstate = (
-        params.astype(np.float64),
-        x.astype(np.float64),
-        dy.astype(np.float64),
-        wide(state),
-        wide(dstate),
+    params, x, dy = (array.astype(np.float64) for array in (params, x, dy))
+    state, dstate = (
+        None if arrays is None else tuple(array.astype(np.float64) for array in arrays)
+        for arrays in (state, dstate)
     )
     y, final, tapes = reference.forward(params, x, state)
-    grads = reference.backward(params, tapes, dy, dstate)
     from_zero = (y, final) if state is None else reference.forward(params, x)[:2]
-    results = {}
-    for path in ("inference", "inference from zero", "training"):
-        y_path, final_path = from_zero if path == "inference from zero" else (y, final)
-        results[f"{path}: y"] = y_path
-        results |= {f"{path}: final.{i}": array for i, array in enumerate(final_path)}
-    return results | grads.arrays()
+    passes = {"inference": (y, final), "inference from zero": from_zero, "training": (y, final)}
+    return _named(passes) | reference.backward(params, tapes, dy, dstate).arrays()
+
+
+def _named(passes):
+    """The arrays of passes, path -> (y, final state), by name."""
+    named = {}
+    for path, (y, final) in passes.items():
+        named[f"{path}: y"] = y
+        named |= {f"{path}: final.{i}": array for i, array in enumerate(final)}
+    return named
 
 
 def compare_to_reference(version, params, x, *, threads=None, seed=0):

@@ -17,7 +17,7 @@ import pandas as pd
 from ..training import train
 from ..versions import versions
 from . import layers, results
-from .runner import measure, network, networks, rows_of, timed, verify
+from .runner import measure, network, networks, rounds, rows_of, timed, verify
 from .timing import summary, together
 from .workloads import AIRLINE, GRID, REFERENCE, SMALL_REFERENCE, Workload, airline_dataset
 
@@ -158,8 +158,7 @@ def available(target="cpu"):
 
 def main(preset="paper", folder=None):
     """Run every experiment and write its file; yields (experiment, rows, path)."""
-    paper, names = preset == "paper", available()
-    many = {"repeats": 20, "again": True} if paper else {"repeats": 1}
+    paper, names, many = preset == "paper", available(), rounds(preset)
     reference = REFERENCE if paper else SMALL_REFERENCE
     deep = layers.DEEP if paper else layers.SMALL_DEEP
     sizes = [Workload(1, 12, 1, H, B) for H in (32, 64) for B in (16, 64)] if paper else [AIRLINE]
@@ -175,7 +174,9 @@ def main(preset="paper", folder=None):
         "reference": lambda: together(
             [steps(["numpy-naive", "numpy"], reference, **many), packing(reference, **many)]
         ),
-        "grid": lambda: grid(names, GRID.values(), again=True) if paper else grid(names, [AIRLINE]),
+        "grid": lambda: (
+            grid(names, GRID.values(), again=True) if paper else grid(names, [AIRLINE], **many)
+        ),
         "layers": lambda: layers.sweep(deep, chunks=(), **many).rows(),
     }
     return results.fill(plan, preset=preset, folder=folder)

@@ -19,7 +19,7 @@ import pandas as pd
 from ..gpu import device
 from ..training import train
 from . import experiments, provenance, results
-from .runner import measure, network, networks, rows_of, timed, verify
+from .runner import measure, network, networks, rounds, rows_of, timed, verify
 from .timing import together
 from .workloads import AIRLINE, Workload, airline_dataset
 
@@ -225,7 +225,7 @@ def main(preset="paper", folder=None):
     names = [name for name in (*CPU, *GPU) if name in runnable]
     fast = [name for name in ("numba-fused", "cuda-v3", "cuda-fused") if name in names]
     work = HUNDREDS if paper else Workload(1, 3, 1, 4, 8)
-    many, few = ({"repeats": n, "again": True} if paper else {"repeats": 1} for n in (20, 5))
+    many, few = rounds(preset), rounds(preset, 5)
     powers = [round(10 ** (p / 2)) for p in range(4, 13)] if paper else [16, 32]
     sizes, N = ([16, 64, 256, 1024, 4096, 16384], 16384) if paper else ([4, 8], 16)
     units, steps = ([8, 16, 32, 64, 128, 256], 8) if paper else ([2, 4], 2)

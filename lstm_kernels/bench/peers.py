@@ -16,7 +16,7 @@ from ..training import train
 from . import results, tail
 from .ceilings import ceilings
 from .comparer import TOLERANCE, MismatchError, compare
-from .runner import each, networks, rows_of, timed, verify
+from .runner import each, networks, rounds, rows_of, timed, verify
 from .timing import REST, together
 from .workloads import AIRLINE, GRID, airline_dataset
 
@@ -238,14 +238,13 @@ def small_calls(threads, **options):
 
 def compared(preset):
     """Every workload with every peer, and the ceilings before and after."""
-    threads, paper = allowed(), preset == "paper"
-    options = {"repeats": 20, "again": True} if paper else {"repeats": 2}
-    bounds = options | {"repeats": 9 if paper else 2}
-    parts = [ceilings(threads, **bounds)]
-    for work in GRID.values() if paper else [AIRLINE]:
-        some = options | {"repeats": work.repeats if paper else 2}
-        parts.append(side_by_side(work, list(PEERS), threads, **some))
-    return together([*parts, small_calls(threads, **options), ceilings(threads, **bounds)])
+    threads, works = allowed(), GRID.values() if preset == "paper" else [AIRLINE]
+    parts = [ceilings(threads, **rounds(preset, 9))]
+    for work in works:
+        options = rounds(preset, work.repeats)
+        parts.append(side_by_side(work, list(PEERS), threads, **options))
+    parts.append(small_calls(threads, **rounds(preset)))
+    return together([*parts, ceilings(threads, **rounds(preset, 9))])
 
 
 def main(preset="paper", folder=None):

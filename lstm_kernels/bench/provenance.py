@@ -11,7 +11,6 @@ import sys
 import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
 import threadpoolctl
@@ -90,8 +89,6 @@ def simulate_without_gpu():
 @cache
 def gpu():
     """The GPU as a dict, with its driver; None where there is none that kernels can run on."""
-    if find_spec("numba") is None:
-        return None
     from ..gpu import device
 
     if device.SIMULATED or device.why_unavailable():

@@ -18,6 +18,7 @@ from ..cores import allowed
 from ..cpu import registers
 from . import isa, peers, provenance, results
 from .ceilings import ceilings
+from .runner import rounds
 from .timing import together
 from .workloads import AIRLINE, GRID
 
@@ -51,18 +52,18 @@ def measure(name, preset):
     """Rows of a results file from this process, which must be restricted to the instruction set."""
     if (own := registers.vector_registers().name) != name:
         raise ValueError(f"instruction set: got {own}, want {name}")
-    threads, paper = allowed(), preset == "paper"
+    threads = allowed()
     names = [peer for peer in ("pytorch",) if find_spec(peers.PACKAGES[peer])]
     # Without AVX the largest workload would take minutes, and says what the next one does.
-    works = {k: w for k, w in GRID.items() if w.gflop < 200} if paper else {"airline": AIRLINE}
-    bounds = {"repeats": 9 if paper else 2, "again": paper}
-    parts = [ceilings(threads, **bounds)]
+    works = {label: work for label, work in GRID.items() if work.gflop < 200}
+    works = works if preset == "paper" else {"airline": AIRLINE}
+    parts = [ceilings(threads, **rounds(preset, 9))]
     for label, work in works.items():
-        options = bounds | {"repeats": work.repeats if paper else 2, "public": label in PUBLIC}
-        options["versions"] = ["numba-fused"]
+        options = {"versions": ["numba-fused"], "public": label in PUBLIC}
+        options |= rounds(preset, work.repeats)
         parts.append(peers.side_by_side(work, names, threads, **options))
         print(f"{name}: {label}", file=sys.stderr, flush=True)
-    rows = together([*parts, ceilings(threads, **bounds)])
+    rows = together([*parts, ceilings(threads, **rounds(preset, 9))])
     kernels = ", ".join(sorted({f"{b['library']} {b['kernels']}" for b in provenance.blas()}))
     variant = rows["variant"].astype(object)  # numbers, if nothing has one
     rows["variant"] = variant.where(rows["version"] != "sgemm", kernels)

@@ -67,6 +67,11 @@ def measure(nets, work, calls, **how):
     return rows_of(timed(cases, partial(verify, nets, work), **how), work)
 
 
+def rounds(preset, repeats=20):
+    """Options of `interleaved`: paper measures a disturbed run again, smoke takes two rounds."""
+    return {"repeats": repeats, "again": True} if preset == "paper" else {"repeats": 2}
+
+
 def medians(rows):
     """Median seconds by what was compared, for reading."""
     keys = ["instruction_set", "variant", "stage", "N", "L", "H", "B", "version"]

@@ -5,7 +5,13 @@ import pandas as pd
 import pytest
 
 from lstm_kernels.bench import experiments, layers, peers, results, tail
-from lstm_kernels.report import figures_gpu, figures_layers, figures_versions, tables
+from lstm_kernels.report import (
+    figures_gpu,
+    figures_layers,
+    figures_overview,
+    figures_versions,
+    tables,
+)
 
 
 def compared(machine="here", stages=("forward", "step"), **seconds):
@@ -36,8 +42,8 @@ def test_tables_of_peers_come_from_their_rows():
         "onnxruntime": 4.0,
     }
     shown = tables.peers(rows, "forward").loc["airline"]
-    assert shown["vs jax"] == "3.00x"
-    assert shown["numba-fused (ms)"] == "2000"
+    assert shown["vs JAX"] == "3.00x"
+    assert shown["ms"] == "2000"
 
 
 def test_rates_of_peers_are_of_the_same_rows():
@@ -45,22 +51,77 @@ def test_rates_of_peers_are_of_the_same_rows():
     gemm = {"version": "sgemm", "stage": "ceiling", "repeat": 0, "seconds": peers.SGEMM_GFLOP}
     shown = tables.peers(pd.concat([rows, pd.DataFrame([gemm])]), "step").loc["airline"]
     rate = experiments.AIRLINE.step_gflop / 2  # GFLOP/s; SGEMM has one
-    assert (shown["GFLOP/s"], shown["of SGEMM"]) == (f"{rate:.0f}", f"{rate:.0%}")
+    assert (shown["GFLOP/s"], shown["of SGEMM"]) == (f"{rate:.3g}", f"{rate:.0%}")
     assert tables.ceiling(pd.DataFrame([gemm]), "sgemm") == 1
 
 
 def test_the_worst_peer_is_the_fastest_one_of_each_machine():
     said = tables.worst_peer(pd.concat([compared("a", **FAST), compared("b", **SLOW)]))
-    fast, slow = "2.00 times as fast (airline)", "100% slower (airline)"
-    assert (
-        said
-        == "Recorded compared with the best peer. "
-        + "; ".join(
-            f"{name}: inference from {word} to {word}, training from {word} to {word}"
-            for name, word in (("a", fast), ("b", slow))
-        )
-        + "."
+    assert said == (
+        "Recorded speed compared with the best peer. "
+        "a, inference: 2.00x (airline) to 2.00x (airline); "
+        "a, training: 2.00x (airline) to 2.00x (airline); "
+        "b, inference: 50 % slower (airline) to 50 % slower (airline); "
+        "b, training: 50 % slower (airline) to 50 % slower (airline)."
     )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (float("nan"), "not measured"),
+        (0.971, "2.9 % slower"),
+        (0.5, "50 % slower"),
+        (1.0, "1.00x"),
+        (2.104, "2.10x"),
+        (14.04, "14.0x"),
+        (112.6, "113x"),
+        (1937.2, "1940x"),
+    ],
+)
+def test_a_speed_has_three_digits_and_a_loss_is_in_per_cent(ratio, text):
+    assert tables.speed(ratio) == text
+
+
+CHAIN = {
+    ("a", 1): "",
+    ("b", 1): "compilation",
+    ("b", 2): None,
+    ("c", 1): "tile",
+    ("c", 2): "threads",
+}
+
+
+def test_the_factors_of_the_ideas_multiply_to_the_headline():
+    """Medians of rounds that drift, so that a product of medians of ratios would miss it."""
+    seconds = dict(zip(CHAIN, (8.0, 2.0, 9.0, 0.5, 0.625), strict=True))
+    drift = {("a", 1): (1, 2, 3), ("c", 2): (3, 1, 2)}
+    rows = [
+        (case, repeat, value * factor)
+        for case, value in seconds.items()
+        for repeat, factor in enumerate(drift.get(case, (1, 2, 2.5)))
+    ]
+    times = pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
+    table = figures_overview.ideas(times, CHAIN)
+    factor = table["factor"].dropna()
+    assert factor.to_dict() == {("b", 1): 4.0, ("c", 1): 4.0, ("c", 2): pytest.approx(0.8)}
+    assert factor.prod() == pytest.approx(table["speed"].iloc[-1]) == pytest.approx(8 / 0.625)
+    shown = figures_overview.words(table)
+    assert shown["factor of the idea"].to_list() == ["", "4.00x", "", "4.00x", "20 % slower"]
+    assert shown["version"].to_list() == ["`a`", "`b`", "`b`", "`c`", "`c`"]
+    assert tables.markdown(shown).count("\n") == 6
+
+
+def test_the_figure_of_the_factors_says_them():
+    table = pd.DataFrame(
+        {"median": [8.0, 2.0, 4.0], "factor": [np.nan, 4.0, 0.5], "speed": [1.0, 4.0, 2.0]},
+        [("sequential", 1), ("numpy", 1), ("numpy", 2)],
+    ).assign(idea=["", "batching", "threads"])
+    figure = figures_overview.factors(table)
+    assert "batching 4.00x, threads 50 % slower. Together a training epoch goes" in figure.alt
+    first, second = figure.axes[0].patches
+    assert (first.get_x(), first.get_width()) == (1.0, 3.0)
+    assert (second.get_x(), second.get_width()) == (4.0, -2.0)  # it begins where the other ends
 
 
 def test_deep_networks_are_compared_machine_by_machine(monkeypatch):
@@ -109,9 +170,7 @@ def test_small_calls_are_told_as_far_as_they_were_timed():
     said = tables.small_calls(calls)
     assert "20.0 us by the public call, of which 4.0 us are its checks" in said
     assert "epoch" not in said
-    assert "200 us in compiled code, 800 us with PyTorch's SGD: 4.0 times" in tables.small_calls(
-        epoch
-    )
+    assert "200 us in compiled code, 800 us with PyTorch's SGD: 4.00x" in tables.small_calls(epoch)
     assert tables.small_calls(pd.concat([calls, epoch])) == f"{said} {tables.small_calls(epoch)}"
 
 

@@ -7,11 +7,14 @@ GPU_PYTHON ?= $(PYTHON)
 OLDEST := .venv-oldest/bin/python
 NEWEST := .venv-newest/bin/python
 RELEASES := .venv-releases/bin/python
+# Of `make notebook`: paper, or smoke.
+PRESET ?= paper
 TESTS ?=    # what the test targets run, as pytest takes it; empty is every test
 REPORT := $(PY) tools/report.py
 
 NOTEBOOKS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
 PAPER := $(NOTEBOOKS:notebooks/%=build/paper/%)
+NOTEBOOK = $(if $(NB),$(wildcard notebooks/$(NB)_*.ipynb))
 SMOKE := $(NOTEBOOKS:notebooks/%=build/smoke/%)
 # What a notebook's results depend on: an edit here executes it again.
 SOURCES := $(shell find lstm_kernels -name '*.py' 2>/dev/null) $(wildcard data/*.csv)
@@ -21,7 +24,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke test test-oldest test-isa test-hostile test-newest test-releases test-arm bench bench-peers bench-isa gpu ptx figures readme accept lint format lock clean
+.PHONY: help report smoke notebook test test-oldest test-isa test-hostile test-newest test-releases test-arm bench bench-peers bench-isa gpu ptx readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +34,12 @@ report: build/paper/html/index.html    ## execute the notebooks in full, pages t
 
 smoke: build/smoke/html/index.html    ## the same on small sizes, to build/smoke/
 	@echo "open $<"
+
+notebook: .venv/.stamp    ## execute one notebook and make its page: NB=03, PRESET=smoke for small sizes
+	$(if $(NOTEBOOK),,$(error NB: got "$(NB)", want the number of a notebook, as in make notebook NB=03))
+	$(REPORT) execute $(NOTEBOOK) build/$(PRESET)/$(notdir $(NOTEBOOK)) -p PRESET $(PRESET)
+	$(REPORT) html build/$(PRESET) notebooks
+	@echo "open build/$(PRESET)/html/$(basename $(notdir $(NOTEBOOK))).html"
 
 test: .venv/.stamp    ## run the tests
 	$(PY) -m pytest $(TESTS)
@@ -83,12 +92,10 @@ gpu:    ## test and measure on this machine's GPU, with the packages of python3 
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers
 	$(PY) -m lstm_kernels.bench.ptx
 
-figures: report    ## write figures/: the report's notebooks do
-
-readme: .venv/.stamp    ## renew the tables in README.md from data/results/
+readme: .venv/.stamp    ## renew what README.md shows of notebook 00 and of data/results/
 	$(PY) tools/readme.py
 
-accept: .venv/.stamp    ## take the executed notebooks of `make report` over into notebooks/
+accept: .venv/.stamp    ## take what `make report` made over into notebooks/, figures/ and README.md
 	$(REPORT) accept build/paper notebooks
 
 lint: .venv/.stamp    ## check style and format

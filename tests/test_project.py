@@ -1,14 +1,19 @@
 """The files around the package agree with each other and carry nothing of one machine."""
 
+import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import nbformat
 import newest
+import notebook_rules as rules
 import oldest
 import pytest
 import readme
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -150,15 +155,40 @@ def test_bare_make_lists_every_phony_target():
 def test_readme_holds_the_results_that_are_in_data():
     text = readme.README.read_text()
     assert readme.render(text) == text, "want `make readme`"
-    changed = text.replace("| `numba-sample` |", "| `numba-sample` | 1 |")
+    changed = re.sub("^[|] airline [|]", "| airline | 1 |", text, flags=re.MULTILINE)
     assert changed != text
     assert readme.render(changed) == text
+
+
+def test_readme_shows_the_run_of_notebook_00_between_its_markers(tmp_path):
+    data = {"text/markdown": "| a |"}
+    said = new_code_cell("1", outputs=[new_output("display_data", data=data)])
+    other = new_code_cell("2", outputs=[new_output("display_data", data={"text/markdown": "no"})])
+    said.metadata.tags = ["readme"]
+    nbformat.write(new_notebook(cells=[other, said]), tmp_path / "00_overview.ipynb")
+    text = "a\n<!-- run: x -->\nold\n<!-- end of run -->\nb\n"
+    new = "a\n<!-- run: x -->\n\n| a |\n\n<!-- end of run -->\nb\n"
+    assert readme.with_run(text, tmp_path) == readme.with_run(new, tmp_path) == new
+    with pytest.raises(ValueError, match=r"README\.md: got 0 places for 'run', want one"):
+        readme.with_run("no markers", tmp_path)
+
+
+def test_readmes_figures_are_those_of_the_notebooks():
+    shown = set(re.findall(r"\(figures/([\w-]+)\.png\)", readme.README.read_text()))
+    drawn = {}
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        drawn |= rules.figures(rules.read(path))
+    for path in files():
+        if path.parent == ROOT / "figures":
+            assert path.stem in shown, f"{path.name}: README does not show it"
+            assert path.read_bytes() == drawn[path.stem], f"{path.name}: want `make accept`"
+    assert all((ROOT / "figures" / f"{name}.png").exists() for name in shown)
 
 
 def test_readme_leaves_out_what_was_not_measured(monkeypatch):
     """Without an experiment, and without each version and each stage of each."""
     tell = {
-        "airline": (readme.ladder, readme.compiling),
+        "airline": (readme.compiling,),
         "reference": (readme.combined,),
         "layers": (readme.layers,),
         "grid": (readme.grid,),
@@ -208,7 +238,8 @@ def test_readme_quotes_each_experiments_own_record(monkeypatch):
     for path in results.FOLDER.glob("*/*.csv"):
         if path.stem != "gradients":  # which README does not show
             assert f"{path.stem} of {path.parent.name}" in text
-            assert text.index(f"### {path.parent.name}") < text.index(f"of {path.parent.name}")
+            box = text.index(f"<summary><code>{path.parent.name}</code></summary>")
+            assert box < text.index(f"of {path.parent.name}")
 
 
 def test_data_readme_lists_the_columns_that_there_are():
@@ -222,3 +253,26 @@ def test_data_readme_lists_the_columns_that_there_are():
         for path in [*(ROOT / "data").glob("*.csv"), ROOT / "data" / "results" / "ptxas.csv"]
     }
     assert listed == headers | {"results/": results.COLUMNS}
+
+
+def test_a_clean_checkout_stays_clean(tmp_path):
+    """A notebook of a clone is executed on small sizes, as a newcomer does: git sees no change."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    clone = tmp_path / "clone"
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    env = own | {"PYTHONPATH": str(clone)}
+
+    def run(*words, cwd=clone):
+        done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run("git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(clone), cwd=tmp_path)
+    # The environment is this one: .venv counts as made.
+    make = "make", "-o", ".venv/.stamp", f"PY={sys.executable}"
+    said = run(*make, "notebook", "NB=01", "PRESET=smoke").splitlines()[-1]
+    assert said == "open build/smoke/html/01_equations.html"
+    assert (clone / said.removeprefix("open ")).exists()
+    assert list((clone / "build" / "smoke" / "figures").glob("01-*.png"))
+    assert run("git", "status", "--porcelain") == ""

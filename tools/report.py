@@ -7,8 +7,8 @@ python tools/report.py accept BUILD NOTEBOOKS
 """
 
 import argparse
-import ast
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -32,12 +32,11 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
             wanted = ", ".join(known) or "none: no cell is tagged 'parameters'"
             raise ReportError(f"{notebook}: unknown parameter {name!r}, known are {wanted}")
     failed = out.with_name(f"{out.stem}.failed.ipynb")
-    part = out.with_name(f"{out.stem}.part.ipynb")
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.unlink(missing_ok=True)
-    try:
-        with tempfile.TemporaryDirectory() as settings:
-            _own_kernel_only(settings)
+    with tempfile.TemporaryDirectory() as scratch:
+        part = Path(scratch) / out.name
+        _own_kernel_only(scratch)
+        try:
             result = papermill.execute_notebook(
                 os.path.relpath(notebook),
                 os.path.relpath(part),
@@ -48,16 +47,16 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
                 # Sockets in the file system: on TCP others on the machine could listen.
                 config=Config({"KernelManager": {"transport": "ipc"}}),
             )
-        problems = rules.problems_of_execution(result)
-        if problems:
-            raise ReportError("\n  ".join([f"{notebook} failed", *problems]))
-    except BaseException as error:
-        if part.exists():
-            os.replace(part, failed)
-        if isinstance(error, PapermillExecutionError):
-            raise ReportError(_failure(notebook, failed, error)) from None
-        raise
-    os.replace(part, out)
+            problems = rules.problems_of_execution(result)
+            if problems:
+                raise ReportError("\n  ".join([f"{notebook} failed", *problems]))
+        except BaseException as error:
+            if part.exists():
+                rules.write(failed, part.read_text(encoding="utf-8"))
+            if isinstance(error, PapermillExecutionError):
+                raise ReportError(_failure(notebook, failed, error)) from None
+            raise
+        rules.write(out, part.read_text(encoding="utf-8"))
     failed.unlink(missing_ok=True)
 
 
@@ -76,16 +75,12 @@ def _own_kernel_only(settings: str) -> None:
 def _failure(notebook: Path, failed: Path, error) -> str:
     """Where it failed, in words, from papermill's exception."""
     # Papermill has put two notes of its own into the file; we count as in the source.
-    cells = [c for c in rules.read(failed).cells if "papermill-error-cell-tag" not in _tags(c)]
+    cells = [c for c in rules.read(failed).cells if "papermill-error-cell-tag" not in rules.tags(c)]
     before = cells[: error.cell_index + 1]
-    number = sum(rules.INJECTED not in _tags(cell) for cell in before)
+    number = sum(rules.INJECTED not in rules.tags(cell) for cell in before)
     source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:3])
     reason = f"{error.ename}: {error.evalue}".rstrip(": ")
     return f"{notebook}, cell {number} failed: {reason}\n{source}\n  what ran is in {failed}"
-
-
-def _tags(cell) -> list:
-    return cell.metadata.get("tags", [])
 
 
 def normalise(notebook: Path) -> None:
@@ -96,8 +91,12 @@ def normalise(notebook: Path) -> None:
 
 
 def accept(build: Path, notebooks: Path) -> list[str]:
-    """Put the executed notebooks of `build` in the place of their sources: all, or none."""
-    texts, problems = {}, []
+    """Put the executed notebooks of `build` in the place of their sources, and what README shows of
+    them in its place: all, or none. Returns the names of the files that changed.
+    """
+    import readme  # slow to import, and only needed here
+
+    contents, drawn, problems = {}, {}, []
     for source in sources(notebooks):
         built = build / source.name
         if not built.exists():
@@ -112,18 +111,28 @@ def accept(build: Path, notebooks: Path) -> list[str]:
         if found:
             problems += [f"{source.name}: {problem}" for problem in found]
         else:
-            texts[source] = rules.normalised_text(executed, name=source.name)
+            contents[source] = rules.normalised_text(executed, name=source.name).encode()
+            drawn |= rules.figures(executed)
+    text = notebooks.with_name("README.md")
+    wanted = re.findall(r"\(figures/([\w-]+)\.png\)", text.read_text(encoding="utf-8"))
+    if not problems:
+        problems = [f"{text.name}: no notebook draws {n}" for n in wanted if n not in drawn]
     if problems:
         raise ReportError("nothing is accepted:\n  " + "\n  ".join(problems))
-    changed = []
-    for source, text in texts.items():
-        if source.read_text(encoding="utf-8") != text:
-            before = source.stat()
-            rules.write(source, text)
-            # To make, the notebook has not changed: its cells are those that were executed.
-            os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
-            changed.append(source.name)
-    return changed
+    figures = notebooks.with_name("figures")
+    contents |= {figures / f"{name}.png": drawn[name] for name in wanted}
+    contents[text] = readme.with_run(text.read_text(encoding="utf-8"), build).encode()
+    contents = {
+        path: content
+        for path, content in contents.items()
+        if not path.exists() or path.read_bytes() != content
+    }
+    times = {path: path.stat() for path in contents if path.suffix == ".ipynb"}
+    rules.write_all(contents)
+    for path, before in times.items():
+        # To make, the notebook has not changed: its cells are those that were executed.
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return [path.name for path in contents]
 
 
 def _sources(notebook) -> list:
@@ -138,14 +147,6 @@ def sources(notebooks: Path) -> list[Path]:
     return found
 
 
-def literal(text: str):
-    """A parameter's value: a Python literal, or else the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -155,24 +156,22 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
     command = commands.add_parser("normalise", help="bring notebooks into the stored form")
     command.add_argument("notebook", type=Path, nargs="+")
-    for name, text in (
-        ("html", "make pages of executed notebooks"),
-        ("accept", "put executed notebooks in the place of their sources"),
-    ):
-        command = commands.add_parser(name, help=text)
+    pages = commands.add_parser("html", help="make pages of executed notebooks")
+    take = commands.add_parser("accept", help="put executed notebooks in their sources' place")
+    for command in (pages, take):
         command.add_argument("build", type=Path)
         command.add_argument("notebooks", type=Path)
     given = parser.parse_args(arguments)
     try:
         if given.command == "execute":
-            values = {name: literal(value) for name, value in given.p}
-            execute(given.notebook, given.out, values)
+            execute(given.notebook, given.out, dict(given.p))
         elif given.command == "normalise":
             for notebook in given.notebook:
                 normalise(notebook)
         elif given.command == "html":
             built = [given.build / source.name for source in sources(given.notebooks)]
-            notebook_pages.make(built, given.notebooks, given.build / "html")
+            executed = [path for path in built if path.exists()]
+            notebook_pages.make(executed, given.notebooks, given.build / "html")
         else:
             changed = accept(given.build, given.notebooks)
             print(f"{len(changed)} changed: {', '.join(changed) or 'none'}")

@@ -1,28 +1,93 @@
-"""The figures of notebook 00. Each has an attribute `alt`, which says in words what it shows."""
+"""The figures and the table of notebook 00 and README. A figure's `alt` says in words what it
+shows.
+"""
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
+
+from ..bench.timing import summary
+from . import plots
+from .tables import digits, speed
 
 
-def schedules(layer_by_layer, earliest):
-    """Two grids (layers, steps) of the round in which each cell is computed."""
+def schedules(earliest):
+    """Two grids of the round, counted from 0, in which each cell is computed: layer by layer, one
+    cell at a time, and as early as the graph allows; the latter (layers, steps) is given.
+    """
+    layers, steps = earliest.shape
+    one_by_one, rounds = np.arange(earliest.size).reshape(layers, steps), earliest.max() + 1
     grids = {
-        f"One cell at a time, layer by layer: {layer_by_layer.max()} rounds": layer_by_layer,
-        f"As early as the graph allows: {earliest.max()} rounds": earliest,
+        f"One cell at a time, layer by layer: {layers * steps} rounds": one_by_one,
+        f"As early as the graph allows: {rounds} rounds": earliest,
     }
     figure, axes = plt.subplots(len(grids), 1, figsize=(8, 4.6), sharex=True)
-    for ax, (title, rounds) in zip(axes, grids.items(), strict=True):
-        layers, steps = rounds.shape
-        ax.imshow(rounds, origin="lower", cmap="cividis", aspect="auto")
-        for (layer, step), value in np.ndenumerate(rounds):
-            colour = "white" if value < 0.6 * rounds.max() else "black"
+    for ax, (title, grid) in zip(axes, grids.items(), strict=True):
+        ax.imshow(grid, origin="lower", cmap="cividis", aspect="auto")
+        for (layer, step), value in np.ndenumerate(grid):
+            colour = "white" if value < 0.6 * grid.max() else "black"
             ax.text(step, layer, value, ha="center", va="center", color=colour, fontsize=9)
-        ax.set(title=title, ylabel="layer", yticks=range(layers), yticklabels=range(1, layers + 1))
+        ax.set(title=title, ylabel="layer", yticks=range(layers))
         ax.grid(False)
-    axes[-1].set(xlabel="step", xticks=range(steps), xticklabels=range(1, steps + 1))
+    axes[-1].set(xlabel="step", xticks=range(steps))
     figure.alt = (
         f"Two grids of {layers} layers by {steps} steps with the round in which each cell is "
-        f"computed: layer by layer the numbers run to {layer_by_layer.max()}, as early as the "
-        f"graph allows they run along diagonals to {earliest.max()}."
+        f"computed: layer by layer there are {layers * steps} rounds, as early as the graph allows "
+        f"there are {rounds}, along diagonals."
+    )
+    return figure
+
+
+def ideas(times, chain):
+    """Median and quartiles of each case in seconds, its speed over the first, and the factor over
+    the case before it in the chain.
+
+    times: as `bench.interleaved` returns it, of cases (version, threads). chain: case -> the one
+    idea that it adds; "" for the first, None for a case that is measured beside the chain. Factors
+    and speeds are ratios of medians, so that the factors multiply to the speed of the last case.
+    """
+    table = summary(times).loc[[*chain]].assign(idea=[*chain.values()])
+    seconds = table["median"][table["idea"].notna()]
+    return table.assign(factor=seconds.shift() / seconds, speed=seconds.iloc[0] / table["median"])
+
+
+def words(table):
+    """The table of `ideas` as text, as a reader wants it."""
+    ms = table[["median", "q1", "q3"]].mul(1e3).map(digits)
+    return pd.DataFrame(
+        {
+            "version": [f"`{version}`" for version, _ in table.index],
+            "threads": [str(threads) for _, threads in table.index],
+            "idea it adds": table["idea"].fillna(""),
+            "ms per epoch": ms["median"],
+            "quartiles (ms)": ms["q1"] + " to " + ms["q3"],
+            "factor of the idea": table["factor"].map(speed, na_action="ignore").fillna(""),
+            "speed over plain loops": table["speed"].map(speed),
+        }
+    )
+
+
+def factors(table):
+    """The factor of each idea of the chain on a log axis, from `ideas`: where one ends, the next
+    begins.
+    """
+    steps = table.dropna(subset="factor")
+    first, last = (digits(1e3 * table["median"].iloc[at]) for at in (0, -1))
+    begin, end = steps["speed"] / steps["factor"], steps["speed"]
+    figure, ax = plt.subplots(figsize=(8, 3.2))
+    colours = [plots.COLOURS[version] for version, _ in steps.index]
+    ax.barh(steps["idea"], end - begin, left=begin, color=colours)
+    told = steps["factor"].map(speed)
+    for place, (text, right) in enumerate(zip(told, np.maximum(begin, end), strict=True)):
+        ax.annotate(text, (right, place), (6, 0), textcoords="offset points", va="center")
+    ax.set(xscale="log", xlabel="times as fast as plain Python loops")
+    ax.margins(x=0.12)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    said = ", ".join(f"{idea} {text}" for idea, text in zip(steps["idea"], told, strict=True))
+    ax.set_title(f"A training epoch from {first} ms to {last} ms: {speed(end.iloc[-1])}")
+    figure.alt = (
+        f"Bars on a log axis, each beginning where the one above ends: {said}. Together a training "
+        f"epoch goes from {first} ms to {last} ms, {speed(end.iloc[-1])}."
     )
     return figure

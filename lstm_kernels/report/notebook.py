@@ -5,13 +5,23 @@ sentences.
 import inspect
 import io
 from pathlib import Path
+from textwrap import fill
 
 import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
 from IPython.display import Markdown, display
 
 from ..bench import provenance, results
 from ..errors import check_choice
+from ..files import writing
 from . import plots
+
+VERDICTS = {True: "Held", False: "Did not hold", None: "Not measured"}
+
+
+def _marked(disturbed):
+    return f"Disturbed run: {disturbed}."
 
 
 class Notebook:
@@ -24,64 +34,81 @@ class Notebook:
     def __init__(self, preset):
         self.preset = check_choice("PRESET", preset, ("smoke", "paper"))
         plots.style()
+        pd.set_option("display.max_colwidth", None)  # a table shows its texts whole
         root = Path(".." if Path.cwd().name == "notebooks" else ".")
-        self.figures = root / "figures" if preset == "paper" else root / "build/smoke/figures"
+        self.figures = root / "build" / preset / "figures"
 
     def pick(self, *, smoke, paper):
         """The value for this notebook's preset."""
         return smoke if self.preset == "smoke" else paper
 
-    def show(self, figure, name, alt=None):
+    @staticmethod
+    def machine():
+        """This machine in words, for captions."""
+        return results.label(provenance.machine())
+
+    def show(self, figure, name, alt=None, disturbed=""):
         """Show a figure with its alternative text, and save it as `name`.svg and `name`.png.
 
-        alt: the text; None takes the figure's attribute `alt`. Raises ValueError without one.
+        alt: the text; None takes the figure's attribute `alt`. disturbed: what `bench.disturbance`
+        said of the times in it; not empty, it is written under the figure. Raises ValueError
+        without a text.
         """
         alt = getattr(figure, "alt", "") if alt is None else alt
         if not alt.strip():
             raise ValueError(
                 "alt: got an empty text, want a sentence that says what the figure shows"
             )
-        self.figures.mkdir(parents=True, exist_ok=True)
+        if disturbed:
+            alt = f"{alt} {_marked(disturbed)}"
+            note = fill(_marked(disturbed), 100)
+            figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=plots.RED)
         data = {}
-        for kind in ("svg", "png"):
+        for kind, written in (("svg", {"Date": None}), ("png", {"Software": None})):
             buffer = io.BytesIO()
-            figure.savefig(
-                buffer,
-                format=kind,
-                metadata={"Date": None} if kind == "svg" else {"Software": None},
-            )
+            figure.savefig(buffer, format=kind, metadata=written)
             data[kind] = buffer.getvalue()
-            results.replace(self.figures / f"{name}.{kind}", data[kind])
         plt.close(figure)
-        display(
-            {"image/png": data["png"], "text/plain": alt},
-            metadata={"image/png": {"alt": alt}},
-            raw=True,
-        )
+        self.figures.mkdir(parents=True, exist_ok=True)
+        for kind, content in data.items():
+            with writing(self.figures / f"{name}.{kind}") as file:
+                file.write(content)
+        about = {"image/png": {"alt": alt}, "lstm_kernels": {"figure": name}}
+        display({"image/png": data["png"], "text/plain": alt}, metadata=about, raw=True)
 
     @staticmethod
-    def say(text):
-        """Show a sentence computed from results, as Markdown."""
-        display(Markdown(inspect.cleandoc(text)))
+    def say(text, disturbed=""):
+        """Show a sentence computed from results, as Markdown; with what `bench.disturbance` said of
+        their times.
+        """
+        mark = f" **{_marked(disturbed)}**" if disturbed else ""
+        display(Markdown(inspect.cleandoc(text) + mark))
 
     @staticmethod
-    def claim(sentence, held, numbers=""):
-        """Show a claim and whether it held in this run; `tools/report.py` lists the claims of all.
+    def claim(sentence, held, numbers="", disturbed=""):
+        """Show a claim and whether it held in this run; the pages' index lists those of all.
 
         sentence: one that could be false, with its condition. held: True, False, or None where this
-        run did not measure it. numbers: what it rests on, as text. Returns held.
+        run did not measure it. numbers: what it rests on, as text. disturbed: what
+        `bench.disturbance` said of its times; not empty, it is shown. Raises TypeError for another
+        `held`, ValueError for an empty sentence.
         """
-        if held not in (True, False, None):
+        if held is not None and not isinstance(held, bool | np.bool_):
             raise TypeError(f"held: got {type(held).__name__}, want True, False or None")
-        verdict = {True: "Held", False: "Did not hold", None: "Not measured"}[held]
-        text = f"> **{verdict} in this run.** {sentence}" + (f" ({numbers})" if numbers else "")
-        claim = {"sentence": sentence, "verdict": verdict, "numbers": numbers}
+        if not sentence.strip():
+            raise ValueError("sentence: got an empty text, want one that could be false")
+        held = None if held is None else bool(held)
+        claim = {"sentence": sentence, "verdict": VERDICTS[held], "numbers": numbers}
+        shown = f"{sentence.rstrip('.')} ({numbers})." if numbers else sentence
+        text = f"**{VERDICTS[held]} in this run.** {shown}"
+        if disturbed:
+            claim["disturbed"] = disturbed
+            text += f" **{_marked(disturbed)}**"
         display(
-            {"text/markdown": text, "text/plain": text},
+            {"text/markdown": f"> {text}", "text/plain": text},
             metadata={"lstm_kernels": {"claim": claim}},
             raw=True,
         )
-        return held
 
     @staticmethod
     def source(*objects):
@@ -97,7 +124,7 @@ class Notebook:
         )
         packages = ", ".join(f"{name} {number}" for name, number in m["packages"].items())
         lines = [
-            f"- Machine: {m['cpu']}, {m['cores']} cores, {m['memory_gib']} GiB, {m['system']}",
+            f"- Machine: {results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
             f"- Vectors: {m['vectors']}; BLAS: {blas}",
             *([f"- GPU: {m['gpu']['name']}, driver {m['gpu']['driver']}"] if m["gpu"] else []),
             f"- Python {m['python']}, {packages}",

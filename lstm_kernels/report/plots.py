@@ -5,16 +5,8 @@ import numpy as np
 from cycler import cycler
 
 # Okabe & Ito's palette, which colour-blind readers can tell apart.
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PURPLE = (
-    "#000000",
-    "#e69f00",
-    "#56b4e9",
-    "#009e73",
-    "#f0e442",
-    "#0072b2",
-    "#d55e00",
-    "#cc79a7",
-)
+BLACK, ORANGE, SKY, GREEN = "#000000", "#e69f00", "#56b4e9", "#009e73"
+YELLOW, BLUE, RED, PURPLE = "#f0e442", "#0072b2", "#d55e00", "#cc79a7"
 GREY = "#777777"
 COLOURS = {
     "sequential": GREY,
@@ -65,40 +57,8 @@ def style():
 
 def label_line(ax, x, y, text, colour, **how):
     """Label a line at its end, in its own colour."""
-    ax.annotate(
-        text,
-        (x, y),
-        (5, how.pop("dy", 0)),
-        textcoords="offset points",
-        color=colour,
-        va="center",
-        **how,
-    )
-
-
-def bars(ax, table, *, unit=1e3, label="milliseconds", note=None):
-    """Horizontal bars on a log axis with quartiles: `table` has median, q1, q3 in seconds by
-    version.
-
-    note: dict of version -> text written after its bar.
-    """
-    names = list(table.index)
-    median, low, high = (table[column] * unit for column in ("median", "q1", "q3"))
-    ax.barh(
-        names,
-        median,
-        xerr=[median - low, high - median],
-        color=[COLOURS.get(name, BLUE) for name in names],
-        error_kw={"ecolor": "black", "capsize": 3},
-    )
-    ax.set_xscale("log")
-    ax.set_xlabel(label)
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
-    for position, name in enumerate(names):
-        text = (note or {}).get(name, f"{median[name]:.3g}")
-        ax.annotate(text, (high[name], position), (6, 0), textcoords="offset points", va="center")
-    ax.margins(x=0.25)
+    place = {"xytext": (5, how.pop("dy", 0)), "textcoords": "offset points", "va": "center"}
+    ax.annotate(text, (x, y), color=colour, **place, **how)
 
 
 ARROW = {"arrowstyle": "->", "shrinkA": 17, "shrinkB": 18}

@@ -63,11 +63,12 @@ def preprocessing(dates, passengers, z):
 def validation(losses, rmse, every, best):
     """Training losses (seeds, epochs) beside the validation error after each `every` epochs."""
     losses = np.asarray(losses)
+    last = np.median(losses[:, -1])
     epochs = every * np.arange(1, len(rmse) + 1)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8))
     _spread(left, np.arange(1, losses.shape[1] + 1), losses, 100, color=plots.SKY)
     left.set(yscale="log", xlabel="epochs", ylabel="training loss (std²)")
-    left.set_title(f"Training loss: median and range, {len(losses)} seeds")
+    left.set_title(f"Training loss of {len(losses)} seeds: median ends at {last:.1g} std²")
     right.plot(epochs, rmse, color=plots.RED, marker="o", markersize=3)
     right.axvline(best, color=plots.GREY, linestyle=":")
     right.set(xlabel="epochs", ylabel="RMSE (thousands of passengers)")

@@ -75,7 +75,8 @@ def train_airline(options):
         checkpoint=options.checkpoint,
         resume=options.resume,
     )
-    predicted = forecast.one_step(net, transform, passengers, window, first)
+    rule = forecast.network_rule(net, transform, window=window)
+    predicted = forecast.one_step(rule, passengers, first=first)
     errors = forecast.errors(predicted, passengers[first:])
     print(f"{history.epochs} epochs in {sum(history.seconds):.2f} s, loss {history.loss[-1]:.4g}")
     print("1959-1960, one month ahead: " + ", ".join(f"{k} {v:.2f}" for k, v in errors.items()))

@@ -1,63 +1,72 @@
 """Forecasts of the airline series, one month and many months ahead, and the baselines to beat.
 
-A series is (N,) finite real numbers: an array, a list or a pandas Series. Anything else, and a
-month or size that the series does not have, is a TypeError or ValueError.
+A *rule* forecasts the month after a history, the (N,) months so far: rule(history) is a float.
+`one_step` hands it the true months, `recursive` its own forecasts. A history or series is finite
+real numbers: an array, a list or a pandas Series. Anything else, and a history shorter than the
+rule needs, is a TypeError or ValueError.
 """
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, minimize
 
 from .errors import check_int, check_numbers
 
 
-def one_step(net, transform, passengers, window, first):
-    """Forecast each month from `first` on, from the true months before it.
+def one_step(rule, series, *, first):
+    """Forecast each month of `series` (N,) from `first` on, from the true months before it.
 
-    net: trained on windows of `window` values of `transform`. passengers: (N,). first: at least
-    window + 1, the months before it that a window needs. Returns (N - first,).
+    Returns (N - first,).
     """
-    window = check_int("window", window)
-    passengers, first = _split(passengers, first, window + 1)
-    z = transform.forward(passengers)  # z[t] leads from month t to month t + 1
-    rows = [z[t - 1 - window : t - 1] for t in range(first, len(passengers))]
-    x = np.array(rows, net.params().dtype).T[..., None]
-    return transform.backward(passengers[first - 1 : -1], net.predict(x)[:, 0])
+    series = check_numbers("series", series)
+    first = check_int("first", first, 1, len(series) - 1)
+    return np.array([rule(series[:month]) for month in range(first, len(series))])
 
 
-def recursive(net, transform, passengers, window, months):
-    """Forecast the `months` months after `passengers` (N,), N > window, each from the forecasts
-    before it. Returns (months,).
+def recursive(rule, series, *, months):
+    """Forecast the `months` months after `series` (N,), each from the forecasts before it.
+
+    Returns (months,).
     """
-    window, history = check_int("window", window), check_numbers("passengers", passengers).tolist()
-    if len(history) <= window:
-        raise ValueError(
-            f"passengers: got {len(history)} months, want at least {window + 1} for a window of "
-            f"{window} differences"
-        )
+    path = check_numbers("series", series)
     for _ in range(check_int("months", months)):
-        z = transform.forward(history[-window - 1 :])
-        x = z.astype(net.params().dtype)[:, None, None]
-        history.append(float(transform.backward(history[-1], net.predict(x)[0, 0])))
-    return np.array(history[-months:])
+        path = np.append(path, rule(path))
+    return path[-months:]
 
 
-def persistence(passengers, first):
-    """Each month from `first` on is as the month before it."""
-    passengers, first = _split(passengers, first, 1)
-    return passengers[first - 1 : -1]
+def persistence(history):
+    """The next month is as the last."""
+    return _history(history, 1)[-1]
 
 
-def seasonal_naive(passengers, first, period=12):
-    """Each month from `first` on is as the same month a year before."""
-    period = check_int("period", period)
-    passengers, first = _split(passengers, first, period)
-    return passengers[first - period : len(passengers) - period]
+def seasonal_naive(history, period=12):
+    """The next month is as the same month of the last period."""
+    return _history(history, check_int("period", period))[-period]
 
 
-def _split(series, first, needs, name="passengers"):
-    """The series, and `first`, the first month to forecast, which needs `needs` months before."""
-    series = check_numbers(name, series)
-    return series, check_int("first", first, needs, len(series) - 1)
+def seasonal_growth(history, period=12):
+    """The last month times last year's growth: y_{t-1} y_{t-period} / y_{t-period-1}."""
+    history = _history(history, check_int("period", period) + 1, positive=True)
+    return history[-1] * history[-period] / history[-period - 1]
+
+
+def network_rule(net, transform, *, window):
+    """The rule of a network trained on windows of `window` values of `transform`."""
+    window, dtype = check_int("window", window), net.params().dtype
+
+    def rule(history):
+        history = _history(history, window + 1)
+        z = transform.forward(history[-window - 1 :]).astype(dtype)
+        return transform.backward(history[-1], net.predict(z[:, None, None])[0, 0])
+
+    return rule
+
+
+def _history(history, least, *, positive=False):
+    """`history` as an array of at least `least` months."""
+    history = check_numbers("history", history, positive=positive)
+    if len(history) < least:
+        raise ValueError(f"history: got {len(history)} months, want at least {least}")
+    return history
 
 
 class HoltWinters:
@@ -80,21 +89,15 @@ class HoltWinters:
         level = y[:m].mean()
         trend = (y[m : 2 * m].mean() - level) / m
         start = np.r_[0.3, 0.05, 0.3, level, trend, y[:m] / level]
-        bounds = [(1e-4, 1 - 1e-4)] * 3 + [(None, None)] * 2 + [(0.1, 10)] * m
+        low = np.r_[[1e-4] * 3, [-np.inf] * 2, [0.1] * m]
+        high = np.r_[[1 - 1e-4] * 3, [np.inf] * 2, [10] * m]
         scale = np.r_[1, 1, 1, level, level / m, np.ones(m)]  # the optimiser sees numbers near one
 
         def cost(theta):
             return np.sum((self.smooth(y, theta * scale)[0] - y) ** 2) / level**2
 
-        found = minimize(
-            cost,
-            start / scale,
-            bounds=[
-                (None if low is None else low / s, None if high is None else high / s)
-                for (low, high), s in zip(bounds, scale, strict=True)
-            ],
-        )
-        self.theta = found.x * scale
+        bounds = Bounds(low / scale, high / scale)
+        self.theta = minimize(cost, start / scale, bounds=bounds).x * scale
         return self
 
     def smooth(self, y, theta):
@@ -109,16 +112,10 @@ class HoltWinters:
             season[t % self.period] = gamma * value / base + (1 - gamma) * s
         return np.array(forecasts), (level, trend, season)
 
-    def one_step(self, y, first):
-        """Forecasts of y[first:], each from the true values before it."""
-        y, first = _split(y, first, 0, "y")
-        return self.smooth(y, self.theta)[0][first:]
-
-    def ahead(self, y, months):
-        """Forecasts of the `months` values after y."""
-        y, steps = check_numbers("y", y), np.arange(1, check_int("months", months) + 1)
-        level, trend, season = self.smooth(y, self.theta)[1]
-        return (level + trend * steps) * np.array(season)[(len(y) + steps - 1) % self.period]
+    def __call__(self, history):
+        """The rule: the month after `history`, whose first month is the first that was fitted."""
+        level, trend, season = self.smooth(_history(history, 1), self.theta)[1]
+        return (level + trend) * season[len(history) % self.period]
 
 
 def errors(forecast, truth):

@@ -77,13 +77,14 @@ def test_what_is_no_series(series, error, said):
         "series": lambda: data.windows(series, 3),
         "passengers": lambda: data.LogDifference.fit(series),
         "passengers ": lambda: transform.forward(series),
-        " passengers": lambda: forecast.persistence(series, 1),
-        "passengers  ": lambda: forecast.seasonal_naive(series, 12),
-        "  passengers": lambda: forecast.one_step(Copy(1), transform, series, 3, 5),
-        " passengers ": lambda: forecast.recursive(Copy(1), transform, series, 3, 5),
+        "series ": lambda: forecast.one_step(forecast.persistence, series, first=1),
+        " series": lambda: forecast.recursive(forecast.persistence, series, months=1),
+        "history": lambda: forecast.persistence(series),
+        "history ": lambda: forecast.seasonal_naive(series),
+        " history": lambda: forecast.seasonal_growth(series),
+        " history ": lambda: forecast.network_rule(Copy(1), transform, window=3)(series),
+        "history  ": lambda: fitted(series),
         "y": lambda: forecast.HoltWinters().fit(series),
-        "y ": lambda: fitted.one_step(series, 0),
-        " y": lambda: fitted.ahead(series, 1),
         "truth": lambda: forecast.errors(np.ones(40), series),
         "forecast": lambda: forecast.errors(series, np.ones(40)),
     }
@@ -99,6 +100,7 @@ def test_numbers_below_the_smallest_passenger():
         data.LogDifference.fit,
         data.LogDifference(0, 1).forward,
         forecast.HoltWinters().fit,
+        forecast.seasonal_growth,
     ):
         with pytest.raises(ValueError, match=r"got 0.0 at index \[0\], want numbers above zero"):
             call(y)
@@ -162,58 +164,100 @@ class Copy:
         return x[-self.lag]
 
 
-def test_one_step_uses_the_true_months_before_and_only_those():
+def network_rule(lag=12):
+    transform = data.LogDifference.fit(data.airline()[:120])
+    return forecast.network_rule(Copy(lag), transform, window=12)
+
+
+RULES = {
+    "persistence": forecast.persistence,
+    "seasonal_naive": forecast.seasonal_naive,
+    "seasonal_growth": forecast.seasonal_growth,
+    "network": network_rule(),
+    "Holt-Winters": forecast.HoltWinters().fit(data.airline()[:120]),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_one_step_uses_the_true_months_before_and_only_those(rule):
     series = data.airline().to_numpy(float)
-    transform = data.LogDifference.fit(series[:120])
-    got = forecast.one_step(Copy(12), transform, series, 12, 120)
-    want = series[119:-1] * series[108:132] / series[107:131]  # last year's growth
-    np.testing.assert_allclose(got, want, rtol=1e-6)
+    before = forecast.one_step(rule, series, first=120)
+    assert before.shape == (24,)
     changed = series.copy()
     changed[130:] = 1
-    again = forecast.one_step(Copy(12), transform, changed, 12, 120)
-    np.testing.assert_array_equal(again[:11], got[:11])
+    after = forecast.one_step(rule, changed, first=120)
+    np.testing.assert_array_equal(after[:11], before[:11])
+    assert not np.isclose(after[11], before[11]) or rule is forecast.seasonal_naive
 
 
-def test_recursive_forecast_sees_no_test_month():
-    series = data.airline().to_numpy(float)
-    transform = data.LogDifference.fit(series[:120])
-    got = forecast.recursive(Copy(12), transform, series[:120], 12, 24)
-    growth = series[119] / series[107]
-    np.testing.assert_allclose(got[:12], series[108:120] * growth, rtol=1e-5)
-    np.testing.assert_allclose(got[12:], series[108:120] * growth**2, rtol=1e-5)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_recursive_forecasts_are_one_step_forecasts_of_a_series_that_they_continue(rule):
+    series = data.airline().to_numpy(float)[:120]
+    path = forecast.recursive(rule, series, months=24)
+    continued = forecast.one_step(rule, np.r_[series, path], first=120)
+    np.testing.assert_array_equal(continued, path)
 
 
-def test_naive_baselines():
+def test_naive_rules():
     y = np.arange(30.0)
-    np.testing.assert_array_equal(forecast.persistence(y, 24), np.arange(23, 29))
-    np.testing.assert_array_equal(forecast.seasonal_naive(y, 24), np.arange(12, 18))
+    np.testing.assert_array_equal(forecast.one_step(forecast.persistence, y, first=24), y[23:29])
+    np.testing.assert_array_equal(forecast.one_step(forecast.seasonal_naive, y, first=24), y[12:18])
+    assert forecast.seasonal_naive(y, 7) == 23
     assert forecast.errors([1, 2], [2, 4]) == {"RMSE": 2.5**0.5, "MAE": 1.5, "MAPE": 50.0}
 
 
-@pytest.mark.parametrize("first", [0, -1, 11, 40, 2.0, True])
-def test_first_months_that_a_forecast_lacks(first):
+def test_last_years_growth():
+    y = data.airline().to_numpy(float)
+    got = forecast.one_step(forecast.seasonal_growth, y, first=120)
+    np.testing.assert_allclose(got, y[119:-1] * y[108:132] / y[107:131])
+    assert forecast.errors(got, y[120:])["RMSE"] == pytest.approx(19.7, abs=0.05)
+    assert forecast.seasonal_growth([2, 3, 5, 7], 2) == 7 * 5 / 3
+    # A network that repeats the growth of twelve months before is the same rule.
+    network = forecast.one_step(network_rule(), y, first=120)
+    np.testing.assert_allclose(network, got, rtol=1e-6)
+    path, growth = forecast.recursive(network_rule(), y[:120], months=24), y[119] / y[107]
+    np.testing.assert_allclose(path[:12], y[108:120] * growth, rtol=1e-5)
+    np.testing.assert_allclose(path[12:], y[108:120] * growth**2, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("rule", "least"),
+    [
+        (forecast.persistence, 1),
+        (forecast.seasonal_naive, 12),
+        (forecast.seasonal_growth, 13),
+        (network_rule(), 13),
+    ],
+)
+def test_a_history_that_a_rule_finds_too_short(rule, least):
+    y = np.arange(1.0, 41)
+    assert len(forecast.recursive(rule, y[:least], months=2)) == 2
+    assert len(forecast.one_step(rule, y, first=least)) == 40 - least
+    if least > 1:
+        message = f"history: got {least - 1} months, want at least {least}"
+        for call in (
+            lambda: rule(y[: least - 1]),
+            lambda: forecast.one_step(rule, y, first=least - 1),
+            lambda: forecast.recursive(rule, y[: least - 1], months=1),
+        ):
+            with pytest.raises(ValueError, match=message):
+                call()
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.0, True])
+def test_numbers_of_months_that_are_none(number):
     y, transform = np.arange(1.0, 41), data.LogDifference(0.1, 0.2)
-    calls = [
-        (lambda: forecast.one_step(Copy(1), transform, y, 12, first), 13),
-        (lambda: forecast.seasonal_naive(y, first), 12),
-    ]
-    calls += [(lambda: forecast.persistence(y, first), 1)] * (first != 11)
-    for call, least in calls:
-        with pytest.raises((ValueError, TypeError), match=f"first: got .* from {least} to 39"):
+    for name, call in {
+        "first": lambda: forecast.one_step(forecast.persistence, y, first=number),
+        "months": lambda: forecast.recursive(forecast.persistence, y, months=number),
+        "period": lambda: forecast.seasonal_naive(y, number),
+        "period ": lambda: forecast.seasonal_growth(y, number),
+        "window": lambda: forecast.network_rule(Copy(1), transform, window=number),
+    }.items():
+        with pytest.raises((ValueError, TypeError), match=f"^{name.strip()}: got"):
             call()
-    with pytest.raises((ValueError, TypeError), match="period: got"):
-        forecast.seasonal_naive(y, 12, first if first != 11 and first != 40 else 0)
-
-
-def test_recursive_forecast_wants_a_whole_window():
-    transform = data.LogDifference(0.1, 0.2)
-    with pytest.raises(
-        ValueError, match="passengers: got 12 months, want at least 13 for a window"
-    ):
-        forecast.recursive(Copy(1), transform, np.arange(1.0, 13), 12, 2)
-    with pytest.raises(ValueError, match="window: got 0"):
-        forecast.recursive(Copy(1), transform, np.arange(1.0, 13), 0, 2)
-    assert len(forecast.recursive(Copy(1), transform, np.arange(1.0, 14), 12, 2)) == 2
+    with pytest.raises(ValueError, match=r"first: got 40, want .* from 1 to 39"):
+        forecast.one_step(forecast.persistence, y, first=40)
 
 
 def test_errors_of_other_shapes_and_of_nothing():
@@ -244,7 +288,7 @@ def test_holt_winters_recursion_agrees_with_statsmodels():
     y = data.airline().to_numpy(float)
     model = forecast.HoltWinters().fit(y[:120])
     alpha, beta, gamma, level, trend, *season = model.theta
-    theirs = smoothing.ExponentialSmoothing(
+    peer = smoothing.ExponentialSmoothing(
         y[:120],
         trend="add",
         seasonal="mul",
@@ -254,17 +298,19 @@ def test_holt_winters_recursion_agrees_with_statsmodels():
         initial_trend=trend,
         initial_seasonal=season,
     ).fit(smoothing_level=alpha, smoothing_trend=beta, smoothing_seasonal=gamma, optimized=False)
-    np.testing.assert_allclose(model.one_step(y[:120], 0), theirs.fittedvalues, rtol=1e-9)
+    got = np.r_[model.smooth(y[:1], model.theta)[0], forecast.one_step(model, y[:120], first=1)]
+    np.testing.assert_allclose(got, peer.fittedvalues, rtol=1e-9)
     # Its forecast of the month that ends the series leaves out that month's last update: not ours.
     others = np.arange(24) % 12 != 11
-    ours = model.ahead(y[:120], 24)[others]
-    np.testing.assert_allclose(ours, theirs.forecast(24)[others], rtol=1e-9)
+    path = forecast.recursive(model, y[:120], months=24)
+    np.testing.assert_allclose(path[others], peer.forecast(24)[others], rtol=1e-9)
 
 
 def test_holt_winters_continues_a_series_of_its_own_kind():
     season = 1 + 0.3 * np.sin(np.arange(12))
     y = (100 + 2 * np.arange(96)) * np.resize(season, 96)
     model = forecast.HoltWinters().fit(y[:72])
-    np.testing.assert_allclose(model.ahead(y[:72], 24), y[72:], rtol=0.02)
+    path = forecast.recursive(model, y[:72], months=24)
+    np.testing.assert_allclose(path, y[72:], rtol=0.02)
     with pytest.raises(ValueError, match="y: got 20 values, want at least two periods of 12"):
         forecast.HoltWinters().fit(y[:20])

@@ -1,6 +1,7 @@
 """The figures of notebook 01. Each has an attribute `alt`, which says in words what it shows."""
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 from . import plots
 from .plots import ARROW
@@ -25,7 +26,15 @@ LSTM_NODES = {
     "g_bar": (5.3, 0.6, r"\bar{g}_t"),
     "o_bar": (8.4, 0.6, r"\bar{o}_t"),
 }
-
+RNN_NODES = {
+    "h_prev": (0, 4, "h_{t-1}"),
+    "W": (2, 4, r"\cdot W"),
+    "add": (4.5, 4, "+"),
+    "h_bar": (6.6, 4, r"\bar{h}_t"),
+    "h": (8.4, 4, "h_t"),
+    "next": (10.2, 4, "h_t"),
+    "xU": (4.5, 2.8, "x_tU"),
+}
 
 # From, to, derivative of the end with respect to the start.
 LSTM_EDGES = [
@@ -46,25 +55,95 @@ LSTM_EDGES = [
     ("o", "show", r"\tanh\,c_t"),
     ("show", "h", "1"),
 ]
+RNN_EDGES = [
+    ("h_prev", "W", r"W^\top"),
+    ("W", "add", "1"),
+    ("xU", "add", "1"),
+    ("add", "h_bar", "1"),
+    ("h_bar", "h", "1-h_t^2"),
+    ("h", "next", "1"),
+]
 
 
-def lstm_cell():
-    """One step of an LSTM as a graph, each arrow with its derivative."""
-    figure, ax = plt.subplots(figsize=(9, 4.8))
-    for x, y, text in LSTM_NODES.values():
+def cells():
+    """A step of an LSTM and of an RNN as graphs, each arrow with its derivative."""
+    figure, (lstm, rnn) = plt.subplots(2, 1, figsize=(9, 6.6), height_ratios=(4.2, 1.9))
+    _graph(lstm, LSTM_NODES, LSTM_EDGES)
+    _graph(rnn, RNN_NODES, RNN_EDGES)
+    lstm.set_title("LSTM: back along the top row a gradient is multiplied by $f_t$ alone")
+    rnn.set_title("RNN: back along the top row it is multiplied by $1-h_t^2$ and by $W^\\top$")
+    figure.alt = (
+        "Graph of an LSTM step, from the pre-activations and the old cell state to h and c, above "
+        "that of an RNN step, from the old h through W to the new; each arrow carries its "
+        "derivative in red."
+    )
+    return figure
+
+
+def _graph(ax, nodes, edges):
+    for x, y, text in nodes.values():
         box = {"boxstyle": "circle,pad=0.3", "fc": "white" if "_" in text else plots.YELLOW}
         ax.text(x, y, f"${text}$", ha="center", va="center", bbox=box)
-    for start, end, factor in LSTM_EDGES:
-        (x0, y0, _), (x1, y1, _) = LSTM_NODES[start], LSTM_NODES[end]
+    for start, end, factor in edges:
+        (x0, y0, _), (x1, y1, _) = nodes[start], nodes[end]
         ax.annotate("", (x1, y1), (x0, y0), arrowprops=ARROW)
         place = (x0 + x1) / 2 + 0.1 * (y0 != y1), (y0 + y1) / 2 + 0.18 * (y0 == y1)
         ha = "center" if y0 == y1 else "left"
         ax.text(*place, f"${factor}$", color=plots.RED, ha=ha, va="center")
-    ax.set(xlim=(-0.4, 10.6), ylim=(0.2, 4.4))
-    ax.set_title("Gradients go back, multiplied by the red labels")
+    ax.set(xlim=(-0.4, 10.6), ylim=(min(y for _, y, _ in nodes.values()) - 0.4, 4.4))
     ax.axis("off")
+
+
+def gradient_check(sizes, errors):
+    """The error of each kind of difference against the size of its step."""
+    figure, ax = plt.subplots(figsize=(8, 4.4))
+    labels = []
+    for (name, values), marker in zip(errors.items(), "osD", strict=True):
+        (line,) = ax.loglog(sizes, values, marker=marker)
+        labels.append((sizes[-1], values[-1], name, line.get_color()))
+    ax.set(xlim=(0.2, 1e-14), xlabel=r"step $\eta$", ylabel="largest error of $dW$, relative")
+    plots.label_lines(ax, labels)
+    best = {name: sizes[np.argmin(values)] for name, values in errors.items()}
+    ax.set_title(f"A central difference is most exact at a step of {best['central']:.0e}")
     figure.alt = (
-        "Graph of an LSTM step, from the pre-activations and the old cell state to h and c; each "
-        "arrow carries its derivative in red."
+        "Error against step on logarithmic axes: one-sided and central differences first fall, "
+        f"then rise, the central one from a step of {best['central']:.0e} on; the complex step "
+        f"ends at {errors['complex'][-1]:.0e}."
     )
+    return figure
+
+
+def reach(measured, powers):
+    """What is left of a gradient by steps back: measured (T,) by name, and f^n dashed, by name."""
+    figure, ax = plt.subplots(figsize=(8, 4.6))
+    labels = []
+    for name, values in measured.items():
+        (line,) = ax.semilogy(values)
+        labels.append((len(values) - 1, values[-1], name, line.get_color()))
+        if name in powers:
+            ax.semilogy(powers[name], color=line.get_color(), linestyle="--", linewidth=1)
+    ax.set(xlabel="steps back, $n$", ylabel="norm of $dx_t$, relative")
+    ax.set(xlim=(0, 1.25 * len(values)), ylim=(1e-40, 1e6))
+    plots.label_lines(ax, labels)
+    ratios = [measured[name][-1] / values[-1] for name, values in powers.items()]
+    finding = f"a gradient is {min(ratios):.0e} to {max(ratios):.0e} times $f^n$"
+    ax.set_title(f"After {len(values) - 1} steps {finding} (dashed)")
+    ends = ", ".join(f"{name} {values[-1]:.0e}" for name, values in measured.items())
+    figure.alt = (
+        f"Norm of the gradient against steps back on a log axis, f^n dashed. At the end: {ends}."
+    )
+    return figure
+
+
+def slips(states):
+    """The cell state (T,) of one unit over the steps, by the function that makes g."""
+    figure, ax = plt.subplots(figsize=(8, 3.8))
+    for name, c in states.items():
+        (line,) = ax.plot(c)
+        plots.label_line(ax, len(c), c[-1], f"g with {name}", line.get_color())
+    ax.set(xlabel="step", ylabel="cell state $c_t$", xlim=(0, 1.2 * len(c)))
+    falls = {name: f"{np.mean(np.diff(c) < 0):.0%}" for name, c in states.items()}
+    said = ", ".join(f"in {share} with {name}" for name, share in falls.items())
+    ax.set_title(f"Steps in which the cell state falls: {said}")
+    figure.alt = f"Cell state against step, for each function in g; it falls {said}."
     return figure

@@ -1,10 +1,15 @@
-"""Wrong on purpose: the parallelisations that do not work, for the notebooks to catch."""
+"""Wrong on purpose, for the notebooks to catch: parallelisations that do not work, and cells with
+the slips of a source.
+"""
+
+from dataclasses import replace
 
 import numpy as np
 from numba import prange
 
+from .. import reference
 from ..bench.comparer import TOLERANCE, MismatchError, compare
-from ..cells import CELLS
+from ..cells import CELLS, lstm
 from ..cpu.loops import specialise
 from ..params import expand
 from ..versions.numba_sample import add_product, forward_samples, forward_units
@@ -60,3 +65,29 @@ def caught(got, want):
     except MismatchError as error:
         return str(error)
     return None
+
+
+def sigmoid_g(tanh, sigmoid):
+    """WRONG: `lstm` with a sigmoid in g, as Optim-LSTM prints it."""
+
+    def forward(i_bar, f_bar, g_bar, o_bar, c_prev):
+        i, f, g, o = (sigmoid(bar) for bar in (i_bar, f_bar, g_bar, o_bar))
+        c = f * c_prev + i * g
+        return i, f, g, o, o * tanh(c), c
+
+    return forward, lstm(tanh, sigmoid)[1]
+
+
+def late_c(tanh, sigmoid):
+    """WRONG: `lstm` whose h shows the cell state of the step before, as Optim-LSTM prints it."""
+
+    def forward(i_bar, f_bar, g_bar, o_bar, c_prev):
+        i, f, g, o, _, c = lstm(tanh, sigmoid)[0](i_bar, f_bar, g_bar, o_bar, c_prev)
+        return i, f, g, o, o * tanh(c_prev), c
+
+    return forward, lstm(tanh, sigmoid)[1]
+
+
+def layer_forward_of(make):
+    """`reference.layer_forward` with the forward function of `make` in the place of its cell's."""
+    return lambda cell, *rest: reference.layer_forward(replace(cell, make=make), *rest)

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
+from scipy.optimize import isotonic_regression
 
 # Okabe & Ito's palette, which colour-blind readers can tell apart.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#e69f00", "#56b4e9", "#009e73"
@@ -59,6 +60,33 @@ def label_line(ax, x, y, text, colour, **how):
     """Label a line at its end, in its own colour."""
     place = {"xytext": (5, how.pop("dy", 0)), "textcoords": "offset points", "va": "center"}
     ax.annotate(text, (x, y), color=colour, **place, **how)
+
+
+def label_lines(ax, labels, *, lines=1, **how):
+    """Label lines at their ends, apart: `labels` holds (x, y, text, colour), `lines` of text each.
+
+    The labels move up and down as little as keeps them apart. Set scales and limits before.
+    """
+    size = how.setdefault("fontsize", 9)
+    ax.autoscale_view()  # else limits that nobody set are those before the last line
+    ends = ax.transData.transform([(ax.convert_xunits(x), y) for x, y, *_ in labels])
+    ends = ax.transAxes.inverted().transform(ends)
+    order = np.argsort(ends[:, 1])
+    height = ax.get_window_extent().height * 72 / ax.figure.dpi  # in points
+    apart = 1.25 * size * lines / height * np.arange(len(labels))
+    places = isotonic_regression(ends[order, 1] - apart).x + apart
+    for index, place in zip(order, places, strict=True):
+        x, _, text, colour = labels[index]
+        ax.annotate(
+            text,
+            (x, place),
+            (5, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+            **how,
+        )
 
 
 ARROW = {"arrowstyle": "->", "shrinkA": 17, "shrinkB": 18}

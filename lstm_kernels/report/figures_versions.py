@@ -1,4 +1,4 @@
-"""The figures, tables and sentences of notebook 03. A figure's `alt` says in words what it shows."""
+"""The figures and tables of notebook 03. A figure's `alt` says in words what it shows."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -59,7 +59,9 @@ def who(version):
         colour = (plots.SKY, plots.ORANGE)[thread]
         ax.add_patch(plt.Rectangle((t + u / 2 - 0.48, s - 0.45), 0.46, 0.9, color=colour))
         ax.text(t + u / 2 - 0.25, s, turn, ha="center", va="center", fontsize=8.5)
-    ax.set(xlim=(-0.55, 5.55), ylim=(3.55, -0.55), xlabel="step $t$, its pre-activations in two halves")
+    ax.set(
+        xlim=(-0.55, 5.55), ylim=(3.55, -0.55), xlabel="step $t$, its pre-activations in two halves"
+    )
     ax.set(ylabel="sample", yticks=range(4))
     ax.grid(visible=False)
     turns, threads = (len(set(values)) for values in zip(*cells.values(), strict=True))

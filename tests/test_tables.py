@@ -155,12 +155,12 @@ def test_two_threads_are_compared_with_one():
     assert row == {"way": "forward", "layers": 4, "q1": 2, "median": 2, "q3": 2, "predicted": 1.5}
 
 
-def test_the_block_length_that_the_model_picks_is_told():
+def test_the_chunk_length_that_the_model_picks_is_told():
     rows = [("point-to-point", 5, 2.0, 1.5), ("point-to-point", 9, 1.0, 3.0), ("barrier", 7, 0, 0)]
     table = pd.DataFrame(rows, columns=["how", "size", "predicted", "measured"])
-    best, said = figures_layers.block_lengths(table.assign(way="forward"))
+    best, said = figures_layers.chunk_lengths(table.assign(way="forward"))
     assert best == {"forward": 9}
-    assert "blocks of 9 steps, 3 ms measured; the fastest measured are 5, 1.5 ms" in said
+    assert "chunks of 9 steps, 3 ms measured; the fastest measured are 5, 1.5 ms" in said
 
 
 def test_hand_overs_that_were_not_seen_are_said():

@@ -16,7 +16,7 @@ TWO = "Not measured in this run: this takes two threads, and this process has on
 
 
 def on_graph(lines):
-    """Where and when: the cells of each schedule, coloured by worker, with the block's start.
+    """Where and when: the cells of each schedule, coloured by worker, with the start of each task.
 
     lines: title -> Timeline, counted in steps.
     """
@@ -38,7 +38,7 @@ def on_graph(lines):
         ax.set_title(told[-1])
     ax.set_xlabel("step $t$")
     figure.alt = (
-        f"The grid of {graph.layers} layers by {graph.steps} steps, blocks coloured by worker and "
+        f"The grid of {graph.layers} layers by {graph.steps} steps, chunks coloured by worker and "
         f"numbered by their start. {'; '.join(told)}."
     )
     return figure
@@ -64,8 +64,8 @@ def gantt(lines, unit=1e3, label="milliseconds"):
         ax.invert_yaxis()
         told.append(f"{title}: {end:.3g} {label}, idle {line.idle:.1%}")
         ax.set_title(told[-1])
-    ax.set_xlabel(f"{label}; a number is the layer of a block")
-    figure.alt = f"Blocks over time, a lane per worker. {'; '.join(told)}."
+    ax.set_xlabel(f"{label}; a number is the layer of a task")
+    figure.alt = f"Tasks over time, a lane per worker. {'; '.join(told)}."
     return figure
 
 
@@ -122,7 +122,7 @@ def speedups(table):
 
 
 def chunks(table, best):
-    """Milliseconds over the length of a block, by way and order, predictions as lines.
+    """Milliseconds over the length of a chunk, by way and order, predictions as lines.
 
     best: way -> the length that the model predicts to be fastest.
     """
@@ -137,7 +137,7 @@ def chunks(table, best):
         ax.axvline(best[way], color=plots.GREEN, linestyle=":")
         place = {"transform": ax.get_xaxis_transform(), "va": "top", "color": plots.GREEN}
         ax.text(best[way], 0.97, f" model's best: {best[way]}", **place)
-        ax.set(xscale="log", xlabel="steps in a block", ylabel="milliseconds, two threads")
+        ax.set(xscale="log", xlabel="steps in a chunk", ylabel="milliseconds, two threads")
         ax.set(title=way, ylim=(0, 1.1 * table["measured"].max()))
         sizes = sorted(part["size"].unique())
         ax.set_xticks(sizes, map(str, sizes))
@@ -147,7 +147,7 @@ def chunks(table, best):
     title = "Fastest measured: " + ", ".join(told)
     figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
     figure.alt = (
-        "Time of a pass over the length of its blocks, measured points and predicted lines. "
+        "Time of a pass over the length of its chunks, measured points and predicted lines. "
         f"{title}. The model's best lengths are {best}."
     )
     return figure
@@ -215,16 +215,16 @@ def layer_speedups(sweep):
     return pd.DataFrame(rows, columns=["way", "layers", "q1", "median", "q3", "predicted"])
 
 
-def block_lengths(table):
-    """By way, the block length that the model picks, and in a sentence its time compared with the
-    fastest measured; table: the rows of `layers.Sweep` on block lengths.
+def chunk_lengths(table):
+    """By way, the chunk length that the model picks, and in a sentence its time compared with the
+    fastest measured; table: the rows of `layers.Sweep` on chunk lengths.
     """
     best, said = {}, []
     for way, part in table[table["how"] == "point-to-point"].groupby("way", sort=False):
         pick, fast = (part.loc[part[kind].idxmin()] for kind in ("predicted", "measured"))
         best[way] = int(pick["size"])
         said.append(
-            f"{way} the model picks blocks of {pick['size']} steps, {pick['measured']:.3g} ms "
+            f"{way} the model picks chunks of {pick['size']} steps, {pick['measured']:.3g} ms "
             f"measured; the fastest measured are {fast['size']}, {fast['measured']:.3g} ms"
         )
     return best, f"{'; '.join(said).capitalize()}." if said else TWO

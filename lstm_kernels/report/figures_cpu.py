@@ -32,7 +32,8 @@ def roofline(points, peak, roofs):
         at = max(rate * 0.9, 1.6 * lowest) if intensity > 1 else rate
         lowest = at if intensity > 1 else lowest
         text = f"{name} {rate:.3g}"
-        ax.annotate(text, (intensity, at), (8, 0), color=colour, va="center", **small)
+        clear = {"fc": "white", "ec": "none", "pad": 0.5}  # above the roofs
+        ax.annotate(text, (intensity, at), (8, 0), color=colour, va="center", bbox=clear, **small)
     ax.set(xscale="log", yscale="log", xlim=(0.1, 400), ylim=(0.005, 2.5 * peak))
     ax.set(xlabel="operations per byte of weights read (by count)", ylabel="GFLOP/s")
     shares = {name: rate / peak for name, (_, rate) in points.items()}

@@ -124,9 +124,10 @@ def speedups(table):
 def chunks(table, best):
     """Milliseconds over the length of a chunk, by way and order, predictions as lines.
 
-    best: way -> the length that the model predicts to be fastest.
+    table: of a `layers.Sweep`. best: way -> the length that the model predicts to be fastest.
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 4), sharey=True)
+    table = table[table["sweep"] == "chunks"]
     lines = table.groupby(["way", "how"], sort=False)
     fastest = {key: part.loc[part["measured"].idxmin()] for key, part in lines}
     for ax, (way, part) in zip(axes, table.groupby("way", sort=False), strict=True):

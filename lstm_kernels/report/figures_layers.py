@@ -163,6 +163,7 @@ def grid(table):
     sns.heatmap(values, annot=table, fmt=".2f", **how)
     ax.set(xlabel="hidden units", ylabel="samples")
     ax.invert_yaxis()
+    ax.tick_params("y", rotation=0)
     share = (table.to_numpy() > 1).mean()
     ax.set_title(f"Layers in parallel are faster in {share:.0%} of the shapes")
     told = "; ".join(f"{H} units, {B} samples {v:.2f}" for (H, B), v in table.unstack().items())

@@ -32,9 +32,9 @@ def ladder(times):
     medians = rows.groupby(["version", "threads"])["ms"].median()
     order = list(dict.fromkeys(sorted(rows["version"], key=lambda v: -medians[v, 1])))
     figure, ax = plt.subplots(figsize=(8, 4))
-    how = {"estimator": "median", "errorbar": ("pi", 50), "palette": [plots.SKY, plots.BLUE]}
-    how = how | {"palette": how["palette"][: rows["threads"].nunique()]}
-    sns.barplot(rows, x="ms", y="version", hue="threads", order=order, ax=ax, **how)
+    how = {"estimator": "median", "errorbar": ("pi", 50), "order": order, "ax": ax}
+    colours = [plots.SKY, plots.BLUE][: rows["threads"].nunique()]
+    sns.barplot(rows, x="ms", y="version", hue="threads", palette=colours, **how)
     for bars in ax.containers:
         ax.bar_label(bars, fmt="  {:.3g}", fontsize=9)
     ax.set(xscale="log", xlabel="milliseconds (median and quartiles)", ylabel="")
@@ -54,17 +54,14 @@ def who(version):
     pre-activations is computed.
     """
     figure, ax = plt.subplots(figsize=(7, 1.9))
-    cells = {at: WHO[version](*at) for at in np.ndindex(4, 6, 2)}
-    for (s, t, u), (turn, thread) in cells.items():
-        colour = (plots.SKY, plots.ORANGE)[thread]
-        ax.add_patch(plt.Rectangle((t + u / 2 - 0.48, s - 0.45), 0.46, 0.9, color=colour))
-        ax.text(t + u / 2 - 0.25, s, turn, ha="center", va="center", fontsize=8.5)
-    ax.set(
-        xlim=(-0.55, 5.55), ylim=(3.55, -0.55), xlabel="step $t$, its pre-activations in two halves"
-    )
-    ax.set(ylabel="sample", yticks=range(4))
-    ax.grid(visible=False)
-    turns, threads = (len(set(values)) for values in zip(*cells.values(), strict=True))
+    grid = [[WHO[version](s, t, u) for t in range(6) for u in range(2)] for s in range(4)]
+    turn, thread = np.moveaxis(np.array(grid), -1, 0)
+    how = {"fmt": "d", "cmap": [plots.SKY, plots.ORANGE], "vmin": 0, "vmax": 1, "cbar": False}
+    sns.heatmap(thread, annot=turn, annot_kws={"color": "black"}, linewidths=2, ax=ax, **how)
+    ax.set(xlabel="step $t$, its pre-activations in two halves", ylabel="sample")
+    ax.set_xticks(range(1, 13, 2), range(6))
+    ax.tick_params("y", rotation=0)
+    turns, threads = (len(np.unique(values)) for values in (turn, thread))
     told = f"{turns} turns, {('one thread', 'two threads')[threads - 1]}"
     ax.set_title(f"{version}: {told}", fontsize=11)
     figure.alt = (
@@ -94,7 +91,7 @@ def rung(times, gflop, peak, version, below=None):
 def profiled(shares):
     """Where an epoch of plain loops goes, in a sentence; shares: by function."""
     products = shares[[name for name in shares.index if name.startswith("add_")]].sum()
-    functions = ", ".join(f"`{name}` {share:.1%}" for name, share in shares.items())
+    functions = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
     return (
         f"**Profile.** {functions}. The vector–matrix products take {products:.0%} of the epoch, "
         "the cell little: speed comes from larger products, and from several at the same time."

@@ -48,6 +48,7 @@ def gantt(lines, unit=1e3, label="milliseconds"):
     """What each worker runs over time; a colour for each layer. lines: title -> Timeline."""
     figure, axes = plt.subplots(len(lines), 1, figsize=(8.5, 1.5 * len(lines) + 0.4), sharex=True)
     told, shades = [], plt.get_cmap("cividis")
+    longest = unit * max(line.makespan for line in lines.values())
     for ax, (title, line) in zip(np.atleast_1d(axes), lines.items(), strict=True):
         last, end = max(1, line.schedule.graph.layers - 1), unit * line.makespan
         for span in line.spans:
@@ -55,7 +56,7 @@ def gantt(lines, unit=1e3, label="milliseconds"):
             shade, width = 0.15 + 0.8 * layer / last, unit * (span.stop - span.start)
             how = {"color": shades(shade), "edgecolor": "white", "linewidth": 0.4}
             bar = ax.barh(span.worker, width, left=unit * span.start, height=0.8, **how)
-            if width > 0.02 * end:
+            if width > 0.02 * longest:
                 ink = "white" if shade < 0.55 else "black"
                 ax.bar_label(bar, [layer], label_type="center", color=ink, fontsize=8)
         workers = range(line.schedule.workers)
@@ -77,45 +78,41 @@ def handover(waits):
     figure, ax = plt.subplots(figsize=(8, 3.4))
     rows = pd.concat([pd.DataFrame({"ns": ns, "order": order}) for order, ns in waits.items()])
     medians = rows.groupby("order", sort=False)["ns"].median()
+    ax.set_title("No hand-overs: two threads never ran at the same time")
     if len(medians):
         sns.ecdfplot(rows, x="ns", hue="order", palette=[plots.BLUE, plots.RED][: len(medians)])
-        ax.set_title(f"Half of the hand-overs take at most {medians.max():.3g} ns")
-    else:
-        ax.set_title("No hand-overs: two threads never ran at the same time")
+        ax.set_title(f"Half of the hand-overs take at most {medians.max():.0f} ns")
     ax.set(xscale="log", xlabel="nanoseconds from one task's end to the next one's start")
-    ax.set(ylabel="share of hand-overs", xlim=(50, 5_000), ylim=(0, 1))
-    told = "; ".join(f"{order} {median:.3g} ns in the median" for order, median in medians.items())
+    ax.set(ylabel="share of hand-overs", xlim=(50, None), ylim=(0, 1))
+    told = "; ".join(f"{order} {median:.0f} ns in the median" for order, median in medians.items())
     figure.alt = f"Cumulative distribution of hand-over times: {told or 'none seen'}."
     return figure
 
 
 def speedups(table):
-    """Speed-up of two threads over layers, measured and predicted, forward and backward.
-
-    table: rows way, layers, q1, median, q3 (measured), predicted.
+    """Speed-up of two threads over layers, measured and predicted, forward and backward; table: of
+    `layer_speedups`.
     """
     figure, ax = plt.subplots(figsize=(8, 4.2))
-    layers = sorted(table["layers"].unique())
-    for (way, part), colour, marker, shift in zip(
-        table.groupby("way", sort=False), (plots.BLUE, plots.RED), "os", (0.97, 1.03), strict=True
-    ):
-        ends = part["median"] - part["q1"], part["q3"] - part["median"]
-        how = {"fmt": marker, "color": colour, "capsize": 3, "label": f"{way}, predicted dashed"}
-        ax.errorbar(part["layers"] * shift, part["median"], ends, **how)
-        ax.plot(part["layers"] * shift, part["predicted"], "--", color=colour, linewidth=1)
+    how = {"x": "layers", "hue": "way", "palette": [plots.BLUE, plots.RED], "ax": ax}
+    marks = {"markers": ["o", "s"], "linestyle": "none", "dodge": 0.06, "capsize": 0.03}
+    scale = {"native_scale": True, "log_scale": (2, None)}
+    quartiles = {"estimator": "median", "errorbar": ("pi", 50), "err_kws": {"linewidth": 1.8}}
+    sns.pointplot(table, y="measured", **marks, **scale, **quartiles, **how)
+    sns.lineplot(table, y="predicted", ls="--", lw=1, errorbar=None, legend=False, **how)
     ax.axhline(2, color=plots.GREY, linewidth=1)
-    ax.annotate("two threads", (layers[0], 2), (0, 4), textcoords="offset points", color=plots.GREY)
-    ax.set(xscale="log", xlabel="layers", ylabel="speed (one thread = 1)", ylim=(0, 2.3))
+    layers = sorted(table["layers"].unique())
+    ax.set(xlabel="layers", ylabel="speed (one thread = 1)", ylim=(0, 2.3))
     ax.set_xticks(layers, map(str, layers))
     ax.minorticks_off()
-    ax.margins(x=0.15)
-    ax.legend(loc="lower right")
-    many = table[table["layers"] >= min(4, layers[-1])]["median"]
-    least = f"{min(4, layers[-1])} or more layers"
-    ax.set_title(f"With {least} two threads reach {many.min():.2f}x to {many.max():.2f}x")
+    ax.legend(title="measured; predicted dashed", loc="lower right")
+    medians = table.groupby(["way", "layers"], sort=False)[["measured", "predicted"]].median()
+    many = medians.query(f"layers >= {min(4, layers[-1])}")["measured"]
+    ends = " to ".join(map(speed, (many.min(), many.max())))
+    ax.set_title(f"Two threads with {min(4, layers[-1])} or more layers: {ends}")
     told = "; ".join(
-        f"{row.way} {row.layers} layers {row.median:.2f}, predicted {row.predicted:.2f}"
-        for row in table.itertuples()
+        f"{way} {count} layers {row['measured']:.2f}, predicted {row['predicted']:.2f}"
+        for (way, count), row in medians.iterrows()
     )
     figure.alt = f"Speed-up of two threads with quartiles, predictions dashed: {told}."
     return figure
@@ -128,9 +125,9 @@ def chunks(table, best):
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 4), sharey=True)
     table = table[table["sweep"] == "chunks"]
-    lines = table.groupby(["way", "how"], sort=False)
-    fastest = {key: part.loc[part["measured"].idxmin()] for key, part in lines}
-    for ax, (way, part) in zip(axes, table.groupby("way", sort=False), strict=True):
+    ways = table.groupby("way", sort=False)
+    fastest = {way: part.set_index("size")["measured"].idxmin() for way, part in ways}
+    for ax, (way, part) in zip(axes, ways, strict=True):
         how = {"hue": "how", "palette": [plots.BLUE, plots.RED], "ax": ax, "legend": ax is axes[0]}
         marks = {"style": "how", "markers": ["o", "s"], "s": 45}
         sns.lineplot(part, x="size", y="predicted", ls="--", lw=1, **(how | {"legend": False}))
@@ -143,10 +140,9 @@ def chunks(table, best):
         sizes = sorted(part["size"].unique())
         ax.set_xticks(sizes, map(str, sizes))
         ax.minorticks_off()
-    axes[0].legend(title="measured; predicted dashed", loc="lower left")
-    told = [f"{' '.join(key)} at {low['size']} steps" for key, low in fastest.items()]
-    title = "Fastest measured: " + ", ".join(told)
-    figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
+    axes[0].legend(title="measured; predicted dashed")
+    title = f"Fastest measured: {', '.join(f'{w} {size} steps' for w, size in fastest.items())}"
+    figure.suptitle(title, x=0.01, ha="left", weight="bold")
     figure.alt = (
         "Time of a pass over the length of its chunks, measured points and predicted lines. "
         f"{title}. The model's best lengths are {best}."
@@ -203,18 +199,18 @@ def took(waits):
 
 
 def layer_speedups(sweep):
-    """Speed-up of two threads over one by way and number of layers, of a `layers.Sweep`: measured
-    (median and quartiles of the ratios round by round) and predicted.
+    """Speed-up of two threads over one by way and number of layers, of a `layers.Sweep`: a row per
+    round, measured and predicted.
     """
     times = sweep.times.pivot(index="repeat", columns="case", values="seconds")
-    table, rows = sweep.table.set_index(["sweep", "way", "how", "size"])["predicted"], []
-    for key in sweep.passes:
-        kind, way, threads, count = key
+    table, parts = sweep.table.set_index(["sweep", "way", "how", "size"])["predicted"], []
+    for kind, way, threads, count in sweep.passes:
         if kind == "layers" and threads == 2:
-            one = kind, way, 1, count
-            low, middle, high = (times[str(one)] / times[str(key)]).quantile((0.25, 0.5, 0.75))
-            rows.append((way, count, low, middle, high, table[one] / table[key]))
-    return pd.DataFrame(rows, columns=["way", "layers", "q1", "median", "q3", "predicted"])
+            one, two = ((kind, way, n, count) for n in (1, 2))
+            ratios = {"measured": times[str(one)] / times[str(two)]}
+            ratios["predicted"] = table[one] / table[two]
+            parts.append(pd.DataFrame({"way": way, "layers": count} | ratios))
+    return pd.concat(parts or [pd.DataFrame(columns=["way", "layers", "measured", "predicted"])])
 
 
 def chunk_lengths(table):

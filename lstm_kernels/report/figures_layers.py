@@ -105,7 +105,7 @@ def speedups(table):
     ax.set(xlabel="layers", ylabel="speed (one thread = 1)", ylim=(0, 2.3))
     ax.set_xticks(layers, map(str, layers))
     ax.minorticks_off()
-    ax.legend(title="measured; predicted dashed", loc="lower right")
+    ax.legend(title="measured; predicted dashed")
     medians = table.groupby(["way", "layers"], sort=False)[["measured", "predicted"]].median()
     many = medians.query(f"layers >= {min(4, layers[-1])}")["measured"]
     ends = " to ".join(map(speed, (many.min(), many.max())))
@@ -183,7 +183,7 @@ def many_cores(table, error):
     ax.minorticks_off()
     ax.margins(x=0.15)
     told = ", ".join(f"{L} layers {v:.3g}x" for L, v in table.iloc[-1].items())
-    ax.set_title(f"Predicted, not measured: on {end} cores {told}")
+    ax.set_title(f"Predicted, not measured: on {end} cores\n{told}")
     figure.alt = (
         f"Predicted speed-up of the best wavefront from {table.index[0]} to {end} cores: at the "
         f"end {told}. The model erred by at most {error:.0%} where it was measured."

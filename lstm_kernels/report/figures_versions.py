@@ -50,9 +50,7 @@ def ladder(times):
 
 
 def who(version):
-    """A layer of 4 samples and 6 steps: in which turn and on which thread each half of the
-    pre-activations is computed.
-    """
+    """In which turn and on which thread each half of the pre-activations of a layer is computed."""
     figure, ax = plt.subplots(figsize=(7, 1.9))
     grid = [[WHO[version](s, t, u) for t in range(6) for u in range(2)] for s in range(4)]
     turn, thread = np.moveaxis(np.array(grid), -1, 0)
@@ -71,9 +69,9 @@ def who(version):
     return figure
 
 
-def rung(times, gflop, peak, version, below=None):
-    """A version's times on one thread and on more, and compared with the rung below, in a sentence;
-    times: as of `ladder`; gflop: operations of a case; peak: GFLOP/s of a core.
+def rung(times, gflop, peak, version, module, below=None):
+    """A version's times, compared with the rung below, and what its file says bounds it; times: as
+    of `ladder`; gflop: operations of a case; peak: GFLOP/s of a core.
     """
     median = summary(times)["median"]
     one = median[version, 1]
@@ -85,13 +83,20 @@ def rung(times, gflop, peak, version, below=None):
         if name == version and threads > 1:
             more = median[version, threads]
             said += f" On {threads} threads {1e3 * more:.3g} ms, {faster(one / more)}."
-    return said + (" More threads change nothing." if version in ALONE else "")
+    said += " More threads change nothing." if version in ALONE else ""
+    return f"{said}\n\n{bound(module)}"
+
+
+def bound(module):
+    """What bounds a version, as the docstring of its file says."""
+    after = " ".join(module.__doc__.split()).partition("Bounded by ")[2]
+    return f"**Bound.** The rung is bounded by {after.partition('. ')[0].removesuffix('.')}."
 
 
 def profiled(shares):
     """Where an epoch of plain loops goes, in a sentence; shares: by function."""
     products = shares[[name for name in shares.index if name.startswith("add_")]].sum()
-    functions = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    functions = ", ".join(f"`{name}` {share:.1%}" for name, share in shares.items())
     return (
         f"**Profile.** {functions}. The vector–matrix products take {products:.0%} of the epoch, "
         "the cell little: speed comes from larger products, and from several at the same time."
@@ -130,19 +135,16 @@ def race(error):
 def gradient_forms(against):
     """Speed compared with numpy of both forms of the weight gradients; against: (H, B) x form."""
     figure, ax = plt.subplots(figsize=(8, 3.8))
-    places = np.arange(len(against))
+    names = [f"H {H}\nB {B}" for H, B in against.index]
     for form, colour, marker in zip(against, (plots.ORANGE, plots.RED), "sD", strict=True):
-        ax.plot(places, against[form], color=colour, marker=marker)
-        plots.label_line(ax, places[-1], against[form].iloc[-1], form, colour)
-    ax.axhline(1, color=plots.BLACK, linewidth=1)
-    ax.annotate("numpy", (0, 1), (0, 4), textcoords="offset points")
-    ax.set_xticks(places, [f"H {H}\nB {B}" for H, B in against.index])
-    ax.set(ylabel="speed of a training step (numpy = 1)")
-    ax.margins(x=0.28)
-    (worst, least), lowest = against.min().items(), against.iloc[:, 0].min()
-    ax.set_title(f"At worst a buffer per sample has {lowest:.2g} of numpy's speed")
-    figure.alt = "Speed of a training step against numpy over growing hidden size and mini-batch: "
-    figure.alt += "; ".join(f"{form} at least {v:.2f}" for form, v in (worst, least)) + "."
+        ax.plot(names, against[form], color=colour, marker=marker, label=form)
+    ax.axhline(1, color=plots.BLACK, linewidth=1, label="numpy")
+    ax.set(ylabel="speed of a training step (numpy = 1)", ylim=(0, None))
+    ax.legend()
+    least = against.min()
+    ax.set_title(f"At worst a buffer per sample has {least.iloc[0]:.2g} of numpy's speed")
+    told = "; ".join(f"{form} at least {value:.2f}" for form, value in least.items())
+    figure.alt = f"Speed of a training step over growing hidden size and mini-batch: {told}."
     return figure
 
 

@@ -35,8 +35,11 @@ def ladder(times):
     how = {"estimator": "median", "errorbar": ("pi", 50), "order": order, "ax": ax}
     colours = [plots.SKY, plots.BLUE][: rows["threads"].nunique()]
     sns.barplot(rows, x="ms", y="version", hue="threads", palette=colours, **how)
-    for bars in ax.containers:
-        ax.bar_label(bars, fmt="  {:.3g}", fontsize=9)
+    ends, counts = rows.groupby(["version", "threads"])["ms"].quantile(0.75), len(colours)
+    for (version, threads), ms in medians.items():
+        y = order.index(version) + 0.8 * ((threads > 1) + 0.5) / counts - 0.4
+        how = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+        ax.annotate(f"{float(f'{ms:.3g}'):g}", (ends[version, threads], y), (5, 0), **how)
     ax.set(xscale="log", xlabel="milliseconds (median and quartiles)", ylabel="")
     ax.grid(axis="y", visible=False)
     ax.margins(x=0.15)
@@ -163,9 +166,7 @@ def with_ratios(table, sequential, numpy):
 
 
 def ours(times):
-    """The best medians of versions under the source's columns that differ here; times: as of
-    `ladder`.
-    """
+    """The best medians of versions, in the source's columns that differ; times: as of `ladder`."""
     median = summary(times)["median"]
     median.index = pd.MultiIndex.from_tuples(median.index, names=["version", "threads"])
     best = median.unstack().min(axis=1).sort_values(ascending=False)
@@ -184,7 +185,7 @@ def source_size(steps, ratio, seconds):
 
     steps: by H, the seconds that "sequential" and "numpy-sample" take to train on a sample's step.
     """
-    lead = np.log(steps["sequential"] / steps["numpy-sample"])
+    lead = np.log(steps["sequential"] / steps["numpy-sample"]).cummax()
     H = np.exp(np.interp(np.log(ratio), lead, np.log(lead.index)))
     cost = np.interp(np.log(H), np.log(lead.index), np.log(steps["sequential"]))
     return H, seconds / np.exp(cost)

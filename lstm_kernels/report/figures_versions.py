@@ -108,12 +108,9 @@ def profiled(shares):
 
 def compiling(times):
     """What compiling a version costs, in a sentence; times: of `experiments.compile_times`."""
-    seconds = times.set_index("stage")["seconds"]
-    return (
-        "Compilation is not in these times: the first step in a new process takes "
-        f"{seconds['compile']:.2g} s longer than the second with an empty cache, "
-        f"{seconds['load']:.2g} s with a filled one."
-    )
+    first, cached = times.set_index("stage")["seconds"][["compile", "load"]]
+    said = f"Not in these times: the first step in a new process takes {first:.2g} s longer than "
+    return said + f"the second; {cached:.2g} s where the compiled code is cached."
 
 
 def faster(ratio):
@@ -173,17 +170,20 @@ def ours(times):
     return with_ratios(best.to_frame("seconds"), "sequential", "numpy-sample")
 
 
-def per_step(work, repeats=3):
-    """Seconds that plain loops and NumPy sample by sample train on one step of one sample."""
-    rows = experiments.steps(["sequential", "numpy-sample"], work, repeats=repeats)
-    return summary(rows[rows["stage"] == "step"], by="version")["median"] / (work.T * work.B)
+def per_step(units, repeats=3):
+    """Seconds that plain loops and NumPy sample by sample train on a sample's step, by units."""
+    table = {}
+    for H in units:
+        work = experiments.Workload(1, 12, 1, H, 4)
+        rows = experiments.steps(["sequential", "numpy-sample"], work, repeats=repeats)
+        median = summary(rows[rows["stage"] == "step"], by="version")["median"]
+        table[H] = median / (work.T * work.B)
+    return pd.DataFrame(table).T
 
 
 def source_size(steps, ratio, seconds):
-    """The hidden units H at which NumPy leads plain loops by `ratio`, and how many samples times
-    steps plain loops of that size train on in `seconds`.
-
-    steps: by H, the seconds that "sequential" and "numpy-sample" take to train on a sample's step.
+    """The hidden units H at which NumPy leads plain loops by `ratio`, and on how many steps of
+    samples plain loops of that size train in `seconds`; steps: of `per_step`.
     """
     lead = np.log(steps["sequential"] / steps["numpy-sample"]).cummax()
     H = np.exp(np.interp(np.log(ratio), lead, np.log(lead.index)))

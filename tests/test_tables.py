@@ -5,7 +5,15 @@ import pandas as pd
 import pytest
 
 from lstm_kernels.bench import ceilings, experiments, layers, peers, results, tail
-from lstm_kernels.report import figures_gpu, figures_layers, figures_versions, tables
+from lstm_kernels.report import (
+    figures_gpu,
+    figures_layers,
+    figures_versions,
+    mistakes,
+    notebook,
+    tables,
+)
+from lstm_kernels.versions import numba_sample
 
 
 def compared(machine="here", stages=("forward", "step"), **seconds):
@@ -67,14 +75,16 @@ def test_deep_networks_are_compared_machine_by_machine(monkeypatch):
         for machine, ours in (("a", 1.0), ("b", 4.0))
     ]
     monkeypatch.setattr(results, "read", lambda name: pd.concat(rows).assign(**deep))
+    monkeypatch.setattr(results, "record", lambda name, machine: {"cpu": machine, "cores": 2})
     said = figures_layers.deep_peers().split("\n\n")
     assert len(said) == 4
+    first, second = (results.label({"cpu": machine, "cores": 2}) for machine in "ab")
     assert said[0] == (
-        "a, inference: `numba-wavefront` 2000.0 ms, `numba-fused` 6000.0 ms, PyTorch 4000.0 ms, "
-        "2.00 times the time of `numba-wavefront`."
+        f"> Recorded: {first}, inference: `numba-wavefront` 2e+03 ms, `numba-fused` 6e+03 ms, "
+        "`pytorch` 4e+03 ms. `numba-wavefront` compared with PyTorch: 2.00x."
     )
-    assert said[2].startswith("b, inference: `numba-wavefront` 8000.0 ms")
-    assert "0.50 times the time" in said[2]
+    assert said[2].startswith(f"> Recorded: {second}, inference: `numba-wavefront` 8e+03 ms")
+    assert said[2].endswith("50 % slower.")
 
 
 def test_gpus_are_told_machine_by_machine(monkeypatch):
@@ -85,11 +95,27 @@ def test_gpus_are_told_machine_by_machine(monkeypatch):
     assert said == "a: a\n\nb: b"
 
 
-def test_speeds_are_in_per_cent_of_the_slower():
-    table = pd.DataFrame({"seconds": {"plain": 8.0, "numpy": 4.0, "fast": 1.0}})
+def test_speeds_are_multiples_of_the_slower():
+    table = pd.DataFrame({"seconds": {"plain": 8000.0, "numpy": 4000.0, "fast": 1.0}})
     shown = figures_versions.with_ratios(table, "plain", "numpy")
-    assert shown["vs sequential"].to_list() == ["100%", "200%", "800%"]
-    assert shown["vs NumPy"].to_list() == ["50%", "100%", "400%"]
+    assert shown["vs sequential"].to_list() == ["1.00x", "2.00x", "8000x"]
+    assert shown["vs NumPy"].to_list() == ["50 % slower", "1.00x", "4000x"]
+
+
+def test_the_source_s_size_is_where_numpy_leads_by_as_much():
+    H = pd.Index([1, 2, 4, 8, 16])
+    steps = pd.DataFrame({"sequential": 1e-6 * H.to_numpy() ** 2, "numpy-sample": 1e-6}, index=H)
+    units, count = figures_versions.source_size(steps, 36.0, 1.0)
+    assert (units, count) == (pytest.approx(6), pytest.approx(1e6 / 36))
+
+
+def test_the_lines_that_changed_are_marked(monkeypatch):
+    shown = []
+    monkeypatch.setattr(notebook, "display", lambda text: shown.append(text.data))
+    notebook.Notebook.changes(mistakes.forward_steps, numba_sample.forward_samples)
+    marked = [line for line in shown[0].splitlines() if line.startswith("+")]
+    assert "+     for s in prange(B):" in marked
+    assert not any("add_product" in line for line in marked)  # indented alike or not
 
 
 def test_small_calls_are_told_as_far_as_they_were_timed():
@@ -120,27 +146,24 @@ def test_two_threads_are_compared_with_one():
         table = pd.DataFrame([(*keys[0], 6.0), (*keys[1], 4.0)], columns=columns)
 
     Found.times = pd.DataFrame(times, columns=["case", "repeat", "seconds"])
-    (row,) = figures_layers.layer_speedups(Found).to_dict("records")
-    assert row == {"way": "forward", "layers": 4, "q1": 2, "median": 2, "q3": 2, "predicted": 1.5}
+    rows = figures_layers.layer_speedups(Found).to_dict("records")
+    assert rows == [{"way": "forward", "layers": 4, "measured": 2, "predicted": 1.5}] * 3
 
 
-def test_the_block_length_that_the_model_picks_is_told():
+def test_the_chunk_length_that_the_model_picks_is_told():
     rows = [("point-to-point", 5, 2.0, 1.5), ("point-to-point", 9, 1.0, 3.0), ("barrier", 7, 0, 0)]
     table = pd.DataFrame(rows, columns=["how", "size", "predicted", "measured"])
-    best, said = figures_layers.block_lengths(table.assign(way="forward"))
+    best, said = figures_layers.chunk_lengths(table.assign(way="forward"))
     assert best == {"forward": 9}
-    assert "blocks of 9 steps, 3.0 ms measured; the fastest measured are 5, 1.5 ms" in said
+    assert "chunks of 9 steps, 3 ms measured; the fastest measured are 5, 1.5 ms" in said
 
 
-def test_hand_overs_that_were_not_seen_are_said(monkeypatch):
+def test_hand_overs_that_were_not_seen_are_said():
     assert layers.handovers("barrier", count=20, patience=0).size == 0
     for waits, words in (([], "was not seen"), ([100.0, 300.0], "takes 200 ns in the median")):
-        table, said = figures_layers.handovers(
-            {"point-to-point": np.array(waits), "barrier": np.empty(0)}
-        )
-        assert table.shape == (2, 5)
-        assert words in said
-        assert figures_layers.handover({"point-to-point": np.array(waits)}).alt
+        assert words in figures_layers.took(np.array(waits))
+        both = {"point-to-point": np.array(waits), "barrier": np.empty(0)}
+        assert figures_layers.handover(both).alt
 
 
 def tails(p50, p99, place="alone"):

@@ -2,8 +2,10 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
+import seaborn as sns
 
 from . import plots
+from .tables_isa import speed
 
 EPS = 2.0**-24  # half of the distance from 1 to the next float32
 ZERO = np.log(np.finfo(np.float32).tiny)  # below, e^x has no more digits in float32
@@ -12,66 +14,51 @@ ZERO = np.log(np.finfo(np.float32).tiny)  # below, e^x has no more digits in flo
 def roofline(points, peak, roofs):
     """Rates over operations per byte of weights; points: name -> (intensity, GFLOP/s).
 
-    peak: GFLOP/s of the FMA units. roofs: name -> GB/s.
+    peak: GFLOP/s of the tile's loop. roofs: name -> GB/s.
     """
     figure, ax = plt.subplots(figsize=(8.5, 4.8))
+    small = {"textcoords": "offset points", "fontsize": 9}
     x = np.logspace(-1, 2.3, 200)
-    for (name, speed), style in zip(roofs.items(), ("-", "--"), strict=True):
-        ax.plot(x, np.minimum(peak, speed * x), color=plots.GREY, linestyle=style, linewidth=1.2)
-        ax.annotate(
-            f"{name}, {speed:.0f} GB/s",
-            (0.13, speed * 0.13),
-            (0, 6),
-            textcoords="offset points",
-            color=plots.GREY,
-            fontsize=9,
-            rotation=24,
-        )
-    ax.annotate(
-        f"multiply-adds, {peak:.0f} GFLOP/s", (0.13, peak * 1.1), color=plots.GREY, fontsize=9
-    )
+    for (name, rate), style in zip(roofs.items(), ("-", "--"), strict=True):
+        ax.plot(x, np.minimum(peak, rate * x), color=plots.GREY, linestyle=style, linewidth=1.2)
+        at, text = (0.13, rate * 0.13), f"{name}, {rate:.0f} GB/s"
+        ax.annotate(text, at, (0, 6), color=plots.GREY, rotation=24, **small)
+    text = f"the tile's loop, {peak:.0f} GFLOP/s"
+    ax.annotate(text, (0.13, peak), (0, 5), color=plots.GREY, **small)
     lowest = 0.0  # labels that would overlap move down
     for name, (intensity, rate) in sorted(points.items(), key=lambda item: item[1][1]):
         colour = plots.COLOURS.get(name, plots.BLACK)
         ax.plot(intensity, rate, "o", color=colour)
         at = max(rate * 0.9, 1.6 * lowest) if intensity > 1 else rate
         lowest = at if intensity > 1 else lowest
-        label = {"textcoords": "offset points", "color": colour, "fontsize": 9, "va": "center"}
-        ax.annotate(f"{name} {rate:.3g}", (intensity, at), (8, 0), **label)
-    ax.set(xscale="log", yscale="log", xlim=(0.1, 400), ylim=(0.005, 2 * peak))
+        text = f"{name} {rate:.3g}"
+        clear = {"fc": "white", "ec": "none", "pad": 0.5}  # above the roofs
+        ax.annotate(text, (intensity, at), (8, 0), color=colour, va="center", bbox=clear, **small)
+    ax.set(xscale="log", yscale="log", xlim=(0.1, 400), ylim=(0.005, 2.5 * peak))
     ax.set(xlabel="operations per byte of weights read (by count)", ylabel="GFLOP/s")
-    best = max(rate for _, rate in points.values())
-    ax.set_title(
-        f"From {min(r for _, r in points.values()) / peak:.2%} to {best / peak:.0%} of the machine"
-    )
-    figure.alt = (
-        f"Roofline with a ceiling of {peak:.0f} GFLOP/s. "
-        + "; ".join(
-            f"{name}: {i:.3g} operations per byte, {r:.3g} GFLOP/s"
-            for name, (i, r) in points.items()
-        )
-        + "."
-    )
+    shares = {name: rate / peak for name, (_, rate) in points.items()}
+    best = max(shares, key=shares.get)
+    ax.set_title(f"{best} reaches {shares[best]:.0%} of the tile's loop")
+    told = "; ".join(f"{n}: {i:.3g} operations per byte, {r:.3g}" for n, (i, r) in points.items())
+    figure.alt = f"Roofline with a ceiling of {peak:.0f} GFLOP/s. {told} GFLOP/s."
     return figure
 
 
 def tile(rows, vectors, lanes, registers):
     """The register tile: sums in the middle, a vector of weights above, a broadcast at the left."""
     figure, ax = plt.subplots(figsize=(8.5, 4.2))
-    gates = ("i", "f", "g", "o")[:vectors]
+
+    def box(x, y, width, height, colour, text):
+        corner = x - width / 2, y - height / 2
+        ax.add_patch(plt.Rectangle(corner, width, height, color=colour, alpha=0.55))
+        ax.text(x, y, text, ha="center", va="center", fontsize=9)
+
     for r in range(rows):
-        ax.add_patch(plt.Rectangle((-0.75, -r - 1 + 0.15), 0.5, 0.7, color=plots.ORANGE, alpha=0.6))
-        ax.text(-0.5, -r - 0.5, f"h[{r}, k]", ha="center", va="center", fontsize=9)
-        for v in range(vectors):
-            ax.add_patch(
-                plt.Rectangle((v + 0.05, -r - 0.95), 0.9, 0.9, color=plots.SKY, alpha=0.55)
-            )
-            ax.text(v + 0.5, -r - 0.5, f"sum {gates[v]}[{r}]", ha="center", va="center", fontsize=9)
-    for v in range(vectors):
-        ax.add_patch(plt.Rectangle((v + 0.05, 0.2), 0.9, 0.6, color=plots.GREEN, alpha=0.5))
-        ax.text(
-            v + 0.5, 0.5, f"W[k, {gates[v]}], {lanes} units", ha="center", va="center", fontsize=9
-        )
+        box(-0.5, -r - 0.5, 0.5, 0.7, plots.ORANGE, f"h[{r}, k]")
+    for v, gate in enumerate("ifgo"[:vectors]):
+        box(v + 0.5, 0.5, 0.9, 0.6, plots.GREEN, f"W[k, {gate}], {lanes} units")
+        for r in range(rows):
+            box(v + 0.5, -r - 0.5, 0.9, 0.9, plots.SKY, f"sum {gate}[{r}]")
     text = (
         f"for each k:\n{vectors} vector loads\n{rows} broadcasts\n"
         f"{rows * vectors} multiply-adds\n\n"
@@ -89,15 +76,11 @@ def tile(rows, vectors, lanes, registers):
     return figure
 
 
-def steps(table, ceiling, title):
+def steps(table, ceiling):
     """Bars of rates, one idea after the other, ceilings as lines; table: GFLOP/s by name."""
     figure, ax = plt.subplots(figsize=(8.5, 3.6))
     rates = table["GFLOP/s"]
-    ax.barh(rates.index, rates, color=plots.SKY)
-    for position, rate in enumerate(rates):
-        ax.annotate(
-            f"{rate:.0f}", (rate, position), (5, 0), textcoords="offset points", va="center"
-        )
+    ax.bar_label(ax.barh(rates.index, rates, color=plots.SKY), fmt=" {:.3g}")
     for (name, value), side in zip(ceiling.items(), ("right", "left"), strict=True):
         ax.axvline(value, color=plots.GREY, linestyle="--", linewidth=1)
         place = {"transform": ax.get_xaxis_transform(), "ha": side, "va": "bottom"}
@@ -105,6 +88,8 @@ def steps(table, ceiling, title):
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     ax.set(xlabel="GFLOP/s, products only")
+    gain = rates / rates.shift()
+    title = f"The largest gain: {gain.idxmax().removeprefix('+ ')}, {speed(gain.max())}"
     ax.set_title(title, pad=18)
     figure.alt = title + ": " + "; ".join(f"{n} {r:.0f} GFLOP/s" for n, r in rates.items()) + "."
     return figure
@@ -141,59 +126,42 @@ def accuracy(x, curves):
 
 
 def predictions(table):
-    """Measured over predicted times, a mark per schedule."""
+    """Measured against predicted times, a mark per schedule; table: of `ablation.schedule_table`,
+    with a column `off`: measured over predicted.
+    """
     figure, ax = plt.subplots(figsize=(6.5, 4.6))
-    marks = {
-        "one thread": (plots.GREY, "o"),
-        "samples": (plots.RED, "s"),
-        "hidden units": (plots.BLUE, "D"),
-    }
-    for kind, part in table.groupby("divided by"):
-        colour, marker = marks[kind]
-        ax.plot(part["predicted"], part["measured"], marker, color=colour, label=kind, markersize=5)
+    axes = {"x": "predicted", "y": "measured", "hue": "divided by", "style": "divided by"}
+    sns.scatterplot(table, **axes, palette=[plots.GREY, plots.RED, plots.BLUE], s=45, ax=ax)
     ends = np.array([table["predicted"].min() / 1.5, table["predicted"].max() * 1.5])
     ax.plot(ends, ends, color=plots.GREY, linewidth=1)
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel="predicted (microseconds)",
-        ylabel="measured (microseconds)",
-    )
-    off = np.median(np.abs(table["measured"] / table["predicted"] - 1))
-    ax.set_title(f"The model errs by {off:.0%} (median)")
-    ax.legend(title="divided by")
-    figure.alt = (
-        f"Measured against predicted time of {len(table)} schedules on log axes, along the "
-        f"diagonal; median deviation {off:.0%}."
-    )
+    ax.set(xscale="log", yscale="log")
+    ax.set(xlabel="predicted (microseconds)", ylabel="measured (microseconds)")
+    low, middle, high = table["off"].quantile([0, 0.5, 1])
+    told = f"{low:.2g} to {high:.2g} times the prediction, median {middle:.2g}"
+    ax.set_title(f"Measured: {told}")
+    figure.alt = f"Measured against predicted time of {len(table)} schedules on log axes: {told}."
     return figure
 
 
 def peers(ratios, stage, machine):
     """Speed of numba-fused compared with each peer's, on one machine; ratios: `peer_ratios`."""
     figure, ax = plt.subplots(figsize=(8.5, 4.6))
+    rows = ratios.melt(var_name="peer", ignore_index=False).reset_index(names="workload")
     colours = {"pytorch": plots.RED, "jax": plots.GREEN, "onnxruntime": plots.ORANGE}
-    names = list(ratios.index)
-    for (name, colour), dy in zip(colours.items(), (-0.22, 0, 0.22), strict=True):
-        if name in ratios:
-            ax.plot(ratios[name], np.arange(len(names)) + dy, "o", color=colour, label=name)
+    how = {"palette": colours, "dodge": True, "jitter": False, "ax": ax}
+    sns.stripplot(rows.dropna(), x="value", y="workload", hue="peer", **how)
     ax.axvline(1, color=plots.BLACK, linewidth=1)
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.set(xscale="log", xlabel="time of the peer / time of numba-fused", xlim=(0.9, None))
+    ax.set(xscale="log", xlabel="speed of numba-fused (peer = 1)", ylabel="")
     ticks = [1, 1.5, 2, 3, 5, 10, 15]
     ax.set_xticks(ticks, map(str, ticks))
     ax.minorticks_off()
-    behind = ratios.min(axis=1) < 1
-    where = f"ahead of the best peer at {(~behind).sum()} of {len(names)} workloads"
-    ax.set_title(f"{stage}, {machine}:\n{where}")
-    ax.legend()
-    figure.alt = (
-        f"{stage} on {machine}: "
-        + "; ".join(
-            f"{name}: " + ", ".join(f"{peer} {value:.2f}" for peer, value in line.dropna().items())
-            for name, line in ratios.iterrows()
-        )
-        + " times the time of numba-fused."
+    ahead = (
+        f"ahead of the best peer at {(ratios.min(axis=1) >= 1).sum()} of {len(ratios)} workloads"
     )
+    ax.set_title(f"Recorded, {machine}:\n{stage}, {ahead}")
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{peer} {value:.2f}" for peer, value in line.dropna().items())
+        for name, line in ratios.iterrows()
+    )
+    figure.alt = f"Recorded: {stage} on {machine}, speed compared with each peer's. {told}."
     return figure

@@ -3,77 +3,148 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn as sns
 
 from .. import data
-from ..versions import versions
+from ..bench import experiments
+from ..bench.timing import summary
 from . import plots
+from .tables_isa import speed
+
+ALONE = ("sequential", "numpy-sample")  # they compute on one thread, whatever they are given
+# Who computes what, by sample s, step t and half u of the pre-activations: turn and thread.
+WHO = {
+    "sequential": lambda s, t, u: (12 * s + 2 * t + u, 0),
+    "numpy-sample": lambda s, t, u: (6 * s + t, 0),
+    "numpy-naive": lambda s, t, u: (2 * t + u, 0),
+    "numpy": lambda s, t, u: (t, u),
+    "numba-sample": lambda s, t, u: (6 * (s % 2) + t, s // 2),
+    "numba-fused": lambda s, t, u: (t, s // 2),
+}
 
 
-def ladder(result, epochs, cores):
-    """Bars of the time of `epochs` training epochs; result: median, q1, q3, ratio by version."""
-    notes = {
-        name: f"{1e3 * row['median']:.4g} ms, {row['ratio']:.0f}x"
-        for name, row in result.iterrows()
-    }
-    figure, ax = plt.subplots(figsize=(8, 3.4))
-    label = f"milliseconds for {epochs} epochs (median and quartiles)"
-    plots.bars(ax, result, label=label, note=notes)
-    fastest = result["ratio"].iloc[-1]
-    ax.set_title(f"From plain loops to register tiles: {fastest:.0f} times on {cores} cores")
-    figure.alt = "Time of training epochs for each version on a log axis: "
-    figure.alt += "; ".join(f"{name} {note}" for name, note in notes.items()) + "."
+def ladder(times):
+    """Bars of the times of versions on one thread and on more; times: seconds by repeat and by
+    case, a tuple (version, threads).
+    """
+    rows = pd.DataFrame(times["case"].to_list(), columns=["version", "threads"])
+    rows["ms"] = 1e3 * times["seconds"]
+    medians = rows.groupby(["version", "threads"])["ms"].median()
+    order = list(dict.fromkeys(sorted(rows["version"], key=lambda v: -medians[v, 1])))
+    figure, ax = plt.subplots(figsize=(8, 4))
+    how = {"estimator": "median", "errorbar": ("pi", 50), "order": order, "ax": ax}
+    colours = [plots.SKY, plots.BLUE][: rows["threads"].nunique()]
+    sns.barplot(rows, x="ms", y="version", hue="threads", palette=colours, **how)
+    ends, counts = rows.groupby(["version", "threads"])["ms"].quantile(0.75), len(colours)
+    for (version, threads), ms in medians.items():
+        y = order.index(version) + 0.8 * ((threads > 1) + 0.5) / counts - 0.4
+        how = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+        ax.annotate(f"{float(f'{ms:.3g}'):g}", (ends[version, threads], y), (5, 0), **how)
+    ax.set(xscale="log", xlabel="milliseconds (median and quartiles)", ylabel="")
+    ax.grid(axis="y", visible=False)
+    ax.margins(x=0.15)
+    (first, last), most = (order[0], order[-1]), int(rows["threads"].max())
+    ideas, threads = medians[first, 1] / medians[last, 1], medians[last, 1] / medians[last, most]
+    title = f"On one thread, ideas alone make training {faster(ideas)}"
+    ax.set_title(title + f";\n{most} threads make the last version {faster(threads)}" * (most > 1))
+    told = "; ".join(f"{v}, {n} thread{'s'[: n > 1]}, {ms:.3g}" for (v, n), ms in medians.items())
+    figure.alt = f"Milliseconds of training for each version on a log axis: {told}."
     return figure
 
 
-def pieces(parts):
-    """Stacked bars of microseconds per training step; parts: version x piece."""
-    figure, ax = plt.subplots(figsize=(8, 2.8))
-    left = np.zeros(len(parts))
-    for name, colour in zip(parts.columns, (plots.SKY, plots.BLUE, plots.GREY), strict=True):
-        ax.barh(parts.index, parts[name], left=left, color=colour, label=name)
-        left += parts[name].to_numpy()
-    ax.set(xlabel="microseconds per training step")
-    ax.invert_yaxis()
-    ax.legend(ncols=3, loc="lower right")
-    costlier = (parts["backward"] > parts["forward"]).sum()
-    ax.set_title(f"Backward costs more than forward in {costlier} of {len(parts)} versions")
-    figure.alt = "Stacked bars of the microseconds of a training step, forward, backward and rest: "
-    figure.alt += (
-        "; ".join(f"{name} {row.sum():.0f} in all" for name, row in parts.iterrows()) + "."
+def who(version):
+    """In which turn and on which thread each half of the pre-activations of a layer is computed."""
+    figure, ax = plt.subplots(figsize=(7, 1.9))
+    grid = [[WHO[version](s, t, u) for t in range(6) for u in range(2)] for s in range(4)]
+    turn, thread = np.moveaxis(np.array(grid), -1, 0)
+    how = {"fmt": "d", "cmap": [plots.SKY, plots.ORANGE], "vmin": 0, "vmax": 1, "cbar": False}
+    sns.heatmap(thread, annot=turn, annot_kws={"color": "black"}, linewidths=2, ax=ax, **how)
+    ax.set(xlabel="step $t$, its pre-activations in two halves", ylabel="sample")
+    ax.set_xticks(range(1, 13, 2), range(6))
+    ax.tick_params("y", rotation=0)
+    turns, threads = (len(np.unique(values)) for values in (turn, thread))
+    told = f"{turns} turns, {('one thread', 'two threads')[threads - 1]}"
+    ax.set_title(f"{version}: {told}", fontsize=11)
+    figure.alt = (
+        f"{version}: 4 samples by 6 steps, each in two halves, with the number of its turn "
+        f"and coloured by thread: {told}."
     )
     return figure
+
+
+def rung(times, gflop, peak, version, module, below=None):
+    """A version's times, compared with the rung below, and what its file says bounds it; times: as
+    of `ladder`; gflop: operations of a case; peak: GFLOP/s of a core.
+    """
+    median = summary(times)["median"]
+    one = median[version, 1]
+    said = f"**Time.** `{version}`: {1e3 * one:.3g} ms on one thread, "
+    said += f"{faster(median[below, 1] / one)} than `{below}`; " if below else ""
+    said += f"{2 * one / gflop:.3g} ns for a multiply-add, "
+    said += f"{100 * gflop / one / peak:.2g} % of a core's peak."
+    for name, threads in median.index:
+        if name == version and threads > 1:
+            more = median[version, threads]
+            said += f" On {threads} threads {1e3 * more:.3g} ms, {faster(one / more)}."
+    said += " More threads change nothing." if version in ALONE else ""
+    return f"{said}\n\n{bound(module)}"
+
+
+def bound(module):
+    """What bounds a version, as the docstring of its file says."""
+    after = " ".join(module.__doc__.split()).partition("Bounded by ")[2]
+    return f"**Bound.** The rung is bounded by {after.partition('. ')[0].removesuffix('.')}."
+
+
+def profiled(shares):
+    """Where an epoch of plain loops goes, in a sentence; shares: by function."""
+    products = shares[[name for name in shares.index if name.startswith("add_")]].sum()
+    functions = ", ".join(f"`{name}` {share:.1%}" for name, share in shares.items())
+    return (
+        f"**Profile.** {functions}. The vector–matrix products take {products:.0%} of the epoch, "
+        "the cell little: speed comes from larger products, and from several at the same time."
+    )
+
+
+def compiling(times):
+    """What compiling a version costs, in a sentence; times: of `experiments.compile_times`."""
+    first, cached = times.set_index("stage")["seconds"][["compile", "load"]]
+    said = f"Not in these times: the first step in a new process takes {first:.2g} s longer than "
+    return said + f"the second; {cached:.2g} s where the compiled code is cached."
+
+
+def faster(ratio):
+    """A ratio of speeds in words."""
+    return f"{speed(ratio)} faster" if ratio >= 1 else speed(ratio)
 
 
 def race(error):
     """The error of h at each step of a network whose steps did not wait for each other."""
     figure, ax = plt.subplots(figsize=(8, 3.2))
-    ax.plot(np.arange(1, len(error) + 1), error, color=plots.RED, marker="o", markersize=3)
+    ax.plot(np.arange(len(error)), error, color=plots.RED, marker="o", markersize=3)
     ax.set(xlabel="step t", ylabel="largest error of h")
-    ax.set_title("The error starts where another thread starts: it has no state to start from")
+    first = int(np.argmax(error > 1e-3))  # far above rounding
+    ax.set_title(f"Right up to step {first - 1}; step {first} starts from a state nobody computed")
     figure.alt = (
         f"Largest error of the hidden state at each of {len(error)} steps when steps do not wait "
-        "for each other: it jumps where another thread's share begins and fades as the network "
-        "forgets."
+        f"for each other: it begins at step {first} and fades as the network forgets."
     )
     return figure
 
 
 def gradient_forms(against):
-    """Speed against numpy of both forms of the weight gradients; against: (H, B) x form."""
+    """Speed compared with numpy of both forms of the weight gradients; against: (H, B) x form."""
     figure, ax = plt.subplots(figsize=(8, 3.8))
-    places = np.arange(len(against))
+    names = [f"H {H}\nB {B}" for H, B in against.index]
     for form, colour, marker in zip(against, (plots.ORANGE, plots.RED), "sD", strict=True):
-        ax.plot(places, against[form], color=colour, marker=marker)
-        plots.label_line(ax, places[-1], against[form].iloc[-1], form, colour)
-    ax.axhline(1, color=plots.BLACK, linewidth=1)
-    ax.annotate("numpy", (0, 1), (0, 4), textcoords="offset points")
-    ax.set_xticks(places, [f"H {H}\nB {B}" for H, B in against.index])
-    ax.set(ylabel="times as fast as numpy, one step")
-    ax.margins(x=0.28)
+        ax.plot(names, against[form], color=colour, marker=marker, label=form)
+    ax.axhline(1, color=plots.BLACK, linewidth=1, label="numpy")
+    ax.set(ylabel="speed of a training step (numpy = 1)", ylim=(0, None))
+    ax.legend()
     least = against.min()
-    ax.set_title(f"A buffer per sample falls to {least.iloc[0]:.2f} times the speed of numpy")
-    figure.alt = "Speed of a training step against numpy over growing hidden size and mini-batch: "
-    figure.alt += "; ".join(f"{form} at least {value:.2f}" for form, value in least.items()) + "."
+    ax.set_title(f"At worst a buffer per sample has {least.iloc[0]:.2g} of numpy's speed")
+    told = "; ".join(f"{form} at least {value:.2f}" for form, value in least.items())
+    figure.alt = f"Speed of a training step over growing hidden size and mini-batch: {told}."
     return figure
 
 
@@ -83,26 +154,38 @@ def source():
     return with_ratios(table, "Sequential (plain Python)", "NumPy")
 
 
-def ours(seconds):
-    """Our times, seconds by version, under the source's columns."""
-    yes = {True: "yes", False: "no"}
-    rows = {
-        v.name: {
-            "mini-batch": v.mini_batch_on,
-            "data sample": v.sample_on,
-            "thread positioning": yes[v.thread_positioning],
-            "transfer optimised": yes[v.transfer_optimised],
-            "seconds": seconds[v.name],
-        }
-        for v in versions()
-        if v.name in seconds.index
-    }
-    table = with_ratios(pd.DataFrame.from_dict(rows, orient="index"), "sequential", "numpy-sample")
-    return table.round({"seconds": 4})
-
-
 def with_ratios(table, sequential, numpy):
-    """The table with its speeds in per cent of the rows `sequential` and `numpy`."""
-    speed = 1 / table["seconds"]
-    percent = {"vs sequential": speed / speed[sequential], "vs NumPy": speed / speed[numpy]}
-    return table.assign(**{name: ratio.map("{:.0%}".format) for name, ratio in percent.items()})
+    """The table with its speeds as multiples of the rows `sequential` and `numpy`."""
+    rate = 1 / table["seconds"]
+    ratios = {"vs sequential": rate / rate[sequential], "vs NumPy": rate / rate[numpy]}
+    shown = {name: ratio.map(speed) for name, ratio in ratios.items()}
+    return table.assign(**shown).rename(columns={"seconds": "time (s)"})
+
+
+def ours(times):
+    """The best medians of versions, in the source's columns that differ; times: as of `ladder`."""
+    median = summary(times)["median"]
+    median.index = pd.MultiIndex.from_tuples(median.index, names=["version", "threads"])
+    best = median.unstack().min(axis=1).sort_values(ascending=False)
+    return with_ratios(best.to_frame("seconds"), "sequential", "numpy-sample")
+
+
+def per_step(units, repeats=3):
+    """Seconds that plain loops and NumPy sample by sample train on a sample's step, by units."""
+    table = {}
+    for H in units:
+        work = experiments.Workload(1, 12, 1, H, 4)
+        rows = experiments.steps(["sequential", "numpy-sample"], work, repeats=repeats)
+        median = summary(rows[rows["stage"] == "step"], by="version")["median"]
+        table[H] = median / (work.T * work.B)
+    return pd.DataFrame(table).T
+
+
+def source_size(steps, ratio, seconds):
+    """The hidden units H at which NumPy leads plain loops by `ratio`, and on how many steps of
+    samples plain loops of that size train in `seconds`; steps: of `per_step`.
+    """
+    lead = np.log(steps["sequential"] / steps["numpy-sample"]).cummax()
+    H = np.exp(np.interp(np.log(ratio), lead, np.log(lead.index)))
+    cost = np.interp(np.log(H), np.log(lead.index), np.log(steps["sequential"]))
+    return H, seconds / np.exp(cost)

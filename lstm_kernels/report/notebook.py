@@ -4,6 +4,7 @@ sentences.
 
 import inspect
 import io
+from difflib import SequenceMatcher
 from pathlib import Path
 from textwrap import fill
 
@@ -115,6 +116,21 @@ class Notebook:
         """Show the source of functions of the package."""
         for item in objects:
             display(Markdown(f"```python\n{inspect.getsource(item)}```"))
+
+    @staticmethod
+    def changes(old, new):
+        """Show the source of the function `new` whole; a `+` marks each line that `old` has not.
+
+        Lines that differ in their indentation alone count as the same.
+        """
+        before, after = (
+            [line for line in inspect.getsource(item).splitlines() if line.strip()]
+            for item in (old, new)
+        )
+        same = SequenceMatcher(None, *(list(map(str.strip, lines)) for lines in (before, after)))
+        kept = {b + k for _, b, size in same.get_matching_blocks() for k in range(size)}
+        marked = [f"{' ' if k in kept else '+'} {line}" for k, line in enumerate(after)]
+        display(Markdown("```diff\n" + "\n".join(marked) + "\n```"))
 
     def environment(self):
         """Show what this notebook ran on."""

@@ -85,7 +85,7 @@ def train_airline(options):
     passengers, first, window = data.airline().to_numpy(float), 120, 12
     transform = data.LogDifference.fit(passengers[:first])
     dataset = data.windows(transform.forward(passengers[:first]), window)
-    params = Params.init(1, options.hidden, 1, 1, seed=options.seed)
+    params = Params.init(1, options.hidden, output_size=1, seed=options.seed)
     net = network(options.version, params)
     history = train(
         net,

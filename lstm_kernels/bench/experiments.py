@@ -34,7 +34,7 @@ class Workload:
     B: int
 
     def params(self, **how):
-        return Params.init(self.D, self.H, self.L, 1, **how)
+        return Params.init(self.D, self.H, num_layers=self.L, output_size=1, **how)
 
     def example(self, seed=0):
         """Random x (T, B, D) and target (B, 1)."""

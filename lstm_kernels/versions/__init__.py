@@ -8,8 +8,13 @@ import importlib
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from ..errors import UnavailableError
+from ..errors import UnavailableError, check_choice
+from ..params import Params
+
+if TYPE_CHECKING:
+    from .base import Network
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Version:
     needs: tuple[str, ...] = ()
 
     @cached_property
-    def why_unavailable(self):
+    def why_unavailable(self) -> str | None:
         """None when the version can run here, else the reason."""
         for package in self.needs:
             if find_spec(package) is None:
@@ -62,23 +67,19 @@ _VERSIONS = (
 )
 
 
-def versions():
+def versions() -> tuple[Version, ...]:
     """Every version, from the slowest rung up, as a tuple of Version."""
     return _VERSIONS
 
 
-def network(name, params, threads=None):
+def network(name: str, params: Params, *, threads: int | None = None) -> "Network":
     """Make a network of version `name` with a copy of `params`.
 
     threads: how many to use; None is `cores.cores()`. A version that is not parallel uses one.
     Raises ValueError (unknown name, bad params), TypeError, or UnavailableError with the reason.
     """
-    for version in _VERSIONS:
-        if version.name == name:
-            break
-    else:
-        known = ", ".join(repr(version.name) for version in _VERSIONS)
-        raise ValueError(f"name: got {name!r}, want one of {known}")
+    by_name = {version.name: version for version in _VERSIONS}
+    version = by_name[check_choice("name", name, by_name)]
     if version.why_unavailable:
         raise UnavailableError(f"name: {name!r} cannot run here: {version.why_unavailable}")
     module = importlib.import_module(f".{version.module}", __package__)

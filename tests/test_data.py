@@ -113,10 +113,10 @@ def test_numbers_below_the_smallest_passenger():
 
 
 def test_windows_of_another_dtype():
-    assert data.windows(np.arange(6.0), 3, np.float64).x.dtype == np.float64
+    assert data.windows(np.arange(6.0), 3, dtype=np.float64).x.dtype == np.float64
     for dtype in (int, "nonsense", None, np.float16, ">f4"):
         with pytest.raises(TypeError, match=r"dtype: got .*, want float32 or float64"):
-            data.windows(np.arange(6.0), 3, dtype)
+            data.windows(np.arange(6.0), 3, dtype=dtype)
     with pytest.raises(ValueError, match=r"target: got inf|x: got inf"):
         data.windows(10.0 ** np.arange(35, 42), 3)
 

@@ -1,6 +1,8 @@
 """Parallel LSTMs: one dependency graph, many schedules. See NOTATION.md for the symbols."""
 
 import importlib
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from types import ModuleType
 
 from .data import Dataset
@@ -23,15 +25,14 @@ __all__ = [
     "train",
     "versions",
 ]
-# Imported when first asked for: `lstm_kernels.forecast.HoltWinters`.
-_MODULES = ("bench", "blas", "cells", "cores", "forecast", "reference", "report", "schedules")
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name not in _MODULES:
+    """A module of the package, imported when first asked for: `lstm_kernels.forecast`."""
+    if find_spec(f".{name}", __name__) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f".{name}", __name__)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*globals(), *(module.name for module in iter_modules(__path__))})

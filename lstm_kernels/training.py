@@ -8,17 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from .data import Dataset
 from .errors import DivergedError, check_array, check_choice, check_int, check_rate
 from .files import check_place, read_npz, write_npz
-from .params import Params
-
-if TYPE_CHECKING:
-    from .versions.base import Network
+from .params import Grads, Params
 
 FORMAT = "lstm_kernels.checkpoint/2"
 
@@ -44,6 +41,15 @@ class History:
         if not ended:
             raise ValueError(f"seconds: got {seconds}, want at least {self.seconds[:1]}, one epoch")
         return self.loss[ended - 1]
+
+
+class Trainable(Protocol):
+    """What training asks of a network."""
+
+    def params(self) -> Params: ...
+    def assign(self, params: Params) -> None: ...
+    def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]: ...
+    def epoch(self, dataset: Dataset, order, batch_size: int, learning_rate: float) -> list: ...
 
 
 class GradientDescent:
@@ -118,7 +124,7 @@ OPTIMIZERS = {"sgd": GradientDescent, "adam": Adam}
 
 
 def train(
-    net: "Network",
+    net: Trainable,
     dataset: Dataset,
     epochs: int,
     batch_size: int,
@@ -129,7 +135,7 @@ def train(
     progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    on_epoch: Callable[[History, "Network"], object] | None = None,
+    on_epoch: Callable[[History, Trainable], object] | None = None,
 ) -> History:
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 

@@ -82,5 +82,6 @@ def layer_backward(cell, layer, tape, dy, dh, dc):
 
 
 class Sequential(Network):
+    name, parallel = "sequential", False
     layer_forward = staticmethod(layer_forward)
     layer_backward = staticmethod(layer_backward)

@@ -66,7 +66,7 @@ class Dataset:
         digest = hashlib.sha256()
         for a in (self.x, self.target):
             digest.update(f"{a.shape} {a.dtype.str} ".encode())
-            digest.update(np.ascontiguousarray(a))
+            digest.update(a.tobytes())
         return digest.hexdigest()
 
 
@@ -101,14 +101,14 @@ def windows(series: ArrayLike, length: int, *, dtype: DTypeLike = np.float32) ->
     examples: x (length, N - length, 1), target (N - length, 1). Raises TypeError, or ValueError
     when the series is not longer than a window.
     """
-    series, length = check_numbers("series", series), check_int("length", length)
-    if len(series) <= length:
-        got = f"{length} for a series of shape {series.shape}"
+    values, length = check_numbers("series", series), check_int("length", length)
+    if len(values) <= length:
+        got = f"{length} for a series of shape {values.shape}"
         raise ValueError(f"length: got {got}, want a shorter window")
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-        series = series.astype(check_dtype("dtype", dtype))
-    views = np.lib.stride_tricks.sliding_window_view(series[:-1], length)  # (N - length, length)
-    return Dataset(views.T[..., None], series[length:, None])
+        values = values.astype(check_dtype("dtype", dtype))
+    views = np.lib.stride_tricks.sliding_window_view(values[:-1], length)  # (N - length, length)
+    return Dataset(views.T[..., None], values[length:, None])
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def fold(cell: Cell, grad: Layer) -> Layer:
 def shapes(cell: Cell, D, H, L: int, O) -> dict[str, tuple]:
     """The shape of every array by its name in `arrays`, in order; an unknown size is its letter."""
     GH, KH = (f"{n}*H" if H == "H" else n * H for n in (len(cell.input_gates), len(cell.gates)))
-    named = {}
+    named: dict[str, tuple] = {}
     for index in range(L):
         shape = {"U": (H if index else D, GH), "W": (H, GH), "b": (KH,)}
         named |= {f"layers.{index}.{part}": shape[part] for part in shape}
@@ -255,7 +255,8 @@ class Grads(Weights):
     def arrays(self) -> Named:
         """Every gradient by name: those of the parameters, then `x`, `state.h` and so on."""
         names = (f"state.{name}" for name in CELLS[self.cell].state)
-        return super().arrays() | {"x": self.x} | dict(zip(names, self.state, strict=True))
+        named = super().arrays() | ({} if self.x is None else {"x": self.x})
+        return named | dict(zip(names, self.state, strict=True))
 
     def to_torch(self) -> Named:
         """The gradients of PyTorch's parameters by their names: of both biases, where only their

@@ -4,7 +4,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -55,7 +55,7 @@ class Trainable(Protocol):
 class GradientDescent:
     """theta -= learning_rate * gradient, inside the network."""
 
-    constants = MappingProxyType({})
+    constants: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, net):
         self.net = net

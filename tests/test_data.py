@@ -134,6 +134,13 @@ def test_the_hash_of_a_data_set_is_that_of_all_it_holds():
     assert lk.Dataset(np.asfortranarray(x), target.copy()).sha256() == datasets[0].sha256()
 
 
+def test_a_data_set_and_a_history_say_their_sizes():
+    dataset = data.windows(np.arange(9.0), 3)
+    assert repr(dataset) == "Dataset: 6 examples, x (3, 6, 1), target (6, 1), float32"
+    assert repr(lk.History([2.0, 0.5], [1.0, 1.5])) == "History: 2 epochs in 2.5 s, last loss 0.5"
+    assert repr(lk.History()) == "History: 0 epochs in 0 s"
+
+
 def test_each_batch_stops_at_a_loss_that_is_not_finite():
     dataset, losses = data.windows(np.arange(9.0), 1), iter([1.0, np.nan, 3.0, 4.0])
     assert len(dataset.each_batch(np.arange(8), 2, lambda x, target: next(losses))) == 2

@@ -36,6 +36,21 @@ def test_shapes_follow_the_contract(cell):
     assert lk.Params.init(3, 5).V is None
 
 
+def test_arguments_past_the_second_are_named():
+    with pytest.raises(TypeError, match="positional arguments"):
+        lk.Params.init(1, 32, 2)
+    with pytest.raises(TypeError, match="positional arguments"):
+        lk.network("numpy", lk.Params.init(1, 2), 1)
+
+
+def test_parameters_and_gradients_say_their_sizes(cell):
+    params, x, target = example(SHAPE, cell)
+    sizes = f"{cell.upper()}, 2 layers of 5, 2 inputs, read-out 2, float32"
+    assert repr(params) == f"Params: {sizes}"
+    assert repr(lk.network("numpy", params).loss_and_grads(x, target)[1]) == f"Grads: {sizes}"
+    assert repr(lk.Params.init(1, 3, dtype=float)) == "Params: LSTM, 1 layer of 3, 1 input, float64"
+
+
 def test_a_seed_gives_the_same_parameters(cell):
     init = partial(lk.Params.init, 3, 5, num_layers=2, output_size=1, cell=cell)
     same(init(seed=7), init(seed=7))

@@ -1,5 +1,6 @@
 """Every version against the reference: outputs, states and each named gradient, over odd shapes."""
 
+import subprocess
 import sys
 
 import numba
@@ -8,7 +9,7 @@ import pytest
 from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 
 import lstm_kernels as lk
-from lstm_kernels import reference
+from lstm_kernels import cores, reference
 from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
 
 
@@ -131,6 +132,33 @@ def test_large_inputs_saturate_without_warning(version, cell):
     y, _ = lk.network(version, params).forward(x * np.float32(1e6))
     assert np.isfinite(y).all()
     assert np.abs(y).max() <= 1
+
+
+def test_a_network_says_what_it_is(version):
+    net = lk.network(version, example((2, 1, 1, 3, 7))[0], threads=1)
+    assert net.name == version
+    says = f"{version}: LSTM, 2 layers of 7, 3 inputs, read-out 2, float32"
+    assert repr(net) in (f"{says}, 1 thread", says)
+    assert repr(net) != says or version.startswith("cuda")
+
+
+def test_the_number_of_threads_is_said_where_they_are_used():
+    params = example((1, 1, 1, 1, 5), "gru", np.float64, None)[0]
+    says = "GRU, 1 layer of 5, 1 input, float64"
+    assert repr(lk.network("numpy", params, threads=2)) == f"numpy: {says}, 2 threads"
+    assert repr(lk.network("sequential", params, threads=2)) == f"sequential: {says}, 1 thread"
+    assert repr(lk.network("numpy", params)).endswith(cores.why().partition(":")[0])
+
+
+def test_every_module_is_reached_without_an_import():
+    code = "import sys, lstm_kernels as lk; print(getattr(lk, sys.argv[1]), *dir(lk))"
+    for name in ("forecast", "schedules", "reference", "cells", "cores", "bench"):
+        words = [sys.executable, "-c", code, name]
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        assert said.startswith(f"<module 'lstm_kernels.{name}'")
+        assert name in said.split()
+    with pytest.raises(AttributeError, match="'lstm_kernels' has no attribute 'nothing'"):
+        lk.nothing  # noqa: B018
 
 
 def test_registry_has_the_contract_fields():

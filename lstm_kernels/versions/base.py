@@ -124,15 +124,13 @@ class Network:
         """
         with self._held("backward"), self._guard():
             if (tape := self._tape) is None:
-                raise RuntimeError(
-                    f"backward: nothing to go back through ({self._no_tape}), want "
-                    "forward(x, training=True) before"
-                )
+                got = f"nothing to go back through ({self._no_tape})"
+                raise RuntimeError(f"backward: got {got}, want forward(x, training=True) before")
             if tape.thread != threading.get_ident():
-                raise RuntimeError(
-                    "backward: the last forward(x, training=True) ran in another Python thread, "
-                    "want it in this one: a network keeps one tape"
+                got = (
+                    "the tape of another Python thread, want forward(x, training=True) in this one"
                 )
+                raise RuntimeError(f"backward: got {got}: a network keeps one tape")
             dy = self._check("dy", dy, (*tape.shape[:2], self._params.hidden_size))
             dstate = self._check_state("dstate", dstate, tape.shape[1])
             return self._backward(tape.kept, dy, dstate)
@@ -162,11 +160,11 @@ class Network:
         Raises TypeError or ValueError for an index that is no example, and as `step` does.
         """
         rate = check_rate("learning_rate", learning_rate, self._dtype)
-        order, batch_size = self._check_order(dataset, order, batch_size)
+        chosen, batch_size = self._check_order(dataset, order, batch_size)
         self._check_readout()
         with self._held("epoch"), self._guard():
             self._tape, self._no_tape = None, "epoch changed the parameters"
-            return self._epoch(dataset, order, batch_size, rate) if len(order) else []
+            return self._epoch(dataset, chosen, batch_size, rate) if len(chosen) else []
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The read-out of the last step, y[-1] V + b_out, (B, O)."""
@@ -197,31 +195,24 @@ class Network:
         """The lock of this network, for a `with`: between C's acquire and release there is no
         moment at which an interrupt could lose it. whole: want parameters that are whole.
         """
+        own = self._process is _process
         # A new thread of a child may have the number of one of its parent that held the lock.
-        if self._lock._is_owned() and (
-            self._process is _process or _forked_in == threading.get_ident()
-        ):
-            raise RuntimeError(
-                f"{call}: this network is in the middle of a call of this thread, want {call} "
-                "after it: not in a signal handler or a finaliser"
-            )
-        if self._process is not _process:
+        if self._lock._is_owned() and (own or _forked_in == threading.get_ident()):
+            got = "a network in the middle of a call of this thread"
+            want = "a call after it: not in a signal handler or a finaliser"
+            raise RuntimeError(f"{call}: got {got}, want {want}")
+        if not own:
             self._renew()
         if self._torn and whole:
-            raise RuntimeError(
-                f"{call}: the process was forked while another thread changed the parameters, "
-                "want assign first"
-            )
+            got = "parameters of a process forked while another thread changed them"
+            raise RuntimeError(f"{call}: got {got}, want assign first")
         return self._lock
 
     def _renew(self):
         """Make the network this process's own: it was forked, maybe in the middle of a call."""
         with _renewing:
             if self._process is not _process:
-                self._tape, self._no_tape = (
-                    None,
-                    "it belongs to the process that this one was forked from",
-                )
+                self._tape, self._no_tape = None, "it is of the process this one was forked from"
                 self._forget()
                 self._torn, self._writing = self._torn or self._writing, False
                 self._lock, self._process = threading.RLock(), _process
@@ -231,13 +222,13 @@ class Network:
 
     def _forward(self, x, state, training):
         """y, the final state and what `_backward` needs."""
-        how = {"layer_forward": self.layer_forward}
-        y, state, tapes = reference.forward(self._params, x, state, **how)
+        layer = self.layer_forward
+        y, state, tapes = reference.forward(self._params, x, state, layer_forward=layer)
         return (y.copy(), state, tapes) if training else (y, state, None)
 
     def _backward(self, kept, dy, dstate):
-        how = {"layer_backward": self.layer_backward}
-        return reference.backward(self._params, kept, dy, dstate, **how)
+        layer = self.layer_backward
+        return reference.backward(self._params, kept, dy, dstate, layer_backward=layer)
 
     def _loss_and_grads(self, x, target):
         how = {"layer_forward": self.layer_forward, "layer_backward": self.layer_backward}
@@ -262,11 +253,9 @@ class Network:
         return loss, grads.arrays()
 
     def _now(self):
-        """The parameters as they are now."""
         return self._params
 
     def _replace(self, params):
-        """Take over parameters, which are the network's from now on."""
         self._params = params
 
     def _guard(self):
@@ -308,6 +297,5 @@ class Network:
 
     def _check_readout(self):
         if self._params.V is None:
-            raise ValueError(
-                "params: got no read-out, want V and b_out (output_size of Params.init)"
-            )
+            want = "V and b_out (output_size of Params.init)"
+            raise ValueError(f"params: got no read-out, want {want}")

@@ -58,16 +58,10 @@ class GradientDescent:
     constants: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self, net):
-        self.net = net
+        self.net, self.count, self.moments = net, 0, {}
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         return self.net.epoch(dataset, order, batch_size, learning_rate)
-
-    def arrays(self):
-        return {}
-
-    def restore(self, named, count):
-        pass
 
 
 class Adam(GradientDescent):
@@ -76,9 +70,9 @@ class Adam(GradientDescent):
     constants = MappingProxyType({"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8})
 
     def __init__(self, net):
-        self.net, self.count = net, 0
+        super().__init__(net)
         zeros = {name: np.zeros_like(a) for name, a in net.params().arrays().items()}
-        self.m, self.v = zeros, zeros  # a step replaces them and writes to neither
+        self.moments = {"m": zeros, "v": zeros}  # a step replaces them and writes to neither
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         """A step for each mini-batch, from the parameters that the network has now; ends early at a
@@ -96,28 +90,16 @@ class Adam(GradientDescent):
             with np.errstate(over="ignore", invalid="ignore"):
                 for name, value in theta.arrays().items():
                     g = gradients[name]
-                    m[name] = beta1 * self.m[name] + (1 - beta1) * g
-                    v[name] = beta2 * self.v[name] + (1 - beta2) * (g * g)
+                    m[name] = beta1 * self.moments["m"][name] + (1 - beta1) * g
+                    v[name] = beta2 * self.moments["v"][name] + (1 - beta2) * (g * g)
                     m_hat, v_hat = m[name] / (1 - beta1**count), v[name] / (1 - beta2**count)
                     new[name] = value - learning_rate * (m_hat / (np.sqrt(v_hat) + epsilon))
             if not _finite(new, m, v):
                 raise DivergedError("a parameter or moment is not finite", step=step)
             theta = Params.from_arrays(new, theta.cell)
             self.net.assign(theta)
-            self.count, self.m, self.v = count, m, v
+            self.count, self.moments = count, {"m": m, "v": v}
         return losses
-
-    def arrays(self):
-        moments = {"m": self.m, "v": self.v}
-        return {f"{k}.{name}": a for k, named in moments.items() for name, a in named.items()}
-
-    def restore(self, named, count):
-        """Go on from the moments of `arrays` after `count` steps; ValueError for a negative v."""
-        m, v = ({name: named[f"{k}.{name}"] for name in self.m} for k in "mv")
-        for name, a in v.items():
-            if a.min() < 0:
-                raise ValueError(f"optimizer.v.{name}: got {a.min()}, want no negative number")
-        self.count, self.m, self.v = count, m, v
 
 
 OPTIMIZERS = {"sgd": GradientDescent, "adam": Adam}
@@ -231,8 +213,9 @@ def _finite(*groups):
 
 def _arrays(params, rule):
     """What a checkpoint holds besides the history: parameters and moments, by name."""
-    parts = {"params": params, "optimizer": rule}
-    return {f"{k}.{name}": a for k, part in parts.items() for name, a in part.arrays().items()}
+    groups = {f"optimizer.{moment}": named for moment, named in rule.moments.items()}
+    groups = {"params": params.arrays(), **groups}
+    return {f"{group}.{name}": a for group, named in groups.items() for name, a in named.items()}
 
 
 def _restore(path, run, net, rule, steps):
@@ -253,15 +236,17 @@ def _restore(path, run, net, rule, steps):
         if missing := {"history.loss", "history.seconds", *like} ^ named.keys():
             raise ValueError(f"lacks or has too much {sorted(missing)}")
         loss = check_array("history.loss", named["history.loss"], ("E",), dtype=float)
-        seconds = check_array("history.seconds", named["history.seconds"], loss.shape, dtype=float)
-        if seconds.min() < 0:
-            raise ValueError(f"history.seconds: got {seconds.min()}, want no negative number")
+        like |= {"history.loss": loss, "history.seconds": loss}
         checked = {n: check_array(n, named[n], a.shape, dtype=a.dtype) for n, a in like.items()}
-        moments = {n.removeprefix("optimizer."): a for n, a in checked.items()}
-        rule.restore(moments, steps * len(loss))
-        theta = {n: checked[f"params.{n}"] for n in params.arrays()}
-        return Params.from_arrays(theta, params.cell), History(loss.tolist(), seconds.tolist())
+        for name, a in checked.items():
+            if name.startswith(("history.seconds", "optimizer.v.")) and a.min() < 0:
+                raise ValueError(f"{name}: got {a.min()}, want no negative number")
+        return checked
 
-    restored, history = read_npz(path, FORMAT, build, name="checkpoint")
-    net.assign(restored)
-    return history
+    checked = read_npz(path, FORMAT, build, name="checkpoint")
+    rule.count = steps * len(checked["history.loss"])
+    for moment, named in rule.moments.items():
+        rule.moments[moment] = {name: checked[f"optimizer.{moment}.{name}"] for name in named}
+    theta = {name: checked[f"params.{name}"] for name in params.arrays()}
+    net.assign(Params.from_arrays(theta, params.cell))
+    return History(*(checked[f"history.{name}"].tolist() for name in ("loss", "seconds")))

@@ -11,6 +11,7 @@ from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 import lstm_kernels as lk
 from lstm_kernels import cores, reference
 from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
+from lstm_kernels.gpu import device
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -175,11 +176,13 @@ def test_registry_has_the_contract_fields():
 
 def test_an_unavailable_version_says_why(monkeypatch):
     registry = sys.modules["lstm_kernels.versions"]  # the name is also a function
-
-    rung = registry._cpu("rung", "needs a package", "rung", "Rung", "no_such_package_here")
+    rung = registry._gpu("rung", "needs a device", "rung", "Rung", True, True)
     monkeypatch.setattr(registry, "_VERSIONS", (rung,))
-    assert "no_such_package_here" in rung.why_unavailable
-    with pytest.raises(lk.UnavailableError, match="no_such_package_here is not installed"):
+    monkeypatch.setattr(device, "why_unavailable", lambda: "there is no such device")
+    assert rung.why_unavailable == "there is no such device"
+    with pytest.raises(
+        lk.UnavailableError, match="'rung' cannot run here: there is no such device"
+    ):
         lk.network("rung", example((1, 1, 1, 1, 1))[0])
 
 

@@ -298,7 +298,7 @@ def test_parameters_that_a_fork_tore_are_refused():
     params, x, _ = example(SHAPE)
     net = lk.network("numba-fused", params)
     net._writing = True  # as in the middle of a step
-    net._process = object()  # as after a fork
+    base._after_fork()
     with pytest.raises(RuntimeError, match=r"forked while another thread .* want assign"):
         net.forward(x)
     with pytest.raises(RuntimeError, match="want assign"):
@@ -308,16 +308,18 @@ def test_parameters_that_a_fork_tore_are_refused():
     assert (net.forward(x)[0] == want).all()
 
 
-def test_a_thread_of_a_child_may_have_the_number_of_one_of_its_parent(monkeypatch):
-    """The lock is held by a thread that the fork left behind, and looks like this one's."""
+def test_a_lock_that_a_fork_left_behind_is_replaced():
+    """That of a thread which the child does not have; not that of a call which goes on there."""
     params, x, _ = example(SHAPE)
-    net = lk.network("numpy", params)
-    net._lock.acquire()
-    with pytest.raises(RuntimeError, match="in the middle of a call"):
-        net.forward(x)
-    monkeypatch.setattr(base, "_forked_in", threading.get_ident() + 1)
-    net._process = object()  # as after a fork
-    net.forward(x)
+    left, going_on = lk.network("numpy", params), lk.network("numpy", params)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(left._lock.acquire).result()
+    with going_on._lock:
+        base._after_fork()
+        left.forward(x)
+        with pytest.raises(RuntimeError, match="in the middle of a call"):
+            going_on.forward(x)
+    going_on.forward(x)
 
 
 # Signals and interrupts.

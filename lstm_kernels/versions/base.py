@@ -4,6 +4,7 @@ rule for a network in use.
 
 import os
 import threading
+import weakref
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,13 +19,14 @@ from ..errors import check_array, check_int, check_rate
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
-# This process, the thread that it was forked in, and the lock under which a network is renewed.
-_process, _forked_in, _renewing = object(), None, threading.Lock()
+_networks: weakref.WeakSet = weakref.WeakSet()
 
 
 def _after_fork():
-    global _process, _forked_in, _renewing
-    _process, _forked_in, _renewing = object(), threading.get_ident(), threading.Lock()
+    # A child has the thread that forked it and no other: nobody would give their locks back.
+    for net in list(_networks):
+        if not net._lock._is_owned():
+            net._lock, net._forked = threading.RLock(), True
 
 
 if hasattr(os, "register_at_fork"):
@@ -78,9 +80,10 @@ class Network:
         self._tape: TrainingPass | None = None
         self._no_tape = "there was none"  # why, while there is none
         self._dtype, self._x_shape = self._params.dtype, ("T", "B", self._params.input_size)
-        self._lock, self._process = threading.RLock(), _process
+        self._lock, self._forked = threading.RLock(), False
         # Are parameters being written, so that a fork now would tear them; are these torn?
         self._writing = self._torn = False
+        _networks.add(self)
 
     def __reduce__(self):
         return partial(type(self), **self._made_with), (self.params(),)
@@ -195,13 +198,11 @@ class Network:
         """The lock of this network, for a `with`: between C's acquire and release there is no
         moment at which an interrupt could lose it. whole: want parameters that are whole.
         """
-        own = self._process is _process
-        # A new thread of a child may have the number of one of its parent that held the lock.
-        if self._lock._is_owned() and (own or _forked_in == threading.get_ident()):
+        if self._lock._is_owned():
             got = "a network in the middle of a call of this thread"
             want = "a call after it: not in a signal handler or a finaliser"
             raise RuntimeError(f"{call}: got {got}, want {want}")
-        if not own:
+        if self._forked:
             self._renew()
         if self._torn and whole:
             got = "parameters of a process forked while another thread changed them"
@@ -209,13 +210,13 @@ class Network:
         return self._lock
 
     def _renew(self):
-        """Make the network this process's own: it was forked, maybe in the middle of a call."""
-        with _renewing:
-            if self._process is not _process:
+        """Make the network this process's own: it was forked while a call may have run."""
+        with self._lock:
+            if self._forked:
                 self._tape, self._no_tape = None, "it is of the process this one was forked from"
                 self._forget()
                 self._torn, self._writing = self._torn or self._writing, False
-                self._lock, self._process = threading.RLock(), _process
+                self._forked = False
 
     def _forget(self):
         """Drop what another thread may have been writing when the process was forked."""

@@ -4,11 +4,10 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -55,7 +54,7 @@ class Trainable(Protocol):
 class GradientDescent:
     """theta -= learning_rate * gradient, inside the network."""
 
-    constants: Mapping[str, float] = MappingProxyType({})
+    constants: ClassVar[dict[str, float]] = {}
 
     def __init__(self, net):
         self.net, self.count, self.moments = net, 0, {}
@@ -67,7 +66,7 @@ class GradientDescent:
 class Adam(GradientDescent):
     """Adam (Kingma & Ba 2015, algorithm 1) with its default decay rates, on the host."""
 
-    constants = MappingProxyType({"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8})
+    constants: ClassVar = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
     def __init__(self, net):
         super().__init__(net)
@@ -126,7 +125,7 @@ def train(
     optimizer: "sgd" or "adam". seed: of the shuffles; epoch e is shuffled by (seed, e), so a
     resumed run sees the order of an uninterrupted one. progress: show a bar; None shows it on a
     terminal.
-    checkpoint: the path of a file, written after each epoch (beside, then renamed). resume: go on
+    checkpoint: the path of a file, replaced after each epoch by one that is whole. resume: go on
     from it; the result has the bits of an uninterrupted run. Without resume an existing file is an
     error.
     on_epoch: called as on_epoch(history, net) after each epoch and its checkpoint, outside its

@@ -54,12 +54,12 @@ def layer_backward(cell, layer, tape, dy, dh, dc, *, product=np.matmul):
 
 class NumpyNaive(Network):
     name = "numpy-naive"
-    layers = layer_forward, layer_backward
+    layer_forward = staticmethod(layer_forward)
+    layer_backward = staticmethod(layer_backward)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
         self._threads = self._threads or cores()
         on_threads = partial(product, threads=self._threads)
-        self.layer_forward, self.layer_backward = (
-            partial(layer, product=on_threads) for layer in self.layers
-        )
+        self.layer_forward = partial(self.layer_forward, product=on_threads)
+        self.layer_backward = partial(self.layer_backward, product=on_threads)

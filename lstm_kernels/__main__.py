@@ -6,9 +6,7 @@ import argparse
 import importlib
 from os.path import exists
 
-import numba
-
-from . import cores, data, forecast, network, versions
+from . import cores, data, network, versions
 from .errors import UnavailableError
 from .params import Params
 from .training import OPTIMIZERS, train
@@ -19,6 +17,8 @@ ERRORS = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, MemoryE
 
 def ladder():
     """Print every version, for those that cannot run here the reason, and how many threads."""
+    import numba  # here and below: what only one command needs
+
     name, summary = (max(len(getattr(v, k)) for v in versions()) for k in ("name", "summary"))
     for version in versions():
         state = f"no: {version.why_unavailable}" if version.why_unavailable else "runs here"
@@ -59,22 +59,15 @@ def gpu(options):
 
 def train_airline(options):
     """Train on 1949-1958 and forecast 1959-1960 one month ahead."""
+    from . import forecast
+
     passengers, first, window = data.airline().to_numpy(float), 120, 12
     transform = data.LogDifference.fit(passengers[:first])
     dataset = data.windows(transform.forward(passengers[:first]), window)
-    params = Params.init(1, options.hidden, 1, 1, seed=options.seed)
-    net = network(options.version, params)
-    history = train(
-        net,
-        dataset,
-        options.epochs,
-        options.batch_size,
-        options.learning_rate,
-        optimizer=options.optimizer,
-        seed=options.seed,
-        checkpoint=options.checkpoint,
-        resume=options.resume,
-    )
+    params = Params.init(1, options.hidden, output_size=1, seed=options.seed)
+    net, sizes = network(options.version, params), (options.epochs, options.batch_size)
+    how = {name: getattr(options, name) for name in ("optimizer", "seed", "checkpoint", "resume")}
+    history = train(net, dataset, *sizes, options.learning_rate, **how)
     rule = forecast.network_rule(net, transform, window=window)
     predicted = forecast.one_step(rule, passengers, first=first)
     errors = forecast.errors(predicted, passengers[first:])
@@ -100,12 +93,10 @@ def main(words=None):
         part.set_defaults(run=run, module=module)
     part = commands.add_parser("train", help="train the airline network and forecast")
     part.add_argument("--version", default="numba-sample")
-    part.add_argument("--epochs", type=int, default=200)
-    part.add_argument("--batch-size", type=int, default=16)
+    for name, default in {"epochs": 200, "batch-size": 16, "hidden": 32, "seed": 0}.items():
+        part.add_argument(f"--{name}", type=int, default=default)
     part.add_argument("--learning-rate", type=float, default=3e-3)
     part.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
-    part.add_argument("--hidden", type=int, default=32)
-    part.add_argument("--seed", type=int, default=0)
     part.add_argument("--checkpoint")
     part.add_argument("--resume", action="store_true")
     part.set_defaults(run=train_airline)

@@ -9,7 +9,7 @@ compiled by Numba for a CPU or a GPU, or traced into vector code.
     backward(dh, dc, *gates, c_prev, c)            -> (*d_pre_activations, dc_prev)
 
 `gates` are what backward needs of the step; there are as many as pre-activations, so a target may
-write them over those. `dh` is the whole gradient of h, `dc` that of c apart from its way through h.
+write them over those. `dh` is the whole gradient of h, `dc` that of c without the part through h.
 
 The functions hold no numeric constant: in compiled code `1 - s * s` would turn float32 into
 float64, `d - d * s * s` does not.

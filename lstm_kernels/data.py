@@ -3,21 +3,27 @@
 import hashlib
 import io
 import math
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
+from numpy.typing import ArrayLike, DTypeLike
 
 from .errors import check_array, check_dtype, check_int, check_numbers
 from .files import check_path
 
-FOLDER = Path(__file__).parents[1] / "data"
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = Path(__file__).parent / "series"
 AIRLINE_CSV = FOLDER / "airline_passengers.csv"
 AIRLINE_SHA256 = "fe529825b8393b6873a1be3d9c484cbd0c7e6853b6ca082612f406a762e2de4e"
 
 
-@dataclass
+@dataclass(repr=False)
 class Dataset:
     """Examples for sequence prediction: x (T, N, D) inputs, target (N, O), N examples."""
 
@@ -28,19 +34,25 @@ class Dataset:
         self.x = check_array("x", self.x, ("T", "N", "D"))
         self.target = check_array("target", self.target, (self.x.shape[1], "O"), dtype=self.x.dtype)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.x.shape[1]
 
-    def batch(self, index):
+    def __repr__(self) -> str:
+        sizes = f"x {self.x.shape}, target {self.target.shape}, {self.x.dtype}"
+        return f"Dataset: {len(self)} examples, {sizes}"
+
+    def batch(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The examples at `index` (B,): x (T, B, D) and target (B, O), copies."""
         return np.ascontiguousarray(self.x[:, index]), self.target[index]
 
-    def batches(self, order, batch_size):
+    def batches(
+        self, order: np.ndarray, batch_size: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The mini-batches of `order`, one after another, the last one smaller if need be."""
         for first in range(0, len(order), batch_size):
             yield self.batch(order[first : first + batch_size])
 
-    def each_batch(self, order, batch_size, step):
+    def each_batch(self, order: np.ndarray, batch_size: int, step: Callable) -> list[float]:
         """step(x, target) for each mini-batch of `order`; the losses, up to one not finite."""
         losses = []
         for x, target in self.batches(order, batch_size):
@@ -49,56 +61,54 @@ class Dataset:
                 break
         return losses
 
-    def sha256(self):
+    def sha256(self) -> str:
         """The hash of the examples: shapes, dtypes and numbers of x and target."""
         digest = hashlib.sha256()
         for a in (self.x, self.target):
             digest.update(f"{a.shape} {a.dtype.str} ".encode())
-            digest.update(np.ascontiguousarray(a))
+            digest.update(a.tobytes())
         return digest.hexdigest()
 
 
-def airline(path=AIRLINE_CSV):
+def airline(path: str | os.PathLike[str] = AIRLINE_CSV) -> "pd.Series":
     """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel, Series G).
 
     path: of a local file. Returns a pandas Series of 144 integers, indexed by month. Raises OSError
     for a file that cannot be read, ValueError for one that is not this series.
     """
+    import pandas as pd  # slow to import, and only needed here
+
     content = check_path("path", path).read_bytes()
     try:
         table = pd.read_csv(io.BytesIO(content))
         months = pd.PeriodIndex(table["month"], freq="M", name="month")
         values = table["passengers"].to_numpy()
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise ValueError(
-            f"path: {path} cannot be read ({error}), want the columns month, passengers"
-        ) from None
+        want = "the columns month, passengers"
+        raise ValueError(f"path: {path} cannot be read ({error}), want {want}") from None
     digest = hashlib.sha256(",".join(map(str, values)).encode()).hexdigest()
     expected = pd.period_range("1949-01", periods=144, freq="M")
     if digest != AIRLINE_SHA256 or not months.equals(expected):
-        raise ValueError(
-            f"path: {path} holds {len(values)} values that are not Series G, want the 144 months "
-            "1949-01 to 1960-12 whose hash is in data/README.md"
-        )
+        want = f"the 144 months 1949-01 to 1960-12 whose hash is {AIRLINE_SHA256}"
+        raise ValueError(f"path: {path} holds {len(values)} values, not Series G, want {want}")
     return pd.Series(values, index=months, name="passengers")
 
 
-def windows(series, length, dtype=np.float32):
+def windows(series: ArrayLike, length: int, *, dtype: DTypeLike = np.float32) -> Dataset:
     """Every run of `length` values as an input, the value after it as the target.
 
     series: (N,) finite real numbers; dtype: of the examples. Returns a Dataset of N - length
     examples: x (length, N - length, 1), target (N - length, 1). Raises TypeError, or ValueError
     when the series is not longer than a window.
     """
-    series, length = check_numbers("series", series), check_int("length", length)
-    if len(series) <= length:
-        raise ValueError(
-            f"length: got {length} for a series of shape {series.shape}, want a shorter window"
-        )
+    values, length = check_numbers("series", series), check_int("length", length)
+    if len(values) <= length:
+        got = f"{length} for a series of shape {values.shape}"
+        raise ValueError(f"length: got {got}, want a shorter window")
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-        series = series.astype(check_dtype("dtype", dtype))
-    views = np.lib.stride_tricks.sliding_window_view(series[:-1], length)  # (N - length, length)
-    return Dataset(views.T[..., None], series[length:, None])
+        values = values.astype(check_dtype("dtype", dtype))
+    views = np.lib.stride_tricks.sliding_window_view(values[:-1], length)  # (N - length, length)
+    return Dataset(views.T[..., None], values[length:, None])
 
 
 @dataclass(frozen=True)
@@ -117,15 +127,15 @@ class LogDifference:
         check_numbers("std", self.std, (), positive=True)  # zero where growth never varies
 
     @classmethod
-    def fit(cls, passengers):
+    def fit(cls, passengers: ArrayLike) -> "LogDifference":
         growth = cls._growth(passengers)
         return cls(float(growth.mean()), float(growth.std()))
 
-    def forward(self, passengers):
+    def forward(self, passengers: ArrayLike) -> np.ndarray:
         """(N,) passengers to (N - 1,) values; N is at least 2."""
         return (self._growth(passengers) - self.mean) / self.std
 
-    def backward(self, before, z):
+    def backward(self, before: ArrayLike, z: ArrayLike) -> np.ndarray:
         """Passengers from those of the month before and the value of this month."""
         before = check_numbers("before", before, None, positive=True)
         return before * np.exp(check_numbers("z", z, None) * self.std + self.mean)

@@ -42,19 +42,15 @@ def check_array(name, value, shape, *, dtype=None):
     """
     if value.__class__ is not np.ndarray:
         value = _plain(name, value, f"a NumPy array of shape {_text(shape)}")
-    if dtype is None and value.dtype not in FLOATS:
-        raise TypeError(f"{name}: got dtype {value.dtype}, want float32 or float64")
-    if dtype is not None and value.dtype != dtype:
-        raise TypeError(f"{name}: got dtype {value.dtype}, want {np.dtype(dtype)}")
-    if value.ndim != len(shape):
-        raise ValueError(
-            f"{name}: got {value.ndim} axes, shape {value.shape}, want shape {_text(shape)}"
-        )
-    for got, size in zip(value.shape, shape, strict=True):
-        if got == 0 or (size.__class__ is not str and got != size):
-            raise ValueError(
-                f"{name}: got shape {value.shape}, want {_text(shape)} and no empty axis"
-            )
+    if value.dtype not in FLOATS if dtype is None else value.dtype != dtype:
+        want = "float32 or float64" if dtype is None else np.dtype(dtype)
+        raise TypeError(f"{name}: got dtype {value.dtype}, want {want}")
+    got = value.shape
+    if len(got) != len(shape):
+        raise ValueError(f"{name}: got {len(got)} axes, shape {got}, want shape {_text(shape)}")
+    for size, want in zip(got, shape, strict=True):
+        if size == 0 or (want.__class__ is not str and size != want):
+            raise ValueError(f"{name}: got shape {got}, want {_text(shape)} and no empty axis")
     # A small array is judged by its square, in one call: only finite numbers have a finite one.
     finite = value.size <= SMALL and math.isfinite(np.vdot(value, value))
     if not (finite or np.isfinite(value).all()):
@@ -100,11 +96,11 @@ def check_int(name, value, low=1, high=None):
     ValueError.
     """
     want = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-    try:  # older NumPys take a bool_ for an integer
-        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    try:
+        number = operator.index(value)
     except TypeError:
         number = None
-    if number is None:
+    if number is None or isinstance(value, bool | np.bool_):  # an integer for older NumPys
         raise TypeError(f"{name}: got {value!r}, want {want}")
     if number < low or (high is not None and number > high):
         raise ValueError(f"{name}: got {value!r}, want {want}")
@@ -124,17 +120,14 @@ def check_rate(name, value, dtype=np.float64):
     """
     if not isinstance(value, REAL) or isinstance(value, bool):
         raise TypeError(f"{name}: got {value!r}, want a number above zero")
-    dtype = np.dtype(dtype)
-    low, high = SPAN[dtype]
+    low, high = SPAN[np.dtype(dtype)]
     try:
         number = float(value)
     except OverflowError:  # an integer that no float holds
         value = number = math.inf
     if not low <= number <= high:
-        raise ValueError(
-            f"{name}: got {value}, want a finite number above zero, in {dtype} from {low:.3g} to "
-            f"{high:.3g}"
-        )
+        want = f"a finite number above zero, in {np.dtype(dtype)} from {low:.3g} to {high:.3g}"
+        raise ValueError(f"{name}: got {value}, want {want}")
     return number
 
 

@@ -1,4 +1,4 @@
-"""Files: written beside their place and renamed over it, read whole and then judged."""
+"""Files: written under a name of their own, then renamed; read whole, then checked."""
 
 import io
 import json

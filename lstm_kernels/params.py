@@ -1,15 +1,21 @@
 """Parameters of a stacked recurrent network, and gradients of the same form."""
 
+import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from . import torch_names
-from .cells import CELLS
-from .errors import check_array, check_choice, check_dtype, check_int
+from .cells import CELLS, Cell
+from .errors import FLOATS, check_array, check_choice, check_dtype, check_int
 from .files import read_npz, write_npz
 
 FORMAT = "lstm_kernels.params/2"
+Named = dict[str, np.ndarray]
 
 
 @dataclass
@@ -23,57 +29,109 @@ class Layer:
     b: np.ndarray
 
 
-def expand(cell, layer):
+def expand(cell: Cell, layer: Layer) -> Layer:
     """The layer with a block of U and W for every pre-activation, zero where nothing feeds it.
 
     For LSTM and RNN that is the layer itself. A GRU's n is fed by U, its hn by W; with the zero
     blocks every cell is a = x U + h W + b, at the price of a third more arithmetic for the GRU.
     """
-    size = layer.W.shape[0]
 
     def blocks(matrix, gates):
         if len(gates) == len(cell.gates):
             return matrix
-        full = np.zeros((matrix.shape[0], len(cell.gates) * size), matrix.dtype)
-        for g, k in enumerate(gates):
-            full[:, k * size : (k + 1) * size] = matrix[:, g * size : (g + 1) * size]
-        return full
+        full = np.zeros((len(matrix), len(cell.gates), len(layer.W)), matrix.dtype)
+        full[:, gates] = matrix.reshape(len(matrix), len(gates), -1)
+        return full.reshape(len(matrix), -1)
 
     return Layer(blocks(layer.U, cell.input_gates), blocks(layer.W, cell.recurrent_gates), layer.b)
 
 
-def fold(cell, grad):
+def fold(cell: Cell, grad: Layer) -> Layer:
     """The gradient of a layer from that of its expanded form: the blocks that are parameters."""
-    size = grad.W.shape[0]
 
     def blocks(matrix, gates):
         if len(gates) == len(cell.gates):
             return matrix
-        return np.hstack([matrix[:, k * size : (k + 1) * size] for k in gates])
+        split = matrix.reshape(len(matrix), len(cell.gates), -1)
+        return split.take(gates, axis=1).reshape(len(matrix), -1)
 
     return Layer(blocks(grad.U, cell.input_gates), blocks(grad.W, cell.recurrent_gates), grad.b)
 
 
-@dataclass
-class Params:
-    """Parameters: `layers[l].U`, `.W`, `.b`, and the read-out `V` (H, O), `b_out` (O,) or None."""
+def shapes(cell: Cell, D, H, L: int, O) -> dict[str, tuple]:
+    """The shape of every array by its name in `arrays`, in order; an unknown size is its letter."""
+    GH, KH = (f"{n}*H" if H == "H" else n * H for n in (len(cell.input_gates), len(cell.gates)))
+    named: dict[str, tuple] = {}
+    for index in range(L):
+        shape = {"U": (H if index else D, GH), "W": (H, GH), "b": (KH,)}
+        named |= {f"layers.{index}.{part}": shape[part] for part in shape}
+    return named if O is None else named | {"V": (H, O), "b_out": (O,)}
+
+
+@dataclass(repr=False)
+class Weights:
+    """What parameters and their gradients share: an array for each parameter, by name."""
 
     layers: list[Layer]
     V: np.ndarray | None = None
     b_out: np.ndarray | None = None
     cell: str = "lstm"
 
+    @property
+    def input_size(self) -> int:
+        return self.layers[0].U.shape[0]
+
+    @property
+    def hidden_size(self) -> int:
+        return self.layers[0].W.shape[0]
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def output_size(self) -> int | None:
+        return None if self.V is None else self.V.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.layers[0].W.dtype
+
+    @property
+    def form(self) -> str:
+        """The sizes in words: `LSTM, 2 layers of 32, 1 input, read-out 1, float32`."""
+        parts = [self.cell.upper(), f"{_count(self.num_layers, 'layer')} of {self.hidden_size}"]
+        parts += [_count(self.input_size, "input"), f"read-out {self.output_size}"]
+        return ", ".join([*(parts[:3] if self.V is None else parts), str(self.dtype)])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: {self.form}"
+
+    def arrays(self) -> Named:
+        """The arrays themselves by name, in order: `layers.0.U`, ..., `V`, `b_out`."""
+        named = {
+            f"layers.{index}.{part}": getattr(layer, part)
+            for index, layer in enumerate(self.layers)
+            for part in "UWb"
+        }
+        return named if self.V is None else named | {"V": self.V, "b_out": self.b_out}
+
+
+class Params(Weights):
+    """Parameters: `layers[l].U`, `.W`, `.b`, and the read-out `V` (H, O), `b_out` (O,) or None."""
+
     @classmethod
     def init(
         cls,
-        input_size,
-        hidden_size,
-        num_layers=1,
-        output_size=None,
-        cell="lstm",
-        seed=0,
-        dtype=np.float32,
-    ):
+        input_size: int,
+        hidden_size: int,
+        *,
+        num_layers: int = 1,
+        output_size: int | None = None,
+        cell: str = "lstm",
+        seed: int = 0,
+        dtype: DTypeLike = np.float32,
+    ) -> Self:
         """Draw every array from U(-1/sqrt(H), 1/sqrt(H)), PyTorch's default, with a seed.
 
         The draw is in float64 and then rounded, so both dtypes start from the same point.
@@ -84,69 +142,37 @@ class Params:
         O = None if output_size is None else check_int("output_size", output_size)
         kind = CELLS[check_choice("cell", cell, CELLS)]
         dtype = check_dtype("dtype", dtype)
-        rng = np.random.default_rng(check_int("seed", seed, low=0))
+        rng, root = np.random.default_rng(check_int("seed", seed, low=0)), np.sqrt(H).astype(dtype)
+        drawn = shapes(kind, D, H, L, O).items()
+        return cls.from_arrays(
+            {n: rng.uniform(-1, 1, s).astype(dtype) / root for n, s in drawn}, cell
+        )
 
-        def draw(*shape):
-            return rng.uniform(-1, 1, shape).astype(dtype) / np.sqrt(H).astype(dtype)
-
-        G, K = len(kind.input_gates), len(kind.gates)
-        layers = [
-            Layer(draw(D if index == 0 else H, G * H), draw(H, G * H), draw(K * H))
-            for index in range(L)
-        ]
-        return cls(layers, draw(H, O) if O else None, draw(O) if O else None, cell)
-
-    @property
-    def input_size(self):
-        return self.layers[0].U.shape[0]
-
-    @property
-    def hidden_size(self):
-        return self.layers[0].W.shape[0]
-
-    @property
-    def num_layers(self):
-        return len(self.layers)
-
-    @property
-    def output_size(self):
-        return None if self.V is None else self.V.shape[1]
-
-    @property
-    def dtype(self):
-        return self.layers[0].W.dtype
-
-    def arrays(self):
-        """The parameters themselves by name, in order: `layers.0.U`, ..., `V`, `b_out`."""
-        return _named(self)
-
-    def copy(self):
+    def copy(self) -> Self:
         """A deep copy."""
-        return Params.from_arrays({name: a.copy() for name, a in self.arrays().items()}, self.cell)
+        return self.from_arrays({name: a.copy() for name, a in self.arrays().items()}, self.cell)
 
-    def astype(self, dtype):
+    def astype(self, dtype: DTypeLike) -> Self:
         """A copy in float32 or float64."""
         dtype = check_dtype("dtype", dtype)
-        return Params.from_arrays({n: a.astype(dtype) for n, a in self.arrays().items()}, self.cell)
+        return self.from_arrays({n: a.astype(dtype) for n, a in self.arrays().items()}, self.cell)
 
-    def cut(self, flat):
+    def cut(self, flat: np.ndarray) -> Named:
         """Copies of the parts of `flat`, one after another in the order and shapes of `arrays`."""
-        named, at = {}, 0
-        for name, a in self.arrays().items():
-            named[name] = flat[at : at + a.size].reshape(a.shape).copy()
-            at += a.size
-        return named
+        arrays = self.arrays()
+        parts = np.split(flat, np.cumsum([a.size for a in arrays.values()]))
+        return {n: p.reshape(arrays[n].shape).copy() for n, p in zip(arrays, parts, strict=False)}
 
     @classmethod
-    def from_arrays(cls, named, cell):
+    def from_arrays(cls, named: Mapping[str, np.ndarray], cell: str) -> Self:
         """The inverse of `arrays`."""
         count = sum(name.endswith(".U") for name in named)
         layers = [
-            Layer(*(named[f"layers.{i}.{name}"] for name in ("U", "W", "b"))) for i in range(count)
+            Layer(*(named[f"layers.{index}.{part}"] for part in "UWb")) for index in range(count)
         ]
         return cls(layers, named.get("V"), named.get("b_out"), cell)
 
-    def check(self, name="params"):
+    def check(self, name: str = "params") -> "Params":
         """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
 
         Returns Params of plain C-contiguous arrays: these, or others where one had to be copied or
@@ -154,57 +180,49 @@ class Params:
         """
         if not isinstance(self, Params):
             raise TypeError(f"{name}: got {type(self).__name__}, want lstm_kernels.Params")
-        cell = CELLS[check_choice(f"{name}.cell", self.cell, CELLS)]
-        if not isinstance(self.layers, list | tuple) or not self.layers:
-            raise ValueError(
-                f"{name}.layers: got {self.layers!r}, want a list of at least one Layer"
-            )
+        cell, layers = CELLS[check_choice(f"{name}.cell", self.cell, CELLS)], self.layers
+        if not isinstance(layers, list | tuple) or not layers:
+            raise ValueError(f"{name}.layers: got {layers!r}, want a list of at least one Layer")
+        for index, layer in enumerate(layers):
+            if not isinstance(layer, Layer):
+                raise TypeError(f"{name}.layers[{index}]: got {layer!r}, want lstm_kernels.Layer")
         if (self.V is None) != (self.b_out is None):
             lone = "V without b_out" if self.b_out is None else "b_out without V"
             raise ValueError(f"{name}: got {lone}, want both or neither")
-        G, K, W = len(cell.input_gates), len(cell.gates), getattr(self.layers[0], "W", None)
-        H, GH, KH = "H", f"{G}*H", f"{K}*H"
-        if isinstance(W, np.ndarray) and W.ndim == 2 and len(W):
-            H, GH, KH = len(W), G * len(W), K * len(W)
-        D, dtype, checked = "D", None, {}
-        for index, layer in enumerate(self.layers):
-            if not isinstance(layer, Layer):
-                raise TypeError(f"{name}.layers[{index}]: got {layer!r}, want lstm_kernels.Layer")
-            for part, shape in {"W": (H, GH), "U": (D, GH), "b": (KH,)}.items():
-                at, value = f"{name}.layers[{index}].{part}", getattr(layer, part)
-                a = checked[f"layers.{index}.{part}"] = check_array(at, value, shape, dtype=dtype)
-                dtype = a.dtype  # of the first W, and then of all
-            D = H
-        if self.V is not None:
-            V = checked["V"] = check_array(f"{name}.V", self.V, (H, "O"), dtype=dtype)
-            shape = (V.shape[1],)
-            checked["b_out"] = check_array(f"{name}.b_out", self.b_out, shape, dtype=dtype)
-        kept = all(checked[path] is a for path, a in self.arrays().items())
+        arrays, checked = self.arrays(), {}
+        D, H = _size(layers[0].U, 0, "D"), _size(layers[0].W, 0, "H")
+        dtype = None if H == "H" or layers[0].W.dtype not in FLOATS else layers[0].W.dtype
+        O = None if self.V is None else _size(self.V, 1, "O")
+        for path, shape in shapes(cell, D, H, len(layers), O).items():
+            place = re.sub(r"layers\.(\d+)", r"layers[\1]", f"{name}.{path}")
+            checked[path] = check_array(place, arrays[path], shape, dtype=dtype)
+        kept = all(checked[path] is a for path, a in arrays.items())
         return self if kept else Params.from_arrays(checked, self.cell)
 
-    def save(self, path):
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write an .npz file without pickle; an existing file is replaced only once the new one is
         whole. Raises as `check` does, and OSError.
         """
         write_npz(path, {"format": FORMAT, "cell": self.cell}, self.check().arrays())
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: str | os.PathLike[str]) -> "Params":
         """Read what `save` wrote. Raises ValueError for a damaged or foreign file, OSError for one
         that cannot be read.
         """
-        return read_npz(path, FORMAT, lambda header, named: cls._whole(named, header["cell"]))
+
+        def build(header, named):
+            params = cls.from_arrays(named, header["cell"])
+            if unknown := sorted(set(named) - set(params.arrays())):
+                raise ValueError(f"got unknown arrays {unknown}")
+            return params.check()
+
+        return read_npz(path, FORMAT, build)
 
     @classmethod
-    def _whole(cls, named, cell):
-        """Checked Params of these arrays, all of them."""
-        params = cls.from_arrays(named, cell)
-        if unknown := sorted(set(named) - set(params.arrays())):
-            raise ValueError(f"got unknown arrays {unknown}")
-        return params.check()
-
-    @classmethod
-    def from_torch(cls, state_dict, *, readout=None):
+    def from_torch(
+        cls, state_dict: Mapping[str, object], *, readout: str | None = None
+    ) -> "Params":
         """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or of a module that
         holds one.
 
@@ -215,10 +233,9 @@ class Params:
         Returns Params that share no memory with it. Raises TypeError or ValueError for shapes that
         do not fit, and for names that this form cannot hold (reverse, projections, other modules).
         """
-        layers, V, b_out, cell = torch_names.read(state_dict, readout)
-        return cls([Layer(*parts) for parts in layers], V, b_out, cell).check("state_dict")
+        return cls.from_arrays(*torch_names.read(state_dict, readout)).check("state_dict")
 
-    def to_torch(self):
+    def to_torch(self) -> Named:
         """The state_dict of the torch.nn module: `weight_ih_l0`, ..., and `readout.weight`,
         `readout.bias`.
 
@@ -228,33 +245,31 @@ class Params:
         return torch_names.write(self)
 
 
-@dataclass
-class Grads:
+@dataclass(repr=False)
+class Grads(Weights):
     """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L, B, H)."""
 
-    layers: list[Layer]
-    V: np.ndarray | None = None
-    b_out: np.ndarray | None = None
-    cell: str = "lstm"
     x: np.ndarray | None = None
-    state: tuple = ()
+    state: tuple[np.ndarray, ...] = ()
 
-    def arrays(self):
+    def arrays(self) -> Named:
         """Every gradient by name: those of the parameters, then `x`, `state.h` and so on."""
         names = (f"state.{name}" for name in CELLS[self.cell].state)
-        return _named(self) | {"x": self.x} | dict(zip(names, self.state, strict=True))
+        named = super().arrays() | ({} if self.x is None else {"x": self.x})
+        return named | dict(zip(names, self.state, strict=True))
 
-    def to_torch(self):
+    def to_torch(self) -> Named:
         """The gradients of PyTorch's parameters by their names: of both biases, where only their
         sum matters, the same.
         """
         return torch_names.write(self, gradients=True)
 
 
-def _named(record):
-    named = {
-        f"layers.{index}.{name}": getattr(layer, name)
-        for index, layer in enumerate(record.layers)
-        for name in ("U", "W", "b")
-    }
-    return named if record.V is None else named | {"V": record.V, "b_out": record.b_out}
+def _size(matrix, axis, letter):
+    """The size of an axis, or its letter: what is no matrix is refused with that in its shape."""
+    whole = isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.size
+    return matrix.shape[axis] if whole else letter
+
+
+def _count(number, word):
+    return f"{number} {word}{'' if number == 1 else 's'}"

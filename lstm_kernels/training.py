@@ -2,24 +2,24 @@
 
 import itertools
 import math
-import sys
+import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
+from typing import ClassVar, Protocol
 
 import numpy as np
-from tqdm import tqdm
 
 from .data import Dataset
 from .errors import DivergedError, check_array, check_choice, check_int, check_rate
 from .files import check_place, read_npz, write_npz
-from .params import Params
+from .params import Grads, Params
 
 FORMAT = "lstm_kernels.checkpoint/2"
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """Per epoch: the mean loss over its examples, each before its step, and the seconds it took."""
 
@@ -27,10 +27,14 @@ class History:
     seconds: list[float] = field(default_factory=list)
 
     @property
-    def epochs(self):
+    def epochs(self) -> int:
         return len(self.loss)
 
-    def loss_after(self, seconds):
+    def __repr__(self) -> str:
+        last = f", last loss {self.loss[-1]:.4g}" if self.loss else ""
+        return f"History: {self.epochs} epochs in {sum(self.seconds):.3g} s{last}"
+
+    def loss_after(self, seconds: float) -> float:
         """The loss of the last epoch that ended within `seconds`; ValueError if none did."""
         ended = sum(time <= seconds for time in itertools.accumulate(self.seconds))
         if not ended:
@@ -38,99 +42,82 @@ class History:
         return self.loss[ended - 1]
 
 
+class Trainable(Protocol):
+    """What training asks of a network."""
+
+    def params(self) -> Params: ...
+    def assign(self, params: Params) -> None: ...
+    def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]: ...
+    def epoch(self, dataset: Dataset, order, batch_size: int, learning_rate: float) -> list: ...
+
+
 class GradientDescent:
     """theta -= learning_rate * gradient, inside the network."""
 
-    constants = MappingProxyType({})
+    constants: ClassVar[dict[str, float]] = {}
 
     def __init__(self, net):
-        self.net = net
+        self.net, self.count, self.moments = net, 0, {}
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         return self.net.epoch(dataset, order, batch_size, learning_rate)
 
-    def arrays(self):
-        return {}
 
-    def restore(self, named, count):
-        pass
-
-
-class Adam:
+class Adam(GradientDescent):
     """Adam (Kingma & Ba 2015, algorithm 1) with its default decay rates, on the host."""
 
-    constants = MappingProxyType({"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8})
+    constants: ClassVar = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
     def __init__(self, net):
-        self.net, self.count = net, 0
+        super().__init__(net)
         zeros = {name: np.zeros_like(a) for name, a in net.params().arrays().items()}
-        self.m, self.v = zeros, zeros  # a step replaces them and writes to neither
+        self.moments = {"m": zeros, "v": zeros}  # a step replaces them and writes to neither
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         """A step for each mini-batch, from the parameters that the network has now; ends early at a
-        loss that is not finite. Raises DivergedError for a parameter or moment that is not.
+        loss that is not finite. Raises DivergedError for a parameter or moment that is not: the
+        step before it then counts.
         """
+        beta1, beta2, epsilon = self.constants.values()
         theta, losses = self.net.params(), []
         for step, (x, target) in enumerate(dataset.batches(order, batch_size)):
             loss, grads = self.net.loss_and_grads(x, target)
             losses.append(loss)
             if not math.isfinite(loss):
                 break
-            theta = self.step(theta, grads.arrays(), learning_rate)
-            if theta is None:
+            count, gradients, new, m, v = self.count + 1, grads.arrays(), {}, {}, {}
+            with np.errstate(over="ignore", invalid="ignore"):
+                for name, value in theta.arrays().items():
+                    g = gradients[name]
+                    m[name] = beta1 * self.moments["m"][name] + (1 - beta1) * g
+                    v[name] = beta2 * self.moments["v"][name] + (1 - beta2) * (g * g)
+                    m_hat, v_hat = m[name] / (1 - beta1**count), v[name] / (1 - beta2**count)
+                    new[name] = value - learning_rate * (m_hat / (np.sqrt(v_hat) + epsilon))
+            if not _finite(new, m, v):
                 raise DivergedError("a parameter or moment is not finite", step=step)
+            theta = Params.from_arrays(new, theta.cell)
+            self.net.assign(theta)
+            self.count, self.moments = count, {"m": m, "v": v}
         return losses
-
-    def step(self, theta, gradients, learning_rate):
-        """The parameters after one step from `theta`, which the network has taken over; None, and
-        nothing has changed, where they or their moments are not finite.
-        """
-        beta1, beta2, epsilon = self.constants.values()
-        count, new, m, v = self.count + 1, {}, {}, {}
-        with np.errstate(over="ignore", invalid="ignore"):
-            for name, value in theta.arrays().items():
-                g = gradients[name]
-                m[name] = beta1 * self.m[name] + (1 - beta1) * g
-                v[name] = beta2 * self.v[name] + (1 - beta2) * (g * g)
-                m_hat, v_hat = m[name] / (1 - beta1**count), v[name] / (1 - beta2**count)
-                new[name] = value - learning_rate * (m_hat / (np.sqrt(v_hat) + epsilon))
-        if not _finite(new, m, v):
-            return None
-        theta = Params.from_arrays(new, theta.cell)
-        self.net.assign(theta)
-        self.count, self.m, self.v = count, m, v
-        return theta
-
-    def arrays(self):
-        moments = {"m": self.m, "v": self.v}
-        return {f"{k}.{name}": a for k, named in moments.items() for name, a in named.items()}
-
-    def restore(self, named, count):
-        """Go on from the moments of `arrays` after `count` steps; ValueError for a negative v."""
-        m, v = ({name: named[f"{k}.{name}"] for name in self.m} for k in "mv")
-        for name, a in v.items():
-            if a.min() < 0:
-                raise ValueError(f"optimizer.v.{name}: got {a.min()}, want no negative number")
-        self.count, self.m, self.v = count, m, v
 
 
 OPTIMIZERS = {"sgd": GradientDescent, "adam": Adam}
 
 
 def train(
-    net,
-    dataset,
-    epochs,
-    batch_size,
-    learning_rate,
+    net: Trainable,
+    dataset: Dataset,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
     *,
-    optimizer="sgd",
-    seed=0,
-    progress=None,
-    checkpoint=None,
-    resume=False,
-    on_epoch=None,
-):
+    optimizer: str = "sgd",
+    seed: int = 0,
+    progress: bool | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    on_epoch: Callable[[History, Trainable], object] | None = None,
+) -> History:
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 
     batch_size: examples per step; 1 is stochastic, len(dataset) full-batch gradient descent. The
@@ -138,7 +125,7 @@ def train(
     optimizer: "sgd" or "adam". seed: of the shuffles; epoch e is shuffled by (seed, e), so a
     resumed run sees the order of an uninterrupted one. progress: show a bar; None shows it on a
     terminal.
-    checkpoint: the path of a file, written after each epoch (beside, then renamed). resume: go on
+    checkpoint: the path of a file, replaced after each epoch by one that is whole. resume: go on
     from it; the result has the bits of an uninterrupted run. Without resume an existing file is an
     error.
     on_epoch: called as on_epoch(history, net) after each epoch and its checkpoint, outside its
@@ -149,6 +136,8 @@ def train(
     then holds the parameters of the start of that epoch. After a KeyboardInterrupt, which says in
     which epoch it came, it holds those after the last whole step.
     """
+    from tqdm import tqdm  # imported when used
+
     if not (hasattr(net, "epoch") and hasattr(net, "params")):
         raise TypeError(f"net: got {type(net).__name__}, want a network of lstm_kernels.network")
     if not isinstance(dataset, Dataset):
@@ -174,27 +163,31 @@ def train(
             history = _restore(checkpoint, run, net, rule, len(sizes))
             good = net.params()
         elif Path(checkpoint).exists():
-            raise FileExistsError(
-                f"checkpoint: {checkpoint} exists, want resume=True or another path"
-            )
+            want = "resume=True or another path"
+            raise FileExistsError(f"checkpoint: {checkpoint} exists, want {want}")
 
-    hidden = not (sys.stderr.isatty() if progress is None else progress)
+    hidden = None if progress is None else not progress  # None: tqdm asks for a terminal
     with tqdm(range(history.epochs, epochs), unit="epoch", disable=hidden) as bar:
         try:
             for epoch in bar:
                 start = time.perf_counter()
                 order = np.random.default_rng([seed, epoch]).permutation(len(dataset))
                 losses = np.array(rule.epoch(dataset, order, batch_size, learning_rate))
-                seconds = time.perf_counter() - start
-                now = net.params()
-                _check_finite(losses, now)
+                seconds, now = time.perf_counter() - start, net.params()
+                if not np.isfinite(losses).all():  # it ended there
+                    raise DivergedError(f"the loss is {losses[-1]}", step=len(losses) - 1)
+                if not _finite(now.arrays()):
+                    raise DivergedError("a parameter is not finite", step=len(losses) - 1)
                 good = now
                 history.loss.append(float(losses @ sizes / len(dataset)))
                 history.seconds.append(seconds)
-                if not hidden:
-                    bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
+                bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
                 if checkpoint is not None:
-                    _save(checkpoint, run, good, rule, history)
+                    named = {"loss": np.array(history.loss), "seconds": np.array(history.seconds)}
+                    named = {f"history.{name}": a for name, a in named.items()}
+                    write_npz(
+                        checkpoint, {"format": FORMAT, "run": run}, _arrays(good, rule) | named
+                    )
                 if on_epoch is not None:
                     on_epoch(history, net)
                     good = net.params()
@@ -213,28 +206,15 @@ def train(
     return history
 
 
-def _check_finite(losses, params):
-    """Raise DivergedError for the first loss, or a parameter, that is not finite."""
-    bad = ~np.isfinite(losses)
-    if bad.any():
-        raise DivergedError(f"the loss is {losses[bad][0]}", step=int(bad.argmax()))
-    if not _finite(params.arrays()):
-        raise DivergedError("a parameter is not finite", step=len(losses) - 1)
-
-
 def _finite(*groups):
     return all(np.isfinite(a).all() for named in groups for a in named.values())
 
 
 def _arrays(params, rule):
     """What a checkpoint holds besides the history: parameters and moments, by name."""
-    parts = {"params": params, "optimizer": rule}
-    return {f"{k}.{name}": a for k, part in parts.items() for name, a in part.arrays().items()}
-
-
-def _save(path, run, params, rule, history):
-    series = {"history.loss": np.array(history.loss), "history.seconds": np.array(history.seconds)}
-    write_npz(path, {"format": FORMAT, "run": run}, _arrays(params, rule) | series)
+    groups = {f"optimizer.{moment}": named for moment, named in rule.moments.items()}
+    groups = {"params": params.arrays(), **groups}
+    return {f"{group}.{name}": a for group, named in groups.items() for name, a in named.items()}
 
 
 def _restore(path, run, net, rule, steps):
@@ -255,16 +235,17 @@ def _restore(path, run, net, rule, steps):
         if missing := {"history.loss", "history.seconds", *like} ^ named.keys():
             raise ValueError(f"lacks or has too much {sorted(missing)}")
         loss = check_array("history.loss", named["history.loss"], ("E",), dtype=float)
-        seconds = check_array("history.seconds", named["history.seconds"], loss.shape, dtype=float)
-        if seconds.min() < 0:
-            raise ValueError(f"history.seconds: got {seconds.min()}, want no negative number")
+        like |= {"history.loss": loss, "history.seconds": loss}
         checked = {n: check_array(n, named[n], a.shape, dtype=a.dtype) for n, a in like.items()}
-        rule.restore(
-            {n.removeprefix("optimizer."): a for n, a in checked.items()}, steps * len(loss)
-        )
-        theta = {n: checked[f"params.{n}"] for n in params.arrays()}
-        return Params.from_arrays(theta, params.cell), History(loss.tolist(), seconds.tolist())
+        for name, a in checked.items():
+            if name.startswith(("history.seconds", "optimizer.v.")) and a.min() < 0:
+                raise ValueError(f"{name}: got {a.min()}, want no negative number")
+        return checked
 
-    restored, history = read_npz(path, FORMAT, build, name="checkpoint")
-    net.assign(restored)
-    return history
+    checked = read_npz(path, FORMAT, build, name="checkpoint")
+    rule.count = steps * len(checked["history.loss"])
+    for moment, named in rule.moments.items():
+        rule.moments[moment] = {name: checked[f"optimizer.{moment}.{name}"] for name in named}
+    theta = {name: checked[f"params.{name}"] for name in params.arrays()}
+    net.assign(Params.from_arrays(theta, params.cell))
+    return History(*(checked[f"history.{name}"].tolist() for name in ("loss", "seconds")))

@@ -68,6 +68,7 @@ def example(shape, cell="lstm", dtype=np.float32, output_size=2, seed=0):
     """Parameters, x (T, B, D) and target (B, O) for a shape (L, T, B, D, H)."""
     L, T, B, D, H = shape
     rng = np.random.default_rng(seed)
-    params = lk.Params.init(D, H, L, output_size, cell, seed=seed, dtype=dtype)
+    options = {"num_layers": L, "output_size": output_size, "cell": cell, "dtype": dtype}
+    params = lk.Params.init(D, H, seed=seed, **options)
     x = rng.standard_normal((T, B, D)).astype(dtype)
     return params, x, rng.standard_normal((B, output_size or 1)).astype(dtype)

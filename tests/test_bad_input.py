@@ -288,7 +288,9 @@ def test_data_sets_of_other_arrays_are_refused():
 
 def test_assign_refuses_another_form():
     net = lk.network("numpy", example(SHAPE)[0])
-    with pytest.raises(ValueError, match="params: got another cell, shape or dtype"):
+    with pytest.raises(
+        ValueError, match=r"params: got LSTM, 1 layer of 5.* want LSTM, 2 layers of 5"
+    ):
         net.assign(example((1, 4, 3, 2, 5))[0])
 
 

@@ -118,9 +118,9 @@ def test_affinity_bounds_the_threads():
 def test_numba_sample_takes_so_many_threads(monkeypatch):
     monkeypatch.setattr(numba_sample, "cores", lambda: 1)
     params, before = Params.init(1, 2), numba.get_num_threads()
-    with network("numba-sample", params)._limit():
+    with network("numba-sample", params)._guard():
         assert numba.get_num_threads() == 1
-    with network("numba-sample", params, threads=before)._limit():
+    with network("numba-sample", params, threads=before)._guard():
         assert numba.get_num_threads() == before  # asked for by hand
     assert numba.get_num_threads() == before
 

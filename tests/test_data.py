@@ -115,10 +115,10 @@ def test_numbers_below_the_smallest_passenger():
 
 
 def test_windows_of_another_dtype():
-    assert data.windows(np.arange(6.0), 3, np.float64).x.dtype == np.float64
+    assert data.windows(np.arange(6.0), 3, dtype=np.float64).x.dtype == np.float64
     for dtype in (int, "nonsense", None, np.float16, ">f4"):
         with pytest.raises(TypeError, match=r"dtype: got .*, want float32 or float64"):
-            data.windows(np.arange(6.0), 3, dtype)
+            data.windows(np.arange(6.0), 3, dtype=dtype)
     with pytest.raises(ValueError, match=r"target: got inf|x: got inf"):
         data.windows(10.0 ** np.arange(35, 42), 3)
 
@@ -134,6 +134,13 @@ def test_the_hash_of_a_data_set_is_that_of_all_it_holds():
     ]
     assert len({dataset.sha256() for dataset in datasets}) == 5
     assert lk.Dataset(np.asfortranarray(x), target.copy()).sha256() == datasets[0].sha256()
+
+
+def test_a_data_set_and_a_history_say_their_sizes():
+    dataset = data.windows(np.arange(9.0), 3)
+    assert repr(dataset) == "Dataset: 6 examples, x (3, 6, 1), target (6, 1), float32"
+    assert repr(lk.History([2.0, 0.5], [1.0, 1.5])) == "History: 2 epochs in 2.5 s, last loss 0.5"
+    assert repr(lk.History()) == "History: 0 epochs in 0 s"
 
 
 def test_each_batch_stops_at_a_loss_that_is_not_finite():

@@ -62,7 +62,7 @@ def kind(request, dataset, tmp_path_factory):
     if request.param == "parameters":
         example((2, 1, 1, 2, 3))[0].save(path)
         return path, path.read_bytes(), lambda: lk.Params.load(path).arrays()
-    make = lambda seed: lk.network("numpy", lk.Params.init(1, 2, 1, 1, seed=seed))  # noqa: E731
+    make = lambda seed: lk.network("numpy", lk.Params.init(1, 2, output_size=1, seed=seed))  # noqa: E731
     lk.train(make(0), dataset, checkpoint=path, **RUN)
 
     def read():
@@ -160,7 +160,7 @@ def test_a_damaged_file_is_a_value_error_that_names_it_or_holds_the_same(kind):
     ],
 )
 def test_an_array_of_a_checkpoint_that_cannot_be_is_refused(tmp_path, dataset, name, change, said):
-    path, net = tmp_path / "run.npz", lk.network("numpy", lk.Params.init(1, 2, 1, 1))
+    path, net = tmp_path / "run.npz", lk.network("numpy", lk.Params.init(1, 2, output_size=1))
     lk.train(net, dataset, checkpoint=path, **RUN)
     path.write_bytes(with_array(path.read_bytes(), name, change))
     before = net.params()
@@ -260,7 +260,7 @@ def test_modes_and_links_are_kept(tmp_path):
 
 def test_threads_may_save_to_one_path(tmp_path):
     path, failed = tmp_path / "net.npz", []
-    params = [lk.Params.init(1, size, 2, seed=size) for size in (3, 40)]
+    params = [lk.Params.init(1, size, num_layers=2, seed=size) for size in (3, 40)]
     params[0].save(path)
 
     def run(work):

@@ -290,7 +290,7 @@ import os, sys, warnings
 import numpy as np
 import lstm_kernels as lk
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
-params = lk.Params.init(64, 64, 2, 1)
+params = lk.Params.init(64, 64, num_layers=2, output_size=1)
 x, target = np.ones((20, 32, 64), np.float32), np.ones((32, 1), np.float32)
 net = lk.network(sys.argv[1], params)
 y, _ = net.forward(x)
@@ -316,7 +316,7 @@ def test_a_second_process_compiles_nothing(version):
 import numpy as np, lstm_kernels as lk
 from numba.core import event
 with event.install_recorder("numba:compile") as seen:
-    net = lk.network({version!r}, lk.Params.init(1, 3, 2, 1))
+    net = lk.network({version!r}, lk.Params.init(1, 3, num_layers=2, output_size=1))
     net.step(np.ones((2, 1, 1), np.float32), np.ones((1, 1), np.float32), 0.1)
     net.forward(np.ones((2, 1, 1), np.float32))
 print(len(seen.buffer))

@@ -111,7 +111,9 @@ def truth(params, name, given, tape):
 
 def drawn(seed, cell, layers, D, H, O, dtype):
     # A single number may be a sum that cancels, whose relative error no tolerance of float32 holds.
-    params = lk.Params.init(D, H, layers, O, cell, seed, np.float64 if 1 in (D, H) else dtype)
+    dtype = np.float64 if 1 in (D, H) else dtype
+    options = {"num_layers": layers, "output_size": O, "cell": cell, "seed": seed, "dtype": dtype}
+    params = lk.Params.init(D, H, **options)
     if O:
         params.b_out += 4
     return params
@@ -181,7 +183,7 @@ class Machine(stateful.RuleBasedStateMachine):
     def another(self, version, seed, form, threads):
         self.count += 1
         params = drawn(seed, *form)
-        used = Used(version, form, params.copy(), lk.network(version, params, threads))
+        used = Used(version, form, params.copy(), lk.network(version, params, threads=threads))
         self.keep(params, overwritten=True)
         return used
 

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def same(a, b):
 
 
 def test_shapes_follow_the_contract(cell):
-    params = lk.Params.init(3, 5, 2, 4, cell)
+    params = lk.Params.init(3, 5, num_layers=2, output_size=4, cell=cell)
     G, K = {"rnn": (1, 1), "lstm": (4, 4), "gru": (3, 4)}[cell]
     assert len(CELLS[cell].gates) == K
     assert [layer.U.shape for layer in params.layers] == [(3, G * 5), (5, G * 5)]
@@ -35,15 +36,31 @@ def test_shapes_follow_the_contract(cell):
     assert lk.Params.init(3, 5).V is None
 
 
+def test_arguments_past_the_second_are_named():
+    with pytest.raises(TypeError, match="positional arguments"):
+        lk.Params.init(1, 32, 2)
+    with pytest.raises(TypeError, match="positional arguments"):
+        lk.network("numpy", lk.Params.init(1, 2), 1)
+
+
+def test_parameters_and_gradients_say_their_sizes(cell):
+    params, x, target = example(SHAPE, cell)
+    sizes = f"{cell.upper()}, 2 layers of 5, 2 inputs, read-out 2, float32"
+    assert repr(params) == f"Params: {sizes}"
+    assert repr(lk.network("numpy", params).loss_and_grads(x, target)[1]) == f"Grads: {sizes}"
+    assert repr(lk.Params.init(1, 3, dtype=float)) == "Params: LSTM, 1 layer of 3, 1 input, float64"
+
+
 def test_a_seed_gives_the_same_parameters(cell):
-    same(lk.Params.init(3, 5, 2, 1, cell, seed=7), lk.Params.init(3, 5, 2, 1, cell, seed=7))
-    other = lk.Params.init(3, 5, 2, 1, cell, seed=8)
-    assert not np.array_equal(other.V, lk.Params.init(3, 5, 2, 1, cell, seed=7).V)
+    init = partial(lk.Params.init, 3, 5, num_layers=2, output_size=1, cell=cell)
+    same(init(seed=7), init(seed=7))
+    assert not np.array_equal(init(seed=8).V, init(seed=7).V)
 
 
 def test_both_dtypes_start_from_the_same_point(cell):
-    wide = lk.Params.init(3, 5, 2, 1, cell, dtype=np.float64).arrays()
-    for name, value in lk.Params.init(3, 5, 2, 1, cell).arrays().items():
+    init = partial(lk.Params.init, 3, 5, num_layers=2, output_size=1, cell=cell)
+    wide = init(dtype=np.float64).arrays()
+    for name, value in init().arrays().items():
         np.testing.assert_allclose(value, wide[name], rtol=3e-7, err_msg=name)
 
 
@@ -118,7 +135,9 @@ def test_torch_biases_are_added_where_only_their_sum_matters(cell):
 
 
 def test_torch_arrays_are_copied_both_ways(cell):
-    params = lk.Params.init(1, 1, 2, 1, cell)  # where a transpose is no copy
+    params = lk.Params.init(
+        1, 1, num_layers=2, output_size=1, cell=cell
+    )  # where a transpose is no copy
     named = params.to_torch()
     again = lk.Params.from_torch(named)
     arrays = [a for d in (params.arrays(), named, again.arrays()) for a in d.values()]

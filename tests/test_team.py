@@ -199,7 +199,7 @@ import numpy as np
 import lstm_kernels as lk
 from lstm_kernels.cpu.team import team
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
-params = lk.Params.init(64, 64, 2, 1)
+params = lk.Params.init(64, 64, num_layers=2, output_size=1)
 x = np.ones((20, 32, 64), np.float32)
 net = lk.network("numba-fused", params, threads=2)
 y, _ = net.forward(x)
@@ -232,7 +232,7 @@ def test_a_process_that_ends_in_the_middle_of_work_ends_cleanly():
     code = """
 import threading, time
 import numpy as np, lstm_kernels as lk
-net = lk.network("numba-fused", lk.Params.init(64, 64, 2), threads=2)
+net = lk.network("numba-fused", lk.Params.init(64, 64, num_layers=2), threads=2)
 x = np.ones((50, 32, 64), np.float32)
 net.forward(x)
 threading.Thread(target=lambda: [net.forward(x) for _ in range(10**6)], daemon=True).start()

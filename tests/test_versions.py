@@ -1,5 +1,6 @@
 """Every version against the reference: outputs, states and each named gradient, over odd shapes."""
 
+import subprocess
 import sys
 
 import numba
@@ -8,8 +9,9 @@ import pytest
 from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 
 import lstm_kernels as lk
-from lstm_kernels import reference
+from lstm_kernels import cores, reference
 from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
+from lstm_kernels.gpu import device
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -133,6 +135,33 @@ def test_large_inputs_saturate_without_warning(version, cell):
     assert np.abs(y).max() <= 1
 
 
+def test_a_network_says_what_it_is(version):
+    net = lk.network(version, example((2, 1, 1, 3, 7))[0], threads=1)
+    assert net.name == version
+    says = f"{version}: LSTM, 2 layers of 7, 3 inputs, read-out 2, float32"
+    assert repr(net) in (f"{says}, 1 thread", says)
+    assert repr(net) != says or version.startswith("cuda")
+
+
+def test_the_number_of_threads_is_said_where_they_are_used():
+    params = example((1, 1, 1, 1, 5), "gru", np.float64, None)[0]
+    says = "GRU, 1 layer of 5, 1 input, float64"
+    assert repr(lk.network("numpy", params, threads=2)) == f"numpy: {says}, 2 threads"
+    assert repr(lk.network("sequential", params, threads=2)) == f"sequential: {says}, 1 thread"
+    assert repr(lk.network("numpy", params)).endswith(cores.why().partition(":")[0])
+
+
+def test_every_module_is_reached_without_an_import():
+    code = "import sys, lstm_kernels as lk; print(getattr(lk, sys.argv[1]), *dir(lk))"
+    for name in ("forecast", "schedules", "reference", "cells", "cores", "bench"):
+        words = [sys.executable, "-c", code, name]
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        assert said.startswith(f"<module 'lstm_kernels.{name}'")
+        assert name in said.split()
+    with pytest.raises(AttributeError, match="'lstm_kernels' has no attribute 'nothing'"):
+        lk.nothing  # noqa: B018
+
+
 def test_registry_has_the_contract_fields():
     names = [version.name for version in lk.versions()]
     assert len(set(names)) == len(names)
@@ -147,11 +176,13 @@ def test_registry_has_the_contract_fields():
 
 def test_an_unavailable_version_says_why(monkeypatch):
     registry = sys.modules["lstm_kernels.versions"]  # the name is also a function
-
-    rung = registry._cpu("rung", "needs a package", "rung", "Rung", "no_such_package_here")
+    rung = registry._gpu("rung", "needs a device", "rung", "Rung", True, True)
     monkeypatch.setattr(registry, "_VERSIONS", (rung,))
-    assert "no_such_package_here" in rung.why_unavailable
-    with pytest.raises(lk.UnavailableError, match="no_such_package_here is not installed"):
+    monkeypatch.setattr(device, "why_unavailable", lambda: "there is no such device")
+    assert rung.why_unavailable == "there is no such device"
+    with pytest.raises(
+        lk.UnavailableError, match="'rung' cannot run here: there is no such device"
+    ):
         lk.network("rung", example((1, 1, 1, 1, 1))[0])
 
 

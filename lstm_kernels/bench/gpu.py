@@ -175,7 +175,7 @@ WATCHED = """
 import numpy as np, lstm_kernels as lk
 from lstm_kernels.bench import compare_to_reference
 for name in {names}:
-    params = lk.Params.init(3, 9, 2, 2)
+    params = lk.Params.init(3, 9, num_layers=2, output_size=2)
     x = np.random.default_rng(0).standard_normal((4, 37, 3)).astype(np.float32)
     compare_to_reference(name, params, x)
     lk.network(name, params).step(x, np.zeros((37, 2), np.float32), 0.1)

@@ -7,9 +7,13 @@ below and what bounds it. Nothing is imported before it is asked for.
 import importlib
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from ..errors import UnavailableError
+from ..errors import UnavailableError, check_choice
+from ..params import Params
+
+if TYPE_CHECKING:
+    from .base import Network
 
 
 @dataclass(frozen=True)
@@ -25,26 +29,22 @@ class Version:
     transfer_optimised: bool
     module: str
     network: str
-    needs: tuple[str, ...] = ()
 
     @cached_property
-    def why_unavailable(self):
+    def why_unavailable(self) -> str | None:
         """None when the version can run here, else the reason."""
-        for package in self.needs:
-            if find_spec(package) is None:
-                return f"{package} is not installed"
-        if self.target == "gpu":
-            return importlib.import_module("..gpu.device", __package__).why_unavailable()
-        return None
+        if self.target == "cpu":
+            return None
+        return importlib.import_module("..gpu.device", __package__).why_unavailable()
 
 
-def _cpu(name, summary, module, network, *needs):
-    return Version(name, summary, "cpu", "CPU", "CPU", False, False, module, network, needs)
+def _cpu(name, summary, module, network):
+    return Version(name, summary, "cpu", "CPU", "CPU", False, False, module, network)
 
 
 def _gpu(name, summary, module, network, positioned, optimised):
     where = ("GPU", "GPU") if name == "cuda-fused" else ("CPU+GPU", "CPU+GPU")
-    return Version(name, summary, "gpu", *where, positioned, optimised, module, network, ("numba",))
+    return Version(name, summary, "gpu", *where, positioned, optimised, module, network)
 
 
 _VERSIONS = (
@@ -52,9 +52,9 @@ _VERSIONS = (
     _cpu("numpy-sample", "NumPy, one sample at a time", "numpy_sample", "NumpySample"),
     _cpu("numpy-naive", "NumPy, a product per gate and operand", "numpy_naive", "NumpyNaive"),
     _cpu("numpy", "NumPy, combined products: the reference", "numpy_batched", "NumpyBatched"),
-    _cpu("numba-sample", "threads over the samples", "numba_sample", "NumbaSample", "numba"),
-    _cpu("numba-wavefront", "threads over layers", "numba_wavefront", "NumbaWavefront", "numba"),
-    _cpu("numba-fused", "register tiles, cells fused in", "numba_fused", "NumbaFused", "numba"),
+    _cpu("numba-sample", "threads over the samples", "numba_sample", "NumbaSample"),
+    _cpu("numba-wavefront", "threads over layers", "numba_wavefront", "NumbaWavefront"),
+    _cpu("numba-fused", "register tiles, cells fused in", "numba_fused", "NumbaFused"),
     _gpu("cuda-v1", "quick port: one thread of the GPU", "cuda_v1", "CudaV1", False, False),
     _gpu("cuda-v2", "a thread per sample", "cuda_v2", "CudaV2", True, False),
     _gpu("cuda-v3", "transfers by hand", "cuda_v3", "CudaV3", True, True),
@@ -62,23 +62,19 @@ _VERSIONS = (
 )
 
 
-def versions():
+def versions() -> tuple[Version, ...]:
     """Every version, from the slowest rung up, as a tuple of Version."""
     return _VERSIONS
 
 
-def network(name, params, threads=None):
+def network(name: str, params: Params, *, threads: int | None = None) -> "Network":
     """Make a network of version `name` with a copy of `params`.
 
     threads: how many to use; None is `cores.cores()`. A version that is not parallel uses one.
     Raises ValueError (unknown name, bad params), TypeError, or UnavailableError with the reason.
     """
-    for version in _VERSIONS:
-        if version.name == name:
-            break
-    else:
-        known = ", ".join(repr(version.name) for version in _VERSIONS)
-        raise ValueError(f"name: got {name!r}, want one of {known}")
+    by_name = {version.name: version for version in _VERSIONS}
+    version = by_name[check_choice("name", name, by_name)]
     if version.why_unavailable:
         raise UnavailableError(f"name: {name!r} cannot run here: {version.why_unavailable}")
     module = importlib.import_module(f".{version.module}", __package__)

@@ -1,33 +1,44 @@
-"""What every version shares: checked input, the stack, the read-out and the loss, one descent step,
-and the rule for a network in use.
-
-A rung gives `layer_forward` and `layer_backward` with the signatures of the reference and inherits
-the rest; a rung that schedules the layers itself replaces `_forward` and `_backward`.
+"""What every version shares: checked input, the read-out and the loss, one descent step, and the
+rule for a network in use.
 """
 
 import os
 import threading
+import weakref
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import reference
 from ..blas import SingleThreaded
 from ..cells import CELLS
+from ..data import Dataset
 from ..errors import check_array, check_int, check_rate
-from ..params import Params
+from ..params import Grads, Params
 
-# This process, the thread that it was forked in, and who makes a network its own.
-_process, _forked_in, _renewing = object(), None, threading.Lock()
+State = tuple[np.ndarray, ...]
+_networks: weakref.WeakSet = weakref.WeakSet()
 
 
 def _after_fork():
-    global _process, _forked_in, _renewing
-    _process, _forked_in, _renewing = object(), threading.get_ident(), threading.Lock()
+    # A child has the thread that forked it and no other: nobody would give their locks back.
+    for net in list(_networks):
+        if not net._lock._is_owned():
+            net._lock, net._forked = threading.RLock(), True
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class TrainingPass(NamedTuple):
+    """The last forward pass, which `backward` goes back through."""
+
+    shape: tuple[int, ...]  # of x
+    thread: int  # the Python thread that ran it
+    kept: Any  # what `_forward` kept for `_backward`
 
 
 class Network:
@@ -42,26 +53,49 @@ class Network:
     the parameters as they were after the last whole step. A forked child has the parameters, but no
     tape; it shares no lock and no thread with its parent. Networks can be copied and pickled: the
     parameters go along, the tape does not.
+
+    A rung is a subclass that replaces some of these hooks; their arguments are checked already.
+
+    | hook | computes | replaced by a rung that |
+    |---|---|---|
+    | `layer_forward`, `layer_backward` | a layer, as the reference's | changes how a layer runs |
+    | `_forward`, `_backward` | a pass | schedules the layers itself |
+    | `_loss_and_grads`, `_descent` | a pass to and fro | has less to copy in one call |
+    | `_step`, `_epoch` | descent | updates where the parameters live |
+    | `_now`, `_replace` | reads, writes the parameters | keeps them in another form |
+    | `_guard` | the context of a computation | runs threads that are not its own |
+    | `_forget` | after a fork | keeps arrays that a thread may have been writing |
     """
 
+    name = "network"  # of the version
+    parallel = True  # whether it uses `threads`; else one
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)
 
-    def __init__(self, params, threads=None):
+    def __init__(self, params: Params, threads: int | None = None):
         self._params = Params.check(params).copy()
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
         self._made_with = {"threads": threads}  # a copy is too
-        self._tape = "there was none"  # its x.shape, thread and what `_forward` kept, or why not
+        self._tape: TrainingPass | None = None
+        self._no_tape = "there was none"  # why, while there is none
         self._dtype, self._x_shape = self._params.dtype, ("T", "B", self._params.input_size)
-        self._lock, self._process = threading.RLock(), _process
+        self._lock, self._forked = threading.RLock(), False
         # Are parameters being written, so that a fork now would tear them; are these torn?
         self._writing = self._torn = False
+        _networks.add(self)
 
     def __reduce__(self):
         return partial(type(self), **self._made_with), (self.params(),)
 
-    def forward(self, x, state=None, training=False):
+    def __repr__(self) -> str:
+        threads = self._threads if self.parallel else 1
+        used = f", {threads} thread{'s' * (threads > 1)}" if threads else ""
+        return f"{self.name}: {self._params.form}{used}"
+
+    def forward(
+        self, x: np.ndarray, state: State | None = None, training: bool = False
+    ) -> tuple[np.ndarray, State]:
         """Outputs and final state.
 
         x: (T, B, D), of the parameters' dtype. state: tuple (h, c), or (h,) for rnn and gru, each
@@ -74,16 +108,16 @@ class Network:
         """
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
-        with self._held("forward"), self._limit():
-            self._tape = "the last forward was not finished"
+        with self._held("forward"), self._guard():
+            self._tape, self._no_tape = None, "the last forward was not finished"
             y, state, kept = self._forward(x, state, training)
             if training:
-                self._tape = x.shape, threading.get_ident(), kept
+                self._tape = TrainingPass(x.shape, threading.get_ident(), kept)
             else:
-                self._tape = "the last forward was without training=True"
+                self._no_tape = "the last forward was without training=True"
             return y, state
 
-    def backward(self, dy, dstate=None):
+    def backward(self, dy: np.ndarray, dstate: State | None = None) -> Grads:
         """Gradients after `forward(x, training=True)`.
 
         dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None is zero.
@@ -91,38 +125,37 @@ class Network:
         use them.
         Raises RuntimeError when no such forward came before, TypeError or ValueError for bad input.
         """
-        with self._held("backward"), self._limit():
-            if isinstance(self._tape, str):
-                raise RuntimeError(
-                    f"backward: nothing to go back through ({self._tape}), want "
-                    "forward(x, training=True) before"
+        with self._held("backward"), self._guard():
+            if (tape := self._tape) is None:
+                got = f"nothing to go back through ({self._no_tape})"
+                raise RuntimeError(f"backward: got {got}, want forward(x, training=True) before")
+            if tape.thread != threading.get_ident():
+                got = (
+                    "the tape of another Python thread, want forward(x, training=True) in this one"
                 )
-            (T, B, _), thread, kept = self._tape
-            if thread != threading.get_ident():
-                raise RuntimeError(
-                    "backward: the last forward(x, training=True) ran in another Python thread, "
-                    "want it in this one: a network keeps one tape"
-                )
-            dy = self._check("dy", dy, (T, B, self._params.hidden_size))
-            dstate = self._check_state("dstate", dstate, B)
-            return self._backward(kept, dy, dstate)
+                raise RuntimeError(f"backward: got {got}: a network keeps one tape")
+            dy = self._check("dy", dy, (*tape.shape[:2], self._params.hidden_size))
+            dstate = self._check_state("dstate", dstate, tape.shape[1])
+            return self._backward(tape.kept, dy, dstate)
 
-    def loss_and_grads(self, x, target):
+    def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its Grads."""
         x, target = self._check_example(x, target)
-        with self._held("loss_and_grads"), self._limit():
-            self._tape = "loss_and_grads came after it"
+        with self._held("loss_and_grads"), self._guard():
+            self._tape, self._no_tape = None, "loss_and_grads came after it"
             return self._loss_and_grads(x, target)
 
-    def step(self, x, target, learning_rate):
+    def step(self, x: np.ndarray, target: np.ndarray, learning_rate: float) -> float:
         """One mini-batch gradient-descent step where the parameters live; the loss before it."""
         rate = check_rate("learning_rate", learning_rate, self._dtype)
         x, target = self._check_example(x, target)
-        with self._held("step"), self._limit():
-            self._tape = "step changed the parameters"
+        with self._held("step"), self._guard():
+            self._tape, self._no_tape = None, "step changed the parameters"
             return self._step(x, target, rate)
 
-    def epoch(self, dataset, order, batch_size, learning_rate):
+    def epoch(
+        self, dataset: Dataset, order: ArrayLike, batch_size: int, learning_rate: float
+    ) -> list[float]:
         """A step for each mini-batch of `order`, the last one smaller if need be.
 
         dataset: lstm_kernels.Dataset. order: indices of examples (N,). Returns the losses, a list,
@@ -130,39 +163,34 @@ class Network:
         Raises TypeError or ValueError for an index that is no example, and as `step` does.
         """
         rate = check_rate("learning_rate", learning_rate, self._dtype)
-        order, batch_size = self._check_order(dataset, order, batch_size)
+        chosen, batch_size = self._check_order(dataset, order, batch_size)
         self._check_readout()
-        with self._held("epoch"), self._limit():
-            self._tape = "epoch changed the parameters"
-            return self._epoch(dataset, order, batch_size, rate) if len(order) else []
+        with self._held("epoch"), self._guard():
+            self._tape, self._no_tape = None, "epoch changed the parameters"
+            return self._epoch(dataset, chosen, batch_size, rate) if len(chosen) else []
 
-    def predict(self, x):
+    def predict(self, x: np.ndarray) -> np.ndarray:
         """The read-out of the last step, y[-1] V + b_out, (B, O)."""
         self._check_readout()
         x = self._check("x", x, self._x_shape)
-        with self._held("predict"), self._limit():
-            self._tape = "predict came after it"
+        with self._held("predict"), self._guard():
+            self._tape, self._no_tape = None, "predict came after it"
             y, _, _ = self._forward(x, None, False)
             now = self._now()
             return y[-1] @ now.V + now.b_out
 
-    def params(self):
+    def params(self) -> Params:
         """A copy of the parameters as they are now, on the host."""
         with self._held("params"):
             return self._now().copy()
 
-    def assign(self, params):
+    def assign(self, params: Params) -> None:
         """Take over other values for the parameters, of the same cell, shapes and dtype."""
-        new, mine = Params.check(params).copy(), self._params.arrays()
-        form = {name: (a.shape, a.dtype) for name, a in mine.items()}
-        if new.cell != self._params.cell or form != {
-            n: (a.shape, a.dtype) for n, a in new.arrays().items()
-        }:
-            raise ValueError(
-                "params: got another cell, shape or dtype, want those the network was made with"
-            )
+        new = Params.check(params).copy()
+        if new.form != self._params.form:
+            raise ValueError(f"params: got {new.form}, want {self._params.form}")
         with self._held("assign", whole=False):
-            self._tape = "assign changed the parameters"
+            self._tape, self._no_tape = None, "assign changed the parameters"
             self._replace(new)
             self._torn = False
 
@@ -170,65 +198,50 @@ class Network:
         """The lock of this network, for a `with`: between C's acquire and release there is no
         moment at which an interrupt could lose it. whole: want parameters that are whole.
         """
-        # A new thread of a child may have the number of one of its parent that held the lock.
-        if self._lock._is_owned() and (
-            self._process is _process or _forked_in == threading.get_ident()
-        ):
-            raise RuntimeError(
-                f"{call}: this network is in the middle of a call of this thread, want {call} "
-                "after it: not in a signal handler or a finaliser"
-            )
-        if self._process is not _process:
+        if self._lock._is_owned():
+            got = "a network in the middle of a call of this thread"
+            want = "a call after it: not in a signal handler or a finaliser"
+            raise RuntimeError(f"{call}: got {got}, want {want}")
+        if self._forked:
             self._renew()
         if self._torn and whole:
-            raise RuntimeError(
-                f"{call}: the process was forked while another thread changed the parameters, "
-                "want assign first"
-            )
+            got = "parameters of a process forked while another thread changed them"
+            raise RuntimeError(f"{call}: got {got}, want assign first")
         return self._lock
 
     def _renew(self):
-        """Make the network this process's own: it was forked, maybe in the middle of a call."""
-        with _renewing:
-            if self._process is not _process:
-                self._tape = "it belongs to the process that this one was forked from"
+        """Make the network this process's own: it was forked while a call may have run."""
+        with self._lock:
+            if self._forked:
+                self._tape, self._no_tape = None, "it is of the process this one was forked from"
                 self._forget()
                 self._torn, self._writing = self._torn or self._writing, False
-                self._lock, self._process = threading.RLock(), _process
+                self._forked = False
 
     def _forget(self):
         """Drop what another thread may have been writing when the process was forked."""
 
     def _forward(self, x, state, training):
         """y, the final state and what `_backward` needs."""
-        y, state, tapes = reference.forward(
-            self._params, x, state, layer_forward=self.layer_forward
-        )
+        layer = self.layer_forward
+        y, state, tapes = reference.forward(self._params, x, state, layer_forward=layer)
         return (y.copy(), state, tapes) if training else (y, state, None)
 
     def _backward(self, kept, dy, dstate):
-        return reference.backward(
-            self._params, kept, dy, dstate, layer_backward=self.layer_backward
-        )
+        layer = self.layer_backward
+        return reference.backward(self._params, kept, dy, dstate, layer_backward=layer)
 
     def _loss_and_grads(self, x, target):
-        return reference.loss_and_grads(
-            self._params,
-            x,
-            target,
-            layer_forward=self.layer_forward,
-            layer_backward=self.layer_backward,
-        )
+        how = {"layer_forward": self.layer_forward, "layer_backward": self.layer_backward}
+        return reference.loss_and_grads(self._params, x, target, **how)
 
     def _step(self, x, target, rate):
         loss, gradients = self._descent(x, target)
-        named = self._params.arrays()
-        for name, value in named.items():
-            new = gradients[name]
-            new *= -new.dtype.type(rate)
-            new += value
-        new = Params.from_arrays({name: gradients[name] for name in named}, self._cell.name)
-        self._params = new  # all at once: an interrupt finds the old ones or the new ones
+        for name, value in self._params.arrays().items():
+            gradients[name] *= -value.dtype.type(rate)
+            gradients[name] += value
+        # All at once: an interrupt meets the old parameters or the new ones.
+        self._params = Params.from_arrays(gradients, self._cell.name)
         return loss
 
     def _epoch(self, dataset, order, batch_size, rate):
@@ -241,14 +254,12 @@ class Network:
         return loss, grads.arrays()
 
     def _now(self):
-        """The parameters as they are now."""
         return self._params
 
     def _replace(self, params):
-        """Take over parameters, which are the network's from now on."""
         self._params = params
 
-    def _limit(self):
+    def _guard(self):
         """The context of every computation: BLAS on one thread, so threads cannot change bits."""
         return SingleThreaded()
 
@@ -261,13 +272,11 @@ class Network:
         names = self._cell.state
         if not isinstance(state, tuple) or len(state) != len(names):
             got = f"a tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
-            raise TypeError(
-                f"{name}: got {got}, want a tuple ({', '.join(names)}) of arrays (L, B, H)"
-            )
+            want = f"a tuple ({', '.join(names)}) of arrays (L, B, H)"
+            raise TypeError(f"{name}: got {got}, want {want}")
+        parts = dict(zip(names, state, strict=True))
         shape = (self._params.num_layers, B, self._params.hidden_size)
-        return tuple(
-            self._check(f"{name}.{n}", a, shape) for n, a in zip(names, state, strict=True)
-        )
+        return tuple(self._check(f"{name}.{part}", a, shape) for part, a in parts.items())
 
     def _check_example(self, x, target):
         self._check_readout()
@@ -280,17 +289,14 @@ class Network:
             raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
         order = np.asarray(order)
         if order.ndim != 1 or not np.issubdtype(order.dtype, np.integer):
-            raise TypeError(
-                f"order: got shape {order.shape} of {order.dtype}, want indices (N,), integers"
-            )
+            got = f"shape {order.shape} of {order.dtype}"
+            raise TypeError(f"order: got {got}, want indices (N,), integers")
         if order.size and not 0 <= order.min() <= order.max() < len(dataset):
-            raise ValueError(
-                f"order: got indices {order.min()} to {order.max()}, want 0 to {len(dataset) - 1}"
-            )
+            got = f"indices {order.min()} to {order.max()}"
+            raise ValueError(f"order: got {got}, want 0 to {len(dataset) - 1}")
         return np.ascontiguousarray(order, np.int64), check_int("batch_size", batch_size)
 
     def _check_readout(self):
         if self._params.V is None:
-            raise ValueError(
-                "params: got no read-out, want V and b_out (output_size of Params.init)"
-            )
+            want = "V and b_out (output_size of Params.init)"
+            raise ValueError(f"params: got no read-out, want {want}")

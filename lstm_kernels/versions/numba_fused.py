@@ -49,6 +49,7 @@ class NumbaFused(Network):
     then the weight gradients of one mini-batch are waited for.
     """
 
+    name = "numba-fused"
     make_kernels = staticmethod(machine_code.fused)
 
     def __init__(self, params, threads=None):
@@ -175,7 +176,7 @@ class NumbaFused(Network):
         costs = machine_costs(self._dtype, threads)
         return cost.choose(costs, self.tiles, self.sizes, T, B, training, threads)
 
-    def _limit(self):
+    def _guard(self):
         return self._lock  # which is held: of contexts that do nothing more, the quickest
 
     def _run(self, space, name, work, passes=1):

@@ -25,7 +25,6 @@ from numba import njit, prange
 
 from ..cores import cores
 from ..cpu.loops import K, cell_backward, cell_forward, load, real, specialise, store
-from ..errors import check_int
 from ..kernels import OPTIONS, cached, named
 from ..params import Layer
 from ..reference import Tape
@@ -221,21 +220,21 @@ class OnThreads:
 
 
 class NumbaSample(Network):
+    name = "numba-sample"
     layer_forward = staticmethod(layer_forward)
     layer_backward = staticmethod(layer_backward)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        if threads is not None and check_int("threads", threads) > numba.config.NUMBA_NUM_THREADS:
-            most = numba.config.NUMBA_NUM_THREADS
-            raise ValueError(
-                f"threads: got {threads}, want at most {most}, what Numba started with"
-            )
+        most = numba.config.NUMBA_NUM_THREADS
+        if threads is not None and threads > most:
+            want = f"at most {most}, what Numba started with"
+            raise ValueError(f"threads: got {threads}, want {want}")
+        # Numba's own number is of the cores alone: it knows no quota.
+        self._threads = self._threads or min(numba.get_num_threads(), cores())
 
     @contextmanager
-    def _limit(self):
-        # Numba's own number is of the cores alone: it knows no quota.
-        count = self._threads or min(numba.get_num_threads(), cores())
+    def _guard(self):
         # Its threads serve one region: under the layer workqueue a second one ends the process.
-        with _region, super()._limit(), OnThreads(count):
+        with _region, super()._guard(), OnThreads(self._threads):
             yield

@@ -28,6 +28,7 @@ class NumbaWavefront(NumbaFused):
     picks a wavefront for the shape. The rest is as of `NumbaFused`.
     """
 
+    name = "numba-wavefront"
     make_kernels = staticmethod(machine_code.wavefront)
 
     def __init__(self, params, threads=None, *, schedules=None):

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 
 from ..blas import product
+from ..cores import cores
 from ..params import Layer
 from ..reference import Tape, blocks, sigmoid
 from .base import Network
@@ -52,8 +53,13 @@ def layer_backward(cell, layer, tape, dy, dh, dc, *, product=np.matmul):
 
 
 class NumpyNaive(Network):
+    name = "numpy-naive"
+    layer_forward = staticmethod(layer_forward)
+    layer_backward = staticmethod(layer_backward)
+
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
+        self._threads = self._threads or cores()
         on_threads = partial(product, threads=self._threads)
-        self.layer_forward = partial(layer_forward, product=on_threads)
-        self.layer_backward = partial(layer_backward, product=on_threads)
+        self.layer_forward = partial(self.layer_forward, product=on_threads)
+        self.layer_backward = partial(self.layer_backward, product=on_threads)

@@ -47,5 +47,6 @@ def layer_backward(cell, layer, tape, dy, dh, dc):
 
 
 class NumpySample(Network):
+    name, parallel = "numpy-sample", False
     layer_forward = staticmethod(layer_forward)
     layer_backward = staticmethod(layer_backward)

@@ -36,11 +36,8 @@ def layer_forward(cell, layer, x, h0, c0):
     (T, B, _), H = x.shape, layer.W.shape[0]
     forward, _ = cell.make(math.tanh, sigmoid)
     U, W, b, steps = layer.U.tolist(), layer.W.tolist(), layer.b.tolist(), x.tolist()
-    h, c = [h0.tolist()], [c0.tolist()]
+    h, c = ([a.tolist(), *([None] * B for _ in range(T))] for a in (h0, c0))
     gates = [[None] * B for _ in range(T)]
-    for _ in range(T):
-        h.append([None] * B)
-        c.append([None] * B)
     for s in range(B):
         for t in range(T):
             a = b.copy()
@@ -76,11 +73,11 @@ def layer_backward(cell, layer, tape, dy, dh, dc):
             add_outer(dW, h[t][s], da)
             for k in range(K * H):
                 db[k] += da[k]
-    as_array = (np.array(values, tape.x.dtype) for values in (dU, dW, db, dx, dh, dc))
-    dU, dW, db, dx, dh, dc = as_array
+    dU, dW, db, dx, dh, dc = (np.array(a, tape.x.dtype) for a in (dU, dW, db, dx, dh, dc))
     return Layer(dU, dW, db), dx, dh, dc
 
 
 class Sequential(Network):
+    name, parallel = "sequential", False
     layer_forward = staticmethod(layer_forward)
     layer_backward = staticmethod(layer_backward)

@@ -1,0 +1,104 @@
+"""The package stands alone: its wheel, in an empty folder, with the repository out of reach."""
+
+import csv
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from flit_core.wheel import make_wheel_in
+
+import lstm_kernels as lk
+
+ROOT = Path(__file__).parents[1]
+SERIES = ("airline_passengers.csv", "source_table.csv")
+# What a user of a few lines does; prints where the package came from and what it needed.
+USE = """
+import sys, lstm_kernels as lk
+imported = set(sys.modules)
+assert not imported & {"numba", "pandas", "matplotlib", "tqdm", "scipy", "IPython"}, imported
+series = lk.data.airline()
+assert (len(series), lk.data.FOLDER.is_dir(), len(lk.versions()) > 9) == (144, True, True)
+scaled = lk.data.LogDifference.fit(series).forward(series)
+net = lk.network("numpy", lk.Params.init(1, 4, output_size=1))
+history = lk.train(net, lk.data.windows(scaled, 12), 1, 16, 0.01)
+assert lk.forecast.errors([1, 2], [2, 4])["MAE"] == 1.5
+print(lk.__file__, net, history.epochs, sep="\\n")
+"""
+# A results file as the benchmarks write one.
+MEASURE = """
+import pandas as pd
+from lstm_kernels.bench import results
+row = {"version": "numpy", "stage": "step", "repeat": 0, "seconds": 1.0}
+path = results.write("airline", pd.DataFrame([row]), preset="smoke", folder="results")
+about = results.record("airline", path.parent.name, folder="results")
+print(about["commit"], about["dirty"])
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The folder that the wheel is unpacked into."""
+    folder = tmp_path_factory.mktemp("wheel")
+    wheel = folder / make_wheel_in(ROOT / "pyproject.toml", folder).file.name
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(folder / "site-packages")
+    return folder / "site-packages"
+
+
+def run(installed, folder, *words):
+    """What Python says in an empty folder where the package is the one of the wheel."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    env |= {"PYTHONPATH": str(installed), "NUMBA_ENABLE_CUDASIM": "0"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_the_wheel_is_the_package_and_no_more(installed):
+    names = {path.relative_to(installed).parts[0] for path in installed.rglob("*")}
+    assert names == {"lstm_kernels", f"lstm_kernels-{lk.__version__}.dist-info"}
+    assert (installed / "lstm_kernels" / "py.typed").exists()
+    found = {path.relative_to(installed) for path in installed.rglob("*.py")}
+    package = (ROOT / "lstm_kernels").rglob("*.py")
+    assert found == {path.relative_to(ROOT) for path in package}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_the_series_of_the_package_is_the_readable_one(name):
+    packaged, readable = lk.data.FOLDER / name, ROOT / "data" / name
+    assert packaged.read_bytes() == readable.read_bytes()
+    with packaged.open() as file:
+        assert len(list(csv.reader(file))) == {SERIES[0]: 145, SERIES[1]: 6}[name]
+
+
+def test_an_empty_folder_is_enough_to_train(installed, tmp_path):
+    file, net, epochs = run(installed, tmp_path, "-c", USE)
+    assert Path(file).is_relative_to(installed)
+    assert net.startswith("numpy: LSTM, 1 layer of 4, 1 input, read-out 1, float32, ")
+    assert epochs == "1"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_line_shows_the_ladder_and_trains(installed, tmp_path):
+    said = run(installed, tmp_path, "-m", "lstm_kernels")
+    assert [line.split()[0] for line in said[: len(lk.versions())]] == [
+        version.name for version in lk.versions()
+    ]
+    words = ("train", "--version", "numpy", "--epochs", "2", "--checkpoint", "run.npz")
+    said = run(installed, tmp_path, "-m", "lstm_kernels", *words)
+    assert said[0].startswith("2 epochs in ")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_results_lie_in_the_folder_and_name_no_commit(installed, tmp_path):
+    before = sorted(path for path in installed.rglob("*") if "__pycache__" not in path.parts)
+    assert run(installed, tmp_path, "-c", MEASURE) == ["None None"]
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+    after = sorted(path for path in installed.rglob("*") if "__pycache__" not in path.parts)
+    assert after == before
+    assert not (installed.parent / "data").exists()

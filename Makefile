@@ -81,7 +81,7 @@ gpu:    ## test and measure on this machine's GPU, with the packages of python3 
 	$(GPU_PYTHON) -m lstm_kernels gpu
 
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers
-	$(PY) -m lstm_kernels.bench.ptx
+	$(PY) tools/ptx.py
 
 figures: report    ## write figures/: the report's notebooks do
 

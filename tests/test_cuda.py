@@ -14,9 +14,9 @@ from lstm_kernels.bench import gpu
 from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
-from lstm_kernels.gpu import device, sample_kernels
+from lstm_kernels.gpu import device, layout, plans, sample_kernels
 from lstm_kernels.report import figures_gpu
-from lstm_kernels.versions import cuda_fused, cuda_v1
+from lstm_kernels.versions import cuda_fused
 
 GPU = [v.name for v in lk.versions() if v.target == "gpu"]
 needs_kernels = pytest.mark.skipif(
@@ -53,7 +53,8 @@ def test_fused_cuda_plans(cell, shared, sums, B):
 
 def test_plans_of_cuda_fused():
     def plan(B, H, shared=200 << 10, L=1, D=1):
-        return cuda_fused.plan((L, 12, B, D, H, 1), "lstm", np.dtype(np.float32), 132, shared)
+        n = layout.Sizes(L, 12, B, D, H, 1)
+        return plans.plan(n, CELLS["lstm"], np.dtype(np.float32), 132, shared)
 
     few, many = plan(256, 32), plan(100_000, 32)
     assert few.tile == 2
@@ -66,7 +67,7 @@ def test_plans_of_cuda_fused():
             assert found.shared <= 48 << 10
             assert found.tile % found.R == 0
             assert 1 <= found.blocks <= 132
-            assert found.threads <= cuda_fused.MOST_THREADS
+            assert found.threads <= plans.MOST_THREADS
     with pytest.raises(ValueError, match=r"^params: hidden_size 9000 takes \d+ bytes of shared"):
         plan(1, 9000)
 
@@ -259,7 +260,7 @@ def test_few_blocks_are_explained_once(monkeypatch):
 FIELDS = {"version": "cuda-v2", "multiprocessors": 132, "_warned": False}
 
 
-def planted(modules, kernels, change, **names):
+def planted(modules, change, **names):
     """Kernels with a fault: `change` replaces a function among those of the modules."""
     space = device.functions(CELLS["lstm"], np.float32, modules, **names)
     original = device.functions
@@ -284,19 +285,19 @@ def planted(modules, kernels, change, **names):
     ],
 )
 def test_faults_in_cuda_samples_are_caught(monkeypatch, name, fault):
-    functions = planted((sample_kernels,), (), {name: fault}, where=sample_kernels.position)
+    functions = planted((sample_kernels,), {name: fault}, where="position")
     if name == "position":
         monkeypatch.setattr(device, "functions", _with(functions, "where", name))
     else:
         change = _with(functions, "total", name) if name == "total4" else functions
         monkeypatch.setattr(device, "functions", change)
-    cuda_v1.kernels.cache_clear()
+    device.build.cache_clear()
     params, x, _ = example((1, 3, 6, 2, 5))
     try:
         with pytest.raises((MismatchError, IndexError)):
             compare_to_reference("cuda-v2", params, x)
     finally:
-        cuda_v1.kernels.cache_clear()
+        device.build.cache_clear()
 
 
 def _with(functions, alias, name):
@@ -313,17 +314,15 @@ def test_a_fault_in_the_sum_over_blocks_is_caught(monkeypatch):
     def first_only(space):
         return lambda partials, size, first, count, stride: None
 
-    functions = planted(
-        cuda_fused.MODULES, (), {"add_up": first_only}, **cuda_fused._names(1, True, False)
-    )
+    functions = planted(plans.MODULES, {"add_up": first_only}, R=1, RESIDENT=True, ATOMIC=False)
     monkeypatch.setattr(device, "functions", functions)
-    cuda_fused.kernels.cache_clear()
+    device.build.cache_clear()
     params, x, _ = example((1, 3, 9, 2, 5))
     try:
         with pytest.raises(MismatchError, match="layers"):
             compare_to_reference("cuda-fused", params, x)
     finally:
-        cuda_fused.kernels.cache_clear()
+        device.build.cache_clear()
 
 
 @needs_kernels
@@ -356,20 +355,17 @@ def test_sentences_about_records():
     rows = rows_of(growing, "windows")
     assert "from 100 to 100,000 windows" in figures_gpu.growth(rows)
     assert "power 0.00" in figures_gpu.growth(rows)
-    assert "overtakes `numba-fused` from 10,000 windows on" in figures_gpu.crossover(rows)
-    assert "and is 100 times as fast at 1,000,000" in figures_gpu.crossover(rows)
+    assert "overtakes `numba-fused` from 10,000 windows on" in figures_gpu.growth(rows)
+    assert "and is 100 times as fast at 1,000,000" in figures_gpu.growth(rows)
     steps = {("sequential", 0): 1.7, ("numpy", 0): 0.76, ("cuda-v3", 0): 0.1}
     long = {("cuda-v3", 0): 1.0, ("cuda-fused", 0): 0.1}
     both = pd.concat([rows_of(steps, "h", "step", B=256), rows_of(long, "h", "5 epochs", B=256)])
     said = figures_gpu.speeds(both)
     assert "17 times as fast as `sequential`, 7.6 times as fast as `numpy`" in said
     assert "10 times as fast with `cuda-fused`" in said
-    sums = pd.concat(
-        [rows_of({("f", 0): t}, v) for t, v in ((2, "sums ordered"), (1, "sums atomic"))]
-    )
-    assert "takes 2 times that with atomics" in figures_gpu.ordered(sums)
-    copies = rows_of({("cuda-v3", 0): 1e-5}, "transfers sent", "step", bytes=100)
-    assert "`cuda-v3`, step, sent 100 bytes in 0.01 ms" in figures_gpu.moved(copies)
+    table = figures_gpu.times(both)
+    assert table.loc[("m", "h", "step"), "cuda-v3 (ms)"].item() == 100
+    assert table.loc[("m", "h", "5 epochs"), "cuda-fused (ms)"].item() == 100
 
 
 def test_nothing_recorded_is_said_so(monkeypatch):
@@ -382,13 +378,14 @@ def none():
 
 
 def test_rooflines_and_shares():
-    loads = figures_gpu.loads()["flop per byte"]
-    assert loads.is_monotonic_increasing
-    assert figures_gpu.shared_bandwidth("H200") == pytest.approx(33.4, abs=0.1)
+    loads = figures_gpu.loads()
+    assert loads["flop per byte"].is_monotonic_increasing
+    assert pytest.approx(33.4, abs=0.1) == figures_gpu.SHARED_MEMORY
+    assert "four samples to a thread: 0.67 flop" in figures_gpu.roofline(loads).alt
     table = figures_gpu.occupancy(gpu.HUNDREDS)
     assert table.loc["cuda-v1", "blocks"] == 1
     assert table.loc["cuda-v2", "blocks"] == 8
-    assert (table["registers"] < 256).all()
+    assert (table["registers of a thread"] < 256).all()
 
 
 @needs_kernels
@@ -398,13 +395,13 @@ def test_each_filling_of_the_kernels_has_a_name_of_its_own():
     for R in (1, 4):
         for resident in (True, False):
             for atomic in (True, False):
-                names = cuda_fused._names(R, resident, atomic)
-                space = device.functions(CELLS["lstm"], real, cuda_fused.MODULES, **names)
-                found += [space[name].__qualname__ for name in cuda_fused.KERNELS]
-    for where in (sample_kernels.position, sample_kernels.no_position):
+                names = {"R": R, "RESIDENT": resident, "ATOMIC": atomic}
+                space = device.functions(CELLS["lstm"], real, plans.MODULES, **names)
+                found += [space[name].__qualname__ for name in device.KERNELS]
+    for where in ("position", "no_position"):
         for dtype in (real, np.dtype(np.float64)):
             space = device.functions(CELLS["gru"], dtype, (sample_kernels,), where=where)
-            found += [space[name].__qualname__ for name in cuda_v1.KERNELS]
+            found += [space[name].__qualname__ for name in device.KERNELS]
     assert len(set(found)) == len(found)
 
 
@@ -454,8 +451,6 @@ def test_figures_of_records_say_what_they_show():
     title = figure.axes[0].get_title() + figure.axes[0].get_title(loc="left")
     assert title == "cuda-fused: 10 times the time for 10 times as many windows"
     assert "cuda-v3 0.1 to 1 ms" in figure.alt
-    measured = [("cuda-fused", 0.5, 3.0)]
-    assert "T4" in figures_gpu.roofline("T4", figures_gpu.loads(), measured).alt
 
 
 @needs_kernels
@@ -485,5 +480,5 @@ def test_plans_of_one_network_agree_on_where_weights_are(shared):
     for _ in range(2):
         got, want = (n.epoch(dataset, order, 10, 0.3) for n in (net, reference))
         np.testing.assert_allclose(got, want, rtol=1e-5)
-    assert len({net._plan(net._n(2, B)).resident for B in (10, 1)}) == 1
+    assert len({net._plan(layout.Sizes.of(params, 2, B)).resident for B in (10, 1)}) == 1
     compare(net.params().arrays(), reference.params().arrays(), 1e-5)

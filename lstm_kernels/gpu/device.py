@@ -14,8 +14,9 @@ import numba
 import numpy as np
 
 from .. import kernels
+from ..cells import CELLS
 from ..errors import LowOccupancyWarning
-from . import device_functions
+from . import device_functions, layout
 
 try:
     from numba import cuda
@@ -23,8 +24,9 @@ except Exception as error:  # a broken installation must not break the import of
     cuda, _broken = None, f"{type(error).__name__}: {error}"
 
 SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
-# Nothing is linked to the kernels, and compiled in one go they are what `bench.ptx` records.
+# Nothing is linked to the kernels, and compiled in one go they are what `make ptx` records.
 OPTIONS = {"lto": False} if getattr(cuda, "implementation", "") == "NVIDIA" else {}
+KERNELS = ("forward", "backward", "step")  # of each module of kernels
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
 FIRST_OF_CUDA_13 = (7, 5)  # the oldest capability that CUDA 13 compiles for
 # numba-cuda calls np.row_stack, which NumPy 2.5 removed.
@@ -83,59 +85,54 @@ def _compile_nothing(capability):
 
 def functions(cell, dtype, modules, **names):
     """The functions of kernel modules with their free names filled in for a Cell and a dtype: a
-    dict of globals, in Python. names: further free names.
+    dict of globals, in Python. names: further free names; `where` is the name of a function.
     """
     real, K = np.dtype(dtype).type, len(cell.gates)
-    constants = {"cuda": cuda, "K": K, "G": len(cell.input_gates), "real": real, **names}
     # Numba's cache on disk knows a kernel by this label: each filling needs its own.
-    said = [f"{key}_{getattr(value, '__name__', value)}" for key, value in sorted(names.items())]
-    label = "_".join([cell.name, real.__name__, *said])
-    constants |= {"number": numba.from_dtype(np.dtype(real))}
-    constants |= {"int64": numba.types.int64, "HEAD": device_functions.HEAD // real().itemsize}
-    space = kernels.copies(device_functions, constants, label, *modules)
-    sized = ("load", "store", "add", "dot", "total", "zeros")
-    parts = {name: space[f"{name}{K}"] for name in sized}
-    for name, gates in (("input", cell.input_gates), ("recurrent", cell.recurrent_gates)):
-        every = gates == tuple(range(K))
-        parts[f"{name}_weights"] = parts["load"] if every else space[f"{cell.name}_{name}"]
-        space[f"{name}_blocks"] = tuple(gates.index(k) if k in gates else -1 for k in range(K))
-    parts |= {name: value for name, value in names.items() if isinstance(value, types.FunctionType)}
-    for name, part in parts.items():
-        space[name] = kernels.named(part, space, label)
+    label = "_".join([cell.name, real.__name__, *(f"{k}_{v}" for k, v in sorted(names.items()))])
+    constants = {"cuda": cuda, "K": K, "G": len(cell.input_gates), "R": 1, "ATOMIC": False} | names
+    constants |= {"real": real, "number": numba.from_dtype(np.dtype(real)), "int64": numba.int64}
+    constants |= {"SKIP": device_functions.HEAD // real().itemsize}
+    for matrix, gates in (("U", cell.input_gates), ("W", cell.recurrent_gates)):
+        # The place of each gate among the G of the matrix, or -1.
+        constants[f"{matrix}_gates"] = tuple(gates.index(k) if k in gates else -1 for k in range(K))
+    space = kernels.copies(device_functions, constants, label, layout, *modules)
+    chosen = {name: f"{name}{K}" for name in ("load", "store", "add", "dot", "total", "zeros")}
+    chosen |= {name: f"{name}{constants['R']}" for name in ("start", "add_rows", "dot_rows")}
+    for matrix in ("input", "recurrent"):
+        whole = len(getattr(cell, f"{matrix}_gates")) == K
+        chosen[f"{matrix}_weights"] = f"load{K}" if whole else f"{cell.name}_{matrix}"
+    chosen |= {name: names[name] for name in ("where",) if name in names}
+    space |= {name: space[function] for name, function in chosen.items()}
     if SIMULATED:
         space["u"] = lambda i: i
     return space
 
 
-def build(cell, dtype, modules, kernels, *, compile=None, **names):
-    """Compile kernels for a Cell and a dtype; returns name -> kernel.
+@cache
+def build(cell, dtype, modules, *, compile=None, **names):
+    """Compile the KERNELS of modules for the name of a cell and a dtype; returns name -> kernel.
 
-    kernels: names of functions of the modules; the other functions become part of them. compile:
-    takes a function and its signature; None compiles for the device here.
+    The other functions become part of them. names: as of `functions`. compile: takes a function and
+    its signature; None compiles for the device here.
     """
+    cell = CELLS[cell]
     space = functions(cell, dtype, modules, **names)
     own = {name: f for name, f in space.items() if isinstance(f, types.FunctionType)}
     own = {name: f for name, f in own.items() if f.__module__.startswith(__package__)}
-    if not SIMULATED:  # the simulator runs the Python of them
-        for name in own.keys() - set(kernels):
-            space[name] = cuda.jit(own[name], device=True, **OPTIONS)
+    device = (lambda f: f) if SIMULATED else partial(cuda.jit, device=True, **OPTIONS)
+    space |= {name: device(f) for name, f in own.items() if name not in KERNELS}
     cells = cell.make(space["tanh"], space["sigmoid"])
-    cells = cells if SIMULATED else tuple(cuda.jit(f, device=True, **OPTIONS) for f in cells)
-    space["cell_forward"], space["cell_backward"] = cells
+    space["cell_forward"], space["cell_backward"] = map(device, cells)
     compile = compile or _compile
-    return {name: compile(own[name], signature(own[name], space["real"])) for name in kernels}
+    return {name: compile(own[name], signature(own[name], space["real"])) for name in KERNELS}
 
 
 def signature(kernel, real):
     """The types of a kernel's arguments, which their names stand for; arrays are flat."""
-    real = numba.from_dtype(np.dtype(real))
-    known = {
-        "n": numba.types.UniTuple(numba.types.int64, 6),
-        "rate": real,
-        "order": numba.types.int64[::1],
-        "counters": numba.types.int32[::1],
-        **dict.fromkeys(("first", "tile", "batch"), numba.types.int64),
-    }
+    real, int64 = numba.from_dtype(np.dtype(real)), numba.int64
+    known = {"n": numba.types.UniTuple(int64, 6), "rate": real, "order": int64[::1]}
+    known |= {"counters": numba.int32[::1]} | dict.fromkeys(("first", "tile", "batch"), int64)
     return tuple(known.get(name, real[::1]) for name in inspect.signature(kernel).parameters)
 
 

@@ -1,20 +1,22 @@
-"""Device functions that every GPU kernel uses: a cell's K values as a tuple, the order of the
-parameters, and sums over blocks.
+"""Device functions that every GPU kernel uses: a cell's K values as a tuple, R of these for R
+samples, a walk over a matrix, and sums over blocks.
 
-Everything lies in flat arrays: `load(a, at, stride)` takes the K values that belong to one unit.
-Shared memory is what the launch asks for; all arrays there begin at its start, HEAD bytes are kept.
-The names below that are None are filled in by `device.build`; a GRU's U does not feed `hn` and
-its W does not feed `n`, so those weights are read as zero.
+`load(a, at, stride)` takes the K values that belong to one unit. Shared memory is what the launch
+asks for; all arrays there begin at its start, HEAD bytes are kept. The names below that are None
+are filled in by `device.functions`, which also picks each function of K or R values by its number.
+A GRU's U does not feed `hn` and its W does not feed `n`, so those weights are read as zero.
 """
 
 import math
 
 import numpy as np
 
-cuda = K = G = real = int64 = None
+from .layout import Places, parameter_count
 
-HEAD = 96  # bytes of shared memory: eleven integers for a kernel's use, and who came last
-LAST = 11  # the place of that among the integers
+cuda = ATOMIC = real = int64 = add = dot = load = None
+
+LAST = len(Places._fields)  # of the integers in HEAD, behind a kernel's Places: who came last
+HEAD = 8 * (LAST + 1)  # bytes
 
 
 def tanh(x):
@@ -85,6 +87,43 @@ def zeros4():
     return real(0), real(0), real(0), real(0)
 
 
+def start1(a):
+    """A tuple for each of R samples, all the same."""
+    return (a,)
+
+
+def start4(a):
+    return a, a, a, a
+
+
+def add_rows1(a, z, at, offsets, w):
+    """For each of R samples: a + z w. The first one's z lies at `at`, the others' by `offsets`."""
+    return (add(a[0], z[u(at)], w),)
+
+
+def add_rows4(a, z, at, offsets, w):
+    return (
+        add(a[0], z[u(at)], w),
+        add(a[1], z[u(at + offsets[0])], w),
+        add(a[2], z[u(at + offsets[1])], w),
+        add(a[3], z[u(at + offsets[2])], w),
+    )
+
+
+def dot_rows1(a, v, at, offsets, stride, w):
+    """For each of R samples: a + v w, gate by gate."""
+    return (dot(a[0], load(v, at, stride), w),)
+
+
+def dot_rows4(a, v, at, offsets, stride, w):
+    return (
+        dot(a[0], load(v, at, stride), w),
+        dot(a[1], load(v, at + offsets[0], stride), w),
+        dot(a[2], load(v, at + offsets[1], stride), w),
+        dot(a[3], load(v, at + offsets[2], stride), w),
+    )
+
+
 def gru_input(a, at, stride):
     return a[u(at)], a[u(at + stride)], a[u(at + 2 * stride)], real(0)
 
@@ -93,17 +132,18 @@ def gru_recurrent(a, at, stride):
     return a[u(at)], a[u(at + stride)], real(0), a[u(at + 2 * stride)]
 
 
-def layer_at(index, D, H):
-    """Where the layer's U, W and b begin in the parameters, and how many inputs it has."""
-    first = (D + H) * G * H + K * H
-    at = 0 if index == 0 else first + (index - 1) * (2 * H * G * H + K * H)
-    inputs = D if index == 0 else H
-    return at, at + inputs * G * H, at + (inputs + H) * G * H, inputs
+def first_place(width):
+    """Where this thread begins to walk a matrix of `width` columns, and its steps: row, column,
+    rows down, columns right. Threads walk it together, each entry once.
+    """
+    me, threads = cuda.threadIdx.x, cuda.blockDim.x
+    return me // width, me % width, threads // width, threads % width
 
 
-def readout_at(L, D, H):
-    """Where V begins in the parameters: behind the layers. b_out follows V, the loss follows it."""
-    return layer_at(L, D, H)[0]
+def next_place(row, column, down, right, width):
+    """The place `blockDim.x` entries further on, without a division."""
+    row, column = row + down, column + right
+    return (row + 1, column - width) if column >= width else (row, column)
 
 
 def arrived(counters, index, of):
@@ -126,20 +166,27 @@ def arrived(counters, index, of):
 def add_up(partials, size, first, count, stride):
     """The sum of `count` rows of partials, `stride` rows apart, into row `first`, in that order."""
     for p in range(cuda.threadIdx.x, size, cuda.blockDim.x):
-        value = partials[first * size + p]
+        value = partials[first * size + p]  # number p of the first row
         for row in range(1, count):
-            value += partials[(first + row * stride) * size + p]
+            value += partials[(first + row * stride) * size + p]  # and of the next ones
         partials[first * size + p] = value
 
 
-def sum_over_blocks(partials, size, counters):
-    """Add the blocks' rows of `size` numbers up into row 0; True in the block that ends it.
+def own_row(n):
+    """Where in partials this block's gradients begin: in its own row, or with atomics in all's."""
+    return 0 if ATOMIC else cuda.blockIdx.x * (parameter_count(n) + 1)
+
+
+def sum_over_blocks(n, partials, counters):
+    """Add the blocks' rows of partials up into row 0; True in the block that ends it.
 
     Groups of about sqrt(blocks) rows: the last block of a group to arrive adds its rows up, the
     last of these the groups. Who adds depends on chance, the order of additions does not: the same
     bits on every run, and no block ever waits for another.
     """
-    blocks = cuda.gridDim.x
+    blocks, size = cuda.gridDim.x, parameter_count(n) + 1
+    if ATOMIC:  # all blocks have added to row 0
+        return arrived(counters, 0, blocks)
     width = 1
     while width * width < blocks:
         width += 1

@@ -41,8 +41,9 @@ GOOD |= {"shared": 0, "stack": 0, "spills": 0}
 def test_kernels_compile_and_fit(tmp_path):
     script = tmp_path / "compile_kernels.py"
     script.write_text(CODE)
-    tools = str(Path(ptx.__file__).parent)
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": tools}
+    tools = Path(ptx.__file__).parent
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
+    environment |= {"PYTHONPATH": f"{tools}{os.pathsep}{tools.parent}"}
     words = [sys.executable, str(script), json.dumps(SOME)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     reason, rows = json.loads(done.stdout.splitlines()[-1])

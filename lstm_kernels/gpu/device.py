@@ -17,6 +17,7 @@ from .. import kernels
 from ..cells import CELLS
 from ..errors import LowOccupancyWarning
 from . import device_functions, layout
+from .device_functions import written_out
 
 try:
     from numba import cuda
@@ -97,13 +98,13 @@ def functions(cell, dtype, modules, **names):
         # The place of each gate among the G of the matrix, or -1.
         constants[f"{matrix}_gates"] = tuple(gates.index(k) if k in gates else -1 for k in range(K))
     space = kernels.copies(device_functions, constants, label, layout, *modules)
-    chosen = {name: f"{name}{K}" for name in ("load", "store", "add", "dot", "total", "zeros")}
-    chosen |= {name: f"{name}{constants['R']}" for name in ("start", "add_rows", "dot_rows")}
-    for matrix in ("input", "recurrent"):
-        whole = len(getattr(cell, f"{matrix}_gates")) == K
-        chosen[f"{matrix}_weights"] = f"load{K}" if whole else f"{cell.name}_{matrix}"
-    chosen |= {name: names[name] for name in ("where",) if name in names}
-    space |= {name: space[function] for name, function in chosen.items()}
+    sizes = dict.fromkeys(("zeros", "load", "add", "dot"), range(K)) | {"add_bands": range(4)}
+    sizes |= dict.fromkeys(("start", "add_rows", "dot_rows"), range(constants["R"]))
+    texts = [written_out(name, name, places) for name, places in sizes.items()]
+    texts += [written_out("input_weights", "load", space["U_gates"])]
+    texts += [written_out("recurrent_weights", "load", space["W_gates"])]
+    exec("".join(texts), space)
+    space |= {name: space[names[name]] for name in ("where",) if name in names}
     if SIMULATED:
         space["u"] = lambda i: i
     return space

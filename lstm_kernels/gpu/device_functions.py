@@ -1,10 +1,10 @@
 """Device functions that every GPU kernel uses: a cell's K values as a tuple, R of these for R
 samples, a walk over a matrix, and sums over blocks.
 
-`load(a, at, stride)` takes the K values that belong to one unit. Shared memory is what the launch
-asks for; all arrays there begin at its start, HEAD bytes are kept. The names below that are None
-are filled in by `device.functions`, which also picks each function of K or R values by its number.
-A GRU's U does not feed `hn` and its W does not feed `n`, so those weights are read as zero.
+`load(a, at, stride)` takes the K values that belong to one unit; `input_weights` and
+`recurrent_weights` do so of U and W, and read zero where a gate has none: a GRU's U does not feed
+`hn`, its W does not feed `n`. Shared memory is what the launch asks for; all arrays there begin at
+its start, HEAD bytes are kept. The names below that are None are filled in by `device.functions`.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 
 from .layout import Places, parameter_count
 
-cuda = ATOMIC = real = int64 = add = dot = load = None
+cuda = K = ATOMIC = real = int64 = None
 
 LAST = len(Places._fields)  # of the integers in HEAD, behind a kernel's Places: who came last
 HEAD = 8 * (LAST + 1)  # bytes
@@ -35,101 +35,35 @@ def u(i):
     return np.uint64(i)
 
 
-def load1(a, at, stride):
-    """The values of a unit, `stride` apart."""
-    return (a[u(at)],)
+# Functions of tuples, of a unit's K values or of R samples' such tuples: arguments, and entry k of
+# the tuple that each returns. They are written out for K or R: a loop would put tuples into memory.
+TUPLES = {
+    "zeros": ("", "real(0)"),
+    "load": ("a, at, stride", "a[u(at + {k} * stride)]"),
+    "add": ("a, v, w", "a[{k}] + v * w[{k}]"),  # v: a number
+    "dot": ("a, v, w", "a[{k}] + v[{k}] * w[{k}]"),  # K sums side by side, added up by `total`
+    "start": ("a", "a"),
+    "add_rows": ("a, z, at, step, w", "add(a[{k}], z[u(at + {k} * step)], w)"),
+    "add_bands": ("a, z, at, most, w", "add(a[{k}], z[u(at + min({k}, most))], w)"),
+    "dot_rows": ("a, v, at, step, stride, w", "dot(a[{k}], load(v, at + {k} * step, stride), w)"),
+}
 
 
-def load4(a, at, stride):
-    return a[u(at)], a[u(at + stride)], a[u(at + 2 * stride)], a[u(at + 3 * stride)]
+def written_out(name, function, places):
+    """The text of a function of TUPLES, an entry for each place; at a place of -1 zero."""
+    arguments, entry = TUPLES[function]
+    entries = (entry.format(k=k) if k >= 0 else "real(0)" for k in places)
+    return f"def {name}({arguments}):\n    return ({', '.join(entries)},)\n"
 
 
-def store1(a, at, stride, values):
-    a[u(at)] = values[0]
+def store(a, at, stride, values):
+    """The first K values to places `stride` apart."""
+    for k in range(K):
+        a[u(at + k * stride)] = values[k]
 
 
-def store4(a, at, stride, values):
-    a[u(at)], a[u(at + stride)] = values[0], values[1]
-    a[u(at + 2 * stride)], a[u(at + 3 * stride)] = values[2], values[3]
-
-
-def add1(a, v, w):
-    """a + v w, for tuples a and w and a number v."""
-    return (a[0] + v * w[0],)
-
-
-def add4(a, v, w):
-    return a[0] + v * w[0], a[1] + v * w[1], a[2] + v * w[2], a[3] + v * w[3]
-
-
-def dot1(a, v, w):
-    """a + v w, element by element; `total` adds the elements up at the end: K sums side by side."""
-    return (a[0] + v[0] * w[0],)
-
-
-def dot4(a, v, w):
-    return a[0] + v[0] * w[0], a[1] + v[1] * w[1], a[2] + v[2] * w[2], a[3] + v[3] * w[3]
-
-
-def total1(a):
-    return a[0]
-
-
-def total4(a):
-    return (a[0] + a[1]) + (a[2] + a[3])
-
-
-def zeros1():
-    return (real(0),)
-
-
-def zeros4():
-    return real(0), real(0), real(0), real(0)
-
-
-def start1(a):
-    """A tuple for each of R samples, all the same."""
-    return (a,)
-
-
-def start4(a):
-    return a, a, a, a
-
-
-def add_rows1(a, z, at, offsets, w):
-    """For each of R samples: a + z w. The first one's z lies at `at`, the others' by `offsets`."""
-    return (add(a[0], z[u(at)], w),)
-
-
-def add_rows4(a, z, at, offsets, w):
-    return (
-        add(a[0], z[u(at)], w),
-        add(a[1], z[u(at + offsets[0])], w),
-        add(a[2], z[u(at + offsets[1])], w),
-        add(a[3], z[u(at + offsets[2])], w),
-    )
-
-
-def dot_rows1(a, v, at, offsets, stride, w):
-    """For each of R samples: a + v w, gate by gate."""
-    return (dot(a[0], load(v, at, stride), w),)
-
-
-def dot_rows4(a, v, at, offsets, stride, w):
-    return (
-        dot(a[0], load(v, at, stride), w),
-        dot(a[1], load(v, at + offsets[0], stride), w),
-        dot(a[2], load(v, at + offsets[1], stride), w),
-        dot(a[3], load(v, at + offsets[2], stride), w),
-    )
-
-
-def gru_input(a, at, stride):
-    return a[u(at)], a[u(at + stride)], a[u(at + 2 * stride)], real(0)
-
-
-def gru_recurrent(a, at, stride):
-    return a[u(at)], a[u(at + stride)], real(0), a[u(at + 2 * stride)]
+def total(a):
+    return a[0] if K == 1 else (a[0] + a[1]) + (a[2] + a[3])
 
 
 def first_place(width):

@@ -4,10 +4,10 @@ A block adds its tiles' gradients up in a row of its own; the rows are added up 
 done, in a fixed order, and the block that ends last descends.
 """
 
-from .device_functions import add_rows4, first_place, next_place, u
-from .layout import D_OUT, DA, DY, HIDDEN, X, layer_at, parameter_count, readout_at
+from .device_functions import first_place, next_place, u
+from .layout import INDEX, layer_at, parameter_count, readout_at
 
-cuda = K = G = RESIDENT = ATOMIC = real = load = zeros = U_gates = W_gates = None
+cuda = K = G = RESIDENT = ATOMIC = real = load = zeros = add_bands = U_gates = W_gates = None
 
 ROWS = 4  # of a weight matrix whose gradients a thread sums at a time
 
@@ -43,13 +43,12 @@ def outer_product(partial, at, gates, source, first, rows, da, row, n, count, fr
     while band * ROWS < rows:
         r = band * ROWS
         most = rows - 1 - r  # a row past the last is read as the last, and not kept
-        offsets = min(1, most), min(2, most), min(3, most)
         a = zeros(), zeros(), zeros(), zeros()
         for t in range(T):
             for s in range(count):
                 d = load(da, row + (t * B + s) * K * H + j, H)  # unit j of sample s0 + s at step t
                 z = first + (t * B + s) * rows + r  # row r of that sample and step
-                a = add_rows4(a, source, z, offsets, d)
+                a = add_bands(a, source, z, most, d)
         for i in range(ROWS):
             for k in range(K):
                 if i <= most and gates[k] >= 0:
@@ -62,7 +61,7 @@ def gradients(n, tile, s0, work, at, partial, fresh):
     """Add the tile's share of dU, dW and db of every layer to the block's."""
     L, T, B, D, H, _ = n
     count = min(tile, B - s0)
-    x, h, da = work[at[X] :], work[at[HIDDEN] :], work[at[DA] :]
+    x, h, da = work[at[INDEX.x] :], work[at[INDEX.h] :], work[at[INDEX.da] :]
     cuda.syncthreads()
     for index in range(L):
         U, W, b, _ = layer_at(index, D, H)
@@ -88,7 +87,7 @@ def readout(n, tile, s0, theta, target, rows, work, at, partial, fresh):
     """
     L, T, B, _, H, O = n
     me, threads, count = cuda.threadIdx.x, cuda.blockDim.x, min(tile, B - s0)
-    h, dy, d_out = work[at[HIDDEN] :], work[at[DY] :], work[at[D_OUT] :]
+    h, dy, d_out = work[at[INDEX.h] :], work[at[INDEX.dy] :], work[at[INDEX.d_out] :]
     V, last = readout_at(n), slot_at(n, L - 1, T, s0)  # sample s0 in the top layer's last slot
     scale = real(2) / real(B * O)
     for i in range(me, count * O, threads):

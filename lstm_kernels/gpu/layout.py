@@ -10,20 +10,20 @@ threads read neighbouring addresses. K gates of a unit, slot 0 of h and c: the i
 
 | place    | shape           | written by                                | read by              |
 |----------|-----------------|-------------------------------------------|----------------------|
-| PARTIALS | (blocks, P + 1) | each block: its gradients, then its loss  | the sum over blocks  |
-| X        | (T, B, D)       | the host; `step` gathers its examples     | forward, gradients   |
-| HIDDEN   | (L, T+1, B, H)  | forward: h of step t in slot t + 1        | layer above, dU, dW  |
-| CELLS    | (L, T+1, B, H)  | forward: c of step t in slot t + 1        | backward             |
-| GATES    | (L, T, B, K, H) | forward                                   | backward             |
-| DY       | (T, B, H)       | the host, the read-out, the layer above   | backward             |
-| STATE    | (2, L, B, H)    | the host: initial state, final gradient;  | forward, backward;   |
+| partials | (blocks, P + 1) | each block: its gradients, then its loss  | the sum over blocks  |
+| x        | (T, B, D)       | the host; `step` gathers its examples     | forward, gradients   |
+| h        | (L, T+1, B, H)  | forward: h of step t in slot t + 1        | layer above, dU, dW  |
+| c        | (L, T+1, B, H)  | forward: c of step t in slot t + 1        | backward             |
+| gates    | (L, T, B, K, H) | forward                                   | backward             |
+| dy       | (T, B, H)       | the host, the read-out, the layer above   | backward             |
+| state    | (2, L, B, H)    | the host: initial state, final gradient;  | forward, backward;   |
 |          |                 | kernels: final state, initial gradient    | the host             |
-| DA       | (L, T, B, K, H) | backward                                  | backward, gradients  |
-| DX       | (T, B, D)       | backward of layer 0                       | the host             |
-| D_OUT    | (B, O)          | the read-out                              | dy, dV, db_out, loss |
+| da       | (L, T, B, K, H) | backward                                  | backward, gradients  |
+| dx       | (T, B, D)       | backward of layer 0                       | the host             |
+| d_out    | (B, O)          | the read-out                              | dy, dV, db_out, loss |
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -31,18 +31,9 @@ from ..params import Grads, Params
 
 K = G = None
 
-X, HIDDEN, CELLS, GATES, DY, STATE, DA, DX, D_OUT = range(1, 10)  # after PARTIALS, at 0
 
-
-class Sizes(NamedTuple):
+class Sizes(namedtuple("Sizes", "L T B D H O")):
     """The sizes of a pass, which kernels get as the tuple n."""
-
-    L: int
-    T: int
-    B: int
-    D: int
-    H: int
-    O: int
 
     @classmethod
     def of(cls, params, T, B):
@@ -50,20 +41,8 @@ class Sizes(NamedTuple):
         return cls(p.num_layers, T, B, p.input_size, p.hidden_size, p.output_size or 0)
 
 
-class Places(NamedTuple):
+class Places(namedtuple("Places", "partials x h c gates dy state da dx d_out end")):
     """Where each array of the table begins in `work`, and where the last one ends."""
-
-    partials: int
-    x: int
-    h: int
-    c: int
-    gates: int
-    dy: int
-    state: int
-    da: int
-    dx: int
-    d_out: int
-    end: int
 
     @classmethod
     def of(cls, n, blocks, P, cell):
@@ -77,6 +56,9 @@ class Places(NamedTuple):
     def size(self, name):
         part = self.part(name)
         return part.stop - part.start
+
+
+INDEX = Places(*range(len(Places._fields)))  # the number of each in the tuple
 
 
 def places(n, partials, K):
@@ -113,7 +95,7 @@ def parameter_count(n):
 
 
 def pair(n, dtype, states):
-    """The array STATE (2, L, B, H) of up to two arrays (L, B, H); what is not there is zero."""
+    """The array `state` (2, L, B, H) of up to two arrays (L, B, H); what is not there is zero."""
     both = np.zeros((2, n.L, n.B, n.H), dtype)
     for i, a in enumerate(states or ()):
         both[i] = a

@@ -4,12 +4,12 @@ n = (L, T, B, D, H, O). Arrays are those of `layout`, each apart, with the sampl
 neighbouring threads read neighbouring addresses.
 """
 
-from .device_functions import own_row, sum_over_blocks, u
+from .device_functions import own_row, store, sum_over_blocks, total, u
 from .layout import layer_at, parameter_count, readout_at
 
 cuda = K = G = real = number = SKIP = where = U_gates = W_gates = None
 cell_forward = cell_backward = input_weights = recurrent_weights = None
-load = store = add = dot = total = zeros = None
+load = add = dot = zeros = None
 
 UNITS = 8  # of which a block adds up the gradients over its threads at a time
 

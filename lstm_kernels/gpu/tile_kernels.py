@@ -5,25 +5,12 @@ once for all of them. n = (L, T, B, D, H, O); all arrays but the parameters are 
 in `work`. A tile's samples are s0, s0 + 1, ...: `count` of them, and zeros up to `tile`.
 """
 
-from .device_functions import first_place, next_place, own_row, sum_over_blocks
+from .device_functions import first_place, next_place, own_row, store, sum_over_blocks, total
 from .gradient_kernels import descend, gates_at, gradients, readout, slot_at
-from .layout import (
-    CELLS,
-    DA,
-    DX,
-    DY,
-    GATES,
-    HIDDEN,
-    STATE,
-    X,
-    layer_at,
-    parameter_count,
-    places,
-    readout_at,
-)
+from .layout import INDEX, layer_at, parameter_count, places, readout_at
 
 cuda = K = G = R = RESIDENT = ATOMIC = real = number = int64 = SKIP = None
-cell_forward = cell_backward = load = store = total = zeros = None
+cell_forward = cell_backward = load = zeros = None
 input_weights = recurrent_weights = start = add_rows = dot_rows = None
 
 
@@ -71,7 +58,7 @@ def forward_layer(index, n, tile, s0, theta, shared, work, at, fetch):
     _, T, B, D, H, _ = n
     U, _, b, inputs = layer_at(index, D, H)
     state = weights_of(index, n, theta, shared, fetch)
-    h, c, gates = work[at[HIDDEN] :], work[at[CELLS] :], work[at[GATES] :]
+    h, c, gates = work[at[INDEX.h] :], work[at[INDEX.c] :], work[at[INDEX.gates] :]
     if RESIDENT:  # where rows of U over W begin, from row to row, where b begins
         weights, top, row, bias = shared, 0, G * H + 1, (inputs + H) * (G * H + 1)
     else:
@@ -79,13 +66,12 @@ def forward_layer(index, n, tile, s0, theta, shared, work, at, fetch):
     count, width = min(tile, B - s0), inputs + H  # of a sample in the tile's [x_t, h_{t-1}]
     cells = state + 2 * tile * width  # the tile's c, behind two buffers of these
     old = slot_at(n, index, 0, s0)  # the initial state of sample s0
-    source = work[at[X] :] if index == 0 else h
+    source = work[at[INDEX.x] :] if index == 0 else h
     below = s0 * D if index == 0 else slot_at(n, index - 1, 1, s0)  # inputs of s0 at step 0
     copy_rows(shared, cells, H, c, old, H, tile, count)
     copy_rows(shared, state + inputs, width, h, old, H, tile, count)
     copy_rows(shared, state, width, source, below, inputs, tile, count)
     g0, j0, down, right = first_place(H)
-    offsets = width, 2 * width, 3 * width  # of a thread's second to fourth sample in the tile
     for t in range(T):
         cuda.syncthreads()
         now = state + t % 2 * tile * width  # [x_t, h_{t-1}]
@@ -98,10 +84,10 @@ def forward_layer(index, n, tile, s0, theta, shared, work, at, fetch):
             a, z = start(load(weights, bias + j, H)), now + g * R * width  # z: sample g R
             for k in range(inputs):
                 w = input_weights(weights, top + k * row + j, H)  # U: row k, unit j
-                a = add_rows(a, shared, z + k, offsets, w)  # input k
+                a = add_rows(a, shared, z + k, width, w)  # input k
             for k in range(H):
                 w = recurrent_weights(weights, top + (inputs + k) * row + j, H)  # W: row k, unit j
-                a = add_rows(a, shared, z + inputs + k, offsets, w)  # unit k before step t
+                a = add_rows(a, shared, z + inputs + k, width, w)  # unit k before step t
             for r in range(R):
                 s = g * R + r
                 out = cell_forward(*a[r], shared[cells + s * H + j])
@@ -120,8 +106,8 @@ def backward_layer(index, n, tile, s0, theta, shared, work, at, below, fetch):
     L, T, B, D, H, _ = n
     U, W, _, inputs = layer_at(index, D, H)
     P, count = parameter_count(n), min(tile, B - s0)
-    c, gates, da = work[at[CELLS] :], work[at[GATES] :], work[at[DA] :]
-    dy, state, dx = work[at[DY] :], work[at[STATE] :], work[at[DX] :]
+    c, gates, da = work[at[INDEX.c] :], work[at[INDEX.gates] :], work[at[INDEX.da] :]
+    dy, state, dx = work[at[INDEX.dy] :], work[at[INDEX.state] :], work[at[INDEX.dx] :]
     dh = weights_of(index, n, theta, shared, fetch)  # of the tile; behind it dc, two buffers of da
     dc, buffers = dh + tile * H, dh + 2 * tile * H
     # Where U and W begin, from row to row, and from unit to unit; a gate is H units.
@@ -132,7 +118,6 @@ def backward_layer(index, n, tile, s0, theta, shared, work, at, below, fetch):
     g0, j0, down, right = first_place(H)
     i0, k0, down_U, right_U = first_place(inputs)
     first = (index * B + s0) * H  # dh of sample s0 in state; dc lies L B H further
-    offsets = K * H, 2 * K * H, 3 * K * H  # of a thread's second to fourth sample in the tile
     copy_rows(shared, dh, H, state, first, H, tile, count)
     copy_rows(shared, dc, H, state, L * B * H + first, H, tile, count)
     cuda.syncthreads()
@@ -165,7 +150,7 @@ def backward_layer(index, n, tile, s0, theta, shared, work, at, below, fetch):
             a, z = start(zeros()), now + g * R * K * H  # z: da of sample g R
             for i in range(H):
                 w = recurrent_weights(weights, at_W + j * row + i * unit_W, H * unit_W)
-                a = dot_rows(a, shared, z + i, offsets, H, w)  # row j of W, unit i
+                a = dot_rows(a, shared, z + i, K * H, H, w)  # row j of W, unit i
             for r in range(R):
                 shared[dh + (g * R + r) * H + j] = total(a[r])
             g, j = next_place(g, j, down, right, H)
@@ -174,7 +159,7 @@ def backward_layer(index, n, tile, s0, theta, shared, work, at, below, fetch):
             a, z = start(zeros()), now + g * R * K * H  # z: da of sample g R
             for i in range(H):
                 w = input_weights(weights, at_U + k * row + i * unit_U, H * unit_U)
-                a = dot_rows(a, shared, z + i, offsets, H, w)  # row k of U, unit i
+                a = dot_rows(a, shared, z + i, K * H, H, w)  # row k of U, unit i
             for r in range(R):
                 s = g * R + r
                 if s < count:
@@ -213,7 +198,7 @@ def forward(n, tile, theta, work):
     shared, at = cuda.shared.array(0, number)[SKIP:], cuda.shared.array(0, int64)
     look_up(n, at)
     me, threads = cuda.threadIdx.x, cuda.blockDim.x
-    h, c, state = work[at[HIDDEN] :], work[at[CELLS] :], work[at[STATE] :]
+    h, c, state = work[at[INDEX.h] :], work[at[INDEX.c] :], work[at[INDEX.state] :]
     for s0 in range(cuda.blockIdx.x * tile, B, cuda.gridDim.x * tile):
         count = min(tile, B - s0)
         for index in range(L):
@@ -259,12 +244,12 @@ def step(n, tile, first, order, x, target, theta, work, counters, losses, batch,
         for i in range(me, count * D, threads):
             example = rows[s0 + i // D] * D + i % D  # input i % D of that example at step 0
             for t in range(T):
-                work[at[X] + (t * B + s0) * D + i] = x[t * N * D + example]
+                work[at[INDEX.x] + (t * B + s0) * D + i] = x[t * N * D + example]
         for index in range(L):
             slot = slot_at(n, index, 0, s0)  # the initial state of sample s0
-            row = at[STATE] + (index * B + s0) * H  # in state
+            row = at[INDEX.state] + (index * B + s0) * H  # in state
             for i in range(me, count * H, threads):
-                work[at[HIDDEN] + slot + i] = work[at[CELLS] + slot + i] = real(0)
+                work[at[INDEX.h] + slot + i] = work[at[INDEX.c] + slot + i] = real(0)
                 work[row + i] = work[row + L * B * H + i] = real(0)
         through_layers(n, tile, s0, theta, shared, work, at, fresh)
         readout(n, tile, s0, theta, target, rows, work, at, partial, fresh)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -357,6 +358,26 @@ def test_sentences_about_records():
 def test_nothing_recorded_is_said_so(monkeypatch):
     monkeypatch.setattr(figures_gpu.results, "read", lambda name: none())
     assert figures_gpu.each("windows", figures_gpu.growth) == figures_gpu.NOT_YET
+    assert set(figures_gpu.claims(figures_gpu.recorded()).values()) == {None}
+
+
+@simulated
+def test_a_notebook_on_a_device_times_itself(monkeypatch):
+    shown = []
+    nb = types.SimpleNamespace(say=shown.append, show=lambda figure, name: shown.append(name))
+    assert figures_gpu.show(nb, figures_gpu.measured(["numpy"])) is None
+    assert shown == [figures_gpu.NOT_YET]
+    monkeypatch.setattr(figures_gpu, "live", lambda: True)
+    monkeypatch.setattr(figures_gpu.device, "describe", lambda: {"name": "a GPU"})
+    monkeypatch.setattr(gpu, "table", lambda names, repeats: pd.DataFrame())
+    names = ["sequential", "numpy", "numba-fused", "cuda-v3", "cuda-fused"]
+    rows = figures_gpu.measured(names, small=True)
+    medians = figures_gpu.show(nb, rows)
+    assert shown[1].startswith("a GPU, in this run: a step of 8 samples takes `cuda-v3`")
+    assert shown[2].startswith("a GPU, in this run: from 16 to 32 windows")
+    assert shown[3:] == ["07-windows-this-run"]
+    assert "cuda-fused (ms)" in medians
+    assert set(map(type, figures_gpu.claims(rows).values())) == {bool}
 
 
 def none():

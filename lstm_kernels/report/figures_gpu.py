@@ -17,7 +17,7 @@ from ..gpu.sample_kernels import UNITS
 from . import plots
 
 NOT_YET = "Not measured yet: no results of a GPU are recorded."
-THIS_RUN = "this run"  # the name of the machine in rows that are measured now
+THIS_RUN = "this-run"  # the name of the machine in rows that are measured now
 PTXAS = Path(results.FOLDER) / "ptxas.csv"  # of `make ptx`
 # NVIDIA's data sheet of the H200 (SXM): single-precision TFLOP/s, device memory TB/s; shared memory
 # has 32 banks of 4 bytes a clock in each multiprocessor (CUDA C++ Programming Guide).
@@ -61,10 +61,8 @@ def resources(capability="9.0"):
     """
     rows = pd.read_csv(PTXAS, dtype={"capability": str})
     rows = rows[(rows["kernel"] == "step") & (rows["capability"] == capability)]
-    keys = ["version", "variant"]
-    return rows.pivot_table(
-        index=keys, columns=["dtype", "cell"], values="registers", sort=False
-    ).astype("Int64")
+    keys, columns = ["version", "variant"], ["dtype", "cell"]
+    return rows.pivot_table(index=keys, columns=columns, values="registers", sort=False)
 
 
 def occupancy(work):
@@ -83,7 +81,7 @@ def occupancy(work):
     ]
     recorded, table = resources()["float32", "lstm"], {}
     for version, variant, blocks, threads, shared in launches:
-        warps, registers = -(-threads // 32), recorded[version, variant]
+        warps, registers = -(-threads // 32), int(recorded[version, variant])
         hold = min(32, 64 // warps, 65536 // (8 * math.ceil(registers / 8) * 32 * warps))
         hold = min(hold, (SHARED + 1024) // (shared + 1024))  # the system keeps 1 KiB of each
         table[version] = {
@@ -103,21 +101,28 @@ def recorded():
     try:
         return results.read("gpu")
     except ValueError:
-        return pd.DataFrame({"variant": [], "machine": []})
+        return pd.DataFrame(columns=["machine", "variant", "stage", "version", "N", "seconds"])
+
+
+def live():
+    """Whether this run has a device to time."""
+    return not device.SIMULATED and device.why_unavailable() is None
 
 
 def measured(names, small=False):
     """Rows of the comparisons of `bench.gpu`: timed now where there is a device, else recorded."""
-    if device.SIMULATED or device.why_unavailable():
+    if not live():
         return recorded()
-    work, repeats = gpu.HUNDREDS, {"repeats": 1 if small else 20}
-    sizes = [100, 1000] if small else [10**p for p in range(2, 7)]
+    work = gpu.Workload(L=1, T=3, D=1, H=4, B=8) if small else gpu.HUNDREDS
+    sizes = [16, 32] if small else [10**p for p in range(2, 7)]
+    repeats = {"repeats": 1 if small else 20}
+    fast = [name for name in ("numba-fused", "cuda-v3", "cuda-fused") if name in names]
     parts = [
         gpu.table(names, **repeats),
         gpu.hundreds(names, work, **repeats),
         gpu.transfers([name for name in names if name in gpu.GPU], work, **repeats),
         gpu.sums(work, **repeats),
-        gpu.windows(["numba-fused", "cuda-v3", "cuda-fused"], sizes, work, **repeats),
+        gpu.windows(fast, sizes, work, **repeats),
     ]
     return pd.concat(parts, ignore_index=True).assign(machine=THIS_RUN)
 
@@ -166,7 +171,7 @@ def growth(rows):
     both = rows.groupby(["N", "version"])["seconds"].median().unstack()
     fused, cpu = both["cuda-fused"], both["numba-fused"]
     slopes = np.diff(np.log(fused)) / np.diff(np.log(fused.index))
-    full = next((i for i, slope in enumerate(slopes) if slope > 0.7), len(slopes))
+    full = next((i for i, slope in enumerate(slopes) if slope > 0.7), len(slopes)) or 1
     exponent = np.polyfit(np.log(fused.index[: full + 1]), np.log(fused.iloc[: full + 1]), 1)[0]
     ahead = both.index[fused < cpu]
     crossing = "`numba-fused` is faster at every size measured."
@@ -182,6 +187,42 @@ def growth(rows):
     )
 
 
+def claims(rows):
+    """What the source found, and whether it held in the rows that were timed in this run."""
+    live = rows[rows["machine"] == THIS_RUN]
+    step = live[(live["variant"] == "hundreds") & (live["stage"] == "step")]
+    step = step.groupby("version")["seconds"].median()
+    epoch = live[(live["variant"] == "windows") & (live["version"] == "cuda-fused")]
+    epoch = epoch.groupby("N")["seconds"].median()
+    return {
+        "A step of hundreds of samples takes `cuda-v3` less time than `numpy`": (
+            bool(step["cuda-v3"] < step["numpy"]) if len(step) else None
+        ),
+        "With the data set grows an epoch of `cuda-fused` in eight steps, but by less": (
+            bool(epoch.iloc[-1] / epoch.iloc[0] < epoch.index[-1] / epoch.index[0])
+            if len(epoch)
+            else None
+        ),
+    }
+
+
+def show(nb, rows):
+    """Sentences, a figure of each sweep, and the medians; or that nothing was measured."""
+    if rows.empty:
+        return nb.say(NOT_YET)
+    nb.say(each("hundreds", speeds, rows))
+    nb.say(each("windows", growth, rows))
+    for variant, (x, label) in SWEEPS.items():
+        for machine, part in rows[rows["variant"] == variant].groupby("machine"):
+            nb.show(scaling(part, x, label), f"07-{variant}-{machine}")
+    return times(rows)
+
+
+SWEEPS = {  # comparisons over a size: its column, and what it counts
+    "windows": ("N", "windows"),
+    "batch": ("B", "samples in a mini-batch"),
+    "hidden": ("H", "hidden units"),
+}
 SHADES = (plots.BLUE, plots.ORANGE, plots.GREEN, plots.RED, plots.PURPLE, plots.SKY)
 
 

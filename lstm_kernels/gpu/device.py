@@ -172,8 +172,7 @@ class Device:
         self.multiprocessors, self.most_shared = 4, SHARED
         if not SIMULATED:
             self.multiprocessors = context.device.MULTIPROCESSOR_COUNT
-            most = context.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-            self.most_shared = max(SHARED, most)
+            self.most_shared = max(SHARED, context.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
 
     def refuse_fork(self):
         """Raise where a child has no device: it cannot use the context of its parent."""
@@ -224,8 +223,7 @@ class Device:
         What it holds is undefined, or zero when it is new and `zero`. Raises ValueError if the
         device has no room for it.
         """
-        found = self._arrays.get(name)
-        if found is None or found.size < size:
+        if name not in self._arrays or self._arrays[name].size < size:
             self._arrays.pop(name, None)
             wanted, free = size * np.dtype(dtype).itemsize, self.free()
             if wanted > free:
@@ -233,10 +231,14 @@ class Device:
                     f"x: {self.version} wants {wanted / 2**20:.1f} MiB on the device for {name!r}, "
                     f"which has {free / 2**20:.1f} MiB free, want a smaller mini-batch or network"
                 )
-            found = self._arrays[name] = cuda.device_array(size, dtype)
+            self._arrays[name] = cuda.device_array(size, dtype)
             if zero:
-                found.copy_to_device(np.zeros(size, dtype))
-        return found
+                self._arrays[name].copy_to_device(np.zeros(size, dtype))
+        return self._arrays[name]
+
+    def counters(self, blocks):
+        """Zeros that blocks count themselves in by: `device_functions.sum_over_blocks`."""
+        return self.array("counters", blocks + 1, np.int32, zero=True)
 
     def kept(self, name):
         """The device array of that name."""

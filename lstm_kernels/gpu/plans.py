@@ -1,5 +1,6 @@
 """How a launch of the tile kernels is cut into blocks, for a network and a device."""
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ def shared_size(n, cell, dtype, tile, resident):
     return HEAD + (weights + tile * max(forward, backward)) * np.dtype(dtype).itemsize
 
 
+@cache
 def plan(n, cell, dtype, multiprocessors, shared, most_threads=MOST_THREADS):
     """The Plan for Sizes n of a Cell on a device of so many multiprocessors, each block with so
     many bytes of shared memory.

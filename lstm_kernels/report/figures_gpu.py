@@ -116,14 +116,10 @@ def measured(names, small=False):
     work = gpu.Workload(L=1, T=3, D=1, H=4, B=8) if small else gpu.HUNDREDS
     sizes = [16, 32] if small else [10**p for p in range(2, 7)]
     repeats = {"repeats": 1 if small else 20}
-    fast = [name for name in ("numba-fused", "cuda-v3", "cuda-fused") if name in names]
-    parts = [
-        gpu.table(names, **repeats),
-        gpu.hundreds(names, work, **repeats),
-        gpu.transfers([name for name in names if name in gpu.GPU], work, **repeats),
-        gpu.sums(work, **repeats),
-        gpu.windows(fast, sizes, work, **repeats),
-    ]
+    own = [name for name in names if name in gpu.GPU]
+    parts = [gpu.table(names, **repeats), gpu.hundreds(names, work, **repeats)]
+    parts += [gpu.transfers(own, work, **repeats), gpu.sums(work, **repeats)]
+    parts += [gpu.windows(["numba-fused", "cuda-v3", "cuda-fused"], sizes, work, **repeats)]
     return pd.concat(parts, ignore_index=True).assign(machine=THIS_RUN)
 
 
@@ -169,40 +165,36 @@ def growth(rows):
     `cuda-fused` overtakes `numba-fused`.
     """
     both = rows.groupby(["N", "version"])["seconds"].median().unstack()
-    fused, cpu = both["cuda-fused"], both["numba-fused"]
-    slopes = np.diff(np.log(fused)) / np.diff(np.log(fused.index))
+    N, fused, cpu = both.index, both["cuda-fused"].to_numpy(), both["numba-fused"].to_numpy()
+    slopes = np.diff(np.log(fused)) / np.diff(np.log(N))
     full = next((i for i, slope in enumerate(slopes) if slope > 0.7), len(slopes)) or 1
-    exponent = np.polyfit(np.log(fused.index[: full + 1]), np.log(fused.iloc[: full + 1]), 1)[0]
-    ahead = both.index[fused < cpu]
     crossing = "`numba-fused` is faster at every size measured."
-    if len(ahead):
+    if (fused < cpu).any():
         crossing = (
-            f"`cuda-fused` overtakes `numba-fused` from {ahead[0]:,.0f} windows on, and is "
-            f"{cpu.iloc[-1] / fused.iloc[-1]:.3g} times as fast at {both.index[-1]:,.0f}."
+            f"`cuda-fused` overtakes `numba-fused` from {N[fused < cpu][0]:,.0f} windows on, and "
+            f"is {cpu[-1] / fused[-1]:.3g} times as fast at {N[-1]:,.0f}."
         )
     return (
-        f"from {both.index[0]:,.0f} to {both.index[full]:,.0f} windows the time grows as their "
-        f"number to the power {exponent:.2f}; beyond, the device is full: "
-        f"{both.index[-1]:,.0f} windows take {1e3 * fused.iloc[-1]:.3g} ms. {crossing}"
+        f"from {N[0]:,.0f} to {N[full]:,.0f} windows the time grows as their number to the power "
+        f"{np.log(fused[full] / fused[0]) / np.log(N[full] / N[0]):.2f}; beyond, the device is "
+        f"full: {N[-1]:,.0f} windows take {1e3 * fused[-1]:.3g} ms. {crossing}"
     )
 
 
 def claims(rows):
-    """What the source found, and whether it held in the rows that were timed in this run."""
+    """What the source found, and whether it held in rows that were timed in this run, else None."""
     live = rows[rows["machine"] == THIS_RUN]
-    step = live[(live["variant"] == "hundreds") & (live["stage"] == "step")]
-    step = step.groupby("version")["seconds"].median()
+    median = live.groupby(["variant", "stage", "version"])["seconds"].median()
     epoch = live[(live["variant"] == "windows") & (live["version"] == "cuda-fused")]
     epoch = epoch.groupby("N")["seconds"].median()
+    faster = slower = None
+    if len(live):
+        step = median["hundreds", "step"]
+        faster = bool(step["cuda-v3"] < step["numpy"])
+        slower = bool(epoch.iloc[-1] / epoch.iloc[0] < epoch.index[-1] / epoch.index[0])
     return {
-        "A step of hundreds of samples takes `cuda-v3` less time than `numpy`": (
-            bool(step["cuda-v3"] < step["numpy"]) if len(step) else None
-        ),
-        "With the data set grows an epoch of `cuda-fused` in eight steps, but by less": (
-            bool(epoch.iloc[-1] / epoch.iloc[0] < epoch.index[-1] / epoch.index[0])
-            if len(epoch)
-            else None
-        ),
+        "A step of hundreds of samples takes `cuda-v3` less time than `numpy`": faster,
+        "The time of an epoch of `cuda-fused` in eight steps grows less than the data set": slower,
     }
 
 
@@ -285,15 +277,11 @@ def roofline(table):
         label = f"{name}, {speed:.3g} TB/s"
         ax.text(0.13, 1.25 * speed * 0.13, label, color=colour, rotation=33, fontsize=9)
     ax.text(100, 1.08 * PEAK, f"{PEAK:.0f} TFLOP/s", ha="right")
-    for size, ((name, row), colour, marker) in enumerate(
-        zip(table.iterrows(), SHADES, "osD", strict=False)
-    ):
-        at = row["flop per byte"]
-        told.append(
-            f"{name}: {at:.2f} flop per byte, at most {min(PEAK, SHARED_MEMORY * at):.1f} TFLOP/s"
-        )
-        style = {"markersize": 12 - 3 * size, "color": colour, "linestyle": ""}  # one on another
-        ax.plot(at, min(PEAK, SHARED_MEMORY * at), marker, label=told[-1], **style)
+    kernels = zip(table["flop per byte"].items(), SHADES, "osD", (12, 9, 6), strict=False)
+    for (name, at), colour, marker, size in kernels:  # a smaller marker may lie on a larger one
+        most = min(PEAK, SHARED_MEMORY * at)
+        told.append(f"{name}: {at:.2f} flop per byte, at most {most:.1f} TFLOP/s")
+        ax.plot(at, most, marker, label=told[-1], markersize=size, color=colour, linestyle="")
         ax.axvline(at, color=colour, linewidth=0.8, linestyle=":")
     ax.set(xscale="log", yscale="log", xlabel="flop per byte that threads load", ylabel="TFLOP/s")
     ax.set_ylim(0.1, 2 * PEAK)

@@ -32,7 +32,7 @@ class CudaFused(Network):
         super().__init__(params, threads)
         self._made_with["sums"] = sums
         self._atomic = check_choice("sums", sums, ("ordered", "atomic")) == "atomic"
-        self._device, self._plans = device.Device(self.name), {}
+        self._device = device.Device(self.name)
         self._dataset = lambda: None  # the data set whose examples are on the device
         self._size = sum(a.size for a in self._params.arrays().values())
         self._replace(self._params)
@@ -72,7 +72,7 @@ class CudaFused(Network):
 
     def _backward(self, n, dy, dstate):
         self._work(n, dy=dy, state=pair(n, self._dtype, dstate))
-        self._launch("backward", n, self._counters(n))
+        self._launch("backward", n, self._device.counters(self._plan(n).blocks))
         return self._grads(n)
 
     def _loss_and_grads(self, x, target):
@@ -112,12 +112,8 @@ class CudaFused(Network):
         return losses[: len(losses) if good.all() else good.argmin() + 1].tolist()
 
     def _plan(self, n):
-        if n not in self._plans:
-            device = self._device
-            self._plans[n] = plan(
-                n, self._cell, self._dtype, device.multiprocessors, device.most_shared
-            )
-        return self._plans[n]
+        device = self._device
+        return plan(n, self._cell, self._dtype, device.multiprocessors, device.most_shared)
 
     def _places(self, n):
         return Places.of(n, self._plan(n).blocks, self._size, self._cell)
@@ -129,9 +125,6 @@ class CudaFused(Network):
         for name, a in arrays.items():
             self._device.send_into(work, getattr(places, name), a)
         return work
-
-    def _counters(self, n):
-        return self._device.array("counters", self._plan(n).blocks + 1, np.int32, zero=True)
 
     def _kernel(self, name, n):
         """A kernel with its grid, and with atomics a sum of zero to add to."""
@@ -151,12 +144,12 @@ class CudaFused(Network):
         device, rate, kernel = self._device, self._dtype.type(rate), self._kernel("step", n)
         self._on_host &= rate == 0
         (x, target), theta = self._examples, device.kept("theta")
-        work, counters = self._work(n), self._counters(n)
+        work, counters = self._work(n), self._device.counters(self._plan(n).blocks)
         losses, tile = device.array("losses", batches, self._dtype), self._plan(n).tile
-        n = tuple(n)
+        sizes = tuple(n)
 
         def step(first, batch):
-            kernel(n, tile, first, order, x, target, theta, work, counters, losses, batch, rate)
+            kernel(sizes, tile, first, order, x, target, theta, work, counters, losses, batch, rate)
 
         return step
 

@@ -73,7 +73,7 @@ class CudaV1(Network):
         flat = self._result("grads", len(self._theta) + 1)
         *tape, da, partials = self._scratch(n, "h", "c", "gates", "da", "partials")
         arguments = passed, self._parameters(), *tape, dy, both, da, dx, partials
-        self._launch("backward", n, *arguments, self._counters(n), flat)
+        self._launch("backward", n, *arguments, self._device.counters(self._blocks(n.B)), flat)
         flat, dx = self._take(flat, len(self._theta) + 1), self._take(dx, n.T * n.D * n.B)
         return self._grads(n, flat, dx, self._take(both, 2 * n.L * n.H * n.B))
 
@@ -96,7 +96,7 @@ class CudaV1(Network):
         passed = self._pass("x", sample_last(x)), self._pass("target", sample_last(target))
         flat = self._result("grads", len(self._theta) + 1)
         names = "h", "c", "gates", "dy", "state", "da", "dx", "d_out", "partials"
-        scratch = *self._scratch(n, *names), self._counters(n)
+        scratch = *self._scratch(n, *names), self._device.counters(self._blocks(n.B))
         self._launch("step", n, *passed, self._parameters(), *scratch, flat)
         return n, self._take(flat, len(self._theta) + 1)
 
@@ -117,9 +117,6 @@ class CudaV1(Network):
         """Device arrays that never leave it: the tape, and what a step writes for itself."""
         places, device = self._places(n), self._device
         return [device.array(f"scratch {name}", places.size(name), self._dtype) for name in names]
-
-    def _counters(self, n):
-        return self._device.array("counters", self._blocks(n.B) + 1, np.int32, zero=True)
 
     def _grads(self, n, flat, dx, both):
         x, both = sample_first(dx, n.T, n.D, n.B), sample_first(both, 2, n.L, n.H, n.B)

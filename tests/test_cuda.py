@@ -64,11 +64,11 @@ def test_plans_of_cuda_fused():
     assert not plan(256, 256).resident
     for B in (1, 3, 100, 5000):
         for H in (1, 7, 32, 100, 300):
-            found = plan(B, H, 48 << 10)
-            assert found.shared <= 48 << 10
-            assert found.tile % found.R == 0
-            assert 1 <= found.blocks <= 132
-            assert found.threads <= plans.MOST_THREADS
+            small = plan(B, H, 48 << 10)
+            assert small.shared <= 48 << 10
+            assert small.tile % small.R == 0
+            assert 1 <= small.blocks <= 132
+            assert small.threads <= plans.MOST_THREADS
     with pytest.raises(ValueError, match=r"^params: hidden_size 9000 takes \d+ bytes of shared"):
         plan(1, 9000)
 
@@ -398,18 +398,18 @@ def test_rooflines_and_shares():
 @needs_kernels
 def test_each_filling_of_the_kernels_has_a_name_of_its_own():
     """Numba's cache on disk would take one for the other."""
-    real, found = np.dtype(np.float32), []
+    real, labels = np.dtype(np.float32), []
     for R in (1, 4):
         for resident in (True, False):
             for atomic in (True, False):
                 names = {"R": R, "RESIDENT": resident, "ATOMIC": atomic}
                 space = device.functions(CELLS["lstm"], real, plans.MODULES, **names)
-                found += [space[name].__qualname__ for name in device.KERNELS]
+                labels += [space[name].__qualname__ for name in device.KERNELS]
     for where in ("position", "no_position"):
         for dtype in (real, np.dtype(np.float64)):
             space = device.functions(CELLS["gru"], dtype, (sample_kernels,), where=where)
-            found += [space[name].__qualname__ for name in device.KERNELS]
-    assert len(set(found)) == len(found)
+            labels += [space[name].__qualname__ for name in device.KERNELS]
+    assert len(set(labels)) == len(labels)
 
 
 @needs_kernels
@@ -487,5 +487,5 @@ def test_plans_of_one_network_agree_on_where_weights_are(shared):
     for _ in range(2):
         got, want = (n.epoch(dataset, order, 10, 0.3) for n in (net, reference))
         np.testing.assert_allclose(got, want, rtol=1e-5)
-    assert len({net._plan(layout.Sizes.of(params, 2, B)).resident for B in (10, 1)}) == 1
+    assert len({net._pass(2, B).plan.resident for B in (10, 1)}) == 1
     compare(net.params().arrays(), reference.params().arrays(), 1e-5)

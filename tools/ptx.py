@@ -33,7 +33,7 @@ CAPABILITIES = ((6, 0), (7, 5), (8, 0), (9, 0))  # P100, T4, A100, H100 and H200
 REGISTERS = 65536  # of a multiprocessor, on all of these: a block must get by with them
 THREADS = {"cuda-v1": 1, "cuda-v2": 32, "cuda-fused": 256}  # in a block, cuda-v3 as cuda-v2
 PATH = results.FOLDER / "ptxas.csv"
-# What a build of kernels can vary, beside the cell, the dtype and the capability: free names.
+# What a build of kernels can vary besides the cell, the dtype and the capability: free names.
 BUILDS = {
     "cuda-v1": {"one thread": {"where": "no_position"}},
     "cuda-v2": {"thread per sample": {"where": "position"}},
@@ -72,8 +72,8 @@ def ptxas():
     """The path of the assembler: of NVIDIA's wheel, or on the PATH; None without one."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations if spec else ():
-        for found in sorted(Path(folder).glob("*/bin/ptxas")):
-            return str(found)
+        for path in sorted(Path(folder).glob("*/bin/ptxas")):
+            return str(path)
     return shutil.which("ptxas")
 
 
@@ -102,13 +102,13 @@ def assemble(text, capability):
         source.write_text(text)
         target = f"-arch=sm_{capability[0]}{capability[1]}"
         words = [ptxas(), "-v", target, str(source), "-o", str(source.with_suffix(".cubin"))]
-        said = subprocess.run(words, capture_output=True, text=True, check=False)
-    if said.returncode:
-        raise RuntimeError(f"ptxas: {said.stderr.strip()}")
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"ptxas: {done.stderr.strip()}")
 
     def number(pattern):
-        found = re.search(pattern, said.stderr)
-        return int(found[1]) if found else 0
+        match = re.search(pattern, done.stderr)
+        return int(match[1]) if match else 0
 
     return {
         "registers": number(r"Used (\d+) registers"),
@@ -123,13 +123,13 @@ def compile_build(build, *, kernels=None):
     name, variant, cell, dtype, capability = build
     from numba import cuda
 
-    found = []
+    assembled = []
 
     def compile(function, signature):
         text, _ = cuda.compile_ptx(function, signature, cc=capability)
         kernel = re.sub(r"_\w+$", "", function.__name__)
         if kernels is None or kernel in kernels:
-            found.append((kernel, assemble(text, capability)))
+            assembled.append((kernel, assemble(text, capability)))
 
     modules = plans.MODULES if name == "cuda-fused" else (sample_kernels,)
     with stand_in(capability):
@@ -137,7 +137,7 @@ def compile_build(build, *, kernels=None):
         device.build.__wrapped__(cell, np.dtype(dtype), modules, compile=compile, **names)
     about = {"version": name, "variant": variant, "cell": cell, "dtype": dtype}
     about["capability"] = ".".join(map(str, capability))
-    return [about | {"kernel": kernel} | taken for kernel, taken in found]
+    return [about | {"kernel": kernel} | taken for kernel, taken in assembled]
 
 
 def every_build():

@@ -13,8 +13,8 @@ import numpy as np
 
 from ..errors import check_choice
 from ..gpu import device
-from ..gpu.layout import Places, Sizes, collect, pair
-from ..gpu.plans import MODULES, plan
+from ..gpu.layout import collect, pair
+from ..gpu.plans import Pass
 from ..params import Params
 from .base import Network
 
@@ -32,7 +32,7 @@ class CudaFused(Network):
         super().__init__(params, threads)
         self._made_with["sums"] = sums
         self._atomic = check_choice("sums", sums, ("ordered", "atomic")) == "atomic"
-        self._device = device.Device(self.name)
+        self._device, self._passes = device.Device(self.name), {}
         self._dataset = lambda: None  # the data set whose examples are on the device
         self._size = sum(a.size for a in self._params.arrays().values())
         self._replace(self._params)
@@ -61,30 +61,30 @@ class CudaFused(Network):
         return self._params
 
     def _forward(self, x, state, training):
-        n = L, T, B, _, H, _ = Sizes.of(self._params, *x.shape[:2])
+        run = self._pass(*x.shape[:2])
+        L, T, B, _, H, _ = n = run.n
         both = pair(n, self._dtype, state and (state[0], state[-1]))  # without c, c is h
-        work = self._work(n, x=x, state=both)
-        self._launch("forward", n)
-        first = self._places(n).h + ((L - 1) * (T + 1) + 1) * B * H  # of the top layer, slot 1
-        y = self._device.fetch(work[first : first + T * B * H], np.empty(T * B * H, self._dtype))
-        both = self._part(n, "state").reshape(both.shape)
-        return y.reshape(T, B, H), tuple(both[: len(self._cell.state)]), n
+        run.send(x=x, state=both)
+        run.launch("forward")
+        first = run.places.h + ((L - 1) * (T + 1) + 1) * B * H  # of the top layer, slot 1
+        y = run.work()[first : first + T * B * H]
+        y = self._device.fetch(y, np.empty(T * B * H, self._dtype)).reshape(T, B, H)
+        both = run.fetch("state").reshape(both.shape)
+        return y, tuple(both[: len(self._cell.state)]), run
 
-    def _backward(self, n, dy, dstate):
-        self._work(n, dy=dy, state=pair(n, self._dtype, dstate))
-        self._launch("backward", n, self._device.counters(self._plan(n).blocks))
-        return self._grads(n)
+    def _backward(self, run, dy, dstate):
+        run.send(dy=dy, state=pair(run.n, self._dtype, dstate))
+        run.launch("backward", run.counters())
+        return self._grads(run)
 
     def _loss_and_grads(self, x, target):
-        loss = self._step(x, target, 0.0)
-        return loss, self._grads(Sizes.of(self._params, *x.shape[:2]))
+        return self._step(x, target, 0.0), self._grads(self._pass(*x.shape[:2]))
 
     def _step(self, x, target, rate):
-        n, device = Sizes.of(self._params, *x.shape[:2]), self._device
+        device, B = self._device, x.shape[1]
         self._dataset = lambda: None
         self._examples = device.send("x", x), device.send("target", target)
-        order = device.send("order", np.arange(n.B))
-        self._stepper(n, order, 1, rate)(0, 0)
+        self._stepper(self._pass(*x.shape[:2]), device.send("order", np.arange(B)), 1, rate)(0, 0)
         return float(self._fetch("losses", 1)[0])
 
     def _epoch(self, dataset, order, batch_size, rate):
@@ -105,63 +105,34 @@ class CudaFused(Network):
         for batch, first in enumerate(firsts):
             B = min(batch_size, N - first)
             if batch == 0 or batch_size > B:  # the last one may be smaller
-                step = self._stepper(Sizes.of(self._params, T, B), order, len(firsts), rate)
+                step = self._stepper(self._pass(T, B), order, len(firsts), rate)
             step(first, batch)
         losses = self._fetch("losses", len(firsts))
         good = np.isfinite(losses)
         return losses[: len(losses) if good.all() else good.argmin() + 1].tolist()
 
-    def _plan(self, n):
-        device = self._device
-        return plan(n, self._cell, self._dtype, device.multiprocessors, device.most_shared)
+    def _pass(self, T, B):
+        if (T, B) not in self._passes:
+            self._passes[T, B] = Pass(self._device, self._params, T, B, self._atomic)
+        return self._passes[T, B]
 
-    def _places(self, n):
-        return Places.of(n, self._plan(n).blocks, self._size, self._cell)
-
-    def _work(self, n, **arrays):
-        """The device array of everything but the parameters; arrays: what to copy into it."""
-        places = self._places(n)
-        work = self._device.array("work", places.end, self._dtype)
-        for name, a in arrays.items():
-            self._device.send_into(work, getattr(places, name), a)
-        return work
-
-    def _kernel(self, name, n):
-        """A kernel with its grid, and with atomics a sum of zero to add to."""
-        plan, options = self._plan(n), {"ATOMIC": self._atomic}
-        if self._atomic:
-            self._work(n, partials=np.zeros(self._size + 1, self._dtype))
-        options |= {"R": plan.R, "RESIDENT": plan.resident}
-        kernel = device.build(self._cell.name, self._dtype, MODULES, **options)[name]
-        return self._device.configure(kernel, plan.blocks, plan.threads, plan.shared)
-
-    def _launch(self, name, n, *more):
-        theta, work = self._device.kept("theta"), self._work(n)
-        self._kernel(name, n)(tuple(n), self._plan(n).tile, theta, work, *more)
-
-    def _stepper(self, n, order, batches, rate):
+    def _stepper(self, run, order, batches, rate):
         """A function (first, batch) that launches a step on the examples order[first:]."""
-        device, rate, kernel = self._device, self._dtype.type(rate), self._kernel("step", n)
+        kernel, rate = run.kernel("step"), self._dtype.type(rate)
         self._on_host &= rate == 0
-        (x, target), theta = self._examples, device.kept("theta")
-        work, counters = self._work(n), self._device.counters(self._plan(n).blocks)
-        losses, tile = device.array("losses", batches, self._dtype), self._plan(n).tile
-        sizes = tuple(n)
+        (x, target), theta = self._examples, self._device.kept("theta")
+        losses = self._device.array("losses", batches, self._dtype)
+        n, tile, work, counters = tuple(run.n), run.plan.tile, run.work(), run.counters()
 
         def step(first, batch):
-            kernel(sizes, tile, first, order, x, target, theta, work, counters, losses, batch, rate)
+            kernel(n, tile, first, order, x, target, theta, work, counters, losses, batch, rate)
 
         return step
 
     def _fetch(self, name, size):
         return self._device.fetch(self._device.kept(name), np.empty(size, self._dtype))
 
-    def _part(self, n, name):
-        """An array of `work`, on the host."""
-        part = self._work(n)[self._places(n).part(name)]
-        return self._device.fetch(part, np.empty(part.size, self._dtype))
-
-    def _grads(self, n):
-        x = self._part(n, "dx").reshape(n.T, n.B, n.D)
-        both = self._part(n, "state").reshape(2, n.L, n.B, n.H)
-        return collect(self._params, self._cell, self._fetch("work", self._size), x, both)
+    def _grads(self, run):
+        n, flat = run.n, self._fetch("work", self._size)
+        x, both = run.fetch("dx").reshape(n.T, n.B, n.D), run.fetch("state")
+        return collect(self._params, self._cell, flat, x, both.reshape(2, n.L, n.B, n.H))

@@ -95,7 +95,7 @@ def readout(n, tile, s0, theta, target, rows, work, at, partial, fresh):
         error = theta[V + H * O + o] - target[rows[s0 + s] * O + o]  # b_out and target of output o
         for k in range(H):
             error += h[last + s * H + k] * theta[V + k * O + o]  # unit k; V: row k, output o
-        d_out[(s0 + s) * O + o] = error * scale
+        d_out[(s0 + s) * O + o] = error * scale  # output o of sample s0 + s
     cuda.syncthreads()
     for i in range(me, count * H, threads):
         s, k = i // H, i % H
@@ -115,7 +115,7 @@ def readout(n, tile, s0, theta, target, rows, work, at, partial, fresh):
                 value += d_out[out + p - H * O]  # output p - H O
             else:
                 for o in range(O):
-                    error = d_out[out + o] / scale
+                    error = d_out[out + o] / scale  # output o
                     value += error * error / real(B * O)
         put(partial, V + p, value, fresh)
     cuda.syncthreads()

@@ -72,20 +72,20 @@ def backward_sample(s, n, theta, c, gates, dy, dstate, da, dx):
             for j in range(H):
                 unit = j * B  # from unit 0 to unit j
                 out = cell_backward(
-                    dy[out_at + unit] + dstate[dh + unit],
-                    dstate[dc + unit],
+                    dy[out_at + unit] + dstate[dh + unit],  # gradients of h of unit j
+                    dstate[dc + unit],  # of c
                     *load(gates, row + unit, H * B),
-                    c[old + unit],
-                    c[new + unit],
+                    c[old + unit],  # c before step t
+                    c[new + unit],  # c after step t
                 )
                 store(da, row + unit, H * B, out)
-                dstate[dc + unit] = out[K]
+                dstate[dc + unit] = out[K]  # dc before step t
             for j in range(H):
                 a = zeros()
                 for i in range(H):
                     w = recurrent_weights(theta, W + j * G * H + i, H)  # W: row j, unit i
                     a = dot(a, load(da, row + i * B, H * B), w)  # da of unit i at step t
-                dstate[dh + j * B] = total(a)
+                dstate[dh + j * B] = total(a)  # dh of unit j before step t
             for k in range(inputs):
                 a = zeros()
                 for i in range(H):
@@ -108,7 +108,7 @@ def readout_sample(s, n, theta, h, target, dy, d_out):
         error = theta[V + H * O + o] - target[o * B + s]  # b_out and target of output o
         for k in range(H):
             error += h[last + k * B] * theta[V + k * O + o]  # V: row k, output o
-        d_out[o * B + s] = error * scale
+        d_out[o * B + s] = error * scale  # output o
         for k in range(H):
             dy[((T - 1) * H + k) * B + s] += error * scale * theta[V + k * O + o]  # last step
 
@@ -167,12 +167,12 @@ def readout_gradients(n, h, d_out, partial):
             for s in range(s0, min(s0 + threads, B)):
                 if p < H * O:  # row p // O of V, output p % O
                     hidden = h[slot_at(n, L - 1, T, s) + p // O * B]  # after the last step
-                    value += hidden * d_out[(p % O) * B + s]
+                    value += hidden * d_out[(p % O) * B + s]  # output p % O
                 elif p < (H + 1) * O:
                     value += d_out[(p - H * O) * B + s]  # output p - H O
                 else:
                     for o in range(O):
-                        error = d_out[o * B + s] * real(B * O) / real(2)
+                        error = d_out[o * B + s] * real(B * O) / real(2)  # output o
                         value += error * error / real(B * O)
         partial[V + p] = value
 
@@ -196,12 +196,12 @@ def forward(n, x, state, theta, h, c, gates, y):
         for index in range(L):
             for j in range(H):
                 slot, at = slot_at(n, index, 0, s) + j * B, (index * H + j) * B + s  # unit j
-                h[slot], c[slot] = state[at], state[L * H * B + at]
+                h[slot], c[slot] = state[at], state[L * H * B + at]  # of h, of c
         forward_sample(s, n, x, theta, h, c, gates)
         for index in range(L):
             for j in range(H):
                 slot, at = slot_at(n, index, T, s) + j * B, (index * H + j) * B + s  # unit j
-                state[at], state[L * H * B + at] = h[slot], c[slot]
+                state[at], state[L * H * B + at] = h[slot], c[slot]  # of h, of c
         for k in range(T * H):
             y[k * B + s] = h[slot_at(n, L - 1, 1, s) + k * B]  # the top layer's, from step 0 on
 
@@ -225,7 +225,7 @@ def step(n, x, target, theta, h, c, gates, dy, dstate, da, dx, d_out, partials, 
         for index in range(L):
             for j in range(H):
                 slot, at = slot_at(n, index, 0, s) + j * B, (index * H + j) * B + s  # unit j
-                h[slot] = c[slot] = dstate[at] = dstate[L * H * B + at] = real(0)
+                h[slot] = c[slot] = dstate[at] = dstate[L * H * B + at] = real(0)  # of h, of c
         forward_sample(s, n, x, theta, h, c, gates)
         readout_sample(s, n, theta, h, target, dy, d_out)
         backward_sample(s, n, theta, c, gates, dy, dstate, da, dx)

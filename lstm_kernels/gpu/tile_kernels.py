@@ -90,13 +90,13 @@ def forward_layer(index, n, tile, s0, theta, shared, work, at, fetch):
                 a = add_rows(a, shared, z + inputs + k, width, w)  # unit k before step t
             for r in range(R):
                 s = g * R + r
-                out = cell_forward(*a[r], shared[cells + s * H + j])
-                shared[cells + s * H + j] = out[K + 1]
-                shared[then + s * width + inputs + j] = out[K]
+                out = cell_forward(*a[r], shared[cells + s * H + j])  # c of unit j before step t
+                shared[cells + s * H + j] = out[K + 1]  # after step t
+                shared[then + s * width + inputs + j] = out[K]  # h of unit j after it
                 if s < count:
                     new = old + ((t + 1) * B + s) * H + j  # unit j of sample s0 + s after step t
                     h[new], c[new] = out[K], out[K + 1]
-                    store(gates, gates_at(n, index, t, s0 + s) + j, H, out)
+                    store(gates, gates_at(n, index, t, s0 + s) + j, H, out)  # gates of unit j
             g, j = next_place(g, j, down, right, H)
     cuda.syncthreads()
 
@@ -132,15 +132,15 @@ def backward_layer(index, n, tile, s0, theta, shared, work, at, below, fetch):
                 unit, to = s * H + j, now + s * K * H + j  # unit j of sample s; its da in the tile
                 if s < count:
                     out = cell_backward(
-                        dy[out_at + unit] + shared[dh + unit],
-                        shared[dc + unit],
-                        *load(gates, entry + s * K * H + j, H),
-                        c[old + unit],
-                        c[new + unit],
+                        dy[out_at + unit] + shared[dh + unit],  # gradients of h of unit j
+                        shared[dc + unit],  # of c
+                        *load(gates, entry + s * K * H + j, H),  # its gates at step t
+                        c[old + unit],  # c before step t
+                        c[new + unit],  # c after step t
                     )
-                    store(da, entry + s * K * H + j, H, out)
+                    store(da, entry + s * K * H + j, H, out)  # da of unit j
                     store(shared, to, H, out)
-                    shared[dc + unit] = out[K]
+                    shared[dc + unit] = out[K]  # dc before step t
                 else:
                     store(shared, to, H, zeros())
             g, j = next_place(g, j, down, right, H)
@@ -152,7 +152,7 @@ def backward_layer(index, n, tile, s0, theta, shared, work, at, below, fetch):
                 w = recurrent_weights(weights, at_W + j * row + i * unit_W, H * unit_W)
                 a = dot_rows(a, shared, z + i, K * H, H, w)  # row j of W, unit i
             for r in range(R):
-                shared[dh + (g * R + r) * H + j] = total(a[r])
+                shared[dh + (g * R + r) * H + j] = total(a[r])  # dh of unit j before t
             g, j = next_place(g, j, down, right, H)
         g, k = i0, k0
         while below and g < tile // R:
@@ -169,7 +169,7 @@ def backward_layer(index, n, tile, s0, theta, shared, work, at, below, fetch):
                         dy[out_at + s * H + k] = total(a[r])  # unit k of the layer below
             g, k = next_place(g, k, down_U, right_U, inputs)
     cuda.syncthreads()
-    for i in range(cuda.threadIdx.x, count * H, cuda.blockDim.x):
+    for i in range(cuda.threadIdx.x, count * H, cuda.blockDim.x):  # dh, dc of the initial state
         state[first + i], state[L * B * H + first + i] = shared[dh + i], shared[dc + i]
 
 
@@ -204,12 +204,12 @@ def forward(n, tile, theta, work):
         for index in range(L):
             slot, row = slot_at(n, index, 0, s0), (index * B + s0) * H  # unit 0 of sample s0
             for i in range(me, count * H, threads):
-                h[slot + i], c[slot + i] = state[row + i], state[L * B * H + row + i]
+                h[slot + i], c[slot + i] = state[row + i], state[L * B * H + row + i]  # h, c
         through_layers(n, tile, s0, theta, shared, work, at, s0 == cuda.blockIdx.x * tile)
         for index in range(L):
-            slot, row = slot_at(n, index, T, s0), (index * B + s0) * H
+            slot, row = slot_at(n, index, T, s0), (index * B + s0) * H  # after the last step
             for i in range(me, count * H, threads):
-                state[row + i], state[L * B * H + row + i] = h[slot + i], c[slot + i]
+                state[row + i], state[L * B * H + row + i] = h[slot + i], c[slot + i]  # h, c
 
 
 def backward(n, tile, theta, work, counters):
@@ -238,19 +238,19 @@ def step(n, tile, first, order, x, target, theta, work, counters, losses, batch,
     look_up(n, at)
     P, partial = parameter_count(n), work[own_row(n) :]
     me, threads, N = cuda.threadIdx.x, cuda.blockDim.x, x.size // (T * D)
-    rows = order[first : first + B]
+    rows = order[first : first + B]  # the examples of the mini-batch
     for s0 in range(cuda.blockIdx.x * tile, B, cuda.gridDim.x * tile):
         count, fresh = min(tile, B - s0), s0 == cuda.blockIdx.x * tile
         for i in range(me, count * D, threads):
             example = rows[s0 + i // D] * D + i % D  # input i % D of that example at step 0
             for t in range(T):
-                work[at[INDEX.x] + (t * B + s0) * D + i] = x[t * N * D + example]
+                work[at[INDEX.x] + (t * B + s0) * D + i] = x[t * N * D + example]  # step t of it
         for index in range(L):
             slot = slot_at(n, index, 0, s0)  # the initial state of sample s0
             row = at[INDEX.state] + (index * B + s0) * H  # in state
             for i in range(me, count * H, threads):
                 work[at[INDEX.h] + slot + i] = work[at[INDEX.c] + slot + i] = real(0)
-                work[row + i] = work[row + L * B * H + i] = real(0)
+                work[row + i] = work[row + L * B * H + i] = real(0)  # dh, dc
         through_layers(n, tile, s0, theta, shared, work, at, fresh)
         readout(n, tile, s0, theta, target, rows, work, at, partial, fresh)
         back_through(n, tile, s0, theta, shared, work, at, partial, fresh, rate == 0, False)

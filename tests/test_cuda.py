@@ -1,5 +1,6 @@
 """The GPU versions: on the device where there is one, else in the simulator."""
 
+import math
 import subprocess
 import sys
 import types
@@ -11,11 +12,12 @@ import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
+from lstm_kernels import kernels
 from lstm_kernels.bench import gpu
 from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
-from lstm_kernels.gpu import device, layout, plans, sample_kernels
+from lstm_kernels.gpu import device, device_functions, layout, plans, sample_kernels
 from lstm_kernels.report import figures_gpu
 from lstm_kernels.versions import cuda_fused
 
@@ -71,6 +73,35 @@ def test_plans_of_cuda_fused():
             assert small.threads <= plans.MOST_THREADS
     with pytest.raises(ValueError, match=r"^params: hidden_size 9000 takes \d+ bytes of shared"):
         plan(1, 9000)
+
+
+def test_arrays_fill_work_without_a_gap():
+    L, T, B, D, H, O = n = layout.Sizes(2, 3, 5, 7, 11, 13)
+    places = layout.Places.of(n, 4, 100, CELLS["gru"])
+    slots, gates = (L, T + 1, B, H), (L, T, B, 4, H)
+    shapes = {"partials": (4, 101), "x": (T, B, D), "h": slots, "c": slots, "gates": gates}
+    shapes |= {"dy": (T, B, H), "state": (2, L, B, H), "da": gates, "dx": (T, B, D)}
+    shapes |= {"d_out": (B, O)}
+    assert (*shapes, "end") == places._fields
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    assert {name: places.size(name) for name in shapes} == sizes
+    assert (places[0], places.end) == (0, sum(sizes.values()))
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "threads"), [(5, 1, 4), (3, 7, 4), (9, 5, 32), (1, 3, 3)]
+)
+def test_a_walk_meets_every_entry_once(rows, width, threads):
+    entries = []
+    for me in range(threads):
+        index = {"threadIdx": types.SimpleNamespace(x=me)}
+        cuda = types.SimpleNamespace(blockDim=types.SimpleNamespace(x=threads), **index)
+        space = kernels.copies(device_functions, {"cuda": cuda})
+        row, column, *steps = space["first_place"](width)
+        while row < rows:
+            entries.append((row, column))
+            row, column = space["next_place"](row, column, *steps, width)
+    assert sorted(entries) == list(np.ndindex(rows, width))
 
 
 @needs_kernels

@@ -115,11 +115,11 @@ def measured(names, small=False):
         return recorded()
     work = gpu.Workload(L=1, T=3, D=1, H=4, B=8) if small else gpu.HUNDREDS
     sizes = [16, 32] if small else [10**p for p in range(2, 7)]
-    repeats = {"repeats": 1 if small else 20}
+    many, few = ({"repeats": 1 if small else repeats} for repeats in (20, 5))
     own = [name for name in names if name in gpu.GPU]
-    parts = [gpu.table(names, **repeats), gpu.hundreds(names, work, **repeats)]
-    parts += [gpu.transfers(own, work, **repeats), gpu.sums(work, **repeats)]
-    parts += [gpu.windows(["numba-fused", "cuda-v3", "cuda-fused"], sizes, work, **repeats)]
+    parts = [gpu.table(names, **few), gpu.hundreds(names, work, **many)]
+    parts += [gpu.transfers(own, work, **many), gpu.sums(work, **many)]
+    parts += [gpu.windows(["numba-fused", "cuda-v3", "cuda-fused"], sizes, work, **few)]
     return pd.concat(parts, ignore_index=True).assign(machine=THIS_RUN)
 
 

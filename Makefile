@@ -90,7 +90,7 @@ gpu:    ## test and measure on this machine's GPU, with the packages of python3 
 	$(GPU_PYTHON) -m lstm_kernels gpu
 
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers
-	$(PY) -m lstm_kernels.bench.ptx
+	$(PY) tools/ptx.py
 
 readme: .venv/.stamp    ## renew what README.md shows of notebook 00 and of data/results/
 	$(PY) tools/readme.py

@@ -53,6 +53,7 @@ SOURCES = {
         "gpu/device.py",
         "gpu/device_functions.py",
         "gpu/gradient_kernels.py",
+        "gpu/layout.py",
         "gpu/sample_kernels.py",
         "gpu/tile_kernels.py",
     ),

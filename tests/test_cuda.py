@@ -1,7 +1,9 @@
 """The GPU versions: on the device where there is one, else in the simulator."""
 
+import math
 import subprocess
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -10,13 +12,14 @@ import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
+from lstm_kernels import kernels
 from lstm_kernels.bench import gpu, runner
 from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
-from lstm_kernels.gpu import device, sample_kernels
+from lstm_kernels.gpu import device, device_functions, layout, plans, sample_kernels
 from lstm_kernels.report import figures_gpu
-from lstm_kernels.versions import cuda_fused, cuda_v1
+from lstm_kernels.versions import cuda_fused
 
 GPU = [v.name for v in lk.versions() if v.target == "gpu"]
 needs_kernels = pytest.mark.skipif(
@@ -53,7 +56,8 @@ def test_fused_cuda_plans(cell, shared, sums, B):
 
 def test_plans_of_cuda_fused():
     def plan(B, H, shared=200 << 10, L=1, D=1):
-        return cuda_fused.plan((L, 12, B, D, H, 1), "lstm", np.dtype(np.float32), 132, shared)
+        n = layout.Sizes(L, 12, B, D, H, 1)
+        return plans.plan(n, CELLS["lstm"], np.dtype(np.float32), 132, shared)
 
     few, many = plan(256, 32), plan(100_000, 32)
     assert few.tile == 2
@@ -62,13 +66,40 @@ def test_plans_of_cuda_fused():
     assert not plan(256, 256).resident
     for B in (1, 3, 100, 5000):
         for H in (1, 7, 32, 100, 300):
-            found = plan(B, H, 48 << 10)
-            assert found.shared <= 48 << 10
-            assert found.tile % found.R == 0
-            assert 1 <= found.blocks <= 132
-            assert found.threads <= cuda_fused.MOST_THREADS
+            small = plan(B, H, 48 << 10)
+            assert small.shared <= 48 << 10
+            assert small.tile % small.R == 0
+            assert 1 <= small.blocks <= 132
+            assert small.threads <= plans.MOST_THREADS
     with pytest.raises(ValueError, match=r"^params: hidden_size 9000 takes \d+ bytes of shared"):
         plan(1, 9000)
+
+
+def test_arrays_fill_work_without_a_gap():
+    L, T, B, D, H, O = n = layout.Sizes(2, 3, 5, 7, 11, 13)
+    places = layout.Places.of(n, 4, 100, CELLS["gru"])
+    slots, gates = (L, T + 1, B, H), (L, T, B, 4, H)
+    shapes = {"partials": (4, 101), "x": (T, B, D), "h": slots, "c": slots, "gates": gates}
+    shapes |= {"dy": (T, B, H), "state": (2, L, B, H), "da": gates, "dx": (T, B, D)}
+    shapes |= {"d_out": (B, O)}
+    assert (*shapes, "end") == places._fields
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    assert {name: places.size(name) for name in shapes} == sizes
+    assert (places[0], places.end) == (0, sum(sizes.values()))
+
+
+@pytest.mark.parametrize(("rows", "width", "threads"), [(5, 1, 4), (3, 7, 4), (9, 5, 32)])
+def test_a_walk_meets_every_entry_once(rows, width, threads):
+    entries = []
+    for me in range(threads):
+        index = {"threadIdx": types.SimpleNamespace(x=me)}
+        cuda = types.SimpleNamespace(blockDim=types.SimpleNamespace(x=threads), **index)
+        space = kernels.copies(device_functions, {"cuda": cuda})
+        row, column, *steps = space["first_place"](width)
+        while row < rows:
+            entries.append((row, column))
+            row, column = space["next_place"](row, column, *steps, width)
+    assert sorted(entries) == list(np.ndindex(rows, width))
 
 
 @needs_kernels
@@ -259,16 +290,15 @@ def test_few_blocks_are_explained_once(monkeypatch):
 FIELDS = {"version": "cuda-v2", "multiprocessors": 132, "_warned": False}
 
 
-def planted(modules, kernels, change, **names):
+def planted(modules, change, **names):
     """Kernels with a fault: `change` replaces a function among those of the modules."""
     space = device.functions(CELLS["lstm"], np.float32, modules, **names)
     original = device.functions
 
     def functions(*arguments, **keywords):
-        found = original(*arguments, **keywords)
-        for name, function in change.items():
-            found[name] = function(found)
-        return found
+        space = original(*arguments, **keywords)
+        space.update({name: function(space) for name, function in change.items()})
+        return space
 
     assert set(change) <= set(space)
     return functions
@@ -278,34 +308,21 @@ def planted(modules, kernels, change, **names):
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("position", lambda space: lambda: (0, space["cuda"].gridsize(1))),
+        ("where", lambda space: lambda: (0, space["cuda"].gridsize(1))),
         ("layer_at", lambda space: lambda index, D, H: (0, D * 4 * H, (D + H) * 4 * H - 1, D)),
-        ("total4", lambda space: lambda a: a[0] + a[1] + a[2]),
+        ("total", lambda space: lambda a: a[0] + a[1] + a[2]),
     ],
 )
 def test_faults_in_cuda_samples_are_caught(monkeypatch, name, fault):
-    functions = planted((sample_kernels,), (), {name: fault}, where=sample_kernels.position)
-    if name == "position":
-        monkeypatch.setattr(device, "functions", _with(functions, "where", name))
-    else:
-        change = _with(functions, "total", name) if name == "total4" else functions
-        monkeypatch.setattr(device, "functions", change)
-    cuda_v1.kernels.cache_clear()
+    functions = planted((sample_kernels,), {name: fault}, where="position")
+    monkeypatch.setattr(device, "functions", functions)
+    device.build.cache_clear()
     params, x, _ = example((1, 3, 6, 2, 5))
     try:
         with pytest.raises((MismatchError, IndexError)):
             compare_to_reference("cuda-v2", params, x)
     finally:
-        cuda_v1.kernels.cache_clear()
-
-
-def _with(functions, alias, name):
-    def changed(*arguments, **keywords):
-        found = functions(*arguments, **keywords)
-        found[alias] = found[name]
-        return found
-
-    return changed
+        device.build.cache_clear()
 
 
 @simulated
@@ -313,17 +330,15 @@ def test_a_fault_in_the_sum_over_blocks_is_caught(monkeypatch):
     def first_only(space):
         return lambda partials, size, first, count, stride: None
 
-    functions = planted(
-        cuda_fused.MODULES, (), {"add_up": first_only}, **cuda_fused._names(1, True, False)
-    )
+    functions = planted(plans.MODULES, {"add_up": first_only}, R=1, RESIDENT=True, ATOMIC=False)
     monkeypatch.setattr(device, "functions", functions)
-    cuda_fused.kernels.cache_clear()
+    device.build.cache_clear()
     params, x, _ = example((1, 3, 9, 2, 5))
     try:
         with pytest.raises(MismatchError, match="layers"):
             compare_to_reference("cuda-fused", params, x)
     finally:
-        cuda_fused.kernels.cache_clear()
+        device.build.cache_clear()
 
 
 @needs_kernels
@@ -356,25 +371,42 @@ def test_sentences_about_records():
     rows = rows_of(growing, "windows")
     assert "from 100 to 100,000 windows" in figures_gpu.growth(rows)
     assert "power 0.00" in figures_gpu.growth(rows)
-    assert "overtakes `numba-fused` from 10,000 windows on" in figures_gpu.crossover(rows)
-    assert "and is 100 times as fast at 1,000,000" in figures_gpu.crossover(rows)
+    assert "overtakes `numba-fused` from 10,000 windows on" in figures_gpu.growth(rows)
+    assert "and is 100 times as fast at 1,000,000" in figures_gpu.growth(rows)
     steps = {("sequential", 0): 1.7, ("numpy", 0): 0.76, ("cuda-v3", 0): 0.1}
     long = {("cuda-v3", 0): 1.0, ("cuda-fused", 0): 0.1}
     both = pd.concat([rows_of(steps, "h", "step", B=256), rows_of(long, "h", "5 epochs", B=256)])
     said = figures_gpu.speeds(both)
     assert "17 times as fast as `sequential`, 7.6 times as fast as `numpy`" in said
     assert "10 times as fast with `cuda-fused`" in said
-    sums = pd.concat(
-        [rows_of({("f", 0): t}, v) for t, v in ((2, "sums ordered"), (1, "sums atomic"))]
-    )
-    assert "takes 2 times that with atomics" in figures_gpu.ordered(sums)
-    copies = rows_of({("cuda-v3", 0): 1e-5}, "transfers sent", "step", bytes=100)
-    assert "`cuda-v3`, step, sent 100 bytes in 0.01 ms" in figures_gpu.moved(copies)
+    table = figures_gpu.times(both)
+    assert table.loc[("m", "h", "step"), "cuda-v3 (ms)"].item() == 100
+    assert table.loc[("m", "h", "5 epochs"), "cuda-fused (ms)"].item() == 100
 
 
 def test_nothing_recorded_is_said_so(monkeypatch):
     monkeypatch.setattr(figures_gpu.results, "read", lambda name: none())
     assert figures_gpu.each("windows", figures_gpu.growth) == figures_gpu.NOT_YET
+    assert set(figures_gpu.claims(figures_gpu.recorded()).values()) == {None}
+
+
+@simulated
+def test_a_notebook_on_a_device_times_itself(monkeypatch):
+    shown = []
+    nb = types.SimpleNamespace(say=shown.append, show=lambda figure, name: shown.append(name))
+    assert figures_gpu.show(nb, figures_gpu.measured(["numpy"])) is None
+    assert shown == [figures_gpu.NOT_YET]
+    monkeypatch.setattr(figures_gpu, "live", lambda: True)
+    monkeypatch.setattr(figures_gpu.device, "describe", lambda: {"name": "a GPU"})
+    monkeypatch.setattr(gpu, "table", lambda names, repeats: pd.DataFrame())
+    names = ["sequential", "numpy", "numba-fused", "cuda-v3", "cuda-fused"]
+    rows = figures_gpu.measured(names, small=True)
+    medians = figures_gpu.show(nb, rows)
+    assert shown[1].startswith("a GPU, in this run: a step of 8 samples takes `cuda-v3`")
+    assert shown[2].startswith("a GPU, in this run: from 16 to 32 windows")
+    assert shown[3:] == ["07-windows-this-run"]
+    assert "cuda-fused (ms)" in medians
+    assert set(map(type, figures_gpu.claims(rows).values())) == {bool}
 
 
 def none():
@@ -382,30 +414,31 @@ def none():
 
 
 def test_rooflines_and_shares():
-    loads = figures_gpu.loads()["flop per byte"]
-    assert loads.is_monotonic_increasing
-    assert figures_gpu.shared_bandwidth("H200") == pytest.approx(33.4, abs=0.1)
+    loads = figures_gpu.loads()
+    assert loads["flop per byte"].is_monotonic_increasing
+    assert pytest.approx(33.4, abs=0.1) == figures_gpu.SHARED_MEMORY
+    assert "four samples to a thread: 0.67 flop" in figures_gpu.roofline(loads).alt
     table = figures_gpu.occupancy(gpu.HUNDREDS)
     assert table.loc["cuda-v1", "blocks"] == 1
     assert table.loc["cuda-v2", "blocks"] == 8
-    assert (table["registers"] < 256).all()
+    assert (table["registers of a thread"] < 256).all()
 
 
 @needs_kernels
 def test_each_filling_of_the_kernels_has_a_name_of_its_own():
     """Numba's cache on disk would take one for the other."""
-    real, found = np.dtype(np.float32), []
+    real, labels = np.dtype(np.float32), []
     for R in (1, 4):
         for resident in (True, False):
             for atomic in (True, False):
-                names = cuda_fused._names(R, resident, atomic)
-                space = device.functions(CELLS["lstm"], real, cuda_fused.MODULES, **names)
-                found += [space[name].__qualname__ for name in cuda_fused.KERNELS]
-    for where in (sample_kernels.position, sample_kernels.no_position):
+                names = {"R": R, "RESIDENT": resident, "ATOMIC": atomic}
+                space = device.functions(CELLS["lstm"], real, plans.MODULES, **names)
+                labels += [space[name].__qualname__ for name in device.KERNELS]
+    for where in ("position", "no_position"):
         for dtype in (real, np.dtype(np.float64)):
             space = device.functions(CELLS["gru"], dtype, (sample_kernels,), where=where)
-            found += [space[name].__qualname__ for name in cuda_v1.KERNELS]
-    assert len(set(found)) == len(found)
+            labels += [space[name].__qualname__ for name in device.KERNELS]
+    assert len(set(labels)) == len(labels)
 
 
 @needs_kernels
@@ -454,8 +487,6 @@ def test_figures_of_records_say_what_they_show():
     title = figure.axes[0].get_title() + figure.axes[0].get_title(loc="left")
     assert title == "cuda-fused: 10 times the time for 10 times as many windows"
     assert "cuda-v3 0.1 to 1 ms" in figure.alt
-    measured = [("cuda-fused", 0.5, 3.0)]
-    assert "T4" in figures_gpu.roofline("T4", figures_gpu.loads(), measured).alt
 
 
 @needs_kernels
@@ -485,5 +516,5 @@ def test_plans_of_one_network_agree_on_where_weights_are(shared):
     for _ in range(2):
         got, want = (n.epoch(dataset, order, 10, 0.3) for n in (net, reference))
         np.testing.assert_allclose(got, want, rtol=1e-5)
-    assert len({net._plan(net._n(2, B)).resident for B in (10, 1)}) == 1
+    assert len({net._pass(2, B).plan.resident for B in (10, 1)}) == 1
     compare(net.params().arrays(), reference.params().arrays(), 1e-5)

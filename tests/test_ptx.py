@@ -5,11 +5,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
+import ptx
 import pytest
-
-from lstm_kernels.bench import ptx
 
 # One cell for each capability, the two kinds of V1 to V3, and the two ends of the tile kernels.
 SOME = [
@@ -26,7 +26,7 @@ SOME = [
 ]
 CODE = """
 import json, sys
-from lstm_kernels.bench import ptx
+import ptx
 if __name__ == "__main__":
     reason = ptx.why_unavailable()
     builds = [(*build[:4], tuple(build[4])) for build in json.loads(sys.argv[1])]
@@ -41,7 +41,9 @@ GOOD |= {"shared": 0, "stack": 0, "spills": 0}
 def test_kernels_compile_and_fit(tmp_path):
     script = tmp_path / "compile_kernels.py"
     script.write_text(CODE)
+    tools = Path(ptx.__file__).parent
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
+    environment |= {"PYTHONPATH": f"{tools}{os.pathsep}{tools.parent}"}
     words = [sys.executable, str(script), json.dumps(SOME)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
     reason, rows = json.loads(done.stdout.splitlines()[-1])

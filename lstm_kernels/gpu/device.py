@@ -14,8 +14,10 @@ import numba
 import numpy as np
 
 from .. import kernels
+from ..cells import CELLS
 from ..errors import LowOccupancyWarning
-from . import device_functions
+from . import device_functions, layout
+from .device_functions import written_out
 
 try:
     from numba import cuda
@@ -23,8 +25,9 @@ except Exception as error:  # a broken installation must not break the import of
     cuda, _broken = None, f"{type(error).__name__}: {error}"
 
 SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
-# Nothing is linked to the kernels, and compiled in one go they are what `bench.ptx` records.
+# Nothing is linked to the kernels, and compiled in one go they are what `make ptx` records.
 OPTIONS = {"lto": False} if getattr(cuda, "implementation", "") == "NVIDIA" else {}
+KERNELS = ("forward", "backward", "step")  # of each module of kernels
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
 FIRST_OF_CUDA_13 = (7, 5)  # the oldest capability that CUDA 13 compiles for
 # numba-cuda calls np.row_stack, which NumPy 2.5 removed.
@@ -83,59 +86,54 @@ def _compile_nothing(capability):
 
 def functions(cell, dtype, modules, **names):
     """The functions of kernel modules with their free names filled in for a Cell and a dtype: a
-    dict of globals, in Python. names: further free names.
+    dict of globals, in Python. names: further free names; `where` is the name of a function.
     """
     real, K = np.dtype(dtype).type, len(cell.gates)
-    constants = {"cuda": cuda, "K": K, "G": len(cell.input_gates), "real": real, **names}
     # Numba's cache on disk knows a kernel by this label: each filling needs its own.
-    said = [f"{key}_{getattr(value, '__name__', value)}" for key, value in sorted(names.items())]
-    label = "_".join([cell.name, real.__name__, *said])
-    constants |= {"number": numba.from_dtype(np.dtype(real))}
-    constants |= {"int64": numba.types.int64, "HEAD": device_functions.HEAD // real().itemsize}
-    space = kernels.copies(device_functions, constants, label, *modules)
-    sized = ("load", "store", "add", "dot", "total", "zeros")
-    parts = {name: space[f"{name}{K}"] for name in sized}
-    for name, gates in (("input", cell.input_gates), ("recurrent", cell.recurrent_gates)):
-        every = gates == tuple(range(K))
-        parts[f"{name}_weights"] = parts["load"] if every else space[f"{cell.name}_{name}"]
-        space[f"{name}_blocks"] = tuple(gates.index(k) if k in gates else -1 for k in range(K))
-    parts |= {name: value for name, value in names.items() if isinstance(value, types.FunctionType)}
-    for name, part in parts.items():
-        space[name] = kernels.named(part, space, label)
+    label = "_".join([cell.name, real.__name__, *(f"{k}_{v}" for k, v in sorted(names.items()))])
+    constants = {"cuda": cuda, "K": K, "G": len(cell.input_gates), "R": 1, "ATOMIC": False} | names
+    constants |= {"real": real, "number": numba.from_dtype(np.dtype(real)), "int64": numba.int64}
+    constants |= {"SKIP": device_functions.HEAD // real().itemsize}
+    for matrix, gates in (("U", cell.input_gates), ("W", cell.recurrent_gates)):
+        # The place of each gate among the G of the matrix, or -1.
+        constants[f"{matrix}_gates"] = tuple(gates.index(k) if k in gates else -1 for k in range(K))
+    space = kernels.copies(device_functions, constants, label, layout, *modules)
+    sizes = dict.fromkeys(("zeros", "load", "add", "dot"), range(K)) | {"add_bands": range(4)}
+    sizes |= dict.fromkeys(("start", "add_rows", "dot_rows"), range(constants["R"]))
+    texts = [written_out(name, name, places) for name, places in sizes.items()]
+    texts += [written_out("input_weights", "load", space["U_gates"])]
+    texts += [written_out("recurrent_weights", "load", space["W_gates"])]
+    exec("".join(texts), space)
+    space |= {name: space[names[name]] for name in ("where",) if name in names}
     if SIMULATED:
         space["u"] = lambda i: i
     return space
 
 
-def build(cell, dtype, modules, kernels, *, compile=None, **names):
-    """Compile kernels for a Cell and a dtype; returns name -> kernel.
+@cache
+def build(cell, dtype, modules, *, compile=None, **names):
+    """Compile the KERNELS of modules for the name of a cell and a dtype; returns name -> kernel.
 
-    kernels: names of functions of the modules; the other functions become part of them. compile:
-    takes a function and its signature; None compiles for the device here.
+    The other functions become part of them. names: as of `functions`. compile: takes a function and
+    its signature; None compiles for the device here.
     """
+    cell = CELLS[cell]
     space = functions(cell, dtype, modules, **names)
     own = {name: f for name, f in space.items() if isinstance(f, types.FunctionType)}
     own = {name: f for name, f in own.items() if f.__module__.startswith(__package__)}
-    if not SIMULATED:  # the simulator runs the Python of them
-        for name in own.keys() - set(kernels):
-            space[name] = cuda.jit(own[name], device=True, **OPTIONS)
+    device = (lambda f: f) if SIMULATED else partial(cuda.jit, device=True, **OPTIONS)
+    space |= {name: device(f) for name, f in own.items() if name not in KERNELS}
     cells = cell.make(space["tanh"], space["sigmoid"])
-    cells = cells if SIMULATED else tuple(cuda.jit(f, device=True, **OPTIONS) for f in cells)
-    space["cell_forward"], space["cell_backward"] = cells
+    space["cell_forward"], space["cell_backward"] = map(device, cells)
     compile = compile or _compile
-    return {name: compile(own[name], signature(own[name], space["real"])) for name in kernels}
+    return {name: compile(own[name], signature(own[name], space["real"])) for name in KERNELS}
 
 
 def signature(kernel, real):
     """The types of a kernel's arguments, which their names stand for; arrays are flat."""
-    real = numba.from_dtype(np.dtype(real))
-    known = {
-        "n": numba.types.UniTuple(numba.types.int64, 6),
-        "rate": real,
-        "order": numba.types.int64[::1],
-        "counters": numba.types.int32[::1],
-        **dict.fromkeys(("first", "tile", "batch"), numba.types.int64),
-    }
+    real, int64 = numba.from_dtype(np.dtype(real)), numba.int64
+    known = {"n": numba.types.UniTuple(int64, 6), "rate": real, "order": int64[::1]}
+    known |= {"counters": numba.int32[::1]} | dict.fromkeys(("first", "tile", "batch"), int64)
     return tuple(known.get(name, real[::1]) for name in inspect.signature(kernel).parameters)
 
 
@@ -174,8 +172,7 @@ class Device:
         self.multiprocessors, self.most_shared = 4, SHARED
         if not SIMULATED:
             self.multiprocessors = context.device.MULTIPROCESSOR_COUNT
-            most = context.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-            self.most_shared = max(SHARED, most)
+            self.most_shared = max(SHARED, context.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
 
     def refuse_fork(self):
         """Raise where a child has no device: it cannot use the context of its parent."""
@@ -226,8 +223,7 @@ class Device:
         What it holds is undefined, or zero when it is new and `zero`. Raises ValueError if the
         device has no room for it.
         """
-        found = self._arrays.get(name)
-        if found is None or found.size < size:
+        if name not in self._arrays or self._arrays[name].size < size:
             self._arrays.pop(name, None)
             wanted, free = size * np.dtype(dtype).itemsize, self.free()
             if wanted > free:
@@ -235,10 +231,14 @@ class Device:
                     f"x: {self.version} wants {wanted / 2**20:.1f} MiB on the device for {name!r}, "
                     f"which has {free / 2**20:.1f} MiB free, want a smaller mini-batch or network"
                 )
-            found = self._arrays[name] = cuda.device_array(size, dtype)
+            self._arrays[name] = cuda.device_array(size, dtype)
             if zero:
-                found.copy_to_device(np.zeros(size, dtype))
-        return found
+                self._arrays[name].copy_to_device(np.zeros(size, dtype))
+        return self._arrays[name]
+
+    def counters(self, blocks):
+        """Zeros that blocks count themselves in by: `device_functions.sum_over_blocks`."""
+        return self.array("counters", blocks + 1, np.int32, zero=True)
 
     def kept(self, name):
         """The device array of that name."""

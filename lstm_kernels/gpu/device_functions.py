@@ -1,20 +1,22 @@
-"""Device functions that every GPU kernel uses: a cell's K values as a tuple, the order of the
-parameters, and sums over blocks.
+"""Device functions that every GPU kernel uses: a cell's K values as a tuple, R of these for R
+samples, a walk over a matrix, and sums over blocks.
 
-Everything lies in flat arrays: `load(a, at, stride)` takes the K values that belong to one unit.
-Shared memory is what the launch asks for; all arrays there begin at its start, HEAD bytes are kept.
-The names below that are None are filled in by `device.build`; a GRU's U does not feed `hn` and
-its W does not feed `n`, so those weights are read as zero.
+`load(a, at, stride)` takes the K values that belong to one unit; `input_weights` and
+`recurrent_weights` do so of U and W, and read zero where a gate has none: a GRU's U does not feed
+`hn`, its W does not feed `n`. Shared memory is what the launch asks for; all arrays there begin at
+its start, HEAD bytes are kept. The names below that are None are filled in by `device.functions`.
 """
 
 import math
 
 import numpy as np
 
-cuda = K = G = real = int64 = None
+from .layout import Places, parameter_count
 
-HEAD = 96  # bytes of shared memory: eleven integers for a kernel's use, and who came last
-LAST = 11  # the place of that among the integers
+cuda = K = ATOMIC = real = int64 = None
+
+LAST = len(Places._fields)  # of the integers in HEAD, behind a kernel's Places: who came last
+HEAD = 8 * (LAST + 1)  # bytes
 
 
 def tanh(x):
@@ -33,77 +35,49 @@ def u(i):
     return np.uint64(i)
 
 
-def load1(a, at, stride):
-    """The values of a unit, `stride` apart."""
-    return (a[u(at)],)
+# Functions of tuples, of a unit's K values or of R samples' such tuples: arguments, and entry k of
+# the tuple that each returns. They are written out for K or R: a loop would put tuples into memory.
+TUPLES = {
+    "zeros": ("", "real(0)"),
+    "load": ("a, at, stride", "a[u(at + {k} * stride)]"),
+    "add": ("a, v, w", "a[{k}] + v * w[{k}]"),  # v: a number
+    "dot": ("a, v, w", "a[{k}] + v[{k}] * w[{k}]"),  # K sums side by side, added up by `total`
+    "start": ("a", "a"),
+    "add_rows": ("a, z, at, step, w", "add(a[{k}], z[u(at + {k} * step)], w)"),
+    "add_bands": ("a, z, at, most, w", "add(a[{k}], z[u(at + min({k}, most))], w)"),
+    "dot_rows": ("a, v, at, step, stride, w", "dot(a[{k}], load(v, at + {k} * step, stride), w)"),
+}
 
 
-def load4(a, at, stride):
-    return a[u(at)], a[u(at + stride)], a[u(at + 2 * stride)], a[u(at + 3 * stride)]
+def written_out(name, function, places):
+    """The text of a function of TUPLES, an entry for each place; at a place of -1 zero."""
+    arguments, entry = TUPLES[function]
+    entries = (entry.format(k=k) if k >= 0 else "real(0)" for k in places)
+    return f"def {name}({arguments}):\n    return ({', '.join(entries)},)\n"
 
 
-def store1(a, at, stride, values):
-    a[u(at)] = values[0]
+def store(a, at, stride, values):
+    """The first K values to places `stride` apart."""
+    for k in range(K):
+        a[u(at + k * stride)] = values[k]
 
 
-def store4(a, at, stride, values):
-    a[u(at)], a[u(at + stride)] = values[0], values[1]
-    a[u(at + 2 * stride)], a[u(at + 3 * stride)] = values[2], values[3]
+def total(a):
+    return a[0] if K == 1 else (a[0] + a[1]) + (a[2] + a[3])
 
 
-def add1(a, v, w):
-    """a + v w, for tuples a and w and a number v."""
-    return (a[0] + v * w[0],)
+def first_place(width):
+    """Where this thread begins to walk a matrix of `width` columns, and its steps: row, column,
+    rows down, columns right. Threads walk it together, each entry once.
+    """
+    me, threads = cuda.threadIdx.x, cuda.blockDim.x
+    return me // width, me % width, threads // width, threads % width
 
 
-def add4(a, v, w):
-    return a[0] + v * w[0], a[1] + v * w[1], a[2] + v * w[2], a[3] + v * w[3]
-
-
-def dot1(a, v, w):
-    """a + v w, element by element; `total` adds the elements up at the end: K sums side by side."""
-    return (a[0] + v[0] * w[0],)
-
-
-def dot4(a, v, w):
-    return a[0] + v[0] * w[0], a[1] + v[1] * w[1], a[2] + v[2] * w[2], a[3] + v[3] * w[3]
-
-
-def total1(a):
-    return a[0]
-
-
-def total4(a):
-    return (a[0] + a[1]) + (a[2] + a[3])
-
-
-def zeros1():
-    return (real(0),)
-
-
-def zeros4():
-    return real(0), real(0), real(0), real(0)
-
-
-def gru_input(a, at, stride):
-    return a[u(at)], a[u(at + stride)], a[u(at + 2 * stride)], real(0)
-
-
-def gru_recurrent(a, at, stride):
-    return a[u(at)], a[u(at + stride)], real(0), a[u(at + 2 * stride)]
-
-
-def layer_at(index, D, H):
-    """Where the layer's U, W and b begin in the parameters, and how many inputs it has."""
-    first = (D + H) * G * H + K * H
-    at = 0 if index == 0 else first + (index - 1) * (2 * H * G * H + K * H)
-    inputs = D if index == 0 else H
-    return at, at + inputs * G * H, at + (inputs + H) * G * H, inputs
-
-
-def readout_at(L, D, H):
-    """Where V begins in the parameters: behind the layers. b_out follows V, the loss follows it."""
-    return layer_at(L, D, H)[0]
+def next_place(row, column, down, right, width):
+    """The place `blockDim.x` entries further on, without a division."""
+    row, column = row + down, column + right
+    return (row + 1, column - width) if column >= width else (row, column)
 
 
 def arrived(counters, index, of):
@@ -126,20 +100,27 @@ def arrived(counters, index, of):
 def add_up(partials, size, first, count, stride):
     """The sum of `count` rows of partials, `stride` rows apart, into row `first`, in that order."""
     for p in range(cuda.threadIdx.x, size, cuda.blockDim.x):
-        value = partials[first * size + p]
+        value = partials[first * size + p]  # number p of the first row
         for row in range(1, count):
-            value += partials[(first + row * stride) * size + p]
+            value += partials[(first + row * stride) * size + p]  # and of the next ones
         partials[first * size + p] = value
 
 
-def sum_over_blocks(partials, size, counters):
-    """Add the blocks' rows of `size` numbers up into row 0; True in the block that ends it.
+def own_row(n):
+    """Where in partials this block's gradients begin: in its own row, or with atomics in all's."""
+    return 0 if ATOMIC else cuda.blockIdx.x * (parameter_count(n) + 1)
+
+
+def sum_over_blocks(n, partials, counters):
+    """Add the blocks' rows of partials up into row 0; True in the block that ends it.
 
     Groups of about sqrt(blocks) rows: the last block of a group to arrive adds its rows up, the
     last of these the groups. Who adds depends on chance, the order of additions does not: the same
     bits on every run, and no block ever waits for another.
     """
-    blocks = cuda.gridDim.x
+    blocks, size = cuda.gridDim.x, parameter_count(n) + 1
+    if ATOMIC:  # all blocks have added to row 0
+        return arrived(counters, 0, blocks)
     width = 1
     while width * width < blocks:
         width += 1

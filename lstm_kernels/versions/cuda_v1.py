@@ -5,41 +5,34 @@ passed as they are, so Numba copies each of them to the device before a launch a
 Nothing is parallel: bounded by the latency of one thread, which waits for every load.
 """
 
-from functools import cache
-
 import numpy as np
 
-from ..cells import CELLS
 from ..gpu import device, sample_kernels
 from ..gpu.device_functions import HEAD
-from ..gpu.sample_kernels import UNITS, no_position
-from ..params import Grads, Params
+from ..gpu.layout import Places, Sizes, collect, pair
 from .base import Network
-
-KERNELS = ("forward", "backward", "step")
-
-
-@cache
-def kernels(name, dtype, where, compile=None):
-    """The kernels for a cell and a dtype; where: which samples a thread takes."""
-    modules = (sample_kernels,)
-    return device.build(CELLS[name], dtype, modules, KERNELS, compile=compile, where=where)
 
 
 def sample_last(a):
-    """(T, B, n) to (T, n, B) or (B, n) to (n, B), flat: neighbouring samples are neighbours."""
+    """(..., B, n) to (..., n, B), flat: neighbouring samples are neighbours."""
     return a.swapaxes(-1, -2).copy().reshape(-1)  # a copy: kernels write over some
+
+
+def sample_first(flat, *shape):
+    """The inverse: (..., B, n), contiguous, of an array flat in the order (..., n, B)."""
+    return flat.reshape(shape).swapaxes(-1, -2).copy()
 
 
 class CudaV1(Network):
     """A network whose kernels compute a sample from end to end; V2 and V3 change one thing each."""
 
-    name, where, threads = "cuda-v1", staticmethod(no_position), 1
+    name, where, threads = "cuda-v1", "no_position", 1
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
         self._device = device.Device(self.name)
-        self._kernels = kernels(params.cell, self._dtype, type(self).where)
+        modules = (sample_kernels,)
+        self._kernels = device.build(params.cell, self._dtype, modules, where=self.where)
         self._theta = np.empty(sum(a.size for a in self._params.arrays().values()), self._dtype)
 
     def _forget(self):
@@ -62,26 +55,27 @@ class CudaV1(Network):
         return array
 
     def _forward(self, x, state, training):
-        n = L, T, B, _, H, _ = self._n(x)
-        passed, both = self._pass("x", sample_last(x)), self._states(state, n)
-        both, y = self._pass("state", both), self._result("y", T * H * B)
+        n = Sizes.of(self._params, *x.shape[:2])
+        passed = self._pass("x", sample_last(x))
+        both = pair(n, self._dtype, state and (state[0], state[-1]))  # without c, c is h
+        both, y = self._pass("state", sample_last(both)), self._result("y", n.T * n.H * n.B)
         tape = self._scratch(n, "h", "c", "gates")
         self._launch("forward", n, passed, both, self._parameters(), *tape, y)
-        y = self._take(y, T * H * B).reshape(T, H, B).swapaxes(1, 2).copy()
-        both = self._take(both, 2 * L * H * B).reshape(2, L, H, B).swapaxes(2, 3)
-        state = tuple(both[i].copy() for i in range(len(self._cell.state)))
-        return y, state, (passed, n)
+        y = self._take(y, n.T * n.H * n.B)
+        both = sample_first(self._take(both, 2 * n.L * n.H * n.B), 2, n.L, n.H, n.B)
+        state = tuple(both[: len(self._cell.state)])
+        return sample_first(y, n.T, n.H, n.B), state, (passed, n)
 
     def _backward(self, kept, dy, dstate):
         passed, n = kept
-        _, T, B, D, _, _ = n
-        dy, both = self._pass("dy", sample_last(dy)), self._states(dstate, n, twice=False)
-        both, dx = self._pass("state", both), self._result("dx", T * D * B)
+        dy, both = self._pass("dy", sample_last(dy)), sample_last(pair(n, self._dtype, dstate))
+        both, dx = self._pass("state", both), self._result("dx", n.T * n.D * n.B)
         flat = self._result("grads", len(self._theta) + 1)
-        scratch = self._scratch(n, "h", "c", "gates", "da", "partials")
-        arguments = (passed, self._parameters(), *scratch[:3], dy, both, scratch[3], dx)
-        self._launch("backward", n, *arguments, scratch[4], self._counters(n), flat)
-        return self._grads(n, *(self._take(a, size) for a, size in self._sizes(n, flat, dx, both)))
+        *tape, da, partials = self._scratch(n, "h", "c", "gates", "da", "partials")
+        arguments = passed, self._parameters(), *tape, dy, both, da, dx, partials
+        self._launch("backward", n, *arguments, self._device.counters(self._blocks(n.B)), flat)
+        flat, dx = self._take(flat, len(self._theta) + 1), self._take(dx, n.T * n.D * n.B)
+        return self._grads(n, flat, dx, self._take(both, 2 * n.L * n.H * n.B))
 
     def _descent(self, x, target):
         _, flat = self._launch_step(x, target)
@@ -89,69 +83,41 @@ class CudaV1(Network):
 
     def _loss_and_grads(self, x, target):
         n, flat = self._launch_step(x, target)
-        device = self._device
+        places = self._places(n)
         dx, both = (
-            device.fetch(a, np.empty(size, self._dtype))
-            for a, size in self._sizes(n, flat, *self._scratch(n, "dx", "dstate"))[1:]
+            self._device.fetch(array, np.empty(places.size(name), self._dtype))
+            for name, array in zip(("dx", "state"), self._scratch(n, "dx", "state"), strict=True)
         )
         return float(flat[-1]), self._grads(n, flat, dx, both)
 
     def _launch_step(self, x, target):
         """The sizes, and the gradients with the loss behind them, from one launch."""
-        n = self._n(x)
+        n = Sizes.of(self._params, *x.shape[:2])
         passed = self._pass("x", sample_last(x)), self._pass("target", sample_last(target))
         flat = self._result("grads", len(self._theta) + 1)
-        names = "h", "c", "gates", "dy", "dstate", "da", "dx", "d_out", "partials"
-        scratch = self._scratch(n, *names), self._counters(n)
-        self._launch("step", n, *passed, self._parameters(), *scratch[0], scratch[1], flat)
+        names = "h", "c", "gates", "dy", "state", "da", "dx", "d_out", "partials"
+        scratch = *self._scratch(n, *names), self._device.counters(self._blocks(n.B))
+        self._launch("step", n, *passed, self._parameters(), *scratch, flat)
         return n, self._take(flat, len(self._theta) + 1)
 
     def _launch(self, kernel, n, *arguments):
-        kernel, blocks = self._kernels[kernel], self._blocks(n[2])
-        rows = len(self._cell.gates) * UNITS * (self.threads + 1)
-        shared = HEAD + rows * self._dtype.itemsize
-        self._device.launch(kernel, blocks, self.threads, shared, n, *arguments)
-
-    def _n(self, x):
-        (T, B, D), p = x.shape, self._params
-        return p.num_layers, T, B, D, p.hidden_size, p.output_size or 0
+        rows = len(self._cell.gates) * sample_kernels.UNITS * (self.threads + 1)
+        how = self._blocks(n.B), self.threads, HEAD + rows * self._dtype.itemsize
+        self._device.launch(self._kernels[kernel], *how, tuple(n), *arguments)
 
     def _parameters(self):
         """The parameters one after another, in the order of `Params.arrays`, for a kernel."""
         np.concatenate([a.reshape(-1) for a in self._params.arrays().values()], out=self._theta)
         return self._pass("theta", self._theta)
 
+    def _places(self, n):
+        return Places.of(n, self._blocks(n.B), len(self._theta), self._cell)
+
     def _scratch(self, n, *names):
         """Device arrays that never leave it: the tape, and what a step writes for itself."""
-        L, T, B, D, H, O = n
-        states, gates = L * (T + 1) * H * B, L * T * len(self._cell.gates) * H * B
-        sizes = {"h": states, "c": states, "gates": gates, "da": gates, "dy": T * H * B}
-        sizes |= {"dstate": 2 * L * H * B, "dx": T * D * B, "d_out": O * B}
-        sizes |= {"partials": self._blocks(B) * (len(self._theta) + 1)}
-        return [self._device.array(f"scratch {name}", sizes[name], self._dtype) for name in names]
-
-    def _counters(self, n):
-        return self._device.array("counters", self._blocks(n[2]) + 1, np.int32, zero=True)
-
-    def _states(self, state, n, twice=True):
-        """(2, L, H, B), flat, of a state or its gradient; twice: without c, c is h."""
-        L, _, B, _, H, _ = n
-        both = np.zeros((2, L, H, B), self._dtype)
-        if state is not None:
-            both[0], both[1] = state[0].swapaxes(1, 2), 0
-            if twice or len(state) == 2:
-                both[1] = state[-1].swapaxes(1, 2)
-        return both.reshape(-1)
-
-    @staticmethod
-    def _sizes(n, flat, dx, both):
-        L, T, B, D, H, _ = n
-        return (flat, len(flat)), (dx, T * D * B), (both, 2 * L * H * B)
+        places, device = self._places(n), self._device
+        return [device.array(f"scratch {name}", places.size(name), self._dtype) for name in names]
 
     def _grads(self, n, flat, dx, both):
-        L, T, B, D, H, _ = n
-        both = both.reshape(2, L, H, B).swapaxes(2, 3)
-        state = tuple(both.copy()) if len(self._cell.state) == 2 else (both[0] + both[1],)
-        p = Params.from_arrays(self._params.cut(flat), self._cell.name)
-        x = dx.reshape(T, D, B).swapaxes(1, 2).copy()
-        return Grads(p.layers, p.V, p.b_out, p.cell, x=x, state=state)
+        x, both = sample_first(dx, n.T, n.D, n.B), sample_first(both, 2, n.L, n.H, n.B)
+        return collect(self._params, self._cell, flat, x, both)

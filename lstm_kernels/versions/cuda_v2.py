@@ -6,14 +6,13 @@ V1's. Bounded by the chain of one sample's multiply-adds, and by Numba's copies 
 """
 
 from ..gpu.device import SIMULATED
-from ..gpu.sample_kernels import position
 from .cuda_v1 import CudaV1
 
 THREADS = 4 if SIMULATED else 32  # of a block: a warp; the simulator's threads are Python's
 
 
 class CudaV2(CudaV1):
-    name, where, threads = "cuda-v2", staticmethod(position), THREADS
+    name, where, threads = "cuda-v2", "position", THREADS
 
     def _blocks(self, B):
         return -(-B // THREADS)

@@ -1,8 +1,8 @@
 """What the GPU kernels ask of a device, found without one.
 
 Every kernel is compiled to PTX by numba-cuda and assembled by ptxas, which needs neither a GPU nor
-a driver, and says how many registers and how much local memory it takes. `python -m
-lstm_kernels.bench.ptx` compiles all of them and writes data/results/ptxas.csv.
+a driver, and says how many registers and how much local memory it takes. `make ptx`, or `python
+tools/ptx.py`, compiles all of them in about ten minutes and writes data/results/ptxas.csv.
 """
 
 import hashlib
@@ -22,27 +22,27 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .. import cells
-from ..cells import CELLS
-from ..cores import cores
-from ..gpu import device, device_functions, gradient_kernels, sample_kernels, tile_kernels
-from ..versions import cuda_fused, cuda_v1
-from . import results
+import lstm_kernels
+from lstm_kernels.bench import results
+from lstm_kernels.cells import CELLS
+from lstm_kernels.cores import cores
+from lstm_kernels.gpu import device, plans, sample_kernels
+from lstm_kernels.kernels import SOURCES
 
 CAPABILITIES = ((6, 0), (7, 5), (8, 0), (9, 0))  # P100, T4, A100, H100 and H200
 REGISTERS = 65536  # of a multiprocessor, on all of these: a block must get by with them
 THREADS = {"cuda-v1": 1, "cuda-v2": 32, "cuda-fused": 256}  # in a block, cuda-v3 as cuda-v2
 PATH = results.FOLDER / "ptxas.csv"
-# What a build of kernels can vary, beside the cell, the dtype and the capability.
+# What a build of kernels can vary besides the cell, the dtype and the capability: free names.
 BUILDS = {
-    "cuda-v1": {"one thread": sample_kernels.no_position},
-    "cuda-v2": {"thread per sample": sample_kernels.position},
+    "cuda-v1": {"one thread": {"where": "no_position"}},
+    "cuda-v2": {"thread per sample": {"where": "position"}},
     "cuda-fused": {
-        f"{R} to a thread, weights {'shared' if resident else 'in device memory'}, {sums}": (
-            R,
-            resident,
-            sums == "atomic",
-        )
+        f"{R} to a thread, weights {'shared' if resident else 'in device memory'}, {sums}": {
+            "R": R,
+            "RESIDENT": resident,
+            "ATOMIC": sums == "atomic",
+        }
         for R, resident, sums in [
             *itertools.product((1, 4), (True, False), ("ordered",)),
             (4, True, "atomic"),
@@ -72,8 +72,8 @@ def ptxas():
     """The path of the assembler: of NVIDIA's wheel, or on the PATH; None without one."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations if spec else ():
-        for found in sorted(Path(folder).glob("*/bin/ptxas")):
-            return str(found)
+        for path in sorted(Path(folder).glob("*/bin/ptxas")):
+            return str(path)
     return shutil.which("ptxas")
 
 
@@ -102,13 +102,13 @@ def assemble(text, capability):
         source.write_text(text)
         target = f"-arch=sm_{capability[0]}{capability[1]}"
         words = [ptxas(), "-v", target, str(source), "-o", str(source.with_suffix(".cubin"))]
-        said = subprocess.run(words, capture_output=True, text=True, check=False)
-    if said.returncode:
-        raise RuntimeError(f"ptxas: {said.stderr.strip()}")
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"ptxas: {done.stderr.strip()}")
 
     def number(pattern):
-        found = re.search(pattern, said.stderr)
-        return int(found[1]) if found else 0
+        match = re.search(pattern, done.stderr)
+        return int(match[1]) if match else 0
 
     return {
         "registers": number(r"Used (\d+) registers"),
@@ -123,23 +123,21 @@ def compile_build(build, *, kernels=None):
     name, variant, cell, dtype, capability = build
     from numba import cuda
 
-    found = []
+    assembled = []
 
     def compile(function, signature):
         text, _ = cuda.compile_ptx(function, signature, cc=capability)
         kernel = re.sub(r"_\w+$", "", function.__name__)
         if kernels is None or kernel in kernels:
-            found.append((kernel, assemble(text, capability)))
+            assembled.append((kernel, assemble(text, capability)))
 
-    chosen, real = BUILDS[name][variant], np.dtype(dtype)
+    modules = plans.MODULES if name == "cuda-fused" else (sample_kernels,)
     with stand_in(capability):
-        if name == "cuda-fused":
-            cuda_fused.kernels.__wrapped__(cell, real, *chosen, compile=compile)
-        else:
-            cuda_v1.kernels.__wrapped__(cell, real, chosen, compile=compile)
+        names = BUILDS[name][variant]
+        device.build.__wrapped__(cell, np.dtype(dtype), modules, compile=compile, **names)
     about = {"version": name, "variant": variant, "cell": cell, "dtype": dtype}
     about["capability"] = ".".join(map(str, capability))
-    return [about | {"kernel": kernel} | taken for kernel, taken in found]
+    return [about | {"kernel": kernel} | taken for kernel, taken in assembled]
 
 
 def every_build():
@@ -149,7 +147,7 @@ def every_build():
         for name, variants in BUILDS.items()
         for variant in variants
         for cell, dtype in itertools.product(CELLS, ("float32", "float64"))
-        if dtype == "float32" or not variant.startswith("4")  # see `cuda_fused.plan`
+        if dtype == "float32" or not variant.startswith("4")  # see `plans.plan`
     ]
     return [(*kind, capability) for kind in kinds for capability in CAPABILITIES]
 
@@ -183,9 +181,10 @@ def check(rows):
 
 
 def sources():
-    """A hash of the texts that the kernels are made of."""
-    modules = cells, device_functions, sample_kernels, tile_kernels, gradient_kernels
-    texts = b"".join(Path(module.__file__).read_bytes() for module in modules)
+    """A hash of the texts that kernels are made of, without those that fill and compile them."""
+    folder = Path(lstm_kernels.__file__).parent
+    names = [name for name in SOURCES["gpu"] if name not in ("kernels.py", "gpu/device.py")]
+    texts = b"".join((folder / name).read_bytes() for name in names)
     return hashlib.sha256(texts).hexdigest()[:12]
 
 

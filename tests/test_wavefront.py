@@ -12,12 +12,12 @@ import lstm_kernels as lk
 from lstm_kernels.bench.comparer import compare_to_reference
 from lstm_kernels.cpu import flow, rounds, team, wavefront_kernels, workspace
 from lstm_kernels.kernels import array_at, native
-from lstm_kernels.schedules import Block, Graph, Schedule, Task, check, pipeline, wavefront
+from lstm_kernels.schedules import Graph, Schedule, Task, check, pipeline, wavefront
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 
 def random_schedule(rng, graph, workers=5):
-    """Blocks of any length, in any order that the graph allows, on any worker."""
+    """Chunks of any length, in any order that the graph allows, on any worker."""
     shapes = {"point-to-point": 2, "barrier": 1}
     together = int(rng.integers(1, graph.layers + 1))
     chunk = int(rng.integers(1, graph.steps + 1))
@@ -31,34 +31,35 @@ def random_schedule(rng, graph, workers=5):
         else [0]
         for layer in range(graph.layers)
     }
-    blocks = [
-        Block(layer, int(a), int(b))
+    left = [
+        Task(layer, int(a), int(b))
         for layer, starts in cuts.items()
         for a, b in zip(starts, [*starts[1:], graph.steps], strict=True)
     ]
-    blocks.sort(key=graph.rank)  # layer after layer; then any block whose needs are there
-    owner, tasks, left = {}, [], blocks
+    left.sort(key=graph.rank)  # layer after layer; then any task whose needs are there
+    owner, tasks = {}, []
     while left:
         ready = [
-            b
-            for b in left
+            t
+            for t in left
             if all(
-                need in owner or (need[0] == b.layer and b.start <= need[1] < b.stop)
-                for step in range(b.start, b.stop)
-                for need in graph.needs(b.layer, step)
+                need in owner or (need[0] == t.layer and t.start <= need[1] < t.stop)
+                for step in range(t.start, t.stop)
+                for need in graph.needs(t.layer, step)
             )
         ]
-        block = ready[rng.integers(len(ready))]
+        task = ready[rng.integers(len(ready))]
         needs = {
             owner[need]
-            for step in range(block.start, block.stop)
-            for need in graph.needs(block.layer, step)
+            for step in range(task.start, task.stop)
+            for need in graph.needs(task.layer, step)
             if need in owner
         }
-        for step in range(block.start, block.stop):
-            owner[block.layer, step] = len(tasks)
-        tasks.append(Task(block, int(rng.integers(workers)), tuple(sorted(needs))))
-        left = [b for b in left if b is not block]
+        for step in range(task.start, task.stop):
+            owner[task.layer, step] = len(tasks)
+        left = [other for other in left if other is not task]
+        after = tuple(sorted(needs))
+        tasks.append(task._replace(worker=int(rng.integers(workers)), after=after))
     return Schedule(graph, tuple(tasks))
 
 
@@ -161,9 +162,13 @@ def toy_schedule(rng):
     count, workers = int(rng.integers(1, 41)), int(rng.integers(1, 7))
     tasks = [
         Task(
-            Block(0, i, i + 1),
-            int(rng.integers(workers)),
-            tuple(sorted({int(j) for j in rng.integers(0, i, rng.integers(0, 5))} if i else ())),
+            0,
+            i,
+            i + 1,
+            worker=int(rng.integers(workers)),
+            after=tuple(
+                sorted({int(j) for j in rng.integers(0, i, rng.integers(0, 5))} if i else ())
+            ),
         )
         for i in range(count)
     ]

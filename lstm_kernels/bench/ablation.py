@@ -141,10 +141,10 @@ def step_times(repeats, H=512):
         raise MismatchError("the forms of a step compute different numbers")
     net = numba_fused.NumbaFused(Params.init(1, H))
     T = 21
-    for schedule in cost.schedules(net.tiles, T, B, net._threads):
-        kind = "samples" if schedule.shares else "hidden units"
-        if schedule.threads > 1:
-            forms[f"+ {schedule.threads} threads over {kind}"] = _forward(net, T, B, schedule)
+    for split in cost.work_splits(net.tiles, T, B, net._threads):
+        kind = "samples" if split.shares else "hidden units"
+        if split.threads > 1:
+            forms[f"+ {split.threads} threads over {kind}"] = _forward(net, T, B, split)
     times = summary(interleaved(forms, repeats=repeats))["median"][list(forms)]
     over = [name for name in forms if "threads" in name]
     times[over] /= T - 1  # the first step has no product
@@ -179,9 +179,9 @@ def input_product(repeats, H=512, steps=100):
             part(j, 0, N)
 
     def row_blocks():
-        for first in range(0, N, cost.CHUNK_ROWS):
+        for first in range(0, N, cost.INPUT_ROWS):
             for j in range(blocks):
-                part(j, first, cost.CHUNK_ROWS)
+                part(j, first, cost.INPUT_ROWS)
 
     cases = {"column panel by column panel": panels, "blocks of 64 rows": row_blocks}
     times = summary(interleaved(cases, repeats=repeats))["median"][list(cases)]
@@ -231,13 +231,13 @@ def accuracy(count=200_000):
     return x, dict(zip(("tanh", "sigmoid"), zip(values, true, strict=True), strict=True))
 
 
-def schedule_table(shapes, repeats):
+def work_split_table(shapes, repeats):
     """Predicted and measured microseconds of every schedule for shapes (H, T, B), one layer."""
     rows = []
     for H, T, samples in shapes:
         net = numba_fused.NumbaFused(Params.init(H, H))
         costs = numba_fused.machine_costs(FLOAT, net._threads)
-        found = cost.schedules(net.tiles, T, samples, net._threads)
+        found = cost.work_splits(net.tiles, T, samples, net._threads)
         runs = {schedule: _forward(net, T, samples, schedule) for schedule in found}
         times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]
         guess = [cost.predict(costs, s, net.tiles, net.sizes, T, samples, False) for s in found]

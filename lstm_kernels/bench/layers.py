@@ -1,5 +1,5 @@
 """Layers in parallel: what a schedule takes, measured from the time stamps of its tasks, beside
-what `schedules.simulate` predicts.
+what `simulate.py` predicts.
 """
 
 import time
@@ -11,10 +11,10 @@ import numba
 import numpy as np
 import pandas as pd
 
-from .. import cores, schedules
+from .. import cores, schedules, simulate
 from ..cpu import flow
 from ..kernels import native
-from ..schedules import Block, Costs, Graph, Schedule, Task, wavefront
+from ..schedules import Costs, Graph, Schedule, Task, wavefront
 from ..versions import network
 from ..versions.numba_wavefront import NumbaWavefront
 from .comparer import TOLERANCE, MismatchError, compare, truth
@@ -24,7 +24,7 @@ from .timing import interleaved, summary
 WAYS = ("forward", "backward")
 DEEP = Workload(L=8, T=500, D=256, H=256, B=1)
 SMALL_DEEP = Workload(L=2, T=24, D=8, H=16, B=1)
-# Blocks of these two lengths, on one thread, give the costs of a step and of a block.
+# Chunks of these two lengths, on one thread, give the costs of a step and of a task.
 SHORT, LONG = 5, 50
 
 
@@ -49,7 +49,7 @@ def handovers(order, count=400, runs=20, patience=10):
     if order == "barrier":
         schedule = wavefront(Graph(2, count), 2, 1, order=order)
     else:
-        chain = [Task(Block(0, i, i + 1), i % 2, (i - 1,) if i else ()) for i in range(count)]
+        chain = [Task(0, i, i + 1, worker=i % 2, after=(i - 1,) if i else ()) for i in range(count)]
         schedule = Schedule(Graph(1, count), tuple(chain))
     running, mine, found, good = flow.Flow(schedule), [t.worker for t in schedule.tasks], [], []
     end = time.perf_counter() + patience
@@ -118,19 +118,19 @@ class Pass:
         return sorted(self.lines, key=lambda line: line.makespan)[len(self.lines) // 2]
 
     def seconds(self, chunk, moved=False):
-        """Median seconds of a block of `chunk` steps after one of the same layer, or of another."""
+        """Median seconds of a task of `chunk` steps after one of the same layer, or of another."""
         chosen, before = [], {}
-        for index, (block, worker, _) in enumerate(self.schedule.tasks):
-            other = before.get(worker, block.layer) != block.layer
-            if block.stop - block.start == chunk and worker in before and other == moved:
+        for index, task in enumerate(self.schedule.tasks):
+            other = before.get(task.worker, task.layer) != task.layer
+            if task.stop - task.start == chunk and task.worker in before and other == moved:
                 chosen.append(index)
-            before[worker] = block.layer
+            before[task.worker] = task.layer
         spans = [line.spans[index] for line in self.lines for index in chosen]
         return float(np.median([span.stop - span.start for span in spans]))
 
 
 def ones(work):
-    """The gradient of y (T, B, H) that the passes back begin with."""
+    """The gradient of y (T, B, H) that backward passes begin with."""
     return np.ones((work.T, work.B, work.H), np.float32)
 
 
@@ -157,7 +157,7 @@ def schedule_for(work, way, threads, chunk, *, together=None, order="point-to-po
 
 
 def calibration(work, way):
-    """The passes that `fit` takes costs from: one thread that stays with its layer, in short blocks
+    """The passes that `fit` takes costs from: one thread that stays with its layer, in short chunks
     and in long ones; one that changes layers; where there are two, two threads with a layer each.
     """
     short, long = (max(1, min(chunk, work.T // 2)) for chunk in (SHORT, LONG))
@@ -225,7 +225,7 @@ class Sweep:
         timed = self.passes[key]
         costs = of_layers(self.costs[timed.way], timed.work.L)
         return {
-            "Predicted": schedules.simulate(timed.schedule, costs),
+            "Predicted": simulate.simulate(timed.schedule, costs),
             "Measured": timed.timeline,
         }
 
@@ -242,7 +242,7 @@ class Sweep:
 
 
 def sweep(work=DEEP, *, layers=(1, 2, 4, 8, 16), chunks=(5, 10, 20, 50, 125, 500), repeats=10):
-    """Time passes of `work` with other numbers of layers on one and two threads, and with blocks of
+    """Time passes of `work` with other numbers of layers on one and two threads, and with chunks of
     other lengths on two, all in one loop with the passes that the costs are fitted to. Verified
     before and after. Where there is one core, those on two threads are left out.
     """
@@ -274,7 +274,7 @@ def sweep(work=DEEP, *, layers=(1, 2, 4, 8, 16), chunks=(5, 10, 20, 50, 125, 500
 
 
 def picked(work):
-    """How long the blocks are that `numba-wavefront` takes when nobody tells it, in words."""
+    """How long the chunks are that `numba-wavefront` takes when nobody tells it, in words."""
     net = NumbaWavefront(work.params())
     found = {way: net.pick(net.graph(work.T, way == "backward"), work.B) for way in WAYS}
     return ", ".join(f"{plan.longest} {way}" for way, plan in found.items())
@@ -305,10 +305,10 @@ def many_cores(costs, cores, layers, T):
     table = {}
     for L in layers:
         every, graph = of_layers(costs, L), Graph(L, T)
-        alone = schedules.simulate(schedules.choose(graph, 1, every), every).makespan
+        alone = simulate.simulate(simulate.choose(graph, 1, every), every).makespan
         for P in cores:
-            chosen = schedules.choose(graph, P, every, most_tasks=4096)
-            best = schedules.simulate(chosen, every).makespan
+            chosen = simulate.choose(graph, P, every, most_tasks=4096)
+            best = simulate.simulate(chosen, every).makespan
             table[P, L] = alone / best
     return pd.Series(table).unstack()
 

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from ..kernels import array_at, fill, native, record_at
-from ..schedules import Span, Timeline
+from ..simulate import Span, Timeline
 from . import team
 from .rounds import LINE, add, offer_core, pause, read
 from .team import call, clock
@@ -135,7 +135,8 @@ class Flow:
 
     def __init__(self, schedule):
         self.schedule, self.workers = schedule, schedule.workers
-        self.tasks = np.array([task.block for task in schedule.tasks], np.int64)
+        chunks = [(task.layer, task.start, task.stop, task.part) for task in schedule.tasks]
+        self.tasks = np.array(chunks, np.int64)
         lists, after = [[] for _ in range(self.workers)], []
         for index, task in enumerate(schedule.tasks):
             mine = lists[task.worker]

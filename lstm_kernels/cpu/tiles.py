@@ -1,15 +1,15 @@
 """The register tiles of `numba-fused`: a matrix product, and what becomes of its sums.
 
-Layout. Hidden units are cut into *blocks* of UNITS, one or a few vectors wide. What belongs to a
-block lies together: pre-activations, gates and their gradients are `[block][row][K gates][UNITS]`
-with rows (t, sample), packed weights `[block][k][G gates][UNITS]`. So the tile that writes a block
+Layout. Hidden units are cut into *blocks* of `units`, one or a few vectors wide. What belongs to a
+block lies together: pre-activations, gates and their gradients are `[block][row][K gates][units]`
+with rows (t, sample), packed weights `[block][k][G gates][units]`. So the tile that writes a block
 reads one stream of weights and writes whole cache lines, and the gradient of a packed weight matrix
 comes out of its tile in the layout of that matrix: descent needs no packing.
 
-The transposed weights, for the backward pass, are `[wide block][k][WIDE]`, with k over (block,
-gate, unit): the order in which a row of gradients is stored. All arguments are addresses, strides
-in bytes and counts; a tile checks nothing (its callers' plans are tested with `checked.Checked`,
-which does).
+The transposed weights, for the backward pass, are `[wide block][k][wide_units]`, with k over
+(block, gate, unit): the order in which a row of gradients is stored. All arguments are addresses,
+strides in bytes and counts; a tile checks nothing (its callers' records are tested with
+`checked.Checked`, which does).
 """
 
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ class Tiles:
     def form(self, name):
         """What the code of a tile depends on: networks of many sizes share it."""
         wide = name in ("back", "through_U", "through_W") or len(self.cell.gates) == 1
-        return Tiles(self.cell, self.dtype, self.WIDE if wide else 4 * self.lanes)
+        return Tiles(self.cell, self.dtype, self.wide_units if wide else 4 * self.lanes)
 
     @cached_property
     def lanes(self):
         return registers.vector_registers().bytes // self.dtype.itemsize
 
     @cached_property
-    def wide(self):
+    def wide_vectors(self):
         """Vectors of a wide block: 4 or 2, whichever pads `hidden` less."""
         vectors = -(-self.hidden // self.lanes)
         return 4 if -(-vectors // 4) * 4 <= -(-vectors // 2) * 2 else 2
@@ -47,14 +47,14 @@ class Tiles:
     @property
     def vectors(self):
         """Vectors per gate in a block: one, but for an RNN, whose one gate would fill no tile."""
-        return self.wide if len(self.cell.gates) == 1 else 1
+        return self.wide_vectors if len(self.cell.gates) == 1 else 1
 
     @property
-    def WIDE(self):
-        return self.wide * self.lanes
+    def wide_units(self):
+        return self.wide_vectors * self.lanes
 
     @property
-    def UNITS(self):
+    def units(self):
         return self.vectors * self.lanes
 
     @property
@@ -65,11 +65,11 @@ class Tiles:
     @property
     def blocks(self):
         """Blocks that hold hidden units; the padding may have more."""
-        return -(-self.hidden // self.UNITS)
+        return -(-self.hidden // self.units)
 
     def pad(self, size):
         """A number of inputs or units with padding to whole wide blocks."""
-        return -(-size // self.WIDE) * self.WIDE
+        return -(-size // self.wide_units) * self.wide_units
 
     @property
     def gates(self):
@@ -80,7 +80,7 @@ class Tiles:
     @property
     def name(self):
         """Tells these tiles from others in a file name."""
-        return f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide}"
+        return f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide_vectors}"
 
     def all(self, keep=True):
         """Every tile by its name; keep: does the forward step keep the gates?"""
@@ -104,10 +104,10 @@ class Tiles:
         """The same as runs (first unit, units): gates that lie side by side are one run."""
         runs = []
         for g in gates:
-            if runs and sum(runs[-1]) == g * self.UNITS:
-                runs[-1] = (runs[-1][0], runs[-1][1] + self.UNITS)
+            if runs and sum(runs[-1]) == g * self.units:
+                runs[-1] = (runs[-1][0], runs[-1][1] + self.units)
             else:
-                runs.append((g * self.UNITS, self.UNITS))
+                runs.append((g * self.units, self.units))
         return runs
 
     def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
@@ -142,7 +142,7 @@ class Tiles:
     def _backwards(self, m, sums, A, blocks, block, B, gates):
         """The same product with A a row of gradients: over blocks, and in each over its gates."""
         size = self.dtype.itemsize
-        segments, line = self._segments(gates), self.WIDE * size
+        segments, line = self._segments(gates), self.wide_units * size
         width = sum(units for _, units in segments)
 
         def one_block(j):
@@ -156,7 +156,7 @@ class Tiles:
 
     @property
     def row(self):
-        return len(self.cell.gates) * self.UNITS * self.dtype.itemsize
+        return len(self.cell.gates) * self.units * self.dtype.itemsize
 
     def inputs(self):
         """a = b + x U for a block: `rows` rows of x (`x_row` bytes apart), D inputs."""
@@ -272,14 +272,14 @@ class Tiles:
                             m.load(dy + at + i * row + v * size)
                             + m.load(ends + i * dh_row + v * size)
                         )
-                        for v in range(self.wide)
+                        for v in range(self.wide_vectors)
                     ]
                     for i in range(count)
                 ]
                 A = da_next + first * self.row
                 self._backwards(m, sums, A, blocks, block, WT, self.gates["W"])
                 for i in range(count):
-                    for v in range(self.wide):
+                    for v in range(self.wide_vectors):
                         j, inner = divmod(v, self.vectors)
                         here = at + i * row + v * size
                         there = block * j + (first * self.row + i * self.row)
@@ -295,7 +295,7 @@ class Tiles:
                             m.store(da + there + o, bar)
                         m.store(dc + here, dc_prev)
 
-            m.tiles(rows, registers.tile_rows(self.wide), tile)
+            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
 
         return back
 
@@ -307,13 +307,13 @@ class Tiles:
             zero = m.constant(0.0)
 
             def tile(first, count):
-                sums = [[m.variable(zero) for _ in range(self.wide)] for _ in range(count)]
+                sums = [[m.variable(zero) for _ in range(self.wide_vectors)] for _ in range(count)]
                 self._backwards(m, sums, da + first * self.row, blocks, block, MT, gates)
                 for i in range(count):
-                    for v in range(self.wide):
+                    for v in range(self.wide_vectors):
                         m.store(out + first * row + i * row + v * size, m.get(sums[i][v]))
 
-            m.tiles(rows, registers.tile_rows(self.wide), tile)
+            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
 
         through.__name__ = f"through_{matrix}"
         return through

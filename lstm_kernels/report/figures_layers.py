@@ -22,12 +22,12 @@ def on_graph(lines):
     for ax, (title, line) in zip(np.atleast_1d(axes), lines.items(), strict=True):
         graph = line.schedule.graph
         for span in line.spans:
-            block = line.schedule.tasks[span.task].block
-            width, colour = block.stop - block.start, WORKERS[span.worker % len(WORKERS)]
-            corner = block.start - 0.47, block.layer - 0.42
+            task = line.schedule.tasks[span.task]
+            width, colour = task.stop - task.start, WORKERS[span.worker % len(WORKERS)]
+            corner = task.start - 0.47, task.layer - 0.42
             ax.add_patch(plt.Rectangle(corner, width - 0.06, 0.84, color=colour, alpha=0.35))
-            middle = block.start + (width - 1) / 2
-            ax.text(middle, block.layer, f"{span.start:.0f}", ha="center", va="center", fontsize=9)
+            middle = task.start + (width - 1) / 2
+            ax.text(middle, task.layer, f"{span.start:.0f}", ha="center", va="center", fontsize=9)
         ax.set(xlim=(-0.7, graph.steps - 0.3), ylim=(-0.6, graph.layers - 0.4), ylabel="layer")
         ax.set(yticks=range(graph.layers), yticklabels=range(1, graph.layers + 1))
         ax.grid(visible=False)
@@ -50,7 +50,7 @@ def gantt(lines, unit=1e3, label="milliseconds"):
     for ax, (title, line) in zip(axes, lines.items(), strict=True):
         layers = line.schedule.graph.layers
         for span in line.spans:
-            layer = line.schedule.tasks[span.task].block.layer
+            layer = line.schedule.tasks[span.task].layer
             shade = 0.15 + 0.8 * layer / max(1, layers - 1)
             width = unit * (span.stop - span.start)
             ax.barh(

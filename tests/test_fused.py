@@ -16,7 +16,7 @@ from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import block_kernels, cost, flow, fused_kernels, registers, workspace
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.kernels import copies
+from lstm_kernels.kernels import fill
 from lstm_kernels.versions import numba_fused
 
 
@@ -66,10 +66,7 @@ class Interpreted:
         words = partial(self._array, np.dtype(np.int64))
         names |= {"array_of_indices": words, "read": lambda address: words(address, (1,))[0]}
         names |= {"exchange": lambda address, number: words(address, (1,)).fill(number)}
-        functions = copies(fused_kernels, names, "", block_kernels)
-        for module in modules:
-            known = {n: f for n, f in functions.items() if n in vars(module)} | names
-            functions |= copies(module, known | {"ROWS": fused_kernels.ROWS})
+        functions = fill([fused_kernels, block_kernels, *modules], names, "")
         self._functions = [(n, f) for n, f in functions.items() if callable(f)]
         net.kernels = self
 

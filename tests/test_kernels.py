@@ -253,7 +253,7 @@ def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
 def test_the_files_that_numba_writes_are_known_by_their_names(tmp_path, monkeypatch):
     monkeypatch.setattr(kernels.numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(kernels, "digest", lambda room: "0123456789ab")
-    kernels.native(empty, "trial", vars(kernels))
+    kernels.native(empty, "trial")
     files = list(tmp_path.rglob("*.nb[ic]"))
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
     for path in files:  # Numba names them after the file of the source, this one

@@ -10,8 +10,9 @@ from test_fused import Interpreted
 
 import lstm_kernels as lk
 from lstm_kernels.bench.comparer import compare_to_reference
-from lstm_kernels.cpu import flow, rounds, team, wavefront_kernels, workspace
-from lstm_kernels.kernels import array_at, native
+from lstm_kernels.cpu import flow, instructions, team, wavefront_kernels, workspace
+from lstm_kernels.cpu.instructions import array_at
+from lstm_kernels.kernels import native
 from lstm_kernels.schedules import Graph, Schedule, Task, check, pipeline, wavefront
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
@@ -119,7 +120,7 @@ def toy(task, _, address):
     )
     after = words(at[1], (first[count],))
     for _ in range(delays[task]):
-        rounds.pause()
+        instructions.pause()
     value = task + 1
     for e in range(first[task], first[task + 1]):
         value = (value ^ values[after[e]]) * 0x1E3779B97F4A7C15
@@ -199,11 +200,10 @@ def test_stress_of_networks_with_random_delays():
     def late(task, _, address):
         at = words(address, (3,))  # the real task, its job, the delays
         for _ in range(words(at[2] + 8 * task, (1,))[0]):
-            rounds.pause()
-        return team.call(at[0], task, 0, at[1])
+            instructions.pause()
+        return instructions.call(at[0], task, 0, at[1])
 
-    names = late.__globals__ | {"words": words, "rounds": rounds, "team": team}
-    delayed = native(late, "test", names)
+    delayed = native(late, "test")
     for _ in range(60):
         shape = tuple(int(rng.integers(1, high)) for high in (7, 30, 4, 10, 40))
         params, x, _ = example(shape, "lstm", seed=int(rng.integers(1000)))
@@ -235,9 +235,9 @@ def test_one_thread_runs_the_schedule_of_many():
 def stopper(task, _, address):
     """Count the runs of a task, and tell all to leave after the fifth."""
     at = words(address, (2,))
-    rounds.add(at[0] + 8 * task, 1)
+    instructions.add(at[0] + 8 * task, 1)
     if task == 5:
-        rounds.exchange(at[1], 1)
+        instructions.exchange(at[1], 1)
     return 0
 
 

@@ -92,16 +92,14 @@ def functions(cell, dtype, modules, **names):
     label = "_".join([cell.name, real.__name__, *said])
     constants |= {"number": numba.from_dtype(np.dtype(real))}
     constants |= {"int64": numba.types.int64, "HEAD": device_functions.HEAD // real().itemsize}
-    space = kernels.copies(device_functions, constants, label, *modules)
+    space = kernels.fill([device_functions, *modules], constants, label)
     sized = ("load", "store", "add", "dot", "total", "zeros")
     parts = {name: space[f"{name}{K}"] for name in sized}
     for name, gates in (("input", cell.input_gates), ("recurrent", cell.recurrent_gates)):
         every = gates == tuple(range(K))
         parts[f"{name}_weights"] = parts["load"] if every else space[f"{cell.name}_{name}"]
         space[f"{name}_blocks"] = tuple(gates.index(k) if k in gates else -1 for k in range(K))
-    parts |= {name: value for name, value in names.items() if isinstance(value, types.FunctionType)}
-    for name, part in parts.items():
-        space[name] = kernels.named(part, space, label)
+    space |= parts
     if SIMULATED:
         space["u"] = lambda i: i
     return space

@@ -5,9 +5,8 @@ from numba import prange
 
 from ..bench.comparer import TOLERANCE, MismatchError, compare
 from ..cells import CELLS
-from ..cpu.loops import specialise
 from ..params import expand
-from ..versions.numba_sample import add_product, forward_samples, forward_units
+from ..versions.numba_sample import add_product, compiled, forward_samples, forward_units
 
 
 def forward_steps(x, U, W, b, h, c, gates):
@@ -46,7 +45,7 @@ def _outputs(params, x, kernel, parts):
     (T, B, _), (H, KH) = x.shape, layer.W.shape
     h, c = (np.zeros((T + 1, B, H), x.dtype) for _ in range(2))
     gates = np.empty((T, B, KH), x.dtype)
-    run = specialise(kernel, cell, x.dtype, forward_units)
+    run = compiled(kernel, cell, x.dtype)
     for part in parts:
         states = slice(part.start, part.stop + 1)  # from the one before the part's first step
         run(x[part], layer.U, layer.W, layer.b, h[states], c[states], gates[part])

@@ -33,6 +33,7 @@ SOURCES = {
         "cpu/flow.py",
         "cpu/fused_kernels.py",
         "cpu/instructions.py",
+        "cpu/layout.py",
         "cpu/machine_code.py",
         "cpu/records.py",
         "cpu/registers.py",

@@ -82,7 +82,7 @@ _told, _spent = set(), 0.0
 
 
 def tell(what, message):
-    """A line on stderr, once, where somebody reads it: in a terminal or a notebook."""
+    """A line on stderr, once, if it is a terminal or a notebook."""
     reads = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     if what not in _told and reads and "LSTM_KERNELS_QUIET" not in os.environ:
         print(f"lstm_kernels: {message}.", file=sys.stderr, flush=True)
@@ -121,7 +121,7 @@ class _Compiling(event.Listener):
 
 event.register("numba:compile", _Compiling())
 
-# A fork waits until no thread compiles: in the child nobody would let go of Numba's lock. Hooks run
+# A fork waits until no thread compiles: in the child Numba's lock would stay taken. Hooks run
 # before a fork in the reverse order of their registration, so this lock is taken before that of
 # `blas`, which a thread that compiles may want: a finaliser may run there.
 if hasattr(os, "register_at_fork"):
@@ -134,13 +134,13 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def _prune(folder):
-    """Remove cached code of other states of the sources: nobody will ask for it again."""
+    """Remove cached code of other states of the sources: it is not asked for again."""
     modules = "|".join(sorted(path.stem for path in _PACKAGE.rglob("*.py")))
     now = {digest(room) for room in SOURCES}
     ours = re.compile(rf"(?:{modules})\.\w+_([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]")
     for path in pathlib.Path(folder).glob("*.nb[ic]"):
-        found = ours.fullmatch(path.name)
-        if found and found[1] not in now:
+        match = ours.fullmatch(path.name)
+        if match and match[1] not in now:
             with suppress(OSError):  # another user's, or in use
                 path.unlink()
 

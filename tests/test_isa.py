@@ -13,7 +13,7 @@ from lstm_kernels import __main__ as command
 from lstm_kernels.bench import experiments, isa, peers, provenance, restricted, results
 from lstm_kernels.report import tables_isa
 
-PRINT = "from lstm_kernels.versions import registers; print(registers.vector_registers().name)"
+PRINT = "from lstm_kernels.cpu import registers; print(registers.vector_registers().name)"
 MACHINES = {
     "a": {"cpu": "CPU A", "family": "25", "model": "17", "cores": 2, "date": "2026-01-02"},
     "b": {"cpu": "CPU B", "family": "6", "model": "85", "cores": 4, "date": "2026-01-03"},

@@ -1,8 +1,8 @@
-"""Which split is fastest for a shape: a model of six costs, measured on this machine.
+"""How a pass of `numba-fused` is divided among threads: a model of six costs, measured here.
 
 A step of B samples through K rows of packed weights is, for each vector of weights, a load and B
 fused multiply-adds, whichever takes longer, in tiles of so many rows; then the cell, a vector of
-units at a time. Threads divide that work by samples (each then loads all the weights) or by hidden
+units at a time. Threads divide that work by samples (each then loads all the weights) or by unit
 blocks (all then wait for each other in every step, and fetch the h that others wrote), and it costs
 something to set them to work.
 The costs decide nothing but time: every split computes the same bits.
@@ -18,46 +18,42 @@ from . import registers
 # Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer samples:
 # enough for the weights to be loaded rarely, few enough for the result to stay in L2.
 INPUT_ROWS = 64
-# Every round waits for the slowest thread. On a machine that others use too that is another one
-# each time, which the costs, the best of many runs, do not contain.
+# Every round waits for the slowest thread. On a shared machine that is another thread each time,
+# which the costs, the best of many runs, do not contain.
 MARGIN = 0.05
 
 
 class WorkSplit(NamedTuple):
-    """Threads; shares of the samples that are done independently, or 0 for rounds of hidden blocks;
-    steps whose inputs are multiplied at once; shares of the samples in a round of the way back.
-    """
+    """How threads divide a pass."""
 
     threads: int
-    shares: int
-    input_steps: int
-    splits: int
+    shares: int  # of the samples, done independently of each other; 0: rounds of unit blocks
+    input_steps: int  # steps whose inputs are multiplied at once
+    splits: int  # shares of the samples in a round of the backward pass
 
 
 class MachineCosts(NamedTuple):
-    """Seconds: a fused multiply-add and a load of a vector of weights, the cell on a vector of
-    units, entering a parallel region, a round, fetching a vector that another core wrote.
-    """
+    """Seconds of what a pass is made of."""
 
-    fma: float
-    load: float
-    cell: float
-    enter: float
-    turn: float
-    hand: float
+    fma: float  # a fused multiply-add of a vector
+    load: float  # of a vector of weights
+    cell: float  # on a vector of units
+    enter: float  # into a parallel region
+    turn: float  # a round, beside its work
+    hand: float  # fetching a vector that another core wrote
 
 
 def work_splits(tiles, T, B, threads):
-    """The candidates: one thread, shares of the samples, rounds of hidden blocks."""
+    """The candidates for mini-batches (T, B): one thread, shares of the samples, rounds."""
     input_steps = max(1, min(T, INPUT_ROWS // B))
     wide = tiles.padded // tiles.wide_units
     splits = max(1, min(B // registers.tile_rows(tiles.wide_vectors), -(-2 * threads // wide)))
-    found = [WorkSplit(1, 1, input_steps, 1)]
+    candidates = [WorkSplit(1, 1, input_steps, 1)]
     if threads > 1 and B > 1:
-        found.append(WorkSplit(threads, min(threads, B), 1, 1))
+        candidates.append(WorkSplit(threads, min(threads, B), 1, 1))
     if threads > 1 and tiles.blocks > 1:
-        found.append(WorkSplit(threads, 0, input_steps, splits))
-    return found
+        candidates.append(WorkSplit(threads, 0, input_steps, splits))
+    return candidates
 
 
 def predict(costs, split, tiles, sizes, T, B, training):
@@ -84,14 +80,13 @@ def predict(costs, split, tiles, sizes, T, B, training):
             others = tiles.blocks - tiles.blocks / split.threads
             step += costs.turn + B * others * tiles.vectors * costs.hand
     seconds = T * step
-    if training:  # two more products of each size
-        seconds = 3 * seconds
+    seconds *= 3 if training else 1  # two more products of each size
     return seconds + costs.enter * (split.threads > 1)
 
 
-def of_blocks(costs, tiles, sizes, B):
-    """What `simulate` counts with: a step of each layer on one thread; U, which is read once a
-    task; a hand-over.
+def task_costs(costs, tiles, sizes, B):
+    """The Costs of a task of `numba-wavefront`: a step of each layer on one thread; U, which is
+    read once a task; a hand-over.
     """
     one = WorkSplit(1, 1, max(1, INPUT_ROWS // B), 1)
     step = tuple(predict(costs, one, tiles, [D], 1, B, False) for D in sizes)
@@ -109,22 +104,22 @@ def choose(costs, tiles, sizes, T, B, training, threads):
     return min(work_splits(tiles, T, B, threads), key=seconds)
 
 
-def measure(runner, tiles, threads, rounds=15):
-    """MachineCosts from a few runs, the best of `rounds` of each: noise only makes a run longer.
+def measure(runner, tiles, threads, repeats=15):
+    """MachineCosts from a few runs, the best of `repeats` of each: noise only makes a run longer.
 
     runner(H, B, T, split) returns a function that runs the forward pass of an LSTM with one
-    input, and tiles(H) are its tiles. The runs alternate, so that a disturbance spoils one round of
-    each, not all rounds of one. The first step starts from zero and has no product with W.
+    input, and tiles(H) are its tiles. The runs alternate, so that a disturbance spoils one repeat
+    of each, not all repeats of one. The first step starts from zero and has no product with W.
     """
     one, lanes = WorkSplit(1, 1, 1, 1), tiles(1).lanes
-    blocks, B, wide = WorkSplit(threads, 0, 1, 1), 24, 8 * lanes
+    in_rounds, B, wide = WorkSplit(threads, 0, 1, 1), 24, 8 * lanes
     small, large = 2 * lanes, 6 * lanes  # weights of `wide` units are beyond L1, of these within
     cases = [(H, b, T, one) for H, b in ((small, B), (large, B), (wide, 1)) for T in (1, 5)]
     if threads > 1:
-        cases += [(small, b, T, blocks) for b in (1, 64) for T in (1, 33)]
-        cases += [(lanes, 1, 1, one), (lanes, 1, 1, blocks)]
+        cases += [(small, b, T, in_rounds) for b in (1, 64) for T in (1, 33)]
+        cases += [(lanes, 1, 1, one), (lanes, 1, 1, in_rounds)]
     runs, best = {case: runner(*case) for case in cases}, dict.fromkeys(cases, math.inf)
-    for _ in range(rounds):
+    for _ in range(repeats):
         for case, run in runs.items():
             run()  # with its own data in the cache
             start = time.perf_counter()
@@ -149,11 +144,11 @@ def measure(runner, tiles, threads, rounds=15):
         return costs
 
     def excess(B):
-        """What a round of blocks takes beyond its work."""
-        work = predict(costs, blocks, tiles(small), [1], 1, B, False)
-        return max(0.0, later(small, B, 32, blocks) - work)
+        """What a round takes beyond its work."""
+        work = predict(costs, in_rounds, tiles(small), [1], 1, B, False)
+        return max(0.0, later(small, B, 32, in_rounds) - work)
 
     turn = excess(1)
     hand = max(0.0, excess(64) - turn) / (64 * (2 - 2 / threads))
-    enter = max(0.0, best[lanes, 1, 1, blocks] - best[lanes, 1, 1, one] - turn)
+    enter = max(0.0, best[lanes, 1, 1, in_rounds] - best[lanes, 1, 1, one] - turn)
     return MachineCosts(fma, load, cell, enter, turn, hand)

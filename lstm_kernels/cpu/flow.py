@@ -71,7 +71,7 @@ def take(flow, task, p):
 
 
 def help_out(flow, p):
-    """Run a task that nobody has and that can run; False if there is none."""
+    """Run a task that is free and can run; False if there is none."""
     for task in range(flow.tasks):
         free = read(word(flow, task, TAKEN)) == 0
         if free and may_run(flow, task) and take(flow, task, p):
@@ -158,7 +158,7 @@ class Flow:
     def renew(self):
         """New records, where a thread may still read the old ones; all at once (`Work.renew`)."""
         state, record = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
-        words = buffer(2, 8, dtype=np.int64)  # is something left?; a stop word, if none is given
+        words = buffer(2, 8, dtype=np.int64)  # are tasks left?; a stop word, if the caller has none
         named = self._arrays | {"state": state}
         for name, array in named.items():
             record[name] = at(array)
@@ -174,7 +174,7 @@ class Flow:
         record = self._record.view(np.int64)  # fields of records take Python longer
         record[_PERFORM], record[_JOB] = perform, job
         record[_STOP] = at(self._words[1] if stop is None else stop)
-        record[_PATIENCE] = PATIENCE if participants > 1 else 0  # nobody else will come
+        record[_PATIENCE] = PATIENCE if participants > 1 else 0  # alone it has nothing to wait for
         kept = owner, self._arrays, self.state, self._record, self._words, stop
         work = machine_code(), at(self._record), at(self._words), kept
         stayed = team().run(participants, *work)

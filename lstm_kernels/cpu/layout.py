@@ -35,18 +35,13 @@ class Layout:
         return registers.vector_registers().bytes
 
     @property
-    def number_bytes(self):
-        """Bytes of a number."""
-        return self.dtype.itemsize
-
-    @property
     def row(self):
         """Bytes of a row of a unit block: its K gates."""
         return len(self.cell.gates) * self.vectors * self.vector_bytes
 
     @cached_property
     def lanes(self):
-        return self.vector_bytes // self.number_bytes
+        return self.vector_bytes // self.dtype.itemsize
 
     @cached_property
     def wide_vectors(self):

@@ -4,7 +4,7 @@ Work is a sequence of rounds, each of some tasks that do not depend on each othe
 when every task of the one before is done. Participants *claim* tasks: each first those of its own
 group, whose weights its cache holds, then what others have left. Only a thread that has claimed a
 task is waited for, so one that comes late, or never gets a core, costs time and not the result;
-and since a task computes the same numbers whoever claims it, the bits depend on nobody.
+and a task computes the same bits on every participant.
 
 Rounds are numbered, and the numbers of a `sync` only grow. A word holds the round it was last used
 for and a count, `round << COUNT_BITS | count`: how many tasks of a group are claimed, or how many
@@ -29,7 +29,7 @@ LINE, SLOTS = 64, 8  # bytes of a cache line; its words, of which each round use
 
 @part
 def claim(sync, groups, turn, me, tasks):
-    """A task of round `turn` that nobody has, for participant `me`; -1 when all are claimed."""
+    """Claim a task of round `turn` for participant `me`: its number; -1 when all are claimed."""
     for i in range(groups):
         group = (me + i) % groups
         first, last = tasks * group // groups, tasks * (group + 1) // groups

@@ -5,23 +5,19 @@ A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-a
 `checked.Checked`, it runs at once in NumPy, every address looked up among the arrays it may touch.
 The machine offers what `tiles.py` needs and no more.
 
-Why a tile keeps its sums in registers. A product C = A B does 2 M N K operations on M K + K N + M N
-numbers; a core that loads two operands for every multiply-add waits for its loads. A *register
-tile* is a block of C of `rows` x `vectors` vector registers. For each k it loads `vectors` vectors
-of B and broadcasts `rows` numbers of A, and does rows x vectors FMAs: with 6 x 4 that is 10 loads
-for 24 FMAs. Its bounds are the number of registers (24 sums, 4 vectors of B and a broadcast make 29
-of the 32 of AVX-512; with 16 registers 3 x 4 fits if, for each k, the 3 numbers of A stay and the
-vectors of B come one at a time) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA
-that a core starts per cycle leave its units idle).
+Why a tile keeps its sums in registers. A core that loads two operands for every multiply-add waits
+for its loads. A *register tile* is `rows` x `vectors` vector registers of C = A B. For each k it
+loads `vectors` vectors of B and broadcasts `rows` numbers of A: with 6 x 4 that is 10 loads for 24
+FMAs. Its bounds are the number of registers (24 sums, 4 vectors of B and a broadcast make 29 of the
+32 of AVX-512) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA that a core
+starts per cycle leave its units idle).
 
-Why B is packed. The tile reads `vectors` vectors of B for k, then for k + 1. In a row-major matrix
-these lie a whole row apart, each on another page; packed, they are one stream that the prefetcher
-follows, aligned to cache lines. Weights are packed once and used in every step.
+Why B is packed. In a row-major matrix the vectors of k and of k + 1 lie a whole row apart, each on
+another page; packed, they are one stream that the prefetcher follows, aligned to cache lines.
 
-Why the cell is applied inside. When the sums are complete they are the pre-activations of
-16 units of each of `rows` samples, all four gates side by side in registers. Storing them for a
-point-wise pass costs a store and a load per number, a pass over memory per step, and a cache that
-is full of something else. Here the cell of `cells.py` is called with the registers themselves.
+Why the cell is applied inside. Complete sums are the pre-activations of some units of each of
+`rows` samples, all gates side by side in registers: the cell of `cells.py` is called with these,
+and saves a store, a load and a pass over memory.
 """
 
 import inspect

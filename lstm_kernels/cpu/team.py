@@ -1,9 +1,9 @@
 """A team of threads that wait to be needed, and the region in which they work.
 
 Compiled code opens a region and works in it as participant 0; threads of the team that are awake
-join as participants 1, 2, ... and find work by claiming it (`rounds.py`). The region ends when its
-work is done, whoever did it: nobody waits for a thread that did not come, and a thread that is held
-up after its last task keeps nobody either. That is what a parallel loop of OpenMP or of Numba's
+join as participants 1, 2, ... and get work by claiming it (`rounds.py`). The region ends when its
+work is done: it does not wait for a thread that did not come, nor for one that is held up after its
+last task. That is what a parallel loop of OpenMP or of Numba's
 own layers cannot do: it ends when every thread has come, even one that never got a core.
 
 After a region a thread looks for the next one for LINGER nanoseconds and then sleeps on a lock of
@@ -118,7 +118,7 @@ def attend(team, p):
             exchange(asleep, 1)
             door = read(team)
             late = door < 0 or invites(team, door, seen, p)
-            if not late or not swap(asleep, 1, 0):  # in that case somebody is waking this thread
+            if not late or not swap(asleep, 1, 0):  # else its caller is waking this thread
                 _take_lock(read(asleep + _LOCK), 1)
             spins, since = 0, clock()
 
@@ -216,7 +216,7 @@ class Team:
     def dismiss(self):
         """End the threads: code and memory go with the process, and must not be in use then."""
         self._free.acquire(timeout=1)  # another Python thread may still compute
-        self._words[0] = -1  # whoever calls now works alone
+        self._words[0] = -1  # a later caller works alone
         for p in range(1, self._count):
             line = self._line(p)
             if line[0]:

@@ -66,24 +66,27 @@ class Tiles(Layout):
         fed = self.offsets(matrix)
         chosen = [[row_sums[o] for o in fed] for row_sums in sums]
         self.multiply(
-            m, chosen, A, A_row, self.number_bytes, B, len(fed) * self.vector_bytes, count
+            m, chosen, A, A_row, self.dtype.itemsize, B, len(fed) * self.vector_bytes, count
         )
 
     def _feed_back(self, m, sums, matrix, da, blocks, block, MT):
         """Add da M^T to sums of a wide unit block: over the unit blocks of gradients, and in each
         over the gates that M feeds.
         """
-        runs, line = self.runs(matrix), self.wide_units * self.number_bytes  # bytes of a row of M^T
+        runs, line = (
+            self.runs(matrix),
+            self.wide_units * self.dtype.itemsize,
+        )  # bytes of a row of M^T
         width = sum(units for _, units in runs)
 
         def one_block(j):
             done = 0
             for first, units in runs:
                 a = (
-                    da + j * block + first * self.number_bytes
+                    da + j * block + first * self.dtype.itemsize
                 )  # unit block j of row 0, from the run on
                 b = MT + (j * width + done) * line  # the row of M^T that it begins with
-                self.multiply(m, sums, a, self.row, self.number_bytes, b, line, units)
+                self.multiply(m, sums, a, self.row, self.dtype.itemsize, b, line, units)
                 done += units
 
         m.loop(blocks, one_block)
@@ -258,7 +261,7 @@ class Tiles(Layout):
                     m.loop(blocks, one_block)
                     for i, total in enumerate(sums):
                         place = (
-                            out + first * row + i * row + d * self.number_bytes
+                            out + first * row + i * row + d * self.dtype.itemsize
                         )  # row first + i, d
                         m.store_number(place, m.total(m.get(total)))
 

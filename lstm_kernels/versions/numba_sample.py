@@ -31,28 +31,22 @@ from ..params import Layer
 from ..reference import Tape
 from .base import Network
 
-# The free names, which `compiled` fills in: the cell and its K gates at unit j of a row, the dtype.
-cell_forward = cell_backward = load = store = K = real = None
+# The free names, which `compiled` fills in: the cell, how many gates it has, the dtype.
+cell_forward = cell_backward = K = real = None
 
 
-@njit
-def load1(a, j, H):
-    return (a[j],)
-
-
-@njit
-def load4(a, j, H):
+def load(a, j, H):
+    """The K gates of unit j in a row (K*H,); K is 1 or 4."""
+    if K == 1:
+        return (a[j],)
     return a[j], a[H + j], a[2 * H + j], a[3 * H + j]
 
 
-@njit
-def store1(a, j, H, values):
+def store(a, j, H, values):
+    """The first K values to the gates of unit j."""
     a[j] = values[0]
-
-
-@njit
-def store4(a, j, H, values):
-    a[j], a[H + j], a[2 * H + j], a[3 * H + j] = values[0], values[1], values[2], values[3]
+    if K == 4:
+        a[H + j], a[2 * H + j], a[3 * H + j] = values[1], values[2], values[3]
 
 
 @njit(**OPTIONS)
@@ -168,12 +162,11 @@ if hasattr(os, "register_at_fork"):
 
 def _free_names(cell, dtype):
     """What the free names are for a Cell and a dtype, and a label."""
-    real, K = dtype.type, len(cell.gates)
+    real = dtype.type
     functions = (simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid))
     # A loop over units becomes vector code only where the whole cell stands in it.
     forward, backward = (njit(f, **OPTIONS, forceinline=True) for f in cell.make(*functions))
-    names = {"cell_forward": forward, "cell_backward": backward, "K": K, "real": real}
-    names |= {"load": load4, "store": store4} if K == 4 else {"load": load1, "store": store1}
+    names = {"cell_forward": forward, "cell_backward": backward, "K": len(cell.gates), "real": real}
     return names, f"{cell.name}_{real.__name__}"
 
 
@@ -188,7 +181,8 @@ def compiled(kernel, cell=None, dtype=None):
 def _compiled(kernel, cell, dtype, threads):
     names, label = _free_names(cell, dtype) if cell else ({}, "")
     label += "" if threads else "_alone"
-    space = fill([kernel, forward_units, backward_units], names, label, part)
+    functions = [kernel, load, store, forward_units, backward_units]
+    space = fill(functions, names, label, part)
     return cached(njit, space[kernel.__name__].py_func, parallel=threads, **OPTIONS)
 
 

@@ -43,7 +43,7 @@ class NumbaWavefront(NumbaFused):
         """The schedule for mini-batches of B samples: the given, or the fastest by simulation."""
         if self._given is None:
             costs = machine_costs(self._dtype, self._threads)
-            costs = cost.of_blocks(costs, self.tiles, self.sizes, B)
+            costs = cost.task_costs(costs, self.tiles, self.sizes, B)
             return choose(graph, self._threads, costs)
         found = self._given(graph)
         check(found)

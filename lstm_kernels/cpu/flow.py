@@ -18,7 +18,7 @@ from ..simulate import Span, Timeline
 from .instructions import add, array_at, call, offer_core, pause, read, record_at
 from .rounds import LINE
 from .team import clock, team
-from .workspace import at, buffer
+from .workspace import at, buffer, point
 
 TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
 PATIENCE = 1000  # pauses, some 20 us, and as many offers, before a participant helps out
@@ -27,13 +27,15 @@ FLOW = np.dtype(
     [
         (name, np.int64)
         for name in (
-            # tasks; of each worker, a run of `lists` from one bound to the next
-            *("tasks", "lists", "bounds"),
-            # what each task comes after, a run of `after` from `first` on; its state
-            *("first", "after", "state"),
-            # leave, if the word there is set; pauses before helping; machine code perform(task, 0,
-            # job) for the work
-            *("stop", "patience", "perform", "job"),
+            "tasks",  # how many
+            "lists",  # address: the tasks of every worker, one worker after the other (tasks,)
+            "bounds",  # address: where each worker's begin in `lists` (workers + 1,)
+            "after",  # address: the tasks that every task comes after, one after the other
+            "first",  # address: where each task's begin in `after` (tasks + 1,)
+            "state",  # address: a cache line for each task (tasks, 8)
+            "stop",  # address of a word: participants leave when it is set
+            "patience",  # pauses before a participant that waits helps out
+            *("perform", "job"),  # the work: machine code perform(task, 0, job), and its address
         )
     ],
     align=True,
@@ -159,10 +161,7 @@ class Flow:
         """New records, where a thread may still read the old ones; all at once (`Work.renew`)."""
         state, record = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
         words = buffer(2, 8, dtype=np.int64)  # are tasks left?; a stop word, if the caller has none
-        named = self._arrays | {"state": state}
-        for name, array in named.items():
-            record[name] = at(array)
-        record["tasks"] = len(self.tasks)
+        point(record, self._arrays | {"state": state, "tasks": len(self.tasks)})
         vars(self).update(state=state, _words=words, _record=record)
 
     def run(self, participants, perform, job, owner, stop=None):
@@ -176,8 +175,8 @@ class Flow:
         record[_STOP] = at(self._words[1] if stop is None else stop)
         record[_PATIENCE] = PATIENCE if participants > 1 else 0  # alone it has nothing to wait for
         kept = owner, self._arrays, self.state, self._record, self._words, stop
-        work = machine_code(), at(self._record), at(self._words), kept
-        stayed = team().run(participants, *work)
+        places = at(self._record), at(self._words)
+        stayed = team().run(participants, machine_code(), *places, kept)
         self._last = self.state
         if stayed:
             self.renew()
@@ -188,9 +187,7 @@ class Flow:
         state = self._last
         if state is None:
             return None
-        begin, columns = state[:, START].min(), state[:, [WHO, START, STOP]]
-        spans = [
-            Span(index, int(who), (start - begin) / 1e9, (stop - begin) / 1e9)
-            for index, (who, start, stop) in enumerate(columns)
-        ]
+        start, stop = (state[:, [START, STOP]] - state[:, START].min()).T / 1e9
+        columns = np.arange(len(state)), state[:, WHO], start, stop
+        spans = map(Span, *(column.tolist() for column in columns))
         return Timeline(self.schedule, tuple(spans))

@@ -26,8 +26,8 @@ LEAST_WORK = 16_000_000
 class SingleThreaded:
     """A context that keeps BLAS to the calling thread; several threads may be inside at once.
 
-    It counts nothing: who is inside is noted by object, so one that an interrupt threw out while it
-    entered or left is struck off when Python frees it, and BLAS gets its threads back then.
+    Those inside are noted by object, not counted: one that an interrupt threw out while it entered
+    or left is struck off when Python frees it, and BLAS gets its threads back then.
     """
 
     def __enter__(self):
@@ -49,14 +49,14 @@ _before = []  # the libraries and their numbers of threads, until they have them
 
 
 def _settle():
-    """Keep BLAS to one thread if anybody is inside, else give back what it had."""
+    """Keep BLAS to one thread while a context is inside, else give back what it had."""
     with _settling:
         inside = bool(_inside)  # others come and go meanwhile, and settle after this
         if inside and not _before:
             _before.extend(_numbers())
         for library, count in _before:
-            # threadpoolctl lets one Python thread set the number, whoever was the first: here all
-            # may, one at a time.
+            # threadpoolctl lets only the first Python thread set the number: here all may, one at
+            # a time.
             getattr(library, "clear_controlling_thread", lambda force: None)(force=True)
             library.set_num_threads(1 if inside else count)
         if not inside:

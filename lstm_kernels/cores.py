@@ -41,15 +41,15 @@ def why(root="/"):
 @cache  # read once: it takes 0.1 ms, and a quota seldom changes while a process runs
 def quota(root="/"):
     """The least quota of this process's control groups, in CPUs, and which it is; else two None."""
-    found = []
+    quotas = []
     for folder, version, files in _groups(Path(root)):
         try:
             granted, period = (int(word) for name in files for word in _text(folder / name).split())
         except ValueError:  # no such file, or `max`
             continue
         if granted > 0 and period > 0:  # -1: no quota
-            found.append((granted / period, f"{version}, {files[0]}"))
-    return min(found, default=(None, None))
+            quotas.append((granted / period, f"{version}, {files[0]}"))
+    return min(quotas, default=(None, None))
 
 
 def _groups(root):

@@ -1,7 +1,8 @@
 """One mechanism for every kernel: its free names are filled in, it is compiled, and kept on disk.
 
-A kernel is a plain function with free names (`cell_forward`, `claim`, `K`, ...). They are filled in
-with what a cell, a dtype and a target need, so a kernel's source, like a cell's, exists once.
+A kernel is a plain function with free names (`cell_forward`, `claim`, `K`, ...), None in its
+module. `fill` fills them in with what a cell, a dtype and a target need, so a kernel's source, like
+a cell's, exists once. `native` and `cached` compile one that is called from Python.
 """
 
 import hashlib
@@ -15,16 +16,11 @@ from contextlib import suppress
 from functools import cache, partial
 
 import numba
-import numpy as np
-from llvmlite import ir
-from numba import carray, njit
+from numba import njit
 from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
-from numba.extending import intrinsic
 
-from . import (
-    blas,  # noqa: F401 - its hooks come first; see below
-)
+from . import blas  # noqa: F401 - its hooks come first; see below
 
 # What the kernels of a room are made of. Their names in the cache hold a hash of it (`digest`), so
 # code that was compiled from other sources is never found again.
@@ -36,7 +32,8 @@ SOURCES = {
         "cpu/block_kernels.py",
         "cpu/flow.py",
         "cpu/fused_kernels.py",
-        "cpu/loops.py",
+        "cpu/instructions.py",
+        "cpu/layout.py",
         "cpu/machine_code.py",
         "cpu/records.py",
         "cpu/registers.py",
@@ -86,7 +83,7 @@ _told, _spent = set(), 0.0
 
 
 def tell(what, message):
-    """A line on stderr, once, where somebody reads it: in a terminal or a notebook."""
+    """A line on stderr, once, if it is a terminal or a notebook."""
     reads = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     if what not in _told and reads and "LSTM_KERNELS_QUIET" not in os.environ:
         print(f"lstm_kernels: {message}.", file=sys.stderr, flush=True)
@@ -125,7 +122,7 @@ class _Compiling(event.Listener):
 
 event.register("numba:compile", _Compiling())
 
-# A fork waits until no thread compiles: in the child nobody would let go of Numba's lock. Hooks run
+# A fork waits until no thread compiles: in the child Numba's lock would stay taken. Hooks run
 # before a fork in the reverse order of their registration, so this lock is taken before that of
 # `blas`, which a thread that compiles may want: a finaliser may run there.
 if hasattr(os, "register_at_fork"):
@@ -138,13 +135,13 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def _prune(folder):
-    """Remove cached code of other states of the sources: nobody will ask for it again."""
+    """Remove cached code of other states of the sources: it is not asked for again."""
     modules = "|".join(sorted(path.stem for path in _PACKAGE.rglob("*.py")))
     now = {digest(room) for room in SOURCES}
     ours = re.compile(rf"(?:{modules})\.\w+_([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]")
     for path in pathlib.Path(folder).glob("*.nb[ic]"):
-        found = ours.fullmatch(path.name)
-        if found and found[1] not in now:
+        match = ours.fullmatch(path.name)
+        if match and match[1] not in now:
             with suppress(OSError):  # another user's, or in use
                 path.unlink()
 
@@ -159,90 +156,50 @@ def digest(room):
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
 
-def named(function, names, label):
-    """A copy of a function whose free names are looked up in `names`, filed under `label`.
+def fill(sources, names, label, compile=None):
+    """Functions made anew with their free names filled in: a dict of globals, in which they find
+    each other.
 
-    Numba files a cached function under its qualified name, and does not look at the globals that it
-    calls: hence a name of its own for each label and state of the sources.
+    sources: modules, of which every function is taken, and functions. names: what free names are.
+    label: tells one filling from others in Numba's cache, which files a function under its
+    qualified name and does not look at the globals that it calls. compile: what becomes of each
+    new function; None: it stays Python's.
     """
-    copy = types.FunctionType(function.__code__, names, function.__name__)
-    room = "gpu" if function.__module__.startswith(f"{__package__}.gpu") else "cpu"
-    copy.__qualname__ = f"{function.__name__}_{label}_{digest(room)}"
-    copy.__module__ = function.__module__
-    return copy
-
-
-def copies(module, names, label="", *others):
-    """The functions of a module, and of others, made anew with their free names filled in: a dict
-    of globals, in which they find each other.
-    """
+    modules = [source for source in sources if isinstance(source, types.ModuleType)]
+    functions = {f.__name__: f for f in sources if f not in modules}
     space = {}
-    for one in (module, *others):
-        space |= {name: value for name, value in vars(one).items() if value is not None}
+    for scope in [*map(vars, modules), *(f.__globals__ for f in functions.values())]:
+        space |= {name: value for name, value in scope.items() if value is not None}
     space |= names
-    where = {one.__name__ for one in (module, *others)}
-    own = [f for f in space.values() if getattr(f, "__module__", "") in where]
-    space |= {f.__name__: named(f, space, label) for f in own if isinstance(f, types.FunctionType)}
+    own = {module.__name__ for module in modules}
+    for name, value in space.items():
+        if isinstance(value, types.FunctionType) and value.__module__ in own:
+            functions[name] = value
+    for name, function in functions.items():
+        room = "gpu" if function.__module__.startswith(f"{__package__}.gpu") else "cpu"
+        new = types.FunctionType(function.__code__, space, function.__name__)
+        new.__qualname__ = f"{function.__name__}_{label}_{digest(room)}"
+        new.__module__ = function.__module__
+        space[name] = compile(new) if compile else new
     return space
 
 
-def fill(module, names, label, *others):
-    """The functions of a module, and of others, with their free names filled in, to be compiled
-    when first needed, as part of what needs them.
-    """
-    space, where = copies(module, names, label, *others), {module.__name__}
-    where |= {other.__name__ for other in others}
-    functions = [f for f in space.values() if isinstance(f, types.FunctionType)]
-    own = {f.__name__: f for f in functions if f.__module__ in where}
-    for name, f in own.items():
-        space[name] = njit(f, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
-    return types.SimpleNamespace(**{name: space[name] for name in own})
+def part(function):
+    """Compile a function as part of what calls it, when that is compiled."""
+    return njit(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
 
 
 _kept = []  # code must outlive those who know its address
 
 
-def native(function, label, names=None):
-    """The address of a function of integers as machine code: C's calling convention, 64 bits each.
+def native(function, label, signature=None):
+    """The address of a function as machine code, in C's calling convention.
 
-    names: what its free names are, if not its own globals. Numba compiles it, or finds it in its
-    cache under `label`.
+    Numba compiles it, or finds it in its cache under `label`. signature: its types; None: integers
+    of 64 bits, its result too.
     """
-    signature = numba.types.int64(*[numba.types.int64] * function.__code__.co_argcount)
-    body = named(function, names or function.__globals__, label)
-    _kept.append(cached(partial(numba.cfunc, signature), body, **OPTIONS))
+    if signature is None:
+        signature = numba.types.int64(*[numba.types.int64] * function.__code__.co_argcount)
+    new = fill([function], {}, label)[function.__name__]
+    _kept.append(cached(partial(numba.cfunc, signature), new, **OPTIONS))
     return _kept[-1].address
-
-
-@intrinsic
-def _pointer(typing, address):
-    def generate(context, builder, signature, args):
-        return builder.inttoptr(args[0], context.get_value_type(numba.types.voidptr))
-
-    return numba.types.voidptr(numba.types.int64), generate
-
-
-def array_at(dtype):
-    """A function for compiled code: the array of some shape at an address, of a dtype."""
-    real = np.dtype(dtype).type
-
-    @njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
-    def array(address, shape):
-        return carray(_pointer(address), shape, real)
-
-    return array
-
-
-def record_at(dtype):
-    """A function for compiled code: the k-th record at an address, of a structured dtype."""
-    kind, size = numba.from_dtype(dtype), dtype.itemsize
-
-    def record(typing, address, k):
-        def generate(context, builder, signature, args):
-            offset = builder.mul(args[1], ir.Constant(args[1].type, size))
-            place = builder.add(args[0], offset)
-            return builder.inttoptr(place, context.get_value_type(kind))
-
-        return kind(numba.types.int64, numba.types.int64), generate
-
-    return intrinsic(record)

@@ -1,13 +1,12 @@
-"""The dependency graph of a stacked recurrent network, schedules of it, and what they would take.
+"""The dependency graph of a stacked recurrent network, and schedules of it, as data.
 
-Cell (l, t) needs (l-1, t), its input, and (l, t-1), its state; on the way back it needs (l+1, t)
-and (l, t+1): the same graph seen from the other corner. A *schedule* says who runs what after what.
-Any schedule that respects the graph computes the same numbers; they differ in time, which
-`simulate` predicts from measured costs.
+Cell (l, t) needs (l-1, t), its input, and (l, t-1), its state; in a backward pass it needs (l+1, t)
+and (l, t+1): the same graph seen from the other corner. A *schedule* says which worker runs which
+task after which others. Any schedule that respects the graph (`check`) computes the same numbers;
+they differ in time, which `simulate.py` predicts.
 """
 
 import math
-from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -17,20 +16,16 @@ from .errors import check_choice, check_int
 WORKERS = 1024  # so many numbers may be used by few tasks; what runs a schedule looks at each
 
 
-class Block(NamedTuple):
-    """Steps start, ..., stop-1 of one layer for one micro-batch; on the way back, last to first."""
+class Task(NamedTuple):
+    """A chunk: steps start, ..., stop-1 of one layer for one micro-batch, in a backward pass last
+    to first; the worker that runs it, and the tasks (places in the schedule) it waits for.
+    """
 
     layer: int
     start: int
     stop: int
     part: int = 0
-
-
-class Task(NamedTuple):
-    """A block, the worker that runs it, and the tasks (places in the schedule) it waits for."""
-
-    block: Block
-    worker: int
+    worker: int = 0
     after: tuple[int, ...] = ()
 
 
@@ -48,32 +43,39 @@ class Graph:
             check_int(name, getattr(self, name))
 
     def needs(self, layer, step):
-        """The cells that cell (layer, step) needs."""
-        if not self.backward:
-            return dependencies(layer, step)
-        last = self.layers - 1, self.steps - 1
-        mirrored = dependencies(last[0] - layer, last[1] - step)
-        return [(last[0] - other, last[1] - s) for other, s in mirrored]
+        """The cells that cell (layer, step) needs; outside the grid lie the inputs, the initial
+        state and the gradients that a backward pass begins with.
+        """
+        side = 1 if self.backward else -1
+        cells = (layer + side, step), (layer, step + side)
+        return [(l, t) for l, t in cells if 0 <= l < self.layers and 0 <= t < self.steps]
 
-    def rank(self, block):
-        """How far a block is from the first corner: layers and steps to go before it."""
+    def rank(self, task):
+        """How far a task is from the first corner: layers and steps to go before it."""
         if self.backward:
-            return self.layers - 1 - block.layer, self.steps - block.stop
-        return block.layer, block.start
+            return self.layers - 1 - task.layer, self.steps - task.stop
+        return task.layer, task.start
 
-    def blocks(self, chunk):
-        """Every block of up to `chunk` steps, in an order that the graph allows.
+    def tasks(self, chunk):
+        """Every task of up to `chunk` steps, in an order that the graph allows, on worker 0.
 
         Raises TypeError or ValueError for a chunk that is not 1 to `steps`.
         """
-        cuts = range(0, self.steps, _check_chunk(chunk, self.steps))
-        found = [
-            Block(layer, start, min(start + chunk, self.steps), part)
-            for part in range(self.parts)
-            for layer in range(self.layers)
-            for start in cuts
-        ]
-        return sorted(found, key=lambda block: (block.part, *self.rank(block)))
+        starts = range(0, self.steps, check_chunk(chunk, self.steps))
+        return sorted(
+            (
+                Task(layer, start, min(start + chunk, self.steps), part)
+                for part, layer, start in product(range(self.parts), range(self.layers), starts)
+            ),
+            key=lambda task: (task.part, *self.rank(task)),
+        )
+
+
+def check_chunk(chunk, steps):
+    """Return the length of a chunk; raises TypeError or ValueError unless it is 1 to `steps`."""
+    if check_int("chunk", chunk) > steps:
+        raise ValueError(f"chunk: got {chunk}, want at most {steps}, the steps")
+    return chunk
 
 
 @dataclass(frozen=True)
@@ -94,16 +96,16 @@ class Schedule:
 
     @property
     def longest(self):
-        """Steps in the longest block."""
-        return max(task.block.stop - task.block.start for task in self.tasks)
+        """Steps in the longest chunk."""
+        return max(task.stop - task.start for task in self.tasks)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds that `simulate` counts with.
+    """Seconds that list scheduling and `simulate` count with.
 
-    step: of a step of each layer (L,). task: what a block takes beyond its steps. hand: from the
-    end of a block to the start of one that waited for it, on another worker. moved: what a block
+    step: of a step of each layer (L,). task: what a task takes beyond its steps. hand: from the
+    end of a task to the start of one that waited for it, on another worker. moved: what a task
     takes more when its worker ran another layer before, so that its cache holds other weights.
     shared: no time but a factor, on all of that where more than one worker computes, and they share
     a cache, the memory, or the power.
@@ -122,80 +124,49 @@ class Costs:
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}: got {value!r}, want a finite number, not negative")
 
-    def seconds(self, block, before, workers):
-        """What a block takes on a worker that ran layer `before`, one of so many."""
-        time = self.task + self.step[block.layer] * (block.stop - block.start)
-        time += self.moved if before != block.layer else 0.0
+    def of(self, graph):
+        """These costs; raises ValueError unless they are of so many layers."""
+        if len(self.step) != graph.layers:
+            raise ValueError(f"costs: got {len(self.step)} layers' steps, want {graph.layers}")
+        return self
+
+    def seconds(self, task, before, workers):
+        """What a task takes on a worker that ran layer `before`, one of so many."""
+        time = self.task + self.step[task.layer] * (task.stop - task.start)
+        time += self.moved if before != task.layer else 0.0
         return time * (self.shared if workers > 1 else 1.0)
-
-
-class Span(NamedTuple):
-    """When a task ran, seconds from the first one's start, and where."""
-
-    task: int
-    worker: int
-    start: float
-    stop: float
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """What became of a schedule, predicted or measured: a span for each task."""
-
-    schedule: Schedule
-    spans: tuple[Span, ...]
-
-    @property
-    def makespan(self):
-        """Seconds from the first start to the last stop."""
-        return max(span.stop for span in self.spans) - min(span.start for span in self.spans)
-
-    @property
-    def idle(self):
-        """The share of the time of the workers that have a task in which they ran nothing."""
-        busy = sum(span.stop - span.start for span in self.spans)
-        return 1 - busy / (self.makespan * self.schedule.employed) if self.makespan else 0.0
-
-
-def dependencies(layer, step):
-    """The cells that cell (layer, step) needs on the way forward; outside the grid lie the inputs
-    and the initial state.
-    """
-    below = [(layer - 1, step)] if layer else []
-    before = [(layer, step - 1)] if step else []
-    return below + before
 
 
 def layer_by_layer(graph):
     """One worker, every step of a layer before the next layer: the order of the reference."""
-    return Schedule(graph, tuple(Task(block, 0) for block in graph.blocks(graph.steps)))
+    return Schedule(graph, tuple(graph.tasks(graph.steps)))
 
 
 def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point", costs=None):
-    """Blocks of `chunk` steps along the diagonals, given to `workers` by list scheduling.
+    """Chunks of so many steps along the diagonals, given to `workers` by list scheduling.
 
     together: layers that advance side by side; None is all of them. With as many as there are
     workers each keeps its layer's weights in its cache, and the next layers follow. order:
-    "point-to-point", a block waits for the blocks it needs; "barrier", for the whole diagonal
+    "point-to-point", a task waits for the tasks it needs; "barrier", for the whole diagonal
     before. costs: Costs to schedule by; None counts steps.
     Raises TypeError or ValueError for zero workers, a chunk longer than T, or another order.
     """
     workers = min(check_int("workers", workers), graph.layers * graph.parts)  # more have no task
     together = graph.layers if together is None else check_int("together", together)
     check_choice("order", order, ("point-to-point", "barrier"))
-    costs = Costs((1.0,) * graph.layers) if costs is None else _check_costs(costs, graph)
+    costs = (costs or Costs((1.0,) * graph.layers)).of(graph)
 
-    def diagonal(block):
-        up, along = graph.rank(block)
-        return block.part, up // together, up + -(-along // chunk)
+    def diagonal(task):
+        up, along = graph.rank(task)
+        return task.part, up // together, up + -(-along // chunk)
 
-    blocks = sorted(graph.blocks(chunk), key=diagonal)
+    tasks = sorted(graph.tasks(chunk), key=diagonal)
     if order == "point-to-point":
-        return _wait(graph, _list_schedule(graph, blocks, workers, diagonal, costs))
+        return _wait_for_needs(graph, _list_schedule(graph, tasks, workers, diagonal, costs))
     rounds = {}
-    for block in blocks:
-        rounds.setdefault(diagonal(block), []).append(block)
-    return _barriers(graph, [_deal(blocks, workers) for blocks in rounds.values()])
+    for task in tasks:
+        rounds.setdefault(diagonal(task), []).append(task)
+    return _wait_for_rounds(graph, rounds.values(), workers)
 
 
 def pipeline(graph, workers):
@@ -206,28 +177,12 @@ def pipeline(graph, workers):
     if check_int("workers", workers) > graph.layers:
         raise ValueError(f"workers: got {workers}, want at most {graph.layers}, the layers")
 
-    def stage(block):
-        return graph.rank(block)[0] * workers // graph.layers
+    def stage(task):
+        return graph.rank(task)[0] * workers // graph.layers
 
-    blocks = sorted(
-        graph.blocks(graph.steps),
-        key=lambda block: (block.part + stage(block), stage(block), graph.rank(block)),
-    )
-    return _wait(graph, [(block, stage(block)) for block in blocks])
-
-
-def speedup_bound(layers, steps, chunk=1):
-    """Of a wavefront on any number of workers: L T / (T + (L-1) C), for C = 1 L T / (L + T - 1).
-
-    Raises ValueError for a chunk longer than T.
-    """
-    _check_chunk(chunk, steps)
-    return layers * steps / (steps + (layers - 1) * chunk)
-
-
-def pipeline_bound(micro_batches, stages):
-    """Of a pipeline of equal stages: M P / (M + P - 1)."""
-    return micro_batches * stages / (micro_batches + stages - 1)
+    tasks = [task._replace(worker=stage(task)) for task in graph.tasks(graph.steps)]
+    tasks.sort(key=lambda task: (task.part + task.worker, task.worker, graph.rank(task)))
+    return _wait_for_needs(graph, tasks)
 
 
 def check(schedule):
@@ -241,117 +196,71 @@ def check(schedule):
         raise TypeError(f"schedule: got {type(schedule).__name__}, want a Schedule")
     graph, owner, known, last = schedule.graph, {}, [], {}
     most = max(len(schedule.tasks), WORKERS) - 1
-    for index, (block, worker, after) in enumerate(schedule.tasks):
+    for index, task in enumerate(schedule.tasks):
+        worker, part, layer = task.worker, task.part, task.layer
         if not 0 <= worker <= most:
             raise ValueError(f"schedule: task {index} is on worker {worker}, want 0 to {most}")
-        wrong = [other for other in after if not 0 <= other < index]
+        wrong = [other for other in task.after if not 0 <= other < index]
         if wrong:
             raise ValueError(f"schedule: task {index} waits for {wrong[0]}, want an earlier one")
         before = 0  # the tasks that are surely done, as bits
-        for other in (*after, *last.get(worker, ())):
+        for other in (*task.after, *last.get(worker, ())):
             before |= known[other] | 1 << other
         known.append(before)
         last[worker] = (index,)
-        if not 0 <= block.start < block.stop:
-            raise ValueError(f"schedule: task {index} is {block}, want at least one step")
-        steps = range(block.start, block.stop)
+        if not 0 <= task.start < task.stop:
+            raise ValueError(f"schedule: task {index} is {task}, want at least one step")
+        steps = range(task.start, task.stop)
         for step in reversed(steps) if graph.backward else steps:
-            cell = (block.part, block.layer, step)
-            if cell in owner:
-                raise ValueError(f"schedule: cell {cell[1:]}, part {cell[0]}, is computed twice")
-            for need in graph.needs(block.layer, step):
-                there = owner.get((block.part, *need))
-                if there is None:
-                    raise ValueError(f"schedule: cell {cell[1:]} needs {need}, which comes later")
-                if there != index and not before >> there & 1:
+            cell = layer, step
+            if (part, *cell) in owner:
+                raise ValueError(f"schedule: cell {cell}, part {part}, is computed twice")
+            for need in graph.needs(*cell):
+                other = owner.get((part, *need))
+                if other is None:
+                    raise ValueError(f"schedule: cell {cell} needs {need}, which comes later")
+                if other != index and not before >> other & 1:
                     raise ValueError(
-                        f"schedule: cell {cell[1:]} needs {need}, and task {index} on worker "
-                        f"{worker} does not wait for task {there}, which computes it"
+                        f"schedule: cell {cell} needs {need}, and task {index} on worker {worker} "
+                        f"does not wait for task {other}, which computes it"
                     )
-            owner[cell] = index
+            owner[part, *cell] = index
     cells = set(product(range(graph.parts), range(graph.layers), range(graph.steps)))
     if owner.keys() != cells:
         raise ValueError(f"schedule: got {len(owner)} cells, want the {len(cells)} of {graph}")
 
 
-def simulate(schedule, costs):
-    """The Timeline of a schedule: a task starts when its worker is free and all it waits for is
-    done and handed over.
+def _needed(graph, tasks):
+    """For each task the places, in `tasks`, of those that compute what it needs; of equal chunks,
+    so that a task needs the same steps of the layer before, and its layer's chunk before.
     """
-    _check_costs(costs, schedule.graph)
-    spans, free, before, workers = [], {}, {}, schedule.employed
-    for index, (block, worker, after) in enumerate(schedule.tasks):
-        start = free.get(worker, 0.0)
-        for other in after:
-            start = max(start, spans[other].stop + costs.hand * (spans[other].worker != worker))
-        stop = start + costs.seconds(block, before.get(worker), workers)
-        spans.append(Span(index, worker, start, stop))
-        free[worker], before[worker] = stop, block.layer
-    return Timeline(schedule, tuple(spans))
+    places = {(task.part, task.layer, task.start): place for place, task in enumerate(tasks)}
+    side, chunk = 1 if graph.backward else -1, max(task.stop - task.start for task in tasks)
+    needed = []
+    for task in tasks:
+        before = task.layer, task.start + side * chunk
+        needs = (task.part, task.layer + side, task.start), (task.part, *before)
+        needed.append([places[need] for need in needs if need in places])
+    return needed
 
 
-def choose(graph, workers, costs, most_tasks=1024):
-    """The wavefront that `simulate` predicts to be fastest, over chunks and layers side by side."""
-    best = None
-    for together in sorted({graph.layers, min(workers, graph.layers)}):
-        for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128):
-            chunk = -(-graph.steps // count)
-            if count > graph.steps or (count > 1 and graph.layers * count > most_tasks):
-                break
-            found = wavefront(graph, workers, chunk, together=together, costs=costs)
-            seconds = simulate(found, costs).makespan
-            if best is None or seconds < best[0]:
-                best = seconds, found
-    return best[1]
-
-
-def _check_chunk(chunk, steps):
-    if check_int("chunk", chunk) > steps:
-        raise ValueError(f"chunk: got {chunk}, want at most {steps}, the steps")
-    return chunk
-
-
-def _check_costs(costs, graph):
-    if len(costs.step) != graph.layers:
-        raise ValueError(f"costs: got {len(costs.step)} layers' steps, want {graph.layers}")
-    return costs
-
-
-def _needed(graph, blocks):
-    """For each block the places, in `blocks`, of those that hold what it needs."""
-    rows = {}
-    for place, block in enumerate(blocks):
-        rows.setdefault((block.part, block.layer), []).append((block.start, place))
-    for row in rows.values():
-        row.sort()
-    found, side = [], 1 if graph.backward else -1
-    for block in blocks:
-        below = rows.get((block.part, block.layer + side), [])
-        first = bisect_right(below, (block.start, len(blocks))) - 1
-        last = bisect_right(below, (block.stop - 1, len(blocks)))
-        needs = [place for _, place in below[max(first, 0) : last]]
-        row = rows[block.part, block.layer]
-        at = bisect_right(row, (block.start, len(blocks))) - 1 + side
-        found.append(needs + ([row[at][1]] if 0 <= at < len(row) else []))
-    return found
-
-
-def _list_schedule(graph, blocks, workers, rank, costs):
-    """Whoever is free takes, of the blocks that can run, the first by rank; of several that of the
-    layer it ran last. Pairs (block, worker) in the order in which they were taken.
+def _list_schedule(graph, tasks, workers, rank, costs):
+    """The tasks in the order in which they start, with the workers that run them: the next is
+    the task that can start first; among several that of lowest rank, on a worker that ran its
+    layer before.
     """
-    needed = _needed(graph, blocks)
-    users, open_needs = [[] for _ in blocks], [len(n) for n in needed]
+    needed = _needed(graph, tasks)
+    users, open_needs = [[] for _ in tasks], [len(n) for n in needed]
     for place, others in enumerate(needed):
         for other in others:
             users[other].append(place)
     ready = [place for place, count in enumerate(open_needs) if not count]
-    free, before, done, taken = [0.0] * workers, {}, {}, []
-    ranks = [rank(block) for block in blocks]
+    free, before, done, started = [0.0] * workers, {}, {}, []
+    ranks = [rank(task) for task in tasks]
     while ready:
         keys, idle = [], free.index(min(free))
         for place in ready:
-            layer, others = blocks[place].layer, [done[other] for other in needed[place]]
+            layer, others = tasks[place].layer, [done[other] for other in needed[place]]
             likely = {idle, *(w for w, ran in before.items() if ran == layer)}
             for worker in likely.union(w for _, w in others):
                 handed = [stop + costs.hand * (w != worker) for stop, w in others]
@@ -359,41 +268,37 @@ def _list_schedule(graph, blocks, workers, rank, costs):
                 moved = before.get(worker) != layer
                 keys.append((start, ranks[place], moved, place, worker))
         start, _, _, place, worker = min(keys)
-        block = blocks[place]
-        free[worker] = start + costs.seconds(block, before.get(worker), workers)
-        before[worker], done[place] = block.layer, (free[worker], worker)
-        taken.append((block, worker))
+        task = tasks[place]._replace(worker=worker)
+        free[worker] = start + costs.seconds(task, before.get(worker), workers)
+        before[worker], done[place] = task.layer, (free[worker], worker)
+        started.append(task)
         ready.remove(place)
         for user in users[place]:
             open_needs[user] -= 1
             if not open_needs[user]:
                 ready.append(user)
-    return taken
+    return started
 
 
-def _deal(blocks, workers):
-    """Pairs (block, worker): neighbouring layers of a diagonal to the same worker."""
-    return [(block, i * workers // len(blocks)) for i, block in enumerate(blocks)]
+def _wait_for_needs(graph, tasks):
+    """A schedule in which a task waits, point to point, for those of other workers it needs."""
+    waiting = []
+    for task, needs in zip(tasks, _needed(graph, tasks), strict=True):
+        others = sorted(need for need in needs if tasks[need].worker != task.worker)
+        waiting.append(task._replace(after=tuple(others)))
+    return Schedule(graph, tuple(waiting))
 
 
-def _wait(graph, placed):
-    """A schedule of pairs (block, worker) in which a block waits for those it needs, point to
-    point.
+def _wait_for_rounds(graph, rounds, workers):
+    """A schedule in which a task waits for every other worker's last task of the rounds before;
+    neighbouring layers of a round go to the same worker.
     """
-    blocks = [block for block, _ in placed]
-    tasks = []
-    for (block, worker), needs in zip(placed, _needed(graph, blocks), strict=True):
-        others = tuple(sorted(need for need in needs if placed[need][1] != worker))
-        tasks.append(Task(block, worker, others))
-    return Schedule(graph, tuple(tasks))
-
-
-def _barriers(graph, rounds):
-    """A schedule of rounds of pairs (block, worker): a block waits for everyone's last block."""
     tasks, last = [], {}
-    for placed in rounds:
-        for block, worker in placed:
-            after = sorted(task for other, task in last.items() if other != worker)
-            tasks.append(Task(block, worker, tuple(after)))
-        last |= {worker: len(tasks) - len(placed) + i for i, (_, worker) in enumerate(placed)}
+    for some in rounds:
+        before = dict(last)
+        for i, task in enumerate(some):
+            worker = i * workers // len(some)
+            after = sorted(index for other, index in before.items() if other != worker)
+            last[worker] = len(tasks)
+            tasks.append(task._replace(worker=worker, after=tuple(after)))
     return Schedule(graph, tuple(tasks))

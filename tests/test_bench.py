@@ -14,7 +14,7 @@ import pytest
 
 import lstm_kernels as lk
 from lstm_kernels import __main__ as command
-from lstm_kernels import bench, cores, report, schedules
+from lstm_kernels import bench, cores, report, schedules, simulate
 from lstm_kernels.bench import (
     ceilings,
     experiments,
@@ -215,7 +215,7 @@ def test_the_model_is_fitted_to_what_it_is_given():
     costs = schedules.Costs((2e-5,), task=3e-6, hand=1e-7, moved=4e-6, shared=1.25)
     timed = layers.calibration(work, "forward")
     for one in timed.values():
-        one.lines = [schedules.simulate(one.schedule, layers.of_layers(costs, 2))]
+        one.lines = [simulate.simulate(one.schedule, layers.of_layers(costs, 2))]
     found = layers.fit(timed, 1e-7)
     for name in ("step", "task", "hand", "moved", "shared"):
         assert getattr(found, name) == pytest.approx(getattr(costs, name), rel=1e-2), name
@@ -223,14 +223,14 @@ def test_the_model_is_fitted_to_what_it_is_given():
 
 def test_handovers_are_measured_between_tasks_that_wait():
     tasks = [
-        schedules.Task(schedules.Block(0, i, i + 1), i % 2, (i - 1,) if i else ()) for i in range(4)
+        schedules.Task(0, i, i + 1, worker=i % 2, after=(i - 1,) if i else ()) for i in range(4)
     ]
     plan = schedules.Schedule(schedules.Graph(1, 4), tuple(tasks))
     starts, stops = (0, 3e-6, 7e-6, 9e-6), (2e-6, 5e-6, 8e-6, 9e-6)
     spans = [
-        schedules.Span(i, i % 2, *when) for i, when in enumerate(zip(starts, stops, strict=True))
+        simulate.Span(i, i % 2, *when) for i, when in enumerate(zip(starts, stops, strict=True))
     ]
-    waits = layers._waits(schedules.Timeline(plan, tuple(spans)))
+    waits = layers._waits(simulate.Timeline(plan, tuple(spans)))
     assert waits == pytest.approx([0, 1e3, 2e3, 1e3])
     found = layers.handovers("barrier", count=20, runs=1, patience=2)
     assert found.size % 38 == 0  # none, where two threads never ran at the same time

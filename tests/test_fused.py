@@ -16,7 +16,7 @@ from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import block_kernels, cost, flow, fused_kernels, registers, workspace
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.kernels import copies
+from lstm_kernels.kernels import fill
 from lstm_kernels.versions import numba_fused
 
 
@@ -66,10 +66,7 @@ class Interpreted:
         words = partial(self._array, np.dtype(np.int64))
         names |= {"array_of_indices": words, "read": lambda address: words(address, (1,))[0]}
         names |= {"exchange": lambda address, number: words(address, (1,)).fill(number)}
-        functions = copies(fused_kernels, names, "", block_kernels)
-        for module in modules:
-            known = {n: f for n, f in functions.items() if n in vars(module)} | names
-            functions |= copies(module, known | {"ROWS": fused_kernels.ROWS})
+        functions = fill([fused_kernels, block_kernels, *modules], names, "")
         self._functions = [(n, f) for n, f in functions.items() if callable(f)]
         net.kernels = self
 
@@ -131,10 +128,10 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
     used = set()
     for shape in [(1, 1, 1, 1, 1), (2, 3, 5, 3, 17), (2, 2, 7, 9, 40), (1, 3, 2, 18, 33)]:
         params, x, target = example(shape, cell, dtype)
-        for schedule in cost.schedules(
+        for schedule in cost.work_splits(
             Tiles(CELLS[cell], np.dtype(dtype), shape[4]), *x.shape[:2], 2
         ):
-            monkeypatch.setattr(numba_fused.NumbaFused, "schedule", lambda *_, s=schedule: s)
+            monkeypatch.setattr(numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s)
             net = lk.network("numba-fused", params)
             kernels = Interpreted(net, monkeypatch)
             compare_to_reference(net, params, x)
@@ -195,9 +192,9 @@ def test_canaries_around_every_array_survive(monkeypatch):
         cell = tuple(CELLS)[number % 3]
         params, x, target = example(shape, cell)
         T, B, _ = x.shape
-        found = cost.schedules(Tiles(CELLS[cell], np.dtype(np.float32), shape[4]), T, B, 2)
+        found = cost.work_splits(Tiles(CELLS[cell], np.dtype(np.float32), shape[4]), T, B, 2)
         schedule = found[number % len(found)]
-        monkeypatch.setattr(numba_fused.NumbaFused, "schedule", lambda *_, s=schedule: s)
+        monkeypatch.setattr(numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s)
         net = lk.network("numba-fused", params)
         net.forward(x)
         compare_to_reference(net, params, x)
@@ -210,11 +207,12 @@ def test_canaries_around_every_array_survive(monkeypatch):
 def test_every_schedule_gives_the_same_bits(cell, monkeypatch):
     for shape in [(2, 5, 17, 3, 33), (1, 9, 4, 40, 64), (3, 4, 30, 7, 100)]:
         params, x, target = example(shape, cell)
-        found = cost.schedules(Tiles(CELLS[cell], np.dtype(np.float32), shape[4]), *x.shape[:2], 2)
+        tiles = Tiles(CELLS[cell], np.dtype(np.float32), shape[4])
+        found = cost.work_splits(tiles, *x.shape[:2], 2)
         assert len(found) >= 2
         results = []
         for schedule in found:
-            monkeypatch.setattr(numba_fused.NumbaFused, "schedule", lambda *_, s=schedule: s)
+            monkeypatch.setattr(numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s)
             net = lk.network("numba-fused", params)
             loss, grads = net.loss_and_grads(x, target)
             results.append({"y": net.forward(x)[0], "loss": np.array(loss)} | grads.arrays())
@@ -328,7 +326,7 @@ print(len(seen.buffer))
     assert counts[1] == 0
 
 
-COSTS = cost.Costs(fma=0.25e-9, load=0.7e-9, cell=25e-9, enter=2e-6, turn=0.1e-6, hand=8e-9)
+COSTS = cost.MachineCosts(fma=0.25e-9, load=0.7e-9, cell=25e-9, enter=2e-6, turn=0.1e-6, hand=8e-9)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,39 @@ def stderr(monkeypatch):
     return stream
 
 
+# --- free names
+
+weight = None
+
+
+def weighted(x):
+    return weight * x
+
+
+def twice(x):
+    return weighted(x) + weighted(x)
+
+
+@pytest.mark.parametrize("sources", [[weighted, twice], [sys.modules[__name__]]])
+def test_functions_made_anew_find_each_other_and_what_their_free_names_are(sources):
+    three, five = (kernels.fill(sources, {"weight": w}, f"w{w}") for w in (3, 5))
+    assert (three["twice"](2), five["twice"](2)) == (12, 20)
+    assert three["twice"].__qualname__.startswith("twice_w3_")  # so Numba's cache keeps them apart
+    assert weight is None
+
+
+def test_parts_are_compiled_with_what_calls_them():
+    space = kernels.fill([weighted, twice], {"weight": 3}, "part", kernels.part)
+    assert numba.njit(space["twice"].py_func)(2.0) == 12
+
+
+def test_a_name_that_stands_for_a_function_of_a_source_is_made_anew_too():
+    space = kernels.fill([sys.modules[__name__]], {"weight": 2, "alias": weighted}, "alias")
+    assert space["alias"](3) == 6
+    foreign = kernels.fill([twice], {"weighted": len}, "foreign")
+    assert foreign["twice"]("abc") == 6
+
+
 # --- the line about compiling
 
 
@@ -254,7 +287,7 @@ def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
 def test_the_files_that_numba_writes_are_known_by_their_names(tmp_path, monkeypatch):
     monkeypatch.setattr(kernels.numba.config, "CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(kernels, "digest", lambda room: "0123456789ab")
-    kernels.native(empty, "trial", vars(kernels))
+    kernels.native(empty, "trial")
     files = list(tmp_path.rglob("*.nb[ic]"))
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
     for path in files:  # Numba names them after the file of the source, this one

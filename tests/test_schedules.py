@@ -8,22 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lstm_kernels.schedules import (
-    Block,
     Costs,
     Graph,
     Schedule,
-    Span,
     Task,
-    Timeline,
     check,
-    choose,
-    dependencies,
     layer_by_layer,
     pipeline,
+    wavefront,
+)
+from lstm_kernels.simulate import (
+    Span,
+    Timeline,
+    choose,
     pipeline_bound,
     simulate,
     speedup_bound,
-    wavefront,
 )
 
 sizes = st.integers(1, 7)
@@ -45,8 +45,8 @@ def wavefronts(draw):
     )
 
 
-def cells(blocks):
-    return [(b.part, b.layer, step) for b in blocks for step in range(b.start, b.stop)]
+def cells(tasks):
+    return [(t.part, t.layer, step) for t in tasks for step in range(t.start, t.stop)]
 
 
 def unit(graph):
@@ -54,8 +54,8 @@ def unit(graph):
 
 
 def test_a_cell_needs_its_input_and_its_state():
-    assert dependencies(0, 0) == []
-    assert sorted(dependencies(2, 3)) == [(1, 3), (2, 2)]
+    assert Graph(4, 5).needs(0, 0) == []
+    assert sorted(Graph(4, 5).needs(2, 3)) == [(1, 3), (2, 2)]
     assert sorted(Graph(4, 5, backward=True).needs(2, 3)) == [(2, 4), (3, 3)]
     assert Graph(4, 5, backward=True).needs(3, 4) == []
 
@@ -65,7 +65,7 @@ def test_a_cell_needs_its_input_and_its_state():
 def test_every_wavefront_respects_the_graph(schedule):
     check(schedule)
     graph = schedule.graph
-    assert len(cells(t.block for t in schedule.tasks)) == (graph.layers * graph.steps * graph.parts)
+    assert len(cells(schedule.tasks)) == (graph.layers * graph.steps * graph.parts)
 
 
 @settings(deadline=None)
@@ -75,8 +75,8 @@ def test_every_pipeline_respects_the_graph(graph, workers):
     if workers <= graph.layers:
         schedule = pipeline(graph, workers)
         check(schedule)
-        assert {(t.block.layer, t.worker) for t in schedule.tasks} == {
-            (t.block.layer, t.worker) for t in schedule.tasks if t.block.part == 0
+        assert {(t.layer, t.worker) for t in schedule.tasks} == {
+            (t.layer, t.worker) for t in schedule.tasks if t.part == 0
         }, "a layer stays with its worker"
     else:
         with pytest.raises(ValueError, match=f"workers: got {workers}, want at most"):
@@ -91,8 +91,7 @@ def test_a_schedule_with_a_fault_is_refused(schedule, data):
     kind = data.draw(st.sampled_from(["lost", "twice", "forward", "longer"]))
     if kind == "lost":
         cut = [
-            Task(t.block, t.worker, tuple(a - (a > index) for a in t.after if a != index))
-            for t in tasks
+            t._replace(after=tuple(a - (a > index) for a in t.after if a != index)) for t in tasks
         ]
         faulty = cut[:index] + cut[index + 1 :]
     elif kind == "twice":
@@ -102,8 +101,7 @@ def test_a_schedule_with_a_fault_is_refused(schedule, data):
         faulty[index] = tasks[index]._replace(after=(index,))
     else:
         faulty = list(tasks)
-        block = tasks[index].block
-        faulty[index] = tasks[index]._replace(block=block._replace(stop=block.stop + 1))
+        faulty[index] = tasks[index]._replace(stop=tasks[index].stop + 1)
     with pytest.raises(ValueError, match="schedule: "):
         check(dataclasses.replace(schedule, tasks=tuple(faulty)))
 
@@ -113,12 +111,11 @@ def test_a_schedule_with_a_fault_is_refused(schedule, data):
 def test_waiting_for_too_little_is_a_race(layers, steps, backward, data):
     """Each layer on a worker of its own: every wait of a wavefront is needed."""
     graph = Graph(layers, steps, backward=backward)
-    blocks = sorted(graph.blocks(1), key=lambda b: sum(graph.rank(b)))
-    at = {(b.layer, b.start): i for i, b in enumerate(blocks)}
-    tasks = [
-        Task(b, b.layer, tuple(at[c] for c in graph.needs(b.layer, b.start) if c[0] != b.layer))
-        for b in blocks
-    ]
+    tasks = sorted(graph.tasks(1), key=lambda t: sum(graph.rank(t)))
+    at = {(t.layer, t.start): i for i, t in enumerate(tasks)}
+    for i, t in enumerate(tasks):
+        below = (cell for cell in graph.needs(t.layer, t.start) if cell[0] != t.layer)
+        tasks[i] = t._replace(worker=t.layer, after=tuple(at[cell] for cell in below))
     check(Schedule(graph, tuple(tasks)))
     index = data.draw(st.sampled_from([i for i, task in enumerate(tasks) if task.after]))
     tasks[index] = tasks[index]._replace(after=())
@@ -128,15 +125,15 @@ def test_waiting_for_too_little_is_a_race(layers, steps, backward, data):
 
 def test_the_order_within_a_schedule_is_not_enough():
     graph = Graph(2, 4)
-    good = [Task(Block(0, 0, 4), 0), Task(Block(1, 0, 4), 1, (0,))]
+    good = [Task(0, 0, 4, worker=0), Task(1, 0, 4, worker=1, after=(0,))]
     check(Schedule(graph, tuple(good)))
     for bad, message in (
         (good[::-1], "waits for 0, want an earlier one"),
-        ([Task(Block(1, 0, 4), 0), Task(Block(0, 0, 4), 0)], "comes later"),
+        ([Task(1, 0, 4, worker=0), Task(0, 0, 4, worker=0)], "comes later"),
         ([good[0], good[1]._replace(after=())], r"cell \(1, 0\) needs \(0, 0\), and task 1"),
         (good[:1], "got 4 cells, want the 8"),
         ([*good, good[0]], "computed twice"),
-        ([Task(Block(0, 2, 4), 0), Task(Block(0, 0, 2), 0), good[1]], r"\(0, 2\) needs \(0, 1\)"),
+        ([Task(0, 2, 4, worker=0), Task(0, 0, 2, worker=0), good[1]], r"\(0, 2\) needs \(0, 1\)"),
     ):
         with pytest.raises(ValueError, match=message):
             check(Schedule(graph, tuple(bad)))
@@ -186,8 +183,8 @@ def test_costs_of_workers_that_move_and_share():
     alone, two = layer_by_layer(graph), wavefront(graph, 2, 2)
     costs = Costs((1.0, 2.0), task=0.5, hand=0.25, moved=0.125, shared=2.0)
     assert simulate(alone, costs).makespan == 4 + 8 + 2 * (0.5 + 0.125)
-    first, block = 2 * (2 + 0.5 + 0.125), 2 * (4 + 0.5)
-    assert simulate(two, costs).makespan == first + 0.25 + block + 2 * 0.125 + block
+    first, chunk = 2 * (2 + 0.5 + 0.125), 2 * (4 + 0.5)
+    assert simulate(two, costs).makespan == first + 0.25 + chunk + 2 * 0.125 + chunk
 
 
 def test_a_stack_of_more_layers_than_tasks_wanted_has_a_choice():
@@ -220,13 +217,13 @@ def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
         (lambda: Costs((1.0, -1.0)), r"step\[1\]: got -1.0, want a finite number"),
         (lambda: Costs((1.0,), hand=-1e-9), "hand: got -1e-09, want a finite number"),
         (lambda: Costs((1.0,), shared=math.nan), "shared: got nan"),
-        (lambda: check(Schedule(Graph(1, 1), (Task(Block(0, 0, 1), -1),))), "on worker -1"),
+        (lambda: check(Schedule(Graph(1, 1), (Task(0, 0, 1, worker=-1),))), "on worker -1"),
         (
-            lambda: check(Schedule(Graph(1, 1), (Task(Block(0, 0, 1), 3_000_000),))),
+            lambda: check(Schedule(Graph(1, 1), (Task(0, 0, 1, worker=3_000_000),))),
             "schedule: task 0 is on worker 3000000, want 0 to 1023",
         ),
         (
-            lambda: check(Schedule(Graph(1, 1), (Task(Block(0, 1, 1), 0),))),
+            lambda: check(Schedule(Graph(1, 1), (Task(0, 1, 1, worker=0),))),
             "want at least one step",
         ),
         (lambda: simulate(layer_by_layer(Graph(2, 4)), Costs((1.0,))), "costs: got 1 layers"),
@@ -250,7 +247,7 @@ def test_more_workers_than_layers_have_no_task(order):
 def test_idle_is_the_share_of_the_workers_that_have_a_task(second):
     """Four cells in three rounds on two workers: two of six places are empty."""
     cells = [(0, 0, 0, ()), (0, 1, 0, ()), (1, 0, second, (0,)), (1, 1, second, (1, 2))]
-    tasks = tuple(Task(Block(l, t, t + 1), worker, after) for l, t, worker, after in cells)
+    tasks = tuple(Task(l, t, t + 1, worker=worker, after=after) for l, t, worker, after in cells)
     plan = Schedule(Graph(2, 2), tasks)
     check(plan)
     assert (plan.employed, plan.workers) == (2, second + 1)
@@ -260,15 +257,15 @@ def test_idle_is_the_share_of_the_workers_that_have_a_task(second):
 
 @pytest.mark.parametrize("together", [1, 2, 4])
 def test_layers_that_are_not_together_wait(together):
-    layers = [task.block.layer for task in wavefront(Graph(4, 6), 1, together=together).tasks]
+    layers = [task.layer for task in wavefront(Graph(4, 6), 1, together=together).tasks]
     size = 6 * together
     found = [set(layers[i : i + size]) for i in range(0, len(layers), size)]
     assert found == [set(range(i, i + together)) for i in range(0, 4, together)]
     assert layers == sorted(layers) or together > 1
 
 
-def test_a_barrier_waits_for_everyones_last_block():
-    """Diagonals of 1, 2, 3, 2, 1 blocks; what a worker's own order gives is not waited for."""
+def test_a_barrier_waits_for_everyones_last_task():
+    """Diagonals of 1, 2, 3, 2, 1 tasks; what a worker's own order gives is not waited for."""
     waits = [task.after for task in wavefront(Graph(3, 3), 3, order="barrier").tasks]
     assert waits == [(), (), (0,), (2,), (1,), (1, 2), (4, 5), (3, 5), (5, 7)]
 
@@ -280,7 +277,7 @@ def test_a_timeline_starts_with_its_first_task():
 
 
 def test_the_choice_is_the_fastest_of_all():
-    """Free blocks are short, and costly ones long; costly moves keep workers with their layers."""
+    """Free tasks are short, and costly ones long; costly moves keep workers with their layers."""
     graph = Graph(2, 64)
     assert simulate(choose(graph, 2, unit(graph)), unit(graph)).makespan == 64 + 1
     costly = Costs((1.0,) * 2, task=100.0)
@@ -300,7 +297,7 @@ def test_the_choice_is_the_fastest_of_all():
 @settings(deadline=None, max_examples=30)
 def test_stages_of_a_pipeline_are_neighbours_and_as_large(layers, data):
     workers = data.draw(st.integers(1, layers))
-    stage = {t.block.layer: t.worker for t in pipeline(Graph(layers, 1), workers).tasks}
+    stage = {t.layer: t.worker for t in pipeline(Graph(layers, 1), workers).tasks}
     stages = [stage[layer] for layer in range(layers)]
     sizes = [stages.count(worker) for worker in range(workers)]
     assert stages == sorted(stages)

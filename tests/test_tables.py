@@ -80,10 +80,10 @@ def test_deep_networks_are_compared_machine_by_machine(monkeypatch):
     assert len(said) == 4
     first, second = (results.label({"cpu": machine, "cores": 2}) for machine in "ab")
     assert said[0] == (
-        f"> Recorded: {first}, inference: `numba-wavefront` 2e+03 ms, `numba-fused` 6e+03 ms, "
+        f"> {first}, inference: `numba-wavefront` 2e+03 ms, `numba-fused` 6e+03 ms, "
         "`pytorch` 4e+03 ms. `numba-wavefront` compared with PyTorch: 2.00x."
     )
-    assert said[2].startswith(f"> Recorded: {second}, inference: `numba-wavefront` 8e+03 ms")
+    assert said[2].startswith(f"> {second}, inference: `numba-wavefront` 8e+03 ms")
     assert said[2].endswith("50 % slower.")
 
 

@@ -14,9 +14,10 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels.bench.comparer import compare_to_reference
-from lstm_kernels.cpu import rounds, team, workspace
+from lstm_kernels.cpu import instructions, rounds, team, workspace
+from lstm_kernels.cpu.instructions import array_at
 from lstm_kernels.cpu.rounds import claim, finish, wait
-from lstm_kernels.kernels import array_at, native
+from lstm_kernels.kernels import native
 
 words = array_at(np.int64)
 
@@ -27,7 +28,7 @@ def count_tasks(p, turn, address):
     for k in range(at[2]):
         task = claim(at[0], at[1], turn, p, 7)
         while task >= 0:
-            rounds.add(at[3] + 8 * (7 * k + task), 1)
+            instructions.add(at[3] + 8 * (7 * k + task), 1)
             finish(at[0], at[1], turn)
             task = claim(at[0], at[1], turn, p, 7)
         turn = wait(at[0], at[1], turn, 7)
@@ -38,12 +39,12 @@ def loiter(p, turn, address):
     """Thread 1 comes, has no task, and stays until it is let go."""
     at = words(address, (4,))  # arrived, let go, left
     if p:
-        rounds.exchange(address, 1)
-        while rounds.read(address + 8) == 0:
-            rounds.pause()
+        instructions.exchange(address, 1)
+        while instructions.read(address + 8) == 0:
+            instructions.pause()
     else:
-        while rounds.read(address) == 0:
-            rounds.pause()
+        while instructions.read(address) == 0:
+            instructions.pause()
     at[2] += p
     return turn
 
@@ -138,7 +139,7 @@ def test_a_late_participant_claims_nothing_of_a_round_that_is_over():
     for function in (try_claim, do_finish):
         count = function.__code__.co_argcount
         kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)
-        call[function.__name__] = kind(native(function, "test", globals()))
+        call[function.__name__] = kind(native(function, "test"))
     taken = [call["try_claim"](at, 2, 6, 0, 5) for _ in range(6)]
     assert sorted(taken) == [-1, 0, 1, 2, 3, 4]
     for _ in range(5):

@@ -10,14 +10,15 @@ from test_fused import Interpreted
 
 import lstm_kernels as lk
 from lstm_kernels.bench.comparer import compare_to_reference
-from lstm_kernels.cpu import flow, rounds, team, wavefront_kernels, workspace
-from lstm_kernels.kernels import array_at, native
-from lstm_kernels.schedules import Block, Graph, Schedule, Task, check, pipeline, wavefront
+from lstm_kernels.cpu import flow, instructions, team, wavefront_kernels, workspace
+from lstm_kernels.cpu.instructions import array_at
+from lstm_kernels.kernels import native
+from lstm_kernels.schedules import Graph, Schedule, Task, check, pipeline, wavefront
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 
 def random_schedule(rng, graph, workers=5):
-    """Blocks of any length, in any order that the graph allows, on any worker."""
+    """Chunks of any length, in any order that the graph allows, on any worker."""
     shapes = {"point-to-point": 2, "barrier": 1}
     together = int(rng.integers(1, graph.layers + 1))
     chunk = int(rng.integers(1, graph.steps + 1))
@@ -31,34 +32,35 @@ def random_schedule(rng, graph, workers=5):
         else [0]
         for layer in range(graph.layers)
     }
-    blocks = [
-        Block(layer, int(a), int(b))
+    left = [
+        Task(layer, int(a), int(b))
         for layer, starts in cuts.items()
         for a, b in zip(starts, [*starts[1:], graph.steps], strict=True)
     ]
-    blocks.sort(key=graph.rank)  # layer after layer; then any block whose needs are there
-    owner, tasks, left = {}, [], blocks
+    left.sort(key=graph.rank)  # layer after layer; then any task whose needs are there
+    owner, tasks = {}, []
     while left:
         ready = [
-            b
-            for b in left
+            t
+            for t in left
             if all(
-                need in owner or (need[0] == b.layer and b.start <= need[1] < b.stop)
-                for step in range(b.start, b.stop)
-                for need in graph.needs(b.layer, step)
+                need in owner or (need[0] == t.layer and t.start <= need[1] < t.stop)
+                for step in range(t.start, t.stop)
+                for need in graph.needs(t.layer, step)
             )
         ]
-        block = ready[rng.integers(len(ready))]
+        task = ready[rng.integers(len(ready))]
         needs = {
             owner[need]
-            for step in range(block.start, block.stop)
-            for need in graph.needs(block.layer, step)
+            for step in range(task.start, task.stop)
+            for need in graph.needs(task.layer, step)
             if need in owner
         }
-        for step in range(block.start, block.stop):
-            owner[block.layer, step] = len(tasks)
-        tasks.append(Task(block, int(rng.integers(workers)), tuple(sorted(needs))))
-        left = [b for b in left if b is not block]
+        for step in range(task.start, task.stop):
+            owner[task.layer, step] = len(tasks)
+        left = [other for other in left if other is not task]
+        after = tuple(sorted(needs))
+        tasks.append(task._replace(worker=int(rng.integers(workers)), after=after))
     return Schedule(graph, tuple(tasks))
 
 
@@ -118,7 +120,7 @@ def toy(task, _, address):
     )
     after = words(at[1], (first[count],))
     for _ in range(delays[task]):
-        rounds.pause()
+        instructions.pause()
     value = task + 1
     for e in range(first[task], first[task + 1]):
         value = (value ^ values[after[e]]) * 0x1E3779B97F4A7C15
@@ -161,9 +163,13 @@ def toy_schedule(rng):
     count, workers = int(rng.integers(1, 41)), int(rng.integers(1, 7))
     tasks = [
         Task(
-            Block(0, i, i + 1),
-            int(rng.integers(workers)),
-            tuple(sorted({int(j) for j in rng.integers(0, i, rng.integers(0, 5))} if i else ())),
+            0,
+            i,
+            i + 1,
+            worker=int(rng.integers(workers)),
+            after=tuple(
+                sorted({int(j) for j in rng.integers(0, i, rng.integers(0, 5))} if i else ())
+            ),
         )
         for i in range(count)
     ]
@@ -194,11 +200,10 @@ def test_stress_of_networks_with_random_delays():
     def late(task, _, address):
         at = words(address, (3,))  # the real task, its job, the delays
         for _ in range(words(at[2] + 8 * task, (1,))[0]):
-            rounds.pause()
-        return team.call(at[0], task, 0, at[1])
+            instructions.pause()
+        return instructions.call(at[0], task, 0, at[1])
 
-    names = late.__globals__ | {"words": words, "rounds": rounds, "team": team}
-    delayed = native(late, "test", names)
+    delayed = native(late, "test")
     for _ in range(60):
         shape = tuple(int(rng.integers(1, high)) for high in (7, 30, 4, 10, 40))
         params, x, _ = example(shape, "lstm", seed=int(rng.integers(1000)))
@@ -230,9 +235,9 @@ def test_one_thread_runs_the_schedule_of_many():
 def stopper(task, _, address):
     """Count the runs of a task, and tell all to leave after the fifth."""
     at = words(address, (2,))
-    rounds.add(at[0] + 8 * task, 1)
+    instructions.add(at[0] + 8 * task, 1)
     if task == 5:
-        rounds.exchange(at[1], 1)
+        instructions.exchange(at[1], 1)
     return 0
 
 

@@ -1,4 +1,6 @@
-"""What each idea of `numba-fused` is worth, one after the other, and the loop it comes down to."""
+"""Notebook 04's measurements of `numba-fused`: what each idea is worth, switched on and off one
+after the other, the loop it comes down to, and its model of costs.
+"""
 
 import ctypes
 import timeit
@@ -10,6 +12,7 @@ import pandas as pd
 from ..cells import CELLS
 from ..cpu import activations, cost, registers, simd, workspace
 from ..cpu.tiles import Tiles
+from ..cpu.workspace import at
 from ..params import Params
 from ..versions import numba_fused
 from . import assembly, experiments
@@ -18,28 +21,33 @@ from .timing import interleaved, summary
 
 B = 64
 FLOAT = np.dtype(np.float32)
+new = partial(workspace.buffer, dtype=FLOAT)
 
 
-def _function(tile, lanes, label):
+def lstm_tiles(H):
+    return Tiles(CELLS["lstm"], FLOAT, H)
+
+
+def _function(tile, label):
     """A tile as a Python function of integers."""
-    address = simd.compiled(tile, FLOAT, lanes, label)
+    address = simd.compiled(tile, FLOAT, lstm_tiles(1).lanes, label)
     count = tile.__code__.co_argcount - 1
     return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * count)(address)
 
 
 def product(tiles, height, W_row, gate):
     """A tile a += h W of some height: W's rows W_row bytes apart, its gates `gate` bytes."""
-    lane = tiles.lanes * FLOAT.itemsize
+    offsets = [g * gate for g in range(4)]
 
     def product(m, rows, h, row, H, W, a):
         def tile(first, count):
-            at = [a + first * tiles.row + i * tiles.row for i in range(count)]
-            sums = [[m.variable(m.load(a_i + g * lane)) for g in range(4)] for a_i in at]
-            offsets = [g * gate for g in range(4)]
-            tiles.multiply(m, sums, h + first * row, row, FLOAT.itemsize, W, W_row, H, offsets)
-            for a_i, sums_i in zip(at, sums, strict=True):
-                for g, total in enumerate(sums_i):
-                    m.store(a_i + g * lane, m.get(total))
+            a_rows = [a + first * tiles.row + i * tiles.row for i in range(count)]  # first + i
+            sums = [[m.variable(m.load(a_i + o)) for o in tiles.offsets("W")] for a_i in a_rows]
+            h_first = h + first * row  # h from row `first` on
+            tiles.multiply(m, sums, h_first, row, FLOAT.itemsize, W, W_row, H, offsets)
+            for a_i, row_sums in zip(a_rows, sums, strict=True):
+                for o, total in zip(tiles.offsets("W"), row_sums, strict=True):
+                    m.store(a_i + o, m.get(total))
 
         m.tiles(rows, height, tile)
 
@@ -51,8 +59,8 @@ def cell_pass(tiles):
 
     def cell_pass(m, rows, a, row, c_prev, c, h):
         def tile(first, count):
-            nothing = [{} for _ in range(count)]
-            tiles.apply(m, nothing, False, a + first * tiles.row, row, c_prev, c, h, first)
+            a_first = a + first * tiles.row  # pre-activations from row `first` on
+            tiles.apply(m, [{}] * count, False, a_first, row, c_prev, c, h, first)
 
         m.tiles(rows, 4, tile)
 
@@ -65,73 +73,69 @@ def step_forms(H=512, seed=0):
     Returns functions by name, each adding one idea to the one before, and a function that checks
     that they compute the same.
     """
-    tiles = Tiles(CELLS["lstm"], FLOAT, H)
-    lane, row, blocks = tiles.lanes * 4, H * 4, tiles.blocks
-    new = lambda *shape: workspace.buffer(*shape, dtype=FLOAT)  # noqa: E731
-    rng = np.random.default_rng(seed)
-    W, packed, a = new(H, 4 * H), new(blocks, H, 4, tiles.lanes), new(blocks, B, 4, tiles.lanes)
+    tiles, rng = lstm_tiles(H), np.random.default_rng(seed)
+    row, line, J = (
+        H * FLOAT.itemsize,
+        tiles.vector_bytes,
+        tiles.blocks,
+    )  # bytes: of a sample, vector
+    W, packed, a = new(H, 4 * H), new(J, H, 4, tiles.lanes), new(J, B, 4, tiles.lanes)
     W[:] = rng.uniform(-1, 1, W.shape) / np.sqrt(H)
-    packed[:] = W.reshape(H, 4, blocks, tiles.lanes).transpose(2, 0, 1, 3)
-    h, c, h_new, c_new = (new(B, H) for _ in range(4))
+    packed[:] = W.reshape(H, 4, J, tiles.lanes).transpose(2, 0, 1, 3)
+    h, c, h_new, c_new = new(4, B, H)  # of one array, which lives as long as any of them
     h[:], c[:] = rng.uniform(-1, 1, (2, B, H))
-    arrays = {"W": W, "packed": packed, "a": a, "h": h, "c": c, "h_new": h_new, "c_new": c_new}
-    here = {name: array.ctypes.data for name, array in arrays.items()}
-    high, wide = registers.tile_rows(4), 4 * row
-    calls = {
-        "a row at a time": _function(product(tiles, 1, wide, row), tiles.lanes, f"rows_{H}"),
-        "register tile": _function(product(tiles, high, wide, row), tiles.lanes, f"tile_{H}"),
-        "packed": _function(product(tiles, high, 4 * lane, lane), tiles.lanes, f"packed_{H}"),
-        "cell": _function(cell_pass(tiles), tiles.lanes, f"cell_{H}"),
-        "fused": _function(tiles.step(False), tiles.lanes, f"fused_{H}"),
-    }
+    cell = _function(cell_pass(tiles), f"cell_{H}")
+    fused = _function(tiles.step(False), f"fused_{H}")
 
-    def form(name, weights, block):
-        def run(arrays=arrays):
-            arrays["a"][:] = 0
-            for j in range(blocks):
-                a_j = here["a"] + j * a[0].nbytes
-                calls[name](B, here["h"], row, H, here[weights] + j * block, a_j)
-            for j in range(blocks):
-                a_j, unit = here["a"] + j * a[0].nbytes, j * lane
-                out = here["c"] + unit, here["c_new"] + unit, here["h_new"] + unit
-                calls["cell"](B, a_j, row, *out)
+    # Addresses of each unit block: its pre-activations, its units of c, c_new and h_new.
+    a_at = [at(a) + j * a[0].nbytes for j in range(J)]
+    units_at = [[at(array) + j * line for array in (c, c_new, h_new)] for j in range(J)]
+
+    def stored(height, weights, W_row, gate, block):
+        """The product, and then the cell on what it stored; block: bytes to the next one of W."""
+        multiply = _function(product(tiles, height, W_row, gate), f"product_{height}_{gate}_{H}")
+
+        def run():
+            a[:] = 0
+            for j in range(J):
+                multiply(B, at(h), row, H, at(weights) + j * block, a_at[j])
+            for j in range(J):
+                cell(B, a_at[j], row, *units_at[j])
 
         return run
 
-    def fused(arrays=arrays):
-        arrays["a"][:] = 0
-        for j in range(blocks):
-            a_j, unit, W_j = here["a"] + j * a[0].nbytes, j * lane, packed[0].nbytes * j
-            out = here["c"] + unit, here["c_new"] + unit, here["h_new"] + unit
-            calls["fused"](B, here["h"], row, H, here["packed"] + W_j, a_j, *out)
+    def in_the_tile():
+        a[:] = 0
+        for j in range(J):
+            W_j = at(packed) + j * packed[0].nbytes  # the weights of unit block j
+            fused(B, at(h), row, H, W_j, a_at[j], *units_at[j])
 
+    tallest = registers.tile_rows(4)
     forms = {
-        "a row at a time": form("a row at a time", "W", lane),
-        "+ register tile": form("register tile", "W", lane),
-        "+ packed weights": form("packed", "packed", packed[0].nbytes),
-        "+ cell in the tile": fused,
+        "a row at a time": stored(1, W, 4 * row, row, line),
+        "+ register tile": stored(tallest, W, 4 * row, row, line),
+        "+ packed weights": stored(tallest, packed, 4 * line, line, packed[0].nbytes),
+        "+ cell in the tile": in_the_tile,
     }
 
     def agree():
-        seen = []
+        outputs = []
         for run in forms.values():
             run()
-            seen.append(arrays["h_new"].copy())  # and so the arrays live as long as their users
-        return all(np.allclose(seen[0], other, atol=1e-5) for other in seen[1:])
+            outputs.append(h_new.copy())
+        return all(np.allclose(outputs[0], other, atol=1e-5) for other in outputs[1:])
 
     return forms, agree
 
 
 def peak(H=64, rows=960, calls=400):
     """GFLOP/s of one core in the tile's loop with everything in cache: the best of many calls."""
-    tiles = Tiles(CELLS["lstm"], FLOAT, H)
-    lane = tiles.lanes * FLOAT.itemsize
-    run = _function(
-        product(tiles, registers.tile_rows(4), 4 * lane, lane), tiles.lanes, f"peak_{H}"
-    )
-    h, W, a = (workspace.buffer(n, dtype=FLOAT) for n in (rows * H, H * lane, rows * lane))
-    case = partial(run, rows, h.ctypes.data, 4 * H, H, W.ctypes.data, a.ctypes.data)
-    return 2 * rows * H * 4 * tiles.lanes / min(timeit.repeat(case, number=1, repeat=calls)) / 1e9
+    tiles = lstm_tiles(H)
+    line = tiles.vector_bytes
+    run = _function(product(tiles, registers.tile_rows(4), 4 * line, line), f"peak_{H}")
+    h, W, a = new(rows, H), new(H, 4, tiles.lanes), new(rows, 4, tiles.lanes)
+    case = partial(run, rows, at(h), h[0].nbytes, H, at(W), at(a))
+    return 2 * rows * W.size / min(timeit.repeat(case, number=1, repeat=calls)) / 1e9
 
 
 def step_times(repeats, H=512):
@@ -139,51 +143,46 @@ def step_times(repeats, H=512):
     forms, agree = step_forms(H)
     if not agree():
         raise MismatchError("the forms of a step compute different numbers")
-    net = numba_fused.NumbaFused(Params.init(1, H))
-    T = 21
-    for schedule in cost.schedules(net.tiles, T, B, net._threads):
-        kind = "samples" if schedule.shares else "hidden units"
-        if schedule.threads > 1:
-            forms[f"+ {schedule.threads} threads over {kind}"] = _forward(net, T, B, schedule)
+    net, T = numba_fused.NumbaFused(Params.init(1, H)), 21
+    for split in cost.work_splits(net.tiles, T, B, net._threads):
+        if split.threads > 1:
+            forms[f"+ {split.threads} threads over {_divided(split)}"] = _forward(net, T, B, split)
     times = summary(interleaved(forms, repeats=repeats))["median"][list(forms)]
-    over = [name for name in forms if "threads" in name]
-    times[over] /= T - 1  # the first step has no product
+    times[times.index.str.contains("threads")] /= T - 1  # the first step has no product
     rate = 2 * B * H * 4 * H / times / 1e9
     return pd.DataFrame({"microseconds": 1e6 * times, "GFLOP/s": rate})
 
 
-def _forward(net, T, samples, schedule):
-    """The forward pass of a network by a schedule, as a function without arguments."""
-    space = workspace.Space(net, T, samples, False, schedule)
+def _divided(split):
+    """What the threads of a WorkSplit share, in words."""
+    return "samples" if split.shares else "hidden units"
+
+
+def _forward(net, T, samples, split):
+    """The forward pass of a network, its work split so, as a function without arguments."""
+    space = workspace.Space(net, T, samples, False, split)
     x, final = np.zeros((T, samples, net.sizes[0]), FLOAT), np.empty(space.final_shape, FLOAT)
     return partial(net._infer, space, x, space.top, final)  # which keeps the arrays alive
 
 
 def input_product(repeats, H=512, steps=100):
     """Median milliseconds of x U for all steps: by column panels, and in blocks of rows."""
-    tiles = Tiles(CELLS["lstm"], FLOAT, H)
-    N, blocks, new = steps * B, tiles.blocks, workspace.buffer
-    x, U = new(N, H, dtype=FLOAT), new(blocks, H, 4, tiles.lanes, dtype=FLOAT)
-    b, a = new(blocks, 4, tiles.lanes, dtype=FLOAT), new(blocks, N, 4, tiles.lanes, dtype=FLOAT)
+    tiles, N = lstm_tiles(H), steps * B
+    J, lanes = tiles.blocks, tiles.lanes
+    x, U, b, a = new(N, H), new(J, H, 4, lanes), new(J, 4, lanes), new(J, N, 4, lanes)
     x[:], U[:] = 0.1, 0.1
-    inputs = _function(tiles.inputs(), tiles.lanes, f"inputs_{H}")
-    at = [array.ctypes.data for array in (x, U, b, a)]
+    inputs = _function(tiles.inputs(), f"inputs_{H}")
 
-    def part(j, first, count):
-        rows = at[0] + first * x[0].nbytes
-        there = at[3] + j * a[0].nbytes + first * a[0, 0].nbytes
-        inputs(count, rows, x[0].nbytes, H, at[1] + j * U[0].nbytes, at[2] + j * b[0].nbytes, there)
+    def divided(count):
+        """So many rows at a time, of each the unit blocks one after the other."""
+        for first in range(0, N, count):
+            for j in range(J):
+                weights = at(U) + j * U[0].nbytes, at(b) + j * b[0].nbytes  # of unit block j
+                a_j = at(a) + j * a[0].nbytes + first * a[0, 0].nbytes  # its row `first`
+                inputs(count, at(x) + first * x[0].nbytes, x[0].nbytes, H, *weights, a_j)
 
-    def panels():
-        for j in range(blocks):
-            part(j, 0, N)
-
-    def row_blocks():
-        for first in range(0, N, cost.CHUNK_ROWS):
-            for j in range(blocks):
-                part(j, first, cost.CHUNK_ROWS)
-
-    cases = {"column panel by column panel": panels, "blocks of 64 rows": row_blocks}
+    cases = {"column panel by column panel": partial(divided, N)}
+    cases |= {"blocks of 64 rows": partial(divided, cost.INPUT_ROWS)}
     times = summary(interleaved(cases, repeats=repeats))["median"][list(cases)]
     return pd.DataFrame({"milliseconds": 1e3 * times, "GFLOP/s": 8 * N * H * H / times / 1e9})
 
@@ -209,42 +208,39 @@ def accuracy(count=200_000):
 
     x: `count` floats evenly in [-100, 20], and 2000 in each power of two from 2^-30 to 2^6.
     """
-    lanes = Tiles(CELLS["lstm"], FLOAT, 1).lanes
+    tiles = lstm_tiles(1)
     powers = [np.linspace(2.0**k, 2.0 ** (k + 1), 2000) for k in range(-30, 6)]
     x = np.sort(np.concatenate([np.linspace(-100, 20, count), *powers])).astype(np.float32)
-    x = np.ascontiguousarray(x[: len(x) // lanes * lanes])
+    x = np.ascontiguousarray(x[: len(x) // tiles.lanes * tiles.lanes])
     values = np.empty((2, len(x)), np.float32)
 
     def curve(m, vectors, source, out, row):
-        size = lanes * FLOAT.itemsize
-
         def both(i):
             for k, function in enumerate(activations.functions(m)):
-                m.store(out + row * k + i * size, function(m.load(source + i * size)))
+                place = i * tiles.vector_bytes  # vector i, of x and of a curve
+                m.store(out + row * k + place, function(m.load(source + place)))
 
         m.loop(vectors, both)
 
-    run = _function(curve, lanes, "accuracy")
-    run(len(x) // lanes, x.ctypes.data, values.ctypes.data, x.nbytes)
+    _function(curve, "accuracy")(len(x) // tiles.lanes, at(x), at(values), x.nbytes)
     exact = x.astype(np.float64)
     true = np.tanh(exact), 1 / (1 + np.exp(-exact))
     return x, dict(zip(("tanh", "sigmoid"), zip(values, true, strict=True), strict=True))
 
 
-def schedule_table(shapes, repeats):
-    """Predicted and measured microseconds of every schedule for shapes (H, T, B), one layer."""
+def work_split_table(shapes, repeats):
+    """Predicted and measured microseconds of every split for shapes (H, T, B), one layer."""
     rows = []
     for H, T, samples in shapes:
         net = numba_fused.NumbaFused(Params.init(H, H))
         costs = numba_fused.machine_costs(FLOAT, net._threads)
-        found = cost.schedules(net.tiles, T, samples, net._threads)
-        runs = {schedule: _forward(net, T, samples, schedule) for schedule in found}
+        splits = cost.work_splits(net.tiles, T, samples, net._threads)
+        runs = {split: _forward(net, T, samples, split) for split in splits}
         times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]
-        guess = [cost.predict(costs, s, net.tiles, net.sizes, T, samples, False) for s in found]
-        for schedule, seconds in zip(found, guess, strict=True):
-            kind = "one thread" if schedule.threads == 1 else "samples"
-            kind = kind if schedule.shares else "hidden units"
-            rows.append((H, T, samples, kind, 1e6 * seconds, 1e6 * times[schedule]))
+        for split in splits:
+            kind = _divided(split) if split.threads > 1 else "one thread"
+            seconds = cost.predict(costs, split, net.tiles, net.sizes, T, samples, False)
+            rows.append((H, T, samples, kind, 1e6 * seconds, 1e6 * times[split]))
     return pd.DataFrame(rows, columns=["H", "T", "B", "divided by", "predicted", "measured"])
 
 
@@ -255,13 +251,14 @@ def rates(big, repeats):
     weights for each sample does two operations per weight of four bytes, others two for each of the
     B samples of a step.
     """
-    found = {}
+    batched = "numpy-naive", "numpy", "numba-fused"
+    points = {}
     for work, names in (
         (experiments.AIRLINE, ("sequential", "numpy-sample")),
-        (big, ("numpy-naive", "numpy", "numba-sample", "numba-fused")),
+        (big, (*batched, "numba-sample")),
     ):
         rows = experiments.forwards(names, work, repeats=repeats)
         for name, seconds in rows.groupby("version")["seconds"].median().items():
-            samples = work.B if name in ("numpy-naive", "numpy", "numba-fused") else 1
-            found[name] = samples / 2, work.gflop / seconds
-    return found
+            samples = work.B if name in batched else 1
+            points[name] = samples / 2, work.gflop / seconds
+    return points

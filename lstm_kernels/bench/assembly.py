@@ -3,12 +3,6 @@
 import re
 from typing import NamedTuple
 
-import numpy as np
-
-from ..cells import CELLS
-from ..cpu import registers, simd
-from ..cpu.tiles import Tiles
-
 FUSED = re.compile(r"vfn?madd|fmla|fmls")
 MULTIPLY = re.compile(r"v?mulp[sd]|fmul\s+v")  # where no instruction does both
 BROADCAST = re.compile(r"v?broadcast|vbroadcast|ld1r|v?movddup|v?movs[sd]\s.*\(")
@@ -65,19 +59,3 @@ def _count(lines):
         len(matching(BROADCAST)),
         sum(bool(STACK.search(line)) for line in lines),
     )
-
-
-def every_tile(cells=tuple(CELLS), dtypes=("float32", "float64")):
-    """The inner loops of every tile, by (cell, dtype, vectors of hidden units, name); of networks
-    with two vectors of hidden units and with four, which have other wide unit blocks.
-    """
-    found = {}
-    for cell in cells:
-        for dtype in map(np.dtype, dtypes):
-            for count in (2, 4):
-                lanes = registers.vector_registers().bytes // dtype.itemsize
-                tiles = Tiles(CELLS[cell], dtype, count * lanes)
-                for name, tile in tiles.all(keep=True).items():
-                    text = simd.assembly(tile, dtype, lanes)
-                    found[cell, dtype.name, count, name] = inner_loops(text)
-    return found

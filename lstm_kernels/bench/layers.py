@@ -1,5 +1,5 @@
 """Layers in parallel: what a schedule takes, measured from the time stamps of its tasks, and what
-`schedules.simulate` predicts.
+`simulate.py` predicts.
 """
 
 import time
@@ -11,7 +11,7 @@ import numba
 import numpy as np
 import pandas as pd
 
-from .. import cores, schedules
+from .. import cores, schedules, simulate
 from ..cpu import flow
 from ..kernels import native
 from ..schedules import Costs, Graph, Schedule, Task, wavefront
@@ -49,8 +49,7 @@ def handovers(order, count=400, runs=20, patience=10):
     if order == "barrier":
         schedule = wavefront(Graph(2, count), 2, 1, order=order)
     else:
-        blocks = enumerate(Graph(1, count).blocks(1))
-        chain = [Task(block, i % 2, (i - 1,) if i else ()) for i, block in blocks]
+        chain = [Task(0, i, i + 1, worker=i % 2, after=(i - 1,) if i else ()) for i in range(count)]
         schedule = Schedule(Graph(1, count), tuple(chain))
     running, workers = flow.Flow(schedule), [task.worker for task in schedule.tasks]
     shared, exact = [], []  # the waits of runs that both threads took part in; as scheduled
@@ -122,11 +121,11 @@ class Pass:
     def seconds(self, chunk, moved=False):
         """Median seconds of a task of `chunk` steps after one of the same layer, or of another."""
         chosen, before = [], {}
-        for index, (block, worker, _) in enumerate(self.schedule.tasks):
-            other = before.get(worker, block.layer) != block.layer
-            if block.stop - block.start == chunk and worker in before and other == moved:
+        for index, task in enumerate(self.schedule.tasks):
+            other = before.get(task.worker, task.layer) != task.layer
+            if task.stop - task.start == chunk and task.worker in before and other == moved:
                 chosen.append(index)
-            before[worker] = block.layer
+            before[task.worker] = task.layer
         spans = [line.spans[index] for line in self.lines for index in chosen]
         return float(np.median([span.stop - span.start for span in spans]))
 
@@ -227,7 +226,7 @@ class Sweep:
         timed_pass = self.passes[key]
         costs = of_layers(self.costs[timed_pass.way], timed_pass.work.L)
         return {
-            "Predicted": schedules.simulate(timed_pass.schedule, costs),
+            "Predicted": simulate.simulate(timed_pass.schedule, costs),
             "Measured": timed_pass.timeline,
         }
 
@@ -312,10 +311,10 @@ def many_cores(costs, cores, layers, T):
     table = {}
     for L in layers:
         every, graph = of_layers(costs, L), Graph(L, T)
-        alone = schedules.simulate(schedules.choose(graph, 1, every), every).makespan
+        alone = simulate.simulate(simulate.choose(graph, 1, every), every).makespan
         for P in cores:
-            chosen = schedules.choose(graph, P, every, most_tasks=4096)
-            table[P, L] = alone / schedules.simulate(chosen, every).makespan
+            chosen = simulate.choose(graph, P, every, most_tasks=4096)
+            table[P, L] = alone / simulate.simulate(chosen, every).makespan
     return pd.Series(table).unstack()
 
 

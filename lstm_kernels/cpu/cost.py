@@ -1,72 +1,68 @@
-"""Which schedule is fastest for a shape: a model of six costs, measured on this machine.
+"""How a pass of `numba-fused` is divided among threads: a model of six costs, measured here.
 
 A step of B samples through K rows of packed weights is, for each vector of weights, a load and B
 fused multiply-adds, whichever takes longer, in tiles of so many rows; then the cell, a vector of
-units at a time. Threads divide that work by samples (each then loads all the weights) or by hidden
+units at a time. Threads divide that work by samples (each then loads all the weights) or by unit
 blocks (all then wait for each other in every step, and fetch the h that others wrote), and it costs
 something to set them to work.
-The costs decide nothing but time: every schedule computes the same bits.
+The costs decide nothing but time: every split computes the same bits.
 """
 
 import math
 import time
 from typing import NamedTuple
 
-from .. import schedules as graphs
+from ..schedules import Costs
 from . import registers
 
 # Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer samples:
 # enough for the weights to be loaded rarely, few enough for the result to stay in L2.
-CHUNK_ROWS = 64
-# Every round waits for the slowest thread. On a machine that others use too that is another one
-# each time, which the costs, the best of many runs, do not contain.
+INPUT_ROWS = 64
+# Every round waits for the slowest thread. On a shared machine that is another thread each time,
+# which the costs, the best of many runs, do not contain.
 MARGIN = 0.05
 
 
-class Schedule(NamedTuple):
-    """Threads; shares of the samples that are done independently, or 0 for rounds of hidden blocks;
-    steps whose inputs are multiplied at once; shares of the samples in a round of the way back.
-    """
+class WorkSplit(NamedTuple):
+    """How threads divide a pass."""
 
     threads: int
-    shares: int
-    chunk: int
-    splits: int
+    shares: int  # of the samples, done independently of each other; 0: rounds of unit blocks
+    input_steps: int  # steps whose inputs are multiplied at once
+    splits: int  # shares of the samples in a round of the backward pass
 
 
-class Costs(NamedTuple):
-    """Seconds: a fused multiply-add and a load of a vector of weights, the cell on a vector of
-    units, entering a parallel region, a round, fetching a vector that another core wrote.
-    """
+class MachineCosts(NamedTuple):
+    """Seconds of what a pass is made of."""
 
-    fma: float
-    load: float
-    cell: float
-    enter: float
-    turn: float
-    hand: float
+    fma: float  # a fused multiply-add of a vector
+    load: float  # of a vector of weights
+    cell: float  # on a vector of units
+    enter: float  # into a parallel region
+    turn: float  # a round, beside its work
+    hand: float  # fetching a vector that another core wrote
 
 
-def schedules(tiles, T, B, threads):
-    """The candidates: one thread, shares of the samples, rounds of hidden blocks."""
-    chunk = max(1, min(T, CHUNK_ROWS // B))
-    wide = tiles.padded // tiles.WIDE
-    splits = max(1, min(B // registers.tile_rows(tiles.wide), -(-2 * threads // wide)))
-    found = [Schedule(1, 1, chunk, 1)]
+def work_splits(tiles, T, B, threads):
+    """The candidates for mini-batches (T, B): one thread, shares of the samples, rounds."""
+    input_steps = max(1, min(T, INPUT_ROWS // B))
+    wide = tiles.padded // tiles.wide_units
+    splits = max(1, min(B // registers.tile_rows(tiles.wide_vectors), -(-2 * threads // wide)))
+    candidates = [WorkSplit(1, 1, input_steps, 1)]
     if threads > 1 and B > 1:
-        found.append(Schedule(threads, min(threads, B), 1, 1))
+        candidates.append(WorkSplit(threads, min(threads, B), 1, 1))
     if threads > 1 and tiles.blocks > 1:
-        found.append(Schedule(threads, 0, chunk, splits))
-    return found
+        candidates.append(WorkSplit(threads, 0, input_steps, splits))
+    return candidates
 
 
-def predict(costs, schedule, tiles, sizes, T, B, training):
+def predict(costs, split, tiles, sizes, T, B, training):
     """Seconds of a forward pass, or of a training step, of layers with `sizes` inputs."""
     gates, blocks, rows = tiles.gates, tiles.blocks, B
-    if schedule.shares:
-        rows = -(-B // schedule.shares)
+    if split.shares:
+        rows = -(-B // split.shares)
     else:
-        blocks = -(-blocks // schedule.threads)
+        blocks = -(-blocks // split.threads)
     units = blocks * tiles.vectors
 
     def product(rows, K, matrix):
@@ -78,62 +74,61 @@ def predict(costs, schedule, tiles, sizes, T, B, training):
 
     step = 0.0
     for D in sizes:
-        step += product(schedule.chunk * rows, D, "U") / schedule.chunk
+        step += product(split.input_steps * rows, D, "U") / split.input_steps
         step += product(rows, tiles.hidden, "W") + rows * units * costs.cell
-        if schedule.shares == 0:
-            others = tiles.blocks - tiles.blocks / schedule.threads
+        if split.shares == 0:
+            others = tiles.blocks - tiles.blocks / split.threads
             step += costs.turn + B * others * tiles.vectors * costs.hand
     seconds = T * step
-    if training:  # two more products of each size
-        seconds = 3 * seconds
-    return seconds + costs.enter * (schedule.threads > 1)
+    seconds *= 3 if training else 1  # two more products of each size
+    return seconds + costs.enter * (split.threads > 1)
 
 
-def of_blocks(costs, tiles, sizes, B):
-    """What `schedules.simulate` counts with: a step of each layer on one thread; U, which is read
-    once a block; a hand-over.
+def task_costs(costs, tiles, sizes, B):
+    """The Costs of a task of `numba-wavefront`: a step of each layer on one thread; U, which is
+    read once a task; a hand-over.
     """
-    one = Schedule(1, 1, max(1, CHUNK_ROWS // B), 1)
+    one = WorkSplit(1, 1, max(1, INPUT_ROWS // B), 1)
     step = tuple(predict(costs, one, tiles, [D], 1, B, False) for D in sizes)
     vectors = tiles.hidden * len(tiles.gates["U"]) * tiles.blocks * tiles.vectors
-    return graphs.Costs(step, task=vectors * costs.load, hand=costs.turn)
+    return Costs(step, task=vectors * costs.load, hand=costs.turn)
 
 
 def choose(costs, tiles, sizes, T, B, training, threads):
-    """The schedule with the least predicted time; rounds have to be better by MARGIN."""
+    """The split with the least predicted time; rounds have to be better by MARGIN."""
 
-    def seconds(schedule):
-        predicted = predict(costs, schedule, tiles, sizes, T, B, training)
-        return predicted * (1 if schedule.shares else 1 + MARGIN)
+    def seconds(split):
+        predicted = predict(costs, split, tiles, sizes, T, B, training)
+        return predicted * (1 if split.shares else 1 + MARGIN)
 
-    return min(schedules(tiles, T, B, threads), key=seconds)
+    return min(work_splits(tiles, T, B, threads), key=seconds)
 
 
-def measure(runner, tiles, threads, rounds=15):
-    """Costs from a few runs, the best of `rounds` of each: noise only ever makes a run longer.
+def measure(runner, tiles, threads, repeats=15):
+    """MachineCosts from a few runs, the best of `repeats` of each: noise only makes a run longer.
 
-    runner(H, B, T, schedule) returns a function that runs the forward pass of an LSTM with one
-    input, and tiles(H) are its tiles. The runs alternate, so that a disturbance spoils one round of
-    each, not all rounds of one. The first step starts from zero and has no product with W.
+    runner(H, B, T, split) returns a function that runs the forward pass of an LSTM with one
+    input, and tiles(H) are its tiles. The runs alternate, so that a disturbance spoils one repeat
+    of each, not all repeats of one. The first step starts from zero and has no product with W.
     """
-    one, lanes = Schedule(1, 1, 1, 1), tiles(1).lanes
-    blocks, B, wide = Schedule(threads, 0, 1, 1), 24, 8 * lanes
+    one, lanes = WorkSplit(1, 1, 1, 1), tiles(1).lanes
+    in_rounds, B, wide = WorkSplit(threads, 0, 1, 1), 24, 8 * lanes
     small, large = 2 * lanes, 6 * lanes  # weights of `wide` units are beyond L1, of these within
     cases = [(H, b, T, one) for H, b in ((small, B), (large, B), (wide, 1)) for T in (1, 5)]
     if threads > 1:
-        cases += [(small, b, T, blocks) for b in (1, 64) for T in (1, 33)]
-        cases += [(lanes, 1, 1, one), (lanes, 1, 1, blocks)]
+        cases += [(small, b, T, in_rounds) for b in (1, 64) for T in (1, 33)]
+        cases += [(lanes, 1, 1, one), (lanes, 1, 1, in_rounds)]
     runs, best = {case: runner(*case) for case in cases}, dict.fromkeys(cases, math.inf)
-    for _ in range(rounds):
+    for _ in range(repeats):
         for case, run in runs.items():
             run()  # with its own data in the cache
             start = time.perf_counter()
             run()
             best[case] = min(best[case], time.perf_counter() - start)
 
-    def later(H, B, T, schedule):
+    def later(H, B, T, split):
         """Seconds of a step after the first."""
-        return max(0.0, best[H, B, T + 1, schedule] - best[H, B, 1, schedule]) / T
+        return max(0.0, best[H, B, T + 1, split] - best[H, B, 1, split]) / T
 
     def vector(H, B):
         """Seconds of a step for a vector of units of a sample: the cell, and H + 1 rows of
@@ -144,16 +139,16 @@ def measure(runner, tiles, threads, rounds=15):
     fma = max(1e-13, vector(large, B) - vector(small, B)) / (4 * (large - small))
     cell = max(0.0, vector(small, B) - 4 * (small + 1) * fma)
     load = max(0.0, vector(wide, 1) - cell) / (4 * (wide + 1))
-    costs = Costs(fma, load, cell, 0.0, 0.0, 0.0)
+    costs = MachineCosts(fma, load, cell, 0.0, 0.0, 0.0)
     if threads == 1:
         return costs
 
     def excess(B):
-        """What a round of blocks takes beyond its work."""
-        work = predict(costs, blocks, tiles(small), [1], 1, B, False)
-        return max(0.0, later(small, B, 32, blocks) - work)
+        """What a round takes beyond its work."""
+        work = predict(costs, in_rounds, tiles(small), [1], 1, B, False)
+        return max(0.0, later(small, B, 32, in_rounds) - work)
 
     turn = excess(1)
     hand = max(0.0, excess(64) - turn) / (64 * (2 - 2 / threads))
-    enter = max(0.0, best[lanes, 1, 1, blocks] - best[lanes, 1, 1, one] - turn)
-    return Costs(fma, load, cell, enter, turn, hand)
+    enter = max(0.0, best[lanes, 1, 1, in_rounds] - best[lanes, 1, 1, one] - turn)
+    return MachineCosts(fma, load, cell, enter, turn, hand)

@@ -1,23 +1,24 @@
 """How a schedule runs: tasks that wait for each other point to point, without locks.
 
 A participant runs the tasks of one worker in order, and before each waits for the tasks it comes
-after, nothing else. A participant that waits long runs another task that can run, whoever's it is:
-so a thread that comes late, or never gets a core, costs time and not the result, and with fewer
+after, nothing else. A participant that waits long runs another task that can run, of any worker: so
+a thread that comes late, or never gets a core, costs time and not the result, and with fewer
 threads than workers everything still runs. Participants leave between two tasks when they are told
 to stop (`interrupts.py`).
 """
 
 import sys
 from functools import cache
+from itertools import chain
 
 import numpy as np
 
-from ..kernels import array_at, fill, native, record_at
-from ..schedules import Span, Timeline
-from . import team
-from .rounds import LINE, add, offer_core, pause, read
-from .team import call, clock
-from .workspace import at, buffer
+from ..kernels import fill, native, part
+from ..simulate import Span, Timeline
+from .instructions import add, array_at, call, offer_core, pause, read, record_at
+from .rounds import LINE
+from .team import clock, team
+from .workspace import at, buffer, point
 
 TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
 PATIENCE = 1000  # pauses, some 20 us, and as many offers, before a participant helps out
@@ -26,13 +27,15 @@ FLOW = np.dtype(
     [
         (name, np.int64)
         for name in (
-            # tasks; of each worker, a run of `lists` from one bound to the next
-            *("tasks", "lists", "bounds"),
-            # what each task comes after, a run of `after` from `first` on; its state
-            *("first", "after", "state"),
-            # leave, if the word there is set; pauses before helping; machine code perform(task, 0,
-            # job) for the work
-            *("stop", "patience", "perform", "job"),
+            "tasks",  # how many
+            "lists",  # address: the tasks of every worker, one worker after the other (tasks,)
+            "bounds",  # address: where each worker's begin in `lists` (workers + 1,)
+            "after",  # address: the tasks that every task comes after, one after the other
+            "first",  # address: where each task's begin in `after` (tasks + 1,)
+            "state",  # address: a cache line for each task (tasks, 8)
+            "stop",  # address of a word: participants leave when it is set
+            "patience",  # pauses before a participant that waits helps out
+            *("perform", "job"),  # the work: machine code perform(task, 0, job), and its address
         )
     ],
     align=True,
@@ -43,33 +46,36 @@ flow_at = record_at(FLOW)
 words = array_at(np.int64)
 
 
+def word(flow, task, column):
+    return flow.state + task * LINE + 8 * column  # in the line of a task, the word of that column
+
+
 def may_run(flow, task):
     """Are all tasks done that a task comes after?"""
     first = words(flow.first, (flow.tasks + 1,))
     after = words(flow.after, (first[flow.tasks],))
+    done = True
     for e in range(first[task], first[task + 1]):
-        if read(flow.state + after[e] * LINE + 8 * DONE) == 0:
-            return False
-    return True
+        done = done and read(word(flow, after[e], DONE)) != 0
+    return done
 
 
 def take(flow, task, p):
-    """Run a task, unless somebody has it; whether it was free."""
-    state = flow.state + task * LINE
-    if read(state + 8 * TAKEN) or add(state + 8 * TAKEN, 1):
+    """Run a task, unless some participant has it; whether it was free."""
+    if read(word(flow, task, TAKEN)) or add(word(flow, task, TAKEN), 1):
         return False
     start = clock()
     call(flow.perform, task, 0, flow.job)
-    line = words(state, (8,))
+    line = words(word(flow, task, 0), (8,))
     line[START], line[STOP], line[WHO] = start, clock(), p
-    add(state + 8 * DONE, 1)
+    add(word(flow, task, DONE), 1)
     return True
 
 
 def help_out(flow, p):
-    """Run a task that nobody has and that can run; False if there is none."""
+    """Run a task that is free and can run; False if there is none."""
     for task in range(flow.tasks):
-        free = read(flow.state + task * LINE + 8 * TAKEN) == 0
+        free = read(word(flow, task, TAKEN)) == 0
         if free and may_run(flow, task) and take(flow, task, p):
             return True
     return False
@@ -82,7 +88,7 @@ def wait_for(flow, task, p):
     which has the task needs.
     """
     spins = 0
-    while read(flow.state + task * LINE + 8 * DONE) == 0:
+    while read(word(flow, task, DONE)) == 0:
         spins += 1
         if spins < flow.patience:
             pause()
@@ -122,8 +128,8 @@ def participate(p, turn, address):
 @cache
 def machine_code():
     """The address of `participate`."""
-    functions = fill(sys.modules[__name__], {}, "")
-    return native(functions.participate.py_func, "", functions.participate.py_func.__globals__)
+    functions = fill([sys.modules[__name__]], {}, "", part)
+    return native(functions["participate"].py_func, "")
 
 
 class Flow:
@@ -135,17 +141,18 @@ class Flow:
 
     def __init__(self, schedule):
         self.schedule, self.workers = schedule, schedule.workers
-        self.tasks = np.array([task.block for task in schedule.tasks], np.int64)
+        chunks = [(task.layer, task.start, task.stop, task.part) for task in schedule.tasks]
+        self.tasks = np.array(chunks, np.int64)
         lists, after = [[] for _ in range(self.workers)], []
         for index, task in enumerate(schedule.tasks):
-            mine = lists[task.worker]
-            after.append([*task.after, *mine[-1:]])  # for helpers: the worker's own order
-            mine.append(index)
+            own = lists[task.worker]
+            after.append([*task.after, *own[-1:]])  # for helpers: the worker's own order
+            own.append(index)
         self._arrays = {
-            "lists": np.array([task for mine in lists for task in mine], np.int64),
+            "lists": np.array([*chain(*lists)], np.int64),
             "bounds": np.cumsum([0, *map(len, lists)]),
             "first": np.cumsum([0, *map(len, after)]),
-            "after": np.array([other for needs in after for other in needs], np.int64),
+            "after": np.array([*chain(*after)], np.int64),
         }
         self._last = None
         self.renew()
@@ -153,11 +160,8 @@ class Flow:
     def renew(self):
         """New records, where a thread may still read the old ones; all at once (`Work.renew`)."""
         state, record = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
-        words = buffer(2, 8, dtype=np.int64)  # is something left?; a stop word, if none is given
-        named = self._arrays | {"state": state}
-        for name, array in named.items():
-            record[name] = at(array)
-        record["tasks"] = len(self.tasks)
+        words = buffer(2, 8, dtype=np.int64)  # are tasks left?; a stop word, if the caller has none
+        point(record, self._arrays | {"state": state, "tasks": len(self.tasks)})
         vars(self).update(state=state, _words=words, _record=record)
 
     def run(self, participants, perform, job, owner, stop=None):
@@ -169,10 +173,10 @@ class Flow:
         record = self._record.view(np.int64)  # fields of records take Python longer
         record[_PERFORM], record[_JOB] = perform, job
         record[_STOP] = at(self._words[1] if stop is None else stop)
-        record[_PATIENCE] = PATIENCE if participants > 1 else 0  # nobody else will come
+        record[_PATIENCE] = PATIENCE if participants > 1 else 0  # alone it has nothing to wait for
         kept = owner, self._arrays, self.state, self._record, self._words, stop
-        work = machine_code(), at(self._record), at(self._words), kept
-        stayed = team.team().run(participants, *work)
+        places = at(self._record), at(self._words)
+        stayed = team().run(participants, machine_code(), *places, kept)
         self._last = self.state
         if stayed:
             self.renew()
@@ -183,9 +187,7 @@ class Flow:
         state = self._last
         if state is None:
             return None
-        begin, columns = state[:, START].min(), state[:, [WHO, START, STOP]]
-        spans = [
-            Span(index, int(who), (start - begin) / 1e9, (stop - begin) / 1e9)
-            for index, (who, start, stop) in enumerate(columns)
-        ]
+        start, stop = (state[:, [START, STOP]] - state[:, START].min()).T / 1e9
+        columns = np.arange(len(state)), state[:, WHO], start, stop
+        spans = map(Span, *(column.tolist() for column in columns))
         return Timeline(self.schedule, tuple(spans))

@@ -1,15 +1,15 @@
 """The passes of the fused rungs as machine code: their free names filled in, addresses by name."""
 
 from functools import cache, partial
-from types import SimpleNamespace
 
 import numpy as np
 
 from ..cells import CELLS
-from ..kernels import array_at, fill, native, record_at
-from . import block_kernels, fused_kernels, records, rounds, simd, wavefront_kernels
+from ..kernels import fill, native, part
+from . import block_kernels, fused_kernels, instructions, records, rounds, simd, wavefront_kernels
+from .instructions import array_at, record_at
 from .interrupts import LONG, interruptible
-from .team import call, team
+from .team import team
 from .tiles import Tiles
 
 
@@ -23,8 +23,7 @@ class Kernels:
 
     def address(self, name):
         if name not in self._found:
-            function = getattr(self._functions, name).py_func
-            self._found[name] = native(function, self._label, function.__globals__)
+            self._found[name] = native(self._functions[name].py_func, self._label)
         return self._found[name]
 
     def run(self, participants, name, work, owner, operations=0):
@@ -48,8 +47,8 @@ def names(dtype):
         for name in ("inputs", "step", "whole", "back", "few", "transpose")
     }
     found |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
-    found |= {name: getattr(rounds, name) for name in ("claim", "finish", "wait", "read")}
-    found |= {"exchange": rounds.exchange, "call": call}
+    found |= {name: getattr(rounds, name) for name in ("claim", "finish", "wait")}
+    found |= {name: getattr(instructions, name) for name in ("read", "exchange", "call")}
     found |= {"layer_at": record_at(records.LAYER), "job_at": record_at(records.JOB)}
     found |= {"array": array_at(dtype), "array_of_indices": array_at(np.int64)}
     return found | {"real": dtype.type}
@@ -58,13 +57,12 @@ def names(dtype):
 @cache
 def fused(dtype):
     """The kernels of `numba-fused`."""
-    return Kernels(fill(fused_kernels, names(dtype), dtype.name, block_kernels), dtype.name)
+    functions = fill([fused_kernels, block_kernels], names(dtype), dtype.name, part)
+    return Kernels(functions, dtype.name)
 
 
 @cache
 def wavefront(dtype):
     """What `numba-fused` has, and the tasks of flows, forward and backward."""
-    passes = vars(fill(fused_kernels, names(dtype), dtype.name, block_kernels))
-    known = passes | names(dtype) | {"ROWS": fused_kernels.ROWS}
-    tasks = vars(fill(wavefront_kernels, known, dtype.name))
-    return Kernels(SimpleNamespace(**passes, **tasks), dtype.name)
+    modules = fused_kernels, block_kernels, wavefront_kernels
+    return Kernels(fill(modules, names(dtype), dtype.name, part), dtype.name)

@@ -35,12 +35,11 @@ def instruction_set(triple, features):
 @cache
 def vector_registers():
     """The Registers of the CPU that Numba compiles for."""
-    features = numba.config.CPU_FEATURES
-    if features is None:
-        found = llvmlite.binding.get_host_cpu_features()
-    else:
-        found = {word[1:]: word[0] == "+" for word in features.split(",") if word}
-    return instruction_set(llvmlite.binding.get_process_triple(), found)
+    features = llvmlite.binding.get_host_cpu_features()
+    if numba.config.CPU_FEATURES is not None:  # "+avx,-avx2"
+        words = filter(None, numba.config.CPU_FEATURES.split(","))
+        features = {word[1:]: word[0] == "+" for word in words}
+    return instruction_set(llvmlite.binding.get_process_triple(), features)
 
 
 # Each height of a tile up to the tallest is compiled, for the rows that are left over. Eight rows

@@ -5,27 +5,22 @@ A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-a
 `checked.Checked`, it runs at once in NumPy, every address looked up among the arrays it may touch.
 The machine offers what `tiles.py` needs and no more.
 
-Why a tile keeps its sums in registers. A product C = A B does 2 M N K operations on M K + K N + M N
-numbers; a core that loads two operands for every multiply-add waits for its loads. A *register
-tile* is a block of C of `rows` x `vectors` vector registers. For each k it loads `vectors` vectors
-of B and broadcasts `rows` numbers of A, and does rows x vectors FMAs: with 6 x 4 that is 10 loads
-for 24 FMAs. Its bounds are the number of registers (24 sums, 4 vectors of B and a broadcast make 29
-of the 32 of AVX-512; with 16 registers 3 x 4 fits if, for each k, the 3 numbers of A stay and the
-vectors of B come one at a time) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA
-that a core starts per cycle leave its units idle).
+Why a tile keeps its sums in registers. A core that loads two operands for every multiply-add waits
+for its loads. A *register tile* is `rows` x `vectors` vector registers of C = A B. For each k it
+loads `vectors` vectors of B and broadcasts `rows` numbers of A: with 6 x 4 that is 10 loads for 24
+FMAs. Its bounds are the number of registers (24 sums, 4 vectors of B and a broadcast make 29 of the
+32 of AVX-512) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA that a core
+starts per cycle leave its units idle).
 
-Why B is packed. The tile reads `vectors` vectors of B for k, then for k + 1. In a row-major matrix
-these lie a whole row apart, each on another page; packed, they are one stream that the prefetcher
-follows, aligned to cache lines. Weights are packed once and used in every step.
+Why B is packed. In a row-major matrix the vectors of k and of k + 1 lie a whole row apart, each on
+another page; packed, they are one stream that the prefetcher follows, aligned to cache lines.
 
-Why the cell is applied inside. When the sums are complete they are the pre-activations of
-16 units of each of `rows` samples, all four gates side by side in registers. Storing them for a
-point-wise pass costs a store and a load per number, a pass over memory per step, and a cache that
-is full of something else. Here the cell of `cells.py` is called with the registers themselves.
+Why the cell is applied inside. Complete sums are the pre-activations of some units of each of
+`rows` samples, all gates side by side in registers: the cell of `cells.py` is called with these,
+and saves a store, a load and a pass over memory.
 """
 
 import inspect
-from functools import partial
 from types import FunctionType
 
 import numba
@@ -33,11 +28,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from ..kernels import OPTIONS, _kept, cached, named
-
-INT = ir.IntType(64)
+from ..kernels import OPTIONS, native
+from .instructions import BYTE, WORD, call_address, instruction
 
 
 class Number:
@@ -49,9 +42,6 @@ class Number:
     def __add__(self, other):
         return Number(self.machine, self.machine.builder.add(self.value, _int(other)))
 
-    def __sub__(self, other):
-        return Number(self.machine, self.machine.builder.sub(self.value, _int(other)))
-
     def __mul__(self, other):
         return Number(self.machine, self.machine.builder.mul(self.value, _int(other)))
 
@@ -59,7 +49,7 @@ class Number:
 
 
 def _int(value):
-    return value.value if isinstance(value, Number) else ir.Constant(INT, int(value))
+    return value.value if isinstance(value, Number) else ir.Constant(WORD, int(value))
 
 
 class Vector:
@@ -114,29 +104,33 @@ class LLVM:
         self.scalar = ir.FloatType() if self.dtype == np.float32 else ir.DoubleType()
         self.type = self._wide(self.scalar)
 
+    def argument(self, value):
+        """What a tile gets for an argument of its compiled function: a Number or a Vector."""
+        if value.type == WORD:
+            return Number(self, value)
+        return self.splat(self.builder.fptrunc(value, self.scalar))
+
     def load(self, address):
-        return Vector(self, self._align(self.builder.load(self._pointer(address, self.type))))
+        return Vector(self, self._load(address, self.type))
 
     def load_aligned(self, address):
         """Of an address that is a multiple of the vector's size: it may be an operand itself."""
-        load = self.builder.load(self._pointer(address, self.type))
-        load.align = self.lanes * self.dtype.itemsize
-        return Vector(self, load)
+        vector = self._load(address, self.type)
+        vector.align = self.lanes * self.dtype.itemsize
+        return Vector(self, vector)
 
     def store(self, address, vector):
-        self._align(self.builder.store(vector.value, self._pointer(address, self.type)))
+        self.store_number(address, vector.value)
 
     def prefetch(self, address):
         """Fetch the cache line of an address that will be read soon; it need not exist."""
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        byte, how = self._pointer(address, BYTE), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte.type, how, how, how])
         callee = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
-        pointer = self.builder.inttoptr(_int(address), byte)
-        self.builder.call(callee, [pointer, *(ir.Constant(word, v) for v in (0, 3, 1))])
+        self.builder.call(callee, [byte, *(ir.Constant(how, v) for v in (0, 3, 1))])
 
     def broadcast(self, address):
-        number = self._align(self.builder.load(self._pointer(address, self.scalar)))
-        return self.splat(number)
+        return self.splat(self._load(address, self.scalar))
 
     def splat(self, number):
         """Every lane holds a scalar of the machine's dtype."""
@@ -193,7 +187,8 @@ class LLVM:
         return self.builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
 
     def store_number(self, address, number):
-        self._align(self.builder.store(number, self._pointer(address, self.scalar)))
+        place = self.builder.store(number, self._pointer(address, number.type))
+        place.align = self.dtype.itemsize
 
     def variable(self, vector):
         """A register that changes in a loop: use `get` and `set`."""
@@ -213,18 +208,15 @@ class LLVM:
         LLVM must not unroll it: the tile has chosen how many sums fit the registers, and a body
         that is repeated keeps more operands alive, which go to memory.
         """
-        build, count, zero = self.builder, _int(count), ir.Constant(INT, 0)
-        before, inside, after = (
-            build.block,
-            build.append_basic_block("loop"),
-            build.append_basic_block("after"),
-        )
+        build, count, zero = self.builder, _int(count), ir.Constant(WORD, 0)
+        before, inside = build.block, build.append_basic_block("loop")
+        after = build.append_basic_block("after")
         build.cbranch(build.icmp_signed("<", zero, count), inside, after)
         build.position_at_end(inside)
-        index = build.phi(INT)
+        index = build.phi(WORD)
         index.add_incoming(zero, before)
         body(Number(self, index))
-        following = build.add(index, ir.Constant(INT, step))
+        following = build.add(index, ir.Constant(WORD, step))
         index.add_incoming(following, build.block)
         again = build.cbranch(build.icmp_signed("<", following, count), inside, after)
         again.set_metadata("llvm.loop", self._never_unrolled())
@@ -243,12 +235,12 @@ class LLVM:
 
         `count` is a Python int: the tile unrolls its rows.
         """
-        build, count, size_ = self.builder, _int(rows), ir.Constant(INT, size)
+        build, count, size_ = self.builder, _int(rows), ir.Constant(WORD, size)
         full = build.sub(count, build.urem(count, size_))
         self.loop(Number(self, full), lambda first: tile(first, size), step=size)
         rest = build.sub(count, full)
         for r in range(1, size):
-            with build.if_then(build.icmp_signed("==", rest, ir.Constant(INT, r))):
+            with build.if_then(build.icmp_signed("==", rest, ir.Constant(WORD, r))):
                 tile(Number(self, full), r)
 
     def _wide(self, kind):
@@ -269,9 +261,10 @@ class LLVM:
     def _pointer(self, address, kind):
         return self.builder.inttoptr(_int(address), kind.as_pointer())
 
-    def _align(self, instruction):
-        instruction.align = self.dtype.itemsize
-        return instruction
+    def _load(self, address, kind):
+        value = self.builder.load(self._pointer(address, kind))
+        value.align = self.dtype.itemsize
+        return value
 
     def _shuffle(self, x, y, order):
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
@@ -284,6 +277,20 @@ def _arguments(tile):
     return names, [types.float64 if name == "rate" else types.intp for name in names]
 
 
+def _function(tile, dtype, lanes):
+    """A function for Numba that traces a tile, and its signature."""
+    names, kinds = _arguments(tile)
+
+    def emit(builder, *values):
+        m = LLVM(builder, dtype, lanes)
+        tile(m, *map(m.argument, values))
+
+    trace, names = instruction(None, *kinds)(emit), ", ".join(names)
+    function = eval(f"lambda {names}: trace({names})", {"trace": trace, "__name__": __name__})
+    code = function.__code__.replace(co_filename=__file__, co_name=tile.__name__)
+    return FunctionType(code, function.__globals__, tile.__name__), types.void(*kinds)
+
+
 def compiled(tile, dtype, lanes, label):
     """The address of a tile as machine code, which Numba compiles or finds in its cache.
 
@@ -291,73 +298,32 @@ def compiled(tile, dtype, lanes, label):
     and floating-point for an argument called `rate`, which reaches the tile as a vector. label:
     tells tiles of one name apart in the cache.
     """
-    body, kinds = _body(tile, dtype, lanes)
-    body = named(body, body.__globals__, f"{tile.__name__}_{label}")
-    _kept.append(cached(partial(numba.cfunc, types.void(*kinds)), body, **OPTIONS))
-    return _kept[-1].address
+    function, signature = _function(tile, dtype, lanes)
+    return native(function, f"{tile.__name__}_{label}", signature)
 
 
 def assembly(tile, dtype, lanes):
     """The machine code of a tile as assembly, compiled for the purpose."""
-    body, kinds = _body(tile, dtype, lanes)
-    return numba.cfunc(types.void(*kinds), **OPTIONS)(body)._library.get_asm_str()
-
-
-def _body(tile, dtype, lanes):
-    """A function for Numba that traces a tile, and the types of its arguments."""
-    names, kinds = _arguments(tile)
-
-    def trace(typing, *given):
-        def generate(context, builder, signature, values):
-            m = LLVM(builder, dtype, lanes)
-            numbers = []
-            for value in values:
-                if value.type == INT:
-                    numbers.append(Number(m, value))
-                else:
-                    narrow = value if m.dtype == np.float64 else builder.fptrunc(value, m.scalar)
-                    numbers.append(m.splat(narrow))
-            tile(m, *numbers)
-            return context.get_dummy_value()
-
-        return types.void(*kinds), generate
-
-    trace.__signature__ = inspect.signature(tile)  # Numba counts the arguments there
-    body = eval(f"lambda {', '.join(names)}: trace({', '.join(names)})")
-    code = body.__code__.replace(co_filename=__file__, co_name=tile.__name__)
-    space = {"trace": intrinsic(trace), "__name__": __name__}
-    return FunctionType(code, space, tile.__name__), kinds
+    function, signature = _function(tile, dtype, lanes)
+    return numba.cfunc(signature, **OPTIONS)(function)._library.get_asm_str()
 
 
 def of_numbers(function, dtype):
     """A function for Numba code that does to a number what `function(m, x)` does to a vector."""
     kind = numba.from_dtype(np.dtype(dtype))
 
-    def trace(typing, x):
-        def generate(context, builder, signature, values):
-            m = LLVM(builder, dtype, 1)
-            return function(m, Vector(m, *values)).value
+    def emit(builder, x):
+        m = LLVM(builder, dtype, 1)
+        return function(m, Vector(m, x)).value
 
-        return kind(kind), generate
-
-    return intrinsic(trace)
+    return instruction(kind, kind)(emit)
 
 
 def caller(tile):
     """A function for Numba code that calls a tile of this form: its address, then its arguments."""
-    _, kinds = _arguments(tile)
 
-    def call(typing, *given):
-        def generate(context, builder, signature, values):
-            address, *values = values
-            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-            builder.call(builder.inttoptr(address, kind.as_pointer()), values)
-            return context.get_dummy_value()
+    def emit(builder, address, *values):
+        call_address(builder, ir.VoidType(), address, values)
 
-        return types.void(types.intp, *kinds), generate
-
-    call.__name__ = call.__qualname__ = tile.__name__
-    typing, *others = inspect.signature(tile).parameters.values()  # m stands for the typing context
-    address = typing.replace(name="address")
-    call.__signature__ = inspect.Signature([typing, address, *others])
-    return intrinsic(call)
+    emit.__name__ = tile.__name__
+    return instruction(None, types.intp, *_arguments(tile)[1])(emit)

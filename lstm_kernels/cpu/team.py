@@ -1,18 +1,18 @@
 """A team of threads that wait to be needed, and the region in which they work.
 
 Compiled code opens a region and works in it as participant 0; threads of the team that are awake
-join as participants 1, 2, ... and find work by claiming it (`rounds.py`). The region ends when its
-work is done, whoever did it: nobody waits for a thread that did not come, and a thread that is held
-up after its last task keeps nobody either. That is what a parallel loop of OpenMP or of Numba's
+join as participants 1, 2, ... and get work by claiming it (`rounds.py`). The region ends when its
+work is done: it does not wait for a thread that did not come, nor for one that is held up after its
+last task. That is what a parallel loop of OpenMP or of Numba's
 own layers cannot do: it ends when every thread has come, even one that never got a core.
 
 After a region a thread looks for the next one for LINGER nanoseconds and then sleeps on a lock of
 Python's (a semaphore or a condition of the system, which needs no interpreter). A child made by
-fork starts threads of its own. One region at a time has the team; a caller who finds it taken
+fork starts threads of its own. One region at a time has the team; a caller that comes meanwhile
 works alone.
 
 Memory of a team, words of 8 bytes, lines of 64:
-  0  door: region number << 16 | threads that joined << 1 | is it open?
+  0  door: region number << 16 | threads that joined << 1 | is it open?; -1 when the process ends
   1  what to run: function, job, first round, participants; written while the door is closed
   2  how many threads have left a region, ever; how many have joined one; how many have ended
   3, 4  a set of cores, for `keep_away`
@@ -28,32 +28,38 @@ import time
 from functools import cache
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from ..kernels import native
-from . import rounds
-from .rounds import LINE, SPINS, add, exchange, foreign, offer_core, pause, read, swap
+from ..kernels import native, part
+from .instructions import (
+    add,
+    call,
+    exchange,
+    foreign,
+    library,
+    offer_core,
+    pause,
+    read,
+    swap,
+    two_words,
+)
+from .rounds import LINE, SPINS
 
 MOST_THREADS = 512
 LINGER = 200_000  # nanoseconds; longer than Python takes from one small call to the next
 
-_RUN, _LEFT, _CORES, _THREADS = LINE, 2 * LINE, 3 * LINE, 5 * LINE
-_FUNCTION, _JOB, _TURN, _WANTED = _RUN, _RUN + 8, _RUN + 16, _RUN + 24
-_JOINED = _LEFT + 8
-_OPEN, _ONE, _JOINS = 1, 2, 0xFFFF
+# Bytes from the start of a team's memory, as above, and from the start of a thread's line.
+_FUNCTION, _JOB, _TURN, _WANTED = range(LINE, LINE + 32, 8)
+_LEFT, _JOINED, _ENDED = range(2 * LINE, 2 * LINE + 24, 8)
+_CORES, _THREADS = 3 * LINE, 5 * LINE
+_LOCK, _NUMBER = 8, 16
+_OPEN, _ONE, _JOINS = 1, 2, 0xFFFF  # in the door: is it open?, a thread more, both fields
 _MASK = 128  # bytes of a set of cores
 WINDOWS, MONOTONIC = os.name == "nt", getattr(time, "CLOCK_MONOTONIC", 0)
 
-_read_clock = foreign(
-    "clock",
-    *(
-        (rounds.library.QueryPerformanceCounter, 32, 64)
-        if os.name == "nt"
-        else (rounds.library.clock_gettime, 32, 32, 64)
-    ),
+_read_clock = (
+    foreign("clock", library.QueryPerformanceCounter, 32, 64)
+    if WINDOWS
+    else foreign("clock", library.clock_gettime, 32, 32, 64)
 )
 _TICK = round(1e9 * time.get_clock_info("perf_counter").resolution)  # where it counts ticks
 
@@ -62,58 +68,40 @@ _take_lock = foreign("sleep", ctypes.pythonapi.PyThread_acquire_lock, 32, 64, 32
 wake = foreign("wake", ctypes.pythonapi.PyThread_release_lock, 0, 64)
 
 # Which cores a thread may use, in Linux alone.
-MOVES = hasattr(rounds.library, "sched_getcpu")
+MOVES = hasattr(library, "sched_getcpu")
 if MOVES:
-    _core = foreign("core", rounds.library.sched_getcpu, 32)
-    _get_cores = foreign("get_cores", rounds.library.sched_getaffinity, 32, 32, 64, 64)
-    _set_cores = foreign("set_cores", rounds.library.sched_setaffinity, 32, 32, 64, 64)
+    _core = foreign("core", library.sched_getcpu, 32)
+    _get_cores = foreign("get_cores", library.sched_getaffinity, 32, 32, 64, 64)
+    _set_cores = foreign("set_cores", library.sched_setaffinity, 32, 32, 64, 64)
 
 
-@intrinsic
-def _two_words(typing):
-    """The address of two words on the stack."""
-
-    def generate(context, builder, signature, args):
-        words = cgutils.alloca_once(builder, ir.IntType(64), 2)
-        return builder.ptrtoint(words, ir.IntType(64))
-
-    return types.int64(), generate
-
-
-@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@part
 def clock():
     """Nanoseconds since some moment, the same for every core."""
-    now = _two_words()  # seconds and nanoseconds, or ticks
+    now = two_words()  # seconds and nanoseconds, or ticks
     if WINDOWS:
         _read_clock(now)
         return read(now) * _TICK
     _read_clock(MONOTONIC, now)
-    return read(now) * 1_000_000_000 + read(now + 8)
+    return read(now) * 1_000_000_000 + read(now + 8)  # the second word: nanoseconds
 
 
-@intrinsic
-def call(typing, function, p, turn, job):
-    """function(p, turn, job), of machine code at an address; all are integers."""
-
-    def generate(context, builder, signature, args):
-        word = ir.IntType(64)
-        kind = ir.FunctionType(word, [word] * 3)
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
-
-    return types.int64(*[types.int64] * 4), generate
+@part
+def invites(team, door, seen, p):
+    """Is a region open that thread p has not been in, and has room for it?"""
+    return door & _OPEN != 0 and door >> 16 != seen and p < read(team + _WANTED)
 
 
 def attend(team, p):
     """What thread p of a team does for ever: join regions, and sleep between them."""
     seen, spins, since = 0, 0, clock()
-    me = team + _THREADS + p * LINE
+    asleep = team + _THREADS + p * LINE  # the first word of thread p's line
     while True:
         door = read(team)
         if door < 0:  # the process ends
-            add(team + _LEFT + 16, 1)
+            add(team + _ENDED, 1)
             return 0
-        new = door & _OPEN and door >> 16 != seen
-        if new and p < read(team + _WANTED):
+        if invites(team, door, seen, p):
             function, job, turn = read(team + _FUNCTION), read(team + _JOB), read(team + _TURN)
             if swap(team, door, door + _ONE):  # so what was read belongs to this region
                 seen = door >> 16
@@ -127,15 +115,15 @@ def attend(team, p):
         elif clock() - since < LINGER:
             offer_core()
         else:
-            exchange(me, 1)
+            exchange(asleep, 1)
             door = read(team)
-            late = door < 0 or (door & _OPEN and door >> 16 != seen and p < read(team + _WANTED))
-            if not late or not swap(me, 1, 0):  # in that case somebody is waking this thread
-                _take_lock(read(me + 8), 1)
+            late = door < 0 or invites(team, door, seen, p)
+            if not late or not swap(asleep, 1, 0):  # else its caller is waking this thread
+                _take_lock(read(asleep + _LOCK), 1)
             spins, since = 0, clock()
 
 
-@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@part
 def keep_away(mask, thread):
     """Let a thread of the system use every core that the caller may use, but the caller's own.
 
@@ -146,13 +134,13 @@ def keep_away(mask, thread):
     core = _core()
     if core < 0 or core >= 8 * _MASK or _get_cores(0, _MASK, mask) < 0:
         return
-    word, others = mask + core // 64 * 8, 0
-    mine = read(word)
-    exchange(word, mine & ~(1 << core % 64))
+    word, others = mask + core // 64 * 8, 0  # the word of the set that has the caller's core
+    allowed = read(word)
+    exchange(word, allowed & ~(1 << core % 64))
     for place in range(0, _MASK, 8):
-        others |= read(mask + place)
+        others |= read(mask + place)  # the next 64 cores of the set
     if others == 0:
-        exchange(word, mine)
+        exchange(word, allowed)
     _set_cores(thread, _MASK, mask)
 
 
@@ -172,11 +160,11 @@ def enter(team, participants, function, job, sync):
     exchange(team + _WANTED, participants)
     exchange(team, ((read(team) >> 16) + 1) << 16 | _OPEN)
     for p in range(1, participants):
-        it = team + _THREADS + p * LINE
-        if read(it) and swap(it, 1, 0):
+        asleep = team + _THREADS + p * LINE  # the first word of thread p's line
+        if read(asleep) and swap(asleep, 1, 0):
             if MOVES:
-                keep_away(team + _CORES, read(it + 16))
-            wake(read(it + 8))
+                keep_away(team + _CORES, read(asleep + _NUMBER))
+            wake(read(asleep + _LOCK))
     exchange(sync, call(function, 0, turn, job))
     door = add(team, -_OPEN)
     joined = add(team + _JOINED, (door & _JOINS) >> 1) + ((door & _JOINS) >> 1)
@@ -228,21 +216,25 @@ class Team:
     def dismiss(self):
         """End the threads: code and memory go with the process, and must not be in use then."""
         self._free.acquire(timeout=1)  # another Python thread may still compute
-        self._words[0] = -1  # whoever calls now works alone
+        self._words[0] = -1  # a later caller works alone
         for p in range(1, self._count):
-            it = self._words[(_THREADS + p * LINE) // 8 :]
-            if it[0]:
-                it[0] = 0
-                _release(int(it[1]))
+            line = self._line(p)
+            if line[0]:
+                line[0] = 0
+                _release(int(line[_LOCK // 8]))
         until = time.monotonic() + 0.1
-        while self._words[_LEFT // 8 + 2] < self._count - 1 and time.monotonic() < until:
+        while self._words[_ENDED // 8] < self._count - 1 and time.monotonic() < until:
             time.sleep(1e-4)
+
+    def _line(self, p):
+        """The words of thread p."""
+        return self._words[(_THREADS + p * LINE) // 8 :][: LINE // 8]
 
     def _start(self, participants):
         for p in range(self._count, participants):
             lock = _allocate()
             _acquire(lock, 1)
-            self._words[(_THREADS + p * LINE) // 8 + 1] = lock
+            self._line(p)[_LOCK // 8] = lock
             try:
                 _thread.start_new_thread(self._attend, (p,))
             except RuntimeError:  # the system gives no more: the work is done without
@@ -250,7 +242,7 @@ class Team:
             self._count = p + 1
 
     def _attend(self, p):
-        self._words[(_THREADS + p * LINE) // 8 + 2] = _thread.get_native_id()
+        self._line(p)[_NUMBER // 8] = _thread.get_native_id()
         compiled(attend)(self._address, p)
 
 
@@ -260,23 +252,19 @@ _allocate.restype, _allocate.argtypes = ctypes.c_void_p, []
 _release = ctypes.pythonapi.PyThread_release_lock
 _acquire.argtypes, _release.argtypes = [ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
 
-_team = None
 
-
+@cache
 def team():
     """The team of this process, made when first asked for."""
-    global _team
-    if _team is None:
-        _team = Team()
-        atexit.register(_team.dismiss)
-    return _team
+    made = Team()
+    atexit.register(made.dismiss)
+    return made
 
 
 def _after_fork():
-    global _team
-    if _team is not None:
-        atexit.unregister(_team.dismiss)
-    _team = None  # a child inherits no threads, and has none to end
+    if team.cache_info().currsize:
+        atexit.unregister(team().dismiss)
+        team.cache_clear()  # a child inherits no threads, and has none to end
 
 
 if hasattr(os, "register_at_fork"):

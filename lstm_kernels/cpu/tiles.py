@@ -1,86 +1,24 @@
 """The register tiles of `numba-fused`: a matrix product, and what becomes of its sums.
 
-Layout. Hidden units are cut into *blocks* of UNITS, one or a few vectors wide. What belongs to a
-block lies together: pre-activations, gates and their gradients are `[block][row][K gates][UNITS]`
-with rows (t, sample), packed weights `[block][k][G gates][UNITS]`. So the tile that writes a block
-reads one stream of weights and writes whole cache lines, and the gradient of a packed weight matrix
-comes out of its tile in the layout of that matrix: descent needs no packing.
-
-The transposed weights, for the backward pass, are `[wide block][k][WIDE]`, with k over (block,
-gate, unit): the order in which a row of gradients is stored. All arguments are addresses, strides
-in bytes and counts; a tile checks nothing (its callers' plans are tested with `checked.Checked`,
-which does).
+All arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t, sample);
+`row`, `x_row`, `dh_row`: from sample to sample of h and c, x, dh; `blocks` unit blocks of
+gradients, `block` from one to the next. A tile checks nothing (its callers' records are tested with
+`checked.Checked`, which does).
 """
 
-from dataclasses import dataclass
-from functools import cached_property
+from itertools import product
 
-import numpy as np
-
-from ..cells import Cell
 from . import activations, registers
+from .layout import Layout
 
 
-@dataclass(frozen=True)
-class Tiles:
+class Tiles(Layout):
     """The tiles of a cell, for float32 or float64 and a network of `hidden` units."""
-
-    cell: Cell
-    dtype: np.dtype
-    hidden: int
 
     def form(self, name):
         """What the code of a tile depends on: networks of many sizes share it."""
         wide = name in ("back", "through_U", "through_W") or len(self.cell.gates) == 1
-        return Tiles(self.cell, self.dtype, self.WIDE if wide else 4 * self.lanes)
-
-    @cached_property
-    def lanes(self):
-        return registers.vector_registers().bytes // self.dtype.itemsize
-
-    @cached_property
-    def wide(self):
-        """Vectors of a wide block: 4 or 2, whichever pads `hidden` less."""
-        vectors = -(-self.hidden // self.lanes)
-        return 4 if -(-vectors // 4) * 4 <= -(-vectors // 2) * 2 else 2
-
-    @property
-    def vectors(self):
-        """Vectors per gate in a block: one, but for an RNN, whose one gate would fill no tile."""
-        return self.wide if len(self.cell.gates) == 1 else 1
-
-    @property
-    def WIDE(self):
-        return self.wide * self.lanes
-
-    @property
-    def UNITS(self):
-        return self.vectors * self.lanes
-
-    @property
-    def padded(self):
-        """Hidden units with padding: what a row of h, c or a gradient of them holds."""
-        return self.pad(self.hidden)
-
-    @property
-    def blocks(self):
-        """Blocks that hold hidden units; the padding may have more."""
-        return -(-self.hidden // self.UNITS)
-
-    def pad(self, size):
-        """A number of inputs or units with padding to whole wide blocks."""
-        return -(-size // self.WIDE) * self.WIDE
-
-    @property
-    def gates(self):
-        """Which pre-activations U, W and b feed."""
-        K = tuple(range(len(self.cell.gates)))
-        return {"U": self.cell.input_gates, "W": self.cell.recurrent_gates, "b": K}
-
-    @property
-    def name(self):
-        """Tells these tiles from others in a file name."""
-        return f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide}"
+        return Tiles(self.cell, self.dtype, self.wide_units if wide else 4 * self.lanes)
 
     def all(self, keep=True):
         """Every tile by its name; keep: does the forward step keep the gates?"""
@@ -95,21 +33,6 @@ class Tiles:
             "transpose": self.transpose(),
         }
 
-    def _offsets(self, gates):
-        """Byte offsets, in a row of a block, of the vectors of some gates."""
-        size = self.lanes * self.dtype.itemsize
-        return [(g * self.vectors + v) * size for g in gates for v in range(self.vectors)]
-
-    def _segments(self, gates):
-        """The same as runs (first unit, units): gates that lie side by side are one run."""
-        runs = []
-        for g in gates:
-            if runs and sum(runs[-1]) == g * self.UNITS:
-                runs[-1] = (runs[-1][0], runs[-1][1] + self.UNITS)
-            else:
-                runs.append((g * self.UNITS, self.UNITS))
-        return runs
-
     def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
         """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in.
 
@@ -119,14 +42,13 @@ class Tiles:
         A[0, k] to what is fetched for later. Where k is a sample, numbers of A lie a row apart,
         further than the CPU's own prefetcher looks.
         """
-        size = self.lanes * self.dtype.itemsize
-        offsets = offsets or [n * size for n in range(len(sums[0]))]
+        offsets = offsets or [n * self.vector_bytes for n in range(len(sums[0]))]
 
         def multiply(k):
             if ahead is not None:
-                m.prefetch(A + k * k_stride + ahead)
-            number = lambda i: m.broadcast(A + k * k_stride + i * row)  # noqa: E731
-            vector = lambda n: m.load_aligned(B + k * B_row + offsets[n])  # noqa: E731
+                m.prefetch(A + k * k_stride + ahead)  # A[0, some k later]
+            number = lambda i: m.broadcast(A + k * k_stride + i * row)  # noqa: E731 - A[i, k]
+            vector = lambda n: m.load_aligned(B + k * B_row + offsets[n])  # noqa: E731 - B[k, n]
             rows, columns = range(len(sums)), range(len(offsets))
             if len(rows) < len(columns):
                 a = [number(i) for i in rows]
@@ -139,43 +61,51 @@ class Tiles:
 
         m.loop(count, multiply)
 
-    def _backwards(self, m, sums, A, blocks, block, B, gates):
-        """The same product with A a row of gradients: over blocks, and in each over its gates."""
-        size = self.dtype.itemsize
-        segments, line = self._segments(gates), self.WIDE * size
-        width = sum(units for _, units in segments)
+    def _feed(self, m, sums, matrix, A, A_row, count, B):
+        """Add A B to the sums of the gates that a packed matrix feeds; sums: by offset, of rows."""
+        fed = self.offsets(matrix)
+        chosen = [[row_sums[o] for o in fed] for row_sums in sums]
+        self.multiply(
+            m, chosen, A, A_row, self.dtype.itemsize, B, len(fed) * self.vector_bytes, count
+        )
+
+    def _feed_back(self, m, sums, matrix, da, blocks, block, MT):
+        """Add da M^T to sums of a wide unit block: over the unit blocks of gradients, and in each
+        over the gates that M feeds.
+        """
+        runs, line = (
+            self.runs(matrix),
+            self.wide_units * self.dtype.itemsize,
+        )  # bytes of a row of M^T
+        width = sum(units for _, units in runs)
 
         def one_block(j):
             done = 0
-            for first, units in segments:
-                a, b = A + j * block + first * size, B + (j * width + done) * line
-                self.multiply(m, sums, a, self.row, size, b, line, units)
+            for first, units in runs:
+                a = (
+                    da + j * block + first * self.dtype.itemsize
+                )  # unit block j of row 0, from the run on
+                b = MT + (j * width + done) * line  # the row of M^T that it begins with
+                self.multiply(m, sums, a, self.row, self.dtype.itemsize, b, line, units)
                 done += units
 
         m.loop(blocks, one_block)
 
-    @property
-    def row(self):
-        return len(self.cell.gates) * self.UNITS * self.dtype.itemsize
-
     def inputs(self):
-        """a = b + x U for a block: `rows` rows of x (`x_row` bytes apart), D inputs."""
-        size, gates = self.lanes * self.dtype.itemsize, self.gates
-        fed = self._offsets(gates["U"])
-        left = [o for o in self._offsets(gates["b"]) if o not in fed]
+        """a = b + x U for a unit block, of D inputs."""
+        fed = self.offsets("U")
+        left = [o for o in self.offsets("b") if o not in fed]
 
         def inputs(m, rows, x, x_row, D, U, b, a):
             def tile(first, count):
-                sums = [[m.variable(m.load(b + o)) for o in fed] for _ in range(count)]
-                self.multiply(
-                    m, sums, x + first * x_row, x_row, self.dtype.itemsize, U, len(fed) * size, D
-                )
+                sums = [{o: m.variable(m.load(b + o)) for o in fed} for _ in range(count)]
+                self._feed(m, sums, "U", x + first * x_row, x_row, D, U)  # x from row `first` on
                 for i in range(count):
-                    out = a + first * self.row + i * self.row
-                    for o, total in zip(fed, sums[i], strict=True):
-                        m.store(out + o, m.get(total))
+                    a_i = a + first * self.row + i * self.row  # row first + i
+                    for o, total in sums[i].items():
+                        m.store(a_i + o, m.get(total))
                     for o in left:  # fed by W alone
-                        m.store(out + o, m.load(b + o))
+                        m.store(a_i + o, m.load(b + o))
 
             m.tiles(rows, registers.tile_rows(len(fed)), tile)
 
@@ -184,20 +114,16 @@ class Tiles:
     def step(self, keep):
         """a + h_prev W, then the cell while the sums are in registers.
 
-        h, c: this block's units in the row of the first sample, before the step and after; `row`
-        bytes from sample to sample. h_all: the whole rows of h_prev, H of them counted. keep: store
-        the gates over a.
+        h, c: this unit block in the row of the first sample, before the step and after. h_all: the
+        whole rows of h_prev, H of them counted. keep: store the gates over a.
         """
-        fed = self._offsets(self.gates["W"])
+        fed = self.offsets("W")
 
         def step(m, rows, h_all, row, H, W, a, c_prev, c, h):
             def tile(first, count):
-                a_first = a + first * self.row
-                sums = [
-                    {o: m.variable(m.load(a_first + (i * self.row + o))) for o in fed}
-                    for i in range(count)
-                ]
-                self._recur(m, sums, h_all + first * row, row, H, W)
+                a_first, starts = a + first * self.row, range(0, count * self.row, self.row)
+                sums = [{o: m.variable(m.load(a_first + (i + o))) for o in fed} for i in starts]
+                self._feed(m, sums, "W", h_all + first * row, row, H, W)  # h_prev from `first` on
                 self.apply(m, sums, keep, a_first, row, c_prev, c, h, first)
 
             m.tiles(rows, registers.tile_rows(len(fed)), tile)
@@ -209,54 +135,42 @@ class Tiles:
 
         Arguments as of `inputs` and `step`; `a` takes the gates.
         """
-        size = self.lanes * self.dtype.itemsize
-        everything, fed = self._offsets(self.gates["b"]), self._offsets(self.gates["U"])
+        every = self.offsets("b")
 
         def whole(m, rows, x, x_row, D, U, b, h_all, row, H, W, a, c_prev, c, h):
             def tile(first, count):
-                sums = [{o: m.variable(m.load(b + o)) for o in everything} for _ in range(count)]
-                inputs = [[row_sums[o] for o in fed] for row_sums in sums]
-                x_first = x + first * x_row
-                self.multiply(m, inputs, x_first, x_row, self.dtype.itemsize, U, len(fed) * size, D)
-                self._recur(m, sums, h_all + first * row, row, H, W)
+                sums = [{o: m.variable(m.load(b + o)) for o in every} for _ in range(count)]
+                self._feed(m, sums, "U", x + first * x_row, x_row, D, U)  # x from row `first` on
+                self._feed(m, sums, "W", h_all + first * row, row, H, W)  # h_prev from `first` on
                 self.apply(m, sums, keep, a + first * self.row, row, c_prev, c, h, first)
 
-            m.tiles(rows, registers.tile_rows(len(everything)), tile)
+            m.tiles(rows, registers.tile_rows(len(every)), tile)
 
         return whole
 
-    def _recur(self, m, sums, h, row, H, W):
-        """Add h W to the sums, by offset, of the gates that W feeds."""
-        fed, size = self._offsets(self.gates["W"]), self.lanes * self.dtype.itemsize
-        chosen = [[row_sums[o] for o in fed] for row_sums in sums]
-        self.multiply(m, chosen, h, row, self.dtype.itemsize, W, len(fed) * size, H)
-
     def apply(self, m, sums, keep, a, row, c_prev, c, h, first):
         """The cell on finished sums; pre-activations that are not among them are in a."""
-        size, K = self.lanes * self.dtype.itemsize, len(self.cell.gates)
         forward, _ = self.cell.make(*activations.functions(m))
-        for i, row_sums in enumerate(sums):
-            a_i, at = a + i * self.row, first * row + i * row
-            for v in range(self.vectors):
-                offsets, here = [self._offsets((k,))[v] for k in range(K)], at + v * size
-                bars = [m.get(row_sums[o]) if o in row_sums else m.load(a_i + o) for o in offsets]
-                *kept, h_new, c_new = forward(*bars, m.load(c_prev + here))
-                m.store(h + here, h_new)
-                if c_new is not h_new:
-                    m.store(c + here, c_new)
-                if keep:
-                    for o, gate in zip(offsets, kept, strict=True):
-                        m.store(a_i + o, gate)
+        for (i, row_sums), v in product(enumerate(sums), range(self.vectors)):
+            a_i = a + i * self.row  # gates of row first + i
+            unit = first * row + i * row + v * self.vector_bytes  # vector v of its units in h and c
+            offsets = self.of_gates(v)
+            bars = [m.get(row_sums[o]) if o in row_sums else m.load(a_i + o) for o in offsets]
+            *gates, h_new, c_new = forward(*bars, m.load(c_prev + unit))
+            m.store(h + unit, h_new)
+            if c_new is not h_new:
+                m.store(c + unit, c_new)
+            if keep:
+                for o, gate in zip(offsets, gates, strict=True):
+                    m.store(a_i + o, gate)
 
     def back(self):
         """dy + dh + da_next W^T, then the cell backwards while the sums are in registers.
 
-        da_next: gradients of step t+1, `blocks` blocks `block` bytes apart; no blocks at the last
-        step. gates, da: those of step t, from this wide block's first block on. dy, dc, c_prev, c:
-        this wide block's units, `row` bytes from sample to sample; dc is read and written over. dh:
-        the same, `dh_row` bytes from sample to sample.
+        da_next: gradients of step t+1; no blocks at the last step. gates, da: those of step t, from
+        this wide unit block's first unit block on. dy, dh, dc, c_prev, c: this wide unit block; dc
+        is read and written over.
         """
-        size, K = self.lanes * self.dtype.itemsize, len(self.cell.gates)
 
         def back(
             m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c_prev, c
@@ -264,56 +178,56 @@ class Tiles:
             _, backward = self.cell.make(*activations.functions(m))
 
             def tile(first, count):
-                at = first * row
-                ends = dh + first * dh_row
-                sums = [
-                    [
-                        m.variable(
-                            m.load(dy + at + i * row + v * size)
-                            + m.load(ends + i * dh_row + v * size)
-                        )
-                        for v in range(self.wide)
-                    ]
-                    for i in range(count)
-                ]
-                A = da_next + first * self.row
-                self._backwards(m, sums, A, blocks, block, WT, self.gates["W"])
-                for i in range(count):
-                    for v in range(self.wide):
-                        j, inner = divmod(v, self.vectors)
-                        here = at + i * row + v * size
-                        there = block * j + (first * self.row + i * self.row)
-                        offsets = [self._offsets((k,))[inner] for k in range(K)]
-                        *bars, dc_prev = backward(
-                            m.get(sums[i][v]),
-                            m.load(dc + here),
-                            *(m.load(gates + there + o) for o in offsets),
-                            m.load(c_prev + here),
-                            m.load(c + here),
-                        )
-                        for o, bar in zip(offsets, bars, strict=True):
-                            m.store(da + there + o, bar)
-                        m.store(dc + here, dc_prev)
+                def unit(i, v, row):
+                    return first * row + (
+                        i * row + v * self.vector_bytes
+                    )  # vector v of row first + i
 
-            m.tiles(rows, registers.tile_rows(self.wide), tile)
+                def sum_of(i, v):
+                    return m.variable(
+                        m.load(dy + unit(i, v, row)) + m.load(dh + unit(i, v, dh_row))
+                    )
+
+                vectors = range(self.wide_vectors)
+                sums = [[sum_of(i, v) for v in vectors] for i in range(count)]
+                da_first = da_next + first * self.row  # step t+1 from row `first` on
+                self._feed_back(m, sums, "W", da_first, blocks, block, WT)
+                for i, v in product(range(count), vectors):
+                    j, inner = divmod(v, self.vectors)
+                    here, there = unit(i, v, row), block * j + (first * self.row + i * self.row)
+                    offsets = self.of_gates(inner)
+                    *bars, dc_prev = backward(
+                        m.get(sums[i][v]),
+                        m.load(dc + here),
+                        *(m.load(gates + there + o) for o in offsets),
+                        m.load(c_prev + here),
+                        m.load(c + here),
+                    )
+                    for o, bar in zip(offsets, bars, strict=True):
+                        m.store(da + there + o, bar)
+                    m.store(dc + here, dc_prev)
+
+            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
 
         return back
 
     def through(self, matrix):
-        """out = da M^T for a wide block: the gradient of what `matrix` multiplied, U or W."""
-        size, gates = self.lanes * self.dtype.itemsize, self.gates[matrix]
+        """out = da M^T for a wide unit block: the gradient of what M multiplied, U or W."""
 
         def through(m, rows, da, blocks, block, MT, out, row):
-            zero = m.constant(0.0)
+            zero, vectors = m.constant(0.0), range(self.wide_vectors)
 
             def tile(first, count):
-                sums = [[m.variable(zero) for _ in range(self.wide)] for _ in range(count)]
-                self._backwards(m, sums, da + first * self.row, blocks, block, MT, gates)
-                for i in range(count):
-                    for v in range(self.wide):
-                        m.store(out + first * row + i * row + v * size, m.get(sums[i][v]))
+                sums = [[m.variable(zero) for _ in vectors] for _ in range(count)]
+                da_first = da + first * self.row  # from row `first` on
+                self._feed_back(m, sums, matrix, da_first, blocks, block, MT)
+                for i, v in product(range(count), vectors):
+                    place = (
+                        out + first * row + i * row + v * self.vector_bytes
+                    )  # row first + i, vector v
+                    m.store(place, m.get(sums[i][v]))
 
-            m.tiles(rows, registers.tile_rows(self.wide), tile)
+            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
 
         through.__name__ = f"through_{matrix}"
         return through
@@ -321,10 +235,10 @@ class Tiles:
     def few(self):
         """out = da U^T for a few inputs: a dot product for each, along the gates of all blocks.
 
-        `through` would compute a wide block of inputs, nearly all of them padding. U: packed, row
-        by row; out: `row` bytes from sample to sample.
+        `through` would compute a wide unit block of inputs, nearly all of them padding. U: packed,
+        row by row.
         """
-        size, fed = self.lanes * self.dtype.itemsize, self._offsets(self.gates["U"])
+        fed = self.offsets("U")
 
         def few(m, rows, D, da, blocks, block, U, U_block, out, row):
             zero = m.constant(0.0)
@@ -334,20 +248,22 @@ class Tiles:
                     sums = [m.variable(zero) for _ in range(count)]
 
                     def one_block(j):
-                        a, u = (
-                            da + j * block + first * self.row,
-                            U + j * U_block + d * len(fed) * size,
-                        )
-                        for n, offset in enumerate(fed):
-                            u_n = m.load_aligned(u + n * size)
+                        a = da + j * block + first * self.row  # unit block j from row `first` on
+                        u = (
+                            U + j * U_block + d * len(fed) * self.vector_bytes
+                        )  # its weights of input d
+                        for n, o in enumerate(fed):
+                            u_n = m.load_aligned(u + n * self.vector_bytes)  # the n-th vector fed
                             for i, total in enumerate(sums):
-                                a_n = m.load(a + (i * self.row + offset))
+                                a_n = m.load(a + (i * self.row + o))  # its gradients, row first + i
                                 m.set(total, m.fma(a_n, u_n, m.get(total)))
 
                     m.loop(blocks, one_block)
                     for i, total in enumerate(sums):
-                        at = out + first * row + i * row + d * self.dtype.itemsize
-                        m.store_number(at, m.total(m.get(total)))
+                        place = (
+                            out + first * row + i * row + d * self.dtype.itemsize
+                        )  # row first + i, d
+                        m.store_number(place, m.total(m.get(total)))
 
                 m.loop(D, one_input)
 
@@ -356,26 +272,26 @@ class Tiles:
         return few
 
     def gradient(self, matrix):
-        """out += rate z^T da for a block of a packed matrix, over `count` rows of z and da.
+        """out += rate z^T da for a unit block of a packed matrix, over `count` rows of z and da.
 
         Rows of the tile are rows of the matrix: the number of z that one of them multiplied, `step`
         bytes from row to row and `z_row` from sample to sample. b: a weight whose input is 1.
         """
-        size, gates = self.lanes * self.dtype.itemsize, self.gates[matrix]
-        offsets = self._offsets(gates)
+        offsets = self.offsets(matrix)
+        width = len(offsets) * self.vector_bytes  # bytes of a row of the matrix
 
         def gradient(m, rows, z, step, z_row, count, da, out, rate):
-            width = len(offsets) * size
             zero = m.constant(0.0)
 
             def tile(first, height):
                 sums = [[m.variable(zero) for _ in offsets] for _ in range(height)]
-                z_first = z + first * step
+                z_first = z + first * step  # what row `first` multiplied, sample 0
                 self.multiply(m, sums, z_first, step, z_row, da, self.row, count, offsets, ahead=64)
-                for i in range(height):
-                    for n, total in enumerate(sums[i]):
-                        at = out + first * width + (i * width + n * size)
-                        m.store(at, m.fma(rate, m.get(total), m.load(at)))
+                for i, n in product(range(height), range(len(offsets))):
+                    place = (
+                        out + first * width + (i * width + n * self.vector_bytes)
+                    )  # row first + i
+                    m.store(place, m.fma(rate, m.get(sums[i][n]), m.load(place)))
 
             m.tiles(rows, registers.tile_rows(len(offsets)), tile)
 
@@ -384,16 +300,17 @@ class Tiles:
 
     def transpose(self):
         """Squares of lanes x lanes: out[c][r] = a[r][c], for `count` squares along a row of a."""
-        lanes, size = self.lanes, self.lanes * self.dtype.itemsize
+        lanes = self.lanes
 
         def transpose(m, count, a, a_row, out, out_row):
             def square(s):
-                rows = [m.load(a + s * size + r * a_row) for r in range(lanes)]
+                # Vector s of each of the rows.
+                rows = [m.load(a + s * self.vector_bytes + r * a_row) for r in range(lanes)]
                 for _ in range(lanes.bit_length() - 1):  # a perfect shuffle of rows, log2 times
                     pairs = zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True)
                     rows = [half for x, y in pairs for half in m.interleave(x, y)]
                 for c, column in enumerate(rows):
-                    m.store(out + (s * lanes + c) * out_row, column)
+                    m.store(out + (s * lanes + c) * out_row, column)  # the row of column c
 
             m.loop(count, square)
 

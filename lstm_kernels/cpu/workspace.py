@@ -57,10 +57,10 @@ class Packed:
 
     def __init__(self, tiles, sizes, V=None, b_out=None):
         self._form = tiles, sizes, V, b_out
-        gates, J, shapes = tiles.gates, tiles.padded // tiles.UNITS, []
+        gates, J, shapes = tiles.gates, tiles.padded // tiles.units, []
         for D in sizes:
             rows = {"U": tiles.pad(D), "W": tiles.padded, "b": 1}
-            shapes += [(J, rows[m], len(gates[m]), tiles.UNITS) for m in "UWb"]
+            shapes += [(J, rows[m], len(gates[m]), tiles.units) for m in "UWb"]
         shapes += [] if V is None else [V.shape, b_out.shape]
         line = 64 // tiles.dtype.itemsize
         places = [0, *itertools.accumulate(-(-math.prod(s) // line) * line for s in shapes)]
@@ -184,7 +184,7 @@ class Space:
         tiles, params = net.tiles, net._params
         O, self.bytes, self._dtype = params.output_size or 1, 0, tiles.dtype
         L, H, padded = params.num_layers, params.hidden_size, tiles.padded
-        J, K, size = padded // tiles.UNITS, len(net._cell.gates), tiles.dtype.itemsize
+        J, K, size = padded // tiles.units, len(net._cell.gates), tiles.dtype.itemsize
         self.threads, self.shares, self.input_steps, splits = split
         self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
         self.padded, self.sizes = padded, net.sizes
@@ -199,7 +199,7 @@ class Space:
         self.h, self.top = self._new(depth, T, B, padded), self._new(T, B, padded)
         self.c = self._new(L, T if training else 1, B, padded) if two else None
         self.initial = self._new(2, L, B, padded)
-        self.a = self._new(L if apart else 1, J, steps * B, K * tiles.UNITS)
+        self.a = self._new(L if apart else 1, J, steps * B, K * tiles.units)
         self.one = np.ones(1, tiles.dtype)
         self.final_shape = (len(net._cell.state), L, B, H)
         layers, job = np.zeros(L, records.LAYER), np.zeros(1, records.JOB)
@@ -215,17 +215,17 @@ class Space:
                 "H": H,
                 "J": tiles.blocks,
                 "row": row,
-                "J_wide": padded // tiles.WIDE,
-                "D_wide": tiles.pad(D) // tiles.WIDE,
+                "J_wide": padded // tiles.wide_units,
+                "D_wide": tiles.pad(D) // tiles.wide_units,
                 "lanes": tiles.lanes,
-                "wide": tiles.WIDE,
+                "wide": tiles.wide_units,
                 "size": size,
-                "unit": tiles.UNITS * size,
-                "line": tiles.WIDE * size,
+                "unit": tiles.units * size,
+                "line": tiles.wide_units * size,
                 "a_row": tiles.row,
                 "x_row": D * size if l == 0 else row,
                 "a_block": self.a[0, 0].nbytes,
-                "a_wide": self.a[0, 0].nbytes * (tiles.WIDE // tiles.UNITS),
+                "a_wide": self.a[0, 0].nbytes * (tiles.wide_units // tiles.units),
                 **{f"{m}_row": weights[m][0, 0].nbytes for m in "UW"},
                 **{f"{m}_block": weights[m][0].nbytes for m in "UW"},
                 **{f"{m}T_block": transposed[m][0].nbytes for m in "UW"},

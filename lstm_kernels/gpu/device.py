@@ -97,7 +97,7 @@ def functions(cell, dtype, modules, **names):
     for matrix, gates in (("U", cell.input_gates), ("W", cell.recurrent_gates)):
         # The place of each gate among the G of the matrix, or -1.
         constants[f"{matrix}_gates"] = tuple(gates.index(k) if k in gates else -1 for k in range(K))
-    space = kernels.copies(device_functions, constants, label, layout, *modules)
+    space = kernels.fill([device_functions, layout, *modules], constants, label)
     sizes = dict.fromkeys(("zeros", "load", "add", "dot"), range(K)) | {"add_bands": range(4)}
     sizes |= dict.fromkeys(("start", "add_rows", "dot_rows"), range(constants["R"]))
     texts = [written_out(name, name, places) for name, places in sizes.items()]

@@ -5,7 +5,7 @@ import numpy as np
 import seaborn as sns
 
 from . import plots
-from .tables_isa import speed
+from .tables import speed
 
 EPS = 2.0**-24  # half of the distance from 1 to the next float32
 ZERO = np.log(np.finfo(np.float32).tiny)  # below, e^x has no more digits in float32
@@ -158,10 +158,10 @@ def peers(ratios, stage, machine):
     ahead = (
         f"ahead of the best peer at {(ratios.min(axis=1) >= 1).sum()} of {len(ratios)} workloads"
     )
-    ax.set_title(f"Recorded, {machine}:\n{stage}, {ahead}")
+    ax.set_title(f"{machine}:\n{stage}, {ahead}")
     told = "; ".join(
         f"{name}: " + ", ".join(f"{peer} {value:.2f}" for peer, value in line.dropna().items())
         for name, line in ratios.iterrows()
     )
-    figure.alt = f"Recorded: {stage} on {machine}, speed compared with each peer's. {told}."
+    figure.alt = f"{stage} on {machine}, speed compared with each peer's. {told}."
     return figure

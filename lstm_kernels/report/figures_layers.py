@@ -8,8 +8,7 @@ import seaborn as sns
 from ..bench import results
 from ..bench.timing import summary
 from . import plots
-from .tables import WORDS, of_grid
-from .tables_isa import speed
+from .tables import WORDS, of_grid, speed
 
 WORKERS = (plots.BLUE, plots.ORANGE, plots.GREEN, plots.RED)
 TWO = "Not measured in this run: this takes two threads, and this process has one core."
@@ -25,12 +24,12 @@ def on_graph(lines):
     for ax, (title, line) in zip(np.atleast_1d(axes), lines.items(), strict=True):
         graph = line.schedule.graph
         for span in line.spans:
-            block = line.schedule.tasks[span.task].block
-            width, colour = block.stop - block.start, WORKERS[span.worker % len(WORKERS)]
-            corner = block.start - 0.47, block.layer - 0.42
+            task = line.schedule.tasks[span.task]
+            width, colour = task.stop - task.start, WORKERS[span.worker % len(WORKERS)]
+            corner = task.start - 0.47, task.layer - 0.42
             ax.add_patch(plt.Rectangle(corner, width - 0.06, 0.84, color=colour, alpha=0.35))
-            middle = block.start + (width - 1) / 2
-            ax.text(middle, block.layer, f"{span.start:.0f}", ha="center", va="center", fontsize=9)
+            middle = task.start + (width - 1) / 2
+            ax.text(middle, task.layer, f"{span.start:.0f}", ha="center", va="center", fontsize=9)
         ax.set(xlim=(-0.7, graph.steps - 0.3), ylim=(-0.6, graph.layers - 0.4), ylabel="layer $l$")
         ax.set(xticks=range(graph.steps), yticks=range(graph.layers))
         ax.grid(visible=False)
@@ -52,7 +51,7 @@ def gantt(lines, unit=1e3, label="milliseconds"):
     for ax, (title, line) in zip(np.atleast_1d(axes), lines.items(), strict=True):
         last, end = max(1, line.schedule.graph.layers - 1), unit * line.makespan
         for span in line.spans:
-            layer = line.schedule.tasks[span.task].block.layer
+            layer = line.schedule.tasks[span.task].layer
             shade, width = 0.15 + 0.8 * layer / last, unit * (span.stop - span.start)
             how = {"color": shades(shade), "edgecolor": "white", "linewidth": 0.4}
             bar = ax.barh(span.worker, width, left=unit * span.start, height=0.8, **how)
@@ -241,7 +240,6 @@ def deep_peers():
                 ms = ", ".join(f"`{v}` {1e3 * s:.3g} ms" for v, s in table["median"].items())
                 ratio = speed(table["ratio"]["numba-wavefront"])
                 said.append(
-                    f"> Recorded: {label}, {what}: {ms}. `numba-wavefront` compared with PyTorch: "
-                    f"{ratio}."
+                    f"> {label}, {what}: {ms}. `numba-wavefront` compared with PyTorch: {ratio}."
                 )
     return "\n\n".join(said) or "Not measured yet."

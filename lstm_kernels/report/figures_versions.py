@@ -9,7 +9,7 @@ from .. import data
 from ..bench import experiments
 from ..bench.timing import summary
 from . import plots
-from .tables_isa import speed
+from .tables import speed
 
 ALONE = ("sequential", "numpy-sample")  # they compute on one thread, whatever they are given
 # Who computes what, by sample s, step t and half u of the pre-activations: turn and thread.

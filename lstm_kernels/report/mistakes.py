@@ -10,9 +10,8 @@ from numba import prange
 from .. import reference
 from ..bench.comparer import TOLERANCE, MismatchError, compare
 from ..cells import CELLS, lstm
-from ..cpu.loops import specialise
 from ..params import expand
-from ..versions.numba_sample import add_product, forward_samples, forward_units
+from ..versions.numba_sample import NumbaSample, add_product, compiled, forward_units
 
 
 def forward_steps(x, U, W, b, h, c, gates):
@@ -33,29 +32,20 @@ def parallel_over_time(params, x):
     """Outputs (T, B, H) of a one-layer network whose steps run at the same time: a race between
     threads, right when each happens to start after the one before has ended.
     """
-    return _outputs(params, x, forward_steps, [slice(0, len(x))])
+    cell = CELLS[params.cell]
+    layer, (T, B, _) = expand(cell, params.layers[0]), x.shape
+    h, c = np.zeros((2, T + 1, B, params.hidden_size), x.dtype)
+    gates = np.empty((T, B, layer.W.shape[1]), x.dtype)
+    compiled(forward_steps, cell, x.dtype)(x, layer.U, layer.W, layer.b, h, c, gates)
+    return h[1:]
 
 
 def second_half_first(params, x):
-    """Outputs of two threads whose second runs ahead, on one thread: its half of the steps from
-    states that nobody has computed, then the first half.
+    """Outputs of two threads whose second runs ahead, on one thread: its half of the steps begins
+    with the zeros that stand where the first half has not put its last state yet.
     """
-    middle = len(x) // 2
-    return _outputs(params, x, forward_samples, [slice(middle, len(x)), slice(0, middle)])
-
-
-def _outputs(params, x, kernel, parts):
-    """h (T, B, H) after a call of the kernel on each part of the steps, in the order given."""
-    cell = CELLS[params.cell]
-    layer = expand(cell, params.layers[0])
-    (T, B, _), (H, KH) = x.shape, layer.W.shape
-    h, c = (np.zeros((T + 1, B, H), x.dtype) for _ in range(2))
-    gates = np.empty((T, B, KH), x.dtype)
-    run = specialise(kernel, cell, x.dtype, forward_units)
-    for part in parts:
-        states = slice(part.start, part.stop + 1)  # from the one before the part's first step
-        run(x[part], layer.U, layer.W, layer.b, h[states], c[states], gates[part])
-    return h[1:]
+    net, middle = NumbaSample(params, threads=1), len(x) // 2
+    return np.concatenate([net.forward(half)[0] for half in (x[:middle], x[middle:])])
 
 
 def caught(got, want):

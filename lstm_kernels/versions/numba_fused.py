@@ -65,13 +65,13 @@ class NumbaFused(Network):
         self.tiles = tiles = Tiles(self._cell, mine.dtype, mine.hidden_size)
         self.sizes = [layer.U.shape[0] for layer in mine.layers]
         self.packed = Packed(tiles, self.sizes, mine.V, mine.b_out)
-        J = tiles.padded // tiles.UNITS
+        J = tiles.padded // tiles.units
         self.transposed = [
             {
                 m: buffer(
-                    layer[m].shape[1] // tiles.WIDE,
-                    J * layer[m].shape[2] * tiles.UNITS,
-                    tiles.WIDE,
+                    layer[m].shape[1] // tiles.wide_units,
+                    J * layer[m].shape[2] * tiles.units,
+                    tiles.wide_units,
                     dtype=tiles.dtype,
                 )
                 for m in "UW"
@@ -132,9 +132,10 @@ class NumbaFused(Network):
         layers, job = np.zeros(len(self.sizes), records.LAYER), np.zeros(1, records.JOB)
         for l, q in enumerate(layers):
             weights, transposed = self.packed.layers[l], self.transposed[l]
-            fields = {"J": tiles.blocks, "lanes": tiles.lanes, "wide": tiles.WIDE, "size": size}
-            fields |= {"J_wide": tiles.padded // tiles.WIDE, "line": tiles.WIDE * size}
-            fields |= {"D_wide": tiles.pad(self.sizes[l]) // tiles.WIDE}
+            fields = {"J": tiles.blocks, "lanes": tiles.lanes, "size": size}
+            fields |= {"wide": tiles.wide_units, "J_wide": tiles.padded // tiles.wide_units}
+            fields |= {"line": tiles.wide_units * size}
+            fields |= {"D_wide": tiles.pad(self.sizes[l]) // tiles.wide_units}
             fields |= {f"{m}_row": weights[m][0, 0].nbytes for m in "UW"}
             fields |= {f"{m}_block": weights[m][0].nbytes for m in "UW"}
             fields |= {f"{m}T_block": transposed[m][0].nbytes for m in "UW"}
@@ -157,7 +158,7 @@ class NumbaFused(Network):
         return space
 
     def _new_space(self, T, B, training):
-        return Space(self, T, B, training, self.schedule(T, B, training))
+        return Space(self, T, B, training, self.work_split(T, B, training))
 
     def forward_code(self, shares):
         return self.kernels.address(f"forward_{shares}")
@@ -168,11 +169,11 @@ class NumbaFused(Network):
     def gradients_code(self):
         return self.kernels.address("gradient_rounds")
 
-    def schedule(self, T, B, training=False):
+    def work_split(self, T, B, training=False):
         """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
         threads = self._threads
         if threads == 1:
-            return cost.schedules(self.tiles, T, B, 1)[0]
+            return cost.work_splits(self.tiles, T, B, 1)[0]
         costs = machine_costs(self._dtype, threads)
         return cost.choose(costs, self.tiles, self.sizes, T, B, training, threads)
 

@@ -17,18 +17,35 @@ Numba's threads serve one region at a time; a child forked after they began comp
 import os
 import threading
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 
 import numba
 import numpy as np
 from numba import njit, prange
 
 from ..cores import cores
-from ..cpu.loops import K, cell_backward, cell_forward, load, real, specialise, store
-from ..kernels import OPTIONS, cached, named
+from ..cpu import activations, simd
+from ..kernels import OPTIONS, cached, fill, part
 from ..params import Layer
 from ..reference import Tape
 from .base import Network
+
+# The free names, which `compiled` fills in: the cell, how many gates it has, the dtype.
+cell_forward = cell_backward = K = real = None
+
+
+def load(a, j, H):
+    """The K gates of unit j in a row (K*H,); K is 1 or 4."""
+    if K == 1:
+        return (a[j],)
+    return a[j], a[H + j], a[2 * H + j], a[3 * H + j]
+
+
+def store(a, j, H, values):
+    """The first K values to the gates of unit j."""
+    a[j] = values[0]
+    if K == 4:
+        a[H + j], a[2 * H + j], a[3 * H + j] = values[1], values[2], values[3]
 
 
 @njit(**OPTIONS)
@@ -54,7 +71,8 @@ def add_product(out, v, M):
 
 def forward_units(a, h, c_prev, c):
     """The cell for all units of a sample: pre-activations a (K*H,) become gates; h, c (H,) are
-    filled.
+    filled. A function of its own is checked for overlapping arrays, and made vector code, by
+    itself.
     """
     H = len(h)
     for j in range(H):
@@ -101,7 +119,6 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
             add_product(dx[t, s], d, U_T)
 
 
-@partial(cached, njit, parallel=True, **OPTIONS)
 def blocked_product(z, da, out):
     """out (m, n) += z (N, m).T @ da (N, n): each iteration owns eight rows of out and goes through
     all N.
@@ -114,7 +131,6 @@ def blocked_product(z, da, out):
                 add_product(out[k], z[r : r + 8, k], da[r : r + 8])
 
 
-@partial(cached, njit, parallel=True, **OPTIONS)
 def sum_of_buffers(z, da, out, samples):
     """The same product through a buffer (m, n) per sample: the form that collapses. Rows are (t,
     s).
@@ -143,16 +159,30 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def _free_names(cell, dtype):
+    """What the free names are for a Cell and a dtype, and a label."""
+    real = dtype.type
+    functions = (simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid))
+    # A loop over units becomes vector code only where the whole cell stands in it.
+    forward, backward = (njit(f, **OPTIONS, forceinline=True) for f in cell.make(*functions))
+    names = {"cell_forward": forward, "cell_backward": backward, "K": len(cell.gates), "real": real}
+    return names, f"{cell.name}_{real.__name__}"
+
+
+def compiled(kernel, cell=None, dtype=None):
+    """A kernel, for a Cell and a dtype if it asks for them, cached on disk; its `prange` runs on
+    Numba's threads, where this process has them.
+    """
+    return _compiled(kernel, cell, dtype, not _threads_lost)
+
+
 @cache
-def _on_one_thread(kernel):
-    function = kernel.py_func
-    label = f"{function.__qualname__}_alone"
-    return cached(njit, named(function, function.__globals__, label), **OPTIONS)
-
-
-def run(kernel, *arguments):
-    """kernel(*arguments) on Numba's threads, where this process has them."""
-    (_on_one_thread(kernel) if _threads_lost else kernel)(*arguments)
+def _compiled(kernel, cell, dtype, threads):
+    names, label = _free_names(cell, dtype) if cell else ({}, "")
+    label += "" if threads else "_alone"
+    functions = [kernel, load, store, forward_units, backward_units]
+    space = fill(functions, names, label, part)
+    return cached(njit, space[kernel.__name__].py_func, parallel=threads, **OPTIONS)
 
 
 def pieces(count, operations):
@@ -167,10 +197,10 @@ def layer_forward(cell, layer, x, h0, c0):
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
     gates = np.empty((T, B, KH), x.dtype)
     h[0], c[0] = h0, c0
-    kernel = specialise(forward_samples, cell, x.dtype, forward_units)
-    for now in pieces(T, 2 * B * (D + H) * KH):
-        slots = slice(now.start, now.stop + 1)
-        run(kernel, x[now], layer.U, layer.W, layer.b, h[slots], c[slots], gates[now])
+    kernel = compiled(forward_samples, cell, x.dtype)
+    for steps in pieces(T, 2 * B * (D + H) * KH):
+        slots = slice(steps.start, steps.stop + 1)  # from the state before the first step
+        kernel(x[steps], layer.U, layer.W, layer.b, h[slots], c[slots], gates[steps])
     return Tape(x, h, c, gates)
 
 
@@ -179,19 +209,19 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
     (T, B, D), (H, KH) = tape.x.shape, layer.W.shape
     da, dx, dh, dc = np.empty_like(tape.gates), np.empty_like(tape.x), dh.copy(), dc.copy()
     U_T, W_T = np.ascontiguousarray(layer.U.T), np.ascontiguousarray(layer.W.T)
-    kernel = specialise(backward_samples, cell, dy.dtype, backward_units)
-    for now in reversed(pieces(T, 2 * B * (D + H) * KH)):
-        slots = slice(now.start, now.stop + 1)
-        run(kernel, dy[now], U_T, W_T, tape.c[slots], tape.gates[now], dh, dc, da[now], dx[now])
+    kernel = compiled(backward_samples, cell, dy.dtype)
+    for steps in reversed(pieces(T, 2 * B * (D + H) * KH)):
+        c, gates = tape.c[steps.start : steps.stop + 1], tape.gates[steps]
+        kernel(dy[steps], U_T, W_T, c, gates, dh, dc, da[steps], dx[steps])
     z = np.empty((T, B, D + H + 1), dy.dtype)  # [x_t, h_{t-1}, 1]: one product for dU, dW and db
     z[..., :D], z[..., D:-1], z[..., -1] = tape.x, tape.h[:-1], 1
     grad = np.zeros((D + H + 1, KH), dy.dtype)
     z, da = z.reshape(T * B, -1), da.reshape(T * B, KH)
     if per_sample:
-        run(sum_of_buffers, z, da, grad, B)
+        compiled(sum_of_buffers)(z, da, grad, B)
     else:
         for rows in pieces(T * B, 2 * (D + H + 1) * KH):
-            run(blocked_product, z[rows], da[rows], grad)
+            compiled(blocked_product)(z[rows], da[rows], grad)
     return Layer(grad[:D], grad[D:-1], grad[-1]), dx, dh, dc
 
 

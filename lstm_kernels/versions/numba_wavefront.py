@@ -17,7 +17,8 @@ from ..cpu import cost, flow, machine_code
 from ..cpu.interrupts import LONG, interruptible
 from ..cpu.team import team
 from ..cpu.workspace import Space
-from ..schedules import Graph, check, choose
+from ..schedules import Graph, check
+from ..simulate import choose
 from .numba_fused import NumbaFused, machine_costs
 
 
@@ -43,7 +44,7 @@ class NumbaWavefront(NumbaFused):
         """The schedule for mini-batches of B samples: the given, or the fastest by simulation."""
         if self._given is None:
             costs = machine_costs(self._dtype, self._threads)
-            costs = cost.of_blocks(costs, self.tiles, self.sizes, B)
+            costs = cost.task_costs(costs, self.tiles, self.sizes, B)
             return choose(graph, self._threads, costs)
         found = self._given(graph)
         check(found)
@@ -58,9 +59,9 @@ class NumbaWavefront(NumbaFused):
         found = [self.pick(self.graph(T), B)]
         found += [self.pick(self.graph(T, backward=True), B)] if training else []
         whole = any(s.graph.parts > 1 for s in found)
-        chunk = 1 if whole else max(1, min(found[0].longest, cost.CHUNK_ROWS // B))
+        chunk = 1 if whole else max(1, min(found[0].longest, cost.INPUT_ROWS // B))
         threads = self._threads
-        space = Space(self, T, B, training, cost.Schedule(threads, 0, chunk, 1), together=True)
+        space = Space(self, T, B, training, cost.WorkSplit(threads, 0, chunk, 1), together=True)
         space.flows = [flow.Flow(schedule) for schedule in found]
         return space
 

@@ -1,0 +1,150 @@
+"""What compiled code can say that Python cannot: words that threads share, arrays and records at
+addresses, calls of machine code and of C.
+"""
+
+import ctypes
+import inspect
+import os
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ..kernels import part
+
+WORD, BYTE = ir.IntType(64), ir.IntType(8)
+library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
+
+
+def instruction(result, *kinds):
+    """A decorator: emit(builder, *values), which emits LLVM code, becomes a function for compiled
+    code. result, kinds: Numba's types of what it returns (None: nothing) and takes.
+    """
+
+    def decorate(emit):
+        def typing(context, *arguments):
+            def generate(context, builder, signature, values):
+                value = emit(builder, *values)
+                return context.get_dummy_value() if result is None else value
+
+            return (result or types.void)(*kinds), generate
+
+        names = ["context", *(f"a{k}" for k in range(len(kinds)))]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD  # Numba counts the arguments there
+        typing.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+        typing.__name__ = typing.__qualname__ = emit.__name__
+        return intrinsic(typing)
+
+    return decorate
+
+
+def call_address(builder, result, address, values):
+    """Emit a call of machine code at an address."""
+    kind = ir.FunctionType(result, [value.type for value in values])
+    return builder.call(builder.inttoptr(address, kind.as_pointer()), values)
+
+
+@instruction(types.int64, *[types.int64] * 4)
+def call(builder, function, *numbers):
+    """function(p, turn, job), of machine code at an address; all are integers."""
+    return call_address(builder, WORD, function, numbers)
+
+
+def foreign(name, function, result, *arguments):
+    """A function for compiled code that calls a C function of integers; bits of each, 0 for none.
+
+    Compiled code finds it as lstm_kernels_<name>, from the cache too.
+    """
+    symbol, kinds = f"lstm_kernels_{name}", [ir.IntType(bits) for bits in arguments]
+    llvmlite.binding.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)
+
+    def emit(builder, *values):
+        kind = ir.FunctionType(ir.IntType(result) if result else ir.VoidType(), kinds)
+        callee = cgutils.get_or_insert_function(builder.module, kind, symbol)
+        value = builder.call(callee, list(map(builder.trunc, values, kinds)))
+        return builder.sext(value, WORD) if result else None
+
+    emit.__name__ = name
+    return instruction(types.int64 if result else None, *[types.int64] * len(kinds))(emit)
+
+
+# Let another thread run, if one is ready.
+offer_core = foreign(
+    "yield", library.SwitchToThread if os.name == "nt" else library.sched_yield, 32
+)
+
+
+@instruction(None)
+def pause(builder):
+    """Tell the core that this is a waiting loop."""
+    if builder.module.triple.startswith(("x86_64", "i686", "i386")):
+        kind = ir.FunctionType(ir.VoidType(), [])
+        name = "llvm.x86.sse2.pause"
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
+
+
+def _word(builder, address):
+    return builder.inttoptr(address, WORD.as_pointer())
+
+
+@instruction(types.int64, types.int64)
+def read(builder, address):
+    """The word at an address as it is in memory now, before anything that is read later."""
+    return builder.load_atomic(_word(builder, address), "acquire", 8)
+
+
+@instruction(types.int64, types.int64, types.int64)
+def add(builder, address, number):
+    """The word at an address += number, as one step that no thread sees halfway; its old value."""
+    return builder.atomic_rmw("add", _word(builder, address), number, "seq_cst")
+
+
+@instruction(types.int64, types.int64, types.int64)
+def exchange(builder, address, number):
+    """The word at an address = number, before anything that is read later; its old value."""
+    return builder.atomic_rmw("xchg", _word(builder, address), number, "seq_cst")
+
+
+@instruction(types.boolean, types.int64, types.int64, types.int64)
+def swap(builder, address, old, new):
+    """If the word at an address is `old`, make it `new`: whether it was."""
+    pair = builder.cmpxchg(_word(builder, address), old, new, "seq_cst", "acquire")
+    return builder.extract_value(pair, 1)
+
+
+@instruction(types.int64)
+def two_words(builder):
+    """The address of two words on the stack."""
+    return builder.ptrtoint(cgutils.alloca_once(builder, WORD, 2), WORD)
+
+
+@instruction(types.voidptr, types.int64)
+def _pointer(builder, address):
+    return builder.inttoptr(address, BYTE.as_pointer())
+
+
+def array_at(dtype):
+    """A function for compiled code: the array of some shape at an address, of a dtype."""
+    real = np.dtype(dtype).type
+
+    @part
+    def array(address, shape):
+        return carray(_pointer(address), shape, real)
+
+    return array
+
+
+def record_at(dtype):
+    """A function for compiled code: the k-th record at an address, of a structured dtype."""
+
+    @instruction(numba.from_dtype(dtype), types.int64, types.int64)
+    def record(builder, address, k):
+        offset = builder.mul(k, ir.Constant(WORD, dtype.itemsize))
+        place = builder.add(address, offset)  # the first byte of record k
+        return builder.inttoptr(place, ir.ArrayType(BYTE, dtype.itemsize).as_pointer())
+
+    return record

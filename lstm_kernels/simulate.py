@@ -1,0 +1,75 @@
+"""What a schedule would take: timelines from measured costs, the bounds, and the best to choose."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .schedules import Schedule, check_chunk, wavefront
+
+
+class Span(NamedTuple):
+    """When a task ran, seconds from the first one's start, and on which worker."""
+
+    task: int
+    worker: int
+    start: float
+    stop: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What became of a schedule, predicted or measured: a span for each task."""
+
+    schedule: Schedule
+    spans: tuple[Span, ...]
+
+    @property
+    def makespan(self):
+        """Seconds from the first start to the last stop."""
+        return max(span.stop for span in self.spans) - min(span.start for span in self.spans)
+
+    @property
+    def idle(self):
+        """The share of the time of the workers that have a task in which they ran nothing."""
+        busy = sum(span.stop - span.start for span in self.spans)
+        return 1 - busy / (self.makespan * self.schedule.employed) if self.makespan else 0.0
+
+
+def simulate(schedule, costs):
+    """The Timeline of a schedule: a task starts when its worker is free and all it waits for is
+    done and handed over.
+    """
+    costs.of(schedule.graph)
+    spans, free, before, workers = [], {}, {}, schedule.employed
+    for index, task in enumerate(schedule.tasks):
+        start, worker = free.get(task.worker, 0.0), task.worker
+        for other in task.after:
+            start = max(start, spans[other].stop + costs.hand * (spans[other].worker != worker))
+        stop = start + costs.seconds(task, before.get(worker), workers)
+        spans.append(Span(index, worker, start, stop))
+        free[worker], before[worker] = stop, task.layer
+    return Timeline(schedule, tuple(spans))
+
+
+def choose(graph, workers, costs, most_tasks=1024):
+    """The wavefront that `simulate` predicts to be fastest, over chunks and layers side by side."""
+    candidates = []
+    for together in sorted({graph.layers, min(workers, graph.layers)}):
+        for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128):
+            if count > graph.steps or (count > 1 and graph.layers * count > most_tasks):
+                break
+            chunk = -(-graph.steps // count)
+            candidates.append(wavefront(graph, workers, chunk, together=together, costs=costs))
+    return min(candidates, key=lambda schedule: simulate(schedule, costs).makespan)
+
+
+def speedup_bound(layers, steps, chunk=1):
+    """Of a wavefront on any number of workers: L T / (T + (L-1) C), for C = 1 L T / (L + T - 1).
+
+    Raises ValueError for a chunk longer than T.
+    """
+    return layers * steps / (steps + (layers - 1) * check_chunk(chunk, steps))
+
+
+def pipeline_bound(micro_batches, stages):
+    """Of a pipeline of equal stages: M P / (M + P - 1)."""
+    return micro_batches * stages / (micro_batches + stages - 1)

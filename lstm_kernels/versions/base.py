@@ -74,7 +74,7 @@ class Network:
         """
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
-        with self._held("forward"), self._limit():
+        with self._held("forward"), self._guard():
             self._tape = "the last forward was not finished"
             y, state, kept = self._forward(x, state, training)
             if training:
@@ -91,7 +91,7 @@ class Network:
         use them.
         Raises RuntimeError when no such forward came before, TypeError or ValueError for bad input.
         """
-        with self._held("backward"), self._limit():
+        with self._held("backward"), self._guard():
             if isinstance(self._tape, str):
                 raise RuntimeError(
                     f"backward: nothing to go back through ({self._tape}), want "
@@ -110,7 +110,7 @@ class Network:
     def loss_and_grads(self, x, target):
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its Grads."""
         x, target = self._check_example(x, target)
-        with self._held("loss_and_grads"), self._limit():
+        with self._held("loss_and_grads"), self._guard():
             self._tape = "loss_and_grads came after it"
             return self._loss_and_grads(x, target)
 
@@ -118,7 +118,7 @@ class Network:
         """One mini-batch gradient-descent step where the parameters live; the loss before it."""
         rate = check_rate("learning_rate", learning_rate, self._dtype)
         x, target = self._check_example(x, target)
-        with self._held("step"), self._limit():
+        with self._held("step"), self._guard():
             self._tape = "step changed the parameters"
             return self._step(x, target, rate)
 
@@ -132,7 +132,7 @@ class Network:
         rate = check_rate("learning_rate", learning_rate, self._dtype)
         order, batch_size = self._check_order(dataset, order, batch_size)
         self._check_readout()
-        with self._held("epoch"), self._limit():
+        with self._held("epoch"), self._guard():
             self._tape = "epoch changed the parameters"
             return self._epoch(dataset, order, batch_size, rate) if len(order) else []
 
@@ -140,7 +140,7 @@ class Network:
         """The read-out of the last step, y[-1] V + b_out, (B, O)."""
         self._check_readout()
         x = self._check("x", x, self._x_shape)
-        with self._held("predict"), self._limit():
+        with self._held("predict"), self._guard():
             self._tape = "predict came after it"
             y, _, _ = self._forward(x, None, False)
             now = self._now()
@@ -248,7 +248,7 @@ class Network:
         """Take over parameters, which are the network's from now on."""
         self._params = params
 
-    def _limit(self):
+    def _guard(self):
         """The context of every computation: BLAS on one thread, so threads cannot change bits."""
         return SingleThreaded()
 

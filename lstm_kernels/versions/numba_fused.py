@@ -1,11 +1,24 @@
 """`numba-fused`: the machine's limit on a CPU.
 
 What changed from `numba-sample`: weights are packed for vector registers, the cell is applied to
-the sums of a register tile before they are stored (`simd.py`, `tiles.py`), and a whole pass, a
-training step or an epoch runs in one region (`fused_kernels.py`) of threads of its own (`team.py`).
-They share the samples of a mini-batch, or the hidden units of a step, or stay away: `cost.py`
-predicts what is fastest. Bounded by the FMA units for a mini-batch of some samples; by reading the
-weights once a step for a single sample; for the smallest networks by what a call costs.
+the sums of a register tile before they are stored, and a whole pass, a training step or an epoch
+runs in one region of threads of its own. They share the samples of a mini-batch, or the hidden
+units of a step, or stay away: `cost.py` predicts what is fastest. Bounded by the FMA units for a
+mini-batch of some samples; by reading the weights once a step for a single sample; for the smallest
+networks by what a call costs.
+
+The way of x through `forward`, file by file of `cpu/`:
+  here              `_forward` finds the Space of x's shape (T, B); `_infer` writes the addresses of x,
+                    y and the final state into its records, and opens a region
+  workspace.py      the Space: arrays for h, c and gates, packed weights, and the records
+  records.py        a JOB for the pass, a LAYER for each layer: all that compiled code knows
+  team.py           the region: threads of the team join the caller
+  fused_kernels.py  `infer`, then `forward_samples` or `forward_rounds`: who takes which block when
+  block_kernels.py  `forward_block`: a unit block of a step; record fields become addresses
+  tiles.py          `whole`: sums b + x U + h W in registers, the cell on them, h and c stored
+  simd.py           what a tile is traced with: LLVM vector instructions
+Back here, `_forward` returns y, copied where its storage is padded. Nothing else may be changed in
+one of these files alone but the division of work: it never changes a bit.
 
 A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and MOST_BYTES;
 nothing of them is ever returned.
@@ -19,10 +32,10 @@ import numpy as np
 
 from ..cells import CELLS
 from ..cores import cores
-from ..cpu import cost, machine_code, records
+from ..cpu import cost, machine_code
 from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
-from ..cpu.workspace import Packed, Space, Work, address, buffer, point
+from ..cpu.workspace import Packed, Space, Work, address, buffer, describe, point
 from ..params import Grads, Params
 from .base import Network
 
@@ -36,8 +49,7 @@ def machine_costs(dtype, threads):
     def runner(H, B, T, split):
         net = NumbaFused(Params.init(1, H, dtype=dtype), threads=threads)
         space = Space(net, T, B, False, split)
-        final = np.empty(space.final_shape, dtype)
-        return partial(net._infer, space, np.zeros((T, B, 1), dtype), space.top, final)
+        return partial(net._infer, space, np.zeros((T, B, 1), dtype), *space.outputs())
 
     return cost.measure(runner, partial(Tiles, CELLS["lstm"], dtype), threads)
 
@@ -49,8 +61,6 @@ class NumbaFused(Network):
     then the weight gradients of one mini-batch are waited for.
     """
 
-    make_kernels = staticmethod(machine_code.fused)
-
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
         most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
@@ -59,27 +69,20 @@ class NumbaFused(Network):
                 f"threads: got {threads}, want at most {most}, what Numba started with"
             )
         self._threads = self._threads or min(numba.get_num_threads(), cores(), most)
-        mine = self._params
-        self._hidden = mine.hidden_size
-        self.tiles = tiles = Tiles(self._cell, mine.dtype, mine.hidden_size)
-        self.sizes = [layer.U.shape[0] for layer in mine.layers]
-        self.packed = Packed(tiles, self.sizes, mine.V, mine.b_out)
-        J = tiles.padded // tiles.UNITS
-        self.transposed = [
-            {
-                m: buffer(
-                    layer[m].shape[1] // tiles.WIDE,
-                    J * layer[m].shape[2] * tiles.UNITS,
-                    tiles.WIDE,
-                    dtype=tiles.dtype,
-                )
-                for m in "UW"
-            }
-            for layer in self.packed.layers
-        ]
-        self.kernels = self.make_kernels(tiles.dtype)
+        params = self._params
+        self.tiles = tiles = Tiles(self._cell, params.dtype, params.hidden_size)
+        self.sizes = [layer.U.shape[0] for layer in params.layers]
+        self.packed = Packed(tiles, self.sizes, params.V, params.b_out)
+
+        def transposed(weights):
+            """Room for packed weights as (wide unit blocks, J * G * units, wide)."""
+            J, rows, G, units = weights.shape
+            return buffer(rows // tiles.WIDE, J * G * units, tiles.WIDE, dtype=tiles.dtype)
+
+        self.transposed = [{m: transposed(layer[m]) for m in "UW"} for layer in self.packed.layers]
+        self.kernels = machine_code.kernels(tiles.dtype)
         self._forget()
-        self.packed.pack(mine)  # from now on these are the parameters: `_params` is their form
+        self.packed.pack(params)  # from now on these are the parameters: `_params` is their form
 
     def _forget(self):
         self._spaces, self._packing, self._transposes_are_old = {}, None, True
@@ -98,9 +101,7 @@ class NumbaFused(Network):
         """
         with self._held("bare_forward"):
             space = self._space(*x.shape[:2], False)
-        top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
-        final = np.empty(space.final_shape, x.dtype)
-        return partial(self._infer, space, x, top, final)  # which keeps the arrays alive
+        return partial(self._infer, space, x, *space.outputs())  # which keeps the arrays alive
 
     def _step(self, x, target, rate):
         space = self._space(*x.shape[:2], True)
@@ -113,44 +114,29 @@ class NumbaFused(Network):
         for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
             if len(part) and all(map(math.isfinite, losses[-1:])):  # it ends at one that is not
                 space = self._space(T, B, True)
-                chosen = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
-                point(space.work.job, chosen | {"order": part})
-                found = self._descend(space, rate, space.x, space.target, len(part) // B)
-                losses += found[: space.steps_done[0]].tolist()
+                examples = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
+                point(space.work.job, order=part, **examples)
+                steps = self._descend(space, rate, space.x, space.target, len(part) // B)
+                losses += steps[: space.steps_done[0]].tolist()
         return losses
 
     def pack_transposes(self):
         """Write the transposed weights anew, on one thread; in a training step all threads do."""
         if self._packing is None:
-            self._packing = self._packing_work()
+            self._packing = Work(*describe(self), 1)
+            point(self._packing.job, transpose=address(self.tiles, "transpose"))
         self.kernels.run(1, "pack", self._packing, self)
         self._transposes_are_old = False
 
-    def _packing_work(self):
-        tiles, size = self.tiles, self.tiles.dtype.itemsize
-        layers, job = np.zeros(len(self.sizes), records.LAYER), np.zeros(1, records.JOB)
-        for l, q in enumerate(layers):
-            weights, transposed = self.packed.layers[l], self.transposed[l]
-            fields = {"J": tiles.blocks, "lanes": tiles.lanes, "wide": tiles.WIDE, "size": size}
-            fields |= {"J_wide": tiles.padded // tiles.WIDE, "line": tiles.WIDE * size}
-            fields |= {"D_wide": tiles.pad(self.sizes[l]) // tiles.WIDE}
-            fields |= {f"{m}_row": weights[m][0, 0].nbytes for m in "UW"}
-            fields |= {f"{m}_block": weights[m][0].nbytes for m in "UW"}
-            fields |= {f"{m}T_block": transposed[m][0].nbytes for m in "UW"}
-            fields |= {m: weights[m] for m in "UW"} | {f"{m}T": transposed[m] for m in "UW"}
-            point(q, fields | {"transpose": address(tiles, "transpose")})
-        job["L"] = len(layers)
-        return Work(layers, job, 1)
-
     def _space(self, T, B, training):
-        key, kept = (T, B, training), self._spaces
-        space = kept.get(key)
+        spaces, key = self._spaces, (T, B, training)
+        space = spaces.get(key)
         if space is None:
-            while kept and (
-                len(kept) >= MOST_SPACES or sum(s.bytes for s in kept.values()) > MOST_BYTES
+            while spaces and (
+                len(spaces) >= MOST_SPACES or sum(s.bytes for s in spaces.values()) > MOST_BYTES
             ):
-                kept.pop(next(iter(kept)))
-            space = kept[key] = self._new_space(T, B, training)
+                spaces.pop(next(iter(spaces)))
+            space = spaces[key] = self._new_space(T, B, training)
         if training and self._transposes_are_old:
             self.pack_transposes()
         return space
@@ -158,14 +144,9 @@ class NumbaFused(Network):
     def _new_space(self, T, B, training):
         return Space(self, T, B, training, self.schedule(T, B, training))
 
-    def forward_code(self, shares):
-        return self.kernels.address(f"forward_{shares}")
-
-    def backward_code(self, shares):
-        return self.kernels.address(f"backward_{shares}")
-
-    def gradients_code(self):
-        return self.kernels.address("gradient_rounds")
+    def pass_code(self, name):
+        """The address of a pass, for a JOB."""
+        return self.kernels.address(name)
 
     def schedule(self, T, B, training=False):
         """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
@@ -175,7 +156,7 @@ class NumbaFused(Network):
         costs = machine_costs(self._dtype, threads)
         return cost.choose(costs, self.tiles, self.sizes, T, B, training, threads)
 
-    def _limit(self):
+    def _guard(self):
         return self._lock  # which is held: of contexts that do nothing more, the quickest
 
     def _run(self, space, name, work, passes=1):
@@ -193,34 +174,34 @@ class NumbaFused(Network):
     def _forward(self, x, state, training):
         space = self._space(*x.shape[:2], training)
         space.begin(state)
-        top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
-        final = np.empty(space.final_shape, x.dtype)
-        self._infer(space, x, top, final)
-        y = top[..., : self._hidden].copy() if space.padded_y else top
-        return y, (final[0], final[1]) if len(final) == 2 else (final[0],), (x, space)
+        y, final = space.outputs()
+        self._infer(space, x, y, final)
+        if space.padded_y:
+            y = y[..., : self.tiles.hidden].copy()
+        state = (final[0], final[1]) if len(final) == 2 else (final[0],)  # tuple(final) is slower
+        return y, state, (x, space)
 
-    def _backward(self, kept, dy, dstate):
-        x, space = kept
-        to = space.gradients(self)
-        flat = to.begin(space.started, dy, dstate)
-        to.work.read(x)
-        self._back(space, to.work)
-        V, b_out = self._no_readout() if self._params.V is not None else (None, None)
-        return self._collect(space, flat, V, b_out)
+    def _backward(self, tape, dy, dstate):
+        x, space = tape
+        gradients = space.gradients(self)
+        flat = gradients.begin(space.started, dy, dstate)
+        gradients.work.read(x)
+        self._back(space, gradients.work)
+        return self._collect(gradients, flat, *self._no_readout())
 
     def _no_readout(self):
-        """Gradients of the read-out, zero."""
-        return [np.zeros(a.shape, a.dtype) for a in (self._params.V, self._params.b_out)]
+        """Gradients of V and b_out, zero; None without a read-out."""
+        return [a if a is None else np.zeros_like(a) for a in (self._params.V, self._params.b_out)]
 
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], True)
         space.begin(None)
-        to = space.gradients(self)
-        flat = to.begin(False, None, None)
-        V, b_out = self._no_readout()
-        point(to.work.job, {"gV": V, "gb_out": b_out, "order": 0})
-        loss = self._train(space, to.work, x, target, 1)[0]
-        return float(loss), self._collect(space, flat, V, b_out)
+        gradients = space.gradients(self)
+        flat = gradients.begin(False, None, None)
+        gV, gb_out = self._no_readout()
+        point(gradients.work.job, gV=gV, gb_out=gb_out, order=0)
+        loss = self._train(space, gradients.work, x, target, 1)[0]
+        return float(loss), self._collect(gradients, flat, gV, gb_out)
 
     def _descend(self, space, rate, x, target, count):
         space.begin(None)
@@ -243,14 +224,14 @@ class NumbaFused(Network):
         losses, space.steps_done[0] = np.empty(count, self._dtype), 0
         work.aim(x, space.top, space.final)
         work.stop[1] = count
-        point(work.job, {"losses": losses, "count": count, "x": x, "target": target})
+        point(work.job, losses=losses, target=target)
         return losses
 
-    def _collect(self, space, flat, V, b_out):
-        """The gradients of a space as Grads, the caller's own."""
-        to, mine, H = space.gradients(self), self._params, self._hidden
-        dh0, dc0 = to.dh0[..., :H], space.dc[..., :H]
+    def _collect(self, gradients, flat, V, b_out):
+        """The gradients of a Space as Grads, the caller's own."""
+        H, D = self.tiles.hidden, self.sizes[0]
+        dh0, dc0 = gradients.dh0[..., :H], gradients.dc[..., :H]
         two = len(self._cell.state) == 2
         state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
-        x = to.dx[..., : self.sizes[0]].copy()
-        return Grads(to.collect(flat), V, b_out, mine.cell, x=x, state=state)
+        x = gradients.dx[..., :D].copy()
+        return Grads(gradients.collect(flat), V, b_out, self._params.cell, x=x, state=state)

@@ -233,9 +233,9 @@ class NumbaSample(Network):
             )
 
     @contextmanager
-    def _limit(self):
+    def _guard(self):
         # Numba's own number is of the cores alone: it knows no quota.
         count = self._threads or min(numba.get_num_threads(), cores())
         # Its threads serve one region: under the layer workqueue a second one ends the process.
-        with _region, super()._limit(), OnThreads(count):
+        with _region, super()._guard(), OnThreads(count):
             yield

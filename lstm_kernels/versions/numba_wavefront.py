@@ -1,21 +1,18 @@
 """`numba-wavefront`: threads over layers.
 
-What changed from `numba-sample`: a thread runs a block of steps of one layer and then waits only
-for the blocks that its next one needs (`flow.py`), so layers run at the same time, forward and
-backward, with a mini-batch of one sample as well as with many. Which thread runs which block is a
-schedule (`lstm_kernels/schedules.py`), picked by simulation from the costs of this machine. Blocks
-are computed by the tiles of `numba-fused`, of which this is a relative: that one divides a step
-among the threads, this one never does. Bounded by the layers, L T / (T + (L-1) C) for blocks of C
-steps, and for one sample by reading a layer's weights in every step.
+What changed from `numba-sample`: a task is a chunk of steps of one layer, and a thread waits only
+for the tasks that its next one needs (`cpu/flow.py`), so layers run at the same time, forward and
+backward, with a mini-batch of one sample as well as with many. Which thread runs which task is a
+schedule (`schedules.py`), picked by simulation from the costs of this machine. Steps are computed
+by the tiles of `numba-fused`, of which this is a relative: that one divides a step among the
+threads, this one never does. Bounded by the layers, L T / (T + (L-1) C) for chunks of C steps, and
+for one sample by reading a layer's weights in every step.
 """
-
-from functools import partial
 
 import numpy as np
 
-from ..cpu import cost, flow, machine_code
-from ..cpu.interrupts import LONG, interruptible
-from ..cpu.team import team
+from ..cpu import cost, flow
+from ..cpu.interrupts import run_on
 from ..cpu.workspace import Space
 from ..schedules import Graph, check, choose
 from .numba_fused import NumbaFused, machine_costs
@@ -28,10 +25,8 @@ class NumbaWavefront(NumbaFused):
     picks a wavefront for the shape. The rest is as of `NumbaFused`.
     """
 
-    make_kernels = staticmethod(machine_code.wavefront)
-
     def __init__(self, params, threads=None, *, schedules=None):
-        self._given = schedules
+        self._schedules = schedules
         super().__init__(params, threads)
         self._made_with["schedules"] = schedules
 
@@ -39,34 +34,32 @@ class NumbaWavefront(NumbaFused):
         return Graph(self._params.num_layers, T, backward=backward)
 
     def pick(self, graph, B):
-        """The schedule for mini-batches of B samples: the given, or the fastest by simulation."""
-        if self._given is None:
+        """The schedule for mini-batches of B samples: `schedules`', or the fastest by simulation."""
+        if self._schedules is None:
             costs = machine_costs(self._dtype, self._threads)
             costs = cost.of_blocks(costs, self.tiles, self.sizes, B)
             return choose(graph, self._threads, costs)
-        found = self._given(graph)
-        check(found)
-        want = Graph(graph.layers, graph.steps, found.graph.parts, graph.backward)
-        if found.graph != want:
-            raise ValueError(f"schedules: got {found.graph}, want {want}")
+        schedule = self._schedules(graph)
+        check(schedule)
+        want = Graph(graph.layers, graph.steps, schedule.graph.parts, graph.backward)
+        if schedule.graph != want:
+            raise ValueError(f"schedules: got {schedule.graph}, want {want}")
         if want.parts > B:
             raise ValueError(f"schedules: got {want.parts} parts of a mini-batch of {B}")
-        return found
+        return schedule
 
     def _new_space(self, T, B, training):
-        found = [self.pick(self.graph(T), B)]
-        found += [self.pick(self.graph(T, backward=True), B)] if training else []
-        whole = any(s.graph.parts > 1 for s in found)
-        chunk = 1 if whole else max(1, min(found[0].longest, cost.CHUNK_ROWS // B))
-        threads = self._threads
-        space = Space(self, T, B, training, cost.Schedule(threads, 0, chunk, 1), together=True)
-        space.flows = [flow.Flow(schedule) for schedule in found]
+        passes = (False, True) if training else (False,)
+        schedules = [self.pick(self.graph(T, backward), B) for backward in passes]
+        in_parts = any(schedule.graph.parts > 1 for schedule in schedules)
+        steps = 1 if in_parts else max(1, min(schedules[0].longest, cost.CHUNK_ROWS // B))
+        split = cost.Schedule(self._threads, 0, steps, 1)
+        space = Space(self, T, B, training, split, together=True)
+        space.flows = [flow.Flow(schedule) for schedule in schedules]
         return space
 
-    def forward_code(self, shares):
+    def pass_code(self, name):
         return 0  # a pass is a flow of tasks
-
-    backward_code = forward_code
 
     def timeline(self, T, B, training=False, backward=False):
         """When each task of the last pass of that shape ran, a Timeline; ValueError if none ran."""
@@ -83,13 +76,14 @@ class NumbaWavefront(NumbaFused):
         work.run_tasks(running.tasks, running.schedule.graph.parts)
         space.enter()  # which may renew the records that all of these point into
         participants, code = min(self._threads, running.workers), self.kernels.address(name)
-        owner = space, work.layers, work.job, work.sync, work.stop
-        run = partial(running.run, participants, code, work.address, owner, work.stop)
-        if space.operations < LONG:
-            space.leave(run())
-        else:
-            work.stop[0] = 0
-            space.leave(interruptible(run, work.stop, team().drain))
+        owner = space, work.arrays
+        space.leave(
+            run_on(
+                work,
+                space.operations,
+                *(running.run, participants, code, work.address, owner, work.stop),
+            )
+        )
 
     def _infer(self, space, x, y, final):
         space.work.aim(x, y, final)

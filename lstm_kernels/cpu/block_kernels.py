@@ -73,7 +73,7 @@ def forward_block(job, l, j, t, begin, end, first, last):
         H = job.H * job.starts  # without an initial state there is no product
     else:
         h_prev = layer.h + (n - job.B) * job.row  # h of step t-1, sample first, unit 0
-        c_prev = layer.c + (t - 1) * job.c_step + unit  # c of step t-1, sample first, block j
+        c_prev = c - job.c_step  # c of step t-1, sample first, block j
         H = job.H
     if job.input_steps == 1:
         whole(
@@ -90,19 +90,15 @@ def forward_block(job, l, j, t, begin, end, first, last):
 def keep_state(job, l, j, h, c, first, last):
     """Copy the final state of unit block j, at h and c for sample first, to the caller's arrays."""
     units = job.unit_bytes // job.size
-    count, row = min(units, job.H - j * units), job.H * job.size
-    for s in range(last - first):
-        state = job.state + (l * job.B + first + s) * row + j * job.unit_bytes  # h, sample s
-        copy(h + s * job.row, state, count)
-        if job.states == 2:
-            copy(c + s * job.row, state + job.L * job.B * row, count)  # c lies behind all of h
-
-
-def copy(source, target, count):
-    """So many numbers from one address to another."""
-    numbers, places = array(source, (count,)), array(target, (count,))
-    for k in range(count):
-        places[k] = numbers[k]
+    count = min(units, job.H - j * units)
+    for part in range(job.states):
+        for s in range(first, last):
+            row = (part * job.L + l) * job.B + s  # of the state (states, L, B, H): sample s
+            source = (h if part == 0 else c) + (s - first) * job.row  # sample s, block j
+            units_s = array(source, (count,))
+            state = array(job.state + row * job.H * job.size + j * job.unit_bytes, (count,))  # same
+            for k in range(count):
+                state[k] = units_s[k]
 
 
 def back_block(job, l, j, t, first, last):
@@ -118,10 +114,7 @@ def back_block(job, l, j, t, first, last):
     dy = layer.dy + t * job.B * row + unit  # dy of step t, sample first, wide block j
     dc = job.dc + state  # dc of sample first, wide block j
     c = layer.c + t * job.c_step + unit  # c of step t, sample first, wide block j
-    if t == 0:
-        c_prev = job.c0 + state  # initial c of sample first, wide block j
-    else:
-        c_prev = layer.c + (t - 1) * job.c_step + unit  # c of step t-1, the same
+    c_prev = c - job.c_step if t else job.c0 + state  # c of step t-1, or the initial c
     if t == job.T - 1:
         blocks, dh_row = 0, job.dh_row
         dh = job.dh + (l * job.B + first) * dh_row + j * job.wide_bytes  # of the final h, the same
@@ -190,16 +183,14 @@ def gradient_block(job, l, j):
     if job.descend:
         pack_transposes(job, l, j)
     else:
-        unpack(job, j, gU, job.U_row, layer.D, layer.dU)
-        unpack(job, j, gW, job.W_row, job.H, layer.dW)
-        unpack(job, j, gb, job.a_row, 1, layer.db)
+        unpack(job, j, gU, job.U_row, layer.D, job.plain + layer.dU)
+        unpack(job, j, gW, job.W_row, job.H, job.plain + layer.dW)
+        unpack(job, j, gb, job.a_row, 1, job.plain + layer.db)
 
 
 def clear(job, address, count):
     """So many bytes of zeros."""
-    numbers = array(address, (count // job.size,))
-    for k in range(len(numbers)):
-        numbers[k] = 0
+    array(address, (count // job.size,))[:] = 0
 
 
 def unpack(job, j, block, row, rows, matrix):
@@ -262,8 +253,8 @@ def begin_backward(job, first, last):
     target, error = array(job.target, (B, O)), array(job.error, (B, O))
     scale = real(2) / real(B * O)
     for s in range(first, last):
-        for k in range(H):
-            dy[s, k] = 0
+        dy[s] = 0
+        dc[:, s] = 0
         for o in range(O):
             total = b_out[o] - target[s, o]
             for k in range(H):
@@ -271,10 +262,6 @@ def begin_backward(job, first, last):
             error[s, o] = total
             for k in range(H):
                 dy[s, k] += scale * total * V[k, o]
-    for l in range(L):
-        for s in range(first, last):
-            for k in range(P):
-                dc[l, s, k] = 0
 
 
 def readout_gradient(job):

@@ -1,9 +1,9 @@
 """The passes of `numba-fused`: who runs which block when, in rounds of tasks or sample by sample.
 
-Each function that takes an address of a JOB (`records.py`) is machine code of its own, compiled when
-something needs it, and calls others by their address. A region (`team.py`) runs one of them for
-every participant p; `turn` is the number of a round (`rounds.py`), and what takes it returns the
-next. The work of a task is in `block_kernels.py`.
+A function that takes the address of a JOB (`records.py`) is machine code of its own, compiled when
+something needs it, and calls others by their address. A region (`team.py`) runs one for each
+participant p. `turn` is the number of a round (`rounds.py`); what takes it returns the next. The
+work of a task is in `block_kernels.py`.
 
 A pass is left between two steps when the word `job.stop` is set; what it has written is lost then.
 Nobody leaves while parameters change: all steps before are whole, since `stop` is read once more
@@ -45,50 +45,47 @@ def backward_samples(first, last, address):
 def forward_rounds(p, turn, address):
     """Every layer and step in rounds of unit blocks."""
     job = job_at(address, 0)
-    sync, groups = job.sync, job.groups
     for l in range(job.L):
         for t in range(job.T):
             if read(job.stop):
                 return turn
             begin = t - t % job.input_steps
             end = min(begin + job.input_steps, job.T)
-            for j in claimed(sync, groups, turn, p, job.J):
+            for j in claimed(job.sync, job.groups, turn, p, job.J):
                 forward_block(job, l, j, t, begin, end, 0, job.B)
-            turn = wait(sync, groups, turn, job.J)
+            turn = wait(job.sync, job.groups, turn, job.J)
     return turn
 
 
 def backward_rounds(p, turn, address):
     """The same back through time, in rounds of wide unit blocks of some of the samples."""
     job = job_at(address, 0)
-    sync, groups = job.sync, job.groups
     B, splits, tasks = job.B, job.splits, job.J_wide * job.splits
     for l in range(job.L - 1, -1, -1):
         for t in range(job.T - 1, -1, -1):
             if read(job.stop):
                 return turn
-            for task in claimed(sync, groups, turn, p, tasks):
+            for task in claimed(job.sync, job.groups, turn, p, tasks):
                 j, s = task // splits, task % splits
                 back_block(job, l, j, t, B * s // splits, B * (s + 1) // splits)
-            turn = wait(sync, groups, turn, tasks)
+            turn = wait(job.sync, job.groups, turn, tasks)
         dx_tasks = (job.T * B + ROWS - 1) // ROWS if layer_at(job.layers, l).dx else 0
         dx_and_dh0 = dx_tasks + (job.dh0 != 0)
-        for task in claimed(sync, groups, turn, p, dx_and_dh0):
+        for task in claimed(job.sync, job.groups, turn, p, dx_and_dh0):
             if task < dx_tasks:
                 through_rows(job, l, task * ROWS, min(task * ROWS + ROWS, job.T * B))
             else:
                 initial_rows(job, l, 0, B)
-        turn = wait(sync, groups, turn, dx_and_dh0)
+        turn = wait(job.sync, job.groups, turn, dx_and_dh0)
     return turn
 
 
 def gradient_rounds(p, turn, address):
     """All weight gradients in one round, a unit block of a layer per task, and the read-out's."""
     job = job_at(address, 0)
-    sync, groups = job.sync, job.groups
     blocks = job.L * job.J
     tasks = blocks + (job.losses != 0)
-    for task in claimed(sync, groups, turn, p, tasks):
+    for task in claimed(job.sync, job.groups, turn, p, tasks):
         if task < blocks:
             gradient_block(job, task // job.J, task % job.J)
         else:
@@ -97,18 +94,17 @@ def gradient_rounds(p, turn, address):
             done[0] += 1
             if loss - loss != 0:  # it is not finite: this was the last step
                 exchange(job.stop + 8, 0)
-    return wait(sync, groups, turn, tasks)
+    return wait(job.sync, job.groups, turn, tasks)
 
 
 def run_pass(function, p, turn, address):
     """A forward or backward pass, `function`, on shares of the samples or in rounds."""
     job = job_at(address, 0)
-    sync, groups = job.sync, job.groups
     if job.shares == 0:
         return call(function, p, turn, address)
-    for task in claimed(sync, groups, turn, p, job.shares):
+    for task in claimed(job.sync, job.groups, turn, p, job.shares):
         call(function, job.B * task // job.shares, job.B * (task + 1) // job.shares, address)
-    return wait(sync, groups, turn, job.shares)
+    return wait(job.sync, job.groups, turn, job.shares)
 
 
 def infer(p, turn, address):
@@ -124,12 +120,11 @@ def backward(p, turn, address):
 
 
 def train(p, turn, address):
-    """Training steps, one mini-batch of `order` each, while there are more and the loss is finite."""
+    """Training steps, as many as `stop` says, of mini-batches of `order`, while losses are finite."""
     job = job_at(address, 0)
-    sync, groups = job.sync, job.groups
     k, tasks = 0, max(job.shares, 1)
     while k < read(job.stop + 8):
-        for task in claimed(sync, groups, turn, p, tasks):
+        for task in claimed(job.sync, job.groups, turn, p, tasks):
             first, last = job.B * task // tasks, job.B * (task + 1) // tasks
             if job.order:
                 gather(job, k, first, last)
@@ -137,12 +132,12 @@ def train(p, turn, address):
                 call(job.forward, first, last, address)
                 begin_backward(job, first, last)
                 call(job.backward, first, last, address)
-        turn = wait(sync, groups, turn, tasks)
+        turn = wait(job.sync, job.groups, turn, tasks)
         if job.shares == 0:
             turn = call(job.forward, p, turn, address)
-            for _ in claimed(sync, groups, turn, p, 1):
+            for _ in claimed(job.sync, job.groups, turn, p, 1):
                 begin_backward(job, 0, job.B)
-            turn = wait(sync, groups, turn, 1)
+            turn = wait(job.sync, job.groups, turn, 1)
             turn = call(job.backward, p, turn, address)
         if read(job.stop):
             return turn

@@ -13,7 +13,7 @@ from functools import cache
 
 import numpy as np
 
-from ..params import Layer, Params
+from ..params import Grads, Layer, Params
 from . import block_kernels, records, rounds, simd
 from .records import JOB_WORD, LAYER_WORD
 from .team import team
@@ -226,14 +226,16 @@ class Space:
         point(job, c_step=B * P * tiles.dtype.itemsize if training or self.c is None else 0)
         for name in ("whole",) if input_steps == 1 else ("inputs", "step"):
             point(job, **{name: address(tiles, name, training)})
-        self._passes = "samples" if shares else "rounds"
-        point(job, forward=net.pass_code(f"forward_{self._passes}"))
+        passes = ("forward", "backward") if training else ("forward",)
+        for name in () if together else passes:  # else a pass is a flow of tasks
+            code = net.kernels.address(f"{name}_samples" if shares else f"{name}_rounds")
+            point(job, **{name: code})
         self.work, self._gradients = Work(layers, job, self.threads), None
         if training:
             self._prepare_descent(net)
 
     def _prepare_descent(self, net):
-        (T, B, H), L, P = self.y_shape, len(net.sizes), net.tiles.padded
+        (T, B, _), L, P = self.y_shape, len(net.sizes), net.tiles.padded
         new, job, packed, O = self._new, self.work.job, net.packed, net._params.output_size or 1
         self.x, self.target, self.error = new(T, B, net.sizes[0]), new(B, O), new(B, O)
         self.low, self.dy, self.dc = new(T, B, P), new(T, B, P), new(L, B, P)
@@ -246,7 +248,6 @@ class Space:
         for name in ("back", "gradient_U", "gradient_W", "gradient_b", "transpose"):
             point(job, **{name: address(net.tiles, name)})
         point_through(job, net, net.sizes[1:])
-        point(job, backward=net.pass_code(f"backward_{self._passes}"))
         point(job, gradients=net.kernels.address("gradient_rounds"))
         point(job, state=self.final, dc=self.dc, dh=self.zero, zero=self.zero, one=self.one)
         point(job, error=self.error, steps_done=self.steps_done, descend=True)
@@ -260,7 +261,7 @@ class Space:
         return array
 
     def gradients(self, net):
-        """What a backward pass needs that leaves the parameters alone, made when first asked for."""
+        """For passes that leave the parameters alone; made when first asked for."""
         if self._gradients is None:
             self._gradients = Gradients(self, net)
             self.bytes += self._gradients.packed.flat.nbytes
@@ -314,27 +315,26 @@ class Gradients:
     def __init__(self, space, net):
         new, L, (T, B, _), P = space._new, len(net.sizes), space.y_shape, net.tiles.padded
         self.packed, self.work = Packed(net.tiles, net.sizes), space.work.copy()
-        self.da, self.dy, self.dh, self.dh0 = (
-            new(*shape) for shape in (space.a.shape, (T, B, P), (L, B, P), (L, B, P))
+        self.da, self.dy, self.dx = (
+            new(*shape) for shape in (space.a.shape, (T, B, P), (T, B, net.tiles.pad(net.sizes[0])))
         )
-        self.dx = new(T, B, net.tiles.pad(net.sizes[0]))
-        self.zero, self.dc, job = space.zero, space.dc, self.work.job
+        self.dh, self.dh0, self.dc, self.zero = new(L, B, P), new(L, B, P), space.dc, space.zero
+        # Plain gradients of the parameters lie in one array, a new one for each call.
+        self._shapes = [array.shape for array in net._params.arrays().values()]
+        self._places, job = places(self._shapes), self.work.job
         for l, layer in enumerate(self.work.layers):
-            point(layer, da=self.da[l])
-            point(layer, **{f"g{m}": packed for m, packed in self.packed.layers[l].items()})
+            point(layer, da=self.da[l], **{f"g{m}": g for m, g in self.packed.layers[l].items()})
+            for m, start in zip("UWb", self._places[3 * l :], strict=False):
+                point(layer, **{f"d{m}": start * net.tiles.dtype.itemsize})
         point(self.work.layers[-1], dy=self.dy)
         point(self.work.layers[0], dx=self.dx)
         point_through(job, net, net.sizes)
         point(job, through_W=address(net.tiles, "through_W"), dh0=self.dh0)
         point(job, descend=False, rate=1.0, losses=0)
-        # The plain gradients of all layers lie in one array, a new one for each call.
-        self._shapes = [getattr(layer, m).shape for layer in net._params.layers for m in "UWb"]
-        self._places = places(self._shapes)
-        self._offsets = space.work.job["size"] * np.array(self._places[:-1]).reshape(L, 3)
 
     def begin(self, started, dy, dstate):
-        """Zero gradients, but those of y and of the final state; returns the array (flat) that the
-        parameters' gradients go to.
+        """Zero gradients, but those of y and of the final state; returns the arrays that those of
+        the parameters go to.
         """
         job = self.work.job_words
         job[JOB_WORD.starts] = started
@@ -349,11 +349,19 @@ class Gradients:
                 whole[..., : array.shape[2]] = array
             job[JOB_WORD.dh], job[JOB_WORD.dh_row] = at(self.dh), job[JOB_WORD.row]
         flat = np.empty(self._places[-1], self.dy.dtype)
-        plain = slice(LAYER_WORD.dU, LAYER_WORD.db + 1)
-        self.work.layer_words[:, plain] = self._offsets + at(flat)
-        return flat
+        job[JOB_WORD.plain], parts = at(flat), views(flat, self._places, self._shapes)
+        readout = parts[3 * len(self.work.layers) :]
+        for word, gradient in zip((JOB_WORD.gV, JOB_WORD.gb_out), readout, strict=False):
+            gradient.fill(0)
+            job[word] = at(gradient)
+        return parts
 
-    def collect(self, flat):
-        """The gradients in `flat` as (U, W, b) of each layer, views."""
-        parts = iter(views(flat, self._places, self._shapes))
-        return [Layer(next(parts), next(parts), next(parts)) for _ in self.work.layers]
+    def collect(self, net, parts):
+        """The gradients as Grads, the caller's own; parts: what `begin` returned."""
+        H, D, L = net.tiles.hidden, net.sizes[0], len(net.sizes)
+        dh0, dc0 = self.dh0[..., :H], self.dc[..., :H]
+        two = len(net._cell.state) == 2
+        state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
+        layers = [Layer(*parts[k : k + 3]) for k in range(0, 3 * L, 3)]
+        V, b_out = parts[3 * L :] or (None, None)
+        return Grads(layers, V, b_out, net._cell.name, x=self.dx[..., :D].copy(), state=state)

@@ -8,8 +8,8 @@ mini-batch of some samples; by reading the weights once a step for a single samp
 networks by what a call costs.
 
 The way of x through `forward`, file by file of `cpu/`:
-  here              `_forward` finds the Space of x's shape (T, B); `_infer` writes the addresses of x,
-                    y and the final state into its records, and opens a region
+  here              `_forward` finds the Space of x's shape (T, B); `_infer` writes where x, y and
+                    the final state are into its records, and opens a region
   workspace.py      the Space: arrays for h, c and gates, packed weights, and the records
   records.py        a JOB for the pass, a LAYER for each layer: all that compiled code knows
   team.py           the region: threads of the team join the caller
@@ -36,7 +36,7 @@ from ..cpu import cost, machine_code
 from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
 from ..cpu.workspace import Packed, Space, Work, address, buffer, describe, point
-from ..params import Grads, Params
+from ..params import Params
 from .base import Network
 
 MOST_SPACES, MOST_BYTES = 4, 1 << 30  # kept for later calls, beside those of the last one
@@ -144,10 +144,6 @@ class NumbaFused(Network):
     def _new_space(self, T, B, training):
         return Space(self, T, B, training, self.schedule(T, B, training))
 
-    def pass_code(self, name):
-        """The address of a pass, for a JOB."""
-        return self.kernels.address(name)
-
     def schedule(self, T, B, training=False):
         """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
         threads = self._threads
@@ -184,24 +180,19 @@ class NumbaFused(Network):
     def _backward(self, tape, dy, dstate):
         x, space = tape
         gradients = space.gradients(self)
-        flat = gradients.begin(space.started, dy, dstate)
+        parts = gradients.begin(space.started, dy, dstate)
         gradients.work.read(x)
         self._back(space, gradients.work)
-        return self._collect(gradients, flat, *self._no_readout())
-
-    def _no_readout(self):
-        """Gradients of V and b_out, zero; None without a read-out."""
-        return [a if a is None else np.zeros_like(a) for a in (self._params.V, self._params.b_out)]
+        return gradients.collect(self, parts)
 
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], True)
         space.begin(None)
         gradients = space.gradients(self)
-        flat = gradients.begin(False, None, None)
-        gV, gb_out = self._no_readout()
-        point(gradients.work.job, gV=gV, gb_out=gb_out, order=0)
+        parts = gradients.begin(False, None, None)
+        gradients.work.job["order"] = 0
         loss = self._train(space, gradients.work, x, target, 1)[0]
-        return float(loss), self._collect(gradients, flat, gV, gb_out)
+        return float(loss), gradients.collect(self, parts)
 
     def _descend(self, space, rate, x, target, count):
         space.begin(None)
@@ -216,22 +207,12 @@ class NumbaFused(Network):
         """`count` steps on the mini-batch x, target; where the job has an order, on what it names,
         taken over into these; the losses, `space.steps_done` of them: up to one not finite.
         """
-        losses = self._begin_training(space, work, x, target, count)
-        self._run(space, "train", work, 3 * count)
-        return losses
-
-    def _begin_training(self, space, work, x, target, count):
         losses, space.steps_done[0] = np.empty(count, self._dtype), 0
         work.aim(x, space.top, space.final)
         work.stop[1] = count
         point(work.job, losses=losses, target=target)
+        self._steps(space, work, losses)
         return losses
 
-    def _collect(self, gradients, flat, V, b_out):
-        """The gradients of a Space as Grads, the caller's own."""
-        H, D = self.tiles.hidden, self.sizes[0]
-        dh0, dc0 = gradients.dh0[..., :H], gradients.dc[..., :H]
-        two = len(self._cell.state) == 2
-        state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
-        x = gradients.dx[..., :D].copy()
-        return Grads(gradients.collect(flat), V, b_out, self._params.cell, x=x, state=state)
+    def _steps(self, space, work, losses):
+        self._run(space, "train", work, 3 * len(losses))

@@ -34,7 +34,7 @@ class NumbaWavefront(NumbaFused):
         return Graph(self._params.num_layers, T, backward=backward)
 
     def pick(self, graph, B):
-        """The schedule for mini-batches of B samples: `schedules`', or the fastest by simulation."""
+        """The schedule for mini-batches of B samples: as given, or the fastest by simulation."""
         if self._schedules is None:
             costs = machine_costs(self._dtype, self._threads)
             costs = cost.of_blocks(costs, self.tiles, self.sizes, B)
@@ -57,9 +57,6 @@ class NumbaWavefront(NumbaFused):
         space = Space(self, T, B, training, split, together=True)
         space.flows = [flow.Flow(schedule) for schedule in schedules]
         return space
-
-    def pass_code(self, name):
-        return 0  # a pass is a flow of tasks
 
     def timeline(self, T, B, training=False, backward=False):
         """When each task of the last pass of that shape ran, a Timeline; ValueError if none ran."""
@@ -93,14 +90,12 @@ class NumbaWavefront(NumbaFused):
         self._flow(space, True, work)
         self._run(space, "gradient_rounds", work)
 
-    def _train(self, space, work, x, target, count):
+    def _steps(self, space, work, losses):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
-        losses = self._begin_training(space, work, x, target, count)
-        for k in range(count):
+        for k in range(len(losses)):
             self.kernels.run(1, "fetch", work, space)
             self._flow(space, False, work)
             self.kernels.run(1, "turn_back", work, space)
             self._back(space, work)
             if not np.isfinite(losses[k]):
                 break
-        return losses

@@ -120,7 +120,7 @@ def backward(p, turn, address):
 
 
 def train(p, turn, address):
-    """Training steps, as many as `stop` says, of mini-batches of `order`, while losses are finite."""
+    """As many training steps as `stop` says, each on a mini-batch of `order`."""
     job = job_at(address, 0)
     k, tasks = 0, max(job.shares, 1)
     while k < read(job.stop + 8):

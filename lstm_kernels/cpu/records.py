@@ -52,12 +52,8 @@ gradients         | @ `gradient_rounds`                           | space       
 tasks parts       | @ (n, 4): layer, start, stop, part; parts     | call        | tasks
 inputs step whole | @ tiles                                       | space       | forward
 back few          | @ tiles                                       | space       | backward
-through_U         | @ tile                                        | space grads | backward
-through_W         | @ tile                                        | grads       | backward
-gradient_U        | @ tile                                        | space       | gradients
-gradient_W        | @ tile                                        | space       | gradients
-gradient_b        | @ tile                                        | space       | gradients
-transpose         | @ tile                                        | space call  | gradients
+through_U through_W                               | @ tiles       | space grads | backward
+gradient_U gradient_W gradient_b transpose        | @ tiles       | space call  | gradients
 starts h0 c0      | is there an initial state? @ (L, B, P)        | space call  | all
 states state      | 1 or 2; @ final state (states, L, B, H)       | space call  | forward
 dh dh_row         | @ of the final h (L, B, P); bytes: samples    | space call  | backward

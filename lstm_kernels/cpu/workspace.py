@@ -13,12 +13,13 @@ from functools import cache
 
 import numpy as np
 
-from ..params import Grads, Layer, Params
+from ..params import Grads, Layer
 from . import block_kernels, records, rounds, simd
 from .records import JOB_WORD, LAYER_WORD
 from .team import team
 
 KEEPING = ("step", "whole")  # tiles that differ where the gates are kept for a backward pass
+BACKWARD = ("back", "gradient_U", "gradient_W", "gradient_b", "transpose")
 
 
 @cache
@@ -30,6 +31,16 @@ def _code(tiles, name, keep):
 def address(tiles, name, keep=True):
     """Of the machine code of a tile, which is compiled when first asked for."""
     return _code(tiles.form(name), name, keep or name not in KEEPING)
+
+
+def codes(tiles, *names, keep=True):
+    """The addresses of tiles by name."""
+    return {name: address(tiles, name, keep) for name in names}
+
+
+def through(sizes):
+    """The tiles that gradients go through to inputs of these sizes."""
+    return {"few" if D <= block_kernels.FEW else "through_U" for D in sizes}
 
 
 _word_at, _HEAD = ctypes.c_int64.from_address, object.__basicsize__
@@ -110,9 +121,7 @@ class Packed:
 
     def unpack(self, like):
         """Params of the form of `like`."""
-        params = Params.from_arrays(
-            {name: np.empty_like(a) for name, a in like.arrays().items()}, like.cell
-        )
+        params = like.copy()
         for packed, plain in self._views(params):
             plain[...] = packed
         if self.V is not None:
@@ -224,12 +233,12 @@ class Space:
         point(job, shares=shares, input_steps=input_steps, splits=splits)
         point(job, h0=self.initial[0], c0=self.initial[states - 1], a_block=self.a[0, 0].nbytes)
         point(job, c_step=B * P * tiles.dtype.itemsize if training or self.c is None else 0)
-        for name in ("whole",) if input_steps == 1 else ("inputs", "step"):
-            point(job, **{name: address(tiles, name, training)})
-        passes = ("forward", "backward") if training else ("forward",)
-        for name in () if together else passes:  # else a pass is a flow of tasks
-            code = net.kernels.address(f"{name}_samples" if shares else f"{name}_rounds")
-            point(job, **{name: code})
+        step = ("whole",) if input_steps == 1 else ("inputs", "step")
+        point(job, **codes(tiles, *step, keep=training))
+        if not together:  # where layers run together, a pass is a flow of tasks
+            form, passes = "samples" if shares else "rounds", ("forward", "backward")
+            for name in passes if training else passes[:1]:
+                point(job, **{name: net.kernels.address(f"{name}_{form}")})
         self.work, self._gradients = Work(layers, job, self.threads), None
         if training:
             self._prepare_descent(net)
@@ -242,12 +251,10 @@ class Space:
         self.zero, self.one = new(P), np.ones(1, self._dtype)
         self.steps_done, self.final = np.zeros(1, np.int64), new(*self.final_shape)
         for l, layer in enumerate(self.work.layers):
-            point(layer, da=self.a[l], dy=self.low if l < L - 1 else self.dy)
-            point(layer, dx=self.low if l else 0)
-            point(layer, **{f"g{m}": weights for m, weights in packed.layers[l].items()})
-        for name in ("back", "gradient_U", "gradient_W", "gradient_b", "transpose"):
-            point(job, **{name: address(net.tiles, name)})
-        point_through(job, net, net.sizes[1:])
+            dy, dx = self.low if l < L - 1 else self.dy, self.low if l else 0
+            gU, gW, gb = packed.layers[l].values()
+            point(layer, da=self.a[l], dy=dy, dx=dx, gU=gU, gW=gW, gb=gb)
+        point(job, **codes(net.tiles, *BACKWARD, *through(net.sizes[1:])))
         point(job, gradients=net.kernels.address("gradient_rounds"))
         point(job, state=self.final, dc=self.dc, dh=self.zero, zero=self.zero, one=self.one)
         point(job, error=self.error, steps_done=self.steps_done, descend=True)
@@ -303,12 +310,6 @@ class Space:
         self._entered = False
 
 
-def point_through(job, net, sizes):
-    """Fill in the tiles that gradients go through to inputs of these sizes."""
-    for name in {"few" if D <= block_kernels.FEW else "through_U" for D in sizes}:
-        point(job, **{name: address(net.tiles, name)})
-
-
 class Gradients:
     """The records of a pass whose gradients leave the parameters alone, and where they go."""
 
@@ -323,14 +324,13 @@ class Gradients:
         self._shapes = [array.shape for array in net._params.arrays().values()]
         self._places, job = places(self._shapes), self.work.job
         for l, layer in enumerate(self.work.layers):
-            point(layer, da=self.da[l], **{f"g{m}": g for m, g in self.packed.layers[l].items()})
-            for m, start in zip("UWb", self._places[3 * l :], strict=False):
-                point(layer, **{f"d{m}": start * net.tiles.dtype.itemsize})
+            (gU, gW, gb), size = self.packed.layers[l].values(), net.tiles.dtype.itemsize
+            dU, dW, db = (size * place for place in self._places[3 * l : 3 * l + 3])
+            point(layer, da=self.da[l], gU=gU, gW=gW, gb=gb, dU=dU, dW=dW, db=db)
         point(self.work.layers[-1], dy=self.dy)
         point(self.work.layers[0], dx=self.dx)
-        point_through(job, net, net.sizes)
-        point(job, through_W=address(net.tiles, "through_W"), dh0=self.dh0)
-        point(job, descend=False, rate=1.0, losses=0)
+        point(job, **codes(net.tiles, "through_W", *through(net.sizes)))
+        point(job, dh0=self.dh0, descend=False, rate=1.0, losses=0)
 
     def begin(self, started, dy, dstate):
         """Zero gradients, but those of y and of the final state; returns the arrays that those of

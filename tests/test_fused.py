@@ -62,7 +62,7 @@ class Interpreted:
         self.used, self._seen, self._turns = set(), {}, {}
         self._machine = Checked(net.tiles.dtype, net.tiles.lanes)
         self._tiles = {
-            workspace.address(net.tiles, name, keep): tile
+            workspace.codes(net.tiles, name, keep=keep)[name]: tile
             for keep in (False, True)
             for name, tile in net.tiles.all(keep).items()
         }

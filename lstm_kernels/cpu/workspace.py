@@ -28,14 +28,9 @@ def _code(tiles, name, keep):
     return simd.compiled(tiles.all(keep)[name], tiles.dtype, tiles.lanes, label)
 
 
-def address(tiles, name, keep=True):
-    """Of the machine code of a tile, which is compiled when first asked for."""
-    return _code(tiles.form(name), name, keep or name not in KEEPING)
-
-
 def codes(tiles, *names, keep=True):
-    """The addresses of tiles by name."""
-    return {name: address(tiles, name, keep) for name in names}
+    """The addresses of tiles' machine code, by name; each is compiled when first asked for."""
+    return {name: _code(tiles.form(name), name, keep or name not in KEEPING) for name in names}
 
 
 def through(sizes):
@@ -189,10 +184,6 @@ class Work:
         if len(final) == 1:  # without c, c of a step is its h: it moves with it
             layers[-1, LAYER_WORD.c] = top
 
-    def read(self, x):
-        """Let a backward pass without a loss read x (T, B, D)."""
-        self.layer_words[0, LAYER_WORD.x], self.job_words[JOB_WORD.losses] = at(x), 0
-
     def run_tasks(self, tasks, parts):
         """Let a flow run `tasks` (n, 4), the samples cut into so many parts."""
         self.job_words[JOB_WORD.tasks], self.job_words[JOB_WORD.parts] = at(tasks), parts
@@ -330,14 +321,15 @@ class Gradients:
         point(self.work.layers[-1], dy=self.dy)
         point(self.work.layers[0], dx=self.dx)
         point(job, **codes(net.tiles, "through_W", *through(net.sizes)))
-        point(job, dh0=self.dh0, descend=False, rate=1.0, losses=0)
+        point(job, dh0=self.dh0, descend=False, rate=1.0)
 
-    def begin(self, started, dy, dstate):
-        """Zero gradients, but those of y and of the final state; returns the arrays that those of
-        the parameters go to.
+    def begin(self, x, started, dy, dstate):
+        """Zero gradients, but those of y and of the final state, for a pass without a loss that
+        reads x (T, B, D); returns the arrays that gradients of the parameters go to.
         """
         job = self.work.job_words
-        job[JOB_WORD.starts] = started
+        self.work.layer_words[0, LAYER_WORD.x] = at(x)
+        job[JOB_WORD.starts], job[JOB_WORD.losses] = started, 0
         if dy is None:
             self.dy[:-1] = 0
         else:
@@ -345,8 +337,8 @@ class Gradients:
         self.dc.fill(0)
         job[JOB_WORD.dh], job[JOB_WORD.dh_row] = at(self.zero), 0
         if dstate is not None:
-            for whole, array in zip((self.dh, self.dc), dstate, strict=False):
-                whole[..., : array.shape[2]] = array
+            for padded, array in zip((self.dh, self.dc), dstate, strict=False):
+                padded[..., : array.shape[2]] = array
             job[JOB_WORD.dh], job[JOB_WORD.dh_row] = at(self.dh), job[JOB_WORD.row]
         flat = np.empty(self._places[-1], self.dy.dtype)
         job[JOB_WORD.plain], parts = at(flat), views(flat, self._places, self._shapes)

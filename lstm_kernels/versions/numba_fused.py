@@ -7,18 +7,17 @@ units of a step, or stay away: `cost.py` predicts what is fastest. Bounded by th
 mini-batch of some samples; by reading the weights once a step for a single sample; for the smallest
 networks by what a call costs.
 
-The way of x through `forward`, file by file of `cpu/`:
-  here              `_forward` finds the Space of x's shape (T, B); `_infer` writes where x, y and
+The way of x through `forward`:
+  numba_fused.py    `_forward` finds the Space of x's shape (T, B); `_infer` writes where x, y and
                     the final state are into its records, and opens a region
-  workspace.py      the Space: arrays for h, c and gates, packed weights, and the records
+  workspace.py      the Space: arrays for h, c and gates, and the records that point to them
   records.py        a JOB for the pass, a LAYER for each layer: all that compiled code knows
   team.py           the region: threads of the team join the caller
-  fused_kernels.py  `infer`, then `forward_samples` or `forward_rounds`: who takes which block when
-  block_kernels.py  `forward_block`: a unit block of a step; record fields become addresses
-  tiles.py          `whole`: sums b + x U + h W in registers, the cell on them, h and c stored
-  simd.py           what a tile is traced with: LLVM vector instructions
-Back here, `_forward` returns y, copied where its storage is padded. Nothing else may be changed in
-one of these files alone but the division of work: it never changes a bit.
+  fused_kernels.py  `infer`, then `forward_samples` or `forward_rounds`: who computes what when
+  block_kernels.py  `forward_block`: a unit block of a step; fields of records become addresses
+  tiles.py          `whole`: b + x U + h W summed in registers, the cell on the sums, h and c stored
+Back in `_forward`, y is copied where its storage is padded. Who computes what may change with a
+machine, and changes no bit: the order of additions is fixed in `tiles.py` and `block_kernels.py`.
 
 A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and MOST_BYTES;
 nothing of them is ever returned.
@@ -35,7 +34,7 @@ from ..cores import cores
 from ..cpu import cost, machine_code
 from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
-from ..cpu.workspace import Packed, Space, Work, address, buffer, describe, point
+from ..cpu.workspace import Packed, Space, Work, buffer, codes, describe, point
 from ..params import Params
 from .base import Network
 
@@ -124,7 +123,7 @@ class NumbaFused(Network):
         """Write the transposed weights anew, on one thread; in a training step all threads do."""
         if self._packing is None:
             self._packing = Work(*describe(self), 1)
-            point(self._packing.job, transpose=address(self.tiles, "transpose"))
+            point(self._packing.job, **codes(self.tiles, "transpose"))
         self.kernels.run(1, "pack", self._packing, self)
         self._transposes_are_old = False
 
@@ -180,8 +179,7 @@ class NumbaFused(Network):
     def _backward(self, tape, dy, dstate):
         x, space = tape
         gradients = space.gradients(self)
-        parts = gradients.begin(space.started, dy, dstate)
-        gradients.work.read(x)
+        parts = gradients.begin(x, space.started, dy, dstate)
         self._back(space, gradients.work)
         return gradients.collect(self, parts)
 
@@ -189,7 +187,7 @@ class NumbaFused(Network):
         space = self._space(*x.shape[:2], True)
         space.begin(None)
         gradients = space.gradients(self)
-        parts = gradients.begin(False, None, None)
+        parts = gradients.begin(x, False, None, None)
         gradients.work.job["order"] = 0
         loss = self._train(space, gradients.work, x, target, 1)[0]
         return float(loss), gradients.collect(self, parts)

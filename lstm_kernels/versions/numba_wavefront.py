@@ -9,6 +9,8 @@ threads, this one never does. Bounded by the layers, L T / (T + (L-1) C) for chu
 for one sample by reading a layer's weights in every step.
 """
 
+from functools import partial
+
 import numpy as np
 
 from ..cpu import cost, flow
@@ -52,8 +54,8 @@ class NumbaWavefront(NumbaFused):
         passes = (False, True) if training else (False,)
         schedules = [self.pick(self.graph(T, backward), B) for backward in passes]
         in_parts = any(schedule.graph.parts > 1 for schedule in schedules)
-        steps = 1 if in_parts else max(1, min(schedules[0].longest, cost.CHUNK_ROWS // B))
-        split = cost.Schedule(self._threads, 0, steps, 1)
+        input_steps = max(1, min(schedules[0].longest, cost.CHUNK_ROWS // B))
+        split = cost.Schedule(self._threads, 0, 1 if in_parts else input_steps, 1)
         space = Space(self, T, B, training, split, together=True)
         space.flows = [flow.Flow(schedule) for schedule in schedules]
         return space
@@ -74,13 +76,8 @@ class NumbaWavefront(NumbaFused):
         space.enter()  # which may renew the records that all of these point into
         participants, code = min(self._threads, running.workers), self.kernels.address(name)
         owner = space, work.arrays
-        space.leave(
-            run_on(
-                work,
-                space.operations,
-                *(running.run, participants, code, work.address, owner, work.stop),
-            )
-        )
+        run = partial(running.run, participants, code, work.address, owner, stop=work.stop)
+        space.leave(run_on(work, space.operations, run))
 
     def _infer(self, space, x, y, final):
         space.work.aim(x, y, final)

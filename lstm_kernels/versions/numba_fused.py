@@ -155,6 +155,7 @@ class NumbaFused(Network):
         return self._lock  # which is held: of contexts that do nothing more, the quickest
 
     def _run(self, space, name, work, passes=1):
+        """Run a kernel on a Work of a Space, about as long as so many forward passes."""
         space.enter()
         operations = space.operations * passes
         space.leave(self.kernels.run(space.threads, name, work, space, operations))
@@ -162,9 +163,6 @@ class NumbaFused(Network):
     def _infer(self, space, x, y, final):
         space.work.aim(x, y, final)
         self._run(space, "infer", space.work)
-
-    def _back(self, space, work):
-        self._run(space, "backward", work, 2)
 
     def _forward(self, x, state, training):
         space = self._space(*x.shape[:2], training)
@@ -180,7 +178,7 @@ class NumbaFused(Network):
         x, space = tape
         gradients = space.gradients(self)
         parts = gradients.begin(x, space.started, dy, dstate)
-        self._back(space, gradients.work)
+        self._run(space, "backward", gradients.work, 2)
         return gradients.collect(self, parts)
 
     def _loss_and_grads(self, x, target):

@@ -19,6 +19,8 @@ from ..cpu.workspace import Space
 from ..schedules import Graph, check, choose
 from .numba_fused import NumbaFused, machine_costs
 
+TASKS = {"infer": "forward_task", "backward": "backward_task"}
+
 
 class NumbaWavefront(NumbaFused):
     """A network whose layers run at the same time.
@@ -70,29 +72,24 @@ class NumbaWavefront(NumbaFused):
             raise ValueError(f"timeline: got T {T}, B {B}, want a shape whose {way} pass is kept")
         return line
 
-    def _flow(self, space, backward, work):
-        running, name = space.flows[backward], "backward_task" if backward else "forward_task"
+    def _run(self, space, name, work, passes=1):
+        """As of `NumbaFused`, but a pass, "infer" or "backward", is a flow of tasks."""
+        backward = name == "backward"
+        running, code = space.flows[backward], self.kernels.address(TASKS[name])
         work.run_tasks(running.tasks, running.schedule.graph.parts)
         space.enter()  # which may renew the records that all of these point into
-        participants, code = min(self._threads, running.workers), self.kernels.address(name)
-        owner = space, work.arrays
+        participants, owner = min(self._threads, running.workers), (space, work.arrays)
         run = partial(running.run, participants, code, work.address, owner, stop=work.stop)
         space.leave(run_on(work, space.operations, run))
-
-    def _infer(self, space, x, y, final):
-        space.work.aim(x, y, final)
-        self._flow(space, False, space.work)
-
-    def _back(self, space, work):
-        self._flow(space, True, work)
-        self._run(space, "gradient_rounds", work)
+        if backward:
+            super()._run(space, "gradient_rounds", work)
 
     def _steps(self, space, work, losses):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
         for k in range(len(losses)):
             self.kernels.run(1, "fetch", work, space)
-            self._flow(space, False, work)
+            self._run(space, "infer", work)
             self.kernels.run(1, "turn_back", work, space)
-            self._back(space, work)
+            self._run(space, "backward", work)
             if not np.isfinite(losses[k]):
                 break

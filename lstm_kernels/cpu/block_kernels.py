@@ -19,22 +19,18 @@ inputs = step = whole = back = through = gradient = transpose = few = real = rea
 layer_at = array = array_of_indices = None
 
 
-def to_and_fro(k, count, t):
-    """The k-th of `count` blocks: upwards in every other step, downwards in between, so that a step
-    begins with the weights that the step before left in the cache.
-    """
-    return k if t % 2 == 0 else count - 1 - k
-
-
 def forward_steps(job, l, start, stop, first, last):
-    """Steps start, ..., stop-1 of layer l for some samples, until told to leave."""
+    """Steps start, ..., stop-1 of layer l for some samples, until told to leave. Blocks go up and
+    down in turns: a step begins with the weights that the step before left in the cache.
+    """
     for t in range(start, stop):
         if read(job.stop):
             return
         begin = t - (t - start) % job.input_steps
         end = min(begin + job.input_steps, stop)
         for k in range(job.J):
-            forward_block(job, l, to_and_fro(k, job.J, t), t, begin, end, first, last)
+            j = k if t % 2 == 0 else job.J - 1 - k
+            forward_block(job, l, j, t, begin, end, first, last)
 
 
 def backward_steps(job, l, start, stop, first, last):
@@ -45,7 +41,8 @@ def backward_steps(job, l, start, stop, first, last):
         if read(job.stop):
             return
         for k in range(job.J_wide):
-            back_block(job, l, to_and_fro(k, job.J_wide, t), t, first, last)
+            j = k if t % 2 == 0 else job.J_wide - 1 - k
+            back_block(job, l, j, t, first, last)
         if layer.dx and (t - start) % together == 0:
             end = min(t + together, stop)
             through_rows(job, l, t * job.B + first, (end - 1) * job.B + last)
@@ -190,7 +187,9 @@ def gradient_block(job, l, j):
 
 def clear(job, address, count):
     """So many bytes of zeros."""
-    array(address, (count // job.size,))[:] = 0
+    numbers = array(address, (count // job.size,))
+    for k in range(len(numbers)):
+        numbers[k] = 0
 
 
 def unpack(job, j, block, row, rows, matrix):
@@ -253,8 +252,10 @@ def begin_backward(job, first, last):
     target, error = array(job.target, (B, O)), array(job.error, (B, O))
     scale = real(2) / real(B * O)
     for s in range(first, last):
-        dy[s] = 0
-        dc[:, s] = 0
+        for k in range(P):
+            dy[s, k] = 0
+            for l in range(L):
+                dc[l, s, k] = 0
         for o in range(O):
             total = b_out[o] - target[s, o]
             for k in range(H):

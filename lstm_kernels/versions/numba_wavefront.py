@@ -9,8 +9,6 @@ threads, this one never does. Bounded by the layers, L T / (T + (L-1) C) for chu
 for one sample by reading a layer's weights in every step.
 """
 
-from functools import partial
-
 import numpy as np
 
 from ..cpu import cost, flow
@@ -79,8 +77,10 @@ class NumbaWavefront(NumbaFused):
         work.run_tasks(running.tasks, running.schedule.graph.parts)
         space.enter()  # which may renew the records that all of these point into
         participants, owner = min(self._threads, running.workers), (space, work.arrays)
-        run = partial(running.run, participants, code, work.address, owner, stop=work.stop)
-        space.leave(run_on(work, space.operations, run))
+        stayed = run_on(
+            work, space.operations, running.run, participants, code, work.address, owner, work.stop
+        )
+        space.leave(stayed)
         if backward:
             super()._run(space, "gradient_rounds", work)
 

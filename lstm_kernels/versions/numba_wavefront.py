@@ -13,6 +13,7 @@ import numpy as np
 
 from ..cpu import cost, flow
 from ..cpu.interrupts import run_on
+from ..cpu.records import JOB_WORD
 from ..cpu.workspace import Space
 from ..schedules import Graph, check, choose
 from .numba_fused import NumbaFused, machine_costs
@@ -87,7 +88,8 @@ class NumbaWavefront(NumbaFused):
     def _steps(self, space, work, losses):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
         for k in range(len(losses)):
-            self.kernels.run(1, "fetch", work, space)
+            if work.job_words[JOB_WORD.order]:
+                self.kernels.run(1, "fetch", work, space)
             self._run(space, "infer", work)
             self.kernels.run(1, "turn_back", work, space)
             self._run(space, "backward", work)

@@ -1,10 +1,10 @@
-"""The machine of `simd.py` that runs a tile at once, in NumPy, and looks every address up."""
+"""A machine for tiles, as `LLVM` of `simd.py` is one, that runs them in NumPy for the tests."""
 
 import numpy as np
 
 
 class Checked:
-    """The machine that runs a tile at once in NumPy, and refuses addresses outside its arrays."""
+    """The machine that runs a tile at once, and refuses addresses outside its arrays."""
 
     def __init__(self, dtype, lanes, arrays=()):
         self.dtype, self.lanes = np.dtype(dtype), lanes

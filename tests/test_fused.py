@@ -1,5 +1,7 @@
 """`numba-fused` writes through addresses: it stays inside its arrays, on every schedule."""
 
+import ast
+import inspect
 import os
 import subprocess
 import sys
@@ -14,7 +16,16 @@ from conftest import example
 import lstm_kernels as lk
 from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import block_kernels, cost, flow, fused_kernels, registers, workspace
+from lstm_kernels.cpu import (
+    block_kernels,
+    cost,
+    flow,
+    fused_kernels,
+    records,
+    registers,
+    wavefront_kernels,
+    workspace,
+)
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.kernels import fill
 from lstm_kernels.versions import numba_fused
@@ -47,11 +58,11 @@ class Interpreted:
     nothing else. used: the names of the tiles that ran. Stands for `machine_code.Kernels`.
     """
 
-    def __init__(self, net, monkeypatch, *modules):
+    def __init__(self, net, monkeypatch):
         self.used, self._seen, self._turns = set(), {}, {}
         self._machine = Checked(net.tiles.dtype, net.tiles.lanes)
         self._tiles = {
-            workspace.address(net.tiles, name, keep): tile
+            workspace.codes(net.tiles, name, keep=keep)[name]: tile
             for keep in (False, True)
             for name, tile in net.tiles.all(keep).items()
         }
@@ -66,7 +77,7 @@ class Interpreted:
         words = partial(self._array, np.dtype(np.int64))
         names |= {"array_of_indices": words, "read": lambda address: words(address, (1,))[0]}
         names |= {"exchange": lambda address, number: words(address, (1,)).fill(number)}
-        functions = fill([fused_kernels, block_kernels, *modules], names, "")
+        functions = fill([fused_kernels, block_kernels, wavefront_kernels], names, "")
         self._functions = [(n, f) for n, f in functions.items() if callable(f)]
         net.kernels = self
 
@@ -120,6 +131,20 @@ class Interpreted:
     def _claim(self, sync, groups, turn, me, tasks):
         self._turns[turn] = self._turns.get(turn, -1) + 1
         return self._turns[turn] if self._turns[turn] < tasks else -1
+
+
+def test_every_field_of_a_record_is_read_and_of_a_record_alone():
+    """The tables of `records.py` against the attributes in the kernels' text."""
+    read = {"layer": set(), "top": set(), "job": set()}
+    for module in (block_kernels, fused_kernels, wavefront_kernels):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.Attribute):  # of a name, or of job_at(...) or layer_at(...)
+                owner = getattr(node.value, "id", None) or node.value.func.id.removesuffix("_at")
+                read[owner].add(node.attr)
+    assert read["layer"] | read["top"] == set(records.LAYER.names)
+    assert read["job"] == set(records.JOB.names)
+    for table in (records.LAYER_TABLE, records.JOB_TABLE):
+        assert all(line.count(" | ") == 3 for line in table.strip().splitlines())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

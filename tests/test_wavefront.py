@@ -10,7 +10,7 @@ from test_fused import Interpreted
 
 import lstm_kernels as lk
 from lstm_kernels.bench.comparer import compare_to_reference
-from lstm_kernels.cpu import flow, instructions, team, wavefront_kernels, workspace
+from lstm_kernels.cpu import flow, instructions, team, workspace
 from lstm_kernels.cpu.instructions import array_at
 from lstm_kernels.kernels import native
 from lstm_kernels.schedules import Graph, Schedule, Task, check, pipeline, wavefront
@@ -308,7 +308,7 @@ class InterpretedFlow(Interpreted):
     """The flow as plain Python too, in the order of the tasks; fail_at: the task that raises."""
 
     def __init__(self, net, monkeypatch, fail_at=None):
-        super().__init__(net, monkeypatch, wavefront_kernels)
+        super().__init__(net, monkeypatch)
 
         def run(self_, participants, perform, job, owner, stop=None):
             for task in range(len(self_.tasks)):

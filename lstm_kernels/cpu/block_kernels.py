@@ -1,181 +1,261 @@
-"""The kernels of `numba-fused`, block by block: what a task of a region does.
+"""What a task does: steps of a layer, block by block, as calls of tiles with their addresses.
 
-A JOB points to a LAYER for each layer of the network (`records.py`), with the addresses of
-everything a tile reads or writes and of the tiles themselves, so that the kernels are compiled once
-for every cell. Free names are filled in by `machine_code.py`; filled in with checked tiles, all
-this runs as plain Python. `first`, `last` are samples of the mini-batch, j is a unit block or a
-wide unit block.
+Nothing here knows of threads: `fused_kernels.py` and `wavefront_kernels.py` say who runs what when.
+A JOB and its LAYERs (`records.py`) have the addresses of everything that a tile (`tiles.py`) reads
+or writes and of the tiles themselves, so these functions are compiled once for every cell. Free
+names are filled in by `machine_code.py`; filled in with checked tiles, all this runs as plain
+Python (tests/test_fused.py).
+
+l is a layer, t a step, n a row (t, sample), j a unit block or, where it says so, a wide one; first,
+last bound the samples. What an address points to stands at the line's end.
 """
 
-GRAIN = 64  # rows of (t, sample) of a weight gradient at once, in L1
+GRAIN = 64  # rows (t, sample) of a weight gradient at once, in L1
+ROWS = 96  # rows (t, sample) of dx at once
 FEW = 4  # inputs up to which dx is a dot product for each
 
 # The free names: tiles called by their address, records and arrays at addresses, the dtype.
-inputs = step = whole = back = through = gradient = transpose = few = real = None
+inputs = step = whole = back = through = gradient = transpose = few = real = read = None
 layer_at = array = array_of_indices = None
 
 
-def to_and_fro(k, count, t):
-    """The k-th of `count` blocks: upwards in every other step, downwards in between, so that a step
-    begins with the weights that the step before left in the cache.
+def forward_steps(job, l, start, stop, first, last):
+    """Steps start, ..., stop-1 of layer l for some samples, until told to leave. Blocks go up and
+    down in turns: a step begins with the weights that the step before left in the cache.
     """
-    return k if t % 2 == 0 else count - 1 - k
+    for t in range(start, stop):
+        if read(job.stop):
+            return
+        begin = t - (t - start) % job.input_steps
+        end = min(begin + job.input_steps, stop)
+        for k in range(job.J):
+            j = k if t % 2 == 0 else job.J - 1 - k
+            forward_block(job, l, j, t, begin, end, first, last)
+
+
+def backward_steps(job, l, start, stop, first, last):
+    """The same back through time, and the gradients of the layer's input and initial h."""
+    layer = layer_at(job.layers, l)
+    together = max(1, ROWS // job.B) if last - first == job.B else 1  # steps whose rows are a run
+    for t in range(stop - 1, start - 1, -1):
+        if read(job.stop):
+            return
+        for k in range(job.J_wide):
+            j = k if t % 2 == 0 else job.J_wide - 1 - k
+            back_block(job, l, j, t, first, last)
+        if layer.dx and (t - start) % together == 0:
+            end = min(t + together, stop)
+            through_rows(job, l, t * job.B + first, (end - 1) * job.B + last)
+    if job.dh0 and start == 0:
+        initial_rows(job, l, first, last)
 
 
 def forward_block(job, l, j, t, begin, end, first, last):
-    """Step t of hidden block j of layer l: inputs and all, or those of steps begin, ..., end-1 at
-    the first of them. The last step leaves the final state where the caller wants it.
+    """Step t of unit block j; the inputs of steps begin, ..., end-1 are multiplied at the first of
+    them. The last step copies the final state to where the caller wants it.
     """
-    q = layer_at(job.layers, l)
-    rows, start, x = last - first, first * q.row, q.x + (t * q.B + first) * q.x_row
-    now, unit = t * q.B * q.row + start, j * q.unit
-    a = q.a + j * q.a_block + ((t if q.keeps else t - begin) * q.B + first) * q.a_row
-    U, W, b = q.U + j * q.U_block, q.W + j * q.W_block, q.b + j * q.a_row
-    c, h, H = q.c + t * q.c_step + start + unit, q.h + now + unit, q.H
+    layer, n, rows = layer_at(job.layers, l), t * job.B + first, last - first
+    n_kept = n if job.keeps else n - begin * job.B  # inference keeps these steps of a alone
+    unit = first * job.row + j * job.unit_bytes  # within (B, P): sample first, unit block j
+    x = layer.x + n * layer.x_row  # x of step t, sample first
+    a = layer.a + j * job.a_block + n_kept * job.a_row  # a of block j, step t, sample first
+    U = layer.U + j * layer.U_block  # weights of block j, input 0
+    W = layer.W + j * job.W_block  # weights of block j, unit 0 of h
+    b = layer.b + j * job.a_row  # biases of block j
+    h = layer.h + t * job.B * job.row + unit  # h of step t, sample first, block j
+    c = layer.c + t * job.c_step + unit  # c of step t, sample first, block j
     if t == 0:
-        h_prev, c_prev, H = q.h0 + start, q.c0 + start + unit, H * q.starts
+        h_prev = job.h0 + (l * job.B + first) * job.row  # initial h, sample first, unit 0
+        c_prev = job.c0 + l * job.B * job.row + unit  # initial c, sample first, block j
+        H = job.H * job.starts  # without an initial state there is no product
     else:
-        h_prev = q.h + now - q.B * q.row
-        c_prev = q.c + (t - 1) * q.c_step + start + unit
-    if q.input_steps == 1:
-        whole(q.whole, rows, x, q.x_row, q.D, U, b, h_prev, q.row, H, W, a, c_prev, c, h)
+        h_prev = layer.h + (n - job.B) * job.row  # h of step t-1, sample first, unit 0
+        c_prev = c - job.c_step  # c of step t-1, sample first, block j
+        H = job.H
+    if job.input_steps == 1:
+        whole(
+            job.whole, rows, x, layer.x_row, layer.D, U, b, h_prev, job.row, H, W, a, c_prev, c, h
+        )
     else:
         if t == begin:
-            inputs(q.inputs, (end - begin) * q.B, x, q.x_row, q.D, U, b, a)
-        step(q.step, rows, h_prev, q.row, H, W, a, c_prev, c, h)
-    if t == q.T - 1:
-        keep_state(job, q, l, j, first, last)
+            inputs(job.inputs, (end - begin) * job.B, x, layer.x_row, layer.D, U, b, a)
+        step(job.step, rows, h_prev, job.row, H, W, a, c_prev, c, h)
+    if t == job.T - 1:
+        keep_state(job, l, j, h, c, first, last)
 
 
-def keep_state(job, q, l, j, first, last):
-    """Copy the final state of block j of layer l out."""
-    units = q.unit // q.size
-    count, row = min(units, q.H - j * units), q.H * q.size  # bytes of a sample in the state
-    h = q.h + (q.T - 1) * q.B * q.row + j * q.unit
-    c = q.c + (q.T - 1) * q.c_step + j * q.unit
-    state = job.state + l * q.B * row + j * q.unit
-    for s in range(first, last):
-        copy(h + s * q.row, state + s * row, count)
-        if job.states == 2:
-            copy(c + s * q.row, state + (job.L * q.B + s) * row, count)
+def keep_state(job, l, j, h, c, first, last):
+    """Copy the final state of unit block j, at h and c for sample first, to the caller's arrays."""
+    units = job.unit_bytes // job.size
+    count = min(units, job.H - j * units)
+    for part in range(job.states):
+        for s in range(first, last):
+            row = (part * job.L + l) * job.B + s  # of the state (states, L, B, H): sample s
+            source = (h if part == 0 else c) + (s - first) * job.row  # sample s, block j
+            units_s = array(source, (count,))
+            state = array(job.state + row * job.H * job.size + j * job.unit_bytes, (count,))  # same
+            for k in range(count):
+                state[k] = units_s[k]
 
 
-def copy(source, target, count):
-    """So many numbers from one address to another."""
-    numbers, places = array(source, (count,)), array(target, (count,))
-    for k in range(count):
-        places[k] = numbers[k]
-
-
-def back_block(q, j, t, first, last):
-    """Step t of the backward pass for wide block j."""
-    at, n = first * q.row + j * q.line, t * q.B + first
-    blocks = 0 if t == q.T - 1 else q.J
-    here = j * q.a_wide + n * q.a_row
-    WT = q.WT + j * q.WT_block
-    dy = q.dy + t * q.B * q.row + at
-    c_prev = q.c0 + at if t == 0 else q.c + (t - 1) * q.c_step + at
-    c = q.c + t * q.c_step + at
-    da_next = q.da + (n + q.B) * q.a_row
-    if t == q.T - 1:
-        dh, dh_row = q.dh + first * q.dh_row + j * q.line, q.dh_row
+def back_block(job, l, j, t, first, last):
+    """Step t of the backward pass for wide unit block j."""
+    layer, n, rows, row = layer_at(job.layers, l), t * job.B + first, last - first, job.row
+    unit = first * row + j * job.wide_bytes  # within (B, P): sample first, wide block j
+    state = l * job.B * row + unit  # within (L, B, P): the same of layer l
+    wide_gates = j * (job.wide_bytes // job.unit_bytes) * job.a_block + n * job.a_row
+    a = layer.a + wide_gates  # gates of wide block j's first unit block, step t, sample first
+    da = layer.da + wide_gates  # their gradients
+    da_next = layer.da + (n + job.B) * job.a_row  # unit block 0, step t+1, sample first
+    WT = layer.WT + j * job.WT_block  # weights of wide block j
+    dy = layer.dy + t * job.B * row + unit  # dy of step t, sample first, wide block j
+    dc = job.dc + state  # dc of sample first, wide block j
+    c = layer.c + t * job.c_step + unit  # c of step t, sample first, wide block j
+    c_prev = c - job.c_step if t else job.c0 + state  # c of step t-1, or the initial c
+    if t == job.T - 1:
+        blocks, dh_row = 0, job.dh_row
+        dh = job.dh + (l * job.B + first) * dh_row + j * job.wide_bytes  # of the final h, the same
     else:
-        dh, dh_row = q.zero + j * q.line, 0
-    a, da, dc, row, rows = q.a + here, q.da + here, q.dc + at, q.row, last - first
-    back(q.back, rows, da_next, blocks, q.a_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c)
+        blocks, dh_row = job.J, 0
+        dh = job.zero + j * job.wide_bytes  # zeros, for every sample
+    back(
+        job.back, rows, da_next, blocks, job.a_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c
+    )
 
 
-def through_rows(q, first, last):
+def through_rows(job, l, first, last):
     """dx for rows first, ..., last-1 of (t, sample)."""
-    da = q.da + first * q.a_row
-    if q.D <= FEW:
-        dx = q.dx + first * q.dx_row
-        few(q.few, last - first, q.D, da, q.J, q.a_block, q.U, q.U_block, dx, q.dx_row)
-        return
-    for j in range(q.D_wide):
-        UT = q.UT + j * q.UT_block
-        dx = q.dx + first * q.dx_row + j * q.line
-        through(q.through_U, last - first, da, q.J, q.a_block, UT, dx, q.dx_row)
+    layer = layer_at(job.layers, l)
+    dx_row = layer.D_wide * job.wide_bytes
+    for n in range(first, last, ROWS):
+        rows = min(ROWS, last - n)
+        da = layer.da + n * job.a_row  # unit block 0, row n
+        dx = layer.dx + n * dx_row  # row n, input 0
+        if layer.D <= FEW:
+            few(job.few, rows, layer.D, da, job.J, job.a_block, layer.U, layer.U_block, dx, dx_row)
+        else:
+            for j in range(layer.D_wide):
+                UT = layer.UT + j * job.UT_block  # weights of wide block j of the inputs
+                dx_j = dx + j * job.wide_bytes  # row n, its inputs
+                through(job.through_U, rows, da, job.J, job.a_block, UT, dx_j, dx_row)
 
 
-def gradient_task(q, j, rate, descend):
-    """gU, gW, gb += rate times the gradients of block j; for a descent also its transposes, else
-    from zero, and to plain matrices as well.
+def initial_rows(job, l, first, last):
+    """The gradient of the initial h of some samples, through step 0."""
+    layer = layer_at(job.layers, l)
+    da = layer.da + first * job.a_row  # unit block 0, step 0, sample first
+    for j in range(job.J_wide):
+        WT = layer.WT + j * job.WT_block  # weights of wide block j
+        dh0 = job.dh0 + (l * job.B + first) * job.row + j * job.wide_bytes  # sample first, block j
+        through(job.through_W, last - first, da, job.J, job.a_block, WT, dh0, job.row)
+
+
+def gradient_block(job, l, j):
+    """gU, gW, gb += rate times the gradients of unit block j; for a descent also its transposes,
+    else from zero, and to plain matrices as well.
     """
-    N = q.T * q.B
-    da = q.da + j * q.a_block
-    gU, gW, gb = q.gU + j * q.U_block, q.gW + j * q.W_block, q.gb + j * q.a_row
-    if not descend:
-        clear(q, gU, q.D * q.U_row)
-        clear(q, gW, q.H * q.W_row)
-        clear(q, gb, q.a_row)
+    layer, N, rate = layer_at(job.layers, l), job.T * job.B, job.rate
+    da = layer.da + j * job.a_block  # block j, row 0
+    gU = layer.gU + j * layer.U_block  # gradients of U, block j, input 0
+    gW = layer.gW + j * job.W_block  # of W, block j, unit 0 of h
+    gb = layer.gb + j * job.a_row  # of b, block j
+    if not job.descend:
+        clear(job, gU, layer.D * job.U_row)
+        clear(job, gW, job.H * job.W_row)
+        clear(job, gb, job.a_row)
     for n in range(0, N, GRAIN):
         count = min(GRAIN, N - n)
-        here = da + n * q.a_row
-        gradient(q.gradient_U, q.D, q.x + n * q.x_row, q.size, q.x_row, count, here, gU, rate)
-        gradient(q.gradient_b, 1, q.one, 0, 0, count, here, gb, rate)
-    if q.starts:
-        gradient(q.gradient_W, q.H, q.h0, q.size, q.row, q.B, da, gW, rate)
-    for n in range(0, N - q.B, GRAIN):  # h of a step multiplies W in the next
-        count = min(GRAIN, N - q.B - n)
-        here = da + (q.B + n) * q.a_row
-        gradient(q.gradient_W, q.H, q.h + n * q.row, q.size, q.row, count, here, gW, rate)
-    if descend:
-        pack_transposes(q, j)
+        x = layer.x + n * layer.x_row  # x of row n
+        da_n = da + n * job.a_row  # da of row n, block j
+        gradient(job.gradient_U, layer.D, x, job.size, layer.x_row, count, da_n, gU, rate)
+        gradient(job.gradient_b, 1, job.one, 0, 0, count, da_n, gb, rate)
+    if job.starts:
+        h0 = job.h0 + l * job.B * job.row  # initial h of layer l, sample 0, unit 0
+        gradient(job.gradient_W, job.H, h0, job.size, job.row, job.B, da, gW, rate)
+    for n in range(0, N - job.B, GRAIN):
+        count = min(GRAIN, N - job.B - n)
+        h = layer.h + n * job.row  # h of row n: it multiplies W in the next step
+        da_next = da + (n + job.B) * job.a_row  # da of that step, block j
+        gradient(job.gradient_W, job.H, h, job.size, job.row, count, da_next, gW, rate)
+    if job.descend:
+        pack_transposes(job, l, j)
     else:
-        unpack(q, j, gU, q.U_row, q.D, q.dU)
-        unpack(q, j, gW, q.W_row, q.H, q.dW)
-        unpack(q, j, gb, q.a_row, 1, q.db)
+        unpack(job, j, gU, job.U_row, layer.D, job.plain + layer.dU)
+        unpack(job, j, gW, job.W_row, job.H, job.plain + layer.dW)
+        unpack(job, j, gb, job.a_row, 1, job.plain + layer.db)
 
 
-def clear(q, address, count):
+def clear(job, address, count):
     """So many bytes of zeros."""
-    numbers = array(address, (count // q.size,))
+    numbers = array(address, (count // job.size,))
     for k in range(len(numbers)):
         numbers[k] = 0
 
 
-def unpack(q, j, block, row, rows, matrix):
+def unpack(job, j, block, row, rows, matrix):
     """Rows of a packed block (rows, G, units), `row` bytes each, to a matrix (rows, G*H)."""
-    units, G = q.unit // q.size, row // q.unit
-    packed, plain = array(block, (rows, G, units)), array(matrix, (rows, G, q.H))
-    begin = j * units
-    count = min(units, q.H - begin)
+    units, G = job.unit_bytes // job.size, row // job.unit_bytes
+    packed, plain = array(block, (rows, G, units)), array(matrix, (rows, G, job.H))
+    begin, count = j * units, min(units, job.H - j * units)
     for r in range(rows):
         for g in range(G):
             for k in range(count):
                 plain[r, g, begin + k] = packed[r, g, k]
 
 
-def pack_transposes(q, j):
-    """The parts of UT and WT that belong to block j, from U and W, a strip of rows at a time."""
-    width = q.lanes * q.size
-    for strip in range(0, q.D_wide * q.wide, q.lanes):
-        U = q.U + j * q.U_block + strip * q.U_row
-        UT = q.UT + strip // q.wide * q.UT_block + strip % q.wide * q.size
-        UT += j * (q.U_row // q.size) * q.line
-        transpose(q.transpose, q.U_row // width, U, q.U_row, UT, q.line)
-    for strip in range(0, q.J_wide * q.wide, q.lanes):
-        W = q.W + j * q.W_block + strip * q.W_row
-        WT = q.WT + strip // q.wide * q.WT_block + strip % q.wide * q.size
-        WT += j * (q.W_row // q.size) * q.line
-        transpose(q.transpose, q.W_row // width, W, q.W_row, WT, q.line)
+def pack_transposes(job, l, j):
+    """The parts of UT and WT that belong to unit block j, from U and W."""
+    layer = layer_at(job.layers, l)
+    U = layer.U + j * layer.U_block  # block j, input 0
+    W = layer.W + j * job.W_block  # block j, unit 0 of h
+    transpose_block(job, j, layer.D_wide, U, job.U_row, layer.UT, job.UT_block)
+    transpose_block(job, j, job.J_wide, W, job.W_row, layer.WT, job.WT_block)
 
 
-def readout(job, first, last):
-    """error = y V + b_out - target, and dy, of some samples; y, dy (B, padded H): the last step."""
-    q = layer_at(job.layers, job.L - 1)
-    B, O, H, padded = job.B, job.O, q.H, q.row // q.size
-    y, dy = array(q.h + (q.T - 1) * B * q.row, (B, padded)), array(job.dy, (B, padded))
-    V, b_out = array(job.V, (H, O)), array(job.b_out, (O,))
-    target, error, scale = (
-        array(job.target, (B, O)),
-        array(job.error, (B, O)),
-        real(2) / real(B * O),
-    )
+def transpose_block(job, j, wide_blocks, weights, row, transposed, block):
+    """Rows of unit block j, `row` bytes each, to columns of wide blocks `block` bytes apart, a
+    vector of rows at a time.
+    """
+    wide, gates = job.wide_bytes // job.size, row // job.size  # gates * units of a row
+    for k in range(0, wide_blocks * wide, job.lanes):
+        rows = weights + k * row  # row k of block j
+        column = transposed + k // wide * block + k % wide * job.size  # column k, line 0
+        column += j * gates * job.wide_bytes  # column k, the first line of block j
+        transpose(job.transpose, gates // job.lanes, rows, row, column, job.wide_bytes)
+
+
+def gather(job, k, first, last):
+    """Examples of the data set into mini-batch k: samples first, ..., last-1."""
+    layer, T, B, O = layer_at(job.layers, 0), job.T, job.B, job.O
+    D = layer.D
+    order = array_of_indices(job.order + k * B * 8, (B,))  # examples of mini-batch k
+    source, labels = array(job.source, (T, job.N, D)), array(job.labels, (job.N, O))
+    x, target = array(layer.x, (T, B, D)), array(job.target, (B, O))
     for s in range(first, last):
-        for k in range(H):
+        example = order[s]
+        for t in range(T):
+            for d in range(D):
+                x[t, s, d] = source[t, example, d]
+        for o in range(O):
+            target[s, o] = labels[example, o]
+
+
+def begin_backward(job, first, last):
+    """error = y V + b_out - target of some samples, and what their backward pass begins with: dy of
+    the last step and dc.
+    """
+    top, L, B, H, O = layer_at(job.layers, job.L - 1), job.L, job.B, job.H, job.O
+    last_step, P = (job.T - 1) * B * job.row, job.row // job.size
+    y = array(top.h + last_step, (B, P))  # h of the last step
+    dy = array(top.dy + last_step, (B, P))  # its gradient
+    V, b_out, dc = array(job.V, (H, O)), array(job.b_out, (O,)), array(job.dc, (L, B, P))
+    target, error = array(job.target, (B, O)), array(job.error, (B, O))
+    scale = real(2) / real(B * O)
+    for s in range(first, last):
+        for k in range(P):
             dy[s, k] = 0
+            for l in range(L):
+                dc[l, s, k] = 0
         for o in range(O):
             total = b_out[o] - target[s, o]
             for k in range(H):
@@ -185,12 +265,12 @@ def readout(job, first, last):
                 dy[s, k] += scale * total * V[k, o]
 
 
-def readout_gradient(job, rate):
+def readout_gradient(job):
     """gV, gb_out += rate times their gradients; the mean squared error."""
-    q = layer_at(job.layers, job.L - 1)
-    B, O, H, loss = job.B, job.O, q.H, real(0)
-    y, error = array(q.h + (q.T - 1) * B * q.row, (B, q.row // q.size)), array(job.error, (B, O))
-    gV, gb_out, scale = array(job.gV, (H, O)), array(job.gb_out, (O,)), real(2) / real(B * O) * rate
+    top, B, H, O, loss = layer_at(job.layers, job.L - 1), job.B, job.H, job.O, real(0)
+    y = array(top.h + (job.T - 1) * B * job.row, (B, job.row // job.size))  # h of the last step
+    error, gV, gb_out = array(job.error, (B, O)), array(job.gV, (H, O)), array(job.gb_out, (O,))
+    scale = real(2) / real(B * O) * real(job.rate)
     for o in range(O):
         total = real(0)
         for s in range(B):
@@ -203,38 +283,3 @@ def readout_gradient(job, rate):
                 total += y[s, k] * error[s, o]
             gV[k, o] += scale * total
     return loss / real(B * O)
-
-
-def start_rows(q, first, last):
-    """The gradient of the initial h of some samples, through step 0."""
-    da = q.da + first * q.a_row
-    for j in range(q.J_wide):
-        WT = q.WT + j * q.WT_block
-        dh0 = q.dh0 + first * q.row + j * q.line
-        through(q.through_W, last - first, da, q.J, q.a_block, WT, dh0, q.row)
-
-
-def gather(job, k, first, last):
-    """Examples of the data set into mini-batch k: samples first, ..., last-1."""
-    D = layer_at(job.layers, 0).D
-    order = array_of_indices(job.order, (job.count * job.B,))
-    source, labels = array(job.source, (job.T, job.N, D)), array(job.labels, (job.N, job.O))
-    x, target = array(job.x, (job.T, job.B, D)), array(job.target, (job.B, job.O))
-    for s in range(first, last):
-        example = order[k * job.B + s]
-        for t in range(job.T):
-            for d in range(D):
-                x[t, s, d] = source[t, example, d]
-        for o in range(job.O):
-            target[s, o] = labels[example, o]
-
-
-def start(job, first, last):
-    """The read-out of some samples, and the gradients that a backward pass of them begins with."""
-    readout(job, first, last)
-    padded = layer_at(job.layers, 0).row // layer_at(job.layers, 0).size
-    dc = array(job.dc, (job.L, job.B, padded))
-    for l in range(job.L):
-        for s in range(first, last):
-            for k in range(padded):
-                dc[l, s, k] = 0

@@ -161,7 +161,7 @@ class Flow:
         """New records, where a thread may still read the old ones; all at once (`Work.renew`)."""
         state, record = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
         words = buffer(2, 8, dtype=np.int64)  # are tasks left?; a stop word, if the caller has none
-        point(record, self._arrays | {"state": state, "tasks": len(self.tasks)})
+        point(record, **self._arrays, state=state, tasks=len(self.tasks))
         vars(self).update(state=state, _words=words, _record=record)
 
     def run(self, participants, perform, job, owner, stop=None):

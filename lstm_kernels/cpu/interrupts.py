@@ -9,8 +9,21 @@ reads a word between its tasks. Then the exception goes on its way.
 import _thread
 import os
 import threading
+from functools import partial
+
+from .team import team
 
 LONG = 2e9  # operations: from there on, another thread costs less than a hundredth
+
+
+def run_on(work, operations, function, *arguments):
+    """function(*arguments), a region or a flow on a Work; if it takes many operations, a signal
+    ends it between two steps.
+    """
+    if operations < LONG:
+        return function(*arguments)
+    work.stop[0] = 0
+    return interruptible(partial(function, *arguments), work.stop, team().drain)
 
 
 def interruptible(call, stop, drain=lambda: None):

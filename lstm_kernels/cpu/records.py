@@ -1,64 +1,83 @@
-"""The records that compiled code reads: what a layer is, and what a region has to do.
+"""The records that tell compiled code what to do: a JOB for a region, and a LAYER for each layer.
 
-All is integers, but for the rate: sizes, bytes between things, and addresses. A record that a
-thread may still read is never written (`spaces.Work`).
+The tables are the dtypes: a line names some fields, says what each holds, who writes it and what
+reads it. `@` is the address of an array or of machine code, 0 where there is none; "bytes: samples
+of h" are the bytes from one sample of h to the next. All fields are integers of 8 bytes but the
+rate. Layouts are in NOTATION.md; P is H with padding, j a unit block, w a wide one. Writers are in
+`workspace.py`: `describe` (net), Work, Space, Gradients (grads), and what a call does before its
+region. A record that a thread may still read is never written (`Work.renew`).
 """
+
+from collections import namedtuple
 
 import numpy as np
 
-LAYER = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            # sizes; J hidden blocks, and how many wide blocks of hidden units and of inputs
-            *("T", "B", "D", "H", "J", "J_wide", "D_wide", "lanes", "wide", "size"),
-            # bytes between: samples of h, x, dx, dh; samples, blocks and wide blocks of a
-            *("row", "x_row", "dx_row", "dh_row", "a_row", "a_block", "a_wide", "c_step"),
-            # bytes: units of a block, of a wide block; rows and blocks of the packed weights
-            *("unit", "line", "U_row", "W_row", "U_block", "W_block", "UT_block", "WT_block"),
-            # schedule: steps of inputs at once, shares backward; are all steps in `a`; is h0 given?
-            *("input_steps", "splits", "keeps", "starts"),
-            # addresses, forward: x (T, B, D), packed U, W, b; h, c (T, B, padded H) after each step
-            *("x", "U", "W", "b", "a", "h", "c", "h0", "c0"),
-            # backward: transposed weights, gradients, zeros, a number 1, packed gradients
-            *("UT", "WT", "da", "dy", "dh", "dc", "dx", "dh0", "zero", "one", "gU", "gW", "gb"),
-            # where those go as plain matrices (D, G*H), (H, G*H), (K*H,); 0: nowhere
-            *("dU", "dW", "db"),
-            # tiles
-            *("inputs", "step", "whole", "back", "through_U", "through_W", "few"),
-            *("gradient_U", "gradient_W", "gradient_b", "transpose"),
-        )
-    ],
-    align=True,
-)
+LAYER_TABLE = """
+D D_wide          | inputs, wide unit blocks of inputs            | net         | all
+x_row             | bytes: samples of x                           | net         | forward gradients
+U_block           | bytes: unit blocks of U                       | net         | forward gradients
+U W b             | @ packed weights (j, rows, G or K, units)     | net         | forward gradients
+UT WT             | @ transposed weights (w, j*G*units, wide)     | net         | backward gradients
+x                 | @ input (T, B, D): h of the layer below       | space call  | forward gradients
+a                 | @ pre-activations, gates (j, T*B, K, units)   | space       | forward backward
+h c               | @ after each step (T, B, P); c: see c_step    | space call  | all
+da                | @ gradients of a                              | space grads | backward gradients
+dy                | @ gradient of h from above (T, B, P)          | space grads | backward
+dx                | @ that of x (T, B, padded D); 0: not wanted   | space grads | backward
+gU gW gb          | @ packed, what gradients are added to         | space grads | gradients
+dU dW db          | bytes: from `plain` on                        | grads       | gradients
+"""
 
-JOB = np.dtype(
-    [
-        *(
-            (name, np.int64)
-            for name in (
-                # layers, steps, samples, outputs; shares of the samples, or 0 for hidden blocks
-                *("L", "T", "B", "O", "shares"),
-                # the records of the layers; words of the rounds, and their groups
-                *("layers", "sync", "groups"),
-                "stop",  # address of a word: leave?; behind it how many training steps to do
-                # machine code: a forward and a backward pass (`_samples` or `_rounds`), gradients
-                *("forward", "backward", "gradients"),
-                # final state (1 or 2, L, B, H)
-                *("states", "state"),
-                # data set x (T, N, D) and target (N, O), the examples chosen (count * B), 0: the
-                # mini-batch is there already; x (T, B, D), target, error (B, O) of the mini-batch
-                *("N", "source", "labels", "order", "count", "x", "target", "error"),
-                # gradient of y at the last step (B, padded H), of the final c (L, B, padded H)
-                *("dy", "dc"),
-                # read-out (H, O), (O,), where its gradients go; losses (count,) or 0; how many yet
-                *("V", "b_out", "gV", "gb_out", "losses", "steps_done"),
-                "descend",  # are the gradients added to the parameters?
-                # of `numba-wavefront`: layer, start, stop, part of each task; parts of the samples
-                *("tasks", "parts"),
-            )
-        ),
-        ("rate", np.float64),
-    ],
-    align=True,
-)
+JOB_TABLE = """
+L T B H O         | layers, steps, samples, units, outputs        | net space   | all
+J J_wide          | unit blocks, wide unit blocks of a layer      | net         | all
+lanes size        | numbers of a vector, bytes of a number        | net         | all
+row               | bytes: samples of h, c and their gradients    | net         | all
+unit_bytes        | bytes: unit blocks of such a sample           | net         | forward gradients
+wide_bytes        | bytes: wide unit blocks of such a sample      | net         | backward
+a_row a_block     | bytes: rows (t, sample), unit blocks of a     | net space   | all
+c_step            | bytes: steps of c, 0 if one is kept           | space       | forward backward
+U_row W_row       | bytes: rows of a packed unit block            | net         | gradients
+W_block           | bytes: unit blocks of W                       | net         | forward gradients
+UT_block WT_block | bytes: wide unit blocks of UT, WT             | net         | backward gradients
+layers            | @ the LAYERs (L,)                             | work        | all
+sync groups       | @ words of the rounds; groups of tasks        | work        | passes
+stop              | @ words: leave?, training steps to do         | work        | passes
+shares            | runs of samples, each a task; 0: rounds       | space       | passes
+input_steps       | steps whose inputs are multiplied at once     | space       | forward
+splits            | runs of samples, each a task of a round       | space       | backward
+keeps             | are all steps of a kept?                      | space       | forward
+forward backward  | @ passes: `_samples` or `_rounds`             | space       | passes
+gradients         | @ `gradient_rounds`                           | space       | passes
+tasks parts       | @ (n, 4): layer, start, stop, part; parts     | call        | tasks
+inputs step whole | @ tiles                                       | space       | forward
+back few          | @ tiles                                       | space       | backward
+through_U through_W                               | @ tiles       | space grads | backward
+gradient_U gradient_W gradient_b transpose        | @ tiles       | space call  | gradients
+starts h0 c0      | is there an initial state? @ (L, B, P)        | space call  | all
+states state      | 1 or 2; @ final state (states, L, B, H)       | space call  | forward
+dh dh_row         | @ of the final h (L, B, P); bytes: samples    | space call  | backward
+dc                | @ of the final c (L, B, P), then of c0        | space       | backward
+dh0               | @ of the initial h (L, B, P); 0: not wanted   | grads       | backward
+zero one          | @ zeros (P,), the number 1                    | space       | backward gradients
+order             | @ examples chosen; 0: they are in x           | call        | passes
+source labels N   | @ examples (T, N, D), (N, O)                  | call        | passes
+target error      | @ of the mini-batch (B, O)                    | call space  | read-out
+V b_out gV gb_out | @ read-out, what its gradients are added to   | space call  | read-out
+losses            | @ of each step; 0: there is no read-out       | call        | gradients
+steps_done        | @ a word: training steps done                 | space       | gradients
+plain             | @ plain gradients of all layers               | call        | gradients
+descend           | are gradients added to the parameters?        | space grads | gradients
+rate              | what gradients are multiplied by, a float     | call grads  | gradients
+"""
+
+
+def _record(table):
+    """The dtype of a table, and its fields' places among the record's words, by name."""
+    names = [name for line in table.strip().splitlines() for name in line.split("|")[0].split()]
+    dtype = np.dtype([(n, np.float64 if n == "rate" else np.int64) for n in names], align=True)
+    return dtype, namedtuple("Words", names)(*range(len(names)))
+
+
+LAYER, LAYER_WORD = _record(LAYER_TABLE)
+JOB, JOB_WORD = _record(JOB_TABLE)

@@ -1,4 +1,10 @@
-"""The arrays of `numba-fused`: packed parameters, and the space that a mini-batch needs."""
+"""The memory of `numba-fused`: packed parameters, and the space that a mini-batch needs.
+
+A Space has the arrays of one shape of mini-batch and a Work, the records (`records.py`) through
+which compiled code finds them. What is written here as an address is followed without a check: an
+array that a record points to has to stay where it is for as long as the record (tests/test_fused.py
+looks every address up).
+"""
 
 import ctypes
 import itertools
@@ -7,12 +13,13 @@ from functools import cache
 
 import numpy as np
 
-from ..params import Layer, Params
+from ..params import Grads, Layer
 from . import block_kernels, records, rounds, simd
+from .records import JOB_WORD, LAYER_WORD
 from .team import team
 
+KEEPING = ("step", "whole")  # tiles that differ where the gates are kept for a backward pass
 BACKWARD = ("back", "gradient_U", "gradient_W", "gradient_b", "transpose")
-KEEPING = ("step", "whole")  # these differ where the gates are kept for a backward pass
 
 
 @cache
@@ -21,9 +28,14 @@ def _code(tiles, name, keep):
     return simd.compiled(tiles.all(keep)[name], tiles.dtype, tiles.lanes, label)
 
 
-def address(tiles, name, keep=True):
-    """Of the machine code of a tile, which is compiled when first asked for."""
-    return _code(tiles.form(name), name, keep or name not in KEEPING)
+def codes(tiles, *names, keep=True):
+    """The addresses of tiles' machine code, by name; each is compiled when first asked for."""
+    return {name: _code(tiles.form(name), name, keep or name not in KEEPING) for name in names}
+
+
+def through(sizes):
+    """The tiles that gradients go through to inputs of these sizes."""
+    return {"few" if D <= block_kernels.FEW else "through_U" for D in sizes}
 
 
 _word_at, _HEAD = ctypes.c_int64.from_address, object.__basicsize__
@@ -50,6 +62,20 @@ def buffer(*shape, dtype):
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+def places(shapes, multiple=1):
+    """Where arrays of these shapes begin, in numbers, that lie one behind another, each from a
+    multiple; last, where they end.
+    """
+    sizes = (-(-math.prod(shape) // multiple) * multiple for shape in shapes)
+    return [0, *itertools.accumulate(sizes)]
+
+
+def views(flat, starts, shapes):
+    """The arrays of these shapes that begin at these places of a flat one."""
+    size = flat.itemsize
+    return [np.ndarray(s, flat.dtype, flat, size * n) for n, s in zip(starts, shapes, strict=False)]
+
+
 class Packed:
     """Parameters of the layers, or their gradients, in the layout of the tiles (`tiles.py`), and
     those of the read-out (H, O), (O,); all in one array, each from the beginning of a cache line.
@@ -62,70 +88,64 @@ class Packed:
             rows = {"U": tiles.pad(D), "W": tiles.padded, "b": 1}
             shapes += [(J, rows[m], len(gates[m]), tiles.units) for m in "UWb"]
         shapes += [] if V is None else [V.shape, b_out.shape]
-        line = 64 // tiles.dtype.itemsize
-        places = [0, *itertools.accumulate(-(-math.prod(s) // line) * line for s in shapes)]
-        self.flat = buffer(places[-1], dtype=tiles.dtype)
-        parts = [
-            self.flat[first : first + math.prod(s)].reshape(s)
-            for first, s in zip(places, shapes, strict=False)
-        ]
-        self.layers = [
-            dict(zip("UWb", parts[k : k + 3], strict=True)) for k in range(0, 3 * len(sizes), 3)
-        ]
-        self.V, self.b_out = parts[3 * len(sizes) :] or (None, None)
+        starts = places(shapes, 64 // tiles.dtype.itemsize)
+        self.flat = buffer(starts[-1], dtype=tiles.dtype)
+        parts = iter(views(self.flat, starts, shapes))
+        self.layers = [{m: next(parts) for m in "UWb"} for _ in sizes]
+        self.V, self.b_out = next(parts, None), next(parts, None)
 
     def _views(self, params):
         """Pairs of views (rows, gates, hidden units), of a packed array and of a layer's."""
-        for mine, layer in zip(self.layers, params.layers, strict=True):
-            for m in "UWb":
-                packed, matrix = mine[m], np.atleast_2d(getattr(layer, m))
+        for weights, layer in zip(self.layers, params.layers, strict=True):
+            for m, packed in weights.items():
                 J, _, G, units = packed.shape
-                R, H = len(matrix), matrix.shape[1] // G
+                matrix = np.atleast_2d(getattr(layer, m))
+                plain = matrix.reshape(len(matrix), G, -1)
                 for j in range(J):
-                    first = j * units
-                    count = min(units, H - first)
-                    if count > 0:
-                        theirs = matrix.reshape(R, G, H)[:, :, first : first + count]
-                        yield packed[j, :R, :, :count], theirs
+                    block = plain[:, :, j * units : (j + 1) * units]  # the last: fewer, or none
+                    yield packed[j, : len(matrix), :, : block.shape[2]], block
 
     def pack(self, params):
         """Take over Params: all in one copy, which no interrupt divides."""
-        new = Packed(*self._form)  # its padding is zero: a diverged descent may leave NaN in mine
-        for packed, matrix in new._views(params):
-            packed[...] = matrix
+        new = Packed(*self._form)  # its padding is zero: a diverged descent may leave NaN in this
+        for packed, plain in new._views(params):
+            packed[...] = plain
         if self.V is not None:
             new.V[...], new.b_out[...] = params.V, params.b_out
         self.flat[...] = new.flat
 
     def unpack(self, like):
         """Params of the form of `like`."""
-        params = Params.from_arrays(
-            {name: np.empty_like(a) for name, a in like.arrays().items()}, like.cell
-        )
-        for packed, matrix in self._views(params):
-            matrix[...] = packed
+        params = like.copy()
+        for packed, plain in self._views(params):
+            plain[...] = packed
         if self.V is not None:
             params.V[...], params.b_out[...] = self.V, self.b_out
         return params
 
 
-def point(records, fields):
-    """Fill in records: a number, or the address of an array."""
+def point(record, **fields):
+    """Fill in fields of a record: a number, or the address of an array."""
     for name, value in fields.items():
-        records[name] = at(value) if isinstance(value, np.ndarray) else value
+        record[name] = at(value) if isinstance(value, np.ndarray) else value
 
 
-def through(net, l):
-    """The tile that gradients of layer l go through to its inputs."""
-    name = "few" if net.sizes[l] <= block_kernels.FEW else "through_U"
-    return {name: address(net.tiles, name)}
-
-
-LAYER_WORD = {name: k for k, name in enumerate(records.LAYER.names)}
-JOB_WORD = {name: k for k, name in enumerate(records.JOB.names)}
-X, H, C, DH, DH_ROW, STARTS = (LAYER_WORD[n] for n in ("x", "h", "c", "dh", "dh_row", "starts"))
-GRADIENTS = slice(LAYER_WORD["dU"], LAYER_WORD["db"] + 1)
-STATE, LOSSES, TASKS, PARTS = (JOB_WORD[n] for n in ("state", "losses", "tasks", "parts"))
+def describe(net):
+    """The LAYERs (L,) and the JOB (1,) of a network, with what no mini-batch changes."""
+    tiles, size = net.tiles, net.tiles.dtype.itemsize
+    layers, job = np.zeros(len(net.sizes), records.LAYER), np.zeros(1, records.JOB)
+    row, wide = tiles.padded * size, tiles.wide_units
+    for l, (D, weights) in enumerate(zip(net.sizes, net.packed.layers, strict=True)):
+        point(layers[l], **weights, **{f"{m}T": net.transposed[l][m] for m in "UW"}, D=D)
+        point(layers[l], x_row=row if l else D * size, D_wide=tiles.pad(D) // wide)
+        point(layers[l], U_block=weights["U"][0].nbytes)
+    point(job, L=len(layers), H=tiles.hidden, J=tiles.blocks, J_wide=tiles.padded // wide)
+    point(job, lanes=tiles.lanes, size=size, row=row, a_row=tiles.row)
+    point(job, unit_bytes=tiles.units * size, wide_bytes=wide * size)
+    point(job, W_block=weights["W"][0].nbytes)  # as of every layer, and so on
+    point(job, **{f"{m}_row": weights[m][0, 0].nbytes for m in "UW"})
+    point(job, **{f"{m}T_block": net.transposed[0][m][0].nbytes for m in "UW"})
+    return layers, job
 
 
 class Work:
@@ -136,14 +156,17 @@ class Work:
 
     def __init__(self, layers, job, groups):
         self.layers, self.job, self._groups = layers, job, groups
-        self.sync = rounds.new_sync(buffer, self._groups)
+        self.sync = rounds.new_sync(buffer, groups)
         self.stop = buffer(8, dtype=np.int64)  # 1: leave; how many training steps to do
-        self.next_round, self.address = at(self.sync[-1]), at(self.job)
+        self.arrays = layers, job, self.sync, self.stop  # what `address` leads to
+        self.next_round, self.address = at(self.sync[-1]), at(job)
         # The same memory as words, which Python fills in faster than fields of records.
-        self.layer_words = self.layers.view(np.int64).reshape(len(self.layers), -1)
-        self._job_words = self.job.view(np.int64)
-        point(self.job, {"layers": self.layers, "sync": self.sync, "groups": self._groups})
-        point(self.job, {"stop": self.stop})
+        self.layer_words = layers.view(np.int64).reshape(len(layers), -1)
+        self.job_words = job.view(np.int64)
+        point(job, layers=layers, sync=self.sync, groups=groups, stop=self.stop)
+
+    def copy(self):
+        return Work(self.layers.copy(), self.job.copy(), self._groups)
 
     def renew(self):
         """Go over to copies, all at once: an interrupt finds the old records or the new."""
@@ -155,154 +178,112 @@ class Work:
         """Let a forward pass read x (T, B, D), and write its outputs to y (T, B, padded H) and the
         final state to `final` (1 or 2, L, B, H).
         """
-        layers, job, top = self.layer_words, self._job_words, at(y)
-        layers[0, X], layers[-1, H], job[STATE] = at(x), top, at(final)
+        layers, top = self.layer_words, at(y)
+        layers[0, LAYER_WORD.x], layers[-1, LAYER_WORD.h] = at(x), top
+        self.job_words[JOB_WORD.state] = at(final)
         if len(final) == 1:  # without c, c of a step is its h: it moves with it
-            layers[-1, C] = top
-
-    def read(self, x):
-        """Let a backward pass without a loss read x (T, B, D)."""
-        self.layer_words[0, X], self._job_words[LOSSES] = at(x), 0
+            layers[-1, LAYER_WORD.c] = top
 
     def run_tasks(self, tasks, parts):
         """Let a flow run `tasks` (n, 4), the samples cut into so many parts."""
-        self._job_words[TASKS], self._job_words[PARTS] = at(tasks), parts
-
-    def copy(self):
-        return Work(self.layers.copy(), self.job.copy(), self._groups)
+        self.job_words[JOB_WORD.tasks], self.job_words[JOB_WORD.parts] = at(tasks), parts
 
 
 class Space:
     """The arrays that a network writes for mini-batches (T, B), and the records that point to them.
 
-    training: whether h, c and the gates of all steps are kept. work: for inference, or for descent:
-    gradients go into the parameters. together: whether layers run at the same time, so that none
-    may use the arrays of another.
+    training: whether h, c and the gates of all steps are kept. split: how the work is divided, a
+    tuple as in `cost.py`. together: whether layers run at the same time, so that none may use the
+    arrays of another.
+    work: for inference, or for descent: gradients go into the parameters. bytes: of the arrays.
     """
 
     def __init__(self, net, T, B, training, split, together=False):
-        tiles, params = net.tiles, net._params
-        O, self.bytes, self._dtype = params.output_size or 1, 0, tiles.dtype
-        L, H, padded = params.num_layers, params.hidden_size, tiles.padded
-        J, K, size = padded // tiles.units, len(net._cell.gates), tiles.dtype.itemsize
-        self.threads, self.shares, self.input_steps, splits = split
-        self.T, self.B, self.started, self.y_shape = T, B, False, (T, B, H)
-        self.padded, self.sizes = padded, net.sizes
-        self._entered, self.without_c = False, len(net._cell.state) == 1
+        tiles, L, states = net.tiles, len(net.sizes), len(net._cell.state)
+        H, P, K = tiles.hidden, tiles.padded, len(net._cell.gates)
+        self.threads, shares, input_steps, splits = split
+        self.bytes, self._dtype, self.started, self._entered = 0, tiles.dtype, False, False
+        self.y_shape, self.final_shape = (T, B, H), (states, L, B, H)
+        self.padded_y = training or P != H  # y is a copy: its storage has padding, or is kept
         # Of a forward pass, about; a task of a block takes as long as some thousand of them.
-        each = [B * (2 * (D + H) * K * H + 100 * H) + 2000 * J for D in self.sizes]
+        each = [B * (2 * (D + H) * K * H + 100 * H) + 2000 * (P // tiles.units) for D in net.sizes]
         self.operations = T * sum(each)
-        self.padded_y = training or padded != H  # y is a copy: its storage has padding, or is kept
-        apart = training or together
+        apart, steps = training or together, T if training else input_steps
         depth = max(1, L - 1) if apart else min(2, max(1, L - 1))
-        two, steps = not self.without_c, T if training else self.input_steps
-        self.h, self.top = self._new(depth, T, B, padded), self._new(T, B, padded)
-        self.c = self._new(L, T if training else 1, B, padded) if two else None
-        self.initial = self._new(2, L, B, padded)
-        self.a = self._new(L if apart else 1, J, steps * B, K * tiles.units)
-        self.one = np.ones(1, tiles.dtype)
-        self.final_shape = (len(net._cell.state), L, B, H)
-        layers, job = np.zeros(L, records.LAYER), np.zeros(1, records.JOB)
-        row = padded * size
-        forward_tiles = ("whole",) if self.input_steps == 1 else ("inputs", "step")
-        for l, q in enumerate(layers):
-            weights, transposed, D = net.packed.layers[l], net.transposed[l], net.sizes[l]
-            h = self.top if l == L - 1 else self.h[l % depth]
-            fields = {
-                "T": T,
-                "B": B,
-                "D": D,
-                "H": H,
-                "J": tiles.blocks,
-                "row": row,
-                "J_wide": padded // tiles.wide_units,
-                "D_wide": tiles.pad(D) // tiles.wide_units,
-                "lanes": tiles.lanes,
-                "wide": tiles.wide_units,
-                "size": size,
-                "unit": tiles.units * size,
-                "line": tiles.wide_units * size,
-                "a_row": tiles.row,
-                "x_row": D * size if l == 0 else row,
-                "a_block": self.a[0, 0].nbytes,
-                "a_wide": self.a[0, 0].nbytes * (tiles.wide_units // tiles.units),
-                **{f"{m}_row": weights[m][0, 0].nbytes for m in "UW"},
-                **{f"{m}_block": weights[m][0].nbytes for m in "UW"},
-                **{f"{m}T_block": transposed[m][0].nbytes for m in "UW"},
-                "keeps": training,
-                "c_step": B * row if training or not two else 0,
-                "input_steps": self.input_steps,
-                "splits": splits,
-                **{name: address(tiles, name, training) for name in forward_tiles},
-                "one": self.one,
-                "a": self.a[l if apart else 0],
-                "h": h,
-                "c": self.c[l] if two else h,
-                "h0": self.initial[0, l],
-                "c0": self.initial[1 if two else 0, l],
-                "UT": transposed["U"],
-                "WT": transposed["W"],
-                **{m: weights[m] for m in "UWb"},
-                **({} if l == 0 else {"x": self.h[(l - 1) % depth]}),
-            }
-            point(q, fields)
-        shares = "samples" if self.shares else "rounds"
-        fields = {"L": L, "T": T, "B": B, "O": O, "shares": self.shares}
-        fields |= {"states": len(net._cell.state)}
-        fields |= {"forward": net.forward_code(shares), "backward": 0}
-        point(job, fields)
+        self.h, self.top = self._new(depth, T, B, P), self._new(T, B, P)
+        self.c = self._new(L, T if training else 1, B, P) if states == 2 else None
+        self.initial = self._new(2, L, B, P)
+        self.a = self._new(L if apart else 1, P // tiles.units, steps * B, K * tiles.units)
+        layers, job = describe(net)
+        outputs = [*(self.h[l % depth] for l in range(L - 1)), self.top]
+        for l, (layer, h) in enumerate(zip(layers, outputs, strict=True)):
+            point(layer, a=self.a[l if apart else 0], h=h, c=h if self.c is None else self.c[l])
+            if l:
+                point(layer, x=outputs[l - 1])
+        point(job, T=T, B=B, O=net._params.output_size or 1, states=states, keeps=training)
+        point(job, shares=shares, input_steps=input_steps, splits=splits)
+        point(job, h0=self.initial[0], c0=self.initial[states - 1], a_block=self.a[0, 0].nbytes)
+        point(job, c_step=B * P * tiles.dtype.itemsize if training or self.c is None else 0)
+        step = ("whole",) if input_steps == 1 else ("inputs", "step")
+        point(job, **codes(tiles, *step, keep=training))
+        if not together:  # where layers run together, a pass is a flow of tasks
+            form, passes = "samples" if shares else "rounds", ("forward", "backward")
+            for name in passes if training else passes[:1]:
+                point(job, **{name: net.kernels.address(f"{name}_{form}")})
         self.work, self._gradients = Work(layers, job, self.threads), None
         if training:
-            self._prepare_descent(net, shares)
+            self._prepare_descent(net)
 
-    def _prepare_descent(self, net, shares):
-        T, B, L, padded, packed = self.T, self.B, len(self.work.layers), self.padded, net.packed
-        O, new = net._params.output_size or 1, self._new
-        self.x, self.target = new(T, B, self.sizes[0]), new(B, O)
-        self.error, self.low, self.dy = new(B, O), new(T, B, padded), new(T, B, padded)
-        self.dc, self.zero = new(L, B, padded), new(padded)
+    def _prepare_descent(self, net):
+        (T, B, _), L, P = self.y_shape, len(net.sizes), net.tiles.padded
+        new, job, packed, O = self._new, self.work.job, net.packed, net._params.output_size or 1
+        self.x, self.target, self.error = new(T, B, net.sizes[0]), new(B, O), new(B, O)
+        self.low, self.dy, self.dc = new(T, B, P), new(T, B, P), new(L, B, P)
+        self.zero, self.one = new(P), np.ones(1, self._dtype)
         self.steps_done, self.final = np.zeros(1, np.int64), new(*self.final_shape)
-        for l, (q, weights) in enumerate(zip(self.work.layers, net.packed.layers, strict=True)):
-            fields = {"da": self.a[l], "dc": self.dc[l], "dy": self.dy if l == L - 1 else self.low}
-            fields |= {"dh": self.zero, "zero": self.zero, "dx_row": self.dy[0, 0].nbytes}
-            fields |= {"dx": self.low} if l else {}
-            fields |= {name: address(net.tiles, name) for name in BACKWARD}
-            fields |= through(net, l) if l else {}
-            point(q, fields | {f"g{m}": weights[m] for m in "UWb"})
-        fields = {"backward": net.backward_code(shares), "gradients": net.gradients_code()}
-        fields |= {"state": self.final, "dy": self.dy[-1], "dc": self.dc, "error": self.error}
-        fields |= {"steps_done": self.steps_done, "descend": True}
+        for l, layer in enumerate(self.work.layers):
+            dy, dx = self.low if l < L - 1 else self.dy, self.low if l else 0
+            gU, gW, gb = packed.layers[l].values()
+            point(layer, da=self.a[l], dy=dy, dx=dx, gU=gU, gW=gW, gb=gb)
+        point(job, **codes(net.tiles, *BACKWARD, *through(net.sizes[1:])))
+        point(job, gradients=net.kernels.address("gradient_rounds"))
+        point(job, state=self.final, dc=self.dc, dh=self.zero, zero=self.zero, one=self.one)
+        point(job, error=self.error, steps_done=self.steps_done, descend=True)
         if packed.V is not None:
-            fields |= {"V": packed.V, "gV": packed.V, "b_out": packed.b_out, "gb_out": packed.b_out}
-        point(self.work.job, fields)
+            point(job, V=packed.V, gV=packed.V, b_out=packed.b_out, gb_out=packed.b_out)
 
     def _new(self, *shape):
         """Zeros, counted in `bytes`."""
-        found = buffer(*shape, dtype=self._dtype)
-        self.bytes += found.nbytes
-        return found
+        array = buffer(*shape, dtype=self._dtype)
+        self.bytes += array.nbytes
+        return array
 
     def gradients(self, net):
-        """What `Gradients` holds beside, made when first asked for."""
+        """For passes that leave the parameters alone; made when first asked for."""
         if self._gradients is None:
             self._gradients = Gradients(self, net)
             self.bytes += self._gradients.packed.flat.nbytes
         return self._gradients
 
+    def outputs(self):
+        """Arrays for y (T, B, padded H) and the final state: the caller's own, if y is no copy."""
+        y = self.top if self.padded_y else np.empty(self.y_shape, self._dtype)
+        return y, np.empty(self.final_shape, self._dtype)
+
     def begin(self, state):
         """Take over the initial state, (h, c) or (h,) or None."""
-        given = state is not None
-        if not given and self.started is False:
+        starts = state is not None
+        if not starts and self.started is False:
             return
-        changed, self.started = self.started is not given, None  # if interrupted, nobody knows
-        if given:
-            for mine, array in zip(self.initial, state, strict=False):
-                mine[..., : array.shape[-1]] = array
+        changed, self.started = self.started is not starts, None  # if interrupted, nobody knows
+        if starts:
+            for initial, array in zip(self.initial, state, strict=False):
+                initial[..., : array.shape[-1]] = array
         else:
             self.initial[:] = 0
         if changed:
-            self.work.layers["starts"] = given
-        self.started = given
+            self.work.job_words[JOB_WORD.starts] = starts
+        self.started = starts
 
     def enter(self):
         """A region begins that works on these arrays."""
@@ -324,51 +305,55 @@ class Gradients:
     """The records of a pass whose gradients leave the parameters alone, and where they go."""
 
     def __init__(self, space, net):
-        new, L, T, B = space._new, len(space.work.layers), space.T, space.B
-        tiles, size = net.tiles, net.tiles.dtype.itemsize
-        self.packed, self.work = Packed(tiles, net.sizes), space.work.copy()
-        self.da, self.dy = new(*space.a.shape), new(T, B, tiles.padded)
-        self.dx = new(T, B, tiles.pad(net.sizes[0]))
-        self.dh, self.dh0 = new(L, B, tiles.padded), new(L, B, tiles.padded)
-        self.zero, self.dc = space.zero, space.dc
-        # Of each gradient in one array: its place in bytes and shape; places (L, 3).
-        self._places, self._numbers = [], 0
-        for l, (q, packed) in enumerate(zip(self.work.layers, self.packed.layers, strict=True)):
-            fields = {"da": self.da[l], "dh0": self.dh0[l]}
-            fields |= {f"g{m}": packed[m] for m in "UWb"}
-            fields |= {"dy": self.dy} if l == L - 1 else {}
-            fields |= {} if l else {"dx": self.dx, "dx_row": self.dx[0, 0].nbytes}
-            fields |= through(net, l) | {"through_W": address(tiles, "through_W")}
-            point(q, fields)
-            for m in "UWb":
-                shape = getattr(net._params.layers[l], m).shape
-                self._places.append((size * self._numbers, shape))
-                self._numbers += math.prod(shape)
-        self._offsets = np.array([place for place, _ in self._places]).reshape(L, 3)
-        point(self.work.job, {"descend": False, "rate": 1.0, "losses": 0, "dy": self.dy[-1]})
+        new, L, (T, B, _), P = space._new, len(net.sizes), space.y_shape, net.tiles.padded
+        self.packed, self.work = Packed(net.tiles, net.sizes), space.work.copy()
+        self.da, self.dy, self.dx = (
+            new(*shape) for shape in (space.a.shape, (T, B, P), (T, B, net.tiles.pad(net.sizes[0])))
+        )
+        self.dh, self.dh0, self.dc, self.zero = new(L, B, P), new(L, B, P), space.dc, space.zero
+        # Plain gradients of the parameters lie in one array, a new one for each call.
+        self._shapes = [array.shape for array in net._params.arrays().values()]
+        self._places, job = places(self._shapes), self.work.job
+        for l, layer in enumerate(self.work.layers):
+            (gU, gW, gb), size = self.packed.layers[l].values(), net.tiles.dtype.itemsize
+            dU, dW, db = (size * place for place in self._places[3 * l : 3 * l + 3])
+            point(layer, da=self.da[l], gU=gU, gW=gW, gb=gb, dU=dU, dW=dW, db=db)
+        point(self.work.layers[-1], dy=self.dy)
+        point(self.work.layers[0], dx=self.dx)
+        point(job, **codes(net.tiles, "through_W", *through(net.sizes)))
+        point(job, dh0=self.dh0, descend=False, rate=1.0)
 
-    def begin(self, started, dy, dstate):
-        """Zero gradients, but those of y and of the final state; returns the array (flat) that the
-        parameters' gradients go to.
+    def begin(self, x, started, dy, dstate):
+        """Zero gradients, but those of y and of the final state, for a pass without a loss that
+        reads x (T, B, D); returns the arrays that gradients of the parameters go to.
         """
-        words = self.work.layer_words
-        words[:, STARTS] = started
+        job = self.work.job_words
+        self.work.layer_words[0, LAYER_WORD.x] = at(x)
+        job[JOB_WORD.starts], job[JOB_WORD.losses] = started, 0
         if dy is None:
             self.dy[:-1] = 0
         else:
             self.dy[..., : dy.shape[2]] = dy
         self.dc.fill(0)
-        words[:, DH], words[:, DH_ROW] = at(self.zero), 0
+        job[JOB_WORD.dh], job[JOB_WORD.dh_row] = at(self.zero), 0
         if dstate is not None:
-            for mine, array in zip((self.dh, self.dc), dstate, strict=False):
-                mine[..., : array.shape[2]] = array
-            words[:, DH] = at(self.dh) + self.dh[0].nbytes * np.arange(len(words))
-            words[:, DH_ROW] = self.dh[0, 0].nbytes
-        flat = np.empty(self._numbers, self.dy.dtype)
-        words[:, GRADIENTS] = self._offsets + at(flat)
-        return flat
+            for padded, array in zip((self.dh, self.dc), dstate, strict=False):
+                padded[..., : array.shape[2]] = array
+            job[JOB_WORD.dh], job[JOB_WORD.dh_row] = at(self.dh), job[JOB_WORD.row]
+        flat = np.empty(self._places[-1], self.dy.dtype)
+        job[JOB_WORD.plain], parts = at(flat), views(flat, self._places, self._shapes)
+        readout = parts[3 * len(self.work.layers) :]
+        for word, gradient in zip((JOB_WORD.gV, JOB_WORD.gb_out), readout, strict=False):
+            gradient.fill(0)
+            job[word] = at(gradient)
+        return parts
 
-    def collect(self, flat):
-        """The gradients in `flat` as (U, W, b) of each layer, views."""
-        parts = [np.ndarray(shape, flat.dtype, flat, place) for place, shape in self._places]
-        return [Layer(*parts[k : k + 3]) for k in range(0, len(parts), 3)]
+    def collect(self, net, parts):
+        """The gradients as Grads, the caller's own; parts: what `begin` returned."""
+        H, D, L = net.tiles.hidden, net.sizes[0], len(net.sizes)
+        dh0, dc0 = self.dh0[..., :H], self.dc[..., :H]
+        two = len(net._cell.state) == 2
+        state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
+        layers = [Layer(*parts[k : k + 3]) for k in range(0, 3 * L, 3)]
+        V, b_out = parts[3 * L :] or (None, None)
+        return Grads(layers, V, b_out, net._cell.name, x=self.dx[..., :D].copy(), state=state)

@@ -1,11 +1,23 @@
 """`numba-fused`: the machine's limit on a CPU.
 
 What changed from `numba-sample`: weights are packed for vector registers, the cell is applied to
-the sums of a register tile before they are stored (`simd.py`, `tiles.py`), and a whole pass, a
-training step or an epoch runs in one region (`fused_kernels.py`) of threads of its own (`team.py`).
-They share the samples of a mini-batch, or the hidden units of a step, or stay away: `cost.py`
-predicts what is fastest. Bounded by the FMA units for a mini-batch of some samples; by reading the
-weights once a step for a single sample; for the smallest networks by what a call costs.
+the sums of a register tile before they are stored, and a whole pass, a training step or an epoch
+runs in one region of threads of its own. They share the samples of a mini-batch, or the hidden
+units of a step, or stay away: `cost.py` predicts what is fastest. Bounded by the FMA units for a
+mini-batch of some samples; by reading the weights once a step for a single sample; for the smallest
+networks by what a call costs.
+
+The way of x through `forward`:
+  numba_fused.py    `_forward` finds the Space of x's shape (T, B); `_infer` writes where x, y and
+                    the final state are into its records, and opens a region
+  workspace.py      the Space: arrays for h, c and gates, and the records that point to them
+  records.py        a JOB for the pass, a LAYER for each layer: all that compiled code knows
+  team.py           the region: threads of the team join the caller
+  fused_kernels.py  `infer`, then `forward_samples` or `forward_rounds`: who computes what when
+  block_kernels.py  `forward_block`: a unit block of a step; fields of records become addresses
+  tiles.py          `whole`: b + x U + h W summed in registers, the cell on the sums, h and c stored
+Back in `_forward`, y is copied where its storage is padded. Who computes what may change with a
+machine, and changes no bit: the order of additions is fixed in `tiles.py` and `block_kernels.py`.
 
 A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and MOST_BYTES;
 nothing of them is ever returned.
@@ -19,11 +31,11 @@ import numpy as np
 
 from ..cells import CELLS
 from ..cores import cores
-from ..cpu import cost, machine_code, records
+from ..cpu import cost, machine_code
 from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
-from ..cpu.workspace import Packed, Space, Work, address, buffer, point
-from ..params import Grads, Params
+from ..cpu.workspace import Packed, Space, Work, buffer, codes, describe, point
+from ..params import Params
 from .base import Network
 
 MOST_SPACES, MOST_BYTES = 4, 1 << 30  # kept for later calls, beside those of the last one
@@ -36,8 +48,7 @@ def machine_costs(dtype, threads):
     def runner(H, B, T, split):
         net = NumbaFused(Params.init(1, H, dtype=dtype), threads=threads)
         space = Space(net, T, B, False, split)
-        final = np.empty(space.final_shape, dtype)
-        return partial(net._infer, space, np.zeros((T, B, 1), dtype), space.top, final)
+        return partial(net._infer, space, np.zeros((T, B, 1), dtype), *space.outputs())
 
     return cost.measure(runner, partial(Tiles, CELLS["lstm"], dtype), threads)
 
@@ -50,7 +61,6 @@ class NumbaFused(Network):
     """
 
     name = "numba-fused"
-    make_kernels = staticmethod(machine_code.fused)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
@@ -60,27 +70,22 @@ class NumbaFused(Network):
                 f"threads: got {threads}, want at most {most}, what Numba started with"
             )
         self._threads = self._threads or min(numba.get_num_threads(), cores(), most)
-        mine = self._params
-        self._hidden = mine.hidden_size
-        self.tiles = tiles = Tiles(self._cell, mine.dtype, mine.hidden_size)
-        self.sizes = [layer.U.shape[0] for layer in mine.layers]
-        self.packed = Packed(tiles, self.sizes, mine.V, mine.b_out)
-        J = tiles.padded // tiles.units
-        self.transposed = [
-            {
-                m: buffer(
-                    layer[m].shape[1] // tiles.wide_units,
-                    J * layer[m].shape[2] * tiles.units,
-                    tiles.wide_units,
-                    dtype=tiles.dtype,
-                )
-                for m in "UW"
-            }
-            for layer in self.packed.layers
-        ]
-        self.kernels = self.make_kernels(tiles.dtype)
+        params = self._params
+        self.tiles = tiles = Tiles(self._cell, params.dtype, params.hidden_size)
+        self.sizes = [layer.U.shape[0] for layer in params.layers]
+        self.packed = Packed(tiles, self.sizes, params.V, params.b_out)
+
+        def transposed(weights):
+            """Room for packed weights as (wide unit blocks, J * G * units, wide)."""
+            J, rows, G, units = weights.shape
+            return buffer(
+                rows // tiles.wide_units, J * G * units, tiles.wide_units, dtype=tiles.dtype
+            )
+
+        self.transposed = [{m: transposed(layer[m]) for m in "UW"} for layer in self.packed.layers]
+        self.kernels = machine_code.kernels(tiles.dtype)
         self._forget()
-        self.packed.pack(mine)  # from now on these are the parameters: `_params` is their form
+        self.packed.pack(params)  # from now on these are the parameters: `_params` is their form
 
     def _forget(self):
         self._spaces, self._packing, self._transposes_are_old = {}, None, True
@@ -99,9 +104,7 @@ class NumbaFused(Network):
         """
         with self._held("bare_forward"):
             space = self._space(*x.shape[:2], False)
-        top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
-        final = np.empty(space.final_shape, x.dtype)
-        return partial(self._infer, space, x, top, final)  # which keeps the arrays alive
+        return partial(self._infer, space, x, *space.outputs())  # which keeps the arrays alive
 
     def _step(self, x, target, rate):
         space = self._space(*x.shape[:2], True)
@@ -114,60 +117,35 @@ class NumbaFused(Network):
         for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
             if len(part) and all(map(math.isfinite, losses[-1:])):  # it ends at one that is not
                 space = self._space(T, B, True)
-                chosen = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
-                point(space.work.job, chosen | {"order": part})
-                found = self._descend(space, rate, space.x, space.target, len(part) // B)
-                losses += found[: space.steps_done[0]].tolist()
+                examples = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
+                point(space.work.job, order=part, **examples)
+                steps = self._descend(space, rate, space.x, space.target, len(part) // B)
+                losses += steps[: space.steps_done[0]].tolist()
         return losses
 
     def pack_transposes(self):
         """Write the transposed weights anew, on one thread; in a training step all threads do."""
         if self._packing is None:
-            self._packing = self._packing_work()
+            self._packing = Work(*describe(self), 1)
+            point(self._packing.job, **codes(self.tiles, "transpose"))
         self.kernels.run(1, "pack", self._packing, self)
         self._transposes_are_old = False
 
-    def _packing_work(self):
-        tiles, size = self.tiles, self.tiles.dtype.itemsize
-        layers, job = np.zeros(len(self.sizes), records.LAYER), np.zeros(1, records.JOB)
-        for l, q in enumerate(layers):
-            weights, transposed = self.packed.layers[l], self.transposed[l]
-            fields = {"J": tiles.blocks, "lanes": tiles.lanes, "size": size}
-            fields |= {"wide": tiles.wide_units, "J_wide": tiles.padded // tiles.wide_units}
-            fields |= {"line": tiles.wide_units * size}
-            fields |= {"D_wide": tiles.pad(self.sizes[l]) // tiles.wide_units}
-            fields |= {f"{m}_row": weights[m][0, 0].nbytes for m in "UW"}
-            fields |= {f"{m}_block": weights[m][0].nbytes for m in "UW"}
-            fields |= {f"{m}T_block": transposed[m][0].nbytes for m in "UW"}
-            fields |= {m: weights[m] for m in "UW"} | {f"{m}T": transposed[m] for m in "UW"}
-            point(q, fields | {"transpose": address(tiles, "transpose")})
-        job["L"] = len(layers)
-        return Work(layers, job, 1)
-
     def _space(self, T, B, training):
-        key, kept = (T, B, training), self._spaces
-        space = kept.get(key)
+        spaces, key = self._spaces, (T, B, training)
+        space = spaces.get(key)
         if space is None:
-            while kept and (
-                len(kept) >= MOST_SPACES or sum(s.bytes for s in kept.values()) > MOST_BYTES
+            while spaces and (
+                len(spaces) >= MOST_SPACES or sum(s.bytes for s in spaces.values()) > MOST_BYTES
             ):
-                kept.pop(next(iter(kept)))
-            space = kept[key] = self._new_space(T, B, training)
+                spaces.pop(next(iter(spaces)))
+            space = spaces[key] = self._new_space(T, B, training)
         if training and self._transposes_are_old:
             self.pack_transposes()
         return space
 
     def _new_space(self, T, B, training):
         return Space(self, T, B, training, self.work_split(T, B, training))
-
-    def forward_code(self, shares):
-        return self.kernels.address(f"forward_{shares}")
-
-    def backward_code(self, shares):
-        return self.kernels.address(f"backward_{shares}")
-
-    def gradients_code(self):
-        return self.kernels.address("gradient_rounds")
 
     def work_split(self, T, B, training=False):
         """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
@@ -181,6 +159,7 @@ class NumbaFused(Network):
         return self._lock  # which is held: of contexts that do nothing more, the quickest
 
     def _run(self, space, name, work, passes=1):
+        """Run a kernel on a Work of a Space, about as long as so many forward passes."""
         space.enter()
         operations = space.operations * passes
         space.leave(self.kernels.run(space.threads, name, work, space, operations))
@@ -189,40 +168,31 @@ class NumbaFused(Network):
         space.work.aim(x, y, final)
         self._run(space, "infer", space.work)
 
-    def _back(self, space, work):
-        self._run(space, "backward", work, 2)
-
     def _forward(self, x, state, training):
         space = self._space(*x.shape[:2], training)
         space.begin(state)
-        top = space.top if space.padded_y else np.empty(space.y_shape, x.dtype)
-        final = np.empty(space.final_shape, x.dtype)
-        self._infer(space, x, top, final)
-        y = top[..., : self._hidden].copy() if space.padded_y else top
-        return y, (final[0], final[1]) if len(final) == 2 else (final[0],), (x, space)
+        y, final = space.outputs()
+        self._infer(space, x, y, final)
+        if space.padded_y:
+            y = y[..., : self.tiles.hidden].copy()
+        state = (final[0], final[1]) if len(final) == 2 else (final[0],)  # tuple(final) is slower
+        return y, state, (x, space)
 
-    def _backward(self, kept, dy, dstate):
-        x, space = kept
-        to = space.gradients(self)
-        flat = to.begin(space.started, dy, dstate)
-        to.work.read(x)
-        self._back(space, to.work)
-        V, b_out = self._no_readout() if self._params.V is not None else (None, None)
-        return self._collect(space, flat, V, b_out)
-
-    def _no_readout(self):
-        """Gradients of the read-out, zero."""
-        return [np.zeros(a.shape, a.dtype) for a in (self._params.V, self._params.b_out)]
+    def _backward(self, tape, dy, dstate):
+        x, space = tape
+        gradients = space.gradients(self)
+        parts = gradients.begin(x, space.started, dy, dstate)
+        self._run(space, "backward", gradients.work, 2)
+        return gradients.collect(self, parts)
 
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], True)
         space.begin(None)
-        to = space.gradients(self)
-        flat = to.begin(False, None, None)
-        V, b_out = self._no_readout()
-        point(to.work.job, {"gV": V, "gb_out": b_out, "order": 0})
-        loss = self._train(space, to.work, x, target, 1)[0]
-        return float(loss), self._collect(space, flat, V, b_out)
+        gradients = space.gradients(self)
+        parts = gradients.begin(x, False, None, None)
+        gradients.work.job["order"] = 0
+        loss = self._train(space, gradients.work, x, target, 1)[0]
+        return float(loss), gradients.collect(self, parts)
 
     def _descend(self, space, rate, x, target, count):
         space.begin(None)
@@ -237,22 +207,12 @@ class NumbaFused(Network):
         """`count` steps on the mini-batch x, target; where the job has an order, on what it names,
         taken over into these; the losses, `space.steps_done` of them: up to one not finite.
         """
-        losses = self._begin_training(space, work, x, target, count)
-        self._run(space, "train", work, 3 * count)
-        return losses
-
-    def _begin_training(self, space, work, x, target, count):
         losses, space.steps_done[0] = np.empty(count, self._dtype), 0
         work.aim(x, space.top, space.final)
         work.stop[1] = count
-        point(work.job, {"losses": losses, "count": count, "x": x, "target": target})
+        point(work.job, losses=losses, target=target)
+        self._steps(space, work, losses)
         return losses
 
-    def _collect(self, space, flat, V, b_out):
-        """The gradients of a space as Grads, the caller's own."""
-        to, mine, H = space.gradients(self), self._params, self._hidden
-        dh0, dc0 = to.dh0[..., :H], space.dc[..., :H]
-        two = len(self._cell.state) == 2
-        state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
-        x = to.dx[..., : self.sizes[0]].copy()
-        return Grads(to.collect(flat), V, b_out, mine.cell, x=x, state=state)
+    def _steps(self, space, work, losses):
+        self._run(space, "train", work, 3 * len(losses))

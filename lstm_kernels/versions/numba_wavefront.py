@@ -1,25 +1,25 @@
 """`numba-wavefront`: threads over layers.
 
-What changed from `numba-sample`: a thread runs a block of steps of one layer and then waits only
-for the blocks that its next one needs (`flow.py`), so layers run at the same time, forward and
-backward, with a mini-batch of one sample as well as with many. Which thread runs which block is a
-schedule (`lstm_kernels/schedules.py`), picked by simulation from the costs of this machine. Blocks
-are computed by the tiles of `numba-fused`, of which this is a relative: that one divides a step
-among the threads, this one never does. Bounded by the layers, L T / (T + (L-1) C) for blocks of C
-steps, and for one sample by reading a layer's weights in every step.
+What changed from `numba-sample`: a task is a chunk of steps of one layer, and a thread waits only
+for the tasks that its next one needs (`cpu/flow.py`), so layers run at the same time, forward and
+backward, with a mini-batch of one sample as well as with many. Which thread runs which task is a
+schedule (`schedules.py`), picked by simulation from the costs of this machine. Steps are computed
+by the tiles of `numba-fused`, of which this is a relative: that one divides a step among the
+threads, this one never does. Bounded by the layers, L T / (T + (L-1) C) for chunks of C steps, and
+for one sample by reading a layer's weights in every step.
 """
-
-from functools import partial
 
 import numpy as np
 
-from ..cpu import cost, flow, machine_code
-from ..cpu.interrupts import LONG, interruptible
-from ..cpu.team import team
+from ..cpu import cost, flow
+from ..cpu.interrupts import run_on
+from ..cpu.records import JOB_WORD
 from ..cpu.workspace import Space
 from ..schedules import Graph, check
 from ..simulate import choose
 from .numba_fused import NumbaFused, machine_costs
+
+TASKS = {"infer": "forward_task", "backward": "backward_task"}
 
 
 class NumbaWavefront(NumbaFused):
@@ -30,10 +30,9 @@ class NumbaWavefront(NumbaFused):
     """
 
     name = "numba-wavefront"
-    make_kernels = staticmethod(machine_code.wavefront)
 
     def __init__(self, params, threads=None, *, schedules=None):
-        self._given = schedules
+        self._schedules = schedules
         super().__init__(params, threads)
         self._made_with["schedules"] = schedules
 
@@ -41,34 +40,29 @@ class NumbaWavefront(NumbaFused):
         return Graph(self._params.num_layers, T, backward=backward)
 
     def pick(self, graph, B):
-        """The schedule for mini-batches of B samples: the given, or the fastest by simulation."""
-        if self._given is None:
+        """The schedule for mini-batches of B samples: as given, or the fastest by simulation."""
+        if self._schedules is None:
             costs = machine_costs(self._dtype, self._threads)
             costs = cost.task_costs(costs, self.tiles, self.sizes, B)
             return choose(graph, self._threads, costs)
-        found = self._given(graph)
-        check(found)
-        want = Graph(graph.layers, graph.steps, found.graph.parts, graph.backward)
-        if found.graph != want:
-            raise ValueError(f"schedules: got {found.graph}, want {want}")
+        schedule = self._schedules(graph)
+        check(schedule)
+        want = Graph(graph.layers, graph.steps, schedule.graph.parts, graph.backward)
+        if schedule.graph != want:
+            raise ValueError(f"schedules: got {schedule.graph}, want {want}")
         if want.parts > B:
             raise ValueError(f"schedules: got {want.parts} parts of a mini-batch of {B}")
-        return found
+        return schedule
 
     def _new_space(self, T, B, training):
-        found = [self.pick(self.graph(T), B)]
-        found += [self.pick(self.graph(T, backward=True), B)] if training else []
-        whole = any(s.graph.parts > 1 for s in found)
-        chunk = 1 if whole else max(1, min(found[0].longest, cost.INPUT_ROWS // B))
-        threads = self._threads
-        space = Space(self, T, B, training, cost.WorkSplit(threads, 0, chunk, 1), together=True)
-        space.flows = [flow.Flow(schedule) for schedule in found]
+        passes = (False, True) if training else (False,)
+        schedules = [self.pick(self.graph(T, backward), B) for backward in passes]
+        in_parts = any(schedule.graph.parts > 1 for schedule in schedules)
+        input_steps = max(1, min(schedules[0].longest, cost.INPUT_ROWS // B))
+        split = cost.WorkSplit(self._threads, 0, 1 if in_parts else input_steps, 1)
+        space = Space(self, T, B, training, split, together=True)
+        space.flows = [flow.Flow(schedule) for schedule in schedules]
         return space
-
-    def forward_code(self, shares):
-        return 0  # a pass is a flow of tasks
-
-    backward_code = forward_code
 
     def timeline(self, T, B, training=False, backward=False):
         """When each task of the last pass of that shape ran, a Timeline; ValueError if none ran."""
@@ -80,35 +74,27 @@ class NumbaWavefront(NumbaFused):
             raise ValueError(f"timeline: got T {T}, B {B}, want a shape whose {way} pass is kept")
         return line
 
-    def _flow(self, space, backward, work):
-        running, name = space.flows[backward], "backward_task" if backward else "forward_task"
+    def _run(self, space, name, work, passes=1):
+        """As of `NumbaFused`, but a pass, "infer" or "backward", is a flow of tasks."""
+        backward = name == "backward"
+        running, code = space.flows[backward], self.kernels.address(TASKS[name])
         work.run_tasks(running.tasks, running.schedule.graph.parts)
         space.enter()  # which may renew the records that all of these point into
-        participants, code = min(self._threads, running.workers), self.kernels.address(name)
-        owner = space, work.layers, work.job, work.sync, work.stop
-        run = partial(running.run, participants, code, work.address, owner, work.stop)
-        if space.operations < LONG:
-            space.leave(run())
-        else:
-            work.stop[0] = 0
-            space.leave(interruptible(run, work.stop, team().drain))
+        participants, owner = min(self._threads, running.workers), (space, work.arrays)
+        stayed = run_on(
+            work, space.operations, running.run, participants, code, work.address, owner, work.stop
+        )
+        space.leave(stayed)
+        if backward:
+            super()._run(space, "gradient_rounds", work)
 
-    def _infer(self, space, x, y, final):
-        space.work.aim(x, y, final)
-        self._flow(space, False, space.work)
-
-    def _back(self, space, work):
-        self._flow(space, True, work)
-        self._run(space, "gradient_rounds", work)
-
-    def _train(self, space, work, x, target, count):
+    def _steps(self, space, work, losses):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
-        losses = self._begin_training(space, work, x, target, count)
-        for k in range(count):
-            self.kernels.run(1, "fetch", work, space)
-            self._flow(space, False, work)
+        for k in range(len(losses)):
+            if work.job_words[JOB_WORD.order]:
+                self.kernels.run(1, "fetch", work, space)
+            self._run(space, "infer", work)
             self.kernels.run(1, "turn_back", work, space)
-            self._back(space, work)
+            self._run(space, "backward", work)
             if not np.isfinite(losses[k]):
                 break
-        return losses

@@ -131,7 +131,8 @@ def predictions(table):
     """
     figure, ax = plt.subplots(figsize=(6.5, 4.6))
     axes = {"x": "predicted", "y": "measured", "hue": "divided by", "style": "divided by"}
-    sns.scatterplot(table, **axes, palette=[plots.GREY, plots.RED, plots.BLUE], s=45, ax=ax)
+    colours = {"one thread": plots.GREY, "samples": plots.RED, "hidden units": plots.BLUE}
+    sns.scatterplot(table, **axes, palette=colours, s=45, ax=ax)
     ends = np.array([table["predicted"].min() / 1.5, table["predicted"].max() * 1.5])
     ax.plot(ends, ends, color=plots.GREY, linewidth=1)
     ax.set(xscale="log", yscale="log")

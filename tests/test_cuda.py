@@ -94,7 +94,7 @@ def test_a_walk_meets_every_entry_once(rows, width, threads):
     for me in range(threads):
         index = {"threadIdx": types.SimpleNamespace(x=me)}
         cuda = types.SimpleNamespace(blockDim=types.SimpleNamespace(x=threads), **index)
-        space = kernels.copies(device_functions, {"cuda": cuda})
+        space = kernels.fill([device_functions], {"cuda": cuda}, "walk")
         row, column, *steps = space["first_place"](width)
         while row < rows:
             entries.append((row, column))

@@ -589,16 +589,10 @@ def test_the_order_and_the_lines_are_checked():
 
 
 # Their order, references and long lines are being mended.
-NOT_YET = ("01_equations", "02_airline", "03_versions", "04_cpu_limit", "05_schedules", "07_gpu")
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_executed_in_form_and_makes_a_page(path, tmp_path):
     notebook = rules.read(path)
     problems = rules.problems_of_execution(notebook) + rules.problems_of_form(notebook)
-    if path.stem in NOT_YET:
-        mended = ("want title", "want the cell tagged", "sections: ", "cites ", "a line of ")
-        problems = [one for one in problems if not any(words in one for words in mended)]
     if rules.preset(notebook) != "paper":
         problems.append(f"PRESET is {rules.preset(notebook)!r}, want 'paper'")
     if rules.normalised_text(notebook, name=path.name) != path.read_text(encoding="utf-8"):

@@ -136,7 +136,7 @@ def _cut(descents, unit):
     end = min(scales[name] * run.losses.shape[1] for name, run in descents.items())
     curves = {}
     for name, run in descents.items():
-        epochs = np.arange(1, int(end / scales[name] + 1e-9) + 1)
+        epochs = np.arange(1, max(1, int(end / scales[name] + 1e-9)) + 1)
         curves[name] = epochs * scales[name], run.losses[:, : len(epochs)]
     return curves
 

@@ -588,7 +588,6 @@ def test_the_order_and_the_lines_are_checked():
     assert problems(*start, code("a" * 88), *end) == set()
 
 
-# Their order, references and long lines are being mended.
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_executed_in_form_and_makes_a_page(path, tmp_path):
     notebook = rules.read(path)

@@ -1,11 +1,11 @@
-"""The figures of notebook 01. Each has an attribute `alt`, which says in words what it shows."""
+"""The figures of notebook 01."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from . import plots
-from .plots import ARROW
 
+ARROW = {"arrowstyle": "->", "shrinkA": 17, "shrinkB": 18}
 # Name: (x, y, what is written in it); an operation has no letter of its own.
 LSTM_NODES = {
     "c_prev": (0, 4, "c_{t-1}"),
@@ -97,53 +97,33 @@ def _graph(ax, nodes, edges):
 def gradient_check(sizes, errors):
     """The error of each kind of difference against the size of its step."""
     figure, ax = plt.subplots(figsize=(8, 4.4))
-    labels = []
-    for (name, values), marker in zip(errors.items(), "osD", strict=True):
-        (line,) = ax.loglog(sizes, values, marker=marker)
-        labels.append((sizes[-1], values[-1], name, line.get_color()))
-    ax.set(xlim=(0.2, 1e-14), xlabel=r"step $\eta$", ylabel="largest error of $dW$, relative")
-    plots.label_lines(ax, labels)
-    best = {name: sizes[np.argmin(values)] for name, values in errors.items()}
-    ax.set_title(f"A central difference is most exact at a step of {best['central']:.0e}")
-    figure.alt = (
-        "Error against step on logarithmic axes: one-sided and central differences first fall, "
-        f"then rise, the central one from a step of {best['central']:.0e} on; the complex step "
-        f"ends at {errors['complex'][-1]:.0e}."
-    )
+    ax.set(xlabel=r"step $\eta$", ylabel="largest error of $dW$, relative")
+    ax.set(xscale="log", yscale="log", xlim=(0.2, 0.5 * sizes[-1]))
+    plots.lines(ax, {name: (sizes, values) for name, values in errors.items()}, marker="o")
+    best = sizes[np.argmin(errors["central"])]
+    ax.set_title(f"A central difference is most exact at a step of {best:.0e}")
     return figure
 
 
 def reach(measured, powers):
     """What is left of a gradient by steps back: measured (T,) by name, and f^n dashed, by name."""
     figure, ax = plt.subplots(figsize=(8, 4.6))
-    labels = []
-    for name, values in measured.items():
-        (line,) = ax.semilogy(values)
-        labels.append((len(values) - 1, values[-1], name, line.get_color()))
-        if name in powers:
-            ax.semilogy(powers[name], color=line.get_color(), linestyle="--", linewidth=1)
-    ax.set(xlabel="steps back, $n$", ylabel="norm of $dx_t$, relative")
-    ax.set(xlim=(0, 1.25 * len(values)), ylim=(1e-40, 1e6))
-    plots.label_lines(ax, labels)
-    ratios = [measured[name][-1] / values[-1] for name, values in powers.items()]
+    ax.set(xlabel="steps back, $n$", ylabel="norm of $dx_t$, relative", yscale="log")
+    ax.set(ylim=(1e-40, 1e6))
+    plots.lines(ax, {name: (np.arange(len(left)), left) for name, left in measured.items()})
+    for line, name in zip(ax.lines[: len(measured)], measured, strict=True):
+        ax.plot(powers.get(name, []), color=line.get_color(), linestyle="--", linewidth=1)
+    ratios = [measured[name][-1] / left[-1] for name, left in powers.items()]
     finding = f"a gradient is {min(ratios):.0e} to {max(ratios):.0e} times $f^n$"
-    ax.set_title(f"After {len(values) - 1} steps {finding} (dashed)")
-    ends = ", ".join(f"{name} {values[-1]:.0e}" for name, values in measured.items())
-    figure.alt = (
-        f"Norm of the gradient against steps back on a log axis, f^n dashed. At the end: {ends}."
-    )
+    ax.set_title(f"After {len(measured[name]) - 1} steps {finding} (dashed)")
     return figure
 
 
 def slips(states):
     """The cell state (T,) of one unit over the steps, by the function that makes g."""
     figure, ax = plt.subplots(figsize=(8, 3.8))
-    for name, c in states.items():
-        (line,) = ax.plot(c)
-        plots.label_line(ax, len(c), c[-1], f"g with {name}", line.get_color())
-    ax.set(xlabel="step", ylabel="cell state $c_t$", xlim=(0, 1.2 * len(c)))
-    falls = {name: f"{np.mean(np.diff(c) < 0):.0%}" for name, c in states.items()}
-    said = ", ".join(f"in {share} with {name}" for name, share in falls.items())
-    ax.set_title(f"Steps in which the cell state falls: {said}")
-    figure.alt = f"Cell state against step, for each function in g; it falls {said}."
+    ax.set(xlabel="step", ylabel="cell state $c_t$")
+    plots.lines(ax, {f"g with {name}": (np.arange(len(c)), c) for name, c in states.items()})
+    falls = [f"in {np.mean(np.diff(c) < 0):.0%} with {name}" for name, c in states.items()]
+    ax.set_title(f"Steps in which the cell state falls: {', '.join(falls)}")
     return figure

@@ -51,17 +51,10 @@ class Notebook:
     def show(self, figure, name, alt=None, disturbed=""):
         """Show a figure with its alternative text, and save it as `name`.svg and `name`.png.
 
-        alt: the text; None takes the figure's attribute `alt`. disturbed: what `bench.disturbance`
-        said of the times in it; not empty, it is written under the figure. Raises ValueError
-        without a text.
+        alt: the text; None takes the figure's attribute `alt`, or what is written in it. disturbed:
+        what `bench.disturbance` said of the times in it; not empty, it is written under the figure.
         """
-        alt = getattr(figure, "alt", "") if alt is None else alt
-        if not alt.strip():
-            raise ValueError(
-                "alt: got an empty text, want a sentence that says what the figure shows"
-            )
         if disturbed:
-            alt = f"{alt} {_marked(disturbed)}"
             note = fill(_marked(disturbed), 100)
             figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=plots.RED)
         data = {}
@@ -69,6 +62,8 @@ class Notebook:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, metadata=written)
             data[kind] = buffer.getvalue()
+        alt = alt or getattr(figure, "alt", None) or plots.words(figure)  # once it is drawn
+        alt += f" {_marked(disturbed)}" if disturbed else ""
         plt.close(figure)
         self.figures.mkdir(parents=True, exist_ok=True)
         for kind, content in data.items():

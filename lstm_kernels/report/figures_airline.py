@@ -43,26 +43,15 @@ def preprocessing(dates, z):
     return figure
 
 
-def validation(losses, rmse, every, best):
-    """Training losses (seeds, epochs) beside the validation error after each `every` epochs."""
-    losses = np.asarray(losses)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8))
-    _spread(left, np.arange(1, losses.shape[1] + 1), losses, 100, color=plots.SKY)
-    left.set(yscale="log", xlabel="epochs", ylabel="training loss (std²)")
-    end = np.median(losses[:, -1])
-    left.set_title(f"{len(losses)} seeds: the median ends at {end:.1g} std²")
+def validation(rmse, every, best):
+    """The validation error after each `every` epochs."""
+    figure, ax = plt.subplots(figsize=(8, 3.4))
     epochs = every * np.arange(1, len(rmse) + 1)
-    right.plot(epochs, rmse, color=plots.RED, marker="o", markersize=3)
-    right.axvline(best, color=plots.GREY, linestyle=":")
-    right.set(xlabel="epochs", ylabel="RMSE (thousands of passengers)")
-    right.set_title(f"Error on 1957–1958: least at {best} epochs")
+    ax.plot(epochs, rmse, color=plots.RED, marker="o", markersize=3)
+    ax.axvline(best, color=plots.GREY, linestyle=":")
+    ax.set(xlabel="epochs", ylabel="RMSE (thousands of passengers)")
+    ax.set_title(f"Error on 1957–1958: least at {best} epochs")
     return figure
-
-
-def _spread(ax, x, rows, percent, **style):
-    """The median of `rows` (seeds, N), and a band that holds `percent` of them."""
-    x, y = np.tile(x, len(rows)), np.ravel(rows)
-    sns.lineplot(x=x, y=y, estimator="median", errorbar=("pi", percent), ax=ax, **style)
 
 
 def scores(truth, forecasts, members):
@@ -100,9 +89,10 @@ def _until(runs, unit):
 def batch_table(runs):
     """Each batch size with its rate, its time, and its median loss where `batch_sizes` ends.
 
-    runs: of each batch size, seed and epoch the loss: columns batch, seed, epochs, seconds, loss,
+    runs: a record of each batch size, seed and epoch: batch, seed, epochs, seconds, loss,
     and the constants of a batch size, steps per epoch and learning rate.
     """
+    runs = pd.DataFrame(runs)
     by_size = runs.groupby("batch", sort=False)
     table = by_size[["steps per epoch", "learning rate"]].first()
     table["time of an epoch (ms)"] = 1e3 * by_size["seconds"].min()
@@ -119,7 +109,7 @@ def batch_sizes(runs):
     `batch_table`.
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.2), sharey=True)
-    table = batch_table(runs)
+    runs, table = pd.DataFrame(runs), batch_table(runs)
     for ax, unit, end in zip(axes, ("epochs", "seconds"), table.columns[-2:], strict=True):
         how = {"x": unit, "y": "loss", "hue": "batch", "estimator": "median", "ax": ax}
         palette = [plots.ORANGE, plots.RED, plots.BLUE]

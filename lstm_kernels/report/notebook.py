@@ -130,17 +130,14 @@ class Notebook:
     def environment(self):
         """Show what this notebook ran on."""
         m = provenance.machine(self.preset)
-        blas = ", ".join(
-            f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"]
-        )
-        packages = ", ".join(f"{name} {number}" for name, number in m["packages"].items())
-        lines = [
-            f"- Machine: {results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
-            f"- Vectors: {m['vectors']}; BLAS: {blas}",
-            *([f"- GPU: {m['gpu']['name']}, driver {m['gpu']['driver']}"] if m["gpu"] else []),
-            f"- Python {m['python']}, {packages}",
-            f"- Preset {m['preset']}, {m['date']}",
-        ]
-        if m["distorting_variables"]:
-            lines.append(f"- **BLAS is slowed by {', '.join(m['distorting_variables'])}**")
-        display(Markdown("\n".join(lines)))
+        blas = (f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"])
+        lines = {
+            "Machine": f"{results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
+            "Vectors": f"{m['vectors']}; BLAS: {', '.join(blas)}",
+            "GPU": m["gpu"] and f"{m['gpu']['name']}, driver {m['gpu']['driver']}",
+            "Python": ", ".join([m["python"], *map(" ".join, m["packages"].items())]),
+            "Preset": f"{m['preset']}, {m['date']}",
+            "BLAS is slowed by": ", ".join(m["distorting_variables"]),
+        }
+        shown = (f"- {name}: {about}" for name, about in lines.items() if about)
+        display(Markdown("\n".join(shown)))

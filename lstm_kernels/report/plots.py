@@ -127,11 +127,12 @@ def words(figure):
 
 
 def rounds(grids):
-    """The round, from 0, in which each cell is computed; grids: title -> array (layers, steps)."""
+    """The round, from 0, in which each cell is computed; grids: order -> array (layers, steps)."""
     figure, axes = plt.subplots(len(grids), figsize=(8, 2.3 * len(grids)), squeeze=False)
-    for ax, (title, grid) in zip(axes.flat, grids.items(), strict=True):
+    titles = [f"{order}: {grid.max() + 1} rounds" for order, grid in grids.items()]
+    for ax, title, grid in zip(axes.flat, titles, grids.values(), strict=True):
         sns.heatmap(grid, annot=True, fmt="d", cmap="cividis", cbar=False, ax=ax)
         ax.set(title=title, xlabel="step $t$", ylabel="layer $l$")
         ax.invert_yaxis()
-    figure.alt = f"The layers over the steps, with the round of each cell. {'. '.join(grids)}."
+    figure.alt = f"Layers over steps, with the round of each cell. {'; '.join(titles)}."
     return figure

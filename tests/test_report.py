@@ -191,7 +191,7 @@ def noisy():
         stream("\r 50%|#####     | 5/10 [00:01<00:01, 4.9it/s]", "stderr"),
         stream("b\r10%\r20%\n"),
         stream(f"see {ROOT}/data/x.csv, <function f at 0x7f12ab>\n"),
-        image(alt="A line", width=3, other=1),
+        image(alt="A line", width=3),
         new_output("display_data", data={rules.WIDGET: {}, "text/plain": "  0%"}),
         new_output("execute_result", data={"text/html": '<p id="T_1a2b3_row0">'}),
         count=7,
@@ -220,23 +220,16 @@ def test_normalised_keeps_what_a_reader_sees():
 
 
 def test_normalised_is_idempotent_and_the_same_for_other_random_ids(tmp_path):
-    first, second = (rules.normalised_text(noisy(), name="n") for _ in range(2))
-    assert first == second
+    notebook = noisy()
+    first = rules.normalised_text(notebook, name="n")
+    notebook.cells[3].outputs[-1].data["text/html"] = '<p id="T_4d5e6_row0">'
+    assert rules.normalised_text(notebook, name="n") == first
     assert rules.normalised_text(nbformat.reads(first, 4), name="n") == first
     path = tmp_path / "n.ipynb"
     path.write_text(first)
     before = path.stat().st_mtime_ns
     assert report.main(["normalise", str(path)]) == 0
     assert path.stat().st_mtime_ns == before
-
-
-def test_ids_do_not_move_when_a_cell_is_put_in_between():
-    notebook = noisy()
-    before = [cell.id for cell in rules.normalised(notebook, name="n").cells]
-    notebook.cells.insert(1, text("new"))
-    after = [cell.id for cell in rules.normalised(notebook, name="n").cells]
-    assert [one for one in after if one in before] == before
-    assert len(set(after)) == len(after)
 
 
 @pytest.mark.parametrize("folder", ["root", "home", "tmp", "Users", "private", "var/folders"])

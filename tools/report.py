@@ -33,13 +33,13 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
             raise ReportError(f"{notebook}: unknown parameter {name!r}, known are {wanted}")
     failed = out.with_name(f"{out.stem}.failed.ipynb")
     out.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        part = Path(scratch) / out.name
-        _own_kernel_only(scratch)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as settings:
+        _own_kernel_only(settings)
         try:
             result = papermill.execute_notebook(
                 os.path.relpath(notebook),
-                os.path.relpath(part),
+                os.path.relpath(failed),  # until it has not
                 parameters=given,
                 kernel_name="python3",
                 cwd=os.path.relpath(notebook.parent),
@@ -47,17 +47,11 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
                 # Sockets in the file system: on TCP others on the machine could listen.
                 config=Config({"KernelManager": {"transport": "ipc"}}),
             )
-            problems = rules.problems_of_execution(result)
-            if problems:
-                raise ReportError("\n  ".join([f"{notebook} failed", *problems]))
-        except BaseException as error:
-            if part.exists():
-                rules.write(failed, part.read_text(encoding="utf-8"))
-            if isinstance(error, PapermillExecutionError):
-                raise ReportError(_failure(notebook, failed, error)) from None
-            raise
-        rules.write(out, part.read_text(encoding="utf-8"))
-    failed.unlink(missing_ok=True)
+        except PapermillExecutionError as error:
+            raise ReportError(_failure(notebook, failed, error)) from None
+    if problems := rules.problems_of_execution(result):
+        raise ReportError("\n  ".join([f"{notebook} failed", *problems]))
+    failed.replace(out)
 
 
 def _own_kernel_only(settings: str) -> None:

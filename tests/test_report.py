@@ -357,9 +357,9 @@ def test_formulas_of_the_report_convert(latex):
     ("cell", "message"),
     [
         (code("f()", image()), "cell 2: image/png output without alt text"),
-        (text("![](x.png)"), "cell 2: image without alt text"),
+        (text("![](x.png)"), "<img> fetches 'x.png'"),
         (text('<img src="data:image/png;base64,AA" alt="">'), "image without alt text"),
-        (text("![a](https://example.org/x.png)"), "no such file"),
+        (text("![a](https://example.org/x.png)"), "<img> fetches"),
         (text('<img src="https://example.org/x.png" alt="a">'), "<img> fetches"),
         (text('<script src="https://example.org/x.js"></script>'), "<script> is not allowed"),
         (text("<style>@import 'https://example.org/x.css'</style>"), "a style fetches"),

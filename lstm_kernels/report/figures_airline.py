@@ -33,16 +33,6 @@ def series(dates, passengers, first):
     return figure
 
 
-def preprocessing(dates, z):
-    """The scaled growth `z` of the logarithm."""
-    figure, ax = plt.subplots(figsize=(8, 3))
-    ax.plot(dates[1:], z, color=plots.BLUE)
-    ax.set(xlabel="month, 1949 to 1960", ylabel="scaled growth z (std)")
-    drift = pd.Series(z).rolling(12).mean().abs().max()
-    ax.set_title(f"The mean of twelve months stays within {drift:.1f} std of 0")
-    return figure
-
-
 def validation(rmse, every, best):
     """The validation error after each `every` epochs."""
     figure, ax = plt.subplots(figsize=(8, 3.4))

@@ -2,7 +2,6 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
-import seaborn as sns
 
 from . import plots
 from .tables import speed
@@ -97,22 +96,4 @@ def accuracy(x, curves):
         ax.set_title(f"{name}: largest relative error {error.max():.1e}")
     axes[0].set_xscale("log")
     axes[1].set_xlim(-90, 25)
-    return figure
-
-
-def predictions(table):
-    """Measured against predicted times, a mark per schedule; table: of `ablation.schedule_table`,
-    with a column `off`: measured over predicted.
-    """
-    figure, ax = plt.subplots(figsize=(6.5, 4.6))
-    axes = {"x": "predicted", "y": "measured", "hue": "divided by", "style": "divided by"}
-    colours = {"one thread": plots.GREY, "samples": plots.RED, "hidden units": plots.BLUE}
-    sns.scatterplot(table, **axes, palette=colours, s=45, ax=ax)
-    ends = np.array([table["predicted"].min() / 1.5, table["predicted"].max() * 1.5])
-    ax.plot(ends, ends, color=plots.GREY, linewidth=1)
-    ax.set(xscale="log", yscale="log")
-    ax.set(xlabel="predicted (microseconds)", ylabel="measured (microseconds)")
-    low, middle, high = table["off"].quantile([0, 0.5, 1])
-    told = f"{low:.2g} to {high:.2g} times the prediction, median {middle:.2g}"
-    ax.set_title(f"Measured: {told}")
     return figure

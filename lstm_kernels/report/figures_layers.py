@@ -98,8 +98,6 @@ def grid(table):
     ax.tick_params("y", rotation=0)
     share = (table.to_numpy() > 1).mean()
     ax.set_title(f"Layers in parallel are faster in {share:.0%} of the shapes")
-    told = "; ".join(f"{H} units, {B} samples {v:.2f}" for (H, B), v in table.unstack().items())
-    figure.alt = f"Speed of numba-wavefront compared with numba-fused: {told}."
     return figure
 
 

@@ -48,11 +48,11 @@ class Notebook:
         """This machine in words, for captions."""
         return results.label(provenance.machine())
 
-    def show(self, figure, name, alt=None, disturbed=""):
-        """Show a figure with its alternative text, and save it as `name`.svg and `name`.png.
+    def show(self, figure, name, disturbed=""):
+        """Show a figure, and save it as `name`.svg and `name`.png; its alternative text is the
+        attribute `alt`, or what is written in it.
 
-        alt: the text; None takes the figure's attribute `alt`, or what is written in it. disturbed:
-        what `bench.disturbance` said of the times in it; not empty, it is written under the figure.
+        disturbed: what `bench.disturbance` said of the times in it; not empty, it is written below.
         """
         if disturbed:
             note = fill(_marked(disturbed), 100)
@@ -62,7 +62,7 @@ class Notebook:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, metadata=written)
             data[kind] = buffer.getvalue()
-        alt = alt or getattr(figure, "alt", None) or plots.words(figure)  # once it is drawn
+        alt = getattr(figure, "alt", None) or plots.words(figure)  # once it is drawn
         alt += f" {_marked(disturbed)}" if disturbed else ""
         plt.close(figure)
         self.figures.mkdir(parents=True, exist_ok=True)

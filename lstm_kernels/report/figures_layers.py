@@ -82,7 +82,8 @@ def chunks(table, best):
         place = {"transform": ax.get_xaxis_transform(), "va": "top", "color": plots.GREEN}
         ax.text(best[way], 0.97, f" model's best: {best[way]}", **place)
         fastest = part.loc[part["measured"].idxmin(), "steps in a chunk"]
-        ax.set(title=f"{way}: fastest measured with {fastest} steps", ylim=(0, None))
+        ax.set_title(f"{way}: fastest measured with {fastest} steps")
+    ax.set_ylim(0)  # once both have drawn: they share an axis
     return figure
 
 

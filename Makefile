@@ -6,6 +6,10 @@ PEERS := .venv-peers/bin/python
 GPU_PYTHON ?= $(PYTHON)
 OLDEST := .venv-oldest/bin/python
 NEWEST := .venv-newest/bin/python
+# Python 3.14 is the newest that Numba is built for. A name that does not run is passed over: pyenv
+# puts such on the PATH. NEWEST_PYTHON=path takes another.
+NEWEST_PYTHON = $(or $(firstword $(foreach minor,14 13 12,$(shell python3.$(minor) -c \
+	'import ensurepip, sys; print(sys.executable)' 2>/dev/null))),$(PYTHON))
 RELEASES := .venv-releases/bin/python
 # Of `make notebook`: paper, or smoke.
 PRESET ?= paper
@@ -150,24 +154,27 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 	$(PY) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
-.venv-oldest/.stamp: pyproject.toml tools/oldest.py
+# What the package and the report need, at its lower bounds; then the tools of the tests, whose
+# releases are not what is tested.
+.venv-oldest/.stamp: pyproject.toml
 	$(call environment,.venv-oldest)
-	$(OLDEST) tools/oldest.py > .venv-oldest/pins.txt
-	$(OLDEST) $(PIP_INSTALL) -r .venv-oldest/pins.txt
-	$(OLDEST) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	$(OLDEST) $(PIP_INSTALL) uv
+	.venv-oldest/bin/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct \
+		--editable '.[report]'
+	$(OLDEST) $(PIP_INSTALL) --editable '.[dev]'
 	touch $@
 
 # Both are made anew, since a newer Python may have come.
-.venv-newest/.stamp: requirements.lock pyproject.toml tools/newest.py
+.venv-newest/.stamp: requirements.lock pyproject.toml
 	rm -rf .venv-newest
-	$(call environment,.venv-newest,$(shell $(PYTHON) tools/newest.py))
+	$(call environment,.venv-newest,$(NEWEST_PYTHON))
 	$(NEWEST) $(PIP_INSTALL) --require-hashes -r requirements.lock
 	$(NEWEST) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
-.venv-releases/.stamp: pyproject.toml tools/newest.py
+.venv-releases/.stamp: pyproject.toml
 	rm -rf .venv-releases
-	$(call environment,.venv-releases,$(shell $(PYTHON) tools/newest.py))
+	$(call environment,.venv-releases,$(NEWEST_PYTHON))
 	touch $@
 
 # A CPU build of PyTorch is all that is needed, and all that this version's wheel may bring.

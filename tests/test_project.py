@@ -8,9 +8,7 @@ import tomllib
 from pathlib import Path
 
 import nbformat
-import newest
 import notebook_rules as rules
-import oldest
 import pytest
 import readme
 from nbformat.v4 import new_code_cell, new_notebook, new_output
@@ -90,31 +88,17 @@ def test_lock_names_no_place_to_download_from():
     assert not re.search(r"^\s*--(?!hash=)", LOCK, re.MULTILINE)
 
 
-def test_oldest_pins_are_the_lower_bounds():
-    pins = oldest.pins(PROJECT)
-    bounds = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["report"]
-    assert [pin.replace("==", ">=") for pin in pins[: len(bounds)]] == bounds
-    assert not [pin for pin in pins if pin.startswith(PROJECT["name"])]
-    with pytest.raises(ValueError, match="numpy<3"):
-        oldest.pins(PROJECT | {"dependencies": ["numpy<3"]})
-
-
-def test_the_newest_python_is_one_that_runs(monkeypatch, tmp_path):
-    def python(folder, body):
-        path = tmp_path / folder / "python3.99"
-        path.parent.mkdir(parents=True)
+def test_the_newest_python_is_one_that_runs(tmp_path):
+    for minor, body in (14, "exit 127"), (13, "echo /opt/python3.13"), (12, "echo /opt/older"):
+        path = tmp_path / f"python3.{minor}"
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
-        return str(path)
-
-    shim, real = python("shims", "exit 127"), python("versions/3.99.1/bin", "exit 0")
-    Path(real).rename(Path(real).with_name("python3"))
-    monkeypatch.setattr(newest, "MINORS", [99])
-    monkeypatch.setattr(newest, "pyenv_root", lambda: tmp_path)
-    monkeypatch.setenv("PATH", str(Path(shim).parent))
-    assert newest.newest() == str(Path(real).with_name("python3"))
-    monkeypatch.setattr(newest, "pyenv_root", lambda: None)
-    assert newest.newest() is None
+    words = ["make", "-s", "--eval", "shown: ; @echo $(NEWEST_PYTHON)", "shown"]
+    paths = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    done = subprocess.run(
+        words, cwd=ROOT, env=os.environ | {"PATH": paths}, capture_output=True, text=True
+    )
+    assert done.stdout == "/opt/python3.13\n", done.stderr
 
 
 def test_versions_agree():
@@ -189,17 +173,8 @@ def test_readmes_figures_are_those_of_the_notebooks():
 
 def test_readme_leaves_out_what_was_not_measured(monkeypatch):
     """Without an experiment, and without each version and each stage of each."""
-    tell = {
-        "airline": (readme.compiling,),
-        "reference": (readme.combined,),
-        "layers": (readme.layers,),
-        "grid": (readme.grid,),
-        "peers": (readme.peers,),
-        "tail": (readme.tails,),
-        "isa": (lambda machine: [readme.instruction_sets()],),
-    }
     read = results.read
-    for experiment, functions in tell.items():
+    for experiment in (*readme.EXPERIMENTS, "isa"):
         rows = read(experiment).query("repeat < 2")
         rows = rows[rows["instruction_set"].isin(["AVX2", float("nan")])]
         assert not rows.empty
@@ -212,7 +187,10 @@ def test_readme_leaves_out_what_was_not_measured(monkeypatch):
         for part in parts:
             monkeypatch.setattr(results, "read", lambda name, folder=None, part=part: part)
             for machine in rows["machine"].unique():
-                said = [text for function in functions for text in function(machine)]
+                if experiment == "isa":
+                    said = [readme.instruction_sets()]
+                else:
+                    said = readme.told(experiment, machine)
                 assert all(said), experiment
                 assert not re.search(r"\bnan\b", "\n".join(said)), (experiment, said)
                 assert part.size or not said or "ot measured yet" in said[0]

@@ -68,15 +68,13 @@ def test_the_record_is_of_these_kernels():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"spills": 4}, "cuda-fused, v, lstm, float32, step at 9.0: got 4 bytes of spills"),
-        ({"stack": 8}, "and 8 of stack, want none"),
-        ({"registers": 256}, "got 256 registers, want at most 255 for blocks of 256 threads"),
-        ({"shared": 16}, "got 16 bytes of static shared memory"),
-    ],
+    "change", [{"spills": 4}, {"stack": 8}, {"registers": 256}, {"shared": 16}]
 )
-def test_the_budget_fails_when_exceeded(change, message):
+def test_the_budget_fails_when_exceeded(change):
     ptx.check(pd.DataFrame([GOOD]))
-    with pytest.raises(ptx.OverBudgetError, match=message):
+    with pytest.raises(ptx.OverBudgetError) as caught:
         ptx.check(pd.DataFrame([GOOD, GOOD | change]))
+    *_, header, row = str(caught.value).splitlines()  # the one that is over, and its place
+    assert row.split()[0] == "1"
+    found = dict(zip(header.split(), row.split()[1:], strict=True))
+    assert all(found[name] == str(value) for name, value in change.items())

@@ -3,7 +3,6 @@
 import base64
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -191,7 +190,7 @@ def noisy():
         stream("\r 50%|#####     | 5/10 [00:01<00:01, 4.9it/s]", "stderr"),
         stream("b\r10%\r20%\n"),
         stream(f"see {ROOT}/data/x.csv, <function f at 0x7f12ab>\n"),
-        image(alt="A line", width=3, other=1),
+        image(alt="A line", width=3),
         new_output("display_data", data={rules.WIDGET: {}, "text/plain": "  0%"}),
         new_output("execute_result", data={"text/html": '<p id="T_1a2b3_row0">'}),
         count=7,
@@ -219,24 +218,12 @@ def test_normalised_keeps_what_a_reader_sees():
     assert result.execution_count == 2
 
 
-def test_normalised_is_idempotent_and_the_same_for_other_random_ids(tmp_path):
-    first, second = (rules.normalised_text(noisy(), name="n") for _ in range(2))
-    assert first == second
-    assert rules.normalised_text(nbformat.reads(first, 4), name="n") == first
-    path = tmp_path / "n.ipynb"
-    path.write_text(first)
-    before = path.stat().st_mtime_ns
-    assert report.main(["normalise", str(path)]) == 0
-    assert path.stat().st_mtime_ns == before
-
-
-def test_ids_do_not_move_when_a_cell_is_put_in_between():
+def test_normalised_is_idempotent_and_the_same_for_other_random_ids():
     notebook = noisy()
-    before = [cell.id for cell in rules.normalised(notebook, name="n").cells]
-    notebook.cells.insert(1, text("new"))
-    after = [cell.id for cell in rules.normalised(notebook, name="n").cells]
-    assert [one for one in after if one in before] == before
-    assert len(set(after)) == len(after)
+    first = rules.normalised_text(notebook, name="n")
+    notebook.cells[3].outputs[-1].data["text/html"] = '<p id="T_4d5e6_row0">'
+    assert rules.normalised_text(notebook, name="n") == first
+    assert rules.normalised_text(nbformat.reads(first, 4), name="n") == first
 
 
 @pytest.mark.parametrize("folder", ["root", "home", "tmp", "Users", "private", "var/folders"])
@@ -364,9 +351,9 @@ def test_formulas_of_the_report_convert(latex):
     ("cell", "message"),
     [
         (code("f()", image()), "cell 2: image/png output without alt text"),
-        (text("![](x.png)"), "cell 2: image without alt text"),
+        (text("![](x.png)"), "<img> fetches 'x.png'"),
         (text('<img src="data:image/png;base64,AA" alt="">'), "image without alt text"),
-        (text("![a](https://example.org/x.png)"), "no such file"),
+        (text("![a](https://example.org/x.png)"), "<img> fetches"),
         (text('<img src="https://example.org/x.png" alt="a">'), "<img> fetches"),
         (text('<script src="https://example.org/x.js"></script>'), "<script> is not allowed"),
         (text("<style>@import 'https://example.org/x.css'</style>"), "a style fetches"),
@@ -516,40 +503,6 @@ def test_accept_renews_notebooks_figures_and_readme_of_one_run(tmp_path):
     assert report.accept(tmp_path / "build", tmp_path / "nb") == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("when", ["while writing", "while renaming"])
-def test_an_interrupted_accept_renews_all_or_nothing(tmp_path, monkeypatch, number, when):
-    project(tmp_path, *FINE, overview=[drawn("00-x")])
-    before, replaced, real = content(tmp_path), [], os.replace
-
-    def replace(source, target):
-        if not replaced and when == "while renaming":
-            os.kill(os.getpid(), number)
-        replaced.append(real(source, target))
-
-    def flush(file):
-        if when == "while writing":
-            os.kill(os.getpid(), number)
-
-    def stop(number, frame):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", replace)
-    monkeypatch.setattr(os, "fsync", flush)
-    handlers = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            report.accept(tmp_path / "build", tmp_path / "nb")
-        assert all(signal.getsignal(n) is stop for n in handlers)
-    finally:
-        for n, handler in handlers.items():
-            signal.signal(n, handler)
-    assert len(replaced) == (4 if when == "while renaming" else 0)
-    assert content(tmp_path).keys() == before.keys()
-    old = [path for path, text in content(tmp_path).items() if text == before[path]]
-    assert len(old) == (2 if when == "while renaming" else 6)  # the executed notebooks, or all
-
-
 # --- the notebooks of the report
 
 
@@ -595,7 +548,7 @@ def test_notebook_is_executed_in_form_and_makes_a_page(path, tmp_path):
     if rules.preset(notebook) != "paper":
         problems.append(f"PRESET is {rules.preset(notebook)!r}, want 'paper'")
     if rules.normalised_text(notebook, name=path.name) != path.read_text(encoding="utf-8"):
-        problems.append("not in the stored form: python tools/report.py normalise")
+        problems.append("not in the stored form: want `make accept`")
     assert not problems, "\n".join(problems)
     page = pages.render(path, path.parent, tmp_path)
     pages.check_page(path.name, page.body)

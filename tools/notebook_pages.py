@@ -1,10 +1,7 @@
 """HTML pages of executed notebooks that need no network: formulas as MathML, images inside."""
 
-import base64
 import datetime
-import html
 import importlib.metadata
-import mimetypes
 import os
 import re
 import xml.etree.ElementTree as ElementTree
@@ -74,7 +71,7 @@ class Renderer(IPythonRenderer):
     """Markdown to HTML: formulas become MathML, local images data, links lead to pages."""
 
     def __init__(self, notebooks: Path, pages: Path, **options):
-        super().__init__(escape=False, **options)
+        super().__init__(escape=False, embed_images=True, path=str(notebooks), **options)
         self.notebooks, self.pages = notebooks, pages
 
     def inline_math(self, body: str) -> str:
@@ -85,16 +82,6 @@ class Renderer(IPythonRenderer):
 
     def latex_environment(self, name: str, body: str) -> str:
         return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
-
-    def image(self, text: str, url: str, title: str | None = None) -> str:
-        if not text.strip():
-            raise ReportError(f"image without alt text: {url}")
-        path = self.notebooks / url
-        if not path.is_file():
-            raise ReportError(f"image {url}: no such file beside the notebooks")
-        kind = mimetypes.guess_type(path.name)[0]
-        data = base64.b64encode(path.read_bytes()).decode()
-        return f'<img src="data:{kind};base64,{data}" alt="{html.escape(text)}">'
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
         parts = urlsplit(url)

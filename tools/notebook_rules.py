@@ -5,15 +5,12 @@ Cells are numbered from 1, without the cell that papermill injects: as in the so
 
 import ast
 import base64
-import hashlib
-import os
 import re
-import signal
 import statistics
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import nbformat
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
 from lstm_kernels.files import writing
 
@@ -46,34 +43,11 @@ def write(path: Path, text: str) -> None:
 
 
 def write_all(contents: dict[Path, bytes]) -> None:
-    """Write every file beside its place, then rename all of them; an interrupt changes none, or
-    comes when all are renamed.
-    """
-    with ExitStack() as after, ExitStack() as files:
-        for path, content in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = files.enter_context(writing(path))
+    """Write every file beside its place and rename it: each is whole or untouched."""
+    for path, content in contents.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # a full disk says so now
-        after.enter_context(_interrupts_later())
-
-
-@contextmanager
-def _interrupts_later():
-    """Ctrl-C, and the signal that ends a process, wait for the end of the block."""
-    caught = []
-    before = {
-        number: signal.signal(number, lambda number, _: caught.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if caught:
-            signal.raise_signal(caught[0])
 
 
 def read(path: Path) -> nbformat.NotebookNode:
@@ -225,25 +199,22 @@ def problems_of_form(notebook) -> list[str]:
 def normalised(notebook, *, name: str):
     """A copy in the stored form: only what a reader sees, the same bytes for the same results."""
     cells = []
-    taken = set()
     for number, cell in numbered(notebook):
         cell = nbformat.from_dict(dict(cell))
-        cell["id"] = _stable_id(cell, taken)
-        cell["metadata"] = {key: cell.metadata[key] for key in ("tags",) if cell.metadata.get(key)}
+        cell["metadata"] = {"tags": tags(cell)} if tags(cell) else {}
         if cell.cell_type == "code":
-            cell["outputs"] = _outputs(cell.outputs, place=f"{name}, cell {number}")
-        cells.append(cell)
-    count = 0
-    for cell in cells:
-        if cell.cell_type == "code" and cell.execution_count is not None:
-            count += 1
-            cell["execution_count"] = count
+            cell["outputs"] = [output for output in cell.outputs if not is_progress(output)]
+            # How a stream is cut into messages is a matter of timing.
+            CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, number)
             for output in cell.outputs:
-                if output.output_type == "execute_result":
-                    output["execution_count"] = count
-    result = nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
-    result["nbformat_minor"] = 5
-    return result
+                _clean(output, f"{name}, cell {number}")
+        cells.append(cell)
+    executed = [cell for cell in cells if cell.get("execution_count") is not None]
+    for count, cell in enumerate(executed, start=1):
+        for part in (cell, *cell.outputs):
+            if "execution_count" in part:
+                part["execution_count"] = count
+    return nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
 
 
 def dumps(notebook) -> str:
@@ -258,55 +229,15 @@ def normalised_text(notebook, *, name: str) -> str:
     return STYLER_ID.sub(lambda m: order.setdefault(m[0], f"T_{len(order):05x}"), text)
 
 
-def _stable_id(cell, taken: set) -> str:
-    """From the content, so that a cell put in between changes no other cell's id."""
-    base = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
-    stable, repeat = base, 1
-    while stable in taken:
-        repeat += 1
-        stable = f"{base}-{repeat}"
-    taken.add(stable)
-    return stable
-
-
-def _outputs(found, *, place: str) -> list:
-    kept = []
-    for output in found:
-        if is_progress(output):
-            continue
-        output = nbformat.from_dict(dict(output))
-        if output.output_type == "stream":
-            # How a stream is cut into messages is a matter of timing.
-            if kept and kept[-1].output_type == "stream" and kept[-1].name == output.name:
-                kept[-1]["text"] += output.text
-            else:
-                kept.append(output)
-        else:
-            kept.append(output)
-            if "data" in output:
-                _display(output, place)
-    for output in kept:
-        if output.output_type == "stream":
-            lines = output.text.split("\n")
-            shown = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in lines)
-            output["text"] = _portable(shown, place)
-    return kept
-
-
-def _display(output, place: str) -> None:
-    data = output["data"]
-    for kind, value in data.items():
-        if isinstance(value, str) and (kind.startswith("text/") or kind == "image/svg+xml"):
-            data[kind] = _portable(value, place)
-    metadata = {}
-    for kind in IMAGES:
-        about = output.metadata.get(kind, {}) if kind in data else {}
-        about = {key: about[key] for key in ("alt", "width", "height") if key in about}
-        if about:
-            metadata[kind] = about
-    if OURS in output.metadata:
-        metadata[OURS] = output.metadata[OURS]
-    output["metadata"] = metadata
+def _clean(output, place: str) -> None:
+    texts = output.get("data", output)
+    for kind, value in texts.items():
+        if isinstance(value, str) and kind.startswith(("text", "image/svg")):
+            texts[kind] = _portable(value, place)
+    if "metadata" in output:
+        known = (*IMAGES, OURS)
+        about = {kind: value for kind, value in output.metadata.items() if kind in known and value}
+        output["metadata"] = about
 
 
 def _portable(text: str, place: str) -> str:

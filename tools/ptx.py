@@ -52,7 +52,7 @@ BUILDS = {
 
 
 class OverBudgetError(AssertionError):
-    """A kernel takes more than its block can have; the message says which and what."""
+    """Kernels take more than their block can have; the message says which and what."""
 
 
 def why_unavailable():
@@ -159,25 +159,14 @@ def table(builds, workers=None):
 
 
 def check(rows):
-    """Raise OverBudgetError for a kernel that spills, or whose block does not fit."""
-    for row in rows.to_dict("records"):
-        most = min(255, REGISTERS // THREADS[row["version"]])
-        what = ", ".join(str(row[k]) for k in ("version", "variant", "cell", "dtype", "kernel"))
-        if row["spills"] or row["stack"]:
-            raise OverBudgetError(
-                f"{what} at {row['capability']}: got {row['spills']} bytes of spills and "
-                f"{row['stack']} of stack, want none"
-            )
-        if row["registers"] > most:
-            raise OverBudgetError(
-                f"{what} at {row['capability']}: got {row['registers']} registers, want at most "
-                f"{most} for blocks of {THREADS[row['version']]} threads"
-            )
-        if row["shared"]:
-            raise OverBudgetError(
-                f"{what} at {row['capability']}: got {row['shared']} bytes of static shared "
-                "memory, want none: a launch asks for all of it"
-            )
+    """Raise OverBudgetError for kernels that spill, or whose block does not fit."""
+    most = (REGISTERS // rows["version"].map(THREADS)).clip(upper=255)
+    over = rows[(rows["registers"] > most) | rows[["spills", "stack", "shared"]].any(axis=1)]
+    if not over.empty:
+        raise OverBudgetError(
+            "rows: want no spills, no stack and no static shared memory, since a launch asks for "
+            f"all of it, and registers for blocks of {THREADS} threads; got\n{over.to_string()}"
+        )
 
 
 def sources():

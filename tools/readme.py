@@ -6,7 +6,7 @@ import sys
 import notebook_rules as rules
 import pandas as pd
 
-from lstm_kernels.bench import results, summary, tail
+from lstm_kernels.bench import results, tail
 from lstm_kernels.report import figures_gpu, tables, tables_isa
 
 README = rules.ROOT / "README.md"
@@ -21,95 +21,83 @@ def recorded(experiment, machine):
     return rows[rows["machine"] == machine]
 
 
-def about(experiment, machine):
-    """What a machine measured an experiment on, in a line."""
-    return results.caption(results.record(experiment, machine))
-
-
 def by_stage(rows, tell, needs):
     """A table of inference and one of training, where `rows` has what it needs, as Markdown."""
     stages = [stage for stage in tables.WORDS if not needs(rows, stage).empty]
     return [tables.markdown(tell(rows, stage).reset_index()) for stage in stages]
 
 
-def compiling(machine):
+def compiling(rows):
     """What the first step of a new process costs beyond the second."""
-    rows = recorded("airline", machine)
     times = rows.pivot_table(index="version", columns="stage", values="seconds")
     times = times.reindex(columns=["compile", "load"]).dropna()
-    said = "; ".join(
-        f"`{name}` {row['compile']:.1f} s the first time, {row['load']:.2f} s from its cache"
-        for name, row in times.iterrows()
-    )
-    return [f"Compiling: {said}. {about('airline', machine)}."] if said else []
-
-
-def combined(machine):
-    """Combined products and packing on the reference workload."""
-    rows, said = recorded("reference", machine), []
-    for stage, what in tables.WORDS.items():
-        part = rows[rows["stage"] == stage]
-        if {"numpy-naive", "numpy"} <= set(part["version"]):
-            ratio = summary(part, "numpy-naive", by="version")["ratio"]["numpy"]
-            said.append(f"{what}, `numpy` over `numpy-naive`: {tables.speed(ratio)}")
-    pack = rows[rows["stage"] == "pack"]
-    pack = 1e3 * pack["seconds"].groupby(pack["variant"].fillna("all")).median()
-    for name, what in (
-        ("all", "packing the weights of `numba-fused`, once: {:.1f} ms"),
-        ("transposes", "their transposed copies, in each step, on one thread: {:.1f} ms"),
-    ):
-        said += [what.format(pack[name])] if name in pack else []
-    if not said:
+    if times.empty:
         return []
+    times.columns = ["seconds of the first step beyond the second", "with its cache"]
+    shown = times.map("{:.2f}".format).reset_index()
+    return ["Compiling, in a new process.", tables.markdown(shown)]
+
+
+def reference(rows):
+    """Every version and stage on the reference workload."""
+    stage = (rows["stage"] + " " + rows["variant"].fillna("")).str.strip()
+    times = 1e3 * rows.groupby(["version", stage])["seconds"].median().unstack()
     sizes = "{L:.0f} layers, {T:.0f} steps, {H:.0f} hidden units, batch {B:.0f}"
     sizes = sizes.format(**rows.iloc[0][list("LTHB")])
-    return [f"Reference workload ({sizes}). {'; '.join(said)}. {about('reference', machine)}."]
+    shown = times.map(tables.digits, na_action="ignore").fillna("").reset_index()
+    return [f"Reference workload ({sizes}), median milliseconds.", tables.markdown(shown)]
 
 
-def layers(machine):
+def layers(rows):
     """The layers of a stack at the same time."""
-    rows = recorded("layers", machine)
     times = rows.pivot(index=["stage", "L", "repeat"], columns="threads", values="seconds")
     if not {1, 2} <= set(times):  # there is one core
         return []
     ratio = (times[1] / times[2]).groupby(level=["stage", "L"], sort=False).median()
-    said = [
-        f"{way} " + ", ".join(f"{tables.speed(value)} with {L}" for L, value in ratio[way].items())
-        for way in ("forward", "backward")
-        if way in ratio.index
-    ]
+    shown = ratio.map(tables.speed).unstack().add_prefix("layers: ").reset_index()
     T, H = rows.iloc[0][["T", "H"]]
-    return [
-        f"Layers in parallel (`numba-wavefront`, {T} steps, {H} units, one sample): two threads "
-        f"compared with one, by layers: {'; '.join(said)}. {about('layers', machine)}."
-    ]
+    said = f"Two threads compared with one (`numba-wavefront`, {T} steps, {H} units, one sample)."
+    return [said, tables.markdown(shown)]
 
 
-def grid(machine):
+def grid(rows):
     """Every version on the grid of workloads."""
-    said = "Every version on the grid of notebook 04, medians of rounds in one loop"
-    parts = by_stage(recorded("grid", machine), tables.grid, tables.of_grid)
-    return [f"{said}. {about('grid', machine)}.", *parts] if parts else []
+    parts = by_stage(rows, tables.grid, tables.of_grid)
+    return ["Every version on the grid of notebook 04, medians of rounds in one loop.", *parts]
 
 
-def peers(machine):
+def peers(rows):
     """`numba-fused` compared with PyTorch, JAX and ONNX Runtime; how long small calls take."""
-    rows = recorded("peers", machine)
-    parts = by_stage(rows, tables.peers, tables.peer_ratios)
-    if not parts:
-        return []
     said = (
         "Compared with PyTorch, JAX and ONNX Runtime (`make bench-peers`), medians of rounds in "
         "one loop: the speed of `numba-fused` over each, and its rate compared with that of BLAS's "
-        f"SGEMM. {tables.about(machine, rows)}"
+        "SGEMM."
     )
-    return [part for part in (said, *parts, tables.small_calls(rows)) if part]
+    parts = by_stage(rows, tables.peers, tables.peer_ratios)
+    return [said, *parts, tables.small_calls(rows)] if parts else []
 
 
-def tails(machine):
-    """How long small calls take at worst."""
-    said = tail.sentence(recorded("tail", machine))
-    return [f"{said} {about('tail', machine)}."] if said else []
+EXPERIMENTS = {
+    "airline": compiling,
+    "reference": reference,
+    "layers": layers,
+    "grid": grid,
+    "peers": peers,
+    "tail": lambda rows: [tail.sentence(rows)],  # how long small calls take at worst
+}
+
+
+def told(experiment, machine):
+    """What is said of an experiment of a machine, and on what it ran, as parts of Markdown; none
+    where it has not run.
+    """
+    rows = recorded(experiment, machine)
+    said, *parts = (not rows.empty and EXPERIMENTS[experiment](rows)) or [""]
+    if not said:
+        return []
+    ran_on = f"{results.caption(results.record(experiment, machine))}."
+    ran_on = tables.about(machine, rows) if experiment == "peers" else ran_on
+    return [f"{said} {ran_on}", *filter(None, parts)]
 
 
 def instruction_sets():
@@ -146,8 +134,9 @@ def section():
         raise ValueError(f"results: got none in {results.FOLDER}, want those of `make bench`")
     boxes = {}
     for name in machines:
-        tell = (compiling, combined, layers, grid, peers, tails)
-        boxes[f"<code>{name}</code>"] = [part for how in tell for part in how(name)]
+        boxes[f"<code>{name}</code>"] = [
+            part for which in EXPERIMENTS for part in told(which, name)
+        ]
     boxes["Instruction sets and GPU"] = [instruction_sets(), gpu()]
     return "\n\n".join(
         "\n\n".join([f"<details>\n<summary>{title}</summary>", *parts, "</details>"])

@@ -1,7 +1,6 @@
-"""Build the report from the notebooks: execute, normalise, make pages, take results over.
+"""Build the report from the notebooks: execute, make pages, take results over.
 
 python tools/report.py execute NOTEBOOK OUT [-p NAME VALUE]...
-python tools/report.py normalise NOTEBOOK...
 python tools/report.py html BUILD NOTEBOOKS
 python tools/report.py accept BUILD NOTEBOOKS
 """
@@ -33,13 +32,13 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
             raise ReportError(f"{notebook}: unknown parameter {name!r}, known are {wanted}")
     failed = out.with_name(f"{out.stem}.failed.ipynb")
     out.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
-        part = Path(scratch) / out.name
-        _own_kernel_only(scratch)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as settings:
+        _own_kernel_only(settings)
         try:
             result = papermill.execute_notebook(
                 os.path.relpath(notebook),
-                os.path.relpath(part),
+                os.path.relpath(failed),  # until it has not
                 parameters=given,
                 kernel_name="python3",
                 cwd=os.path.relpath(notebook.parent),
@@ -47,17 +46,11 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
                 # Sockets in the file system: on TCP others on the machine could listen.
                 config=Config({"KernelManager": {"transport": "ipc"}}),
             )
-            problems = rules.problems_of_execution(result)
-            if problems:
-                raise ReportError("\n  ".join([f"{notebook} failed", *problems]))
-        except BaseException as error:
-            if part.exists():
-                rules.write(failed, part.read_text(encoding="utf-8"))
-            if isinstance(error, PapermillExecutionError):
-                raise ReportError(_failure(notebook, failed, error)) from None
-            raise
-        rules.write(out, part.read_text(encoding="utf-8"))
-    failed.unlink(missing_ok=True)
+        except PapermillExecutionError as error:
+            raise ReportError(_failure(notebook, failed, error)) from None
+    if problems := rules.problems_of_execution(result):
+        raise ReportError("\n  ".join([f"{notebook} failed", *problems]))
+    failed.replace(out)
 
 
 def _own_kernel_only(settings: str) -> None:
@@ -83,16 +76,10 @@ def _failure(notebook: Path, failed: Path, error) -> str:
     return f"{notebook}, cell {number} failed: {reason}\n{source}\n  what ran is in {failed}"
 
 
-def normalise(notebook: Path) -> None:
-    """Bring `notebook` into the stored form, in place."""
-    text = rules.normalised_text(rules.read(notebook), name=notebook.name)
-    if text != notebook.read_text(encoding="utf-8"):
-        rules.write(notebook, text)
-
-
 def accept(build: Path, notebooks: Path) -> list[str]:
     """Put the executed notebooks of `build` in the place of their sources, and what README shows of
-    them in its place: all, or none. Returns the names of the files that changed.
+    them in its place; none of them where one is not fit for it. Returns the names of the files that
+    changed.
     """
     import readme  # slow to import, and only needed here
 
@@ -154,8 +141,6 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("notebook", type=Path)
     command.add_argument("out", type=Path)
     command.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
-    command = commands.add_parser("normalise", help="bring notebooks into the stored form")
-    command.add_argument("notebook", type=Path, nargs="+")
     pages = commands.add_parser("html", help="make pages of executed notebooks")
     take = commands.add_parser("accept", help="put executed notebooks in their sources' place")
     for command in (pages, take):
@@ -165,9 +150,6 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given.command == "execute":
             execute(given.notebook, given.out, dict(given.p))
-        elif given.command == "normalise":
-            for notebook in given.notebook:
-                normalise(notebook)
         elif given.command == "html":
             built = [given.build / source.name for source in sources(given.notebooks)]
             executed = [path for path in built if path.exists()]

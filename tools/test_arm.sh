@@ -81,16 +81,17 @@ END
 
 # The emulated pip chooses the wheels: it knows which machine and Python they are for.
 set_up_packages() {
-    local part=$arm/packages.part wanted=$arm/requirements.txt
-    "$python" tools/locked.py "${PACKAGES[@]}" >"$wanted"
-    cmp -s "$wanted" "$arm/packages/requirements.txt" && return
+    local part=$arm/packages.part wanted=$arm/constraints.txt
+    # The versions of the lock for what these packages need: a constraint has no hashes.
+    sed '/^ *--hash=/d; s/ *\\$//' requirements.lock >"$wanted"
+    cmp -s "$wanted" "$arm/packages/constraints.txt" && return
     echo "installing wheels for arm64 into build/arm/packages"
     rm -rf "$arm/packages" "$part"
     local pip=("$arm"/debian/usr/share/python-wheels/pip-*.whl)
     "$python" "${pip[0]}/pip" install --quiet \
         --disable-pip-version-check --root-user-action=ignore --no-compile --cache-dir "$arm/pip" \
-        --only-binary :all: --no-deps --require-hashes --requirement "$wanted" --target "$part"
-    cp "$wanted" "$part/requirements.txt"
+        --only-binary :all: --constraint "$wanted" --target "$part" "${PACKAGES[@]}"
+    cp "$wanted" "$part/constraints.txt"
     mv "$part" "$arm/packages" # complete from here on
 }
 

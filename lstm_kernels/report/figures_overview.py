@@ -1,6 +1,4 @@
-"""The figures and the table of notebook 00 and README. A figure's `alt` says in words what it
-shows.
-"""
+"""The figure and the table of the ideas, in notebook 00 and README."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,33 +7,6 @@ import pandas as pd
 from ..bench.timing import summary
 from . import plots
 from .tables import digits, speed
-
-
-def schedules(earliest):
-    """Two grids of the round, counted from 0, in which each cell is computed: layer by layer, one
-    cell at a time, and as early as the graph allows; the latter (layers, steps) is given.
-    """
-    layers, steps = earliest.shape
-    one_by_one, rounds = np.arange(earliest.size).reshape(layers, steps), earliest.max() + 1
-    grids = {
-        f"One cell at a time, layer by layer: {layers * steps} rounds": one_by_one,
-        f"As early as the graph allows: {rounds} rounds": earliest,
-    }
-    figure, axes = plt.subplots(len(grids), 1, figsize=(8, 4.6), sharex=True)
-    for ax, (title, grid) in zip(axes, grids.items(), strict=True):
-        ax.imshow(grid, origin="lower", cmap="cividis", aspect="auto")
-        for (layer, step), value in np.ndenumerate(grid):
-            colour = "white" if value < 0.6 * grid.max() else "black"
-            ax.text(step, layer, value, ha="center", va="center", color=colour, fontsize=9)
-        ax.set(title=title, ylabel="layer", yticks=range(layers))
-        ax.grid(False)
-    axes[-1].set(xlabel="step", xticks=range(steps))
-    figure.alt = (
-        f"Two grids of {layers} layers by {steps} steps with the round in which each cell is "
-        f"computed: layer by layer there are {layers * steps} rounds, as early as the graph allows "
-        f"there are {rounds}, along diagonals."
-    )
-    return figure
 
 
 def ideas(times, chain):
@@ -80,14 +51,9 @@ def factors(table):
     told = steps["factor"].map(speed)
     for place, (text, right) in enumerate(zip(told, np.maximum(begin, end), strict=True)):
         ax.annotate(text, (right, place), (6, 0), textcoords="offset points", va="center")
-    ax.set(xscale="log", xlabel="times as fast as plain Python loops")
+    ax.set(xscale="log", xlabel="times as fast as plain Python loops", ylabel="idea")
     ax.margins(x=0.12)
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    said = ", ".join(f"{idea} {text}" for idea, text in zip(steps["idea"], told, strict=True))
     ax.set_title(f"A training epoch from {first} ms to {last} ms: {speed(end.iloc[-1])}")
-    figure.alt = (
-        f"Bars on a log axis, each beginning where the one above ends: {said}. Together a training "
-        f"epoch goes from {first} ms to {last} ms, {speed(end.iloc[-1])}."
-    )
     return figure

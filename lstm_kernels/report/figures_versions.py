@@ -1,4 +1,4 @@
-"""The figures and tables of notebook 03. A figure's `alt` says in words what it shows."""
+"""The figures and tables of notebook 03."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -6,10 +6,9 @@ import pandas as pd
 import seaborn as sns
 
 from .. import data
-from ..bench import experiments
 from ..bench.timing import summary
 from . import plots
-from .tables import speed
+from .tables import digits, speed
 
 ALONE = ("sequential", "numpy-sample")  # they compute on one thread, whatever they are given
 # Who computes what, by sample s, step t and half u of the pre-activations: turn and thread.
@@ -30,25 +29,20 @@ def ladder(times):
     rows = pd.DataFrame(times["case"].to_list(), columns=["version", "threads"])
     rows["ms"] = 1e3 * times["seconds"]
     medians = rows.groupby(["version", "threads"])["ms"].median()
-    order = list(dict.fromkeys(sorted(rows["version"], key=lambda v: -medians[v, 1])))
+    order = medians.xs(1, level="threads").sort_values(ascending=False).index
     figure, ax = plt.subplots(figsize=(8, 4))
     how = {"estimator": "median", "errorbar": ("pi", 50), "order": order, "ax": ax}
     colours = [plots.SKY, plots.BLUE][: rows["threads"].nunique()]
     sns.barplot(rows, x="ms", y="version", hue="threads", palette=colours, **how)
-    ends, counts = rows.groupby(["version", "threads"])["ms"].quantile(0.75), len(colours)
-    for (version, threads), ms in medians.items():
-        y = order.index(version) + 0.8 * ((threads > 1) + 0.5) / counts - 0.4
-        how = {"textcoords": "offset points", "va": "center", "fontsize": 9}
-        ax.annotate(f"{float(f'{ms:.3g}'):g}", (ends[version, threads], y), (5, 0), **how)
-    ax.set(xscale="log", xlabel="milliseconds (median and quartiles)", ylabel="")
+    for bars in ax.containers:
+        ax.bar_label(bars, fmt=digits, padding=10, fontsize=9)
+    ax.set(xscale="log", xlabel="milliseconds (median and quartiles)")
     ax.grid(axis="y", visible=False)
     ax.margins(x=0.15)
     (first, last), most = (order[0], order[-1]), int(rows["threads"].max())
     ideas, threads = medians[first, 1] / medians[last, 1], medians[last, 1] / medians[last, most]
     title = f"On one thread, ideas alone make training {faster(ideas)}"
     ax.set_title(title + f";\n{most} threads make the last version {faster(threads)}" * (most > 1))
-    told = "; ".join(f"{v}, {n} thread{'s'[: n > 1]}, {ms:.3g}" for (v, n), ms in medians.items())
-    figure.alt = f"Milliseconds of training for each version on a log axis: {told}."
     return figure
 
 
@@ -65,10 +59,6 @@ def who(version):
     turns, threads = (len(np.unique(values)) for values in (turn, thread))
     told = f"{turns} turns, {('one thread', 'two threads')[threads - 1]}"
     ax.set_title(f"{version}: {told}", fontsize=11)
-    figure.alt = (
-        f"{version}: 4 samples by 6 steps, each in two halves, with the number of its turn "
-        f"and coloured by thread: {told}."
-    )
     return figure
 
 
@@ -77,40 +67,22 @@ def rung(times, gflop, peak, version, module, below=None):
     of `ladder`; gflop: operations of a case; peak: GFLOP/s of a core.
     """
     median = summary(times)["median"]
-    one = median[version, 1]
-    said = f"**Time.** `{version}`: {1e3 * one:.3g} ms on one thread, "
-    said += f"{faster(median[below, 1] / one)} than `{below}`; " if below else ""
-    said += f"{2 * one / gflop:.3g} ns for a multiply-add, "
-    said += f"{100 * gflop / one / peak:.2g} % of a core's peak."
-    for name, threads in median.index:
+    one, said = median[version, 1], []
+    if below:
+        said.append(f"{faster(median[below, 1] / one)} than `{below}`")
+    said.append(f"{2 * one / gflop:.3g} ns for a multiply-add")
+    said.append(f"{100 * gflop / one / peak:.2g} % of a core's peak")
+    for (name, threads), more in median.items():
         if name == version and threads > 1:
-            more = median[version, threads]
-            said += f" On {threads} threads {1e3 * more:.3g} ms, {faster(one / more)}."
-    said += " More threads change nothing." if version in ALONE else ""
-    return f"{said}\n\n{bound(module)}"
+            said.append(f"on {threads} threads {1e3 * more:.3g} ms, {faster(one / more)}")
+    said = "; ".join(said)
+    return f"**Time.** `{version}`: {1e3 * one:.3g} ms on one thread; {said}.\n\n{bound(module)}"
 
 
 def bound(module):
     """What bounds a version, as the docstring of its file says."""
     after = " ".join(module.__doc__.split()).partition("Bounded by ")[2]
     return f"**Bound.** The rung is bounded by {after.partition('. ')[0].removesuffix('.')}."
-
-
-def profiled(shares):
-    """Where an epoch of plain loops goes, in a sentence; shares: by function."""
-    products = shares[[name for name in shares.index if name.startswith("add_")]].sum()
-    functions = ", ".join(f"`{name}` {share:.1%}" for name, share in shares.items())
-    return (
-        f"**Profile.** {functions}. The vector–matrix products take {products:.0%} of the epoch, "
-        "the cell little: speed comes from larger products, and from several at the same time."
-    )
-
-
-def compiling(times):
-    """What compiling a version costs, in a sentence; times: of `experiments.compile_times`."""
-    first, cached = times.set_index("stage")["seconds"][["compile", "load"]]
-    said = f"Not in these times: the first step in a new process takes {first:.2g} s longer than "
-    return said + f"the second; {cached:.2g} s where the compiled code is cached."
 
 
 def faster(ratio):
@@ -125,27 +97,20 @@ def race(error):
     ax.set(xlabel="step t", ylabel="largest error of h")
     first = int(np.argmax(error > 1e-3))  # far above rounding
     ax.set_title(f"Right up to step {first - 1}; step {first} starts from a state nobody computed")
-    figure.alt = (
-        f"Largest error of the hidden state at each of {len(error)} steps when steps do not wait "
-        f"for each other: it begins at step {first} and fades as the network forgets."
-    )
     return figure
 
 
 def gradient_forms(against):
     """Speed compared with numpy of both forms of the weight gradients; against: (H, B) x form."""
-    figure, ax = plt.subplots(figsize=(8, 3.8))
-    names = [f"H {H}\nB {B}" for H, B in against.index]
-    for form, colour, marker in zip(against, (plots.ORANGE, plots.RED), "sD", strict=True):
-        ax.plot(names, against[form], color=colour, marker=marker, label=form)
+    table = against.set_axis([f"H {H}\nB {B}" for H, B in against.index])
+    ax = table.plot(figsize=(8, 3.8), style=["s-", "D-"], color=[plots.ORANGE, plots.RED])
     ax.axhline(1, color=plots.BLACK, linewidth=1, label="numpy")
     ax.set(ylabel="speed of a training step (numpy = 1)", ylim=(0, None))
     ax.legend()
-    least = against.min()
-    ax.set_title(f"At worst a buffer per sample has {least.iloc[0]:.2g} of numpy's speed")
-    told = "; ".join(f"{form} at least {value:.2f}" for form, value in least.items())
-    figure.alt = f"Speed of a training step over growing hidden size and mini-batch: {told}."
-    return figure
+    ax.set_title(
+        f"At worst a buffer per sample has {against.iloc[:, 0].min():.2g} of numpy's speed"
+    )
+    return ax.figure
 
 
 def source():
@@ -168,24 +133,3 @@ def ours(times):
     median.index = pd.MultiIndex.from_tuples(median.index, names=["version", "threads"])
     best = median.unstack().min(axis=1).sort_values(ascending=False)
     return with_ratios(best.to_frame("seconds"), "sequential", "numpy-sample")
-
-
-def per_step(units, repeats=3):
-    """Seconds that plain loops and NumPy sample by sample train on a sample's step, by units."""
-    table = {}
-    for H in units:
-        work = experiments.Workload(1, 12, 1, H, 4)
-        rows = experiments.steps(["sequential", "numpy-sample"], work, repeats=repeats)
-        median = summary(rows[rows["stage"] == "step"], by="version")["median"]
-        table[H] = median / (work.T * work.B)
-    return pd.DataFrame(table).T
-
-
-def source_size(steps, ratio, seconds):
-    """The hidden units H at which NumPy leads plain loops by `ratio`, and on how many steps of
-    samples plain loops of that size train in `seconds`; steps: of `per_step`.
-    """
-    lead = np.log(steps["sequential"] / steps["numpy-sample"]).cummax()
-    H = np.exp(np.interp(np.log(ratio), lead, np.log(lead.index)))
-    cost = np.interp(np.log(H), np.log(lead.index), np.log(steps["sequential"]))
-    return H, seconds / np.exp(cost)

@@ -48,20 +48,13 @@ class Notebook:
         """This machine in words, for captions."""
         return results.label(provenance.machine())
 
-    def show(self, figure, name, alt=None, disturbed=""):
-        """Show a figure with its alternative text, and save it as `name`.svg and `name`.png.
+    def show(self, figure, name, disturbed=""):
+        """Show a figure, and save it as `name`.svg and `name`.png; its alternative text is the
+        attribute `alt`, or what is written in it.
 
-        alt: the text; None takes the figure's attribute `alt`. disturbed: what `bench.disturbance`
-        said of the times in it; not empty, it is written under the figure. Raises ValueError
-        without a text.
+        disturbed: what `bench.disturbance` said of the times in it; not empty, it is written below.
         """
-        alt = getattr(figure, "alt", "") if alt is None else alt
-        if not alt.strip():
-            raise ValueError(
-                "alt: got an empty text, want a sentence that says what the figure shows"
-            )
         if disturbed:
-            alt = f"{alt} {_marked(disturbed)}"
             note = fill(_marked(disturbed), 100)
             figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=plots.RED)
         data = {}
@@ -69,6 +62,8 @@ class Notebook:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, metadata=written)
             data[kind] = buffer.getvalue()
+        alt = getattr(figure, "alt", None) or plots.words(figure)  # once it is drawn
+        alt += f" {_marked(disturbed)}" if disturbed else ""
         plt.close(figure)
         self.figures.mkdir(parents=True, exist_ok=True)
         for kind, content in data.items():
@@ -135,17 +130,14 @@ class Notebook:
     def environment(self):
         """Show what this notebook ran on."""
         m = provenance.machine(self.preset)
-        blas = ", ".join(
-            f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"]
-        )
-        packages = ", ".join(f"{name} {number}" for name, number in m["packages"].items())
-        lines = [
-            f"- Machine: {results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
-            f"- Vectors: {m['vectors']}; BLAS: {blas}",
-            *([f"- GPU: {m['gpu']['name']}, driver {m['gpu']['driver']}"] if m["gpu"] else []),
-            f"- Python {m['python']}, {packages}",
-            f"- Preset {m['preset']}, {m['date']}",
-        ]
-        if m["distorting_variables"]:
-            lines.append(f"- **BLAS is slowed by {', '.join(m['distorting_variables'])}**")
-        display(Markdown("\n".join(lines)))
+        blas = (f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"])
+        lines = {
+            "Machine": f"{results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
+            "Vectors": f"{m['vectors']}; BLAS: {', '.join(blas)}",
+            "GPU": m["gpu"] and f"{m['gpu']['name']}, driver {m['gpu']['driver']}",
+            "Python": ", ".join([m["python"], *map(" ".join, m["packages"].items())]),
+            "Preset": f"{m['preset']}, {m['date']}",
+            "BLAS is slowed by": ", ".join(m["distorting_variables"]),
+        }
+        shown = (f"- {name}: {about}" for name, about in lines.items() if about)
+        display(Markdown("\n".join(shown)))

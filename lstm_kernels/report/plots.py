@@ -1,8 +1,12 @@
-"""One plot style: a colour for each thing, labels on the lines, white ground."""
+"""One plot style: a colour for each thing, labels on the lines, white ground; figures in words."""
+
+import re
 
 import matplotlib.pyplot as plt
 import numpy as np
+import seaborn as sns
 from cycler import cycler
+from matplotlib.ticker import NullLocator
 from scipy.optimize import isotonic_regression
 
 # Okabe & Ito's palette, which colour-blind readers can tell apart.
@@ -21,11 +25,6 @@ COLOURS = {
     "cuda-v2": YELLOW,
     "cuda-v3": ORANGE,
     "cuda-fused": RED,
-    "truth": BLACK,
-    "LSTM": RED,
-    "Holt–Winters": BLUE,
-    "seasonal-naive": GREEN,
-    "persistence": ORANGE,
 }
 
 
@@ -89,24 +88,51 @@ def label_lines(ax, labels, *, lines=1, **how):
         )
 
 
-ARROW = {"arrowstyle": "->", "shrinkA": 17, "shrinkB": 18}
+MATHTEXT = re.compile(r"\\mathdefault|[${}\\]")
 
 
-def graph(rounds, marked):
-    """The dependency graph of `rounds` (layers, steps); cells of the round `marked` are yellow."""
-    layers, steps = rounds.shape
-    figure, ax = plt.subplots(figsize=(8, 4.2))
-    for (layer, step), value in np.ndenumerate(rounds):
-        box = {"boxstyle": "round,pad=0.5", "fc": YELLOW if value == marked else "white"}
-        ax.text(step, layer, f"{layer}, {step}", ha="center", va="center", bbox=box)
-        for before in ((step, layer - 1), (step - 1, layer)):
-            ax.annotate("", (step, layer), before, arrowprops=ARROW)
-    ax.set(xlim=(-1, steps - 0.5), ylim=(-1, layers - 0.5), xlabel="step $t$", ylabel="layer $l$")
-    ax.set(xticks=range(steps), yticks=range(layers))
-    ax.set_title("Cells on a diagonal do not need each other")
-    ax.grid(visible=False)
-    figure.alt = (
-        f"Grid of {layers} layers by {steps} steps; arrows lead to each cell from the cell below "
-        "and from the cell before; one diagonal is marked."
-    )
+def ticks(ax, axes, values):
+    """Ticks at `values` alone, as they are, on logarithmic axes `axes`: "x" or "xy"."""
+    for name in axes:
+        axis = getattr(ax, f"{name}axis")
+        axis.axes.set(**{f"{name}scale": "log"})
+        axis.set_ticks(values, labels=map(str, values))
+        axis.set_minor_locator(NullLocator())
+
+
+def lines(ax, curves, **how):
+    """Draw curves, pairs (x, y), and label each at its end with its key; set limits before."""
+    drawn = {name: ax.plot(x, y, **how)[0] for name, (x, y) in curves.items()}
+    ends = {name: (x[-1], y[-1]) for name, (x, y) in curves.items()}
+    label_lines(ax, [(*ends[name], name, line.get_color()) for name, line in drawn.items()])
+
+
+def words(figure):
+    """A drawn figure in words: of each panel its title, its axes and the names on them, its labels
+    and its legend.
+    """
+    said = [figure.get_suptitle()]
+    for ax in figure.axes:
+        axes, legend = [], ax.get_legend()
+        for axis in (ax.yaxis, ax.xaxis):
+            names = [tick.get_text() for tick in axis.get_ticklabels()]
+            named = f" ({', '.join(names)})" if any(name[:1].isalpha() for name in names) else ""
+            on = " on a log axis" if axis.get_scale() == "log" else ""
+            axes.append(axis.get_label_text() + named + on)
+        labels = [text.get_text() for text in (*ax.texts, *(legend.get_texts() if legend else ()))]
+        said += [ax.get_title("left") or ax.get_title(), " against ".join(filter(None, axes))]
+        said += [f"Labels: {'; '.join(labels)}"] if labels else []
+    said = (" ".join(part.split()) for part in said)
+    return MATHTEXT.sub("", ". ".join(filter(None, said))) + "."
+
+
+def rounds(grids):
+    """The round, from 0, in which each cell is computed; grids: order -> array (layers, steps)."""
+    figure, axes = plt.subplots(len(grids), figsize=(8, 2.3 * len(grids)), squeeze=False)
+    titles = [f"{order}: {grid.max() + 1} rounds" for order, grid in grids.items()]
+    for ax, title, grid in zip(axes.flat, titles, grids.values(), strict=True):
+        sns.heatmap(grid, annot=True, fmt="d", cmap="cividis", cbar=False, ax=ax)
+        ax.set(title=title, xlabel="step $t$", ylabel="layer $l$")
+        ax.invert_yaxis()
+    figure.alt = f"Layers over steps, with the round of each cell. {'; '.join(titles)}."
     return figure

@@ -3,6 +3,7 @@
 import base64
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -501,6 +502,40 @@ def test_accept_renews_notebooks_figures_and_readme_of_one_run(tmp_path):
     assert "\n\nthe new table\n\n<!-- end of run -->\n\nrest\n" in readme
     assert "old" not in readme
     assert report.accept(tmp_path / "build", tmp_path / "nb") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["while writing", "while renaming"])
+def test_an_interrupted_accept_renews_all_or_nothing(tmp_path, monkeypatch, number, when):
+    project(tmp_path, *FINE, overview=[drawn("00-x")])
+    before, replaced, real = content(tmp_path), [], os.replace
+
+    def replace(source, target):
+        if not replaced and when == "while renaming":
+            os.kill(os.getpid(), number)
+        replaced.append(real(source, target))
+
+    def flush(file):
+        if when == "while writing":
+            os.kill(os.getpid(), number)
+
+    def stop(number, frame):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "fsync", flush)
+    handlers = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            report.accept(tmp_path / "build", tmp_path / "nb")
+        assert all(signal.getsignal(n) is stop for n in handlers)
+    finally:
+        for n, handler in handlers.items():
+            signal.signal(n, handler)
+    assert len(replaced) == (4 if when == "while renaming" else 0)
+    assert content(tmp_path).keys() == before.keys()
+    old = [path for path, text in content(tmp_path).items() if text == before[path]]
+    assert len(old) == (2 if when == "while renaming" else 6)  # the executed notebooks, or all
 
 
 # --- the notebooks of the report

@@ -5,8 +5,11 @@ Cells are numbered from 1, without the cell that papermill injects: as in the so
 
 import ast
 import base64
+import os
 import re
+import signal
 import statistics
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import nbformat
@@ -43,11 +46,34 @@ def write(path: Path, text: str) -> None:
 
 
 def write_all(contents: dict[Path, bytes]) -> None:
-    """Write every file beside its place and rename it: each is whole or untouched."""
-    for path, content in contents.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(path) as file:
+    """Write every file beside its place, then rename all of them; an interrupt changes none, or
+    comes when all are renamed.
+    """
+    with ExitStack() as after, ExitStack() as files:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = files.enter_context(writing(path))
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # a full disk says so now
+        after.enter_context(_interrupts_later())
+
+
+@contextmanager
+def _interrupts_later():
+    """Ctrl-C, and the signal that ends a process, wait for the end of the block."""
+    caught = []
+    before = {
+        number: signal.signal(number, lambda number, _: caught.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if caught:
+            signal.raise_signal(caught[0])
 
 
 def read(path: Path) -> nbformat.NotebookNode:

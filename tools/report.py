@@ -78,8 +78,7 @@ def _failure(notebook: Path, failed: Path, error) -> str:
 
 def accept(build: Path, notebooks: Path) -> list[str]:
     """Put the executed notebooks of `build` in the place of their sources, and what README shows of
-    them in its place; none of them where one is not fit for it. Returns the names of the files that
-    changed.
+    them in its place: all, or none. Returns the names of the files that changed.
     """
     import readme  # slow to import, and only needed here
 

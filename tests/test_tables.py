@@ -103,6 +103,13 @@ def test_speeds_are_multiples_of_the_slower():
     assert shown["vs NumPy"].to_list() == ["50 % slower", "1.00x", "4000x"]
 
 
+def test_the_source_s_size_is_where_numpy_leads_by_as_much():
+    H = pd.Index([1, 2, 4, 8, 16])
+    steps = pd.DataFrame({"sequential": 1e-6 * H.to_numpy() ** 2, "numpy-sample": 1e-6}, index=H)
+    units, count = figures_versions.source_size(steps, 36.0, 1.0)
+    assert (units, count) == (pytest.approx(6), pytest.approx(1e6 / 36))
+
+
 def test_the_lines_that_changed_are_marked(monkeypatch):
     shown = []
     monkeypatch.setattr(notebook, "display", lambda text: shown.append(text.data))

@@ -6,6 +6,7 @@ import pandas as pd
 import seaborn as sns
 
 from .. import data
+from ..bench import experiments
 from ..bench.timing import summary
 from . import plots
 from .tables import digits, speed
@@ -133,3 +134,24 @@ def ours(times):
     median.index = pd.MultiIndex.from_tuples(median.index, names=["version", "threads"])
     best = median.unstack().min(axis=1).sort_values(ascending=False)
     return with_ratios(best.to_frame("seconds"), "sequential", "numpy-sample")
+
+
+def per_step(units, repeats=3):
+    """Seconds that plain loops and NumPy sample by sample train on a sample's step, by units."""
+    table = {}
+    for H in units:
+        work = experiments.Workload(1, 12, 1, H, 4)
+        rows = experiments.steps(["sequential", "numpy-sample"], work, repeats=repeats)
+        median = summary(rows[rows["stage"] == "step"], by="version")["median"]
+        table[H] = median / (work.T * work.B)
+    return pd.DataFrame(table).T
+
+
+def source_size(steps, ratio, seconds):
+    """The hidden units H at which NumPy leads plain loops by `ratio`, and on how many steps of
+    samples plain loops of that size train in `seconds`; steps: of `per_step`.
+    """
+    lead = np.log(steps["sequential"] / steps["numpy-sample"]).cummax()
+    H = np.exp(np.interp(np.log(ratio), lead, np.log(lead.index)))
+    cost = np.interp(np.log(H), np.log(lead.index), np.log(steps["sequential"]))
+    return H, seconds / np.exp(cost)

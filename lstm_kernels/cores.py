@@ -8,6 +8,8 @@ import os
 from functools import cache
 from pathlib import Path, PurePosixPath
 
+from .errors import counted
+
 # By the controller's name in /proc/self/cgroup: where its groups are mounted, and the files with
 # the quota and its period, in microseconds.
 CONTROLLERS = {
@@ -35,7 +37,7 @@ def why(root="/"):
     threads, places = counted(cores(root), "thread"), counted(allowed(), "core")
     if limit is None:
         return f"{threads}: {places} this process may use, no CPU quota"
-    return f"{threads}: a quota of {counted(limit, 'CPU')} ({source}) on {places}"
+    return f"{threads}: a quota of {limit:.3g} CPU{'s' * (limit != 1)} ({source}) on {places}"
 
 
 @cache  # read once: it takes 0.1 ms, and a quota seldom changes while a process runs
@@ -62,11 +64,6 @@ def quota(root="/"):
             if granted > 0 and period > 0:  # -1: no quota
                 quotas.append((granted / period, f"{version}, {files[0]}"))
     return min(quotas, default=(None, None))
-
-
-def counted(number, word):
-    """`1 layer`, `2 layers`."""
-    return f"{number:.3g} {word}{'' if number == 1 else 's'}"
 
 
 def _text(path):

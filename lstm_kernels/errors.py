@@ -131,6 +131,11 @@ def check_rate(name, value, dtype=np.float64):
     return number
 
 
+def counted(number, word):
+    """`1 layer`, `2 layers`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def _plain(name, value, want):
     """`value` as an np.ndarray and no subclass, without a copy, or TypeError."""
     if isinstance(value, np.ma.MaskedArray):

@@ -161,12 +161,14 @@ def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point",
         return task.part, up // together, up + -(-along // chunk)
 
     tasks = sorted(graph.tasks(chunk), key=diagonal)
-    if order == "point-to-point":
-        return _wait_for_needs(graph, _list_schedule(graph, tasks, workers, diagonal, costs))
-    rounds = {}
-    for task in tasks:
-        rounds.setdefault(diagonal(task), []).append(task)
-    return _wait_for_rounds(graph, rounds.values(), workers)
+    needed = _needed(graph, tasks)
+    if order == "barrier":
+        places = {}
+        for place, task in enumerate(tasks):
+            places.setdefault(diagonal(task), []).append(place)
+        before = dict(zip(places, [[], *places.values()], strict=False))
+        needed = [before[diagonal(task)] for task in tasks]
+    return _waiting(graph, *_list_schedule(tasks, needed, workers, diagonal, costs))
 
 
 def pipeline(graph, workers):
@@ -182,7 +184,7 @@ def pipeline(graph, workers):
 
     tasks = [task._replace(worker=stage(task)) for task in graph.tasks(graph.steps)]
     tasks.sort(key=lambda task: (task.part + task.worker, task.worker, graph.rank(task)))
-    return _wait_for_needs(graph, tasks)
+    return _waiting(graph, tasks, _needed(graph, tasks))
 
 
 def check(schedule):
@@ -244,18 +246,17 @@ def _needed(graph, tasks):
     return needed
 
 
-def _list_schedule(graph, tasks, workers, rank, costs):
-    """The tasks in the order in which they start, with the workers that run them: the next is
-    the task that can start first; among several that of lowest rank, on a worker that ran its
-    layer before.
+def _list_schedule(tasks, needed, workers, rank, costs):
+    """The tasks in the order in which they start, with the workers that run them, and what each
+    needs of that order: the next is the task that can start first; among several that of lowest
+    rank, on a worker that ran its layer before.
     """
-    needed = _needed(graph, tasks)
     users, open_needs = [[] for _ in tasks], [len(n) for n in needed]
     for place, others in enumerate(needed):
         for other in others:
             users[other].append(place)
     ready = [place for place, count in enumerate(open_needs) if not count]
-    free, before, done, started = [0.0] * workers, {}, {}, []
+    free, before, done, started = [0.0] * workers, {}, {}, {}
     ranks = [rank(task) for task in tasks]
     while ready:
         keys, idle = [], free.index(min(free))
@@ -268,37 +269,23 @@ def _list_schedule(graph, tasks, workers, rank, costs):
                 moved = before.get(worker) != layer
                 keys.append((start, ranks[place], moved, place, worker))
         start, _, _, place, worker = min(keys)
-        task = tasks[place]._replace(worker=worker)
+        task = started[place] = tasks[place]._replace(worker=worker)
         free[worker] = start + costs.seconds(task, before.get(worker), workers)
         before[worker], done[place] = task.layer, (free[worker], worker)
-        started.append(task)
         ready.remove(place)
         for user in users[place]:
             open_needs[user] -= 1
             if not open_needs[user]:
                 ready.append(user)
-    return started
+    at = {place: index for index, place in enumerate(started)}
+    return [*started.values()], [[at[need] for need in needed[place]] for place in started]
 
 
-def _wait_for_needs(graph, tasks):
-    """A schedule in which a task waits, point to point, for those of other workers it needs."""
+def _waiting(graph, tasks, needed):
+    """A schedule in which a task waits for the last task that it needs of each other worker."""
     waiting = []
-    for task, needs in zip(tasks, _needed(graph, tasks), strict=True):
-        others = sorted(need for need in needs if tasks[need].worker != task.worker)
-        waiting.append(task._replace(after=tuple(others)))
+    for task, needs in zip(tasks, needed, strict=True):
+        last = {tasks[need].worker: need for need in sorted(needs)}
+        last.pop(task.worker, None)
+        waiting.append(task._replace(after=tuple(sorted(last.values()))))
     return Schedule(graph, tuple(waiting))
-
-
-def _wait_for_rounds(graph, rounds, workers):
-    """A schedule in which a task waits for every other worker's last task of the rounds before;
-    neighbouring layers of a round go to the same worker.
-    """
-    tasks, last = [], {}
-    for some in rounds:
-        before = dict(last)
-        for i, task in enumerate(some):
-            worker = i * workers // len(some)
-            after = sorted(index for other, index in before.items() if other != worker)
-            last[worker] = len(tasks)
-            tasks.append(task._replace(worker=worker, after=tuple(after)))
-    return Schedule(graph, tuple(tasks))

@@ -1,9 +1,7 @@
 """The airline-passenger series, its preprocessing, and data sets of windows."""
 
 import hashlib
-import io
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from .errors import check_array, check_dtype, check_int, check_numbers
-from .files import check_path
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = Path(__file__).parent / "series"
-AIRLINE_CSV = FOLDER / "airline_passengers.csv"
-AIRLINE_SHA256 = "fe529825b8393b6873a1be3d9c484cbd0c7e6853b6ca082612f406a762e2de4e"
 
 
 @dataclass(repr=False)
@@ -70,28 +65,14 @@ class Dataset:
         return digest.hexdigest()
 
 
-def airline(path: str | os.PathLike[str] = AIRLINE_CSV) -> "pd.Series":
-    """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel, Series G).
-
-    path: of a local file. Returns a pandas Series of 144 integers, indexed by month. Raises OSError
-    for a file that cannot be read, ValueError for one that is not this series.
+def airline() -> "pd.Series":
+    """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel, Series G): a
+    pandas Series of 144 integers, indexed by month.
     """
     import pandas as pd  # slow to import, and only needed here
 
-    content = check_path("path", path).read_bytes()
-    try:
-        table = pd.read_csv(io.BytesIO(content))
-        months = pd.PeriodIndex(table["month"], freq="M", name="month")
-        values = table["passengers"].to_numpy()
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        want = "the columns month, passengers"
-        raise ValueError(f"path: {path} cannot be read ({error}), want {want}") from None
-    digest = hashlib.sha256(",".join(map(str, values)).encode()).hexdigest()
-    expected = pd.period_range("1949-01", periods=144, freq="M")
-    if digest != AIRLINE_SHA256 or not months.equals(expected):
-        want = f"the 144 months 1949-01 to 1960-12 whose hash is {AIRLINE_SHA256}"
-        raise ValueError(f"path: {path} holds {len(values)} values, not Series G, want {want}")
-    return pd.Series(values, index=months, name="passengers")
+    table = pd.read_csv(FOLDER / "airline_passengers.csv", index_col="month")
+    return table["passengers"].set_axis(pd.PeriodIndex(table.index, freq="M"))
 
 
 def windows(series: ArrayLike, length: int, *, dtype: DTypeLike = np.float32) -> Dataset:

@@ -18,27 +18,6 @@ def test_the_series_is_series_g():
     assert (str(series.index[0]), str(series.index[-1])) == ("1949-01", "1960-12")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace("112", "113", 1),
-        lambda text: text.replace("1949-02", "1949-03", 1),
-        lambda text: "\n".join(text.split("\n")[:-5]),
-        lambda text: text.replace("passengers", "people"),
-        lambda text: text.replace("118", "many"),
-        lambda text: "",
-        lambda text: "\x00\x01\x02",
-    ],
-)
-def test_a_corrupt_or_foreign_csv_is_refused(tmp_path, change):
-    path = tmp_path / "series.csv"
-    path.write_text(change(data.AIRLINE_CSV.read_text()))
-    with pytest.raises(ValueError, match=r"path: .*series.csv"):
-        data.airline(path)
-    with pytest.raises(FileNotFoundError):
-        data.airline(tmp_path / "none.csv")
-
-
 def test_windows_hold_every_run_and_the_value_after_it():
     dataset = data.windows(np.arange(6.0), 3)
     assert dataset.x.dtype == np.float32

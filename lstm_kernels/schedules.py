@@ -8,6 +8,7 @@ they differ in time, which `simulate.py` predicts.
 
 import math
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import product
 from typing import NamedTuple
 
@@ -118,9 +119,9 @@ class Costs:
     shared: float = 1.0
 
     def __post_init__(self):
-        named = [(f"step[{i}]", value) for i, value in enumerate(self.step)]
-        named += [(name, getattr(self, name)) for name in ("task", "hand", "moved", "shared")]
-        for name, value in named:
+        numbers = {f"step[{i}]": value for i, value in enumerate(self.step)}
+        numbers |= {name: value for name, value in vars(self).items() if name != "step"}
+        for name, value in numbers.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}: got {value!r}, want a finite number, not negative")
 
@@ -234,16 +235,15 @@ def check(schedule):
 
 def _needed(graph, tasks):
     """For each task the places, in `tasks`, of those that compute what it needs; of equal chunks,
-    so that a task needs the same steps of the layer before, and its layer's chunk before.
+    so that chunks need each other as the cells of a graph with fewer steps do.
     """
-    places = {(task.part, task.layer, task.start): place for place, task in enumerate(tasks)}
-    side, chunk = 1 if graph.backward else -1, max(task.stop - task.start for task in tasks)
-    needed = []
-    for task in tasks:
-        before = task.layer, task.start + side * chunk
-        needs = (task.part, task.layer + side, task.start), (task.part, *before)
-        needed.append([places[need] for need in needs if need in places])
-    return needed
+    chunk = max(task.stop - task.start for task in tasks)
+    chunks = Graph(graph.layers, -(-graph.steps // chunk), graph.parts, graph.backward)
+    places = {(task.part, task.layer, task.start // chunk): i for i, task in enumerate(tasks)}
+    return [
+        [places[task.part, *need] for need in chunks.needs(task.layer, task.start // chunk)]
+        for task in tasks
+    ]
 
 
 def _list_schedule(tasks, needed, workers, rank, costs):
@@ -251,14 +251,12 @@ def _list_schedule(tasks, needed, workers, rank, costs):
     needs of that order: the next is the task that can start first; among several that of lowest
     rank, on a worker that ran its layer before.
     """
-    users, open_needs = [[] for _ in tasks], [len(n) for n in needed]
-    for place, others in enumerate(needed):
-        for other in others:
-            users[other].append(place)
-    ready = [place for place, count in enumerate(open_needs) if not count]
-    free, before, done, started = [0.0] * workers, {}, {}, {}
+    order = TopologicalSorter(dict(enumerate(needed)))
+    order.prepare()
+    ready, free, before, done, started = [], [0.0] * workers, {}, {}, {}
     ranks = [rank(task) for task in tasks]
-    while ready:
+    while order:
+        ready += order.get_ready()
         keys, idle = [], free.index(min(free))
         for place in ready:
             layer, others = tasks[place].layer, [done[other] for other in needed[place]]
@@ -273,10 +271,7 @@ def _list_schedule(tasks, needed, workers, rank, costs):
         free[worker] = start + costs.seconds(task, before.get(worker), workers)
         before[worker], done[place] = task.layer, (free[worker], worker)
         ready.remove(place)
-        for user in users[place]:
-            open_needs[user] -= 1
-            if not open_needs[user]:
-                ready.append(user)
+        order.done(place)
     at = {place: index for index, place in enumerate(started)}
     return [*started.values()], [[at[need] for need in needed[place]] for place in started]
 

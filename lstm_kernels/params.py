@@ -20,9 +20,7 @@ Named = dict[str, np.ndarray]
 
 @dataclass
 class Layer:
-    """U (D, G*H) input weights, W (H, G*H) recurrent weights, b (K*H,) bias; K = G but 4 for a
-    GRU's 3.
-    """
+    """Weights U (D, G*H) of the input, W (H, G*H) of h; bias b (K*H,): K = G, but 4 for a GRU."""
 
     U: np.ndarray
     W: np.ndarray
@@ -203,16 +201,12 @@ class Params(Weights):
         return self if kept else Params.from_arrays(checked, self.cell)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an .npz file without pickle; an existing file is replaced only once the new one is
-        whole. Raises as `check` does, and OSError.
-        """
+        """Write an .npz file, all of it or nothing. Raises as `check` does, and OSError."""
         write_npz(path, {"format": FORMAT, "cell": self.cell}, self.check().arrays())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Params":
-        """Read what `save` wrote. Raises ValueError for a damaged or foreign file, OSError for one
-        that cannot be read.
-        """
+        """Read what `save` wrote. Raises OSError; ValueError for a damaged or foreign file."""
 
         def build(header, named):
             params = cls.from_arrays(named, header["cell"])
@@ -239,11 +233,9 @@ class Params(Weights):
         return cls.from_arrays(*torch_names.read(state_dict, readout)).check("state_dict")
 
     def to_torch(self) -> Named:
-        """The state_dict of the torch.nn module: `weight_ih_l0`, ..., and `readout.weight`,
-        `readout.bias`.
+        """The state_dict of the torch.nn module, and of a torch.nn.Linear called `readout`.
 
-        b goes into `bias_ih`, `bias_hh` is zero but for a GRU's last block. Load the read-out with
-        a module whose attribute is called `readout`, or drop those two names.
+        b goes into `bias_ih`; `bias_hh` is zero but for a GRU's last block.
         """
         return torch_names.write(self)
 
@@ -262,7 +254,5 @@ class Grads(Weights):
         return named | dict(zip(names, self.state, strict=True))
 
     def to_torch(self) -> Named:
-        """The gradients of PyTorch's parameters by their names: of both biases, where only their
-        sum matters, the same.
-        """
+        """The gradients of PyTorch's parameters; the same of both biases where they are added."""
         return torch_names.write(self, gradients=True)

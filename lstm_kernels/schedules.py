@@ -234,10 +234,9 @@ def check(schedule):
 
 
 def _needed(graph, tasks):
-    """For each task the places, in `tasks`, of those that compute what it needs; of equal chunks,
-    so that chunks need each other as the cells of a graph with fewer steps do.
-    """
+    """For each task the places in `tasks` of those that it needs; all chunks are equal."""
     chunk = max(task.stop - task.start for task in tasks)
+    # Chunks need each other as the cells of a graph with fewer steps do.
     chunks = Graph(graph.layers, -(-graph.steps // chunk), graph.parts, graph.backward)
     places = {(task.part, task.layer, task.start // chunk): i for i, task in enumerate(tasks)}
     return [

@@ -35,9 +35,7 @@ class Timeline:
 
 
 def simulate(schedule, costs):
-    """The Timeline of a schedule: a task starts when its worker is free and all it waits for is
-    done and handed over.
-    """
+    """The Timeline of a schedule: a task starts when its worker is free and its waits are over."""
     costs.of(schedule.graph)
     spans, free, before, workers = [], {}, {}, schedule.employed
     for index, task in enumerate(schedule.tasks):

@@ -113,14 +113,11 @@ def train(
 ) -> History:
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 
-    batch_size: examples per step; 1 is stochastic, len(dataset) full-batch gradient descent. The
-    last mini-batch of an epoch is smaller when the sizes do not divide. learning_rate: step length.
-    optimizer: "sgd" or "adam". seed: of the shuffles; epoch e is shuffled by (seed, e), so a
-    resumed run sees the order of an uninterrupted one. progress: show a bar; None shows it on a
-    terminal.
-    checkpoint: the path of a file, replaced after each epoch by one that is whole. resume: go on
-    from it; the result has the bits of an uninterrupted run. Without resume an existing file is an
-    error.
+    batch_size: examples per step; the last mini-batch of an epoch is smaller when the sizes do not
+    divide. optimizer: "sgd" or "adam". seed: epoch e is shuffled by (seed, e). progress: show a
+    bar; None shows it on a terminal. checkpoint: the path of a file, replaced after each epoch by
+    one that is whole. resume: go on from it, to the bits of an uninterrupted run; without it an
+    existing file is an error.
     on_epoch: called as on_epoch(history, net) after each epoch and its checkpoint, outside its
     measured time; the next epoch starts from the parameters that it leaves in `net`.
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of another run,
@@ -207,8 +204,8 @@ def _arrays(params, rule, history):
 
 
 def _restore(path, run, net, rule, steps):
-    """The History in a checkpoint whose epochs have `steps` steps; the network and the rule take
-    over its parameters and moments, once everything in it has been checked.
+    """The History of a checkpoint, whose parameters and moments `net` and `rule` take over; an
+    epoch has `steps` steps. Nothing is taken over before everything is checked.
     """
     params = net.params()
 

@@ -1,6 +1,4 @@
-"""What every version shares: checked input, the read-out and the loss, one descent step, and the
-rule for a network in use.
-"""
+"""What every version shares: checks, read-out, loss, descent, and the rule for a network in use."""
 
 import os
 import threading

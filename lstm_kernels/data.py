@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,18 +40,13 @@ class Dataset:
         """The examples at `index` (B,): x (T, B, D) and target (B, O), copies."""
         return np.ascontiguousarray(self.x[:, index]), self.target[index]
 
-    def batches(
-        self, order: np.ndarray, batch_size: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The mini-batches of `order`, one after another, the last one smaller if need be."""
-        for first in range(0, len(order), batch_size):
-            yield self.batch(order[first : first + batch_size])
-
     def each_batch(self, order: np.ndarray, batch_size: int, step: Callable) -> list[float]:
-        """step(x, target) for each mini-batch of `order`; the losses, up to one not finite."""
+        """step(x, target) for each mini-batch of `order`, the last one smaller if need be; the
+        losses, up to one not finite.
+        """
         losses = []
-        for x, target in self.batches(order, batch_size):
-            losses.append(step(x, target))
+        for first in range(0, len(order), batch_size):
+            losses.append(step(*self.batch(order[first : first + batch_size])))
             if not math.isfinite(losses[-1]):
                 break
         return losses

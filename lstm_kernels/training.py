@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -70,28 +71,29 @@ class Adam(GradientDescent):
         loss that is not finite. Raises DivergedError for a parameter or moment that is not: the
         step before it then counts.
         """
+        self.theta, self.first = self.net.params(), self.count
+        return dataset.each_batch(order, batch_size, partial(self.step, rate=learning_rate))
+
+    def step(self, x, target, rate):
+        loss, grads = self.net.loss_and_grads(x, target)
+        if not math.isfinite(loss):
+            return loss
         beta1, beta2, epsilon = self.constants.values()
-        theta, losses = self.net.params(), []
-        for step, (x, target) in enumerate(dataset.batches(order, batch_size)):
-            loss, grads = self.net.loss_and_grads(x, target)
-            losses.append(loss)
-            if not math.isfinite(loss):
-                break
-            count, gradients, new, moments = self.count + 1, grads.arrays(), {}, {}
-            with np.errstate(over="ignore", invalid="ignore"):
-                for name, value in theta.arrays().items():
-                    g = gradients[name]
-                    m = beta1 * self.moments[f"m.{name}"] + (1 - beta1) * g
-                    v = beta2 * self.moments[f"v.{name}"] + (1 - beta2) * (g * g)
-                    m_hat, v_hat = m / (1 - beta1**count), v / (1 - beta2**count)
-                    moments |= {f"m.{name}": m, f"v.{name}": v}
-                    new[name] = value - learning_rate * (m_hat / (np.sqrt(v_hat) + epsilon))
-            if not _finite(new | moments):
-                raise DivergedError("a parameter or moment is not finite", step=step)
-            theta = Params.from_arrays(new, theta.cell)
-            self.net.assign(theta)
-            self.count, self.moments = count, moments
-        return losses
+        count, gradients, new, moments = self.count + 1, grads.arrays(), {}, {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, value in self.theta.arrays().items():
+                g = gradients[name]
+                m = beta1 * self.moments[f"m.{name}"] + (1 - beta1) * g
+                v = beta2 * self.moments[f"v.{name}"] + (1 - beta2) * (g * g)
+                m_hat, v_hat = m / (1 - beta1**count), v / (1 - beta2**count)
+                new[name] = value - rate * (m_hat / (np.sqrt(v_hat) + epsilon))
+                moments |= {f"m.{name}": m, f"v.{name}": v}
+        if not _finite(new | moments):
+            raise DivergedError("a parameter or moment is not finite", step=self.count - self.first)
+        self.theta = Params.from_arrays(new, self.theta.cell)
+        self.net.assign(self.theta)
+        self.count, self.moments = count, moments
+        return loss
 
 
 OPTIMIZERS = {"sgd": GradientDescent, "adam": Adam}

@@ -77,10 +77,8 @@ def windows(series: ArrayLike, length: int, *, dtype: DTypeLike = np.float32) ->
     examples: x (length, N - length, 1), target (N - length, 1). Raises TypeError, or ValueError
     when the series is not longer than a window.
     """
-    values, length = check_numbers("series", series), check_int("length", length)
-    if len(values) <= length:
-        got = f"{length} for a series of shape {values.shape}"
-        raise ValueError(f"length: got {got}, want a shorter window")
+    values = check_numbers("series", series)
+    length = check_int("length", length, 1, len(values) - 1)
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         values = values.astype(check_dtype("dtype", dtype))
     views = np.lib.stride_tricks.sliding_window_view(values[:-1], length)  # (N - length, length)

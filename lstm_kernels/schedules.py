@@ -62,7 +62,7 @@ class Graph:
 
         Raises TypeError or ValueError for a chunk that is not 1 to `steps`.
         """
-        starts = range(0, self.steps, check_chunk(chunk, self.steps))
+        starts = range(0, self.steps, check_int("chunk", chunk, 1, self.steps))
         return sorted(
             (
                 Task(layer, start, min(start + chunk, self.steps), part)
@@ -70,13 +70,6 @@ class Graph:
             ),
             key=lambda task: (task.part, *self.rank(task)),
         )
-
-
-def check_chunk(chunk, steps):
-    """Return the length of a chunk; raises TypeError or ValueError unless it is 1 to `steps`."""
-    if check_int("chunk", chunk) > steps:
-        raise ValueError(f"chunk: got {chunk}, want at most {steps}, the steps")
-    return chunk
 
 
 @dataclass(frozen=True)
@@ -177,8 +170,7 @@ def pipeline(graph, workers):
 
     Raises ValueError for more workers than layers.
     """
-    if check_int("workers", workers) > graph.layers:
-        raise ValueError(f"workers: got {workers}, want at most {graph.layers}, the layers")
+    check_int("workers", workers, 1, graph.layers)
 
     def stage(task):
         return graph.rank(task)[0] * workers // graph.layers

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .schedules import Schedule, check_chunk, wavefront
+from .errors import check_int
+from .schedules import Schedule, wavefront
 
 
 class Span(NamedTuple):
@@ -65,7 +66,7 @@ def speedup_bound(layers, steps, chunk=1):
 
     Raises ValueError for a chunk longer than T.
     """
-    return layers * steps / (steps + (layers - 1) * check_chunk(chunk, steps))
+    return layers * steps / (steps + (layers - 1) * check_int("chunk", chunk, 1, steps))
 
 
 def pipeline_bound(micro_batches, stages):

@@ -134,9 +134,8 @@ def train(
         raise TypeError(f"net: got {type(net).__name__}, want a network of lstm_kernels.network")
     if not isinstance(dataset, Dataset):
         raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
-    epochs, batch_size = check_int("epochs", epochs), check_int("batch_size", batch_size)
-    if batch_size > len(dataset):
-        raise ValueError(f"batch_size: got {batch_size}, want at most {len(dataset)}, the examples")
+    epochs = check_int("epochs", epochs)
+    batch_size = check_int("batch_size", batch_size, 1, len(dataset))
     good = net.params()
     learning_rate = check_rate("learning_rate", learning_rate, good.dtype)
     seed = check_int("seed", seed, low=0)

@@ -6,13 +6,15 @@ its control groups (a quota, which Docker, JupyterHub and Binder set).
 
 import os
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-# By type of file system: the controller's name in /proc/self/cgroup, and the files with the quota
-# and its period, in microseconds.
-KINDS = {
-    "cgroup": ("cpu", "cgroup v1", ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
-    "cgroup2": ("", "cgroup v2", ("cpu.max",)),
+from .errors import counted
+
+# By the controller's name in /proc/self/cgroup: where its groups are mounted, and the files with
+# the quota and its period, in microseconds.
+CONTROLLERS = {
+    "cpu": ("sys/fs/cgroup/cpu", "cgroup v1", ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
+    "": ("sys/fs/cgroup", "cgroup v2", ("cpu.max",)),
 }
 
 
@@ -32,50 +34,36 @@ def cores(root="/"):
 def why(root="/"):
     """What bounds `cores`, in words: `2 threads: 2 cores this process may use, no CPU quota`."""
     limit, source = quota(root)
-    threads, places = _count(cores(root), "thread"), _count(allowed(), "core")
+    threads, places = counted(cores(root), "thread"), counted(allowed(), "core")
     if limit is None:
         return f"{threads}: {places} this process may use, no CPU quota"
-    return f"{threads}: a quota of {_count(limit, 'CPU')} ({source}) on {places}"
+    return f"{threads}: a quota of {limit:.3g} CPU{'s' * (limit != 1)} ({source}) on {places}"
 
 
 @cache  # read once: it takes 0.1 ms, and a quota seldom changes while a process runs
 def quota(root="/"):
-    """The least quota of this process's control groups, in CPUs, and which it is; else two None."""
+    """The least quota of this process's control groups and of all groups around them, in CPUs, and
+    which it is; two None without one.
+    """
     quotas = []
-    for folder, version, files in _groups(Path(root)):
-        try:
-            granted, period = (int(word) for name in files for word in _text(folder / name).split())
-        except ValueError:  # no such file, or `max`
+    for line in _text(Path(root, "proc/self/cgroup")).splitlines():  # `4:cpu,cpuacct:/docker/1f2e`
+        _, names, path, *_ = *line.split(":", 2), "", ""
+        name = "cpu" if "cpu" in names.split(",") else names
+        if name not in CONTROLLERS:
             continue
-        if granted > 0 and period > 0:  # -1: no quota
-            quotas.append((granted / period, f"{version}, {files[0]}"))
+        mount, version, files = CONTROLLERS[name]
+        own = PurePosixPath(
+            "/", path
+        )  # in a container, which sees only the top, it may be the host's
+        for group in (own, *own.parents):
+            folder = Path(root, mount, group.relative_to("/"))
+            try:
+                granted, period = (int(word) for f in files for word in _text(folder / f).split())
+            except ValueError:  # no such file, or `max`
+                continue
+            if granted > 0 and period > 0:  # -1: no quota
+                quotas.append((granted / period, f"{version}, {files[0]}"))
     return min(quotas, default=(None, None))
-
-
-def _groups(root):
-    """(folder, version, files) of this process's control groups and of all groups around them."""
-    own = {}
-    for line in _text(root / "proc/self/cgroup").splitlines():  # `4:cpu,cpuacct:/docker/1f2e`
-        _, controllers, path, *_ = *line.split(":", 2), "", ""
-        own |= dict.fromkeys(controllers.split(","), Path(path))
-    for line in _text(root / "proc/self/mountinfo").splitlines():
-        # `36 35 0:30 <the part mounted> <where> rw,relatime - cgroup cgroup rw,cpu`
-        left, _, right = line.partition(" - ")
-        if len(left.split()) < 5 or len(right.split()) < 3:
-            continue
-        top, where = left.split()[3:5]
-        kind, _, options = right.split()[:3]
-        controller, *about = KINDS.get(kind, (None,))
-        if controller not in own or controller not in ["", *options.split(",")]:
-            continue
-        mount, path = root / where.lstrip("/"), own[controller]
-        # A container may see its own group only, as the top of what is mounted.
-        inside = path.is_relative_to(top) and ".." not in path.parts
-        folder = mount / path.relative_to(top) if inside else mount
-        for group in (folder, *folder.parents):
-            yield group, *about
-            if group == mount:
-                break
 
 
 def _text(path):
@@ -83,7 +71,3 @@ def _text(path):
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _count(number, word):
-    return f"{number:.3g} {word}{'' if number == 1 else 's'}"

@@ -1,10 +1,8 @@
 """The airline-passenger series, its preprocessing, and data sets of windows."""
 
 import hashlib
-import io
 import math
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,14 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from .errors import check_array, check_dtype, check_int, check_numbers
-from .files import check_path
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = Path(__file__).parent / "series"
-AIRLINE_CSV = FOLDER / "airline_passengers.csv"
-AIRLINE_SHA256 = "fe529825b8393b6873a1be3d9c484cbd0c7e6853b6ca082612f406a762e2de4e"
 
 
 @dataclass(repr=False)
@@ -45,18 +40,13 @@ class Dataset:
         """The examples at `index` (B,): x (T, B, D) and target (B, O), copies."""
         return np.ascontiguousarray(self.x[:, index]), self.target[index]
 
-    def batches(
-        self, order: np.ndarray, batch_size: int
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The mini-batches of `order`, one after another, the last one smaller if need be."""
-        for first in range(0, len(order), batch_size):
-            yield self.batch(order[first : first + batch_size])
-
     def each_batch(self, order: np.ndarray, batch_size: int, step: Callable) -> list[float]:
-        """step(x, target) for each mini-batch of `order`; the losses, up to one not finite."""
+        """step(x, target) for each mini-batch of `order`, the last one smaller if need be; the
+        losses, up to one not finite.
+        """
         losses = []
-        for x, target in self.batches(order, batch_size):
-            losses.append(step(x, target))
+        for first in range(0, len(order), batch_size):
+            losses.append(step(*self.batch(order[first : first + batch_size])))
             if not math.isfinite(losses[-1]):
                 break
         return losses
@@ -70,28 +60,14 @@ class Dataset:
         return digest.hexdigest()
 
 
-def airline(path: str | os.PathLike[str] = AIRLINE_CSV) -> "pd.Series":
-    """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel, Series G).
-
-    path: of a local file. Returns a pandas Series of 144 integers, indexed by month. Raises OSError
-    for a file that cannot be read, ValueError for one that is not this series.
+def airline() -> "pd.Series":
+    """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel, Series G): a
+    pandas Series of 144 integers, indexed by month.
     """
     import pandas as pd  # slow to import, and only needed here
 
-    content = check_path("path", path).read_bytes()
-    try:
-        table = pd.read_csv(io.BytesIO(content))
-        months = pd.PeriodIndex(table["month"], freq="M", name="month")
-        values = table["passengers"].to_numpy()
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        want = "the columns month, passengers"
-        raise ValueError(f"path: {path} cannot be read ({error}), want {want}") from None
-    digest = hashlib.sha256(",".join(map(str, values)).encode()).hexdigest()
-    expected = pd.period_range("1949-01", periods=144, freq="M")
-    if digest != AIRLINE_SHA256 or not months.equals(expected):
-        want = f"the 144 months 1949-01 to 1960-12 whose hash is {AIRLINE_SHA256}"
-        raise ValueError(f"path: {path} holds {len(values)} values, not Series G, want {want}")
-    return pd.Series(values, index=months, name="passengers")
+    table = pd.read_csv(FOLDER / "airline_passengers.csv", index_col="month")
+    return table["passengers"].set_axis(pd.PeriodIndex(table.index, freq="M"))
 
 
 def windows(series: ArrayLike, length: int, *, dtype: DTypeLike = np.float32) -> Dataset:
@@ -101,10 +77,8 @@ def windows(series: ArrayLike, length: int, *, dtype: DTypeLike = np.float32) ->
     examples: x (length, N - length, 1), target (N - length, 1). Raises TypeError, or ValueError
     when the series is not longer than a window.
     """
-    values, length = check_numbers("series", series), check_int("length", length)
-    if len(values) <= length:
-        got = f"{length} for a series of shape {values.shape}"
-        raise ValueError(f"length: got {got}, want a shorter window")
+    values = check_numbers("series", series)
+    length = check_int("length", length, 1, len(values) - 1)
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         values = values.astype(check_dtype("dtype", dtype))
     views = np.lib.stride_tricks.sliding_window_view(values[:-1], length)  # (N - length, length)

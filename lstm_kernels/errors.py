@@ -21,9 +21,7 @@ class LowOccupancyWarning(UserWarning):
 
 
 class DivergedError(ArithmeticError):
-    """Training stopped because a number is no longer finite. Holds `.epoch`, `.step` and
-    `.history`.
-    """
+    """Training stopped at a number that is not finite. Holds `.epoch`, `.step`, `.history`."""
 
     def __init__(self, message, *, epoch=None, step=None, history=None):  # unpickled by message
         super().__init__(message)
@@ -92,9 +90,7 @@ def check_dtype(name, value):
 
 
 def check_int(name, value, low=1, high=None):
-    """Return `value` as an int from `low` to `high` (None: no bound), or raise TypeError or
-    ValueError.
-    """
+    """Return `value` as an int of `low` to `high` (None: any), or raise TypeError, ValueError."""
     want = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
     try:
         number = operator.index(value)
@@ -115,9 +111,7 @@ def check_choice(name, value, choices):
 
 
 def check_rate(name, value, dtype=np.float64):
-    """Return `value` as a float above zero that `dtype` can hold, or raise TypeError or
-    ValueError.
-    """
+    """Return `value` as a positive float that `dtype` can hold, or raise TypeError, ValueError."""
     if not isinstance(value, REAL) or isinstance(value, bool):
         raise TypeError(f"{name}: got {value!r}, want a number above zero")
     low, high = SPAN[np.dtype(dtype)]
@@ -129,6 +123,11 @@ def check_rate(name, value, dtype=np.float64):
         want = f"a finite number above zero, in {np.dtype(dtype)} from {low:.3g} to {high:.3g}"
         raise ValueError(f"{name}: got {value}, want {want}")
     return number
+
+
+def counted(number, word):
+    """`1 layer`, `2 layers`."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _plain(name, value, want):

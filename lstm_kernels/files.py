@@ -14,9 +14,7 @@ import numpy as np
 
 
 def check_path(name, path):
-    """Return `path` as a pathlib.Path, or raise TypeError (not str or os.PathLike) or ValueError
-    (empty).
-    """
+    """Return a str or os.PathLike as a Path, or raise TypeError or ValueError (empty)."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise TypeError(f"{name}: got {path!r}, want the path of a file")
@@ -26,10 +24,8 @@ def check_path(name, path):
 
 
 def check_place(name, path):
-    """Raise what `writing` would raise for this path, before the work whose result it is to hold.
-
-    Raises TypeError or ValueError for what is no path of a file, OSError for a folder that does
-    not exist or cannot be written.
+    """Raise what `writing` would: TypeError or ValueError for what is no path of a file, OSError
+    for a folder that does not exist or cannot be written.
     """
     target = _target(name, path)
     try:
@@ -97,9 +93,7 @@ def read_npz(path, form, build, name="path"):
 
 
 def _array(content):
-    """The array in the bytes of an .npy file, all of which `ZipFile.read` compared with their
-    CRC.
-    """
+    """The array in the bytes of an .npy file, whose CRC `ZipFile.read` has checked."""
     stream = io.BytesIO(content)
     array = np.lib.format.read_array(stream, allow_pickle=False)
     if stream.read(1):

@@ -7,7 +7,6 @@ rule needs, is a TypeError or ValueError.
 """
 
 import numpy as np
-from scipy.optimize import Bounds, minimize
 
 from .errors import check_int, check_numbers
 
@@ -69,53 +68,30 @@ def _history(history, least, *, positive=False):
     return history
 
 
-class HoltWinters:
-    """Exponential smoothing with additive trend and multiplicative season (Winters 1960).
+def holt_winters(history, period=12):
+    """The rule of exponential smoothing with additive trend and multiplicative season (Winters
+    1960), constants and initial state fitted to `history` (N,): above zero, two periods at least.
 
-    level_t = alpha y_t / s_{t-m} + (1 - alpha)(level_{t-1} + trend_{t-1}), trend_t = beta (level_t
-    - level_{t-1}) + (1 - beta) trend_{t-1}, s_t = gamma y_t / (level_{t-1} + trend_{t-1}) + (1 -
-    gamma) s_{t-m}. `fit` chooses alpha, beta, gamma and the initial state by least squares of the
-    one-step errors.
+    What the rule forecasts from begins with the same month. Needs statsmodels (extra `report`).
     """
+    from statsmodels.tsa.holtwinters import ExponentialSmoothing  # slow to import
 
-    def __init__(self, period=12):
-        self.period = check_int("period", period)
+    least = 2 * check_int("period", period)
 
-    def fit(self, y):
-        """Fit to y (N,), above zero, at least two periods; returns self."""
-        y, m = check_numbers("y", y, positive=True), self.period
-        if len(y) < 2 * m:
-            raise ValueError(f"y: got {len(y)} values, want at least two periods of {m}")
-        level = y[:m].mean()
-        trend = (y[m : 2 * m].mean() - level) / m
-        start = np.r_[0.3, 0.05, 0.3, level, trend, y[:m] / level]
-        low = np.r_[[1e-4] * 3, [-np.inf] * 2, [0.1] * m]
-        high = np.r_[[1 - 1e-4] * 3, [np.inf] * 2, [10] * m]
-        scale = np.r_[1, 1, 1, level, level / m, np.ones(m)]  # the optimiser sees numbers near one
+    def model(history, **start):
+        history = _history(history, least, positive=True)
+        form = {"trend": "add", "seasonal": "mul", "seasonal_periods": period}
+        return ExponentialSmoothing(history, **form, **start)
 
-        def cost(theta):
-            return np.sum((self.smooth(y, theta * scale)[0] - y) ** 2) / level**2
+    fitted = model(history).fit().params
+    constants = {name: value for name, value in fitted.items() if name.startswith("smoothing_")}
+    start = {"initialization_method": "known", "initial_seasonal": fitted["initial_seasons"]}
+    start |= {name: fitted[name] for name in ("initial_level", "initial_trend")}
 
-        bounds = Bounds(low / scale, high / scale)
-        self.theta = minimize(cost, start / scale, bounds=bounds).x * scale
-        return self
+    def rule(history):
+        return model(history, **start).fit(**constants, optimized=False).forecast(1)[0]
 
-    def smooth(self, y, theta):
-        """One-step forecasts (N,) of y, and the state (level, trend, last season) after it."""
-        alpha, beta, gamma, level, trend, *season = theta
-        forecasts = []
-        for t, value in enumerate(y):
-            base, s = level + trend, season[t % self.period]
-            forecasts.append(base * s)
-            before, level = level, alpha * value / s + (1 - alpha) * base
-            trend = beta * (level - before) + (1 - beta) * trend
-            season[t % self.period] = gamma * value / base + (1 - gamma) * s
-        return np.array(forecasts), (level, trend, season)
-
-    def __call__(self, history):
-        """The rule: the month after `history`, whose first month is the first that was fitted."""
-        level, trend, season = self.smooth(_history(history, 1), self.theta)[1]
-        return (level + trend) * season[len(history) % self.period]
+    return rule
 
 
 def errors(forecast, truth):
@@ -126,8 +102,7 @@ def errors(forecast, truth):
     truth = check_numbers("truth", truth)
     difference = check_numbers("forecast", forecast, truth.shape) - truth
     if not truth.all():
-        at = int(np.argmin(truth != 0))
-        raise ValueError(f"truth: got 0.0 at index [{at}], want numbers with a percentage")
+        raise ValueError(f"truth: got 0.0 at index {np.argmin(truth != 0)}, want no zero")
     return {
         "RMSE": float(np.sqrt(np.mean(difference**2))),
         "MAE": float(np.mean(np.abs(difference))),

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from . import torch_names
 from .cells import CELLS, Cell
-from .errors import FLOATS, check_array, check_choice, check_dtype, check_int
+from .errors import check_array, check_choice, check_dtype, check_int, counted
 from .files import read_npz, write_npz
 
 FORMAT = "lstm_kernels.params/2"
@@ -20,9 +20,7 @@ Named = dict[str, np.ndarray]
 
 @dataclass
 class Layer:
-    """U (D, G*H) input weights, W (H, G*H) recurrent weights, b (K*H,) bias; K = G but 4 for a
-    GRU's 3.
-    """
+    """Weights U (D, G*H) of the input, W (H, G*H) of h; bias b (K*H,): K = G, but 4 for a GRU."""
 
     U: np.ndarray
     W: np.ndarray
@@ -58,9 +56,9 @@ def fold(cell: Cell, grad: Layer) -> Layer:
     return Layer(blocks(grad.U, cell.input_gates), blocks(grad.W, cell.recurrent_gates), grad.b)
 
 
-def shapes(cell: Cell, D, H, L: int, O) -> dict[str, tuple]:
-    """The shape of every array by its name in `arrays`, in order; an unknown size is its letter."""
-    GH, KH = (f"{n}*H" if H == "H" else n * H for n in (len(cell.input_gates), len(cell.gates)))
+def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple]:
+    """The shape of every array by its name in `arrays`, in order."""
+    GH, KH = len(cell.input_gates) * H, len(cell.gates) * H
     named: dict[str, tuple] = {}
     for index in range(L):
         shape = {"U": (H if index else D, GH), "W": (H, GH), "b": (KH,)}
@@ -100,9 +98,11 @@ class Weights:
     @property
     def form(self) -> str:
         """The sizes in words: `LSTM, 2 layers of 32, 1 input, read-out 1, float32`."""
-        parts = [self.cell.upper(), f"{_count(self.num_layers, 'layer')} of {self.hidden_size}"]
-        parts += [_count(self.input_size, "input"), f"read-out {self.output_size}"]
-        return ", ".join([*(parts[:3] if self.V is None else parts), str(self.dtype)])
+        layers, inputs = counted(self.num_layers, "layer"), counted(self.input_size, "input")
+        readout = "" if self.V is None else f", read-out {self.output_size}"
+        return (
+            f"{self.cell.upper()}, {layers} of {self.hidden_size}, {inputs}{readout}, {self.dtype}"
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.form}"
@@ -190,26 +190,23 @@ class Params(Weights):
             lone = "V without b_out" if self.b_out is None else "b_out without V"
             raise ValueError(f"{name}: got {lone}, want both or neither")
         arrays, checked = self.arrays(), {}
-        D, H = _size(layers[0].U, 0, "D"), _size(layers[0].W, 0, "H")
-        dtype = None if H == "H" or layers[0].W.dtype not in FLOATS else layers[0].W.dtype
-        O = None if self.V is None else _size(self.V, 1, "O")
+        top, GH = f"{name}.layers[0]", f"{len(cell.input_gates)}*H"
+        D, _ = check_array(f"{top}.U", layers[0].U, ("D", GH)).shape
+        H, _ = check_array(f"{top}.W", layers[0].W, ("H", GH)).shape
+        O = None if self.V is None else check_array(f"{name}.V", self.V, ("H", "O")).shape[1]
         for path, shape in shapes(cell, D, H, len(layers), O).items():
             place = re.sub(r"layers\.(\d+)", r"layers[\1]", f"{name}.{path}")
-            checked[path] = check_array(place, arrays[path], shape, dtype=dtype)
+            checked[path] = check_array(place, arrays[path], shape, dtype=layers[0].W.dtype)
         kept = all(checked[path] is a for path, a in arrays.items())
         return self if kept else Params.from_arrays(checked, self.cell)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an .npz file without pickle; an existing file is replaced only once the new one is
-        whole. Raises as `check` does, and OSError.
-        """
+        """Write an .npz file, all of it or nothing. Raises as `check` does, and OSError."""
         write_npz(path, {"format": FORMAT, "cell": self.cell}, self.check().arrays())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Params":
-        """Read what `save` wrote. Raises ValueError for a damaged or foreign file, OSError for one
-        that cannot be read.
-        """
+        """Read what `save` wrote. Raises OSError; ValueError for a damaged or foreign file."""
 
         def build(header, named):
             params = cls.from_arrays(named, header["cell"])
@@ -236,11 +233,9 @@ class Params(Weights):
         return cls.from_arrays(*torch_names.read(state_dict, readout)).check("state_dict")
 
     def to_torch(self) -> Named:
-        """The state_dict of the torch.nn module: `weight_ih_l0`, ..., and `readout.weight`,
-        `readout.bias`.
+        """The state_dict of the torch.nn module, and of a torch.nn.Linear called `readout`.
 
-        b goes into `bias_ih`, `bias_hh` is zero but for a GRU's last block. Load the read-out with
-        a module whose attribute is called `readout`, or drop those two names.
+        b goes into `bias_ih`; `bias_hh` is zero but for a GRU's last block.
         """
         return torch_names.write(self)
 
@@ -259,17 +254,5 @@ class Grads(Weights):
         return named | dict(zip(names, self.state, strict=True))
 
     def to_torch(self) -> Named:
-        """The gradients of PyTorch's parameters by their names: of both biases, where only their
-        sum matters, the same.
-        """
+        """The gradients of PyTorch's parameters; the same of both biases where they are added."""
         return torch_names.write(self, gradients=True)
-
-
-def _size(matrix, axis, letter):
-    """The size of an axis, or its letter: what is no matrix is refused with that in its shape."""
-    whole = isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.size
-    return matrix.shape[axis] if whole else letter
-
-
-def _count(number, word):
-    return f"{number} {word}{'' if number == 1 else 's'}"

@@ -18,9 +18,7 @@ sigmoid = sigmoid_of(np.tanh)
 
 @dataclass
 class Tape:
-    """What backward needs of a layer: its input, h and c at t = 0..T (slot 0 is the initial state),
-    gates.
-    """
+    """What backward needs of a layer; slot 0 of h and c is the initial state."""
 
     x: np.ndarray  # (T, B, D)
     h: np.ndarray  # (T+1, B, H)

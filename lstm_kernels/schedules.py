@@ -8,6 +8,7 @@ they differ in time, which `simulate.py` predicts.
 
 import math
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import product
 from typing import NamedTuple
 
@@ -61,7 +62,7 @@ class Graph:
 
         Raises TypeError or ValueError for a chunk that is not 1 to `steps`.
         """
-        starts = range(0, self.steps, check_chunk(chunk, self.steps))
+        starts = range(0, self.steps, check_int("chunk", chunk, 1, self.steps))
         return sorted(
             (
                 Task(layer, start, min(start + chunk, self.steps), part)
@@ -69,13 +70,6 @@ class Graph:
             ),
             key=lambda task: (task.part, *self.rank(task)),
         )
-
-
-def check_chunk(chunk, steps):
-    """Return the length of a chunk; raises TypeError or ValueError unless it is 1 to `steps`."""
-    if check_int("chunk", chunk) > steps:
-        raise ValueError(f"chunk: got {chunk}, want at most {steps}, the steps")
-    return chunk
 
 
 @dataclass(frozen=True)
@@ -118,9 +112,9 @@ class Costs:
     shared: float = 1.0
 
     def __post_init__(self):
-        named = [(f"step[{i}]", value) for i, value in enumerate(self.step)]
-        named += [(name, getattr(self, name)) for name in ("task", "hand", "moved", "shared")]
-        for name, value in named:
+        numbers = {f"step[{i}]": value for i, value in enumerate(self.step)}
+        numbers |= {name: value for name, value in vars(self).items() if name != "step"}
+        for name, value in numbers.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name}: got {value!r}, want a finite number, not negative")
 
@@ -161,12 +155,14 @@ def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point",
         return task.part, up // together, up + -(-along // chunk)
 
     tasks = sorted(graph.tasks(chunk), key=diagonal)
-    if order == "point-to-point":
-        return _wait_for_needs(graph, _list_schedule(graph, tasks, workers, diagonal, costs))
-    rounds = {}
-    for task in tasks:
-        rounds.setdefault(diagonal(task), []).append(task)
-    return _wait_for_rounds(graph, rounds.values(), workers)
+    needed = _needed(graph, tasks)
+    if order == "barrier":
+        places = {}
+        for place, task in enumerate(tasks):
+            places.setdefault(diagonal(task), []).append(place)
+        before = dict(zip(places, [[], *places.values()], strict=False))
+        needed = [before[diagonal(task)] for task in tasks]
+    return _waiting(graph, *_list_schedule(tasks, needed, workers, diagonal, costs))
 
 
 def pipeline(graph, workers):
@@ -174,15 +170,14 @@ def pipeline(graph, workers):
 
     Raises ValueError for more workers than layers.
     """
-    if check_int("workers", workers) > graph.layers:
-        raise ValueError(f"workers: got {workers}, want at most {graph.layers}, the layers")
+    check_int("workers", workers, 1, graph.layers)
 
     def stage(task):
         return graph.rank(task)[0] * workers // graph.layers
 
     tasks = [task._replace(worker=stage(task)) for task in graph.tasks(graph.steps)]
     tasks.sort(key=lambda task: (task.part + task.worker, task.worker, graph.rank(task)))
-    return _wait_for_needs(graph, tasks)
+    return _waiting(graph, tasks, _needed(graph, tasks))
 
 
 def check(schedule):
@@ -231,33 +226,28 @@ def check(schedule):
 
 
 def _needed(graph, tasks):
-    """For each task the places, in `tasks`, of those that compute what it needs; of equal chunks,
-    so that a task needs the same steps of the layer before, and its layer's chunk before.
-    """
-    places = {(task.part, task.layer, task.start): place for place, task in enumerate(tasks)}
-    side, chunk = 1 if graph.backward else -1, max(task.stop - task.start for task in tasks)
-    needed = []
-    for task in tasks:
-        before = task.layer, task.start + side * chunk
-        needs = (task.part, task.layer + side, task.start), (task.part, *before)
-        needed.append([places[need] for need in needs if need in places])
-    return needed
+    """For each task the places in `tasks` of those that it needs; all chunks are equal."""
+    chunk = max(task.stop - task.start for task in tasks)
+    # Chunks need each other as the cells of a graph with fewer steps do.
+    chunks = Graph(graph.layers, -(-graph.steps // chunk), graph.parts, graph.backward)
+    places = {(task.part, task.layer, task.start // chunk): i for i, task in enumerate(tasks)}
+    return [
+        [places[task.part, *need] for need in chunks.needs(task.layer, task.start // chunk)]
+        for task in tasks
+    ]
 
 
-def _list_schedule(graph, tasks, workers, rank, costs):
-    """The tasks in the order in which they start, with the workers that run them: the next is
-    the task that can start first; among several that of lowest rank, on a worker that ran its
-    layer before.
+def _list_schedule(tasks, needed, workers, rank, costs):
+    """The tasks in the order in which they start, with the workers that run them, and what each
+    needs of that order: the next is the task that can start first; among several that of lowest
+    rank, on a worker that ran its layer before.
     """
-    needed = _needed(graph, tasks)
-    users, open_needs = [[] for _ in tasks], [len(n) for n in needed]
-    for place, others in enumerate(needed):
-        for other in others:
-            users[other].append(place)
-    ready = [place for place, count in enumerate(open_needs) if not count]
-    free, before, done, started = [0.0] * workers, {}, {}, []
+    order = TopologicalSorter(dict(enumerate(needed)))
+    order.prepare()
+    ready, free, before, done, started = [], [0.0] * workers, {}, {}, {}
     ranks = [rank(task) for task in tasks]
-    while ready:
+    while order:
+        ready += order.get_ready()
         keys, idle = [], free.index(min(free))
         for place in ready:
             layer, others = tasks[place].layer, [done[other] for other in needed[place]]
@@ -268,37 +258,20 @@ def _list_schedule(graph, tasks, workers, rank, costs):
                 moved = before.get(worker) != layer
                 keys.append((start, ranks[place], moved, place, worker))
         start, _, _, place, worker = min(keys)
-        task = tasks[place]._replace(worker=worker)
+        task = started[place] = tasks[place]._replace(worker=worker)
         free[worker] = start + costs.seconds(task, before.get(worker), workers)
         before[worker], done[place] = task.layer, (free[worker], worker)
-        started.append(task)
         ready.remove(place)
-        for user in users[place]:
-            open_needs[user] -= 1
-            if not open_needs[user]:
-                ready.append(user)
-    return started
+        order.done(place)
+    at = {place: index for index, place in enumerate(started)}
+    return [*started.values()], [[at[need] for need in needed[place]] for place in started]
 
 
-def _wait_for_needs(graph, tasks):
-    """A schedule in which a task waits, point to point, for those of other workers it needs."""
+def _waiting(graph, tasks, needed):
+    """A schedule in which a task waits for the last task that it needs of each other worker."""
     waiting = []
-    for task, needs in zip(tasks, _needed(graph, tasks), strict=True):
-        others = sorted(need for need in needs if tasks[need].worker != task.worker)
-        waiting.append(task._replace(after=tuple(others)))
+    for task, needs in zip(tasks, needed, strict=True):
+        last = {tasks[need].worker: need for need in sorted(needs)}
+        last.pop(task.worker, None)
+        waiting.append(task._replace(after=tuple(sorted(last.values()))))
     return Schedule(graph, tuple(waiting))
-
-
-def _wait_for_rounds(graph, rounds, workers):
-    """A schedule in which a task waits for every other worker's last task of the rounds before;
-    neighbouring layers of a round go to the same worker.
-    """
-    tasks, last = [], {}
-    for some in rounds:
-        before = dict(last)
-        for i, task in enumerate(some):
-            worker = i * workers // len(some)
-            after = sorted(index for other, index in before.items() if other != worker)
-            last[worker] = len(tasks)
-            tasks.append(task._replace(worker=worker, after=tuple(after)))
-    return Schedule(graph, tuple(tasks))

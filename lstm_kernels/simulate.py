@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .schedules import Schedule, check_chunk, wavefront
+from .errors import check_int
+from .schedules import Schedule, wavefront
 
 
 class Span(NamedTuple):
@@ -35,9 +36,7 @@ class Timeline:
 
 
 def simulate(schedule, costs):
-    """The Timeline of a schedule: a task starts when its worker is free and all it waits for is
-    done and handed over.
-    """
+    """The Timeline of a schedule: a task starts when its worker is free and its waits are over."""
     costs.of(schedule.graph)
     spans, free, before, workers = [], {}, {}, schedule.employed
     for index, task in enumerate(schedule.tasks):
@@ -67,7 +66,7 @@ def speedup_bound(layers, steps, chunk=1):
 
     Raises ValueError for a chunk longer than T.
     """
-    return layers * steps / (steps + (layers - 1) * check_chunk(chunk, steps))
+    return layers * steps / (steps + (layers - 1) * check_int("chunk", chunk, 1, steps))
 
 
 def pipeline_bound(micro_batches, stages):

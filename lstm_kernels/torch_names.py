@@ -24,8 +24,15 @@ def read(state_dict, readout=None):
         if name not in state_dict:
             raise ValueError(f"state_dict: got names {names}, want {name!r} too")
         left.discard(name)
-        place = f"state_dict[{name!r}]"
-        return check_array(place, _host(place, state_dict[name]), shape, dtype=dtype)
+        place, value = f"state_dict[{name!r}]", state_dict[name]
+        try:  # a tensor; what is neither stays for `check_array` to refuse
+            a = value if isinstance(value, np.ndarray) else value.__array__()
+        except (TypeError, ValueError, RuntimeError) as error:  # on a device, or with a gradient
+            got = type(value).__name__
+            raise TypeError(f"{place}: got a {got}, want an array ({error})") from None
+        except AttributeError:
+            a = value
+        return check_array(place, a, shape, dtype=dtype)
 
     first = get(f"{prefix}weight_hh_l0", "G*H", "H")
     (rows, H), dtype = first.shape, first.dtype
@@ -77,14 +84,3 @@ def write(weights, *, gradients=False):
     if weights.V is not None:
         named |= {"readout.weight": weights.V.T.copy(), "readout.bias": weights.b_out.copy()}
     return named
-
-
-def _host(name, value):
-    """A tensor as an array; what is neither stays for `check_array` to refuse."""
-    if isinstance(value, np.ndarray) or not hasattr(value, "__array__"):
-        return value
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # on a device, or with a gradient
-        got = type(value).__name__
-        raise TypeError(f"{name}: got a {got}, want an array ({error})") from None

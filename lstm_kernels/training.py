@@ -1,11 +1,11 @@
 """Mini-batch training: gradient descent, Adam, seeded shuffles, checkpoint and resume."""
 
-import itertools
 import math
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -33,13 +33,6 @@ class History:
     def __repr__(self) -> str:
         last = f", last loss {self.loss[-1]:.4g}" if self.loss else ""
         return f"History: {self.epochs} epochs in {sum(self.seconds):.3g} s{last}"
-
-    def loss_after(self, seconds: float) -> float:
-        """The loss of the last epoch that ended within `seconds`; ValueError if none did."""
-        ended = sum(time <= seconds for time in itertools.accumulate(self.seconds))
-        if not ended:
-            raise ValueError(f"seconds: got {seconds}, want at least {self.seconds[:1]}, one epoch")
-        return self.loss[ended - 1]
 
 
 class Trainable(Protocol):
@@ -70,35 +63,37 @@ class Adam(GradientDescent):
 
     def __init__(self, net):
         super().__init__(net)
-        zeros = {name: np.zeros_like(a) for name, a in net.params().arrays().items()}
-        self.moments = {"m": zeros, "v": zeros}  # a step replaces them and writes to neither
+        arrays = net.params().arrays().items()  # a step replaces the moments and writes to none
+        self.moments = {f"{m}.{name}": np.zeros_like(a) for m in "mv" for name, a in arrays}
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         """A step for each mini-batch, from the parameters that the network has now; ends early at a
         loss that is not finite. Raises DivergedError for a parameter or moment that is not: the
         step before it then counts.
         """
+        self.theta, self.first = self.net.params(), self.count
+        return dataset.each_batch(order, batch_size, partial(self.step, rate=learning_rate))
+
+    def step(self, x, target, rate):
+        loss, grads = self.net.loss_and_grads(x, target)
+        if not math.isfinite(loss):
+            return loss
         beta1, beta2, epsilon = self.constants.values()
-        theta, losses = self.net.params(), []
-        for step, (x, target) in enumerate(dataset.batches(order, batch_size)):
-            loss, grads = self.net.loss_and_grads(x, target)
-            losses.append(loss)
-            if not math.isfinite(loss):
-                break
-            count, gradients, new, m, v = self.count + 1, grads.arrays(), {}, {}, {}
-            with np.errstate(over="ignore", invalid="ignore"):
-                for name, value in theta.arrays().items():
-                    g = gradients[name]
-                    m[name] = beta1 * self.moments["m"][name] + (1 - beta1) * g
-                    v[name] = beta2 * self.moments["v"][name] + (1 - beta2) * (g * g)
-                    m_hat, v_hat = m[name] / (1 - beta1**count), v[name] / (1 - beta2**count)
-                    new[name] = value - learning_rate * (m_hat / (np.sqrt(v_hat) + epsilon))
-            if not _finite(new, m, v):
-                raise DivergedError("a parameter or moment is not finite", step=step)
-            theta = Params.from_arrays(new, theta.cell)
-            self.net.assign(theta)
-            self.count, self.moments = count, {"m": m, "v": v}
-        return losses
+        count, gradients, new, moments = self.count + 1, grads.arrays(), {}, {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            for name, value in self.theta.arrays().items():
+                g = gradients[name]
+                m = beta1 * self.moments[f"m.{name}"] + (1 - beta1) * g
+                v = beta2 * self.moments[f"v.{name}"] + (1 - beta2) * (g * g)
+                m_hat, v_hat = m / (1 - beta1**count), v / (1 - beta2**count)
+                new[name] = value - rate * (m_hat / (np.sqrt(v_hat) + epsilon))
+                moments |= {f"m.{name}": m, f"v.{name}": v}
+        if not _finite(new | moments):
+            raise DivergedError("a parameter or moment is not finite", step=self.count - self.first)
+        self.theta = Params.from_arrays(new, self.theta.cell)
+        self.net.assign(self.theta)
+        self.count, self.moments = count, moments
+        return loss
 
 
 OPTIMIZERS = {"sgd": GradientDescent, "adam": Adam}
@@ -120,14 +115,11 @@ def train(
 ) -> History:
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 
-    batch_size: examples per step; 1 is stochastic, len(dataset) full-batch gradient descent. The
-    last mini-batch of an epoch is smaller when the sizes do not divide. learning_rate: step length.
-    optimizer: "sgd" or "adam". seed: of the shuffles; epoch e is shuffled by (seed, e), so a
-    resumed run sees the order of an uninterrupted one. progress: show a bar; None shows it on a
-    terminal.
-    checkpoint: the path of a file, replaced after each epoch by one that is whole. resume: go on
-    from it; the result has the bits of an uninterrupted run. Without resume an existing file is an
-    error.
+    batch_size: examples per step; the last mini-batch of an epoch is smaller when the sizes do not
+    divide. optimizer: "sgd" or "adam". seed: epoch e is shuffled by (seed, e). progress: show a
+    bar; None shows it on a terminal. checkpoint: the path of a file, replaced after each epoch by
+    one that is whole. resume: go on from it, to the bits of an uninterrupted run; without it an
+    existing file is an error.
     on_epoch: called as on_epoch(history, net) after each epoch and its checkpoint, outside its
     measured time; the next epoch starts from the parameters that it leaves in `net`.
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of another run,
@@ -142,9 +134,8 @@ def train(
         raise TypeError(f"net: got {type(net).__name__}, want a network of lstm_kernels.network")
     if not isinstance(dataset, Dataset):
         raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
-    epochs, batch_size = check_int("epochs", epochs), check_int("batch_size", batch_size)
-    if batch_size > len(dataset):
-        raise ValueError(f"batch_size: got {batch_size}, want at most {len(dataset)}, the examples")
+    epochs = check_int("epochs", epochs)
+    batch_size = check_int("batch_size", batch_size, 1, len(dataset))
     good = net.params()
     learning_rate = check_rate("learning_rate", learning_rate, good.dtype)
     seed = check_int("seed", seed, low=0)
@@ -183,11 +174,8 @@ def train(
                 history.seconds.append(seconds)
                 bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
                 if checkpoint is not None:
-                    named = {"loss": np.array(history.loss), "seconds": np.array(history.seconds)}
-                    named = {f"history.{name}": a for name, a in named.items()}
-                    write_npz(
-                        checkpoint, {"format": FORMAT, "run": run}, _arrays(good, rule) | named
-                    )
+                    header = {"format": FORMAT, "run": run}
+                    write_npz(checkpoint, header, _arrays(good, rule, history))
                 if on_epoch is not None:
                     on_epoch(history, net)
                     good = net.params()
@@ -206,20 +194,19 @@ def train(
     return history
 
 
-def _finite(*groups):
-    return all(np.isfinite(a).all() for named in groups for a in named.values())
+def _finite(named):
+    return all(np.isfinite(a).all() for a in named.values())
 
 
-def _arrays(params, rule):
-    """What a checkpoint holds besides the history: parameters and moments, by name."""
-    groups = {f"optimizer.{moment}": named for moment, named in rule.moments.items()}
-    groups = {"params": params.arrays(), **groups}
-    return {f"{group}.{name}": a for group, named in groups.items() for name, a in named.items()}
+def _arrays(params, rule, history):
+    """What a checkpoint holds, by name."""
+    groups = {"params": params.arrays(), "optimizer": rule.moments, "history": vars(history)}
+    return {f"{g}.{name}": np.array(a) for g, named in groups.items() for name, a in named.items()}
 
 
 def _restore(path, run, net, rule, steps):
-    """The History in a checkpoint whose epochs have `steps` steps; the network and the rule take
-    over its parameters and moments, once everything in it has been checked.
+    """The History of a checkpoint, whose parameters and moments `net` and `rule` take over; an
+    epoch has `steps` steps. Nothing is taken over before everything is checked.
     """
     params = net.params()
 
@@ -231,21 +218,23 @@ def _restore(path, run, net, rule, steps):
         if different:
             got, want = ({k: d.get(k) for k in different} for d in (saved, run))
             raise ValueError(f"is of another run, got {got}, want {want}")
-        like = _arrays(params, rule)
-        if missing := {"history.loss", "history.seconds", *like} ^ named.keys():
+        like, checked = _arrays(params, rule, History()), {}
+        if missing := like.keys() ^ named.keys():
             raise ValueError(f"lacks or has too much {sorted(missing)}")
-        loss = check_array("history.loss", named["history.loss"], ("E",), dtype=float)
-        like |= {"history.loss": loss, "history.seconds": loss}
-        checked = {n: check_array(n, named[n], a.shape, dtype=a.dtype) for n, a in like.items()}
-        for name, a in checked.items():
-            if name.startswith(("history.seconds", "optimizer.v.")) and a.min() < 0:
-                raise ValueError(f"{name}: got {a.min()}, want no negative number")
+        epochs = check_array("history.loss", named["history.loss"], ("E",)).shape
+        for name, a in like.items():
+            shape = epochs if name.startswith("history.") else a.shape
+            checked[name] = check_array(name, named[name], shape, dtype=a.dtype)
+            if name.startswith(("history.seconds", "optimizer.v.")) and checked[name].min() < 0:
+                raise ValueError(f"{name}: got {checked[name].min()}, want no negative number")
         return checked
 
     checked = read_npz(path, FORMAT, build, name="checkpoint")
-    rule.count = steps * len(checked["history.loss"])
-    for moment, named in rule.moments.items():
-        rule.moments[moment] = {name: checked[f"optimizer.{moment}.{name}"] for name in named}
-    theta = {name: checked[f"params.{name}"] for name in params.arrays()}
-    net.assign(Params.from_arrays(theta, params.cell))
-    return History(*(checked[f"history.{name}"].tolist() for name in ("loss", "seconds")))
+
+    def group(prefix):
+        return {n.removeprefix(prefix): a for n, a in checked.items() if n.startswith(prefix)}
+
+    history = History(**{name: a.tolist() for name, a in group("history.").items()})
+    rule.count, rule.moments = steps * history.epochs, group("optimizer.")
+    net.assign(Params.from_arrays(group("params."), params.cell))
+    return history

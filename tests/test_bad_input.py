@@ -150,7 +150,7 @@ def test_what_is_no_integer(value):
         lambda: lk.network("numpy", example(SHAPE)[0], threads=value or [None]),
         lambda: data.windows(np.arange(9.0), value),
     ):
-        with pytest.raises(TypeError, match=r": got .*, want an integer of at least"):
+        with pytest.raises(TypeError, match=r": got .*, want an integer "):
             call()
 
 
@@ -295,7 +295,7 @@ def test_assign_refuses_another_form():
 
 
 def test_windows_and_data_sets():
-    with pytest.raises(ValueError, match=r"length: got 12 for a series of shape \(12,\)"):
+    with pytest.raises(ValueError, match="length: got 12, want an integer from 1 to 11"):
         data.windows(np.arange(12.0), 12)
     with pytest.raises(ValueError, match="length: got 0"):
         data.windows(np.arange(12.0), 0)

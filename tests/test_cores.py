@@ -13,18 +13,14 @@ import pytest
 from lstm_kernels import Params, cores, network
 from lstm_kernels.versions import numba_sample
 
-V1 = "30 20 0:30 {top} /cg/cpu rw shared:9 - cgroup cgroup rw,cpu,cpuacct"
-V2 = "31 20 0:31 {top} /cg rw,relatime - cgroup2 cgroup2 rw"
-
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     """Make a root folder of files by path, for a process that may run on eight cores."""
     monkeypatch.setattr(cores, "allowed", lambda: 8)
 
-    def make(groups, mounts, files):
-        files = files | {"proc/self/cgroup": groups, "proc/self/mountinfo": mounts}
-        for path, text in files.items():
+    def make(groups, files):
+        for path, text in {"proc/self/cgroup": groups, **files}.items():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_text(text + "\n")
         cores.quota.cache_clear()
@@ -34,17 +30,16 @@ def machine(tmp_path, monkeypatch):
     cores.quota.cache_clear()
 
 
-def v1(quota, period="100000", group="own", top="/"):
+def v1(quota, period="100000", group="own"):
     """What `machine` takes for a group of cgroup v1 with a quota."""
-    folder = f"cg/cpu/{group}".rstrip("/")
+    folder = f"sys/fs/cgroup/cpu/{group}".rstrip("/")
     files = {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": period}
-    return "4:cpu,cpuacct:/own\n5:memory:/other", V1.format(top=top), files
+    return "4:cpu,cpuacct:/own\n5:memory:/other", files
 
 
-def v2(limits, group="/", top="/"):
+def v2(limits, group="/"):
     """The same of cgroup v2; limits: cpu.max by the group's path."""
-    files = {f"cg/{path}/cpu.max": text for path, text in limits.items()}
-    return f"0::{group}", V2.format(top=top), files
+    return f"0::{group}", {f"sys/fs/cgroup/{path}/cpu.max": v for path, v in limits.items()}
 
 
 @pytest.mark.parametrize(
@@ -73,18 +68,14 @@ def test_the_least_quota_of_nested_groups_counts(machine):
 
 def test_groups_inside_a_container(machine):
     # The group's path is the host's; its folder is the top of what the container sees.
-    assert cores.cores(machine(*v1("250000", group="", top="/own"))) == 2
-    assert cores.cores(machine(*v1("250000", group="", top="/docker/1f2e"))) == 2
-    assert cores.cores(machine(*v2({"job": "150000 100000"}, "/pod/7/job", top="/pod/7"))) == 1
+    assert cores.cores(machine(*v1("250000", group=""))) == 2
+    assert cores.cores(machine(*v2({".": "150000 100000"}, "/pod/7/job"))) == 1
     assert cores.cores(machine(*v2({".": "400000 100000"}, "/../outside"))) == 4
 
 
 def test_the_least_of_both_versions_counts(machine):
-    groups, mounts, files = (
-        f"{a}\n{b}" if isinstance(a, str) else a | b
-        for a, b in zip(v1("300000"), v2({".": "500000 100000"}), strict=True)
-    )
-    root = machine(groups, mounts, files)
+    (first, one), (second, other) = v1("300000"), v2({".": "500000 100000"})
+    root = machine(f"{first}\n{second}", one | other)
     assert cores.cores(root) == 3
     assert "(cgroup v1, cpu.cfs_quota_us)" in cores.why(root)
 
@@ -95,11 +86,9 @@ def test_one_cpu_is_singular(machine):
     )
 
 
-@pytest.mark.parametrize("text", ["", ":", "0::", "nonsense", "4:cpu", " - cgroup cgroup rw,cpu"])
+@pytest.mark.parametrize("text", ["", ":", "0::", "nonsense", "4:cpu", "4:cpu:/own"])
 def test_malformed_and_missing_files_are_no_quota(machine, text, tmp_path):
-    assert cores.cores(machine(text, text, {})) == 8
-    assert cores.cores(machine(text, V1.format(top="/"), {})) == 8
-    assert cores.cores(machine("4:cpu:/own", text, {})) == 8
+    assert cores.cores(machine(text, {})) == 8
     assert cores.cores(tmp_path / "nothing here") == 8
 
 

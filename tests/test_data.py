@@ -18,27 +18,6 @@ def test_the_series_is_series_g():
     assert (str(series.index[0]), str(series.index[-1])) == ("1949-01", "1960-12")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda text: text.replace("112", "113", 1),
-        lambda text: text.replace("1949-02", "1949-03", 1),
-        lambda text: "\n".join(text.split("\n")[:-5]),
-        lambda text: text.replace("passengers", "people"),
-        lambda text: text.replace("118", "many"),
-        lambda text: "",
-        lambda text: "\x00\x01\x02",
-    ],
-)
-def test_a_corrupt_or_foreign_csv_is_refused(tmp_path, change):
-    path = tmp_path / "series.csv"
-    path.write_text(change(data.AIRLINE_CSV.read_text()))
-    with pytest.raises(ValueError, match=r"path: .*series.csv"):
-        data.airline(path)
-    with pytest.raises(FileNotFoundError):
-        data.airline(tmp_path / "none.csv")
-
-
 def test_windows_hold_every_run_and_the_value_after_it():
     dataset = data.windows(np.arange(6.0), 3)
     assert dataset.x.dtype == np.float32
@@ -71,8 +50,7 @@ NO_SERIES = [
 @pytest.mark.parametrize(("series", "error", "said"), NO_SERIES)
 def test_what_is_no_series(series, error, said):
     transform = data.LogDifference(0.1, 0.2)
-    fitted = forecast.HoltWinters(2)
-    fitted.theta = np.ones(7)
+    fitted = RULES["Holt-Winters"]
     calls = {
         "series": lambda: data.windows(series, 3),
         "passengers": lambda: data.LogDifference.fit(series),
@@ -84,7 +62,7 @@ def test_what_is_no_series(series, error, said):
         " history": lambda: forecast.seasonal_growth(series),
         " history ": lambda: forecast.network_rule(Copy(1), transform, window=3)(series),
         "history  ": lambda: fitted(series),
-        "y": lambda: forecast.HoltWinters().fit(series),
+        "  history": lambda: forecast.holt_winters(series),
         "truth": lambda: forecast.errors(np.ones(40), series),
         "forecast": lambda: forecast.errors(series, np.ones(40)),
     }
@@ -99,7 +77,7 @@ def test_numbers_below_the_smallest_passenger():
     for call in (
         data.LogDifference.fit,
         data.LogDifference(0, 1).forward,
-        forecast.HoltWinters().fit,
+        forecast.holt_winters,
         forecast.seasonal_growth,
     ):
         with pytest.raises(ValueError, match=r"got 0.0 at index \[0\], want numbers above zero"):
@@ -181,7 +159,7 @@ RULES = {
     "seasonal_naive": forecast.seasonal_naive,
     "seasonal_growth": forecast.seasonal_growth,
     "network": network_rule(),
-    "Holt-Winters": forecast.HoltWinters().fit(data.airline()[:120]),
+    "Holt-Winters": forecast.holt_winters(data.airline()[:120]),
 }
 
 
@@ -274,50 +252,15 @@ def test_errors_of_other_shapes_and_of_nothing():
         forecast.errors(np.ones((3, 1)), np.ones(3))
     with pytest.raises(ValueError, match=r"forecast: got shape \(2,\), want \(3,\)"):
         forecast.errors(np.ones(2), np.ones(3))
-    with pytest.raises(ValueError, match=r"truth: got 0.0 at index \[1\], want numbers with a"):
+    with pytest.raises(ValueError, match=r"truth: got 0.0 at index 1, want no zero"):
         forecast.errors([1, 2, 3], [-1, 0, 3])
     assert forecast.errors([-1, -2], [-2, -4])["MAPE"] == 50
-
-
-def test_where_holt_winters_starts_to_minimise(monkeypatch):
-    y, starts = np.arange(1.0, 49), []
-    monkeypatch.setattr(
-        forecast, "minimize", lambda cost, start, **_: starts.append(start) or 1 / 0
-    )
-    with pytest.raises(ZeroDivisionError):
-        forecast.HoltWinters().fit(y)
-    scaled = starts[0] * np.r_[1, 1, 1, 6.5, 6.5 / 12, np.ones(12)]
-    np.testing.assert_allclose(scaled, [0.3, 0.05, 0.3, 6.5, 1.0, *(y[:12] / 6.5)])
-
-
-def test_holt_winters_recursion_agrees_with_statsmodels():
-    smoothing = pytest.importorskip("statsmodels.tsa.holtwinters")
-    y = data.airline().to_numpy(float)
-    model = forecast.HoltWinters().fit(y[:120])
-    alpha, beta, gamma, level, trend, *season = model.theta
-    peer = smoothing.ExponentialSmoothing(
-        y[:120],
-        trend="add",
-        seasonal="mul",
-        seasonal_periods=12,
-        initialization_method="known",
-        initial_level=level,
-        initial_trend=trend,
-        initial_seasonal=season,
-    ).fit(smoothing_level=alpha, smoothing_trend=beta, smoothing_seasonal=gamma, optimized=False)
-    got = np.r_[model.smooth(y[:1], model.theta)[0], forecast.one_step(model, y[:120], first=1)]
-    np.testing.assert_allclose(got, peer.fittedvalues, rtol=1e-9)
-    # Its forecast of the month that ends the series leaves out that month's last update: not ours.
-    others = np.arange(24) % 12 != 11
-    path = forecast.recursive(model, y[:120], months=24)
-    np.testing.assert_allclose(path[others], peer.forecast(24)[others], rtol=1e-9)
 
 
 def test_holt_winters_continues_a_series_of_its_own_kind():
     season = 1 + 0.3 * np.sin(np.arange(12))
     y = (100 + 2 * np.arange(96)) * np.resize(season, 96)
-    model = forecast.HoltWinters().fit(y[:72])
-    path = forecast.recursive(model, y[:72], months=24)
+    path = forecast.recursive(forecast.holt_winters(y[:72]), y[:72], months=24)
     np.testing.assert_allclose(path, y[72:], rtol=0.02)
-    with pytest.raises(ValueError, match="y: got 20 values, want at least two periods of 12"):
-        forecast.HoltWinters().fit(y[:20])
+    with pytest.raises(ValueError, match="history: got 20 months, want at least 24"):
+        forecast.holt_winters(y[:20])

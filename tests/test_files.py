@@ -292,7 +292,7 @@ def test_threads_may_save_to_one_path(tmp_path):
 )
 def test_what_is_no_path(path, error, said):
     params = example((1, 1, 1, 1, 1))[0]
-    for call in (params.save, lk.Params.load, data.airline):
+    for call in (params.save, lk.Params.load):
         with pytest.raises(error, match=f"path: {said}"):
             call(path)
 
@@ -309,8 +309,3 @@ def test_no_folder_and_no_file_is_written_over(tmp_path):
     with pytest.raises(ValueError, match="got V without b_out, want both or neither"):
         params.save(tmp_path / "net.npz")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_url_is_never_fetched():
-    with pytest.raises(OSError, match="http"):
-        data.airline("http://127.0.0.1:9/airline_passengers.csv")

@@ -357,7 +357,7 @@ def test_a_schedule_that_breaks_the_graph_is_refused():
 
     with pytest.raises(ValueError, match="does not wait for task"):
         NumbaWavefront(params, schedules=race).forward(x)
-    with pytest.raises(ValueError, match="chunk: got 9, want at most 4, the steps"):
+    with pytest.raises(ValueError, match="chunk: got 9, want an integer from 1 to 4"):
         NumbaWavefront(params, schedules=lambda graph: wavefront(graph, 2, 9)).forward(x)
     other = Graph(2, 5)
     with pytest.raises(ValueError, match="schedules: got Graph"):

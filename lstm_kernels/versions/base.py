@@ -1,6 +1,4 @@
-"""What every version shares: checked input, the read-out and the loss, one descent step, and the
-rule for a network in use.
-"""
+"""What every version shares: checks, read-out, loss, descent, and the rule for a network in use."""
 
 import os
 import threading
@@ -15,7 +13,7 @@ from .. import reference
 from ..blas import SingleThreaded
 from ..cells import CELLS
 from ..data import Dataset
-from ..errors import check_array, check_int, check_rate
+from ..errors import check_array, check_int, check_rate, counted
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
@@ -54,17 +52,8 @@ class Network:
     tape; it shares no lock and no thread with its parent. Networks can be copied and pickled: the
     parameters go along, the tape does not.
 
-    A rung is a subclass that replaces some of these hooks; their arguments are checked already.
-
-    | hook | computes | replaced by a rung that |
-    |---|---|---|
-    | `layer_forward`, `layer_backward` | a layer, as the reference's | changes how a layer runs |
-    | `_forward`, `_backward` | a pass | schedules the layers itself |
-    | `_loss_and_grads`, `_descent` | a pass to and fro | has less to copy in one call |
-    | `_step`, `_epoch` | descent | updates where the parameters live |
-    | `_now`, `_replace` | reads, writes the parameters | keeps them in another form |
-    | `_guard` | the context of a computation | runs threads that are not its own |
-    | `_forget` | after a fork | keeps arrays that a thread may have been writing |
+    A rung is a subclass that replaces hooks: `layer_forward`, `layer_backward`, and the methods
+    under "Hooks". Their arguments are checked already.
     """
 
     name = "network"  # of the version
@@ -90,7 +79,7 @@ class Network:
 
     def __repr__(self) -> str:
         threads = self._threads if self.parallel else 1
-        used = f", {threads} thread{'s' * (threads > 1)}" if threads else ""
+        used = f", {counted(threads, 'thread')}" if threads else ""
         return f"{self.name}: {self._params.form}{used}"
 
     def forward(
@@ -100,11 +89,8 @@ class Network:
 
         x: (T, B, D), of the parameters' dtype. state: tuple (h, c), or (h,) for rnn and gru, each
         (L, B, H); None is zero. training=True keeps what `backward` needs; x must not change until
-        then.
-        Returns y (T, B, H) and the final state, both the caller's own. A non-contiguous input is
-        copied.
-        Raises TypeError or ValueError for a wrong type, rank, shape, dtype, an empty axis, NaN or
-        infinity.
+        then. Returns y (T, B, H) and the final state, both the caller's own. Raises TypeError or
+        ValueError for a wrong type, rank, shape, dtype, an empty axis, NaN or infinity.
         """
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
@@ -121,8 +107,7 @@ class Network:
         """Gradients after `forward(x, training=True)`.
 
         dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None is zero.
-        Returns Grads: the fields of Params, and `.x`, `.state`. V and b_out get zero: y does not
-        use them.
+        Returns Grads; V and b_out, which y does not use, get zero.
         Raises RuntimeError when no such forward came before, TypeError or ValueError for bad input.
         """
         with self._held("backward"), self._guard():
@@ -130,10 +115,8 @@ class Network:
                 got = f"nothing to go back through ({self._no_tape})"
                 raise RuntimeError(f"backward: got {got}, want forward(x, training=True) before")
             if tape.thread != threading.get_ident():
-                got = (
-                    "the tape of another Python thread, want forward(x, training=True) in this one"
-                )
-                raise RuntimeError(f"backward: got {got}: a network keeps one tape")
+                want = "forward(x, training=True) in this one"
+                raise RuntimeError(f"backward: got the tape of another Python thread, want {want}")
             dy = self._check("dy", dy, (*tape.shape[:2], self._params.hidden_size))
             dstate = self._check_state("dstate", dstate, tape.shape[1])
             return self._backward(tape.kept, dy, dstate)
@@ -218,8 +201,21 @@ class Network:
                 self._torn, self._writing = self._torn or self._writing, False
                 self._forked = False
 
+    # Hooks.
+
     def _forget(self):
         """Drop what another thread may have been writing when the process was forked."""
+
+    def _guard(self):
+        """The context of every computation: BLAS on one thread, so threads cannot change bits."""
+        return SingleThreaded()
+
+    def _now(self):
+        """The parameters, of which a caller takes a copy."""
+        return self._params
+
+    def _replace(self, params):
+        self._params = params
 
     def _forward(self, x, state, training):
         """y, the final state and what `_backward` needs."""
@@ -235,6 +231,11 @@ class Network:
         how = {"layer_forward": self.layer_forward, "layer_backward": self.layer_backward}
         return reference.loss_and_grads(self._params, x, target, **how)
 
+    def _descent(self, x, target):
+        """The loss and the gradients of the parameters by name, all that `_step` needs."""
+        loss, grads = self._loss_and_grads(x, target)
+        return loss, grads.arrays()
+
     def _step(self, x, target, rate):
         loss, gradients = self._descent(x, target)
         for name, value in self._params.arrays().items():
@@ -248,20 +249,7 @@ class Network:
         self._check_example(dataset.x, dataset.target)
         return dataset.each_batch(order, batch_size, partial(self._step, rate=rate))
 
-    def _descent(self, x, target):
-        """The loss and the gradients of the parameters by name, all that `_step` needs."""
-        loss, grads = self._loss_and_grads(x, target)
-        return loss, grads.arrays()
-
-    def _now(self):
-        return self._params
-
-    def _replace(self, params):
-        self._params = params
-
-    def _guard(self):
-        """The context of every computation: BLAS on one thread, so threads cannot change bits."""
-        return SingleThreaded()
+    # Checks.
 
     def _check(self, name, value, shape):
         return check_array(name, value, shape, dtype=self._dtype)
@@ -271,8 +259,8 @@ class Network:
             return None
         names = self._cell.state
         if not isinstance(state, tuple) or len(state) != len(names):
-            got = f"a tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
             want = f"a tuple ({', '.join(names)}) of arrays (L, B, H)"
+            got = f"a tuple of {len(state)}" if isinstance(state, tuple) else type(state).__name__
             raise TypeError(f"{name}: got {got}, want {want}")
         parts = dict(zip(names, state, strict=True))
         shape = (self._params.num_layers, B, self._params.hidden_size)

@@ -24,10 +24,8 @@ def layer_forward(cell, layer, x, h0, c0):
         reference.layer_forward(cell, layer, one(x, s), h0[s : s + 1], c0[s : s + 1])
         for s in range(x.shape[1])
     ]
-    joined = (
-        np.concatenate([getattr(tape, n) for tape in tapes], axis=1) for n in ("h", "c", "gates")
-    )
-    return Tape(x, *joined)
+    parts = zip(*((tape.h, tape.c, tape.gates) for tape in tapes), strict=True)
+    return Tape(x, *(np.concatenate(samples, axis=1) for samples in parts))
 
 
 def layer_backward(cell, layer, tape, dy, dh, dc):
@@ -35,11 +33,11 @@ def layer_backward(cell, layer, tape, dy, dh, dc):
     total = Layer(*(np.zeros_like(a) for a in (layer.U, layer.W, layer.b)))
     results = []
     for s in range(tape.x.shape[1]):
-        single = Tape(*(one(a, s) for a in (tape.x, tape.h, tape.c, tape.gates)))
+        single = Tape(*(one(a, s) for a in vars(tape).values()))
         grad, *rest = reference.layer_backward(
             cell, layer, single, one(dy, s), dh[s : s + 1], dc[s : s + 1]
         )
-        for name in ("U", "W", "b"):
+        for name in "UWb":
             getattr(total, name)[...] += getattr(grad, name)
         results.append(rest)
     dx, dh0, dc0 = zip(*results, strict=True)

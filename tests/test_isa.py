@@ -1,8 +1,9 @@
-"""`make bench-isa`: who is restricted, what is measured, and what the tables say of it."""
+"""`make bench-isa`: who is isa, what is measured, and what the tables say of it."""
 
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 import readme
 
 from lstm_kernels import __main__ as command
-from lstm_kernels.bench import ceilings, isa, provenance, restricted, results, runner
+from lstm_kernels.bench import ceilings, isa, peers, provenance, results, runner
 from lstm_kernels.bench.workloads import GRID
 from lstm_kernels.report import tables_isa
 
@@ -78,7 +79,7 @@ def rows():
 def test_the_child_is_restricted(monkeypatch, name):
     for setting in (*provenance.DISTORTING, *isa.VARIABLES):
         monkeypatch.setenv(setting, "of the user")
-    environment = restricted.environment(name)
+    environment = isa.environment(name)
     assert {key: environment[key] for key in isa.VARIABLES} == isa.variables(name)
     others = set(provenance.DISTORTING) - set(isa.VARIABLES)
     assert not others & set(environment)
@@ -87,21 +88,22 @@ def test_the_child_is_restricted(monkeypatch, name):
 
 
 def test_sets_are_those_of_this_cpu(monkeypatch):
-    assert set(isa.runnable()) <= set(isa.NAMES)
-    monkeypatch.setattr(isa, "runnable", lambda: ["AVX2", "AVX", "SSE2"])
-    assert restricted.sets() == ["AVX2", "SSE2"]
-    monkeypatch.setattr(isa, "runnable", list)  # no x86-64: what it has, unrestricted
-    monkeypatch.setattr(isa, "NAMES", ())
-    (own,) = restricted.sets()
-    assert own == restricted.registers.vector_registers().name
-    assert not set(isa.VARIABLES) & set(restricted.environment(own)) - set(os.environ)
+    if isa.NAMES:
+        has = isa.features("AVX2") | {"avx512f": False}
+        monkeypatch.setattr(isa.llvmlite.binding, "get_host_cpu_features", lambda: has)
+        assert isa.sets() == ["AVX2", "SSE2"]
+    monkeypatch.setattr(isa, "NAMES", ())  # no x86-64: what it has, unisa
+    (own,) = isa.sets()
+    assert own == isa.registers.vector_registers().name
+    assert not set(isa.VARIABLES) & set(isa.environment(own)) - set(os.environ)
 
 
-def test_a_process_of_another_set_measures_nothing():
+def test_a_process_of_another_set_measures_nothing(monkeypatch):
     with pytest.raises(ValueError, match="want MMX"):
-        restricted.measure("MMX", "smoke")
+        isa.measure("MMX", "smoke")
+    monkeypatch.setattr(isa, "CHILD", "raise SystemExit(3)")
     with pytest.raises(RuntimeError, match="ended with 3"):
-        restricted.run("AVX2", "-c", "raise SystemExit(3)")
+        isa.each_set("smoke")
 
 
 def small_ceilings(threads, repeats, **options):
@@ -115,16 +117,17 @@ def test_rows_of_a_run_with_and_without_pytorch(monkeypatch, tmp_path, capsys, p
     if peer:
         pytest.importorskip("torch")
     else:
-        monkeypatch.setattr(restricted, "find_spec", lambda name: None)
-    monkeypatch.setattr(restricted, "ceilings", small_ceilings)
+        monkeypatch.setattr(isa, "find_spec", lambda name: None)
+    monkeypatch.setattr(peers, "ceilings", small_ceilings)
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
-    own = restricted.registers.vector_registers().name
-    monkeypatch.setattr(restricted, "sets", lambda: [own])
+    own = isa.registers.vector_registers().name
+    monkeypatch.setattr(isa, "sets", lambda: [own])
 
-    def run(name, *words):
-        restricted.measure(name, words[3]).to_pickle(words[4])
+    def run(words, **how):
+        isa.measure(*words[3:5]).to_pickle(words[5])
+        return subprocess.CompletedProcess(words, 0)
 
-    monkeypatch.setattr(restricted, "run", run)
+    monkeypatch.setattr(isa, "subprocess", SimpleNamespace(run=run))
     command.main(["bench-isa", "--preset", "smoke", "--folder", str(tmp_path)])
     said = capsys.readouterr()
     assert ("PyTorch is not installed" in said.err) is not peer
@@ -132,7 +135,7 @@ def test_rows_of_a_run_with_and_without_pytorch(monkeypatch, tmp_path, capsys, p
     assert f"isa: median seconds, written to {tmp_path}" in said.out
     rows = tables_isa.recorded(tmp_path)
     assert set(rows["instruction_set"]) == {own}
-    assert set(rows["stage"]) == {"ceiling", "forward", "step", "public step"}
+    assert set(rows["stage"]) == {"ceiling", "forward", "step"}
     versions = {"numba-fused", "pytorch"} if peer else {"numba-fused"}
     assert set(rows["version"]) == {"sgemm", *versions}
     assert rows[rows["version"].isin(versions)]["max_err"].between(0, 1e-3).all()

@@ -2,7 +2,6 @@
 files; the experiments are lists on top of them.
 """
 
-from .ceilings import peak
 from .comparer import TOLERANCE, MismatchError, compare, compare_to_reference
 from .provenance import machine
 from .timing import disturbance, interleaved, model_error, summary
@@ -16,6 +15,5 @@ __all__ = [
     "interleaved",
     "machine",
     "model_error",
-    "peak",
     "summary",
 ]

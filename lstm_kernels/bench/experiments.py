@@ -11,14 +11,13 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from ..training import train
 from ..versions import versions
 from . import layers, results
 from .runner import measure, network, networks, rounds, rows_of, timed, verify
-from .timing import summary, together
+from .timing import together
 from .workloads import AIRLINE, GRID, REFERENCE, SMALL_REFERENCE, Workload, airline_dataset
 
 FORMS = {
@@ -69,12 +68,6 @@ def epochs(names, work=AIRLINE, *, epochs=1, **options):
     return measure(networks(names, work), work, calls, least=0.02, **options)
 
 
-def forwards(names, work, **options):
-    """Time inference of each version; rows of a results file."""
-    x, _ = work.example()
-    return measure(networks(names, work), work, {"forward": lambda net: net.forward(x)}, **options)
-
-
 def steps(names, work, **options):
     """Time inference and one descent step of each version; rows of a results file."""
     x, target = work.example()
@@ -120,25 +113,6 @@ def gradient_forms(grid, **options):
         case = rows["version"].str.cat(rows["variant"], sep="/", na_rep="").str.rstrip("/")
         table[H, B] = rows["seconds"].groupby(case.map(FORMS)).median()
     return pd.DataFrame(table).T.rename_axis(index=["H", "B"])[list(FORMS.values())]
-
-
-def pieces(name, work=AIRLINE, **options):
-    """Median microseconds of a training step of a version: forward, backward, and the rest."""
-    net, (x, target) = network(name, work.params()), work.example()
-    dy = np.ones_like(net.forward(x)[0])
-
-    def forward_and_backward():
-        net.forward(x, training=True)
-        net.backward(dy)
-
-    cases = {
-        "forward": lambda: net.forward(x, training=True),
-        "both": forward_and_backward,
-        "step": lambda: net.step(x, target, 1e-4),
-    }
-    times = timed({"step": cases}, partial(verify, {name: net}, work), **options)
-    forward, both, step = (1e6 * summary(times)["median"])[list(cases)]
-    return {"forward": forward, "backward": both - forward, "rest": max(0.0, step - both)}
 
 
 def profile(name, work=AIRLINE, *, count=6):

@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+import timeit
 import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import llvmlite.binding
 import threadpoolctl
 
 from .. import cores
@@ -33,13 +35,11 @@ def machine(preset=None):
     and model, the clock of a busy core, cores, memory, caches), the software (blas, packages,
     commit) and the run (threads by default, preset, date).
     """
-    from .ceilings import clock, core_name
-
     cpu = _cpu()
     return {
         "name": machine_name(cpu),
         "cpu": cpu["model name"],
-        "core": core_name(),
+        "core": llvmlite.binding.get_host_cpu_name(),
         "family": cpu.get("cpu family"),
         "model": cpu.get("model"),
         "clock_ghz": clock(),
@@ -59,6 +59,28 @@ def machine(preset=None):
         "preset": preset,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     } | _commit()
+
+
+def dependent(count, a, b):
+    """2 * count operations of one cycle each, of which every one waits for the one before."""
+    x = a
+    for _ in range(count):
+        x = (x + a) ^ b
+    return x
+
+
+@cache
+def clock(count=1_000_000, runs=20):
+    """GHz at which a busy core runs, from the fastest of some runs of `dependent` (each takes half
+    a millisecond); None where that is no clock of a CPU: the loop is emulated or always disturbed.
+    """
+    from ..kernels import native
+
+    address = native(dependent, "clock")
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(address)
+    seconds = min(timeit.repeat(lambda: function(count, 3, 5), number=1, repeat=runs))
+    frequency = 2 * count / seconds / 1e9
+    return frequency if 0.2 < frequency < 10 else None
 
 
 def machine_name(cpu=None):

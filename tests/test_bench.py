@@ -225,11 +225,12 @@ def test_handovers_are_measured_between_tasks_that_wait():
     spans = [
         simulate.Span(i, i % 2, *when) for i, when in enumerate(zip(starts, stops, strict=True))
     ]
-    waits = layers._waits(simulate.Timeline(plan, tuple(spans)))
-    assert waits == pytest.approx([0, 1e3, 2e3, 1e3])
-    found = layers.handovers("barrier", count=20, runs=1, patience=2)
-    assert found.size % 38 == 0  # none, where two threads never ran at the same time
-    assert (found > 0).all()
+    waits = layers.handed_over(simulate.Timeline(plan, tuple(spans)))
+    assert waits == pytest.approx([1e3, 2e3, 1e3])
+    alone = [span._replace(worker=0) for span in spans]  # one thread did the work of both
+    assert layers.handed_over(simulate.Timeline(plan, tuple(alone))) == []
+    found = layers.handovers("barrier", count=20, enough=1, patience=2)
+    assert (found > 0).all()  # none, where two threads never ran at the same time
 
 
 def test_the_sweep_over_layers_runs_on_one_core(monkeypatch):
@@ -243,13 +244,14 @@ def test_the_sweep_over_layers_runs_on_one_core(monkeypatch):
 
 def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
     work = layers.SMALL_DEEP
-    timed = {"forward": layers.Pass(work, "forward", 1, layers.schedule_for(work, "forward", 1, 5))}
-    assert layers.verify_passes(timed)["forward"] < 1e-5
-    right = layers.Pass.arrays
-    wrong = lambda self: {name: 1.001 * a for name, a in right(self).items()}  # noqa: E731
-    monkeypatch.setattr(layers.Pass, "arrays", wrong)
+    assert (
+        layers.Pass(work, "forward", 1, layers.schedule_for(work, "forward", 1, 5)).error() < 1e-5
+    )
+    right = layers.NumbaWavefront.forward
+    wrong = lambda self, x, **how: (1.001 * right(self, x, **how)[0], None)  # noqa: E731
+    monkeypatch.setattr(layers.NumbaWavefront, "forward", wrong)
     with pytest.raises(bench.MismatchError, match="y: relative error"):
-        layers.verify_passes(timed)
+        layers.sweep(work, layers=(1,), chunks=(), repeats=1)
 
 
 def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):

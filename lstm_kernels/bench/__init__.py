@@ -4,7 +4,7 @@ files; the experiments are lists on top of them.
 
 from .comparer import TOLERANCE, MismatchError, compare, compare_to_reference
 from .provenance import machine
-from .timing import disturbance, interleaved, model_error, summary
+from .timing import disturbance, interleaved, summary
 
 __all__ = [
     "TOLERANCE",
@@ -14,6 +14,5 @@ __all__ = [
     "disturbance",
     "interleaved",
     "machine",
-    "model_error",
     "summary",
 ]

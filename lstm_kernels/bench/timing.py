@@ -75,16 +75,6 @@ def summary(times, baseline=None, by="case"):
     return result
 
 
-def model_error(table):
-    """How far the column predicted is off the column measured, as fractions of it: a Series with
-    the worst either way, the median either way, the lowest (below zero: too short), the highest.
-    """
-    error = table["predicted"] / table["measured"] - 1
-    away = error.abs()
-    ends = {"low": error.min(), "high": error.max()}
-    return pd.Series({"worst": away.max(), "median": away.median(), **ends})
-
-
 class System(NamedTuple):
     """CPU time since the start of the system, in seconds summed over its cores: all of it, what
     processes used, what the hypervisor gave to others; what this process used; the clock of the

@@ -26,7 +26,6 @@ from lstm_kernels.bench import (
     provenance,
     results,
     runner,
-    tail,
     timing,
 )
 from lstm_kernels.bench.workloads import AIRLINE, REFERENCE, Workload
@@ -116,14 +115,6 @@ def test_more_cores_than_layers_find_nothing_to_do():
     costs = schedules.Costs((1.0,))
     found = layers.many_cores(costs, (1, 2, 8), (2,), 64)
     assert found[2].to_list() == pytest.approx([1, 128 / 65, 128 / 65])
-
-
-def test_what_comes_before_a_call_is_not_timed(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    spend = lambda seconds: clock.__setitem__(0, clock[0] + seconds)  # noqa: E731
-    seconds = tail.calls(lambda: spend(1.0), lambda: spend(10.0), 3)
-    assert seconds.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_bench_experiments_have_a_row_per_repeat():

@@ -4,21 +4,16 @@ import re
 import sys
 
 import notebook_rules as rules
-import pandas as pd
 
-from lstm_kernels.bench import results, summary, tail
-from lstm_kernels.report import figures_gpu, tables, tables_isa
+from lstm_kernels.bench import results, summary
+from lstm_kernels.report import figures_gpu, tables
 
 README = rules.ROOT / "README.md"
 
 
 def recorded(experiment, machine):
     """A machine's rows of an experiment; none, with the same columns, where it has not run."""
-    try:
-        rows = results.read(experiment)
-    except ValueError:
-        rows = pd.DataFrame(columns=[*results.COLUMNS, "machine"])
-    return rows[rows["machine"] == machine]
+    return results.recorded(experiment).query("machine == @machine")
 
 
 def about(experiment, machine):
@@ -101,31 +96,31 @@ def peers(machine):
     said = (
         "Compared with PyTorch, JAX and ONNX Runtime (`make bench-peers`), medians of rounds in "
         "one loop: the speed of `numba-fused` over each, and its rate compared with that of BLAS's "
-        f"SGEMM. {tables.about(machine, rows)}"
+        f"SGEMM. {tables.about('peers', rows)}"
     )
     return [part for part in (said, *parts, tables.small_calls(rows)) if part]
 
 
 def tails(machine):
     """How long small calls take at worst."""
-    said = tail.sentence(recorded("tail", machine))
-    return [f"{said} {about('tail', machine)}."] if said else []
+    table = tables.tails(recorded("tail", machine)).map(tables.digits)
+    if table.empty:
+        return []
+    said = f"Forward calls of the airline network, quantiles in us. {about('tail', machine)}."
+    return [said, tables.markdown(table.reset_index())]
 
 
 def instruction_sets():
     """What `make bench-isa` recorded, where it was run."""
-    rows = tables_isa.recorded()
+    rows = results.recorded("isa")
     if rows.empty:
-        return f"Instruction sets: {tables_isa.MISSING.lower()}"
-    machines = tables_isa.records(rows)
+        return "Instruction sets: not measured yet (`make bench-isa`)."
     parts = [
         "Instruction sets (`make bench-isa`): `numba-fused`, PyTorch and SGEMM restricted alike, "
-        "the least and largest speed compared with PyTorch's over all workloads, and two of them "
-        "(inference, training):",
-        tables.markdown(tables_isa.summary(rows, machines)),
+        "the least and largest speed compared with PyTorch's over all workloads:",
+        tables.markdown(tables.ends(rows, tables.SET).reset_index()),
     ]
-    parts += [tables_isa.about(part, machines[name]) for name, part in rows.groupby("machine")]
-    return "\n\n".join([*parts, tables_isa.sentences(rows, machines)])
+    return "\n\n".join([*parts, *(tables.about("isa", own) for _, own in rows.groupby("machine"))])
 
 
 def gpu():

@@ -16,7 +16,7 @@ from ..cpu.workspace import at
 from ..params import Params
 from ..versions import numba_fused
 from . import assembly, runner
-from .comparer import MismatchError
+from .comparer import compare
 from .timing import interleaved, summary
 from .workloads import AIRLINE
 
@@ -55,75 +55,43 @@ def product(tiles, height, W_row, gate):
     return product
 
 
-def cell_pass(tiles):
-    """The cell on pre-activations that were stored."""
+def step_times(repeats, H=512, seed=0):
+    """Median microseconds of the product h W of a step, of one layer with H units and B samples, on
+    one thread, in forms that each add one idea to the one before; and their GFLOP/s.
 
-    def cell_pass(m, rows, a, row, c_prev, c, h):
-        def tile(first, count):
-            a_first = a + first * tiles.row  # pre-activations from row `first` on
-            tiles.apply(m, [{}] * count, False, a_first, row, c_prev, c, h, first)
-
-        m.tiles(rows, 4, tile)
-
-    return cell_pass
-
-
-def step_forms(H=512, seed=0):
-    """The step h W and the cell, of one layer with H units and 64 samples, on one thread.
-
-    Returns functions by name, each adding one idea to the one before, and a function that checks
-    that they compute the same.
+    Raises MismatchError where one computes other numbers than NumPy does.
     """
     tiles, rng = lstm_tiles(H), np.random.default_rng(seed)
     row, line = H * FLOAT.itemsize, tiles.vector_bytes  # bytes: of a sample, of a vector
-    J = tiles.blocks
-    W, packed, a = new(H, 4 * H), new(J, H, 4, tiles.lanes), new(J, B, 4, tiles.lanes)
-    W[:] = rng.uniform(-1, 1, W.shape) / np.sqrt(H)
-    packed[:] = W.reshape(H, 4, J, tiles.lanes).transpose(2, 0, 1, 3)
-    h, c, h_new, c_new = new(4, B, H)  # of one array, which lives as long as any of them
-    h[:], c[:] = rng.uniform(-1, 1, (2, B, H))
-    cell = _function(cell_pass(tiles), f"cell_{H}")
-    fused = _function(tiles.step(False), f"fused_{H}")
+    J, lanes = tiles.blocks, tiles.lanes
+    h, W = new(B, H), new(H, 4, J, lanes)
+    packed, a = new(J, H, 4, lanes), new(J, B, 4, lanes)
+    h[:], W[:] = rng.uniform(-1, 1, h.shape), rng.uniform(-1, 1, W.shape)
+    packed[:] = W.transpose(2, 0, 1, 3)
+    want = np.einsum("bk,kgjl->jbgl", h, W, optimize=True)
 
-    # Addresses of each unit block: its pre-activations, its units of c, c_new and h_new.
-    a_at = [at(a) + j * a[0].nbytes for j in range(J)]
-    units_at = [[at(array) + j * line for array in (c, c_new, h_new)] for j in range(J)]
-
-    def stored(height, weights, W_row, gate, block):
-        """The product, and then the cell on what it stored; block: bytes to the next one of W."""
+    def form(height, weights, W_row, gate, block):
+        """Tiles of some height; block: bytes from the weights of a unit block to the next one's."""
         multiply = _function(product(tiles, height, W_row, gate), f"product_{height}_{gate}_{H}")
 
         def run():
             a[:] = 0
             for j in range(J):
-                multiply(B, at(h), row, H, at(weights) + j * block, a_at[j])
-            for j in range(J):
-                cell(B, a_at[j], row, *units_at[j])
+                weights_j, a_j = at(weights) + j * block, at(a) + j * a[0].nbytes
+                multiply(B, at(h), row, H, weights_j, a_j)
 
+        run()
+        compare({"h W": a}, {"h W": want}, 1e-5)
         return run
-
-    def in_the_tile():
-        a[:] = 0
-        for j in range(J):
-            W_j = at(packed) + j * packed[0].nbytes  # the weights of unit block j
-            fused(B, at(h), row, H, W_j, a_at[j], *units_at[j])
 
     tallest = registers.tile_rows(4)
     forms = {
-        "a row at a time": stored(1, W, 4 * row, row, line),
-        "+ register tile": stored(tallest, W, 4 * row, row, line),
-        "+ packed weights": stored(tallest, packed, 4 * line, line, packed[0].nbytes),
-        "+ cell in the tile": in_the_tile,
+        "a row at a time": form(1, W, 4 * row, row, line),
+        "+ register tile": form(tallest, W, 4 * row, row, line),
+        "+ packed weights": form(tallest, packed, 4 * line, line, packed[0].nbytes),
     }
-
-    def agree():
-        outputs = []
-        for run in forms.values():
-            run()
-            outputs.append(h_new.copy())
-        return all(np.allclose(outputs[0], other, atol=1e-5) for other in outputs[1:])
-
-    return forms, agree
+    times = summary(interleaved(forms, repeats=repeats))["median"][list(forms)]
+    return pd.DataFrame({"microseconds": 1e6 * times, "GFLOP/s": 8 * B * H * H / times / 1e9})
 
 
 def _best_rate(operations, case, calls=400):
@@ -162,15 +130,6 @@ def register_peak(rounds=20_000):
 
     case = partial(_function(multiply_adds, "multiply_adds"), rounds, at(values))
     return _best_rate(2 * rounds * values.size, case)
-
-
-def step_times(repeats, H=512):
-    """Median microseconds of a step in every form, and its rate in GFLOP/s (products only)."""
-    forms, agree = step_forms(H)
-    if not agree():
-        raise MismatchError("the forms of a step compute different numbers")
-    times = summary(interleaved(forms, repeats=repeats))["median"][list(forms)]
-    return pd.DataFrame({"microseconds": 1e6 * times, "GFLOP/s": 8 * B * H * H / times / 1e9})
 
 
 def hot_loop(cell="lstm", H=512):

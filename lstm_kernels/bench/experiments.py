@@ -135,22 +135,14 @@ def main(preset="paper", folder=None):
     paper, names, many = preset == "paper", available(), rounds(preset)
     reference = REFERENCE if paper else SMALL_REFERENCE
     deep = layers.DEEP if paper else layers.SMALL_DEEP
-    sizes = [Workload(1, 12, 1, H, B) for H in (32, 64) for B in (16, 64)] if paper else [AIRLINE]
+    firsts = [partial(compile_times, name) for name in ("numba-sample", "numba-fused")]
+    whole = partial(epochs, names, epochs=5 if paper else 1, **many)
+    pair = partial(steps, ["numpy-naive", "numpy"], reference, **many)
+    works, how = (GRID.values(), {"again": True}) if paper else ([AIRLINE], many)
     plan = {
-        "airline": lambda: together(
-            [
-                compile_times("numba-sample"),
-                compile_times("numba-fused"),
-                epochs(names, epochs=5 if paper else 1, **many),
-            ]
-        ),
-        "gradients": lambda: together([steps(list(FORMS), work, **many) for work in sizes]),
-        "reference": lambda: together(
-            [steps(["numpy-naive", "numpy"], reference, **many), packing(reference, **many)]
-        ),
-        "grid": lambda: (
-            grid(names, GRID.values(), again=True) if paper else grid(names, [AIRLINE], **many)
-        ),
+        "airline": lambda: together([*(first() for first in firsts), whole()]),
+        "reference": lambda: together([pair(), packing(reference, **many)]),
+        "grid": lambda: grid(names, works, **how),
         "layers": lambda: layers.sweep(deep, chunks=(), **many).rows(),
     }
     return results.fill(plan, preset=preset, folder=folder)

@@ -6,6 +6,7 @@ import ctypes
 import timeit
 from functools import partial
 
+import numba
 import numpy as np
 import pandas as pd
 
@@ -145,24 +146,18 @@ def accuracy(count=200_000):
 
     x: `count` floats evenly in [-100, 20], and 2000 in each power of two from 2^-30 to 2^6.
     """
-    tiles = lstm_tiles(1)
     powers = [np.linspace(2.0**k, 2.0 ** (k + 1), 2000) for k in range(-30, 6)]
     x = np.sort(np.concatenate([np.linspace(-100, 20, count), *powers])).astype(np.float32)
-    x = np.ascontiguousarray(x[: len(x) // tiles.lanes * tiles.lanes])
-    values = np.empty((2, len(x)), np.float32)
-
-    def curve(m, vectors, source, out, row):
-        def both(i):
-            for k, function in enumerate(activations.functions(m)):
-                place = i * tiles.vector_bytes  # vector i, of x and of a curve
-                m.store(out + row * k + place, function(m.load(source + place)))
-
-        m.loop(vectors, both)
-
-    _function(curve, "accuracy")(len(x) // tiles.lanes, at(x), at(values), x.nbytes)
     exact = x.astype(np.float64)
-    true = np.tanh(exact), 1 / (1 + np.exp(-exact))
-    return x, dict(zip(("tanh", "sigmoid"), zip(values, true, strict=True), strict=True))
+
+    def traced(function):
+        on_number = simd.of_numbers(function, FLOAT)
+        return numba.vectorize(["f4(f4)"])(lambda v: on_number(v))(x)
+
+    return x, {
+        "tanh": (traced(activations.tanh), np.tanh(exact)),
+        "sigmoid": (traced(activations.sigmoid), 1 / (1 + np.exp(-exact))),
+    }
 
 
 def work_split_table(shapes, repeats):

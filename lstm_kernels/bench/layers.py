@@ -3,7 +3,7 @@
 """
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 from operator import attrgetter
@@ -67,25 +67,25 @@ def handed_over(line):
     return waits
 
 
-@dataclass
 class Pass:
-    """A pass of a network by a schedule: run() gives its seconds, Timelines of all runs stay."""
+    """A pass of a network by a wavefront in chunks of some length: run() gives its seconds, the
+    Timelines of all runs stay in `lines`. together: None is as many layers as threads.
+    """
 
-    work: Workload
-    way: str
-    threads: int
-    schedule: Schedule
-    lines: list = field(default_factory=list)
-
-    def __post_init__(self):
-        (x, _), back, graph = self.work.example(), self.way == "backward", self.schedule.graph
+    def __init__(self, work, way, threads, chunk, *, together=None, order="point-to-point"):
+        back = way == "backward"
+        graph = Graph(work.L, work.T, backward=back)
+        together = min(threads, work.L) if together is None else together
+        plan = wavefront(graph, threads, chunk, together=together, order=order)
 
         def pick(other):
-            return self.schedule if other == graph else schedules.layer_by_layer(other)
+            return plan if other == graph else schedules.layer_by_layer(other)
 
-        net = self._net = NumbaWavefront(self.work.params(), self.threads, schedules=pick)
+        self.work, self.way, self.threads, self.schedule, self.lines = work, way, threads, plan, []
+        net = self._net = NumbaWavefront(work.params(), threads, schedules=pick)
+        x, _ = work.example()
         net.forward(x, training=back)
-        self._call = partial(net.backward, self.work.dy()) if back else partial(net.forward, x)
+        self._call = partial(net.backward, work.dy()) if back else partial(net.forward, x)
 
     def error(self):
         """Largest relative error of what the pass computes, y or every gradient, compared with the
@@ -129,13 +129,6 @@ def wanted(work):
     return truth(work.params(), work.example()[0], work.dy())
 
 
-def schedule_for(work, way, threads, chunk, *, together=None, order="point-to-point"):
-    """A wavefront of a workload; as many layers side by side as threads, if not told otherwise."""
-    graph = Graph(work.L, work.T, backward=way == "backward")
-    beside = min(threads, work.L) if together is None else together
-    return wavefront(graph, threads, chunk, together=beside, order=order)
-
-
 def calibration(work, way):
     """The passes that `fit` takes costs from: one thread that stays with its layer, in short chunks
     and in long ones; one that changes layers; where there are two, two threads with a layer each.
@@ -143,13 +136,11 @@ def calibration(work, way):
     short, long = (max(1, min(chunk, work.T // 2)) for chunk in (SHORT, LONG))
     two = replace(work, L=2)
     passes = {
-        "short": Pass(two, way, 1, schedule_for(two, way, 1, short)),
-        "long": Pass(two, way, 1, schedule_for(two, way, 1, long)),
-        "moving": Pass(two, way, 1, schedule_for(two, way, 1, short, together=2)),
+        "short": Pass(two, way, 1, short),
+        "long": Pass(two, way, 1, long),
+        "moving": Pass(two, way, 1, short, together=2),
     }
-    if 2 in thread_counts():
-        passes["both"] = Pass(two, way, 2, schedule_for(two, way, 2, long))
-    return passes
+    return passes | ({"both": Pass(two, way, 2, long)} if 2 in thread_counts() else {})
 
 
 def thread_counts():
@@ -226,12 +217,12 @@ def sweep(
             passes["calibration", way, name, 0] = timed_pass
         for L, P in product(layers, thread_counts()):
             stack, beside = replace(work, L=L), P if L % P == 0 else L
-            plan = schedule_for(stack, way, P, usual if P == 2 else work.T, together=beside)
-            passes["layers", way, P, L] = Pass(stack, way, P, plan)
+            chunk = usual if P == 2 else work.T
+            passes["layers", way, P, L] = Pass(stack, way, P, chunk, together=beside)
         for chunk, order in product(chunks if two else (), ("point-to-point", "barrier")):
             beside = work.L if order == "barrier" else 2
-            plan = schedule_for(work, way, 2, chunk, together=beside, order=order)
-            passes["chunks", way, order, chunk] = Pass(work, way, 2, plan)
+            one = Pass(work, way, 2, chunk, together=beside, order=order)
+            passes["chunks", way, order, chunk] = one
     waits = handovers("point-to-point") if two else np.empty(0)
     hand = 1e-9 * float(np.median(waits)) if waits.size else 0.0
     cases = {str(key): timed_pass.run for key, timed_pass in passes.items()}

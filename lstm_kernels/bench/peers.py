@@ -36,7 +36,9 @@ class Torch:
         readout = {name: state.pop(f"readout.{name}") for name in ("weight", "bias")}
         self.readout.load_state_dict(readout)
         self.net.load_state_dict(state)
-        parts = [*self.net.parameters(), *self.readout.parameters()]
+        # Its second bias stays: two that descend would be one with twice the rate.
+        parts = [p for name, p in self.net.named_parameters() if "bias_hh" not in name]
+        parts += self.readout.parameters()
         self.optimizer = torch.optim.SGD(parts, lr=1e-3)
 
     def predict(self, x):

@@ -133,9 +133,9 @@ def register_peak(rounds=20_000):
     return _best_rate(2 * rounds * values.size, case)
 
 
-def hot_loop(cell="lstm", H=512):
+def hot_loop(H=512):
     """The assembly of the loop over k in the tallest step tile, and counts of its instructions."""
-    tiles = Tiles(CELLS[cell], FLOAT, H)
+    tiles = lstm_tiles(H)
     loops = assembly.inner_loops(simd.assembly(tiles.step(False), FLOAT, tiles.lanes))
     lines = max(loops, key=lambda lines: assembly.counts(lines)["multiply-adds"])
     return lines, assembly.counts(lines)

@@ -81,7 +81,7 @@ def main(words=None):
     for name, run, module, about in (
         ("bench", bench, "experiments", "measure every version on this machine"),
         ("bench-peers", bench, "peers", "measure beside PyTorch, JAX and ONNX Runtime"),
-        ("bench-isa", bench, "restricted", "the same on each instruction set of this CPU"),
+        ("bench-isa", bench, "isa", "the same on each instruction set of this CPU"),
         ("gpu", gpu, "gpu", "test and measure the GPU versions on this machine's GPU"),
     ):
         part = commands.add_parser(name, help=about)

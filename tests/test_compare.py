@@ -118,7 +118,7 @@ def test_parameters_with_permuted_gates_are_caught():
     ("got", "message"),
     [
         ({}, "want"),
-        ({"a": None}, "got None"),
+        ({"a": None}, "a: got None, want real numbers"),
         ({"a": np.ones(3), "b": np.ones(2)}, "got arrays"),
         ({"a": np.ones(2)}, "shape"),
         ({"a": np.ones((3, 1))}, "shape"),

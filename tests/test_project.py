@@ -173,7 +173,7 @@ def test_readmes_figures_are_those_of_the_notebooks():
 
 def test_readme_leaves_out_what_was_not_measured(monkeypatch):
     """Without an experiment, and without each version and each stage of each."""
-    read = results.read
+    read = results.recorded
     for experiment in (*readme.EXPERIMENTS, "isa"):
         rows = read(experiment).query("repeat < 2")
         rows = rows[rows["instruction_set"].isin(["AVX2", float("nan")])]
@@ -181,11 +181,11 @@ def test_readme_leaves_out_what_was_not_measured(monkeypatch):
         parts = [rows.iloc[:0]]
         values = [(c, v) for c in ("version", "stage") for v in rows[c].unique()]
         if experiment == "isa":  # the rest is in every run
-            values = [("version", "pytorch"), ("stage", "step"), ("stage", "public step")]
+            values = [("version", "pytorch"), ("stage", "step")]
         parts += [rows[rows[c] != v] for c, v in values]
         parts += [rows[rows["threads"] == 1]] if experiment == "layers" else []
         for part in parts:
-            monkeypatch.setattr(results, "read", lambda name, folder=None, part=part: part)
+            monkeypatch.setattr(results, "recorded", lambda name, part=part: part)
             for machine in rows["machine"].unique():
                 if experiment == "isa":
                     said = [readme.instruction_sets()]

@@ -147,9 +147,3 @@ def test_rows_of_an_experiment_know_what_disturbed_it(monkeypatch):
     work = Workload(1, 3, 1, 4, 2)
     rows = experiments.steps(["numpy"], work, repeats=1)
     assert bench.disturbance(rows) == "quartiles 50 % apart"
-
-
-def test_the_error_of_a_model_is_a_range():
-    table = pd.DataFrame({"predicted": [0.9, 1.0, 1.2], "measured": [1.0, 1.0, 1.0]})
-    error = bench.model_error(table)
-    assert error.to_dict() == pytest.approx({"worst": 0.2, "median": 0.1, "low": -0.1, "high": 0.2})

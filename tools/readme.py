@@ -4,21 +4,16 @@ import re
 import sys
 
 import notebook_rules as rules
-import pandas as pd
 
-from lstm_kernels.bench import results, tail
-from lstm_kernels.report import figures_gpu, tables, tables_isa
+from lstm_kernels.bench import results
+from lstm_kernels.report import figures_gpu, tables
 
 README = rules.ROOT / "README.md"
 
 
 def recorded(experiment, machine):
     """A machine's rows of an experiment; none, with the same columns, where it has not run."""
-    try:
-        rows = results.read(experiment)
-    except ValueError:
-        rows = pd.DataFrame(columns=[*results.COLUMNS, "machine"])
-    return rows[rows["machine"] == machine]
+    return results.recorded(experiment).query("machine == @machine")
 
 
 def by_stage(rows, tell, needs):
@@ -77,13 +72,22 @@ def peers(rows):
     return [said, *parts, tables.small_calls(rows)] if parts else []
 
 
+def tails(rows):
+    """How long small calls take at worst."""
+    table = tables.tails(rows).map(tables.digits)
+    if table.empty:
+        return []
+    said = "Forward calls of the airline network, quantiles in us."
+    return [said, tables.markdown(table.reset_index())]
+
+
 EXPERIMENTS = {
     "airline": compiling,
     "reference": reference,
     "layers": layers,
     "grid": grid,
     "peers": peers,
-    "tail": lambda rows: [tail.sentence(rows)],  # how long small calls take at worst
+    "tail": tails,
 }
 
 
@@ -96,24 +100,21 @@ def told(experiment, machine):
     if not said:
         return []
     ran_on = f"{results.caption(results.record(experiment, machine))}."
-    ran_on = tables.about(machine, rows) if experiment == "peers" else ran_on
+    ran_on = tables.about(experiment, rows) if experiment == "peers" else ran_on
     return [f"{said} {ran_on}", *filter(None, parts)]
 
 
 def instruction_sets():
     """What `make bench-isa` recorded, where it was run."""
-    rows = tables_isa.recorded()
+    rows = results.recorded("isa")
     if rows.empty:
-        return f"Instruction sets: {tables_isa.MISSING.lower()}"
-    machines = tables_isa.records(rows)
+        return "Instruction sets: not measured yet (`make bench-isa`)."
     parts = [
         "Instruction sets (`make bench-isa`): `numba-fused`, PyTorch and SGEMM restricted alike, "
-        "the least and largest speed compared with PyTorch's over all workloads, and two of them "
-        "(inference, training):",
-        tables.markdown(tables_isa.summary(rows, machines)),
+        "the least and largest speed compared with PyTorch's over all workloads:",
+        tables.markdown(tables.ends(rows, tables.SET).reset_index()),
     ]
-    parts += [tables_isa.about(part, machines[name]) for name, part in rows.groupby("machine")]
-    return "\n\n".join([*parts, tables_isa.sentences(rows, machines)])
+    return "\n\n".join([*parts, *(tables.about("isa", own) for _, own in rows.groupby("machine"))])
 
 
 def gpu():

@@ -2,10 +2,9 @@
 files; the experiments are lists on top of them.
 """
 
-from .ceilings import peak
 from .comparer import TOLERANCE, MismatchError, compare, compare_to_reference
 from .provenance import machine
-from .timing import disturbance, interleaved, model_error, summary
+from .timing import disturbance, interleaved, summary
 
 __all__ = [
     "TOLERANCE",
@@ -15,7 +14,5 @@ __all__ = [
     "disturbance",
     "interleaved",
     "machine",
-    "model_error",
-    "peak",
     "summary",
 ]

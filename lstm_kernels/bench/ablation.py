@@ -6,6 +6,7 @@ import ctypes
 import timeit
 from functools import partial
 
+import numba
 import numpy as np
 import pandas as pd
 
@@ -15,9 +16,10 @@ from ..cpu.tiles import Tiles
 from ..cpu.workspace import at
 from ..params import Params
 from ..versions import numba_fused
-from . import assembly, experiments
-from .comparer import MismatchError
+from . import assembly, runner
+from .comparer import compare
 from .timing import interleaved, summary
+from .workloads import AIRLINE
 
 B = 64
 FLOAT = np.dtype(np.float32)
@@ -54,153 +56,89 @@ def product(tiles, height, W_row, gate):
     return product
 
 
-def cell_pass(tiles):
-    """The cell on pre-activations that were stored."""
+def step_times(repeats, H=512, seed=0):
+    """Median microseconds of the product h W of a step, of one layer with H units and B samples, on
+    one thread, in forms that each add one idea to the one before; and their GFLOP/s.
 
-    def cell_pass(m, rows, a, row, c_prev, c, h):
-        def tile(first, count):
-            a_first = a + first * tiles.row  # pre-activations from row `first` on
-            tiles.apply(m, [{}] * count, False, a_first, row, c_prev, c, h, first)
-
-        m.tiles(rows, 4, tile)
-
-    return cell_pass
-
-
-def step_forms(H=512, seed=0):
-    """The step h W and the cell, of one layer with H units and 64 samples, on one thread.
-
-    Returns functions by name, each adding one idea to the one before, and a function that checks
-    that they compute the same.
+    Raises MismatchError where one computes other numbers than NumPy does.
     """
     tiles, rng = lstm_tiles(H), np.random.default_rng(seed)
-    row, line, J = (
-        H * FLOAT.itemsize,
-        tiles.vector_bytes,
-        tiles.blocks,
-    )  # bytes: of a sample, vector
-    W, packed, a = new(H, 4 * H), new(J, H, 4, tiles.lanes), new(J, B, 4, tiles.lanes)
-    W[:] = rng.uniform(-1, 1, W.shape) / np.sqrt(H)
-    packed[:] = W.reshape(H, 4, J, tiles.lanes).transpose(2, 0, 1, 3)
-    h, c, h_new, c_new = new(4, B, H)  # of one array, which lives as long as any of them
-    h[:], c[:] = rng.uniform(-1, 1, (2, B, H))
-    cell = _function(cell_pass(tiles), f"cell_{H}")
-    fused = _function(tiles.step(False), f"fused_{H}")
+    row, line = H * FLOAT.itemsize, tiles.vector_bytes  # bytes: of a sample, of a vector
+    J, lanes = tiles.blocks, tiles.lanes
+    h, W = new(B, H), new(H, 4, J, lanes)
+    packed, a = new(J, H, 4, lanes), new(J, B, 4, lanes)
+    h[:], W[:] = rng.uniform(-1, 1, h.shape), rng.uniform(-1, 1, W.shape)
+    packed[:] = W.transpose(2, 0, 1, 3)
+    want = np.einsum("bk,kgjl->jbgl", h, W, optimize=True)
 
-    # Addresses of each unit block: its pre-activations, its units of c, c_new and h_new.
-    a_at = [at(a) + j * a[0].nbytes for j in range(J)]
-    units_at = [[at(array) + j * line for array in (c, c_new, h_new)] for j in range(J)]
-
-    def stored(height, weights, W_row, gate, block):
-        """The product, and then the cell on what it stored; block: bytes to the next one of W."""
+    def form(height, weights, W_row, gate, block):
+        """Tiles of some height; block: bytes from the weights of a unit block to the next one's."""
         multiply = _function(product(tiles, height, W_row, gate), f"product_{height}_{gate}_{H}")
 
         def run():
             a[:] = 0
             for j in range(J):
-                multiply(B, at(h), row, H, at(weights) + j * block, a_at[j])
-            for j in range(J):
-                cell(B, a_at[j], row, *units_at[j])
+                weights_j, a_j = at(weights) + j * block, at(a) + j * a[0].nbytes
+                multiply(B, at(h), row, H, weights_j, a_j)
 
+        run()
+        compare({"h W": a}, {"h W": want}, 1e-5)
         return run
-
-    def in_the_tile():
-        a[:] = 0
-        for j in range(J):
-            W_j = at(packed) + j * packed[0].nbytes  # the weights of unit block j
-            fused(B, at(h), row, H, W_j, a_at[j], *units_at[j])
 
     tallest = registers.tile_rows(4)
     forms = {
-        "a row at a time": stored(1, W, 4 * row, row, line),
-        "+ register tile": stored(tallest, W, 4 * row, row, line),
-        "+ packed weights": stored(tallest, packed, 4 * line, line, packed[0].nbytes),
-        "+ cell in the tile": in_the_tile,
+        "a row at a time": form(1, W, 4 * row, row, line),
+        "+ register tile": form(tallest, W, 4 * row, row, line),
+        "+ packed weights": form(tallest, packed, 4 * line, line, packed[0].nbytes),
     }
-
-    def agree():
-        outputs = []
-        for run in forms.values():
-            run()
-            outputs.append(h_new.copy())
-        return all(np.allclose(outputs[0], other, atol=1e-5) for other in outputs[1:])
-
-    return forms, agree
+    times = summary(interleaved(forms, repeats=repeats))["median"][list(forms)]
+    return pd.DataFrame({"microseconds": 1e6 * times, "GFLOP/s": 8 * B * H * H / times / 1e9})
 
 
-def peak(H=64, rows=960, calls=400):
-    """GFLOP/s of one core in the tile's loop with everything in cache: the best of many calls."""
+def _best_rate(operations, case, calls=400):
+    """GFLOP/s of a case: the best of many calls."""
+    return operations / min(timeit.repeat(case, number=1, repeat=calls)) / 1e9
+
+
+def peak(H=64, rows=960):
+    """GFLOP/s of one core in the tile's loop with everything in cache."""
     tiles = lstm_tiles(H)
     line = tiles.vector_bytes
     run = _function(product(tiles, registers.tile_rows(4), 4 * line, line), f"peak_{H}")
     h, W, a = new(rows, H), new(H, 4, tiles.lanes), new(rows, 4, tiles.lanes)
     case = partial(run, rows, at(h), h[0].nbytes, H, at(W), at(a))
-    return 2 * rows * W.size / min(timeit.repeat(case, number=1, repeat=calls)) / 1e9
+    return _best_rate(2 * rows * W.size, case)
 
 
-def step_times(repeats, H=512):
-    """Median microseconds of a step in every form, and its rate in GFLOP/s (products only)."""
-    forms, agree = step_forms(H)
-    if not agree():
-        raise MismatchError("the forms of a step compute different numbers")
-    net, T = numba_fused.NumbaFused(Params.init(1, H)), 21
-    for split in cost.work_splits(net.tiles, T, B, net._threads):
-        if split.threads > 1:
-            forms[f"+ {split.threads} threads over {_divided(split)}"] = _forward(net, T, B, split)
-    times = summary(interleaved(forms, repeats=repeats))["median"][list(forms)]
-    times[times.index.str.contains("threads")] /= T - 1  # the first step has no product
-    rate = 2 * B * H * 4 * H / times / 1e9
-    return pd.DataFrame({"microseconds": 1e6 * times, "GFLOP/s": rate})
+def register_peak(rounds=20_000):
+    """GFLOP/s of one core in multiply-adds on registers alone: its clock x units x lanes."""
+    tiles, count = lstm_tiles(1), registers.vector_registers().count - 4
+    values = new(count, tiles.lanes)
+    values[:] = np.linspace(0.1, 0.4, count)[:, None]
+
+    def multiply_adds(m, rounds, values):
+        """sum = sum * x + y: as many sums as registers, enough to hide the latency."""
+        x, y = m.load(values), m.load(values + tiles.vector_bytes)
+        sums = [m.variable(m.load(values + k * tiles.vector_bytes)) for k in range(count)]
+
+        def each_sum(_):
+            for total in sums:
+                m.set(total, m.fma(m.get(total), x, y))
+
+        m.loop(rounds, each_sum)
+        for k, total in enumerate(sums):
+            m.store(values + k * tiles.vector_bytes, m.get(total))
+
+    case = partial(_function(multiply_adds, "multiply_adds"), rounds, at(values))
+    return _best_rate(2 * rounds * values.size, case)
 
 
-def _divided(split):
-    """What the threads of a WorkSplit share, in words."""
-    return "samples" if split.shares else "hidden units"
-
-
-def _forward(net, T, samples, split):
-    """The forward pass of a network, its work split so, as a function without arguments."""
-    space = workspace.Space(net, T, samples, False, split)
-    x, final = np.zeros((T, samples, net.sizes[0]), FLOAT), np.empty(space.final_shape, FLOAT)
-    return partial(net._infer, space, x, space.top, final)  # which keeps the arrays alive
-
-
-def input_product(repeats, H=512, steps=100):
-    """Median milliseconds of x U for all steps: by column panels, and in blocks of rows."""
-    tiles, N = lstm_tiles(H), steps * B
-    J, lanes = tiles.blocks, tiles.lanes
-    x, U, b, a = new(N, H), new(J, H, 4, lanes), new(J, 4, lanes), new(J, N, 4, lanes)
-    x[:], U[:] = 0.1, 0.1
-    inputs = _function(tiles.inputs(), f"inputs_{H}")
-
-    def divided(count):
-        """So many rows at a time, of each the unit blocks one after the other."""
-        for first in range(0, N, count):
-            for j in range(J):
-                weights = at(U) + j * U[0].nbytes, at(b) + j * b[0].nbytes  # of unit block j
-                a_j = at(a) + j * a[0].nbytes + first * a[0, 0].nbytes  # its row `first`
-                inputs(count, at(x) + first * x[0].nbytes, x[0].nbytes, H, *weights, a_j)
-
-    cases = {"column panel by column panel": partial(divided, N)}
-    cases |= {"blocks of 64 rows": partial(divided, cost.INPUT_ROWS)}
-    times = summary(interleaved(cases, repeats=repeats))["median"][list(cases)]
-    return pd.DataFrame({"milliseconds": 1e3 * times, "GFLOP/s": 8 * N * H * H / times / 1e9})
-
-
-def hot_loop(cell="lstm", H=512):
+def hot_loop(H=512):
     """The assembly of the loop over k in the tallest step tile, and counts of its instructions."""
-    tiles = Tiles(CELLS[cell], FLOAT, H)
+    tiles = lstm_tiles(H)
     loops = assembly.inner_loops(simd.assembly(tiles.step(False), FLOAT, tiles.lanes))
-    best = max(loops, key=lambda loop: loop.multiply_adds)
-    counts = {
-        "multiply-adds": best.multiply_adds,
-        "of these with an operand from memory": best.from_memory,
-        "vector loads": best.loads,
-        "broadcasts": best.broadcasts,
-        "reads and writes of the stack": best.stack,
-    }
-    counts["everything else"] = len(best.lines) - sum(counts.values()) + best.from_memory
-    return best.lines, counts
+    lines = max(loops, key=lambda lines: assembly.counts(lines)["multiply-adds"])
+    return lines, assembly.counts(lines)
 
 
 def accuracy(count=200_000):
@@ -208,24 +146,18 @@ def accuracy(count=200_000):
 
     x: `count` floats evenly in [-100, 20], and 2000 in each power of two from 2^-30 to 2^6.
     """
-    tiles = lstm_tiles(1)
     powers = [np.linspace(2.0**k, 2.0 ** (k + 1), 2000) for k in range(-30, 6)]
     x = np.sort(np.concatenate([np.linspace(-100, 20, count), *powers])).astype(np.float32)
-    x = np.ascontiguousarray(x[: len(x) // tiles.lanes * tiles.lanes])
-    values = np.empty((2, len(x)), np.float32)
-
-    def curve(m, vectors, source, out, row):
-        def both(i):
-            for k, function in enumerate(activations.functions(m)):
-                place = i * tiles.vector_bytes  # vector i, of x and of a curve
-                m.store(out + row * k + place, function(m.load(source + place)))
-
-        m.loop(vectors, both)
-
-    _function(curve, "accuracy")(len(x) // tiles.lanes, at(x), at(values), x.nbytes)
     exact = x.astype(np.float64)
-    true = np.tanh(exact), 1 / (1 + np.exp(-exact))
-    return x, dict(zip(("tanh", "sigmoid"), zip(values, true, strict=True), strict=True))
+
+    def traced(function):
+        on_number = simd.of_numbers(function, FLOAT)
+        return numba.vectorize(["f4(f4)"])(lambda v: on_number(v))(x)
+
+    return x, {
+        "tanh": (traced(activations.tanh), np.tanh(exact)),
+        "sigmoid": (traced(activations.sigmoid), 1 / (1 + np.exp(-exact))),
+    }
 
 
 def work_split_table(shapes, repeats):
@@ -234,11 +166,15 @@ def work_split_table(shapes, repeats):
     for H, T, samples in shapes:
         net = numba_fused.NumbaFused(Params.init(H, H))
         costs = numba_fused.machine_costs(FLOAT, net._threads)
-        splits = cost.work_splits(net.tiles, T, samples, net._threads)
-        runs = {split: _forward(net, T, samples, split) for split in splits}
+        x, runs = np.zeros((T, samples, H), FLOAT), {}
+        for split in cost.work_splits(net.tiles, T, samples, net._threads):
+            space = workspace.Space(net, T, samples, False, split)
+            final = np.empty(space.final_shape, FLOAT)
+            runs[split] = partial(net._infer, space, x, space.top, final)
         times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]
-        for split in splits:
-            kind = _divided(split) if split.threads > 1 else "one thread"
+        for split in runs:
+            divided = "samples" if split.shares else "hidden units"
+            kind = divided if split.threads > 1 else "one thread"
             seconds = cost.predict(costs, split, net.tiles, net.sizes, T, samples, False)
             rows.append((H, T, samples, kind, 1e6 * seconds, 1e6 * times[split]))
     return pd.DataFrame(rows, columns=["H", "T", "B", "divided by", "predicted", "measured"])
@@ -252,12 +188,16 @@ def rates(big, repeats):
     B samples of a step.
     """
     batched = "numpy-naive", "numpy", "numba-fused"
+    plan = {AIRLINE: ("sequential", "numpy-sample"), big: (*batched, "numba-sample")}
     points = {}
-    for work, names in (
-        (experiments.AIRLINE, ("sequential", "numpy-sample")),
-        (big, (*batched, "numba-sample")),
-    ):
-        rows = experiments.forwards(names, work, repeats=repeats)
+    for work, names in plan.items():
+        x, _ = work.example()
+        rows = runner.measure(
+            runner.networks(names, work),
+            work,
+            {"forward": lambda net, x=x: net.forward(x)},
+            repeats=repeats,
+        )
         for name, seconds in rows.groupby("version")["seconds"].median().items():
             samples = work.B if name in batched else 1
             points[name] = samples / 2, work.gflop / seconds

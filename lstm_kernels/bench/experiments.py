@@ -11,14 +11,13 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from ..training import train
 from ..versions import versions
 from . import layers, results
 from .runner import measure, network, networks, rounds, rows_of, timed, verify
-from .timing import summary, together
+from .timing import together
 from .workloads import AIRLINE, GRID, REFERENCE, SMALL_REFERENCE, Workload, airline_dataset
 
 FORMS = {
@@ -69,12 +68,6 @@ def epochs(names, work=AIRLINE, *, epochs=1, **options):
     return measure(networks(names, work), work, calls, least=0.02, **options)
 
 
-def forwards(names, work, **options):
-    """Time inference of each version; rows of a results file."""
-    x, _ = work.example()
-    return measure(networks(names, work), work, {"forward": lambda net: net.forward(x)}, **options)
-
-
 def steps(names, work, **options):
     """Time inference and one descent step of each version; rows of a results file."""
     x, target = work.example()
@@ -122,25 +115,6 @@ def gradient_forms(grid, **options):
     return pd.DataFrame(table).T.rename_axis(index=["H", "B"])[list(FORMS.values())]
 
 
-def pieces(name, work=AIRLINE, **options):
-    """Median microseconds of a training step of a version: forward, backward, and the rest."""
-    net, (x, target) = network(name, work.params()), work.example()
-    dy = np.ones_like(net.forward(x)[0])
-
-    def forward_and_backward():
-        net.forward(x, training=True)
-        net.backward(dy)
-
-    cases = {
-        "forward": lambda: net.forward(x, training=True),
-        "both": forward_and_backward,
-        "step": lambda: net.step(x, target, 1e-4),
-    }
-    times = timed({"step": cases}, partial(verify, {name: net}, work), **options)
-    forward, both, step = (1e6 * summary(times)["median"])[list(cases)]
-    return {"forward": forward, "backward": both - forward, "rest": max(0.0, step - both)}
-
-
 def profile(name, work=AIRLINE, *, count=6):
     """The `count` functions in which one training epoch of a version spends most: their shares."""
     net, dataset = network(name, work.params()), airline_dataset()
@@ -161,22 +135,14 @@ def main(preset="paper", folder=None):
     paper, names, many = preset == "paper", available(), rounds(preset)
     reference = REFERENCE if paper else SMALL_REFERENCE
     deep = layers.DEEP if paper else layers.SMALL_DEEP
-    sizes = [Workload(1, 12, 1, H, B) for H in (32, 64) for B in (16, 64)] if paper else [AIRLINE]
+    firsts = [partial(compile_times, name) for name in ("numba-sample", "numba-fused")]
+    whole = partial(epochs, names, epochs=5 if paper else 1, **many)
+    pair = partial(steps, ["numpy-naive", "numpy"], reference, **many)
+    works, how = (GRID.values(), {"again": True}) if paper else ([AIRLINE], many)
     plan = {
-        "airline": lambda: together(
-            [
-                compile_times("numba-sample"),
-                compile_times("numba-fused"),
-                epochs(names, epochs=5 if paper else 1, **many),
-            ]
-        ),
-        "gradients": lambda: together([steps(list(FORMS), work, **many) for work in sizes]),
-        "reference": lambda: together(
-            [steps(["numpy-naive", "numpy"], reference, **many), packing(reference, **many)]
-        ),
-        "grid": lambda: (
-            grid(names, GRID.values(), again=True) if paper else grid(names, [AIRLINE], **many)
-        ),
+        "airline": lambda: together([*(first() for first in firsts), whole()]),
+        "reference": lambda: together([pair(), packing(reference, **many)]),
+        "grid": lambda: grid(names, works, **how),
         "layers": lambda: layers.sweep(deep, chunks=(), **many).rows(),
     }
     return results.fill(plan, preset=preset, folder=folder)

@@ -1,14 +1,27 @@
-"""Instruction sets to which this process's children can be restricted, ours and other packages'.
+"""Instruction sets to which a child process can be restricted, ours and other packages', and the
+comparison of `numba-fused` with PyTorch and BLAS on each of them.
 
 What a CPU without AVX-512 or AVX2 would run can be compiled, tested and timed on one that has
-them. The peers of a comparison are restricted by their own variables, each library to the kernels
-that it brings for that instruction set.
+them. The peers are restricted by their own variables, each library to the kernels that it brings
+for that set, which it chooses when it is loaded. PyTorch's LSTM is oneDNN's, which keeps to the
+set; the three small products of its read-out in a training step are MKL's, which on some CPUs takes
+no restriction.
 """
 
 import os
 import platform
 import subprocess
 import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import llvmlite.binding
+import pandas as pd
+
+from ..cpu import registers
+from . import peers, provenance, results
+from .timing import together
 
 _SSE2 = "+64bit,+cmov,+cx16,+fxsr,+sse,+sse2"
 _AVX = _SSE2 + ",+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx"
@@ -31,6 +44,12 @@ VARIABLES = (
     "OPENBLAS_CORETYPE",
 )
 NAMES = tuple(_SETS) if platform.machine().lower() in ("x86_64", "amd64") else ()
+TIMED = ("AVX-512", "AVX2", "SSE2")
+CHILD = """
+import sys
+from lstm_kernels.bench import isa
+isa.measure(*sys.argv[1:3]).to_pickle(sys.argv[3])
+"""
 
 
 def variables(name):
@@ -41,24 +60,62 @@ def variables(name):
 
 
 def features(name):
-    """The names of the CPU features that an instruction set of NAMES may use."""
-    return [word[1:] for word in variables(name)["NUMBA_CPU_FEATURES"].split(",")]
+    """The CPU features that an instruction set of NAMES may use, each True."""
+    return {word[1:]: True for word in variables(name)["NUMBA_CPU_FEATURES"].split(",")}
 
 
-def runnable():
-    """Those of NAMES whose features this CPU has."""
-    import llvmlite.binding
-
-    has = llvmlite.binding.get_host_cpu_features()
-    return [name for name in NAMES if all(has.get(word) for word in features(name))]
-
-
-def main(words):
-    """Run a command on an instruction set: `python -m lstm_kernels.bench.isa AVX2 COMMAND ...`."""
-    name, *command = words
-    done = subprocess.run(command, env=os.environ | variables(name), check=False)
-    sys.exit(done.returncode)
+def sets():
+    """Those of TIMED that this CPU has; on another architecture than x86-64, its own one."""
+    has = {name for name, there in llvmlite.binding.get_host_cpu_features().items() if there}
+    here = [name for name in TIMED if name in NAMES and features(name).keys() <= has]
+    return here or [registers.vector_registers().name]
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def environment(name):
+    """The environment variables of a process that is restricted to an instruction set: those of
+    this process, less what steers libraries to other kernels.
+    """
+    steering = (*provenance.DISTORTING, *VARIABLES)
+    kept = {key: value for key, value in os.environ.items() if key not in steering}
+    return kept | (variables(name) if name in NAMES else {})
+
+
+def measure(name, preset):
+    """Rows of a results file from this process, which must be restricted to the instruction set."""
+    if (own := registers.vector_registers().name) != name:
+        raise ValueError(f"instruction set: got {own}, want {name}")
+    names = [peer for peer in ("pytorch",) if find_spec(peers.PACKAGES[peer])]
+    # Without AVX the largest workload would take minutes, and says what the next one does.
+    rows = peers.compared(preset, names, most=200)
+    kernels = ", ".join(sorted({f"{b['library']} {b['kernels']}" for b in provenance.blas()}))
+    variant = rows["variant"].astype(object)  # numbers, if nothing has one
+    rows["variant"] = variant.where(rows["version"] != "sgemm", kernels)
+    return rows.assign(instruction_set=name)
+
+
+def each_set(preset):
+    """The rows of every instruction set, each measured in its restricted process; RuntimeError if
+    one of them fails.
+    """
+    if not find_spec(peers.PACKAGES["pytorch"]):
+        print("warning: PyTorch is not installed; nothing to compare with", file=sys.stderr)
+    parts = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in sets():
+            path = Path(folder) / "rows"
+            words = [sys.executable, "-c", CHILD, name, preset, str(path)]
+            code = subprocess.run(words, env=environment(name), check=False).returncode
+            if code:
+                raise RuntimeError(f"{name}: the restricted process ended with {code}")
+            parts.append(pd.read_pickle(path))
+    return together(parts)
+
+
+def main(preset="paper", folder=None):
+    """Measure every instruction set in turn; yields (experiment, rows, path) of isa.csv."""
+    return results.fill({"isa": lambda: each_set(preset)}, preset=preset, folder=folder)
+
+
+if __name__ == "__main__":  # python -m lstm_kernels.bench.isa AVX2 COMMAND ...
+    name, *command = sys.argv[1:]
+    sys.exit(subprocess.run(command, env=os.environ | variables(name), check=False).returncode)

@@ -6,6 +6,7 @@ gradient descent on the mean squared error. Both end when the result is there. T
 are imported where they are used: the report does not need them.
 """
 
+import math
 from functools import partial
 from importlib import metadata
 
@@ -15,7 +16,7 @@ from ..cores import allowed
 from ..training import train
 from . import results, tail
 from .ceilings import ceilings
-from .comparer import TOLERANCE, MismatchError, compare
+from .comparer import MismatchError, compare
 from .runner import each, networks, rounds, rows_of, timed, verify
 from .timing import REST, together
 from .workloads import AIRLINE, GRID, airline_dataset
@@ -32,11 +33,12 @@ class Torch:
         self.net = torch.nn.LSTM(params.input_size, params.hidden_size, params.num_layers)
         self.readout = torch.nn.Linear(params.hidden_size, params.output_size)
         state = {name: torch.from_numpy(a.copy()) for name, a in params.to_torch().items()}
-        self.readout.load_state_dict(
-            {name: state.pop(f"readout.{name}") for name in ("weight", "bias")}
-        )
+        readout = {name: state.pop(f"readout.{name}") for name in ("weight", "bias")}
+        self.readout.load_state_dict(readout)
         self.net.load_state_dict(state)
-        parts = [*self.net.parameters(), *self.readout.parameters()]
+        # Its second bias stays: two that descend would be one with twice the rate.
+        parts = [p for name, p in self.net.named_parameters() if "bias_hh" not in name]
+        parts += self.readout.parameters()
         self.optimizer = torch.optim.SGD(parts, lr=1e-3)
 
     def predict(self, x):
@@ -52,13 +54,6 @@ class Torch:
         loss.backward()
         self.optimizer.step()
         return loss.item()
-
-    def gradients(self, x, dy):
-        """The forward and backward pass of sum(y * dy); gradients by PyTorch's names."""
-        self.optimizer.zero_grad(set_to_none=True)
-        y, _ = self.net(self.torch.from_numpy(x))
-        y.backward(self.torch.from_numpy(dy))
-        return {name: p.grad.numpy() for name, p in self.net.named_parameters()}
 
 
 class Jax:
@@ -115,33 +110,27 @@ class OnnxRuntime:
 
     def __init__(self, params, threads):
         import onnxruntime
-        from onnx import TensorProto, helper, numpy_helper
+        from onnx import numpy_helper, parser
 
         H, order = params.hidden_size, (0, 3, 1, 2)  # ONNX orders the gates i, o, f, c
-        nodes, weights, name = [], [], "x"
+        lines, weights, name = [], {"axis": np.array([1])}, "x"  # axis: of the direction, one
         for index, layer in enumerate(params.layers):
             W, R, b = (
                 np.concatenate([np.split(a, 4, axis=-1)[k].T for k in order])[None]
                 for a in (layer.U, layer.W, layer.b)
             )
-            arrays = {"W": W, "R": R, "b": np.hstack([b, np.zeros_like(b)])}
-            weights += [numpy_helper.from_array(a, f"{n}{index}") for n, a in arrays.items()]
-            inputs = [name, *(f"{n}{index}" for n in arrays)]
-            nodes.append(helper.make_node("LSTM", inputs, [f"y{index}"], hidden_size=H))
-            axes = numpy_helper.from_array(np.array([1]), f"axis{index}")  # one direction
-            weights.append(axes)
+            weights |= {f"W{index}": W, f"R{index}": R, f"b{index}": np.hstack([b, 0 * b])}
+            inputs = f"{name}, W{index}, R{index}, b{index}"
+            lines.append(f"y{index} = LSTM <hidden_size = {H}> ({inputs})")
+            lines.append(f"h{index} = Squeeze (y{index}, axis)")
             name = f"h{index}"
-            nodes.append(helper.make_node("Squeeze", [f"y{index}", f"axis{index}"], [name]))
-        kind = TensorProto.FLOAT
-        graph = helper.make_graph(
-            nodes,
-            "stack",
-            [helper.make_tensor_value_info("x", kind, ["T", "B", params.input_size])],
-            [helper.make_tensor_value_info(name, kind, ["T", "B", H])],
-            weights,
+        model = parser.parse_model(
+            f"""<ir_version: 9, opset_import: ["": 17]>
+            stack (float[T, B, {params.input_size}] x) => (float[T, B, {H}] {name})
+            {{ {" ".join(lines)} }}"""
         )
-        opset = helper.make_opsetid("", 17)
-        model = helper.make_model(graph, opset_imports=[opset], ir_version=9)
+        arrays = [numpy_helper.from_array(array, key) for key, array in weights.items()]
+        model.graph.initializer.extend(arrays)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         self.session = onnxruntime.InferenceSession(
@@ -156,57 +145,43 @@ PACKAGES = {"pytorch": "torch", "jax": "jax", "onnxruntime": "onnxruntime"}
 PEERS = {"pytorch": Torch, "jax": Jax, "onnxruntime": OnnxRuntime}
 
 
-def side_by_side(work, names, threads, *, versions=None, public=False, **options):
-    """Rows of a results file: versions and the peers, in one loop, on one workload.
-
-    versions: None is `numba-fused`, and `numba-wavefront` where it has something to gain. public:
-    time forward(x, training=True) and backward(dy) too, beside PyTorch's autograd of the same loss,
-    sum(y * dy) (stage "public step").
+def side_by_side(work, names, threads, **options):
+    """Rows of a results file: `numba-fused`, `numba-wavefront` where it has something to gain, and
+    the peers, in one loop, on one workload.
     """
-    if versions is None:
-        versions = ["numba-fused", *(["numba-wavefront"] if work.L > 1 and work.B == 1 else [])]
-    (x, target), dy = work.example(), work.dy(seed=2) if public else None
+    versions = ["numba-fused", *(["numba-wavefront"] if work.L > 1 and work.B == 1 else [])]
     peers = {name: PEERS[name](work.params(), threads) for name in names}
-    nets = networks(versions, work, threads=threads)
-    errors = agreement(nets["numba-fused"], peers, x, target, dy)
-
-    def forward_and_backward(net):
-        net.forward(x, training=True)
-        net.backward(dy)
-
-    def some(name):
-        return {key: peer for key, peer in peers.items() if hasattr(peer, name)}
-
+    nets, (x, target) = networks(versions, work, threads=threads), work.example()
+    errors = agreement(nets["numba-fused"], peers, x, target)
+    trained = {name: peer for name, peer in peers.items() if hasattr(peer, "step")} | nets
     cases = {
         "forward": each(peers, lambda peer: peer.predict(x))
         | each(nets, lambda net: net.forward(x)),
-        "step": each(some("step") | nets, lambda either: either.step(x, target, 1e-4)),
+        "step": each(trained, lambda either: either.step(x, target, 1e-4)),
     }
-    if public:
-        autograd = each(some("gradients"), lambda peer: peer.gradients(x, dy))
-        cases["public step"] = autograd | each(nets, forward_and_backward)
     times = timed(cases, lambda: errors | verify(nets, work), rest=REST, **options)
     rows = rows_of(times, work).assign(threads=threads)
     rows["variant"] = rows["version"].map(PACKAGES).map(metadata.version, na_action="ignore")
     return rows
 
 
-def agreement(net, peers, x, target, dy=None):
-    """Largest difference of each peer's outputs from a network's; MismatchError if any is not
-    rounding, or if its loss differs, or with dy its gradients of sum(y * dy).
+def descent(either, x, target):
+    """The losses before and after a step of gradient descent, by name."""
+    return {f"loss {when} a step": either.step(x, target, 0.01) for when in ("before", "after")}
+
+
+def agreement(net, peers, x, target):
+    """Largest relative error of each peer, by name: its outputs and losses compared with those of
+    a network with the same parameters, which all take two steps. MismatchError names the peer.
     """
-    y, _ = net.forward(x)
-    errors = {name: float(np.abs(peer.predict(x) - y).max()) for name, peer in peers.items()}
-    want, _ = net.loss_and_grads(x, target)
-    losses = {name: p.step(x, target, 1e-9) for name, p in peers.items() if hasattr(p, "step")}
-    wrong = [name for name, error in errors.items() if not error < 1e-4]
-    wrong += [name for name, loss in losses.items() if not abs(loss - want) < 1e-4 * abs(want)]
-    if wrong:
-        raise MismatchError(f"{', '.join(wrong)}: other outputs or loss than numba-fused")
-    for peer in (p for p in peers.values() if dy is not None and hasattr(p, "gradients")):
-        net.forward(x, training=True)
-        got, grads = peer.gradients(x, dy), net.backward(dy).to_torch()
-        compare(got, {name: grads[name] for name in got}, TOLERANCE[x.dtype])
+    want, errors = {"outputs": net.forward(x)[0]} | descent(net, x, target), {}
+    for name, peer in peers.items():
+        got = {"outputs": peer.predict(x)}
+        got |= descent(peer, x, target) if hasattr(peer, "step") else {}
+        try:
+            errors[name] = compare(got, {key: want[key] for key in got}, 1e-4)
+        except MismatchError as error:
+            raise MismatchError(f"{name}: {error}") from None
     return errors
 
 
@@ -236,21 +211,22 @@ def small_calls(threads, **options):
     return rows_of(times, AIRLINE).assign(threads=threads)
 
 
-def compared(preset):
-    """Every workload with every peer, and the ceilings before and after."""
+def compared(preset, names, *, most=math.inf):
+    """Every workload below `most` GFLOP with each peer, and the ceilings before and after."""
     threads, works = allowed(), GRID.values() if preset == "paper" else [AIRLINE]
     parts = [ceilings(threads, **rounds(preset, 9))]
     for work in works:
-        options = rounds(preset, work.repeats)
-        parts.append(side_by_side(work, list(PEERS), threads, **options))
-    parts.append(small_calls(threads, **rounds(preset)))
+        if work.gflop < most:
+            parts.append(side_by_side(work, names, threads, **rounds(preset, work.repeats)))
     return together([*parts, ceilings(threads, **rounds(preset, 9))])
 
 
 def main(preset="paper", folder=None):
     """Compare, and measure tails; yields (experiment, rows, path) once its file is written."""
     plan = {
-        "peers": lambda: compared(preset),
+        "peers": lambda: together(
+            [compared(preset, list(PEERS)), small_calls(allowed(), **rounds(preset))]
+        ),
         "tail": lambda: tail.measure(allowed(), tail.CALLS if preset == "paper" else 100),
     }
     return results.fill(plan, preset=preset, folder=folder)

@@ -8,23 +8,24 @@ import re
 import shutil
 import subprocess
 import sys
+import timeit
 import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import llvmlite.binding
 import threadpoolctl
 
 from .. import cores
 
 PACKAGE = Path(__file__).parents[1]
+PREFIX = f"{PACKAGE.name}/"  # of the package in its own repository
 PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "numba-cuda")
 # Variables that make a BLAS library choose other kernels than the machine deserves.
 DISTORTING = (
-    "OPENBLAS_CORETYPE",
-    "OPENBLAS_L2_SIZE",
-    "MKL_DEBUG_CPU_TYPE",
-    "NVPL_BLAS_DEBUG_CPU_TYPE",
+    *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
+    *("MKL_DEBUG_CPU_TYPE", "NVPL_BLAS_DEBUG_CPU_TYPE"),
 )
 
 
@@ -33,13 +34,11 @@ def machine(preset=None):
     and model, the clock of a busy core, cores, memory, caches), the software (blas, packages,
     commit) and the run (threads by default, preset, date).
     """
-    from .ceilings import clock, core_name
-
     cpu = _cpu()
     return {
         "name": machine_name(cpu),
         "cpu": cpu["model name"],
-        "core": core_name(),
+        "core": llvmlite.binding.get_host_cpu_name(),
         "family": cpu.get("cpu family"),
         "model": cpu.get("model"),
         "clock_ghz": clock(),
@@ -61,16 +60,32 @@ def machine(preset=None):
     } | _commit()
 
 
+def dependent(count, a, b):
+    """2 * count operations of one cycle each, of which every one waits for the one before."""
+    x = a
+    for _ in range(count):
+        x = (x + a) ^ b
+    return x
+
+
+@cache
+def clock(count=1_000_000, runs=20):
+    """GHz at which a busy core runs, from the fastest of some runs of `dependent` (each takes half
+    a millisecond); None where that is no clock of a CPU: the loop is emulated or always disturbed.
+    """
+    from ..kernels import native  # which imports Numba
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(native(dependent, "clock"))
+    seconds = min(timeit.repeat(lambda: function(count, 3, 5), number=1, repeat=runs))
+    frequency = 2 * count / seconds / 1e9
+    return frequency if 0.2 < frequency < 10 else None
+
+
 def machine_name(cpu=None):
     """The folder under data/results/ of this machine: CPU, its family and model, cores, GPU."""
     cpu = cpu or _cpu()
-    parts = [
-        cpu["model name"],
-        cpu.get("cpu family", ""),
-        cpu.get("model", ""),
-        f"{os.cpu_count()}cores",
-        (gpu() or {}).get("name", ""),
-    ]
+    parts = [cpu["model name"], *(cpu.get(key, "") for key in ("cpu family", "model"))]
+    parts += [f"{os.cpu_count()}cores", (gpu() or {}).get("name", "")]
     return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
 
 
@@ -93,26 +108,20 @@ def gpu():
 
     if device.SIMULATED or device.why_unavailable():
         return None
-    driver = None
-    if shutil.which("nvidia-smi"):
-        words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        said = subprocess.run(words, capture_output=True, text=True, check=False)
-        driver = (said.stdout.splitlines() or [None])[0]
-    return device.describe() | {"driver": driver}
+    words, driver = ["--query-gpu=driver_version", "--format=csv,noheader"], []
+    if tool := shutil.which("nvidia-smi"):
+        driver = subprocess.run([tool, *words], capture_output=True, text=True).stdout.splitlines()
+    return device.describe() | {"driver": driver[0] if driver else None}
 
 
 def blas():
     """What each loaded BLAS library is: name, version, kernel set, threads."""
-    pools = sorted(threadpoolctl.threadpool_info(), key=lambda pool: str(pool["version"]))
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    names = {"library": "internal_api", "version": "version"}
+    names |= {"kernels": "architecture", "threads": "num_threads"}
     return [
-        {
-            "library": pool["internal_api"],
-            "version": pool["version"],
-            "kernels": pool.get("architecture"),
-            "threads": pool["num_threads"],
-        }
-        for pool in pools
-        if pool["user_api"] == "blas"
+        {name: pool.get(key) for name, key in names.items()}
+        for pool in sorted(pools, key=lambda pool: str(pool["version"]))
     ]
 
 
@@ -136,13 +145,11 @@ def warnings():
 
 def _cpu():
     """The first core's lines of /proc/cpuinfo."""
-    cpu = {"model name": platform.processor() or platform.machine(), "flags": ""}
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = info.read_text().split("\n\n")[0].splitlines()
-        pairs = (line.split(":", 1) for line in lines if ":" in line)
-        cpu |= {key.strip().replace("Features", "flags"): value.strip() for key, value in pairs}
-    return cpu
+    lines = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
+    pairs = (line.partition(":") for line in lines)
+    read = {key.strip().replace("Features", "flags"): value.strip() for key, _, value in pairs}
+    return {"model name": platform.processor() or platform.machine(), "flags": ""} | read
 
 
 def _caches():
@@ -174,16 +181,12 @@ def _commit(package=PACKAGE):
     """
 
     def git(*words):
-        done = subprocess.run(
-            ["git", *words], cwd=package, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(["git", *words], cwd=package, capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else None
 
-    unknown = {"commit": None, "dirty": None}
-    if not shutil.which("git") or not checkout(package):
-        return unknown
-    top = git("rev-parse", "--show-toplevel")
-    commit, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", ".")
-    if not top or Path(top).resolve() != package.parent.resolve() or not commit:
-        return unknown
-    return unknown if changes is None else {"commit": commit, "dirty": bool(changes)}
+    about = {"commit": None, "dirty": None}
+    if shutil.which("git") and checkout(package) and git("rev-parse", "--show-prefix") == PREFIX:
+        commit, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", ".")
+        if commit and changes is not None:
+            about = {"commit": commit, "dirty": bool(changes)}
+    return about

@@ -89,14 +89,21 @@ def fill(plan, *, preset, folder=None):
 
 def read(experiment, folder=None):
     """Every machine's rows of an experiment, with a column `machine`; ValueError for none."""
-    folder = FOLDER if folder is None else Path(folder)
-    paths = sorted(folder.glob(f"*/{experiment}.csv"))
-    if not paths:
+    rows = recorded(experiment, folder)
+    if rows.empty:
         shipped = "" if ROOT else "; recorded results come with the repository, not the package"
+        where = FOLDER if folder is None else folder
         raise ValueError(
-            f"experiment: got {experiment!r}, want one with a CSV file under {folder}{shipped}"
+            f"experiment: got {experiment!r}, want one with a CSV file under {where}{shipped}"
         )
-    return pd.concat([pd.read_csv(path).assign(machine=path.parent.name) for path in paths])
+    return rows
+
+
+def recorded(experiment, folder=None):
+    """The same; an empty table where there are none."""
+    paths = sorted((FOLDER if folder is None else Path(folder)).glob(f"*/{experiment}.csv"))
+    parts = [pd.read_csv(path).assign(machine=path.parent.name) for path in paths]
+    return pd.concat(parts) if parts else pd.DataFrame(columns=[*COLUMNS, "machine"])
 
 
 def record(experiment, machine, folder=None):

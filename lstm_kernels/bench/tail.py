@@ -6,14 +6,12 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from importlib.util import find_spec
 
-import numpy as np
 import pandas as pd
 
-from . import results
 from .runner import networks, rows_of, verify
+from .timing import interleaved
 from .workloads import AIRLINE
 
 CALLS = 4000
@@ -31,18 +29,6 @@ def busy_process():
             child.kill()
 
 
-def calls(case, before=None, count=CALLS):
-    """Seconds of each of `count` calls; before: what is called before each, not timed."""
-    seconds = np.empty(count)
-    for k in range(count):
-        if before is not None:
-            before()
-        start = time.perf_counter()
-        case()
-        seconds[k] = time.perf_counter() - start
-    return seconds
-
-
 def measure(threads, count=CALLS):
     """Quantiles of the airline network's forward pass by the public call, as rows; those beside
     PyTorch's threads, which wait spinning after a product, only where it is installed.
@@ -55,42 +41,23 @@ def measure(threads, count=CALLS):
         torch.set_num_threads(threads)
         a = torch.ones(256, 256)
         situations["beside OpenMP"] = (nullcontext(), lambda: a @ a)
-    errors, rows = verify(nets, AIRLINE), []
+    errors, parts = verify(nets, AIRLINE), []
     for situation, (neighbour, before) in situations.items():
+
+        def call(before=before):
+            """Seconds of a call, without what comes before it."""
+            if before is not None:
+                before()
+            start = time.perf_counter()
+            nets["numba-fused"].forward(x)
+            return time.perf_counter() - start
+
         with neighbour:
-            for number in (count // 4, count):  # the first ones warm up
-                seconds = calls(partial(nets["numba-fused"].forward, x), before, number)
-        for stage, q in QUANTILES.items():
-            rows.append((f"numba-fused/{situation}", stage, 0, np.quantile(seconds, q)))
+            interleaved({"warm up": call}, repeats=count // 4, least=0)
+            times = interleaved({"calls": call}, repeats=count, least=0, own=True)
+        seconds = times["seconds"].quantile(list(QUANTILES.values())).to_numpy()
+        rows = {"case": f"numba-fused/{situation}", "stage": list(QUANTILES), "seconds": seconds}
+        parts.append(pd.DataFrame(rows))
     verify(nets, AIRLINE)
-    times = pd.DataFrame(rows, columns=["case", "stage", "repeat", "seconds"])
-    return rows_of(times.assign(max_err=errors["numba-fused"]), AIRLINE).assign(threads=threads)
-
-
-def table(rows):
-    """Microseconds: a row per situation that has every quantile, a column each; p99 over p50."""
-    seconds = rows.pivot_table(index="variant", columns="stage", values="seconds", sort=False)
-    micro = 1e6 * seconds.reindex(columns=list(QUANTILES)).dropna()
-    return micro.assign(**{"p99 over p50": micro["p99"] / micro["p50"]})
-
-
-def sentence(rows):
-    """The same in words; empty where no situation has every quantile."""
-    said = [
-        f"{situation} half of the calls take at most {line['p50']:.0f} us and 99 of 100 at most "
-        f"{line['p99']:.0f} us"
-        for situation, line in table(rows).iterrows()
-    ]
-    return f"Airline network, forward, call by call: {'; '.join(said)}." if said else ""
-
-
-def recorded():
-    """What each machine recorded, in sentences."""
-    try:
-        rows = results.read("tail")
-    except ValueError:
-        return "Not measured yet: no machine has recorded its tails."
-    return "\n\n".join(
-        f"{results.label(results.record('tail', machine))}: {sentence(part)}"
-        for machine, part in rows.groupby("machine")
-    )
+    times = pd.concat(parts, ignore_index=True).assign(repeat=0, max_err=errors["numba-fused"])
+    return rows_of(times, AIRLINE).assign(threads=threads)

@@ -26,14 +26,13 @@ LEAST_SECONDS = 0.5  # /proc/stat counts in hundredths of a second
 def interleaved(cases, *, repeats=20, least=2e-3, rest=0.0, own=False, seed=0, again=False):
     """Time several cases side by side; returns a row per repeat: case, repeat, seconds.
 
-    cases: dict of name -> function without arguments. Each runs once to warm up (compile time is
-    not in these rows), then all run in turn, in a new seeded order each round, so that drift of the
-    machine meets every case alike. A case shorter than `least` seconds is called several times in a
-    row and its mean taken. rest: seconds of sleep before each case, then a few calls that are not
-    timed: where cases bring thread pools of their own, those of the last one, which still wait on
-    the cores for more work, would slow the next. own: cases return the seconds they took, by time
-    stamps of their own. again: time everything once more where something disturbed the run, and
-    keep the quieter one. `disturbance` tells of the rows what it was.
+    cases: name -> function without arguments. Each runs once to warm up (compile time is not in
+    these rows), then all run in turn, in a new seeded order each round, so that drift meets every
+    case alike. A case shorter than `least` seconds is called several times in a row and
+    its mean taken. rest: seconds of sleep before each case, then a few calls that are not timed:
+    thread pools of the last case, which still wait on the cores for more work, would slow the next.
+    own: cases return the seconds they took. again: measure a disturbed run once more, and keep the
+    quieter one; `disturbance` says of the rows what it was.
     """
     calls = {}
     for name, case in cases.items():
@@ -75,16 +74,6 @@ def summary(times, baseline=None, by="case"):
     return result
 
 
-def model_error(table):
-    """How far the column predicted is off the column measured, as fractions of it: a Series with
-    the worst either way, the median either way, the lowest (below zero: too short), the highest.
-    """
-    error = table["predicted"] / table["measured"] - 1
-    away = error.abs()
-    ends = {"low": error.min(), "high": error.max()}
-    return pd.Series({"worst": away.max(), "median": away.median(), **ends})
-
-
 class System(NamedTuple):
     """CPU time since the start of the system, in seconds summed over its cores: all of it, what
     processes used, what the hypervisor gave to others; what this process used; the clock of the
@@ -103,12 +92,12 @@ def system(proc="/proc"):
     try:
         line, *_ = Path(proc, "stat").read_text().splitlines()
         user, nice, kernel, idle, waiting, irq, softirq, stolen = map(int, line.split()[1:9])
+        info = Path(proc, "cpuinfo").read_text()
     except (OSError, ValueError):
         return None
     used = user + nice + kernel + irq + softirq
     counts = [n / os.sysconf("SC_CLK_TCK") for n in (used + idle + waiting + stolen, used, stolen)]
-    info = Path(proc, "cpuinfo")
-    clocks = re.findall(r"^cpu MHz\s*: *([\d.]+)", info.read_text() if info.exists() else "", re.M)
+    clocks = re.findall(r"^cpu MHz\s*: *([\d.]+)", info, re.MULTILINE)
     return System(*counts, sum(os.times()[:4]), max(map(float, clocks), default=None))
 
 
@@ -116,13 +105,11 @@ def conditions(before, after):
     """What disturbed a run between two Systems, as fractions by the names of SIGNS; without an
     entry where nothing is known.
     """
-    if before is None or after is None:
-        return {}
-    known, whole = {}, after.whole - before.whole
+    known, whole = {}, after.whole - before.whole if before and after else 0.0
     if whole >= LEAST_SECONDS:
         others = after.used - before.used - (after.own - before.own)
         known = {"stolen": (after.stolen - before.stolen) / whole, "others": others / whole}
-    if before.clock and after.clock:
+    if before and after and before.clock and after.clock:
         known["slower"] = 1 - after.clock / before.clock
     return known
 
@@ -138,7 +125,7 @@ def together(parts):
 
 
 def _signs(times):
-    """The signs of SIGNS that are known of rows, those of a results file too."""
+    """The signs of SIGNS that are known of rows."""
     if missing := {"repeat", "seconds"} - set(times):
         raise ValueError(f"times: got columns {list(times)}, want {sorted(missing)} too")
     if times.empty:

@@ -1,22 +1,23 @@
-"""The tables of the notebooks and of README: the ladder, the grid of workloads, and what
-`make bench-peers` recorded.
+"""The tables of the notebooks and of README: the ladder, the grid of workloads, what `make
+bench-peers` and `make bench-isa` recorded, and how long small calls take.
 """
 
 from dataclasses import astuple
 
 import pandas as pd
 
-from ..bench import experiments, results
+from ..bench import experiments, isa, results, tail
 from ..bench.ceilings import COPY_GB, SGEMM_GFLOP
-from ..bench.peers import PEERS as PEER_CLASSES
 from ..bench.timing import summary
+from ..cpu import registers
 from ..versions import versions
 
 WORDS = {"forward": "inference", "step": "training step"}
-GFLOP = {"forward": "gflop", "step": "step_gflop", "public step": ""}  # what is not counted
-PEERS = tuple(PEER_CLASSES)
+GFLOP = {"forward": "gflop", "step": "step_gflop"}
 LABELS = {"pytorch": "PyTorch", "jax": "JAX", "onnxruntime": "ONNX Runtime"}
+PEERS = tuple(LABELS)
 NAMES = {astuple(work): name for name, work in experiments.GRID.items()}
+SET = ["machine", "instruction_set"]
 
 
 def digits(value):
@@ -55,41 +56,36 @@ def of_grid(rows, stage):
     return part.assign(workload=names)
 
 
-def median_times(rows, stage):
-    """Median seconds by workload and version."""
-    times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)["seconds"]
-    return times.median().unstack()
-
-
 def grid(rows, stage):
     """Median milliseconds of every version on every workload of the grid, as text."""
-    table = 1e3 * median_times(rows, stage)
+    times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)["seconds"]
+    table = 1e3 * times.median().unstack()
     order = [v.name for v in versions() if v.name in table]
     named = table[order].rename_axis(index=f"{WORDS[stage]} (ms)", columns=None)
     return named.map(lambda value: "" if pd.isna(value) else f"{value:.4g}")
 
 
+def measured(rows, stage, keys=("machine",)):
+    """`numba-fused` in numbers, by `keys` and workload: seconds, GFLOP/s and the fraction of
+    SGEMM's, and how many times as fast it is as each peer, the median of the ratios round by round;
+    NaN where that was not measured.
+    """
+    lines = {}
+    for key, own in rows.groupby(list(keys), sort=False):
+        for name, part in of_grid(own, stage).groupby("workload", observed=True):
+            if "numba-fused" in set(part["version"]):
+                table = summary(part, "numba-fused", by="version")
+                seconds = table["median"]["numba-fused"]
+                rate = getattr(experiments.GRID[name], GFLOP[stage]) / seconds
+                line = {"seconds": seconds, "GFLOP/s": rate, "of SGEMM": rate / ceiling(own)}
+                lines[*key, name] = line | (1 / table["ratio"]).to_dict()
+    index = pd.MultiIndex.from_tuples(list(lines), names=[*keys, "workload"])
+    return pd.DataFrame(list(lines.values()), index, ["seconds", "GFLOP/s", "of SGEMM", *PEERS])
+
+
 def peer_ratios(rows, stage):
-    """How many times as fast `numba-fused` is as each peer, the median of the ratios round by
-    round.
-    """
-    found = {
-        name: 1 / summary(part, "numba-fused", by="version")["ratio"]
-        for name, part in of_grid(rows, stage).groupby("workload", observed=True)
-        if "numba-fused" in set(part["version"])
-    }
-    return pd.DataFrame(found).T.reindex(columns=PEERS).dropna(axis=1, how="all")
-
-
-def measured(rows, stage):
-    """`numba-fused` in numbers, by workload: seconds, GFLOP/s and the fraction of SGEMM's, speed
-    over each peer; NaN where operations are not counted or SGEMM was not measured.
-    """
-    table = median_times(rows, stage)[["numba-fused"]].set_axis(["seconds"], axis=1)
-    counts = [getattr(experiments.GRID[w], GFLOP[stage], None) for w in table.index]
-    table["GFLOP/s"] = pd.Series(counts, table.index, dtype=float) / table["seconds"]
-    table["of SGEMM"] = table["GFLOP/s"] / ceiling(rows, "sgemm")
-    return table.join(peer_ratios(rows, stage))
+    """How many times as fast `numba-fused` is as each peer, by workload, on one machine."""
+    return measured(rows, stage)[list(PEERS)].dropna(axis=1, how="all").droplevel("machine")
 
 
 def as_text(table):
@@ -102,28 +98,58 @@ def as_text(table):
 
 
 def peers(rows, stage):
-    """Times of `numba-fused`, its rate compared with SGEMM's, and its speed compared with each
-    peer's, as text.
+    """`measured` of one machine, as text."""
+    return as_text(measured(rows, stage)).droplevel("machine").rename_axis(index=WORDS[stage])
+
+
+def instruction_sets(rows):
+    """`measured` of every machine and instruction set, inference beside training, as text."""
+    return pd.concat({WORDS[s]: as_text(measured(rows, s, SET)) for s in WORDS}, axis=1)
+
+
+def ends(rows, keys=("machine",)):
+    """The speed of `numba-fused` compared with the best peer, on the workload where it is least and
+    where it is largest, as text: a row per `keys`, inference and training.
     """
-    return as_text(measured(rows, stage)).rename_axis(index=WORDS[stage])
+
+    def between(ratios):
+        ratios = ratios.sort_values()
+        least, largest = (f"{speed(ratios.iloc[k])} ({ratios.index[k][-1]})" for k in (0, -1))
+        return f"{least} to {largest}"
+
+    table = {}
+    for stage, what in WORDS.items():
+        best = measured(rows, stage, keys)[list(PEERS)].min(axis=1).dropna()
+        table[what] = best.groupby(level=list(keys)).apply(between)
+    return pd.DataFrame(table).fillna("not measured")
 
 
-def ceiling(rows, name):
+def worst_peer(rows):
+    """`ends` of every machine, in a sentence."""
+    lines = ends(rows).iterrows()
+    said = [f"{name}, {what}: {text}" for name, line in lines for what, text in line.items()]
+    return f"Recorded speed compared with the best peer. {'; '.join(said)}."
+
+
+def ceiling(rows, name="sgemm"):
     """GFLOP/s of the SGEMM, GB/s of the copy, of one machine; NaN where it was not measured."""
     seconds = rows[(rows["stage"] == "ceiling") & (rows["version"] == name)]["seconds"].median()
     return {"sgemm": SGEMM_GFLOP, "copy": COPY_GB}[name] / seconds
 
 
-def about(machine, rows):
+def about(experiment, rows):
     """What the recorded comparison of a machine ran on, in a line."""
+    (machine,) = rows["machine"].unique()
+    parts = [results.caption(results.record(experiment, machine))]
     versions = rows[rows["version"].isin(PEERS)].dropna(subset="variant").groupby("version")
-    parts = [results.caption(results.record("peers", machine)) + ";"]
-    parts += [f"{name} {number}," for name, number in versions["variant"].first().items()]
+    parts += [f"{name} {number}" for name, number in versions["variant"].first().items()]
     parts.append(f"{rows['threads'].max():.0f} threads for everyone")
-    for name, words in (("sgemm", "SGEMM {:.0f} GFLOP/s"), ("copy", "copy {:.0f} GB/s")):
-        rate = ceiling(rows, name)
-        parts += [f", {words.format(rate)}"] if rate > 0 else []
-    return " ".join(parts).replace(" ,", ",") + "."
+    for name, part in rows.groupby("instruction_set", dropna=False):
+        kernels = part[part["version"] == "sgemm"]["variant"].dropna().unique()
+        words = f"SGEMM {{:.0f}} GFLOP/s{''.join(f' ({name}, {k})' for k in kernels)}"
+        rates = {words: ceiling(part), "copy {:.0f} GB/s": ceiling(part, "copy")}
+        parts += [text.format(rate) for text, rate in rates.items() if rate > 0]
+    return f"{', '.join(parts)}."
 
 
 def small_calls(rows):
@@ -147,12 +173,24 @@ def small_calls(rows):
     return " ".join(said)
 
 
-def worst_peer(rows):
-    """The speed compared with the best peer on each machine, least and largest, in a sentence."""
-    said = []
-    for machine, part in rows.groupby("machine"):
-        for stage, what in (("forward", "inference"), ("step", "training")):
-            least = peer_ratios(part, stage).min(axis=1).dropna().sort_values()
-            ends = (f"{speed(least[at])} ({at})" for at in (least.index[0], least.index[-1]))
-            said.append(f"{machine}, {what}: {' to '.join(ends)}")
-    return f"Recorded speed compared with the best peer. {'; '.join(said)}."
+def tails(rows):
+    """Microseconds of a small call: a row per situation that has every quantile, a column each."""
+    seconds = rows.pivot_table(index="variant", columns="stage", values="seconds", sort=False)
+    return 1e6 * seconds.reindex(columns=list(tail.QUANTILES)).dropna()
+
+
+def bounds():
+    """What an instruction set has for the tile: registers, their width, instructions for a
+    multiply-add.
+    """
+    rows = {}
+    for name in (*isa.TIMED, "NEON"):
+        triple, features = ("aarch64", {}) if name == "NEON" else ("x86_64", isa.features(name))
+        has = registers.instruction_set(triple, features)
+        rows[name] = {
+            "registers": has.count,
+            "float32 in each": has.bytes // 4,
+            "one instruction multiplies and adds": "yes" if has.fused else "no",
+            "instructions for 64 multiply-adds": 256 // has.bytes * (1 if has.fused else 2),
+        }
+    return pd.DataFrame(rows).T.rename_axis(index="instruction set")

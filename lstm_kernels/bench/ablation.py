@@ -85,7 +85,7 @@ def step_forms(H=512, seed=0):
     h, c, h_new, c_new = new(4, B, H)  # of one array, which lives as long as any of them
     h[:], c[:] = rng.uniform(-1, 1, (2, B, H))
     cell = _function(cell_pass(tiles), f"cell_{H}")
-    fused = _function(tiles.step(False), f"fused_{H}")
+    fused = _function(tiles.forward("step", keep=False), f"fused_{H}")
 
     # Addresses of each unit block: its pre-activations, its units of c, c_new and h_new.
     a_at = [at(a) + j * a[0].nbytes for j in range(J)]
@@ -108,7 +108,7 @@ def step_forms(H=512, seed=0):
         a[:] = 0
         for j in range(J):
             W_j = at(packed) + j * packed[0].nbytes  # the weights of unit block j
-            fused(B, at(h), row, H, W_j, a_at[j], *units_at[j])
+            fused(B, *[0] * 5, a_at[j], at(h), row, H, W_j, *units_at[j])  # no x, U, b
 
     tallest = registers.tile_rows(4)
     forms = {
@@ -171,7 +171,7 @@ def input_product(repeats, H=512, steps=100):
     J, lanes = tiles.blocks, tiles.lanes
     x, U, b, a = new(N, H), new(J, H, 4, lanes), new(J, 4, lanes), new(J, N, 4, lanes)
     x[:], U[:] = 0.1, 0.1
-    inputs = _function(tiles.inputs(), f"inputs_{H}")
+    inputs = _function(tiles.forward("inputs"), f"inputs_{H}")
 
     def divided(count):
         """So many rows at a time, of each the unit blocks one after the other."""
@@ -179,7 +179,8 @@ def input_product(repeats, H=512, steps=100):
             for j in range(J):
                 weights = at(U) + j * U[0].nbytes, at(b) + j * b[0].nbytes  # of unit block j
                 a_j = at(a) + j * a[0].nbytes + first * a[0, 0].nbytes  # its row `first`
-                inputs(count, at(x) + first * x[0].nbytes, x[0].nbytes, H, *weights, a_j)
+                x_first = at(x) + first * x[0].nbytes
+                inputs(count, x_first, x[0].nbytes, H, *weights, a_j, *[0] * 7)  # no h
 
     cases = {"column panel by column panel": partial(divided, N)}
     cases |= {"blocks of 64 rows": partial(divided, cost.INPUT_ROWS)}
@@ -190,7 +191,9 @@ def input_product(repeats, H=512, steps=100):
 def hot_loop(cell="lstm", H=512):
     """The assembly of the loop over k in the tallest step tile, and counts of its instructions."""
     tiles = Tiles(CELLS[cell], FLOAT, H)
-    loops = assembly.inner_loops(simd.assembly(tiles.step(False), FLOAT, tiles.lanes))
+    loops = assembly.inner_loops(
+        simd.assembly(tiles.forward("step", keep=False), FLOAT, tiles.lanes)
+    )
     best = max(loops, key=lambda loop: loop.multiply_adds)
     counts = {
         "multiply-adds": best.multiply_adds,

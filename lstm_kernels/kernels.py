@@ -24,36 +24,13 @@ from . import blas  # noqa: F401 - its hooks come first; see below
 
 # What the kernels of a room are made of. Their names in the cache hold a hash of it (`digest`), so
 # code that was compiled from other sources is never found again.
+SHARED = ("cells.py", "kernels.py")
+CPU = "activations block_kernels flow fused_kernels instructions layout machine_code records "
+CPU += "registers rounds simd team tiles wavefront_kernels"
+GPU = "device device_functions gradient_kernels layout sample_kernels tile_kernels"
 SOURCES = {
-    "cpu": (
-        "cells.py",
-        "kernels.py",
-        "cpu/activations.py",
-        "cpu/block_kernels.py",
-        "cpu/flow.py",
-        "cpu/fused_kernels.py",
-        "cpu/instructions.py",
-        "cpu/layout.py",
-        "cpu/machine_code.py",
-        "cpu/records.py",
-        "cpu/registers.py",
-        "cpu/rounds.py",
-        "cpu/simd.py",
-        "cpu/team.py",
-        "cpu/tiles.py",
-        "cpu/wavefront_kernels.py",
-        "versions/numba_sample.py",
-    ),
-    "gpu": (
-        "cells.py",
-        "kernels.py",
-        "gpu/device.py",
-        "gpu/device_functions.py",
-        "gpu/gradient_kernels.py",
-        "gpu/layout.py",
-        "gpu/sample_kernels.py",
-        "gpu/tile_kernels.py",
-    ),
+    "cpu": (*SHARED, *(f"cpu/{name}.py" for name in CPU.split()), "versions/numba_sample.py"),
+    "gpu": (*SHARED, *(f"gpu/{name}.py" for name in GPU.split())),
 }
 
 # fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep their
@@ -62,15 +39,15 @@ OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
 
 
 def cached(compile, function, **options):
-    """Compile with Numba's cache on disk, or without where no folder for it can be written."""
+    """Compile with Numba's cache on disk, or without where no folder can be written."""
     start = time.perf_counter()
     try:
         made = compile(cache=True, **options)(function)
     except RuntimeError as error:
         if "cannot cache" not in str(error):
             raise
-        tell("no-cache", "no folder for compiled code can be written: it is compiled anew at every "
-             "start. NUMBA_CACHE_DIR may name one")  # fmt: skip
+        tell("no-cache", "compiled anew at every start: no folder can be written. NUMBA_CACHE_DIR "
+             "may name one")  # fmt: skip
         return compile(**options)(function)
     folder = made._cache.cache_path
     _prune(folder)
@@ -95,29 +72,26 @@ def report_compiling(seconds, folder):
     global _spent
     _spent += seconds
     if _spent > 1:
-        tell(
-            "compiling", f"compiling for this CPU, which the next start will not: kept in {folder}"
-        )
+        message = f"compiling for this CPU, which the next start will not: kept in {folder}"
+        tell("compiling", message)
 
 
 class _Compiling(event.Listener):
     """Counts what functions of this package take that Numba compiles when they are called."""
 
     def __init__(self):
-        self._depth, self._start = 0, 0.0
+        self._starts = []
 
     def on_start(self, happened):
-        if self._depth == 0:
-            self._start = time.perf_counter()
-        self._depth += 1
+        self._starts.append(time.perf_counter())
 
     def on_end(self, happened):
-        self._depth -= 1
-        function = happened.data["dispatcher"]
+        start, function = self._starts.pop(), happened.data["dispatcher"]
         # Anybody's function: what Numba lifts out of one, such as objmode, knows no cache.
         folder = getattr(getattr(function, "_cache", None), "cache_path", None)
-        if self._depth == 0 and folder and str(function.py_func.__module__).startswith(__package__):
-            report_compiling(time.perf_counter() - self._start, folder)
+        ours = str(function.py_func.__module__).startswith(__package__)
+        if folder and ours and not self._starts:
+            report_compiling(time.perf_counter() - start, folder)
 
 
 event.register("numba:compile", _Compiling())

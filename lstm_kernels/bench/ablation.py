@@ -160,7 +160,7 @@ def _divided(split):
 
 def _forward(net, T, samples, split):
     """The forward pass of a network, its work split so, as a function without arguments."""
-    space = workspace.Space(net, T, samples, False, split)
+    space = workspace.Space(net, T, samples, "inference", split)
     x, final = np.zeros((T, samples, net.sizes[0]), FLOAT), np.empty(space.final_shape, FLOAT)
     return partial(net._infer, space, x, space.top, final)  # which keeps the arrays alive
 

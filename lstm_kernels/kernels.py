@@ -1,8 +1,8 @@
 """One mechanism for every kernel: its free names are filled in, it is compiled, and kept on disk.
 
 A kernel is a plain function with free names (`cell_forward`, `claim`, `K`, ...), None in its
-module. `fill` fills them in with what a cell, a dtype and a target need, so a kernel's source, like
-a cell's, exists once. `native` and `cached` compile one that is called from Python.
+module. `fill` fills them in with what a cell, a dtype and a target need, so its source exists once.
+`native` and `cached` compile one that is called from Python.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from . import blas  # noqa: F401 - its hooks come first; see below
 
-# What the kernels of a room are made of. Their names in the cache hold a hash of it (`digest`), so
-# code that was compiled from other sources is never found again.
+# What the kernels of a room are made of. Their names in the cache hold its hash (`digest`): code
+# compiled from other sources is never found again.
 SHARED = ("cells.py", "kernels.py")
 CPU = "activations block_kernels flow fused_kernels instructions layout machine_code records "
 CPU += "registers rounds simd team tiles wavefront_kernels"
@@ -46,8 +46,7 @@ def cached(compile, function, **options):
     except RuntimeError as error:
         if "cannot cache" not in str(error):
             raise
-        tell("no-cache", "compiled anew at every start: no folder can be written. NUMBA_CACHE_DIR "
-             "may name one")  # fmt: skip
+        tell("no-cache", "compiled anew at every start: NUMBA_CACHE_DIR may name its folder")
         return compile(**options)(function)
     folder = made._cache.cache_path
     _prune(folder)
@@ -68,7 +67,7 @@ def tell(what, message):
 
 
 def report_compiling(seconds, folder):
-    """Say so once when compiling has taken more than a second in all."""
+    """Say so once, when compiling has taken more than a second in all."""
     global _spent
     _spent += seconds
     if _spent > 1:
@@ -134,10 +133,9 @@ def fill(sources, names, label, compile=None):
     """Functions made anew with their free names filled in: a dict of globals, in which they find
     each other.
 
-    sources: modules, of which every function is taken, and functions. names: what free names are.
-    label: tells one filling from others in Numba's cache, which files a function under its
-    qualified name and does not look at the globals that it calls. compile: what becomes of each
-    new function; None: it stays Python's.
+    sources: functions, and modules, all of whose functions are taken. names: what free names are.
+    label: tells one filling from others in Numba's cache, which knows a function by its qualified
+    name. compile: what becomes of each new function; None: it stays Python's.
     """
     modules = [source for source in sources if isinstance(source, types.ModuleType)]
     functions = {f.__name__: f for f in sources if f not in modules}
@@ -167,10 +165,8 @@ _kept = []  # code must outlive those who know its address
 
 
 def native(function, label, signature=None):
-    """The address of a function as machine code, in C's calling convention.
-
-    Numba compiles it, or finds it in its cache under `label`. signature: its types; None: integers
-    of 64 bits, its result too.
+    """The address of a function as machine code, in C's calling convention; in Numba's cache it is
+    under `label`. signature: its types; None: integers of 64 bits, and so is the result.
     """
     if signature is None:
         signature = numba.types.int64(*[numba.types.int64] * function.__code__.co_argcount)

@@ -1,10 +1,9 @@
 """What a task does: steps of a layer, block by block, as calls of tiles with their addresses.
 
-Nothing here knows of threads: `fused_kernels.py` and `wavefront_kernels.py` say who runs what when.
-A JOB and its LAYERs (`records.py`) have the addresses of everything that a tile (`tiles.py`) reads
-or writes and of the tiles themselves, so these functions are compiled once for every cell. Free
-names are filled in by `machine_code.py`; filled in with checked tiles, all this runs as plain
-Python (tests/test_fused.py).
+A JOB and its LAYERs (`records.py`) have the addresses of all that a tile (`tiles.py`) reads or
+writes and of the tiles themselves, so these functions are compiled once for every cell. Free names
+are filled in by `machine_code.py`; with checked tiles, all this runs as plain Python
+(tests/test_fused.py). Who runs what when: `fused_kernels.py`, `wavefront_kernels.py`.
 
 l is a layer, t a step, n a row (t, sample), j a unit block or, where it says so, a wide one; first,
 last bound the samples. What an address points to stands at the line's end.

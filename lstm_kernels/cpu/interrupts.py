@@ -1,9 +1,9 @@
 """Long calls of machine code that answer Ctrl-C.
 
-Python runs the handler of a signal between its own instructions, in the main thread: while that one
-is inside machine code, nothing answers. So a long call runs on another thread, while the main one
-waits for a lock, which a signal does interrupt. If the handler raises, the call is told to stop: it
-reads a word between its tasks. Then the exception goes on its way.
+Python runs the handler of a signal in the main thread, between its own instructions: not inside
+machine code. So a long call runs on another thread, while the main one waits for a lock, which a
+signal interrupts. If the handler raises, the call is told to stop: it reads a word between its
+tasks. Then the exception goes on its way.
 """
 
 import _thread

@@ -1,7 +1,5 @@
-"""The passes of `numba-fused` and `numba-wavefront` as machine code.
-
-Here the free names of `fused_kernels`, `wavefront_kernels` and `block_kernels` are filled in, once
-for a dtype: the tiles of every cell are called by address. Nothing is compiled until it is needed.
+"""The passes of `numba-fused` and `numba-wavefront` as machine code: the free names of their
+kernels filled in, once for a dtype. Nothing is compiled until it is needed.
 """
 
 from functools import cache

@@ -1,9 +1,8 @@
 """The register tiles of `numba-fused`: a matrix product, and what becomes of its sums.
 
-All arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t, sample);
-`row`, `x_row`, `dh_row`: from sample to sample of h and c, x, dh; `blocks` unit blocks of
-gradients, `block` from one to the next. A tile checks nothing (its callers' records are tested with
-`checked.Checked`, which does).
+Arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t, sample); `row`,
+`x_row`, `dh_row`: from sample to sample of h and c, x, dh; `blocks` unit blocks of gradients,
+`block` from one to the next. A tile checks nothing; the tests run its callers with tiles that do.
 """
 
 from itertools import product
@@ -34,11 +33,9 @@ class Tiles(Layout):
     def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
         """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in.
 
-        Rows of B are whole vectors, aligned: packed, or gradients. Of the operands of a k the fewer
-        stay in registers while the others come one at a time: 3 rows of 4 vectors take 12 + 3 + 1
-        registers, and 12 + 4 + 1 the other way would be one more than AVX2 has. ahead: bytes from
-        A[0, k] to what is fetched for later. Where k is a sample, numbers of A lie a row apart,
-        further than the CPU's own prefetcher looks.
+        Rows of B are whole vectors, aligned. Of the operands of a k the fewer stay in registers:
+        3 rows of 4 vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more than AVX2 has. ahead:
+        bytes from A[0, k] to what is prefetched, where k is a sample, too far for the CPU's own.
         """
         offsets = offsets or [n * self.vector_bytes for n in range(len(sums[0]))]
 
@@ -195,10 +192,8 @@ class Tiles(Layout):
         return through
 
     def few(self):
-        """out = da U^T for a few inputs: a dot product for each, along the gates of all blocks.
-
-        `through` would compute a wide unit block of inputs, nearly all of them padding. U: packed,
-        row by row.
+        """out = da U^T for a few inputs, a dot product for each: `through` would compute a wide
+        unit block of inputs, nearly all of them padding. U: packed.
         """
         fed = self.offsets("U")
 
@@ -232,8 +227,8 @@ class Tiles(Layout):
     def gradient(self, matrix):
         """out += rate z^T da for a unit block of a packed matrix, over `count` rows of z and da.
 
-        Rows of the tile are rows of the matrix: the number of z that one of them multiplied, `step`
-        bytes from row to row and `z_row` from sample to sample. b: a weight whose input is 1.
+        Rows of the tile are rows of the matrix, whose inputs lie `step` bytes apart in a row of z,
+        and `z_row` from sample to sample. b: a weight whose input is 1.
         """
         offsets = self.offsets(matrix)
         width = len(offsets) * self.vector_bytes  # bytes of a row of the matrix

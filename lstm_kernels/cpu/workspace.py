@@ -1,9 +1,7 @@
 """The memory of `numba-fused`: packed parameters, and the space that a mini-batch needs.
 
-A Space has the arrays of one shape of mini-batch and a Work, the records (`records.py`) through
-which compiled code finds them. What is written here as an address is followed without a check: an
-array that a record points to has to stay where it is for as long as the record (tests/test_fused.py
-looks every address up).
+What is written here as an address is followed without a check: an array that a record points to
+stays where it is as long as the record (tests/test_fused.py looks every address up).
 """
 
 import ctypes
@@ -44,10 +42,8 @@ _QUICK = _word_at(id(_probe) + _HEAD).value == _probe.ctypes.data
 
 
 def at(array):
-    """The address of an array's numbers.
-
-    NumPy's C API has it as the first field of an array object, in a tenth of the time that asking
-    for it in Python takes: a small pass asks several times.
+    """The address of an array's numbers: the first field of NumPy's array object, which takes a
+    tenth of the time of asking in Python. A small pass asks several times.
     """
     if _QUICK:
         return _word_at(id(array) + _HEAD).value
@@ -63,9 +59,7 @@ def buffer(*shape, dtype):
 
 
 def places(shapes, multiple=1):
-    """Where arrays of these shapes begin, in numbers, that lie one behind another, each from a
-    multiple; last, where they end.
-    """
+    """Where arrays of these shapes begin, one behind another, each at a multiple; and the end."""
     sizes = (-(-math.prod(shape) // multiple) * multiple for shape in shapes)
     return [0, *itertools.accumulate(sizes)]
 

@@ -7,17 +7,8 @@ units of a step, or stay away: `cost.py` predicts what is fastest. Bounded by th
 mini-batch of some samples; by reading the weights once a step for a single sample; for the smallest
 networks by what a call costs.
 
-The way of x through `forward`:
-  numba_fused.py    `_forward` finds the Space of x's shape (T, B); `_infer` writes where x, y and
-                    the final state are into its records, and opens a region
-  workspace.py      the Space: arrays for h, c and gates, and the records that point to them
-  records.py        a JOB for the pass, a LAYER for each layer: all that compiled code knows
-  team.py           the region: threads of the team join the caller
-  fused_kernels.py  `infer`, then `forward_samples` or `forward_rounds`: who computes what when
-  block_kernels.py  `forward_block`: a unit block of a step; fields of records become addresses
-  tiles.py          `whole`: b + x U + h W summed in registers, the cell on the sums, h and c stored
-Back in `_forward`, y is copied where its storage is padded. Who computes what may change with a
-machine, and changes no bit: the order of additions is fixed in `tiles.py` and `block_kernels.py`.
+Who computes what changes no bit: the order of additions is fixed in `tiles.py` and
+`block_kernels.py`. README says how x gets through these rooms.
 
 A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and MOST_BYTES;
 nothing of them is ever returned.
@@ -66,9 +57,7 @@ class NumbaFused(Network):
         super().__init__(params, threads)
         most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
         if threads is not None and self._threads > most:
-            raise ValueError(
-                f"threads: got {threads}, want at most {most}, what Numba started with"
-            )
+            raise ValueError(f"threads: got {threads}, want at most {most}, Numba's own number")
         self._threads = self._threads or min(numba.get_num_threads(), cores(), most)
         params = self._params
         self.tiles = tiles = Tiles(self._cell, params.dtype, params.hidden_size)
@@ -78,9 +67,8 @@ class NumbaFused(Network):
         def transposed(weights):
             """Room for packed weights as (wide unit blocks, J * G * units, wide)."""
             J, rows, G, units = weights.shape
-            return buffer(
-                rows // tiles.wide_units, J * G * units, tiles.wide_units, dtype=tiles.dtype
-            )
+            wide = tiles.wide_units
+            return buffer(rows // wide, J * G * units, wide, dtype=tiles.dtype)
 
         self.transposed = [{m: transposed(layer[m]) for m in "UW"} for layer in self.packed.layers]
         self.kernels = machine_code.kernels(tiles.dtype)

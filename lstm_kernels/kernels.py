@@ -1,8 +1,7 @@
 """One mechanism for every kernel: its free names are filled in, it is compiled, and kept on disk.
 
 A kernel is a plain function with free names (`cell_forward`, `claim`, `K`, ...), None in its
-module. `fill` fills them in with what a cell, a dtype and a target need, so its source exists once.
-`native` and `cached` compile one that is called from Python.
+module, which `fill` fills in with what a cell, a dtype and a target need: its source exists once.
 """
 
 import hashlib
@@ -46,7 +45,7 @@ def cached(compile, function, **options):
     except RuntimeError as error:
         if "cannot cache" not in str(error):
             raise
-        tell("no-cache", "compiled anew at every start: NUMBA_CACHE_DIR may name its folder")
+        tell("no-cache", "no folder for compiled code can be written: NUMBA_CACHE_DIR may name one")
         return compile(**options)(function)
     folder = made._cache.cache_path
     _prune(folder)
@@ -71,8 +70,7 @@ def report_compiling(seconds, folder):
     global _spent
     _spent += seconds
     if _spent > 1:
-        message = f"compiling for this CPU, which the next start will not: kept in {folder}"
-        tell("compiling", message)
+        tell("compiling", f"compiling for this CPU; the next start will not: kept in {folder}")
 
 
 class _Compiling(event.Listener):
@@ -99,11 +97,8 @@ event.register("numba:compile", _Compiling())
 # before a fork in the reverse order of their registration, so this lock is taken before that of
 # `blas`, which a thread that compiles may want: a finaliser may run there.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=global_compiler_lock.acquire,
-        after_in_parent=global_compiler_lock.release,
-        after_in_child=global_compiler_lock.release,
-    )
+    take, release = global_compiler_lock.acquire, global_compiler_lock.release
+    os.register_at_fork(before=take, after_in_parent=release, after_in_child=release)
 
 
 @cache
@@ -130,8 +125,7 @@ def digest(room):
 
 
 def fill(sources, names, label, compile=None):
-    """Functions made anew with their free names filled in: a dict of globals, in which they find
-    each other.
+    """Functions made anew, free names filled in: a dict of globals in which they find each other.
 
     sources: functions, and modules, all of whose functions are taken. names: what free names are.
     label: tells one filling from others in Numba's cache, which knows a function by its qualified

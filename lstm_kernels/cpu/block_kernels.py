@@ -20,7 +20,7 @@ layer_at = array = array_of_indices = None
 
 def forward_steps(job, l, start, stop, first, last):
     """Steps start, ..., stop-1 of layer l for some samples, until told to leave. Blocks go up and
-    down in turns: a step begins with the weights that the step before left in the cache.
+    down in turns: a step begins with the weights that the last one left in the cache.
     """
     for t in range(start, stop):
         if read(job.stop):
@@ -147,8 +147,8 @@ def initial_rows(job, l, first, last):
 
 
 def gradient_block(job, l, j):
-    """gU, gW, gb += rate times the gradients of unit block j; for a descent also its transposes,
-    else from zero, and to plain matrices as well.
+    """gU, gW, gb += rate times the gradients of unit block j, and a descent's transposes; without
+    descent from zero, and to plain matrices as well.
     """
     layer, N, rate = layer_at(job.layers, l), job.T * job.B, job.rate
     da = layer.da + j * job.a_block  # block j, row 0

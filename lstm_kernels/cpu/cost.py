@@ -84,9 +84,7 @@ def predict(costs, split, tiles, sizes, T, B, training):
 
 
 def task_costs(costs, tiles, sizes, B):
-    """The Costs of a task of `numba-wavefront`: a step of each layer on one thread; U, which is
-    read once a task; a hand-over.
-    """
+    """The Costs of a task of `numba-wavefront`: its steps, reading U once, a hand-over."""
     one = WorkSplit(1, 1, max(1, INPUT_ROWS // B), 1)
     step = tuple(predict(costs, one, tiles, [D], 1, B, False) for D in sizes)
     vectors = tiles.hidden * len(tiles.gates["U"]) * tiles.blocks * tiles.vectors

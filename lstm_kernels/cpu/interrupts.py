@@ -17,9 +17,7 @@ LONG = 2e9  # operations: from there on, another thread costs less than a hundre
 
 
 def run_on(work, operations, function, *arguments):
-    """function(*arguments), a region or a flow on a Work; if it takes many operations, a signal
-    ends it between two steps.
-    """
+    """function(*arguments), a region or a flow on a Work; a signal ends a long one."""
     if operations < LONG:
         return function(*arguments)
     work.stop[0] = 0
@@ -27,9 +25,8 @@ def run_on(work, operations, function, *arguments):
 
 
 def interruptible(call, stop, drain=lambda: None):
-    """call(), which leaves soon when stop[0] is 1; its result, or the exception of a signal.
-
-    drain: called in that case when call() has ended, before the exception goes on.
+    """call(), which leaves soon when stop[0] is 1; its result, or the exception of a signal, after
+    drain() once call() has ended.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return call()  # no signal will come here

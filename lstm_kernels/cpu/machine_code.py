@@ -28,9 +28,8 @@ class Kernels:
 
     def run(self, participants, name, work, owner, operations=0):
         """Run a kernel on a Work, in a region of up to so many participants; whether one stayed.
-
         owner: what the Work's addresses point into, beside its own arrays. operations: about how
-        many it takes; if many, a signal can end it.
+        many; if many, a signal can end it.
         """
         code, owner = self.address(name), (owner, work.arrays)
         return run_on(

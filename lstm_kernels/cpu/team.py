@@ -185,10 +185,9 @@ class Team:
         self._kept = []  # jobs of regions in which a thread may still be
 
     def run(self, participants, function, job, sync, owner):
-        """Run function(p, round, job) in a region of up to so many participants; addresses.
-
-        owner: what the addresses point into. Returns whether a thread stayed behind: it does
-        nothing more, but may read those records, which must not be written any more.
+        """Run function(p, round, job) in a region of up to so many participants; addresses. owner:
+        what they point into. Returns whether a thread stayed behind: it does nothing more, but may
+        read those records, which must not be written any more.
         """
         enter_ = compiled(enter)
         if participants == 1 or self._words[0] < 0 or self._free.locked():

@@ -71,8 +71,8 @@ def views(flat, starts, shapes):
 
 
 class Packed:
-    """Parameters of the layers, or their gradients, in the layout of the tiles (`tiles.py`), and
-    those of the read-out (H, O), (O,); all in one array, each from the beginning of a cache line.
+    """Parameters, or gradients, in the layout of the tiles (`layout.py`), and those of the read-out
+    (H, O), (O,); all in one array, each from the beginning of a cache line.
     """
 
     def __init__(self, tiles, sizes, V=None, b_out=None):

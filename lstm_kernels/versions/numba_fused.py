@@ -45,10 +45,8 @@ def machine_costs(dtype, threads):
 
 
 class NumbaFused(Network):
-    """A network whose parameters live packed, and whose passes run in compiled code as a whole.
-
-    A signal ends a long call between two steps, but not in the middle of changing the parameters:
-    then the weight gradients of one mini-batch are waited for.
+    """A network whose parameters live packed, and whose passes run in compiled code as a whole. A
+    signal ends a long call between two steps, but waits while it changes the parameters.
     """
 
     name = "numba-fused"
@@ -87,8 +85,8 @@ class NumbaFused(Network):
         self._writing = False
 
     def bare_forward(self, x):
-        """The compiled part of `forward(x)` as a function without arguments: what the benchmark
-        takes from the public call to find that call's own cost.
+        """The compiled part of `forward(x)`, without arguments: the benchmark finds what the public
+        call costs beside it.
         """
         with self._held("bare_forward"):
             space = self._space(*x.shape[:2], "inference")

@@ -25,8 +25,8 @@ TASKS = {"infer": "forward_task", "backward": "backward_task"}
 class NumbaWavefront(NumbaFused):
     """A network whose layers run at the same time.
 
-    schedules: a function of a Graph that returns its Schedule, checked before it is used; None
-    picks a wavefront for the shape. The rest is as of `NumbaFused`.
+    schedules: a function of a Graph that returns its Schedule, which is checked; None picks a
+    wavefront for the shape. The rest is as of `NumbaFused`.
     """
 
     name = "numba-wavefront"

@@ -101,7 +101,7 @@ class Tiles(Layout):
                     self._feed(m, sums, "U", x + first * x_row, x_row, D, U)  # x from `first` on
                 if name != "inputs":
                     self._feed(m, sums, "W", h_all + first * row, row, H, W)  # h_prev, the same
-                    self.apply(m, sums, keep, a_rows, row, c_prev, c, h, first)
+                    self.apply(m, sums, keep, a_rows[0], row, c_prev, c, h, first)
                     return
                 for row_sums, a_i in zip(sums, a_rows, strict=True):
                     for o in every:  # what is fed by W alone begins with b
@@ -112,11 +112,11 @@ class Tiles(Layout):
         forward.__name__ = name
         return forward
 
-    def apply(self, m, sums, keep, a_rows, row, c_prev, c, h, first):
+    def apply(self, m, sums, keep, a, row, c_prev, c, h, first):
         """The cell on finished sums; pre-activations that are not among them are in a."""
         forward, _ = self.cell.make(*activations.functions(m))
         for (i, row_sums), v in product(enumerate(sums), range(self.vectors)):
-            a_i = a_rows[i]
+            a_i = a + i * self.row  # gates of row first + i
             unit = first * row + i * row + v * self.vector_bytes  # vector v of its units in h and c
             offsets = self.of_gates(v)
             bars = [m.get(row_sums[o]) if o in row_sums else m.load(a_i + o) for o in offsets]

@@ -1,8 +1,7 @@
 """One mechanism for every kernel: its free names are filled in, it is compiled, and kept on disk.
 
 A kernel is a plain function with free names (`cell_forward`, `claim`, `K`, ...), None in its
-module. `fill` fills them in with what a cell, a dtype and a target need, so a kernel's source, like
-a cell's, exists once. `native` and `cached` compile one that is called from Python.
+module, which `fill` fills in with what a cell, a dtype and a target need: its source exists once.
 """
 
 import hashlib
@@ -22,38 +21,15 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from . import blas  # noqa: F401 - its hooks come first; see below
 
-# What the kernels of a room are made of. Their names in the cache hold a hash of it (`digest`), so
-# code that was compiled from other sources is never found again.
+# What the kernels of a room are made of. Their names in the cache hold its hash (`digest`): code
+# compiled from other sources is never found again.
+SHARED = ("cells.py", "kernels.py")
+CPU = "activations block_kernels flow fused_kernels instructions layout machine_code records "
+CPU += "registers rounds simd team tiles wavefront_kernels"
+GPU = "device device_functions gradient_kernels layout sample_kernels tile_kernels"
 SOURCES = {
-    "cpu": (
-        "cells.py",
-        "kernels.py",
-        "cpu/activations.py",
-        "cpu/block_kernels.py",
-        "cpu/flow.py",
-        "cpu/fused_kernels.py",
-        "cpu/instructions.py",
-        "cpu/layout.py",
-        "cpu/machine_code.py",
-        "cpu/records.py",
-        "cpu/registers.py",
-        "cpu/rounds.py",
-        "cpu/simd.py",
-        "cpu/team.py",
-        "cpu/tiles.py",
-        "cpu/wavefront_kernels.py",
-        "versions/numba_sample.py",
-    ),
-    "gpu": (
-        "cells.py",
-        "kernels.py",
-        "gpu/device.py",
-        "gpu/device_functions.py",
-        "gpu/gradient_kernels.py",
-        "gpu/layout.py",
-        "gpu/sample_kernels.py",
-        "gpu/tile_kernels.py",
-    ),
+    "cpu": (*SHARED, *(f"cpu/{name}.py" for name in CPU.split()), "versions/numba_sample.py"),
+    "gpu": (*SHARED, *(f"gpu/{name}.py" for name in GPU.split())),
 }
 
 # fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep their
@@ -62,15 +38,14 @@ OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
 
 
 def cached(compile, function, **options):
-    """Compile with Numba's cache on disk, or without where no folder for it can be written."""
+    """Compile with Numba's cache on disk, or without where no folder can be written."""
     start = time.perf_counter()
     try:
         made = compile(cache=True, **options)(function)
     except RuntimeError as error:
         if "cannot cache" not in str(error):
             raise
-        tell("no-cache", "no folder for compiled code can be written: it is compiled anew at every "
-             "start. NUMBA_CACHE_DIR may name one")  # fmt: skip
+        tell("no-cache", "no folder for compiled code can be written: NUMBA_CACHE_DIR may name one")
         return compile(**options)(function)
     folder = made._cache.cache_path
     _prune(folder)
@@ -91,33 +66,29 @@ def tell(what, message):
 
 
 def report_compiling(seconds, folder):
-    """Say so once when compiling has taken more than a second in all."""
+    """Say so once, when compiling has taken more than a second in all."""
     global _spent
     _spent += seconds
     if _spent > 1:
-        tell(
-            "compiling", f"compiling for this CPU, which the next start will not: kept in {folder}"
-        )
+        tell("compiling", f"compiling for this CPU; the next start will not: kept in {folder}")
 
 
 class _Compiling(event.Listener):
     """Counts what functions of this package take that Numba compiles when they are called."""
 
     def __init__(self):
-        self._depth, self._start = 0, 0.0
+        self._starts = []
 
     def on_start(self, happened):
-        if self._depth == 0:
-            self._start = time.perf_counter()
-        self._depth += 1
+        self._starts.append(time.perf_counter())
 
     def on_end(self, happened):
-        self._depth -= 1
-        function = happened.data["dispatcher"]
+        start, function = self._starts.pop(), happened.data["dispatcher"]
         # Anybody's function: what Numba lifts out of one, such as objmode, knows no cache.
         folder = getattr(getattr(function, "_cache", None), "cache_path", None)
-        if self._depth == 0 and folder and str(function.py_func.__module__).startswith(__package__):
-            report_compiling(time.perf_counter() - self._start, folder)
+        ours = str(function.py_func.__module__).startswith(__package__)
+        if folder and ours and not self._starts:
+            report_compiling(time.perf_counter() - start, folder)
 
 
 event.register("numba:compile", _Compiling())
@@ -126,11 +97,8 @@ event.register("numba:compile", _Compiling())
 # before a fork in the reverse order of their registration, so this lock is taken before that of
 # `blas`, which a thread that compiles may want: a finaliser may run there.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=global_compiler_lock.acquire,
-        after_in_parent=global_compiler_lock.release,
-        after_in_child=global_compiler_lock.release,
-    )
+    take, release = global_compiler_lock.acquire, global_compiler_lock.release
+    os.register_at_fork(before=take, after_in_parent=release, after_in_child=release)
 
 
 @cache
@@ -157,13 +125,11 @@ def digest(room):
 
 
 def fill(sources, names, label, compile=None):
-    """Functions made anew with their free names filled in: a dict of globals, in which they find
-    each other.
+    """Functions made anew, free names filled in: a dict of globals in which they find each other.
 
-    sources: modules, of which every function is taken, and functions. names: what free names are.
-    label: tells one filling from others in Numba's cache, which files a function under its
-    qualified name and does not look at the globals that it calls. compile: what becomes of each
-    new function; None: it stays Python's.
+    sources: functions, and modules, all of whose functions are taken. names: what free names are.
+    label: tells one filling from others in Numba's cache, which knows a function by its qualified
+    name. compile: what becomes of each new function; None: it stays Python's.
     """
     modules = [source for source in sources if isinstance(source, types.ModuleType)]
     functions = {f.__name__: f for f in sources if f not in modules}
@@ -193,10 +159,8 @@ _kept = []  # code must outlive those who know its address
 
 
 def native(function, label, signature=None):
-    """The address of a function as machine code, in C's calling convention.
-
-    Numba compiles it, or finds it in its cache under `label`. signature: its types; None: integers
-    of 64 bits, its result too.
+    """The address of a function as machine code, in C's calling convention; in Numba's cache it is
+    under `label`. signature: its types; None: integers of 64 bits, and so is the result.
     """
     if signature is None:
         signature = numba.types.int64(*[numba.types.int64] * function.__code__.co_argcount)

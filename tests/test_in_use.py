@@ -176,7 +176,7 @@ def test_a_pass_of_many_shapes_keeps_the_tape_that_is_in_use():
         want = arrays(net.backward(np.ones_like(y)))
         for T in (2, 3, 4, 5, 6):
             net.bare_forward(x[:T].copy())
-        assert (10, 8, True) not in net._spaces
+        assert (10, 8, "gradients") not in net._spaces
         assert same(arrays(net.backward(np.ones_like(y))), want)
 
 
@@ -515,7 +515,7 @@ def test_ctrl_c_ends_a_long_pass(version):
     with ctrl_c_after(0.2):
         net.forward(long)
     if version in COMPILED[1:]:  # it was left: the last step is as it was made
-        assert not net._spaces[20_000, 16, False].top[-1].any()
+        assert not net._spaces[20_000, 16, "inference"].top[-1].any()
     assert (net.forward(short)[0] == want).all()
 
 
@@ -620,16 +620,16 @@ def test_kept_arrays_are_bounded_in_bytes(monkeypatch):
     params, x, _ = example((2, 12, 8, 3, 40))
     net = lk.network("numba-fused", params)
     net.forward(x)
-    each = net._spaces[12, 8, False].bytes
+    each = net._spaces[12, 8, "inference"].bytes
     assert each > 12 * 8 * 64 * 4
     monkeypatch.setattr(numba_fused, "MOST_BYTES", int(2.5 * each))
     for T in (12, 11, 10, 9, 8):
         net.forward(x[:T].copy())
     assert sum(space.bytes for space in net._spaces.values()) < 4 * each
-    assert (8, 8, False) in net._spaces
+    assert (8, 8, "inference") in net._spaces
     monkeypatch.setattr(numba_fused, "MOST_BYTES", 0)
     net.forward(x[:7].copy())
-    assert list(net._spaces) == [(7, 8, False)]
+    assert list(net._spaces) == [(7, 8, "inference")]
 
 
 # Kills.

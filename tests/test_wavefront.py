@@ -210,7 +210,7 @@ def test_stress_of_networks_with_random_delays():
         want, _ = lk.network("numba-fused", params, threads=1).forward(x)
         net = NumbaWavefront(params, schedules=lambda graph: random_schedule(rng, graph))
         net.forward(x)
-        space = net._space(*x.shape[:2], False)
+        space = net._space(*x.shape[:2], "inference")
         running, final = space.flows[False], np.empty(space.final_shape, np.float32)
         real = net.kernels.address("forward_task")
         for _ in range(20):

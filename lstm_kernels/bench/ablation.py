@@ -136,7 +136,8 @@ def register_peak(rounds=20_000):
 def hot_loop(H=512):
     """The assembly of the loop over k in the tallest step tile, and counts of its instructions."""
     tiles = lstm_tiles(H)
-    loops = assembly.inner_loops(simd.assembly(tiles.step(False), FLOAT, tiles.lanes))
+    step = tiles.forward("step", keep=False)
+    loops = assembly.inner_loops(simd.assembly(step, FLOAT, tiles.lanes))
     lines = max(loops, key=lambda lines: assembly.counts(lines)["multiply-adds"])
     return lines, assembly.counts(lines)
 
@@ -168,7 +169,7 @@ def work_split_table(shapes, repeats):
         costs = numba_fused.machine_costs(FLOAT, net._threads)
         x, runs = np.zeros((T, samples, H), FLOAT), {}
         for split in cost.work_splits(net.tiles, T, samples, net._threads):
-            space = workspace.Space(net, T, samples, False, split)
+            space = workspace.Space(net, T, samples, "inference", split)
             final = np.empty(space.final_shape, FLOAT)
             runs[split] = partial(net._infer, space, x, space.top, final)
         times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]

@@ -85,7 +85,7 @@ def packing(work, **options):
     net, params = network("numba-fused", work.params()), work.params()
     cases = {
         "numba-fused": lambda: net.assign(params),
-        "numba-fused/transposes": net.pack_transposes,
+        "numba-fused/transposes": partial(net.pack_transposes, net._space(1, 1, "descent")),
     }
     check = partial(verify, {"numba-fused": net}, work)
     return rows_of(timed({"pack": cases}, check, **options), work)

@@ -1,9 +1,9 @@
 """tanh and sigmoid as arithmetic, for the machines of `simd.py`: exact where a gate is closed.
 
 Both split e^y into s (1 + w) / (1 - w), with y = n ln 2 + r, s = 2^n and w = tanh(r / 2): one
-division, no cancellation near 0, and 0, 1 or -1 where the true value rounds to it. NaN stays.
-In float32 both are within 1e-7; relative to its value tanh is within 2.7e-7, sigmoid within 3.7e-7,
-or 4.5e-6 far on the left where products are rounded before they are added; a test tries all floats.
+division, no cancellation near 0, and 0, 1 or -1 where the true value rounds to it. NaN stays. In
+float32 both are within 1e-7, tanh relatively within 2.7e-7 and sigmoid within 3.7e-7 (4.5e-6 far on
+the left where products are rounded before they are added); a test tries all floats.
 """
 
 import math

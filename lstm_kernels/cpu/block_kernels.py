@@ -1,10 +1,9 @@
 """What a task does: steps of a layer, block by block, as calls of tiles with their addresses.
 
-Nothing here knows of threads: `fused_kernels.py` and `wavefront_kernels.py` say who runs what when.
-A JOB and its LAYERs (`records.py`) have the addresses of everything that a tile (`tiles.py`) reads
-or writes and of the tiles themselves, so these functions are compiled once for every cell. Free
-names are filled in by `machine_code.py`; filled in with checked tiles, all this runs as plain
-Python (tests/test_fused.py).
+A JOB and its LAYERs (`records.py`) have the addresses of all that a tile (`tiles.py`) reads or
+writes and of the tiles themselves, so these functions are compiled once for every cell. Free names
+are filled in by `machine_code.py`; with checked tiles, all this runs as plain Python
+(tests/test_fused.py). Who runs what when: `fused_kernels.py`, `wavefront_kernels.py`.
 
 l is a layer, t a step, n a row (t, sample), j a unit block or, where it says so, a wide one; first,
 last bound the samples. What an address points to stands at the line's end.
@@ -15,13 +14,13 @@ ROWS = 96  # rows (t, sample) of dx at once
 FEW = 4  # inputs up to which dx is a dot product for each
 
 # The free names: tiles called by their address, records and arrays at addresses, the dtype.
-inputs = step = whole = back = through = gradient = transpose = few = real = read = None
+forward = back = through = gradient = transpose = few = real = read = None
 layer_at = array = array_of_indices = None
 
 
 def forward_steps(job, l, start, stop, first, last):
     """Steps start, ..., stop-1 of layer l for some samples, until told to leave. Blocks go up and
-    down in turns: a step begins with the weights that the step before left in the cache.
+    down in turns: a step begins with the weights that the last one left in the cache.
     """
     for t in range(start, stop):
         if read(job.stop):
@@ -72,14 +71,11 @@ def forward_block(job, l, j, t, begin, end, first, last):
         h_prev = layer.h + (n - job.B) * job.row  # h of step t-1, sample first, unit 0
         c_prev = c - job.c_step  # c of step t-1, sample first, block j
         H = job.H
-    if job.input_steps == 1:
-        whole(
-            job.whole, rows, x, layer.x_row, layer.D, U, b, h_prev, job.row, H, W, a, c_prev, c, h
-        )
-    else:
-        if t == begin:
-            inputs(job.inputs, (end - begin) * job.B, x, layer.x_row, layer.D, U, b, a)
-        step(job.step, rows, h_prev, job.row, H, W, a, c_prev, c, h)
+    x_row, D, row = layer.x_row, layer.D, job.row
+    if job.inputs and t == begin:
+        count = (end - begin) * job.B
+        forward(job.inputs, count, x, x_row, D, U, b, a, h_prev, row, H, W, c_prev, c, h)
+    forward(job.step, rows, x, x_row, D, U, b, a, h_prev, row, H, W, c_prev, c, h)
     if t == job.T - 1:
         keep_state(job, l, j, h, c, first, last)
 
@@ -151,8 +147,8 @@ def initial_rows(job, l, first, last):
 
 
 def gradient_block(job, l, j):
-    """gU, gW, gb += rate times the gradients of unit block j; for a descent also its transposes,
-    else from zero, and to plain matrices as well.
+    """gU, gW, gb += rate times the gradients of unit block j, and a descent's transposes; without
+    descent from zero, and to plain matrices as well.
     """
     layer, N, rate = layer_at(job.layers, l), job.T * job.B, job.rate
     da = layer.da + j * job.a_block  # block j, row 0

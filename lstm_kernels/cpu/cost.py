@@ -2,10 +2,9 @@
 
 A step of B samples through K rows of packed weights is, for each vector of weights, a load and B
 fused multiply-adds, whichever takes longer, in tiles of so many rows; then the cell, a vector of
-units at a time. Threads divide that work by samples (each then loads all the weights) or by unit
-blocks (all then wait for each other in every step, and fetch the h that others wrote), and it costs
-something to set them to work.
-The costs decide nothing but time: every split computes the same bits.
+units at a time. Threads divide it by samples (each loads all the weights) or by unit blocks (all
+wait for each other in every step, and fetch the h that others wrote). Every split computes the same
+bits.
 """
 
 import math
@@ -85,9 +84,7 @@ def predict(costs, split, tiles, sizes, T, B, training):
 
 
 def task_costs(costs, tiles, sizes, B):
-    """The Costs of a task of `numba-wavefront`: a step of each layer on one thread; U, which is
-    read once a task; a hand-over.
-    """
+    """The Costs of a task of `numba-wavefront`: its steps, reading U once, a hand-over."""
     one = WorkSplit(1, 1, max(1, INPUT_ROWS // B), 1)
     step = tuple(predict(costs, one, tiles, [D], 1, B, False) for D in sizes)
     vectors = tiles.hidden * len(tiles.gates["U"]) * tiles.blocks * tiles.vectors
@@ -107,9 +104,9 @@ def choose(costs, tiles, sizes, T, B, training, threads):
 def measure(runner, tiles, threads, repeats=15):
     """MachineCosts from a few runs, the best of `repeats` of each: noise only makes a run longer.
 
-    runner(H, B, T, split) returns a function that runs the forward pass of an LSTM with one
-    input, and tiles(H) are its tiles. The runs alternate, so that a disturbance spoils one repeat
-    of each, not all repeats of one. The first step starts from zero and has no product with W.
+    runner(H, B, T, split) returns a function that runs the forward pass of an LSTM with one input,
+    tiles(H) are its tiles. The runs alternate: a disturbance spoils one repeat of each. The first
+    step starts from zero and has no product with W.
     """
     one, lanes = WorkSplit(1, 1, 1, 1), tiles(1).lanes
     in_rounds, B, wide = WorkSplit(threads, 0, 1, 1), 24, 8 * lanes
@@ -131,9 +128,7 @@ def measure(runner, tiles, threads, repeats=15):
         return max(0.0, best[H, B, T + 1, split] - best[H, B, 1, split]) / T
 
     def vector(H, B):
-        """Seconds of a step for a vector of units of a sample: the cell, and H + 1 rows of
-        weights for each of four gates.
-        """
+        """Of a step for a vector of units: the cell, and H + 1 rows of four gates' weights."""
         return later(H, B, 4, one) / (B * (H // lanes))
 
     fma = max(1e-13, vector(large, B) - vector(small, B)) / (4 * (large - small))

@@ -1,10 +1,9 @@
 """How a schedule runs: tasks that wait for each other point to point, without locks.
 
 A participant runs the tasks of one worker in order, and before each waits for the tasks it comes
-after, nothing else. A participant that waits long runs another task that can run, of any worker: so
-a thread that comes late, or never gets a core, costs time and not the result, and with fewer
-threads than workers everything still runs. Participants leave between two tasks when they are told
-to stop (`interrupts.py`).
+after. One that waits long runs another task that can run, of any worker: so a thread that comes
+late, or never, costs time and not the result. Participants leave between two tasks when they are
+told to stop (`interrupts.py`).
 """
 
 import sys
@@ -16,6 +15,7 @@ import numpy as np
 from ..kernels import fill, native, part
 from ..simulate import Span, Timeline
 from .instructions import add, array_at, call, offer_core, pause, read, record_at
+from .records import record
 from .rounds import LINE
 from .team import clock, team
 from .workspace import at, buffer, point
@@ -23,25 +23,16 @@ from .workspace import at, buffer, point
 TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
 PATIENCE = 1000  # pauses, some 20 us, and as many offers, before a participant helps out
 
-FLOW = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "tasks",  # how many
-            "lists",  # address: the tasks of every worker, one worker after the other (tasks,)
-            "bounds",  # address: where each worker's begin in `lists` (workers + 1,)
-            "after",  # address: the tasks that every task comes after, one after the other
-            "first",  # address: where each task's begin in `after` (tasks + 1,)
-            "state",  # address: a cache line for each task (tasks, 8)
-            "stop",  # address of a word: participants leave when it is set
-            "patience",  # pauses before a participant that waits helps out
-            *("perform", "job"),  # the work: machine code perform(task, 0, job), and its address
-        )
-    ],
-    align=True,
-)
-
-_STOP, _PATIENCE, _PERFORM, _JOB = map(FLOW.names.index, ("stop", "patience", "perform", "job"))
+FLOW_TABLE = """
+tasks             | how many
+lists bounds      | @ tasks of worker after worker (tasks,); where each begins (workers + 1,)
+after first       | @ tasks that each comes after; where those of each begin (tasks + 1,)
+state             | @ a cache line for each task (tasks, 8)
+stop              | @ a word: participants leave when it is set
+patience          | pauses before a participant that waits helps out
+perform job       | @ the work: machine code perform(task, 0, job), and what it gets
+"""
+FLOW, FLOW_WORD = record(FLOW_TABLE)
 flow_at = record_at(FLOW)
 words = array_at(np.int64)
 
@@ -82,10 +73,8 @@ def help_out(flow, p):
 
 
 def wait_for(flow, task, p):
-    """Wait until a task is done, or until all are to leave: then False.
-
-    Of the patience the second half goes to offering the core: it may be the one that the thread
-    which has the task needs.
+    """Wait until a task is done, or until all are to leave: then False. The core is offered before
+    the participant helps out: the thread that has the task may need it.
     """
     spins = 0
     while read(word(flow, task, DONE)) == 0:
@@ -133,10 +122,8 @@ def machine_code():
 
 
 class Flow:
-    """A schedule as arrays: tasks (n, 4) with layer, start, stop, part, and a FLOW.
-
-    After a run, `state` (n, 8) has for each task whether it is taken and done, when it started and
-    stopped (nanoseconds), and which participant ran it.
+    """A schedule as arrays: tasks (n, 4) with layer, start, stop, part, and a FLOW. After a run,
+    `state` (n, 8) has whether each task is taken and done, its nanoseconds, and who ran it.
     """
 
     def __init__(self, schedule):
@@ -159,10 +146,10 @@ class Flow:
 
     def renew(self):
         """New records, where a thread may still read the old ones; all at once (`Work.renew`)."""
-        state, record = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
+        state, flow = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
         words = buffer(2, 8, dtype=np.int64)  # are tasks left?; a stop word, if the caller has none
-        point(record, **self._arrays, state=state, tasks=len(self.tasks))
-        vars(self).update(state=state, _words=words, _record=record)
+        point(flow, **self._arrays, state=state, tasks=len(self.tasks))
+        vars(self).update(state=state, _words=words, _record=flow)
 
     def run(self, participants, perform, job, owner, stop=None):
         """Run perform(task, 0, job), machine code, for all tasks, or until stop[0] is not zero.
@@ -170,10 +157,11 @@ class Flow:
         owner: what `job` points into. Returns whether a thread stayed behind (`Team.run`).
         """
         self.state.fill(0)
-        record = self._record.view(np.int64)  # fields of records take Python longer
-        record[_PERFORM], record[_JOB] = perform, job
-        record[_STOP] = at(self._words[1] if stop is None else stop)
-        record[_PATIENCE] = PATIENCE if participants > 1 else 0  # alone it has nothing to wait for
+        flow = self._record.view(np.int64)  # fields of records take Python longer
+        flow[FLOW_WORD.perform], flow[FLOW_WORD.job] = perform, job
+        flow[FLOW_WORD.stop] = at(self._words[1] if stop is None else stop)
+        alone = participants == 1  # it has nothing to wait for
+        flow[FLOW_WORD.patience] = 0 if alone else PATIENCE
         kept = owner, self._arrays, self.state, self._record, self._words, stop
         places = at(self._record), at(self._words)
         stayed = team().run(participants, machine_code(), *places, kept)

@@ -1,13 +1,12 @@
 """The passes of `numba-fused`: who runs which block when, in rounds of tasks or sample by sample.
 
-A function that takes the address of a JOB (`records.py`) is machine code of its own, compiled when
-something needs it, and calls others by their address. A region (`team.py`) runs one for each
-participant p. `turn` is the number of a round (`rounds.py`); what takes it returns the next. The
-work of a task is in `block_kernels.py`.
+A function that takes the address of a JOB (`records.py`) is machine code of its own and calls
+others by their address. A region (`team.py`) runs one for each participant p. `turn` is the number
+of a round (`rounds.py`); what takes it returns the next. Tasks are in `block_kernels.py`.
 
 A pass is left between two steps when the word `job.stop` is set; what it has written is lost then.
-Nobody leaves while parameters change: all steps before are whole, since `stop` is read once more
-before the round that changes them, and whoever read a zero there has waited for all others.
+Nobody leaves while parameters change: `stop` is read once more before the round that changes them,
+and whoever read a zero there has waited for all others.
 """
 
 # The free names: functions of `block_kernels.py`, rounds, records and arrays at addresses.

@@ -22,7 +22,7 @@ library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
 
 def instruction(result, *kinds):
     """A decorator: emit(builder, *values), which emits LLVM code, becomes a function for compiled
-    code. result, kinds: Numba's types of what it returns (None: nothing) and takes.
+    code. result, kinds: its Numba types; None: it returns nothing.
     """
 
     def decorate(emit):
@@ -56,8 +56,7 @@ def call(builder, function, *numbers):
 
 def foreign(name, function, result, *arguments):
     """A function for compiled code that calls a C function of integers; bits of each, 0 for none.
-
-    Compiled code finds it as lstm_kernels_<name>, from the cache too.
+    Cached code finds it as lstm_kernels_<name>.
     """
     symbol, kinds = f"lstm_kernels_{name}", [ir.IntType(bits) for bits in arguments]
     llvmlite.binding.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)

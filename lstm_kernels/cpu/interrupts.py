@@ -1,9 +1,9 @@
 """Long calls of machine code that answer Ctrl-C.
 
-Python runs the handler of a signal between its own instructions, in the main thread: while that one
-is inside machine code, nothing answers. So a long call runs on another thread, while the main one
-waits for a lock, which a signal does interrupt. If the handler raises, the call is told to stop: it
-reads a word between its tasks. Then the exception goes on its way.
+Python runs the handler of a signal in the main thread, between its own instructions: not inside
+machine code. So a long call runs on another thread, while the main one waits for a lock, which a
+signal interrupts. If the handler raises, the call is told to stop: it reads a word between its
+tasks. Then the exception goes on its way.
 """
 
 import _thread
@@ -17,9 +17,7 @@ LONG = 2e9  # operations: from there on, another thread costs less than a hundre
 
 
 def run_on(work, operations, function, *arguments):
-    """function(*arguments), a region or a flow on a Work; if it takes many operations, a signal
-    ends it between two steps.
-    """
+    """function(*arguments), a region or a flow on a Work; a signal ends a long one."""
     if operations < LONG:
         return function(*arguments)
     work.stop[0] = 0
@@ -27,9 +25,8 @@ def run_on(work, operations, function, *arguments):
 
 
 def interruptible(call, stop, drain=lambda: None):
-    """call(), which leaves soon when stop[0] is 1; its result, or the exception of a signal.
-
-    drain: called in that case when call() has ended, before the exception goes on.
+    """call(), which leaves soon when stop[0] is 1; its result, or the exception of a signal, after
+    drain() once call() has ended.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return call()  # no signal will come here

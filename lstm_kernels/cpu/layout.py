@@ -1,18 +1,14 @@
 """How the arrays of `numba-fused` lie in memory: unit blocks, and the sizes that follow from them.
 
-Hidden units are cut into *unit blocks* of `units`, one or a few vectors wide. What belongs to a
-unit block lies together: pre-activations, gates and their gradients are
-`[unit block][row][K gates][units]` with rows (t, sample), packed weights
-`[unit block][k][G gates][units]`. So the tile that writes a unit block reads one stream of weights
-and writes whole cache lines, and the gradient of a packed weight matrix comes out of its tile in
-the layout of that matrix: descent needs no packing.
-
-The transposed weights, for the backward pass, are `[wide unit block][k][wide_units]`, with k over
-(unit block, gate, unit): the order in which a row of gradients is stored.
+Hidden units are cut into *unit blocks* of `units`, one or a few vectors wide. Pre-activations,
+gates and their gradients are `[unit block][row][K gates][units]` with rows (t, sample), packed
+weights `[unit block][k][G gates][units]`: a tile reads one stream of weights, it writes whole cache
+lines, and the gradient of a packed matrix has the matrix's layout, so descent needs no packing.
+Transposed weights, for the backward pass, are `[wide unit block][k][wide_units]`, k over (unit
+block, gate, unit) as in a row of gradients.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -21,7 +17,7 @@ from ..cells import Cell
 from . import registers
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class Layout:
     """The layout for a cell, float32 or float64, and a network of `hidden` units."""
 
@@ -29,63 +25,28 @@ class Layout:
     dtype: np.dtype
     hidden: int
 
-    @property
-    def vector_bytes(self):
-        """Bytes of a vector register."""
-        return registers.vector_registers().bytes
-
-    @property
-    def row(self):
-        """Bytes of a row of a unit block: its K gates."""
-        return len(self.cell.gates) * self.vectors * self.vector_bytes
-
-    @cached_property
-    def lanes(self):
-        return self.vector_bytes // self.dtype.itemsize
-
-    @cached_property
-    def wide_vectors(self):
-        """Vectors of a wide unit block: 4 or 2, whichever pads `hidden` less."""
-        vectors = -(-self.hidden // self.lanes)
-        return 4 if -(-vectors // 4) * 4 <= -(-vectors // 2) * 2 else 2
-
-    @property
-    def vectors(self):
-        """Vectors per gate in a unit block: one, or an RNN would have too few to fill a tile."""
-        return self.wide_vectors if len(self.cell.gates) == 1 else 1
-
-    @property
-    def wide_units(self):
-        return self.wide_vectors * self.lanes
-
-    @property
-    def units(self):
-        return self.vectors * self.lanes
-
-    @property
-    def padded(self):
-        """Hidden units with padding: what a row of h, c or a gradient of them holds."""
-        return self.pad(self.hidden)
-
-    @property
-    def blocks(self):
-        """Unit blocks that hold hidden units; the padding may have more."""
-        return -(-self.hidden // self.units)
+    def __post_init__(self):
+        K = len(self.cell.gates)
+        self.vector_bytes = registers.vector_registers().bytes
+        self.lanes = self.vector_bytes // self.dtype.itemsize
+        used = -(-self.hidden // self.lanes)
+        # Vectors of a wide unit block: 4 or 2, whichever pads `hidden` less.
+        self.wide_vectors = 4 if -(-used // 4) * 4 <= -(-used // 2) * 2 else 2
+        # Vectors per gate in a unit block: one, or an RNN would have too few to fill a tile.
+        self.vectors = self.wide_vectors if K == 1 else 1
+        self.units, self.wide_units = self.vectors * self.lanes, self.wide_vectors * self.lanes
+        self.padded = self.pad(self.hidden)  # what a row of h, c or a gradient of them holds
+        self.blocks = -(-self.hidden // self.units)  # with hidden units; the padding may have more
+        self.row = K * self.vectors * self.vector_bytes  # bytes of a row of a unit block
+        # Which pre-activations U, W and b feed.
+        fed = self.cell.input_gates, self.cell.recurrent_gates, tuple(range(K))
+        self.gates = dict(zip("UWb", fed, strict=True))
+        # Tells these tiles from others in a file name.
+        self.name = f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide_vectors}"
 
     def pad(self, size):
         """A number of inputs or units with padding to whole wide unit blocks."""
         return -(-size // self.wide_units) * self.wide_units
-
-    @property
-    def gates(self):
-        """Which pre-activations U, W and b feed."""
-        K = tuple(range(len(self.cell.gates)))
-        return {"U": self.cell.input_gates, "W": self.cell.recurrent_gates, "b": K}
-
-    @property
-    def name(self):
-        """Tells these tiles from others in a file name."""
-        return f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide_vectors}"
 
     def offsets(self, matrix):
         """Bytes from a row of a unit block to each vector of the gates that a matrix feeds."""

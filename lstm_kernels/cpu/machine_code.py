@@ -1,7 +1,5 @@
-"""The passes of `numba-fused` and `numba-wavefront` as machine code.
-
-Here the free names of `fused_kernels`, `wavefront_kernels` and `block_kernels` are filled in, once
-for a dtype: the tiles of every cell are called by address. Nothing is compiled until it is needed.
+"""The passes of `numba-fused` and `numba-wavefront` as machine code: the free names of their
+kernels filled in, once for a dtype. Nothing is compiled until it is needed.
 """
 
 from functools import cache
@@ -30,9 +28,8 @@ class Kernels:
 
     def run(self, participants, name, work, owner, operations=0):
         """Run a kernel on a Work, in a region of up to so many participants; whether one stayed.
-
         owner: what the Work's addresses point into, beside its own arrays. operations: about how
-        many it takes; if many, a signal can end it.
+        many; if many, a signal can end it.
         """
         code, owner = self.address(name), (owner, work.arrays)
         return run_on(
@@ -44,8 +41,8 @@ class Kernels:
 def kernels(dtype):
     """The Kernels of a dtype."""
     tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
-    alike = ("inputs", "step", "whole", "back", "few", "transpose")
-    names = {name: simd.caller(tiles[name]) for name in alike}
+    names = {name: simd.caller(tiles[name]) for name in ("back", "few", "transpose")}
+    names["forward"] = simd.caller(tiles["step"])
     names |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
     names |= {name: getattr(rounds, name) for name in ("claim", "finish", "wait")}
     names |= {name: getattr(instructions, name) for name in ("read", "exchange", "call")}

@@ -1,11 +1,11 @@
 """The records that tell compiled code what to do: a JOB for a region, and a LAYER for each layer.
 
-The tables are the dtypes: a line names some fields, says what each holds, who writes it and what
-reads it. `@` is the address of an array or of machine code, 0 where there is none; "bytes: samples
-of h" are the bytes from one sample of h to the next. All fields are integers of 8 bytes but the
-rate. Layouts are in NOTATION.md; P is H with padding, j a unit block, w a wide one. Writers are in
-`workspace.py`: `describe` (net), Work, Space, Gradients (grads), and what a call does before its
-region. A record that a thread may still read is never written (`Work.renew`).
+The tables are the dtypes: a line names fields, says what each holds, who writes it and what reads
+it. `@` is the address of an array or of machine code, 0 where there is none; "bytes: samples of h"
+are the bytes from one sample of h to the next. All fields are integers of 8 bytes but the rate. P
+is H with padding, j a unit block, w a wide one. Writers are in `workspace.py`: `describe` (net),
+Space, for gradients or descent alone (grads), Work, and what a call does before its region. A
+record that a thread may still read is never written (`Work.renew`).
 """
 
 from collections import namedtuple
@@ -50,7 +50,7 @@ keeps             | are all steps of a kept?                      | space       
 forward backward  | @ passes: `_samples` or `_rounds`             | space       | passes
 gradients         | @ `gradient_rounds`                           | space       | passes
 tasks parts       | @ (n, 4): layer, start, stop, part; parts     | call        | tasks
-inputs step whole | @ tiles                                       | space       | forward
+inputs step       | @ tiles; 0: the step does its inputs          | space       | forward
 back few          | @ tiles                                       | space       | backward
 through_U through_W                               | @ tiles       | space grads | backward
 gradient_U gradient_W gradient_b transpose        | @ tiles       | space call  | gradients
@@ -72,12 +72,12 @@ rate              | what gradients are multiplied by, a float     | call grads  
 """
 
 
-def _record(table):
+def record(table):
     """The dtype of a table, and its fields' places among the record's words, by name."""
     names = [name for line in table.strip().splitlines() for name in line.split("|")[0].split()]
     dtype = np.dtype([(n, np.float64 if n == "rate" else np.int64) for n in names], align=True)
     return dtype, namedtuple("Words", names)(*range(len(names)))
 
 
-LAYER, LAYER_WORD = _record(LAYER_TABLE)
-JOB, JOB_WORD = _record(JOB_TABLE)
+LAYER, LAYER_WORD = record(LAYER_TABLE)
+JOB, JOB_WORD = record(JOB_TABLE)

@@ -8,13 +8,11 @@ import numba
 
 
 class Registers(NamedTuple):
-    """Vector registers of an instruction set: bytes of one, how many there are, and whether one
-    instruction multiplies and adds.
-    """
+    """Vector registers of an instruction set."""
 
-    bytes: int
+    bytes: int  # of one
     count: int
-    fused: bool
+    fused: bool  # does one instruction multiply and add?
     name: str
 
 

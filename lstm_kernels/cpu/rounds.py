@@ -1,16 +1,13 @@
 """Rounds of tasks: how threads share work inside one parallel region, without locks.
 
-Work is a sequence of rounds, each of some tasks that do not depend on each other; a round begins
-when every task of the one before is done. Participants *claim* tasks: each first those of its own
-group, whose weights its cache holds, then what others have left. Only a thread that has claimed a
-task is waited for, so one that comes late, or never gets a core, costs time and not the result;
-and a task computes the same bits on every participant.
+Work is a sequence of rounds of tasks that do not depend on each other; a round begins when every
+task of the one before is done. Participants *claim* tasks: first those of their own group, whose
+weights their cache holds, then what others have left. Only a claimed task is waited for: a
+thread that comes late, or never, costs time and not the result.
 
-Rounds are numbered, and the numbers of a `sync` only grow. A word holds the round it was last used
-for and a count, `round << COUNT_BITS | count`: how many tasks of a group are claimed, or how many
-of all groups are done. So nothing is ever reset, a few words serve any number of rounds, and a
-participant that was held up somewhere sees from a larger number that its round is long over: it
-claims nothing and leaves.
+A word holds the round it was last used for and a count, `round << COUNT_BITS | count`: tasks of a
+group that are claimed, or of all groups that are done. Rounds only grow: nothing is ever reset, and
+a participant that was held up sees from a larger number that its round is over, and leaves.
 
 Memory of a `sync`, lines of 64 bytes: one for each group, its words the claims of a round each in
 turn; one for what is done, likewise; one whose first word is the number of the next round.

@@ -1,23 +1,15 @@
-"""Vector code, written once as Python and traced: into LLVM instructions, or into checked NumPy.
+"""Vector code, written once as Python and traced into LLVM instructions.
 
-A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-adds, loops. Given
-`LLVM`, the same text becomes straight-line vector code inside a Numba function; given
-`checked.Checked`, it runs at once in NumPy, every address looked up among the arrays it may touch.
-The machine offers what `tiles.py` needs and no more.
+A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-adds, loops. With
+`LLVM` it becomes straight-line vector code inside a Numba function; the tests run it in NumPy, on a
+machine that looks every address up.
 
-Why a tile keeps its sums in registers. A core that loads two operands for every multiply-add waits
-for its loads. A *register tile* is `rows` x `vectors` vector registers of C = A B. For each k it
-loads `vectors` vectors of B and broadcasts `rows` numbers of A: with 6 x 4 that is 10 loads for 24
-FMAs. Its bounds are the number of registers (24 sums, 4 vectors of B and a broadcast make 29 of the
-32 of AVX-512) and the latency of an FMA (4 cycles: fewer sums than 4 for each FMA that a core
-starts per cycle leave its units idle).
-
-Why B is packed. In a row-major matrix the vectors of k and of k + 1 lie a whole row apart, each on
-another page; packed, they are one stream that the prefetcher follows, aligned to cache lines.
-
-Why the cell is applied inside. Complete sums are the pre-activations of some units of each of
-`rows` samples, all gates side by side in registers: the cell of `cells.py` is called with these,
-and saves a store, a load and a pass over memory.
+A register tile keeps `rows` x `vectors` sums of C = A B in registers: for each k it loads `vectors`
+vectors of B and broadcasts `rows` numbers of A, with 6 x 4 that is 10 loads for 24 FMAs. Its bounds
+are the registers (24 + 4 + 1 of the 32 of AVX-512) and the latency of an FMA (4 cycles: fewer sums
+than 4 for each FMA begun per cycle leave units idle). B is packed: in a row-major matrix the
+vectors of k and k + 1 lie on different pages; packed, they are one stream, aligned to cache lines.
+The cell is applied to the sums before they are stored, which saves a pass over memory.
 """
 
 import inspect
@@ -34,7 +26,7 @@ from .instructions import BYTE, WORD, call_address, instruction
 
 
 class Number:
-    """An integer known when the code runs; its operators emit arithmetic."""
+    """An integer known when the code runs."""
 
     def __init__(self, machine, value):
         self.machine, self.value = machine, value
@@ -55,9 +47,8 @@ def _int(value):
 class Vector:
     """A vector register; its operators emit instructions, so that a cell can be traced with it.
 
-    A product waits: when it is added to something, the two become one fused multiply-add. Left to
-    the compiler's choice, which of two products is fused could differ from tile to tile, and with
-    it the last bit.
+    A product waits until it is added to something: the two become one fused multiply-add. The
+    compiler could fuse another of two products from tile to tile, and change the last bit.
     """
 
     def __init__(self, machine, value=None, factors=None):
@@ -94,10 +85,7 @@ class Vector:
 
 
 class LLVM:
-    """The machine that emits vector code through an llvmlite builder.
-
-    With one lane it emits code for numbers, which LLVM may turn into vectors itself.
-    """
+    """The machine that emits vector code through an llvmlite builder; of numbers, with one lane."""
 
     def __init__(self, builder, dtype, lanes):
         self.builder, self.dtype, self.lanes = builder, np.dtype(dtype), lanes
@@ -142,10 +130,8 @@ class LLVM:
         return Vector(self, self._constant(self.scalar, number))
 
     def fma(self, x, y, z):
-        """x * y + z, rounded once where the CPU has an instruction for it.
-
-        `llvm.fma` has to round once everywhere: without that instruction it is a call to the C
-        library for each number.
+        """x * y + z, rounded once where the CPU has an instruction for it: elsewhere `llvm.fma`
+        would call the C library for each number.
         """
         return self._call("fmuladd", x, y, z)
 
@@ -203,10 +189,8 @@ class LLVM:
         self.builder.store(vector.value, slot)
 
     def loop(self, count, body, step=1):
-        """body(i) for i = 0, step, ... below count.
-
-        LLVM must not unroll it: the tile has chosen how many sums fit the registers, and a body
-        that is repeated keeps more operands alive, which go to memory.
+        """body(i) for i = 0, step, ... below count. LLVM must not unroll it: the tile has chosen
+        how many sums and operands fit the registers.
         """
         build, count, zero = self.builder, _int(count), ir.Constant(WORD, 0)
         before, inside = build.block, build.append_basic_block("loop")
@@ -226,15 +210,12 @@ class LLVM:
         """The metadata of a loop: a node that names itself, as LLVM wants it."""
         module = self.builder.module
         option = module.add_metadata(["llvm.loop.unroll.disable"])
-        itself = ir.values.MDValue(module, [option], name=str(len(module.metadata)))
-        itself.operands = (itself, option)
-        return itself
+        node = ir.values.MDValue(module, [option], name=str(len(module.metadata)))
+        node.operands = (node, option)
+        return node
 
     def tiles(self, rows, size, tile):
-        """tile(first, count) over all rows: `size` of them at a time, then the rest as one tile.
-
-        `count` is a Python int: the tile unrolls its rows.
-        """
+        """tile(first, count) over all rows: `size` at a time, then the rest; count: an int."""
         build, count, size_ = self.builder, _int(rows), ir.Constant(WORD, size)
         full = build.sub(count, build.urem(count, size_))
         self.loop(Number(self, full), lambda first: tile(first, size), step=size)
@@ -292,11 +273,10 @@ def _function(tile, dtype, lanes):
 
 
 def compiled(tile, dtype, lanes, label):
-    """The address of a tile as machine code, which Numba compiles or finds in its cache.
+    """The address of a tile as machine code, compiled or from Numba's cache.
 
-    The function takes what the tile takes after m: integers (addresses, strides in bytes, counts),
-    and floating-point for an argument called `rate`, which reaches the tile as a vector. label:
-    tells tiles of one name apart in the cache.
+    It takes what the tile takes after m: integers (addresses, strides in bytes, counts); `rate`, a
+    number, reaches the tile as a vector. label: tells tiles of one name apart in the cache.
     """
     function, signature = _function(tile, dtype, lanes)
     return native(function, f"{tile.__name__}_{label}", signature)

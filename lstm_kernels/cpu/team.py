@@ -1,15 +1,11 @@
 """A team of threads that wait to be needed, and the region in which they work.
 
 Compiled code opens a region and works in it as participant 0; threads of the team that are awake
-join as participants 1, 2, ... and get work by claiming it (`rounds.py`). The region ends when its
-work is done: it does not wait for a thread that did not come, nor for one that is held up after its
-last task. That is what a parallel loop of OpenMP or of Numba's
-own layers cannot do: it ends when every thread has come, even one that never got a core.
-
-After a region a thread looks for the next one for LINGER nanoseconds and then sleeps on a lock of
-Python's (a semaphore or a condition of the system, which needs no interpreter). A child made by
-fork starts threads of its own. One region at a time has the team; a caller that comes meanwhile
-works alone.
+join as participants 1, 2, ... and claim work (`rounds.py`). The region ends when its work is done,
+where a parallel loop of OpenMP or Numba ends when every thread has come, even one that never got a
+core. After a region a thread looks for the next one for LINGER nanoseconds, then sleeps on a lock
+of Python's, which needs no interpreter. A forked child starts threads of its own. One region at a
+time has the team; a caller that comes meanwhile works alone.
 
 Memory of a team, words of 8 bytes, lines of 64:
   0  door: region number << 16 | threads that joined << 1 | is it open?; -1 when the process ends
@@ -127,9 +123,8 @@ def attend(team, p):
 def keep_away(mask, thread):
     """Let a thread of the system use every core that the caller may use, but the caller's own.
 
-    Where two cores are busy half of the time, Linux does not look for an idle one to wake a thread
-    on: it wakes on the core that it used last, maybe the caller's, and both share that for
-    milliseconds while the other is idle. mask: address of room for a set of cores.
+    Linux may wake it there, and the two share that core for milliseconds while another is idle.
+    mask: address of room for a set of cores.
     """
     core = _core()
     if core < 0 or core >= 8 * _MASK or _get_cores(0, _MASK, mask) < 0:
@@ -147,8 +142,8 @@ def keep_away(mask, thread):
 def enter(team, participants, function, job, sync):
     """Run function(p, round, job) for all participants that come, p = 0 being the caller.
 
-    sync: address of the word that holds the number of the next round. Returns how many threads are
-    still in some region: they do nothing any more, but may read its job and its sync.
+    sync: address of the number of the next round. Returns how many threads are still in some
+    region: they do nothing any more, but may read its job and its sync.
     """
     turn = read(sync)
     if participants == 1:
@@ -190,10 +185,9 @@ class Team:
         self._kept = []  # jobs of regions in which a thread may still be
 
     def run(self, participants, function, job, sync, owner):
-        """Run function(p, round, job) in a region of up to so many participants; addresses.
-
-        owner: what the addresses point into. Returns whether a thread stayed behind: it does
-        nothing more, but may read those records, which must not be written any more.
+        """Run function(p, round, job) in a region of up to so many participants; addresses. owner:
+        what they point into. Returns whether a thread stayed behind: it does nothing more, but may
+        read those records, which must not be written any more.
         """
         enter_ = compiled(enter)
         if participants == 1 or self._words[0] < 0 or self._free.locked():

@@ -1,9 +1,8 @@
 """The register tiles of `numba-fused`: a matrix product, and what becomes of its sums.
 
-All arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t, sample);
-`row`, `x_row`, `dh_row`: from sample to sample of h and c, x, dh; `blocks` unit blocks of
-gradients, `block` from one to the next. A tile checks nothing (its callers' records are tested with
-`checked.Checked`, which does).
+Arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t, sample); `row`,
+`x_row`, `dh_row`: from sample to sample of h and c, x, dh; `blocks` unit blocks of gradients,
+`block` from one to the next. A tile checks nothing; the tests run its callers with tiles that do.
 """
 
 from itertools import product
@@ -23,9 +22,7 @@ class Tiles(Layout):
     def all(self, keep=True):
         """Every tile by its name; keep: does the forward step keep the gates?"""
         return {
-            "inputs": self.inputs(),
-            "step": self.step(keep),
-            "whole": self.whole(keep),
+            **{name: self.forward(name, keep) for name in ("inputs", "step", "whole")},
             "back": self.back(),
             **{f"through_{m}": self.through(m) for m in "UW"},
             "few": self.few(),
@@ -36,11 +33,9 @@ class Tiles(Layout):
     def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
         """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in.
 
-        Rows of B are whole vectors, aligned: packed, or gradients. Of the operands of a k the fewer
-        stay in registers while the others come one at a time: 3 rows of 4 vectors take 12 + 3 + 1
-        registers, and 12 + 4 + 1 the other way would be one more than AVX2 has. ahead: bytes from
-        A[0, k] to what is fetched for later. Where k is a sample, numbers of A lie a row apart,
-        further than the CPU's own prefetcher looks.
+        Rows of B are whole vectors, aligned. Of the operands of a k the fewer stay in registers:
+        3 rows of 4 vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more than AVX2 has. ahead:
+        bytes from A[0, k] to what is prefetched, where k is a sample, too far for the CPU's own.
         """
         offsets = offsets or [n * self.vector_bytes for n in range(len(sums[0]))]
 
@@ -73,80 +68,49 @@ class Tiles(Layout):
         """Add da M^T to sums of a wide unit block: over the unit blocks of gradients, and in each
         over the gates that M feeds.
         """
-        runs, line = (
-            self.runs(matrix),
-            self.wide_units * self.dtype.itemsize,
-        )  # bytes of a row of M^T
+        runs, line = self.runs(matrix), self.wide_units * self.dtype.itemsize  # of a row of M^T
         width = sum(units for _, units in runs)
 
         def one_block(j):
             done = 0
             for first, units in runs:
-                a = (
-                    da + j * block + first * self.dtype.itemsize
-                )  # unit block j of row 0, from the run on
+                a = da + j * block + first * self.dtype.itemsize  # row 0 of block j, the run
                 b = MT + (j * width + done) * line  # the row of M^T that it begins with
                 self.multiply(m, sums, a, self.row, self.dtype.itemsize, b, line, units)
                 done += units
 
         m.loop(blocks, one_block)
 
-    def inputs(self):
-        """a = b + x U for a unit block, of D inputs."""
-        fed = self.offsets("U")
-        left = [o for o in self.offsets("b") if o not in fed]
+    def forward(self, name, keep=True):
+        """A forward step of a unit block, or one of the two halves of it.
 
-        def inputs(m, rows, x, x_row, D, U, b, a):
-            def tile(first, count):
-                sums = [{o: m.variable(m.load(b + o)) for o in fed} for _ in range(count)]
-                self._feed(m, sums, "U", x + first * x_row, x_row, D, U)  # x from row `first` on
-                for i in range(count):
-                    a_i = a + first * self.row + i * self.row  # row first + i
-                    for o, total in sums[i].items():
-                        m.store(a_i + o, m.get(total))
-                    for o in left:  # fed by W alone
-                        m.store(a_i + o, m.load(b + o))
-
-            m.tiles(rows, registers.tile_rows(len(fed)), tile)
-
-        return inputs
-
-    def step(self, keep):
-        """a + h_prev W, then the cell while the sums are in registers.
-
-        h, c: this unit block in the row of the first sample, before the step and after. h_all: the
-        whole rows of h_prev, H of them counted. keep: store the gates over a.
-        """
-        fed = self.offsets("W")
-
-        def step(m, rows, h_all, row, H, W, a, c_prev, c, h):
-            def tile(first, count):
-                a_first, starts = a + first * self.row, range(0, count * self.row, self.row)
-                sums = [{o: m.variable(m.load(a_first + (i + o))) for o in fed} for i in starts]
-                self._feed(m, sums, "W", h_all + first * row, row, H, W)  # h_prev from `first` on
-                self.apply(m, sums, keep, a_first, row, c_prev, c, h, first)
-
-            m.tiles(rows, registers.tile_rows(len(fed)), tile)
-
-        return step
-
-    def whole(self, keep):
-        """b + x U + h_prev W, then the cell: a step whose pre-activations are never stored.
-
-        Arguments as of `inputs` and `step`; `a` takes the gates.
+        "inputs": a = b + x U of D inputs, for the rows of some steps. "step": a + h_prev W, then
+        the cell while the sums are in registers. "whole": both, and the pre-activations are never
+        stored. h, c: this unit block in the row of the first sample, before the step and after.
+        h_all: the whole rows of h_prev, H of them counted. keep: store the gates in a.
         """
         every = self.offsets("b")
+        fed = self.offsets({"inputs": "U", "step": "W", "whole": "b"}[name])
 
-        def whole(m, rows, x, x_row, D, U, b, h_all, row, H, W, a, c_prev, c, h):
+        def forward(m, rows, x, x_row, D, U, b, a, h_all, row, H, W, c_prev, c, h):
             def tile(first, count):
-                sums = [{o: m.variable(m.load(b + o)) for o in every} for _ in range(count)]
-                self._feed(m, sums, "U", x + first * x_row, x_row, D, U)  # x from row `first` on
-                self._feed(m, sums, "W", h_all + first * row, row, H, W)  # h_prev from `first` on
-                self.apply(m, sums, keep, a + first * self.row, row, c_prev, c, h, first)
+                a_rows = [a + first * self.row + i * self.row for i in range(count)]  # first + i
+                begins = a_rows if name == "step" else [b] * count
+                sums = [{o: m.variable(m.load(begin + o)) for o in fed} for begin in begins]
+                if name != "step":
+                    self._feed(m, sums, "U", x + first * x_row, x_row, D, U)  # x from `first` on
+                if name != "inputs":
+                    self._feed(m, sums, "W", h_all + first * row, row, H, W)  # h_prev, the same
+                    self.apply(m, sums, keep, a_rows[0], row, c_prev, c, h, first)
+                    return
+                for row_sums, a_i in zip(sums, a_rows, strict=True):
+                    for o in every:  # what is fed by W alone begins with b
+                        m.store(a_i + o, m.get(row_sums[o]) if o in row_sums else m.load(b + o))
 
-            m.tiles(rows, registers.tile_rows(len(every)), tile)
+            m.tiles(rows, registers.tile_rows(len(fed)), tile)
 
-        return whole
+        forward.__name__ = name
+        return forward
 
     def apply(self, m, sums, keep, a, row, c_prev, c, h, first):
         """The cell on finished sums; pre-activations that are not among them are in a."""
@@ -178,34 +142,31 @@ class Tiles(Layout):
             _, backward = self.cell.make(*activations.functions(m))
 
             def tile(first, count):
-                def unit(i, v, row):
-                    return first * row + (
-                        i * row + v * self.vector_bytes
-                    )  # vector v of row first + i
+                def place(i, v, row):  # of row first + i, vector v
+                    return first * row + (i * row + v * self.vector_bytes)
 
-                def sum_of(i, v):
-                    return m.variable(
-                        m.load(dy + unit(i, v, row)) + m.load(dh + unit(i, v, dh_row))
-                    )
-
-                vectors = range(self.wide_vectors)
-                sums = [[sum_of(i, v) for v in vectors] for i in range(count)]
+                places = [*product(range(count), range(self.wide_vectors))]
+                sums = [[None] * self.wide_vectors for _ in range(count)]
+                for i, v in places:
+                    dh_i = m.load(dh + place(i, v, dh_row))
+                    sums[i][v] = m.variable(m.load(dy + place(i, v, row)) + dh_i)
                 da_first = da_next + first * self.row  # step t+1 from row `first` on
                 self._feed_back(m, sums, "W", da_first, blocks, block, WT)
-                for i, v in product(range(count), vectors):
+                for i, v in places:
                     j, inner = divmod(v, self.vectors)
-                    here, there = unit(i, v, row), block * j + (first * self.row + i * self.row)
+                    unit = place(i, v, row)
+                    gate = block * j + (first * self.row + i * self.row)  # its unit block's gates
                     offsets = self.of_gates(inner)
                     *bars, dc_prev = backward(
                         m.get(sums[i][v]),
-                        m.load(dc + here),
-                        *(m.load(gates + there + o) for o in offsets),
-                        m.load(c_prev + here),
-                        m.load(c + here),
+                        m.load(dc + unit),
+                        *(m.load(gates + gate + o) for o in offsets),
+                        m.load(c_prev + unit),
+                        m.load(c + unit),
                     )
                     for o, bar in zip(offsets, bars, strict=True):
-                        m.store(da + there + o, bar)
-                    m.store(dc + here, dc_prev)
+                        m.store(da + gate + o, bar)
+                    m.store(dc + unit, dc_prev)
 
             m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
 
@@ -222,10 +183,8 @@ class Tiles(Layout):
                 da_first = da + first * self.row  # from row `first` on
                 self._feed_back(m, sums, matrix, da_first, blocks, block, MT)
                 for i, v in product(range(count), vectors):
-                    place = (
-                        out + first * row + i * row + v * self.vector_bytes
-                    )  # row first + i, vector v
-                    m.store(place, m.get(sums[i][v]))
+                    out_i = out + first * row + i * row  # row first + i
+                    m.store(out_i + v * self.vector_bytes, m.get(sums[i][v]))
 
             m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
 
@@ -233,10 +192,8 @@ class Tiles(Layout):
         return through
 
     def few(self):
-        """out = da U^T for a few inputs: a dot product for each, along the gates of all blocks.
-
-        `through` would compute a wide unit block of inputs, nearly all of them padding. U: packed,
-        row by row.
+        """out = da U^T for a few inputs, a dot product for each: `through` would compute a wide
+        unit block of inputs, nearly all of them padding. U: packed.
         """
         fed = self.offsets("U")
 
@@ -249,9 +206,7 @@ class Tiles(Layout):
 
                     def one_block(j):
                         a = da + j * block + first * self.row  # unit block j from row `first` on
-                        u = (
-                            U + j * U_block + d * len(fed) * self.vector_bytes
-                        )  # its weights of input d
+                        u = U + j * U_block + d * len(fed) * self.vector_bytes  # of input d
                         for n, o in enumerate(fed):
                             u_n = m.load_aligned(u + n * self.vector_bytes)  # the n-th vector fed
                             for i, total in enumerate(sums):
@@ -260,10 +215,8 @@ class Tiles(Layout):
 
                     m.loop(blocks, one_block)
                     for i, total in enumerate(sums):
-                        place = (
-                            out + first * row + i * row + d * self.dtype.itemsize
-                        )  # row first + i, d
-                        m.store_number(place, m.total(m.get(total)))
+                        out_i = out + first * row + i * row  # row first + i
+                        m.store_number(out_i + d * self.dtype.itemsize, m.total(m.get(total)))
 
                 m.loop(D, one_input)
 
@@ -274,8 +227,8 @@ class Tiles(Layout):
     def gradient(self, matrix):
         """out += rate z^T da for a unit block of a packed matrix, over `count` rows of z and da.
 
-        Rows of the tile are rows of the matrix: the number of z that one of them multiplied, `step`
-        bytes from row to row and `z_row` from sample to sample. b: a weight whose input is 1.
+        Rows of the tile are rows of the matrix, whose inputs lie `step` bytes apart in a row of z,
+        and `z_row` from sample to sample. b: a weight whose input is 1.
         """
         offsets = self.offsets(matrix)
         width = len(offsets) * self.vector_bytes  # bytes of a row of the matrix
@@ -288,9 +241,7 @@ class Tiles(Layout):
                 z_first = z + first * step  # what row `first` multiplied, sample 0
                 self.multiply(m, sums, z_first, step, z_row, da, self.row, count, offsets, ahead=64)
                 for i, n in product(range(height), range(len(offsets))):
-                    place = (
-                        out + first * width + (i * width + n * self.vector_bytes)
-                    )  # row first + i
+                    place = out + first * width + (i * width + n * self.vector_bytes)  # first + i
                     m.store(place, m.fma(rate, m.get(sums[i][n]), m.load(place)))
 
             m.tiles(rows, registers.tile_rows(len(offsets)), tile)

@@ -1,8 +1,8 @@
 """The tasks of `numba-wavefront`, and what a training step does between its flows of them.
 
-A flow (`flow.py`) runs each task as machine code of its own, perform(task, 0, address of a JOB). A
-JOB (`records.py`) has the tasks (n, 4) as layer, start, stop, part, and the number of parts that
-the samples are cut into. The work of a task is in `block_kernels.py`.
+A flow (`flow.py`) runs each task as machine code, perform(task, 0, address of a JOB). A JOB
+(`records.py`) has the tasks (n, 4) as layer, start, stop, part, and the number of parts of a
+mini-batch. The work of a task is in `block_kernels.py`.
 """
 
 # The free names: functions of `block_kernels.py`, records and arrays at addresses.

@@ -1,9 +1,7 @@
 """The memory of `numba-fused`: packed parameters, and the space that a mini-batch needs.
 
-A Space has the arrays of one shape of mini-batch and a Work, the records (`records.py`) through
-which compiled code finds them. What is written here as an address is followed without a check: an
-array that a record points to has to stay where it is for as long as the record (tests/test_fused.py
-looks every address up).
+What is written here as an address is followed without a check: an array that a record points to
+stays where it is as long as the record (tests/test_fused.py looks every address up).
 """
 
 import ctypes
@@ -44,10 +42,8 @@ _QUICK = _word_at(id(_probe) + _HEAD).value == _probe.ctypes.data
 
 
 def at(array):
-    """The address of an array's numbers.
-
-    NumPy's C API has it as the first field of an array object, in a tenth of the time that asking
-    for it in Python takes: a small pass asks several times.
+    """The address of an array's numbers: the first field of NumPy's array object, which takes a
+    tenth of the time of asking in Python. A small pass asks several times.
     """
     if _QUICK:
         return _word_at(id(array) + _HEAD).value
@@ -63,9 +59,7 @@ def buffer(*shape, dtype):
 
 
 def places(shapes, multiple=1):
-    """Where arrays of these shapes begin, in numbers, that lie one behind another, each from a
-    multiple; last, where they end.
-    """
+    """Where arrays of these shapes begin, one behind another, each at a multiple; and the end."""
     sizes = (-(-math.prod(shape) // multiple) * multiple for shape in shapes)
     return [0, *itertools.accumulate(sizes)]
 
@@ -77,8 +71,8 @@ def views(flat, starts, shapes):
 
 
 class Packed:
-    """Parameters of the layers, or their gradients, in the layout of the tiles (`tiles.py`), and
-    those of the read-out (H, O), (O,); all in one array, each from the beginning of a cache line.
+    """Parameters, or gradients, in the layout of the tiles (`layout.py`), and those of the read-out
+    (H, O), (O,); all in one array, each from the beginning of a cache line.
     """
 
     def __init__(self, tiles, sizes, V=None, b_out=None):
@@ -165,12 +159,9 @@ class Work:
         self.job_words = job.view(np.int64)
         point(job, layers=layers, sync=self.sync, groups=groups, stop=self.stop)
 
-    def copy(self):
-        return Work(self.layers.copy(), self.job.copy(), self._groups)
-
     def renew(self):
         """Go over to copies, all at once: an interrupt finds the old records or the new."""
-        new = self.copy()
+        new = Work(self.layers.copy(), self.job.copy(), self._groups)
         new.stop[1] = self.stop[1]
         vars(self).update(vars(new))
 
@@ -190,17 +181,18 @@ class Work:
 
 
 class Space:
-    """The arrays that a network writes for mini-batches (T, B), and the records that point to them.
+    """The arrays that a network writes for mini-batches (T, B), and the Work that points to them.
 
-    training: whether h, c and the gates of all steps are kept. split: how the work is divided, a
-    tuple as in `cost.py`. together: whether layers run at the same time, so that none may use the
-    arrays of another.
-    work: for inference, or for descent: gradients go into the parameters. bytes: of the arrays.
+    purpose: "inference"; or h, c and the gates of all steps are kept, for "gradients", which go to
+    the caller, or for "descent", whose gradients go into the parameters. split: how the work is
+    divided, a WorkSplit. together: whether layers run at the same time, so that none may use the
+    arrays of another. bytes: of the arrays.
     """
 
-    def __init__(self, net, T, B, training, split, together=False):
+    def __init__(self, net, T, B, purpose, split, together=False):
         tiles, L, states = net.tiles, len(net.sizes), len(net._cell.state)
         H, P, K = tiles.hidden, tiles.padded, len(net._cell.gates)
+        training, self._descent = purpose != "inference", purpose == "descent"
         self.threads, shares, input_steps, splits = split
         self.bytes, self._dtype, self.started, self._entered = 0, tiles.dtype, False, False
         self.y_shape, self.final_shape = (T, B, H), (states, L, B, H)
@@ -224,46 +216,56 @@ class Space:
         point(job, shares=shares, input_steps=input_steps, splits=splits)
         point(job, h0=self.initial[0], c0=self.initial[states - 1], a_block=self.a[0, 0].nbytes)
         point(job, c_step=B * P * tiles.dtype.itemsize if training or self.c is None else 0)
-        step = ("whole",) if input_steps == 1 else ("inputs", "step")
-        point(job, **codes(tiles, *step, keep=training))
+        if input_steps == 1:
+            point(job, step=codes(tiles, "whole", keep=training)["whole"])
+        else:
+            point(job, **codes(tiles, "inputs", "step", keep=training))
         if not together:  # where layers run together, a pass is a flow of tasks
             form, passes = "samples" if shares else "rounds", ("forward", "backward")
             for name in passes if training else passes[:1]:
                 point(job, **{name: net.kernels.address(f"{name}_{form}")})
-        self.work, self._gradients = Work(layers, job, self.threads), None
+        self.work = Work(layers, job, self.threads)
         if training:
-            self._prepare_descent(net)
+            self._prepare_training(net)
 
-    def _prepare_descent(self, net):
-        (T, B, _), L, P = self.y_shape, len(net.sizes), net.tiles.padded
-        new, job, packed, O = self._new, self.work.job, net.packed, net._params.output_size or 1
-        self.x, self.target, self.error = new(T, B, net.sizes[0]), new(B, O), new(B, O)
+    def _prepare_training(self, net):
+        (T, B, _), L, P, D = self.y_shape, len(net.sizes), net.tiles.padded, net.sizes[0]
+        new, job, O = self._new, self.work.job, net._params.output_size or 1
         self.low, self.dy, self.dc = new(T, B, P), new(T, B, P), new(L, B, P)
-        self.zero, self.one = new(P), np.ones(1, self._dtype)
+        self.zero, self.one, self.error = new(P), np.ones(1, self._dtype), new(B, O)
         self.steps_done, self.final = np.zeros(1, np.int64), new(*self.final_shape)
+        if self._descent:
+            self.packed, da, dx = net.packed, self.a, 0
+            self.x, self.target = new(T, B, D), new(B, O)
+        else:
+            self.packed = Packed(net.tiles, net.sizes)
+            self.bytes += self.packed.flat.nbytes
+            self.da, self.dx = da, dx = new(*self.a.shape), new(T, B, net.tiles.pad(D))
+            self.dh, self.dh0 = new(L, B, P), new(L, B, P)
+            # Plain gradients of the parameters lie in one array, a new one for each call.
+            self._shapes = [array.shape for array in net._params.arrays().values()]
+            self._places = places(self._shapes)
+            point(job, dh0=self.dh0, rate=1.0, **codes(net.tiles, "through_W"))
         for l, layer in enumerate(self.work.layers):
-            dy, dx = self.low if l < L - 1 else self.dy, self.low if l else 0
-            gU, gW, gb = packed.layers[l].values()
-            point(layer, da=self.a[l], dy=dy, dx=dx, gU=gU, gW=gW, gb=gb)
-        point(job, **codes(net.tiles, *BACKWARD, *through(net.sizes[1:])))
-        point(job, gradients=net.kernels.address("gradient_rounds"))
+            gU, gW, gb = self.packed.layers[l].values()
+            point(layer, gU=gU, gW=gW, gb=gb, da=da[l], dx=self.low if l else dx)
+            point(layer, dy=self.low if l < L - 1 else self.dy)
+            if not self._descent:
+                dU, dW, db = (self.dy.itemsize * n for n in self._places[3 * l : 3 * l + 3])
+                point(layer, dU=dU, dW=dW, db=db)
+        point(job, **codes(net.tiles, *BACKWARD, *through(net.sizes[self._descent :])))
+        point(job, gradients=net.kernels.address("gradient_rounds"), descend=self._descent)
         point(job, state=self.final, dc=self.dc, dh=self.zero, zero=self.zero, one=self.one)
-        point(job, error=self.error, steps_done=self.steps_done, descend=True)
-        if packed.V is not None:
-            point(job, V=packed.V, gV=packed.V, b_out=packed.b_out, gb_out=packed.b_out)
+        point(job, error=self.error, steps_done=self.steps_done)
+        if net.packed.V is not None:
+            V, b_out = net.packed.V, net.packed.b_out
+            point(job, V=V, gV=V, b_out=b_out, gb_out=b_out)
 
     def _new(self, *shape):
         """Zeros, counted in `bytes`."""
         array = buffer(*shape, dtype=self._dtype)
         self.bytes += array.nbytes
         return array
-
-    def gradients(self, net):
-        """For passes that leave the parameters alone; made when first asked for."""
-        if self._gradients is None:
-            self._gradients = Gradients(self, net)
-            self.bytes += self._gradients.packed.flat.nbytes
-        return self._gradients
 
     def outputs(self):
         """Arrays for y (T, B, padded H) and the final state: the caller's own, if y is no copy."""
@@ -275,15 +277,13 @@ class Space:
         starts = state is not None
         if not starts and self.started is False:
             return
-        changed, self.started = self.started is not starts, None  # if interrupted, nobody knows
+        self.started = None  # if interrupted, nobody knows
         if starts:
             for initial, array in zip(self.initial, state, strict=False):
                 initial[..., : array.shape[-1]] = array
         else:
             self.initial[:] = 0
-        if changed:
-            self.work.job_words[JOB_WORD.starts] = starts
-        self.started = starts
+        self.work.job_words[JOB_WORD.starts] = self.started = starts
 
     def enter(self):
         """A region begins that works on these arrays."""
@@ -296,51 +296,24 @@ class Space:
         """It has ended. A thread that stayed behind keeps the records that it may still read."""
         if stayed:
             self.work.renew()
-            if self._gradients is not None:
-                self._gradients.work.renew()
         self._entered = False
 
-
-class Gradients:
-    """The records of a pass whose gradients leave the parameters alone, and where they go."""
-
-    def __init__(self, space, net):
-        new, L, (T, B, _), P = space._new, len(net.sizes), space.y_shape, net.tiles.padded
-        self.packed, self.work = Packed(net.tiles, net.sizes), space.work.copy()
-        self.da, self.dy, self.dx = (
-            new(*shape) for shape in (space.a.shape, (T, B, P), (T, B, net.tiles.pad(net.sizes[0])))
-        )
-        self.dh, self.dh0, self.dc, self.zero = new(L, B, P), new(L, B, P), space.dc, space.zero
-        # Plain gradients of the parameters lie in one array, a new one for each call.
-        self._shapes = [array.shape for array in net._params.arrays().values()]
-        self._places, job = places(self._shapes), self.work.job
-        for l, layer in enumerate(self.work.layers):
-            (gU, gW, gb), size = self.packed.layers[l].values(), net.tiles.dtype.itemsize
-            dU, dW, db = (size * place for place in self._places[3 * l : 3 * l + 3])
-            point(layer, da=self.da[l], gU=gU, gW=gW, gb=gb, dU=dU, dW=dW, db=db)
-        point(self.work.layers[-1], dy=self.dy)
-        point(self.work.layers[0], dx=self.dx)
-        point(job, **codes(net.tiles, "through_W", *through(net.sizes)))
-        point(job, dh0=self.dh0, descend=False, rate=1.0)
-
-    def begin(self, x, started, dy, dstate):
-        """Zero gradients, but those of y and of the final state, for a pass without a loss that
-        reads x (T, B, D); returns the arrays that gradients of the parameters go to.
+    def begin_backward(self, dy=None, dstate=None):
+        """Take over the gradients of y and of the final state for a pass without a loss; all others
+        begin as zero. Returns the arrays that gradients of the parameters go to.
         """
         job = self.work.job_words
-        self.work.layer_words[0, LAYER_WORD.x] = at(x)
-        job[JOB_WORD.starts], job[JOB_WORD.losses] = started, 0
         if dy is None:
             self.dy[:-1] = 0
         else:
             self.dy[..., : dy.shape[2]] = dy
         self.dc.fill(0)
-        job[JOB_WORD.dh], job[JOB_WORD.dh_row] = at(self.zero), 0
+        job[JOB_WORD.dh], job[JOB_WORD.dh_row], job[JOB_WORD.losses] = at(self.zero), 0, 0
         if dstate is not None:
             for padded, array in zip((self.dh, self.dc), dstate, strict=False):
                 padded[..., : array.shape[2]] = array
             job[JOB_WORD.dh], job[JOB_WORD.dh_row] = at(self.dh), job[JOB_WORD.row]
-        flat = np.empty(self._places[-1], self.dy.dtype)
+        flat = np.empty(self._places[-1], self._dtype)
         job[JOB_WORD.plain], parts = at(flat), views(flat, self._places, self._shapes)
         readout = parts[3 * len(self.work.layers) :]
         for word, gradient in zip((JOB_WORD.gV, JOB_WORD.gb_out), readout, strict=False):
@@ -349,7 +322,7 @@ class Gradients:
         return parts
 
     def collect(self, net, parts):
-        """The gradients as Grads, the caller's own; parts: what `begin` returned."""
+        """The gradients as Grads, the caller's own; parts: what `begin_backward` returned."""
         H, D, L = net.tiles.hidden, net.sizes[0], len(net.sizes)
         dh0, dc0 = self.dh0[..., :H], self.dc[..., :H]
         two = len(net._cell.state) == 2

@@ -7,17 +7,8 @@ units of a step, or stay away: `cost.py` predicts what is fastest. Bounded by th
 mini-batch of some samples; by reading the weights once a step for a single sample; for the smallest
 networks by what a call costs.
 
-The way of x through `forward`:
-  numba_fused.py    `_forward` finds the Space of x's shape (T, B); `_infer` writes where x, y and
-                    the final state are into its records, and opens a region
-  workspace.py      the Space: arrays for h, c and gates, and the records that point to them
-  records.py        a JOB for the pass, a LAYER for each layer: all that compiled code knows
-  team.py           the region: threads of the team join the caller
-  fused_kernels.py  `infer`, then `forward_samples` or `forward_rounds`: who computes what when
-  block_kernels.py  `forward_block`: a unit block of a step; fields of records become addresses
-  tiles.py          `whole`: b + x U + h W summed in registers, the cell on the sums, h and c stored
-Back in `_forward`, y is copied where its storage is padded. Who computes what may change with a
-machine, and changes no bit: the order of additions is fixed in `tiles.py` and `block_kernels.py`.
+Who computes what changes no bit: the order of additions is fixed in `tiles.py` and
+`block_kernels.py`. README says how x gets through these rooms.
 
 A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and MOST_BYTES;
 nothing of them is ever returned.
@@ -34,7 +25,7 @@ from ..cores import cores
 from ..cpu import cost, machine_code
 from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
-from ..cpu.workspace import Packed, Space, Work, buffer, codes, describe, point
+from ..cpu.workspace import Packed, Space, buffer, point
 from ..params import Params
 from .base import Network
 
@@ -47,17 +38,15 @@ def machine_costs(dtype, threads):
 
     def runner(H, B, T, split):
         net = NumbaFused(Params.init(1, H, dtype=dtype), threads=threads)
-        space = Space(net, T, B, False, split)
+        space = Space(net, T, B, "inference", split)
         return partial(net._infer, space, np.zeros((T, B, 1), dtype), *space.outputs())
 
     return cost.measure(runner, partial(Tiles, CELLS["lstm"], dtype), threads)
 
 
 class NumbaFused(Network):
-    """A network whose parameters live packed, and whose passes run in compiled code as a whole.
-
-    A signal ends a long call between two steps, but not in the middle of changing the parameters:
-    then the weight gradients of one mini-batch are waited for.
+    """A network whose parameters live packed, and whose passes run in compiled code as a whole. A
+    signal ends a long call between two steps, but waits while it changes the parameters.
     """
 
     name = "numba-fused"
@@ -66,9 +55,7 @@ class NumbaFused(Network):
         super().__init__(params, threads)
         most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
         if threads is not None and self._threads > most:
-            raise ValueError(
-                f"threads: got {threads}, want at most {most}, what Numba started with"
-            )
+            raise ValueError(f"threads: got {threads}, want at most {most}, Numba's own number")
         self._threads = self._threads or min(numba.get_num_threads(), cores(), most)
         params = self._params
         self.tiles = tiles = Tiles(self._cell, params.dtype, params.hidden_size)
@@ -78,9 +65,8 @@ class NumbaFused(Network):
         def transposed(weights):
             """Room for packed weights as (wide unit blocks, J * G * units, wide)."""
             J, rows, G, units = weights.shape
-            return buffer(
-                rows // tiles.wide_units, J * G * units, tiles.wide_units, dtype=tiles.dtype
-            )
+            wide = tiles.wide_units
+            return buffer(rows // wide, J * G * units, wide, dtype=tiles.dtype)
 
         self.transposed = [{m: transposed(layer[m]) for m in "UW"} for layer in self.packed.layers]
         self.kernels = machine_code.kernels(tiles.dtype)
@@ -88,7 +74,7 @@ class NumbaFused(Network):
         self.packed.pack(params)  # from now on these are the parameters: `_params` is their form
 
     def _forget(self):
-        self._spaces, self._packing, self._transposes_are_old = {}, None, True
+        self._spaces, self._transposes_are_old = {}, True
 
     def _now(self):
         return self.packed.unpack(self._params)
@@ -99,15 +85,15 @@ class NumbaFused(Network):
         self._writing = False
 
     def bare_forward(self, x):
-        """The compiled part of `forward(x)` as a function without arguments: what the benchmark
-        takes from the public call to find that call's own cost.
+        """The compiled part of `forward(x)`, without arguments: the benchmark finds what the public
+        call costs beside it.
         """
         with self._held("bare_forward"):
-            space = self._space(*x.shape[:2], False)
+            space = self._space(*x.shape[:2], "inference")
         return partial(self._infer, space, x, *space.outputs())  # which keeps the arrays alive
 
     def _step(self, x, target, rate):
-        space = self._space(*x.shape[:2], True)
+        space = self._space(*x.shape[:2], "descent")
         space.work.job["order"] = 0
         return float(self._descend(space, rate, x, target, 1)[0])
 
@@ -116,36 +102,33 @@ class NumbaFused(Network):
         T, cut, losses = len(data[0]), len(order) - len(order) % batch_size, []
         for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
             if len(part) and all(map(math.isfinite, losses[-1:])):  # it ends at one that is not
-                space = self._space(T, B, True)
+                space = self._space(T, B, "descent")
                 examples = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
                 point(space.work.job, order=part, **examples)
                 steps = self._descend(space, rate, space.x, space.target, len(part) // B)
                 losses += steps[: space.steps_done[0]].tolist()
         return losses
 
-    def pack_transposes(self):
+    def pack_transposes(self, space):
         """Write the transposed weights anew, on one thread; in a training step all threads do."""
-        if self._packing is None:
-            self._packing = Work(*describe(self), 1)
-            point(self._packing.job, **codes(self.tiles, "transpose"))
-        self.kernels.run(1, "pack", self._packing, self)
+        self.kernels.run(1, "pack", space.work, space)
         self._transposes_are_old = False
 
-    def _space(self, T, B, training):
-        spaces, key = self._spaces, (T, B, training)
+    def _space(self, T, B, purpose):
+        spaces, key = self._spaces, (T, B, purpose)
         space = spaces.get(key)
         if space is None:
             while spaces and (
                 len(spaces) >= MOST_SPACES or sum(s.bytes for s in spaces.values()) > MOST_BYTES
             ):
                 spaces.pop(next(iter(spaces)))
-            space = spaces[key] = self._new_space(T, B, training)
-        if training and self._transposes_are_old:
-            self.pack_transposes()
+            space = spaces[key] = self._new_space(T, B, purpose)
+        if purpose != "inference" and self._transposes_are_old:
+            self.pack_transposes(space)
         return space
 
-    def _new_space(self, T, B, training):
-        return Space(self, T, B, training, self.work_split(T, B, training))
+    def _new_space(self, T, B, purpose):
+        return Space(self, T, B, purpose, self.work_split(T, B, purpose != "inference"))
 
     def work_split(self, T, B, training=False):
         """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
@@ -158,61 +141,57 @@ class NumbaFused(Network):
     def _guard(self):
         return self._lock  # which is held: of contexts that do nothing more, the quickest
 
-    def _run(self, space, name, work, passes=1):
-        """Run a kernel on a Work of a Space, about as long as so many forward passes."""
+    def _run(self, space, name, passes=1):
+        """Run a kernel on a Space, about as long as so many forward passes."""
         space.enter()
         operations = space.operations * passes
-        space.leave(self.kernels.run(space.threads, name, work, space, operations))
+        space.leave(self.kernels.run(space.threads, name, space.work, space, operations))
 
     def _infer(self, space, x, y, final):
         space.work.aim(x, y, final)
-        self._run(space, "infer", space.work)
+        self._run(space, "infer")
 
     def _forward(self, x, state, training):
-        space = self._space(*x.shape[:2], training)
+        space = self._space(*x.shape[:2], "gradients" if training else "inference")
         space.begin(state)
         y, final = space.outputs()
         self._infer(space, x, y, final)
         if space.padded_y:
             y = y[..., : self.tiles.hidden].copy()
         state = (final[0], final[1]) if len(final) == 2 else (final[0],)  # tuple(final) is slower
-        return y, state, (x, space)
+        return y, state, (x, space)  # x too: the records point to it
 
     def _backward(self, tape, dy, dstate):
-        x, space = tape
-        gradients = space.gradients(self)
-        parts = gradients.begin(x, space.started, dy, dstate)
-        self._run(space, "backward", gradients.work, 2)
-        return gradients.collect(self, parts)
+        _, space = tape
+        parts = space.begin_backward(dy, dstate)
+        self._run(space, "backward", 2)
+        return space.collect(self, parts)
 
     def _loss_and_grads(self, x, target):
-        space = self._space(*x.shape[:2], True)
-        space.begin(None)
-        gradients = space.gradients(self)
-        parts = gradients.begin(x, False, None, None)
-        gradients.work.job["order"] = 0
-        loss = self._train(space, gradients.work, x, target, 1)[0]
-        return float(loss), gradients.collect(self, parts)
+        space = self._space(*x.shape[:2], "gradients")
+        parts = space.begin_backward()
+        loss = self._train(space, x, target, 1)[0]
+        return float(loss), space.collect(self, parts)
 
     def _descend(self, space, rate, x, target, count):
-        space.begin(None)
         space.work.job["rate"] = -rate
         self._writing = True
         try:
-            return self._train(space, space.work, x, target, count)
+            return self._train(space, x, target, count)
         finally:
             self._writing = False
 
-    def _train(self, space, work, x, target, count):
+    def _train(self, space, x, target, count):
         """`count` steps on the mini-batch x, target; where the job has an order, on what it names,
         taken over into these; the losses, `space.steps_done` of them: up to one not finite.
         """
-        losses, space.steps_done[0] = np.empty(count, self._dtype), 0
+        space.begin(None)
+        losses, work, space.steps_done[0] = np.empty(count, self._dtype), space.work, 0
         work.aim(x, space.top, space.final)
         work.stop[1] = count
         point(work.job, losses=losses, target=target)
-        self._steps(space, work, losses)
+        self._steps(space, losses)
         return losses
 
-    def _steps(self, space, work, losses):
-        self._run(space, "train", work, 3 * len(losses))
+    def _steps(self, space, losses):
+        self._run(space, "train", 3 * len(losses))

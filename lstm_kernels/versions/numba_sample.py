@@ -7,9 +7,8 @@ reads a weight for every multiply-add, and for the smallest networks by entering
 
 Weight gradients: a buffer per sample, added up at the end, is the obvious form (`sum_of_buffers`).
 Its traffic grows as samples x weights, and it falls behind NumPy as soon as that leaves the cache.
-The form used (`blocked_product`) lets each thread own some rows of the gradient and go through all
-steps and samples: no buffers, no sum, and a fixed order of additions, so the bits do not depend on
-the number of threads.
+In the form used (`blocked_product`) a thread owns some rows of the gradient, for all steps and
+samples: no buffers, and an order of additions that does not depend on the number of threads.
 
 Numba's threads serve one region at a time; a child forked after they began computes on one thread.
 """
@@ -35,7 +34,7 @@ cell_forward = cell_backward = K = real = None
 
 
 def load(a, j, H):
-    """The K gates of unit j in a row (K*H,); K is 1 or 4."""
+    """The K gates, 1 or 4, of unit j in a row (K*H,)."""
     if K == 1:
         return (a[j],)
     return a[j], a[H + j], a[2 * H + j], a[3 * H + j]
@@ -50,9 +49,7 @@ def store(a, j, H, values):
 
 @njit(**OPTIONS)
 def add_product(out, v, M):
-    """out (n,) += v (k,) @ M (k, n). Eight rows of M a time: one load and store of out for eight
-    FMAs.
-    """
+    """out (n,) += v (k,) @ M (k, n), eight rows at a time: a load and a store for eight FMAs."""
     k = len(v) - len(v) % 8
     for r in range(0, k, 8):
         v0, v1, v2, v3 = v[r], v[r + 1], v[r + 2], v[r + 3]
@@ -71,8 +68,7 @@ def add_product(out, v, M):
 
 def forward_units(a, h, c_prev, c):
     """The cell for all units of a sample: pre-activations a (K*H,) become gates; h, c (H,) are
-    filled. A function of its own is checked for overlapping arrays, and made vector code, by
-    itself.
+    filled. As a function of its own it becomes vector code.
     """
     H = len(h)
     for j in range(H):
@@ -91,9 +87,7 @@ def backward_units(dy, dh, dc, gates, c_prev, c, da):
 
 
 def forward_samples(x, U, W, b, h, c, gates):
-    """x (T, B, D), U (D, K*H), W (H, K*H), b (K*H,); fills h, c (T+1, B, H) from slot 0, gates (T,
-    B, K*H).
-    """
+    """x (T, B, D), U, W (D or H, K*H), b (K*H,); fills h, c (T+1, B, H) and gates (T, B, K*H)."""
     T, B, _ = x.shape
     for s in prange(B):
         for t in range(T):
@@ -105,9 +99,7 @@ def forward_samples(x, U, W, b, h, c, gates):
 
 
 def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
-    """dh, dc (B, H) hold the gradient of the final state, and at the end of the initial one; fills
-    da, dx.
-    """
+    """dh, dc (B, H): gradient of the final state, then of the initial one; fills da, dx."""
     T, B, _ = dy.shape
     for s in prange(B):
         for t in range(T - 1, -1, -1):
@@ -120,9 +112,7 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
 
 
 def blocked_product(z, da, out):
-    """out (m, n) += z (N, m).T @ da (N, n): each iteration owns eight rows of out and goes through
-    all N.
-    """
+    """out (m, n) += z (N, m).T @ da (N, n): an iteration owns eight rows of out, for all N."""
     N, m = z.shape
     for block in prange((m + 7) // 8):
         first, last = 8 * block, min(8 * block + 8, m)
@@ -132,9 +122,7 @@ def blocked_product(z, da, out):
 
 
 def sum_of_buffers(z, da, out, samples):
-    """The same product through a buffer (m, n) per sample: the form that collapses. Rows are (t,
-    s).
-    """
+    """The same product, rows (t, s), with a buffer (m, n) per sample: the form that collapses."""
     buffers = np.zeros((samples, out.shape[0], out.shape[1]), out.dtype)
     for s in prange(samples):
         for k in range(out.shape[0]):
@@ -159,16 +147,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _free_names(cell, dtype):
-    """What the free names are for a Cell and a dtype, and a label."""
-    real = dtype.type
-    functions = (simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid))
-    # A loop over units becomes vector code only where the whole cell stands in it.
-    forward, backward = (njit(f, **OPTIONS, forceinline=True) for f in cell.make(*functions))
-    names = {"cell_forward": forward, "cell_backward": backward, "K": len(cell.gates), "real": real}
-    return names, f"{cell.name}_{real.__name__}"
-
-
 def compiled(kernel, cell=None, dtype=None):
     """A kernel, for a Cell and a dtype if it asks for them, cached on disk; its `prange` runs on
     Numba's threads, where this process has them.
@@ -178,8 +156,14 @@ def compiled(kernel, cell=None, dtype=None):
 
 @cache
 def _compiled(kernel, cell, dtype, threads):
-    names, label = _free_names(cell, dtype) if cell else ({}, "")
-    label += "" if threads else "_alone"
+    names, label = {}, "" if threads else "alone"
+    if cell:
+        functions = (simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid))
+        # A loop over units becomes vector code only where the whole cell stands in it.
+        forward, backward = (njit(f, **OPTIONS, forceinline=True) for f in cell.make(*functions))
+        names = {"cell_forward": forward, "cell_backward": backward}
+        names |= {"K": len(cell.gates), "real": dtype.type}
+        label = f"{cell.name}_{dtype.name}_{label}"
     functions = [kernel, load, store, forward_units, backward_units]
     space = fill(functions, names, label, part)
     return cached(njit, space[kernel.__name__].py_func, parallel=threads, **OPTIONS)
@@ -226,10 +210,8 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
 
 
 class OnThreads:
-    """A context in which Numba uses `count` threads for the calling thread.
-
-    One that an interrupt threw out while it entered or left puts the number back when Python frees
-    it.
+    """A context in which Numba uses `count` threads for the calling thread. Thrown out by an
+    interrupt while it enters or leaves, it puts the number back when Python frees it.
     """
 
     _before = None
@@ -258,8 +240,7 @@ class NumbaSample(Network):
         super().__init__(params, threads)
         most = numba.config.NUMBA_NUM_THREADS
         if threads is not None and threads > most:
-            want = f"at most {most}, what Numba started with"
-            raise ValueError(f"threads: got {threads}, want {want}")
+            raise ValueError(f"threads: got {threads}, want at most {most}, Numba's own number")
         # Numba's own number is of the cores alone: it knows no quota.
         self._threads = self._threads or min(numba.get_num_threads(), cores())
 

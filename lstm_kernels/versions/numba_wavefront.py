@@ -25,8 +25,8 @@ TASKS = {"infer": "forward_task", "backward": "backward_task"}
 class NumbaWavefront(NumbaFused):
     """A network whose layers run at the same time.
 
-    schedules: a function of a Graph that returns its Schedule, checked before it is used; None
-    picks a wavefront for the shape. The rest is as of `NumbaFused`.
+    schedules: a function of a Graph that returns its Schedule, which is checked; None picks a
+    wavefront for the shape. The rest is as of `NumbaFused`.
     """
 
     name = "numba-wavefront"
@@ -54,29 +54,29 @@ class NumbaWavefront(NumbaFused):
             raise ValueError(f"schedules: got {want.parts} parts of a mini-batch of {B}")
         return schedule
 
-    def _new_space(self, T, B, training):
-        passes = (False, True) if training else (False,)
+    def _new_space(self, T, B, purpose):
+        passes = (False,) if purpose == "inference" else (False, True)
         schedules = [self.pick(self.graph(T, backward), B) for backward in passes]
         in_parts = any(schedule.graph.parts > 1 for schedule in schedules)
         input_steps = max(1, min(schedules[0].longest, cost.INPUT_ROWS // B))
         split = cost.WorkSplit(self._threads, 0, 1 if in_parts else input_steps, 1)
-        space = Space(self, T, B, training, split, together=True)
+        space = Space(self, T, B, purpose, split, together=True)
         space.flows = [flow.Flow(schedule) for schedule in schedules]
         return space
 
     def timeline(self, T, B, training=False, backward=False):
         """When each task of the last pass of that shape ran, a Timeline; ValueError if none ran."""
         with self._held("timeline"):
-            space = self._spaces.get((T, B, training))
+            space = self._spaces.get((T, B, "gradients" if training else "inference"))
             line = space and space.flows[backward].timeline()
         if line is None:
             way = "backward" if backward else "forward"
             raise ValueError(f"timeline: got T {T}, B {B}, want a shape whose {way} pass is kept")
         return line
 
-    def _run(self, space, name, work, passes=1):
+    def _run(self, space, name, passes=1):
         """As of `NumbaFused`, but a pass, "infer" or "backward", is a flow of tasks."""
-        backward = name == "backward"
+        backward, work = name == "backward", space.work
         running, code = space.flows[backward], self.kernels.address(TASKS[name])
         work.run_tasks(running.tasks, running.schedule.graph.parts)
         space.enter()  # which may renew the records that all of these point into
@@ -86,15 +86,16 @@ class NumbaWavefront(NumbaFused):
         )
         space.leave(stayed)
         if backward:
-            super()._run(space, "gradient_rounds", work)
+            super()._run(space, "gradient_rounds")
 
-    def _steps(self, space, work, losses):
+    def _steps(self, space, losses):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
+        work = space.work
         for k in range(len(losses)):
             if work.job_words[JOB_WORD.order]:
                 self.kernels.run(1, "fetch", work, space)
-            self._run(space, "infer", work)
+            self._run(space, "infer")
             self.kernels.run(1, "turn_back", work, space)
-            self._run(space, "backward", work)
+            self._run(space, "backward")
             if not np.isfinite(losses[k]):
                 break

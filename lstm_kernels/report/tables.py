@@ -56,10 +56,15 @@ def of_grid(rows, stage):
     return part.assign(workload=names)
 
 
+def median_times(rows, stage):
+    """Median seconds by workload and version."""
+    times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)["seconds"]
+    return times.median().unstack()
+
+
 def grid(rows, stage):
     """Median milliseconds of every version on every workload of the grid, as text."""
-    times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)["seconds"]
-    table = 1e3 * times.median().unstack()
+    table = 1e3 * median_times(rows, stage)
     order = [v.name for v in versions() if v.name in table]
     named = table[order].rename_axis(index=f"{WORDS[stage]} (ms)", columns=None)
     return named.map(lambda value: "" if pd.isna(value) else f"{value:.4g}")

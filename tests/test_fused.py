@@ -69,7 +69,7 @@ class Interpreted:
         for module in (workspace, flow):  # who takes addresses
             monkeypatch.setattr(module, "at", self._at)
         assert not hasattr(numba_fused, "at")
-        tiles = ("forward", "back", "through", "few", "gradient", "transpose")
+        tiles = ("inputs", "step", "whole", "back", "through", "few", "gradient", "transpose")
         names = dict.fromkeys(tiles, self._tile) | {"real": float, "claim": self._claim}
         names |= {"layer_at": self._record_at, "job_at": self._record_at}
         names |= {"finish": lambda *_: None, "wait": lambda sync, groups, turn, tasks: turn + 1}

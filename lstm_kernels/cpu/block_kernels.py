@@ -14,7 +14,7 @@ ROWS = 96  # rows (t, sample) of dx at once
 FEW = 4  # inputs up to which dx is a dot product for each
 
 # The free names: tiles called by their address, records and arrays at addresses, the dtype.
-forward = back = through = gradient = transpose = few = real = read = None
+inputs = step = whole = back = through = gradient = transpose = few = real = read = None
 layer_at = array = array_of_indices = None
 
 
@@ -71,11 +71,14 @@ def forward_block(job, l, j, t, begin, end, first, last):
         h_prev = layer.h + (n - job.B) * job.row  # h of step t-1, sample first, unit 0
         c_prev = c - job.c_step  # c of step t-1, sample first, block j
         H = job.H
-    x_row, D, row = layer.x_row, layer.D, job.row
-    if job.inputs and t == begin:
-        count = (end - begin) * job.B
-        forward(job.inputs, count, x, x_row, D, U, b, a, h_prev, row, H, W, c_prev, c, h)
-    forward(job.step, rows, x, x_row, D, U, b, a, h_prev, row, H, W, c_prev, c, h)
+    if job.input_steps == 1:
+        whole(
+            job.whole, rows, x, layer.x_row, layer.D, U, b, h_prev, job.row, H, W, a, c_prev, c, h
+        )
+    else:
+        if t == begin:
+            inputs(job.inputs, (end - begin) * job.B, x, layer.x_row, layer.D, U, b, a)
+        step(job.step, rows, h_prev, job.row, H, W, a, c_prev, c, h)
     if t == job.T - 1:
         keep_state(job, l, j, h, c, first, last)
 

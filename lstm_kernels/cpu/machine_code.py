@@ -41,8 +41,8 @@ class Kernels:
 def kernels(dtype):
     """The Kernels of a dtype."""
     tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
-    names = {name: simd.caller(tiles[name]) for name in ("back", "few", "transpose")}
-    names["forward"] = simd.caller(tiles["step"])
+    alike = ("inputs", "step", "whole", "back", "few", "transpose")
+    names = {name: simd.caller(tiles[name]) for name in alike}
     names |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
     names |= {name: getattr(rounds, name) for name in ("claim", "finish", "wait")}
     names |= {name: getattr(instructions, name) for name in ("read", "exchange", "call")}

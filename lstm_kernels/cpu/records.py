@@ -50,7 +50,7 @@ keeps             | are all steps of a kept?                      | space       
 forward backward  | @ passes: `_samples` or `_rounds`             | space       | passes
 gradients         | @ `gradient_rounds`                           | space       | passes
 tasks parts       | @ (n, 4): layer, start, stop, part; parts     | call        | tasks
-inputs step       | @ tiles; 0: the step does its inputs          | space       | forward
+inputs step whole | @ tiles                                       | space       | forward
 back few          | @ tiles                                       | space       | backward
 through_U through_W                               | @ tiles       | space grads | backward
 gradient_U gradient_W gradient_b transpose        | @ tiles       | space call  | gradients

@@ -92,7 +92,7 @@ class Tiles(Layout):
         every = self.offsets("b")
         fed = self.offsets({"inputs": "U", "step": "W", "whole": "b"}[name])
 
-        def forward(m, rows, x, x_row, D, U, b, a, h_all, row, H, W, c_prev, c, h):
+        def whole(m, rows, x, x_row, D, U, b, h_all, row, H, W, a, c_prev, c, h):
             def tile(first, count):
                 a_rows = [a + first * self.row + i * self.row for i in range(count)]  # first + i
                 begins = a_rows if name == "step" else [b] * count
@@ -109,8 +109,14 @@ class Tiles(Layout):
 
             m.tiles(rows, registers.tile_rows(len(fed)), tile)
 
-        forward.__name__ = name
-        return forward
+        # A half takes its own arguments alone: with few samples, passing the others takes long.
+        def inputs(m, rows, x, x_row, D, U, b, a):
+            whole(m, rows, x, x_row, D, U, b, None, None, None, None, a, None, None, None)
+
+        def step(m, rows, h_all, row, H, W, a, c_prev, c, h):
+            whole(m, rows, None, None, None, None, None, h_all, row, H, W, a, c_prev, c, h)
+
+        return {"inputs": inputs, "step": step, "whole": whole}[name]
 
     def apply(self, m, sums, keep, a, row, c_prev, c, h, first):
         """The cell on finished sums; pre-activations that are not among them are in a."""

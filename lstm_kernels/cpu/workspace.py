@@ -216,10 +216,8 @@ class Space:
         point(job, shares=shares, input_steps=input_steps, splits=splits)
         point(job, h0=self.initial[0], c0=self.initial[states - 1], a_block=self.a[0, 0].nbytes)
         point(job, c_step=B * P * tiles.dtype.itemsize if training or self.c is None else 0)
-        if input_steps == 1:
-            point(job, step=codes(tiles, "whole", keep=training)["whole"])
-        else:
-            point(job, **codes(tiles, "inputs", "step", keep=training))
+        step = ("whole",) if input_steps == 1 else ("inputs", "step")
+        point(job, **codes(tiles, *step, keep=training))
         if not together:  # where layers run together, a pass is a flow of tasks
             form, passes = "samples" if shares else "rounds", ("forward", "backward")
             for name in passes if training else passes[:1]:

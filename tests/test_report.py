@@ -418,6 +418,16 @@ def test_a_claim_needs_a_sentence_and_a_verdict(shown):
     assert not shown
 
 
+def test_the_environment_names_the_packages_that_are_there(monkeypatch):
+    machine = notebook.provenance.machine("smoke")
+    machine["packages"] |= {"numba": "9.8.7", "numba-cuda": None}
+    told = []
+    monkeypatch.setattr(notebook.provenance, "machine", lambda preset: machine | {"preset": preset})
+    monkeypatch.setattr(notebook, "display", lambda markdown: told.append(markdown.data))
+    Notebook("smoke").environment()
+    assert "numba 9.8.7" in told[0] and "numba-cuda" not in told[0] and "None" not in told[0]
+
+
 @pytest.mark.parametrize("preset", ["smoke", "paper"])
 def test_figures_go_to_build_and_say_when_their_run_was_disturbed(
     shown, tmp_path, monkeypatch, preset

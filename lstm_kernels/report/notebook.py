@@ -130,12 +130,13 @@ class Notebook:
     def environment(self):
         """Show what this notebook ran on."""
         m = provenance.machine(self.preset)
+        packages = (f"{name} {got}" for name, got in m["packages"].items() if got)
         blas = (f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"])
         lines = {
             "Machine": f"{results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
             "Vectors": f"{m['vectors']}; BLAS: {', '.join(blas)}",
             "GPU": m["gpu"] and f"{m['gpu']['name']}, driver {m['gpu']['driver']}",
-            "Python": ", ".join([m["python"], *map(" ".join, m["packages"].items())]),
+            "Python": ", ".join([m["python"], *packages]),
             "Preset": f"{m['preset']}, {m['date']}",
             "BLAS is slowed by": ", ".join(m["distorting_variables"]),
         }

@@ -2,6 +2,7 @@
 
 import math
 import operator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -123,6 +124,16 @@ def check_rate(name, value, dtype=np.float64):
         want = f"a finite number above zero, in {np.dtype(dtype)} from {low:.3g} to {high:.3g}"
         raise ValueError(f"{name}: got {value}, want {want}")
     return number
+
+
+@contextmanager
+def extra(name):
+    """Import what the extra `name` of the package brings: where it is missing, say so."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        message = f"{error.name} is not installed; pip install 'lstm-kernels[{name}]' brings it"
+        raise ModuleNotFoundError(message, name=error.name) from error
 
 
 def counted(number, word):

@@ -8,7 +8,7 @@ rule needs, is a TypeError or ValueError.
 
 import numpy as np
 
-from .errors import check_int, check_numbers
+from .errors import check_int, check_numbers, extra
 
 
 def one_step(rule, series, *, first):
@@ -74,7 +74,8 @@ def holt_winters(history, period=12):
 
     What the rule forecasts from begins with the same month. Needs statsmodels (extra `report`).
     """
-    from statsmodels.tsa.holtwinters import ExponentialSmoothing  # slow to import
+    with extra("report"):
+        from statsmodels.tsa.holtwinters import ExponentialSmoothing  # slow to import
 
     least = 2 * check_int("period", period)
 

@@ -27,6 +27,15 @@ history = lk.train(net, lk.data.windows(scaled, 12), 1, 16, 0.01)
 assert lk.forecast.errors([1, 2], [2, 4])["MAE"] == 1.5
 print(lk.__file__, net, history.epochs, sep="\\n")
 """
+# What the extra `report` brings, where it is not installed.
+MISSING = """
+import sys, lstm_kernels as lk
+sys.modules["{package}"] = None
+try:
+    {use}
+except ModuleNotFoundError as error:
+    print(error)
+"""
 # A results file as the benchmarks write one.
 MEASURE = """
 import pandas as pd
@@ -93,6 +102,18 @@ def test_the_command_line_shows_the_ladder_and_trains(installed, tmp_path):
     said = run(installed, tmp_path, "-m", "lstm_kernels", *words)
     assert said[0].startswith("2 epochs in ")
     assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
+
+
+@pytest.mark.parametrize(
+    ("package", "use"),
+    [
+        ("seaborn", "lk.report.Notebook"),
+        ("statsmodels.tsa.holtwinters", "lk.forecast.holt_winters([1.0] * 24)"),
+    ],
+)
+def test_what_an_extra_brings_is_asked_for_by_name(installed, tmp_path, package, use):
+    (said,) = run(installed, tmp_path, "-c", MISSING.format(package=package, use=use))
+    assert said == f"{package} is not installed; pip install 'lstm-kernels[report]' brings it"
 
 
 def test_results_lie_in_the_folder_and_name_no_commit(installed, tmp_path):

@@ -94,10 +94,10 @@ def check_int(name, value, low=1, high=None):
     """Return `value` as an int of `low` to `high` (None: any), or raise TypeError, ValueError."""
     want = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
     try:
-        number = operator.index(value)
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
         number = None
-    if number is None or isinstance(value, bool | np.bool_):  # an integer for older NumPys
+    if number is None:
         raise TypeError(f"{name}: got {value!r}, want {want}")
     if number < low or (high is not None and number > high):
         raise ValueError(f"{name}: got {value!r}, want {want}")

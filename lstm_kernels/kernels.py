@@ -152,7 +152,15 @@ def fill(sources, names, label, compile=None):
 
 def part(function):
     """Compile a function as part of what calls it, when that is compiled."""
-    return njit(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
+    made = njit(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
+    typed = made.get_call_template
+
+    def once(args, kws):
+        # Numba would compile it anew for an argument that is 0 in the source.
+        return typed([numba.types.unliteral(kind) for kind in args], kws)
+
+    made.get_call_template = once
+    return made
 
 
 _kept = []  # code must outlive those who know its address

@@ -72,6 +72,13 @@ def test_parts_are_compiled_with_what_calls_them():
     assert numba.njit(space["twice"].py_func)(2.0) == 12
 
 
+def test_a_part_is_compiled_once_for_numbers_of_the_source_and_others():
+    space = kernels.fill([weighted], {"weight": 3}, "once", kernels.part)
+    part = space["weighted"]
+    assert numba.njit(lambda x: part(0) + part(1) + part(x))(2) == 9
+    assert len(part.signatures) == 1
+
+
 def test_a_name_that_stands_for_a_function_of_a_source_is_made_anew_too():
     space = kernels.fill([sys.modules[__name__]], {"weight": 2, "alias": weighted}, "alias")
     assert space["alias"](3) == 6

@@ -162,23 +162,30 @@ def accuracy(count=200_000):
 
 
 def work_split_table(shapes, repeats):
-    """Predicted and measured microseconds of every split for shapes (H, T, B), one layer."""
-    rows = []
-    for H, T, samples in shapes:
-        net = numba_fused.NumbaFused(Params.init(H, H))
-        costs = numba_fused.machine_costs(FLOAT, net._threads)
-        x, runs = np.zeros((T, samples, H), FLOAT), {}
+    """Predicted and measured microseconds of every split for shapes (H, T, B), one layer: of an
+    inference and of a training step.
+    """
+    rows, cases = [], [(*shape, name) for shape in shapes for name in ("inference", "training")]
+    for H, T, samples, name in cases:
+        net = numba_fused.NumbaFused(Params.init(H, H, output_size=1))
+        costs, training = numba_fused.machine_costs(FLOAT, net._threads), name == "training"
+        x, target, runs = np.zeros((T, samples, H), FLOAT), np.zeros((samples, 1), FLOAT), {}
         for split in cost.work_splits(net.tiles, T, samples, net._threads):
-            space = workspace.Space(net, T, samples, "inference", split)
-            final = np.empty(space.final_shape, FLOAT)
-            runs[split] = partial(net._infer, space, x, space.top, final)
+            space = workspace.Space(net, T, samples, "descent" if training else name, split)
+            if training:
+                net.pack_transposes(space)
+                runs[split] = partial(net._descend, space, 0.0, x, target, 1)
+            else:
+                final = np.empty(space.final_shape, FLOAT)
+                runs[split] = partial(net._infer, space, x, space.top, final)
         times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]
         for split in runs:
             divided = "samples" if split.shares else "hidden units"
             kind = divided if split.threads > 1 else "one thread"
-            seconds = cost.predict(costs, split, net.tiles, net.sizes, T, samples, False)
-            rows.append((H, T, samples, kind, 1e6 * seconds, 1e6 * times[split]))
-    return pd.DataFrame(rows, columns=["H", "T", "B", "divided by", "predicted", "measured"])
+            seconds = cost.predict(costs, split, net.tiles, net.sizes, T, samples, training)
+            rows.append((name, H, T, samples, kind, 1e6 * seconds, 1e6 * times[split]))
+    columns = ["pass", "H", "T", "B", "divided by", "predicted", "measured"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def rates(big, repeats):

@@ -26,7 +26,7 @@ from . import blas  # noqa: F401 - its hooks come first; see below
 SHARED = ("cells.py", "kernels.py")
 CPU = "activations block_kernels flow fused_kernels instructions layout machine_code records "
 CPU += "registers rounds simd team tiles wavefront_kernels"
-GPU = "device device_functions gradient_kernels layout sample_kernels tile_kernels"
+GPU = "build device device_functions gradient_kernels layout sample_kernels tile_kernels"
 SOURCES = {
     "cpu": (*SHARED, *(f"cpu/{name}.py" for name in CPU.split()), "versions/numba_sample.py"),
     "gpu": (*SHARED, *(f"gpu/{name}.py" for name in GPU.split())),

@@ -1,37 +1,47 @@
 """The GPU as the versions see it, and the one module that imports numba.cuda.
 
-It says why there is no GPU, fills kernels in and compiles them, launches them, and counts every
-byte that crosses between host and device. With NUMBA_ENABLE_CUDASIM=1 in the environment the same
+It says why there is no GPU, launches kernels, and counts every byte that crosses between host and
+device. With NUMBA_ENABLE_CUDASIM=1 in the environment the same
 kernels run in Numba's simulator, on the host and slowly.
 """
 
-import inspect
-import types
+import ctypes
+import glob
+import os
+import shutil
+import sys
 import warnings
-from functools import cache, partial
+from functools import cache
+from os.path import dirname, realpath
 
 import numba
 import numpy as np
 
-from .. import kernels
-from ..cells import CELLS
 from ..errors import LowOccupancyWarning
-from . import device_functions, layout
-from .device_functions import written_out
+
+
+def toolkit():
+    """The folder of the CUDA toolkit whose nvcc is on the PATH or in the usual place, or None."""
+    tools = [shutil.which("nvcc"), *sorted(glob.glob("/usr/local/cuda*/bin/nvcc"), reverse=True)]
+    tool = next(filter(None, tools), None)
+    return tool and dirname(dirname(realpath(tool)))
+
+
+# Without its own wheels numba-cuda looks for the compiler (NVVM) where these variables point.
+if not os.environ.get("CUDA_HOME") and not os.environ.get("CUDA_PATH") and toolkit():
+    os.environ["CUDA_HOME"] = toolkit()
 
 try:
     from numba import cuda
 except Exception as error:  # a broken installation must not break the import of this package
     cuda, _broken = None, f"{type(error).__name__}: {error}"
 
+if cuda is not None and not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack  # NumPy 2.5 removed the name, which numba-cuda asks for
+
 SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
-# Nothing is linked to the kernels, and compiled in one go they are what `make ptx` records.
-OPTIONS = {"lto": False} if getattr(cuda, "implementation", "") == "NVIDIA" else {}
-KERNELS = ("forward", "backward", "step")  # of each module of kernels
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
 FIRST_OF_CUDA_13 = (7, 5)  # the oldest capability that CUDA 13 compiles for
-# numba-cuda calls np.row_stack, which NumPy 2.5 removed.
-NUMPY_TOO_NEW = "numba-cuda does not work with NumPy 2.5 or newer: install numpy<2.5"
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -61,15 +71,19 @@ def why_not_compiled(name, capability, compile):
     try:
         compile(capability)
     except Exception as error:
-        if "row_stack" in str(error):
-            return NUMPY_TOO_NEW
-        major, minor = capability
+        said, (major, minor) = f"{type(error).__name__}: {first_line(error)}", capability
+        if "nvvm" in str(error).lower():
+            folder = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+            return (
+                f"the CUDA compiler (NVVM) was not found in {folder or 'any usual place'}: install "
+                f"lstm-kernels[cuda13], or name the toolkit's folder in CUDA_HOME ({said})"
+            )
         if capability < FIRST_OF_CUDA_13:
             return (
                 f"{name} has compute capability {major}.{minor}, which CUDA 13 no longer compiles "
                 f"for: install lstm-kernels[cuda12] ({first_line(error)})"
             )
-        return f"kernels do not compile for {name} ({type(error).__name__}: {first_line(error)})"
+        return f"kernels do not compile for {name} ({said})"
     return None
 
 
@@ -82,65 +96,6 @@ def _compile_nothing(capability):
         a[0] = 0
 
     cuda.compile_ptx(nothing, (numba.types.float32[::1],), cc=capability)
-
-
-def functions(cell, dtype, modules, **names):
-    """The functions of kernel modules with their free names filled in for a Cell and a dtype: a
-    dict of globals, in Python. names: further free names; `where` is the name of a function.
-    """
-    real, K = np.dtype(dtype).type, len(cell.gates)
-    # Numba's cache on disk knows a kernel by this label: each filling needs its own.
-    label = "_".join([cell.name, real.__name__, *(f"{k}_{v}" for k, v in sorted(names.items()))])
-    constants = {"cuda": cuda, "K": K, "G": len(cell.input_gates), "R": 1, "ATOMIC": False} | names
-    constants |= {"real": real, "number": numba.from_dtype(np.dtype(real)), "int64": numba.int64}
-    constants |= {"SKIP": device_functions.HEAD // real().itemsize}
-    for matrix, gates in (("U", cell.input_gates), ("W", cell.recurrent_gates)):
-        # The place of each gate among the G of the matrix, or -1.
-        constants[f"{matrix}_gates"] = tuple(gates.index(k) if k in gates else -1 for k in range(K))
-    space = kernels.fill([device_functions, layout, *modules], constants, label)
-    sizes = dict.fromkeys(("zeros", "load", "add", "dot"), range(K)) | {"add_bands": range(4)}
-    sizes |= dict.fromkeys(("start", "add_rows", "dot_rows"), range(constants["R"]))
-    texts = [written_out(name, name, places) for name, places in sizes.items()]
-    texts += [written_out("input_weights", "load", space["U_gates"])]
-    texts += [written_out("recurrent_weights", "load", space["W_gates"])]
-    exec("".join(texts), space)
-    space |= {name: space[names[name]] for name in ("where",) if name in names}
-    if SIMULATED:
-        space["u"] = lambda i: i
-    return space
-
-
-@cache
-def build(cell, dtype, modules, *, compile=None, **names):
-    """Compile the KERNELS of modules for the name of a cell and a dtype; returns name -> kernel.
-
-    The other functions become part of them. names: as of `functions`. compile: takes a function and
-    its signature; None compiles for the device here.
-    """
-    cell = CELLS[cell]
-    space = functions(cell, dtype, modules, **names)
-    own = {name: f for name, f in space.items() if isinstance(f, types.FunctionType)}
-    own = {name: f for name, f in own.items() if f.__module__.startswith(__package__)}
-    device = (lambda f: f) if SIMULATED else partial(cuda.jit, device=True, **OPTIONS)
-    space |= {name: device(f) for name, f in own.items() if name not in KERNELS}
-    cells = cell.make(space["tanh"], space["sigmoid"])
-    space["cell_forward"], space["cell_backward"] = map(device, cells)
-    compile = compile or _compile
-    return {name: compile(own[name], signature(own[name], space["real"])) for name in KERNELS}
-
-
-def signature(kernel, real):
-    """The types of a kernel's arguments, which their names stand for; arrays are flat."""
-    real, int64 = numba.from_dtype(np.dtype(real)), numba.int64
-    known = {"n": numba.types.UniTuple(int64, 6), "rate": real, "order": int64[::1]}
-    known |= {"counters": numba.int32[::1]} | dict.fromkeys(("first", "tile", "batch"), int64)
-    return tuple(known.get(name, real[::1]) for name in inspect.signature(kernel).parameters)
-
-
-def _compile(function, types):
-    if SIMULATED:
-        return cuda.jit(function)
-    return kernels.cached(partial(cuda.jit, types, **OPTIONS), function)
 
 
 def describe():
@@ -167,12 +122,18 @@ class Device:
     def __init__(self, version):
         self.version, self.sent, self.fetched = version, 0, 0
         self._arrays, self._configured, self._warned = {}, {}, False
-        context = cuda.current_context()
-        self.free = lambda: context.get_memory_info()[0]
         self.multiprocessors, self.most_shared = 4, SHARED
         if not SIMULATED:
-            self.multiprocessors = context.device.MULTIPROCESSOR_COUNT
-            self.most_shared = max(SHARED, context.device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+            device = cuda.current_context().device
+            self.multiprocessors = device.MULTIPROCESSOR_COUNT
+            self.most_shared = max(SHARED, device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+
+    def free(self):
+        """Bytes of memory that the device has left; what was let go counts as free."""
+        context = cuda.current_context()
+        if not SIMULATED:
+            context.memory_manager.deallocations.clear()
+        return context.get_memory_info()[0]
 
     def refuse_fork(self):
         """Raise where a child has no device: it cannot use the context of its parent."""
@@ -182,11 +143,14 @@ class Device:
                 "device, want a network made in a process that was spawned"
             )
 
-    def configure(self, kernel, blocks, threads, shared):
+    def configure(self, kernel, blocks, threads, shared, together=False):
         """The kernel with its grid; Numba's warning of few blocks is explained, once for a network.
 
-        Raises RuntimeError where the device does not grant so much shared memory.
+        together: the kernel's blocks wait for each other. Raises RuntimeError where the device does
+        not grant so much shared memory, or cannot hold that many such blocks at a time.
         """
+        if together:
+            self._refuse_too_many(kernel, blocks, threads, shared)
         key = kernel, blocks, threads, shared
         if SIMULATED:
             return kernel[blocks, threads, 0, shared]
@@ -195,7 +159,7 @@ class Device:
                 warnings.simplefilter("always")
                 configured = kernel[blocks, threads, 0, shared]
             if shared > SHARED:
-                _allow(kernel, shared)
+                allow_shared(kernel, self.most_shared)
             self._configured[key] = configured
             if caught and not self._warned:
                 self._warned = True
@@ -207,6 +171,21 @@ class Device:
                     stacklevel=6,
                 )
         return self._configured[key]
+
+    def _refuse_too_many(self, kernel, blocks, threads, shared):
+        """Blocks that wait for one which cannot start would wait for ever."""
+        if SIMULATED:
+            most = 1  # Numba's simulator runs one block after another
+        else:
+            if shared > SHARED:
+                allow_shared(kernel, self.most_shared)
+            most = min(o.max_cooperative_grid_blocks(threads, shared) for o in overloads(kernel))
+        if blocks > most:
+            raise RuntimeError(
+                f"{self.version}: got {blocks} blocks of {threads} threads and {shared} bytes of "
+                f"shared memory that wait for each other, want at most {most}, which this device "
+                "holds at a time"
+            )
 
     def launch(self, kernel, blocks, threads, shared, *arguments):
         """Run a kernel. A NumPy array among the arguments is copied to the device and back."""
@@ -236,10 +215,6 @@ class Device:
                 self._arrays[name].copy_to_device(np.zeros(size, dtype))
         return self._arrays[name]
 
-    def counters(self, blocks):
-        """Zeros that blocks count themselves in by: `device_functions.sum_over_blocks`."""
-        return self.array("counters", blocks + 1, np.int32, zero=True)
-
     def kept(self, name):
         """The device array of that name."""
         return self._arrays[name]
@@ -261,17 +236,36 @@ class Device:
         return host
 
 
-def _allow(kernel, size):
-    """Ask for more dynamic shared memory than every device grants a kernel unasked."""
-    from numba.cuda.cudadrv import driver
+def overloads(kernel):
+    """What a kernel was compiled to, one for each signature."""
+    return tuple(kernel.overloads.values())
 
-    for overload in kernel.overloads.values():
+
+_allowed = {}  # kernel -> bytes; the kernels live as long as the process
+
+
+def allow_shared(kernel, size):
+    """Let a kernel ask for up to `size` bytes of dynamic shared memory: once, and never for less.
+
+    The driver is called by its C interface, which is the same in every release of numba-cuda.
+    """
+    if _allowed.get(kernel, 0) >= size:
+        return
+    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    for overload in overloads(kernel):
         function = overload._codelibrary.get_cufunc()
-        if hasattr(function, "kernel"):  # numba-cuda's
-            attribute = driver.binding.CUfunction_attribute(_MAX_DYNAMIC_SHARED)
-            driver.driver.cuKernelSetAttribute(attribute, size, function.handle, function.device.id)
-        elif driver.driver.lib.cuFuncSetAttribute(function.handle, _MAX_DYNAMIC_SHARED, size):
-            raise RuntimeError(f"the driver does not grant a block {size} bytes of shared memory")
+        handle = getattr(function.handle, "value", function.handle)
+        handle = ctypes.c_void_p(int(handle))
+        if hasattr(function, "kernel"):  # of a library instead of a module
+            how = _MAX_DYNAMIC_SHARED, size, handle, function.device.id
+            error = library.cuKernelSetAttribute(*how)
+        else:
+            error = library.cuFuncSetAttribute(handle, _MAX_DYNAMIC_SHARED, size)
+        if error:
+            raise RuntimeError(
+                f"the driver does not grant a block {size} bytes of shared memory (error {error})"
+            )
+    _allowed[kernel] = size
 
 
 def synchronize():

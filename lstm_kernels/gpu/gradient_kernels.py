@@ -1,141 +1,241 @@
 """Device functions of the tile kernels for the end of a mini-batch: read-out, gradients, descent.
 
-A block adds its tiles' gradients up in a row of its own; the rows are added up when all blocks are
-done, in a fixed order, and the block that ends last descends.
+Gradients are computed in one of two ways, whichever is less work (`plans.plan`). A small network:
+each block adds its tiles' up in a row of its own, then all blocks share the numbers among them and
+add up the rows, in a fixed order. A large one, PRODUCT: nothing is added up; when the tape is
+complete, all blocks share the parameters among them and compute each over all samples.
 """
 
-from .device_functions import first_place, next_place, u
-from .layout import INDEX, layer_at, parameter_count, readout_at
+from .device_functions import lane, load
+from .layout import layer_at
 
-cuda = K = G = RESIDENT = ATOMIC = real = load = zeros = add_bands = U_gates = W_gates = None
+cuda = L = D = H = O = K = P = TRANSPOSED = RESIDENT = ATOMIC = PRODUCT = real = None
+zeros = quad = add_rows = clipped = U_gates = W_gates = None
 
-ROWS = 4  # of a weight matrix whose gradients a thread sums at a time
+
+def x_at(n, t, s):
+    """Where x has sample s at step t."""
+    return n[3] + (t * n[1] + s) * D
 
 
-def slot_at(n, index, slot, s):
-    """Where h and c of a layer have unit 0 of sample s in a slot."""
-    _, T, B, _, H, _ = n
-    return ((index * (T + 1) + slot) * B + s) * H
+def h_at(n, index, slot, s):
+    """Where h of a layer has unit 0 of sample s in a slot."""
+    return n[4] + ((index * (n[0] + 1) + slot) * n[1] + s) * H
+
+
+def c_at(n, index, slot, s):
+    """Where c of a layer has unit 0 of sample s in a slot."""
+    return n[5] + ((index * (n[0] + 1) + slot) * n[1] + s) * H
 
 
 def gates_at(n, index, t, s):
-    """Where gates and da of a layer have gate 0 of unit 0 of sample s at step t."""
-    _, T, B, _, H, _ = n
-    return ((index * T + t) * B + s) * K * H
+    """Where gates of a layer have unit 0 of sample s at step t."""
+    return n[6] + ((index * n[0] + t) * n[1] + s) * H * K
 
 
-def put(partial, at, value, fresh):
-    """Set, or add to, an entry of the block's own gradients; with atomics add to all blocks'."""
-    if ATOMIC:
-        cuda.atomic.add(partial, at, value)
-    else:
-        partial[at] = value if fresh else partial[at] + value
+def dy_at(n, t, s):
+    """Where dy has unit 0 of sample s at step t."""
+    return n[7] + (t * n[1] + s) * H
 
 
-def outer_product(partial, at, gates, source, first, rows, da, row, n, count, fresh):
-    """partial (rows, G*H) from `at` on: the sum over steps and samples of source times da.
+def state_at(n, which, index, s):
+    """Where state has unit 0 of sample s of a layer's h (0) or c (1)."""
+    return n[8] + ((which * L + index) * n[1] + s) * H
 
-    A thread takes four rows and the K gates of a unit. gates: the place of each among G, or -1.
-    source[first], da[row]: sample s0 at the first step.
+
+def da_at(n, index, t, s):
+    """Where da of a layer has unit 0 of sample s at step t."""
+    return n[9] + ((index * n[0] + t) * n[1] + s) * H * K
+
+
+def d_out_at(n, s):
+    """Where d_out has output 0 of sample s."""
+    return n[11] + s * O
+
+
+def team():
+    """Who computes gradients together, the threads of the block or of all: the first band of rows
+    of a thread and how many further its next one is, its number and how many there are.
     """
-    _, T, B, _, H, _ = n
-    band, j, down, right = first_place(H)
-    while band * ROWS < rows:
-        r = band * ROWS
-        most = rows - 1 - r  # a row past the last is read as the last, and not kept
-        a = zeros(), zeros(), zeros(), zeros()
-        for t in range(T):
-            for s in range(count):
-                d = load(da, row + (t * B + s) * K * H + j, H)  # unit j of sample s0 + s at step t
-                z = first + (t * B + s) * rows + r  # row r of that sample and step
-                a = add_bands(a, source, z, most, d)
-        for i in range(ROWS):
-            for k in range(K):
-                if i <= most and gates[k] >= 0:
-                    entry = at + ((r + i) * G + gates[k]) * H + j  # row r + i, gate k, unit j
-                    put(partial, entry, a[i][k], fresh)
-        band, j = next_place(band, j, down, right, H)
+    me, threads = lane()
+    if PRODUCT:
+        block, blocks = cuda.blockIdx.x, cuda.gridDim.x
+        y, down = block * cuda.blockDim.y + cuda.threadIdx.y, blocks * cuda.blockDim.y
+        return y, down, block * threads + me, blocks * threads
+    return cuda.threadIdx.y, cuda.blockDim.y, me, threads
 
 
-def gradients(n, tile, s0, work, at, partial, fresh):
-    """Add the tile's share of dU, dW and db of every layer to the block's."""
-    L, T, B, D, H, _ = n
-    count = min(tile, B - s0)
-    x, h, da = work[at[INDEX.x] :], work[at[INDEX.h] :], work[at[INDEX.da] :]
-    cuda.syncthreads()
+def put(end, p, value, fresh):
+    """Gradient p: set in the block's own row, or added to it; with atomics added to all blocks'."""
+    work = end[1]
+    if PRODUCT:
+        descend(end, p, value)
+    elif ATOMIC:
+        cuda.atomic.add(work, p, value)
+    else:
+        at = cuda.blockIdx.x * (P + 1) + p
+        work[at] = value if fresh else work[at] + value
+
+
+def descend(end, p, gradient):
+    """Let parameter p take its step; number P is the loss. With a rate of zero, keep the gradient.
+
+    end: theta, work, losses, the number of the mini-batch, the rate.
+    """
+    theta, work, losses, batch, rate = end
+    if p == P:
+        losses[batch] = gradient
+    elif rate == 0:
+        work[p] = gradient
+    else:
+        theta[p] -= rate * gradient
+        if not RESIDENT and p < layer_at(L):
+            theta[TRANSPOSED + transposed_at(p)] = theta[p]
+
+
+def transposed_at(p):
+    """Where the number p of the layers is when U and W are transposed."""
+    index = 0 if p < layer_at(1) else 1 + (p - layer_at(1)) // ((2 * H + 1) * H * K)
+    inputs, at = (D if index == 0 else H), layer_at(index)
+    W, b = at + inputs * H * K, at + (inputs + H) * H * K
+    if p >= b:
+        return p
+    first, rows = (W, H) if p >= W else (at, inputs)
+    row, j, k = (p - first) // (H * K), (p - first) // K % H, (p - first) % K
+    return first + (j * rows + row) * K + k
+
+
+def four_rows(source, at, width, most):
+    """The numbers of four rows of a matrix; a row past the last is read as the last."""
+    return quad(source, at) if width % 4 == 0 else clipped(source, at, most, 1)
+
+
+def outer_product(n, count, p, gates, source, width, da, end, fresh):
+    """Gradients p and on, of a matrix (width, H, K): the sum over steps and `count` samples of
+    source times da, which lie there for the first sample at the first step.
+
+    A thread takes four rows and the K gates of a unit. gates: whether the matrix feeds each gate.
+    """
+    T, B, work = n[0], n[1], end[1]
+    band, down, _, _ = team()
+    while band * 4 < width:
+        r, j = band * 4, cuda.threadIdx.x
+        most = width - 1 - r
+        while j < H:
+            a = zeros(), zeros(), zeros(), zeros()
+            s = 0
+            while s < count:
+                z, d = source + s * width + r, da + (s * H + j) * K
+                t = 0
+                while t < T:
+                    a = add_rows(a, four_rows(work, z, width, most), load(work, d))
+                    z, d, t = z + B * width, d + B * H * K, t + 1  # the next step
+                s += 1
+            for i in range(4):
+                for k in range(K):
+                    if i <= most:
+                        value = a[i][k] if gates[k] else real(0)
+                        put(end, p + ((r + i) * H + j) * K + k, value, fresh)
+            j += cuda.blockDim.x
+        band += down
+
+
+def gradients(n, s0, count, end, fresh):
+    """Gradients of all parameters and the loss, of `count` samples from s0 on."""
+    T, B, work = n[0], n[1], end[1]
     for index in range(L):
-        U, W, b, _ = layer_at(index, D, H)
-        row, first = gates_at(n, index, 0, s0), slot_at(n, index, 0, s0)  # step 0; before it
+        at, h, da = layer_at(index), h_at(n, index, 0, s0), da_at(n, index, 0, s0)
+        inputs = D if index == 0 else H
         if index == 0:
-            outer_product(partial, U, U_gates, x, s0 * D, D, da, row, n, count, fresh)
+            outer_product(n, count, at, U_gates, x_at(n, 0, s0), D, da, end, fresh)
         else:
-            below = slot_at(n, index - 1, 1, s0)  # the layer below after step 0
-            outer_product(partial, U, U_gates, h, below, H, da, row, n, count, fresh)
-        outer_product(partial, W, W_gates, h, first, H, da, row, n, count, fresh)
-        for q in range(cuda.threadIdx.x, K * H, cuda.blockDim.x):
+            below = h_at(n, index - 1, 1, s0)  # the layer below after step 0
+            outer_product(n, count, at, U_gates, below, H, da, end, fresh)
+        outer_product(n, count, at + inputs * H * K, W_gates, h, H, da, end, fresh)
+        _, _, q, threads = team()
+        while q < H * K:
             value = real(0)
             for t in range(T):
                 for s in range(count):
-                    value += da[u(row + (t * B + s) * K * H + q)]  # gate and unit q at step t
-            put(partial, b + q, value, fresh)
+                    value += work[da + (t * B + s) * H * K + q]  # gate and unit q at step t
+            put(end, at + (inputs + H) * H * K + q, value, fresh)
+            q += threads
+    _, _, q, threads = team()
+    last = h_at(n, L - 1, T, s0)
+    while q < (H + 1) * O + 1:  # V, b_out, the loss
+        value = real(0)
+        for s in range(count):
+            out = d_out_at(n, s0 + s)
+            if q < H * O:  # row q // O of V, output q % O
+                value += work[last + s * H + q // O] * work[out + q % O]
+            elif q < (H + 1) * O:
+                value += work[out + q - H * O]  # output q - H O
+            else:
+                for o in range(O):
+                    error = work[out + o] * real(B * O) / real(2)  # output o
+                    value += error * error / real(B * O)
+        put(end, layer_at(L) + q, value, fresh)
+        q += threads
 
 
-def readout(n, tile, s0, theta, target, rows, work, at, partial, fresh):
-    """d_out and dy of the tile's samples, and its share of dV, db_out and the loss.
-
-    rows: the sample's place in `target` (N, O).
-    """
-    L, T, B, _, H, O = n
-    me, threads, count = cuda.threadIdx.x, cuda.blockDim.x, min(tile, B - s0)
-    h, dy, d_out = work[at[INDEX.h] :], work[at[INDEX.dy] :], work[at[INDEX.d_out] :]
-    V, last = readout_at(n), slot_at(n, L - 1, T, s0)  # sample s0 in the top layer's last slot
-    scale = real(2) / real(B * O)
+def readout(n, s0, count, theta, target, rows, work):
+    """d_out and dy of the tile's samples. rows: the sample's place in `target` (N, O)."""
+    T, B, V, last = n[0], n[1], layer_at(L), h_at(n, L - 1, n[0], s0)
+    me, threads = lane()
+    scale = real(2) / real(B * max(1, O))
     for i in range(me, count * O, threads):
         s, o = i // O, i % O
         error = theta[V + H * O + o] - target[rows[s0 + s] * O + o]  # b_out and target of output o
         for k in range(H):
-            error += h[last + s * H + k] * theta[V + k * O + o]  # unit k; V: row k, output o
-        d_out[(s0 + s) * O + o] = error * scale  # output o of sample s0 + s
+            error += work[last + s * H + k] * theta[V + k * O + o]  # unit k; V: row k, output o
+        work[d_out_at(n, s0 + s) + o] = error * scale
     cuda.syncthreads()
-    for i in range(me, count * H, threads):
-        s, k = i // H, i % H
-        value = real(0)
-        for o in range(O):
-            value += d_out[(s0 + s) * O + o] * theta[V + k * O + o]  # output o; V: row k, output o
-        for t in range(T - 1):
-            dy[(t * B + s0) * H + i] = real(0)  # unit k of sample s0 + s at step t
-        dy[((T - 1) * B + s0) * H + i] = value  # at the last step
-    for p in range(me, (H + 1) * O + 1, threads):
-        value = real(0)
-        for s in range(count):
-            out = (s0 + s) * O  # output 0 of sample s0 + s
-            if p < H * O:  # row p // O of V, output p % O
-                value += h[last + s * H + p // O] * d_out[out + p % O]
-            elif p < (H + 1) * O:
-                value += d_out[out + p - H * O]  # output p - H O
-            else:
-                for o in range(O):
-                    error = d_out[out + o] / scale  # output o
-                    value += error * error / real(B * O)
-        put(partial, V + p, value, fresh)
+    s = cuda.threadIdx.y
+    while s < count:
+        k = cuda.threadIdx.x
+        while k < H:
+            value = real(0)
+            for o in range(O):
+                value += work[d_out_at(n, s0 + s) + o] * theta[V + k * O + o]  # V: row k, output o
+            for t in range(T - 1):
+                work[dy_at(n, t, s0 + s) + k] = real(0)  # unit k at step t
+            work[dy_at(n, T - 1, s0 + s) + k] = value  # at the last step
+            k += cuda.blockDim.x
+        s += cuda.blockDim.y
     cuda.syncthreads()
 
 
-def descend(n, theta, gradient, rate):
-    """theta -= rate * gradient, by the threads of one block; transposed weights follow."""
-    L, _, _, D, H, _ = n
-    P = parameter_count(n)
-    for p in range(cuda.threadIdx.x, P, cuda.blockDim.x):
-        theta[p] -= rate * gradient[p]
-    if not RESIDENT:
+def finish(n, blocks, shared, end):
+    """The end of a mini-batch, by all blocks: sums, loss, and a step of the parameters."""
+    if PRODUCT:
+        gradients(n, 0, n[1], end, True)
+    else:
+        sum_rows(1 if ATOMIC else blocks, shared, end)
+
+
+def sum_rows(rows, shared, end):
+    """Add up `rows` rows of gradients; a block takes its share of them, a thread some rows.
+
+    Which numbers meet depends on the grid alone: the same bits on every run.
+    """
+    size, work, rate = P + 1, end[1], end[4]
+    share = (size + cuda.gridDim.x - 1) // cuda.gridDim.x
+    first = cuda.blockIdx.x * share
+    last = min(first + share, size)
+    me, _ = lane()
+    while first < last:
+        p, row = first + cuda.threadIdx.x, cuda.threadIdx.y
+        value = real(0)
+        while p < last and row < rows:
+            value += work[row * size + p]
+            row += cuda.blockDim.y
+        shared[me] = value
         cuda.syncthreads()
-        for index in range(L):
-            U, W, _, inputs = layer_at(index, D, H)
-            transpose(theta, U, U + P, inputs, G * H)
-            transpose(theta, W, W + P, H, G * H)
-
-
-def transpose(a, at, to, rows, columns):
-    """The matrix (rows, columns) at `at`, transposed to `to`."""
-    for i in range(cuda.threadIdx.x, rows * columns, cuda.blockDim.x):
-        a[to + i % columns * rows + i // columns] = a[at + i]  # row i // columns of the original
+        if cuda.threadIdx.y == 0 and p < last:
+            for y in range(1, cuda.blockDim.y):
+                value += shared[y * cuda.blockDim.x + me]  # of the same p
+            descend(end, p, value)
+            if ATOMIC and (rate != 0 or p == P):
+                work[p] = real(0)  # for the next mini-batch to add to
+        cuda.syncthreads()
+        first += cuda.blockDim.x

@@ -1,97 +1,138 @@
 """Where numbers lie on the device. Everything is flat; this is the one table of the arrays.
 
-`theta` holds the P parameters in the order of `Params.arrays()`: U, W and b of each layer, V and
-b_out. `cuda-fused` has them twice, the second time with each U and W transposed.
+`theta` holds the parameters packed, so that a unit's K weights are one load. Of each layer the rows
+of U, those of W, and b: (inputs + H + 1, H, K), with zeros where a gate has no weight (a GRU's U
+does not feed `hn`, its W does not feed `n`). Behind the layers lie V (H, O) and b_out (O). These are
+P numbers; the gradients lie in the same order, the loss behind them. `cuda-fused` without room for
+the weights in shared memory has the layers twice, the second time with each U and W transposed.
 
-A pass works on the arrays below. `cuda-fused` keeps them in one, `work`, in this order, since a
-launch costs the host time for each array; `cuda-v1` to `v3` keep each apart. Shapes are those of
-`cuda-fused`; in V1 to V3 the sample is the last axis of all but the first, so that neighbouring
-threads read neighbouring addresses. K gates of a unit, slot 0 of h and c: the initial state.
+A pass works on the arrays below. `cuda-fused` and `cuda-epoch` keep them in one, `work`, in this
+order, since a launch costs the host time for each array; `cuda-v1` to `v3` keep each apart. Shapes
+are those of `cuda-fused`; in V1 to V3 the sample is the last axis of all but the first, so that
+neighbouring threads read neighbouring addresses. Slot 0 of h and c is the initial state.
 
 | place    | shape           | written by                                | read by              |
 |----------|-----------------|-------------------------------------------|----------------------|
-| partials | (blocks, P + 1) | each block: its gradients, then its loss  | the sum over blocks  |
+| partials | (rows, P + 1)   | each block: its gradients, then its loss  | the sum over blocks  |
 | x        | (T, B, D)       | the host; `step` gathers its examples     | forward, gradients   |
 | h        | (L, T+1, B, H)  | forward: h of step t in slot t + 1        | layer above, dU, dW  |
 | c        | (L, T+1, B, H)  | forward: c of step t in slot t + 1        | backward             |
-| gates    | (L, T, B, K, H) | forward                                   | backward             |
+| gates    | (L, T, B, H, K) | forward                                   | backward             |
 | dy       | (T, B, H)       | the host, the read-out, the layer above   | backward             |
 | state    | (2, L, B, H)    | the host: initial state, final gradient;  | forward, backward;   |
 |          |                 | kernels: final state, initial gradient    | the host             |
-| da       | (L, T, B, K, H) | backward                                  | backward, gradients  |
+| da       | (L, T, B, H, K) | backward                                  | backward, gradients  |
 | dx       | (T, B, D)       | backward of layer 0                       | the host             |
-| d_out    | (B, O)          | the read-out                              | dy, dV, db_out, loss |
+| d_out    | (B, O)          | the read-out                              | gradients            |
+
+In `work` each begins at a multiple of four numbers, so that four can be loaded at once.
 """
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
 
-from ..params import Grads, Params
+from ..cells import CELLS
+from ..params import Grads, Layer, Params, expand, fold
 
-K = G = None
+L = D = H = O = K = None  # sizes of the network, literals in a kernel
 
 
-class Sizes(namedtuple("Sizes", "L T B D H O")):
-    """The sizes of a pass, which kernels get as the tuple n."""
+class Sizes(NamedTuple):
+    """The sizes of a pass."""
+
+    L: int
+    T: int
+    B: int
+    D: int
+    H: int
+    O: int
 
     @classmethod
     def of(cls, params, T, B):
         p = params
         return cls(p.num_layers, T, B, p.input_size, p.hidden_size, p.output_size or 0)
 
+    def literals(self):
+        """What kernels are compiled for."""
+        return {name: getattr(self, name) for name in "LDHO"}
 
-class Places(namedtuple("Places", "partials x h c gates dy state da dx d_out end")):
+
+class Places(NamedTuple):
     """Where each array of the table begins in `work`, and where the last one ends."""
 
+    partials: int
+    x: int
+    h: int
+    c: int
+    gates: int
+    dy: int
+    state: int
+    da: int
+    dx: int
+    d_out: int
+    end: int
+
     @classmethod
-    def of(cls, n, blocks, P, cell):
-        return cls(*places(n, blocks * (P + 1), len(cell.gates)))
-
-    def part(self, name):
-        """The slice of an array."""
-        index = self._fields.index(name)
-        return slice(self[index], self[index + 1])
-
-    def size(self, name):
-        part = self.part(name)
-        return part.stop - part.start
+    def of(cls, n, rows, K):
+        at = [0]
+        for size in (rows * (packed_size(n, K) + 1), *(array_sizes(n, K).values())):
+            at.append(at[-1] + size + -size % 4)
+        return cls(*at)
 
 
-INDEX = Places(*range(len(Places._fields)))  # the number of each in the tuple
-
-
-def places(n, partials, K):
-    """The numbers of Places, for so many numbers of all blocks' partials and K gates."""
+def array_sizes(n, K):
+    """How many numbers each array of the table has, but for the partials."""
     L, T, B, D, H, O = n
-    h = partials + T * B * D
-    c = h + L * (T + 1) * B * H
-    gates = c + L * (T + 1) * B * H
-    dy = gates + L * T * B * K * H
-    state = dy + T * B * H
-    da = state + 2 * L * B * H
-    dx = da + L * T * B * K * H
-    d_out = dx + T * B * D
-    return 0, partials, h, c, gates, dy, state, da, dx, d_out, d_out + B * O
+    tape, gates = L * (T + 1) * B * H, L * T * B * H * K
+    sizes = {"x": T * B * D, "h": tape, "c": tape, "gates": gates, "dy": T * B * H}
+    return sizes | {"state": 2 * L * B * H, "da": gates, "dx": T * B * D, "d_out": B * O}
 
 
-def layer_at(index, D, H):
-    """Where the layer's U, W and b begin in the parameters, and how many inputs it has."""
-    first = (D + H) * G * H + K * H  # numbers of layer 0
-    at = 0 if index == 0 else first + (index - 1) * (2 * H * G * H + K * H)
-    inputs = D if index == 0 else H
-    return at, at + inputs * G * H, at + (inputs + H) * G * H, inputs
+def packed_size(n, K):
+    """P: how many numbers the packed parameters are."""
+    layers = (n.D + n.H + 1 + (n.L - 1) * (2 * n.H + 1)) * n.H * K
+    return layers + (n.H + 1) * n.O
 
 
-def readout_at(n):
-    """Where V begins in the parameters: behind the layers. b_out follows V."""
-    return layer_at(n[0], n[3], n[4])[0]
+def layer_at(index):
+    """Where a layer begins in theta; the read-out, for index L."""
+    return 0 if index == 0 else (D + H + 1 + (index - 1) * (2 * H + 1)) * H * K
 
 
-def parameter_count(n):
-    """P: as many gradients, too, and the loss lies behind these."""
-    _, _, _, _, H, O = n
-    return readout_at(n) + (H + 1) * O
+def pack(params, transposed=False):
+    """theta of Params, flat; transposed: with the layers a second time, U and W transposed."""
+    cell, K = CELLS[params.cell], len(CELLS[params.cell].gates)
+    layers, turned = [], []
+    for layer in params.layers:
+        full, H = expand(cell, layer), len(layer.W)
+        rows = np.concatenate([full.U, full.W, full.b[None]]).reshape(-1, K, H).swapaxes(1, 2)
+        layers.append(rows)
+        turned += [rows[: len(layer.U)].swapaxes(0, 1), rows[len(layer.U) : -1].swapaxes(0, 1)]
+        turned.append(rows[-1:])
+    readout = [] if params.V is None else [params.V, params.b_out]
+    theta = np.concatenate([a.reshape(-1) for a in layers + readout])
+    if not transposed:
+        return theta
+    padding = np.zeros(-theta.size % 4, theta.dtype)
+    return np.concatenate([theta, padding, *(a.reshape(-1) for a in turned)])
+
+
+def unpack(flat, like):
+    """Arrays by name, as `Params.arrays` has them, of packed numbers; like: Params of the sizes."""
+    cell, at, layers = CELLS[like.cell], 0, []
+    K, H = len(cell.gates), like.hidden_size
+    for layer in like.layers:
+        rows = len(layer.U) + H + 1
+        full = flat[at : at + rows * H * K].reshape(rows, H, K).swapaxes(1, 2).reshape(rows, -1)
+        full = fold(cell, Layer(full[: len(layer.U)], full[len(layer.U) : -1], full[-1]))
+        layers.append(Layer(*(np.array(a, order="C") for a in (full.U, full.W, full.b))))
+        at += rows * H * K
+    if like.V is None:
+        return Params(layers, cell=like.cell).arrays()
+    V = flat[at : at + like.V.size].reshape(like.V.shape).copy()
+    b_out = flat[at + V.size :][: like.b_out.size].copy()
+    return Params(layers, V, b_out, like.cell).arrays()
 
 
 def pair(n, dtype, states):
@@ -102,8 +143,9 @@ def pair(n, dtype, states):
     return both
 
 
-def collect(params, cell, flat, x, both):
-    """Grads of the parameters' gradients `flat`, x's and (2, L, B, H), the initial state's."""
-    p = Params.from_arrays(params.cut(flat), cell.name)
-    state = tuple(both) if len(cell.state) == 2 else (both[0] + both[1],)  # without c, c0 is h0
+def collect(params, flat, x, both):
+    """Grads of the parameters' packed gradients `flat`, x's and (2, L, B, H), the initial state's."""
+    p = Params.from_arrays(unpack(flat, params), params.cell)
+    with_c = len(CELLS[params.cell].state) == 2
+    state = tuple(both) if with_c else (both[0] + both[1],)  # without c, c0 is h0
     return Grads(p.layers, p.V, p.b_out, p.cell, x=x, state=state)

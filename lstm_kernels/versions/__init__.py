@@ -43,7 +43,8 @@ def _cpu(name, summary, module, network):
 
 
 def _gpu(name, summary, module, network, positioned, optimised):
-    where = ("GPU", "GPU") if name == "cuda-fused" else ("CPU+GPU", "CPU+GPU")
+    stays = name in ("cuda-fused", "cuda-epoch")
+    where = ("GPU", "GPU") if stays else ("CPU+GPU", "CPU+GPU")
     return Version(name, summary, "gpu", *where, positioned, optimised, module, network)
 
 
@@ -59,6 +60,7 @@ _VERSIONS = (
     _gpu("cuda-v2", "a thread per sample", "cuda_v2", "CudaV2", True, False),
     _gpu("cuda-v3", "transfers by hand", "cuda_v3", "CudaV3", True, True),
     _gpu("cuda-fused", "the network stays on the GPU", "cuda_fused", "CudaFused", True, True),
+    _gpu("cuda-epoch", "an epoch is one launch", "cuda_epoch", "CudaEpoch", True, True),
 )
 
 

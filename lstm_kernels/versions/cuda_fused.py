@@ -2,9 +2,10 @@
 
 What changed from `cuda-v3`: the parameters, the data set and the descent stay on the device, so
 nothing is copied inside an epoch; and a block computes a tile of samples, a thread per unit, with
-the weights in shared memory: one launch runs a mini-batch forward, back and updates. Gradients are
-summed over blocks in a fixed order, without atomics. Bounded by the latency of a step, which is a
-chain of inputs and units long, and for many samples by reading shared memory.
+the weights in shared memory. A mini-batch is two launches: forward and back, then sums over the
+blocks, in a fixed order, and descent. Bounded by the host, which takes longer to launch than a
+small network to compute; then by the latency of a step, a chain of inputs and units long, and for
+many samples by reading shared memory.
 """
 
 import weakref
@@ -13,7 +14,7 @@ import numpy as np
 
 from ..errors import check_choice
 from ..gpu import device
-from ..gpu.layout import collect, pair
+from ..gpu.layout import Sizes, collect, pack, packed_size, pair, unpack
 from ..gpu.plans import Pass
 from ..params import Params
 from .base import Network
@@ -27,6 +28,7 @@ class CudaFused(Network):
     """
 
     name = "cuda-fused"
+    kernels = "forward", "backward", "step", "update"
 
     def __init__(self, params, threads=None, sums="ordered"):
         super().__init__(params, threads)
@@ -34,28 +36,21 @@ class CudaFused(Network):
         self._atomic = check_choice("sums", sums, ("ordered", "atomic")) == "atomic"
         self._device, self._passes = device.Device(self.name), {}
         self._dataset = lambda: None  # the data set whose examples are on the device
-        self._size = sum(a.size for a in self._params.arrays().values())
         self._replace(self._params)
 
     def _forget(self):
         self._device.refuse_fork()
 
     def _replace(self, params):
-        """Parameters, and behind them the same with every U and W transposed."""
-        flat = [a.reshape(-1) for a in params.arrays().values()]
-        flat += [
-            a.T.reshape(-1) if name.endswith((".U", ".W")) else a.reshape(-1)
-            for name, a in params.arrays().items()
-        ]
         self._on_host = False  # from here on the device's count, the old ones or the new
-        self._device.send("theta", np.concatenate(flat))
+        self._device.send("theta", pack(params, transposed=True))
         self._params = params
         self._on_host = True
 
     def _now(self):
         """The host's parameters, brought up to date once all of them have arrived."""
         if not self._on_host:
-            named = self._params.cut(self._fetch("theta", self._size))
+            named = unpack(self._fetch("theta", self._size()), self._params)
             self._params = Params.from_arrays(named, self._cell.name)
             self._on_host = True
         return self._params
@@ -65,16 +60,16 @@ class CudaFused(Network):
         L, T, B, _, H, _ = n = run.n
         both = pair(n, self._dtype, state and (state[0], state[-1]))  # without c, c is h
         run.send(x=x, state=both)
-        run.launch("forward")
-        first = run.places.h + ((L - 1) * (T + 1) + 1) * B * H  # of the top layer, slot 1
-        y = run.work()[first : first + T * B * H]
-        y = self._device.fetch(y, np.empty(T * B * H, self._dtype)).reshape(T, B, H)
-        both = run.fetch("state").reshape(both.shape)
+        run.launch("forward", run.plan.tile, self._theta(), run.work())
+        y = run.fetch("h", (T, B, H), skip=((L - 1) * (T + 1) + 1) * B * H)  # the top layer, slot 1
+        both = run.fetch("state", both.shape)
         return y, tuple(both[: len(self._cell.state)]), run
 
     def _backward(self, run, dy, dstate):
         run.send(dy=dy, state=pair(run.n, self._dtype, dstate))
-        run.launch("backward", run.counters())
+        run.clear_sums()
+        run.launch("backward", run.plan.tile, self._theta(), run.work())
+        self._updater(run, self._device.array("losses", 1, self._dtype), 0.0)(0)
         return self._grads(run)
 
     def _loss_and_grads(self, x, target):
@@ -84,7 +79,8 @@ class CudaFused(Network):
         device, B = self._device, x.shape[1]
         self._dataset = lambda: None
         self._examples = device.send("x", x), device.send("target", target)
-        self._stepper(self._pass(*x.shape[:2]), device.send("order", np.arange(B)), 1, rate)(0, 0)
+        losses, order = device.array("losses", 1, self._dtype), device.send("order", np.arange(B))
+        self._steps(len(x), order, B, losses, rate)
         return float(self._fetch("losses", 1)[0])
 
     def _epoch(self, dataset, order, batch_size, rate):
@@ -100,39 +96,50 @@ class CudaFused(Network):
             self._dataset = lambda: None
             self._examples = device.send("x", x), device.send("target", target)
             self._dataset = weakref.ref(dataset)
-        T, N, firsts = dataset.x.shape[0], len(order), range(0, len(order), batch_size)
-        order = device.send("order", order)
-        for batch, first in enumerate(firsts):
-            B = min(batch_size, N - first)
-            if batch == 0 or batch_size > B:  # the last one may be smaller
-                step = self._stepper(self._pass(T, B), order, len(firsts), rate)
-            step(first, batch)
-        losses = self._fetch("losses", len(firsts))
+        count = -(-len(order) // batch_size)
+        losses = device.array("losses", count, self._dtype)
+        self._steps(dataset.x.shape[0], device.send("order", order), batch_size, losses, rate)
+        losses = self._fetch("losses", count)
         good = np.isfinite(losses)
         return losses[: len(losses) if good.all() else good.argmin() + 1].tolist()
 
+    def _steps(self, T, order, batch_size, losses, rate):
+        """Launch a step for each mini-batch of `order`."""
+        self._on_host &= rate == 0
+        (x, target), theta, rate = self._examples, self._theta(), self._dtype.type(rate)
+        for batch, first in enumerate(range(0, order.size, batch_size)):
+            B = min(batch_size, order.size - first)
+            if batch == 0 or batch_size > B:  # the last one may be smaller
+                run = self._pass(T, B)
+                run.clear_sums()
+                step, update = run.kernel("step"), self._updater(run, losses, rate)
+                n, tile, work = run.numbers, run.plan.tile, run.work()
+            step(n, tile, first, order, x, target, theta, work, rate)
+            update(batch)
+
     def _pass(self, T, B):
         if (T, B) not in self._passes:
-            self._passes[T, B] = Pass(self._device, self._params, T, B, self._atomic)
+            how = self._device, self._params, T, B, self._atomic, self.kernels
+            self._passes[T, B] = Pass(*how)
         return self._passes[T, B]
 
-    def _stepper(self, run, order, batches, rate):
-        """A function (first, batch) that launches a step on the examples order[first:]."""
-        kernel, rate = run.kernel("step"), self._dtype.type(rate)
-        self._on_host &= rate == 0
-        (x, target), theta = self._examples, self._device.kept("theta")
-        losses = self._device.array("losses", batches, self._dtype)
-        n, tile, work, counters = tuple(run.n), run.plan.tile, run.work(), run.counters()
+    def _updater(self, run, losses, rate):
+        """A function (batch) that launches the end of a step."""
+        kernel, theta, work = run.kernel("update"), self._theta(), run.work()
+        n, blocks, rate = run.numbers, run.plan.blocks, self._dtype.type(rate)
+        return lambda batch: kernel(n, blocks, theta, work, losses, batch, rate)
 
-        def step(first, batch):
-            kernel(n, tile, first, order, x, target, theta, work, counters, losses, batch, rate)
+    def _theta(self):
+        return self._device.kept("theta")
 
-        return step
+    def _size(self):
+        return packed_size(Sizes.of(self._params, 0, 0), len(self._cell.gates))
 
     def _fetch(self, name, size):
         return self._device.fetch(self._device.kept(name), np.empty(size, self._dtype))
 
     def _grads(self, run):
-        n, flat = run.n, self._fetch("work", self._size)
-        x, both = run.fetch("dx").reshape(n.T, n.B, n.D), run.fetch("state")
-        return collect(self._params, self._cell, flat, x, both.reshape(2, n.L, n.B, n.H))
+        n = run.n
+        flat = run.fetch("partials", (self._size(),))
+        x, both = run.fetch("dx", (n.T, n.B, n.D)), run.fetch("state", (2, n.L, n.B, n.H))
+        return collect(self._params, flat, x, both)

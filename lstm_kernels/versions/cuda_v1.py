@@ -8,9 +8,11 @@ Nothing is parallel: bounded by the latency of one thread, which waits for every
 import numpy as np
 
 from ..gpu import device, sample_kernels
-from ..gpu.device_functions import HEAD
-from ..gpu.layout import Places, Sizes, collect, pair
+from ..gpu.build import build
+from ..gpu.layout import Sizes, array_sizes, collect, pack, packed_size, pair, unpack
 from .base import Network
+
+KERNELS = "forward", "backward", "step", "add_up"
 
 
 def sample_last(a):
@@ -30,10 +32,10 @@ class CudaV1(Network):
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        self._device = device.Device(self.name)
-        modules = (sample_kernels,)
-        self._kernels = device.build(params.cell, self._dtype, modules, where=self.where)
-        self._theta = np.empty(sum(a.size for a in self._params.arrays().values()), self._dtype)
+        self._device, sizes = device.Device(self.name), Sizes.of(params, 0, 0)
+        how = params.cell, self._dtype, (sample_kernels,), KERNELS, sizes
+        self._kernels = build(*how, where=self.where)
+        self._size = packed_size(sizes, len(self._cell.gates))
 
     def _forget(self):
         self._device.refuse_fork()
@@ -70,54 +72,56 @@ class CudaV1(Network):
         passed, n = kept
         dy, both = self._pass("dy", sample_last(dy)), sample_last(pair(n, self._dtype, dstate))
         both, dx = self._pass("state", both), self._result("dx", n.T * n.D * n.B)
-        flat = self._result("grads", len(self._theta) + 1)
-        *tape, da, partials = self._scratch(n, "h", "c", "gates", "da", "partials")
-        arguments = passed, self._parameters(), *tape, dy, both, da, dx, partials
-        self._launch("backward", n, *arguments, self._device.counters(self._blocks(n.B)), flat)
-        flat, dx = self._take(flat, len(self._theta) + 1), self._take(dx, n.T * n.D * n.B)
+        *tape, da, d_out, partials = self._scratch(n, "h", "c", "gates", "da", "d_out", "partials")
+        how = passed, self._parameters(), *tape, dy, both, da, dx, d_out, partials
+        self._launch("backward", n, *how)
+        flat, dx = self._added_up(n, partials), self._take(dx, n.T * n.D * n.B)
         return self._grads(n, flat, dx, self._take(both, 2 * n.L * n.H * n.B))
 
     def _descent(self, x, target):
         _, flat = self._launch_step(x, target)
-        return float(flat[-1]), self._params.cut(flat)
+        return float(flat[-1]), unpack(flat, self._params)
 
     def _loss_and_grads(self, x, target):
         n, flat = self._launch_step(x, target)
-        places = self._places(n)
         dx, both = (
-            self._device.fetch(array, np.empty(places.size(name), self._dtype))
-            for name, array in zip(("dx", "state"), self._scratch(n, "dx", "state"), strict=True)
+            self._device.fetch(array, np.empty(array.size, self._dtype))
+            for array in self._scratch(n, "dx", "state")
         )
         return float(flat[-1]), self._grads(n, flat, dx, both)
 
     def _launch_step(self, x, target):
-        """The sizes, and the gradients with the loss behind them, from one launch."""
+        """The sizes, and the gradients with the loss behind them."""
         n = Sizes.of(self._params, *x.shape[:2])
         passed = self._pass("x", sample_last(x)), self._pass("target", sample_last(target))
-        flat = self._result("grads", len(self._theta) + 1)
         names = "h", "c", "gates", "dy", "state", "da", "dx", "d_out", "partials"
-        scratch = *self._scratch(n, *names), self._device.counters(self._blocks(n.B))
-        self._launch("step", n, *passed, self._parameters(), *scratch, flat)
-        return n, self._take(flat, len(self._theta) + 1)
+        scratch = self._scratch(n, *names)
+        self._launch("step", n, *passed, self._parameters(), *scratch)
+        return n, self._added_up(n, scratch[-1])
 
     def _launch(self, kernel, n, *arguments):
-        rows = len(self._cell.gates) * sample_kernels.UNITS * (self.threads + 1)
-        how = self._blocks(n.B), self.threads, HEAD + rows * self._dtype.itemsize
-        self._device.launch(self._kernels[kernel], *how, tuple(n), *arguments)
+        blocks, K = self._blocks(n.B), len(self._cell.gates)
+        sums = 4 * sample_kernels.UNITS * K * (self.threads + 1) * self._dtype.itemsize
+        self._device.launch(self._kernels[kernel], blocks, self.threads, sums, *n[1:3], *arguments)
+
+    def _added_up(self, n, partials):
+        """The gradients of all blocks, and the loss, by a launch of their own."""
+        blocks, flat = self._blocks(n.B), self._result("grads", self._size + 1)
+        how = self._kernels["add_up"], blocks, self.threads, 0
+        self._device.launch(*how, blocks, partials, flat)
+        return self._take(flat, self._size + 1)
 
     def _parameters(self):
-        """The parameters one after another, in the order of `Params.arrays`, for a kernel."""
-        np.concatenate([a.reshape(-1) for a in self._params.arrays().values()], out=self._theta)
-        return self._pass("theta", self._theta)
-
-    def _places(self, n):
-        return Places.of(n, self._blocks(n.B), len(self._theta), self._cell)
+        """The packed parameters, for a kernel."""
+        return self._pass("theta", pack(self._params))
 
     def _scratch(self, n, *names):
         """Device arrays that never leave it: the tape, and what a step writes for itself."""
-        places, device = self._places(n), self._device
-        return [device.array(f"scratch {name}", places.size(name), self._dtype) for name in names]
+        sizes = array_sizes(n, len(self._cell.gates))
+        sizes["partials"] = self._blocks(n.B) * (self._size + 1)
+        device = self._device
+        return [device.array(f"scratch {m}", sizes[m], self._dtype)[: sizes[m]] for m in names]
 
     def _grads(self, n, flat, dx, both):
         x, both = sample_first(dx, n.T, n.D, n.B), sample_first(both, 2, n.L, n.H, n.B)
-        return collect(self._params, self._cell, flat, x, both)
+        return collect(self._params, flat, x, both)

@@ -1,0 +1,28 @@
+"""`cuda-epoch`: an epoch is one launch.
+
+What changed from `cuda-fused`: the loop over mini-batches is in the kernel. Where a launch ended,
+all blocks wait for each other: once when the gradients lie in memory, once when the parameters are
+new. So the host launches once for an epoch instead of twice for a step. All blocks have to be on
+the device at the same time; a network whose blocks are not is refused. Bounded by the latency of a
+step and of its two barriers.
+"""
+
+from ..gpu.device import SIMULATED
+from .cuda_fused import CudaFused
+
+
+class CudaEpoch(CudaFused):
+    name = "cuda-epoch"
+    kernels = "forward", "backward", "update", "epoch"
+
+    def __init__(self, params, threads=None, sums="ordered"):
+        super().__init__(params, threads, sums)
+        if SIMULATED:  # one block after another, of which none can wait for the next
+            self._device.multiprocessors = 1
+
+    def _steps(self, T, order, batch_size, losses, rate):
+        run = self._pass(T, min(batch_size, order.size))
+        run.clear_sums()
+        self._on_host &= rate == 0
+        arrays = *self._examples, self._theta(), run.work(), losses
+        run.launch("epoch", run.plan.tile, order, *arrays, self._dtype.type(rate))

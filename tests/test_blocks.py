@@ -1,0 +1,124 @@
+"""The GPU versions on blocks that run at the same time, every number watched."""
+
+import blocks
+import numpy as np
+import pytest
+from conftest import SIMULATED, example
+
+import lstm_kernels as lk
+from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
+from lstm_kernels.gpu import build, layout, plans
+from lstm_kernels.versions.cuda_epoch import CudaEpoch
+from lstm_kernels.versions.cuda_fused import CudaFused
+
+pytestmark = pytest.mark.skipif(not SIMULATED, reason="a stand-in for a device")
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """`blocks.watch`, with caches of kernels that are empty before and after."""
+    build.build.cache_clear()
+    yield lambda change=(): blocks.watch(monkeypatch, change)
+    build.build.cache_clear()
+
+
+@pytest.fixture(params=["by tile", "by atomics", "by all blocks"])
+def form(request, monkeypatch):
+    """How gradients are computed; by size, large networks by all blocks."""
+    turns = (1, 0) if request.param == "by all blocks" else (0, 1)
+    monkeypatch.setattr(plans, "rounds", lambda *how: turns)
+    return "atomic" if request.param == "by atomics" else "ordered"
+
+
+def check(net, x, target, B):
+    """Passes and two epochs of a network against the reference."""
+    params, dataset = net.params(), lk.Dataset(x, target)
+    compare_to_reference(net, params, x)
+    reference, order = lk.network("numpy", params), np.random.default_rng(3).permutation(len(target))
+    for _ in range(2):
+        got, want = (n.epoch(dataset, order, B, 0.2) for n in (net, reference))
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+    compare(net.params().arrays(), reference.params().arrays(), 1e-5)
+    loss, grads = net.loss_and_grads(x, target)
+    expected, truth = reference.loss_and_grads(x, target)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    compare(grads.arrays(), truth.arrays(), 2e-5)
+
+
+@pytest.mark.parametrize("version", [CudaFused, CudaEpoch])
+@pytest.mark.parametrize("shared", [48 << 10, 1100])
+@pytest.mark.parametrize("shape", [(2, 2, 7, 2, 3), (1, 3, 5, 5, 4)])
+def test_tiles_on_watched_blocks(watch, form, cell, version, shared, shape):
+    watch()
+    params, x, target = example(shape, cell)
+    net = version(params, sums=form)
+    net._device.most_shared, net._device.multiprocessors = shared, 3
+    check(net, x, target, 4)
+    if not net._pass(shape[1], 4).plan.resident:  # the transposed weights have followed
+        theta = net._fetch("theta", net._device.kept("theta").size)
+        np.testing.assert_array_equal(theta, layout.pack(net.params(), transposed=True))
+
+
+@pytest.mark.parametrize("version", [CudaFused, CudaEpoch])
+@pytest.mark.parametrize(("D", "H"), [(4, 4), (1, 5), (3, 8)])
+def test_four_samples_to_a_thread_on_watched_blocks(watch, version, D, H):
+    watch()
+    params, x, target = example((1, 2, 11, D, H))
+    net = version(params)
+    net._device.multiprocessors = 2
+    assert net._pass(2, 8).plan.R == 4
+    check(net, x, target, 8)
+
+
+@pytest.mark.parametrize("version", ["cuda-v1", "cuda-v2", "cuda-v3"])
+@pytest.mark.parametrize("shape", [(2, 2, 5, 2, 3), (1, 2, 9, 5, 9)])
+def test_samples_on_watched_blocks(watch, cell, version, shape):
+    watch()
+    params, x, target = example(shape, cell)
+    check(lk.network(version, params), x, target, 4)
+
+
+def without(barrier):
+    """A change of kernels: their `cuda` without one of its barriers."""
+
+    def changed(space):
+        setattr(space["cuda"], barrier, lambda: None)
+        return space["cuda"]
+
+    return {"cuda": changed}
+
+
+def test_a_missing_barrier_is_a_race(watch, monkeypatch):
+    watch(without("syncthreads"))
+    params, x, target = example((1, 2, 6, 2, 3))
+    for name in ("cuda-v2", "cuda-fused"):
+        with pytest.raises(blocks.RaceError, match="it, too"):
+            lk.network(name, params).step(x, target, 0.1)
+    build.build.cache_clear()
+    monkeypatch.setattr(blocks.Grid, "sync", lambda grid: None)
+    watch()
+    net = CudaEpoch(params)
+    net._device.multiprocessors = 3
+    with pytest.raises(blocks.RaceError, match="it, too"):
+        net.epoch(lk.Dataset(x, target), np.arange(6), 3, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "error"),
+    [
+        ("dy_at", lambda space: lambda n, t, s: 10**6, IndexError),
+        ("team", lambda space: lambda: (0, 1, 0, 1), blocks.RaceError),
+        ("descend", lambda space: lambda end, p, gradient: None, MismatchError),
+    ],
+)
+def test_faults_are_caught_on_watched_blocks(watch, name, fault, error):
+    watch({name: fault})
+    params, x, _ = example((1, 2, 6, 2, 3))
+    with pytest.raises(error):
+        compare_to_reference("cuda-fused", params, x)
+
+
+def test_what_is_read_before_it_is_written_is_found(watch):
+    watch({"gather": lambda space: lambda *how: None})
+    params, x, target = example((1, 2, 6, 2, 3))
+    assert np.isnan(CudaFused(params).step(x, target, 0.1))

@@ -90,8 +90,8 @@ bench-peers: .venv-peers/.stamp    ## measure beside PyTorch, JAX and ONNX Runti
 bench-isa: .venv-peers/.stamp    ## measure beside PyTorch and BLAS, all restricted to AVX-512, AVX2, SSE2
 	$(PEERS) -m lstm_kernels bench-isa
 
-gpu:    ## test and measure on this machine's GPU, with the packages of python3 there
-	$(GPU_PYTHON) -m lstm_kernels gpu
+gpu:    ## verify and measure on this machine's GPU, with the packages of python3; FOLDER=to/write/to
+	$(GPU_PYTHON) -m lstm_kernels gpu $(if $(FOLDER),--folder "$(FOLDER)")
 
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers
 	$(PY) tools/ptx.py

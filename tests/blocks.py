@@ -28,8 +28,6 @@ class Watched:
         self.size, self.seen = array.size, defaultdict(list)
 
     def __getitem__(self, i):
-        if isinstance(i, slice):  # the examples of a mini-batch, which are only read
-            return self.array[i]
         self.note(i, "reads")
         return self.array[i]
 
@@ -52,8 +50,11 @@ class Watched:
         who, did, phase, interval = other
         apart = me.who[0] != who[0]  # in different blocks
         together = me.phase == phase if apart else (me.phase, me.interval) == (phase, interval)
-        return together and me.who != who and (how, did) != ("reads", "reads") and (
-            (how, did) != ("adds to", "adds to")
+        return (
+            together
+            and me.who != who
+            and (how, did) != ("reads", "reads")
+            and ((how, did) != ("adds to", "adds to"))
         )
 
 

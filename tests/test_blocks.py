@@ -34,7 +34,10 @@ def check(net, x, target, B):
     """Passes and two epochs of a network against the reference."""
     params, dataset = net.params(), lk.Dataset(x, target)
     compare_to_reference(net, params, x)
-    reference, order = lk.network("numpy", params), np.random.default_rng(3).permutation(len(target))
+    reference, order = (
+        lk.network("numpy", params),
+        np.random.default_rng(3).permutation(len(target)),
+    )
     for _ in range(2):
         got, want = (n.epoch(dataset, order, B, 0.2) for n in (net, reference))
         np.testing.assert_allclose(got, want, rtol=1e-5)
@@ -108,7 +111,7 @@ def test_a_missing_barrier_is_a_race(watch, monkeypatch):
     [
         ("dy_at", lambda space: lambda n, t, s: 10**6, IndexError),
         ("team", lambda space: lambda: (0, 1, 0, 1), blocks.RaceError),
-        ("descend", lambda space: lambda end, p, gradient: None, MismatchError),
+        ("descend", lambda space: lambda end, p, turned, gradient: None, MismatchError),
     ],
 )
 def test_faults_are_caught_on_watched_blocks(watch, name, fault, error):

@@ -1,5 +1,6 @@
 """The GPU versions: on the device where there is one, else in the simulator."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -12,12 +13,11 @@ import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
-from lstm_kernels import kernels
 from lstm_kernels.bench import gpu, runner
 from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
-from lstm_kernels.gpu import device, device_functions, layout, plans, sample_kernels
+from lstm_kernels.gpu import build, device, layout, plans, sample_kernels
 from lstm_kernels.report import figures_gpu
 from lstm_kernels.versions import cuda_fused
 
@@ -30,9 +30,9 @@ simulated = pytest.mark.skipif(not SIMULATED, reason="plants faults that only Py
 
 def test_the_ladder_has_the_source_s_columns():
     rows = {v.name: v for v in lk.versions() if v.target == "gpu"}
-    assert list(rows) == ["cuda-v1", "cuda-v2", "cuda-v3", "cuda-fused"]
-    assert [v.thread_positioning for v in rows.values()] == [False, True, True, True]
-    assert [v.transfer_optimised for v in rows.values()] == [False, False, True, True]
+    assert list(rows) == ["cuda-v1", "cuda-v2", "cuda-v3", "cuda-fused", "cuda-epoch"]
+    assert [v.thread_positioning for v in rows.values()] == [False, True, True, True, True]
+    assert [v.transfer_optimised for v in rows.values()] == [False, False, True, True, True]
 
 
 @needs_kernels
@@ -54,52 +54,69 @@ def test_fused_cuda_plans(cell, shared, sums, B):
     compare(net.params().arrays(), reference.params().arrays(), 1e-5)
 
 
-def test_plans_of_cuda_fused():
-    def plan(B, H, shared=200 << 10, L=1, D=1):
-        n = layout.Sizes(L, 12, B, D, H, 1)
-        return plans.plan(n, CELLS["lstm"], np.dtype(np.float32), 132, shared)
+def test_plans_of_the_tile_kernels():
+    def plan(B, H, shared=200 << 10, L=1, T=12, D=1):
+        n, how = layout.Sizes(L, T, B, D, H, 1), {"most_threads": 256, "most_units": 256}
+        return plans.plan(n, CELLS["lstm"], np.dtype(np.float32), 132, shared, **how)
 
     few, many = plan(256, 32), plan(100_000, 32)
     assert few.tile == 2
-    assert (few.blocks, few.R, few.resident) == (128, 1, True)
-    assert (many.tile, many.blocks, many.R) == (32, 132, 4)
+    assert (few.blocks, few.R, few.resident, few.x, few.y) == (128, 1, True, 32, 8)
+    assert (many.tile, many.blocks, many.R, many.all_blocks) == (32, 132, 4, 132)
     assert not plan(256, 256).resident
+    assert (plan(256, 300).x, plan(256, 300).y) == (150, 1)  # 300 units in two rounds
     for B in (1, 3, 100, 5000):
         for H in (1, 7, 32, 100, 300):
             small = plan(B, H, 48 << 10)
             assert small.shared <= 48 << 10
             assert small.tile % small.R == 0
-            assert 1 <= small.blocks <= 132
-            assert small.threads <= plans.MOST_THREADS
+            assert 1 <= small.blocks <= small.all_blocks <= 132
+            assert small.threads <= 256
     with pytest.raises(ValueError, match=r"^params: hidden_size 9000 takes \d+ bytes of shared"):
         plan(1, 9000)
 
 
-def test_arrays_fill_work_without_a_gap():
+def test_large_networks_share_the_gradients_among_all_blocks():
+    """By count: few rows of gradients to add up are cheaper than a tape that all blocks read."""
+
+    def product(B, H, L=1, T=12, D=1):
+        n, how = layout.Sizes(L, T, B, D, H, 1), {"most_threads": 256, "most_units": 256}
+        return plans.plan(n, CELLS["lstm"], np.float32, 132, 227 << 10, **how).product
+
+    assert not any(product(B, H) for B in (16, 256, 4096) for H in (8, 32, 64))
+    assert product(64, 512, L=4, T=100, D=512)
+    n, lstm = layout.Sizes(4, 100, 64, 512, 512, 1), CELLS["lstm"]
+    by_tile, by_all = plans.rounds(n, lstm, 64, 132, 256)
+    assert by_tile > 2 * by_all  # half the multiprocessors would add up 64 rows of 8.4 million
+    numbers = (layout.packed_size(n, 4) + 1) * 64  # of which each thread adds up its share
+    assert plans.rounds(n._replace(T=0), lstm, 64, 132, 256)[0] == -(-numbers // (132 * 256))
+
+
+def test_arrays_fill_work_at_multiples_of_four():
     L, T, B, D, H, O = n = layout.Sizes(2, 3, 5, 7, 11, 13)
-    places = layout.Places.of(n, 4, 100, CELLS["gru"])
-    slots, gates = (L, T + 1, B, H), (L, T, B, 4, H)
-    shapes = {"partials": (4, 101), "x": (T, B, D), "h": slots, "c": slots, "gates": gates}
+    places, P = layout.Places.of(n, 4, 4), layout.packed_size(n, 4)
+    slots, gates = (L, T + 1, B, H), (L, T, B, H, 4)
+    shapes = {"partials": (4, P + 1), "x": (T, B, D), "h": slots, "c": slots, "gates": gates}
     shapes |= {"dy": (T, B, H), "state": (2, L, B, H), "da": gates, "dx": (T, B, D)}
     shapes |= {"d_out": (B, O)}
     assert (*shapes, "end") == places._fields
-    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-    assert {name: places.size(name) for name in shapes} == sizes
-    assert (places[0], places.end) == (0, sum(sizes.values()))
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    assert [b - a for a, b in itertools.pairwise(places)] == [size + -size % 4 for size in sizes]
+    assert places[0] == 0
 
 
-@pytest.mark.parametrize(("rows", "width", "threads"), [(5, 1, 4), (3, 7, 4), (9, 5, 32)])
-def test_a_walk_meets_every_entry_once(rows, width, threads):
-    entries = []
-    for me in range(threads):
-        index = {"threadIdx": types.SimpleNamespace(x=me)}
-        cuda = types.SimpleNamespace(blockDim=types.SimpleNamespace(x=threads), **index)
-        space = kernels.fill([device_functions], {"cuda": cuda}, "walk")
-        row, column, *steps = space["first_place"](width)
-        while row < rows:
-            entries.append((row, column))
-            row, column = space["next_place"](row, column, *steps, width)
-    assert sorted(entries) == list(np.ndindex(rows, width))
+@pytest.mark.parametrize("output_size", [None, 2])
+def test_packed_parameters_come_back(cell, output_size):
+    params = example((3, 1, 1, 5, 7), cell, output_size=output_size)[0]
+    n, K = layout.Sizes.of(params, 1, 1), len(CELLS[cell].gates)
+    flat = layout.pack(params)
+    assert flat.shape == (layout.packed_size(n, K),)
+    compare(layout.unpack(flat, params), params.arrays(), 0)
+    both = layout.pack(params, transposed=True)
+    np.testing.assert_array_equal(both[: flat.size], flat)
+    turned = both[flat.size + -flat.size % 4 :]
+    U = flat[: 5 * 7 * K].reshape(5, 7, K)  # of the first layer: inputs, units, gates
+    np.testing.assert_array_equal(turned[: U.size].reshape(7, 5, K), U.swapaxes(0, 1))
 
 
 @needs_kernels
@@ -135,15 +152,17 @@ def test_what_cuda_versions_copy():
     both = 4 * (x.size + target.size + theta + theta + 1)
     assert copied["cuda-v1"] == copied["cuda-v2"] == (both, both)
     assert copied["cuda-v3"] == (4 * (x.size + target.size + theta), 4 * (theta + 1))
-    assert copied["cuda-fused"] == (4 * (x.size + target.size) + 8 * 6, 4)  # and the order
+    for version in gpu.STAY:
+        assert copied[version] == (4 * (x.size + target.size) + 8 * 6, 4)  # and the order
     for version in ("cuda-v1", "cuda-v2", "cuda-v3"):
         assert figures_gpu.step_bytes(version, work) == copied[version]
 
 
 @needs_kernels
-def test_no_copies_inside_an_epoch_of_cuda_fused():
+@pytest.mark.parametrize("version", gpu.STAY)
+def test_no_copies_inside_an_epoch_on_cuda(version):
     params, x, target = example((1, 3, 12, 2, 5))
-    net, dataset = lk.network("cuda-fused", params), lk.Dataset(x, target)
+    net, dataset = lk.network(version, params), lk.Dataset(x, target)
     order = np.arange(12)
     net.epoch(dataset, order, 3, 0.1)
     for batch_size, steps in ((12, 1), (3, 4)):
@@ -152,7 +171,7 @@ def test_no_copies_inside_an_epoch_of_cuda_fused():
 
 
 @needs_kernels
-@pytest.mark.parametrize("version", ["cuda-v2", "cuda-fused"])
+@pytest.mark.parametrize("version", ["cuda-v2", *gpu.STAY])
 def test_cuda_gives_the_same_bits_every_run(version):
     params, x, target = example((2, 3, 21, 3, 6), "gru")
     first, second = (lk.network(version, params).loss_and_grads(x, target)[1] for _ in range(2))
@@ -161,9 +180,10 @@ def test_cuda_gives_the_same_bits_every_run(version):
 
 
 @needs_kernels
-def test_a_data_set_is_sent_again_when_it_is_another():
+@pytest.mark.parametrize("version", gpu.STAY)
+def test_a_data_set_is_sent_again_when_it_is_another_on_cuda(version):
     params, x, target = example((1, 3, 8, 2, 5))
-    net, reference = lk.network("cuda-fused", params), lk.network("numpy", params)
+    net, reference = lk.network(version, params), lk.network("numpy", params)
     for scale in (1, 2):
         dataset = lk.Dataset(x * np.float32(scale), target)
         got, want = (n.epoch(dataset, np.arange(8), 4, 0.1) for n in (net, reference))
@@ -176,9 +196,10 @@ def test_a_data_set_is_sent_again_when_it_is_another():
 
 @needs_kernels
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the simulator computes in NumPy
-def test_losses_end_at_one_that_is_not_finite():
+@pytest.mark.parametrize("version", gpu.STAY)
+def test_losses_end_at_one_that_is_not_finite_on_cuda(version):
     params, x, target = example((1, 2, 6, 2, 3))
-    net = lk.network("cuda-fused", params)
+    net = lk.network(version, params)
     dataset = lk.Dataset(x, target * np.float32(1e19))
     losses = net.epoch(dataset, np.arange(6), 1, 1e30)
     assert len(losses) < 6
@@ -206,7 +227,7 @@ def test_a_failing_kernel_leaves_the_host_s_parameters(version, monkeypatch):
     params, x, target = example((1, 4, 6, 2, 5))
     net = lk.network(version, params)
 
-    def broken(self, *where):
+    def broken(self, *where, together=False):
         def launch(*arguments):
             raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
 
@@ -228,9 +249,6 @@ def test_why_a_gpu_cannot_be_used():
     def dropped(capability):
         raise ValueError("compute capability 6.0 is not supported\nmore")
 
-    def removed(capability):
-        raise AttributeError("module 'numpy' has no attribute 'row_stack'")
-
     said = device.why_not_compiled("Tesla P100", (6, 0), dropped)
     assert "Tesla P100 has compute capability 6.0" in said
     assert "install lstm-kernels[cuda12]" in said
@@ -239,8 +257,6 @@ def test_why_a_gpu_cannot_be_used():
     assert "cuda12" not in said
     assert "ValueError: compute capability" in said
     assert device.why_not_compiled("H200", (9, 0), lambda capability: None) is None
-    said = device.why_not_compiled("H200", (9, 0), removed)
-    assert said == device.NUMPY_TOO_NEW
 
 
 IMPORTS = """
@@ -290,17 +306,16 @@ def test_few_blocks_are_explained_once(monkeypatch):
 FIELDS = {"version": "cuda-v2", "multiprocessors": 132, "_warned": False}
 
 
-def planted(modules, change, **names):
+def planted(change):
     """Kernels with a fault: `change` replaces a function among those of the modules."""
-    space = device.functions(CELLS["lstm"], np.float32, modules, **names)
-    original = device.functions
+    original = build.functions
 
     def functions(*arguments, **keywords):
         space = original(*arguments, **keywords)
+        assert set(change) <= set(space)
         space.update({name: function(space) for name, function in change.items()})
         return space
 
-    assert set(change) <= set(space)
     return functions
 
 
@@ -309,36 +324,36 @@ def planted(modules, change, **names):
     ("name", "fault"),
     [
         ("where", lambda space: lambda: (0, space["cuda"].gridsize(1))),
-        ("layer_at", lambda space: lambda index, D, H: (0, D * 4 * H, (D + H) * 4 * H - 1, D)),
+        ("layer_at", lambda space: lambda index: 4 * index),
         ("total", lambda space: lambda a: a[0] + a[1] + a[2]),
     ],
 )
 def test_faults_in_cuda_samples_are_caught(monkeypatch, name, fault):
-    functions = planted((sample_kernels,), {name: fault}, where="position")
-    monkeypatch.setattr(device, "functions", functions)
-    device.build.cache_clear()
+    monkeypatch.setattr(build, "functions", planted({name: fault}))
+    build.build.cache_clear()
     params, x, _ = example((1, 3, 6, 2, 5))
     try:
         with pytest.raises((MismatchError, IndexError)):
             compare_to_reference("cuda-v2", params, x)
     finally:
-        device.build.cache_clear()
+        build.build.cache_clear()
 
 
 @simulated
 def test_a_fault_in_the_sum_over_blocks_is_caught(monkeypatch):
     def first_only(space):
-        return lambda partials, size, first, count, stride: None
+        right = space["sum_rows"]
+        return lambda rows, shared, end: right(1, shared, end)
 
-    functions = planted(plans.MODULES, {"add_up": first_only}, R=1, RESIDENT=True, ATOMIC=False)
-    monkeypatch.setattr(device, "functions", functions)
-    device.build.cache_clear()
+    monkeypatch.setattr(build, "functions", planted({"sum_rows": first_only}))
+    monkeypatch.setattr(plans, "rounds", lambda *how: (0, 1))
+    build.build.cache_clear()
     params, x, _ = example((1, 3, 9, 2, 5))
     try:
         with pytest.raises(MismatchError, match="layers"):
             compare_to_reference("cuda-fused", params, x)
     finally:
-        device.build.cache_clear()
+        build.build.cache_clear()
 
 
 @needs_kernels
@@ -419,6 +434,7 @@ def test_rooflines_and_shares():
     assert pytest.approx(33.4, abs=0.1) == figures_gpu.SHARED_MEMORY
     assert "four samples to a thread: 0.67 flop" in figures_gpu.roofline(loads).alt
     table = figures_gpu.occupancy(gpu.HUNDREDS)
+    assert table.loc["cuda-epoch", "blocks"] == 132
     assert table.loc["cuda-v1", "blocks"] == 1
     assert table.loc["cuda-v2", "blocks"] == 8
     assert (table["registers of a thread"] < 256).all()
@@ -427,58 +443,20 @@ def test_rooflines_and_shares():
 @needs_kernels
 def test_each_filling_of_the_kernels_has_a_name_of_its_own():
     """Numba's cache on disk would take one for the other."""
-    real, labels = np.dtype(np.float32), []
-    for R in (1, 4):
-        for resident in (True, False):
-            for atomic in (True, False):
-                names = {"R": R, "RESIDENT": resident, "ATOMIC": atomic}
-                space = device.functions(CELLS["lstm"], real, plans.MODULES, **names)
-                labels += [space[name].__qualname__ for name in device.KERNELS]
-    for where in ("position", "no_position"):
-        for dtype in (real, np.dtype(np.float64)):
-            space = device.functions(CELLS["gru"], dtype, (sample_kernels,), where=where)
-            labels += [space[name].__qualname__ for name in device.KERNELS]
-    assert len(set(labels)) == len(labels)
-
-
-@needs_kernels
-def test_a_comparison_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
-    def fails(*arguments, **keywords):
-        raise ValueError("planted")
-
-    one = rows_of({("cuda-v3", 8): 1.0}, "transfers sent", "step", bytes=4)
-    one = one.drop(columns="machine")
-    for name in ("table", "hundreds", "sums", "windows", "batches", "hidden"):
-        monkeypatch.setattr(gpu, name, fails)
-    monkeypatch.setattr(gpu, "transfers", lambda *arguments, **keywords: one)
-    running = gpu.main("smoke", tmp_path)
-    name, _, path = next(running)
-    assert name == "transfers"
-    assert len(pd.read_csv(path)) == 1
-    with pytest.raises(RuntimeError, match=r"^not measured, see above: table \(ValueError\), hund"):
-        next(running)
-    assert "planted" in capsys.readouterr().err
-
-
-def test_checks_say_what_failed(monkeypatch, tmp_path):
-    class Done:
-        returncode, stdout, stderr = 1, "1 failed, 3 passed\n", ""
-
-    monkeypatch.setattr(gpu.subprocess, "run", lambda *words, **how: Done)
-    monkeypatch.setattr(gpu.shutil, "which", lambda name: "a-tool")
-    monkeypatch.setattr(
-        gpu.provenance,
-        "machine",
-        lambda preset: {"date": "2026-01-01", "commit": "c", "dirty": False, "name": "m"},
-    )
-    said = {name: result for name, result, _ in gpu.checks(tmp_path)}
-    assert said["tests on the device"] == "failed: 1 failed, 3 passed"
-    assert set(said) == {
-        "tests on the device",
-        "compute-sanitizer memcheck",
-        "compute-sanitizer racecheck",
-    }
-    assert "1 failed" in (tmp_path / "m" / "gpu-checks.json").read_text()
+    sizes, labels = layout.Sizes(1, 0, 0, 2, 3, 1), []
+    choices = itertools.product((1, 4), (True, False), (True, False), (True, False))
+    for values in choices:
+        names = dict(zip(("R", "RESIDENT", "ATOMIC", "PRODUCT"), values, strict=True))
+        space = build.functions(CELLS["lstm"], np.float32, plans.MODULES, sizes, **names)
+        labels.append(space["step"].__qualname__)
+    for name in "LDHO":
+        other = sizes._replace(**{name: 7})
+        space = build.functions(CELLS["lstm"], np.float32, plans.MODULES, other, **names)
+        labels.append(space["step"].__qualname__)
+    for where, real in itertools.product(("position", "no_position"), (np.float32, np.float64)):
+        space = build.functions(CELLS["gru"], real, (sample_kernels,), sizes, where=where)
+        labels.append(space["step"].__qualname__)
+    assert len(set(labels)) == len(labels) == 24
 
 
 def test_figures_of_records_say_what_they_show():

@@ -1,8 +1,9 @@
 """What the GPU kernels ask of a device, found without one.
 
 Every kernel is compiled to PTX by numba-cuda and assembled by ptxas, which needs neither a GPU nor
-a driver, and says how many registers and how much local memory it takes. `make ptx`, or `python
-tools/ptx.py`, compiles all of them in about ten minutes and writes data/results/ptxas.csv.
+a driver, and says how many registers and how much local memory it takes. Of some, nvdisasm shows
+the instructions: what a multiply-add costs in each hot loop. `make ptx`, or `python tools/ptx.py`,
+takes about ten minutes and writes data/results/ptxas.csv and sass.csv.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -26,29 +28,56 @@ import lstm_kernels
 from lstm_kernels.bench import results
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import cores
-from lstm_kernels.gpu import device, plans, sample_kernels
+from lstm_kernels.gpu import build, device, plans, sample_kernels
+from lstm_kernels.gpu.layout import Sizes
 from lstm_kernels.kernels import SOURCES
+from lstm_kernels.versions import cuda_epoch, cuda_fused, cuda_v1
 
 CAPABILITIES = ((6, 0), (7, 5), (8, 0), (9, 0))  # P100, T4, A100, H100 and H200
+COLD = 128
 REGISTERS = 65536  # of a multiprocessor, on all of these: a block must get by with them
 THREADS = {"cuda-v1": 1, "cuda-v2": 32, "cuda-fused": 256}  # in a block, cuda-v3 as cuda-v2
-PATH = results.FOLDER / "ptxas.csv"
-# What a build of kernels can vary besides the cell, the dtype and the capability: free names.
+PATH, CENSUS_PATH = results.FOLDER / "ptxas.csv", results.FOLDER / "sass.csv"
+SMALL, LARGE = Sizes(1, 0, 0, 1, 32, 1), Sizes(2, 0, 0, 64, 512, 1)
+CENSUS = Sizes(1, 0, 0, 128, 128, 1)  # so large that no loop is unrolled into its surroundings
+
+
+def _fused(R, where, end):
+    names = {"R": R, "RESIDENT": where == "shared"}
+    return names | {"PRODUCT": end == "by all blocks", "ATOMIC": end == "by atomics"}
+
+
+# What a build of kernels can vary besides the cell, the dtype and the capability: sizes and names.
 BUILDS = {
-    "cuda-v1": {"one thread": {"where": "no_position"}},
-    "cuda-v2": {"thread per sample": {"where": "position"}},
+    "cuda-v1": {"one thread": (SMALL, {"where": "no_position"})},
+    "cuda-v2": {"thread per sample": (SMALL, {"where": "position"})},
     "cuda-fused": {
-        f"{R} to a thread, weights {'shared' if resident else 'in device memory'}, {sums}": {
-            "R": R,
-            "RESIDENT": resident,
-            "ATOMIC": sums == "atomic",
-        }
-        for R, resident, sums in [
-            *itertools.product((1, 4), (True, False), ("ordered",)),
-            (4, True, "atomic"),
+        f"{R} to a thread, weights {where}, gradients {end}": (sizes, _fused(R, where, end))
+        for sizes, R, where, end in [
+            (SMALL, 1, "shared", "by tile"),
+            (SMALL, 4, "shared", "by tile"),
+            (SMALL, 4, "shared", "by atomics"),
+            (LARGE, 1, "in device memory", "by all blocks"),
+            (LARGE, 4, "in device memory", "by tile"),
         ]
     },
 }
+MODULES = dict.fromkeys(BUILDS, (sample_kernels,)) | {"cuda-fused": plans.MODULES}
+ENTRIES = dict.fromkeys(BUILDS, cuda_v1.KERNELS)
+ENTRIES["cuda-fused"] = *cuda_fused.CudaFused.kernels, cuda_epoch.CudaEpoch.kernels[-1]
+# The loops in which the multiply-adds of a pass are, in the order of the kernels' text: the input
+# times U and h times W; da times W and U transposed, and the gradients of U and W.
+LOOPS = {"forward": ("x U", "h W"), "backward": ("da W'", "da U'", "x' da", "h' da")}
+COUNTED = [
+    (version, variant, cell)
+    for version in ("cuda-v2", "cuda-fused")
+    for variant in BUILDS[version]
+    if not variant.endswith("by atomics")  # only the sums differ
+    for cell in CELLS
+]
+# The least share of multiply-adds among the instructions of a loop.
+LEAST = {("cuda-v2", "rnn"): 0.15, ("cuda-v2", "others"): 0.18}
+LEAST |= {("cuda-fused", "rnn"): 0.25, ("cuda-fused", "others"): 0.5}
 
 
 class OverBudgetError(AssertionError):
@@ -61,20 +90,17 @@ def why_unavailable():
         return "NUMBA_ENABLE_CUDASIM is set: the simulator compiles nothing"
     if importlib.util.find_spec("numba_cuda") is None:
         return "numba-cuda is not installed"
-    if not hasattr(np, "row_stack"):
-        return device.NUMPY_TOO_NEW
-    if ptxas() is None:
-        return "ptxas is not installed"
-    return None
+    missing = [name for name in ("ptxas", "nvdisasm") if tool(name) is None]
+    return f"{missing[0]} is not installed" if missing else None
 
 
-def ptxas():
-    """The path of the assembler: of NVIDIA's wheel, or on the PATH; None without one."""
+def tool(name):
+    """The path of the assembler or disassembler: of NVIDIA's wheel, or on the PATH, or None."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations if spec else ():
-        for path in sorted(Path(folder).glob("*/bin/ptxas")):
+        for path in sorted(Path(folder).glob(f"*/bin/{name}")):
             return str(path)
-    return shutil.which("ptxas")
+    return shutil.which(name)
 
 
 @contextmanager
@@ -95,16 +121,23 @@ def stand_in(capability):
             module.get_current_device = function
 
 
-def assemble(text, capability):
-    """What ptxas says of a kernel: registers, and bytes of shared memory, stack and spills."""
+def assemble(text, capability, census=False):
+    """What ptxas says of a kernel: registers, and bytes of shared memory, stack and spills; with
+    `census` its instructions.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(text)
-        target = f"-arch=sm_{capability[0]}{capability[1]}"
-        words = [ptxas(), "-v", target, str(source), "-o", str(source.with_suffix(".cubin"))]
+        cubin = str(source.with_suffix(".cubin"))
+        # What is linked to a kernel, the grid's barrier, is not there yet.
+        words = [tool("ptxas"), "-v", *(["-c"] if ".extern .func" in text else [])]
+        words += [f"-arch=sm_{capability[0]}{capability[1]}", str(source), "-o", cubin]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"ptxas: {done.stderr.strip()}")
+        if done.returncode:
+            raise RuntimeError(f"ptxas: {done.stderr.strip()}")
+        if census:
+            words = [tool("nvdisasm"), "-c", cubin]
+            return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
     def number(pattern):
         match = re.search(pattern, done.stderr)
@@ -118,26 +151,77 @@ def assemble(text, capability):
     }
 
 
-def compile_build(build, *, kernels=None):
-    """Rows of the table for (version, variant, cell, dtype name, capability), a kernel each."""
-    name, variant, cell, dtype, capability = build
+def compile_build(build_of, *, entries=None, census=False):
+    """(kernel, what `assemble` returns) of a (version, variant, cell, dtype name, capability)."""
+    name, variant, cell, dtype, capability = build_of
     from numba import cuda
 
     assembled = []
 
     def compile(function, signature):
         text, _ = cuda.compile_ptx(function, signature, cc=capability)
-        kernel = re.sub(r"_\w+$", "", function.__name__)
-        if kernels is None or kernel in kernels:
-            assembled.append((kernel, assemble(text, capability)))
+        assembled.append((function.__name__, assemble(text, capability, census)))
 
-    modules = plans.MODULES if name == "cuda-fused" else (sample_kernels,)
+    sizes, names = BUILDS[name][variant]
+    how = cell, np.dtype(dtype), MODULES[name], entries or ENTRIES[name]
     with stand_in(capability):
-        names = BUILDS[name][variant]
-        device.build.__wrapped__(cell, np.dtype(dtype), modules, compile=compile, **names)
-    about = {"version": name, "variant": variant, "cell": cell, "dtype": dtype}
-    about["capability"] = ".".join(map(str, capability))
-    return [about | {"kernel": kernel} | taken for kernel, taken in assembled]
+        sizes = CENSUS if census else sizes
+        build.build.__wrapped__(*how, sizes, compile=compile, **names)
+    return assembled
+
+
+def described(build_of):
+    """Rows of the table of kernels for a build."""
+    *names, capability = build_of
+    columns = dict(zip(("version", "variant", "cell", "dtype"), names, strict=True))
+    columns["capability"] = ".".join(map(str, capability))
+    return [columns | {"kernel": kernel} | taken for kernel, taken in compile_build(build_of)]
+
+
+def inner_loops(text):
+    """The instructions of each innermost loop of a disassembled kernel, in its order."""
+    instructions, labels, loops = [], {}, []
+    for line in text.splitlines():
+        if match := re.match(r"\s*(\.L_\w+):", line):
+            labels[match[1]] = len(instructions)
+        elif match := re.search(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+ +)?([^;]+);", line):
+            instructions.append(match[1].strip())
+            jump = re.match(r"BRA.*`\((\.L_\w+)\)", match[1])
+            if jump and jump[1] in labels:
+                loops.append((labels[jump[1]], len(instructions)))
+    return [
+        instructions[first:last]
+        for first, last in loops
+        if not any((a, b) != (first, last) and first <= a and b <= last for a, b in loops)
+    ]
+
+
+def count(instructions):
+    """Of the instructions of a loop: all, multiply-adds, loads."""
+
+    def starting(*names):
+        return sum(text.startswith(names) for text in instructions)
+
+    kinds = {"multiply_adds": ("FFMA",), "loads": ("LDS", "LDG", "LD.")}
+    return {"instructions": len(instructions)} | {k: starting(*v) for k, v in kinds.items()}
+
+
+def census(build_of):
+    """Rows of the table of loops for a (version, variant, cell): those of LOOPS."""
+    rows, about = [], dict(zip(("version", "variant", "cell"), build_of, strict=True))
+    how = {"entries": tuple(LOOPS), "census": True}
+    for kernel, text in compile_build((*build_of, "float32", (9, 0)), **how):
+        loops = [loop for loop in inner_loops(text) if not any("MUFU" in i for i in loop)]
+        # What remains of an unrolled loop over single rows, the cell and sums have fewer.
+        found = [[c] for c in map(count, loops) if c["multiply_adds"] >= 16]
+        if kernel == "backward":  # the gradients' loops may have a second one, for the last steps
+            each = (len(found) - 2) // 2
+            ends = (2, 2 + each, len(found)) if each else ()
+            found[2:] = [[*chain.from_iterable(found[a:b])] for a, b in itertools.pairwise(ends)]
+        names = LOOPS[kernel] if len(found) != 2 else LOOPS[kernel][:2]  # by all blocks: elsewhere
+        for name, parts in zip(names, found, strict=True):
+            rows.append(about | {"loop": name} | pd.DataFrame(parts).sum().to_dict())
+    return rows
 
 
 def every_build():
@@ -152,16 +236,23 @@ def every_build():
     return [(*kind, capability) for kind in kinds for capability in CAPABILITIES]
 
 
-def table(builds, workers=None):
-    """Compile builds on several processes; a DataFrame with a row for each kernel."""
+def table(rows_of, builds, workers=None):
+    """The rows of each build, `described` or `census`, on several processes; a DataFrame."""
     with ProcessPoolExecutor(workers or cores(), mp_context=get_context("spawn")) as pool:
-        return pd.DataFrame(itertools.chain.from_iterable(pool.map(compile_build, builds)))
+        return pd.DataFrame(chain.from_iterable(pool.map(rows_of, builds)))
 
 
 def check(rows):
-    """Raise OverBudgetError for kernels that spill, or whose block does not fit."""
+    """Raise OverBudgetError for kernels that spill, or whose block does not fit.
+
+    A whole epoch in float64 has more numbers than registers: it may keep some, none of which a loop
+    of products uses, in COLD bytes of memory.
+    """
     most = (REGISTERS // rows["version"].map(THREADS)).clip(upper=255)
-    over = rows[(rows["registers"] > most) | rows[["spills", "stack", "shared"]].any(axis=1)]
+    cold = COLD * ((rows["kernel"] == "epoch") & (rows["dtype"] == "float64"))
+    over = rows["registers"] > most
+    over |= rows["shared"].astype(bool) | (rows["stack"] > cold) | (rows["spills"] > 4 * cold)
+    over = rows[over]
     if not over.empty:
         raise OverBudgetError(
             "rows: want no spills, no stack and no static shared memory, since a launch asks for "
@@ -169,21 +260,105 @@ def check(rows):
         )
 
 
+# What makes a loop of products shorter, one change after another. The product of h with a matrix of
+# four gates side by side, as a kernel: its index, its loop, its sizes, its loads.
+EXAMPLE = """
+def example(h, w, a, n, first):
+    j = cuda.grid(1)
+    {start}
+    {loop}
+        {load}
+        {add}
+        {next}
+    {store}
+"""
+PLAIN = {
+    "start": "i = f = g = o = real(0)",
+    "loop": "for k in range(n):",
+    "load": "q = (k * n + j) * 4",
+    "add": "v = h[first + k]; "
+    "i += v * w[q]; f += v * w[q + 1]; g += v * w[q + 2]; o += v * w[q + 3]",
+    "next": "pass",
+    "store": "a[j * 4] = i; a[j * 4 + 1] = f; a[j * 4 + 2] = g; a[j * 4 + 3] = o",
+}
+NOT_NEGATIVE = "v = h[u(first + k)]; i += v * w[u(q)]; f += v * w[u(q + 1)]; "
+NOT_NEGATIVE += "g += v * w[u(q + 2)]; o += v * w[u(q + 3)]"
+AT_ONCE = "v = h[u(first + k)]; p = quad(w, q); i += v * p[0]; f += v * p[1]; "
+AT_ONCE += "g += v * p[2]; o += v * p[3]"
+CHANGES = {
+    "range, sizes as arguments": {},
+    "indices marked as not negative": {"add": NOT_NEGATIVE},
+    "while instead of range": {
+        "start": "i = f = g = o = real(0); k = 0",
+        "loop": "while k < n:",
+        "next": "k += 1",
+    },
+    "sizes as literals": {"loop": "while k < 128:", "load": "q = (k * 128 + j) * 4"},
+    "four weights in one load": {"add": AT_ONCE},
+}
+
+
+def examples(capability=(9, 0)):
+    """Rows of the table of loops: EXAMPLE with each of CHANGES on top of those before."""
+    from numba import cuda, float32, int64
+
+    rows, parts = [], dict(PLAIN)
+    sizes, cell = CENSUS, CELLS["lstm"]
+    for change, new in CHANGES.items():
+        parts |= new
+        how = cell, np.float32, (sample_kernels,), sizes
+        space = build.functions(*how, where="position") | {"cuda": cuda}
+        space["u"] = cuda.jit(device=True)(space["u"])
+        exec(EXAMPLE.format(**parts), space)
+        arrays = [float32[::1]] * 3
+        with stand_in(capability):
+            text, _ = cuda.compile_ptx(space["example"], (*arrays, int64, int64), cc=capability)
+        loops = inner_loops(assemble(text, capability, census=True))
+        most = max(map(count, loops), key=lambda counts: counts["multiply_adds"])
+        rows.append({"version": "example", "variant": change, "cell": "lstm", "loop": "h W"} | most)
+    return pd.DataFrame(rows)
+
+
+def budget(rows):
+    """Raise OverBudgetError for loops with too small a share of multiply-adds: LEAST.
+
+    An RNN's unit has one number where the others have four: in a thread with one sample, and in the
+    gradients, a number that is loaded serves one multiply-add.
+    """
+    rows = rows[rows["version"] != "example"]
+    rnn = (rows["cell"] == "rnn").map({True: "rnn", False: "others"})
+    least = [LEAST[key] for key in zip(rows["version"], rnn, strict=True)]
+    over = rows[rows["multiply_adds"] / rows["instructions"] < least]
+    if not over.empty:
+        raise OverBudgetError(
+            f"rows: want at least {LEAST} of a loop's instructions to be multiply-adds; got\n"
+            f"{over.to_string()}"
+        )
+
+
 def sources():
-    """A hash of the texts that kernels are made of, without those that fill and compile them."""
-    folder = Path(lstm_kernels.__file__).parent
-    names = [name for name in SOURCES["gpu"] if name not in ("kernels.py", "gpu/device.py")]
+    """A hash of the texts that kernels are made of, without those that compile and launch them."""
+    folder, others = (
+        Path(lstm_kernels.__file__).parent,
+        ("kernels.py", "gpu/build.py", "gpu/device.py"),
+    )
+    names = [name for name in SOURCES["gpu"] if name not in others]
     texts = b"".join((folder / name).read_bytes() for name in names)
     return hashlib.sha256(texts).hexdigest()[:12]
 
 
 def main():
-    """Compile every kernel, write the table, check the budget."""
+    """Compile every kernel, write the tables, check the budgets."""
     if reason := why_unavailable():
         sys.exit(f"the kernels cannot be compiled here: {reason}")
-    rows = table(every_build())
     made = f"numba-cuda {version('numba-cuda')}, ptxas of CUDA {version('nvidia-cuda-nvcc-cu12')}"
-    results.replace(PATH, rows.assign(compiler=made, sources=sources()).to_csv(index=False))
+    about = {"compiler": made, "sources": sources()}
+    loops = pd.concat([examples(), table(census, COUNTED)])
+    results.replace(CENSUS_PATH, loops.assign(**about).to_csv(index=False))
+    print(f"{len(loops)} loops; written to {CENSUS_PATH}", flush=True)
+    budget(loops)
+    rows = table(described, every_build())
+    results.replace(PATH, rows.assign(**about).to_csv(index=False))
     check(rows)
     print(f"{len(rows)} kernels, none spills; written to {PATH}")
 

@@ -176,15 +176,16 @@ def checkout(package=PACKAGE):
 
 
 def _commit(package=PACKAGE):
-    """The commit of the package's own repository, and whether the package differs from it; None
-    where there is none, or where another project's repository holds the environment.
+    """The commit of the package's own repository, and whether the package differs from it. Where
+    there is none, or another project's holds the environment, what LSTM_KERNELS_COMMIT says, else
+    None: a copy of the package may run on a machine without its repository.
     """
 
     def git(*words):
         done = subprocess.run(["git", *words], cwd=package, capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else None
 
-    about = {"commit": None, "dirty": None}
+    about = {"commit": os.environ.get("LSTM_KERNELS_COMMIT"), "dirty": None}
     if shutil.which("git") and checkout(package) and git("rev-parse", "--show-prefix") == PREFIX:
         commit, changes = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", ".")
         if commit and changes is not None:

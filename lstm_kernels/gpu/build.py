@@ -118,6 +118,9 @@ def _intrinsics():
     return quad, store_quad
 
 
+asked = 0  # kernels that this process compiled, or took from the disk
+
+
 @cache
 def build(cell, dtype, modules, entries, sizes, *, compile=None, **names):
     """Compile the kernels `entries` of modules; returns name -> kernel.
@@ -125,7 +128,8 @@ def build(cell, dtype, modules, entries, sizes, *, compile=None, **names):
     The other functions become part of them. cell: its name. sizes, names: as of `functions`.
     compile: takes a function and its signature; None compiles for the device here.
     """
-    cell = CELLS[cell]
+    global asked
+    cell, asked = CELLS[cell], asked + len(entries)
     space = functions(cell, dtype, modules, sizes, **names)
     own = {name: f for name, f in space.items() if isinstance(f, types.FunctionType)}
     own = {name: f for name, f in own.items() if f.__module__.startswith(__package__)}

@@ -36,8 +36,7 @@ try:
 except Exception as error:  # a broken installation must not break the import of this package
     cuda, _broken = None, f"{type(error).__name__}: {error}"
 
-if cuda is not None and not hasattr(np, "row_stack"):
-    np.row_stack = np.vstack  # NumPy 2.5 removed the name, which numba-cuda asks for
+vars(np).setdefault("row_stack", np.vstack)  # numba-cuda asks for a name that NumPy 2.5 removed
 
 SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
@@ -271,6 +270,16 @@ def allow_shared(kernel, size):
 def synchronize():
     """Wait until the device has done what was launched."""
     cuda.synchronize()
+
+
+def event_seconds(call):
+    """What passes on the device between an event before `call` and one after; None simulated."""
+    first, last = cuda.event(), cuda.event()
+    first.record()
+    call()
+    last.record()
+    last.synchronize()
+    return None if SIMULATED else cuda.event_elapsed_time(first, last) / 1e3
 
 
 def pinned(size, dtype):

@@ -7,50 +7,10 @@ complete, all blocks share the parameters among them and compute each over all s
 """
 
 from .device_functions import lane, load
-from .layout import layer_at
+from .layout import d_out_at, da_at, dy_at, h_at, layer_at, x_at
 
 cuda = L = D = H = O = K = P = TRANSPOSED = RESIDENT = ATOMIC = PRODUCT = real = None
 zeros = quad = add_rows = clipped = U_gates = W_gates = None
-
-
-def x_at(n, t, s):
-    """Where x has sample s at step t."""
-    return n[3] + (t * n[1] + s) * D
-
-
-def h_at(n, index, slot, s):
-    """Where h of a layer has unit 0 of sample s in a slot."""
-    return n[4] + ((index * (n[0] + 1) + slot) * n[1] + s) * H
-
-
-def c_at(n, index, slot, s):
-    """Where c of a layer has unit 0 of sample s in a slot."""
-    return n[5] + ((index * (n[0] + 1) + slot) * n[1] + s) * H
-
-
-def gates_at(n, index, t, s):
-    """Where gates of a layer have unit 0 of sample s at step t."""
-    return n[6] + ((index * n[0] + t) * n[1] + s) * H * K
-
-
-def dy_at(n, t, s):
-    """Where dy has unit 0 of sample s at step t."""
-    return n[7] + (t * n[1] + s) * H
-
-
-def state_at(n, which, index, s):
-    """Where state has unit 0 of sample s of a layer's h (0) or c (1)."""
-    return n[8] + ((which * L + index) * n[1] + s) * H
-
-
-def da_at(n, index, t, s):
-    """Where da of a layer has unit 0 of sample s at step t."""
-    return n[9] + ((index * n[0] + t) * n[1] + s) * H * K
-
-
-def d_out_at(n, s):
-    """Where d_out has output 0 of sample s."""
-    return n[11] + s * O
 
 
 def team():
@@ -65,11 +25,11 @@ def team():
     return cuda.threadIdx.y, cuda.blockDim.y, me, threads
 
 
-def put(end, p, value, fresh):
+def put(end, p, turned, value, fresh):
     """Gradient p: set in the block's own row, or added to it; with atomics added to all blocks'."""
     work = end[1]
     if PRODUCT:
-        descend(end, p, value)
+        descend(end, p, turned, value)
     elif ATOMIC:
         cuda.atomic.add(work, p, value)
     else:
@@ -77,9 +37,10 @@ def put(end, p, value, fresh):
         work[at] = value if fresh else work[at] + value
 
 
-def descend(end, p, gradient):
+def descend(end, p, turned, gradient):
     """Let parameter p take its step; number P is the loss. With a rate of zero, keep the gradient.
 
+    turned: where p is among the transposed weights, negative for a number that is not a layer's.
     end: theta, work, losses, the number of the mini-batch, the rate.
     """
     theta, work, losses, batch, rate = end
@@ -89,8 +50,8 @@ def descend(end, p, gradient):
         work[p] = gradient
     else:
         theta[p] -= rate * gradient
-        if not RESIDENT and p < layer_at(L):
-            theta[TRANSPOSED + transposed_at(p)] = theta[p]
+        if not RESIDENT and turned >= 0:
+            theta[TRANSPOSED + turned] = theta[p]
 
 
 def transposed_at(p):
@@ -135,7 +96,8 @@ def outer_product(n, count, p, gates, source, width, da, end, fresh):
                 for k in range(K):
                     if i <= most:
                         value = a[i][k] if gates[k] else real(0)
-                        put(end, p + ((r + i) * H + j) * K + k, value, fresh)
+                        at, turned = ((r + i) * H + j) * K + k, (j * width + r + i) * K + k
+                        put(end, p + at, p + turned, value, fresh)
             j += cuda.blockDim.x
         band += down
 
@@ -146,11 +108,8 @@ def gradients(n, s0, count, end, fresh):
     for index in range(L):
         at, h, da = layer_at(index), h_at(n, index, 0, s0), da_at(n, index, 0, s0)
         inputs = D if index == 0 else H
-        if index == 0:
-            outer_product(n, count, at, U_gates, x_at(n, 0, s0), D, da, end, fresh)
-        else:
-            below = h_at(n, index - 1, 1, s0)  # the layer below after step 0
-            outer_product(n, count, at, U_gates, below, H, da, end, fresh)
+        below = x_at(n, 0, s0) if index == 0 else h_at(n, index - 1, 1, s0)  # inputs at step 0
+        outer_product(n, count, at, U_gates, below, inputs, da, end, fresh)
         outer_product(n, count, at + inputs * H * K, W_gates, h, H, da, end, fresh)
         _, _, q, threads = team()
         while q < H * K:
@@ -158,7 +117,8 @@ def gradients(n, s0, count, end, fresh):
             for t in range(T):
                 for s in range(count):
                     value += work[da + (t * B + s) * H * K + q]  # gate and unit q at step t
-            put(end, at + (inputs + H) * H * K + q, value, fresh)
+            b = at + (inputs + H) * H * K
+            put(end, b + q, b + q, value, fresh)
             q += threads
     _, _, q, threads = team()
     last = h_at(n, L - 1, T, s0)
@@ -174,18 +134,19 @@ def gradients(n, s0, count, end, fresh):
                 for o in range(O):
                     error = work[out + o] * real(B * O) / real(2)  # output o
                     value += error * error / real(B * O)
-        put(end, layer_at(L) + q, value, fresh)
+        put(end, layer_at(L) + q, -1, value, fresh)
         q += threads
 
 
-def readout(n, s0, count, theta, target, rows, work):
-    """d_out and dy of the tile's samples. rows: the sample's place in `target` (N, O)."""
+def readout(n, s0, count, theta, target, order, first, work):
+    """d_out and dy of the tile's samples, order[first + s0:] of target (N, O)."""
     T, B, V, last = n[0], n[1], layer_at(L), h_at(n, L - 1, n[0], s0)
     me, threads = lane()
     scale = real(2) / real(B * max(1, O))
     for i in range(me, count * O, threads):
         s, o = i // O, i % O
-        error = theta[V + H * O + o] - target[rows[s0 + s] * O + o]  # b_out and target of output o
+        # b_out and target of output o
+        error = theta[V + H * O + o] - target[order[first + s0 + s] * O + o]
         for k in range(H):
             error += work[last + s * H + k] * theta[V + k * O + o]  # unit k; V: row k, output o
         work[d_out_at(n, s0 + s) + o] = error * scale
@@ -234,7 +195,8 @@ def sum_rows(rows, shared, end):
         if cuda.threadIdx.y == 0 and p < last:
             for y in range(1, cuda.blockDim.y):
                 value += shared[y * cuda.blockDim.x + me]  # of the same p
-            descend(end, p, value)
+            turned = -1 if RESIDENT or p >= layer_at(L) else transposed_at(p)
+            descend(end, p, turned, value)
             if ATOMIC and (rate != 0 or p == P):
                 work[p] = real(0)  # for the next mini-batch to add to
         cuda.syncthreads()

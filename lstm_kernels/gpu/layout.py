@@ -2,9 +2,10 @@
 
 `theta` holds the parameters packed, so that a unit's K weights are one load. Of each layer the rows
 of U, those of W, and b: (inputs + H + 1, H, K), with zeros where a gate has no weight (a GRU's U
-does not feed `hn`, its W does not feed `n`). Behind the layers lie V (H, O) and b_out (O). These are
-P numbers; the gradients lie in the same order, the loss behind them. `cuda-fused` without room for
-the weights in shared memory has the layers twice, the second time with each U and W transposed.
+does not feed `hn`, its W does not feed `n`). Behind the layers lie V (H, O) and b_out (O). These P
+numbers are followed in `cuda-fused` and `cuda-epoch` by the layers once more, each U and W
+transposed, for networks whose weights have no room in shared memory. Gradients lie in the same
+order, the loss behind them.
 
 A pass works on the arrays below. `cuda-fused` and `cuda-epoch` keep them in one, `work`, in this
 order, since a launch costs the host time for each array; `cuda-v1` to `v3` keep each apart. Shapes
@@ -100,6 +101,54 @@ def layer_at(index):
     return 0 if index == 0 else (D + H + 1 + (index - 1) * (2 * H + 1)) * H * K
 
 
+# Of the tile kernels: n = (T, B, *Places).
+
+
+def x_at(n, t, s):
+    """Where x has sample s at step t."""
+    return n[3] + (t * n[1] + s) * D
+
+
+def h_at(n, index, slot, s):
+    """Where h of a layer has unit 0 of sample s in a slot."""
+    return n[4] + ((index * (n[0] + 1) + slot) * n[1] + s) * H
+
+
+def c_at(n, index, slot, s):
+    """Where c of a layer has unit 0 of sample s in a slot."""
+    return n[5] + ((index * (n[0] + 1) + slot) * n[1] + s) * H
+
+
+def gates_at(n, index, t, s):
+    """Where gates of a layer have unit 0 of sample s at step t."""
+    return n[6] + ((index * n[0] + t) * n[1] + s) * H * K
+
+
+def dy_at(n, t, s):
+    """Where dy has unit 0 of sample s at step t."""
+    return n[7] + (t * n[1] + s) * H
+
+
+def state_at(n, which, index, s):
+    """Where state has unit 0 of sample s of a layer's h (0) or c (1)."""
+    return n[8] + ((which * L + index) * n[1] + s) * H
+
+
+def da_at(n, index, t, s):
+    """Where da of a layer has unit 0 of sample s at step t."""
+    return n[9] + ((index * n[0] + t) * n[1] + s) * H * K
+
+
+def dx_at(n, t, s):
+    """Where dx has sample s at step t."""
+    return n[10] + (t * n[1] + s) * D
+
+
+def d_out_at(n, s):
+    """Where d_out has output 0 of sample s."""
+    return n[11] + s * O
+
+
 def pack(params, transposed=False):
     """theta of Params, flat; transposed: with the layers a second time, U and W transposed."""
     cell, K = CELLS[params.cell], len(CELLS[params.cell].gates)
@@ -144,7 +193,7 @@ def pair(n, dtype, states):
 
 
 def collect(params, flat, x, both):
-    """Grads of the parameters' packed gradients `flat`, x's and (2, L, B, H), the initial state's."""
+    """Grads of packed gradients `flat`, of x, and (2, L, B, H), of the initial state."""
     p = Params.from_arrays(unpack(flat, params), params.cell)
     with_c = len(CELLS[params.cell].state) == 2
     state = tuple(both) if with_c else (both[0] + both[1],)  # without c, c0 is h0

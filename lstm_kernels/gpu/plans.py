@@ -16,7 +16,7 @@ MOST_UNITS, MOST_THREADS = (2, 4) if SIMULATED else (256, 256)  # of a block: al
 
 
 class Plan(NamedTuple):
-    """Blocks that compute tiles of `tile` samples, `x` units by `y` groups of R samples at a time."""
+    """Blocks for tiles of `tile` samples; their threads: x units by y groups of R samples."""
 
     blocks: int
     x: int

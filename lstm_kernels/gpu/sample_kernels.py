@@ -28,7 +28,7 @@ def slot_at(T, B, index, slot, s):
     return (index * (T + 1) + slot) * H * B + s
 
 
-def gates_at(T, B, index, t, s):
+def tape_at(T, B, index, t, s):
     """Where gates and da of a layer have gate 0 of unit 0 of sample s at step t; the next gate lies
     B further, the next unit K B.
     """
@@ -44,11 +44,14 @@ def product(a, theta, w, source, z, B, count):
     return a
 
 
-def product_back(theta, w, da, d, B):
-    """The sum over units of da, from d on, times the row of weights from w on."""
+def product_back(theta, w, da, d, B, units):
+    """The sum over units of da, from d on, times the row of weights from w on.
+
+    units: H, but not known to the compiler, which would write all of the loop out.
+    """
     a = zeros()
     i = 0
-    while i < H:
+    while i < units:
         a = dot(a, strided(da, d + i * K * B, B), load(theta, w + i * K))
         i += 1
     return total(a)
@@ -61,7 +64,7 @@ def forward_sample(s, T, B, x, theta, h, c, gates):
         for t in range(T):
             # Before step t, after it, and step t of the layer below.
             old, new = slot_at(T, B, index, t, s), slot_at(T, B, index, t + 1, s)
-            below, row = slot_at(T, B, index - 1, t + 1, s), gates_at(T, B, index, t, s)
+            below, row = slot_at(T, B, index - 1, t + 1, s), tape_at(T, B, index, t, s)
             for j in range(H):
                 w = layer_at(index) + j * K  # row 0 of U, unit j
                 a = load(theta, w + (inputs + H) * H * K)  # b
@@ -78,6 +81,7 @@ def forward_sample(s, T, B, x, theta, h, c, gates):
 
 def backward_sample(s, T, B, theta, c, gates, dy, dstate, da, dx):
     """All steps back: dy becomes the layer below's, dstate that of the initial state."""
+    units = dy.size // (T * B)
     for index in range(L - 1, -1, -1):
         inputs = D if index == 0 else H
         U = layer_at(index)
@@ -85,7 +89,7 @@ def backward_sample(s, T, B, theta, c, gates, dy, dstate, da, dx):
         dh, dc = index * H * B + s, (L + index) * H * B + s  # the layer's in dstate, unit 0
         for t in range(T - 1, -1, -1):
             old, new = slot_at(T, B, index, t, s), slot_at(T, B, index, t + 1, s)
-            row, out_at = gates_at(T, B, index, t, s), t * H * B + s  # of da; of dy at step t
+            row, out_at = tape_at(T, B, index, t, s), t * H * B + s  # of da; of dy at step t
             for j in range(H):
                 unit = j * B  # from unit 0 to unit j
                 out = cell_backward(
@@ -99,9 +103,9 @@ def backward_sample(s, T, B, theta, c, gates, dy, dstate, da, dx):
                     da[u(row + (j * K + k) * B)] = out[k]
                 dstate[dc + unit] = out[K]  # dc before step t
             for j in range(H):
-                dstate[dh + j * B] = product_back(theta, W + j * H * K, da, row, B)
+                dstate[dh + j * B] = product_back(theta, W + j * H * K, da, row, B, units)
             for k in range(inputs):
-                value = product_back(theta, U + k * H * K, da, row, B)
+                value = product_back(theta, U + k * H * K, da, row, B, units)
                 if index == 0:
                     dx[(t * D + k) * B + s] = value  # input k at step t
                 else:
@@ -167,7 +171,7 @@ def gradients(T, B, x, h, da, d_out, partials):
     me, threads, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * (P + 1)
     first, stride = where()
     for index in range(L):
-        U, d, z = layer_at(index), gates_at(T, B, index, 0, 0), slot_at(T, B, index, 0, 0)
+        U, d, z = layer_at(index), tape_at(T, B, index, 0, 0), slot_at(T, B, index, 0, 0)
         inputs = D if index == 0 else H
         if index == 0:
             outer_product(T, B, U, U_gates, x, 0, D, da, d, partials)
@@ -216,7 +220,7 @@ def forward(T, B, x, state, theta, h, c, gates, y):
 
 
 def backward(T, B, x, theta, h, c, gates, dy, dstate, da, dx, d_out, partials):
-    """Kernel: each block's gradients from dy and dstate, which becomes that of the initial state."""
+    """Kernel: each block's gradients, from dy and dstate, which becomes the initial state's."""
     first, stride = where()
     for s in range(first, B, stride):
         for o in range(O):

@@ -7,20 +7,19 @@ them, and zeros up to `tile`.
 """
 
 from .device_functions import load, store, total
-from .gradient_kernels import (
+from .gradient_kernels import finish, gradients, readout
+from .layout import (
     c_at,
     d_out_at,
     da_at,
+    dx_at,
     dy_at,
-    finish,
     gates_at,
-    gradients,
     h_at,
-    readout,
+    layer_at,
     state_at,
     x_at,
 )
-from .layout import layer_at
 
 cuda = L = D = H = O = K = TRANSPOSED = R = RESIDENT = PRODUCT = real = number = None
 cell_forward = cell_backward = zeros = start = quads = add_quads = add_samples = None
@@ -153,8 +152,8 @@ def backward_layer(index, inputs, n, tile, s0, theta, shared, work, below, fetch
     dh = weights_of(index, inputs, theta, shared, fetch)  # of the tile; behind it dc, and then
     dc, buffers = dh + tile * H, dh + four(2 * tile * H)  # two buffers of da
     # Where U and W begin, from row to row, and from unit to unit; without room, their transposes.
-    weights, row, unit_U, unit_W = (shared, pitch(), K, K) if RESIDENT else (
-        theta, K, inputs * K, H * K
+    weights, row, unit_U, unit_W = (
+        (shared, pitch(), K, K) if RESIDENT else (theta, K, inputs * K, H * K)
     )
     U = 0 if RESIDENT else TRANSPOSED + layer_at(index)
     W = U + inputs * pitch()
@@ -205,7 +204,7 @@ def backward_layer(index, inputs, n, tile, s0, theta, shared, work, below, fetch
                 for r in range(R):
                     s = g * R + r
                     if s < count and index == 0:
-                        work[n[10] + (t * B + s0 + s) * D + k] = total(a[r])  # dx: input k at t
+                        work[dx_at(n, t, s0 + s) + k] = total(a[r])  # input k at step t
                     elif s < count:
                         work[out_at + s * H + k] = total(a[r])  # dy: unit k of the layer below
                 k += cuda.blockDim.x
@@ -225,9 +224,9 @@ def backward_layer(index, inputs, n, tile, s0, theta, shared, work, below, fetch
 def through_layers(n, tile, s0, theta, shared, work, fetch):
     """Forward from the states in slot 0; fetch: false when the only layer's weights are there."""
     cuda.syncthreads()
-    forward_layer(0, D, n, tile, s0, theta, shared, work, L > 1 or fetch)
-    for index in range(1, L):
-        forward_layer(index, H, n, tile, s0, theta, shared, work, True)
+    for index in range(L):
+        inputs = D if index == 0 else H
+        forward_layer(index, inputs, n, tile, s0, theta, shared, work, L > 1 or fetch)
 
 
 def back_through(n, tile, s0, theta, shared, work, below, fetch):
@@ -235,10 +234,9 @@ def back_through(n, tile, s0, theta, shared, work, below, fetch):
 
     fetch: whether the top layer's weights have to be fetched.
     """
-    for index in range(L - 1, 0, -1):
-        need = index < L - 1 or fetch
-        backward_layer(index, H, n, tile, s0, theta, shared, work, True, need)
-    backward_layer(0, D, n, tile, s0, theta, shared, work, below, L > 1 or fetch)
+    for index in range(L - 1, -1, -1):
+        inputs, want, need = D if index == 0 else H, index > 0 or below, index < L - 1 or fetch
+        backward_layer(index, inputs, n, tile, s0, theta, shared, work, want, need)
     if not PRODUCT:
         cuda.syncthreads()
         fresh = s0 == cuda.blockIdx.x * tile
@@ -263,12 +261,14 @@ def states(n, s0, count, slot, work, out):
             s += cuda.blockDim.y
 
 
-def gather(n, s0, count, rows, x, work):
-    """The tile's examples, rows[s0:] of x (T, N, D), to their place; zeros for h, c, dh and dc."""
+def gather(n, s0, count, order, first, x, work):
+    """The tile's examples, order[first + s0:] of x (T, N, D), to their place; zeros for h, c, dh
+    and dc.
+    """
     T, B, N = n[0], n[1], x.size // (n[0] * D)
     s = cuda.threadIdx.y
     while s < count:
-        example, k = rows[s0 + s] * D, cuda.threadIdx.x
+        example, k = order[first + s0 + s] * D, cuda.threadIdx.x
         while k < D:
             for t in range(T):
                 work[x_at(n, t, s0 + s) + k] = x[t * N * D + example + k]  # step t
@@ -283,15 +283,15 @@ def gather(n, s0, count, rows, x, work):
         s += cuda.blockDim.y
 
 
-def mini_batch(n, tile, rows, x, target, theta, shared, work, below):
-    """The B examples `rows` of x (T, N, D) and target (N, O), forward and back."""
+def mini_batch(n, tile, order, first, x, target, theta, shared, work, below):
+    """The B examples order[first:] of x (T, N, D) and target (N, O), forward and back."""
     s0 = cuda.blockIdx.x * tile
     fetch = True
     while s0 < n[1]:
         count = min(tile, n[1] - s0)
-        gather(n, s0, count, rows, x, work)
+        gather(n, s0, count, order, first, x, work)
         through_layers(n, tile, s0, theta, shared, work, fetch)
-        readout(n, s0, count, theta, target, rows, work)
+        readout(n, s0, count, theta, target, order, first, work)
         back_through(n, tile, s0, theta, shared, work, below, False)
         s0 += cuda.gridDim.x * tile
         fetch = False
@@ -336,8 +336,7 @@ def step(n, tile, first, order, x, target, theta, work, rate):
     gradients of the input and of the initial state.
     """
     shared = cuda.shared.array(0, number)
-    rows = order[first : first + n[1]]
-    mini_batch(n, tile, rows, x, target, theta, shared, work, rate == 0)
+    mini_batch(n, tile, order, first, x, target, theta, shared, work, rate == 0)
 
 
 def update(n, blocks, theta, work, losses, batch, rate):
@@ -360,8 +359,7 @@ def epoch(n, tile, order, x, target, theta, work, losses, rate):
     while first < order.size:
         B = min(n[1], order.size - first)
         m = (n[0], B, *n[2:])
-        rows = order[first : first + B]
-        mini_batch(m, tile, rows, x, target, theta, shared, work, rate == 0)
+        mini_batch(m, tile, order, first, x, target, theta, shared, work, rate == 0)
         grid.sync()
         blocks = min(cuda.gridDim.x, (B + tile - 1) // tile)
         finish(m, blocks, shared, (theta, work, losses, batch, rate))

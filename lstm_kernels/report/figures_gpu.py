@@ -11,7 +11,6 @@ from ..bench import gpu, results
 from ..bench.timing import summary
 from ..cells import CELLS
 from ..gpu import device, plans
-from ..gpu.device_functions import HEAD
 from ..gpu.layout import Sizes
 from ..gpu.sample_kernels import UNITS
 from . import plots
@@ -30,11 +29,10 @@ def loads(K=4, rows=4):
     """Numbers that a thread loads for a multiply-add, by kernel and part, as the texts have them.
 
     Forward a value meets K weights; four samples to a thread share these. In the backward pass K
-    gradients meet K weights. For the weights' gradients a value, or `rows` of them, meets K
-    gradients.
+    gradients meet K weights. For the weights' gradients `rows` values meet K gradients.
     """
     table = {
-        "a thread per sample": ((1 + K) / K, 2, (1 + K) / K),
+        "a thread per sample": ((1 + K) / K, 2, (rows + K) / (rows * K)),
         "a tile, one sample to a thread": ((1 + K) / K, 2, (rows + K) / (rows * K)),
         "a tile, four samples to a thread": ((4 + K) / (4 * K), 5 / 4, (rows + K) / (rows * K)),
     }
@@ -52,15 +50,14 @@ def step_bytes(version, work):
         "cuda-v2": (4 * (batch + theta + gradients),) * 2,
         "cuda-v3": (4 * (batch + theta), 4 * gradients),
         "cuda-fused": (0, 0),  # inside an epoch
+        "cuda-epoch": (0, 0),
     }[version]
 
 
-def resources(capability="9.0"):
-    """Registers of every kernel `step`: a row for a version and variant, a column for each cell and
-    dtype.
-    """
+def resources(capability="9.0", kernel="step"):
+    """Registers of a kernel: a row for a version and variant, a column for each cell and dtype."""
     rows = pd.read_csv(PTXAS, dtype={"capability": str})
-    rows = rows[(rows["kernel"] == "step") & (rows["capability"] == capability)]
+    rows = rows[(rows["kernel"] == kernel) & (rows["capability"] == capability)]
     keys, columns = ["version", "variant"], ["dtype", "cell"]
     return rows.pivot_table(index=keys, columns=columns, values="registers", sort=False)
 
@@ -72,16 +69,22 @@ def occupancy(work):
     in eights, 228 KiB of shared memory, and takes 32 blocks and 64 warps.
     """
     n = Sizes(work.L, work.T, work.B, work.D, work.H, 1)
-    plan = plans.plan(n, CELLS["lstm"], np.float32, MULTIPROCESSORS, SHARED, most_threads=256)
+    how = CELLS["lstm"], np.float32, MULTIPROCESSORS, SHARED
+    plan = plans.plan(n, *how, most_threads=256, most_units=256)
     kind = f"{plan.R} to a thread, weights {'shared' if plan.resident else 'in device memory'}"
+    kind, tile = f"{kind}, gradients by tile", (plan.threads, plan.shared)
+    sums = 4 * UNITS * 4 * 4  # bytes of a thread: four rows, K gates
     launches = [
-        ("cuda-v1", "one thread", 1, 1, HEAD + 4 * 4 * UNITS * 2),
-        ("cuda-v2", "thread per sample", -(-work.B // 32), 32, HEAD + 4 * 4 * UNITS * 33),
-        ("cuda-fused", f"{kind}, ordered", plan.blocks, plan.threads, plan.shared),
+        ("cuda-v1", "one thread", "step", 1, 1, 2 * sums),
+        ("cuda-v2", "thread per sample", "step", -(-work.B // 32), 32, 33 * sums),
+        ("cuda-fused", kind, "step", plan.blocks, *tile),
+        ("cuda-epoch", kind, "epoch", plan.all_blocks, *tile),
     ]
-    recorded, table = resources()["float32", "lstm"], {}
-    for version, variant, blocks, threads, shared in launches:
-        warps, registers = -(-threads // 32), int(recorded[version, variant])
+    table = {}
+    for version, variant, kernel, blocks, threads, shared in launches:
+        recorded = resources(kernel=kernel)["float32", "lstm"]
+        compiled = version.replace("cuda-epoch", "cuda-fused")  # of the same texts
+        warps, registers = -(-threads // 32), int(recorded[compiled, variant])
         hold = min(32, 64 // warps, 65536 // (8 * math.ceil(registers / 8) * 32 * warps))
         hold = min(hold, (SHARED + 1024) // (shared + 1024))  # the system keeps 1 KiB of each
         table[version] = {

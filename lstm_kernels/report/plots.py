@@ -25,6 +25,7 @@ COLOURS = {
     "cuda-v2": YELLOW,
     "cuda-v3": ORANGE,
     "cuda-fused": RED,
+    "cuda-epoch": BLUE,
 }
 
 

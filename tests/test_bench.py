@@ -19,7 +19,7 @@ from lstm_kernels.bench import (
     ablation,
     ceilings,
     experiments,
-    gpu,
+    gpu_run,
     isa,
     layers,
     peers,
@@ -319,7 +319,7 @@ def test_whoever_is_timed_beside_peers_rests_before(monkeypatch):
     assert timing.REST >= 0.01
 
 
-@pytest.mark.parametrize("main", [experiments.main, peers.main, isa.main, gpu.main, gpu.checks])
+@pytest.mark.parametrize("main", [experiments.main, peers.main, isa.main, gpu_run.main])
 def test_a_folder_is_opened_before_anything_is_measured(tmp_path, monkeypatch, main):
     def measured(*words, **how):
         raise AssertionError("measured before the folder was opened")

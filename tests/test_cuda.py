@@ -381,7 +381,7 @@ def rows_of(times, variant, stage="epoch", **columns):
 
 
 def test_sentences_about_records():
-    growing = {("cuda-fused", 10**p): max(1e-4, 1e-9 * 10**p) for p in range(2, 7)}
+    growing = {("cuda-epoch", 10**p): max(1e-4, 1e-9 * 10**p) for p in range(2, 7)}
     growing |= {("numba-fused", 10**p): 1e-7 * 10**p for p in range(2, 7)}
     rows = rows_of(growing, "windows")
     assert "from 100 to 100,000 windows" in figures_gpu.growth(rows)
@@ -389,11 +389,20 @@ def test_sentences_about_records():
     assert "overtakes `numba-fused` from 10,000 windows on" in figures_gpu.growth(rows)
     assert "and is 100 times as fast at 1,000,000" in figures_gpu.growth(rows)
     steps = {("sequential", 0): 1.7, ("numpy", 0): 0.76, ("cuda-v3", 0): 0.1}
-    long = {("cuda-v3", 0): 1.0, ("cuda-fused", 0): 0.1}
+    long = {("cuda-v3", 0): 1.0, ("cuda-fused", 0): 0.1, ("cuda-epoch", 0): 0.05}
     both = pd.concat([rows_of(steps, "h", "step", B=256), rows_of(long, "h", "5 epochs", B=256)])
     said = figures_gpu.speeds(both)
     assert "17 times as fast as `sequential`, 7.6 times as fast as `numpy`" in said
-    assert "10 times as fast with `cuda-fused`" in said
+    assert "10 times as fast with `cuda-fused` and 20 times as fast with `cuda-epoch`." in said
+    more = rows_of({("numpy", 0): 0.9, ("cuda-v3", 0): 0.1}, "h", "step", B=600)
+    more = pd.concat([both, more, rows_of(long, "h", "5 epochs", B=600)])
+    assert "of 600 samples takes `cuda-v3` 100 ms, 9 times as fast as `numpy`;" in (
+        figures_gpu.speeds(more)
+    )
+    epochs = rows_of({("cuda-fused", 1024): 4e-4, ("cuda-epoch", 1024): 8e-5}, "batch", B=256)
+    assert figures_gpu.a_step(epochs) == (
+        "a step of 256 samples in an epoch of 4 takes `cuda-fused` 100 µs and `cuda-epoch` 20 µs."
+    )
     table = figures_gpu.times(both)
     assert table.loc[("m", "h", "step"), "cuda-v3 (ms)"].item() == 100
     assert table.loc[("m", "h", "5 epochs"), "cuda-fused (ms)"].item() == 100
@@ -410,17 +419,18 @@ def test_a_notebook_on_a_device_times_itself(monkeypatch):
     shown = []
     nb = types.SimpleNamespace(say=shown.append, show=lambda figure, name: shown.append(name))
     assert figures_gpu.show(nb, figures_gpu.measured(["numpy"])) is None
-    assert shown == [figures_gpu.NOT_YET]
+    assert shown == [figures_gpu.WAITS]
     monkeypatch.setattr(figures_gpu, "live", lambda: True)
     monkeypatch.setattr(figures_gpu.device, "describe", lambda: {"name": "a GPU"})
-    monkeypatch.setattr(gpu, "table", lambda names, repeats: pd.DataFrame())
-    names = ["sequential", "numpy", "numba-fused", "cuda-v3", "cuda-fused"]
+    monkeypatch.setattr(gpu, "table", lambda *names, **how: pd.DataFrame())
+    names = ["sequential", "numpy", "numba-fused", "cuda-v3", *gpu.STAY]
     rows = figures_gpu.measured(names, small=True)
     medians = figures_gpu.show(nb, rows)
     assert shown[1].startswith("a GPU, in this run: a step of 8 samples takes `cuda-v3`")
-    assert shown[2].startswith("a GPU, in this run: from 16 to 32 windows")
-    assert shown[3:] == ["07-windows-this-run"]
-    assert "cuda-fused (ms)" in medians
+    assert shown[2].startswith("a GPU, in this run: a step of 8 samples in an epoch of 2 takes")
+    assert shown[3].startswith("a GPU, in this run: from 16 to 32 windows")
+    assert shown[4:] == ["07-windows-this-run", "07-batch-this-run"]
+    assert "cuda-epoch (ms)" in medians
     assert set(map(type, figures_gpu.claims(rows).values())) == {bool}
 
 

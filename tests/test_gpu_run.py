@@ -140,7 +140,16 @@ def test_the_probe_names_a_network_that_is_wrong(monkeypatch, capsys):
 def test_every_version_and_size_that_is_measured_is_probed():
     pairs = gpu_run.probed("paper")
     assert {name for name, _ in pairs} == {"cuda-v1", "cuda-v3", *gpu.STAY}  # V2's kernels are V3's
-    assert {work.H for _, work in pairs} == {8, 16, 32, 64, 128, 256, 512}
+    assert {work.H for _, work in pairs} == {8, 9, 16, 32, 64, 128, 256, 512}
+
+
+@simulated
+def test_what_the_sanitizer_watches_runs(capsys, monkeypatch):
+    gpu_run.watched()
+    assert capsys.readouterr().out == "nothing found\n"
+    monkeypatch.setattr(gpu_run, "verified", lambda pair: "MismatchError: y")
+    with pytest.raises(SystemExit, match="cuda-v3: MismatchError: y"):
+        gpu_run.watched()
 
 
 def test_how_the_checks_are_called(monkeypatch):

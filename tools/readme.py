@@ -120,6 +120,7 @@ def instruction_sets():
 def gpu():
     """What `make gpu` recorded, where it was run."""
     tell = {"hundreds": figures_gpu.speeds, "windows": figures_gpu.growth}
+    tell["batch"] = figures_gpu.a_step
     said = {name: figures_gpu.each(name, how) for name, how in tell.items()}
     if set(said.values()) == {figures_gpu.NOT_YET}:
         return "GPU: not measured yet (`make gpu` on a machine with one)."

@@ -28,10 +28,12 @@ from ..gpu import build, device
 from ..versions import versions
 from . import experiments, gpu, provenance, results
 from .comparer import compare_to_reference
-from .gpu import CPU, GPU, HUNDREDS, LARGE, STAY
+from .gpu import CPU, GPU, HUNDREDS, LARGE, SLOW, STAY
 from .runner import network, rounds
 from .timing import together
 from .workloads import AIRLINE, Workload, airline_dataset
+
+WATCHED = Workload(L=2, T=4, D=3, H=9, B=37)
 
 
 def plan(preset):
@@ -48,8 +50,14 @@ def plan(preset):
     units, steps = ([8, 16, 32, 64, 128, 256], 8) if paper else ([2, 4], 1)
     count = {"epochs": 5 if paper else 1}
     airline = (AIRLINE, airline_dataset()) if paper else (work, work.dataset(8))
+
+    def several_hundreds():
+        more, some = replace(work, B=work.B * 75 // 32), [n for n in names if n not in SLOW]
+        how = {"batches": steps} | count | many
+        return together([gpu.hundreds(names, work, **how), gpu.hundreds(some, more, **how)])
+
     return {
-        "hundreds": (70, lambda: gpu.hundreds(names, work, batches=steps, **count, **many)),
+        "hundreds": (70, several_hundreds),
         "windows": (60, lambda: gpu.windows(fast, powers, work, **few)),
         "sums": (20, lambda: gpu.sums(work, steps=steps, **many)),
         "batch": (40, lambda: gpu.batches(fast, sizes, N, work, **few)),
@@ -68,7 +76,8 @@ def probed(preset):
     works = [HUNDREDS, replace(HUNDREDS, B=4096), *units]
     pairs = [("cuda-v1", replace(HUNDREDS, B=16))]
     pairs += [(name, work) for work in works for name in ("cuda-v3", *STAY)]
-    return [*pairs, *((name, replace(LARGE, T=4)) for name in STAY)]
+    pairs += [(name, replace(LARGE, T=4)) for name in STAY]
+    return [*pairs, *((name, WATCHED) for name in ("cuda-v3", *STAY))]
 
 
 def verified(pair):
@@ -109,22 +118,6 @@ def probe(preset, workers=None):
     return 1 if failed else 0
 
 
-# What compute-sanitizer watches: a step, an epoch and a backward pass of every version, small.
-WATCHED = """
-import numpy as np, lstm_kernels as lk
-from lstm_kernels.bench import compare_to_reference
-for name in {names}:
-    params = lk.Params.init(3, 9, num_layers=2, output_size=2)
-    x = np.random.default_rng(0).standard_normal((4, 37, 3)).astype(np.float32)
-    target = np.zeros((37, 2), np.float32)
-    compare_to_reference(name, params, x)
-    net = lk.network(name, params)
-    net.step(x, target, 0.1)
-    net.epoch(lk.Dataset(x, target), np.arange(37), 16, 0.1)
-print("nothing found")
-"""
-
-
 def checks():
     """Command lines of the checks that follow the comparisons: name -> (most seconds, words)."""
     words, commands = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-k", "cuda"], {}
@@ -136,9 +129,17 @@ def checks():
     if tool := shutil.which("compute-sanitizer"):
         for kind in ("memcheck", "racecheck"):
             watch = [tool, "--tool", kind, "--report-api-errors", "no", "--error-exitcode", "9"]
-            code = WATCHED.format(names=[name for name in GPU if name != "cuda-v1"])
+            code = "from lstm_kernels.bench.gpu_run import watched; watched()"
             commands[f"compute-sanitizer {kind}"] = 60, [*watch, sys.executable, "-c", code]
     return commands
+
+
+def watched():
+    """What compute-sanitizer watches: passes, a step, an epoch of each kind of kernels, small."""
+    for name in ("cuda-v3", *STAY):
+        if isinstance(said := verified((name, WATCHED)), str):
+            sys.exit(f"{name}: {said}")
+    print("nothing found")
 
 
 def run(words, limit):

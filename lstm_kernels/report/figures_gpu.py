@@ -16,8 +16,17 @@ from ..gpu.sample_kernels import UNITS
 from . import plots
 
 NOT_YET = "Not measured yet: no results of a GPU are recorded."
+WAITS = """<details><summary>Not measured yet: this section waits for a GPU</summary>
+
+None is at hand and no results of one are recorded. With one, this run times the comparisons itself;
+`make gpu` records them, and they stand here under the machine's name: the times of a step and of
+five epochs, the exponent of the time over the size of the data set, a figure for each sweep (data
+set, mini-batch, hidden units), and the table of all.
+
+</details>"""
 THIS_RUN = "this-run"  # the name of the machine in rows that are measured now
 PTXAS = Path(results.FOLDER) / "ptxas.csv"  # of `make ptx`
+SASS = PTXAS.with_name("sass.csv")
 # NVIDIA's data sheet of the H200 (SXM): single-precision TFLOP/s, device memory TB/s; shared memory
 # has 32 banks of 4 bytes a clock in each multiprocessor (CUDA C++ Programming Guide).
 PEAK, MEMORY, MULTIPROCESSORS = 67.0, 4.8, 132
@@ -62,6 +71,44 @@ def resources(capability="9.0", kernel="step"):
     return rows.pivot_table(index=keys, columns=columns, values="registers", sort=False)
 
 
+def example_loops():
+    """Instructions for a multiply-add in a loop of products, as it is improved change by change."""
+    rows = pd.read_csv(SASS).query("version == 'example'").set_index("variant")
+    each = rows["instructions"] / rows["multiply_adds"]
+    loads = rows["loads"] / rows["multiply_adds"]
+    columns = {"instructions for a multiply-add": each, "of them loads": loads}
+    return pd.DataFrame(columns).rename_axis(None)
+
+
+def loops(cell="lstm"):
+    """The share of multiply-adds, in per cent, among the instructions of each hot loop."""
+    rows = pd.read_csv(SASS).query("cell == @cell and version != 'example'")
+    rows = rows.assign(share=100 * rows["multiply_adds"] / rows["instructions"])
+    order = rows["loop"].unique()
+    index = ["version", "variant"]
+    return rows.pivot_table(index=index, columns="loop", values="share", sort=False)[order]
+
+
+def forms(works):
+    """How often a thread turns in its loop for the gradients of a mini-batch of each Workload, in
+    either form, on an H200, and which is taken.
+    """
+    table = {}
+    for work in works:
+        n = Sizes(work.L, work.T, work.B, work.D, work.H, 1)
+        plan = _plan(n)
+        turns = plans.rounds(n, CELLS["lstm"], plan.blocks, plan.all_blocks, plan.threads)
+        name = f"{work.L} x {work.H} units, {work.B} samples"
+        taken = "by all blocks" if plan.product else "by tile"
+        table[name] = {"by tile": turns[0], "by all blocks": turns[1], "taken": taken}
+    return pd.DataFrame.from_dict(table, orient="index")
+
+
+def _plan(n):
+    how = CELLS["lstm"], np.float32, MULTIPROCESSORS, SHARED
+    return plans.plan(n, *how, most_threads=256, most_units=256)
+
+
 def occupancy(work):
     """Blocks that a step launches on an H200, and how many a multiprocessor can hold.
 
@@ -69,8 +116,7 @@ def occupancy(work):
     in eights, 228 KiB of shared memory, and takes 32 blocks and 64 warps.
     """
     n = Sizes(work.L, work.T, work.B, work.D, work.H, 1)
-    how = CELLS["lstm"], np.float32, MULTIPROCESSORS, SHARED
-    plan = plans.plan(n, *how, most_threads=256, most_units=256)
+    plan = _plan(n)
     kind = f"{plan.R} to a thread, weights {'shared' if plan.resident else 'in device memory'}"
     kind, tile = f"{kind}, gradients by tile", (plan.threads, plan.shared)
     sums = 4 * UNITS * 4 * 4  # bytes of a thread: four rows, K gates
@@ -104,7 +150,7 @@ def recorded():
     try:
         return results.read("gpu")
     except ValueError:
-        return pd.DataFrame(columns=["machine", "variant", "stage", "version", "N", "seconds"])
+        return pd.DataFrame(columns=["machine", "variant", "stage", "version", "B", "N", "seconds"])
 
 
 def live():
@@ -116,13 +162,16 @@ def measured(names, small=False):
     """Rows of the comparisons of `bench.gpu`: timed now where there is a device, else recorded."""
     if not live():
         return recorded()
+    names = [name for name in gpu.CPU + gpu.GPU if name in names]
     work = gpu.Workload(L=1, T=3, D=1, H=4, B=8) if small else gpu.HUNDREDS
     sizes = [16, 32] if small else [10**p for p in range(2, 7)]
     many, few = ({"repeats": 1 if small else repeats} for repeats in (20, 5))
     own = [name for name in names if name in gpu.GPU]
-    parts = [gpu.table(names, **few), gpu.hundreds(names, work, **many)]
+    airline = (work, work.dataset(8)) if small else ()
+    parts = [gpu.table(names, *airline, **few), gpu.hundreds(names, work, **many)]
     parts += [gpu.transfers(own, work, **many), gpu.sums(work, **many)]
-    parts += [gpu.windows(["numba-fused", "cuda-v3", "cuda-fused"], sizes, work, **few)]
+    parts += [gpu.batches(gpu.STAY, [work.B], 64 * work.B if not small else 16, work, **few)]
+    parts += [gpu.windows(["numba-fused", "cuda-v3", *gpu.STAY], sizes, work, **few)]
     return pd.concat(parts, ignore_index=True).assign(machine=THIS_RUN)
 
 
@@ -138,6 +187,7 @@ def where(machine):
 def each(variant, tell, rows=None):
     """`tell(rows)` for each machine that made a comparison, in sentences; or that none did."""
     rows = recorded() if rows is None else rows
+    rows = rows[~rows["stage"].astype(str).str.endswith("by events")]
     rows = rows[rows["variant"].astype(str).str.startswith(variant)]
     said = [f"{where(name)}: {tell(part)}" for name, part in rows.groupby("machine")]
     return "\n\n".join(said) or NOT_YET
@@ -152,29 +202,44 @@ def times(rows):
 
 def speeds(rows):
     """Steps of hundreds of samples: how many times as fast as which."""
-    median = rows[rows["stage"] == "step"].groupby("version")["seconds"].median()
-    v3 = {name: median[name] / median["cuda-v3"] for name in ("sequential", "numpy")}
-    said = ", ".join(f"{ratio:.3g} times as fast as `{name}`" for name, ratio in v3.items())
-    ratio = summary(rows[rows["stage"] == "5 epochs"], "cuda-v3", by="version")["ratio"]
-    return (
-        f"a step of {rows['B'].iloc[0]} samples takes `cuda-v3` {1e3 * median['cuda-v3']:.3g} ms, "
-        f"{said}; five epochs of such steps run {ratio['cuda-fused']:.3g} times as fast with "
-        "`cuda-fused`."
+    steps = rows[rows["stage"] == "step"].groupby(["B", "version"])["seconds"].median()
+    return " ".join(_speed(B, steps[B], rows[rows["B"] == B]) for B in steps.index.unique("B"))
+
+
+def _speed(B, median, rows):
+    slower = [name for name in ("sequential", "numpy") if name in median]
+    said = ", ".join(
+        f"{median[name] / median['cuda-v3']:.3g} times as fast as `{name}`" for name in slower
     )
+    ratio = summary(rows[rows["stage"] == "5 epochs"], "cuda-v3", by="version")["ratio"]
+    beyond = [f"{ratio[name]:.3g} times as fast with `{name}`" for name in gpu.STAY]
+    return (
+        f"a step of {B} samples takes `cuda-v3` {1e3 * median['cuda-v3']:.3g} ms, "
+        f"{said}; five epochs of such steps run {' and '.join(beyond)}."
+    )
+
+
+def a_step(rows):
+    """What a step takes inside an epoch of many, where the network stays on the device."""
+    B = gpu.HUNDREDS.B if gpu.HUNDREDS.B in set(rows["B"]) else rows["B"].min()
+    median = rows[rows["B"] == B].groupby("version")["seconds"].median()
+    steps = math.ceil(rows["N"].iloc[0] / B)
+    said = (f"`{name}` {1e6 * median[name] / steps:.3g} µs" for name in gpu.STAY)
+    return f"a step of {B} samples in an epoch of {steps} takes {' and '.join(said)}."
 
 
 def growth(rows):
     """The exponent of the time over the data set's size, up to where the device is full; and where
-    `cuda-fused` overtakes `numba-fused`.
+    `cuda-epoch` overtakes `numba-fused`.
     """
     both = rows.groupby(["N", "version"])["seconds"].median().unstack()
-    N, fused, cpu = both.index, both["cuda-fused"].to_numpy(), both["numba-fused"].to_numpy()
+    N, fused, cpu = both.index, both["cuda-epoch"].to_numpy(), both["numba-fused"].to_numpy()
     slopes = np.diff(np.log(fused)) / np.diff(np.log(N))
     full = next((i for i, slope in enumerate(slopes) if slope > 0.7), len(slopes)) or 1
     crossing = "`numba-fused` is faster at every size measured."
     if (fused < cpu).any():
         crossing = (
-            f"`cuda-fused` overtakes `numba-fused` from {N[fused < cpu][0]:,.0f} windows on, and "
+            f"`cuda-epoch` overtakes `numba-fused` from {N[fused < cpu][0]:,.0f} windows on, and "
             f"is {cpu[-1] / fused[-1]:.3g} times as fast at {N[-1]:,.0f}."
         )
     return (
@@ -187,8 +252,11 @@ def growth(rows):
 def claims(rows):
     """What the source found, and whether it held in rows that were timed in this run, else None."""
     live = rows[rows["machine"] == THIS_RUN]
+    hundreds = live["variant"] == "hundreds"
+    live = live[~hundreds | (live["B"] == live.loc[hundreds, "B"].min())]
     median = live.groupby(["variant", "stage", "version"])["seconds"].median()
-    epoch = live[(live["variant"] == "windows") & (live["version"] == "cuda-fused")]
+    epoch = live[(live["variant"] == "windows") & (live["version"] == "cuda-epoch")]
+    epoch = epoch[epoch["stage"] == "epoch"]
     epoch = epoch.groupby("N")["seconds"].median()
     faster = slower = None
     if len(live):
@@ -197,18 +265,20 @@ def claims(rows):
         slower = bool(epoch.iloc[-1] / epoch.iloc[0] < epoch.index[-1] / epoch.index[0])
     return {
         "A step of hundreds of samples takes `cuda-v3` less time than `numpy`": faster,
-        "The time of an epoch of `cuda-fused` in eight steps grows less than the data set": slower,
+        "The time of an epoch of `cuda-epoch` in eight steps grows less than the data set": slower,
     }
 
 
 def show(nb, rows):
     """Sentences, a figure of each sweep, and the medians; or that nothing was measured."""
     if rows.empty:
-        return nb.say(NOT_YET)
+        return nb.say(WAITS)
     nb.say(each("hundreds", speeds, rows))
+    nb.say(each("batch", a_step, rows))
     nb.say(each("windows", growth, rows))
     for variant, (x, label) in SWEEPS.items():
-        for machine, part in rows[rows["variant"] == variant].groupby("machine"):
+        sweep = rows[(rows["variant"] == variant) & (rows["stage"] == "epoch")]
+        for machine, part in sweep.groupby("machine"):
             nb.show(scaling(part, x, label), f"07-{variant}-{machine}")
     return times(rows)
 

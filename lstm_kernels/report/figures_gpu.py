@@ -17,13 +17,10 @@ from . import plots
 
 NOT_YET = "Not measured yet: no results of a GPU are recorded."
 WAITS = """<details><summary>Not measured yet: this section waits for a GPU</summary>
-
-None is at hand and no results of one are recorded. With one, this run times the comparisons itself;
-`make gpu` records them, and they stand here under the machine's name: the times of a step and of
-five epochs, the exponent of the time over the size of the data set, a figure for each sweep (data
-set, mini-batch, hidden units), and the table of all.
-
-</details>"""
+<p>None is at hand and no results of one are recorded. With one, this run times the comparisons
+itself; <code>make gpu</code> records them, and they stand here under the machine's name: the times
+of a step and of five epochs, the exponent of the time over the size of the data set, a figure for
+each sweep (data set, mini-batch, hidden units), and the table of all.</p></details>"""
 THIS_RUN = "this-run"  # the name of the machine in rows that are measured now
 PTXAS = Path(results.FOLDER) / "ptxas.csv"  # of `make ptx`
 SASS = PTXAS.with_name("sass.csv")

@@ -3,9 +3,9 @@
 What changed from `cuda-v3`: the parameters, the data set and the descent stay on the device, so
 nothing is copied inside an epoch; and a block computes a tile of samples, a thread per unit, with
 the weights in shared memory. A mini-batch is two launches: forward and back, then sums over the
-blocks, in a fixed order, and descent. Bounded by the host, which takes longer to launch than a
-small network to compute; then by the latency of a step, a chain of inputs and units long, and for
-many samples by reading shared memory.
+blocks, in a fixed order, and descent. Bounded for a small network by the host, which launches them;
+then by the latency of a step, a chain of inputs and units long, and for many samples by reading
+shared memory.
 """
 
 import weakref

@@ -333,3 +333,11 @@ def test_numpy_without_row_stack_is_enough(tmp_path):
     code = "import numpy as np; vars(np).pop('row_stack', None)\n"
     code += "from lstm_kernels.gpu import device; print(np.row_stack is np.vstack)"
     assert imported(tmp_path, code) == "True"
+
+
+@simulated
+def test_slow_versions_run_twice_in_the_table():
+    work = gpu.Workload(1, 2, 1, 3, 4)
+    rows = gpu.table(["sequential", "numpy"], work, work.dataset(8), epochs=1, repeats=5)
+    assert rows.groupby("version")["repeat"].nunique().to_dict() == {"numpy": 5, "sequential": 2}
+    assert set(rows["stage"]) == {"1 epochs"}

@@ -53,6 +53,7 @@ def machine(monkeypatch):
     about |= {"cpu": "a", "cores": 2, "gpu": None}
     monkeypatch.setattr(provenance, "machine", lambda preset: dict(about))
     monkeypatch.setattr(gpu_run, "refuse", lambda: None)
+    monkeypatch.setattr(gpu_run, "SLOWER", 1)
 
 
 def test_what_fails_or_hangs_leaves_the_others(monkeypatch, tmp_path, machine, capsys):

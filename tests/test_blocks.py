@@ -49,8 +49,9 @@ def check(net, x, target, B):
 
 
 @pytest.mark.parametrize("version", [CudaFused, CudaEpoch])
-@pytest.mark.parametrize("shared", [48 << 10, 1100])
-@pytest.mark.parametrize("shape", [(2, 2, 7, 2, 3), (1, 3, 5, 5, 4)])
+@pytest.mark.parametrize(
+    ("shared", "shape"), [(48 << 10, (1, 3, 5, 5, 4)), (1100, (2, 2, 7, 2, 3))]
+)
 def test_tiles_on_watched_blocks(watch, form, cell, version, shared, shape):
     watch()
     params, x, target = example(shape, cell)

@@ -320,6 +320,7 @@ def planted(change):
 
 
 @simulated
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that nobody has written
 @pytest.mark.parametrize(
     ("name", "fault"),
     [

@@ -86,6 +86,7 @@ def main(words=None):
             help="default data/results/ of the repository, else ./results/; smoke has its own",
         )
         part.set_defaults(run=run, module=module)
+    # Of the last of these, gpu.
     part.add_argument("--minutes", type=float, default=8.0, help="the most it takes; default 8")
     part.add_argument("--commit", help="what to record where there is no repository to ask")
     part = commands.add_parser("train", help="train the airline network and forecast")

@@ -64,6 +64,16 @@ def test_tiles_on_watched_blocks(watch, form, cell, version, shared, shape):
 
 
 @pytest.mark.parametrize("version", [CudaFused, CudaEpoch])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1), (3, 1, 5, 2, 4)])
+def test_one_step_of_one_and_several_layers_on_watched_blocks(watch, form, version, shape):
+    watch()
+    params, x, target = example(shape)
+    net = version(params, sums=form)
+    net._device.multiprocessors = 3
+    check(net, x, target, 4)
+
+
+@pytest.mark.parametrize("version", [CudaFused, CudaEpoch])
 @pytest.mark.parametrize(("D", "H"), [(4, 4), (1, 5), (3, 8)])
 def test_four_samples_to_a_thread_on_watched_blocks(watch, version, D, H):
     watch()

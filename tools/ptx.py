@@ -34,7 +34,7 @@ from lstm_kernels.kernels import SOURCES
 from lstm_kernels.versions import cuda_epoch, cuda_fused, cuda_v1
 
 CAPABILITIES = ((6, 0), (7, 5), (8, 0), (9, 0))  # P100, T4, A100, H100 and H200
-COLD = 128
+COLD = 128  # bytes that a kernel may keep in memory beside its registers: see `check`
 REGISTERS = 65536  # of a multiprocessor, on all of these: a block must get by with them
 THREADS = {"cuda-v1": 1, "cuda-v2": 32, "cuda-fused": 256}  # in a block, cuda-v3 as cuda-v2
 PATH, CENSUS_PATH = results.FOLDER / "ptxas.csv", results.FOLDER / "sass.csv"

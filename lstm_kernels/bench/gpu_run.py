@@ -82,8 +82,9 @@ def probed(preset):
 
 
 def verified(pair):
-    """Compare a network with the reference, its kernels compiled and kept on disk: the error, a
-    step's too, the seconds and how many kernels were asked for; or what went wrong.
+    """Compare passes, a step and an epoch of a (version, workload) with the reference; its kernels
+    are on disk afterwards. The largest error, the seconds, how many kernels were asked for; or, a
+    text, what went wrong.
     """
     (name, work), start, before = pair, time.perf_counter(), build.asked
     try:
@@ -154,8 +155,11 @@ def run(words, limit):
     except subprocess.TimeoutExpired:
         code = None
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        if hasattr(os, "killpg"):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        else:  # Windows knows no groups
+            process.kill()
     return code, process.communicate()[0] if code is None else said
 
 
@@ -210,18 +214,16 @@ def main(preset="paper", folder=None, minutes=8.0):
             state = {None: f"not finished in {max(0, limit):.0f} s", 0: "passed"}.get(
                 code, "failed"
             )
-            said[name] = state if code is None else f"{state}: {last}"
+            rows = code == 0 and name in measured
+            said[name] = "measured" if rows else state if code is None else f"{state}: {last}"
             if code != 0:
                 failed.append(f"{name} ({said[name]})")
                 print(output[-6000:], file=sys.stderr, flush=True)
             checked = place / "gpu-checks.json"
             results.replace(checked, json.dumps(said, indent=1) + "\n")
-            if code == 0 and name in measured:
+            if rows:
                 parts.append(pickle.loads(path.read_bytes()))
-                said[name] = "measured"
-                checked = results.write("gpu", together(parts), preset=preset, folder=folder)
-                yield name, parts[-1], checked
-            else:
-                yield name, said[name], checked
+                written = results.write("gpu", together(parts), preset=preset, folder=folder)
+            yield name, parts[-1] if rows else said[name], written if rows else checked
     if failed:
         raise RuntimeError("; ".join(failed))

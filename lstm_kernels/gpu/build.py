@@ -133,9 +133,8 @@ def build(cell, dtype, modules, entries, sizes, *, compile=None, **names):
     space = functions(cell, dtype, modules, sizes, **names)
     own = {name: f for name, f in space.items() if isinstance(f, types.FunctionType)}
     own = {name: f for name, f in own.items() if f.__module__.startswith(__package__)}
-    kernel = [n for n, f in own.items() if (f.__doc__ or "").startswith("Kernel")]
     device = (lambda f: f) if SIMULATED else partial(cuda.jit, device=True, **OPTIONS)
-    space |= {name: device(f) for name, f in own.items() if name not in kernel}
+    space |= {name: device(f) for name, f in own.items() if name not in entries}
     cells = cell.make(space["tanh"], space["sigmoid"])
     space["cell_forward"], space["cell_backward"] = map(device, cells)
     compile = compile or _compile

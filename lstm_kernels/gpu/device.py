@@ -1,8 +1,8 @@
 """The GPU as the versions see it, and the one module that imports numba.cuda.
 
 It says why there is no GPU, launches kernels, and counts every byte that crosses between host and
-device. With NUMBA_ENABLE_CUDASIM=1 in the environment the same
-kernels run in Numba's simulator, on the host and slowly.
+device. With NUMBA_ENABLE_CUDASIM=1 in the environment the same kernels run in Numba's simulator, on
+the host and slowly.
 """
 
 import ctypes
@@ -28,8 +28,8 @@ def toolkit():
 
 
 # Without its own wheels numba-cuda looks for the compiler (NVVM) where these variables point.
-if not os.environ.get("CUDA_HOME") and not os.environ.get("CUDA_PATH") and toolkit():
-    os.environ["CUDA_HOME"] = toolkit()
+if not (os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")) and (found := toolkit()):
+    os.environ["CUDA_HOME"] = found
 
 try:
     from numba import cuda
@@ -148,17 +148,20 @@ class Device:
         together: the kernel's blocks wait for each other. Raises RuntimeError where the device does
         not grant so much shared memory, or cannot hold that many such blocks at a time.
         """
-        if together:
-            self._refuse_too_many(kernel, blocks, threads, shared)
         key = kernel, blocks, threads, shared
         if SIMULATED:
+            if together:  # Numba's simulator runs one block after another
+                self._refuse_too_many(1, *key[1:])
             return kernel[blocks, threads, 0, shared]
         if key not in self._configured:
+            if shared > SHARED:
+                allow_shared(kernel, self.most_shared)
+            if together:
+                held = (o.max_cooperative_grid_blocks(threads, shared) for o in overloads(kernel))
+                self._refuse_too_many(min(held), *key[1:])
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 configured = kernel[blocks, threads, 0, shared]
-            if shared > SHARED:
-                allow_shared(kernel, self.most_shared)
             self._configured[key] = configured
             if caught and not self._warned:
                 self._warned = True
@@ -171,14 +174,8 @@ class Device:
                 )
         return self._configured[key]
 
-    def _refuse_too_many(self, kernel, blocks, threads, shared):
+    def _refuse_too_many(self, most, blocks, threads, shared):
         """Blocks that wait for one which cannot start would wait for ever."""
-        if SIMULATED:
-            most = 1  # Numba's simulator runs one block after another
-        else:
-            if shared > SHARED:
-                allow_shared(kernel, self.most_shared)
-            most = min(o.max_cooperative_grid_blocks(threads, shared) for o in overloads(kernel))
         if blocks > most:
             raise RuntimeError(
                 f"{self.version}: got {blocks} blocks of {threads} threads and {shared} bytes of "

@@ -9,6 +9,7 @@ from . import gradient_kernels, tile_kernels
 from .build import build
 from .device import SIMULATED
 from .layout import Places, Sizes, packed_size
+from .tile_kernels import four
 
 MODULES = tile_kernels, gradient_kernels
 MOST_SAMPLES = 32  # of a block
@@ -31,10 +32,6 @@ class Plan(NamedTuple):
     @property
     def threads(self):
         return self.x * self.y
-
-
-def four(size):
-    return size + -size % 4
 
 
 def shared_size(n, cell, dtype, tile, resident):

@@ -22,6 +22,7 @@ from .base import Network
 
 class CudaFused(Network):
     """sums: "ordered" gives the same bits on every run, "atomic" adds in the order of arrival.
+    Where all blocks share a large network's gradients, nothing is added up: both are the same.
 
     After a failed launch the device's parameters are lost; those of the host are what the last call
     of `params`, `assign` or `predict` saw.

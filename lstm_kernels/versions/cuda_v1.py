@@ -1,8 +1,9 @@
 """`cuda-v1`: the quick port. The kernel runs on the GPU, on one thread.
 
 What changed from `numpy`: the loops over samples, steps and units run in a kernel. NumPy arrays are
-passed as they are, so Numba copies each of them to the device before a launch and back after it.
-Nothing is parallel: bounded by the latency of one thread, which waits for every load.
+passed as they are, so Numba copies each of them to the device before a launch and back after it. A
+mini-batch is one launch, and a second that adds up the gradients of its blocks. Nothing is
+parallel: bounded by the latency of one thread, which waits for every load.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""`cuda-v2`: one launch per mini-batch, and a thread for each sample.
+"""`cuda-v2`: a thread for each sample of a mini-batch.
 
 What changed from `cuda-v1`: threads ask for their position and take the sample of that number;
 blocks of 32 threads, a warp, spread over the multiprocessors. Nothing else: the kernel's text is

@@ -57,20 +57,24 @@ def cached(compile, function, **options):
 _told, _spent = set(), 0.0
 
 
-def tell(what, message):
-    """A line on stderr, once, if it is a terminal or a notebook."""
+def tell(what, message, again=False):
+    """A line on stderr, if it is a terminal or a notebook: once, or `again` over the one before."""
     reads = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-    if what not in _told and reads and "LSTM_KERNELS_QUIET" not in os.environ:
-        print(f"lstm_kernels: {message}.", file=sys.stderr, flush=True)
+    if (again or what not in _told) and reads and "LSTM_KERNELS_QUIET" not in os.environ:
+        start, end = ("\r", "") if again else ("", "\n")
+        print(f"{start}lstm_kernels: {message}.", file=sys.stderr, flush=True, end=end)
     _told.add(what)
 
 
 def report_compiling(seconds, folder):
-    """Say so once, when compiling has taken more than a second in all."""
+    """Say so when compiling has taken more than a second in all; a notebook sees the seconds."""
     global _spent
     _spent += seconds
     if _spent > 1:
-        tell("compiling", f"compiling for this CPU; the next start will not: kept in {folder}")
+        notebook = "ipykernel" in sys.modules
+        so_far = f", {_spent:.0f} s so far" if notebook else ""
+        said = f"compiling for this CPU{so_far}; the next start will not: kept in {folder}"
+        tell("compiling", said, again=notebook)
 
 
 class _Compiling(event.Listener):

@@ -1,6 +1,7 @@
 """What compiled code leaves behind: its cache on disk, and what it tells who waits for it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,11 +112,15 @@ def test_a_file_or_a_pipe_is_told_nothing(stderr):
     assert stderr.lines == []
 
 
-def test_a_notebook_is_told(stderr):
+def test_a_notebook_sees_the_seconds_in_one_line(stderr):
     stderr.terminal = False
     kernels.sys.modules["ipykernel"] = None
-    kernels.report_compiling(9, FOLDER)
-    assert len(stderr.lines) == 1
+    kernels.report_compiling(0.9, FOLDER)
+    for _ in range(2):
+        kernels.report_compiling(9, FOLDER)
+    before, *lines = stderr.text.split("\r")
+    assert before == ""
+    assert [re.search(r"(\d+) s so far", line)[1] for line in lines] == ["10", "19"]
 
 
 def test_nobody_is_told_where_quiet_is_asked_for(stderr, monkeypatch):

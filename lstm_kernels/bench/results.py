@@ -18,6 +18,8 @@ from .timing import disturbance
 
 ROOT = provenance.checkout()  # None where the package is installed without its repository
 FOLDER = ROOT / "data" / "results" if ROOT else Path("results")
+# What a package without its repository may bring of FOLDER; see tools/standalone.py.
+BROUGHT = provenance.PACKAGE / "recorded"
 # Where measurements go by default: small sizes say nothing of a machine, and replace nothing.
 FOLDERS = {"paper": FOLDER, "smoke": ROOT / "build/smoke/results" if ROOT else FOLDER / "smoke"}
 COLUMNS = [
@@ -87,6 +89,18 @@ def fill(plan, *, preset, folder=None):
         yield experiment, rows, write(experiment, rows, preset=preset, folder=folder)
 
 
+def find(pattern, folder=None):
+    """The files of results of that name, in order: those of `folder`, None for FOLDER and, of other
+    machines, BROUGHT.
+    """
+    folders = [FOLDER, BROUGHT] if folder is None else [Path(folder)]
+    found = {}
+    for place in folders:
+        for path in sorted(place.glob(pattern)):
+            found.setdefault(path.relative_to(place), path)
+    return [found[name] for name in sorted(found)]
+
+
 def read(experiment, folder=None):
     """Every machine's rows of an experiment, with a column `machine`; ValueError for none."""
     rows = recorded(experiment, folder)
@@ -101,7 +115,7 @@ def read(experiment, folder=None):
 
 def recorded(experiment, folder=None):
     """The same; an empty table where there are none."""
-    paths = sorted((FOLDER if folder is None else Path(folder)).glob(f"*/{experiment}.csv"))
+    paths = find(f"*/{experiment}.csv", folder)
     parts = [pd.read_csv(path).assign(machine=path.parent.name) for path in paths]
     return pd.concat(parts) if parts else pd.DataFrame(columns=[*COLUMNS, "machine"])
 
@@ -112,7 +126,8 @@ def record(experiment, machine, folder=None):
 
     Raises ValueError where there is none, where it cannot be read, or where it is of other rows.
     """
-    path = (FOLDER if folder is None else Path(folder)) / machine / f"{experiment}.csv"
+    name = f"{machine}/{experiment}.csv"
+    path = next(iter(find(name, folder)), (FOLDER if folder is None else Path(folder)) / name)
     beside = path.with_suffix(".json")
     if not beside.exists():
         raise ValueError(f"record: {path} lacks {beside.name}, want what it was measured on")

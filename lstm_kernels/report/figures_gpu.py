@@ -22,8 +22,8 @@ itself; <code>make gpu</code> records them, and they stand here under the machin
 of a step and of five epochs, the exponent of the time over the size of the data set, a figure for
 each sweep (data set, mini-batch, hidden units), and the table of all.</p></details>"""
 THIS_RUN = "this-run"  # the name of the machine in rows that are measured now
-PTXAS = Path(results.FOLDER) / "ptxas.csv"  # of `make ptx`
-SASS = PTXAS.with_name("sass.csv")
+# Of `make ptx`; in a package that brings no results this names the files that are missed.
+PTXAS, SASS = (next(iter(results.find(f)), Path(f)) for f in ("ptxas.csv", "sass.csv"))
 # NVIDIA's data sheet of the H200 (SXM): single-precision TFLOP/s, device memory TB/s; shared memory
 # has 32 banks of 4 bytes a clock in each multiprocessor (CUDA C++ Programming Guide).
 PEAK, MEMORY, MULTIPROCESSORS = 67.0, 4.8, 132

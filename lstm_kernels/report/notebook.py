@@ -48,11 +48,13 @@ class Notebook:
         """This machine in words, for captions."""
         return results.label(provenance.machine())
 
-    def show(self, figure, name, disturbed=""):
+    def show(self, figure, name, disturbed="", interactive=None):
         """Show a figure, and save it as `name`.svg and `name`.png; its alternative text is the
         attribute `alt`, or what is written in it.
 
         disturbed: what `bench.disturbance` said of the times in it; not empty, it is written below.
+        interactive: the script of the site, tools/page/<interactive>.js, that takes the figure's
+        place on its page where scripts run.
         """
         if disturbed:
             note = fill(_marked(disturbed), 100)
@@ -69,7 +71,8 @@ class Notebook:
         for kind, content in data.items():
             with writing(self.figures / f"{name}.{kind}") as file:
                 file.write(content)
-        about = {"image/png": {"alt": alt}, "lstm_kernels": {"figure": name}}
+        ours = {"figure": name} | ({"interactive": interactive} if interactive else {})
+        about = {"image/png": {"alt": alt}, "lstm_kernels": ours}
         display({"image/png": data["png"], "text/plain": alt}, metadata=about, raw=True)
 
     @staticmethod

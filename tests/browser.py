@@ -1,0 +1,83 @@
+"""A headless Chromium for the tests of the site: it keeps what its pages log and ask for."""
+
+import base64
+import json
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SITE = os.environ.get("LSTM_KERNELS_SITE")  # the folder of the site: set by `make test-site`
+needs_site = pytest.mark.skipif(not SITE, reason="`make test-site` runs these, in Chromium")
+# Debian's Chromium asks nobody for anything but the pages.
+QUIET = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--hide-scrollbars"),
+)
+
+
+class Browser:
+    """Chromium, driven by selenium; `driver` is selenium's."""
+
+    def __init__(self, driver):
+        self.driver = driver
+
+    def open(self, path, *, width=1100, height=900, dark=False, media="screen", scripts=True):
+        """Show the page of a file, `path` perhaps with a #fragment, in a window of so many pixels."""
+        path, _, fragment = str(path).partition("#")
+        self.command("Emulation.setScriptExecutionDisabled", value=not scripts)
+        self.command(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.command("Emulation.setEmulatedMedia", media=media, features=[scheme])
+        self.driver.get(Path(path).resolve().as_uri() + (f"#{fragment}" if fragment else ""))
+
+    def command(self, name, **arguments):
+        """A command of the Chrome DevTools protocol."""
+        return self.driver.execute_cdp_cmd(name, arguments)
+
+    def run(self, script, *arguments):
+        """The value that the body of a function in JavaScript returns."""
+        return self.driver.execute_script(script, *arguments)
+
+    def logged(self):
+        """What pages have written to the console since the last call."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requested(self):
+        """The addresses that pages have asked for since the last call, but for data in them."""
+        events = [json.loads(entry["message"]) for entry in self.driver.get_log("performance")]
+        sent = (event["message"] for event in events)
+        sent = (e["params"]["request"] for e in sent if e["method"] == "Network.requestWillBeSent")
+        return [request["url"] for request in sent if not request["url"].startswith("data:")]
+
+    def screenshot(self, path, *, full=True):
+        """Write what the page looks like, all of it unless `full` is false, as a PNG."""
+        taken = self.command("Page.captureScreenshot", captureBeyondViewport=full)
+        Path(path).write_bytes(base64.b64decode(taken["data"]))
+
+
+@contextmanager
+def chromium():
+    """Start Chromium, and end it."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    for option in QUIET:
+        options.add_argument(option)
+    options.binary_location = shutil.which("chromium")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options, service)
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()

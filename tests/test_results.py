@@ -222,6 +222,21 @@ def test_a_checkout_writes_to_its_own_folders():
     } == results.FOLDERS
 
 
+def test_results_that_a_package_brings_are_read_beside_ones_own(tmp_path, monkeypatch):
+    own, brought = tmp_path / "own", tmp_path / "brought"
+    for folder, name, seconds in ((own, "a", 1.0), (brought, "a", 2.0), (brought, "b", 3.0)):
+        monkeypatch.setattr(provenance, "machine_name", lambda cpu=None, name=name: name)
+        row = {"version": "numpy", "stage": "step", "repeat": 0, "seconds": seconds}
+        results.write("trial", pd.DataFrame([row]), preset="paper", folder=folder)
+    monkeypatch.setattr(results, "FOLDER", own)
+    monkeypatch.setattr(results, "BROUGHT", brought)
+    rows = results.read("trial")
+    assert dict(zip(rows["machine"], rows["seconds"], strict=True)) == {"a": 1.0, "b": 3.0}
+    assert results.record("trial", "b")["name"] == "b"
+    assert [path.parent.parent.name for path in results.find("*/trial.json")] == ["own", "brought"]
+    assert set(results.read("trial", brought)["seconds"]) == {2.0, 3.0}
+
+
 def test_distorting_variables_are_reported_for_the_library_in_use(monkeypatch):
     for name in provenance.DISTORTING:
         monkeypatch.setenv(name, "1")

@@ -12,6 +12,7 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from nbformat.v4 import new_code_cell
 
 CELL = Path(__file__).with_name("standalone_cell.py")
 FIRST = "#@title Run me first: the package lstm_kernels travels in this cell, {size} KB of text\n"
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!\w+:|#)[^)\s]+\)")
 # Folded in Colab, in JupyterLab, and on Kaggle.
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}
 # What of a recorded run the notebooks read: its rows, and what they were measured on.
@@ -83,6 +85,8 @@ def standalone(path: Path, cell) -> str:
     for other in notebook.cells:
         if other.cell_type == "code":
             other.update(outputs=[], execution_count=None)
+        else:  # links to files beside it lead nowhere
+            other.source = LINK.sub(r"\1", other.source)
     # Where it reads best: under the title.
     notebook.cells.insert(1, cell)
     return rules.dumps(notebook)

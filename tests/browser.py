@@ -26,7 +26,7 @@ class Browser:
         self.driver = driver
 
     def open(self, path, *, width=1100, height=900, dark=False, media="screen", scripts=True):
-        """Show the page of a file, `path` perhaps with a #fragment, in a window of so many pixels."""
+        """Show the page of a file, perhaps with a #fragment, in a window of so many pixels."""
         path, _, fragment = str(path).partition("#")
         self.command("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.command(

@@ -6,6 +6,8 @@ import pandas as pd
 import seaborn as sns
 
 from ..bench import results
+from ..schedules import Costs, Graph, wavefront
+from ..simulate import simulate
 from . import plots
 from .tables import WORDS, median_times, speed
 
@@ -39,6 +41,27 @@ def gantt(lines, unit=1e3, label="milliseconds"):
     titles = (ax.get_title("left") for ax in figure.axes)
     figure.alt = f"Tasks over time, a lane per worker. {'; '.join(titles)}."
     return figure
+
+
+def explorer():
+    """The first case of the schedule explorer as a Gantt chart, and how a hand-over's cost changes
+    the best chunk, in words. All is counted in steps.
+    """
+
+    def line(L, workers, chunk, hand, T=48):
+        costs = Costs((1.0,) * L, hand=hand)
+        return simulate(wavefront(Graph(L, T), workers, chunk, costs=costs), costs)
+
+    def best(hand):
+        steps = {chunk: line(8, 8, chunk, hand).makespan for chunk in range(1, 49)}
+        chunk = min(steps, key=steps.get)
+        plural = "s" if chunk > 1 else ""
+        return f"{chunk} step{plural} ({steps[chunk]:.3g} in all; chunks of one: {steps[1]:.3g})"
+
+    still = {"4 layers, 48 steps, chunks of 4": line(4, 2, 4, 0.1)}
+    said = f"""8 layers of 48 steps on 8 workers: the best chunk has {best(0.0)} when a hand-over
+    costs nothing, and {best(2.0)} when it costs 2 steps."""
+    return gantt(still, unit=1, label="steps"), " ".join(said.split())
 
 
 def _beside(table, x, y, colour, values, ax, **how):

@@ -4,6 +4,7 @@ sentences.
 
 import inspect
 import io
+import re
 from difflib import SequenceMatcher
 from pathlib import Path
 from textwrap import fill
@@ -18,6 +19,7 @@ from ..errors import check_choice
 from ..files import writing
 from . import plots
 
+NOQA = re.compile(r"(?<=# )noqa: \w+ - | +# noqa: \w+$", re.MULTILINE)
 VERDICTS = {True: "Held", False: "Did not hold", None: "Not measured"}
 
 
@@ -111,9 +113,10 @@ class Notebook:
 
     @staticmethod
     def source(*objects):
-        """Show the source of functions of the package."""
+        """Show the source of functions of the package, without the marks for its linter."""
         for item in objects:
-            display(Markdown(f"```python\n{inspect.getsource(item)}```"))
+            shown = NOQA.sub("", inspect.getsource(item))
+            display(Markdown(f"```python\n{shown}```"))
 
     @staticmethod
     def changes(old, new):

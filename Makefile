@@ -5,20 +5,21 @@ PY := .venv/bin/python
 PEERS := .venv-peers/bin/python
 GPU_PYTHON ?= $(PYTHON)
 OLDEST := .venv-oldest/bin/python
-NEWEST := .venv-newest/bin/python
-# Python 3.14 is the newest that Numba is built for. A name that does not run is passed over: pyenv
-# puts such on the PATH. NEWEST_PYTHON=path takes another.
-NEWEST_PYTHON = $(or $(firstword $(foreach minor,14 13 12,$(shell python3.$(minor) -c \
-	'import ensurepip, sys; print(sys.executable)' 2>/dev/null))),$(PYTHON))
+# $(call newest,MINORS): the first of these Pythons that runs, also one of pyenv's, else $(PYTHON).
+newest = $(or $(firstword $(foreach minor,$(1),$(foreach name,python3.$(minor) \
+	$(wildcard $(PYENV_ROOT)/versions/3.$(minor).*/bin/python),$(shell $(name) -c \
+	'import ensurepip, sys; print(sys.executable)' 2>/dev/null)))),$(PYTHON))
+# Python 3.14 is the newest that Numba is built for. NEWEST_PYTHON=path takes another.
+NEWEST_PYTHON = $(call newest,14 13 12)
 RELEASES := .venv-releases/bin/python
 # Of `make notebook`: paper, or smoke.
 PRESET ?= paper
 TESTS ?=    # what the test targets run, as pytest takes it; empty is every test
 REPORT := $(PY) tools/report.py
 
-NOTEBOOKS := $(sort $(wildcard notebooks/[0-9][0-9]_*.ipynb))
+NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 PAPER := $(NOTEBOOKS:notebooks/%=build/paper/%)
-NOTEBOOK = $(if $(NB),$(wildcard notebooks/$(NB)_*.ipynb))
+NOTEBOOK = $(if $(NB),$(wildcard notebooks/$(NB)_*.ipynb notebooks/$(NB).ipynb))
 SMOKE := $(NOTEBOOKS:notebooks/%=build/smoke/%)
 # What a notebook's results depend on: an edit here executes it again.
 SOURCES := $(shell find lstm_kernels -name '*.py' 2>/dev/null) $(wildcard data/*.csv)
@@ -28,22 +29,28 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke notebook test test-oldest test-isa test-hostile test-newest test-releases test-arm bench bench-peers bench-isa gpu ptx readme accept lint format lock clean
+.PHONY: help report smoke notebook pdf colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-isa gpu ptx readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
-report: build/paper/html/index.html    ## execute the notebooks in full, pages to build/paper/html/
-	@echo "open $<"
+report: .venv/.stamp    ## execute the notebooks in full; pages to build/site/, the claims at the end
+	@$(call build,$(PAPER),paper)
 
-smoke: build/smoke/html/index.html    ## the same on small sizes, to build/smoke/
-	@echo "open $<"
+smoke: .venv/.stamp    ## the same on small sizes, to build/smoke/
+	@$(call build,$(SMOKE),smoke)
 
 notebook: .venv/.stamp    ## execute one notebook and make its page: NB=03, PRESET=smoke for small sizes
 	$(if $(NOTEBOOK),,$(error NB: got "$(NB)", want the number of a notebook, as in make notebook NB=03))
 	$(REPORT) execute $(NOTEBOOK) build/$(PRESET)/$(notdir $(NOTEBOOK)) -p PRESET $(PRESET)
-	$(REPORT) html build/$(PRESET) notebooks
-	@echo "open build/$(PRESET)/html/$(basename $(notdir $(NOTEBOOK))).html"
+	$(REPORT) html build/$(PRESET) notebooks $(call site,$(PRESET)) >/dev/null
+	@echo "open $(call site,$(PRESET))/$(basename $(notdir $(NOTEBOOK))).html"
+
+pdf: .venv/.stamp    ## the pages of build/site/ as build/report.pdf, on Debian with chromium and poppler-utils
+	tools/pdf.sh build/site build/report.pdf
+
+colab: .venv/.stamp    ## each notebook as one file for Colab, Kaggle or an empty folder, to dist/
+	$(PY) tools/standalone.py dist $(NOTEBOOKS)
 
 test: .venv/.stamp    ## run the tests
 	$(PY) -m pytest $(TESTS)
@@ -70,13 +77,21 @@ test-hostile: .venv/.stamp    ## run the tests of a package in use for longer, w
 	LSTM_KERNELS_HOSTILE=1 $(PY) -m pytest $(HOSTILE_TESTS) $(HOSTILE)
 	NUMBA_THREADING_LAYER=workqueue $(PY) -m pytest tests/test_in_use.py -k "fork or thread"
 
-test-newest: .venv-newest/.stamp    ## run the tests on the newest Python of this machine
-	$(NEWEST) -m pytest $(TESTS)
-
 # Without numba-cuda, which holds NumPy back: what `pip install lstm-kernels` brings today.
-test-releases: .venv-releases/.stamp    ## run them there with the newest releases instead of the lock
+test-releases: .venv-releases/.stamp    ## run the tests on the newest Python here with the newest releases
 	$(RELEASES) $(PIP_INSTALL) --upgrade --upgrade-strategy eager --editable '.[dev]'
 	$(RELEASES) -m pytest $(TESTS)
+
+# In an empty folder, without a network, with the releases that Colab and Kaggle have.
+test-colab: .venv/.stamp .venv-colab/.stamp .venv-kaggle/.stamp    ## execute what `make colab` makes as teachers would
+	LSTM_KERNELS_KERNEL=.venv-colab/bin/python $(PY) -m pytest tests/test_standalone.py
+	LSTM_KERNELS_KERNEL=.venv-kaggle/bin/python $(PY) -m pytest tests/test_standalone.py -k kernel_runs
+
+# SITE=build/site tests the pages of `make report`.
+SITE ?= build/smoke/site
+test-site: $(if $(filter build/smoke/site,$(SITE)),smoke) build/axe/.stamp    ## test the site in Chromium: Debian's chromium, chromium-driver and npm
+	LSTM_KERNELS_SITE=$(SITE) LSTM_KERNELS_AXE=build/axe/node_modules/axe-core/axe.min.js \
+		$(PY) -m pytest tests/test_site.py tests/test_explorer.py
 
 test-arm:    ## run the kernels' tests on an emulated ARM CPU (Debian, QEMU); ARGS="-k gru" for pytest
 	tools/test_arm.sh $(ARGS)
@@ -119,23 +134,32 @@ lock:    ## renew requirements.lock from pyproject.toml
 	mv build/lock/requirements.lock $@.part && mv $@.part requirements.lock
 
 clean:    ## remove build/ and caches; the environments stay
-	rm -rf build .pytest_cache .ruff_cache
+	rm -rf build dist .pytest_cache .ruff_cache
 	find lstm_kernels tests tools notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
 		-prune -exec rm -rf {} + 2>/dev/null || true
 
-# A notebook that fails stops the build; the next call goes on from it.
-# The environment is order-only: installing it again does not make results old.
+site = $(if $(filter paper,$(1)),build/site,build/$(1)/site)
+
+# $(call build,NOTEBOOKS,PRESET): one that fails does not stop the others, and what is up to date is
+# not executed again, so that a call goes on after an interruption. The exit status tells of
+# notebooks that failed; a claim that did not hold is a result.
+define build
+	status=0; $(MAKE) --no-print-directory --silent --keep-going $(1) || status=1; \
+	$(REPORT) html build/$(2) notebooks $(call site,$(2)) || status=1; \
+	if [ $$status = 0 ]; then echo "open $(call site,$(2))/index.html"; fi; exit $$status
+endef
+
 build/paper/%.ipynb: notebooks/%.ipynb $(SOURCES) | .venv/.stamp
 	$(REPORT) execute $< $@
 
 build/smoke/%.ipynb: notebooks/%.ipynb $(SOURCES) | .venv/.stamp
 	$(REPORT) execute $< $@ -p PRESET smoke
 
-build/paper/html/index.html: $(PAPER) $(wildcard tools/report.py tools/notebook_*.py tools/page/*) | .venv/.stamp
-	$(REPORT) html build/paper notebooks
-
-build/smoke/html/index.html: $(SMOKE) $(wildcard tools/report.py tools/notebook_*.py tools/page/*) | .venv/.stamp
-	$(REPORT) html build/smoke notebooks
+build/axe/.stamp: Makefile
+	@for tool in chromium chromedriver npm; do command -v $$tool >/dev/null || \
+		{ echo "$$tool is missing: install chromium, chromium-driver and npm" >&2; exit 1; }; done
+	npm install --silent --no-save --prefix build/axe axe-core@4.14.1
+	touch $@
 
 # $(call environment,FOLDER[,PYTHON]): says what is missing instead of leaving half an environment.
 define environment
@@ -164,17 +188,21 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 	$(OLDEST) $(PIP_INSTALL) --editable '.[dev]'
 	touch $@
 
-# Both are made anew, since a newer Python may have come.
-.venv-newest/.stamp: requirements.lock pyproject.toml
-	rm -rf .venv-newest
-	$(call environment,.venv-newest,$(NEWEST_PYTHON))
-	$(NEWEST) $(PIP_INSTALL) --require-hashes -r requirements.lock
-	$(NEWEST) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
-	touch $@
-
+# Made anew, since a newer Python may have come.
 .venv-releases/.stamp: pyproject.toml
 	rm -rf .venv-releases
 	$(call environment,.venv-releases,$(NEWEST_PYTHON))
+	touch $@
+
+# What the platforms have, and nothing of this project.
+.venv-colab/.stamp: tools/colab.txt
+	$(call environment,.venv-colab,$(call newest,13 12))
+	.venv-colab/bin/python $(PIP_INSTALL) --requirement $<
+	touch $@
+
+.venv-kaggle/.stamp: tools/kaggle.txt
+	$(call environment,.venv-kaggle,$(call newest,12 11))
+	.venv-kaggle/bin/python $(PIP_INSTALL) --requirement $<
 	touch $@
 
 # A CPU build of PyTorch is all that is needed, and all that this version's wheel may bring.

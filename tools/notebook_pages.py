@@ -1,108 +1,58 @@
-"""HTML pages of executed notebooks that need no network: formulas as MathML, images inside."""
+"""The site of executed notebooks: a folder of HTML pages that need no network and no other file."""
 
+import base64
 import datetime
 import importlib.metadata
-import os
 import re
-import xml.etree.ElementTree as ElementTree
+import struct
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
-import bs4
 import jinja2
-import latex2mathml.converter
 import notebook_rules as rules
+import site_html
 from nbconvert.exporters import HTMLExporter
-from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from notebook_rules import ReportError
-from pygments.formatters import HtmlFormatter
+from site_html import check as check_page
+from site_markdown import Names, Renderer, formula
 
 TEMPLATES = Path(__file__).with_name("page")
-ARITY = {
-    **dict.fromkeys(("mfrac", "mroot", "msub", "msup", "mover", "munder"), 2),
-    **dict.fromkeys(("msubsup", "munderover"), 3),
-}
+HEADLINE = "00-factors"  # the figure that the index shows large
 
 
 @dataclass
 class Page:
-    """One notebook's page, and what the index says about it; texts but for `name` are HTML."""
+    """One page, and what the index says about it; texts but for `name` and `title` are HTML."""
 
     name: str
     title: str
     summary: str
     body: str
-    contents: list[tuple[str, str]]  # the sections: id and heading
-    claims: list[dict]  # id, sentence, verdict, numbers, perhaps disturbed
-    preset: str | None
-    seconds: float
-    finished: str
+    contents: list = field(default_factory=list)  # the sections: id, heading and those below
+    claims: list[dict] = field(default_factory=list)  # of notebook_rules.claims, with id and text
+    pictures: dict[str, dict] = field(default_factory=dict)  # by name: src, alt, width, height
+    references: list[str] = field(default_factory=list)
+    scripts: list[str] = field(default_factory=list)  # what its interactive figures need
+    preset: str | None = None
+    seconds: int | None = None
+    finished: str = ""
 
+    @property
+    def number(self) -> str:
+        """`03` of `03_versions.html`, or nothing."""
+        return re.match(r"\d*", self.name)[0]
 
-def formula(latex: str, display: str = "inline") -> str:
-    """`latex` as MathML, or ReportError with its source."""
-    # The converter knows align* but not aligned, which is the same inside a formula.
-    source = latex.strip().replace("{aligned}", "{align*}")
-    try:
-        mathml = latex2mathml.converter.convert(source, display=display)
-        _check(ElementTree.fromstring(mathml))
-    except Exception as error:  # the converter raises a dozen kinds, among them IndexError
-        reason = f"{type(error).__name__} {error}".strip()
-        raise ReportError(f"formula does not convert ({reason}): {latex.strip()}") from error
-    return mathml
-
-
-def _check(element) -> None:
-    """The converter passes on what it does not know: unknown commands, a missing argument."""
-    tag = element.tag.rsplit("}", 1)[-1]
-    if tag in ARITY and len(element) != ARITY[tag]:
-        raise ValueError(f"{tag} has {len(element)} arguments, wants {ARITY[tag]}")
-    if tag != "mtext" and "\\" in (element.text or ""):
-        raise ValueError(f"unknown command {element.text}")
-    if element.get("linebreak") == "newline":
-        raise ValueError("a line break outside an environment")
-    for child in element:
-        _check(child)
-
-
-class Renderer(IPythonRenderer):
-    """Markdown to HTML: formulas become MathML, local images data, links lead to pages."""
-
-    def __init__(self, notebooks: Path, pages: Path, **options):
-        super().__init__(escape=False, embed_images=True, path=str(notebooks), **options)
-        self.notebooks, self.pages = notebooks, pages
-
-    def inline_math(self, body: str) -> str:
-        return formula(body)
-
-    def block_math(self, body: str) -> str:
-        return f'<span class="formula">{formula(body, "block")}</span>'
-
-    def latex_environment(self, name: str, body: str) -> str:
-        return self.block_math(rf"\begin{{{name}}}{body}\end{{{name}}}")
-
-    def link(self, text: str, url: str, title: str | None = None) -> str:
-        parts = urlsplit(url)
-        if not parts.scheme and not parts.netloc and parts.path:
-            path = self.notebooks / parts.path
-            if not path.exists():
-                raise ReportError(f"link to {url}: no such file")
-            beside = path.parent.resolve() == self.notebooks.resolve()
-            if beside and (self.pages.parent / path.name).exists():  # it has a page too
-                url = f"{path.stem}.html"
-            else:
-                url = Path(os.path.relpath(path, self.pages)).as_posix()
-            url += f"#{parts.fragment}" if parts.fragment else ""
-        return super().link(text, url, title)
+    @property
+    def verdicts(self) -> Counter:
+        return Counter(claim["verdict"] for claim in self.claims)
 
 
 class Exporter(HTMLExporter):
     """nbconvert's exporter with our template and our markdown."""
 
-    def __init__(self, notebooks: Path, pages: Path):
-        self.renderer = Renderer(notebooks, pages, anchor_link_text="#")
+    def __init__(self, renderer: Renderer):
+        self.renderer = renderer
         super().__init__(
             extra_loaders=[jinja2.FileSystemLoader(TEMPLATES)],
             template_name="basic",
@@ -113,93 +63,114 @@ class Exporter(HTMLExporter):
 
     def default_filters(self):
         yield from super().default_filters()
-        yield "markdown2html", self.markdown
-        yield "latex2mathml", self.latex_output
-
-    def markdown(self, source: str) -> str:
-        return MarkdownWithMath(renderer=self.renderer).render(source)
-
-    def inline(self, source: str) -> str:
-        """A sentence, without the paragraph around it."""
-        return self.markdown(source).strip().removeprefix("<p>").removesuffix("</p>")
-
-    def latex_output(self, source: str) -> str:
-        return formula(source.strip().strip("$"), "block")
+        yield "markdown2html", self.renderer.markdown
+        yield "latex2mathml", lambda source: formula(source.strip().strip("$"), "block")
 
 
-def render(path: Path, notebooks: Path, pages: Path) -> Page:
-    """The page of the executed notebook at `path`; its links are relative to `notebooks`."""
+def render(path: Path, notebooks: Path, names: Names | None = None) -> Page:
+    """The page of the executed notebook at `path`; its links are relative to `notebooks`.
+
+    names: the pages that links lead to; none without it.
+    """
     notebook = rules.read(path)
     problems = rules.problems_of_execution(notebook) + rules.problems_of_images(notebook)
     if problems:
         raise ReportError("\n  ".join([path.name, *problems]))
-    exporter = Exporter(notebooks, pages)
-    title, summary = _title_and_summary(notebook, path)
+    renderer = Renderer(notebooks, Names(notebooks) if names is None else names)
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    title, summary = _title_and_summary("\n\n".join(cells), path)
+    if not summary:
+        raise ReportError(f"{path.name}: no claim (a bold sentence) after the title")
     shown = rules.normalised(notebook, name=path.name)
     claims = rules.claims(shown)
     for number, claim in enumerate(claims, start=1):
         claim["id"] = f"claim-{number}"
+    pictures = _place_figures(shown, path.parent / "figures")
+    folds = rules.folds(shown)
     for number, cell in rules.numbered(shown):  # first alone: an error then names its cell
-        cell.metadata["fold"] = rules.only_says(cell)
+        cell.metadata["fold"] = folds.get(number)
         if cell.cell_type == "markdown":
             try:
-                exporter.markdown(cell.source)
+                renderer.markdown(cell.source)
             except ReportError as error:
                 raise ReportError(f"{path.name}, cell {number}: {error}") from error
-    about = notebook.metadata.get("papermill", {})
-    body = exporter.from_notebook_node(shown)[0]
-    return Page(
-        name=f"{path.stem}.html",
+    body = Exporter(renderer).from_notebook_node(shown)[0]
+    for claim in claims:  # after the notebook is rendered: its metadata holds them too
+        told = {name: renderer.inline(claim[name]) for name in ("sentence", "numbers")}
+        claim |= {"text": claim["sentence"], **told}
+    return _page(
+        path,
+        body,
         title=title,
-        summary=exporter.inline(summary),
-        body=body,
-        contents=contents(body),
-        claims=[
-            claim | {name: exporter.inline(claim[name]) for name in ("sentence", "numbers")}
-            for claim in claims
-        ],
+        summary=renderer.inline(summary),
+        claims=claims,
+        pictures=pictures,
         preset=rules.preset(notebook),
-        seconds=about.get("duration") or 0.0,
-        finished=about.get("end_time") or "",
+        seconds=rules.seconds(notebook),
+        finished=notebook.metadata.get("papermill", {}).get("end_time") or "",
     )
 
 
-def contents(body: str) -> list[tuple[str, str]]:
-    """The sections of a page: the id and the heading of each."""
-    found = []
-    for heading in bs4.BeautifulSoup(body, "html.parser").find_all("h2", id=True):
-        for anchor in heading.select(".anchor-link"):
-            anchor.decompose()
-        found.append((heading["id"], heading.decode_contents()))
-    return found
+def render_text(path: Path, names: Names) -> Page:
+    """The page of the Markdown file at `path`."""
+    source, renderer = path.read_text(encoding="utf-8"), Renderer(path.parent, names)
+    title, summary = _title_and_summary(source, path)
+    try:
+        body = f'<div class="text_cell_render">{renderer.markdown(source)}</div>'
+    except ReportError as error:
+        raise ReportError(f"{path.name}: {error}") from error
+    page = _page(path, body, title=title, summary=renderer.inline(summary))
+    page.name = names.of(path)
+    return page
 
 
-def _title_and_summary(notebook, path: Path) -> tuple[str, str]:
-    text = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+def _page(path: Path, body: str, **about) -> Page:
+    check_page(path.name, body)
+    soup = site_html.tidy(path.name, body)
+    return Page(
+        name=f"{path.stem}.html",
+        body=soup.decode(),
+        contents=site_html.contents(soup),
+        references=site_html.references(soup),
+        scripts=sorted({tag["data-interactive"] for tag in soup.select("[data-interactive]")}),
+        **about,
+    )
+
+
+def _title_and_summary(text: str, path: Path) -> tuple[str, str]:
+    """The first heading, and the first bold sentence after it, or nothing."""
     title = re.search(r"^# +(.+)$", text, re.MULTILINE)
     if title is None:
         raise ReportError(f"{path.name}: no first heading ('# ...')")
     summary = re.compile(r"\*\*(.+?)\*\*", re.DOTALL).search(text, title.end())
-    if summary is None:
-        raise ReportError(f"{path.name}: no claim (a bold sentence) after the title")
-    return title[1].strip(), " ".join(summary[1].split())
+    return title[1].strip(), " ".join(summary[1].split()) if summary else ""
 
 
-def check_page(name: str, page: str) -> None:
-    """A page that would fetch anything, or shows an image without words, is an error."""
-    soup = bs4.BeautifulSoup(page, "html.parser")
-    for tag in soup.find_all(["script", "iframe", "object", "embed"]):
-        raise ReportError(f"{name}: <{tag.name}> is not allowed: {str(tag)[:80]}")
-    for tag in soup.find_all(["img", "link", "source", "audio", "video", "image", "use", "input"]):
-        named = ("src", "href", "xlink:href", "srcset", "poster")
-        for source in [tag[key] for key in named if tag.get(key)]:
-            if not source.startswith(("data:", "#")):
-                raise ReportError(f"{name}: <{tag.name}> fetches {source!r}, want it in the page")
-        if tag.name == "img" and not tag.get("alt", "").strip():
-            raise ReportError(f"{name}: image without alt text")
-    styles = [tag.text for tag in soup("style")] + [tag["style"] for tag in soup(style=True)]
-    if re.search(r"@import|url\(\s*['\"]?(?!data:|#|\s|['\"])", " ".join(styles)):
-        raise ReportError(f"{name}: a style fetches a file, want it in the page")
+def _place_figures(notebook, folder: Path) -> dict[str, dict]:
+    """Give every PNG its size, and put the SVG of the same drawing in its place; the figures."""
+    found = {}
+    for _, _, output in rules.outputs(notebook):
+        png = output.get("data", {}).get("image/png")
+        if not png:
+            continue
+        name = output.metadata.get(rules.OURS, {}).get("figure")
+        kind, content = "image/png", base64.b64decode(png)
+        about = {"alt": output.metadata[kind]["alt"]}
+        if content[12:16] == b"IHDR":
+            about["width"], about["height"] = struct.unpack(">II", content[16:24])
+        drawn = folder / f"{name}.png"
+        # Of another run, the drawing would not be that of the numbers beside it.
+        if name and drawn.exists() and drawn.read_bytes() == content:
+            svg = drawn.with_suffix(".svg").read_text(encoding="utf-8")
+            points = re.search(r'<svg[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"', svg)
+            if points:
+                kind, content = "image/svg+xml", svg.encode()
+                about["width"], about["height"] = (round(float(p) * 4 / 3) for p in points.groups())
+        about["src"] = f"data:{kind};base64,{base64.b64encode(content).decode()}"
+        output.metadata["picture"] = about
+        if name:
+            found[name] = about
+    return found
 
 
 def duration(seconds: float) -> str:
@@ -207,37 +178,88 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def make(built: list[Path], notebooks: Path, pages: Path, about: str | None = None) -> None:
-    """Write one page for each notebook of `built` and index.html into the folder `pages`.
+def sentence(text: str) -> str:
+    """The first sentence."""
+    return re.split(r"(?<=[.!?])\s", text, maxsplit=1)[0]
 
-    about: the machine in words; None is this one. A page of another notebook is removed.
+
+def scripts(page: Page) -> list[str]:
+    """The scripts of a page: the site's, and those of its interactive figures."""
+    texts = []
+    for name in ["site", *page.scripts]:
+        path = TEMPLATES / f"{name}.js"
+        if not path.exists():
+            raise ReportError(f"{page.name}: interactive figure {name!r}: no script {path.name}")
+        texts.append(path.read_text(encoding="utf-8"))
+        if "</script" in texts[-1].lower():
+            raise ReportError(f"{path.name}: </script> ends it in the page, want it without")
+    return texts
+
+
+def make(built: list[Path], notebooks: Path, pages: Path, about: str | None = None) -> list[Page]:
+    """Write one page for each notebook of `built` and each Markdown file of `notebooks`, with the
+    index and the bibliography, into the folder `pages`; the pages of the notebooks.
+
+    about: the machine in words; None is this one. Any other page in the folder is removed.
     """
     from lstm_kernels.bench import provenance, results  # slow to import
 
     if not built:
-        raise ReportError(f"{pages.parent}: no notebook is executed, run `make report`")
-    found = [render(path, notebooks, pages) for path in built]
+        raise ReportError(f"{pages}: no notebook is executed, run `make report`")
+    documents = sorted(notebooks.glob("*.md"))
+    names = Names(notebooks.parent, [*(notebooks / path.name for path in built), *documents])
+    found = [render(path, notebooks, names) for path in built]
+    texts = {path.resolve(): render_text(path, names) for path in documents}
+    while more := [path for path in names if path.suffix == ".md" and path not in texts]:
+        texts |= {path: render_text(path, names) for path in more}
+    # One file of each notebook to run elsewhere, where `report.py html` has put them.
+    files = {path.with_suffix(".html").name: path for path in (pages / "files").glob("*.ipynb")}
+    machine = about or results.label(provenance.machine())
+    written = _fill(found, list(texts.values()), machine, files)
+    rules.write_all({pages / name: text.encode() for name, text in written.items()})
+    for path in pages.glob("*.html"):
+        if path.name not in written:
+            path.unlink()
+    return found
+
+
+def _fill(found: list[Page], documents: list[Page], machine: str, files: dict) -> dict[str, str]:
+    """The pages as they are written, by name."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True
     )
-    environment.filters["duration"] = duration
-    style = (TEMPLATES / "style.css").read_text() + HtmlFormatter().get_style_defs(".highlight")
-    template, texts = environment.get_template("page.html.j2"), {}
+    environment.filters |= {"duration": duration, "sentence": sentence}
+    site, _, subtitle = importlib.metadata.metadata("lstm-kernels")["Summary"].partition(": ")
+    environment.globals |= {"site": site, "machine": machine, "documents": documents}
+    environment.globals["files"] = {
+        name: {"name": f"files/{path.name}", "kb": round(path.stat().st_size / 1000)}
+        for name, path in files.items()
+    }
+    environment.globals["style"] = (TEMPLATES / "style.css").read_text(encoding="utf-8")
+    works = site_html.bibliography(found)
+    environment.globals["works"] = works
+    written = {}
+
+    def write(template, page, **given):
+        texts = scripts(page)
+        text = environment.get_template(template).render(page=page, scripts=texts, **given)
+        check_page(page.name, text, texts)
+        written[page.name] = text
+
     for before, page, after in zip([None, *found], found, [*found[1:], None], strict=False):
-        texts[page.name] = template.render(page=page, style=style, previous=before, next=after)
-    texts["index.html"] = environment.get_template("index.html.j2").render(
-        title=importlib.metadata.metadata("lstm-kernels")["Summary"],
+        write("page.html.j2", page, previous=before, next=after)
+    for page in documents:
+        write("page.html.j2", page)
+    if works:
+        write("bibliography.html.j2", Page("bibliography.html", "Bibliography", "", ""))
+    write(
+        "index.html.j2",
+        Page("index.html", site, subtitle[:1].upper() + subtitle[1:], ""),
         pages=found,
-        verdicts=Counter(claim["verdict"] for page in found for claim in page.claims),
-        style=style,
+        headlines=[(page, page.pictures[HEADLINE]) for page in found if HEADLINE in page.pictures],
+        verdicts=sum((page.verdicts for page in found), Counter()),
         presets=", ".join(sorted({str(page.preset) for page in found})),
         date=max(page.finished for page in found)[:10] or str(datetime.date.today()),
-        machine=about or results.label(provenance.machine()),
-        seconds=sum(page.seconds for page in found),
+        seconds=sum(page.seconds or 0 for page in found),
     )
-    for name, text in texts.items():
-        check_page(name, text)
-    rules.write_all({pages / name: text.encode() for name, text in texts.items()})
-    for path in pages.glob("*.html"):
-        if path.name not in texts:
-            path.unlink()
+    return written

@@ -137,6 +137,23 @@ def only_says(cell) -> bool:
     )
 
 
+def folds(notebook) -> dict[int, str]:
+    """What pages call the code that they fold away, by the number of its cell: parameters and
+    set-up, which stand before the first section, and sentences.
+    """
+    found, section = {}, False
+    for number, cell in numbered(notebook):
+        if cell.cell_type == "markdown":
+            section = section or re.search(r"^## ", cell.source, re.MULTILINE) is not None
+        elif "parameters" in tags(cell):
+            found[number] = "Parameters"
+        elif only_says(cell):
+            found[number] = "Code of these sentences"
+        elif not section and re.search(r"^(import|from) ", cell.source, re.MULTILINE):
+            found[number] = "Set-up"
+    return found
+
+
 def parameters(notebook) -> dict:
     """Names and values set by the cells tagged `parameters`, then by the injected one."""
     values = {}
@@ -240,7 +257,15 @@ def normalised(notebook, *, name: str):
         for part in (cell, *cell.outputs):
             if "execution_count" in part:
                 part["execution_count"] = count
-    return nbformat.v4.new_notebook(cells=cells, metadata=METADATA)
+    took = seconds(notebook)
+    metadata = METADATA | ({OURS: {"seconds": took}} if took else {})
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+
+
+def seconds(notebook) -> int | None:
+    """What executing a notebook took, as papermill or its stored form says; None: unknown."""
+    took = notebook.metadata.get("papermill", {}).get("duration")
+    return round(took) if took else notebook.metadata.get(OURS, {}).get("seconds")
 
 
 def dumps(notebook) -> str:

@@ -1,7 +1,7 @@
 """Build the report from the notebooks: execute, make pages, take results over.
 
 python tools/report.py execute NOTEBOOK OUT [-p NAME VALUE]...
-python tools/report.py html BUILD NOTEBOOKS
+python tools/report.py html BUILD NOTEBOOKS SITE
 python tools/report.py accept BUILD NOTEBOOKS
 """
 
@@ -10,13 +10,17 @@ import os
 import re
 import sys
 import tempfile
+import time
+from collections import Counter
 from pathlib import Path
 
 import notebook_pages
 import notebook_rules as rules
+import standalone
 from notebook_rules import ReportError
 
-NAMES = "[0-9][0-9]_*.ipynb"
+NAMES = "*.ipynb"
+VERDICTS = {"Held": "held", "Did not hold": "did not hold here", "Not measured": "not measured"}
 
 
 def execute(notebook: Path, out: Path, given: dict) -> None:
@@ -25,12 +29,16 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
     from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
 
-    known = rules.parameters(rules.read(notebook))
+    source = rules.read(notebook)
+    known = rules.parameters(source)
     for name in given:
         if name not in known:
             wanted = ", ".join(known) or "none: no cell is tagged 'parameters'"
             raise ReportError(f"{notebook}: unknown parameter {name!r}, known are {wanted}")
-    failed = out.with_name(f"{out.stem}.failed.ipynb")
+    failed, start = out.with_name(f"{out.stem}.failed.ipynb"), time.monotonic()
+    expected = rules.seconds(source) if given.get("PRESET", "paper") == "paper" else None
+    about = f"; the stored run took {notebook_pages.duration(expected)}" if expected else ""
+    print(f"{_place(notebook)}: starts{about}", flush=True)
     out.unlink(missing_ok=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as settings:
@@ -51,6 +59,14 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
     if problems := rules.problems_of_execution(result):
         raise ReportError("\n  ".join([f"{notebook} failed", *problems]))
     failed.replace(out)
+    took = notebook_pages.duration(time.monotonic() - start)
+    print(f"{_place(notebook)}: {took}{about}", flush=True)
+
+
+def _place(notebook: Path) -> str:
+    """The notebook's name and its place among those of its folder."""
+    names = [path.name for path in sources(notebook.parent)]
+    return f"{notebook.stem} ({names.index(notebook.name) + 1} of {len(names)})"
 
 
 def _own_kernel_only(settings: str) -> None:
@@ -129,8 +145,19 @@ def sources(notebooks: Path) -> list[Path]:
     """The report's notebooks in order."""
     found = sorted(notebooks.glob(NAMES))
     if not found:
-        raise ReportError(f"no notebooks named like 01_equations.ipynb in {notebooks}")
+        raise ReportError(f"no notebooks in {notebooks}, want some such as 01_equations.ipynb")
     return found
+
+
+def summary(found: list) -> str:
+    """The claims of pages in lines: how many held, and which did not or were not measured."""
+    claims = [(page.name[:-5], claim) for page in found for claim in page.claims]
+    count = Counter(claim["verdict"] for _, claim in claims)
+    lines = ["claims: " + ", ".join(f"{count[key]} {word}" for key, word in VERDICTS.items())]
+    for key, word in list(VERDICTS.items())[1:]:
+        told = [f"  {word}, {name}: {c['text']}" for name, c in claims if c["verdict"] == key]
+        lines += told
+    return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -140,11 +167,12 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("notebook", type=Path)
     command.add_argument("out", type=Path)
     command.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
-    pages = commands.add_parser("html", help="make pages of executed notebooks")
+    pages = commands.add_parser("html", help="make the site of executed notebooks")
     take = commands.add_parser("accept", help="put executed notebooks in their sources' place")
     for command in (pages, take):
         command.add_argument("build", type=Path)
         command.add_argument("notebooks", type=Path)
+    pages.add_argument("site", type=Path)
     given = parser.parse_args(arguments)
     try:
         if given.command == "execute":
@@ -152,7 +180,11 @@ def main(arguments: list[str] | None = None) -> int:
         elif given.command == "html":
             built = [given.build / source.name for source in sources(given.notebooks)]
             executed = [path for path in built if path.exists()]
-            notebook_pages.make(executed, given.notebooks, given.build / "html")
+            standalone.make(given.site / "files", sources(given.notebooks))
+            print(summary(notebook_pages.make(executed, given.notebooks, given.site)))
+            for path in built:
+                if path not in executed:
+                    print(f"{path.stem}: not executed")
         else:
             changed = accept(given.build, given.notebooks)
             print(f"{len(changed)} changed: {', '.join(changed) or 'none'}")

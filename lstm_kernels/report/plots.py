@@ -51,7 +51,7 @@ def style():
             "legend.frameon": False,
             "lines.linewidth": 1.8,
             "svg.hashsalt": "lstm_kernels",  # the same drawing gives the same file
-            "svg.fonttype": "none",
+            "svg.fonttype": "path",  # the same everywhere, whatever fonts there are
         }
     )
 

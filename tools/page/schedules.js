@@ -198,6 +198,7 @@ const SLIDERS = [
   {name: 'hand', text: 'Hand-over, in steps', min: 0, max: 4, step: 0.1, value: 0.1},
 ];
 const ORDERS = {'point-to-point': 'point to point', barrier: 'barrier'};
+const BOUND = 'L T / (T + (L − 1) C)'.replaceAll(' ', '\u00a0');  // stays on one line
 const [LANE, TOP, BOTTOM, LEFT, RIGHT] = [22, 24, 44, 70, 12];  // pixels
 
 const SVG = 'http://www.w3.org/2000/svg';
@@ -225,9 +226,8 @@ function result({layers, steps, chunk, workers, hand, order}) {
   const {spans, makespan, idle} = simulate(schedule, {hand});
   const [most, one] = [bound(layers, steps, chunk), layers * steps];
   const said = `Makespan ${digits(makespan)} steps, ${speed(one / makespan)} (${one} steps). `
-    + `The bound L T / (T + (L − 1) C) is ${digits(most)}x; with ${workers} `
-    + `worker${workers > 1 ? 's' : ''} the least of both is ${digits(Math.min(workers, most))}x. `
-    + `Idle: ${digits(100 * idle)} %.`;
+    + `The bound ${BOUND} is ${digits(most)}x, on ${workers} worker${workers > 1 ? 's' : ''} `
+    + `${digits(Math.min(workers, most))}x. Idle: ${digits(100 * idle)} %.`;
   return {tasks: schedule.tasks, spans, makespan, said, chain: steps + (layers - 1) * chunk};
 }
 
@@ -268,10 +268,12 @@ function draw(svg, {layers, workers}, {tasks, spans, makespan, chain, said}, wid
   const unit = {x: LEFT, y: low + 38};
   const side = x(chain) > LEFT + 150 ? 'end' : 'start';
   const chainName = {class: 'chain', x: x(chain), y: TOP - 8, 'text-anchor': side};
+  const line = {x1: x(chain), x2: x(chain), y1: TOP - 4, y2: low + 2};
   svg.replaceChildren(
     ...parts, ...shapes, ...numbers, ...ticks,
     make('text', unit, 'steps; a number is the layer of a task'),
-    make('line', {class: 'chain', x1: x(chain), x2: x(chain), y1: TOP - 4, y2: low + 2}),
+    make('line', {class: 'halo', ...line}),
+    make('line', {class: 'chain', ...line}),
     make('text', chainName, `longest chain: ${digits(chain)}`),
   );
   svg.setAttribute('viewBox', `0 0 ${width} ${low + BOTTOM}`);

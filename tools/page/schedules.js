@@ -251,7 +251,7 @@ function draw(svg, {layers, workers}, {tasks, spans, makespan, chain, said}, wid
     const wide = Math.max(room - (room > 4 ? 1 : 0), 0.5);  // a gap between tasks that have room
     const across = wide.toFixed(2);
     paths[layer].push(`M${x(start).toFixed(2)} ${y + 1}h${across}v${LANE - 2}h-${across}z`);
-    if (room < 8 + 7 * String(layer).length) return;
+    if (room < 3 + 8 * String(layer).length) return;
     const kind = hue(layer, layers) < LATE ? 'on' : 'on late';
     const place = {x: x((start + stop) / 2).toFixed(2), y: y + 15, 'text-anchor': 'middle'};
     numbers.push(make('text', {class: kind, ...place}, layer));
@@ -268,12 +268,10 @@ function draw(svg, {layers, workers}, {tasks, spans, makespan, chain, said}, wid
   const unit = {x: LEFT, y: low + 38};
   const side = x(chain) > LEFT + 150 ? 'end' : 'start';
   const chainName = {class: 'chain', x: x(chain), y: TOP - 8, 'text-anchor': side};
-  const line = {x1: x(chain), x2: x(chain), y1: TOP - 4, y2: low + 2};
   svg.replaceChildren(
     ...parts, ...shapes, ...numbers, ...ticks,
     make('text', unit, 'steps; a number is the layer of a task'),
-    make('line', {class: 'halo', ...line}),
-    make('line', {class: 'chain', ...line}),
+    make('line', {class: 'chain', x1: x(chain), x2: x(chain), y1: TOP - 4, y2: low + 2}),
     make('text', chainName, `longest chain: ${digits(chain)}`),
   );
   svg.setAttribute('viewBox', `0 0 ${width} ${low + BOTTOM}`);

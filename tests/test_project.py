@@ -253,7 +253,7 @@ def test_a_clean_checkout_stays_clean(tmp_path):
     # The environment is this one: .venv counts as made.
     make = "make", "-o", ".venv/.stamp", f"PY={sys.executable}"
     said = run(*make, "notebook", "NB=01", "PRESET=smoke").splitlines()[-1]
-    assert said == "open build/smoke/html/01_equations.html"
+    assert said == "open build/smoke/site/01_equations.html"
     assert (clone / said.removeprefix("open ")).exists()
     assert list((clone / "build" / "smoke" / "figures").glob("01-*.png"))
     assert run("git", "status", "--porcelain") == ""

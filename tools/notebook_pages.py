@@ -214,7 +214,8 @@ def make(built: list[Path], notebooks: Path, pages: Path, about: str | None = No
         texts |= {path: render_text(path, names) for path in more}
     # One file of each notebook to run elsewhere, where `report.py html` has put them.
     files = {path.with_suffix(".html").name: path for path in (pages / "files").glob("*.ipynb")}
-    machine = about or results.label(provenance.machine())
+    # Without its clock, which is not that of the runs.
+    machine = about or results.label(provenance.machine() | {"clock_ghz": None})
     written = _fill(found, list(texts.values()), machine, files)
     rules.write_all({pages / name: text.encode() for name, text in written.items()})
     for path in pages.glob("*.html"):

@@ -468,6 +468,10 @@ def ctrl_c_after(seconds):
     """A block that a KeyboardInterrupt ends, as of Ctrl-C after so many seconds."""
 
     def alarm(number, frame):
+        if frame.f_code.co_name in ("remove", "_remove", "__del__"):
+            # Python drops an exception in the callback of a weak reference and in a finaliser.
+            signal.setitimer(signal.ITIMER_REAL, 1e-3)
+            return
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, alarm)

@@ -22,6 +22,7 @@ NOTEBOOKS = report.sources(ROOT / "notebooks")
 RESULTS = ROOT / "data" / "results"
 # The interpreter of an environment such as teachers have: `make test-colab` names it.
 KERNEL = os.environ.get("LSTM_KERNELS_KERNEL")
+KERNEL = KERNEL and os.path.abspath(KERNEL)
 # Where the system allows it, a kernel has no network at all.
 ALONE = ["unshare", "--map-root-user", "--net"]
 try:

@@ -71,10 +71,12 @@ def report_compiling(seconds, folder):
     global _spent
     _spent += seconds
     if _spent > 1:
-        notebook = "ipykernel" in sys.modules
-        so_far = f", {_spent:.0f} s so far" if notebook else ""
-        said = f"compiling for this CPU{so_far}; the next start will not: kept in {folder}"
-        tell("compiling", said, again=notebook)
+        if "ipykernel" in sys.modules:
+            said = f"compiling for this CPU, {_spent:.0f} s so far; the next start will not"
+            tell("compiling", said, again=True)
+        else:
+            said = f"compiling for this CPU; the next start will not: kept in {folder}"
+            tell("compiling", said)
 
 
 class _Compiling(event.Listener):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 import notebook_rules as rules
+import papermill
 import pytest
 import report
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -88,6 +89,19 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
     }
     index = (project / "build" / "site" / "index.html").read_text()
     assert 'href="files/02_b.ipynb"' in index
+
+
+def test_an_interrupt_is_a_line_and_leaves_no_result(tmp_path, capsys, monkeypatch):
+    path, out = notebook(tmp_path / "notebooks" / "01_a.ipynb", "1"), tmp_path / "out.ipynb"
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(papermill, "execute_notebook", interrupted)
+    monkeypatch.setattr(report.logging, "disable", lambda: None)
+    assert report.main(["execute", str(path), str(out)]) == 130
+    assert capsys.readouterr().err == "report: interrupted; the same call goes on from here\n"
+    assert not out.exists()
 
 
 def test_a_line_tells_what_a_notebook_took_and_what_it_took_before(tmp_path, capsys):

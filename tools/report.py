@@ -6,6 +6,7 @@ python tools/report.py accept BUILD NOTEBOOKS
 """
 
 import argparse
+import logging
 import os
 import re
 import sys
@@ -191,6 +192,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ReportError as error:
         print(f"report: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        logging.disable()  # what asyncio would say of papermill's tasks
+        print("report: interrupted; the same call goes on from here", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -150,6 +150,7 @@ define build
 	if [ $$status = 0 ]; then echo "open $(call site,$(2))/index.html"; fi; exit $$status
 endef
 
+# The environment is order-only: installing it again does not make results old.
 build/paper/%.ipynb: notebooks/%.ipynb $(SOURCES) | .venv/.stamp
 	$(REPORT) execute $< $@
 

@@ -59,7 +59,7 @@ def make_wheel(folder: Path) -> Path:
 
 
 def packed(wheel: Path) -> bytes:
-    """The files of a wheel as an archive of half its size: compressed as one, not one by one."""
+    """The files of a wheel as a smaller archive: compressed as one, not one by one."""
     raw = io.BytesIO()
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as target:
         for name in sorted(source.namelist()):

@@ -90,8 +90,8 @@ def fill(plan, *, preset, folder=None):
 
 
 def find(pattern, folder=None):
-    """The files of results that match, in order: those in `folder`; None: those in FOLDER, and those
-    in BROUGHT that FOLDER does not have.
+    """The files of results that match, in order: those in `folder`; None: those in FOLDER, and what
+    BROUGHT has besides.
     """
     folders = [FOLDER, BROUGHT] if folder is None else [Path(folder)]
     found = {}

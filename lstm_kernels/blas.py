@@ -11,7 +11,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -112,23 +112,31 @@ def product(a, b, threads=None):
     cuts = panels(a.shape[0], b.shape[1], a.shape[1])
     if len(cuts) == 1:
         return a @ b
-    threads = min(threads or cores(), len(cuts))
     out = np.empty((a.shape[0], b.shape[1]), np.result_type(a, b))
+    panel = [
+        partial(np.matmul, a[rows], b[:, columns], out[rows, columns]) for rows, columns in cuts
+    ]
+    at_once(panel, threads or cores())
+    return out
 
-    left = iter(cuts)  # shared: a thread that is held up takes fewer panels
+
+def at_once(jobs, threads):
+    """Call functions without arguments on up to `threads` threads, the caller's among them, each
+    the next in the list that nobody has begun: one may wait for another before it.
+    """
+    left = iter(jobs)  # shared: a thread that is held up takes fewer
 
     def work():
-        for rows, columns in left:
-            np.matmul(a[rows], b[:, columns], out=out[rows, columns])
+        for job in left:
+            job()
 
     waiting = []
     with suppress(RuntimeError):  # at the end of the process the pool takes no work
-        for _ in range(threads - 1):
+        for _ in range(min(threads, len(jobs)) - 1):
             waiting.append(_pool(os.getpid()).submit(work))
     work()
     for done in waiting:
         done.result()
-    return out
 
 
 @cache

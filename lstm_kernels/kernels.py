@@ -24,11 +24,16 @@ from . import blas  # noqa: F401 - its hooks come first; see below
 # What the kernels of a room are made of. Their names in the cache hold its hash (`digest`): code
 # compiled from other sources is never found again.
 SHARED = ("cells.py", "kernels.py")
-CPU = "activations block_kernels flow fused_kernels instructions layout machine_code records "
-CPU += "registers rounds simd team tiles wavefront_kernels"
+CPU = "activations block_kernels factored_kernels flow fused_kernels instructions layout "
+CPU += "machine_code records registers rounds simd team tiles wavefront_kernels"
 GPU = "build device device_functions gradient_kernels layout sample_kernels tile_kernels"
 SOURCES = {
-    "cpu": (*SHARED, *(f"cpu/{name}.py" for name in CPU.split()), "versions/numba_sample.py"),
+    "cpu": (
+        *SHARED,
+        *(f"cpu/{name}.py" for name in CPU.split()),
+        "versions/numba_sample.py",
+        "study/switches.py",
+    ),
     "gpu": (*SHARED, *(f"gpu/{name}.py" for name in GPU.split())),
 }
 

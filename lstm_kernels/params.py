@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -74,6 +74,9 @@ class Weights:
     V: np.ndarray | None = None
     b_out: np.ndarray | None = None
     cell: str = "lstm"
+    # What a layer is, and its arrays.
+    layer: ClassVar[type] = Layer
+    parts: ClassVar[tuple[str, ...]] = ("U", "W", "b")
 
     @property
     def input_size(self) -> int:
@@ -112,12 +115,35 @@ class Weights:
         named = {
             f"layers.{index}.{part}": getattr(layer, part)
             for index, layer in enumerate(self.layers)
-            for part in "UWb"
+            for part in self.parts
         }
         return named if self.V is None else named | {"V": self.V, "b_out": self.b_out}
 
 
-class Params(Weights):
+class Parameters(Weights):
+    """Weights that a network has: they can be copied, and made from arrays by name."""
+
+    @classmethod
+    def from_arrays(cls, named: Mapping[str, np.ndarray], cell: str) -> Self:
+        """The inverse of `arrays`."""
+        count = sum(name.endswith(".b") for name in named)
+        layers = [
+            cls.layer(*(named[f"layers.{index}.{part}"] for part in cls.parts))
+            for index in range(count)
+        ]
+        return cls(layers, named.get("V"), named.get("b_out"), cell)
+
+    def copy(self) -> Self:
+        """A deep copy."""
+        return self.from_arrays({name: a.copy() for name, a in self.arrays().items()}, self.cell)
+
+    def astype(self, dtype: DTypeLike) -> Self:
+        """A copy in float32 or float64."""
+        dtype = check_dtype("dtype", dtype)
+        return self.from_arrays({n: a.astype(dtype) for n, a in self.arrays().items()}, self.cell)
+
+
+class Params(Parameters):
     """Parameters: `layers[l].U`, `.W`, `.b`, and the read-out `V` (H, O), `b_out` (O,) or None."""
 
     @classmethod
@@ -148,29 +174,11 @@ class Params(Weights):
             {n: rng.uniform(-1, 1, s).astype(dtype) / root for n, s in drawn}, cell
         )
 
-    def copy(self) -> Self:
-        """A deep copy."""
-        return self.from_arrays({name: a.copy() for name, a in self.arrays().items()}, self.cell)
-
-    def astype(self, dtype: DTypeLike) -> Self:
-        """A copy in float32 or float64."""
-        dtype = check_dtype("dtype", dtype)
-        return self.from_arrays({n: a.astype(dtype) for n, a in self.arrays().items()}, self.cell)
-
     def cut(self, flat: np.ndarray) -> Named:
         """Copies of the parts of `flat`, one after another in the order and shapes of `arrays`."""
         arrays = self.arrays()
         parts = np.split(flat, np.cumsum([a.size for a in arrays.values()]))
         return {n: p.reshape(arrays[n].shape).copy() for n, p in zip(arrays, parts, strict=False)}
-
-    @classmethod
-    def from_arrays(cls, named: Mapping[str, np.ndarray], cell: str) -> Self:
-        """The inverse of `arrays`."""
-        count = sum(name.endswith(".U") for name in named)
-        layers = [
-            Layer(*(named[f"layers.{index}.{part}"] for part in "UWb")) for index in range(count)
-        ]
-        return cls(layers, named.get("V"), named.get("b_out"), cell)
 
     def check(self, name: str = "params") -> "Params":
         """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
@@ -250,7 +258,7 @@ class Grads(Weights):
     def arrays(self) -> Named:
         """Every gradient by name: those of the parameters, then `x`, `state.h` and so on."""
         names = (f"state.{name}" for name in CELLS[self.cell].state)
-        named = super().arrays() | ({} if self.x is None else {"x": self.x})
+        named = Weights.arrays(self) | ({} if self.x is None else {"x": self.x})
         return named | dict(zip(names, self.state, strict=True))
 
     def to_torch(self) -> Named:

@@ -90,7 +90,7 @@ class Adam(GradientDescent):
                 moments |= {f"m.{name}": m, f"v.{name}": v}
         if not _finite(new | moments):
             raise DivergedError("a parameter or moment is not finite", step=self.count - self.first)
-        self.theta = Params.from_arrays(new, self.theta.cell)
+        self.theta = type(self.theta).from_arrays(new, self.theta.cell)
         self.net.assign(self.theta)
         self.count, self.moments = count, moments
         return loss
@@ -236,5 +236,5 @@ def _restore(path, run, net, rule, steps):
 
     history = History(**{name: a.tolist() for name, a in group("history.").items()})
     rule.count, rule.moments = steps * history.epochs, group("optimizer.")
-    net.assign(Params.from_arrays(group("params."), params.cell))
+    net.assign(type(params).from_arrays(group("params."), params.cell))
     return history

@@ -19,6 +19,7 @@ from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import (
     block_kernels,
     cost,
+    factored_kernels,
     flow,
     fused_kernels,
     records,
@@ -38,6 +39,9 @@ def random_shapes(count, seed=0):
         yield tuple(int(rng.integers(1, most)) for most in (4, 7, 20, 40, 70))
 
 
+KERNELS = [fused_kernels, block_kernels, wavefront_kernels, factored_kernels]
+
+
 class Record:
     """A row of a record array, with its fields as attributes, as compiled code has them."""
 
@@ -55,29 +59,31 @@ class Interpreted:
     """Kernels as plain Python, on memory in which every address is looked up.
 
     Tiles, records and arrays may touch what the package took the address of (`workspace.at`), and
-    nothing else. used: the names of the tiles that ran. Stands for `machine_code.Kernels`.
+    nothing else. used: the names of the tiles that ran. more: Tiles beside `net.tiles`.
+    Stands for `machine_code.Kernels`.
     """
 
-    def __init__(self, net, monkeypatch):
+    def __init__(self, net, monkeypatch, more=()):
         self.used, self._seen, self._turns = set(), {}, {}
         self._machine = Checked(net.tiles.dtype, net.tiles.lanes)
-        self._tiles = {
-            workspace.codes(net.tiles, name, keep=keep)[name]: tile
-            for keep in (False, True)
-            for name, tile in net.tiles.all(keep).items()
-        }
+        self._tiles = {}
+        for tiles in (net.tiles, *more):
+            for keep in (False, True):
+                for name, tile in tiles.all(keep).items():
+                    self._tiles[workspace.codes(tiles, name, keep=keep)[name]] = tile
         for module in (workspace, flow):  # who takes addresses
             monkeypatch.setattr(module, "at", self._at)
         assert not hasattr(numba_fused, "at")
         tiles = ("inputs", "step", "whole", "back", "through", "few", "gradient", "transpose")
         names = dict.fromkeys(tiles, self._tile) | {"real": float, "claim": self._claim}
-        names |= {"layer_at": self._record_at, "job_at": self._record_at}
+        records_at = ("layer_at", "job_at", "factored_layer_at", "factored_job_at")
+        names |= dict.fromkeys(records_at, self._record_at)
         names |= {"finish": lambda *_: None, "wait": lambda sync, groups, turn, tasks: turn + 1}
         names |= {"array": partial(self._array, net.tiles.dtype), "call": self.call}
         words = partial(self._array, np.dtype(np.int64))
         names |= {"array_of_indices": words, "read": lambda address: words(address, (1,))[0]}
         names |= {"exchange": lambda address, number: words(address, (1,)).fill(number)}
-        functions = fill([fused_kernels, block_kernels, wavefront_kernels], names, "")
+        functions = fill(KERNELS, names, "")
         self._functions = [(n, f) for n, f in functions.items() if callable(f)]
         net.kernels = self
 

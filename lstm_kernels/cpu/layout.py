@@ -24,14 +24,15 @@ class Layout:
     cell: Cell
     dtype: np.dtype
     hidden: int
+    wide_vectors: int | None = None  # vectors of a wide unit block; None: 4 or 2
 
     def __post_init__(self):
         K = len(self.cell.gates)
         self.vector_bytes = registers.vector_registers().bytes
         self.lanes = self.vector_bytes // self.dtype.itemsize
         used = -(-self.hidden // self.lanes)
-        # Vectors of a wide unit block: 4 or 2, whichever pads `hidden` less.
-        self.wide_vectors = 4 if -(-used // 4) * 4 <= -(-used // 2) * 2 else 2
+        if self.wide_vectors is None:  # whichever pads `hidden` less
+            self.wide_vectors = 4 if -(-used // 4) * 4 <= -(-used // 2) * 2 else 2
         # Vectors per gate in a unit block: one, or an RNN would have too few to fill a tile.
         self.vectors = self.wide_vectors if K == 1 else 1
         self.units, self.wide_units = self.vectors * self.lanes, self.wide_vectors * self.lanes

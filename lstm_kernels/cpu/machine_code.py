@@ -8,7 +8,16 @@ import numpy as np
 
 from ..cells import CELLS
 from ..kernels import fill, native, part
-from . import block_kernels, fused_kernels, instructions, records, rounds, simd, wavefront_kernels
+from . import (
+    block_kernels,
+    factored_kernels,
+    fused_kernels,
+    instructions,
+    records,
+    rounds,
+    simd,
+    wavefront_kernels,
+)
 from .instructions import array_at, record_at
 from .interrupts import run_on
 from .team import team
@@ -47,6 +56,8 @@ def kernels(dtype):
     names |= {name: getattr(rounds, name) for name in ("claim", "finish", "wait")}
     names |= {name: getattr(instructions, name) for name in ("read", "exchange", "call")}
     names |= {"layer_at": record_at(records.LAYER), "job_at": record_at(records.JOB)}
+    names["factored_layer_at"] = record_at(records.FACTORED_LAYER)
+    names["factored_job_at"] = record_at(records.FACTORED_JOB)
     names |= {"array": array_at(dtype), "array_of_indices": array_at(np.int64), "real": dtype.type}
-    modules = fused_kernels, block_kernels, wavefront_kernels
+    modules = fused_kernels, block_kernels, wavefront_kernels, factored_kernels
     return Kernels(fill(modules, names, dtype.name, part), dtype.name)

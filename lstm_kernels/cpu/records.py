@@ -71,6 +71,47 @@ descend           | are gradients added to the parameters?        | space grads 
 rate              | what gradients are multiplied by, a float     | call grads  | gradients
 """
 
+# A network with factored weights (`factored_kernels.py`): P is Px over Ph, i a unit block of s.
+# Written by `study/factored.py`: all but `x` of the first layer and `h` of the last by its Space.
+FACTORED_LAYER_TABLE = """
+D D_wide x_row    | inputs; wide unit blocks of them; bytes: samples of x
+x                 | @ input (T, B, D): h of the layer below
+Px Ph             | @ packed factors (i, rows, 1, units of s)
+Px_block          | bytes: unit blocks of Px
+Q b               | @ packed factor (j, rank, K, units), bias (j, 1, K, units)
+PxT PhT QT        | @ transposed (w, lines, wide units)
+h c               | @ (T+1, B, row); inference keeps one step of c
+s                 | @ sums (T, B, row); inference keeps one step
+ahead             | @ x Px of input_steps steps (i, rows, units of s)
+a da              | @ gates, their gradients (j, T*B, K, units)
+ds                | @ gradients of s (i, T*B, units of s), blocks as far apart
+dy dx             | @ gradients of h from above, of x; dx: (T, B, dx_row)
+dx_row            | bytes: samples of dx
+gPx gPh gQ gb     | @ packed gradients
+"""
+
+FACTORED_JOB_TABLE = """
+L T B H R         | layers, steps, samples, hidden units, rank
+J I J_wide        | unit blocks of h and of s, wide unit blocks of h
+size row          | bytes: a number; samples of h, c, s
+unit_bytes        | bytes: unit blocks of a sample of h
+wide_bytes        | bytes: wide unit blocks of h, unit blocks of s
+c_step s_step     | bytes: steps of c and s, 0 where one is kept
+a_row a_block     | bytes: rows of a and da, unit blocks of a, da and ds
+s_row ahead_block | bytes: rows of ds and ahead, unit blocks of ahead
+Ph_block Q_block  | bytes: unit blocks of Ph, of Q
+PT_block QT_block | bytes: wide unit blocks of PxT and PhT, of QT
+layers sync       | @ the LAYERs (L,), words of the rounds
+groups stop       | groups of tasks; @ words: leave?, not used
+shares            | runs of samples, each a task
+input_steps       | steps whose inputs are multiplied at once
+inputs step both  | @ tiles of the linear cell: x Px, then h Ph; both at once
+cell back         | @ tiles of the network's cell
+through_P through_Q gradient_P gradient_Q gradient_b | @ tiles
+zero one          | @ zeros (row,), the number 1
+dh dc dh0         | @ (L, B, row): gradients of the final h; of the final c, then of c0; of h0
+"""
+
 
 def record(table):
     """The dtype of a table, and its fields' places among the record's words, by name."""
@@ -81,3 +122,5 @@ def record(table):
 
 LAYER, LAYER_WORD = record(LAYER_TABLE)
 JOB, JOB_WORD = record(JOB_TABLE)
+FACTORED_LAYER, _ = record(FACTORED_LAYER_TABLE)
+FACTORED_JOB, _ = record(FACTORED_JOB_TABLE)

@@ -134,8 +134,10 @@ class Tiles(Layout):
                 for o, gate in zip(offsets, gates, strict=True):
                     m.store(a_i + o, gate)
 
-    def back(self):
+    def back(self, source=None):
         """dy + dh + da_next W^T, then the cell backwards while the sums are in registers.
+
+        source: the Tiles of da_next and W where they are another layer's; with as wide blocks.
 
         da_next: gradients of step t+1; no blocks at the last step. gates, da: those of step t, from
         this wide unit block's first unit block on. dy, dh, dc, c_prev, c: this wide unit block; dc
@@ -146,6 +148,7 @@ class Tiles(Layout):
             m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c_prev, c
         ):
             _, backward = self.cell.make(*activations.functions(m))
+            before = source or self
 
             def tile(first, count):
                 def place(i, v, row):  # of row first + i, vector v
@@ -156,8 +159,8 @@ class Tiles(Layout):
                 for i, v in places:
                     dh_i = m.load(dh + place(i, v, dh_row))
                     sums[i][v] = m.variable(m.load(dy + place(i, v, row)) + dh_i)
-                da_first = da_next + first * self.row  # step t+1 from row `first` on
-                self._feed_back(m, sums, "W", da_first, blocks, block, WT)
+                da_first = da_next + first * before.row  # step t+1 from row `first` on
+                before._feed_back(m, sums, "W", da_first, blocks, block, WT)
                 for i, v in places:
                     j, inner = divmod(v, self.vectors)
                     unit = place(i, v, row)

@@ -180,7 +180,26 @@ class Work:
         self.job_words[JOB_WORD.tasks], self.job_words[JOB_WORD.parts] = at(tasks), parts
 
 
-class Space:
+class Region:
+    """What a region of threads works on: a Work, and what its addresses lead to."""
+
+    work, _entered = None, False
+
+    def enter(self):
+        """A region begins that works on these arrays."""
+        if self._entered:  # an interrupt came in the last one, or before its `leave`
+            team().drain()
+            self.leave(True)
+        self._entered = True
+
+    def leave(self, stayed):
+        """It has ended. A thread that stayed behind keeps the records that it may still read."""
+        if stayed:
+            self.work.renew()
+        self._entered = False
+
+
+class Space(Region):
     """The arrays that a network writes for mini-batches (T, B), and the Work that points to them.
 
     purpose: "inference"; or h, c and the gates of all steps are kept, for "gradients", which go to
@@ -194,7 +213,7 @@ class Space:
         H, P, K = tiles.hidden, tiles.padded, len(net._cell.gates)
         training, self._descent = purpose != "inference", purpose == "descent"
         self.threads, shares, input_steps, splits = split
-        self.bytes, self._dtype, self.started, self._entered = 0, tiles.dtype, False, False
+        self.bytes, self._dtype, self.started = 0, tiles.dtype, False
         self.y_shape, self.final_shape = (T, B, H), (states, L, B, H)
         self.padded_y = training or P != H  # y is a copy: its storage has padding, or is kept
         # Of a forward pass, about; a task of a block takes as long as some thousand of them.
@@ -282,19 +301,6 @@ class Space:
         else:
             self.initial[:] = 0
         self.work.job_words[JOB_WORD.starts] = self.started = starts
-
-    def enter(self):
-        """A region begins that works on these arrays."""
-        if self._entered:  # an interrupt came in the last one, or before its `leave`
-            team().drain()
-            self.leave(True)
-        self._entered = True
-
-    def leave(self, stayed):
-        """It has ended. A thread that stayed behind keeps the records that it may still read."""
-        if stayed:
-            self.work.renew()
-        self._entered = False
 
     def begin_backward(self, dy=None, dstate=None):
         """Take over the gradients of y and of the final state for a pass without a loss; all others

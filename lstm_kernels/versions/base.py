@@ -57,12 +57,13 @@ class Network:
     """
 
     name = "network"  # of the version
+    parameters = Params  # the class of its parameters
     parallel = True  # whether it uses `threads`; else one
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)
 
     def __init__(self, params: Params, threads: int | None = None):
-        self._params = Params.check(params).copy()
+        self._params = self.parameters.check(params).copy()
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
         self._made_with = {"threads": threads}  # a copy is too
@@ -169,7 +170,7 @@ class Network:
 
     def assign(self, params: Params) -> None:
         """Take over other values for the parameters, of the same cell, shapes and dtype."""
-        new = Params.check(params).copy()
+        new = self.parameters.check(params).copy()
         if new.form != self._params.form:
             raise ValueError(f"params: got {new.form}, want {self._params.form}")
         with self._held("assign", whole=False):
@@ -242,7 +243,7 @@ class Network:
             gradients[name] *= -value.dtype.type(rate)
             gradients[name] += value
         # All at once: an interrupt meets the old parameters or the new ones.
-        self._params = Params.from_arrays(gradients, self._cell.name)
+        self._params = self.parameters.from_arrays(gradients, self._cell.name)
         return loss
 
     def _epoch(self, dataset, order, batch_size, rate):

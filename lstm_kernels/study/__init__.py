@@ -1,0 +1,1 @@
+"""Studies beside the ladder: five optimisations as switches of one code, low-rank weights."""

@@ -1,11 +1,14 @@
-"""The airline-passenger series, its preprocessing, and data sets of windows."""
+"""The airline-passenger series and the embedded Reber grammar, as data sets."""
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -16,6 +19,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FOLDER = Path(__file__).parent / "series"
+SYMBOLS = "BTPSXVE"
+# Reber's grammar after its B: node -> symbol -> next node. Where two symbols leave a node, either
+# is taken with probability 1/2. Its E leads to node 6.
+REBER = MappingProxyType(
+    {
+        0: MappingProxyType({"T": 1, "P": 2}),
+        1: MappingProxyType({"S": 1, "X": 3}),
+        2: MappingProxyType({"T": 2, "V": 4}),
+        3: MappingProxyType({"X": 2, "S": 5}),
+        4: MappingProxyType({"P": 3, "V": 5}),
+        5: MappingProxyType({"E": 6}),
+    }
+)
+SHORTEST = 9  # embedded string
+LONGEST = 1000  # least length: the probability of one falls by about a quarter with each symbol
 
 
 @dataclass(repr=False)
@@ -120,3 +138,167 @@ class LogDifference:
         if len(passengers) < 2:
             raise ValueError("passengers: got 1 month, want at least 2")
         return np.diff(np.log(passengers))
+
+
+def _embedded():
+    """The embedded grammar: state -> symbol -> next state; nothing follows "end"."""
+    grammar = {"start": {"B": "outer"}, "outer": {o: (o, "start") for o in "TP"}}
+    for o in "TP":  # the copies of the inner grammar remember it
+        grammar[o, "start"] = {"B": (o, 0)}
+        grammar |= {
+            (o, node): {s: (o, to) for s, to in edges.items()} for node, edges in REBER.items()
+        }
+        grammar[o, 6] = {o: "last"}
+    return grammar | {"last": {"E": "end"}, "end": {}}
+
+
+EMBEDDED = MappingProxyType({state: MappingProxyType(to) for state, to in _embedded().items()})
+
+
+class Optimum(NamedTuple):
+    """What the true distribution of strings costs on average: the least that a model can reach."""
+
+    nats: float  # of a string
+    symbols: float  # predicted, of a string: all but its first
+
+    @property
+    def cross_entropy(self) -> float:
+        """Nats per predicted symbol."""
+        return self.nats / self.symbols
+
+
+@dataclass(frozen=True)
+class Reber:
+    """The embedded Reber grammar (Reber 1967; Hochreiter & Schmidhuber 1997, section 5.1), given
+    that a string has `least` symbols or more.
+
+    A string is B, T or P, a string of Reber's grammar (B to E), the same T or P again, and E: the
+    last symbol but one repeats the second. Without a condition (least=9, the shortest string) each
+    of two symbols that may follow has probability 1/2. A larger `least` changes these, and all
+    methods count with the changed ones: while a string is short, it does not end.
+    Raises TypeError or ValueError for a `least` that is no integer from 9 to 1000.
+    """
+
+    least: int = SHORTEST
+
+    def __post_init__(self):
+        check_int("least", self.least, SHORTEST, LONGEST)
+
+    def strings(self, count: int, *, seed: int = 0) -> list[str]:
+        """`count` strings, drawn independently."""
+        count = check_int("count", count)
+        rng, drawn = np.random.default_rng(check_int("seed", seed, low=0)), []
+        for _ in range(count):
+            state, string = "start", ""
+            while following := self._probabilities(state, len(string)):
+                first, *second = following  # one or two
+                symbol = first if rng.random() < following[first] else second[0]
+                state, string = EMBEDDED[state][symbol], string + symbol
+            drawn.append(string)
+        return drawn
+
+    def successors(self, prefix: str) -> dict[str, float]:
+        """The symbols that may follow `prefix`, each with its probability; none after a whole
+        string. Raises TypeError, or ValueError where no string begins with `prefix`.
+        """
+        state, _ = self._walk("prefix", prefix)
+        return self._probabilities(state, len(prefix))
+
+    def cross_entropy(self, strings: Sequence[str]) -> float:
+        """The mean of -log p(next symbol | symbols before) over all symbols of `strings` but the
+        first of each, in nats. Raises TypeError, or ValueError for what is no whole string.
+        """
+        nats = 0.0
+        for index, string in enumerate(strings := _check_strings(strings)):
+            state, probabilities = self._walk(name := f"strings[{index}]", string)
+            if state != "end":
+                want = " or ".join(map(repr, self._probabilities(state, len(string))))
+                raise ValueError(f"{name}: got its end at position {len(string)}, want {want}")
+            nats -= sum(map(math.log, probabilities))
+        return nats / sum(len(string) - 1 for string in strings)
+
+    def optimum(self) -> Optimum:
+        """The expectations of a string's nats and predicted symbols, exact up to rounding."""
+        nats, reached = 0.0, Counter({"start": 1.0})
+        for length in range(self.least):
+            now, reached = reached, Counter()
+            for state, share in now.items():
+                for symbol, p in self._probabilities(state, length).items():
+                    nats -= share * p * math.log(p)
+                    reached[EMBEDDED[state][symbol]] += share * p
+        # From here on the condition is met. With Q the probabilities of one state after another,
+        # (I - Q)^-1, the sum of all Q^k, has the expected visits (Kemeny & Snell 1960, chapter 3).
+        states = [state for state, to in EMBEDDED.items() if to]
+        Q = np.zeros((len(states), len(states)))
+        for row, state in enumerate(states):
+            for to in EMBEDDED[state].values():
+                if to != "end":
+                    Q[row, states.index(to)] += 1 / len(EMBEDDED[state])
+        start = np.array([reached[state] for state in states])
+        visits = np.linalg.solve((np.eye(len(states)) - Q).T, start)
+        nats += visits @ np.log([len(EMBEDDED[state]) for state in states])
+        return Optimum(float(nats), float(self.least + visits.sum() - 1))
+
+    @cached_property
+    def _survival(self):
+        """For k = 0, 1, ...: the probability that k or more symbols follow a state."""
+        survival = [dict.fromkeys(EMBEDDED, 1.0)]
+        for _ in range(1, self.least):
+            now = {}
+            for state, to in EMBEDDED.items():
+                now[state] = sum(survival[-1][t] for t in to.values()) / max(len(to), 1)
+            survival.append(now)
+        return survival
+
+    def _probabilities(self, state, length):
+        """The probability of each symbol after `length` symbols that lead to `state`."""
+        survival = self._survival[max(self.least - length - 1, 0)]
+        weights = {symbol: survival[to] for symbol, to in EMBEDDED[state].items()}
+        total = sum(weights.values())
+        return {symbol: p / total for symbol, p in weights.items() if p}
+
+    def _walk(self, name, string):
+        """The state after `string`, and the probability of each of its symbols."""
+        state, probabilities = "start", []
+        for position, symbol in enumerate(_check_string(name, string)):
+            following = self._probabilities(state, position)
+            if symbol not in following:
+                want = " or ".join(map(repr, following)) or "the end of the string"
+                raise ValueError(f"{name}: got {symbol!r} at position {position}, want {want}")
+            state = EMBEDDED[state][symbol]
+            probabilities.append(following[symbol])
+        return state, probabilities
+
+
+def symbols(strings: Sequence[str], *, dtype: DTypeLike = np.float32) -> Dataset:
+    """Strings of the seven symbols as one-hot rows, in the order of `SYMBOLS`.
+
+    Returns a Dataset of N strings: x (T, N, 7), zero after a string's end, T the longest; target
+    (N, 1), their lengths. Raises TypeError, or ValueError for no or an empty string, or for an
+    unknown symbol; strings need not be of the grammar.
+    """
+    strings = _check_strings(strings)
+    lengths = np.array([[len(string)] for string in strings])
+    x = np.zeros((lengths.max(), len(strings), len(SYMBOLS)), check_dtype("dtype", dtype))
+    for index, string in enumerate(strings):
+        if not string:
+            raise ValueError(f"strings[{index}]: got an empty string, want at least one symbol")
+        x[np.arange(len(string)), index, [SYMBOLS.index(symbol) for symbol in string]] = 1
+    return Dataset(x, lengths.astype(x.dtype))
+
+
+def _check_string(name, string):
+    if not isinstance(string, str):
+        raise TypeError(f"{name}: got {string!r}, want a string of {SYMBOLS}")
+    for position, symbol in enumerate(string):
+        if symbol not in SYMBOLS:
+            raise ValueError(f"{name}: got {symbol!r} at position {position}, want of {SYMBOLS}")
+    return string
+
+
+def _check_strings(strings):
+    if isinstance(strings, str) or not isinstance(strings, Sequence):
+        raise TypeError(f"strings: got {type(strings).__name__}, want a list of strings")
+    if not strings:
+        raise ValueError("strings: got an empty list, want at least one string")
+    return [_check_string(f"strings[{index}]", string) for index, string in enumerate(strings)]

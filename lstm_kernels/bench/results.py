@@ -25,7 +25,7 @@ FOLDERS = {"paper": FOLDER, "smoke": ROOT / "build/smoke/results" if ROOT else F
 COLUMNS = [
     *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
     *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
-    "instruction_set",
+    *("instruction_set", "low_rank", "parameters", "loss", "accuracy"),
 ]
 # What makes two measurements those of one machine.
 IDENTITY = ("name", "cpu", "cores", "gpu")

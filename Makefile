@@ -29,7 +29,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke notebook pdf colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-isa gpu ptx readme accept lint format lock clean
+.PHONY: help report smoke notebook pdf colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-study bench-isa gpu ptx readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -102,6 +102,9 @@ bench: .venv/.stamp    ## measure this machine: every version that can run here
 
 bench-peers: .venv-peers/.stamp    ## measure beside PyTorch, JAX and ONNX Runtime
 	$(PEERS) -m lstm_kernels bench-peers
+
+bench-study: .venv-peers/.stamp    ## measure what notebook 06 shows of switches, batches, compilers and ranks
+	$(PEERS) -m lstm_kernels bench-study
 
 bench-isa: .venv-peers/.stamp    ## measure beside PyTorch and BLAS, all restricted to AVX-512, AVX2, SSE2
 	$(PEERS) -m lstm_kernels bench-isa

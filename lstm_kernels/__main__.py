@@ -76,6 +76,7 @@ def main(words=None):
     for name, run, module, about in (
         ("bench", bench, "experiments", "measure every version on this machine"),
         ("bench-peers", bench, "peers", "measure beside PyTorch, JAX and ONNX Runtime"),
+        ("bench-study", bench, "study", "notebook 06: batches, compilers, low rank"),
         ("bench-isa", bench, "isa", "the same on each instruction set of this CPU"),
         ("gpu", gpu, "gpu_run", "verify and measure the GPU versions on this machine's GPU"),
     ):

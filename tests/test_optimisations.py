@@ -127,3 +127,86 @@ def test_held_out_examples_are_not_trained_on():
     assert airline.reference == pytest.approx(float(np.mean(airline.held_out.target**2)))
     assert grammar.training.x.shape[1] == 64
     assert 0.3 < grammar.reference < 0.6
+
+
+# Figures and tables of the notebook; they need the extra `report`.
+
+
+def rows_of_combinations(**factors):
+    table = planted(dict.fromkeys(SWITCHES, 1.1) | factors)
+    rows = table.melt(ignore_index=False, var_name="variant", value_name="seconds")
+    rows = rows.reset_index(names="repeat").assign(version="study", stage="forward")
+    fused = pd.DataFrame({"repeat": table.index, "seconds": 0.4, "version": "numba-fused"})
+    return pd.concat([rows, fused.assign(stage="forward")])
+
+
+def rows_of_ranks(fast):
+    """Dense layers of one second; factored ones by rank."""
+    rows = []
+    for B, repeat in ((1, 0), (64, 0), (1, 1), (64, 1)):
+        rows.append((B, repeat, "numba-fused", np.nan, 1.0))
+        rows += [(B, repeat, "factored", rank, 1 / gain) for rank, gain in fast.items()]
+    columns = ["B", "repeat", "version", "low_rank", "seconds"]
+    return pd.DataFrame(rows, columns=columns).assign(stage="forward")
+
+
+def rows_of_losses(losses, dense=1.0):
+    """Of both tasks, cut twice as bad as tuned."""
+    rows = []
+    for task, seed in (("airline", 0), ("reber", 0), ("airline", 1), ("reber", 1)):
+        rows += [(task, seed, "numba-fused", s, np.nan, dense) for s in ("trained", "tuned")]
+        for rank, loss in losses.items():
+            rows.append((task, seed, "factored", "cut", rank, 2 * loss))
+            rows.append((task, seed, "factored", "tuned", rank, loss * (1 + 0.001 * seed)))
+    columns = ["variant", "repeat", "version", "stage", "low_rank", "loss"]
+    other = {"accuracy": 1.0, "parameters": 10, "max_err": 0.1, "seconds": 1.0}
+    return pd.DataFrame(rows, columns=columns).assign(**other)
+
+
+def test_the_source_s_table_and_the_best_combination():
+    figures = pytest.importorskip("lstm_kernels.report.figures_optimisations")
+    rows = rows_of_combinations(pack=0.5)
+    table = figures.source_table(optimisations.by_combination(rows))
+    assert list(table["here"])[:5] == ["1.10x", "1.10x", "1.10x", "50 % slower", "1.10x"]
+    best = table.index[-1]
+    assert best == ("best here", "combine + concurrent + fuse + wavefront")
+    assert list(table.loc["in turn"].iloc[:, 1]) == ["3.74x", "6.21x", "6.55x", "7.98x"]
+    said = figures.best_of(rows)
+    assert said["best"] == best[1]
+    assert said["gain"] == pytest.approx(1.1**4)
+    assert said["fused over best"] == pytest.approx(1.1**-4 / 0.4)
+    assert figures.combinations(optimisations.by_combination(rows), 2.5).axes
+
+
+def test_the_cell_is_counted_from_its_text():
+    figures = pytest.importorskip("lstm_kernels.report.figures_optimisations")
+    operations, arrays = figures.pointwise_operations()
+    # Eight sums; 3 sigmoids of 4 passes, 2 tanh, 3 for c, 1 for h.
+    assert operations == 8 + 12 + 2 + 3 + 1
+    assert arrays == 3 * 8 + 2 * 12 + 2 * 2 + 3 * 3 + 3
+    table = figures.counted(Workload(4, 100, 512, 512, 64), 500)
+    assert table.loc["a product of the eight", "count"] == "33.6 MFLOP"
+    assert table.loc["products of a pass", "count"] == "3200 calls, combined 400"
+
+
+def test_low_rank_figures_say_what_was_planted():
+    figures = pytest.importorskip("lstm_kernels.report.figures_optimisations")
+    plots = pytest.importorskip("lstm_kernels.report.plots")
+    fast = {1: 20.0, 8: 8.0, 32: 5.5, 64: 2.0, 512: 0.6}
+    speeds = figures.rank_speeds(rows_of_ranks(fast))
+    assert speeds.loc[(64, 32), "speed"] == pytest.approx(5.5)
+    drawn = figures.draw_speeds(speeds, 256)
+    assert "At rank 32 of 256 units: 5.50x (B = 1) and 5.50x (B = 64)" in plots.words(drawn)
+    losses = figures.rank_losses(rows_of_losses({1: 3.0, 8: 1.5, 32: 1.01, 64: 1.0, 512: 1.0}))
+    assert figures.enough_rank(losses, "reber") == 32
+    assert figures.enough_rank(losses, "reber", excess=0.6) == 8
+    table = figures.claimed(speeds, losses)
+    assert list(table["largest rank"]) == [32, 32]
+    assert table["Airline: loss"].iloc[0] == "+1.1%"
+    references = {"airline": ("mean", 2.0), "reber": ("grammar", 0.9)}
+    drawn = figures.draw_losses(losses, references)
+    assert "rank 32 of 512 is enough" in plots.words(drawn)
+    drawn = figures.pareto(speeds, losses, 64)
+    assert "Airline: +1.1% loss at 5.12x" in plots.words(drawn)
+    slow = figures.rank_speeds(rows_of_ranks({1: 3.0, 8: 2.0, 32: 1.5}))
+    assert list(figures.claimed(slow, losses)["largest rank"]) == ["none", "none"]

@@ -4,9 +4,10 @@ import re
 import sys
 
 import notebook_rules as rules
+import pandas as pd
 
-from lstm_kernels.bench import results
-from lstm_kernels.report import figures_gpu, tables
+from lstm_kernels.bench import optimisations, results
+from lstm_kernels.report import figures_gpu, figures_optimisations, tables
 
 README = rules.ROOT / "README.md"
 
@@ -81,6 +82,40 @@ def tails(rows):
     return [said, tables.markdown(table.reset_index())]
 
 
+def switches(rows):
+    """Five optimisations, alone, in turn, and the best combination."""
+    if rows.empty:
+        return []
+    best = figures_optimisations.best_of(rows)
+    said = (
+        "Five optimisations, inference of the reference workload (`make bench-study`): speed over "
+        f"a baseline of eight BLAS products a cell ({1e3 * best['baseline']:.3g} ms; `numba-fused` "
+        f"{1e3 * best['fused']:.3g} ms), beside published figures."
+    )
+    table = figures_optimisations.source_table(optimisations.by_combination(rows))
+    shown = table.reset_index(names=["", "optimisation"])
+    return [said, tables.markdown(shown)]
+
+
+def low_rank(rows):
+    """What a rank costs on two tasks, fine-tuned."""
+    if rows.empty:
+        return []
+    losses = figures_optimisations.rank_losses(rows)
+    table = {"rank": losses.loc["reber"].loc["tuned"].index.astype(str)}
+    for task, title in figures_optimisations.TASKS.items():
+        tuned = losses.loc[task].loc["tuned", "median"].iloc[: len(table["rank"])]
+        table[f"{title}: loss"] = [tables.digits(loss) for loss in tuned]
+    table["outer symbol"] = losses.loc["reber"].loc["tuned", "accuracy"].map("{:.0%}".format)
+    shown = pd.DataFrame(table)
+    shown["rank"] = ["dense", *shown["rank"][1:-1], "full"]
+    said = (
+        "Weights of low rank, 256 units, cut and fine-tuned (`make bench-study`): held-out loss, "
+        "medians over seeds, and the share of Reber strings whose outer symbol is predicted."
+    )
+    return [said, tables.markdown(shown)]
+
+
 EXPERIMENTS = {
     "airline": compiling,
     "reference": reference,
@@ -88,6 +123,8 @@ EXPERIMENTS = {
     "grid": grid,
     "peers": peers,
     "tail": tails,
+    "switches": switches,
+    "low-rank": low_rank,
 }
 
 

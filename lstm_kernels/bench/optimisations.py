@@ -11,6 +11,8 @@ from .. import reference
 from ..low_rank import factor
 from ..study.factored import FactoredNetwork
 from ..study.switches import BASELINE, COMBINATIONS, SWITCHES, Variant
+from ..versions.numba_fused import machine_costs
+from .ablation import lstm_tiles, peak
 from .comparer import TOLERANCE, compare
 from .runner import each, network, rows_of, timed, verify
 from .timing import interleaved, summary
@@ -125,6 +127,16 @@ def ranks_of(work, ranks, **options):
     rows = rows_of(timed({"forward": cases}, check, **options), work)
     rows["low_rank"] = pd.to_numeric(rows["variant"])
     return rows.assign(variant=None, threads=dense._threads)
+
+
+def bound(work, threads):
+    """The least seconds of a pass by count: its multiply-adds at the rate of the tile's loop with
+    everything in cache, and the vector code of its cells at the cost measured of it, on threads
+    that never wait. Returns both parts.
+    """
+    costs, tiles = machine_costs(np.dtype(np.float32), threads), lstm_tiles(work.H)
+    cells = work.L * work.T * work.B * tiles.blocks * costs.cell
+    return work.gflop / (threads * peak()), cells / threads
 
 
 def pointwise_share(work, **options):

@@ -133,6 +133,16 @@ class Notebook:
         marked = [f"{' ' if k in kept else '+'} {line}" for k, line in enumerate(after)]
         display(Markdown("```diff\n" + "\n".join(marked) + "\n```"))
 
+    def recorded(self, experiment):
+        """The rows that were recorded of an experiment on this machine, else on the first that has
+        some; says which. ValueError where there are none.
+        """
+        rows = results.read(experiment)
+        name = provenance.machine_name()
+        name = name if name in set(rows["machine"]) else rows["machine"].iloc[0]
+        self.say(f"Recorded: {results.caption(results.record(experiment, name))}.")
+        return rows[rows["machine"] == name]
+
     def environment(self):
         """Show what this notebook ran on."""
         m = provenance.machine(self.preset)

@@ -48,7 +48,7 @@ SWITCHES = {
 }
 COMBINATIONS = [on for count in range(6) for on in combinations(SWITCHES, count)]
 BASELINE, EVERY = COMBINATIONS[0], COMBINATIONS[-1]
-CHUNK = 4  # steps in a task of the wavefront: Python's threads take some 50 us to wake each other
+CHUNK = 2  # steps in a task: long enough for Python's threads, short for the pipeline to fill
 K = 4  # gates
 
 
@@ -121,8 +121,9 @@ class Variant:
         z, c, free = self._memory_for(T, B)
         c[:] = 0
         graph = Graph(L, T)
-        plan = wavefront(graph, self.threads, min(CHUNK, T)) if self.wavefront else None
-        plan = plan or layer_by_layer(graph)
+        plan = layer_by_layer(graph)
+        if self.wavefront:  # as many layers side by side as threads: each keeps its layer's weights
+            plan = wavefront(graph, self.threads, min(CHUNK, T), together=self.threads)
         threads = max(1, self.threads // plan.employed)  # for a cell
 
         def perform(task):

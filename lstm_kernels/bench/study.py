@@ -1,0 +1,21 @@
+"""`make bench-study`: the measurements of notebook 06 that take longer than its page."""
+
+from functools import partial
+
+from . import batches, compilers, compression, optimisations, results
+from .runner import rounds
+from .workloads import REFERENCE, SMALL_REFERENCE
+
+
+def main(preset="paper", folder=None):
+    """Run every experiment and write its file; yields (experiment, rows, path)."""
+    paper = preset == "paper"
+    work = REFERENCE if paper else SMALL_REFERENCE
+    seeds, ranks = (5, compression.RANKS) if paper else (1, (1, 4))
+    plan = {
+        "switches": partial(optimisations.all_combinations, work, **rounds(preset, 10)),
+        "batches": partial(batches.sweep, preset),
+        "compilers": partial(compilers.measure, preset),
+        "low-rank": partial(compression.study, preset, seeds, ranks),
+    }
+    return results.fill(plan, preset=preset, folder=folder)

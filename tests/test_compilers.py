@@ -65,6 +65,8 @@ def test_the_layer_as_users_write_it_is_the_references(form):
         compare({"y": LAYERS[form](swapped, x)}, {"y": want}, 1e-6)
 
 
+# PyTorch's compiler calls what PyTorch has deprecated.
+@pytest.mark.filterwarnings("ignore:`torch[.]jit:DeprecationWarning")
 @pytest.mark.parametrize("name", programs.COMPILERS)
 def test_every_program_that_can_run_here_is_right(name):
     if why := programs.why_unavailable(name):

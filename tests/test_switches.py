@@ -55,6 +55,25 @@ def test_there_are_32_combinations_in_the_source_s_order():
     assert repr(Variant(params)) == "Variant: baseline"
 
 
+def test_switches_that_have_nothing_to_do_change_nothing(monkeypatch):
+    """With one product in a cell there is no second to run beside it: `concurrent` must not take
+    the threads away from that one.
+    """
+    params, x, _ = example((2, 4, 5, 9, 33))
+    used, at_once = [], switches.at_once
+    monkeypatch.setattr(switches, "at_once", lambda *a: used.append(len(a[0])) or at_once(*a))
+    for on in [("combine",), ("combine", "pack"), ("combine", "fuse", "pack")]:
+        jobs = []
+        for also in ((), ("concurrent",)):
+            used.clear()
+            variant = Variant(params, on + also, threads=2)
+            assert not variant.concurrent
+            jobs.append((variant.forward(x).copy(), [*used]))
+        np.testing.assert_array_equal(jobs[0][0], jobs[1][0])
+        assert jobs[0][1] == jobs[1][1]
+    assert Variant(params, ("concurrent", "pack")).concurrent
+
+
 def test_a_planted_fault_of_each_seam_is_seen(monkeypatch):
     params, x, _ = example((2, 6, 5, 9, 33))
     want = truth(params, x)

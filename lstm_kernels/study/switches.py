@@ -70,7 +70,8 @@ class Variant:
         on = {check_choice("on", name, SWITCHES) for name in on}
         self.on = tuple(name for name in SWITCHES if name in on)
         self.combine, self.fuse, self.pack = (n in on for n in ("combine", "fuse", "pack"))
-        self.wavefront, self.concurrent = "wavefront" in on, "concurrent" in on - {"combine"}
+        self.wavefront = "wavefront" in on
+        self.concurrent = "concurrent" in on and not self.combine  # else there is one product
         self.threads = cores() if threads is None else check_int("threads", threads)
         self._sizes = params.num_layers, params.input_size, params.hidden_size
         self._tiles = tiles = Tiles(CELLS["lstm"], params.dtype, params.hidden_size)

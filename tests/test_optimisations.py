@@ -186,7 +186,7 @@ def test_the_cell_is_counted_from_its_text():
     assert arrays == 3 * 8 + 2 * 12 + 2 * 2 + 3 * 3 + 3
     table = figures.counted(Workload(4, 100, 512, 512, 64), 500)
     assert table.loc["a product of the eight", "count"] == "33.6 MFLOP"
-    assert table.loc["products of a pass", "count"] == "3200 calls, combined 400"
+    assert table.loc["products of a pass", "count"] == "3200, combined 400"
 
 
 def test_low_rank_figures_say_what_was_planted():

@@ -124,6 +124,10 @@ def at_once(jobs, threads):
     """Call functions without arguments on up to `threads` threads, the caller's among them, each
     the next in the list that nobody has begun: one may wait for another before it.
     """
+    if min(threads, len(jobs)) == 1:
+        for job in jobs:
+            job()
+        return
     left = iter(jobs)  # shared: a thread that is held up takes fewer
 
     def work():

@@ -186,7 +186,7 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
         used |= kernels.used
         monkeypatch.undo()
     assert used == {
-        *("whole", "inputs", "step", "back", "through_U", "through_W"),
+        *("whole", "single", "inputs", "step", "back", "through_U", "through_W"),
         *("gradient_U", "gradient_W", "gradient_b"),
     }
 

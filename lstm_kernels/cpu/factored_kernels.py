@@ -8,7 +8,7 @@ is a unit block of h, i one of s, w a wide one. Slot t of h and of c is the stat
 """
 
 # The free names: functions of `block_kernels.py` and `fused_kernels.py`, tiles by their address.
-inputs = step = whole = back = through = gradient = claimed = wait = read = None
+inputs = step = whole = single = back = through = gradient = claimed = wait = read = None
 factored_layer_at = factored_job_at = GRAIN = ROWS = None
 
 
@@ -69,6 +69,15 @@ def factor_step(job, layer, t, first, last):
 def cell_step(job, layer, t, first, last):
     """a = s Q + b and the cell of step t."""
     s = layer.s + t * job.s_step + first * job.row  # step t, sample first, column 0
+    if last - first == 1:
+        a = layer.a + (t * job.B + first) * job.a_row  # block 0, step t, sample first
+        c_prev = layer.c + t * job.c_step + first * job.row  # c before step t, the same
+        h = layer.h + ((t + 1) * job.B + first) * job.row  # h after it
+        single(
+            *(job.single, job.J, s, job.R, layer.Q, job.Q_block, layer.b),
+            *(a, job.a_block, c_prev, c_prev + job.c_step, h),
+        )
+        return
     for j in range(job.J):
         unit = first * job.row + j * job.unit_bytes  # within (B, row): sample first, block j
         Q = layer.Q + j * job.Q_block  # block j, row 0

@@ -50,7 +50,7 @@ class Kernels:
 def kernels(dtype):
     """The Kernels of a dtype."""
     tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
-    alike = ("inputs", "step", "whole", "back", "few", "transpose")
+    alike = ("inputs", "step", "whole", "single", "back", "few", "transpose")
     names = {name: simd.caller(tiles[name]) for name in alike}
     names |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
     names |= {name: getattr(rounds, name) for name in ("claim", "finish", "wait")}

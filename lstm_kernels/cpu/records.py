@@ -106,7 +106,7 @@ groups stop       | groups of tasks; @ words: leave?, not used
 shares            | runs of samples, each a task
 input_steps       | steps whose inputs are multiplied at once
 inputs step both  | @ tiles of the linear cell: x Px, then h Ph; both at once
-cell back         | @ tiles of the network's cell
+cell single back  | @ tiles of the network's cell; single: of one sample
 through_P through_Q gradient_P gradient_Q gradient_b | @ tiles
 zero one          | @ zeros (row,), the number 1
 dh dc dh0         | @ (L, B, row): gradients of the final h; of the final c, then of c0; of h0

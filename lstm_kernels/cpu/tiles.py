@@ -23,6 +23,7 @@ class Tiles(Layout):
         """Every tile by its name; keep: does the forward step keep the gates?"""
         return {
             **{name: self.forward(name, keep) for name in ("inputs", "step", "whole")},
+            "single": self.single(keep),
             "back": self.back(),
             **{f"through_{m}": self.through(m) for m in "UW"},
             "few": self.few(),
@@ -117,6 +118,25 @@ class Tiles(Layout):
             whole(m, rows, None, None, None, None, None, h_all, row, H, W, a, c_prev, c, h)
 
         return {"inputs": inputs, "step": step, "whole": whole}[name]
+
+    def single(self, keep=True):
+        """A forward step of one row z of N numbers, all unit blocks in one call: a = b + z W, then
+        the cell, with the bits of "whole". One sample waits for its weights: here one stream.
+
+        b, a, c_prev, c, h: of unit block 0.
+        """
+        fed, units = self.offsets("W"), self.units * self.dtype.itemsize
+
+        def single(m, blocks, z, N, W, W_block, b, a, a_block, c_prev, c, h):
+            def one_block(j):
+                sums = {o: m.variable(m.load(b + j * self.row + o)) for o in fed}
+                self._feed(m, [sums], "W", z, 0, N, W + j * W_block)  # block j
+                places = [place + j * units for place in (c_prev, c, h)]  # its units
+                self.apply(m, [sums], keep, a + j * a_block, 0, *places, 0)
+
+            m.loop(blocks, one_block)
+
+        return single
 
     def apply(self, m, sums, keep, a, row, c_prev, c, h, first):
         """The cell on finished sums; pre-activations that are not among them are in a."""

@@ -16,7 +16,11 @@ from . import block_kernels, records, rounds, simd
 from .records import JOB_WORD, LAYER_WORD
 from .team import team
 
-KEEPING = ("step", "whole")  # tiles that differ where the gates are kept for a backward pass
+KEEPING = (
+    "step",
+    "whole",
+    "single",
+)  # tiles that differ where the gates are kept for a backward pass
 BACKWARD = ("back", "gradient_U", "gradient_W", "gradient_b", "transpose")
 
 

@@ -217,7 +217,8 @@ class Space(Region):
         point(job, shares=shares, input_steps=input_steps, zero=self.zero, one=self.one)
         linear = codes(sums, "inputs", "step", "whole", keep=False)
         point(job, inputs=linear["inputs"], step=linear["step"], both=linear["whole"])
-        point(job, cell=codes(tiles, "whole", keep=training)["whole"])
+        forward = codes(tiles, "whole", "single", keep=training)
+        point(job, cell=forward["whole"], single=forward["single"])
         if training:
             self._prepare_training(tiles, sums, layers, job)
         self.work = Work(layers, job, shares)

@@ -75,7 +75,10 @@ class Variant:
         self.threads = cores() if threads is None else check_int("threads", threads)
         self._sizes = params.num_layers, params.input_size, params.hidden_size
         self._tiles = tiles = Tiles(CELLS["lstm"], params.dtype, params.hidden_size)
-        self._form = tiles.form("back")  # what compiled code depends on
+        form = tiles.form("back")  # what compiled code depends on
+        self._multiply = code(form, "multiply") if self.pack else None
+        operands = "cell_of_one" if self.combine else "cell_of_two"
+        self._cell_pass = code(form, operands) if self.fuse else None
         self._widths = tiles.pad(params.input_size), tiles.padded  # columns of x, of h in z
         self._layers = [self._matrices(l, layer) for l, layer in enumerate(params.layers)]
         self._memory = {}
@@ -182,7 +185,7 @@ class Variant:
         """z times some blocks of a packed matrix, as a function without arguments."""
         rows = len(z), at(z), z.strides[0], packed.shape[1]
         places = at(packed), len(packed), packed.strides[0], at(out), out.strides[0]
-        return partial(code(self._form, "multiply"), *rows, *places)
+        return partial(self._multiply, *rows, *places)
 
     def _unfused(self, sums, b, c, h):
         """The cell, operation by operation."""
@@ -199,8 +202,7 @@ class Variant:
         gate, row = (P, K * P) if self.combine else (c.size, P)
         operand = 0 if self.combine else K * c.size
         strides = operand * size, gate * size, row * size, P * size
-        name = "cell_of_one" if self.combine else "cell_of_two"
-        code(self._form, name)(
+        self._cell_pass(
             len(c), P // self._tiles.lanes, at(sums), *strides, at(b), at(c), at(h), h.strides[0]
         )
 

@@ -203,8 +203,7 @@ def test_low_rank_figures_say_what_was_planted():
     table = figures.claimed(speeds, losses)
     assert list(table["largest rank"]) == [32, 32]
     assert table["Airline: loss"].iloc[0] == "+1.1%"
-    references = {"airline": ("mean", 2.0), "reber": ("grammar", 0.9)}
-    drawn = figures.draw_losses(losses, references)
+    drawn = figures.draw_losses(losses)
     assert "rank 32 of 512 is enough" in plots.words(drawn)
     drawn = figures.pareto(speeds, losses, 64)
     assert "Airline: +1.1% loss at 5.12x" in plots.words(drawn)

@@ -32,21 +32,31 @@ def truth(params, x):
     return {"y": reference.forward(params.astype(np.float64), x.astype(np.float64))[0]}
 
 
+def outputs_errors(variants, params, x):
+    """Largest relative error of each Variant's outputs, by name, against the reference in float64;
+    raises MismatchError.
+    """
+    want, tolerance = truth(params, x), TOLERANCE[x.dtype]
+    return {n: compare({"y": v.forward(x)}, want, tolerance) for n, v in variants.items()}
+
+
+def every_variant(params, threads=None):
+    """A Variant of every combination, by its name in the rows."""
+    return {f"{STUDY}/{name(on)}": Variant(params, on, threads=threads) for on in COMBINATIONS}
+
+
 def all_combinations(work, *, threads=None, **options):
     """Inference of every combination of the switches, and of `numba-fused`, in one loop, verified
     before and after: rows of a results file, version "study", variant the switches that are on.
     """
     params, (x, _) = work.params(), work.example()
-    variants = {f"{STUDY}/{name(on)}": Variant(params, on, threads=threads) for on in COMBINATIONS}
+    variants = every_variant(params, threads)
     net = network(FUSED, params, threads=threads)
     # Of a large workload some steps and samples are compared.
     part = np.ascontiguousarray(x[:10, :16] if work.gflop > 1 else x)
-    want = truth(params, part)
 
     def check():
-        tolerance = TOLERANCE[x.dtype]
-        errors = {n: compare({"y": v.forward(part)}, want, tolerance) for n, v in variants.items()}
-        return errors | verify({FUSED: net}, work)
+        return outputs_errors(variants, params, part) | verify({FUSED: net}, work)
 
     cases = each(variants, lambda variant: variant.forward(x))
     cases[FUSED] = lambda: net.forward(x)

@@ -222,43 +222,65 @@ def rank_losses(rows):
     return table.join(rest)
 
 
+def cut_table(rows):
+    """What `compression.compress` returned, for reading."""
+    columns = ["version", "stage", "low_rank", "parameters", "loss", "max_err"]
+    names = {"max_err": "change of outputs", "low_rank": "rank"}
+    shown = rows[columns].astype({"low_rank": "Int64"}).rename(columns=names)
+    return shown.set_index(["version", "stage"]).round(4)
+
+
 def references():
     """What each task's loss is compared with: task -> (what, its loss)."""
     words = {"airline": "mean growth", "reber": "the grammar"}
     return {task.name: (words[task.name], task.reference) for task in compression.TASKS["paper"]}
 
 
-def draw_losses(table, references):
-    """Loss against rank for each task, cut and fine-tuned; references: task -> (what, loss)."""
-    tasks = [*references]
-    figure, axes = plt.subplots(1, len(tasks), figsize=(10, 4.2), squeeze=False)
-    for ax, task in zip(axes.flat, tasks, strict=True):
-        part, ends = table.loc[task], []
-        dense = part.loc[("tuned", 0), "median"]
-        for stage, colour in (("cut", plots.ORANGE), ("tuned", plots.BLUE)):
-            curve = part.loc[stage].drop(index=0, errors="ignore")
-            ax.plot(curve.index, curve["median"], "o-", color=colour, markersize=4)
-            ax.fill_between(curve.index, curve["min"], curve["max"], color=colour, alpha=0.2)
-            label = "cut" if stage == "cut" else "fine-tuned"
-            ends.append((curve.index[0], curve["median"].iloc[0], label, colour))
-        what, value = references[task]
-        for level, text in ((dense, "dense"), (value, what)):
-            ax.axhline(level, color=plots.GREY, linestyle="--", linewidth=1)
-            ax.annotate(f"{text} {level:.3g}", (curve.index[-1], level), (0, 3), ha="right",
-                        textcoords="offset points", fontsize=8, color=plots.GREY)  # fmt: skip
+def draw_losses(table):
+    """Loss against rank for each task, cut and fine-tuned, beside the dense network's; table:
+    `rank_losses`.
+    """
+    figure, axes = plt.subplots(1, len(TASKS), figsize=(10, 4.2))
+    for ax, (task, title) in zip(axes, TASKS.items(), strict=True):
+        part = table.loc[task]
         ax.set(xscale="log", yscale="log", xlabel="rank", ylabel=LOSSES[task])
+        for stage, label, colour in (
+            ("cut", "cut", plots.ORANGE),
+            ("tuned", "fine-tuned", plots.BLUE),
+        ):
+            curve = part.loc[stage].drop(index=0, errors="ignore")
+            middle, low, high = (_shown(task, curve[c]) for c in ("median", "min", "max"))
+            ax.plot(curve.index, middle, "o-", color=colour, markersize=4)
+            ax.fill_between(curve.index, low, high, color=colour, alpha=0.2)
+            place = (curve.index[0], middle.iloc[0])
+            how = {"textcoords": "offset points", "color": colour, "fontsize": 9}
+            ax.annotate(label, place, (6, 2), **how)
+        levels = {"dense": _shown(task, part.loc[("tuned", 0), "median"])}
+        words, value = references()[task]
+        levels |= {words: value} if task == "airline" else {}
+        for text, level in levels.items():
+            ax.axhline(level, color=plots.GREY, linestyle="--", linewidth=1)
+            how = {"textcoords": "offset points", "color": plots.GREY, "fontsize": 8}
+            ax.annotate(f"{text} {level:.2g}", (curve.index[-1], level), (0, 3), ha="right", **how)
         plots.ticks(ax, "x", [r for r in curve.index if r & (r - 1) == 0])
-        least = part["median"].min()
-        plots.ticks(ax, "y", [t for t in (0.15, 0.2, 0.3, 0.5, 1, 2, 5) if t >= 0.8 * least])
-        for x, y, text, colour in ends:
-            ax.annotate(text, (x, y), (6, 2), textcoords="offset points", color=colour, fontsize=9)
+        least, most = (_shown(task, part[c]) for c in ("median", "max"))
+        plots.ticks(ax, "y", [t for t in TICKS if 0.5 * least.min() <= t <= 1.2 * most.max()])
         enough = enough_rank(table, task)
-        ax.set_title(f"{TASKS[task]}: rank {enough} of {curve.index[-1]} is enough")
+        ax.set_title(f"{title}: rank {enough} of {curve.index[-1]} is enough")
     return figure
 
 
 TASKS = {"airline": "Airline", "reber": "Reber grammar"}
-LOSSES = {"airline": "mean squared error, held-out", "reber": "cross-entropy (nats), held-out"}
+LOSSES = {
+    "airline": "mean squared error, held-out",
+    "reber": "nats above the grammar's own, held-out",
+}
+TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
+
+
+def _shown(task, loss):
+    """A loss as it is drawn: of the grammar, what it is above the least there is."""
+    return loss - references()["reber"][1] if task == "reber" else loss
 
 
 def enough_rank(table, task, excess=0.02):
@@ -292,30 +314,31 @@ def claimed(speeds, losses):
 def pareto(speeds, losses, B):
     """Loss over speed for each rank, the front drawn through; both as of this width."""
     figure, axes = plt.subplots(1, len(TASKS), figsize=(10, 4.2))
-    claim = CLAIM[0] / CLAIM[1]
-    fast = speeds["speed"][B]
+    claim, fast = CLAIM[0] / CLAIM[1], speeds["speed"][B]
     for ax, (task, title) in zip(axes, TASKS.items(), strict=True):
         tuned = losses.loc[task].loc["tuned", "median"]
         points = pd.DataFrame({"speed": fast, "loss": tuned.drop(index=0)}).dropna()
         points.loc[0] = 1.0, tuned[0]
         order = points.sort_values("speed", ascending=False)
         front = order[order["loss"] < order["loss"].cummin().shift(fill_value=np.inf)]
-        ax.plot(front["speed"], front["loss"], "-", color=plots.BLUE, linewidth=1)
-        for rank, point in points.iterrows():
-            on = rank in front.index
-            colour = plots.BLACK if rank == 0 else plots.BLUE if on else plots.GREY
-            ax.plot(*point, "s" if rank == 0 else "o", color=colour, markersize=5)
-            text = "dense" if rank == 0 else str(rank)
-            ax.annotate(
-                text, tuple(point), (4, 4), textcoords="offset points", fontsize=8, color=colour
-            )
-        ax.axvline(claim, color=plots.GREY, linestyle="--", linewidth=1)
-        ax.annotate(f"claim {claim:.3g}x", (claim, points["loss"].max()), (3, 0), va="top",
-                    textcoords="offset points", fontsize=8, color=plots.GREY)  # fmt: skip
         ax.set(xscale="log", yscale="log", xlabel="times as fast as dense", ylabel=LOSSES[task])
+        ax.plot(front["speed"], _shown(task, front["loss"]), color=plots.BLUE, linewidth=1)
+        for index, (rank, point) in enumerate(points.iterrows()):
+            on = plots.BLUE if rank in front.index else plots.GREY
+            colour, text = (on, str(rank)) if rank else (plots.BLACK, "dense")
+            place = point["speed"], _shown(task, point["loss"])
+            ax.plot(*place, "o" if rank else "s", color=colour, markersize=5)
+            shift = (-3, 6) if index % 2 else (-3, -13)  # neighbours are close
+            how = {"textcoords": "offset points", "fontsize": 8, "color": colour}
+            ax.annotate(text, place, shift, **how)
+        ax.axvline(claim, color=plots.GREY, linestyle="--", linewidth=1)
+        top = _shown(task, points["loss"].max())
+        how = {"textcoords": "offset points", "fontsize": 8, "color": plots.GREY}
+        ax.annotate(f"claim {claim:.3g}x ", (claim, top), (0, 0), va="top", ha="right", **how)
         plots.ticks(ax, "x", [0.5, 1, 2, 5, 10, 20])
-        low, high = points["loss"].min(), points["loss"].max()
-        plots.ticks(ax, "y", [t for t in (0.15, 0.2, 0.3, 0.5, 1, 2) if 0.9 * low <= t <= high])
+        low, high = (_shown(task, end) for end in (points["loss"].min(), points["loss"].max()))
+        plots.ticks(ax, "y", [t for t in TICKS if 0.5 * low <= t <= 1.2 * high])
+        ax.set_ylim(0.75 * low, 1.3 * high)
         best = front[front["speed"] >= claim]["loss"].min() / tuned[0] - 1
         ax.set_title(f"{title}: {best:+.1%} loss at {claim:.3g}x")
     return figure

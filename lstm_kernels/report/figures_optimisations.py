@@ -61,11 +61,12 @@ def combinations(table, fused):
         if count == 1:
             labels.append((count, gain, combination, plots.BLUE))
     plots.label_lines(ax, labels)
-    ax.annotate(best, (best.count("+") + 1, here[best]), (0, 8), textcoords="offset points",
-                color=plots.RED, ha="center", fontsize=9)  # fmt: skip
+    how = {"textcoords": "offset points", "fontsize": 9}
+    place = (best.count("+") + 1, here[best])
+    ax.annotate(best, place, (-6, 0), color=plots.RED, ha="right", va="center", **how)
     ax.axhline(fused, color=plots.BLACK, linewidth=1)
-    text = f"numba-fused {speed(fused)}"
-    ax.annotate(text, (0, fused), (0, 4), textcoords="offset points", fontsize=9)
+    ax.annotate(f"numba-fused {speed(fused)}", (0, fused), (0, -12), **how)
+    ax.set_ylim(top=1.06 * max(fused, here.max()))
     ax.axhline(1, color=plots.GREY, linestyle="--", linewidth=1)
     ax.set(xlabel="switches that are on", ylabel="times as fast as the baseline", xlim=(-0.3, 5.6))
     ax.set_title(f"The best combination is {speed(here[best])} faster than none")
@@ -264,7 +265,7 @@ def draw_losses(table):
             ax.annotate(f"{text} {level:.2g}", (curve.index[-1], level), (0, 3), ha="right", **how)
         plots.ticks(ax, "x", [r for r in curve.index if r & (r - 1) == 0])
         least, most = (_shown(task, part[c]) for c in ("median", "max"))
-        plots.ticks(ax, "y", [t for t in TICKS if 0.5 * least.min() <= t <= 1.2 * most.max()])
+        _loss_ticks(ax, least.min(), most.max())
         enough = enough_rank(table, task)
         ax.set_title(f"{title}: rank {enough} of {curve.index[-1]} is enough")
     return figure
@@ -275,7 +276,13 @@ LOSSES = {
     "airline": "mean squared error, held-out",
     "reber": "nats above the grammar's own, held-out",
 }
-TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
+
+
+def _loss_ticks(ax, low, high):
+    """Ticks of a logarithmic axis of losses, more of them where it is short."""
+    steps = (1, 1.5, 2, 3, 5) if high < 20 * low else (1, 2, 5) if high < 100 * low else (1,)
+    ticks = (round(step * 10.0**power, 4) for power in range(-4, 2) for step in steps)
+    plots.ticks(ax, "y", [t for t in ticks if 0.5 * low <= t <= 1.2 * high])
 
 
 def _shown(task, loss):
@@ -337,7 +344,7 @@ def pareto(speeds, losses, B):
         ax.annotate(f"claim {claim:.3g}x ", (claim, top), (0, 0), va="top", ha="right", **how)
         plots.ticks(ax, "x", [0.5, 1, 2, 5, 10, 20])
         low, high = (_shown(task, end) for end in (points["loss"].min(), points["loss"].max()))
-        plots.ticks(ax, "y", [t for t in TICKS if 0.5 * low <= t <= 1.2 * high])
+        _loss_ticks(ax, low, high)
         ax.set_ylim(0.75 * low, 1.3 * high)
         best = front[front["speed"] >= claim]["loss"].min() / tuned[0] - 1
         ax.set_title(f"{title}: {best:+.1%} loss at {claim:.3g}x")

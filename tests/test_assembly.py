@@ -50,7 +50,7 @@ def test_no_loop_over_k_touches_the_stack(name):
     if isa.NAMES:
         want, rows = WANT[name]
         assert found_set == want
-    assert len(loops) == 66
+    assert len(loops) == 72
     for tile, found in loops.items():
         assert bool(found) == ("transpose" not in tile), tile
         for loop in found:

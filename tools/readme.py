@@ -6,7 +6,7 @@ import sys
 import notebook_rules as rules
 import pandas as pd
 
-from lstm_kernels.bench import optimisations, results
+from lstm_kernels.bench import batches, compression, optimisations, results
 from lstm_kernels.report import figures_gpu, figures_optimisations, tables
 
 README = rules.ROOT / "README.md"
@@ -84,7 +84,8 @@ def tails(rows):
 
 def switches(rows):
     """Five optimisations, alone, in turn, and the best combination."""
-    if rows.empty:
+    versions = {optimisations.STUDY, optimisations.FUSED}
+    if versions - set(rows["version"][rows["stage"] == "forward"]):
         return []
     best = figures_optimisations.best_of(rows)
     said = (
@@ -97,16 +98,42 @@ def switches(rows):
     return [said, tables.markdown(shown)]
 
 
-def low_rank(rows):
-    """What a rank costs on two tasks, fine-tuned."""
+def batch_rates(rows):
+    """Rates over the batch size."""
+    rates = batches.rates(rows)
+    if rates.empty:
+        return []
+    table = rates.groupby(["name", "B"])["gflops"].median().unstack()
+    shown = table.map(tables.digits, na_action="ignore").fillna("").add_prefix("B = ").reset_index()
+    said = "Inference over the batch size (`make bench-study`), 4 layers of 512 units, GFLOP/s."
+    return [said, tables.markdown(shown)]
+
+
+def compiled(rows):
+    """What a call takes, compiled and not."""
+    rows = rows[rows["stage"] == "forward"].astype({"H": "Int64"})
     if rows.empty:
         return []
+    table = 1e3 * rows.groupby(["version", "H"])["seconds"].median().unstack()
+    shown = table.map(tables.digits, na_action="ignore").fillna("").add_prefix("H = ").reset_index()
+    said = (
+        "One layer as users write it, compiled and not (`make bench-study`): inference of 20 "
+        "steps and 32 samples, ms."
+    )
+    return [said, tables.markdown(shown)]
+
+
+def low_rank(rows):
+    """What a rank costs on two tasks, fine-tuned."""
+    rows = rows[rows["stage"] == "tuned"]
+    if {compression.DENSE, compression.FACTORED} - set(rows["version"]):
+        return []
     losses = figures_optimisations.rank_losses(rows)
-    table = {"rank": losses.loc["reber"].loc["tuned"].index.astype(str)}
+    tuned = losses.xs("tuned", level="stage")
+    table = {"rank": tuned.loc["reber"].index.astype(str)}
     for task, title in figures_optimisations.TASKS.items():
-        tuned = losses.loc[task].loc["tuned", "median"].iloc[: len(table["rank"])]
-        table[f"{title}: loss"] = [tables.digits(loss) for loss in tuned]
-    table["outer symbol"] = losses.loc["reber"].loc["tuned", "accuracy"].map("{:.0%}".format)
+        table[f"{title}: loss"] = [tables.digits(loss) for loss in tuned.loc[task, "median"]]
+    table["outer symbol"] = tuned.loc["reber", "accuracy"].map("{:.0%}".format)
     shown = pd.DataFrame(table)
     shown["rank"] = ["dense", *shown["rank"][1:-1], "full"]
     said = (
@@ -124,6 +151,8 @@ EXPERIMENTS = {
     "peers": peers,
     "tail": tails,
     "switches": switches,
+    "batches": batch_rates,
+    "compilers": compiled,
     "low-rank": low_rank,
 }
 

@@ -156,17 +156,16 @@ def best_of(rows):
     `numba-fused`'s median seconds, as a dict.
     """
     table = optimisations.by_combination(rows)
-    best = gains(table).idxmax()
-    fused = rows[rows["version"] == optimisations.FUSED].set_index("repeat")["seconds"]
-    ratio = (table[name(BASELINE)] / fused).median()
+    best, medians = gains(table).idxmax(), table.median()
+    fused = rows[rows["version"] == optimisations.FUSED]["seconds"].median()
     return {
         "best": best,
-        "seconds": table[best].median(),
-        "baseline": table[name(BASELINE)].median(),
-        "fused": fused.median(),
-        "fused gain": ratio,
+        "seconds": medians[best],
+        "baseline": medians[name(BASELINE)],
+        "fused": fused,
+        "fused gain": medians[name(BASELINE)] / fused,
         "gain": gains(table)[best],
-        "fused over best": (table[best] / fused).median(),
+        "fused over best": medians[best] / fused,
     }
 
 

@@ -214,3 +214,16 @@ def test_low_rank_figures_say_what_was_planted():
     assert "Airline: +1.1% loss at 5.12x" in plots.words(drawn)
     slow = figures.rank_speeds(rows_of_ranks({1: 3.0, 8: 2.0, 32: 1.5}))
     assert list(figures.claimed(slow, losses)["largest rank"]) == ["none", "none"]
+
+
+def test_recorded_rows_are_of_one_machine_which_is_named(monkeypatch):
+    report = pytest.importorskip("lstm_kernels.report")
+    notebook, said = report.Notebook("smoke"), []
+    monkeypatch.setattr(notebook, "say", said.append)
+    for experiment in ("switches", "batches", "compilers", "low-rank", "grid"):
+        rows = notebook.recorded(experiment)
+        (machine,) = rows["machine"].unique()
+        record = results.record(experiment, machine)
+        assert said[-1] == f"Recorded: {results.caption(record)}."
+    with pytest.raises(ValueError, match="experiment: got 'none'"):
+        notebook.recorded("none")

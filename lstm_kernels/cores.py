@@ -52,9 +52,8 @@ def quota(root="/"):
         if name not in CONTROLLERS:
             continue
         mount, version, files = CONTROLLERS[name]
-        own = PurePosixPath(
-            "/", path
-        )  # in a container, which sees only the top, it may be the host's
+        # In a container, which sees only the top, it may be the host's.
+        own = PurePosixPath("/", path)
         for group in (own, *own.parents):
             folder = Path(root, mount, group.relative_to("/"))
             try:

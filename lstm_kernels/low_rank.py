@@ -13,7 +13,7 @@ import numpy as np
 
 from .cells import CELLS
 from .errors import check_array, check_choice, check_int, counted
-from .params import Grads, Layer, Parameters, Params, Weights
+from .params import Gradients, Grads, Layer, Parameters, Params, Weights
 
 FACTORED = ("lstm", "rnn")  # a GRU's U and W feed different gates: they have no common Q
 
@@ -104,14 +104,8 @@ class Factored(FactoredWeights, Parameters):
         return self if kept else Factored.from_arrays(checked, self.cell)
 
 
-@dataclass(repr=False)
-class FactoredGrads(FactoredWeights):
+class FactoredGrads(FactoredWeights, Gradients):
     """Gradients: the fields of Factored, and `.x` and `.state` as of Grads."""
-
-    x: np.ndarray | None = None
-    state: tuple[np.ndarray, ...] = ()
-
-    arrays = Grads.arrays
 
 
 def full_rank(params: Params) -> int:

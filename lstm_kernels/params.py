@@ -249,8 +249,8 @@ class Params(Parameters):
 
 
 @dataclass(repr=False)
-class Grads(Weights):
-    """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L, B, H)."""
+class Gradients(Weights):
+    """Gradients of parameters, and `.x` (T, B, D) and `.state`, a tuple of (L, B, H)."""
 
     x: np.ndarray | None = None
     state: tuple[np.ndarray, ...] = ()
@@ -258,8 +258,12 @@ class Grads(Weights):
     def arrays(self) -> Named:
         """Every gradient by name: those of the parameters, then `x`, `state.h` and so on."""
         names = (f"state.{name}" for name in CELLS[self.cell].state)
-        named = Weights.arrays(self) | ({} if self.x is None else {"x": self.x})
+        named = super().arrays() | ({} if self.x is None else {"x": self.x})
         return named | dict(zip(names, self.state, strict=True))
+
+
+class Grads(Gradients):
+    """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L, B, H)."""
 
     def to_torch(self) -> Named:
         """The gradients of PyTorch's parameters; the same of both biases where they are added."""

@@ -74,18 +74,9 @@ class Interpreted:
         for module in (workspace, flow):  # who takes addresses
             monkeypatch.setattr(module, "at", self._at)
         assert not hasattr(numba_fused, "at")
-        tiles = (
-            "inputs",
-            "step",
-            "whole",
-            "single",
-            "back",
-            "through",
-            "few",
-            "gradient",
-            "transpose",
-        )
-        names = dict.fromkeys(tiles, self._tile) | {"real": float, "claim": self._claim}
+        tiles = ("inputs", "step", "whole", "single", "back", "through", "few", "gradient")
+        names = dict.fromkeys([*tiles, "transpose"], self._tile)
+        names |= {"real": float, "claim": self._claim}
         records_at = ("layer_at", "job_at", "factored_layer_at", "factored_job_at")
         names |= dict.fromkeys(records_at, self._record_at)
         names |= {"finish": lambda *_: None, "wait": lambda sync, groups, turn, tasks: turn + 1}

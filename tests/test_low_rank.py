@@ -249,6 +249,48 @@ def test_shapes_and_purposes_may_alternate_and_results_are_the_caller_s():
     check(net, factors, x)
 
 
+@pytest.mark.parametrize("cell", CELLS)
+def test_results_are_contiguous_and_no_later_call_changes_them(cell):
+    for hidden in (4, 8, 15, 16, 17, 32, 64, 65):
+        params, x, target = example((2, 5, 3, 4, hidden), cell)
+        net = FactoredNetwork(low_rank.factor(params, 4))
+
+        def results(x, net=net, target=target):
+            (y, final), (kept, _) = net.forward(x), net.forward(x, training=True)
+            found = [y, *final, kept, *net.backward(kept).arrays().values()]
+            return [*found, *net.loss_and_grads(x, target)[1].arrays().values()]
+
+        found = results(x)
+        before = [array.copy() for array in found]
+        results(2 * x)
+        for array, was in zip(found, before, strict=True):
+            assert array.flags.c_contiguous
+            np.testing.assert_array_equal(array, was)
+
+
+def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(tmp_path):
+    params, x, target = example((2, 5, 12, 3, 20), output_size=1)
+    factors, dataset = low_rank.factor(params, 6), lk.Dataset(x, target)
+    options = {"optimizer": "adam", "seed": 3, "progress": False}
+    whole, first, second = (FactoredNetwork(factors, threads=2) for _ in range(3))
+    history = lk.train(whole, dataset, 6, 5, 0.01, **options)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(history, net):
+        if len(history.loss) == 3:
+            raise Stopped
+
+    options["checkpoint"] = tmp_path / "run.npz"
+    with pytest.raises(Stopped):
+        lk.train(first, dataset, 6, 5, 0.01, on_epoch=stop, **options)
+    resumed = lk.train(second, dataset, 6, 5, 0.01, resume=True, **options)
+    np.testing.assert_array_equal(resumed.loss, history.loss)
+    for name, array in whole.params().arrays().items():
+        np.testing.assert_array_equal(second.params().arrays()[name], array, err_msg=name)
+
+
 def test_copies_and_pickles_take_the_parameters_along():
     params, x, _ = example((1, 5, 4, 3, 17))
     net = FactoredNetwork(low_rank.factor(params, 5), threads=2)

@@ -6,7 +6,7 @@ import sys
 import notebook_rules as rules
 import pandas as pd
 
-from lstm_kernels.bench import batches, compression, optimisations, results
+from lstm_kernels.bench import batches, compilers, compression, optimisations, results
 from lstm_kernels.report import figures_gpu, figures_optimisations, tables
 
 README = rules.ROOT / "README.md"
@@ -105,7 +105,8 @@ def batch_rates(rows):
         return []
     table = rates.groupby(["name", "B"])["gflops"].median().unstack()
     shown = table.map(tables.digits, na_action="ignore").fillna("").add_prefix("B = ").reset_index()
-    said = "Inference over the batch size (`make bench-study`), 4 layers of 512 units, GFLOP/s."
+    sizes = f"{batches.WORK.L} layers of {batches.WORK.H} units"
+    said = f"Inference over the batch size (`make bench-study`), {sizes}, GFLOP/s."
     return [said, tables.markdown(shown)]
 
 
@@ -117,8 +118,8 @@ def compiled(rows):
     table = 1e3 * rows.groupby(["version", "H"])["seconds"].median().unstack()
     shown = table.map(tables.digits, na_action="ignore").fillna("").add_prefix("H = ").reset_index()
     said = (
-        "One layer as users write it, compiled and not (`make bench-study`): inference of 20 "
-        "steps and 32 samples, ms."
+        "One layer as users write it, compiled and not (`make bench-study`): inference of "
+        f"{compilers.T} steps and {compilers.B} samples, ms."
     )
     return [said, tables.markdown(shown)]
 

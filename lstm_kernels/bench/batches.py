@@ -17,10 +17,10 @@ from ..cores import allowed
 from ..errors import check_int, check_rate
 from ..study.switches import BASELINE, Variant
 from .ceilings import SGEMM_GFLOP, ceilings
-from .comparer import TOLERANCE, MismatchError, compare
-from .optimisations import FUSED, STUDY, all_combinations, by_combination, gains, name, truth
+from .comparer import compare_outputs
+from .optimisations import FUSED, STUDY, all_combinations, by_combination, gains, name
 from .peers import PACKAGES, PEERS
-from .runner import measure, network, networks, rounds, rows_of, timed
+from .runner import chosen_threads, measure, network, networks, rounds, rows_of, timed
 from .timing import REST, together
 from .workloads import REFERENCE, SMALL_REFERENCE, Workload
 
@@ -48,20 +48,6 @@ def programs(params, best, names, threads):
     return found | {peer: PEERS[peer](params, threads).predict for peer in names}
 
 
-def check(compared, params, x):
-    """Largest relative error of each of `programs`, by name, on some samples, the first and the
-    last among them, against the reference in float64; MismatchError names the program.
-    """
-    chosen = np.unique(np.linspace(0, x.shape[1] - 1, SAMPLES).astype(int))
-    want, errors = truth(params, np.ascontiguousarray(x[:, chosen])), {}
-    for key, program in compared.items():
-        try:
-            errors[key] = compare({"y": program(x)[:, chosen]}, want, TOLERANCE[x.dtype])
-        except MismatchError as error:
-            raise MismatchError(f"{key}: {error}") from None
-    return errors
-
-
 def inference(work, batches, *, best, names=(), threads=None, **options):
     """Time inference at each batch size, all in one loop, verified before and after; rows of a
     results file, stage "forward".
@@ -72,14 +58,16 @@ def inference(work, batches, *, best, names=(), threads=None, **options):
     """
     if not len(batches):
         raise ValueError(f"batches: got {batches!r}, want at least one")
-    threads, params, parts = _threads(threads), work.params(), []
+    threads, params, parts = chosen_threads(threads), work.params(), []
     compared = programs(params, best, names, threads)
     for B in batches:
         batch = replace(work, B=check_int("batches", B))
         x, _ = batch.example()
         cases = {key: partial(program, x) for key, program in compared.items()}
         how = {"repeats": batch.repeats, "rest": REST} | options
-        times = timed({"forward": cases}, partial(check, compared, params, x), **how)
+        chosen = np.unique(np.linspace(0, B - 1, SAMPLES).astype(int))  # the first and the last
+        check = partial(compare_outputs, cases, params, x, samples=chosen)
+        times = timed({"forward": cases}, check, **how)
         rows = rows_of(times, batch).assign(threads=threads)
         packages = rows["version"].map(PACKAGES).map(metadata.version, na_action="ignore")
         parts.append(rows.assign(variant=rows["variant"].where(packages.isna(), packages)))
@@ -90,7 +78,7 @@ def reading(H, *, threads=None, **options):
     """Time `numba-fused` on a layer of H units with one input and one sample: a step of it reads W
     from the cache where W lives, and does little else. Rows of a results file, stage "reading".
     """
-    threads, work = _threads(threads), Workload(L=1, T=100, D=1, H=check_int("H", H), B=1)
+    threads, work = chosen_threads(threads), Workload(L=1, T=100, D=1, H=check_int("H", H), B=1)
     x, _ = work.example()
     nets = networks([FUSED], work, threads=threads)
     calls = {"reading": lambda net: net.forward(x)}
@@ -160,7 +148,3 @@ def knee(peak, bandwidth, *, bytes_per_weight=4):
     """
     peak, bandwidth = check_rate("peak", peak), check_rate("bandwidth", bandwidth)
     return peak * check_int("bytes_per_weight", bytes_per_weight) / (2 * bandwidth)
-
-
-def _threads(threads):
-    return allowed() if threads is None else check_int("threads", threads)

@@ -45,6 +45,22 @@ def compare(got, want, tolerance):
     return float(worst)
 
 
+def compare_outputs(programs, params, x, *, samples=None):
+    """Largest relative error of each program's outputs against the reference in float64, by name.
+
+    programs: name -> a function that returns y (T, B, H) of the mini-batch x. samples: indices of
+    those of x to compare; None is all. Raises MismatchError, which names the program.
+    """
+    samples, errors = np.arange(x.shape[1]) if samples is None else samples, {}
+    want = reference.forward(params.astype(np.float64), x[:, samples].astype(np.float64))[0]
+    for name, program in programs.items():
+        try:
+            errors[name] = compare({"y": program()[:, samples]}, {"y": want}, TOLERANCE[x.dtype])
+        except MismatchError as error:
+            raise MismatchError(f"{name}: {error}") from None
+    return errors
+
+
 def run(net, x, dy, state, dstate):
     """What a network computes on each public path, as a dict of named arrays.
 

@@ -21,18 +21,17 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from ..cores import allowed
 from ..errors import UnavailableError, check_int
+from .comparer import compare_outputs
 from .programs import (
     COMPILED,
     COMPILERS,
     KEEPS,
     check_gradients,
-    check_outputs,
     gaps,
     why_unavailable,
 )
-from .runner import each, rounds, rows_of, timed
+from .runner import chosen_threads, each, rounds, rows_of, timed
 from .timing import REST, together
 from .workloads import Workload
 
@@ -76,10 +75,6 @@ def _inferences(sizes):
     return [Workload(L=1, T=T, D=check_int("sizes", H), H=H, B=B) for H in sizes]
 
 
-def _threads(threads):
-    return allowed() if threads is None else check_int("threads", threads)
-
-
 def _rows(times, work, threads):
     """Rows of a results file; the variant is the package's version."""
     rows = rows_of(times, work).assign(threads=threads)
@@ -95,12 +90,12 @@ def speeds(sizes=SIZES, repeats=20, *, names=None, threads=None, **options):
     core, and JAX takes no other number. options: as `interleaved` takes them. Raises
     UnavailableError for a name that cannot run, MismatchError for wrong outputs.
     """
-    threads, parts = _threads(threads), []
+    threads, parts = chosen_threads(threads), []
     for work in _inferences(sizes):
         params, (x, _) = work.params(), work.example()
         programs = {n: COMPILERS[n].program(params, threads) for n in _chosen(names)}
         cases = {"forward": each(programs, lambda program, x=x: program.predict(x))}
-        check = partial(check_outputs, programs, params, x)
+        check = partial(compare_outputs, cases["forward"], params, x)
         with threadpool_limits(threads, user_api="blas"):
             times = timed(cases, check, repeats=repeats, rest=REST, **options)
         parts.append(_rows(times, work, threads))
@@ -136,7 +131,8 @@ def child(start, what, name, threads, *sizes):
             times.append(time.perf_counter())
         first, *later = np.diff(times)
         found["first"] = [first - min(later), None]
-        found["max_err"] = check_outputs({name: program}, params, x)[name]
+        outputs = {name: partial(program.predict, x)}
+        found["max_err"] = compare_outputs(outputs, params, x)[name]
     else:
         for _ in range(2):
             got = program.gradients(x, target)
@@ -176,7 +172,7 @@ def compile_times(sizes=SIZES, *, names=None, threads=None):
     Arguments as of `speeds`. Raises RuntimeError for a process that fails or computes otherwise
     than the reference.
     """
-    threads, parts = _threads(threads), []
+    threads, parts = chosen_threads(threads), []
     for work, name in product(_inferences(sizes), _chosen(names)):
         for stage, found in _runs("calls", name, work, threads, ("compile", "load")).items():
             row = {"case": name, "stage": stage, "repeat": 0, "seconds": found["first"][0]}
@@ -194,7 +190,7 @@ def memory(work=TRAINING, *, names=None, threads=None):
     NumPy, pandas and Numba are among everyone's imports; a C++ compiler that a process starts is
     not counted. Other arguments as of `speeds`; RuntimeError as of `compile_times`.
     """
-    threads, parts = _threads(threads), []
+    threads, parts = chosen_threads(threads), []
     for name in _chosen(names):
         runs = _runs("memory", name, work, threads, ("compiling", "memory"))
         if len(runs) == 1:

@@ -7,13 +7,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from .. import reference
 from ..low_rank import factor
 from ..study.factored import FactoredNetwork
 from ..study.switches import BASELINE, COMBINATIONS, SWITCHES, Variant
 from ..versions.numba_fused import machine_costs
 from .ablation import lstm_tiles, peak
-from .comparer import TOLERANCE, compare
+from .comparer import compare_outputs
 from .runner import each, network, rows_of, timed, verify
 from .timing import interleaved, summary
 from .workloads import Workload
@@ -27,17 +26,9 @@ def name(on):
     return " + ".join(on) or "baseline"
 
 
-def truth(params, x):
-    """The outputs of a stack, from the reference in float64."""
-    return {"y": reference.forward(params.astype(np.float64), x.astype(np.float64))[0]}
-
-
 def outputs_errors(variants, params, x):
-    """Largest relative error of each Variant's outputs, by name, against the reference in float64;
-    raises MismatchError.
-    """
-    want, tolerance = truth(params, x), TOLERANCE[x.dtype]
-    return {n: compare({"y": v.forward(x)}, want, tolerance) for n, v in variants.items()}
+    """Largest relative error of each Variant's outputs, by name; raises MismatchError."""
+    return compare_outputs(each(variants, lambda variant: variant.forward(x)), params, x)
 
 
 def every_variant(params, threads=None):
@@ -102,11 +93,8 @@ def effects(table, confidence=0.95):
     is larger with the other on than off, likewise over 8 settings. table: `by_combination`; the
     intervals are over rounds.
     """
-    logs, on, rows = (
-        -np.log(table),
-        np.array([[s in c for s in SWITCHES] for c in COMBINATIONS]),
-        {},
-    )
+    logs, rows = -np.log(table), {}
+    on = np.array([[s in c for s in SWITCHES] for c in COMBINATIONS])
     columns = dict(zip(SWITCHES, np.where(on, 1, -1).T, strict=True))
     for switch, sign in columns.items():
         rows[switch] = _interval((logs @ sign) / 16, confidence)
@@ -128,10 +116,10 @@ def ranks_of(work, ranks, **options):
     part = np.ascontiguousarray(x[:20, :16])
 
     def check():
-        errors = {
-            n: compare({"y": net.forward(part)[0]}, truth(net.params().dense(), part), 2e-5)
-            for n, net in nets.items()
-        }
+        errors = {}
+        for case, net in nets.items():
+            outputs = {case: lambda net=net: net.forward(part)[0]}
+            errors |= compare_outputs(outputs, net.params().dense(), part)
         return errors | verify({FUSED: dense}, work)
 
     cases = each(nets | {FUSED: dense}, lambda net: net.forward(x))

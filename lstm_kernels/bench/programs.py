@@ -22,7 +22,7 @@ from ..cells import CELLS
 from ..cores import allowed
 from ..errors import check_choice
 from ..versions import network
-from .comparer import TOLERANCE, MismatchError, compare
+from .comparer import compare
 
 
 class NumPy:
@@ -191,19 +191,6 @@ def why_unavailable(name):
 def gaps():
     """The compilers that cannot run here: name -> reason."""
     return {name: why for name in COMPILERS if (why := why_unavailable(name))}
-
-
-def check_outputs(programs, params, x):
-    """Largest relative error of each program's outputs, by name, against the reference in float64;
-    MismatchError names the program.
-    """
-    want, errors = reference.forward(params.astype(np.float64), x.astype(np.float64))[0], {}
-    for name, program in programs.items():
-        try:
-            errors[name] = compare({"y": program.predict(x)}, {"y": want}, TOLERANCE[x.dtype])
-        except MismatchError as error:
-            raise MismatchError(f"{name}: {error}") from None
-    return errors
 
 
 def check_gradients(got, params, x, target):

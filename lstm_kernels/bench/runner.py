@@ -4,6 +4,8 @@ from functools import partial
 
 import numpy as np
 
+from ..cores import allowed
+from ..errors import check_int
 from ..versions import network as make_network
 from .comparer import compare_to_reference
 from .timing import interleaved, together
@@ -21,6 +23,11 @@ def network(version, params, **how):
 def networks(names, work, **how):
     """A network of each version with the parameters of a workload, by name."""
     return {name: network(name, work.params(), **how) for name in names}
+
+
+def chosen_threads(threads):
+    """`threads`, checked; None is every core that this process may run on."""
+    return allowed() if threads is None else check_int("threads", threads)
 
 
 def each(nets, call):

@@ -35,27 +35,12 @@ def factor_step(job, layer, t, first, last):
     for i in range(job.I):
         Px = layer.Px + i * layer.Px_block  # block i, input 0
         Ph = layer.Ph + i * job.Ph_block  # block i, unit 0 of h
-        s = (
-            layer.s + t * job.s_step + first * job.row + i * job.wide_bytes
-        )  # step t, first, block i
+        s = layer.s + t * job.s_step + first * job.row + i * job.wide_bytes  # t, first, block i
         row, zero = job.row, job.zero
         if job.input_steps == 1:
             whole(
-                job.both,
-                rows,
-                x,
-                layer.x_row,
-                layer.D,
-                Px,
-                zero,
-                h_prev,
-                row,
-                job.H,
-                Ph,
-                s,
-                s,
-                s,
-                s,
+                *(job.both, rows, x, layer.x_row, layer.D, Px, zero),
+                *(h_prev, row, job.H, Ph, s, s, s, s),
             )
             continue
         ahead = layer.ahead + i * job.ahead_block  # the first step multiplied at once, block i

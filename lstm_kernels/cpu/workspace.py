@@ -16,11 +16,8 @@ from . import block_kernels, records, rounds, simd
 from .records import JOB_WORD, LAYER_WORD
 from .team import team
 
-KEEPING = (
-    "step",
-    "whole",
-    "single",
-)  # tiles that differ where the gates are kept for a backward pass
+# Tiles that differ where the gates are kept for a backward pass.
+KEEPING = ("step", "whole", "single")
 BACKWARD = ("back", "gradient_U", "gradient_W", "gradient_b", "transpose")
 
 

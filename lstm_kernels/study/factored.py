@@ -60,13 +60,10 @@ def packed(matrix, tiles, rows, gates):
 
 
 def unpacked(weights, rows, units):
-    """The matrix (rows, G*units) of a packed one."""
-    _, _, G, _ = weights.shape
-    return (
-        weights.transpose(1, 2, 0, 3)
-        .reshape(weights.shape[1], G, -1)[:rows, :, :units]
-        .reshape(rows, G * units)
-    )
+    """The matrix (rows, G*units) of a packed one, a copy."""
+    _, padded, G, _ = weights.shape
+    whole = weights.transpose(1, 2, 0, 3).reshape(padded, G, -1)
+    return whole[:rows, :, :units].copy().reshape(rows, G * units)
 
 
 def transposed(weights, wide):
@@ -198,13 +195,9 @@ class Space(Region):
             point(layer, D=inputs, D_wide=tiles.pad(inputs) // wide)
             point(layer, x_row=P * size if l else D * size, ahead=self.ahead, a=self.a[l])
             point(layer, Px_block=tiles.pad(inputs) * sums.units * size)
-            point(
-                layer,
-                h=self.h[l],
-                c=self.c[l],
-                s=self.s[l],
-                **({"x": self.h[l - 1][1:]} if l else {}),
-            )
+            point(layer, h=self.h[l], c=self.c[l], s=self.s[l])
+            if l:
+                point(layer, x=self.h[l - 1][1:])
         point(job, L=L, T=T, B=B, H=H, R=R, J=tiles.blocks, I=sums.padded // wide)
         point(job, J_wide=tiles.padded // wide, size=size, row=P * size)
         point(job, unit_bytes=tiles.units * size, wide_bytes=wide * size)
@@ -227,11 +220,8 @@ class Space(Region):
         (T, B, _), L, P = self.key, len(layers), self.zero.size
         new = partial(buffer, dtype=tiles.dtype)
         self.da, self.ds = new(*self.a.shape), new(L, sums.padded // sums.units, *self.a.shape[2:])
-        self.dy, self.low, self.dx = (
-            new(T, B, P),
-            new(T, B, P),
-            new(T, B, tiles.pad(layers[0]["D"])),
-        )
+        self.dy, self.low = new(T, B, P), new(T, B, P)
+        self.dx = new(T, B, tiles.pad(layers[0]["D"]))
         self.dh, self.dc, self.dh0 = new(L, B, P), new(L, B, P), new(L, B, P)
         K, I, J = len(tiles.cell.gates), sums.padded // sums.units, tiles.padded // tiles.units
         self.gradients = []

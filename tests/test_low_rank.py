@@ -16,6 +16,7 @@ from test_fused import Guarded, Interpreted, random_shapes
 
 import lstm_kernels as lk
 from lstm_kernels import low_rank, reference
+from lstm_kernels.bench import comparer
 from lstm_kernels.bench.comparer import TOLERANCE, MismatchError, compare
 from lstm_kernels.cpu import factored_kernels, records, workspace
 from lstm_kernels.study import factored
@@ -42,35 +43,20 @@ def random_state(params, B, seed):
     return tuple(rng.uniform(-1, 1, size).astype(params.dtype) for _ in range(count))
 
 
-def run(net, x, dy, state, dstate):
-    """What a network computes on each path, by name."""
-    passes = {"inference": net.forward(x, state), "from zero": net.forward(x)}
-    passes["training"] = net.forward(x, state, training=True)
-    named = {f"{path}: y": y for path, (y, _) in passes.items()}
-    for path, (_, final) in passes.items():
-        named |= {f"{path}: {i}": a for i, a in enumerate(final)}
-    return named | net.backward(dy, dstate).arrays()
-
-
 def truth(factors, x, dy, state, dstate):
-    """The same from the reference in float64 on the product of the factors."""
-    named = {name: a.astype(np.float64) for name, a in factors.arrays().items()}
-    wide = low_rank.Factored.from_arrays(named, factors.cell)
+    """What `comparer.run` returns, from the reference in float64 on the product of the factors."""
+    wide = factors.astype(np.float64)
     dense = wide.dense()
+    passes = {
+        name: array
+        for name, array in comparer.truth(dense, x, dy, state, dstate).items()
+        if ": " in name  # of a forward pass; the others are gradients of U, W and b
+    }
     x, dy, *rest = (a.astype(np.float64) for a in (x, dy, *state, *dstate))
     state, dstate = tuple(rest[: len(state)]), tuple(rest[len(state) :])
-    y, final, tapes = reference.forward(dense, x, state)
-    zero, zero_final, _ = reference.forward(dense, x)
-    named = {}
-    for path, (out, last) in {
-        "inference": (y, final),
-        "from zero": (zero, zero_final),
-        "training": (y, final),
-    }.items():
-        named[f"{path}: y"] = out
-        named |= {f"{path}: {i}": a for i, a in enumerate(last)}
-    dense_grads = reference.backward(dense, tapes, dy, dstate)
-    return named | low_rank.through_factors(wide, dense_grads).arrays()
+    _, _, tapes = reference.forward(dense, x, state)
+    grads = reference.backward(dense, tapes, dy, dstate)
+    return passes | low_rank.through_factors(wide, grads).arrays()
 
 
 def check(net, factors, x, seed=0):
@@ -78,7 +64,8 @@ def check(net, factors, x, seed=0):
     state, dstate = (random_state(factors, B, seed + k) for k in (1, 2))
     dy = np.random.default_rng(seed).standard_normal((*x.shape[:2], factors.hidden_size))
     arguments = x, dy.astype(dtype), state, dstate
-    return compare(run(net, *arguments), truth(factors, *arguments), TOLERANCE[np.dtype(dtype)])
+    got, want = comparer.run(net, *arguments), truth(factors, *arguments)
+    return compare(got, want, TOLERANCE[np.dtype(dtype)])
 
 
 SIZES = [

@@ -1,14 +1,16 @@
 """The five switches of `study/switches.py`: every combination computes the same, at every size."""
 
 import threading
+from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
 from conftest import SHAPES, example
 
 import lstm_kernels as lk
-from lstm_kernels import reference, schedules
-from lstm_kernels.bench.comparer import TOLERANCE, MismatchError, compare
+from lstm_kernels import schedules
+from lstm_kernels.bench.comparer import MismatchError, compare_outputs
 from lstm_kernels.study import switches
 from lstm_kernels.study.switches import BASELINE, COMBINATIONS, EVERY, SWITCHES, Variant
 
@@ -22,18 +24,16 @@ SIZES = [
 ]
 
 
-def truth(params, x):
-    return {"y": reference.forward(params.astype(np.float64), x.astype(np.float64))[0]}
+def check(variant, params, x):
+    return compare_outputs({repr(variant): partial(variant.forward, x)}, params, x)
 
 
 @pytest.mark.parametrize("on", COMBINATIONS, ids=lambda on: "+".join(on) or "baseline")
 def test_every_combination_agrees_with_the_reference(on):
-    for number, shape in enumerate(SIZES):
-        dtype = (np.float32, np.float64)[number % 2]
+    for shape, dtype in product(SIZES, (np.float32, np.float64)):
         params, x, _ = example(shape, dtype=dtype)
         for threads in (1, 2, 3):
-            variant = Variant(params, on, threads=threads)
-            compare({"y": variant.forward(x)}, truth(params, x), TOLERANCE[np.dtype(dtype)])
+            check(Variant(params, on, threads=threads), params, x)
 
 
 @pytest.mark.parametrize("on", [BASELINE, EVERY, ("fuse", "pack"), ("combine", "wavefront")])
@@ -42,7 +42,7 @@ def test_nothing_is_left_from_call_to_call(on):
     variant, longer = Variant(params, on, threads=2), example((3, 11, 6, 7, 40))[1]
     first = variant.forward(x).copy()
     variant.forward(10 * x)
-    compare({"y": variant.forward(longer)}, truth(params, longer), TOLERANCE[x.dtype])
+    check(variant, params, longer)
     np.testing.assert_array_equal(variant.forward(x), first)
 
 
@@ -76,11 +76,10 @@ def test_switches_that_have_nothing_to_do_change_nothing(monkeypatch):
 
 def test_a_planted_fault_of_each_seam_is_seen(monkeypatch):
     params, x, _ = example((2, 6, 5, 9, 33))
-    want = truth(params, x)
 
     def wrong(on):
         with pytest.raises(MismatchError):
-            compare({"y": Variant(params, on, threads=2).forward(x)}, want, TOLERANCE[x.dtype])
+            check(Variant(params, on, threads=2), params, x)
 
     packed = Variant._packed
     monkeypatch.setattr(Variant, "_packed", lambda self, m: packed(self, np.roll(m, 1, axis=1)))

@@ -78,6 +78,7 @@ class FactoredNetwork(Network):
     """A network with factored weights: the methods of every network, on low_rank.Factored."""
 
     name = "factored"
+    tapes = False
     parameters = Factored
 
     def __init__(self, params, threads=None):

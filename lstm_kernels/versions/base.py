@@ -13,7 +13,7 @@ from .. import reference
 from ..blas import SingleThreaded
 from ..cells import CELLS
 from ..data import Dataset
-from ..errors import check_array, check_int, check_rate, counted
+from ..errors import UnavailableError, check_array, check_int, check_rate, counted
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
@@ -32,11 +32,24 @@ if hasattr(os, "register_at_fork"):
 
 
 class TrainingPass(NamedTuple):
-    """The last forward pass, which `backward` goes back through."""
+    """A forward pass that `backward` can go back through."""
 
     shape: tuple[int, ...]  # of x
     thread: int  # the Python thread that ran it
     kept: Any  # what `_forward` kept for `_backward`
+    changes: int  # of the network's parameters, before it
+
+
+class Tape:
+    """What one forward pass keeps for `backward`, and the room for it: `Network.new_tape`."""
+
+    def __init__(self, net):
+        self.of, self.rooms = weakref.ref(net), {}
+        self.clear("there was none")
+
+    def clear(self, why):
+        self.passed: TrainingPass | None = None
+        self.missing = why  # while there is none
 
 
 class Network:
@@ -47,10 +60,10 @@ class Network:
     A network computes one call at a time. A call from another thread waits; one from a signal
     handler or a finaliser that would enter a call of its own thread gets a RuntimeError. The tape
     of `forward(x, training=True)` belongs to the thread that made it, until the next call that
-    computes. A call that an exception ends, KeyboardInterrupt too, leaves a whole tape or none, and
-    the parameters as they were after the last whole step. A forked child has the parameters, but no
-    tape; it shares no lock and no thread with its parent. Networks can be copied and pickled: the
-    parameters go along, the tape does not.
+    computes; several passes can be under way on tapes of `new_tape`. A call that an exception ends,
+    KeyboardInterrupt too, leaves a whole tape or none, and the parameters as they were after the
+    last whole step. A forked child has the parameters, but no tape; it shares no lock and no thread
+    with its parent. Networks can be copied and pickled: the parameters go along, the tape does not.
 
     A rung is a subclass that replaces hooks: `layer_forward`, `layer_backward`, and the methods
     under "Hooks". Their arguments are checked already.
@@ -59,6 +72,7 @@ class Network:
     name = "network"  # of the version
     parameters = Params  # the class of its parameters
     parallel = True  # whether it uses `threads`; else one
+    tapes = True  # whether it has `new_tape`
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)
 
@@ -67,8 +81,7 @@ class Network:
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
         self._made_with = {"threads": threads}  # a copy is too
-        self._tape: TrainingPass | None = None
-        self._no_tape = "there was none"  # why, while there is none
+        self._tape, self._changes = Tape(self), 0  # its own; how often parameters changed
         self._dtype, self._x_shape = self._params.dtype, ("T", "B", self._params.input_size)
         self._lock, self._forked = threading.RLock(), False
         # Are parameters being written, so that a fork now would tear them; are these torn?
@@ -84,49 +97,73 @@ class Network:
         return f"{self.name}: {self._params.form}{used}"
 
     def forward(
-        self, x: np.ndarray, state: State | None = None, training: bool = False
+        self,
+        x: np.ndarray,
+        state: State | None = None,
+        training: bool = False,
+        *,
+        tape: Tape | None = None,
     ) -> tuple[np.ndarray, State]:
         """Outputs and final state.
 
         x: (T, B, D), of the parameters' dtype. state: tuple (h, c), or (h,) for rnn and gru, each
         (L, B, H); None is zero. training=True keeps what `backward` needs; x must not change until
-        then. Returns y (T, B, H) and the final state, both the caller's own. Raises TypeError or
-        ValueError for a wrong type, rank, shape, dtype, an empty axis, NaN or infinity.
+        then. tape: where, one of `new_tape`; None is the network's own. Returns y (T, B, H) and the
+        final state, both the caller's own. Raises TypeError or ValueError for a wrong type, rank,
+        shape, dtype, an empty axis, NaN or infinity.
         """
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
+        room = () if tape is None else (self._own(tape, training).rooms,)
+        tape = tape or self._tape
         with self._held("forward"), self._guard():
-            self._tape, self._no_tape = None, "the last forward was not finished"
-            y, state, kept = self._forward(x, state, training)
+            tape.clear("the last forward was not finished")
+            y, state, kept = self._forward(x, state, training, *room)
             if training:
-                self._tape = TrainingPass(x.shape, threading.get_ident(), kept)
+                tape.passed = TrainingPass(x.shape, threading.get_ident(), kept, self._changes)
             else:
-                self._no_tape = "the last forward was without training=True"
+                tape.missing = "the last forward was without training=True"
             return y, state
 
-    def backward(self, dy: np.ndarray, dstate: State | None = None) -> Grads:
+    def new_tape(self) -> Tape:
+        """A Tape for `forward` and `backward` of this network: passes on different tapes can be
+        under way at the same time, until the parameters change. It is used again and again: its
+        arrays are kept. Raises UnavailableError where a version has but its own.
+        """
+        if not self.tapes:
+            raise UnavailableError(f"new_tape: {self.name} keeps one tape, its own")
+        return Tape(self)
+
+    def backward(
+        self, dy: np.ndarray, dstate: State | None = None, *, tape: Tape | None = None
+    ) -> Grads:
         """Gradients after `forward(x, training=True)`.
 
         dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None is zero.
+        tape: that of the forward pass, as there.
         Returns Grads; V and b_out, which y does not use, get zero.
         Raises RuntimeError when no such forward came before, TypeError or ValueError for bad input.
         """
+        tape = self._tape if tape is None else self._own(tape, True)
         with self._held("backward"), self._guard():
-            if (tape := self._tape) is None:
-                got = f"nothing to go back through ({self._no_tape})"
+            passed, why = tape.passed, tape.missing
+            if passed is not None and passed.changes != self._changes:
+                passed, why = None, "the parameters changed since"
+            if passed is None:
+                got = f"nothing to go back through ({why})"
                 raise RuntimeError(f"backward: got {got}, want forward(x, training=True) before")
-            if tape.thread != threading.get_ident():
+            if passed.thread != threading.get_ident():
                 want = "forward(x, training=True) in this one"
                 raise RuntimeError(f"backward: got the tape of another Python thread, want {want}")
-            dy = self._check("dy", dy, (*tape.shape[:2], self._params.hidden_size))
-            dstate = self._check_state("dstate", dstate, tape.shape[1])
-            return self._backward(tape.kept, dy, dstate)
+            dy = self._check("dy", dy, (*passed.shape[:2], self._params.hidden_size))
+            dstate = self._check_state("dstate", dstate, passed.shape[1])
+            return self._backward(passed.kept, dy, dstate)
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its Grads."""
         x, target = self._check_example(x, target)
         with self._held("loss_and_grads"), self._guard():
-            self._tape, self._no_tape = None, "loss_and_grads came after it"
+            self._tape.clear("loss_and_grads came after it")
             return self._loss_and_grads(x, target)
 
     def step(self, x: np.ndarray, target: np.ndarray, learning_rate: float) -> float:
@@ -134,7 +171,7 @@ class Network:
         rate = check_rate("learning_rate", learning_rate, self._dtype)
         x, target = self._check_example(x, target)
         with self._held("step"), self._guard():
-            self._tape, self._no_tape = None, "step changed the parameters"
+            self._change("step changed the parameters")
             return self._step(x, target, rate)
 
     def epoch(
@@ -150,7 +187,7 @@ class Network:
         chosen, batch_size = self._check_order(dataset, order, batch_size)
         self._check_readout()
         with self._held("epoch"), self._guard():
-            self._tape, self._no_tape = None, "epoch changed the parameters"
+            self._change("epoch changed the parameters")
             return self._epoch(dataset, chosen, batch_size, rate) if len(chosen) else []
 
     def predict(self, x: np.ndarray) -> np.ndarray:
@@ -158,7 +195,7 @@ class Network:
         self._check_readout()
         x = self._check("x", x, self._x_shape)
         with self._held("predict"), self._guard():
-            self._tape, self._no_tape = None, "predict came after it"
+            self._tape.clear("predict came after it")
             y, _, _ = self._forward(x, None, False)
             now = self._now()
             return y[-1] @ now.V + now.b_out
@@ -174,7 +211,7 @@ class Network:
         if new.form != self._params.form:
             raise ValueError(f"params: got {new.form}, want {self._params.form}")
         with self._held("assign", whole=False):
-            self._tape, self._no_tape = None, "assign changed the parameters"
+            self._change("assign changed the parameters")
             self._replace(new)
             self._torn = False
 
@@ -197,10 +234,25 @@ class Network:
         """Make the network this process's own: it was forked while a call may have run."""
         with self._lock:
             if self._forked:
-                self._tape, self._no_tape = None, "it is of the process this one was forked from"
+                self._change("it is of the process this one was forked from")
                 self._forget()
                 self._torn, self._writing = self._torn or self._writing, False
                 self._forked = False
+
+    def _change(self, why):
+        """The parameters are about to change: no tape is of use any more."""
+        self._tape.clear(why)
+        self._changes += 1
+
+    def _own(self, tape, training):
+        """A tape of `new_tape`, if it is of this network, for a training pass."""
+        if not isinstance(tape, Tape):
+            raise TypeError(f"tape: got {type(tape).__name__}, want one of new_tape()")
+        if tape.of() is not self:
+            raise ValueError("tape: got one of another network, want one of this one's new_tape()")
+        if not training:
+            raise ValueError("tape: got one without training=True, want None")
+        return tape
 
     # Hooks.
 
@@ -218,8 +270,8 @@ class Network:
     def _replace(self, params):
         self._params = params
 
-    def _forward(self, x, state, training):
-        """y, the final state and what `_backward` needs."""
+    def _forward(self, x, state, training, rooms=None):
+        """y, the final state and what `_backward` needs. rooms: of another tape than its own."""
         layer = self.layer_forward
         y, state, tapes = reference.forward(self._params, x, state, layer_forward=layer)
         return (y.copy(), state, tapes) if training else (y, state, None)
@@ -276,6 +328,9 @@ class Network:
     def _check_order(dataset, order, batch_size):
         if not hasattr(dataset, "batch"):
             raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
+        if not getattr(dataset, "mixes", True):
+            got = f"{type(dataset).__name__}, whose mini-batches are of one length each"
+            raise TypeError(f"dataset: got {got}, want one whose examples are all as long")
         order = np.asarray(order)
         if order.ndim != 1 or not np.issubdtype(order.dtype, np.integer):
             got = f"shape {order.shape} of {order.dtype}"

@@ -29,6 +29,7 @@ class CudaFused(Network):
     """
 
     name = "cuda-fused"
+    tapes = False
     kernels = "forward", "backward", "step", "update"
 
     def __init__(self, params, threads=None, sums="ordered"):

@@ -30,6 +30,7 @@ class CudaV1(Network):
     """A network whose kernels compute a sample from end to end; V2 and V3 change one thing each."""
 
     name, where, threads = "cuda-v1", "no_position", 1
+    tapes = False
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)

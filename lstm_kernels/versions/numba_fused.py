@@ -114,8 +114,8 @@ class NumbaFused(Network):
         self.kernels.run(1, "pack", space.work, space)
         self._transposes_are_old = False
 
-    def _space(self, T, B, purpose):
-        spaces, key = self._spaces, (T, B, purpose)
+    def _space(self, T, B, purpose, rooms=None):
+        spaces, key = self._spaces if rooms is None else rooms, (T, B, purpose)
         space = spaces.get(key)
         if space is None:
             while spaces and (
@@ -151,8 +151,8 @@ class NumbaFused(Network):
         space.work.aim(x, y, final)
         self._run(space, "infer")
 
-    def _forward(self, x, state, training):
-        space = self._space(*x.shape[:2], "gradients" if training else "inference")
+    def _forward(self, x, state, training, rooms=None):
+        space = self._space(*x.shape[:2], "gradients" if training else "inference", rooms)
         space.begin(state)
         y, final = space.outputs()
         self._infer(space, x, y, final)

@@ -7,9 +7,10 @@ they differ in time, which `simulate.py` predicts.
 """
 
 import math
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
-from itertools import product
+from itertools import product, zip_longest
 from typing import NamedTuple
 
 from .errors import check_choice, check_int
@@ -18,8 +19,9 @@ WORKERS = 1024  # so many numbers may be used by few tasks; what runs a schedule
 
 
 class Task(NamedTuple):
-    """A chunk: steps start, ..., stop-1 of one layer for one micro-batch, in a backward pass last
-    to first; the worker that runs it, and the tasks (places in the schedule) it waits for.
+    """A chunk: steps start, ..., stop-1 of one row of the graph for one micro-batch, in a backward
+    pass last to first; the worker that runs it, and the tasks (places in the schedule) it waits
+    for. The row is the layer, but in a training graph (`Graph`).
     """
 
     layer: int
@@ -32,30 +34,48 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """The cells (layer, step) of a stack, for each of `parts` micro-batches; which way they go."""
+    """The cells (layer, step) of a stack, for each of `parts` micro-batches; which way they go.
+
+    training: forward and then backward. Such a graph has a row for each layer forward, then one for
+    each backward, from the top: row L needs the last step of row L-1, where the loss is known.
+    """
 
     layers: int
     steps: int
     parts: int = 1
     backward: bool = False
+    training: bool = False
 
     def __post_init__(self):
         for name in ("layers", "steps", "parts"):
             check_int(name, getattr(self, name))
+        if self.backward and self.training:
+            raise ValueError("training: got True with backward=True, want one of them")
+
+    @property
+    def rows(self):
+        """Rows of cells: the layers, in a training graph twice."""
+        return 2 * self.layers if self.training else self.layers
+
+    def goes_back(self, row):
+        """Whether the steps of a row are run last to first."""
+        return self.backward or row >= self.layers
 
     def needs(self, layer, step):
         """The cells that cell (layer, step) needs; outside the grid lie the inputs, the initial
         state and the gradients that a backward pass begins with.
         """
-        side = 1 if self.backward else -1
-        cells = (layer + side, step), (layer, step + side)
-        return [(l, t) for l, t in cells if 0 <= l < self.layers and 0 <= t < self.steps]
+        before = layer + 1 if self.backward else layer - 1
+        turns = self.training and layer == self.layers  # here the loss comes in between
+        cells = (before, self.steps - 1 if turns else step), (layer, step - 1)
+        if self.goes_back(layer):
+            cells = cells[0], (layer, step + 1)
+        return [(l, t) for l, t in cells if 0 <= l < self.rows and 0 <= t < self.steps]
 
     def rank(self, task):
-        """How far a task is from the first corner: layers and steps to go before it."""
-        if self.backward:
-            return self.layers - 1 - task.layer, self.steps - task.stop
-        return task.layer, task.start
+        """How far a task is from the first corner: rows and steps to go before it."""
+        row = self.layers - 1 - task.layer if self.backward else task.layer
+        return row, self.steps - task.stop if self.goes_back(task.layer) else task.start
 
     def tasks(self, chunk):
         """Every task of up to `chunk` steps, in an order that the graph allows, on worker 0.
@@ -66,7 +86,7 @@ class Graph:
         return sorted(
             (
                 Task(layer, start, min(start + chunk, self.steps), part)
-                for part, layer, start in product(range(self.parts), range(self.layers), starts)
+                for part, layer, start in product(range(self.parts), range(self.rows), starts)
             ),
             key=lambda task: (task.part, *self.rank(task)),
         )
@@ -98,9 +118,10 @@ class Schedule:
 class Costs:
     """Seconds that list scheduling and `simulate` count with.
 
-    step: of a step of each layer (L,). task: what a task takes beyond its steps. hand: from the
-    end of a task to the start of one that waited for it, on another worker. moved: what a task
-    takes more when its worker ran another layer before, so that its cache holds other weights.
+    step: of a step of each row of the graph, (L,) or (2 L,). task: what a task takes beyond its
+    steps. hand: from the end of a task to the start of one that waited for it, on another worker.
+    moved: what a task takes more when its worker ran another layer before, so that its cache holds
+    other weights.
     shared: no time but a factor, on all of that where more than one worker computes, and they share
     a cache, the memory, or the power.
     """
@@ -119,9 +140,9 @@ class Costs:
                 raise ValueError(f"{name}: got {value!r}, want a finite number, not negative")
 
     def of(self, graph):
-        """These costs; raises ValueError unless they are of so many layers."""
-        if len(self.step) != graph.layers:
-            raise ValueError(f"costs: got {len(self.step)} layers' steps, want {graph.layers}")
+        """These costs; raises ValueError unless they are of so many rows."""
+        if len(self.step) != graph.rows:
+            raise ValueError(f"costs: got {len(self.step)} layers' steps, want {graph.rows}")
         return self
 
     def seconds(self, task, before, workers):
@@ -145,6 +166,8 @@ def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point",
     before. costs: Costs to schedule by; None counts steps.
     Raises TypeError or ValueError for zero workers, a chunk longer than T, or another order.
     """
+    if graph.training:
+        raise ValueError(f"graph: got {graph}, want one that is only forward or only backward")
     workers = min(check_int("workers", workers), graph.layers * graph.parts)  # more have no task
     together = graph.layers if together is None else check_int("together", together)
     check_choice("order", order, ("point-to-point", "barrier"))
@@ -165,19 +188,73 @@ def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point",
     return _waiting(graph, *_list_schedule(tasks, needed, workers, diagonal, costs))
 
 
-def pipeline(graph, workers):
+PIPELINES = ("fill-drain", "one-forward-one-backward")
+
+
+def pipeline(graph, workers, order="fill-drain"):
     """Neighbouring layers per worker, a stage; micro-batches go from stage to stage.
 
-    Raises ValueError for more workers than layers.
+    workers: how many, with equal shares, or the number of layers of each. order, of a training
+    graph: "fill-drain", every micro-batch goes forward before the first one goes back (Huang et al.
+    2019); "one-forward-one-backward", a stage goes back as soon as it may, so that it keeps at most
+    as many tapes as there are stages from it to the last (Narayanan et al. 2021).
+    Raises TypeError or ValueError for more workers than layers, or layers that do not add up.
     """
-    check_int("workers", workers, 1, graph.layers)
-
-    def stage(task):
-        return graph.rank(task)[0] * workers // graph.layers
-
-    tasks = [task._replace(worker=stage(task)) for task in graph.tasks(graph.steps)]
-    tasks.sort(key=lambda task: (task.part + task.worker, task.worker, graph.rank(task)))
+    check_choice("order", order, PIPELINES)
+    stage_of, P = _stages(graph, workers)
+    runs = {}  # by stage, counted on from the last one where the pass goes back, and micro-batch
+    for task in graph.tasks(graph.steps):
+        row = graph.rank(task)[0]
+        back = row >= graph.layers
+        stage = stage_of[2 * graph.layers - 1 - row if back else row]
+        place = 2 * P - 1 - stage if back else stage
+        runs.setdefault((place, task.part), []).append(task._replace(worker=stage))
+    queues = [_turns(graph, stage, P, order) for stage in range(P)]
+    placed, tasks = set(), []
+    while any(queues):
+        ready = [q for q in queues if q and (not q[0][0] or (q[0][0] - 1, q[0][1]) in placed)]
+        for queue in ready:
+            placed.add(queue[0])
+            tasks += runs[queue.pop(0)]
     return _waiting(graph, tasks, _needed(graph, tasks))
+
+
+def _stages(graph, workers):
+    """The stage of each row that goes one way, and how many stages there are."""
+    L = graph.layers
+    if isinstance(workers, list | tuple):
+        counts = [check_int("workers", count) for count in workers]
+        if sum(counts) != L:
+            raise ValueError(f"workers: got {sum(counts)} layers {workers}, want {L}")
+        return [stage for stage, count in enumerate(counts) for _ in range(count)], len(counts)
+    check_int("workers", workers, 1, L)
+    return [row * workers // L for row in range(L)], workers
+
+
+def _turns(graph, stage, P, order):
+    """What a stage of P runs, in its order: (place, micro-batch), as in `pipeline`."""
+    forward = [(stage, part) for part in range(graph.parts)]
+    if not graph.training:
+        return forward
+    back = [(2 * P - 1 - stage, part) for part in range(graph.parts)]
+    if order == "fill-drain":
+        return forward + back
+    ahead = min(P - stage, graph.parts)
+    both = zip_longest(back, forward[ahead:])
+    return forward[:ahead] + [turn for pair in both for turn in pair if turn]
+
+
+def most_kept(schedule):
+    """For each worker, the most micro-batches that a training pass keeps at once: those gone
+    forward through its layers and not yet back. Counted in tapes of all its layers.
+    """
+    graph, kept = schedule.graph, {}
+    most = [0] * schedule.workers
+    for task in schedule.tasks:
+        own = kept.setdefault(task.worker, Counter())
+        own[task.part] += -1 if graph.goes_back(task.layer) else 1
+        most[task.worker] = max(most[task.worker], sum(n > 0 for n in own.values()))
+    return most
 
 
 def check(schedule):
@@ -206,7 +283,7 @@ def check(schedule):
         if not 0 <= task.start < task.stop:
             raise ValueError(f"schedule: task {index} is {task}, want at least one step")
         steps = range(task.start, task.stop)
-        for step in reversed(steps) if graph.backward else steps:
+        for step in reversed(steps) if graph.goes_back(layer) else steps:
             cell = layer, step
             if (part, *cell) in owner:
                 raise ValueError(f"schedule: cell {cell}, part {part}, is computed twice")
@@ -220,7 +297,7 @@ def check(schedule):
                         f"does not wait for task {other}, which computes it"
                     )
             owner[part, *cell] = index
-    cells = set(product(range(graph.parts), range(graph.layers), range(graph.steps)))
+    cells = set(product(range(graph.parts), range(graph.rows), range(graph.steps)))
     if owner.keys() != cells:
         raise ValueError(f"schedule: got {len(owner)} cells, want the {len(cells)} of {graph}")
 
@@ -229,7 +306,7 @@ def _needed(graph, tasks):
     """For each task the places in `tasks` of those that it needs; all chunks are equal."""
     chunk = max(task.stop - task.start for task in tasks)
     # Chunks need each other as the cells of a graph with fewer steps do.
-    chunks = Graph(graph.layers, -(-graph.steps // chunk), graph.parts, graph.backward)
+    chunks = replace(graph, steps=-(-graph.steps // chunk))
     places = {(task.part, task.layer, task.start // chunk): i for i, task in enumerate(tasks)}
     return [
         [places[task.part, *need] for need in chunks.needs(task.layer, task.start // chunk)]

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .blas import SingleThreaded
 from .data import SYMBOLS, Dataset, Reber, symbols
 from .errors import DivergedError, check_array, check_int, check_rate
 from .params import Grads, Params
+from .readout import cross_entropy, cross_entropy_and_grads, log_softmax
 
 
 class NextSymbol:
@@ -59,7 +59,7 @@ class NextSymbol:
         ValueError for x of another shape or dtype, or that is not one-hot.
         """
         x, _ = self._check(x, least=1)
-        return np.exp(self._log_probabilities(x, training=False)[1])
+        return np.exp(self._log_probabilities(x))
 
     def loss(self, x: np.ndarray) -> float:
         """The mean cross-entropy of the predicted symbols of x (T, B, S), in nats.
@@ -68,8 +68,9 @@ class NextSymbol:
         """
         x, lengths = self._check(x)
         x = x[: lengths.max()]
-        _, log_p = self._log_probabilities(x[:-1], training=False)
-        return self._cross_entropy(log_p, x[1:])
+        return cross_entropy(
+            self._log_probabilities(x[:-1]), numbers(x[1:]), np.count_nonzero(x[1:])
+        )
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """The loss of x (T, B, S) and its gradients.
@@ -124,33 +125,20 @@ class NextSymbol:
 
         return dataset.each_batch(order, batch_size, step)
 
-    def _log_probabilities(self, x, training):
-        """y and log softmax(y V + b_out), stable: no exponent is above zero."""
-        y, _ = self.net.forward(x, training=training)
+    def _log_probabilities(self, x):
+        y, _ = self.net.forward(x)
         theta = self.net.params()
-        with SingleThreaded(), np.errstate(over="ignore", invalid="ignore"):
-            z = (_rows(y) @ theta.V + theta.b_out).reshape(*y.shape[:2], -1)
-            z -= z.max(axis=2, keepdims=True)
-            return y, z - np.log(np.exp(z).sum(axis=2, keepdims=True))
-
-    @staticmethod
-    def _cross_entropy(log_p, target):
-        with np.errstate(over="ignore"):
-            return float(-log_p[target == 1].sum() / np.count_nonzero(target))
+        return log_softmax(y, theta.V, theta.b_out)
 
     def _loss_and_grads(self, x, target):
-        y, log_p = self._log_probabilities(x, training=True)
-        loss = self._cross_entropy(log_p, target)
-        predicted = target.sum(axis=2, keepdims=True)  # 0 where the target is padding
-        dz = (np.exp(log_p) - target) * predicted / int(np.count_nonzero(target))
-        finite = np.isfinite(loss)
-        dz = dz if finite else np.zeros_like(dz)  # `backward` refuses NaN
-        with SingleThreaded():
-            dy = (_rows(dz) @ self.net.params().V.T).reshape(y.shape)
-            dV, db_out = _rows(y).T @ _rows(dz), _rows(dz).sum(axis=0)
+        y, _ = self.net.forward(x, training=True)
+        theta, places = self.net.params(), numbers(target)
+        loss, dy, dV, db_out = cross_entropy_and_grads(
+            y, theta.V, theta.b_out, places, int(np.count_nonzero(target))
+        )
         grads = self.net.backward(dy)
         grads.V, grads.b_out = dV, db_out
-        if not finite:
+        if not np.isfinite(loss):
             for a in grads.arrays().values():
                 a[...] = np.nan
         return loss, grads
@@ -172,9 +160,9 @@ class NextSymbol:
         return x, lengths
 
 
-def _rows(a):
-    """(T, B, n) as (T * B, n)."""
-    return a.reshape(-1, a.shape[2])
+def numbers(x):
+    """The symbols of one-hot rows x (T, B, S) by their numbers (T, B), -1 after a string's end."""
+    return np.where(x.any(axis=2), x.argmax(axis=2), -1)
 
 
 def outer_accuracy(model: NextSymbol, strings: Sequence[str]) -> float:

@@ -1,0 +1,62 @@
+"""Read-outs z = y V + b_out and their losses, forward and back.
+
+A loss of several mini-batches, or of the shares of one, is a sum: each is divided by the `count` of
+all of them, not by its own.
+"""
+
+import numpy as np
+
+from .blas import SingleThreaded
+
+
+def log_softmax(y, V, b_out):
+    """log softmax(y V + b_out), (T, B, O), stable: no exponent is above zero."""
+    with SingleThreaded(), np.errstate(over="ignore", invalid="ignore"):
+        z = (_rows(y) @ V + b_out).reshape(*y.shape[:2], -1)
+        z -= z.max(axis=2, keepdims=True)
+        return z - np.log(np.exp(z).sum(axis=2, keepdims=True))
+
+
+def cross_entropy(log_p, symbols, count):
+    """The sum of -log p of `symbols` (T, B), integers, over `count`; negative ones are left out."""
+    places = np.nonzero(symbols >= 0)
+    with np.errstate(over="ignore"):
+        return float(-log_p[*places, symbols[places]].sum() / count)
+
+
+def cross_entropy_and_grads(y, V, b_out, symbols, count):
+    """The loss of `cross_entropy`, and the gradients of y, V and b_out; where the loss is not
+    finite they are zero.
+    """
+    log_p = log_softmax(y, V, b_out)
+    loss = cross_entropy(log_p, symbols, count)
+    if not np.isfinite(loss):
+        return loss, *(np.zeros_like(a) for a in (y, V, b_out))
+    dz, places = np.exp(log_p), np.nonzero(symbols >= 0)
+    dz[*places, symbols[places]] -= 1
+    dz *= (symbols >= 0)[..., None]
+    dz /= count
+    return loss, *_back(y, V, dz)
+
+
+def squared_error_and_grads(y, V, b_out, target, count):
+    """The squares of z[-1] - target (B, O), summed over outputs and samples, over `count` numbers;
+    and the gradients of y, V and b_out.
+    """
+    with SingleThreaded():
+        error = y[-1] @ V + b_out - target
+        dz = error * (2 / count)
+        dy = np.zeros_like(y)
+        dy[-1] = dz @ V.T
+        return float(np.vdot(error, error) / count), dy, y[-1].T @ dz, dz.sum(axis=0)
+
+
+def _back(y, V, dz):
+    with SingleThreaded():
+        dy = (_rows(dz) @ V.T).reshape(y.shape)
+        return dy, _rows(y).T @ _rows(dz), _rows(dz).sum(axis=0)
+
+
+def _rows(a):
+    """(T, B, n) as (T * B, n)."""
+    return a.reshape(-1, a.shape[2])

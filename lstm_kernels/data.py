@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -42,6 +42,7 @@ class Dataset:
 
     x: np.ndarray
     target: np.ndarray
+    mixes: ClassVar[bool] = True  # whether a mini-batch is as the order has it
 
     def __post_init__(self):
         self.x = check_array("x", self.x, ("T", "N", "D"))
@@ -58,13 +59,17 @@ class Dataset:
         """The examples at `index` (B,): x (T, B, D) and target (B, O), copies."""
         return np.ascontiguousarray(self.x[:, index]), self.target[index]
 
-    def each_batch(self, order: np.ndarray, batch_size: int, step: Callable) -> list[float]:
-        """step(x, target) for each mini-batch of `order`, the last one smaller if need be; the
-        losses, up to one not finite.
+    def batches(self, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
+        """The examples of each mini-batch, as `order` (N,) has them; the last one has fewer if need
+        be.
         """
+        return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
+
+    def each_batch(self, order: np.ndarray, batch_size: int, step: Callable) -> list[float]:
+        """step(x, target) for each of `batches`; the losses, up to one not finite."""
         losses = []
-        for first in range(0, len(order), batch_size):
-            losses.append(step(*self.batch(order[first : first + batch_size])))
+        for index in self.batches(order, batch_size):
+            losses.append(step(*self.batch(index)))
             if not math.isfinite(losses[-1]):
                 break
         return losses

@@ -35,6 +35,25 @@ class History:
         return f"History: {self.epochs} epochs in {sum(self.seconds):.3g} s{last}"
 
 
+class Checkpoint:
+    """A file that holds the state of training after an epoch: it is whole, or the one before."""
+
+    def __init__(self, path):
+        check_place("checkpoint", path)
+        self.path, self.run = path, {}  # run: what else must be the same to go on
+
+    def exists(self):
+        return Path(self.path).exists()
+
+    def save(self, header, named):
+        """Write a header and arrays by name."""
+        write_npz(self.path, header, named)
+
+    def load(self, build):
+        """build(header, arrays by name) of what `save` wrote."""
+        return read_npz(self.path, FORMAT, build, name="checkpoint")
+
+
 class Trainable(Protocol):
     """What training asks of a network."""
 
@@ -109,7 +128,7 @@ def train(
     optimizer: str = "sgd",
     seed: int = 0,
     progress: bool | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     resume: bool = False,
     on_epoch: Callable[[History, Trainable], object] | None = None,
 ) -> History:
@@ -117,9 +136,9 @@ def train(
 
     batch_size: examples per step; the last mini-batch of an epoch is smaller when the sizes do not
     divide. optimizer: "sgd" or "adam". seed: epoch e is shuffled by (seed, e). progress: show a
-    bar; None shows it on a terminal. checkpoint: the path of a file, replaced after each epoch by
-    one that is whole. resume: go on from it, to the bits of an uninterrupted run; without it an
-    existing file is an error.
+    bar; None shows it on a terminal. checkpoint: the path of a file, or a Checkpoint, replaced
+    after each epoch by one that is whole. resume: go on from it, to the bits of an uninterrupted
+    run; without it an existing file is an error.
     on_epoch: called as on_epoch(history, net) after each epoch and its checkpoint, outside its
     measured time; the next epoch starts from the parameters that it leaves in `net`.
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of another run,
@@ -143,19 +162,20 @@ def train(
         raise TypeError(f"on_epoch: got {on_epoch!r}, want a function of a History and a network")
     rule = OPTIMIZERS[check_choice("optimizer", optimizer, OPTIMIZERS)](net)
     history, run = History(), None
-    sizes = np.diff([*range(0, len(dataset), batch_size), len(dataset)])
+    steps = len(dataset.batches(np.arange(len(dataset)), batch_size))
     if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
     if checkpoint is not None:
-        check_place("checkpoint", checkpoint)
+        file = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
         run = {"optimizer": optimizer, "batch_size": batch_size, "learning_rate": learning_rate}
         run |= {"seed": seed, "cell": good.cell, "dataset": dataset.sha256(), **rule.constants}
+        run |= file.run
         if resume:
-            history = _restore(checkpoint, run, net, rule, len(sizes))
+            history = _restore(file, run, net, rule, steps)
             good = net.params()
-        elif Path(checkpoint).exists():
+        elif file.exists():
             want = "resume=True or another path"
-            raise FileExistsError(f"checkpoint: {checkpoint} exists, want {want}")
+            raise FileExistsError(f"checkpoint: {file.path} exists, want {want}")
 
     hidden = None if progress is None else not progress  # None: tqdm asks for a terminal
     with tqdm(range(history.epochs, epochs), unit="epoch", disable=hidden) as bar:
@@ -170,12 +190,13 @@ def train(
                 if not _finite(now.arrays()):
                     raise DivergedError("a parameter is not finite", step=len(losses) - 1)
                 good = now
+                sizes = [len(index) for index in dataset.batches(order, batch_size)]
                 history.loss.append(float(losses @ sizes / len(dataset)))
                 history.seconds.append(seconds)
                 bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
                 if checkpoint is not None:
                     header = {"format": FORMAT, "run": run}
-                    write_npz(checkpoint, header, _arrays(good, rule, history))
+                    file.save(header, _arrays(good, rule, history))
                 if on_epoch is not None:
                     on_epoch(history, net)
                     good = net.params()
@@ -204,8 +225,8 @@ def _arrays(params, rule, history):
     return {f"{g}.{name}": np.array(a) for g, named in groups.items() for name, a in named.items()}
 
 
-def _restore(path, run, net, rule, steps):
-    """The History of a checkpoint, whose parameters and moments `net` and `rule` take over; an
+def _restore(file, run, net, rule, steps):
+    """The History of a Checkpoint, whose parameters and moments `net` and `rule` take over; an
     epoch has `steps` steps. Nothing is taken over before everything is checked.
     """
     params = net.params()
@@ -229,7 +250,7 @@ def _restore(path, run, net, rule, steps):
                 raise ValueError(f"{name}: got {checked[name].min()}, want no negative number")
         return checked
 
-    checked = read_npz(path, FORMAT, build, name="checkpoint")
+    checked = file.load(build)
 
     def group(prefix):
         return {n.removeprefix(prefix): a for n, a in checked.items() if n.startswith(prefix)}

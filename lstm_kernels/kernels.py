@@ -25,7 +25,8 @@ from . import blas  # noqa: F401 - its hooks come first; see below
 # compiled from other sources is never found again.
 SHARED = ("cells.py", "kernels.py")
 CPU = "activations block_kernels factored_kernels flow fused_kernels instructions layout "
-CPU += "machine_code records registers rounds simd team tiles wavefront_kernels"
+CPU += "machine_code records registers rounds simd slice_kernels team tiles "
+CPU += "wavefront_kernels"
 GPU = "build device device_functions gradient_kernels layout sample_kernels tile_kernels"
 SOURCES = {
     "cpu": (

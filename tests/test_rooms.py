@@ -10,7 +10,7 @@ import lstm_kernels
 
 PACKAGE = Path(lstm_kernels.__file__).parent
 # From the ground up; a folder's files may import each other. `None` is the top folder's own files.
-ROOMS = (None, "cpu", "gpu", "versions", "distributed", "study", "bench", "report")
+ROOMS = (None, "cpu", "gpu", "versions", "study", "bench", "distributed", "report")
 ROOF = {"lstm_kernels", "lstm_kernels.__main__"}  # may import everything
 
 

@@ -16,6 +16,7 @@ from . import (
     records,
     rounds,
     simd,
+    slice_kernels,
     wavefront_kernels,
 )
 from .instructions import array_at, record_at
@@ -54,10 +55,11 @@ def kernels(dtype):
     names = {name: simd.caller(tiles[name]) for name in alike}
     names |= {name: simd.caller(tiles[f"{name}_U"]) for name in ("through", "gradient")}
     names |= {name: getattr(rounds, name) for name in ("claim", "finish", "wait")}
-    names |= {name: getattr(instructions, name) for name in ("read", "exchange", "call")}
+    shared = ("read", "exchange", "call", "pause", "offer_core")
+    names |= {name: getattr(instructions, name) for name in shared}
     names |= {"layer_at": record_at(records.LAYER), "job_at": record_at(records.JOB)}
     names["factored_layer_at"] = record_at(records.FACTORED_LAYER)
     names["factored_job_at"] = record_at(records.FACTORED_JOB)
     names |= {"array": array_at(dtype), "array_of_indices": array_at(np.int64), "real": dtype.type}
-    modules = fused_kernels, block_kernels, wavefront_kernels, factored_kernels
+    modules = fused_kernels, block_kernels, wavefront_kernels, factored_kernels, slice_kernels
     return Kernels(fill(modules, names, dtype.name, part), dtype.name)

@@ -1,0 +1,172 @@
+"""The ranks of a job: who they are, sums over them in a fixed order, and one end for all.
+
+Everything is MPI's (mpi4py). A rank that raises says so and ends the job; a rank that is killed is
+noticed by mpiexec, which ends the others; a rank whose mpiexec is gone is ended by the system.
+"""
+
+import ctypes
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from functools import partial
+
+import numpy as np
+
+from ..cores import allowed
+from ..errors import check_int, extra
+
+POLL = 2e-4  # seconds between two looks of a thread at what is under way
+PR_SET_PDEATHSIG = 1
+
+
+class World:
+    """A communicator and what every program asks of it.
+
+    comm: of mpi4py; None is COMM_WORLD, whose ranks are given a core each where there are enough.
+    """
+
+    def __init__(self, comm=None):
+        with extra("mpi"):
+            from mpi4py import MPI
+        self.MPI, self.comm = MPI, MPI.COMM_WORLD if comm is None else comm
+        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+
+    def agree(self, name, value):
+        """Raise ValueError, on every rank, unless all have the same value; then return it."""
+        for rank, other in enumerate(self.comm.allgather(value)):
+            if other != value:
+                raise ValueError(f"{name}: got {value!r} on rank {self.rank}, {other!r} on {rank}")
+        return value
+
+    def share(self, count):
+        """The bounds of this rank's part of `count` things: shares differ by one at most."""
+        return count * self.rank // self.size, count * (self.rank + 1) // self.size
+
+    def pin(self):
+        """Give this process a core of its own, if every rank on this machine can have one; and let
+        it end with mpiexec.
+        """
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        here = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
+        if here.Get_size() <= allowed() and hasattr(os, "sched_setaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[here.Get_rank()]})
+        here.Free()
+
+    def meet(self):
+        """Wait for every rank, asleep, so that one that computes alone is not disturbed."""
+        request = self.comm.Ibarrier()
+        while not request.Test():
+            time.sleep(POLL)
+
+    def timed(self, case):
+        """Seconds of a call from a common start to the last rank's end, on every rank."""
+        self.meet()
+        self.comm.Barrier()
+        start = time.perf_counter()
+        case()
+        return self.comm.allreduce(time.perf_counter() - start, self.MPI.MAX)
+
+    def say(self, text):
+        """Print a line, on rank 0."""
+        if self.rank == 0:
+            print(text, flush=True)
+
+
+class Sum:
+    """The sum of an array over all ranks, in place, added in the order of the ranks.
+
+    A rank adds up its slice of everyone's, and gives the result to all: each number crosses twice,
+    whatever the number of ranks, and every rank has the same bits. array: contiguous, (n,).
+    """
+
+    def __init__(self, world, array):
+        self._world, self._array, n = world, array, array.size
+        ends = [n * r // world.size for r in range(world.size + 1)]
+        self._counts, self._starts = np.diff(ends).tolist(), ends[:-1]
+        self._mine = slice(ends[world.rank], ends[world.rank + 1])
+        own = self._counts[world.rank]
+        self._pieces = np.empty((world.size, own), array.dtype)
+
+    def steps(self):
+        """Requests of MPI, each to be completed before the next is asked for."""
+        comm, P, own = self._world.comm, self._world.size, self._pieces.shape[1]
+        kind = self._world.MPI._typedict[self._array.dtype.char]
+        every = [own] * P, [own * r for r in range(P)]
+        yield comm.Ialltoallv(
+            [self._array, (self._counts, self._starts), kind], [self._pieces, every, kind]
+        )
+        total = self._pieces[0]
+        for piece in self._pieces[1:]:
+            total += piece
+        yield comm.Iallgatherv([total, kind], [self._array, (self._counts, self._starts), kind])
+
+    def run(self):
+        """Sum now."""
+        for request in self.steps():
+            request.Wait()
+
+
+class Sums:
+    """Sums that a thread brings about while the caller computes: `start` each, then `wait`.
+
+    MPI moves data only inside its calls, so the thread looks in every POLL seconds, and sleeps
+    between: it takes little from the core that computes. Ranks start the same sums in one order.
+    """
+
+    def __init__(self, world):
+        self._world, self._queue, self._failed = world, queue.SimpleQueue(), None
+        self._done, self._started = threading.Semaphore(0), 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def start(self, array):
+        self._started += 1
+        self._queue.put(Sum(self._world, array))
+
+    def wait(self):
+        """Until every sum that was started is complete."""
+        while self._started:
+            self._done.acquire()
+            self._started -= 1
+        if self._failed is not None:
+            raise self._failed
+
+    def close(self):
+        self._queue.put(None)
+
+    def _serve(self):
+        while (job := self._queue.get()) is not None:
+            try:
+                for request in job.steps():
+                    while not request.Test():
+                        time.sleep(POLL)
+            except BaseException as error:  # the caller raises it in `wait`
+                self._failed = error
+            self._done.release()
+
+
+def main(program):
+    """Run program(world) on every rank. One that raises is named, and ends the job."""
+    world = World()
+    try:
+        world.pin()
+        program(world)
+        world.comm.Barrier()
+    except BaseException as error:
+        if not isinstance(error, ValueError | TypeError):
+            traceback.print_exc()
+        text = " ".join(str(error).split())
+        print(f"rank {world.rank}: {type(error).__name__}: {text}", flush=True)
+        sys.stderr.flush()
+        time.sleep(0.2)  # until mpiexec has passed it on
+        world.comm.Abort(1)
+
+
+def options(function, words):
+    """Keyword arguments of a program from `--name value`, by its defaults' types."""
+    raise NotImplementedError(partial, check_int, function, words)

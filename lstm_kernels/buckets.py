@@ -74,15 +74,20 @@ class Bucketed(Dataset):
     """A Dataset of strings (`data.symbols`) whose mini-batches are of one bucket each, padded to
     its longest: each epoch draws them, and their order, from the order of the examples.
 
-    borders: as of `borders` or `equal_borders`. Raises TypeError or ValueError as `assign`.
+    borders: as of `borders` or `equal_borders`. Raises TypeError or ValueError as `assign`, and for
+    a data set whose targets are not the lengths.
     """
 
     mixes = False
 
     def __init__(self, dataset, borders):
+        if not isinstance(dataset, Dataset):
+            raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
         super().__init__(dataset.x, dataset.target)
-        lengths = self.target[:, 0].astype(np.int64)
-        self.borders, self._bucket = list(borders), np.empty(len(self), np.int64)
+        lengths = np.count_nonzero(self.x.any(axis=2), axis=0)
+        if not np.array_equal(self.target, lengths[:, None]):
+            raise ValueError("dataset: got targets that are not lengths, want strings' (symbols)")
+        self.borders, self._bucket = [int(border) for border in borders], np.empty(len(self), int)
         for bucket, index in enumerate(assign(lengths, borders)):
             self._bucket[index] = bucket
 

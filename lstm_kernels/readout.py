@@ -34,25 +34,28 @@ def cross_entropy_and_grads(y, V, b_out, symbols, count):
         return loss, *(np.zeros_like(a) for a in (y, V, b_out))
     dz, places = np.exp(log_p), np.nonzero(symbols >= 0)
     dz[*places, symbols[places]] -= 1
-    dz *= (symbols >= 0)[..., None]
+    dz[symbols < 0] = 0  # not a product: what is left out may be NaN
     dz /= count
     return loss, *_back(y, V, dz)
 
 
 def squared_error_and_grads(y, V, b_out, target, count):
     """The squares of z[-1] - target (B, O), summed over outputs and samples, over `count` numbers;
-    and the gradients of y, V and b_out.
+    and the gradients of y, V and b_out; where the loss is not finite they are zero.
     """
-    with SingleThreaded():
+    with SingleThreaded(), np.errstate(over="ignore", invalid="ignore"):
         error = y[-1] @ V + b_out - target
+        loss = float(np.vdot(error, error) / count)
+        if not np.isfinite(loss):
+            return loss, *(np.zeros_like(a) for a in (y, V, b_out))
         dz = error * (2 / count)
         dy = np.zeros_like(y)
         dy[-1] = dz @ V.T
-        return float(np.vdot(error, error) / count), dy, y[-1].T @ dz, dz.sum(axis=0)
+        return loss, dy, y[-1].T @ dz, dz.sum(axis=0)
 
 
 def _back(y, V, dz):
-    with SingleThreaded():
+    with SingleThreaded(), np.errstate(over="ignore", invalid="ignore"):
         dy = (_rows(dz) @ V.T).reshape(y.shape)
         return dy, _rows(y).T @ _rows(dz), _rows(dz).sum(axis=0)
 

@@ -1,13 +1,27 @@
-"""A layer whose unit blocks several processes share, in memory that all of them have.
+"""Work that several processes share, in memory that all of them have, and handing over in it.
 
-A step of a block needs h of every block after the step before. So each process counts the steps it
-has done in a word of its own, and looks at the others' words before it goes on.
+A step of a unit block needs h of every block after the step before. So each process counts the
+steps it has done in a word of its own, and looks at the others' words before it goes on.
 """
 
-from .rounds import LINE, SPINS
+from ..kernels import part
+from .instructions import array_at, exchange, offer_core, pause, read
+from .rounds import LINE, SPINS, finish, wait
 
-# The free names: functions of `block_kernels.py` and of `instructions.py`.
-forward_block = job_at = array_of_indices = read = exchange = pause = offer_core = None
+# The free names: functions of `block_kernels.py`.
+forward_block = job_at = array_of_indices = None
+
+
+@part
+def await_steps(word, steps):
+    """Wait until the process whose word this is has done so many steps."""
+    spins = 0
+    while read(word) < steps:
+        spins += 1
+        if spins < SPINS:
+            pause()
+        else:
+            offer_core()
 
 
 def slice_steps(p, turn, address):
@@ -35,12 +49,36 @@ def slice_steps(p, turn, address):
     return turn
 
 
-def await_steps(word, steps):
-    """Wait until the process whose word this is has done so many steps."""
-    spins = 0
-    while read(word) < steps:
-        spins += 1
-        if spins < SPINS:
-            pause()
-        else:
-            offer_core()
+_numbers = array_at("int64")
+
+
+def to_and_fro(own, other, place, numbers, before, turns, first):
+    """Hand `numbers` integers over, `turns` times each way; how many arrived as they were sent.
+
+    own, other: addresses of this participant's word and of the other's, each in a line of its own.
+    place: that of the integers, which both write in turn. before: turns done before this call.
+    first: 1 for who begins, 0 for the other.
+    """
+    values, arrived = _numbers(place, (numbers,)), 0
+    for turn in range(before + 1, before + turns + 1):
+        if not first:
+            await_steps(other, turn)
+            for i in range(numbers):
+                arrived += values[i] == 2 * turn + i
+        for i in range(numbers):
+            values[i] = 2 * turn + 1 - first + i
+        exchange(own, turn)
+        if first:
+            await_steps(other, turn)
+            for i in range(numbers):
+                arrived += values[i] == 2 * turn + 1 + i
+    return arrived
+
+
+def meetings(sync, participants, turns):
+    """Meet `turns` times: rounds of one task for each participant."""
+    turn = 2
+    for _ in range(turns):
+        finish(sync, 1, turn)
+        turn = wait(sync, 1, turn, participants)
+    return turn

@@ -326,12 +326,15 @@ class Space(Region):
             job[word] = at(gradient)
         return parts
 
-    def collect(self, net, parts):
-        """The gradients as Grads, the caller's own; parts: what `begin_backward` returned."""
+    def collect(self, net, parts, inputs=True):
+        """The gradients as Grads, the caller's own; parts: what `begin_backward` returned. inputs:
+        whether with that of x.
+        """
         H, D, L = net.tiles.hidden, net.sizes[0], len(net.sizes)
         dh0, dc0 = self.dh0[..., :H], self.dc[..., :H]
         two = len(net._cell.state) == 2
         state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
         layers = [Layer(*parts[k : k + 3]) for k in range(0, 3 * L, 3)]
         V, b_out = parts[3 * L :] or (None, None)
-        return Grads(layers, V, b_out, net._cell.name, x=self.dx[..., :D].copy(), state=state)
+        x = self.dx[..., :D].copy() if inputs else None
+        return Grads(layers, V, b_out, net._cell.name, x=x, state=state)

@@ -1,21 +1,21 @@
 """The programs that ranks run: functions of a World and options, which return rows on rank 0."""
 
-from functools import partial
+import time
 
 import pandas as pd
 
 from .. import data
-from ..bench.timing import interleaved
-from ..bench.workloads import Workload
 from ..buckets import Bucketed, borders, equal_borders
+from ..next_symbol import NextSymbol, outer_accuracy
 from ..params import Params
 from ..training import train as train_model
 from ..versions import network
 from .checkpoints import SharedCheckpoint
+from .handover import handover, sums
 from .layers import TokenParams
-from .parallel import Parallel, layer_names
-from .planner import LayerCost, plan
-from .world import World
+from .measure import bucketing, costs, memory, partitions, speed
+from .parallel import Parallel
+from .rnn import inference
 
 TASKS = ("airline", "reber")
 
@@ -39,6 +39,8 @@ def training(
     overlap=1,
     buckets=0,
     equal=0,
+    forget=0.0,
+    held_out=0,
     checkpoint="",
     resume=0,
     save="",
@@ -48,10 +50,12 @@ def training(
 ):
     """Train on the airline series or on the embedded Reber grammar; a row for each epoch.
 
-    symbols: inputs of an embedding before the layers, 0 for none. stages: layers of each rank of a
-    pipeline, as "2,2"; empty is one stage on every rank. buckets: 0 for none; equal: 1 for borders
-    as far apart as each other. checkpoint, save: paths of files, for the state after each epoch and
-    for the parameters at the end.
+    symbols: inputs of an embedding before the layers, 0 for none. forget: added to the bias of an
+    LSTM's forget gate at the start. stages: layers of each rank of a pipeline, as "2,2"; empty is
+    one stage on every rank. buckets: 0 for none; equal: 1 for borders as far apart as each other.
+    checkpoint, save: paths of files, for the state after each epoch and for the parameters at the
+    end. held_out: so many other strings to judge by at the end, a row more, stage "held out": their
+    loss, and as `accuracy` the share of outer symbols predicted.
     """
     if task not in TASKS:
         raise ValueError(f"task: got {task!r}, want one of {', '.join(TASKS)}")
@@ -70,6 +74,8 @@ def training(
         if buckets:
             lengths = [len(word) for word in words]
             dataset = Bucketed(dataset, (equal_borders if equal else borders)(lengths, buckets))
+    for layer in params.layers if cell == "lstm" else ():
+        layer.b[hidden : 2 * hidden] += forget  # of gate f
     how = {"micro_batches": micro_batches, "order": order, "overlap": bool(overlap)}
     how |= {"loss": loss, "version": version, "threads": threads}
     chosen = [int(word) for word in stages.split(",")] if stages else None
@@ -84,41 +90,31 @@ def training(
         model, dataset, epochs, batch, rate, checkpoint=file, resume=bool(resume), **options
     )
     final = model.gather()
-    rows = pd.DataFrame(vars(history)).assign(epoch=range(1, history.epochs + 1))
+    rows = pd.DataFrame(vars(history)).assign(repeat=range(history.epochs), stage="epoch")
     if world.rank == 0 and save:
         Params(final.layers, final.V, final.b_out, final.cell).save(save)
-    return rows
+    if world.rank == 0 and held_out:
+        rows = pd.concat([rows, _judged(final, data.Reber(least).strings(held_out, seed=seed + 1))])
+    sizes = {"L": layers, "H": hidden, "B": batch, "N": len(dataset)}
+    return rows.assign(version=cell, ranks=world.size, **sizes)
 
 
-def speed(world, ways="alone,step,data,data after", workload="4,100,512,512,64", repeats=5):
-    """Time training steps of one workload by several ways, in one loop; a row per way and repeat.
-
-    ways: of `alone` (one rank, as `Parallel`), `step` (one rank, the network's own fused step),
-    `data` and `data after` (sums while computing, or after it), and pipelines `M order` of M
-    micro-batches. workload: L,T,D,H,B.
-    """
-    work = Workload(*map(int, workload.split(",")))
-    params, (x, target), cases = work.params(), work.example(), {}
-    self = World(world.MPI.COMM_SELF)
-    for way in ways.split(","):
-        if way == "step":
-            net = network("numba-fused", params, threads=1)
-            call = partial(net.step, x, target, 1e-3)
-        elif way == "alone":
-            call = partial(Parallel(params, self).step, x, target, 1e-3)
-        elif way.startswith("data"):
-            model = Parallel(params, world, overlap=way == "data")
-            call = partial(model.step, x, target, 1e-3)
-        else:
-            M, _, order = way.partition(" ")
-            parts = [LayerCost(n, 1, 2) for n in layer_names(params)[:-1]]
-            counts = [*plan(parts, world.size, int(M)).counts]
-            counts[-1] += 1
-            model = Parallel(params, world, stages=counts, micro_batches=int(M), order=order)
-            call = partial(model.step, x, target, 1e-3)
-        alone = way in ("alone", "step")
-        cases[way] = partial(world.timed, call if world.rank == 0 or not alone else lambda: None)
-    return interleaved(cases, repeats=repeats, least=0, own=True)
+def _judged(params, words):
+    """A row: the loss of other strings, and the share of those whose outer symbol is predicted."""
+    model, start = NextSymbol(network("numba-fused", params, threads=1)), time.perf_counter()
+    row = {"loss": model.loss(data.symbols(words).x), "accuracy": outer_accuracy(model, words)}
+    row |= {"stage": "held out", "repeat": 0, "seconds": time.perf_counter() - start}
+    return pd.DataFrame([row])
 
 
-PROGRAMS = {"training": training, "speed": speed}
+PROGRAMS = {
+    "training": training,
+    "speed": speed,
+    "costs": costs,
+    "partitions": partitions,
+    "memory": memory,
+    "bucketing": bucketing,
+    "handover": handover,
+    "sums": sums,
+    "inference": inference,
+}

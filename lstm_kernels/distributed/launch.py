@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..cores import allowed
 from ..errors import UnavailableError, check_int, check_rate
 
 INSTALL = "pip install 'lstm-kernels[mpi]'"
@@ -58,11 +57,31 @@ def why_unavailable():
     return None
 
 
-def command(program, ranks, options, *, hosts=None):
+def why_no_link():
+    """None where `run` can give a job a link of its own, else the reason."""
+    missing = [name for name in ("unshare", "ip", "tc") if not shutil.which(name)]
+    if missing:
+        return f"a link takes the command {missing[0]} of Linux"
+    tried = subprocess.run([*_linked("1gbit"), "true"], capture_output=True, text=True)
+    said = " ".join(tried.stderr.split()) or "no reason given"
+    return f"a link is not permitted here ({said})" if tried.returncode else None
+
+
+def _linked(rate):
+    """What comes before a command that is to run in a network of its own, of such a rate."""
+    limit = 'tc qdisc add dev lo root tbf rate "$0" burst 256k latency 100ms'
+    return ["unshare", "-rn", "sh", "-c", f'ip link set lo up && {limit} && exec "$@"', rate]
+
+
+def command(program, ranks, options, *, hosts=None, link=None):
     """The line that starts a job, as a list."""
-    line = [mpiexec(), "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
+    line = [*(_linked(link) if link else ()), mpiexec()]
+    line += ["-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
     if hosts is not None:
         line += ["--hostfile", str(hosts)]
+    if link is not None:  # no shared memory
+        only = {"pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": "lo"}
+        line += [word for name, value in only.items() for word in ("--mca", name, value)]
     line += [sys.executable, "-m", MODULE, program]
     for name, value in options.items():
         line += [f"--{name.replace('_', '-')}", str(value)]
@@ -75,28 +94,30 @@ def environment(threads=1):
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     how = os.environ | dict.fromkeys(names, count) | {"PYTHONUNBUFFERED": "1"}
     how |= {"OMPI_MCA_osc": "^ucx"}  # which says in every window that it is not there
-    if hasattr(os, "geteuid") and os.geteuid() == 0:  # in a container; mpiexec asks for both
+    if hasattr(os, "geteuid"):  # it may be root, as in a container; mpiexec asks for both
         how |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return how
 
 
-def run(program, ranks, *, threads=1, limit=600.0, hosts=None, show=None, **options):
+def run(program, ranks, *, threads=1, limit=600.0, hosts=None, link=None, show=None, **options):
     """Run a program of `distributed.__main__` on so many ranks; the rows that rank 0 returns, a
     DataFrame.
 
     threads: of BLAS and Numba in each rank. limit: seconds; then the job is stopped. hosts: path of
-    a host file. show: called with each line that the job prints; None drops them. options: the
-    program's own. There may be more ranks than cores: they take turns.
+    a host file. link: the rate of the network between the ranks, as "1gbit", over which all goes,
+    in both directions together; None is what there is, on one machine shared memory. show: called
+    with each line that the job prints; None drops them. options: the program's own. There may be
+    more ranks than cores: they take turns.
     Raises UnavailableError where jobs cannot run, JobError for one that failed or ran out of time,
     TypeError or ValueError for bad input.
     """
-    if why := why_unavailable():
+    if why := why_unavailable() or (link and why_no_link()):
         raise UnavailableError(f"run: {why}")
     ranks, threads = check_int("ranks", ranks), check_int("threads", threads)
     limit = check_rate("limit", limit)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "rows.csv")
-        line = command(program, ranks, options | {"result": result}, hosts=hosts)
+        line = command(program, ranks, options | {"result": result}, hosts=hosts, link=link)
         said = _follow(line, environment(threads), limit, show)
         if not result.exists():
             raise JobError(f"{program}: ended without a result", said=said)
@@ -155,8 +176,3 @@ def _error(code, said):
         return JobError(f"rank {m[1]}: ended by {name}", int(m[1]), said)
     last = "; ".join(list(said)[-3:]) or "it said nothing"
     return JobError(f"the job ended with status {code}: {last}", None, said)
-
-
-def most_ranks():
-    """Ranks that have a core each."""
-    return allowed()

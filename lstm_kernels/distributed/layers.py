@@ -100,9 +100,12 @@ class Encoder:
 
 
 class Recurrent:
-    """Neighbouring recurrent layers, in one network; `first` is the number of the lowest."""
+    """Neighbouring recurrent layers, in one network; `first` is the number of the lowest. inputs:
+    whether the gradient of what they are given is of use.
+    """
 
-    def __init__(self, layers, cell, first, version="numba-fused", threads=1):
+    def __init__(self, layers, cell, first, inputs, version="numba-fused", threads=1):
+        self._wants_inputs = inputs
         self.net, self._cell = network(version, Params(layers, cell=cell), threads=threads), cell
         inside = [f"layers.{k}.{part}" for k in range(len(layers)) for part in Params.parts]
         outside = [f"layers.{first + k}.{p}" for k in range(len(layers)) for p in Params.parts]
@@ -115,7 +118,7 @@ class Recurrent:
 
     def assign(self, arrays):
         named = {inner: arrays[outer] for outer, inner in self._inside.items()}
-        self.net.assign(Params.from_arrays(named, self._cell))
+        self.net.adopt(Params.from_arrays(named, self._cell))
 
     def forward(self, x, slot=None):
         """x (T, B, D) to y (T, B, H)."""
@@ -126,8 +129,8 @@ class Recurrent:
         return self.net.forward(x, training=True, tape=self._tapes[slot])[0]
 
     def backward(self, dy, slot):
-        """The gradient of x, and those of the parameters."""
-        grads = self.net.backward(dy, tape=self._tapes[slot])
+        """The gradient of x, or None, and those of the parameters."""
+        grads = self.net.backward(dy, tape=self._tapes[slot], inputs=self._wants_inputs)
         named = grads.arrays()
         return grads.x, {outer: named[inner] for outer, inner in self._inside.items()}
 

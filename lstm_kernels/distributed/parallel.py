@@ -20,6 +20,8 @@ from ..schedules import PIPELINES, Graph, pipeline
 from .layers import LOSSES, Decoder, Encoder, Recurrent, StageParams, TokenParams
 from .world import Sum, Sums, World
 
+BUCKET = 1 << 20  # bytes of gradients that are summed at a time, at least
+
 
 def layer_names(params):
     """The layers of a model as they are given to ranks: `embedding`, `layer 0`, ..., `read-out`."""
@@ -43,14 +45,18 @@ class Stage:
         low, high = max(first - encoder, 0), min(stop - encoder, params.num_layers)
         for k in range(low, high, 1 if apart else max(1, high - low)):
             group = params.layers[k : k + 1 if apart else high]
-            self.layers.append(Recurrent(group, params.cell, k, version, threads))
+            inputs = bool(k or encoder)
+            self.layers.append(Recurrent(group, params.cell, k, inputs, version, threads))
         if self.last:
             self.layers.append(Decoder(params.V.copy(), params.b_out.copy(), loss))
-        arrays = {n: a for layer in self.layers for n, a in layer.arrays.items()}
+        of_layers = [layer.arrays for layer in self.layers]
+        arrays = {n: a for named in of_layers for n, a in named.items()}
         self.cell, self.dtype = params.cell, params.dtype
         self.theta, self._named = self._flat(arrays)
         self.gradients, self.named_gradients = self._flat(arrays)
-        sizes = [sum(a.size for a in layer.arrays.values()) for layer in self.layers]
+        self._of_layers = [{n: self._named[n] for n in named} for named in of_layers]
+        self._room = np.empty_like(self.theta)
+        sizes = [sum(a.size for a in named.values()) for named in of_layers]
         self.bounds = [slice(a, b) for a, b in pairwise([0, *accumulate(sizes)])]
 
     def _flat(self, arrays):
@@ -69,8 +75,17 @@ class Stage:
         """Take over other values, by name."""
         for name, a in self._named.items():
             a[...] = named[name]
-        for layer in self.layers:
-            layer.assign({name: self._named[name] for name in layer.arrays})
+        self._give()
+
+    def _give(self):
+        for layer, named in zip(self.layers, self._of_layers, strict=True):
+            layer.assign(named)
+
+    def descend(self, rate):
+        """theta -= rate * gradient."""
+        np.multiply(self.gradients, self.dtype.type(-rate), out=self._room)
+        self.theta += self._room
+        self._give()
 
     def forward(self, value, target, count, slot):
         """One micro-batch: what the next stage gets, or the loss. value: of the stage before."""
@@ -144,13 +159,16 @@ class Parallel:
         first = sum(self.stages[: self.stage])
         self.apart = overlap and self.replicas > 1
         arguments = first, first + self.stages[self.stage], loss, version, threads, self.apart
-        self.own, self._params = Stage(params, *arguments), params
+        self.own = Stage(params, *arguments)
+        # Of the model its form alone: a rank holds its own layers, not the others'.
+        self._kind, self._hidden, self._form = type(params), params.hidden_size, params.form
         self._sums = Sums(self._column) if self.apart else None
+        self._waiting = None  # bounds of gradients that are there and not yet summed
         self._schedules = {}
         check_choice("order", order, PIPELINES)
 
     def __repr__(self):
-        return f"{self._params.form} on {self.replicas} x {len(self.stages)} ranks"
+        return f"{self._form} on {self.replicas} x {len(self.stages)} ranks"
 
     def params(self):
         """A copy of this rank's parameters."""
@@ -165,7 +183,7 @@ class Parallel:
         named = {}
         for part in self._row.allgather(self.own.params().arrays()):
             named |= part
-        return type(self._params).from_arrays(named, self._params.cell)
+        return self._kind.from_arrays(named, self.own.cell)
 
     def loss_and_grads(self, x, target):
         """The loss of a mini-batch, a float, and the gradients of this rank's parameters.
@@ -182,15 +200,8 @@ class Parallel:
     def step(self, x, target, learning_rate):
         """A step of gradient descent; the loss before it."""
         loss = self.passes(*self._examples(x, target))
-        self.descend(check_rate("learning_rate", learning_rate, self.own.dtype))
+        self.own.descend(check_rate("learning_rate", learning_rate, self.own.dtype))
         return loss
-
-    def descend(self, rate):
-        """theta -= rate * gradient, of this rank."""
-        stage = self.own
-        stage.theta -= stage.dtype.type(rate) * stage.gradients
-        for layer in stage.layers:
-            layer.assign({name: stage._named[name] for name in layer.arrays})
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         """A step for each mini-batch of `order`; the losses, up to one that is not finite."""
@@ -207,7 +218,7 @@ class Parallel:
             return x, check_array("target", target, (x.shape[1], "O"), dtype=x.dtype), target.size
         x = x[: int(target.max())]
         symbols = numbers(x)
-        inputs = symbols[:-1] if isinstance(self._params, TokenParams) else x[:-1]
+        inputs = symbols[:-1] if issubclass(self._kind, TokenParams) else x[:-1]
         return inputs, symbols[1:], int(np.count_nonzero(symbols[1:] >= 0))
 
     def passes(self, inputs, wanted, count):
@@ -249,20 +260,30 @@ class Parallel:
         for request, _ in sent:
             request.Wait()
         if self.replicas > 1:
-            if self._sums is None:
-                Sum(self._column, stage.gradients).run()
-            else:
-                if high <= low:  # nothing of its own
-                    for bounds in reversed(stage.bounds):
-                        self._start(bounds)
-                self._sums.wait()
+            self._sum(started=high > low)
         return float(sum(self.world.comm.allgather(loss)))
 
+    def _sum(self, started):
+        """The gradients of all replicas; started: whether those of layers have begun to be."""
+        if self._sums is None:
+            Sum(self._column, self.own.gradients).run()
+            return
+        for bounds in () if started else reversed(self.own.bounds):  # nothing of its own: zeros
+            self._start(bounds)
+        self._sums.wait()
+
     def _start(self, bounds):
-        self._sums.start(self.own.gradients[bounds])
+        """The gradients of a layer are there: sum them, once they are BUCKET bytes with those that
+        wait, or the last.
+        """
+        self._waiting = slice(bounds.start, (self._waiting or bounds).stop)
+        array = self.own.gradients[self._waiting]
+        if array.nbytes >= BUCKET or not bounds.start:
+            self._sums.start(array)
+            self._waiting = None
 
     def _receive(self, rank, slot, T, B):
-        value = np.empty((T, B, self._params.hidden_size), self.own.dtype)
+        value = np.empty((T, B, self._hidden), self.own.dtype)
         self._row.Recv(value, rank, slot)
         return value
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, combinations, pairwise, permutations
 
-from ..errors import check_choice, check_int, counted
+from ..errors import REAL, check_choice, check_int, counted
 from ..schedules import PIPELINES, Costs, Graph, pipeline
 from ..simulate import simulate
 
@@ -39,7 +39,7 @@ class LayerCost:
     def __post_init__(self):
         for field in ("forward", "backward", "weights", "tape"):
             value = getattr(self, field)
-            if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            if not isinstance(value, REAL) or not 0 <= value < math.inf:
                 want = "a finite number, not negative"
                 raise ValueError(f"{self.name}.{field}: got {value!r}, want {want}")
 
@@ -64,8 +64,8 @@ def predict(parts, counts, micro_batches, *, hand=0.0, order="fill-drain"):
     parts: LayerCost of each layer. counts: how many of them each rank has. hand: seconds from the
     end of a stage's work to where the next may begin. Raises TypeError or ValueError.
     """
-    graph = Graph(len(counts), 1, check_int("micro_batches", micro_batches), training=True)
     groups = _groups(parts, counts)
+    graph = Graph(len(counts), 1, check_int("micro_batches", micro_batches), training=True)
     stages = tuple((sum(p.forward for p in g), sum(p.backward for p in g)) for g in groups)
     steps = [f for f, _ in stages] + [b for _, b in reversed(stages)]
     schedule = pipeline(graph, len(counts), order)
@@ -114,8 +114,8 @@ def plan(parts, ranks, micro_batches, *, hand=0.0, order="fill-drain", limit=mat
                 )
         front, least = {stop: _best(states) for stop, states in found.items()}, needed
     if not front.get(L):
-        want = f"at least {least[L]:.4g} on {counted(P, 'rank')}"
-        raise ValueError(f"limit: got {limit:.4g} bytes, want {want}")
+        want = f"at least {math.ceil(least[L])} on {counted(P, 'rank')}"  # never rounded down
+        raise ValueError(f"limit: got {limit} bytes, want {want}")
     # The formula is exact for "fill-drain"; of the other order the simulator has the last word.
     best = partial(predict, parts, micro_batches=M, hand=hand, order=order)
     found = min((best(counts) for _, counts in front[L]), key=lambda plan: plan.seconds)
@@ -147,8 +147,8 @@ def _best(states):
 
 def _groups(parts, counts):
     """The parts of each rank."""
-    ends = [0, *accumulate(counts)]
-    if not counts or min(counts) < 1 or ends[-1] != len(parts):
+    ends = [0, *accumulate(check_int("counts", count) for count in counts)]
+    if ends[-1] != len(parts) or not parts:
         raise ValueError(f"counts: got {tuple(counts)}, want {len(parts)} parts, one or more each")
     return [parts[a:b] for a, b in pairwise(ends)]
 

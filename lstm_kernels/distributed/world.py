@@ -12,15 +12,22 @@ import sys
 import threading
 import time
 import traceback
-from functools import partial
 
 import numpy as np
 
-from ..cores import allowed
-from ..errors import check_int, extra
+from ..cpu.rounds import LINE
+from ..errors import extra
 
 POLL = 2e-4  # seconds between two looks of a thread at what is under way
 PR_SET_PDEATHSIG = 1
+# The cores of this process as it started, where the system tells (Linux).
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def take_core(number):
+    """Keep the calling thread on one of CORES, and those that it starts; None: on any."""
+    if CORES:
+        os.sched_setaffinity(0, CORES if number is None else {CORES[number % len(CORES)]})
 
 
 class World:
@@ -34,6 +41,7 @@ class World:
             from mpi4py import MPI
         self.MPI, self.comm = MPI, MPI.COMM_WORLD if comm is None else comm
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self.core = None  # of CORES, the one that this rank has for itself
 
     def agree(self, name, value):
         """Raise ValueError, on every rank, unless all have the same value; then return it."""
@@ -53,10 +61,28 @@ class World:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         here = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
-        if here.Get_size() <= allowed() and hasattr(os, "sched_setaffinity"):
-            cores = sorted(os.sched_getaffinity(0))
-            os.sched_setaffinity(0, {cores[here.Get_rank()]})
+        self.core = here.Get_rank() if here.Get_size() <= len(CORES) else None
         here.Free()
+        take_core(self.core)
+
+    def window(self, count):
+        """`count` bytes of memory that all ranks share, zeros (count,) from the start of a line of
+        the cache; the window, which lives as long as the bytes are used.
+        """
+        here = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
+        near = here.Get_size()
+        here.Free()
+        if near < self.size:
+            got = f"{near} of {self.size} ranks on this machine"
+            raise ValueError(f"world: got {got}, want all: they share memory")
+        mine = count + LINE if self.rank == 0 else 0
+        window = self.MPI.Win.Allocate_shared(mine, 1, comm=self.comm)
+        memory = np.frombuffer(window.Shared_query(0)[0], np.uint8, count + LINE)
+        memory = memory[-memory.ctypes.data % LINE :][:count]
+        if self.rank == 0:
+            memory[:] = 0
+        self.comm.Barrier()
+        return memory, window
 
     def meet(self):
         """Wait for every rank, asleep, so that one that computes alone is not disturbed."""
@@ -116,12 +142,13 @@ class Sums:
     """Sums that a thread brings about while the caller computes: `start` each, then `wait`.
 
     MPI moves data only inside its calls, so the thread looks in every POLL seconds, and sleeps
-    between: it takes little from the core that computes. Ranks start the same sums in one order.
+    between: it takes little from the core that computes. Once the caller waits it does not sleep.
+    Ranks start the same sums in one order.
     """
 
     def __init__(self, world):
         self._world, self._queue, self._failed = world, queue.SimpleQueue(), None
-        self._done, self._started = threading.Semaphore(0), 0
+        self._done, self._started, self._pause = threading.Semaphore(0), 0, POLL
         threading.Thread(target=self._serve, daemon=True).start()
 
     def start(self, array):
@@ -130,9 +157,11 @@ class Sums:
 
     def wait(self):
         """Until every sum that was started is complete."""
+        self._pause = 0.0
         while self._started:
             self._done.acquire()
             self._started -= 1
+        self._pause = POLL
         if self._failed is not None:
             raise self._failed
 
@@ -144,7 +173,7 @@ class Sums:
             try:
                 for request in job.steps():
                     while not request.Test():
-                        time.sleep(POLL)
+                        time.sleep(self._pause)
             except BaseException as error:  # the caller raises it in `wait`
                 self._failed = error
             self._done.release()
@@ -165,8 +194,3 @@ def main(program):
         sys.stderr.flush()
         time.sleep(0.2)  # until mpiexec has passed it on
         world.comm.Abort(1)
-
-
-def options(function, words):
-    """Keyword arguments of a program from `--name value`, by its defaults' types."""
-    raise NotImplementedError(partial, check_int, function, words)

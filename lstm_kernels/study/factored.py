@@ -152,7 +152,7 @@ class FactoredNetwork(Network):
         y = y.copy() if h[-1] is space.h[-1] else y
         return y, final[: len(self._cell.state)], (x, space)
 
-    def _backward(self, tape, dy, dstate):
+    def _backward(self, tape, dy, dstate, inputs):
         x, space = tape
         space.begin_backward(dy, dstate)
         self._run(space, "backward", 2)
@@ -164,7 +164,7 @@ class FactoredNetwork(Network):
         error = y[-1] @ V + b_out - target
         d_out, dy = error * (2 / error.size), np.zeros_like(y)
         dy[-1] = d_out @ V.T
-        grads = self._backward(tape, dy, None)
+        grads = self._backward(tape, dy, None, True)
         grads.V, grads.b_out = y[-1].T @ d_out, d_out.sum(axis=0)
         return float(np.mean(error * error)), grads
 

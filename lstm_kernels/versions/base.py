@@ -3,6 +3,7 @@
 import os
 import threading
 import weakref
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -135,12 +136,17 @@ class Network:
         return Tape(self)
 
     def backward(
-        self, dy: np.ndarray, dstate: State | None = None, *, tape: Tape | None = None
+        self,
+        dy: np.ndarray,
+        dstate: State | None = None,
+        *,
+        tape: Tape | None = None,
+        inputs: bool = True,
     ) -> Grads:
         """Gradients after `forward(x, training=True)`.
 
         dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None is zero.
-        tape: that of the forward pass, as there.
+        tape: that of the forward pass, as there. inputs: False leaves out the gradient of x, None.
         Returns Grads; V and b_out, which y does not use, get zero.
         Raises RuntimeError when no such forward came before, TypeError or ValueError for bad input.
         """
@@ -157,7 +163,8 @@ class Network:
                 raise RuntimeError(f"backward: got the tape of another Python thread, want {want}")
             dy = self._check("dy", dy, (*passed.shape[:2], self._params.hidden_size))
             dstate = self._check_state("dstate", dstate, passed.shape[1])
-            return self._backward(passed.kept, dy, dstate)
+            grads = self._backward(passed.kept, dy, dstate, inputs)
+            return grads if inputs else replace(grads, x=None)
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its Grads."""
@@ -210,9 +217,13 @@ class Network:
         new = self.parameters.check(params).copy()
         if new.form != self._params.form:
             raise ValueError(f"params: got {new.form}, want {self._params.form}")
+        self.adopt(new)
+
+    def adopt(self, params: Params) -> None:
+        """The same without a check or a copy: of arrays that fit, and that stay as they are."""
         with self._held("assign", whole=False):
             self._change("assign changed the parameters")
-            self._replace(new)
+            self._replace(params)
             self._torn = False
 
     def _held(self, call, whole=True):
@@ -276,7 +287,8 @@ class Network:
         y, state, tapes = reference.forward(self._params, x, state, layer_forward=layer)
         return (y.copy(), state, tapes) if training else (y, state, None)
 
-    def _backward(self, kept, dy, dstate):
+    def _backward(self, kept, dy, dstate, inputs):
+        """Grads; without `inputs` x may be anything."""
         layer = self.layer_backward
         return reference.backward(self._params, kept, dy, dstate, layer_backward=layer)
 

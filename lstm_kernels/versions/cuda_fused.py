@@ -67,7 +67,7 @@ class CudaFused(Network):
         both = run.fetch("state", both.shape)
         return y, tuple(both[: len(self._cell.state)]), run
 
-    def _backward(self, run, dy, dstate):
+    def _backward(self, run, dy, dstate, inputs):
         run.send(dy=dy, state=pair(run.n, self._dtype, dstate))
         run.clear_sums()
         run.launch("backward", run.plan.tile, self._theta(), run.work())

@@ -70,7 +70,7 @@ class CudaV1(Network):
         state = tuple(both[: len(self._cell.state)])
         return sample_first(y, n.T, n.H, n.B), state, (passed, n)
 
-    def _backward(self, kept, dy, dstate):
+    def _backward(self, kept, dy, dstate, inputs):
         passed, n = kept
         dy, both = self._pass("dy", sample_last(dy)), sample_last(pair(n, self._dtype, dstate))
         both, dx = self._pass("state", both), self._result("dx", n.T * n.D * n.B)

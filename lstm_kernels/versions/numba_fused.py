@@ -161,15 +161,17 @@ class NumbaFused(Network):
         state = (final[0], final[1]) if len(final) == 2 else (final[0],)  # tuple(final) is slower
         return y, state, (x, space)  # x too: the records point to it
 
-    def _backward(self, tape, dy, dstate):
+    def _backward(self, tape, dy, dstate, inputs):
         _, space = tape
         parts = space.begin_backward(dy, dstate)
+        point(space.work.layers[0], dx=space.dx if inputs else 0)
         self._run(space, "backward", 2)
-        return space.collect(self, parts)
+        return space.collect(self, parts, inputs)
 
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], "gradients")
         parts = space.begin_backward()
+        point(space.work.layers[0], dx=space.dx)
         loss = self._train(space, x, target, 1)[0]
         return float(loss), space.collect(self, parts)
 

@@ -1,0 +1,265 @@
+"""What is measured of training by several ranks: programs of `jobs.py`."""
+
+import time
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from .. import data
+from ..bench.compilers import peak
+from ..bench.timing import interleaved
+from ..bench.workloads import Workload
+from ..buckets import Bucketed, borders, equal_borders
+from ..errors import check_int
+from ..params import Params
+from ..versions import network
+from .layers import TokenParams
+from .parallel import Parallel, Stage, layer_names
+from .planner import partitions as every_partition
+from .world import World, take_core
+
+RATE = 1e-3
+ALONE = "one rank"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model and a mini-batch. symbols: of an embedding and a softmax; 0 for random inputs."""
+
+    layers: int
+    hidden: int
+    symbols: int
+    steps: int
+    batch: int
+
+    @cached_property
+    def params(self):
+        sizes = {"num_layers": self.layers, "seed": 0}
+        if self.symbols:
+            return TokenParams.init(self.symbols, self.hidden, self.hidden, **sizes)
+        return Params.init(self.hidden, self.hidden, output_size=1, **sizes)
+
+    @property
+    def loss(self):
+        return "symbols" if self.symbols else "last"
+
+    @cached_property
+    def data(self):
+        """Inputs, what is to be predicted, and the count of that, as `Parallel.passes` wants."""
+        rng, T, B = np.random.default_rng(0), self.steps, self.batch
+        if self.symbols:
+            text = rng.integers(self.symbols, size=(T + 1, B))
+            return text[:-1], text[1:], T * B
+        x = rng.standard_normal((T, B, self.hidden)).astype(np.float32)
+        return x, rng.standard_normal((B, 1)).astype(np.float32), B
+
+    def model(self, world, kind=Parallel, **how):
+        return kind(self.params, world, loss=self.loss, **how)
+
+    def columns(self):
+        work = Workload(self.layers, self.steps, self.hidden, self.hidden, self.batch)
+        return work.columns()
+
+    def step(self, model):
+        """One step of descent: the loss before it."""
+        loss = model.passes(*self.data)
+        model.own.descend(RATE)
+        return loss
+
+
+class Unsummed(Parallel):
+    """Ranks that keep their gradients to themselves: what a step takes without its sums."""
+
+    def _sum(self, started):
+        return None
+
+
+def _alone(world, call):
+    """A call of rank 0 alone, while the others sleep."""
+    return partial(world.timed, call if world.rank == 0 else lambda: None)
+
+
+def speed(
+    world,
+    ways="one rank,network,data,data after,data unsummed,8 fill-drain,16 fill-drain",
+    layers=4,
+    hidden=512,
+    symbols=0,
+    steps=100,
+    batch=64,
+    stages="",
+    repeats=5,
+):
+    """Time training steps of one workload by several ways, in one loop: a row per way and repeat.
+
+    ways: "one rank" (`Parallel` of one), "network" (the network's own step on one thread), "data"
+    (sums while computing), "data after" (sums after it), "data unsummed" (none), and pipelines
+    "M order" of M micro-batches. stages: of the pipelines; empty shares the layers out evenly.
+    """
+    example, cases = Example(layers, hidden, symbols, steps, batch), {}
+    x, target, _ = example.data
+    for way in ways.split(","):
+        if way == "network":
+            net = network("numba-fused", example.params, threads=1)
+            cases[way] = _alone(world, partial(net.step, x, target, RATE))
+        elif way == ALONE:
+            model = example.model(World(world.MPI.COMM_SELF))
+            cases[way] = _alone(world, partial(example.step, model))
+        else:
+            if way.startswith("data"):
+                kind = Unsummed if way.endswith("unsummed") else Parallel
+                model = example.model(world, kind, overlap=way == "data")
+            else:
+                M, _, order = way.partition(" ")
+                counts = _counts(stages) or _even(example.params, world.size)
+                model = example.model(world, stages=counts, micro_batches=int(M), order=order)
+            cases[way] = partial(world.timed, partial(example.step, model))
+    rows = interleaved(cases, repeats=repeats, least=0, own=True)
+    rows = rows.rename(columns={"case": "version"}).assign(stage="step", **example.columns())
+    return rows.assign(ranks=np.where(rows["version"].isin([ALONE, "network"]), 1, world.size))
+
+
+def _counts(text):
+    return [check_int("counts", int(word)) for word in text.split(",") if word]
+
+
+def _even(params, ranks):
+    """As many recurrent layers each, an embedding with the first, the read-out with the last."""
+    L, encoder = params.num_layers, len(layer_names(params)) - params.num_layers - 1
+    ends = [L * r // ranks for r in range(ranks + 1)]
+    counts = [b - a for a, b in pairwise(ends)]
+    counts[0] += encoder
+    counts[-1] += 1
+    return counts
+
+
+def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples="8", repeats=5):
+    """Time each layer forward and backward, on every rank at the same time: rows per layer, way,
+    samples and repeat, the mean over ranks; `bytes` are those of its gradients.
+    """
+    cases, sizes = {}, {}
+    for B in _counts(samples):
+        example = Example(layers, hidden, symbols, steps, B)
+        for k, name in enumerate(layer_names(example.params)):
+            cost = _LayerCost(world, example, k)
+            sizes[name] = cost.bytes
+            for way in ("forward", "backward"):
+                cases[f"{name}/{way}/{B}"] = partial(cost.seconds, way)
+    rows = interleaved(cases, repeats=repeats, least=0, own=True)
+    case = rows.pop("case").str.split("/", expand=True)
+    rows = rows.assign(**example.columns()).assign(variant=case[0], stage=case[1])
+    rows = rows.assign(version="layer", B=case[2].astype(int), ranks=world.size)
+    return rows.assign(bytes=rows["variant"].map(sizes))
+
+
+class _LayerCost:
+    """One layer of an example, with a mini-batch that it goes forward and back on."""
+
+    def __init__(self, world, example, k):
+        self._world, names = world, layer_names(example.params)
+        self._stage = Stage(example.params, k, k + 1, example.loss, "numba-fused", 1)
+        self.bytes = self._stage.gradients.nbytes
+        inputs, self._target, self._count = example.data
+        shape = *inputs.shape[:2], example.hidden
+        y = np.random.default_rng(k).standard_normal(shape).astype(np.float32)
+        self._value = inputs if k == 0 else y
+        self._dy = None if k == len(names) - 1 else y
+
+    def seconds(self, way):
+        world = self._world
+        world.comm.Barrier()
+        start = time.perf_counter()
+        self._stage.forward(self._value, self._target, self._count, 0)
+        if way == "backward":
+            start = time.perf_counter()
+            self._stage.backward(self._dy, 0)
+        return world.comm.allreduce(time.perf_counter() - start) / world.size
+
+
+def partitions(
+    world,
+    layers=8,
+    hidden=256,
+    symbols=5000,
+    steps=20,
+    batch=64,
+    micro_batches=8,
+    order="fill-drain",
+    counts="",
+    cores="",
+    repeats=5,
+):
+    """Time steps of pipelines by partition, and of one rank, in one loop; a row per partition (its
+    name is the layers of each rank, "5+5") and repeat.
+
+    counts: "5,5;6,4", empty is every partition over the ranks. cores: of each rank, as "0,1,0",
+    where two ranks stand for two parts of one device.
+    """
+    if cores:
+        take_core([int(word) for word in cores.split(",")][world.rank])
+    example = Example(layers, hidden, symbols, steps, batch)
+    chosen = [_counts(words) for words in counts.split(";") if words]
+    chosen = chosen or every_partition(len(layer_names(example.params)), world.size)
+    single = example.model(World(world.MPI.COMM_SELF))
+    cases = {ALONE: _alone(world, partial(example.step, single))}
+    for partition in chosen:
+        how = {"stages": list(partition), "micro_batches": micro_batches, "order": order}
+        model = example.model(world, **how)
+        cases["+".join(map(str, partition))] = partial(world.timed, partial(example.step, model))
+    rows = interleaved(cases, repeats=repeats, least=0, own=True)
+    rows = rows.rename(columns={"case": "variant"}).assign(stage="step", **example.columns())
+    version = np.where(rows["variant"] == ALONE, ALONE, "pipeline")
+    return rows.assign(version=version, ranks=np.where(version == ALONE, 1, world.size))
+
+
+def memory(world, layers=8, hidden=256, symbols=5000, steps=20, batch=64, micro_batches=8):
+    """The most memory that each rank of an even pipeline takes for its stage: a row per rank."""
+    example = Example(layers, hidden, symbols, steps, batch)
+    _ = example.params, example.data
+    small = Example(layers, hidden, symbols and 8, 2, 1)  # so that code is loaded
+    small.step(small.model(World(world.MPI.COMM_SELF)))
+    before = peak()
+    counts = _even(example.params, world.size)
+    model = example.model(world, stages=counts, micro_batches=micro_batches)
+    start = time.perf_counter()
+    for _ in range(2):
+        example.step(model)
+    row = {"repeat": 0, "seconds": time.perf_counter() - start, "bytes": peak() - before}
+    row |= {"variant": f"rank {world.rank}", "version": "pipeline", "stage": "memory"}
+    row |= example.columns() | {"ranks": world.size}
+    return pd.DataFrame(world.comm.gather(row))
+
+
+def bucketing(
+    world,
+    counts="1,2,3,4,6,8,12",
+    strings=512,
+    least=9,
+    layers=2,
+    hidden=128,
+    batch=32,
+    micro_batches=1,
+    stages="",
+    repeats=5,
+):
+    """Time epochs of a next-symbol model by the number of buckets, with the best borders and with
+    equal ones: a row per kind, number and repeat.
+    """
+    words = data.Reber(least).strings(strings, seed=0)
+    dataset, lengths = data.symbols(words), [len(word) for word in words]
+    S, cases, order = len(data.SYMBOLS), {}, np.random.default_rng(0).permutation(strings)
+    params = Params.init(S, hidden, num_layers=layers, output_size=S, seed=0)
+    how = {"stages": _counts(stages) or None, "micro_batches": micro_batches, "loss": "symbols"}
+    model = Parallel(params, world, **how)
+    for count in _counts(counts):
+        for kind, choose in (("best borders", borders), ("equal borders", equal_borders)):
+            bucketed = Bucketed(dataset, choose(lengths, count))
+            epoch = partial(model.epoch, bucketed, order, batch, RATE)
+            cases[f"{kind}/{count}"] = partial(world.timed, epoch)
+    rows = interleaved(cases, repeats=repeats, least=0, own=True)
+    case = rows.pop("case").str.split("/", expand=True)
+    sizes = {"L": layers, "T": max(lengths), "D": S, "H": hidden, "B": batch, "N": strings}
+    return rows.assign(version=case[0], variant=case[1], stage="epoch", ranks=world.size, **sizes)

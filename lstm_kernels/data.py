@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,11 +59,11 @@ class Dataset:
         """The examples at `index` (B,): x (T, B, D) and target (B, O), copies."""
         return np.ascontiguousarray(self.x[:, index]), self.target[index]
 
-    def batches(self, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    def batches(self, order: np.ndarray, batch_size: int) -> Iterable[np.ndarray]:
         """The examples of each mini-batch, as `order` (N,) has them; the last one has fewer if need
         be.
         """
-        return [order[first : first + batch_size] for first in range(0, len(order), batch_size)]
+        return (order[first : first + batch_size] for first in range(0, len(order), batch_size))
 
     def each_batch(self, order: np.ndarray, batch_size: int, step: Callable) -> list[float]:
         """step(x, target) for each of `batches`; the losses, up to one not finite."""

@@ -162,7 +162,7 @@ def train(
         raise TypeError(f"on_epoch: got {on_epoch!r}, want a function of a History and a network")
     rule = OPTIMIZERS[check_choice("optimizer", optimizer, OPTIMIZERS)](net)
     history, run = History(), None
-    steps = len(dataset.batches(np.arange(len(dataset)), batch_size))
+    steps = sum(1 for _ in dataset.batches(np.arange(len(dataset)), batch_size))
     if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
     if checkpoint is not None:

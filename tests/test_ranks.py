@@ -2,17 +2,14 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import lstm_kernels as lk
-from lstm_kernels import data
 from lstm_kernels.distributed import launch
-from lstm_kernels.next_symbol import NextSymbol
 
 pytestmark = pytest.mark.skipif(
     bool(launch.why_unavailable()), reason=f"no jobs here: {launch.why_unavailable()}"
@@ -20,63 +17,30 @@ pytestmark = pytest.mark.skipif(
 LIMIT = 120  # seconds; a job that hangs is a failure
 
 
-def train(ranks, folder=None, **options):
-    """Rows of a job, and the parameters at its end."""
-    if folder is not None:
-        options["save"] = folder / f"{ranks}.npz"
-    rows = launch.run("training", ranks, limit=LIMIT, **options)
-    return rows, lk.Params.load(options["save"]) if folder is not None else None
+def run_program(name, ranks):
+    """A program of rank_programs.py; raises JobError for one that fails or hangs."""
+    line = [launch.mpiexec(), "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
+    line += [sys.executable, str(Path(__file__).with_name("rank_programs.py")), name]
+    launch._follow(line, launch.environment(), LIMIT, None)
 
 
-def alone(layers=2, hidden=16, strings=64, epochs=2, batch=16, rate=0.01, optimizer="adam"):
-    """The same training in this process, by the network of one process."""
-    words, S = data.Reber().strings(strings, seed=0), len(data.SYMBOLS)
-    params = lk.Params.init(S, hidden, num_layers=layers, output_size=S, seed=0)
-    net = lk.network("numba-fused", params, threads=1)
-    history = lk.train(
-        NextSymbol(net),
-        data.symbols(words),
-        epochs,
-        batch,
-        rate,
-        optimizer=optimizer,
-        progress=False,
-    )
-    return history, net.params()
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_parts(ranks):
+    run_program("parts", ranks)
 
 
-CASES = {
-    "one rank": (1, {}),
-    "two replicas": (2, {}),
-    "three replicas, sums after": (3, {"overlap": 0}),
-    "two stages": (2, {"stages": "1,2", "micro_batches": 4}),
-    "three stages, one and one": (
-        3,
-        {"stages": "1,1,1", "micro_batches": 5, "order": "one-forward-one-backward"},
-    ),
-    "two by two": (4, {"stages": "2,1", "micro_batches": 3}),
-}
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_ranks_train_as_one_process_does(ranks):
+    run_program("models", ranks)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_ranks_train_as_one_process_does(case, tmp_path):
-    ranks, options = CASES[case]
-    rows, params = train(ranks, tmp_path, optimizer="sgd", rate=0.5, **options)
-    history, want = alone(optimizer="sgd", rate=0.5)
-    np.testing.assert_allclose(rows["loss"], history.loss, rtol=1e-5)
-    for name, array in want.arrays().items():
-        np.testing.assert_allclose(params.arrays()[name], array, rtol=1e-4, atol=2e-6)
+def test_every_program_returns_rows_of_a_results_file():
+    run_program("programs", 2)
 
 
-def test_the_same_bits_each_run(tmp_path):
-    for ranks, options in CASES.values():
-        found = []
-        for turn in range(2):
-            folder = tmp_path / str(turn)
-            folder.mkdir(exist_ok=True)
-            found.append(train(ranks, folder, **options)[1].arrays())
-        for name, array in found[0].items():
-            np.testing.assert_array_equal(array, found[1][name], err_msg=name)
+def test_a_fault_of_a_rank_is_seen():
+    with pytest.raises(launch.JobError, match="rank 1: AssertionError"):
+        run_program("wrong", 2)
 
 
 def rank_process(rank, mark):
@@ -128,6 +92,13 @@ def test_a_job_that_hangs_is_stopped_with_all_its_ranks(tmp_path):
         launch.run("training", 2, limit=12, show=freeze, epochs=100_000, checkpoint=mark)
     assert stopped.is_set()
     assert rank_process(0, mark) is rank_process(1, mark) is None
+
+
+@pytest.mark.skipif(bool(launch.why_no_link()), reason=f"no link: {launch.why_no_link()}")
+def test_a_job_on_a_link():
+    rows = launch.run("sums", 2, limit=LIMIT, link="100mbit", sizes="1048576", repeats=2)
+    # Two ranks hand over 2 MiB in all, at 12.5 MB/s; what the first burst holds comes at once.
+    assert rows["seconds"].min() > 0.05
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,9 @@ from ..gpu import device
 from ..gpu.build import PLACES, build
 from ..gpu.layout import Sizes, unpack
 from ..gpu.plans import MODULES, MOST_THREADS, plan
-from ..params import Grads, Params
 from ..schedules import PIPELINES
 from ..versions.cuda_fused import CudaFused
-from .layers import TokenParams
+from .layers import StageParams, TokenParams
 from .parallel import layer_names
 from .world import Sum, World
 
@@ -262,8 +261,7 @@ class DeviceReplica(CudaFused):
         return sum(self.world.comm.allgather(own))  # in the order of the ranks
 
     def _loss_and_grads(self, x, target):
-        """The gradients are those of the parameters; none of x and of the initial state."""
+        """As `Parallel`: the gradients are those of the parameters, without x and the states."""
         loss = self._step(x, target, 0.0)
-        named = unpack(self._fetch("gradients", self._size()), self._params)
-        p = Params.from_arrays(named, self._cell.name)
-        return loss, Grads(p.layers, p.V, p.b_out, p.cell)
+        flat = self._fetch("gradients", self._size())
+        return loss, StageParams(unpack(flat, self._params), self._cell.name)

@@ -11,6 +11,7 @@ from ..params import Params
 from ..training import train as train_model
 from ..versions import network
 from .checkpoints import SharedCheckpoint
+from .devices import DeviceReplica
 from .handover import handover, sums
 from .layers import TokenParams
 from .measure import bucketing, costs, memory, partitions, speed
@@ -61,7 +62,8 @@ def training(
         raise ValueError(f"task: got {task!r}, want one of {', '.join(TASKS)}")
     sizes = {"num_layers": layers, "cell": cell, "seed": seed}
     if task == "airline":
-        values = data.Growth(data.airline()).forward(data.airline())
+        passengers = data.airline().to_numpy(float)
+        values = data.LogDifference.fit(passengers).forward(passengers)
         dataset, loss = data.windows(values, 12), "last"
         params = Params.init(1, hidden, output_size=1, **sizes)
     else:
@@ -79,7 +81,13 @@ def training(
     how = {"micro_batches": micro_batches, "order": order, "overlap": bool(overlap)}
     how |= {"loss": loss, "version": version, "threads": threads}
     chosen = [int(word) for word in stages.split(",")] if stages else None
-    model = Parallel(params, world, stages=chosen, **how)
+    if version == "cuda-fused":
+        if loss != "last" or chosen or micro_batches > 1:
+            want = "task airline, no stages and one micro-batch"
+            raise ValueError(f"version: got 'cuda-fused', which shares the samples, want {want}")
+        model = DeviceReplica(params, world)
+    else:
+        model = Parallel(params, world, stages=chosen, **how)
     file = SharedCheckpoint(checkpoint, model) if checkpoint else None
 
     def show(history, _):
@@ -92,7 +100,7 @@ def training(
     final = model.gather()
     rows = pd.DataFrame(vars(history)).assign(repeat=range(history.epochs), stage="epoch")
     if world.rank == 0 and save:
-        Params(final.layers, final.V, final.b_out, final.cell).save(save)
+        final.save(save)
     if world.rank == 0 and held_out:
         rows = pd.concat([rows, _judged(final, data.Reber(least).strings(held_out, seed=seed + 1))])
     sizes = {"L": layers, "H": hidden, "B": batch, "N": len(dataset)}

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ..bench.timing import conditions, system
 from ..errors import UnavailableError, check_int, check_rate
 
 INSTALL = "pip install 'lstm-kernels[mpi]'"
@@ -117,11 +118,23 @@ def run(program, ranks, *, threads=1, limit=600.0, hosts=None, link=None, show=N
     limit = check_rate("limit", limit)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "rows.csv")
+        if show is not None:
+            show(shown(program, ranks, options, link))
         line = command(program, ranks, options | {"result": result}, hosts=hosts, link=link)
+        before = system()
         said = _follow(line, environment(threads), limit, show)
         if not result.exists():
             raise JobError(f"{program}: ended without a result", said=said)
-        return pd.read_csv(result)
+        rows = pd.read_csv(result)
+        rows.attrs["conditions"] = conditions(before, system())
+        return rows
+
+
+def shown(program, ranks, options, link=None):
+    """The line of a job as one would type it."""
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]
+    where = f"on a link of {link}: " if link else ""
+    return " ".join([f"{where}mpiexec -n {ranks} python -m {MODULE}", program, *words])
 
 
 def _follow(line, env, limit, show):

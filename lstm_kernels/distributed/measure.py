@@ -1,9 +1,12 @@
 """What is measured of training by several ranks: programs of `jobs.py`."""
 
+import ctypes
+import gc
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -216,11 +219,16 @@ def partitions(
 
 
 def memory(world, layers=8, hidden=256, symbols=5000, steps=20, batch=64, micro_batches=8):
-    """The most memory that each rank of an even pipeline takes for its stage: a row per rank."""
+    """The most memory that each rank of an even pipeline takes for its stage, as Linux counts it: a
+    row per rank.
+    """
     example = Example(layers, hidden, symbols, steps, batch)
     _ = example.params, example.data
     small = Example(layers, hidden, symbols and 8, 2, 1)  # so that code is loaded
     small.step(small.model(World(world.MPI.COMM_SELF)))
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what is free goes back to the system
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
     before = peak()
     counts = _even(example.params, world.size)
     model = example.model(world, stages=counts, micro_batches=micro_batches)

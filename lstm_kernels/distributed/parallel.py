@@ -17,6 +17,7 @@ from ..data import Dataset
 from ..errors import check_array, check_choice, check_int, check_rate
 from ..next_symbol import numbers
 from ..schedules import PIPELINES, Graph, pipeline
+from ..versions import versions
 from .layers import LOSSES, Decoder, Encoder, Recurrent, StageParams, TokenParams
 from .world import Sum, Sums, World
 
@@ -49,6 +50,9 @@ class Stage:
             self.layers.append(Recurrent(group, params.cell, k, inputs, version, threads))
         if self.last:
             self.layers.append(Decoder(params.V.copy(), params.b_out.copy(), loss))
+        # Numbers of a step and sample that come from the stage before, and go to the next one.
+        D, H = params.input_size, params.hidden_size
+        self.inputs, self.outputs = (D if end <= encoder else H for end in (first, stop))
         of_layers = [layer.arrays for layer in self.layers]
         arrays = {n: a for named in of_layers for n, a in named.items()}
         self.cell, self.dtype = params.cell, params.dtype
@@ -140,6 +144,8 @@ class Parallel:
     ):
         self.world = world = world or World()
         params = params.check()
+        # Those of a GPU keep one tape; `DeviceReplica` shares samples among GPUs.
+        check_choice("version", version, [v.name for v in versions() if v.target == "cpu"])
         if params.V is None:
             raise ValueError("params: got no read-out, want V and b_out")
         self.loss, self.order = check_choice("loss", loss, LOSSES), order
@@ -161,7 +167,7 @@ class Parallel:
         arguments = first, first + self.stages[self.stage], loss, version, threads, self.apart
         self.own = Stage(params, *arguments)
         # Of the model its form alone: a rank holds its own layers, not the others'.
-        self._kind, self._hidden, self._form = type(params), params.hidden_size, params.form
+        self._kind, self._form = type(params), params.form
         self._sums = Sums(self._column) if self.apart else None
         self._waiting = None  # bounds of gradients that are there and not yet summed
         self._schedules = {}
@@ -242,7 +248,7 @@ class Parallel:
                 if stage.first:
                     value = np.ascontiguousarray(inputs[:, a:b])
                 else:
-                    value = self._receive(place - 1, slot, T, b - a)
+                    value = self._receive(place - 1, slot, T, b - a, stage.inputs)
                 mine = wanted[:, a:b] if self.loss == "symbols" else wanted[a:b]
                 value = stage.forward(value, mine if stage.last else None, count, slot)
                 if stage.last:
@@ -250,7 +256,9 @@ class Parallel:
                 else:
                     sent.append((row.Isend(value, place + 1, slot), value))
             else:
-                dy = None if stage.last else self._receive(place + 1, slot, T, b - a)
+                dy = None
+                if not stage.last:
+                    dy = self._receive(place + 1, slot, T, b - a, stage.outputs)
                 left -= 1
                 ready = self._start if self._sums and not left else None
                 dx = stage.backward(dy, slot, ready)
@@ -282,8 +290,8 @@ class Parallel:
             self._sums.start(array)
             self._waiting = None
 
-    def _receive(self, rank, slot, T, B):
-        value = np.empty((T, B, self._hidden), self.own.dtype)
+    def _receive(self, rank, slot, *shape):
+        value = np.empty(shape, self.own.dtype)
         self._row.Recv(value, rank, slot)
         return value
 

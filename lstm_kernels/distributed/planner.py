@@ -15,10 +15,14 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, combinations, pairwise, permutations
+from operator import attrgetter
 
 from ..errors import REAL, check_choice, check_int, counted
 from ..schedules import PIPELINES, Costs, Graph, pipeline
 from ..simulate import simulate
+
+EVERY = 1000  # partitions that are all tried where no formula is exact
+SECONDS = attrgetter("seconds")
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,9 @@ def partitions(layers, ranks):
 
 
 def plan(parts, ranks, micro_batches, *, hand=0.0, order="fill-drain", limit=math.inf):
-    """The partition over exactly `ranks` ranks with the least makespan.
+    """The partition over exactly `ranks` ranks with the least makespan; with order
+    "one-forward-one-backward" and more than EVERY partitions, the least that a search from that
+    of "fill-drain" finds, layer by layer.
 
     limit: bytes that a rank may hold; with order "one-forward-one-backward" the first of P stages
     keeps up to P tapes, the last one. Other arguments as of `predict`.
@@ -94,7 +100,9 @@ def plan(parts, ranks, micro_batches, *, hand=0.0, order="fill-drain", limit=mat
     the limit.
     """
     parts, M = list(parts), check_int("micro_batches", micro_batches)
-    L, P = len(parts), check_int("ranks", ranks, 1, max(1, len(parts)))
+    if not parts:
+        raise ValueError("parts: got none, want at least one LayerCost")
+    L, P = len(parts), check_int("ranks", ranks, 1, len(parts))
     check_choice("order", order, PIPELINES)
     # For each number of parts placed: the slowest stages' seconds, and the counts that have them.
     front, least = {0: [((0.0, 0.0, 0.0), ())]}, {0: 0.0}
@@ -118,15 +126,19 @@ def plan(parts, ranks, micro_batches, *, hand=0.0, order="fill-drain", limit=mat
         raise ValueError(f"limit: got {limit} bytes, want {want}")
     # The formula is exact for "fill-drain"; of the other order the simulator has the last word.
     best = partial(predict, parts, micro_batches=M, hand=hand, order=order)
-    found = min((best(counts) for _, counts in front[L]), key=lambda plan: plan.seconds)
-    while order != "fill-drain":
+    found = min((best(counts) for _, counts in front[L]), key=SECONDS)
+    if order == "fill-drain":
+        return found
+    if math.comb(L - 1, P - 1) <= EVERY:
+        plans = map(best, partitions(L, P))
+        return min((plan for plan in plans if max(plan.memory) <= limit), key=SECONDS)
+    while True:
         near = (best(counts) for counts in _neighbours(found.counts))
         fitting = (plan for plan in near if max(plan.memory) <= limit)
-        better = min(fitting, key=lambda plan: plan.seconds, default=found)
+        better = min(fitting, key=SECONDS, default=found)
         if better.seconds >= found.seconds:
-            break
+            return found
         found = better
-    return found
 
 
 def _neighbours(counts):

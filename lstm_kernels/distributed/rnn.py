@@ -53,7 +53,8 @@ class Units:
         if tiles.blocks < P:
             raise ValueError(f"world: got {P} ranks for {tiles.blocks} unit blocks, want fewer")
         ends = [tiles.blocks * k // P for k in range(P + 1)]
-        self.units = [slice(a * tiles.units, b * tiles.units) for a, b in pairwise(ends)]
+        places = [end * tiles.units for end in ends[:-1]] + [tiles.padded]
+        self.units = [slice(a, b) for a, b in pairwise(places)]
         self._order = np.array([0, 0, ends[r], ends[r + 1], 0, P, r, 0])
         self._shape, self._window, self._done = None, None, 0
 

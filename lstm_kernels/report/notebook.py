@@ -15,6 +15,7 @@ import pandas as pd
 from IPython.display import Markdown, display
 
 from ..bench import provenance, results
+from ..distributed import experiments, launch
 from ..errors import check_choice
 from ..files import writing
 from . import plots
@@ -142,6 +143,15 @@ class Notebook:
         name = name if name in set(rows["machine"]) else rows["machine"].iloc[0]
         self.say(f"Recorded: {results.caption(results.record(experiment, name))}.")
         return rows[rows["machine"] == name]
+
+    def jobs(self, experiment):
+        """The rows of an experiment of several ranks (`distributed.experiments`): its jobs run now,
+        in child processes, and what they say is shown; where none can run, recorded rows and why.
+        """
+        if why := launch.why_unavailable():
+            self.say(f"Not run here: {why}.")
+            return self.recorded(experiment)
+        return experiments.EXPERIMENTS[experiment](self.preset, print)
 
     def environment(self):
         """Show what this notebook ran on."""

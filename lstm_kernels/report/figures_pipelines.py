@@ -1,0 +1,183 @@
+"""The figures and tables of notebook 09: replicas, pipelines, partitions, buckets, many ranks."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+
+from .. import data
+from ..bench.timing import summary
+from ..buckets import borders, equal_borders, waste
+from ..distributed.measure import ALONE
+from ..schedules import PIPELINES, Costs, Graph, pipeline
+from ..simulate import simulate
+from . import plots
+from .tables import digits, speed
+
+KINDS = {"best borders": borders, "equal borders": equal_borders}
+DATA, AFTER, UNSUMMED = "data", "data after", "data unsummed"
+
+
+def orders(stages, micro_batches):
+    """Who runs which micro-batch when, forward and backward, by both orders; a stage's backward
+    pass takes twice as long as its forward pass.
+    """
+    graph = Graph(stages, 1, micro_batches, training=True)
+    costs = Costs((1.0,) * stages + (2.0,) * stages)
+    lines = {name: simulate(pipeline(graph, stages, name), costs) for name in PIPELINES}
+    figure, axes = plt.subplots(len(lines), figsize=(9, 1.8 * len(lines) + 0.4), sharex=True)
+    for ax, (name, line) in zip(axes, lines.items(), strict=True):
+        for span in line.spans:
+            task = line.schedule.tasks[span.task]
+            colour = plots.ORANGE if graph.goes_back(task.layer) else plots.SKY
+            how = {"color": colour, "edgecolor": "white", "linewidth": 0.6, "height": 0.84}
+            bar = ax.barh(span.worker, span.stop - span.start, left=span.start, **how)
+            ax.bar_label(bar, [task.part], label_type="center", fontsize=8)
+        ax.set(yticks=range(stages), yticklabels=[f"rank {p}" for p in range(stages)])
+        ax.set_title(f"{name}: {line.makespan:.0f} steps, idle {line.idle:.0%}")
+        ax.grid(axis="y", visible=False)
+        ax.invert_yaxis()
+    axes[-1].set_xlabel("time; a number is a micro-batch, blue forward, orange backward")
+    titles = (ax.get_title("left") for ax in axes)
+    figure.alt = f"Micro-batches over time, a lane per rank. {'; '.join(titles)}."
+    return figure
+
+
+def steps(rows, variant=None):
+    """Seconds of training steps by round (rows) and way (columns); variant: of a link."""
+    rows = rows[rows["stage"] == "step"]
+    own = rows["variant"].isna() if variant is None else rows["variant"] == variant
+    return rows[own].pivot_table(index="repeat", columns="version", values="seconds", sort=False)
+
+
+def ways(table):
+    """What `steps` returns as text: ms, quartiles, and the speed over one rank."""
+    lines = {}
+    for name, times in table.items():
+        q1, median, q3 = 1e3 * times.quantile([0.25, 0.5, 0.75])
+        ratio = (table[ALONE] / times).median()
+        lines[name] = [digits(median), f"{digits(q1)} to {digits(q3)}", speed(ratio)]
+    columns = ["ms", "quartiles (ms)", "speed (one rank = 1)"]
+    return pd.DataFrame.from_dict(lines, orient="index", columns=columns)
+
+
+def hidden(table):
+    """The share of the time of the sums that overlapping hides: 1 when a step with sums takes as
+    long as one without; the median over rounds, and the seconds of the sums themselves.
+    """
+    taken = table[AFTER] - table[UNSUMMED]
+    return ((table[AFTER] - table[DATA]) / taken).median(), taken.median()
+
+
+def by_partition(rows, ranks=2):
+    """Seconds of a step by partition: median and quartiles, of pipelines on so many ranks."""
+    own = rows[(rows["version"] == "pipeline") & (rows["stage"] == "step")]
+    times = own[own["ranks"] == ranks].groupby("variant")["seconds"]
+    table = times.quantile([0.5, 0.25, 0.75]).unstack().set_axis(["median", "q1", "q3"], axis=1)
+    return table.loc[sorted(table.index, key=lambda name: [int(n) for n in name.split("+")])]
+
+
+def partitions(table, predicted, best, others):
+    """Milliseconds of a step by partition, measured and predicted; best: the planner's. others:
+    name -> seconds of ways that are no partition of this kind.
+    """
+    figure, ax = plt.subplots(figsize=(8.5, 4.2))
+    x = np.arange(len(table))
+    bars = np.abs(table[["q1", "q3"]].to_numpy().T - table["median"].to_numpy())
+    how = {"marker": "o", "linestyle": "", "capsize": 3}
+    ax.errorbar(x, 1e3 * table["median"], 1e3 * bars, color=plots.BLUE, label="measured", **how)
+    guess = 1e3 * predicted.reindex(table.index)
+    ax.plot(x, guess, color=plots.GREY, marker=".", linestyle="--", label="predicted")
+    place = list(table.index).index(best)
+    ax.plot(place, 1e3 * table["median"][best], "o", color=plots.RED, ms=9, label="the planner's")
+    ends = [(x[-1], 1e3 * seconds, name, plots.BLACK) for name, seconds in others.items()]
+    for _, value, _, _ in ends:
+        ax.axhline(value, color=plots.BLACK, linewidth=0.8, linestyle=":")
+    ax.set(xticks=x, xticklabels=table.index, ylabel="ms for a training step")
+    ax.set_xlabel("layers on rank 0 + on rank 1, the embedding and the read-out among them")
+    ax.set_ylim(0)
+    plots.label_lines(ax, ends)
+    ax.legend(loc="upper center")
+    order = table["median"].rank()[best]
+    ax.set_title(f"The planner's partition {best}: place {order:.0f} of {len(table)} measured")
+    return figure
+
+
+def memory(rows):
+    """MiB that the ranks of a pipeline take, by the number of ranks."""
+    own = rows[rows["stage"] == "memory"]
+    sizes = own.groupby("ranks")["bytes"].agg(["max", "sum"]) / 2**20
+    table = sizes.rename(columns={"max": "largest rank (MiB)", "sum": "all ranks (MiB)"})
+    return table.rename_axis("ranks").map(digits)
+
+
+def largest(rows):
+    """Bytes that the largest rank of a pipeline takes, by the number of ranks."""
+    return rows[rows["stage"] == "memory"].groupby("ranks")["bytes"].max()
+
+
+def bucket_waste(lengths, counts):
+    """The share of steps that is padding, by the number of buckets (rows) and kind of borders."""
+    table = {
+        kind: [waste(lengths, choose(lengths, count)) for count in counts]
+        for kind, choose in KINDS.items()
+    }
+    return pd.DataFrame(table, index=pd.Index(counts, name="buckets"))
+
+
+def buckets(wasted, rows):
+    """Padding and the time of an epoch against the number of buckets; rows: of `bucketing`."""
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.8))
+    colours = dict(zip(KINDS, (plots.BLUE, plots.ORANGE), strict=True))
+    for kind, share in wasted.items():
+        axes[0].plot(share.index, 100 * share, marker="o", ms=4, color=colours[kind], label=kind)
+    axes[0].set(ylabel="% of the steps that is padding", xlabel="buckets", ylim=0)
+    axes[0].legend()
+    axes[0].set_title(f"Padding: {wasted.iloc[0, 0]:.0%} to {wasted.iloc[-1, 0]:.1%}")
+    own = rows.astype({"variant": int, "ranks": int}).rename(columns={"version": "borders"})
+    times = own.groupby(["ranks", "borders", "variant"])["seconds"].quantile([0.5, 0.25, 0.75])
+    ends = []
+    for (ranks, kind), part in times.unstack().groupby(level=["ranks", "borders"]):
+        x, y = part.index.get_level_values("variant"), 1e3 * part[0.5].to_numpy()
+        bars = np.abs(1e3 * part[[0.25, 0.75]].to_numpy().T - y)
+        line = "-" if ranks == 1 else "--"
+        axes[1].errorbar(x, y, bars, color=colours[kind], ls=line, marker="o", ms=4, capsize=2)
+        if kind == "best borders":
+            plural = "rank" if ranks == 1 else "ranks"
+            ends.append((x[-1], y[-1], f"{ranks} {plural}", plots.BLACK))
+    axes[1].set(xlabel="buckets", ylabel="ms for an epoch")
+    axes[1].set_ylim(0)
+    plots.label_lines(axes[1], ends)
+    gain = times.xs(0.5, level=-1).xs("best borders", level="borders")[1]
+    axes[1].set_title(f"Time on one rank: {speed(gain.iloc[0] / gain.min())} with buckets")
+    return figure
+
+
+def lengths_of(strings):
+    """The lengths of strings, and how often each comes, as a bar for each length."""
+    lengths = np.array([len(string) for string in strings])
+    figure, ax = plt.subplots(figsize=(8, 2.8))
+    sns.histplot(lengths, discrete=True, color=plots.BLUE, ax=ax)
+    ax.set(xlabel="symbols in a string", ylabel="strings")
+    ax.set_title(f"{len(lengths)} strings of {lengths.min()} to {lengths.max()} symbols")
+    return figure
+
+
+def learned(rows, least, held_out, seed=1):
+    """What each cell has learned: the loss of held-out strings, and the outer symbols predicted;
+    the least loss that there is.
+    """
+    own = rows[rows["stage"] == "held out"].set_index("version")
+    best = data.Reber(least).cross_entropy(data.Reber(least).strings(held_out, seed=seed))
+    lines = {
+        name.upper(): [digits(row["loss"]), f"{row['accuracy']:.0%}"]
+        for name, row in own.iterrows()
+    }
+    lines["the grammar itself"] = [digits(best), "100%"]
+    columns = ["cross-entropy (nats)", "outer symbols predicted"]
+    return pd.DataFrame.from_dict(lines, orient="index", columns=columns)
+
+
+def ratios(rows, baseline=ALONE):
+    """The speed of every way over a baseline, the median of the ratios of rounds."""
+    return summary(rows[rows["stage"] == "step"], baseline, by="version")["ratio"]

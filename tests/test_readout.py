@@ -1,0 +1,226 @@
+"""Read-outs and their losses: against finite differences, at the ends of the range, left out."""
+
+import numpy as np
+import pytest
+from planted import planted
+
+from lstm_kernels import readout
+from lstm_kernels.bench.comparer import compare
+from lstm_kernels.readout import (
+    cross_entropy,
+    cross_entropy_and_grads,
+    log_softmax,
+    squared_error_and_grads,
+)
+
+T, B, H, O = 4, 3, 5, 6
+COUNT = 10
+
+
+def example(dtype=np.float64):
+    """y (T, B, H), V (H, O), b_out (O,), symbols (T, B), of which five are left out, target."""
+    rng = np.random.default_rng(0)
+    y, V, b_out, target = (rng.standard_normal(s) for s in ((T, B, H), (H, O), (O,), (B, O)))
+    symbols = rng.integers(0, O, (T, B))
+    symbols[2:, 1], symbols[1:, 2] = -1, -7
+    return [a.astype(dtype) for a in (y, V, b_out)], symbols, target.astype(dtype)
+
+
+def finite_differences(loss, arrays):
+    want = {}
+    for name, a in arrays.items():
+        want[name] = np.zeros_like(a)
+        for at in np.ndindex(a.shape):
+            middle, eps = a[at], 1e-6
+            a[at] = middle + eps
+            up = loss()
+            a[at] = middle - eps
+            want[name][at] = (up - loss()) / (2 * eps)
+            a[at] = middle
+    return want
+
+
+def check_grads(loss_and_grads, loss, wanted):
+    """Loss and gradients against the definition, and that the inputs are as they were."""
+    arrays, *_ = example()
+    named = dict(zip(("y", "V", "b_out"), arrays, strict=True))
+    want = {"loss": loss()(*arrays)} | finite_differences(lambda: loss()(*arrays), named)
+    kept = [a.copy() for a in (*arrays, wanted)]
+    got = loss_and_grads(*arrays, wanted, COUNT)
+    compare(dict(zip(("loss", *named), got, strict=True)), want, 1e-8)
+    for a, before in zip((*arrays, wanted), kept, strict=True):
+        np.testing.assert_array_equal(a, before)
+
+
+def check_cross_entropy(module):
+    _, symbols, _ = example()
+
+    def loss(y, V, b_out):
+        nats = 0.0
+        for t, b in np.argwhere(symbols >= 0):
+            z = y[t, b] @ V + b_out
+            nats -= np.log(np.exp(z[symbols[t, b]]) / np.exp(z).sum())
+        return nats / COUNT
+
+    check_grads(module.cross_entropy_and_grads, lambda: loss, symbols)
+    arrays, *_ = example()
+    log_p = module.log_softmax(*arrays)
+    before = log_p.copy()
+    assert module.cross_entropy(log_p, symbols, COUNT) == pytest.approx(loss(*arrays), rel=1e-13)
+    np.testing.assert_array_equal(log_p, before)
+
+
+def check_squared_error(module):
+    *_, target = example()
+
+    def loss(y, V, b_out):
+        return (
+            sum(
+                (y[-1, b] @ V[:, o] + b_out[o] - target[b, o]) ** 2
+                for b in range(B)
+                for o in range(O)
+            )
+            / COUNT
+        )
+
+    check_grads(module.squared_error_and_grads, lambda: loss, target)
+
+
+def check_range(module):
+    """Pre-activations of 10 000 and of -10 000, where exp has neither."""
+    for dtype in (np.float32, np.float64):
+        z = np.array([1e4, -1e4, 0, 1e4 - 1], dtype)
+        y, V = np.ones((1, 1, 1), dtype), np.zeros((1, 4), dtype)
+        log_p = module.log_softmax(y, V, z)
+        assert log_p.dtype == dtype
+        top = -np.log1p(np.exp(-1.0))
+        want = np.array([0, -2e4, -1e4, -1]) + top
+        compare({"p": log_p[0, 0]}, {"p": want}, 1e-6)
+        same = module.log_softmax(y, V, -np.full(4, 1e4, dtype))
+        compare({"p": same[0, 0]}, {"p": np.full(4, -np.log(4))}, 1e-6)
+        loss, dy, dV, db_out = module.cross_entropy_and_grads(y, V, z, np.array([[1]]), 1)
+        assert loss == pytest.approx(2e4 - top, rel=1e-6)
+        db = np.exp(want) - [0, 1, 0, 0]
+        compare({"b_out": db_out, "V": dV[0]}, {"b_out": db, "V": db}, 1e-6)
+        assert not dy.any(), "V is zero"
+
+
+def check_left_out(module):
+    """Steps without a symbol have no gradient and no part in any, even where they are not finite:
+    here the read-out of y = 2 is beyond float32.
+    """
+    y = np.ones((2, 1, 1), np.float32)
+    V, b_out = np.array([[2e38, -2e38]], np.float32), np.zeros(2, np.float32)
+    symbols = np.array([[0], [-1]])
+    want = module.cross_entropy_and_grads(y, V, b_out, symbols, 1)
+    y[1] = 2
+    got = module.cross_entropy_and_grads(y, V, b_out, symbols, 1)
+    names = "loss", "y", "V", "b_out"
+    compare(dict(zip(names, got, strict=True)), dict(zip(names, want, strict=True)), 0)
+    arrays, symbols, _ = example()
+    loss, *grads = module.cross_entropy_and_grads(*arrays, np.full_like(symbols, -1), COUNT)
+    assert loss == 0
+    assert not any(a.any() for a in grads)
+    dy = module.cross_entropy_and_grads(*arrays, symbols, COUNT)[1]
+    np.testing.assert_array_equal(dy.any(axis=2), symbols >= 0)
+
+
+def check_not_finite(module):
+    """No warning, the loss as it is, and gradients of zero."""
+    (y, V, b_out), symbols, target = example(np.float32)
+    V[...] = 3e38
+    for function, wanted in (
+        (module.cross_entropy_and_grads, symbols),
+        (module.squared_error_and_grads, target),
+    ):
+        loss, *grads = function(np.abs(y), V, b_out, wanted, COUNT)
+        assert not np.isfinite(loss)
+        for a, like in zip(grads, (y, V, b_out), strict=True):
+            np.testing.assert_array_equal(a, np.zeros_like(like))
+
+
+CHECKS = {
+    "cross-entropy": check_cross_entropy,
+    "squared error": check_squared_error,
+    "range": check_range,
+    "left out": check_left_out,
+    "not finite": check_not_finite,
+}
+
+
+@pytest.mark.parametrize("checked", CHECKS.values(), ids=CHECKS)
+def test_a_read_out(checked):
+    checked(readout)
+
+
+@pytest.mark.parametrize(
+    ("checked", "right", "wrong"),
+    [
+        (
+            "cross-entropy",
+            "return float(-log_p[*places, symbols[places]].sum() / count)",
+            "return float(-log_p[*places, symbols[places]].mean())",
+        ),
+        ("cross-entropy", "    dz[symbols < 0] = 0", "    pass"),
+        ("cross-entropy", "dz /= count", "dz /= len(places[0])"),
+        ("cross-entropy", "dz, places = np.exp(log_p)", "dz, places = log_p"),
+        ("cross-entropy", "np.exp(z).sum(axis=2", "np.exp(z).sum(axis=1"),
+        ("cross-entropy", "_rows(dz).sum(axis=0)", "_rows(dz).mean(axis=0)"),
+        ("cross-entropy", "dz[*places, symbols[places]] -= 1", "dz[*places, symbols[places]] += 1"),
+        ("squared error", "error * (2 / count)", "error / count"),
+        ("squared error", "dy[-1] = dz @ V.T", "dy[0] = dz @ V.T"),
+        (
+            "squared error",
+            "error = y[-1] @ V + b_out - target",
+            "target -= y[-1] @ V + b_out; error = -target",
+        ),
+        ("range", "        z -= z.max(axis=2, keepdims=True)\n", ""),
+        ("left out", "dz[symbols < 0] = 0", "dz *= (symbols >= 0)[..., None]"),
+        (
+            "not finite",
+            "    if not np.isfinite(loss):\n        return",
+            "    if False:\n        return",
+        ),
+        (
+            "not finite",
+            "        if not np.isfinite(loss):\n            return",
+            "        if False:\n            return",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_these_tests_see_a_fault(checked, right, wrong):
+    faulty = planted(readout, right, wrong)
+    with pytest.raises((AssertionError, ValueError)):
+        CHECKS[checked](faulty)
+
+
+def test_count_divides():
+    arrays, symbols, target = example()
+    for function, wanted in (
+        (cross_entropy_and_grads, symbols),
+        (squared_error_and_grads, target),
+    ):
+        whole, half = (function(*arrays, wanted, count) for count in (COUNT, 2 * COUNT))
+        for a, b in zip(whole, half, strict=True):
+            np.testing.assert_allclose(np.asarray(b) * 2, a, rtol=1e-14)
+    log_p = log_softmax(*arrays)
+    whole, half = (cross_entropy(log_p, symbols, count) for count in (COUNT, 2 * COUNT))
+    assert half * 2 == pytest.approx(whole, rel=1e-14)
+
+
+def test_shares_of_a_mini_batch_add_up():
+    """Samples in two shares, divided by the count of both: loss and gradients are sums."""
+    (y, V, b_out), symbols, target = example()
+    names = "loss", "V", "b_out"
+    for function, cut in (
+        (cross_entropy_and_grads, lambda a, b: symbols[:, a:b]),
+        (squared_error_and_grads, lambda a, b: target[a:b]),
+    ):
+        shares = []
+        for a, b in ((0, B), (0, 1), (1, B)):
+            loss, dy, dV, db_out = function(y[:, a:b], V, b_out, cut(a, b), COUNT)
+            shares.append((dict(zip(names, (loss, dV, db_out), strict=True)), dy))
+        (whole, dy), (one, dy_one), (other, dy_other) = shares
+        compare({name: one[name] + other[name] for name in names}, whole, 1e-13)
+        compare({"y": np.concatenate([dy_one, dy_other], axis=1)}, {"y": dy}, 1e-13)

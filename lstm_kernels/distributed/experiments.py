@@ -9,12 +9,10 @@ from ..bench.timing import together
 from . import launch
 
 RATE = "2gbit"  # of the link between two ranks: 1 Gbit/s each way, as of common Ethernet
-LINKED = "linked"
 DEEP = {"layers": 8, "hidden": 256, "symbols": 5000, "steps": 20}  # S5's eight layers
 SMALL_DEEP = {"layers": 8, "hidden": 32, "symbols": 50, "steps": 5}
 WIDE = {"layers": 4, "hidden": 512, "steps": 100}  # the reference workload
 SMALL_WIDE = {"layers": 4, "hidden": 32, "steps": 10}
-ON_ONE_DEVICE = "encoder and decoder on one device"
 
 
 def _jobs(show, *jobs):
@@ -48,20 +46,42 @@ def inference(preset, show=None):
 
 
 def ranks(preset, show=None):
-    """Training steps by replicas and by pipelines, on what connects the ranks and on a slow link;
-    what each layer costs.
-    """
+    """Training steps by replicas and by pipelines; what each layer and what the sums cost."""
     paper = preset == "paper"
-    sizes, few = (WIDE, {"repeats": 4}) if paper else (SMALL_WIDE, {"repeats": 2})
-    linked = {"ways": "data,data after,data unsummed", "link": RATE}
-    jobs = [
+    sizes, few = (WIDE, {"repeats": 3}) if paper else (SMALL_WIDE, {"repeats": 2})
+    return _jobs(
+        show,
         ("speed", 2, sizes | few),
-        ("costs", 2, sizes | few | {"samples": "4,8,32,64" if paper else "2,4"}),
+        ("costs", 2, sizes | few | {"samples": "8"}),
         ("sums", 2, {"sizes": "33554432" if paper else "65536", "repeats": 5}),
-    ]
-    if launch.why_no_link() is None:
-        jobs.append(("speed", 2, sizes | few | linked, {"variant": LINKED}))
-    return _jobs(show, *jobs)
+    )
+
+
+def link(preset, show=None):
+    """Replicas whose ranks are connected by a slow link."""
+    sizes = WIDE | {"repeats": 5} if preset == "paper" else SMALL_WIDE | {"repeats": 2}
+    return _jobs(
+        show, ("speed", 2, sizes | {"ways": "data,data after,data unsummed", "link": RATE})
+    )
+
+
+def scaling(preset, show=None):
+    """What the model of many ranks is fitted to, and steps on 1, 2 and 4 ranks to judge it by."""
+    paper = preset == "paper"
+    sizes = {"layers": 4, "hidden": 512 if paper else 32, "steps": 20 if paper else 5}
+    few = sizes | {"repeats": 4 if paper else 2}
+    samples = "2,4,8,16,32,64" if paper else "4,8,64"
+    ways = {"ways": "one rank,data after,8 fill-drain"}
+    mixed = {"ways": "8 fill-drain", "stages": "3,2"}
+    return _jobs(
+        show,
+        ("handover", 2, {"repeats": 5 if paper else 2}),
+        ("sums", 2, {"repeats": 5 if paper else 2}),
+        ("costs", 2, few | {"samples": samples}),
+        ("speed", 2, few | ways),
+        ("speed", 4, few | ways),
+        ("speed", 4, few | mixed, {"variant": "mixed"}),
+    )
 
 
 def partitions(preset, show=None):
@@ -103,6 +123,7 @@ EXPERIMENTS = {
     "handover": handover,
     "inference": inference,
     "ranks": ranks,
+    "scaling": scaling,
     "partitions": partitions,
     "buckets": buckets,
     "learning": learning,
@@ -112,4 +133,8 @@ EXPERIMENTS = {
 def main(preset="paper", folder=None):
     """Run every experiment and write its file; yields (experiment, rows, path)."""
     plan = {name: lambda run=run: run(preset, print) for name, run in EXPERIMENTS.items()}
+    if why := launch.why_no_link():
+        print(f"link: not measured: {why}")
+    else:
+        plan["link"] = lambda: link(preset, print)
     return results.fill(plan, preset=preset, folder=folder)

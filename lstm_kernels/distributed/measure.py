@@ -140,8 +140,8 @@ def _even(params, ranks):
 
 
 def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples="8", repeats=5):
-    """Time each layer forward and backward, on every rank at the same time: rows per layer, way,
-    samples and repeat, the mean over ranks; `bytes` are those of its gradients.
+    """Time each layer forward, backward and in its descent, on every rank at the same time: rows
+    per layer, way, samples and repeat, the mean over ranks; `bytes` are those of its gradients.
     """
     cases, sizes = {}, {}
     for B in _counts(samples):
@@ -149,7 +149,7 @@ def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples="8", repeat
         for k, name in enumerate(layer_names(example.params)):
             cost = _LayerCost(world, example, k)
             sizes[name] = cost.bytes
-            for way in ("forward", "backward"):
+            for way in ("forward", "backward", "descent"):
                 cases[f"{name}/{way}/{B}"] = partial(cost.seconds, way)
     rows = interleaved(cases, repeats=repeats, least=0, own=True)
     case = rows.pop("case").str.split("/", expand=True)
@@ -175,7 +175,10 @@ class _LayerCost:
         world = self._world
         world.comm.Barrier()
         start = time.perf_counter()
-        self._stage.forward(self._value, self._target, self._count, 0)
+        if way == "descent":
+            self._stage.descend(RATE)
+        else:
+            self._stage.forward(self._value, self._target, self._count, 0)
         if way == "backward":
             start = time.perf_counter()
             self._stage.backward(self._dy, 0)

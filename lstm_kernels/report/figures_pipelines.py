@@ -1,20 +1,25 @@
 """The figures and tables of notebook 09: replicas, pipelines, partitions, buckets, many ranks."""
 
+from itertools import pairwise
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
 
 from .. import data
-from ..bench.timing import summary
 from ..buckets import borders, equal_borders, waste
 from ..distributed.measure import ALONE
+from ..distributed.planner import predict
+from ..distributed.scaling import ModelCosts, errors, layer_parallel, sweep
+from ..distributed.world import CORES
 from ..schedules import PIPELINES, Costs, Graph, pipeline
-from ..simulate import simulate
+from ..simulate import pipeline_bound, simulate
 from . import plots
 from .tables import digits, speed
 
 KINDS = {"best borders": borders, "equal borders": equal_borders}
+PIPE = "8 fill-drain"
 DATA, AFTER, UNSUMMED = "data", "data after", "data unsummed"
 
 
@@ -52,13 +57,17 @@ def steps(rows, variant=None):
 
 def ways(table):
     """What `steps` returns as text: ms, quartiles, and the speed over one rank."""
-    lines = {}
+    lines, gain = {}, gains(table)
     for name, times in table.items():
         q1, median, q3 = 1e3 * times.quantile([0.25, 0.5, 0.75])
-        ratio = (table[ALONE] / times).median()
-        lines[name] = [digits(median), f"{digits(q1)} to {digits(q3)}", speed(ratio)]
+        lines[name] = [digits(median), f"{digits(q1)} to {digits(q3)}", speed(gain[name])]
     columns = ["ms", "quartiles (ms)", "speed (one rank = 1)"]
     return pd.DataFrame.from_dict(lines, orient="index", columns=columns)
+
+
+def gains(table, baseline=ALONE):
+    """The speed of every way over a baseline, the median of the ratios of rounds."""
+    return table.rdiv(table[baseline], axis=0).median()
 
 
 def hidden(table):
@@ -67,6 +76,34 @@ def hidden(table):
     """
     taken = table[AFTER] - table[UNSUMMED]
     return ((table[AFTER] - table[DATA]) / taken).median(), taken.median()
+
+
+def layer_costs(rows, names):
+    """Median milliseconds of each layer forward, backward and in its descent, and the MiB of its
+    gradients; rows of `costs`.
+    """
+    own = rows[rows["version"] == "layer"]
+    times = 1e3 * own.groupby(["variant", "stage"])["seconds"].median().unstack()
+    table = times[["forward", "backward", "descent"]].map(digits).add_suffix(" (ms)")
+    table["gradients (MiB)"] = (own.groupby("variant")["bytes"].first() / 2**20).map(digits)
+    return table.loc[names].rename_axis(index=None, columns=None)
+
+
+def predicted(rows, names, samples, micro_batches, link, order=PIPELINES[0]):
+    """A function: counts of a partition to the seconds of a step, and the LayerCosts it is told
+    from. link: of `scaling`, for what is handed over. The descent of the slowest rank is added.
+    """
+    own = rows[rows["version"] == "layer"]
+    costs = ModelCosts.from_rows(own, names)
+    parts, hand = costs.parts(samples), link.seconds(costs.hand * samples)
+    descents = own[own["stage"] == "descent"].groupby("variant")["seconds"].median()[names]
+
+    def seconds(counts):
+        ends = [0, *np.cumsum(counts)]
+        slowest = max(descents.iloc[a:b].sum() for a, b in pairwise(ends))
+        return predict(parts, counts, micro_batches, hand=hand, order=order).seconds + slowest
+
+    return seconds, parts, hand
 
 
 def by_partition(rows, ranks=2):
@@ -86,7 +123,7 @@ def partitions(table, predicted, best, others):
     bars = np.abs(table[["q1", "q3"]].to_numpy().T - table["median"].to_numpy())
     how = {"marker": "o", "linestyle": "", "capsize": 3}
     ax.errorbar(x, 1e3 * table["median"], 1e3 * bars, color=plots.BLUE, label="measured", **how)
-    guess = 1e3 * predicted.reindex(table.index)
+    guess = 1e3 * pd.Series(predicted)[table.index]
     ax.plot(x, guess, color=plots.GREY, marker=".", linestyle="--", label="predicted")
     place = list(table.index).index(best)
     ax.plot(place, 1e3 * table["median"][best], "o", color=plots.RED, ms=9, label="the planner's")
@@ -109,11 +146,6 @@ def memory(rows):
     sizes = own.groupby("ranks")["bytes"].agg(["max", "sum"]) / 2**20
     table = sizes.rename(columns={"max": "largest rank (MiB)", "sum": "all ranks (MiB)"})
     return table.rename_axis("ranks").map(digits)
-
-
-def largest(rows):
-    """Bytes that the largest rank of a pipeline takes, by the number of ranks."""
-    return rows[rows["stage"] == "memory"].groupby("ranks")["bytes"].max()
 
 
 def bucket_waste(lengths, counts):
@@ -178,6 +210,110 @@ def learned(rows, least, held_out, seed=1):
     return pd.DataFrame.from_dict(lines, orient="index", columns=columns)
 
 
-def ratios(rows, baseline=ALONE):
-    """The speed of every way over a baseline, the median of the ratios of rounds."""
-    return summary(rows[rows["stage"] == "step"], baseline, by="version")["ratio"]
+def many_ranks(tables):
+    """Predicted speed-up against the ranks, a panel for each link: name -> table of `sweep`."""
+    figure, axes = plt.subplots(1, len(tables), figsize=(9.5, 4), sharey=True)
+    colours = {"data": plots.BLUE, "layer": plots.ORANGE, "mixed": plots.RED}
+    for ax, (name, table) in zip(np.atleast_1d(axes), tables.items(), strict=True):
+        ranks = table["ranks"].unique()
+        ax.plot(ranks, ranks, color=plots.GREY, linewidth=1)
+        for way, own in table.groupby("way", sort=False):
+            how = {"color": colours[way], "ls": "--", "marker": ".", "label": f"{way}, predicted"}
+            ax.plot(own["ranks"], own["speedup"], **how)
+        plots.ticks(ax, "xy", [int(n) for n in ranks if n in (1, 4, 16, 64, 256, 1024)])
+        last = table[table["ranks"] == ranks[-1]].set_index("way")["speedup"]
+        ax.set(xlabel="ranks", title=f"{name}\n{ranks[-1]} ranks: mixed {speed(last['mixed'])}")
+        ax.title.set_fontsize(10)
+    axes = np.atleast_1d(axes)
+    axes[0].set_ylabel("predicted speed (one rank = 1)")
+    axes[0].legend()
+    return figure
+
+
+def model_errors(rows, costs, link, add):
+    """Steps on 1, 2 and 4 ranks of this machine, measured and predicted, as text, and the largest
+    error. rows: of the experiment "scaling"; others as of `scaling.sweep`.
+    """
+    steps = rows[rows["stage"] == "step"]
+    measured = steps.assign(way=steps["version"].map({"data after": "data", PIPE: "layer"}))
+    measured.loc[measured["version"] == ALONE, "way"] = "data"
+    measured.loc[measured["variant"] == "mixed", "way"] = "mixed"
+    batch, cores = int(steps["B"].iloc[0]), len(CORES) or 1
+    how = {"link": link, "add": add, "cores": cores, "micro_batches": (8,), "overlap": False}
+    table = sweep(costs, batch, ranks=(1, 2, 4), **how)
+    # Mixed is measured as two stages, whatever would be the best.
+    grid = {"ranks": 4, "replicas": 2, "link": link, "add": add, "cores": cores}
+    two = layer_parallel(costs, batch, micro_batches=8, **grid)
+    table.loc[(table["way"] == "mixed") & (table["ranks"] == 4), "seconds"] = two.seconds
+    found = errors(measured, table)
+    shown = pd.DataFrame({"way": found["way"], "ranks": found["ranks"]})
+    for name in ("measured", "predicted"):
+        shown[f"{name} (ms)"] = (1e3 * found[name]).map(digits)
+    shown["error"] = found["error"].map("{:+.1%}".format)
+    return shown.set_index(["way", "ranks"]), float(found["error"].abs().max())
+
+
+# Claims: a sentence, whether it holds, and the numbers that it rests on.
+
+
+def claim_replicas(table):
+    one, network = (gains(table, name)[AFTER] for name in (ALONE, "network"))
+    sentence = "Two ranks that share the samples train at least 1.8 times as fast as one."
+    return sentence, one >= 1.8, f"{speed(one)}; compared with the network's own {speed(network)}"
+
+
+def claim_hidden(share):
+    sentence = "On a slow link, summing layer by layer hides at least 60 % of the sums."
+    return sentence, share >= 0.6, f"{share:.0%}"
+
+
+def claim_pipeline(table):
+    ratio, bound = gains(table)[PIPE], pipeline_bound(8, 2)
+    sentence = "A pipeline of two stages trains at least 1.7 times as fast as one rank."
+    told = f"{speed(ratio)} with 8 micro-batches, at most {speed(bound)} by the bound"
+    return sentence, ratio >= 1.7, told
+
+
+def claim_predicted(table, guess):
+    real = table[PIPE].median()
+    sentence = "It takes within 10 % of what is predicted from measured costs."
+    told = f"{1e3 * guess:.4g} ms predicted, {1e3 * real:.4g} ms measured"
+    return sentence, abs(real / guess - 1) <= 0.1, told
+
+
+def claim_plan(table, chosen):
+    """table: of `by_partition`."""
+    ms, fastest = 1e3 * table["median"], table["median"].idxmin()
+    sentence = "No partition that was run is faster than the planner's beyond the quartiles."
+    told = f"{chosen} {digits(ms[chosen])} ms, the fastest {fastest} {digits(ms[fastest])} ms"
+    return sentence, table["q1"][chosen] <= table["q3"][fastest], told
+
+
+def claim_memory(rows):
+    sizes = rows[rows["stage"] == "memory"].groupby("ranks")["bytes"].max()
+    sentence = "The largest rank takes less memory the more ranks there are."
+    told = "; ".join(f"{ranks}: {size / 2**20:.0f} MiB" for ranks, size in sizes.items())
+    return sentence, sizes.is_monotonic_decreasing, told
+
+
+def claim_buckets(wasted):
+    best, equal = (wasted[kind] for kind in KINDS)
+    sentence = "Four buckets with the best borders leave less than half of the padding of one."
+    return (
+        sentence,
+        best[4] < best[1] / 2,
+        (f"{best[1]:.0%} and {best[4]:.0%}; equal borders {equal[4]:.0%}"),
+    )
+
+
+def claim_learned(rows):
+    right = rows.dropna(subset="accuracy").set_index("version")["accuracy"]
+    sentence = "The LSTM predicts more than 95 % of the outer symbols, the RNN fewer than 60 %."
+    told = f"{right['lstm']:.0%} and {right['rnn']:.0%}; guessing has 50 %"
+    return sentence, right["lstm"] > 0.95 and right["rnn"] < 0.6, told
+
+
+def claim_model(off, fitted):
+    """fitted: the error of the fit of messages."""
+    sentence = "On 1, 2 and 4 ranks the model is at most 25 % off."
+    return sentence, off <= 0.25, f"{off:.0%} at most; the fit of a message {fitted:.0%}"

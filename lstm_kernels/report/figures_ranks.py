@@ -5,11 +5,19 @@ import numpy as np
 import pandas as pd
 
 from ..bench.timing import summary
-from ..distributed.handover import MEANS
 from ..distributed.rnn import GPU_VERSIONS, ONE, THREADS
 from . import plots
 from .tables import digits
 
+MEANS = {
+    "cache line": "cache line, two threads",
+    "window": "window of shared memory, two ranks",
+    "message": "message, two ranks",
+    "collective": "collective, two ranks",
+    "thread barrier": "barrier of two threads",
+    "barrier": "barrier of two ranks",
+    "device": "copy to a GPU or from it",
+}
 WAYS = {
     THREADS: "threads",
     "window": "ranks, window",

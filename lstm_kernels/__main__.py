@@ -32,7 +32,7 @@ def bench(options):
     """Measure, write a results file for each experiment, and print its medians."""
     from .bench import runner
 
-    experiments = importlib.import_module(f".bench.{options.module}", __package__)
+    experiments = importlib.import_module(f".{options.module}", __package__)
     for experiment, rows, path in experiments.main(options.preset, options.folder):
         print(f"\n{experiment}: median seconds, written to {path}")
         print(runner.medians(rows).to_string())
@@ -74,11 +74,12 @@ def main(words=None):
     parser = argparse.ArgumentParser(prog="python -m lstm_kernels", description=__doc__)
     commands = parser.add_subparsers()
     for name, run, module, about in (
-        ("bench", bench, "experiments", "measure every version on this machine"),
-        ("bench-peers", bench, "peers", "measure beside PyTorch, JAX and ONNX Runtime"),
-        ("bench-study", bench, "study", "notebook 06: batches, compilers, low rank"),
-        ("bench-isa", bench, "isa", "the same on each instruction set of this CPU"),
-        ("gpu", gpu, "gpu_run", "verify and measure the GPU versions on this machine's GPU"),
+        ("bench", bench, "bench.experiments", "measure every version on this machine"),
+        ("bench-peers", bench, "bench.peers", "measure beside PyTorch, JAX and ONNX Runtime"),
+        ("bench-study", bench, "bench.study", "notebook 06: batches, compilers, low rank"),
+        ("bench-ranks", bench, "distributed.experiments", "notebooks 08 and 09: several ranks"),
+        ("bench-isa", bench, "bench.isa", "the same on each instruction set of this CPU"),
+        ("gpu", gpu, "bench.gpu_run", "verify and measure the GPU versions on this machine's GPU"),
     ):
         part = commands.add_parser(name, help=about)
         part.add_argument("--preset", choices=("smoke", "paper"), default="paper")

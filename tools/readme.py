@@ -7,7 +7,13 @@ import notebook_rules as rules
 import pandas as pd
 
 from lstm_kernels.bench import batches, compilers, compression, optimisations, results
-from lstm_kernels.report import figures_gpu, figures_optimisations, tables
+from lstm_kernels.report import (
+    figures_gpu,
+    figures_optimisations,
+    figures_pipelines,
+    figures_ranks,
+    tables,
+)
 
 README = rules.ROOT / "README.md"
 
@@ -144,6 +150,55 @@ def low_rank(rows):
     return [said, tables.markdown(shown)]
 
 
+def handovers(rows):
+    """What handing a value over costs."""
+    times = figures_ranks.by_means(rows)["median"].groupby(level="version", sort=False).first()
+    shown = (1e9 * times).map(tables.digits).rename(figures_ranks.MEANS).reset_index()
+    shown.columns = ["means", "ns, one way"]
+    return ["Handing a hidden value to another core (`make bench-ranks`).", tables.markdown(shown)]
+
+
+def inference(rows):
+    """One sequence through one layer, by several processes."""
+    one, *_ = figures_ranks.cases(rows)
+    shown = figures_ranks.speeds(one)["ratio"].map(tables.speed).unstack("H")
+    shown = shown.rename(figures_ranks.WAYS).add_prefix("H = ").fillna("").reset_index()
+    said = "RNN inference, one sample, two threads or processes compared with one"
+    return [f"{said} (`make bench-ranks`).", tables.markdown(shown)]
+
+
+def training(rows):
+    """Training steps by several processes."""
+    table = figures_pipelines.ways(figures_pipelines.steps(rows)).reset_index(names="two ranks")
+    said = "Training steps of the reference workload by two processes (`make bench-ranks`)."
+    return [said, tables.markdown(table)]
+
+
+def links(rows):
+    """What overlapping sums with the backward pass hides."""
+    share, taken = figures_pipelines.hidden(figures_pipelines.steps(rows))
+    said = "On a link of 1 Gbit/s each way, sums of the gradients of the reference workload"
+    return [f"{said} take {1e3 * taken:.3g} ms of a step, of which overlapping hides {share:.0%}."]
+
+
+def partitions(rows):
+    """Eight layers, an encoder and a decoder on two processes."""
+    times = 1e3 * figures_pipelines.by_partition(rows)["median"]
+    times = pd.concat([times, 1e3 * figures_pipelines.by_partition(rows, ranks=3)["median"]])
+    shown = times.map(tables.digits).rename({"1+8+1": "encoder and decoder on one device"})
+    said = "An embedding, eight LSTM layers and a read-out on two processes (`make bench-ranks`)"
+    columns = ["parts on each", "ms for a training step"]
+    table = shown.reset_index().set_axis(columns, axis=1)
+    return [f"{said}, 8 micro-batches.", tables.markdown(table)]
+
+
+def learned(rows):
+    """What an LSTM and an RNN learn of Reber strings."""
+    said = "Embedded Reber strings of 25 symbols or more, learned by a pipeline over buckets."
+    table = figures_pipelines.learned(rows, 25, 512).reset_index(names="")
+    return [said, tables.markdown(table)]
+
+
 EXPERIMENTS = {
     "airline": compiling,
     "reference": reference,
@@ -155,6 +210,12 @@ EXPERIMENTS = {
     "batches": batch_rates,
     "compilers": compiled,
     "low-rank": low_rank,
+    "handover": handovers,
+    "inference": inference,
+    "ranks": training,
+    "link": links,
+    "partitions": partitions,
+    "learning": learned,
 }
 
 

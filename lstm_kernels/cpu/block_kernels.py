@@ -151,14 +151,14 @@ def initial_rows(job, l, first, last):
 
 def gradient_block(job, l, j):
     """gU, gW, gb += rate times the gradients of unit block j, and a descent's transposes; without
-    descent from zero, and to plain matrices as well.
+    descent from zero or on top of those of passes before, and, if wanted, to plain matrices.
     """
     layer, N, rate = layer_at(job.layers, l), job.T * job.B, job.rate
     da = layer.da + j * job.a_block  # block j, row 0
     gU = layer.gU + j * layer.U_block  # gradients of U, block j, input 0
     gW = layer.gW + j * job.W_block  # of W, block j, unit 0 of h
     gb = layer.gb + j * job.a_row  # of b, block j
-    if not job.descend:
+    if job.from_zero:
         clear(job, gU, layer.D * job.U_row)
         clear(job, gW, job.H * job.W_row)
         clear(job, gb, job.a_row)
@@ -178,7 +178,7 @@ def gradient_block(job, l, j):
         gradient(job.gradient_W, job.H, h, job.size, job.row, count, da_next, gW, rate)
     if job.descend:
         pack_transposes(job, l, j)
-    else:
+    elif job.plain:
         unpack(job, j, gU, job.U_row, layer.D, job.plain + layer.dU)
         unpack(job, j, gW, job.W_row, job.H, job.plain + layer.dW)
         unpack(job, j, gb, job.a_row, 1, job.plain + layer.db)

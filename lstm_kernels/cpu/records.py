@@ -66,8 +66,9 @@ target error      | @ of the mini-batch (B, O)                    | call space  
 V b_out gV gb_out | @ read-out, what its gradients are added to   | space call  | read-out
 losses            | @ of each step; 0: there is no read-out       | call        | gradients
 steps_done        | @ a word: training steps done                 | space       | gradients
-plain             | @ plain gradients of all layers               | call        | gradients
+plain             | @ plain gradients of all layers; 0: no matter | call        | gradients
 descend           | are gradients added to the parameters?        | space grads | gradients
+from_zero         | do gradients begin as zero?                   | call        | gradients
 rate              | what gradients are multiplied by, a float     | call grads  | gradients
 """
 

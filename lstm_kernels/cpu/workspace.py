@@ -256,8 +256,7 @@ class Space(Region):
             self.packed, da, dx = net.packed, self.a, 0
             self.x, self.target = new(T, B, D), new(B, O)
         else:
-            self.packed = Packed(net.tiles, net.sizes)
-            self.bytes += self.packed.flat.nbytes
+            self.packed = self.own = None  # packed gradients; see `aim_gradients`
             self.da, self.dx = da, dx = new(*self.a.shape), new(T, B, net.tiles.pad(D))
             self.dh, self.dh0 = new(L, B, P), new(L, B, P)
             # Plain gradients of the parameters lie in one array, a new one for each call.
@@ -265,19 +264,41 @@ class Space(Region):
             self._places = places(self._shapes)
             point(job, dh0=self.dh0, rate=1.0, **codes(net.tiles, "through_W"))
         for l, layer in enumerate(self.work.layers):
-            gU, gW, gb = self.packed.layers[l].values()
-            point(layer, gU=gU, gW=gW, gb=gb, da=da[l], dx=self.low if l else dx)
+            point(layer, da=da[l], dx=self.low if l else dx)
             point(layer, dy=self.low if l < L - 1 else self.dy)
             if not self._descent:
                 dU, dW, db = (self.dy.itemsize * n for n in self._places[3 * l : 3 * l + 3])
                 point(layer, dU=dU, dW=dW, db=db)
         point(job, **codes(net.tiles, *BACKWARD, *through(net.sizes[self._descent :])))
         point(job, gradients=net.kernels.address("gradient_rounds"), descend=self._descent)
+        if self._descent:
+            self._aim(self.packed)
         point(job, state=self.final, dc=self.dc, dh=self.zero, zero=self.zero, one=self.one)
         point(job, error=self.error, steps_done=self.steps_done)
         if net.packed.V is not None:
             V, b_out = net.packed.V, net.packed.b_out
             point(job, V=V, gV=V, b_out=b_out, gb_out=b_out)
+
+    def _aim(self, packed):
+        """Let gradients of the parameters be added to these."""
+        self.packed = packed
+        for layer, own in zip(self.work.layers, packed.layers, strict=True):
+            point(layer, **{f"g{m}": array for m, array in own.items()})
+
+    def aim_gradients(self, net, sums=None):
+        """Let gradients begin as zero, in the space's own array; or be added to those of `sums`,
+        which all passes share, the first of which begins there.
+        """
+        if sums is None:
+            packed, begins = self.own or Packed(net.tiles, net.sizes), True
+            if self.own is None:
+                self.own, self.bytes = packed, self.bytes + packed.flat.nbytes
+        else:
+            sums.room = packed = sums.room or Packed(net.tiles, net.sizes)
+            begins = not sums.begun
+        if packed is not self.packed:
+            self._aim(packed)
+        self.work.job_words[JOB_WORD.from_zero] = begins
 
     def _new(self, *shape):
         """Zeros, counted in `bytes`."""
@@ -303,9 +324,9 @@ class Space(Region):
             self.initial[:] = 0
         self.work.job_words[JOB_WORD.starts] = self.started = starts
 
-    def begin_backward(self, dy=None, dstate=None):
+    def begin_backward(self, dy=None, dstate=None, more=False):
         """Take over the gradients of y and of the final state for a pass without a loss; all others
-        begin as zero. Returns the arrays that gradients of the parameters go to.
+        begin as zero. Returns the arrays that gradients of the parameters go to; none with `more`.
         """
         job = self.work.job_words
         if dy is None:
@@ -318,6 +339,9 @@ class Space(Region):
             for padded, array in zip((self.dh, self.dc), dstate, strict=False):
                 padded[..., : array.shape[2]] = array
             job[JOB_WORD.dh], job[JOB_WORD.dh_row] = at(self.dh), job[JOB_WORD.row]
+        if more:
+            job[JOB_WORD.plain] = 0
+            return []
         flat = np.empty(self._places[-1], self._dtype)
         job[JOB_WORD.plain], parts = at(flat), views(flat, self._places, self._shapes)
         readout = parts[3 * len(self.work.layers) :]
@@ -334,7 +358,7 @@ class Space(Region):
         dh0, dc0 = self.dh0[..., :H], self.dc[..., :H]
         two = len(net._cell.state) == 2
         state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
-        layers = [Layer(*parts[k : k + 3]) for k in range(0, 3 * L, 3)]
+        layers = [Layer(*parts[k : k + 3]) for k in range(0, 3 * L if parts else 0, 3)]
         V, b_out = parts[3 * L :] or (None, None)
         x = self.dx[..., :D].copy() if inputs else None
         return Grads(layers, V, b_out, net._cell.name, x=x, state=state)

@@ -86,7 +86,7 @@ class Encoder:
         x[symbols < 0] = 0
         return x
 
-    def backward(self, dx, slot):
+    def backward(self, dx, slot, more=False):
         """No gradient of the symbols, and that of E: rows of one symbol are added in order."""
         symbols, E = self._kept.pop(slot), self.arrays["E"]
         there = symbols >= 0
@@ -109,6 +109,7 @@ class Recurrent:
         self.net, self._cell = network(version, Params(layers, cell=cell), threads=threads), cell
         inside = [f"layers.{k}.{part}" for k in range(len(layers)) for part in Params.parts]
         outside = [f"layers.{first + k}.{p}" for k in range(len(layers)) for p in Params.parts]
+        self._sums = self.net.new_sums()
         self._inside, self._tapes = dict(zip(outside, inside, strict=True)), {}
 
     @property
@@ -128,9 +129,14 @@ class Recurrent:
             self._tapes[slot] = self.net.new_tape()
         return self.net.forward(x, training=True, tape=self._tapes[slot])[0]
 
-    def backward(self, dy, slot):
-        """The gradient of x, or None, and those of the parameters."""
-        grads = self.net.backward(dy, tape=self._tapes[slot], inputs=self._wants_inputs)
+    def backward(self, dy, slot, more=False):
+        """The gradient of x, or None, and those of the parameters, as of every layer; with `more`
+        micro-batches to come they are kept, and come with those of the last.
+        """
+        how = {"inputs": self._wants_inputs, "sums": self._sums, "more": more}
+        grads = self.net.backward(dy, tape=self._tapes[slot], **how)
+        if more:
+            return grads.x, {}
         named = grads.arrays()
         return grads.x, {outer: named[inner] for outer, inner in self._inside.items()}
 
@@ -158,6 +164,6 @@ class Decoder:
         self._kept[slot] = dy, {"V": dV, "b_out": db_out}
         return loss
 
-    def backward(self, slot):
+    def backward(self, slot, more=False):
         """The gradient of y, and those of the parameters."""
         return self._kept.pop(slot)

@@ -99,15 +99,16 @@ class Stage:
             value = layer.forward(value, slot)
         return value
 
-    def backward(self, dy, slot, ready=None):
+    def backward(self, dy, slot, more=False, ready=None):
         """One micro-batch back: the gradient for the stage before. Gradients of parameters are
-        added; ready(bounds) is called as soon as those of a layer are.
+        added; more: other micro-batches follow; ready(bounds) is called as soon as those of a layer
+        are complete.
         """
         for bounds, layer in zip(reversed(self.bounds), reversed(self.layers), strict=True):
             if isinstance(layer, Decoder):
-                dy, named = layer.backward(slot)
+                dy, named = layer.backward(slot, more)
             else:
-                dy, named = layer.backward(dy, slot)
+                dy, named = layer.backward(dy, slot, more)
             for name, gradient in named.items():
                 self.named_gradients[name] += gradient
             if ready is not None:
@@ -261,7 +262,7 @@ class Parallel:
                     dy = self._receive(place + 1, slot, T, b - a, stage.outputs)
                 left -= 1
                 ready = self._start if self._sums and not left else None
-                dx = stage.backward(dy, slot, ready)
+                dx = stage.backward(dy, slot, left > 0, ready)
                 if not stage.first:
                     dx = np.ascontiguousarray(dx)
                     sent.append((row.Isend(dx, place - 1, slot), dx))

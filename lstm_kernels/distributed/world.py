@@ -13,7 +13,9 @@ import threading
 import time
 import traceback
 
+import numba
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from ..cpu.rounds import LINE
 from ..errors import extra
@@ -180,7 +182,13 @@ class Sums:
 
 
 def main(program):
-    """Run program(world) on every rank. One that raises is named, and ends the job."""
+    """Run program(world) on every rank. One that raises is named, and ends the job. A rank has one
+    thread of BLAS and one of Numba, unless OMP_NUM_THREADS and NUMBA_NUM_THREADS ask for more.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        threadpool_limits(1)
+    if "NUMBA_NUM_THREADS" not in os.environ:
+        numba.set_num_threads(1)
     world = World()
     try:
         world.pin()

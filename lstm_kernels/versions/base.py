@@ -5,7 +5,6 @@ import threading
 import weakref
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +14,8 @@ from ..blas import SingleThreaded
 from ..cells import CELLS
 from ..data import Dataset
 from ..errors import UnavailableError, check_array, check_int, check_rate, counted
-from ..params import Grads, Params
+from ..params import Grads, Params, Weights
+from .passes import GradientSums, Tape, TrainingPass
 
 State = tuple[np.ndarray, ...]
 _networks: weakref.WeakSet = weakref.WeakSet()
@@ -30,27 +30,6 @@ def _after_fork():
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-class TrainingPass(NamedTuple):
-    """A forward pass that `backward` can go back through."""
-
-    shape: tuple[int, ...]  # of x
-    thread: int  # the Python thread that ran it
-    kept: Any  # what `_forward` kept for `_backward`
-    changes: int  # of the network's parameters, before it
-
-
-class Tape:
-    """What one forward pass keeps for `backward`, and the room for it: `Network.new_tape`."""
-
-    def __init__(self, net):
-        self.of, self.rooms = weakref.ref(net), {}
-        self.clear("there was none")
-
-    def clear(self, why):
-        self.passed: TrainingPass | None = None
-        self.missing = why  # while there is none
 
 
 class Network:
@@ -135,6 +114,10 @@ class Network:
             raise UnavailableError(f"new_tape: {self.name} keeps one tape, its own")
         return Tape(self)
 
+    def new_sums(self) -> GradientSums:
+        """GradientSums for `backward`: used again after the last pass, they begin anew."""
+        return GradientSums(self)
+
     def backward(
         self,
         dy: np.ndarray,
@@ -142,11 +125,15 @@ class Network:
         *,
         tape: Tape | None = None,
         inputs: bool = True,
+        sums: GradientSums | None = None,
+        more: bool = False,
     ) -> Grads:
         """Gradients after `forward(x, training=True)`.
 
         dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None is zero.
         tape: that of the forward pass, as there. inputs: False leaves out the gradient of x, None.
+        sums: of `new_sums`; the gradients of the parameters are added to those of passes before,
+        and returned with the last one: with more=True there are none of them yet, no layers.
         Returns Grads; V and b_out, which y does not use, get zero.
         Raises RuntimeError when no such forward came before, TypeError or ValueError for bad input.
         """
@@ -163,7 +150,13 @@ class Network:
                 raise RuntimeError(f"backward: got the tape of another Python thread, want {want}")
             dy = self._check("dy", dy, (*passed.shape[:2], self._params.hidden_size))
             dstate = self._check_state("dstate", dstate, passed.shape[1])
-            grads = self._backward(passed.kept, dy, dstate, inputs)
+            if sums is None:
+                grads = self._backward(passed.kept, dy, dstate, inputs)
+            else:
+                self._check_sums(sums)
+                sums.torn = True  # unless the pass ends
+                grads = self._backward_summed(sums, more, passed.kept, dy, dstate, inputs)
+                sums.begun, sums.torn = more, False
             return grads if inputs else replace(grads, x=None)
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
@@ -255,6 +248,15 @@ class Network:
         self._tape.clear(why)
         self._changes += 1
 
+    def _check_sums(self, sums):
+        if not isinstance(sums, GradientSums):
+            raise TypeError(f"sums: got {type(sums).__name__}, want those of new_sums()")
+        if sums.of() is not self:
+            raise ValueError("sums: got those of another network, want this one's new_sums()")
+        if sums.torn:
+            got = "sums of which a pass was not finished"
+            raise RuntimeError(f"sums: got {got}, want sums.begin(), and all passes again")
+
     def _own(self, tape, training):
         """A tape of `new_tape`, if it is of this network, for a training pass."""
         if not isinstance(tape, Tape):
@@ -291,6 +293,15 @@ class Network:
         """Grads; without `inputs` x may be anything."""
         layer = self.layer_backward
         return reference.backward(self._params, kept, dy, dstate, layer_backward=layer)
+
+    def _backward_summed(self, sums, more, *pass_):
+        """Grads of the passes so far, without layers if there are more; `_backward`'s arguments."""
+        grads = self._backward(*pass_)
+        total = Weights.arrays(grads)
+        for name, gradient in total.items() if sums.begun else ():
+            gradient += sums.room[name]
+        sums.room = total
+        return replace(grads, layers=[], V=None, b_out=None) if more else grads
 
     def _loss_and_grads(self, x, target):
         how = {"layer_forward": self.layer_forward, "layer_backward": self.layer_backward}

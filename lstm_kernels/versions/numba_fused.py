@@ -162,8 +162,12 @@ class NumbaFused(Network):
         return y, state, (x, space)  # x too: the records point to it
 
     def _backward(self, tape, dy, dstate, inputs):
+        return self._backward_summed(None, False, tape, dy, dstate, inputs)
+
+    def _backward_summed(self, sums, more, tape, dy, dstate, inputs):
         _, space = tape
-        parts = space.begin_backward(dy, dstate)
+        parts = space.begin_backward(dy, dstate, more)
+        space.aim_gradients(self, sums)
         point(space.work.layers[0], dx=space.dx if inputs else 0)
         self._run(space, "backward", 2)
         return space.collect(self, parts, inputs)
@@ -171,6 +175,7 @@ class NumbaFused(Network):
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], "gradients")
         parts = space.begin_backward()
+        space.aim_gradients(self)
         point(space.work.layers[0], dx=space.dx)
         loss = self._train(space, x, target, 1)[0]
         return float(loss), space.collect(self, parts)

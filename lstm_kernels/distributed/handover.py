@@ -9,7 +9,7 @@ times hold what such a call takes; the others are compiled loops.
 import ctypes
 import threading
 import time
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -27,6 +27,7 @@ VALUE, WORD = 4, 8  # bytes of a hidden value; of what the compiled loops hand o
 SIZES = "8,256,4096,65536,1048576"
 # Two lines from one participant's word to the other's: a core fetches neighbours with a line.
 APART = 2 * LINE
+QUICK = 10  # times as many turns for what is compiled
 LONG = 1 << 16  # bytes; what is longer is handed over less often in a repeat
 
 
@@ -41,11 +42,13 @@ def handover(world, sizes=SIZES, turns=1000, repeats=20):
     cases = {}
     for n in _sizes(sizes):
         count = max(10, min(turns, turns * LONG // n))
-        for name in ("cache line", "window", "message", "collective"):
+        for name in ("cache line", "window"):  # which are so quick that starting them would show
+            cases[f"{name} {n}"] = Line(world, name, n, QUICK * count).seconds
+        for name in ("message", "collective"):
             cases[f"{name} {n}"] = Line(world, name, n, count).seconds
         if world.agree("GPU", device.why_unavailable() is None and not device.SIMULATED):
             cases[f"device {n}"] = partial(_device, world, n, count)
-    cases["thread barrier 0"] = partial(_thread_barrier, world, turns)
+    cases["thread barrier 0"] = partial(_thread_barrier, world, QUICK * turns)
     cases["barrier 0"] = Line(world, "barrier", 0, turns).seconds
     rows = _rows(cases, repeats, "hand over")
     threads = rows["version"].isin(["cache line", "thread barrier"])
@@ -72,6 +75,7 @@ def _rows(cases, repeats, stage):
     return rows.assign(version=case[0], bytes=case[1].astype(int), stage=stage)
 
 
+@cache
 def _compiled(function, count):
     """A kernel as a function of `count` integers, which lets other threads run."""
     kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)
@@ -84,6 +88,7 @@ class Line:
     def __init__(self, world, means, count, turns):
         self._world, self._turns, self._numbers, self._done = world, turns, count // WORD, 0
         self._run = getattr(self, f"_{means.replace(' ', '_')}")
+        self._kernel = _compiled(slice_kernels.to_and_fro, 7)
         room = 2 * APART + count
         if means == "window":
             self._memory, self._window = world.window(room)
@@ -101,9 +106,7 @@ class Line:
         words = at(self._memory), at(self._memory) + APART
         own, other = words if first else words[::-1]
         place, numbers = words[0] + 2 * APART, self._numbers
-        arrived = _compiled(slice_kernels.to_and_fro, 7)(
-            own, other, place, numbers, self._done, self._turns, first
-        )
+        arrived = self._kernel(own, other, place, numbers, self._done, self._turns, first)
         if arrived != numbers * self._turns:
             raise MismatchError(f"hand over: got {arrived} of {numbers * self._turns} numbers")
 

@@ -9,7 +9,7 @@ from ..bench.timing import together
 from . import launch
 
 RATE = "2gbit"  # of the link between two ranks: 1 Gbit/s each way, as of common Ethernet
-DEEP = {"layers": 8, "hidden": 256, "symbols": 5000, "steps": 20}  # S5's eight layers
+DEEP = {"layers": 8, "hidden": 256, "symbols": 5000, "steps": 35}  # S5's eight layers
 SMALL_DEEP = {"layers": 8, "hidden": 32, "symbols": 50, "steps": 5}
 WIDE = {"layers": 4, "hidden": 512, "steps": 100}  # the reference workload
 SMALL_WIDE = {"layers": 4, "hidden": 32, "steps": 10}
@@ -89,7 +89,7 @@ def partitions(preset, show=None):
     and the decoder on one, what each layer costs, and memory as layers are spread.
     """
     paper = preset == "paper"
-    sizes, few = (DEEP, {"repeats": 4}) if paper else (SMALL_DEEP, {"repeats": 2})
+    sizes, few = (DEEP, {"repeats": 3}) if paper else (SMALL_DEEP, {"repeats": 2})
     apart = {"counts": "1,8,1", "cores": "0,1,0"}
     return _jobs(
         show,

@@ -26,6 +26,7 @@ from .world import World, take_core
 
 RATE = 1e-3
 ALONE = "one rank"
+ENOUGH, MOST = 5e-3, 50  # seconds that a layer is timed for at least, and how often at most
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class _LayerCost:
     """One layer of an example, with a mini-batch that it goes forward and back on."""
 
     def __init__(self, world, example, k):
-        self._world, names = world, layer_names(example.params)
+        self._world, self._often, names = world, {}, layer_names(example.params)
         self._stage = Stage(example.params, k, k + 1, example.loss, "numba-fused", 1)
         self.bytes = self._stage.gradients.nbytes
         inputs, self._target, self._count = example.data
@@ -172,8 +173,17 @@ class _LayerCost:
         self._dy = None if k == len(names) - 1 else y
 
     def seconds(self, way):
+        """The mean over the ranks, of as many in a row as take ENOUGH."""
         world = self._world
+        if way not in self._often:
+            taken = [self._once(way) for _ in range(2)]  # the first warms up
+            often = min(MOST, int(np.ceil(ENOUGH / max(taken[1], 1e-7))))
+            self._often[way] = world.comm.allreduce(often, world.MPI.MAX)
         world.comm.Barrier()
+        taken = [self._once(way) for _ in range(self._often[way])]
+        return world.comm.allreduce(sum(taken)) / len(taken) / world.size
+
+    def _once(self, way):
         start = time.perf_counter()
         if way == "descent":
             self._stage.descend(RATE)
@@ -182,7 +192,7 @@ class _LayerCost:
         if way == "backward":
             start = time.perf_counter()
             self._stage.backward(self._dy, 0)
-        return world.comm.allreduce(time.perf_counter() - start) / world.size
+        return time.perf_counter() - start
 
 
 def partitions(

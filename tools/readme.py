@@ -7,6 +7,7 @@ import notebook_rules as rules
 import pandas as pd
 
 from lstm_kernels.bench import batches, compilers, compression, optimisations, results
+from lstm_kernels.distributed import scaling
 from lstm_kernels.report import (
     figures_gpu,
     figures_optimisations,
@@ -152,6 +153,8 @@ def low_rank(rows):
 
 def handovers(rows):
     """What handing a value over costs."""
+    if "hand over" not in set(rows["stage"]):
+        return []
     times = figures_ranks.by_means(rows)["median"].groupby(level="version", sort=False).first()
     shown = (1e9 * times).map(tables.digits).rename(figures_ranks.MEANS).reset_index()
     shown.columns = ["means", "ns, one way"]
@@ -161,6 +164,8 @@ def handovers(rows):
 def inference(rows):
     """One sequence through one layer, by several processes."""
     one, *_ = figures_ranks.cases(rows)
+    if not {figures_ranks.ONE, "window"} <= set(one["version"]):
+        return []
     shown = figures_ranks.speeds(one)["ratio"].map(tables.speed).unstack("H")
     shown = shown.rename(figures_ranks.WAYS).add_prefix("H = ").fillna("").reset_index()
     said = "RNN inference, one sample, two threads or processes compared with one"
@@ -169,20 +174,29 @@ def inference(rows):
 
 def training(rows):
     """Training steps by several processes."""
-    table = figures_pipelines.ways(figures_pipelines.steps(rows)).reset_index(names="two ranks")
+    steps = figures_pipelines.steps(rows)
+    if figures_pipelines.ALONE not in steps:
+        return []
+    table = figures_pipelines.ways(steps).reset_index(names="two ranks")
     said = "Training steps of the reference workload by two processes (`make bench-ranks`)."
     return [said, tables.markdown(table)]
 
 
 def links(rows):
     """What overlapping sums with the backward pass hides."""
-    share, taken = figures_pipelines.hidden(figures_pipelines.steps(rows))
+    steps = figures_pipelines.steps(rows)
+    ways = [figures_pipelines.DATA, figures_pipelines.AFTER, figures_pipelines.UNSUMMED]
+    if set(ways) - set(steps):
+        return []
+    share, taken = figures_pipelines.hidden(steps)
     said = "On a link of 1 Gbit/s each way, sums of the gradients of the reference workload"
     return [f"{said} take {1e3 * taken:.3g} ms of a step, of which overlapping hides {share:.0%}."]
 
 
 def partitions(rows):
     """Eight layers, an encoder and a decoder on two processes."""
+    if not {2, 3} <= set(rows["ranks"][rows["version"] == "pipeline"]):
+        return []
     times = 1e3 * figures_pipelines.by_partition(rows)["median"]
     times = pd.concat([times, 1e3 * figures_pipelines.by_partition(rows, ranks=3)["median"]])
     shown = times.map(tables.digits).rename({"1+8+1": "encoder and decoder on one device"})
@@ -192,8 +206,31 @@ def partitions(rows):
     return [f"{said}, 8 micro-batches.", tables.markdown(table)]
 
 
+def bucket_times(rows):
+    """Epochs by the number of buckets."""
+    if rows.empty:
+        return []
+    rows = rows.astype({"variant": int, "ranks": int})
+    table = 1e3 * rows.groupby(["version", "ranks", "variant"])["seconds"].median().unstack()
+    shown = table.map(tables.digits).add_suffix(" buckets").reset_index()
+    said = "Epochs of 512 strings by the number of buckets and of processes"
+    return [f"{said} (`make bench-ranks`), ms.", tables.markdown(shown.astype(str))]
+
+
+def messages(rows):
+    """What a message takes, as the model of many processes counts it."""
+    own = rows[rows["version"] == "message"]
+    if own["bytes"].nunique() < 2:
+        return []
+    link, _ = scaling.fit(own, "")
+    told = f"{1e6 * link.latency:.2g} us and {link.bandwidth / 1e9:.3g} GB/s"
+    return [f"A message between two processes here, as the model of many counts it: {told}."]
+
+
 def learned(rows):
     """What an LSTM and an RNN learn of Reber strings."""
+    if "held out" not in set(rows["stage"]):
+        return []
     said = "Embedded Reber strings of 25 symbols or more, learned by a pipeline over buckets."
     table = figures_pipelines.learned(rows, 25, 512).reset_index(names="")
     return [said, tables.markdown(table)]
@@ -215,6 +252,8 @@ EXPERIMENTS = {
     "ranks": training,
     "link": links,
     "partitions": partitions,
+    "scaling": messages,
+    "buckets": bucket_times,
     "learning": learned,
 }
 

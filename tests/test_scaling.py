@@ -3,6 +3,7 @@
 import math
 import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -102,9 +103,35 @@ def check_pipeline(module):
     grid = module.layer_parallel(costs, 8, ranks=4, link=PLAIN, micro_batches=2, replicas=2)
     assert grid.seconds == step.seconds + 2  # 8 bytes of each stage over two replicas
     assert (grid.way, grid.replicas, grid.stages, grid.used) == ("mixed", 2, 2, 4)
+    # On one core both stages' work is done in turn: 2 micro-batches of 2 stages, 6 s each.
+    one = module.layer_parallel(costs, 4, ranks=2, link=PLAIN, micro_batches=2, cores=1)
+    assert one.seconds == 2 * 2 * 6
+    # The end of a step, on the rank where it takes longest; twice that where two share a core.
+    ends = replace(costs, ends=(5.0, 7.0))
+    ended = module.layer_parallel(ends, 4, ranks=2, link=PLAIN, micro_batches=2)
+    assert ended.seconds == step.seconds + 7
+    ended = module.layer_parallel(ends, 4, ranks=2, link=PLAIN, micro_batches=2, cores=1)
+    assert ended.seconds == one.seconds + 14
+    alone = [module.data_parallel(c, 4, ranks=2, link=PLAIN).seconds for c in (costs, ends)]
+    assert alone[1] == alone[0] + 12
 
 
-CHECKS = [check_sum, check_data, check_turns, check_pipeline]
+def check_ends(module):
+    """What "last" takes beyond "backward", the mean over samples, and the descent."""
+    costs = proportional(2)
+    rows = [measured(costs)]
+    for name, extra, descent in (("layer 1", 3.0, 1.0), ("layer 2", 0.0, 2.0)):
+        own = rows[0][rows[0]["variant"] == name]
+        last = own[own["stage"] == "backward"]
+        rows.append(last.assign(stage="last", seconds=last["seconds"] + extra))
+        rows.append(last.iloc[:1].assign(stage="descent", seconds=descent))
+    found = module.ModelCosts.from_rows(pd.concat(rows), ["layer 1", "layer 2"])
+    assert found.ends == (4.0, 2.0)
+    assert found.end([1, 1]) == 4
+    assert found.end([2], 3) == 18
+
+
+CHECKS = [check_sum, check_data, check_turns, check_pipeline, check_ends]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -120,6 +147,10 @@ def test_by_hand(check):
         (check_data, "max(done, end) + seconds", "end + seconds"),
         (check_data, "reversed(parts)", "parts"),
         (check_turns, "costs.parts(share, _turns(ranks, cores))", "costs.parts(share)"),
+        (check_pipeline, "max(pipe.seconds, work", "min(pipe.seconds, work"),
+        (check_pipeline, "costs.end(pipe.counts, turns)", "costs.end(pipe.counts)"),
+        (check_pipeline, "costs.end([len(parts)]", "costs.end([1] * len(parts)"),
+        (check_ends, '- at[name, "backward"]', ""),
         (check_pipeline, "sum_seconds(max(pipe.memory)", "0 * sum_seconds(max(pipe.memory)"),
         (check_pipeline, "link.seconds(costs.hand * samples)", "link.seconds(costs.hand)"),
     ],
@@ -141,7 +172,7 @@ def test_costs_between_below_and_above_those_measured():
 def test_costs_are_the_medians_of_measured_rows():
     costs = proportional(3)
     names = [name for name, *_ in costs.layers]
-    assert ModelCosts.from_rows(measured(costs), names) == costs
+    assert ModelCosts.from_rows(measured(costs), names) == replace(costs, ends=(0.0,) * 3)
     noisy = ModelCosts.from_rows(measured(costs, noise=0.01, repeats=9), names)
     for (_, f, *_), (_, g, *_) in zip(costs.layers, noisy.layers, strict=True):
         np.testing.assert_allclose(f, g, rtol=0.03)

@@ -69,8 +69,8 @@ def scaling(preset, show=None):
     """What the model of many ranks is fitted to, and steps on 1, 2 and 4 ranks to judge it by."""
     paper = preset == "paper"
     sizes = {"layers": 4, "hidden": 512 if paper else 32, "steps": 20 if paper else 5}
-    few = sizes | {"repeats": 4 if paper else 2}
-    samples = "2,4,8,16,32,64" if paper else "4,8,64"
+    few = sizes | {"repeats": 3 if paper else 2}
+    samples = "2,8,16,64" if paper else "4,8,64"
     ways = {"ways": "one rank,data after,8 fill-drain"}
     mixed = {"ways": "8 fill-drain", "stages": "3,2"}
     return _jobs(

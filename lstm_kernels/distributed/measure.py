@@ -26,6 +26,7 @@ from .world import World, take_core
 
 RATE = 1e-3
 ALONE = "one rank"
+WAYS = ("forward", "backward", "last", "descent")
 ENOUGH, MOST = 5e-3, 50  # seconds that a layer is timed for at least, and how often at most
 
 
@@ -88,7 +89,7 @@ def _alone(world, call):
 
 def speed(
     world,
-    ways="one rank,network,data,data after,data unsummed,8 fill-drain,16 fill-drain",
+    ways="one rank,network,data,data after,data unsummed,8 fill-drain",
     layers=4,
     hidden=512,
     symbols=0,
@@ -141,8 +142,9 @@ def _even(params, ranks):
 
 
 def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples="8", repeats=5):
-    """Time each layer forward, backward and in its descent, on every rank at the same time: rows
-    per layer, way, samples and repeat, the mean over ranks; `bytes` are those of its gradients.
+    """Time each layer on every rank at the same time: forward, backward with more micro-batches to
+    come, backward with the last one, whose gradients are complete, and descent. Rows per layer,
+    way, samples and repeat, the mean over ranks; `bytes` are those of its gradients.
     """
     cases, sizes = {}, {}
     for B in _counts(samples):
@@ -150,7 +152,7 @@ def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples="8", repeat
         for k, name in enumerate(layer_names(example.params)):
             cost = _LayerCost(world, example, k)
             sizes[name] = cost.bytes
-            for way in ("forward", "backward", "descent"):
+            for way in WAYS:
                 cases[f"{name}/{way}/{B}"] = partial(cost.seconds, way)
     rows = interleaved(cases, repeats=repeats, least=0, own=True)
     case = rows.pop("case").str.split("/", expand=True)
@@ -189,9 +191,9 @@ class _LayerCost:
             self._stage.descend(RATE)
         else:
             self._stage.forward(self._value, self._target, self._count, 0)
-        if way == "backward":
+        if way in ("backward", "last"):
             start = time.perf_counter()
-            self._stage.backward(self._dy, 0)
+            self._stage.backward(self._dy, 0, way == "backward")
         return time.perf_counter() - start
 
 

@@ -9,6 +9,7 @@ does it, takes 2 (P - 1) (latency + n / P / bandwidth) + add n (P - 1) / P.
 import math
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pandas as pd
@@ -114,16 +115,20 @@ def sum_seconds(size, ranks, *, link, add=0.0):
 class ModelCosts:
     """What layers cost. samples: numbers measured, ascending. layers: bottom first, name, seconds
     forward and backward at each number, bytes of gradients. hand: bytes of a sample's activations.
+    ends: seconds of each layer once in a step, whatever the samples are: its gradients are put in
+    order, and its parameters descend.
     """
 
     samples: tuple[int, ...]
     layers: tuple[tuple[str, tuple[float, ...], tuple[float, ...], float], ...]
     hand: float
+    ends: tuple[float, ...] = ()
 
     @classmethod
     def from_rows(cls, rows, names):
         """Medians of rows of `measure.costs`: variant (a layer's name), stage (its way), B, T, H,
-        seconds, bytes. names: of the layers, bottom first. Raises ValueError for missing rows.
+        seconds, bytes. names: of the layers, bottom first. Raises ValueError for missing rows; of
+        "last" and "descent" there may be none.
         """
         _columns("rows", rows, "variant", "stage", "B", "T", "H", "bytes")
         table = rows.pivot_table("seconds", ["variant", "stage"], "B", aggfunc="median")
@@ -135,7 +140,19 @@ class ModelCosts:
             seconds = (tuple(table.loc[way].tolist()) for way in ways)
             layers.append((name, *seconds, float(weights[name])))
         hand = 4.0 * rows["T"].iloc[0] * rows["H"].iloc[0]  # float32, from layer to layer
-        return cls(tuple(table.columns.tolist()), tuple(layers), hand)
+        medians = rows.groupby(["variant", "stage"])["seconds"].median()
+        at = table.mean(axis=1)
+        ends = [
+            max(0.0, at.get((name, "last"), 0.0) - at[name, "backward"])
+            + medians.get((name, "descent"), 0.0)
+            for name in names
+        ]
+        return cls(tuple(table.columns.tolist()), tuple(layers), hand, tuple(map(float, ends)))
+
+    def end(self, counts, turns=1):
+        """Seconds of the end of a step on the slowest rank; counts: layers of each stage."""
+        ends, first = self.ends or (0.0,) * len(self.layers), [0, *accumulate(counts)]
+        return turns * max(sum(ends[a:b]) for a, b in pairwise(first))
 
     def parts(self, samples, turns=1):
         """A LayerCost of each layer for so many samples, a mean too: on the lines between those
@@ -183,6 +200,7 @@ def data_parallel(costs, batch, *, ranks, link, add=0.0, overlap=True, cores=Non
         end, seconds = end + part.backward, sum_seconds(part.weights, ranks, link=link, add=add)
         done, total = max(done, end) + seconds, total + seconds
     seconds = done if overlap else end + total
+    seconds += costs.end([len(parts)], _turns(ranks, cores))
     return Step("data", ranks, ranks, 1, 1, seconds, min(batch, ranks))
 
 
@@ -195,10 +213,10 @@ def _partition(costs, stages, samples):
 
 
 @lru_cache(4096)
-def _pipeline(costs, stages, samples, micro_batches, link, order, turns):
+def _pipeline(costs, stages, samples, micro_batches, link, order):
     """The Plan with so many samples in a micro-batch; its `memory` is that of the gradients."""
     counts, hand = _partition(costs, stages, samples), link.seconds(costs.hand * samples)
-    return predict(costs.parts(samples, turns), counts, micro_batches, hand=hand, order=order)
+    return predict(costs.parts(samples), counts, micro_batches, hand=hand, order=order)
 
 
 def layer_parallel(
@@ -209,15 +227,20 @@ def layer_parallel(
 
     micro_batches: how many, at most one per sample, or several such numbers to take the fastest of.
     order: of PIPELINES; the partition is the best of "fill-drain". replicas: of such a pipeline,
-    each with ranks / replicas of the ranks; the sums of each stage come after the pipeline.
+    each with ranks / replicas of the ranks; the sums of each stage come after the pipeline. cores:
+    where ranks take turns, one computes while others wait: a step takes at least all of the work
+    shared out over the cores.
     """
     batch, stages = check_int("batch", batch), min(ranks // replicas, len(costs.layers))
     share, steps, turns = -(-batch // replicas), [], _turns(stages * replicas, cores)
     used, way = min(batch, replicas) * stages, "layer" if replicas == 1 else "mixed"
     for count in (micro_batches,) if np.isscalar(micro_batches) else micro_batches:
         M = min(check_int("micro_batches", count), share)
-        pipe = _pipeline(costs, stages, share / M, M, link, order, turns)
-        seconds = pipe.seconds + sum_seconds(max(pipe.memory), replicas, link=link, add=add)
+        pipe = _pipeline(costs, stages, share / M, M, link, order)
+        work = replicas * M * sum(f + b for f, b in pipe.stages)
+        seconds = max(pipe.seconds, work / (cores or stages * replicas))
+        seconds += sum_seconds(max(pipe.memory), replicas, link=link, add=add)
+        seconds += costs.end(pipe.counts, turns)
         steps.append(Step(way, ranks, replicas, stages, M, seconds, used))
     return min(steps, key=SECONDS)
 

@@ -1,7 +1,5 @@
 """The figures and tables of notebook 09: replicas, pipelines, partitions, buckets, many ranks."""
 
-from itertools import pairwise
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -79,29 +77,27 @@ def hidden(table):
 
 
 def layer_costs(rows, names):
-    """Median milliseconds of each layer forward, backward and in its descent, and the MiB of its
-    gradients; rows of `costs`.
+    """Median milliseconds of each layer forward and backward for a micro-batch, what the end of a
+    step adds, and the MiB of its gradients; rows of `costs`.
     """
     own = rows[rows["version"] == "layer"]
     times = 1e3 * own.groupby(["variant", "stage"])["seconds"].median().unstack()
-    table = times[["forward", "backward", "descent"]].map(digits).add_suffix(" (ms)")
+    table = times[["forward", "backward"]].map(digits).add_suffix(" (ms)")
+    table["end of a step (ms)"] = (times["last"] - times["backward"] + times["descent"]).map(digits)
     table["gradients (MiB)"] = (own.groupby("variant")["bytes"].first() / 2**20).map(digits)
     return table.loc[names].rename_axis(index=None, columns=None)
 
 
 def predicted(rows, names, samples, micro_batches, link, order=PIPELINES[0]):
-    """A function: counts of a partition to the seconds of a step, and the LayerCosts it is told
-    from. link: of `scaling`, for what is handed over. The descent of the slowest rank is added.
+    """A function: counts of a partition to the seconds of a step; and the LayerCosts and seconds of
+    a hand-over that it tells them from. link: of `scaling`, for what is handed over.
     """
-    own = rows[rows["version"] == "layer"]
-    costs = ModelCosts.from_rows(own, names)
+    costs = ModelCosts.from_rows(rows[rows["version"] == "layer"], names)
     parts, hand = costs.parts(samples), link.seconds(costs.hand * samples)
-    descents = own[own["stage"] == "descent"].groupby("variant")["seconds"].median()[names]
 
     def seconds(counts):
-        ends = [0, *np.cumsum(counts)]
-        slowest = max(descents.iloc[a:b].sum() for a, b in pairwise(ends))
-        return predict(parts, counts, micro_batches, hand=hand, order=order).seconds + slowest
+        plan = predict(parts, counts, micro_batches, hand=hand, order=order)
+        return plan.seconds + costs.end(counts)
 
     return seconds, parts, hand
 

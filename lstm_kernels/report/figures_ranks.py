@@ -44,7 +44,7 @@ def divisions(ranks=2):
         "samples": ("samples", "nothing crosses"),
         "layers": ("layers", "chunks of $h$ go up"),
     }
-    figure, axes = plt.subplots(1, len(panels), figsize=(9.5, 2.6))
+    figure, axes = plt.subplots(1, len(panels), figsize=(9.5, 2.9))
     shades = plt.get_cmap("cividis")
     for ax, (title, (rows, crosses)) in zip(axes, panels.items(), strict=True):
         for part in range(parts):
@@ -54,9 +54,10 @@ def divisions(ranks=2):
                 box = {"color": shades(0.2 + 0.6 * rank), "edgecolor": "white"}
                 ax.barh(part, 1, left=t + late, height=0.94, **box)
         for rank in range(ranks):
-            place = (0.5 + 2 * rank * (rows == "layers"), (rank + 0.5) * parts / ranks - 0.5)
-            ax.annotate(f"rank {rank}", place, color="white" if rank == 0 else "black", va="center")
-        ax.set(title=title, xlabel=f"time, in steps: {crosses}", ylabel=rows, yticks=range(parts))
+            place = (0.2 + 2 * rank * (rows == "layers"), rank * parts / ranks)
+            ink = "white" if rank == 0 else "black"
+            ax.annotate(f"rank {rank}", place, color=ink, va="center", fontsize=9)
+        ax.set(title=title, xlabel=f"steps of time;\n{crosses}", ylabel=rows, yticks=range(parts))
         ax.grid(visible=False)
     figure.alt = "; ".join(f"{name} shared: {crosses}" for name, (_, crosses) in panels.items())
     return figure

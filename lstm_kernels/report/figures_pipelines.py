@@ -83,7 +83,8 @@ def layer_costs(rows, names):
     own = rows[rows["version"] == "layer"]
     times = 1e3 * own.groupby(["variant", "stage"])["seconds"].median().unstack()
     table = times[["forward", "backward"]].map(digits).add_suffix(" (ms)")
-    table["end of a step (ms)"] = (times["last"] - times["backward"] + times["descent"]).map(digits)
+    ends = times.get("last", times["backward"]) - times["backward"] + times["descent"]
+    table["end of a step (ms)"] = ends.map(digits)
     table["gradients (MiB)"] = (own.groupby("variant")["bytes"].first() / 2**20).map(digits)
     return table.loc[names].rename_axis(index=None, columns=None)
 

@@ -123,7 +123,11 @@ def parts(world):
 MODELS = {
     1: [{}],
     2: [{}, {"stages": "1,2", "micro_batches": 4}, {"symbols": 6, "stages": "1,3"}],
-    3: [{"overlap": 0}, {"stages": "1,1,1", "micro_batches": 5, "order": ONE_AND_ONE}],
+    3: [
+        {"overlap": 0},
+        {"batch": 2, "strings": 5},
+        {"stages": "1,1,1", "micro_batches": 5, "order": ONE_AND_ONE},
+    ],
     4: [{"stages": "2,1", "micro_batches": 3}, {"symbols": 6, "stages": "1,1,1,1"}],
 }
 STEPS = {"layers": 2, "strings": 64, "epochs": 2, "batch": 15, "rate": 0.5, "optimizer": "sgd"}
@@ -133,20 +137,20 @@ def trained(world, **options):
     """The losses of the epochs, and all parameters at the end."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "params.npz")
-        rows = jobs.training(world, **STEPS, **options, save=str(file))
+        rows = jobs.training(world, **STEPS | options, save=str(file))
         if world.rank:
             return None, None
         kind = TokenParams if "symbols" in options else lk.Params
         return rows["loss"].tolist(), kind.load(file).arrays()
 
 
-def of_one_process():
+def of_one_process(strings, epochs, batch, rate, **_):
     """The same training by the network of one process."""
     params = lk.Params.init(7, 16, num_layers=2, output_size=7, seed=0)
     net = lk.network("numba-fused", params, threads=1)
-    dataset = data.symbols(data.Reber().strings(STEPS["strings"], seed=0))
+    dataset = data.symbols(data.Reber().strings(strings, seed=0))
     how = {"optimizer": "sgd", "seed": 0, "progress": False}
-    history = lk.train(NextSymbol(net), dataset, STEPS["epochs"], STEPS["batch"], 0.5, **how)
+    history = lk.train(NextSymbol(net), dataset, epochs, batch, rate, **how)
     return history.loss, net.params().arrays()
 
 
@@ -157,7 +161,7 @@ def models(world):
         got, again = trained(world, **options), trained(world, **options)
         if world.rank == 0:
             assert got[0] == again[0]
-            want = of_one_process()
+            want = of_one_process(**STEPS | options)
             if "symbols" in options:
                 want = trained(alone, symbols=options["symbols"])
             np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
@@ -165,6 +169,37 @@ def models(world):
                 np.testing.assert_array_equal(got[1][name], again[1][name], err_msg=name)
                 near = {"rtol": 1e-4, "atol": 2e-6, "err_msg": name}
                 np.testing.assert_allclose(got[1][name], array, **near)
+        world.comm.Barrier()
+
+
+def checkpoints(world):
+    """A checkpoint of another run is refused with the reason, on every rank."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = world.comm.bcast(str(Path(folder, "state.npz")))
+        how = STEPS | {"epochs": 1, "checkpoint": file}
+        jobs.training(world, **how)
+        with pytest.raises(FileExistsError, match="want resume=True or another path"):
+            jobs.training(world, **how)
+        for changed in (
+            {"micro_batches": 2},
+            {"order": ONE_AND_ONE},
+            {"overlap": 0},
+            {"version": "numpy"},
+            {"stages": ",".join("1" * world.size), "layers": world.size - 1},
+            {"hidden": 8},
+            {"layers": 1},
+            {"cell": "gru"},
+            {"seed": 1},
+            {"batch": 16},
+            {"optimizer": "adam"},
+            {"strings": 65},
+        ):
+            with pytest.raises(ValueError, match=r"checkpoint: .*(another|want)"):
+                jobs.training(world, **how | changed, resume=1)
+        world.comm.Barrier()
+        if world.rank == 0:
+            with pytest.raises(ValueError, match=r"'ranks': 2.*want .*'ranks': 1"):
+                jobs.training(World(world.MPI.COMM_SELF), **how, resume=1)
         world.comm.Barrier()
 
 

@@ -34,6 +34,10 @@ def test_ranks_train_as_one_process_does(ranks):
     run_program("models", ranks)
 
 
+def test_a_checkpoint_of_another_run_is_refused():
+    run_program("checkpoints", 2)
+
+
 def test_every_program_returns_rows_of_a_results_file():
     run_program("programs", 2)
 

@@ -7,7 +7,8 @@ from ..training import FORMAT, Checkpoint
 class SharedCheckpoint(Checkpoint):
     """A Checkpoint of a Parallel: what each stage's first replica has, in one file.
 
-    It goes on only on as many ranks, with the same stages, as it was written on.
+    It goes on only on as many ranks, with the same stages and in the same way, as it was written
+    on: else the bits would differ.
     """
 
     def __init__(self, path, model):
@@ -15,6 +16,7 @@ class SharedCheckpoint(Checkpoint):
         self._model = model
         self.run = {"ranks": model.world.size, "stages": model.stages}
         self.run |= {"micro_batches": model.micro_batches, "order": model.order}
+        self.run |= {"version": model.version, "loss": model.loss, "overlap": model.apart}
 
     def exists(self):
         return self._model.world.comm.bcast(super().exists() if self._first else None)

@@ -149,7 +149,7 @@ class Parallel:
         check_choice("version", version, [v.name for v in versions() if v.target == "cpu"])
         if params.V is None:
             raise ValueError("params: got no read-out, want V and b_out")
-        self.loss, self.order = check_choice("loss", loss, LOSSES), order
+        self.loss, self.order, self.version = check_choice("loss", loss, LOSSES), order, version
         count = len(layer_names(params))
         self.stages = [count] if stages is None else [check_int("stages", n) for n in stages]
         if sum(self.stages) != count:

@@ -213,9 +213,21 @@ def inference(
         check()
         rows = rows.rename(columns={"case": "version"}).assign(stage="forward", **work.columns())
         parts.append(rows.assign(max_err=rows["version"].map(errors)))
+        parts.append(_read_outs(world, params, work, repeats).assign(**work.columns()))
     alone = (rows := together(parts))["version"].isin([ONE, THREADS, *GPU_VERSIONS])
     threads = np.where(rows["version"] == THREADS, most_threads(world), 1)
     return rows.assign(ranks=np.where(alone, 1, world.size), threads=threads)
+
+
+def _read_outs(world, params, work, repeats):
+    """Time the read-out of all steps on one rank, and with the steps shared by all."""
+    y = np.random.default_rng(0).standard_normal((work.T, work.B, work.H)).astype(params.dtype)
+    low, high = world.share(work.T)
+    alone = partial(outputs, params, y) if world.rank == 0 else lambda: None
+    ways = {ONE: alone, "steps": partial(outputs, params, y[low:high])}
+    cases = {name: partial(world.timed, way) for name, way in ways.items()}
+    rows = interleaved(cases, repeats=repeats, least=0, own=True)
+    return rows.rename(columns={"case": "version"}).assign(stage="read-out")
 
 
 def most_threads(world):

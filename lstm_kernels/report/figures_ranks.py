@@ -7,7 +7,7 @@ import pandas as pd
 from ..bench.timing import summary
 from ..distributed.rnn import GPU_VERSIONS, ONE, THREADS
 from . import plots
-from .tables import digits
+from .tables import digits, speed
 
 MEANS = {
     "cache line": "cache line, two threads",
@@ -165,6 +165,19 @@ def steps(rows):
     return (own["seconds"] / own["T"]).groupby(own["H"].astype(int)).median()
 
 
+def read_out(rows):
+    """What the read-out takes, in words: compared with the steps, and shared by the ranks."""
+    own = rows[(rows["B"] == 1) & (rows["L"] == 1)]
+    times = own[own["version"] == ONE].groupby(["H", "stage"])["seconds"].median().unstack()
+    H, last = int(times.index[-1]), times.iloc[-1]
+    part = own[(own["stage"] == "read-out") & (own["H"] == H)]
+    gain = summary(part, ONE, by="version")["ratio"]["steps"]
+    return (
+        f"At H = {H} the read-out takes {1e3 * last['read-out']:.3g} ms, the steps "
+        f"{1e3 * last['forward']:.3g} ms; with the steps shared, ranks read out {speed(gain)}."
+    )
+
+
 def medians(rows):
     """Milliseconds of every way by hidden units, with the speed over one rank."""
     table = {H: summary(own, ONE, by="version") for H, own in rows.groupby("H")}
@@ -174,5 +187,6 @@ def medians(rows):
 
 def cases(rows):
     """Of the rows of `inference` those of one sample and one layer, of a mini-batch, of a stack."""
+    rows = rows[rows["stage"] == "forward"]
     one, stack = rows["B"] == 1, rows["L"] > 1
     return rows[one & ~stack], rows[~one], rows[stack]

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,7 +56,16 @@ def why_unavailable():
         return f"mpi4py is not installed; {INSTALL} brings it"
     if mpiexec() is None:
         return f"there is no mpiexec; {INSTALL} brings one"
-    return None
+    return _why_not_started()
+
+
+@cache
+def _why_not_started():
+    """None where mpiexec starts a process, else what it says: it takes a network interface."""
+    line = [mpiexec(), "-n", "1", "true"]
+    tried = subprocess.run(line, env=environment(), capture_output=True, text=True)
+    said = " ".join((tried.stderr + tried.stdout).split())[:200]
+    return f"mpiexec does not start here ({said})" if tried.returncode else None
 
 
 def why_no_link():

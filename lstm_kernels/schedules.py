@@ -191,25 +191,31 @@ def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point",
 PIPELINES = ("fill-drain", "one-forward-one-backward")
 
 
-def pipeline(graph, workers, order="fill-drain"):
+def pipeline(graph, workers, order="fill-drain", loops=1):
     """Neighbouring layers per worker, a stage; micro-batches go from stage to stage.
 
     workers: how many, with equal shares, or the number of layers of each. order, of a training
     graph: "fill-drain", every micro-batch goes forward before the first one goes back (Huang et al.
     2019); "one-forward-one-backward", a stage goes back as soon as it may, so that it keeps at most
-    as many tapes as there are stages from it to the last (Narayanan et al. 2021).
-    Raises TypeError or ValueError for more workers than layers, or layers that do not add up.
+    as many tapes as there are stages from it to the last (Narayanan et al. 2021). loops: how often
+    a micro-batch comes to each worker; more than once, a worker has as many stages, each smaller,
+    so that the last worker begins sooner (Lamy-Poirier 2023); a list of `workers` then has the
+    layers of each stage, the first loop's first.
+    Raises TypeError or ValueError for more stages than layers, layers that do not add up, stages
+    that are no multiple of the loops, and loops with another order than "fill-drain".
     """
     check_choice("order", order, PIPELINES)
-    stage_of, P = _stages(graph, workers)
+    if check_int("loops", loops) > 1 and order != "fill-drain":
+        raise ValueError(f"loops: got {loops} with order {order!r}, want 1, or 'fill-drain'")
+    stage_of, P = _stages(graph, workers, loops)
     runs = {}  # by stage, counted on from the last one where the pass goes back, and micro-batch
     for task in graph.tasks(graph.steps):
         row = graph.rank(task)[0]
         back = row >= graph.layers
         stage = stage_of[2 * graph.layers - 1 - row if back else row]
         place = 2 * P - 1 - stage if back else stage
-        runs.setdefault((place, task.part), []).append(task._replace(worker=stage))
-    queues = [_turns(graph, stage, P, order) for stage in range(P)]
+        runs.setdefault((place, task.part), []).append(task._replace(worker=stage % (P // loops)))
+    queues = [_turns(graph, first, P, order, loops) for first in range(P // loops)]
     placed, tasks = set(), []
     while any(queues):
         ready = [q for q in queues if q and (not q[0][0] or (q[0][0] - 1, q[0][1]) in placed)]
@@ -219,27 +225,30 @@ def pipeline(graph, workers, order="fill-drain"):
     return _waiting(graph, tasks, _needed(graph, tasks))
 
 
-def _stages(graph, workers):
+def _stages(graph, workers, loops):
     """The stage of each row that goes one way, and how many stages there are."""
     L = graph.layers
     if isinstance(workers, list | tuple):
         counts = [check_int("workers", count) for count in workers]
         if sum(counts) != L:
             raise ValueError(f"workers: got {sum(counts)} layers {workers}, want {L}")
+        if len(counts) % loops:
+            raise ValueError(f"loops: got {loops} for {len(counts)} stages, want a divisor of that")
         return [stage for stage, count in enumerate(counts) for _ in range(count)], len(counts)
-    check_int("workers", workers, 1, L)
-    return [row * workers // L for row in range(L)], workers
+    P = check_int("workers", workers, 1, max(L // loops, 1)) * loops
+    return [row * P // L for row in range(L)], P
 
 
-def _turns(graph, stage, P, order):
-    """What a stage of P runs, in its order: (place, micro-batch), as in `pipeline`."""
-    forward = [(stage, part) for part in range(graph.parts)]
+def _turns(graph, first, P, order, loops):
+    """What the worker of stage `first` of P runs: (place, micro-batch), as in `pipeline`."""
+    stages = range(first, P, P // loops)
+    forward = [(stage, part) for stage in stages for part in range(graph.parts)]
     if not graph.training:
         return forward
-    back = [(2 * P - 1 - stage, part) for part in range(graph.parts)]
+    back = [(2 * P - 1 - stage, part) for stage in stages[::-1] for part in range(graph.parts)]
     if order == "fill-drain":
         return forward + back
-    ahead = min(P - stage, graph.parts)
+    ahead = min(P - first, graph.parts)
     both = zip_longest(back, forward[ahead:])
     return forward[:ahead] + [turn for pair in both for turn in pair if turn]
 

@@ -43,9 +43,9 @@ def sums(world):
             Sum(world, now).run()
             np.testing.assert_array_equal(now, want)
             later, threads = [mine.copy() for _ in range(3)], Sums(world)
-            for array in later:
-                threads.start(array)
-            threads.wait()
+            for name, array in enumerate(later):
+                threads.start(array, name)
+            assert list(threads.completed()) == [0, 1, 2]
             threads.close()
             for array in later:
                 np.testing.assert_array_equal(array, want)
@@ -121,14 +121,23 @@ def parts(world):
 
 # By the number of ranks: what they train with, beside STEPS.
 MODELS = {
-    1: [{}],
-    2: [{}, {"stages": "1,2", "micro_batches": 4}, {"symbols": 6, "stages": "1,3"}],
+    1: [{}, {"stages": "1,2", "loops": 2, "micro_batches": 3}],
+    2: [
+        {},
+        {"layers": 3, "stages": "1,1,1,1", "loops": 2, "micro_batches": 3},
+        {"stages": "1,2", "micro_batches": 4},
+        {"symbols": 6, "stages": "1,3"},
+    ],
     3: [
         {"overlap": 0},
         {"batch": 2, "strings": 5},
         {"stages": "1,1,1", "micro_batches": 5, "order": ONE_AND_ONE},
     ],
-    4: [{"stages": "2,1", "micro_batches": 3}, {"symbols": 6, "stages": "1,1,1,1"}],
+    4: [
+        {"stages": "2,1", "micro_batches": 3},
+        {"layers": 3, "stages": "1,1,1,1", "loops": 2, "micro_batches": 2},
+        {"symbols": 6, "stages": "1,1,1,1"},
+    ],
 }
 STEPS = {"layers": 2, "strings": 64, "epochs": 2, "batch": 15, "rate": 0.5, "optimizer": "sgd"}
 
@@ -144,9 +153,9 @@ def trained(world, **options):
         return rows["loss"].tolist(), kind.load(file).arrays()
 
 
-def of_one_process(strings, epochs, batch, rate, **_):
+def of_one_process(strings, epochs, batch, rate, layers, **_):
     """The same training by the network of one process."""
-    params = lk.Params.init(7, 16, num_layers=2, output_size=7, seed=0)
+    params = lk.Params.init(7, 16, num_layers=layers, output_size=7, seed=0)
     net = lk.network("numba-fused", params, threads=1)
     dataset = data.symbols(data.Reber().strings(strings, seed=0))
     how = {"optimizer": "sgd", "seed": 0, "progress": False}
@@ -183,6 +192,7 @@ def checkpoints(world):
         for changed in (
             {"micro_batches": 2},
             {"order": ONE_AND_ONE},
+            {"stages": "1," * (world.size - 1) + str(4 - world.size), "loops": world.size},
             {"overlap": 0},
             {"version": "numpy"},
             {"stages": ",".join("1" * world.size), "layers": world.size - 1},

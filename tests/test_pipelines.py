@@ -87,7 +87,27 @@ def check_races(module, order):
                 module.check(module.Schedule(schedule.graph, tuple(tasks)))
 
 
+def check_loops(module, order):
+    """A worker's stages are as many apart as there are workers, and run whole, loop by loop; a
+    part of the time is idle that shrinks with the loops: 3 (M + (P - 1) / loops).
+    """
+    for P, M, loops in [(1, 3, 2), (2, 2, 2), (2, 8, 2), (3, 4, 3), (4, 9, 2)]:
+        S = P * loops
+        graph = module.Graph(S, 1, M, training=True)
+        schedule = module.pipeline(graph, [1] * S, loops=loops)
+        assert schedule == module.pipeline(graph, P, loops=loops)
+        module.check(schedule)
+        for worker in range(P):
+            own = [*range(worker, S, P)]
+            rows = own + [2 * S - 1 - stage for stage in reversed(own)]
+            assert own_tasks(schedule, worker) == [(row, m) for row in rows for m in range(M)]
+        costs = Costs((1.0 / loops,) * S + (2.0 / loops,) * S)
+        want = pytest.approx(3 * (M + (P - 1) / loops))
+        assert simulate(schedule, costs).makespan == want
+
+
 CHECKS = {
+    "loops": check_loops,
     "graph": check_graph,
     "homes": check_homes,
     "tapes": check_tapes,
@@ -108,11 +128,17 @@ def test_a_pipeline(checked, order):
         ("graph", "last.pop(task.worker, None)", "last.clear()"),
         ("graph", "(q[0][0] - 1, q[0][1]) in placed", "q"),
         ("homes", "2 * graph.layers - 1 - row if back else row", "row % graph.layers"),
-        ("homes", "row * workers // L", "min(row, workers - 1)"),
-        ("tapes", "min(P - stage, graph.parts)", "min(P - stage + 1, graph.parts)"),
+        ("homes", "row * P // L", "min(row, P - 1)"),
+        ("tapes", "min(P - first, graph.parts)", "min(P - first + 1, graph.parts)"),
         ("tapes", "zip_longest(back, forward[ahead:])", "zip_longest(forward[ahead:], back)"),
         ("tapes", "-1 if graph.goes_back(task.layer) else 1", "1"),
-        ("time", "min(P - stage, graph.parts)", "1"),
+        ("time", "min(P - first, graph.parts)", "1"),
+        ("loops", "worker=stage % (P // loops)", "worker=stage // loops"),
+        (
+            "loops",
+            "for stage in stages for part in range(graph.parts)",
+            "for part in range(graph.parts) for stage in stages",
+        ),
         ("races", "if other != index and not before >> other & 1", "if other > index"),
     ],
 )
@@ -195,6 +221,18 @@ TRAINING = Graph(4, 2, 3, training=True)
         (lambda: pipeline(TRAINING, [3, "1"]), TypeError, "workers: got '1', want an integer"),
         (lambda: pipeline(TRAINING, []), ValueError, r"workers: got 0 layers \[\], want 4"),
         (lambda: pipeline(TRAINING, 2, "luck"), ValueError, "order: got 'luck', want one of"),
+        (lambda: pipeline(TRAINING, 2, loops=0), ValueError, "loops: got 0, want an integer"),
+        (lambda: pipeline(TRAINING, 2, loops=3), ValueError, "workers: got 2, .* from 1 to 1"),
+        (
+            lambda: pipeline(TRAINING, [1, 1, 2], loops=2),
+            ValueError,
+            "loops: got 2 for 3 stages, want a divisor of that",
+        ),
+        (
+            lambda: pipeline(TRAINING, 2, "one-forward-one-backward", loops=2),
+            ValueError,
+            "loops: got 2 with order 'one-forward-one-backward', want 1, or 'fill-drain'",
+        ),
         (lambda: Graph(2, 2, backward=True, training=True), ValueError, "training: got True"),
         (lambda: wavefront(TRAINING, 2), ValueError, "graph: got .* only forward or only backward"),
         (

@@ -63,6 +63,8 @@ def check_memory(module):
     ways = dict(zip(PIPELINES, [(12 + 6 * 5, 11 + 6 * 1), (12 + 2 * 5, 11 + 1 * 1)], strict=True))
     for order, want in ways.items():
         assert module.predict(parts, (2, 1), 6, order=order).memory == want
+    looped = module.predict([*parts, parts[0]], (1, 1, 1, 1), 6, loops=2)
+    assert looped.memory == (7 + 11 + (2 + 1) * 6, 5 + 7 + (3 + 2) * 6)
 
 
 def check_limit(module):

@@ -16,6 +16,7 @@ class SharedCheckpoint(Checkpoint):
         self._model = model
         self.run = {"ranks": model.world.size, "stages": model.stages}
         self.run |= {"micro_batches": model.micro_batches, "order": model.order}
+        self.run |= {"loops": model.loops}
         self.run |= {"version": model.version, "loss": model.loss, "overlap": model.apart}
 
     def exists(self):

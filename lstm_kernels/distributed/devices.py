@@ -165,7 +165,7 @@ class DeviceReplica(CudaFused):
     """
 
     # What a SharedCheckpoint asks of a model of several ranks: one stage, and all have a replica.
-    stage, micro_batches, order = 0, 1, PIPELINES[0]
+    stage, micro_batches, order, loops = 0, 1, PIPELINES[0], 1
     version, loss, apart = CudaFused.name, "last", False
 
     def __init__(self, params, world=None, *, staged=False):

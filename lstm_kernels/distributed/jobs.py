@@ -37,6 +37,7 @@ def training(
     stages="",
     micro_batches=1,
     order="fill-drain",
+    loops=1,
     overlap=1,
     buckets=0,
     equal=0,
@@ -52,11 +53,12 @@ def training(
     """Train on the airline series or on the embedded Reber grammar; a row for each epoch.
 
     symbols: inputs of an embedding before the layers, 0 for none. forget: added to the bias of an
-    LSTM's forget gate at the start. stages: layers of each rank of a pipeline, as "2,2"; empty is
-    one stage on every rank. buckets: 0 for none; equal: 1 for borders as far apart as each other.
-    checkpoint, save: paths of files, for the state after each epoch and for the parameters at the
-    end. held_out: so many other strings to judge by at the end, a row more, stage "held out": their
-    loss, and as `accuracy` the share of outer symbols predicted.
+    LSTM's forget gate at the start. stages: layers of each rank of a pipeline, as "2,2", or of each
+    stage, where a rank has one in each of `loops`; empty is one stage on every rank. buckets: 0 for
+    none; equal: 1 for borders as far apart as each other. checkpoint, save: paths of files, for the
+    state after each epoch and for the parameters at the end. held_out: so many other strings to
+    judge by at the end, a row more, stage "held out": their loss, and as `accuracy` the share of
+    outer symbols predicted.
     """
     if task not in TASKS:
         raise ValueError(f"task: got {task!r}, want one of {', '.join(TASKS)}")
@@ -78,7 +80,7 @@ def training(
             dataset = Bucketed(dataset, (equal_borders if equal else borders)(lengths, buckets))
     for layer in params.layers if cell == "lstm" else ():
         layer.b[hidden : 2 * hidden] += forget  # of gate f
-    how = {"micro_batches": micro_batches, "order": order, "overlap": bool(overlap)}
+    how = {"micro_batches": micro_batches, "order": order, "loops": loops, "overlap": bool(overlap)}
     how |= {"loss": loss, "version": version, "threads": threads}
     chosen = [int(word) for word in stages.split(",")] if stages else None
     if version == "cuda-fused":

@@ -20,7 +20,7 @@ from ..errors import check_int
 from ..params import Params
 from ..versions import network
 from .layers import TokenParams
-from .parallel import Parallel, Stage, layer_names
+from .parallel import Parallel, Share, layer_names
 from .planner import partitions as every_partition
 from .world import World, take_core
 
@@ -70,16 +70,14 @@ class Example:
 
     def step(self, model):
         """One step of descent: the loss before it."""
-        loss = model.passes(*self.data)
-        model.own.descend(RATE)
-        return loss
+        return model.passes(*self.data, RATE)
 
 
 class Unsummed(Parallel):
     """Ranks that keep their gradients to themselves: what a step takes without its sums."""
 
-    def _sum(self, started):
-        return None
+    def _summed(self, started):
+        return [slice(None)]
 
 
 def _alone(world, call):
@@ -102,7 +100,8 @@ def speed(
 
     ways: "one rank" (`Parallel` of one), "network" (the network's own step on one thread), "data"
     (sums while computing), "data after" (sums after it), "data unsummed" (none), and pipelines
-    "M order" of M micro-batches. stages: of the pipelines; empty shares the layers out evenly.
+    "M order" of M micro-batches, or "M order N loops". stages: of the pipelines; empty shares the
+    layers out evenly.
     """
     example, cases = Example(layers, hidden, symbols, steps, batch), {}
     x, target, _ = example.data
@@ -118,9 +117,10 @@ def speed(
                 kind = Unsummed if way.endswith("unsummed") else Parallel
                 model = example.model(world, kind, overlap=way == "data")
             else:
-                M, _, order = way.partition(" ")
-                counts = _counts(stages) or _even(example.params, world.size)
-                model = example.model(world, stages=counts, micro_batches=int(M), order=order)
+                M, order, *loops = way.split()
+                how = {"micro_batches": int(M), "order": order, "loops": int([*loops, 1][0])}
+                counts = _counts(stages) or _even(example.params, world.size * how["loops"])
+                model = example.model(world, stages=counts, **how)
             cases[way] = partial(world.timed, partial(example.step, model))
     rows = interleaved(cases, repeats=repeats, least=0, own=True)
     rows = rows.rename(columns={"case": "version"}).assign(stage="step", **example.columns())
@@ -166,8 +166,8 @@ class _LayerCost:
 
     def __init__(self, world, example, k):
         self._world, self._often, names = world, {}, layer_names(example.params)
-        self._stage = Stage(example.params, k, k + 1, example.loss, "numba-fused", 1)
-        self.bytes = self._stage.gradients.nbytes
+        self._layer = Share(example.params, [(k, k + 1)], example.loss, "numba-fused", 1)
+        self.bytes = self._layer.gradients.nbytes
         inputs, self._target, self._count = example.data
         shape = *inputs.shape[:2], example.hidden
         y = np.random.default_rng(k).standard_normal(shape).astype(np.float32)
@@ -188,12 +188,12 @@ class _LayerCost:
     def _once(self, way):
         start = time.perf_counter()
         if way == "descent":
-            self._stage.descend(RATE)
+            self._layer.descend(RATE)
         else:
-            self._stage.forward(self._value, self._target, self._count, 0)
+            self._layer.forward(self._value, self._target, self._count, 0)
         if way in ("backward", "last"):
             start = time.perf_counter()
-            self._stage.backward(self._dy, 0, way == "backward")
+            self._layer.backward(self._dy, 0, way == "backward")
         return time.perf_counter() - start
 
 

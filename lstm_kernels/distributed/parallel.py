@@ -30,29 +30,25 @@ def layer_names(params):
     return [*encoder, *(f"layer {k}" for k in range(params.num_layers)), "read-out"]
 
 
-class Stage:
-    """Neighbouring layers of a model on one rank, with one flat array of their gradients.
+class Share:
+    """The layers of a model on one rank, with one flat array of their gradients.
 
-    first, stop: of `layer_names`. apart: each recurrent layer is a network of its own, so that its
-    gradients are known before those of the layers below. Other arguments as of `Parallel`.
+    spans: (first, stop) of `layer_names`, neighbouring layers, for each stage that the rank has: a
+    loop of the pipeline is through one of them. apart: each recurrent layer is a network of its
+    own, so that its gradients are known before those of the layers below. Other arguments as of
+    `Parallel`.
     """
 
-    def __init__(self, params, first, stop, loss, version, threads, apart=False):
-        names = layer_names(params)
-        encoder = int(names[0] == "embedding")
-        self.first, self.last, self.layers = first == 0, stop == len(names), []
-        if encoder and self.first:
-            self.layers.append(Encoder(params.E.copy()))
-        low, high = max(first - encoder, 0), min(stop - encoder, params.num_layers)
-        for k in range(low, high, 1 if apart else max(1, high - low)):
-            group = params.layers[k : k + 1 if apart else high]
-            inputs = bool(k or encoder)
-            self.layers.append(Recurrent(group, params.cell, k, inputs, version, threads))
-        if self.last:
-            self.layers.append(Decoder(params.V.copy(), params.b_out.copy(), loss))
-        # Numbers of a step and sample that come from the stage before, and go to the next one.
+    def __init__(self, params, spans, loss, version, threads, apart=False):
+        self.layers, self._stages = [], []  # of each loop, where its layers lie in `layers`
+        for first, stop in spans:
+            before = len(self.layers)
+            self.layers += self._built(params, first, stop, loss, version, threads, apart)
+            self._stages.append(slice(before, len(self.layers)))
+        # Numbers of a step and sample that a stage gets from the one before, and gives to the next.
+        encoder = len(layer_names(params)) - params.num_layers - 1
         D, H = params.input_size, params.hidden_size
-        self.inputs, self.outputs = (D if end <= encoder else H for end in (first, stop))
+        self.sizes = [[D if end <= encoder else H for end in span] for span in spans]
         of_layers = [layer.arrays for layer in self.layers]
         arrays = {n: a for named in of_layers for n, a in named.items()}
         self.cell, self.dtype = params.cell, params.dtype
@@ -62,6 +58,19 @@ class Stage:
         self._room = np.empty_like(self.theta)
         sizes = [sum(a.size for a in named.values()) for named in of_layers]
         self.bounds = [slice(a, b) for a, b in pairwise([0, *accumulate(sizes)])]
+
+    def _built(self, params, first, stop, loss, version, threads, apart):
+        """The layers from `first` to before `stop`."""
+        names = layer_names(params)
+        encoder = int(names[0] == "embedding")
+        if encoder and not first:
+            yield Encoder(params.E.copy())
+        low, high = max(first - encoder, 0), min(stop - encoder, params.num_layers)
+        for k in range(low, high, 1 if apart else max(1, high - low)):
+            group = params.layers[k : k + 1 if apart else high]
+            yield Recurrent(group, params.cell, k, bool(k or encoder), version, threads)
+        if stop == len(names):
+            yield Decoder(params.V.copy(), params.b_out.copy(), loss)
 
     def _flat(self, arrays):
         """One array that holds copies of these, and its views by name."""
@@ -79,32 +88,34 @@ class Stage:
         """Take over other values, by name."""
         for name, a in self._named.items():
             a[...] = named[name]
-        self._give()
-
-    def _give(self):
         for layer, named in zip(self.layers, self._of_layers, strict=True):
             layer.assign(named)
 
-    def descend(self, rate):
-        """theta -= rate * gradient."""
-        np.multiply(self.gradients, self.dtype.type(-rate), out=self._room)
-        self.theta += self._room
-        self._give()
+    def descend(self, rate, within=slice(None)):
+        """theta -= rate * gradient, of the layers whose `bounds` are within these."""
+        step = np.multiply(self.gradients[within], self.dtype.type(-rate), out=self._room[within])
+        self.theta[within] += step
+        start, stop, _ = within.indices(self.theta.size)
+        for layer, named, own in zip(self.layers, self._of_layers, self.bounds, strict=True):
+            if start <= own.start and own.stop <= stop:
+                layer.assign(named)
 
-    def forward(self, value, target, count, slot):
+    def forward(self, value, target, count, slot, loop=0):
         """One micro-batch: what the next stage gets, or the loss. value: of the stage before."""
-        for layer in self.layers:
+        for layer in self.layers[self._stages[loop]]:
             if isinstance(layer, Decoder):
                 return layer.forward(value, target, count, slot)
             value = layer.forward(value, slot)
         return value
 
-    def backward(self, dy, slot, more=False, ready=None):
+    def backward(self, dy, slot, more=False, ready=None, loop=0):
         """One micro-batch back: the gradient for the stage before. Gradients of parameters are
         added; more: other micro-batches follow; ready(bounds) is called as soon as those of a layer
         are complete.
         """
-        for bounds, layer in zip(reversed(self.bounds), reversed(self.layers), strict=True):
+        stage = self._stages[loop]
+        pairs = zip(self.bounds[stage], self.layers[stage], strict=True)
+        for bounds, layer in reversed(list(pairs)):
             if isinstance(layer, Decoder):
                 dy, named = layer.backward(slot, more)
             else:
@@ -121,9 +132,10 @@ class Parallel:
 
     params: Params with a read-out, or TokenParams, the same on every rank. stages: of each rank of
     a replica the number of its layers (`layer_names`); None is one stage. micro_batches: into how
-    many the share of a replica is cut, if it has so many samples. order: of PIPELINES. loss: of
-    LOSSES. overlap: gradients are summed while others are still computed, layer by layer. version,
-    threads: of the networks.
+    many the share of a replica is cut, if it has so many samples. order: of PIPELINES. loops: how
+    many stages a rank has; `stages` then has those of the first loop, of the second, and so on.
+    loss: of LOSSES. overlap: gradients are summed while others are still computed, layer by layer,
+    and a layer descends as soon as its own are there. version, threads: of the networks.
 
     A mini-batch may have fewer samples than there are replicas or micro-batches: some then have
     none, and add zeros. Raises TypeError or ValueError, on every rank, for ranks that are no
@@ -138,6 +150,7 @@ class Parallel:
         stages=None,
         micro_batches=1,
         order=PIPELINES[0],
+        loops=1,
         loss="last",
         overlap=True,
         version="numba-fused",
@@ -154,28 +167,28 @@ class Parallel:
         self.stages = [count] if stages is None else [check_int("stages", n) for n in stages]
         if sum(self.stages) != count:
             raise ValueError(f"stages: got {self.stages}, want {count} layers in all")
-        self.micro_batches, P = check_int("micro_batches", micro_batches), len(self.stages)
+        self.loops, self.micro_batches = loops, check_int("micro_batches", micro_batches)
+        self._schedules = {}
+        self._schedule(1)  # stages, order and loops fit each other
+        P = len(self.stages) // loops
         if world.size % P:
             raise ValueError(f"stages: got {P} on {world.size} ranks, want a divisor of that")
-        how = (params.form, self.stages, self.micro_batches, order, loss, version)
+        how = (params.form, self.stages, self.micro_batches, order, loops, loss, version)
         world.agree("params, stages or options", how)
         self.replica, self.stage = divmod(world.rank, P)
         self.replicas = world.size // P
         self._row = world.comm.Split(self.replica)  # the stages of this replica
         self._column = World(world.comm.Split(self.stage))  # this stage's replicas
-        first = sum(self.stages[: self.stage])
         self.apart = overlap and self.replicas > 1
-        arguments = first, first + self.stages[self.stage], loss, version, threads, self.apart
-        self.own = Stage(params, *arguments)
+        spans = list(pairwise([0, *accumulate(self.stages)]))[self.stage :: P]
+        self.own = Share(params, spans, loss, version, threads, self.apart)
         # Of the model its form alone: a rank holds its own layers, not the others'.
         self._kind, self._form = type(params), params.form
         self._sums = Sums(self._column) if self.apart else None
         self._waiting = None  # bounds of gradients that are there and not yet summed
-        self._schedules = {}
-        check_choice("order", order, PIPELINES)
 
     def __repr__(self):
-        return f"{self._form} on {self.replicas} x {len(self.stages)} ranks"
+        return f"{self._form} on {self.replicas} x {self._row.Get_size()} ranks"
 
     def params(self):
         """A copy of this rank's parameters."""
@@ -206,9 +219,8 @@ class Parallel:
 
     def step(self, x, target, learning_rate):
         """A step of gradient descent; the loss before it."""
-        loss = self.passes(*self._examples(x, target))
-        self.own.descend(check_rate("learning_rate", learning_rate, self.own.dtype))
-        return loss
+        rate = check_rate("learning_rate", learning_rate, self.own.dtype)
+        return self.passes(*self._examples(x, target), rate)
 
     def epoch(self, dataset, order, batch_size, learning_rate):
         """A step for each mini-batch of `order`; the losses, up to one that is not finite."""
@@ -228,58 +240,64 @@ class Parallel:
         inputs = symbols[:-1] if issubclass(self._kind, TokenParams) else x[:-1]
         return inputs, symbols[1:], int(np.count_nonzero(symbols[1:] >= 0))
 
-    def passes(self, inputs, wanted, count):
+    def passes(self, inputs, wanted, count, rate=0.0):
         """Forward and back through every stage, and the sums: `own.gradients` are then those of
-        the whole mini-batch. Returns its loss.
+        the whole mini-batch. With a rate a step of descent. Returns the loss before it.
 
         inputs: (T, B, D), or symbols (T, B); wanted: what the decoder compares with, samples last
         but one or last; count: what every loss is divided by.
         """
-        stage, row, T, B = self.own, self._row, inputs.shape[0], inputs.shape[1]
+        own, row, T, B = self.own, self._row, inputs.shape[0], inputs.shape[1]
         low, high = B * self.replica // self.replicas, B * (self.replica + 1) // self.replicas
         parts = max(1, min(self.micro_batches, high - low))
-        stage.gradients[:] = 0
-        loss, sent, place = 0.0, deque(), self.stage
-        left = parts
+        own.gradients[:] = 0
+        loss, sent, S, P = 0.0, deque(), len(self.stages), row.Get_size()
+        before, after, left = (self.stage - 1) % P, (self.stage + 1) % P, [parts] * self.loops
         for task in self._tasks(parts) if high > low else ():
-            back, slot = task.layer >= len(self.stages), task.part
+            at, slot = task.layer, task.part
+            stage = min(at, 2 * S - 1 - at)
+            loop, tag = stage // P, at * parts + slot  # of what comes; it goes to the next row
             a = low + (high - low) * slot // parts
             b = low + (high - low) * (slot + 1) // parts
-            if not back:
-                if stage.first:
-                    value = np.ascontiguousarray(inputs[:, a:b])
+            if at < S:
+                if stage:
+                    value = self._receive(before, tag, T, b - a, own.sizes[loop][0])
                 else:
-                    value = self._receive(place - 1, slot, T, b - a, stage.inputs)
+                    value = np.ascontiguousarray(inputs[:, a:b])
                 mine = wanted[:, a:b] if self.loss == "symbols" else wanted[a:b]
-                value = stage.forward(value, mine if stage.last else None, count, slot)
-                if stage.last:
+                value = own.forward(value, mine, count, slot, loop)
+                if stage == S - 1:
                     loss += value
                 else:
-                    sent.append((row.Isend(value, place + 1, slot), value))
+                    sent.append((row.Isend(value, after, tag + parts), value))
             else:
                 dy = None
-                if not stage.last:
-                    dy = self._receive(place + 1, slot, T, b - a, stage.outputs)
-                left -= 1
-                ready = self._start if self._sums and not left else None
-                dx = stage.backward(dy, slot, left > 0, ready)
-                if not stage.first:
+                if stage < S - 1:
+                    dy = self._receive(after, tag, T, b - a, own.sizes[loop][1])
+                left[loop] -= 1
+                ready = self._start if self._sums and not left[loop] else None
+                dx = own.backward(dy, slot, left[loop] > 0, ready, loop)
+                if stage:
                     dx = np.ascontiguousarray(dx)
-                    sent.append((row.Isend(dx, place - 1, slot), dx))
+                    sent.append((row.Isend(dx, before, tag + parts), dx))
         for request, _ in sent:
             request.Wait()
-        if self.replicas > 1:
-            self._sum(started=high > low)
+        for bounds in self._summed(high > low) if self.replicas > 1 else (slice(None),):
+            if rate:
+                own.descend(rate, bounds)
         return float(sum(self.world.comm.allgather(loss)))
 
-    def _sum(self, started):
-        """The gradients of all replicas; started: whether those of layers have begun to be."""
+    def _summed(self, started):
+        """Bounds of gradients, once they are summed over the replicas; started: whether the sums of
+        layers have begun.
+        """
         if self._sums is None:
             Sum(self._column, self.own.gradients).run()
+            yield slice(None)
             return
         for bounds in () if started else reversed(self.own.bounds):  # nothing of its own: zeros
             self._start(bounds)
-        self._sums.wait()
+        yield from self._sums.completed()
 
     def _start(self, bounds):
         """The gradients of a layer are there: sum them, once they are BUCKET bytes with those that
@@ -288,18 +306,21 @@ class Parallel:
         self._waiting = slice(bounds.start, (self._waiting or bounds).stop)
         array = self.own.gradients[self._waiting]
         if array.nbytes >= BUCKET or not bounds.start:
-            self._sums.start(array)
+            self._sums.start(array, self._waiting)
             self._waiting = None
 
-    def _receive(self, rank, slot, *shape):
+    def _receive(self, rank, tag, *shape):
         value = np.empty(shape, self.own.dtype)
-        self._row.Recv(value, rank, slot)
+        self._row.Recv(value, rank, tag)
         return value
+
+    def _schedule(self, parts):
+        S = len(self.stages)
+        return pipeline(Graph(S, 1, parts, training=True), [1] * S, self.order, self.loops)
 
     def _tasks(self, parts):
         """What this rank runs for so many micro-batches, in its order."""
         if parts not in self._schedules:
-            P = len(self.stages)
-            schedule = pipeline(Graph(P, 1, parts, training=True), P, self.order)
-            self._schedules[parts] = [t for t in schedule.tasks if t.worker == self.stage]
+            tasks = self._schedule(parts).tasks
+            self._schedules[parts] = [task for task in tasks if task.worker == self.stage]
         return self._schedules[parts]

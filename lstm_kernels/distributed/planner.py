@@ -62,20 +62,23 @@ class Plan:
     memory: tuple[float, ...]
 
 
-def predict(parts, counts, micro_batches, *, hand=0.0, order="fill-drain"):
+def predict(parts, counts, micro_batches, *, hand=0.0, order="fill-drain", loops=1):
     """The Plan of a given partition, timed by the simulator.
 
-    parts: LayerCost of each layer. counts: how many of them each rank has. hand: seconds from the
-    end of a stage's work to where the next may begin. Raises TypeError or ValueError.
+    parts: LayerCost of each layer. counts: how many of them each rank has, or each stage, where a
+    rank has one in each of `loops`. hand: seconds from the end of a stage's work to where the next
+    may begin. Raises TypeError or ValueError.
     """
     groups = _groups(parts, counts)
     graph = Graph(len(counts), 1, check_int("micro_batches", micro_batches), training=True)
     stages = tuple((sum(p.forward for p in g), sum(p.backward for p in g)) for g in groups)
     steps = [f for f, _ in stages] + [b for _, b in reversed(stages)]
-    schedule = pipeline(graph, len(counts), order)
+    schedule = pipeline(graph, [1] * len(counts), order, loops)
     seconds = simulate(schedule, Costs(tuple(steps), hand=hand)).makespan
     kept = [_kept(order, stage, len(counts), micro_batches) for stage in range(len(counts))]
-    memory = tuple(_memory(g, k) for g, k in zip(groups, kept, strict=True))
+    held = [_memory(g, k) for g, k in zip(groups, kept, strict=True)]
+    ranks = len(counts) // loops
+    memory = tuple(sum(held[rank::ranks]) for rank in range(ranks))
     return Plan(tuple(counts), seconds, stages, memory)
 
 

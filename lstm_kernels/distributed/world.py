@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 
 import numba
 import numpy as np
@@ -20,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from ..cpu.rounds import LINE
 from ..errors import extra
 
-POLL = 2e-4  # seconds between two looks of a thread at what is under way
+POLL = 1e-3  # seconds between two looks of a thread at what is under way
 PR_SET_PDEATHSIG = 1
 # The cores of this process as it started, where the system tells (Linux).
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -141,7 +142,8 @@ class Sum:
 
 
 class Sums:
-    """Sums that a thread brings about while the caller computes: `start` each, then `wait`.
+    """Sums that a thread brings about while the caller computes: `start` each, then go through the
+    `completed` ones.
 
     MPI moves data only inside its calls, so the thread looks in every POLL seconds, and sleeps
     between: it takes little from the core that computes. Once the caller waits it does not sleep.
@@ -150,22 +152,22 @@ class Sums:
 
     def __init__(self, world):
         self._world, self._queue, self._failed = world, queue.SimpleQueue(), None
-        self._done, self._started, self._pause = threading.Semaphore(0), 0, POLL
+        self._done, self._started, self._pause = threading.Semaphore(0), deque(), POLL
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def start(self, array):
-        self._started += 1
+    def start(self, array, name=None):
+        self._started.append(name)
         self._queue.put(Sum(self._world, array))
 
-    def wait(self):
-        """Until every sum that was started is complete."""
+    def completed(self):
+        """The name of each sum that was started, as soon as it is complete, in their order."""
         self._pause = 0.0
         while self._started:
             self._done.acquire()
-            self._started -= 1
+            if self._failed is not None:
+                raise self._failed
+            yield self._started.popleft()
         self._pause = POLL
-        if self._failed is not None:
-            raise self._failed
 
     def close(self):
         self._queue.put(None)

@@ -4,6 +4,7 @@ A program raises on the rank that finds something wrong, and that ends the job.
 """
 
 import inspect
+import os
 import re
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.distributed import jobs, rnn
 from lstm_kernels.distributed.layers import TokenParams
-from lstm_kernels.distributed.world import Sum, Sums, World, main
+from lstm_kernels.distributed.world import CORES, Sum, Sums, World, main, take_cores
 from lstm_kernels.next_symbol import NextSymbol
 from lstm_kernels.schedules import PIPELINES
 
@@ -86,6 +87,22 @@ def shares(world):
                     np.testing.assert_array_equal(y, want)
 
 
+def cores(world):
+    """Ranks share the cores of their machine out: one each, or several, or they take turns."""
+    if not (count := len(CORES)):  # the system does not tell
+        return
+    own = sorted(os.sched_getaffinity(0))
+    if world.size <= count:
+        low, high = world.share(count)
+        assert own == CORES[low:high]
+    else:
+        assert own == [CORES[world.rank % count]]
+    take_cores()
+    assert sorted(os.sched_getaffinity(0)) == CORES
+    take_cores(*world.near)
+    assert sorted(os.sched_getaffinity(0)) == own
+
+
 def windows(world):
     """A window begins at a line of the cache, is zero, and is the same memory for all."""
     for count in (1, 64, 1000):
@@ -115,7 +132,7 @@ def refused(world):
 
 def parts(world):
     """All of the above."""
-    for program in (sums, units, shares, windows, refused):
+    for program in (sums, units, shares, cores, windows, refused):
         program(world)
 
 
@@ -217,7 +234,13 @@ SMALL = {
     "handover": {"sizes": "8,4096", "turns": 20},
     "sums": {"sizes": "8,4096"},
     "inference": {"hidden": "128", "steps": 4, "batch": 2},
-    "speed": {"layers": 2, "hidden": 8, "steps": 3, "batch": 16},
+    "speed": {
+        "layers": 2,
+        "hidden": 8,
+        "steps": 3,
+        "batch": 16,
+        "ways": "data,2 fill-drain 1 loop",
+    },
     "costs": {"layers": 1, "hidden": 8, "symbols": 5, "steps": 3},
     "partitions": {"layers": 1, "hidden": 8, "symbols": 5, "steps": 3},
     "memory": {"layers": 2, "hidden": 8, "symbols": 5, "steps": 3},

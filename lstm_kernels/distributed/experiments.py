@@ -49,9 +49,11 @@ def ranks(preset, show=None):
     """Training steps by replicas and by pipelines; what each layer and what the sums cost."""
     paper = preset == "paper"
     sizes, few = (WIDE, {"repeats": 3}) if paper else (SMALL_WIDE, {"repeats": 2})
+    ways = "one rank,network,data,data after,data unsummed"
+    ways += ",8 fill-drain,8 fill-drain 2 loops,16 fill-drain"
     return _jobs(
         show,
-        ("speed", 2, sizes | few),
+        ("speed", 2, sizes | few | {"ways": ways}),
         ("costs", 2, sizes | few | {"samples": "8"}),
         ("sums", 2, {"sizes": "33554432" if paper else "65536", "repeats": 5}),
     )
@@ -103,7 +105,8 @@ def partitions(preset, show=None):
 def buckets(preset, show=None):
     """Epochs by the number of buckets, on one rank and as a pipeline of two."""
     paper = preset == "paper"
-    few = {} if paper else {"repeats": 2, "counts": "1,4", "strings": 64, "hidden": 16}
+    sizes = {"hidden": 256, "batch": 64, "counts": "1,2,4,6,8", "repeats": 3}
+    few = sizes if paper else {"repeats": 2, "counts": "1,4", "strings": 64, "hidden": 16}
     pipeline = {"stages": "1,2", "micro_batches": 4}
     return _jobs(show, ("bucketing", 1, few), ("bucketing", 2, few | pipeline))
 

@@ -21,7 +21,7 @@ from ..cpu.workspace import at, buffer
 from ..errors import check_int
 from ..gpu import device
 from ..kernels import native
-from .world import Sum, take_core
+from .world import CORES, Sum, take_cores
 
 VALUE, WORD = 4, 8  # bytes of a hidden value; of what the compiled loops hand over at least
 SIZES = "8,256,4096,65536,1048576"
@@ -160,7 +160,7 @@ def on_two_threads(world, work):
 
     def run(first):
         try:
-            take_core(first)
+            take_cores(first, len(CORES))
             both.wait()
             start = time.perf_counter()
             work(first)

@@ -22,7 +22,7 @@ from ..versions import network
 from .layers import TokenParams
 from .parallel import Parallel, Share, layer_names
 from .planner import partitions as every_partition
-from .world import World, take_core
+from .world import CORES, World, take_cores
 
 RATE = 1e-3
 ALONE = "one rank"
@@ -217,7 +217,7 @@ def partitions(
     where two ranks stand for two parts of one device.
     """
     if cores:
-        take_core([int(word) for word in cores.split(",")][world.rank])
+        take_cores([int(word) for word in cores.split(",")][world.rank], len(CORES))
     example = Example(layers, hidden, symbols, steps, batch)
     chosen = [_counts(words) for words in counts.split(";") if words]
     chosen = chosen or every_partition(len(layer_names(example.params)), world.size)

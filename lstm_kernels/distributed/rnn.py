@@ -30,7 +30,7 @@ from ..params import Params
 from ..readout import log_softmax
 from ..versions import network, versions
 from ..versions.numba_fused import NumbaFused
-from .world import take_core
+from .world import take_cores
 
 MEANS = ("window", "messages", "collective")
 ONE, THREADS = "one rank", "threads"
@@ -251,11 +251,11 @@ def _of_one(world, params):
 
 
 def _on_every_core(world, call, x):
-    take_core(None)
+    take_cores()
     try:
         return call(x)
     finally:
-        take_core(world.core)
+        take_cores(*world.near)
 
 
 def _of_all(world, params, work, chunks):

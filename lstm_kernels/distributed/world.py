@@ -27,16 +27,20 @@ PR_SET_PDEATHSIG = 1
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
-def take_core(number):
-    """Keep the calling thread on one of CORES, and those that it starts; None: on any."""
-    if CORES:
-        os.sched_setaffinity(0, CORES if number is None else {CORES[number % len(CORES)]})
+def take_cores(part=0, parts=1):
+    """Keep the calling thread, and those that it starts, on this part of the cores, of so many
+    equal parts; of more parts than cores, on one core, and parts take turns on it.
+    """
+    if count := len(CORES):
+        parts = min(parts, count)
+        part %= parts
+        os.sched_setaffinity(0, CORES[part * count // parts : (part + 1) * count // parts])
 
 
 class World:
     """A communicator and what every program asks of it.
 
-    comm: of mpi4py; None is COMM_WORLD, whose ranks are given a core each where there are enough.
+    comm: of mpi4py; None is COMM_WORLD, whose ranks share the cores of their machine out.
     """
 
     def __init__(self, comm=None):
@@ -44,7 +48,7 @@ class World:
             from mpi4py import MPI
         self.MPI, self.comm = MPI, MPI.COMM_WORLD if comm is None else comm
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
-        self.core = None  # of CORES, the one that this rank has for itself
+        self.near = 0, 1  # this rank among those of its machine, and how many they are
 
     def agree(self, name, value):
         """Raise ValueError, on every rank, unless all have the same value; then return it."""
@@ -58,15 +62,13 @@ class World:
         return count * self.rank // self.size, count * (self.rank + 1) // self.size
 
     def pin(self):
-        """Give this process a core of its own, if every rank on this machine can have one; and let
-        it end with mpiexec.
-        """
+        """Give this process its part of the machine's cores, and let it end with mpiexec."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         here = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
-        self.core = here.Get_rank() if here.Get_size() <= len(CORES) else None
+        self.near = here.Get_rank(), here.Get_size()
         here.Free()
-        take_core(self.core)
+        take_cores(*self.near)
 
     def window(self, count):
         """`count` bytes of memory that all ranks share, zeros (count,) from the start of a line of
@@ -99,7 +101,9 @@ class World:
         self.comm.Barrier()
         start = time.perf_counter()
         case()
-        return self.comm.allreduce(time.perf_counter() - start, self.MPI.MAX)
+        taken = time.perf_counter() - start
+        self.meet()  # a rank that has nothing to do must not take a core from threads of another
+        return self.comm.allreduce(taken, self.MPI.MAX)
 
     def say(self, text):
         """Print a line, on rank 0."""

@@ -72,9 +72,9 @@ def scaling(preset, show=None):
     paper = preset == "paper"
     sizes = {"layers": 4, "hidden": 512 if paper else 32, "steps": 20 if paper else 5}
     few = sizes | {"repeats": 3 if paper else 2}
-    samples = "2,8,16,64" if paper else "4,8,64"
+    samples = "2,4,8,16,64" if paper else "4,8,64"
     ways = {"ways": "one rank,data after,8 fill-drain"}
-    mixed = {"ways": "8 fill-drain", "stages": "3,2"}
+    mixed = {"ways": "8 fill-drain", "stages": "2,3"}
     return _jobs(
         show,
         ("handover", 2, {"repeats": 5 if paper else 2}),

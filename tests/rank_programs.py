@@ -239,7 +239,7 @@ SMALL = {
         "hidden": 8,
         "steps": 3,
         "batch": 16,
-        "ways": "data,2 fill-drain 1 loop",
+        "ways": "data,2 fill-drain 1+2",
     },
     "costs": {"layers": 1, "hidden": 8, "symbols": 5, "steps": 3},
     "partitions": {"layers": 1, "hidden": 8, "symbols": 5, "steps": 3},

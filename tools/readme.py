@@ -213,7 +213,8 @@ def bucket_times(rows):
     rows = rows.astype({"variant": int, "ranks": int})
     table = 1e3 * rows.groupby(["version", "ranks", "variant"])["seconds"].median().unstack()
     shown = table.map(tables.digits).add_suffix(" buckets").reset_index()
-    said = "Epochs of 512 strings by the number of buckets and of processes"
+    strings = int(rows["N"].iloc[0])
+    said = f"Epochs of {strings} strings by the number of buckets and of processes"
     return [f"{said} (`make bench-ranks`), ms.", tables.markdown(shown.astype(str))]
 
 

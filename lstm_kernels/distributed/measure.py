@@ -93,15 +93,14 @@ def speed(
     symbols=0,
     steps=100,
     batch=64,
-    stages="",
     repeats=5,
 ):
     """Time training steps of one workload by several ways, in one loop: a row per way and repeat.
 
     ways: "one rank" (`Parallel` of one), "network" (the network's own step on one thread), "data"
     (sums while computing), "data after" (sums after it), "data unsummed" (none), and pipelines
-    "M order" of M micro-batches, or "M order N loops". stages: of the pipelines; empty shares the
-    layers out evenly.
+    "M order" of M micro-batches, "M order N loops", whose stages share the layers out evenly, or
+    "M order 2+3" with so many layers a stage.
     """
     example, cases = Example(layers, hidden, symbols, steps, batch), {}
     x, target, _ = example.data
@@ -117,9 +116,12 @@ def speed(
                 kind = Unsummed if way.endswith("unsummed") else Parallel
                 model = example.model(world, kind, overlap=way == "data")
             else:
-                M, order, *loops = way.split()
-                how = {"micro_batches": int(M), "order": order, "loops": int([*loops, 1][0])}
-                counts = _counts(stages) or _even(example.params, world.size * how["loops"])
+                M, order, *more = way.split()
+                loops = int(more[0]) if more[1:] else 1
+                counts = _even(example.params, world.size * loops)
+                if len(more) == 1:
+                    counts = [int(count) for count in more[0].split("+")]
+                how = {"micro_batches": int(M), "order": order, "loops": loops}
                 model = example.model(world, stages=counts, **how)
             cases[way] = partial(world.timed, partial(example.step, model))
     rows = interleaved(cases, repeats=repeats, least=0, own=True)

@@ -71,7 +71,7 @@ def scaling(preset, show=None):
     paper = preset == "paper"
     sizes = {"layers": 4, "hidden": 512 if paper else 32, "steps": 20 if paper else 5}
     few = sizes | {"repeats": 3 if paper else 2}
-    samples = "2,4,8,16,64" if paper else "4,8,64"
+    samples = "2,4,8,64" if paper else "4,8,64"
     ways = "data after,8 fill-drain"
     return _jobs(
         show,

@@ -20,7 +20,7 @@ from ..errors import check_int
 from ..params import Params
 from ..versions import network
 from .layers import TokenParams
-from .parallel import Parallel, Share, layer_names
+from .parallel import LocalLayers, Parallel, layer_names
 from .planner import partitions as every_partition
 from .world import CORES, World, take_cores
 
@@ -168,7 +168,7 @@ class _LayerCost:
 
     def __init__(self, world, example, k):
         self._world, self._often, names = world, {}, layer_names(example.params)
-        self._layer = Share(example.params, [(k, k + 1)], example.loss, "numba-fused", 1)
+        self._layer = LocalLayers(example.params, [(k, k + 1)], example.loss, "numba-fused", 1)
         self.bytes = self._layer.gradients.nbytes
         inputs, self._target, self._count = example.data
         shape = *inputs.shape[:2], example.hidden

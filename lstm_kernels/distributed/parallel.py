@@ -30,7 +30,7 @@ def layer_names(params):
     return [*encoder, *(f"layer {k}" for k in range(params.num_layers)), "read-out"]
 
 
-class Share:
+class LocalLayers:
     """The layers of a model on one rank, with one flat array of their gradients.
 
     spans: (first, stop) of `layer_names`, neighbouring layers, for each stage that the rank has: a
@@ -181,7 +181,7 @@ class Parallel:
         self._column = World(world.comm.Split(self.stage))  # this stage's replicas
         self.apart = overlap and self.replicas > 1
         spans = list(pairwise([0, *accumulate(self.stages)]))[self.stage :: P]
-        self.own = Share(params, spans, loss, version, threads, self.apart)
+        self.own = LocalLayers(params, spans, loss, version, threads, self.apart)
         # Of the model its form alone: a rank holds its own layers, not the others'.
         self._kind, self._form = type(params), params.form
         self._sums = Sums(self._column) if self.apart else None

@@ -445,7 +445,7 @@ def test_device_arrays_are_handed_over_synchronised_and_never_copied(monkeypatch
     monkeypatch.setattr(type(array), "copy_to_host", copied)
     monkeypatch.setattr(type(array), "copy_to_device", copied)
     comm = SimpleNamespace(Alltoallv=exchange, Allgatherv=gather)
-    MPI = SimpleNamespace(_typedict={"f": "FLOAT"})
+    MPI = SimpleNamespace(Datatype=SimpleNamespace(fromcode={"f": "FLOAT"}.get))
     summing = devices.DeviceSum(SimpleNamespace(comm=comm, MPI=MPI, rank=rank, size=2), rows, add)
     for _ in range(2):
         array[:] = own

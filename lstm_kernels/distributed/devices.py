@@ -123,7 +123,7 @@ class DeviceSum:
         P, rank, n = world.size, world.rank, rows.size // world.size - 1
         ends = [n * r // P for r in range(P + 1)]
         low, high = ends[rank], ends[rank + 1]
-        kind = world.MPI._typedict[rows.dtype.char]
+        kind = world.MPI.Datatype.fromcode(rows.dtype.char)
         # Of the array, every rank's slice; of the rows, everyone's of this rank's slice.
         self._slices = (np.diff(ends).tolist(), ends[:-1]), kind
         self._places = ([high - low] * P, [(n + 1) * r + low for r in range(P)]), kind

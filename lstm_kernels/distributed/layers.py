@@ -6,7 +6,6 @@ Gradients come back by the same names, next to that of the layer's input.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -141,7 +140,7 @@ class Recurrent:
         return grads.x, {outer: named[inner] for outer, inner in self._inside.items()}
 
 
-LOSSES: ClassVar = {"symbols": cross_entropy_and_grads, "last": squared_error_and_grads}
+LOSSES = {"symbols": cross_entropy_and_grads, "last": squared_error_and_grads}
 
 
 class Decoder:

@@ -129,7 +129,7 @@ class Sum:
     def steps(self):
         """Requests of MPI, each to be completed before the next is asked for."""
         comm, P, own = self._world.comm, self._world.size, self._pieces.shape[1]
-        kind = self._world.MPI._typedict[self._array.dtype.char]
+        kind = self._world.MPI.Datatype.fromcode(self._array.dtype.char)
         every = [own] * P, [own * r for r in range(P)]
         yield comm.Ialltoallv(
             [self._array, (self._counts, self._starts), kind], [self._pieces, every, kind]
@@ -182,7 +182,7 @@ class Sums:
                 for request in job.steps():
                     while not request.Test():
                         time.sleep(self._pause)
-            except BaseException as error:  # the caller raises it in `wait`
+            except BaseException as error:  # `completed` raises it
                 self._failed = error
             self._done.release()
 

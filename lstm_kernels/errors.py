@@ -104,6 +104,16 @@ def check_int(name, value, low=1, high=None):
     return number
 
 
+def check_ints(name, text, low=1):
+    """Return the integers of a text, with commas between, each as of `check_int`."""
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        want = f"integers of at least {low} with commas between"
+        raise ValueError(f"{name}: got {text!r}, want {want}") from None
+    return [check_int(name, number, low) for number in numbers]
+
+
 def check_choice(name, value, choices):
     """Return `value` if it is one of `choices`, names, or raise ValueError."""
     if not isinstance(value, str) or value not in choices:

@@ -18,7 +18,7 @@ from lstm_kernels import data
 from lstm_kernels.bench import results
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.distributed import jobs, rnn
+from lstm_kernels.distributed import jobs, measure, rnn
 from lstm_kernels.distributed.layers import TokenParams
 from lstm_kernels.distributed.world import CORES, Sum, Sums, World, main, take_cores
 from lstm_kernels.next_symbol import NextSymbol
@@ -125,6 +125,13 @@ def refused(world):
         (lambda: rnn.Units(small, World(world.MPI.COMM_SELF), "mail"), "means: got 'mail'"),
         (lambda: rnn.Layers(small, world, 2), f"got {world.size} ranks for 1 layers"),
         (lambda: world.agree("size", world.rank), "size: got"),
+        (lambda: measure.speed(world, "data later"), "ways: got 'data later', want 'one rank'"),
+        (lambda: measure.speed(world, "8 fill-drain 2 loops x"), "ways: got '8 fill-drain 2 l"),
+        (lambda: measure.speed(world, "8 fill-drain 0+5"), "ways: got 0"),
+        (lambda: measure.costs(world, samples="8,,2"), "samples: got '8,,2', want integers"),
+        (lambda: measure.partitions(world, cores="0,0,0,0,0"), "want one for each of"),
+        (lambda: jobs.training(world, stages="2+1"), "stages: got '2+1'"),
+        (lambda: jobs.training(world, buckets=-1), "buckets: got -1"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             make()

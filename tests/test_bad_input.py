@@ -6,7 +6,7 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels import data, report
-from lstm_kernels.errors import check_array, check_rate
+from lstm_kernels.errors import check_array, check_ints, check_rate
 
 SHAPE = (2, 4, 3, 2, 5)
 
@@ -306,3 +306,13 @@ def test_windows_and_data_sets():
         lk.Dataset(x, target)
     with pytest.raises(ValueError, match=r"x: got shape \(4, 0, 1\)"):
         lk.Dataset(x[:, :0], target[:0])
+
+
+def test_integers_of_a_text():
+    assert check_ints("sizes", "1, 20,3") == [1, 20, 3]
+    assert check_ints("cores", "0", 0) == [0]
+    for text in ("", "1,", "1;2", "1.5"):
+        with pytest.raises(ValueError, match=f"sizes: got '{text}', want integers of at least 1"):
+            check_ints("sizes", text)
+    with pytest.raises(ValueError, match="sizes: got 0, want an integer of at least 1"):
+        check_ints("sizes", "2,0")

@@ -111,7 +111,7 @@ def test_a_job_on_a_link():
         (2, {"stages": "1,1"}, "stages: got .1, 1., want 3 layers in all"),
         (3, {"stages": "1,2"}, "stages: got 2 on 3 ranks, want a divisor"),
         (2, {"batch": 65}, "batch_size: got 65"),
-        (2, {"task": "music"}, "task: got 'music', want one of airline, reber"),
+        (2, {"task": "music"}, "task: got 'music', want one of 'airline', 'reber'"),
         (1, {"order": "zigzag"}, "order: got 'zigzag'"),
     ],
 )

@@ -102,8 +102,7 @@ def partitions(preset, show=None):
 def buckets(preset, show=None):
     """Epochs by the number of buckets, on one rank and as a pipeline of two."""
     paper = preset == "paper"
-    sizes = {"hidden": 256, "batch": 64, "counts": "1,2,4,8", "repeats": 3}
-    sizes |= {"strings": 320}
+    sizes = {"hidden": 256, "batch": 64, "counts": "1,2,4,8", "strings": 320, "repeats": 3}
     few = sizes if paper else {"repeats": 2, "counts": "1,4", "strings": 64, "hidden": 16}
     pipeline = {"stages": "1,2", "micro_batches": 4}
     return _jobs(show, ("bucketing", 1, few), ("bucketing", 2, few | pipeline))

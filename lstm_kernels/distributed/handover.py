@@ -18,7 +18,7 @@ from ..bench.timing import interleaved
 from ..cpu import slice_kernels
 from ..cpu.rounds import LINE, new_sync
 from ..cpu.workspace import at, buffer
-from ..errors import check_int
+from ..errors import check_ints
 from ..gpu import device
 from ..kernels import native
 from .world import CORES, Sum, take_cores
@@ -63,7 +63,7 @@ def sums(world, sizes="4096,65536,1048576,16777216", repeats=10):
 
 
 def _sizes(text):
-    sizes = [check_int("sizes", int(word), WORD) for word in text.split(",")]
+    sizes = check_ints("sizes", text, WORD)
     if wrong := [n for n in sizes if n % WORD]:
         raise ValueError(f"sizes: got {wrong[0]} bytes, want multiples of {WORD}")
     return sizes

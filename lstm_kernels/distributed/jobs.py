@@ -6,6 +6,7 @@ import pandas as pd
 
 from .. import data
 from ..buckets import Bucketed, borders, equal_borders
+from ..errors import check_choice, check_ints
 from ..next_symbol import NextSymbol, outer_accuracy
 from ..params import Params
 from ..training import train as train_model
@@ -60,8 +61,7 @@ def training(
     judge by at the end, a row more, stage "held out": their loss, and as `accuracy` the share of
     outer symbols predicted.
     """
-    if task not in TASKS:
-        raise ValueError(f"task: got {task!r}, want one of {', '.join(TASKS)}")
+    check_choice("task", task, TASKS)
     sizes = {"num_layers": layers, "cell": cell, "seed": seed}
     if task == "airline":
         passengers = data.airline().to_numpy(float)
@@ -82,7 +82,7 @@ def training(
         layer.b[hidden : 2 * hidden] += forget  # of gate f
     how = {"micro_batches": micro_batches, "order": order, "loops": loops, "overlap": bool(overlap)}
     how |= {"loss": loss, "version": version, "threads": threads}
-    chosen = [int(word) for word in stages.split(",")] if stages else None
+    chosen = check_ints("stages", stages) if stages else None
     if version == "cuda-fused":
         if loss != "last" or chosen or micro_batches > 1:
             want = "task airline, no stages and one micro-batch"

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import re
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -16,7 +17,7 @@ from ..bench.compilers import peak
 from ..bench.timing import interleaved
 from ..bench.workloads import Workload
 from ..buckets import Bucketed, borders, equal_borders
-from ..errors import check_int
+from ..errors import check_ints
 from ..params import Params
 from ..versions import network
 from .layers import TokenParams
@@ -27,6 +28,7 @@ from .world import CORES, World, take_cores
 RATE = 1e-3
 ALONE = "one rank"
 WAYS = ("forward", "backward", "last", "descent")
+PIPELINE = re.compile(r"(\d+) (\S+)(?: (\d+) loops| ([\d+]+))?")  # of `speed`'s ways
 ENOUGH, MOST = 5e-3, 50  # seconds that a layer is timed for at least, and how often at most
 
 
@@ -85,6 +87,11 @@ def _alone(world, call):
     return partial(world.timed, call if world.rank == 0 else lambda: None)
 
 
+# Data parallelism: the class, and whether it sums while it computes.
+REPLICAS = {"data": (Parallel, True), "data after": (Parallel, False)}
+REPLICAS["data unsummed"] = Unsummed, False
+
+
 def speed(
     world,
     ways="one rank,network,data,data after,data unsummed,8 fill-drain",
@@ -112,25 +119,30 @@ def speed(
             model = example.model(World(world.MPI.COMM_SELF))
             cases[way] = _alone(world, partial(example.step, model))
         else:
-            if way.startswith("data"):
-                kind = Unsummed if way.endswith("unsummed") else Parallel
-                model = example.model(world, kind, overlap=way == "data")
-            else:
-                M, order, *more = way.split()
-                loops = int(more[0]) if more[1:] else 1
-                counts = _even(example.params, world.size * loops)
-                if len(more) == 1:
-                    counts = [int(count) for count in more[0].split("+")]
-                how = {"micro_batches": int(M), "order": order, "loops": loops}
-                model = example.model(world, stages=counts, **how)
+            model = _of_way(world, example, way)
             cases[way] = partial(world.timed, partial(example.step, model))
     rows = interleaved(cases, repeats=repeats, least=0, own=True)
     rows = rows.rename(columns={"case": "version"}).assign(stage="step", **example.columns())
     return rows.assign(ranks=np.where(rows["version"].isin([ALONE, "network"]), 1, world.size))
 
 
-def _counts(text):
-    return [check_int("counts", int(word)) for word in text.split(",") if word]
+def _of_way(world, example, way):
+    """The model on all ranks that one of `speed`'s ways names."""
+    if way in REPLICAS:
+        kind, overlap = REPLICAS[way]
+        return example.model(world, kind, overlap=overlap)
+    if not (found := PIPELINE.fullmatch(way)):
+        known = ", ".join(map(repr, (ALONE, "network", *REPLICAS)))
+        want = f"{known}, 'M order', 'M order N loops' or 'M order 2+3'"
+        raise ValueError(f"ways: got {way!r}, want {want}")
+    M, order, loops, counts = found.groups()
+    loops = int(loops or 1)
+    if counts:
+        stages = check_ints("ways", counts.replace("+", ","))
+    else:
+        stages = _even(example.params, world.size * loops)
+    how = {"micro_batches": int(M), "order": order, "loops": loops}
+    return example.model(world, stages=stages, **how)
 
 
 def _even(params, ranks):
@@ -149,7 +161,7 @@ def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples="8", repeat
     way, samples and repeat, the mean over ranks; `bytes` are those of its gradients.
     """
     cases, sizes = {}, {}
-    for B in _counts(samples):
+    for B in check_ints("samples", samples):
         example = Example(layers, hidden, symbols, steps, B)
         for k, name in enumerate(layer_names(example.params)):
             cost = _LayerCost(world, example, k)
@@ -219,10 +231,14 @@ def partitions(
     where two ranks stand for two parts of one device.
     """
     if cores:
-        take_cores([int(word) for word in cores.split(",")][world.rank], len(CORES))
+        if len(core_of := check_ints("cores", cores, 0)) != world.size:
+            raise ValueError(f"cores: got {cores!r}, want one for each of {world.size} ranks")
+        take_cores(core_of[world.rank], len(CORES))
     example = Example(layers, hidden, symbols, steps, batch)
-    chosen = [_counts(words) for words in counts.split(";") if words]
-    chosen = chosen or every_partition(len(layer_names(example.params)), world.size)
+    if counts:
+        chosen = [check_ints("counts", words) for words in counts.split(";")]
+    else:
+        chosen = every_partition(len(layer_names(example.params)), world.size)
     single = example.model(World(world.MPI.COMM_SELF))
     cases = {ALONE: _alone(world, partial(example.step, single))}
     for partition in chosen:
@@ -277,9 +293,10 @@ def bucketing(
     dataset, lengths = data.symbols(words), [len(word) for word in words]
     S, cases, order = len(data.SYMBOLS), {}, np.random.default_rng(0).permutation(strings)
     params = Params.init(S, hidden, num_layers=layers, output_size=S, seed=0)
-    how = {"stages": _counts(stages) or None, "micro_batches": micro_batches, "loss": "symbols"}
-    model = Parallel(params, world, **how)
-    for count in _counts(counts):
+    how = {"micro_batches": micro_batches, "loss": "symbols"}
+    of_ranks = check_ints("stages", stages) if stages else None
+    model = Parallel(params, world, stages=of_ranks, **how)
+    for count in check_ints("counts", counts):
         for kind, choose in (("best borders", borders), ("equal borders", equal_borders)):
             bucketed = Bucketed(dataset, choose(lengths, count))
             epoch = partial(model.epoch, bucketed, order, batch, RATE)

@@ -24,7 +24,7 @@ from ..bench.timing import interleaved, together
 from ..bench.workloads import Workload
 from ..cpu.rounds import LINE
 from ..cpu.workspace import at
-from ..errors import check_choice, check_int
+from ..errors import check_choice, check_int, check_ints
 from ..gpu.device import SIMULATED
 from ..params import Params
 from ..readout import log_softmax
@@ -200,7 +200,7 @@ def inference(
     Each way is compared with the reference before and after; `max_err` is its largest error.
     """
     parts = []
-    for H in (check_int("hidden", int(word)) for word in hidden.split(",")):
+    for H in check_ints("hidden", hidden):
         work = Workload(L=layers, T=steps, D=H, H=H, B=batch)
         sizes = {"num_layers": layers, "output_size": H, "cell": "rnn", "seed": seed}
         params, (x, _) = Params.init(H, H, **sizes), work.example(seed)

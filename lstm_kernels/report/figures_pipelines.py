@@ -135,7 +135,7 @@ def partitions(table, predicted, best, others):
     ax.set_xlabel("layers on rank 0 + on rank 1, the embedding and the read-out among them")
     ax.set_ylim(0)
     plots.label_lines(ax, ends)
-    ax.legend(loc="upper center")
+    ax.legend(loc="lower center")
     order = table["median"].rank()[best]
     ax.set_title(f"The planner's partition {best}: place {order:.0f} of {len(table)} measured")
     return figure
@@ -192,6 +192,7 @@ def lengths_of(strings):
     figure, ax = plt.subplots(figsize=(8, 2.8))
     sns.histplot(lengths, discrete=True, color=plots.BLUE, ax=ax)
     ax.set(xlabel="symbols in a string", ylabel="strings")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_title(f"{len(lengths)} strings of {lengths.min()} to {lengths.max()} symbols")
     return figure
 

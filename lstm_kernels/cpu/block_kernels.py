@@ -27,6 +27,9 @@ def forward_steps(job, l, start, stop, first, last):
             return
         begin = t - (t - start) % job.input_steps
         end = min(begin + job.input_steps, stop)
+        if l == 0 and t == begin:
+            for k in range(begin, end):
+                round_rows(job, k * job.B + first, k * job.B + last)
         for k in range(job.J):
             j = k if t % 2 == 0 else job.J - 1 - k
             forward_block(job, l, j, t, begin, end, first, last)
@@ -49,6 +52,15 @@ def backward_steps(job, l, start, stop, first, last):
         initial_rows(job, l, first, last)
 
 
+def input_rows(job):
+    """Rows of x that are made operands of a product beforehand: none, they are used as they are."""
+    return 0
+
+
+def round_rows(job, first, last):
+    """Rows first, ..., last-1 of x as operands; as above."""
+
+
 def forward_block(job, l, j, t, begin, end, first, last):
     """Step t of unit block j; the inputs of steps begin, ..., end-1 are multiplied at the first of
     them. The last step copies the final state to where the caller wants it.
@@ -63,22 +75,24 @@ def forward_block(job, l, j, t, begin, end, first, last):
     b = layer.b + j * job.a_row  # biases of block j
     h = layer.h + t * job.B * job.row + unit  # h of step t, sample first, block j
     c = layer.c + t * job.c_step + unit  # c of step t, sample first, block j
+    h_row, Z = job.h_row, job.H_words
+    kept = layer.h_all + n * h_row + j * (job.unit_bytes // job.numbers)  # h as an operand
     if t == 0:
-        h_prev = job.h0 + (l * job.B + first) * job.row  # initial h, sample first, unit 0
+        h_prev = job.h0 + (l * job.B + first) * h_row  # initial h, sample first, unit 0
         c_prev = job.c0 + l * job.B * job.row + unit  # initial c, sample first, block j
-        H = job.H * job.starts  # without an initial state there is no product
+        Z = Z * job.starts  # without an initial state there is no product
     else:
-        h_prev = layer.h + (n - job.B) * job.row  # h of step t-1, sample first, unit 0
+        h_prev = layer.h_all + (n - job.B) * h_row  # h of step t-1, sample first, unit 0
         c_prev = c - job.c_step  # c of step t-1, sample first, block j
-        H = job.H
     if job.input_steps == 1:
         whole(
-            job.whole, rows, x, layer.x_row, layer.D, U, b, h_prev, job.row, H, W, a, c_prev, c, h
+            *(job.whole, rows, x, layer.x_row, layer.D_words, U, b, h_prev, h_row, Z, W, a),
+            *(c_prev, c, h, job.row, kept),
         )
     else:
         if t == begin:
-            inputs(job.inputs, (end - begin) * job.B, x, layer.x_row, layer.D, U, b, a)
-        step(job.step, rows, h_prev, job.row, H, W, a, c_prev, c, h)
+            inputs(job.inputs, (end - begin) * job.B, x, layer.x_row, layer.D_words, U, b, a)
+        step(job.step, rows, h_prev, h_row, Z, W, a, c_prev, c, h, job.row, kept)
     if t == job.T - 1:
         keep_state(job, l, j, h, c, first, last)
 
@@ -102,10 +116,10 @@ def back_block(job, l, j, t, first, last):
     layer, n, rows, row = layer_at(job.layers, l), t * job.B + first, last - first, job.row
     unit = first * row + j * job.wide_bytes  # within (B, P): sample first, wide block j
     state = l * job.B * row + unit  # within (L, B, P): the same of layer l
-    wide_gates = j * (job.wide_bytes // job.unit_bytes) * job.a_block + n * job.a_row
-    a = layer.a + wide_gates  # gates of wide block j's first unit block, step t, sample first
-    da = layer.da + wide_gates  # their gradients
-    da_next = layer.da + (n + job.B) * job.a_row  # unit block 0, step t+1, sample first
+    block = j * (job.wide_bytes // job.unit_bytes)  # wide block j's first unit block
+    a = layer.a + block * job.a_block + n * job.a_row  # its gates, step t, sample first
+    da = layer.da + block * job.da_block + n * job.da_row  # their gradients
+    da_next = layer.da + (n + job.B) * job.da_row  # unit block 0, step t+1, sample first
     WT = layer.WT + j * job.WT_block  # weights of wide block j
     dy = layer.dy + t * job.B * row + unit  # dy of step t, sample first, wide block j
     dc = job.dc + state  # dc of sample first, wide block j
@@ -118,7 +132,7 @@ def back_block(job, l, j, t, first, last):
         blocks, dh_row = job.J, 0
         dh = job.zero + j * job.wide_bytes  # zeros, for every sample
     back(
-        job.back, rows, da_next, blocks, job.a_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c
+        job.back, rows, da_next, blocks, job.da_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c
     )
 
 
@@ -128,60 +142,75 @@ def through_rows(job, l, first, last):
     dx_row = layer.D_wide * job.wide_bytes
     for n in range(first, last, ROWS):
         rows = min(ROWS, last - n)
-        da = layer.da + n * job.a_row  # unit block 0, row n
+        da = layer.da + n * job.da_row  # unit block 0, row n
         dx = layer.dx + n * dx_row  # row n, input 0
         if layer.D <= FEW:
-            few(job.few, rows, layer.D, da, job.J, job.a_block, layer.U, layer.U_block, dx, dx_row)
+            few(job.few, rows, layer.D, da, job.J, job.da_block, layer.U, layer.U_block, dx, dx_row)
         else:
             for j in range(layer.D_wide):
                 UT = layer.UT + j * job.UT_block  # weights of wide block j of the inputs
                 dx_j = dx + j * job.wide_bytes  # row n, its inputs
-                through(job.through_U, rows, da, job.J, job.a_block, UT, dx_j, dx_row)
+                through(job.through_U, rows, da, job.J, job.da_block, UT, dx_j, dx_row)
 
 
 def initial_rows(job, l, first, last):
     """The gradient of the initial h of some samples, through step 0."""
     layer = layer_at(job.layers, l)
-    da = layer.da + first * job.a_row  # unit block 0, step 0, sample first
+    da = layer.da + first * job.da_row  # unit block 0, step 0, sample first
     for j in range(job.J_wide):
         WT = layer.WT + j * job.WT_block  # weights of wide block j
         dh0 = job.dh0 + (l * job.B + first) * job.row + j * job.wide_bytes  # sample first, block j
-        through(job.through_W, last - first, da, job.J, job.a_block, WT, dh0, job.row)
+        through(job.through_W, last - first, da, job.J, job.da_block, WT, dh0, job.row)
 
 
 def gradient_block(job, l, j):
-    """gU, gW, gb += rate times the gradients of unit block j, and a descent's transposes; without
+    """gU, gW, gb += rate times the gradients of unit block j, and a descent's operands; without
     descent from zero or on top of those of passes before, and, if wanted, to plain matrices.
     """
-    layer, N, rate = layer_at(job.layers, l), job.T * job.B, job.rate
-    da = layer.da + j * job.a_block  # block j, row 0
-    gU = layer.gU + j * layer.U_block  # gradients of U, block j, input 0
-    gW = layer.gW + j * job.W_block  # of W, block j, unit 0 of h
+    layer = layer_at(job.layers, l)
+    gU = layer.gU + j * layer.gU_block  # gradients of U, block j, input 0
+    gW = layer.gW + j * job.gW_block  # of W, block j, unit 0 of h
     gb = layer.gb + j * job.a_row  # of b, block j
     if job.from_zero:
         clear(job, gU, layer.D * job.U_row)
         clear(job, gW, job.H * job.W_row)
         clear(job, gb, job.a_row)
-    for n in range(0, N, GRAIN):
-        count = min(GRAIN, N - n)
-        x = layer.x + n * layer.x_row  # x of row n
-        da_n = da + n * job.a_row  # da of row n, block j
-        gradient(job.gradient_U, layer.D, x, job.size, layer.x_row, count, da_n, gU, rate)
-        gradient(job.gradient_b, 1, job.one, 0, 0, count, da_n, gb, rate)
-    if job.starts:
-        h0 = job.h0 + l * job.B * job.row  # initial h of layer l, sample 0, unit 0
-        gradient(job.gradient_W, job.H, h0, job.size, job.row, job.B, da, gW, rate)
-    for n in range(0, N - job.B, GRAIN):
-        count = min(GRAIN, N - job.B - n)
-        h = layer.h + n * job.row  # h of row n: it multiplies W in the next step
-        da_next = da + (n + job.B) * job.a_row  # da of that step, block j
-        gradient(job.gradient_W, job.H, h, job.size, job.row, count, da_next, gW, rate)
+    add_gradients(job, l, j, gU, gW, gb)
     if job.descend:
-        pack_transposes(job, l, j)
+        pack_operands(job, l, j)
     elif job.plain:
         unpack(job, j, gU, job.U_row, layer.D, job.plain + layer.dU)
         unpack(job, j, gW, job.W_row, job.H, job.plain + layer.dW)
         unpack(job, j, gb, job.a_row, 1, job.plain + layer.db)
+
+
+def paired_rows(job):
+    """Rows (t, sample) of x and h that are put together in pairs before gradients: none."""
+    return 0
+
+
+def pair_rows(job, l, first, last):
+    """Those pairs of rows of layer l that begin at rows first, ..., last-1; as above."""
+
+
+def add_gradients(job, l, j, gU, gW, gb):
+    """The sums over rows (t, sample) for unit block j."""
+    layer, N, rate = layer_at(job.layers, l), job.T * job.B, job.rate
+    da = layer.da + j * job.da_block  # block j, row 0
+    for n in range(0, N, GRAIN):
+        count = min(GRAIN, N - n)
+        x = layer.x + n * layer.x_row  # x of row n
+        da_n = da + n * job.da_row  # da of row n, block j
+        gradient(job.gradient_U, layer.D, x, job.size, layer.x_row, count, da_n, gU, rate)
+        gradient(job.gradient_b, 1, job.one, 0, 0, count, da_n, gb, rate)
+    if job.starts:
+        h0 = job.h0 + l * job.B * job.h_row  # initial h of layer l, sample 0, unit 0
+        gradient(job.gradient_W, job.H, h0, job.size, job.h_row, job.B, da, gW, rate)
+    for n in range(0, N - job.B, GRAIN):
+        count = min(GRAIN, N - job.B - n)
+        h = layer.h_all + n * job.h_row  # h of row n: it multiplies W in the next step
+        da_next = da + (n + job.B) * job.da_row  # da of that step, block j
+        gradient(job.gradient_W, job.H, h, job.size, job.h_row, count, da_next, gW, rate)
 
 
 def clear(job, address, count):
@@ -202,7 +231,7 @@ def unpack(job, j, block, row, rows, matrix):
                 plain[r, g, begin + k] = packed[r, g, k]
 
 
-def pack_transposes(job, l, j):
+def pack_operands(job, l, j):
     """The parts of UT and WT that belong to unit block j, from U and W."""
     layer = layer_at(job.layers, l)
     U = layer.U + j * layer.U_block  # block j, input 0
@@ -229,7 +258,7 @@ def gather(job, k, first, last):
     D = layer.D
     order = array_of_indices(job.order + k * B * 8, (B,))  # examples of mini-batch k
     source, labels = array(job.source, (T, job.N, D)), array(job.labels, (job.N, O))
-    x, target = array(layer.x, (T, B, D)), array(job.target, (B, O))
+    x, target = array(job.x, (T, B, D)), array(job.target, (B, O))
     for s in range(first, last):
         example = order[s]
         for t in range(T):

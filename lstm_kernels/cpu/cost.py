@@ -12,7 +12,6 @@ import time
 from typing import NamedTuple
 
 from ..schedules import Costs
-from . import registers
 
 # Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer samples:
 # enough for the weights to be loaded rarely, few enough for the result to stay in L2.
@@ -34,7 +33,7 @@ class WorkSplit(NamedTuple):
 class MachineCosts(NamedTuple):
     """Seconds of what a pass is made of."""
 
-    fma: float  # a fused multiply-add of a vector
+    fma: float  # a fused multiply-add of a vector, or the products of a vector of words
     load: float  # of a vector of weights
     cell: float  # on a vector of units
     enter: float  # into a parallel region
@@ -46,7 +45,7 @@ def work_splits(tiles, T, B, threads):
     """The candidates for mini-batches (T, B): one thread, shares of the samples, rounds."""
     input_steps = max(1, min(T, INPUT_ROWS // B))
     wide = tiles.padded // tiles.wide_units
-    splits = max(1, min(B // registers.tile_rows(tiles.wide_vectors), -(-2 * threads // wide)))
+    splits = max(1, min(B // tiles.tile_rows(tiles.wide_vectors), -(-2 * threads // wide)))
     candidates = [WorkSplit(1, 1, input_steps, 1)]
     if threads > 1 and B > 1:
         candidates.append(WorkSplit(threads, min(threads, B), 1, 1))
@@ -65,11 +64,11 @@ def predict(costs, split, tiles, sizes, T, B, training):
     units = blocks * tiles.vectors
 
     def product(rows, K, matrix):
-        height = registers.tile_rows(len(gates[matrix]) * tiles.vectors)
+        height = tiles.tile_rows(len(gates[matrix]) * tiles.vectors)
         whole, rest = divmod(rows, height)
         tile = whole * max(costs.load, height * costs.fma)
         tile += max(costs.load, rest * costs.fma) if rest else 0
-        return K * len(gates[matrix]) * units * tile
+        return tiles.words(K) * len(gates[matrix]) * units * tile
 
     step = 0.0
     for D in sizes:
@@ -87,7 +86,7 @@ def task_costs(costs, tiles, sizes, B):
     """The Costs of a task of `numba-wavefront`: its steps, reading U once, a hand-over."""
     one = WorkSplit(1, 1, max(1, INPUT_ROWS // B), 1)
     step = tuple(predict(costs, one, tiles, [D], 1, B, False) for D in sizes)
-    vectors = tiles.hidden * len(tiles.gates["U"]) * tiles.blocks * tiles.vectors
+    vectors = tiles.words(tiles.hidden) * len(tiles.gates["U"]) * tiles.blocks * tiles.vectors
     return Costs(step, task=vectors * costs.load, hand=costs.turn)
 
 
@@ -108,7 +107,7 @@ def measure(runner, tiles, threads, repeats=15):
     tiles(H) are its tiles. The runs alternate: a disturbance spoils one repeat of each. The first
     step starts from zero and has no product with W.
     """
-    one, lanes = WorkSplit(1, 1, 1, 1), tiles(1).lanes
+    one, lanes, words = WorkSplit(1, 1, 1, 1), tiles(1).lanes, tiles(1).words
     in_rounds, B, wide = WorkSplit(threads, 0, 1, 1), 24, 8 * lanes
     small, large = 2 * lanes, 6 * lanes  # weights of `wide` units are beyond L1, of these within
     cases = [(H, b, T, one) for H, b in ((small, B), (large, B), (wide, 1)) for T in (1, 5)]
@@ -128,12 +127,13 @@ def measure(runner, tiles, threads, repeats=15):
         return max(0.0, best[H, B, T + 1, split] - best[H, B, 1, split]) / T
 
     def vector(H, B):
-        """Of a step for a vector of units: the cell, and H + 1 rows of four gates' weights."""
+        """Of a step for a vector of units: the cell, and the words of H + 1 rows of four gates."""
         return later(H, B, 4, one) / (B * (H // lanes))
 
-    fma = max(1e-13, vector(large, B) - vector(small, B)) / (4 * (large - small))
-    cell = max(0.0, vector(small, B) - 4 * (small + 1) * fma)
-    load = max(0.0, vector(wide, 1) - cell) / (4 * (wide + 1))
+    rows = 4 * (words(large) - words(small))
+    fma = max(1e-13, vector(large, B) - vector(small, B)) / rows
+    cell = max(0.0, vector(small, B) - 4 * (words(small) + 1) * fma)
+    load = max(0.0, vector(wide, 1) - cell) / (4 * (words(wide) + 1))
     costs = MachineCosts(fma, load, cell, 0.0, 0.0, 0.0)
     if threads == 1:
         return costs

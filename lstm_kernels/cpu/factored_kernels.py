@@ -40,7 +40,7 @@ def factor_step(job, layer, t, first, last):
         if job.input_steps == 1:
             whole(
                 *(job.both, rows, x, layer.x_row, layer.D, Px, zero),
-                *(h_prev, row, job.H, Ph, s, s, s, s),
+                *(h_prev, row, job.H, Ph, s, s, s, s, row, s),
             )
             continue
         ahead = layer.ahead + i * job.ahead_block  # the first step multiplied at once, block i
@@ -48,7 +48,7 @@ def factor_step(job, layer, t, first, last):
             steps = min(job.input_steps, job.T - t)
             inputs(job.inputs, steps * job.B, x, layer.x_row, layer.D, Px, zero, ahead)
         ahead += begin * job.B * job.s_row  # step t
-        step(job.step, rows, h_prev, row, job.H, Ph, ahead, s, s, s)
+        step(job.step, rows, h_prev, row, job.H, Ph, ahead, s, s, s, row, s)
 
 
 def cell_step(job, layer, t, first, last):
@@ -72,7 +72,7 @@ def cell_step(job, layer, t, first, last):
         h = layer.h + (t + 1) * job.B * job.row + unit  # h after it
         whole(
             *(job.cell, last - first, s, 0, 0, Q, b),
-            *(s, job.row, job.R, Q, a, c_prev, c_prev + job.c_step, h),
+            *(s, job.row, job.R, Q, a, c_prev, c_prev + job.c_step, h, job.row, h),
         )
 
 

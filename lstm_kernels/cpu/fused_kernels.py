@@ -11,7 +11,8 @@ and whoever read a zero there has waited for all others.
 
 # The free names: functions of `block_kernels.py`, rounds, records and arrays at addresses.
 forward_steps = backward_steps = forward_block = back_block = through_rows = initial_rows = None
-gradient_block = pack_transposes = readout_gradient = gather = begin_backward = ROWS = None
+gradient_block = pack_operands = readout_gradient = gather = begin_backward = ROWS = None
+input_rows = round_rows = paired_rows = pair_rows = None
 claim = finish = wait = call = real = read = exchange = layer_at = job_at = array = None
 array_of_indices = None
 
@@ -44,6 +45,10 @@ def backward_samples(first, last, address):
 def forward_rounds(p, turn, address):
     """Every layer and step in rounds of unit blocks."""
     job = job_at(address, 0)
+    tasks = (input_rows(job) + ROWS - 1) // ROWS
+    for task in claimed(job.sync, job.groups, turn, p, tasks):
+        round_rows(job, task * ROWS, min(task * ROWS + ROWS, input_rows(job)))
+    turn = wait(job.sync, job.groups, turn, tasks)
     for l in range(job.L):
         for t in range(job.T):
             if read(job.stop):
@@ -80,8 +85,15 @@ def backward_rounds(p, turn, address):
 
 
 def gradient_rounds(p, turn, address):
-    """All weight gradients in one round, a unit block of a layer per task, and the read-out's."""
+    """All weight gradients in one round, a unit block of a layer per task, and the read-out's; what
+    they multiply is prepared in a round before.
+    """
     job = job_at(address, 0)
+    parts = (paired_rows(job) + ROWS - 1) // ROWS  # of a layer
+    for task in claimed(job.sync, job.groups, turn, p, parts * job.L):
+        l, first = task // parts, task % parts * ROWS
+        pair_rows(job, l, first, min(first + ROWS, paired_rows(job)))
+    turn = wait(job.sync, job.groups, turn, parts * job.L)
     blocks = job.L * job.J
     tasks = blocks + (job.losses != 0)
     for task in claimed(job.sync, job.groups, turn, p, tasks):
@@ -146,9 +158,9 @@ def train(p, turn, address):
 
 
 def pack(p, turn, address):
-    """Write all transposed weights."""
+    """Write all operands that are made of the parameters."""
     job = job_at(address, 0)
     for l in range(job.L):
         for j in range(job.J):
-            pack_transposes(job, l, j)
+            pack_operands(job, l, j)
     return turn

@@ -10,6 +10,7 @@ block, gate, unit) as in a row of gradients.
 
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ class Layout:
     dtype: np.dtype
     hidden: int
     wide_vectors: int | None = None  # vectors of a wide unit block; None: 4 or 2
+    numbers: ClassVar[int] = 1  # of a word, which is what a product takes of an operand at a time
 
     def __post_init__(self):
         K = len(self.cell.gates)
@@ -39,6 +41,7 @@ class Layout:
         self.padded = self.pad(self.hidden)  # what a row of h, c or a gradient of them holds
         self.blocks = -(-self.hidden // self.units)  # with hidden units; the padding may have more
         self.row = K * self.vectors * self.vector_bytes  # bytes of a row of a unit block
+        self.da_row = self.row // self.numbers  # the same of the gradients, which are operands
         # Which pre-activations U, W and b feed.
         fed = self.cell.input_gates, self.cell.recurrent_gates, tuple(range(K))
         self.gates = dict(zip("UWb", fed, strict=True))
@@ -58,12 +61,20 @@ class Layout:
         """Bytes from a row of a unit block to vector v of each of its K gates."""
         return self.offsets("b")[v :: self.vectors]
 
+    def words(self, count):
+        """How many words so many numbers take."""
+        return -(-count // self.numbers)
+
     def runs(self, matrix):
-        """The gates that a matrix feeds as runs (first unit, units); neighbours are one run."""
-        runs = []
+        """The gates that a matrix feeds as runs (first word, words); neighbours are one run."""
+        runs, words = [], self.words(self.units)
         for g in self.gates[matrix]:
-            if runs and sum(runs[-1]) == g * self.units:
-                runs[-1] = (runs[-1][0], runs[-1][1] + self.units)
+            if runs and sum(runs[-1]) == g * words:
+                runs[-1] = (runs[-1][0], runs[-1][1] + words)
             else:
-                runs.append((g * self.units, self.units))
+                runs.append((g * words, words))
         return runs
+
+    def tile_rows(self, vectors):
+        """The tallest tile with `vectors` vectors a row."""
+        return registers.tile_rows(vectors)

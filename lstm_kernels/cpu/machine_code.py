@@ -9,6 +9,7 @@ import numpy as np
 from ..cells import CELLS
 from ..kernels import fill, native, part
 from . import (
+    bfloat16_kernels,
     block_kernels,
     factored_kernels,
     fused_kernels,
@@ -19,6 +20,7 @@ from . import (
     slice_kernels,
     wavefront_kernels,
 )
+from .bfloat16 import Bfloat16Tiles
 from .instructions import array_at, record_at
 from .interrupts import run_on
 from .team import team
@@ -48,8 +50,8 @@ class Kernels:
 
 
 @cache
-def kernels(dtype):
-    """The Kernels of a dtype."""
+def kernels(dtype, words=False):
+    """The Kernels of a dtype; words: those whose operands are words of bfloat16 numbers."""
     tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
     alike = ("inputs", "step", "whole", "single", "back", "few", "transpose")
     names = {name: simd.caller(tiles[name]) for name in alike}
@@ -61,5 +63,11 @@ def kernels(dtype):
     names["factored_layer_at"] = record_at(records.FACTORED_LAYER)
     names["factored_job_at"] = record_at(records.FACTORED_JOB)
     names |= {"array": array_at(dtype), "array_of_indices": array_at(np.int64), "real": dtype.type}
-    modules = fused_kernels, block_kernels, wavefront_kernels, factored_kernels, slice_kernels
-    return Kernels(fill(modules, names, dtype.name, part), dtype.name)
+    modules = [fused_kernels, block_kernels, wavefront_kernels, factored_kernels, slice_kernels]
+    label = dtype.name
+    if words:
+        tiles, label = Bfloat16Tiles(CELLS["rnn"], dtype, 1).all(), "bfloat16"
+        names["round_numbers"] = simd.caller(tiles["round_numbers"])
+        names["pair_rows_of"] = simd.caller(tiles["pair_numbers"])
+        modules.append(bfloat16_kernels)  # its functions stand for those of the same name
+    return Kernels(fill(modules, names, label, part), label)

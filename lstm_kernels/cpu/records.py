@@ -13,14 +13,17 @@ from collections import namedtuple
 import numpy as np
 
 LAYER_TABLE = """
-D D_wide          | inputs, wide unit blocks of inputs            | net         | all
+D D_wide D_words  | inputs; wide unit blocks, words of inputs     | net         | all
 x_row             | bytes: samples of x                           | net         | forward gradients
-U_block           | bytes: unit blocks of U                       | net         | forward gradients
+U_block gU_block  | bytes: unit blocks of U, of gU                | net         | forward gradients
 U W b             | @ packed weights (j, rows, G or K, units)     | net         | forward gradients
 UT WT             | @ transposed weights (w, j*G*units, wide)     | net         | backward gradients
+U_numbers W_numbers                               | @ float32 | net         | operands
 x                 | @ input (T, B, D): h of the layer below       | space call  | forward gradients
 a                 | @ pre-activations, gates (j, T*B, K, units)   | space       | forward backward
 h c               | @ after each step (T, B, P); c: see c_step    | space call  | all
+h_all             | @ h as an operand (T, B, h_row): h or words   | space call  | forward gradients
+x_pairs h_pairs   | @ words of rows of x, of h before the step    | space       | gradients
 da                | @ gradients of a                              | space grads | backward gradients
 dy                | @ gradient of h from above (T, B, P)          | space grads | backward
 dx                | @ that of x (T, B, padded D); 0: not wanted   | space grads | backward
@@ -32,13 +35,16 @@ JOB_TABLE = """
 L T B H O         | layers, steps, samples, units, outputs        | net space   | all
 J J_wide          | unit blocks, wide unit blocks of a layer      | net         | all
 lanes size        | numbers of a vector, bytes of a number        | net         | all
+numbers H_words   | numbers of an operand's word; words of H      | net         | all
+h_row             | bytes: samples of h as an operand             | net         | forward gradients
 row               | bytes: samples of h, c and their gradients    | net         | all
 unit_bytes        | bytes: unit blocks of such a sample           | net         | forward gradients
 wide_bytes        | bytes: wide unit blocks of such a sample      | net         | backward
 a_row a_block     | bytes: rows (t, sample), unit blocks of a     | net space   | all
+da_row da_block   | bytes: the same of da                         | net space   | backward gradients
 c_step            | bytes: steps of c, 0 if one is kept           | space       | forward backward
 U_row W_row       | bytes: rows of a packed unit block            | net         | gradients
-W_block           | bytes: unit blocks of W                       | net         | forward gradients
+W_block gW_block  | bytes: unit blocks of W, of gW                | net         | forward gradients
 UT_block WT_block | bytes: wide unit blocks of UT, WT             | net         | backward gradients
 layers            | @ the LAYERs (L,)                             | work        | all
 sync groups       | @ words of the rounds; groups of tasks        | work        | passes
@@ -50,11 +56,16 @@ keeps             | are all steps of a kept?                      | space       
 forward backward  | @ passes: `_samples` or `_rounds`             | space       | passes
 gradients         | @ `gradient_rounds`                           | space       | passes
 tasks parts       | @ (n, 4): layer, start, stop, part; parts     | call        | tasks
+x                 | @ input as it was passed (T, B, D)            | space call  | forward passes
+round_numbers     | @ tile                                        | space       | forward
+pair_numbers pair_rounded                         | @ tiles       | net space   | operands
+scratch           | @ of each task of gradients                   | space       | gradients
+scratch_block     | bytes: tasks of it                            | space       | gradients
 inputs step whole | @ tiles                                       | space       | forward
 back few          | @ tiles                                       | space       | backward
 through_U through_W                               | @ tiles       | space grads | backward
 gradient_U gradient_W gradient_b transpose        | @ tiles       | space call  | gradients
-starts h0 c0      | is there an initial state? @ (L, B, P)        | space call  | all
+starts h0 c0      | is there an initial state? @ (L, B, row)      | space call  | all
 states state      | 1 or 2; @ final state (states, L, B, H)       | space call  | forward
 dh dh_row         | @ of the final h (L, B, P); bytes: samples    | space call  | backward
 dc                | @ of the final c (L, B, P), then of c0        | space       | backward

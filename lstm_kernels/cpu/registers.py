@@ -30,14 +30,18 @@ def instruction_set(triple, features):
     return Registers(16, 16, False, "SSE2")
 
 
+def cpu_features():
+    """Those of the CPU that Numba compiles for: a dict name -> bool."""
+    if numba.config.CPU_FEATURES is not None:  # "+avx,-avx2"
+        words = filter(None, numba.config.CPU_FEATURES.split(","))
+        return {word[1:]: word[0] == "+" for word in words}
+    return llvmlite.binding.get_host_cpu_features()
+
+
 @cache
 def vector_registers():
     """The Registers of the CPU that Numba compiles for."""
-    features = llvmlite.binding.get_host_cpu_features()
-    if numba.config.CPU_FEATURES is not None:  # "+avx,-avx2"
-        words = filter(None, numba.config.CPU_FEATURES.split(","))
-        features = {word[1:]: word[0] == "+" for word in words}
-    return instruction_set(llvmlite.binding.get_process_triple(), features)
+    return instruction_set(llvmlite.binding.get_process_triple(), cpu_features())
 
 
 # Each height of a tile up to the tallest is compiled, for the rows that are left over. Eight rows
@@ -45,12 +49,16 @@ def vector_registers():
 MOST_ROWS = 8
 
 
-def tile_rows(vectors):
+def tile_rows(vectors, halves=1):
     """The tallest tile with `vectors` vectors a row whose sums and operands fit the registers; a
-    product takes one more where it is not fused with its sum.
+    product takes one more where it is not fused with its sum. halves: registers of an operand, two
+    where words are widened, for which there is a mask.
     """
-    registers = vector_registers().count - (not vector_registers().fused)
+    registers = vector_registers().count - (not vector_registers().fused) - (halves > 1)
     rows = 1
-    while rows < MOST_ROWS and (rows + 1) * vectors + min(rows + 1, vectors) + 1 <= registers:
-        rows += 1
+    while rows < MOST_ROWS:
+        tall = rows + 1
+        if tall * vectors + halves * (min(tall, vectors) + 1) > registers:
+            break
+        rows = tall
     return rows

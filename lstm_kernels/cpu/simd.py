@@ -15,6 +15,7 @@ The cell is applied to the sums before they are stored, which saves a pass over 
 import inspect
 from types import FunctionType
 
+import llvmlite.binding
 import numba
 import numpy as np
 from llvmlite import ir
@@ -23,6 +24,22 @@ from numba.core import cgutils
 
 from ..kernels import OPTIONS, native
 from .instructions import BYTE, WORD, call_address, instruction
+
+
+HALF = ir.IntType(16)
+
+
+class _Bfloat(ir.types.Type):
+    """LLVM's bfloat, which llvmlite does not know."""
+
+    def __str__(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _Bfloat)
+
+    def __hash__(self):
+        return hash(_Bfloat)
 
 
 class Number:
@@ -175,6 +192,72 @@ class LLVM:
     def store_number(self, address, number):
         place = self.builder.store(number, self._pointer(address, number.type))
         place.align = self.dtype.itemsize
+
+    # A word holds two bfloat16 numbers, the first in its low half: a number of that format is the
+    # upper half of a float32. Bits are moved as integers, the same on every CPU.
+
+    def rounded(self, x):
+        """x to the nearest bfloat16, of two the even one; NaN stays. As float32: its last 16 bits
+        are zero.
+        """
+        build, upper = self.builder, self._bits(0xFFFF0000)
+        bits = build.bitcast(x.value, upper.type)
+        even = build.and_(build.lshr(bits, self._bits(16)), self._bits(1))
+        near = build.add(build.add(bits, self._bits(0x7FFF)), even)
+        nan = build.or_(bits, self._bits(1 << 22))  # its upper half alone could be infinity
+        bits = build.select(build.fcmp_unordered("uno", x.value, x.value), nan, near)
+        return Vector(self, build.bitcast(build.and_(bits, upper), self.type))
+
+    def pair(self, x, y):
+        """Words of two rounded numbers each."""
+        build, kind = self.builder, self._bits(0).type
+        low, high = (build.bitcast(half.value, kind) for half in (x, y))
+        word = build.or_(build.lshr(low, self._bits(16)), high)
+        return Vector(self, build.bitcast(word, self.type))
+
+    def halves(self, word):
+        """The second and the first number of words, as float32: each made when it is asked for."""
+        build = self.builder
+        bits = build.bitcast(word.value, self._bits(0).type)
+        for half in (
+            lambda: build.and_(bits, self._bits(0xFFFF0000)),
+            lambda: build.shl(bits, self._bits(16)),
+        ):
+            yield Vector(self, build.bitcast(half(), self.type))
+
+    def load_rounded(self, address):
+        """As many bfloat16 numbers as a vector has lanes, as float32."""
+        half = self.builder.load(self._pointer(address, self._wide(HALF)))
+        half.align = 2
+        bits = self.builder.shl(self.builder.zext(half, self._bits(0).type), self._bits(16))
+        return Vector(self, self.builder.bitcast(bits, self.type))
+
+    def store_rounded(self, address, x):
+        """The upper halves of a vector that is rounded."""
+        bits = self.builder.bitcast(x.value, self._bits(0).type)
+        half = self.builder.trunc(self.builder.lshr(bits, self._bits(16)), self._wide(HALF))
+        place = self.builder.store(half, self._pointer(address, half.type))
+        place.align = 2
+
+    def dot(self, x, y, z):
+        """z plus the two products of the words of x and y, by AVX512_BF16's instruction, which adds
+        the second one first, and rounds each sum.
+        """
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
+        words = ir.VectorType(_Bfloat(), 2 * self.lanes)
+        if llvmlite.binding.llvm_version_info[0] < 16:  # it took integers then
+            words = self._bits(0).type
+        function = ir.FunctionType(self.type, [self.type, words, words])
+        callee = cgutils.get_or_insert_function(self.builder.module, function, name)
+        x, y = (self.builder.bitcast(v.value, words) for v in (x, y))
+        return Vector(self, self.builder.call(callee, [z.value, x, y]))
+
+    def of_one_lane(self):
+        """The same machine for single numbers."""
+        return LLVM(self.builder, self.dtype, 1)
+
+    def _bits(self, number):
+        return self._constant(ir.IntType(32), number)
 
     def variable(self, vector):
         """A register that changes in a loop: use `get` and `set`."""

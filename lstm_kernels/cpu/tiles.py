@@ -5,9 +5,10 @@ Arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t
 `block` from one to the next. A tile checks nothing; the tests run its callers with tiles that do.
 """
 
+from dataclasses import replace
 from itertools import product
 
-from . import activations, registers
+from . import activations
 from .layout import Layout
 
 
@@ -17,7 +18,8 @@ class Tiles(Layout):
     def form(self, name):
         """What the code of a tile depends on: networks of many sizes share it."""
         wide = name in ("back", "through_U", "through_W") or len(self.cell.gates) == 1
-        return Tiles(self.cell, self.dtype, self.wide_units if wide else 4 * self.lanes)
+        hidden = self.wide_units if wide else 4 * self.lanes
+        return replace(self, hidden=hidden, wide_vectors=None)
 
     def all(self, keep=True):
         """Every tile by its name; keep: does the forward step keep the gates?"""
@@ -32,7 +34,8 @@ class Tiles(Layout):
         }
 
     def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
-        """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in.
+        """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in; k
+        counts words, each one number or, in bfloat16, two.
 
         Rows of B are whole vectors, aligned. Of the operands of a k the fewer stay in registers:
         3 rows of 4 vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more than AVX2 has. ahead:
@@ -45,17 +48,32 @@ class Tiles(Layout):
                 m.prefetch(A + k * k_stride + ahead)  # A[0, some k later]
             number = lambda i: m.broadcast(A + k * k_stride + i * row)  # noqa: E731 - A[i, k]
             vector = lambda n: m.load_aligned(B + k * B_row + offsets[n])  # noqa: E731 - B[k, n]
-            rows, columns = range(len(sums)), range(len(offsets))
-            if len(rows) < len(columns):
-                a = [number(i) for i in rows]
-                pairs = ((i, n, a[i], b_n) for n in columns for b_n in [vector(n)] for i in rows)
-            else:
-                b = [vector(n) for n in columns]
-                pairs = ((i, n, a_i, b[n]) for i in rows for a_i in [number(i)] for n in columns)
-            for i, n, a_i, b_n in pairs:
-                m.set(sums[i][n], m.fma(a_i, b_n, m.get(sums[i][n])))
+            self.outer_product(m, sums, number, vector)
 
         m.loop(count, multiply)
+
+    def outer_product(self, m, sums, number, vector):
+        """The products of one k: sums[i][n] += number(i) * vector(n)."""
+        rows, columns = range(len(sums)), range(len(sums[0]))
+        if len(rows) < len(columns):
+            a = [number(i) for i in rows]
+            pairs = ((i, n, a[i], b_n) for n in columns for b_n in [vector(n)] for i in rows)
+        else:
+            b = [vector(n) for n in columns]
+            pairs = ((i, n, a_i, b[n]) for i in rows for a_i in [number(i)] for n in columns)
+        for i, n, a_i, b_n in pairs:
+            m.set(sums[i][n], self.product(m, a_i, b_n, m.get(sums[i][n])))
+
+    def product(self, m, a, b, total):
+        """total + a b, of operands as they lie in memory."""
+        return m.fma(a, b, total)
+
+    def store_operand(self, m, address, vector):
+        """Store numbers as operands of products."""
+        m.store(address, vector)
+
+    def keep_h(self, m, kept, first, i, v, h):
+        """Store vector v of row first + i of h once more, where operands are not h itself."""
 
     def _feed(self, m, sums, matrix, A, A_row, count, B):
         """Add A B to the sums of the gates that a packed matrix feeds; sums: by offset, of rows."""
@@ -70,15 +88,15 @@ class Tiles(Layout):
         over the gates that M feeds.
         """
         runs, line = self.runs(matrix), self.wide_units * self.dtype.itemsize  # of a row of M^T
-        width = sum(units for _, units in runs)
+        width = sum(words for _, words in runs)
 
         def one_block(j):
             done = 0
-            for first, units in runs:
+            for first, words in runs:
                 a = da + j * block + first * self.dtype.itemsize  # row 0 of block j, the run
                 b = MT + (j * width + done) * line  # the row of M^T that it begins with
-                self.multiply(m, sums, a, self.row, self.dtype.itemsize, b, line, units)
-                done += units
+                self.multiply(m, sums, a, self.da_row, self.dtype.itemsize, b, line, words)
+                done += words
 
         m.loop(blocks, one_block)
 
@@ -88,12 +106,14 @@ class Tiles(Layout):
         "inputs": a = b + x U of D inputs, for the rows of some steps. "step": a + h_prev W, then
         the cell while the sums are in registers. "whole": both, and the pre-activations are never
         stored. h, c: this unit block in the row of the first sample, before the step and after.
-        h_all: the whole rows of h_prev, H of them counted. keep: store the gates in a.
+        h_all: the whole rows of h_prev as operands, H words of them counted; kept: this unit block
+        of h as an operand, where that is not h itself; rows of both h_row apart. keep: store the
+        gates in a.
         """
         every = self.offsets("b")
         fed = self.offsets({"inputs": "U", "step": "W", "whole": "b"}[name])
 
-        def whole(m, rows, x, x_row, D, U, b, h_all, row, H, W, a, c_prev, c, h):
+        def whole(m, rows, x, x_row, D, U, b, h_all, h_row, H, W, a, c_prev, c, h, row, kept):
             def tile(first, count):
                 a_rows = [a + first * self.row + i * self.row for i in range(count)]  # first + i
                 begins = a_rows if name == "step" else [b] * count
@@ -101,21 +121,21 @@ class Tiles(Layout):
                 if name != "step":
                     self._feed(m, sums, "U", x + first * x_row, x_row, D, U)  # x from `first` on
                 if name != "inputs":
-                    self._feed(m, sums, "W", h_all + first * row, row, H, W)  # h_prev, the same
-                    self.apply(m, sums, keep, a_rows[0], row, c_prev, c, h, first)
+                    self._feed(m, sums, "W", h_all + first * h_row, h_row, H, W)  # h_prev, the same
+                    self.apply(m, sums, keep, a_rows[0], row, c_prev, c, h, first, (kept, h_row))
                     return
                 for row_sums, a_i in zip(sums, a_rows, strict=True):
                     for o in every:  # what is fed by W alone begins with b
                         m.store(a_i + o, m.get(row_sums[o]) if o in row_sums else m.load(b + o))
 
-            m.tiles(rows, registers.tile_rows(len(fed)), tile)
+            m.tiles(rows, self.tile_rows(len(fed)), tile)
 
         # A half takes its own arguments alone: with few samples, passing the others takes long.
         def inputs(m, rows, x, x_row, D, U, b, a):
-            whole(m, rows, x, x_row, D, U, b, None, None, None, None, a, None, None, None)
+            whole(m, rows, x, x_row, D, U, b, *[None] * 4, a, *[None] * 5)
 
-        def step(m, rows, h_all, row, H, W, a, c_prev, c, h):
-            whole(m, rows, None, None, None, None, None, h_all, row, H, W, a, c_prev, c, h)
+        def step(m, rows, h_all, h_row, H, W, a, c_prev, c, h, row, kept):
+            whole(m, rows, *[None] * 5, h_all, h_row, H, W, a, c_prev, c, h, row, kept)
 
         return {"inputs": inputs, "step": step, "whole": whole}[name]
 
@@ -138,8 +158,10 @@ class Tiles(Layout):
 
         return single
 
-    def apply(self, m, sums, keep, a, row, c_prev, c, h, first):
-        """The cell on finished sums; pre-activations that are not among them are in a."""
+    def apply(self, m, sums, keep, a, row, c_prev, c, h, first, kept=None):
+        """The cell on finished sums; pre-activations that are not among them are in a. kept: where
+        operands of h go, and the bytes from row to row of them.
+        """
         forward, _ = self.cell.make(*activations.functions(m))
         for (i, row_sums), v in product(enumerate(sums), range(self.vectors)):
             a_i = a + i * self.row  # gates of row first + i
@@ -148,6 +170,7 @@ class Tiles(Layout):
             bars = [m.get(row_sums[o]) if o in row_sums else m.load(a_i + o) for o in offsets]
             *gates, h_new, c_new = forward(*bars, m.load(c_prev + unit))
             m.store(h + unit, h_new)
+            self.keep_h(m, kept, first, i, v, h_new)
             if c_new is not h_new:
                 m.store(c + unit, c_new)
             if keep:
@@ -159,9 +182,9 @@ class Tiles(Layout):
 
         source: the Tiles of da_next and W where they are another layer's; with as wide blocks.
 
-        da_next: gradients of step t+1; no blocks at the last step. gates, da: those of step t, from
-        this wide unit block's first unit block on. dy, dh, dc, c_prev, c: this wide unit block; dc
-        is read and written over.
+        da_next: gradients of step t+1; no blocks at the last step; block: from one of their unit
+        blocks to the next. gates, da: those of step t, from this wide unit block's first unit block
+        on. dy, dh, dc, c_prev, c: this wide unit block; dc is read and written over.
         """
 
         def back(
@@ -179,12 +202,14 @@ class Tiles(Layout):
                 for i, v in places:
                     dh_i = m.load(dh + place(i, v, dh_row))
                     sums[i][v] = m.variable(m.load(dy + place(i, v, row)) + dh_i)
-                da_first = da_next + first * before.row  # step t+1 from row `first` on
+                da_first = da_next + first * before.da_row  # step t+1 from row `first` on
                 before._feed_back(m, sums, "W", da_first, blocks, block, WT)
                 for i, v in places:
                     j, inner = divmod(v, self.vectors)
                     unit = place(i, v, row)
-                    gate = block * j + (first * self.row + i * self.row)  # its unit block's gates
+                    # Its unit block's gates, and their gradients.
+                    gate = block * (j * self.numbers) + (first * self.row + i * self.row)
+                    d_gate = block * j + (first * self.da_row + i * self.da_row)
                     offsets = self.of_gates(inner)
                     *bars, dc_prev = backward(
                         m.get(sums[i][v]),
@@ -194,10 +219,10 @@ class Tiles(Layout):
                         m.load(c + unit),
                     )
                     for o, bar in zip(offsets, bars, strict=True):
-                        m.store(da + gate + o, bar)
+                        self.store_operand(m, da + d_gate + o // self.numbers, bar)
                     m.store(dc + unit, dc_prev)
 
-            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
+            m.tiles(rows, self.tile_rows(self.wide_vectors), tile)
 
         return back
 
@@ -209,13 +234,13 @@ class Tiles(Layout):
 
             def tile(first, count):
                 sums = [[m.variable(zero) for _ in vectors] for _ in range(count)]
-                da_first = da + first * self.row  # from row `first` on
+                da_first = da + first * self.da_row  # from row `first` on
                 self._feed_back(m, sums, matrix, da_first, blocks, block, MT)
                 for i, v in product(range(count), vectors):
                     out_i = out + first * row + i * row  # row first + i
                     m.store(out_i + v * self.vector_bytes, m.get(sums[i][v]))
 
-            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
+            m.tiles(rows, self.tile_rows(self.wide_vectors), tile)
 
         through.__name__ = f"through_{matrix}"
         return through
@@ -273,7 +298,7 @@ class Tiles(Layout):
                     place = out + first * width + (i * width + n * self.vector_bytes)  # first + i
                     m.store(place, m.fma(rate, m.get(sums[i][n]), m.load(place)))
 
-            m.tiles(rows, registers.tile_rows(len(offsets)), tile)
+            m.tiles(rows, self.tile_rows(len(offsets)), tile)
 
         gradient.__name__ = f"gradient_{matrix}"
         return gradient

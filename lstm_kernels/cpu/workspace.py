@@ -32,11 +32,6 @@ def codes(tiles, *names, keep=True):
     return {name: _code(tiles.form(name), name, keep or name not in KEEPING) for name in names}
 
 
-def through(sizes):
-    """The tiles that gradients go through to inputs of these sizes."""
-    return {"few" if D <= block_kernels.FEW else "through_U" for D in sizes}
-
-
 _word_at, _HEAD = ctypes.c_int64.from_address, object.__basicsize__
 _probe = np.zeros(1)
 _QUICK = _word_at(id(_probe) + _HEAD).value == _probe.ctypes.data
@@ -129,17 +124,22 @@ def describe(net):
     """The LAYERs (L,) and the JOB (1,) of a network, with what no mini-batch changes."""
     tiles, size = net.tiles, net.tiles.dtype.itemsize
     layers, job = np.zeros(len(net.sizes), records.LAYER), np.zeros(1, records.JOB)
-    row, wide = tiles.padded * size, tiles.wide_units
+    row, h_row, wide = tiles.padded * size, tiles.words(tiles.padded) * size, tiles.wide_units
     for l, (D, weights) in enumerate(zip(net.sizes, net.packed.layers, strict=True)):
-        point(layers[l], **weights, **{f"{m}T": net.transposed[l][m] for m in "UW"}, D=D)
-        point(layers[l], x_row=row if l else D * size, D_wide=tiles.pad(D) // wide)
-        point(layers[l], U_block=weights["U"][0].nbytes)
+        operands = net.operands[l]  # U and W, as products take them, and their transposes
+        point(layers[l], b=weights["b"], D=D, D_words=tiles.words(D), **operands)
+        point(layers[l], x_row=h_row if l else D * size, D_wide=tiles.pad(D) // wide)
+        point(layers[l], U_block=operands["U"][0].nbytes, gU_block=weights["U"][0].nbytes)
+        point(layers[l], U_numbers=weights["U"], W_numbers=weights["W"])
     point(job, L=len(layers), H=tiles.hidden, J=tiles.blocks, J_wide=tiles.padded // wide)
-    point(job, lanes=tiles.lanes, size=size, row=row, a_row=tiles.row)
+    point(job, lanes=tiles.lanes, size=size, row=row, h_row=h_row)
+    point(job, a_row=tiles.row, da_row=tiles.da_row)
+    point(job, numbers=tiles.numbers, H_words=tiles.words(tiles.hidden))
     point(job, unit_bytes=tiles.units * size, wide_bytes=wide * size)
-    point(job, W_block=weights["W"][0].nbytes)  # as of every layer, and so on
+    # As of every layer, and so on.
+    point(job, W_block=operands["W"][0].nbytes, gW_block=weights["W"][0].nbytes)
     point(job, **{f"{m}_row": weights[m][0, 0].nbytes for m in "UW"})
-    point(job, **{f"{m}T_block": net.transposed[0][m][0].nbytes for m in "UW"})
+    point(job, **{f"{m}T_block": operands[f"{m}T"][0].nbytes for m in "UW"})
     return layers, job
 
 
@@ -155,6 +155,8 @@ class Work:
         self.stop = buffer(8, dtype=np.int64)  # 1: leave; how many training steps to do
         self.arrays = layers, job, self.sync, self.stop  # what `address` leads to
         self.next_round, self.address = at(self.sync[-1]), at(job)
+        # Do products take x and h as they are?
+        self.as_they_are = "numbers" not in job.dtype.names or job[0]["numbers"] == 1
         # The same memory as words, which Python fills in faster than fields of records.
         self.layer_words = layers.view(np.int64).reshape(len(layers), -1)
         self.job_words = job.view(np.int64)
@@ -170,9 +172,10 @@ class Work:
         """Let a forward pass read x (T, B, D), and write its outputs to y (T, B, padded H) and the
         final state to `final` (1 or 2, L, B, H).
         """
-        layers, top = self.layer_words, at(y)
-        layers[0, LAYER_WORD.x], layers[-1, LAYER_WORD.h] = at(x), top
-        self.job_words[JOB_WORD.state] = at(final)
+        layers, job, place, top = self.layer_words, self.job_words, at(x), at(y)
+        job[JOB_WORD.x], job[JOB_WORD.state], layers[-1, LAYER_WORD.h] = place, at(final), top
+        if self.as_they_are:
+            layers[0, LAYER_WORD.x], layers[-1, LAYER_WORD.h_all] = place, top
         if len(final) == 1:  # without c, c of a step is its h: it moves with it
             layers[-1, LAYER_WORD.c] = top
 
@@ -230,11 +233,9 @@ class Space(Region):
         outputs = [*(self.h[l % depth] for l in range(L - 1)), self.top]
         for l, (layer, h) in enumerate(zip(layers, outputs, strict=True)):
             point(layer, a=self.a[l if apart else 0], h=h, c=h if self.c is None else self.c[l])
-            if l:
-                point(layer, x=outputs[l - 1])
         point(job, T=T, B=B, O=net._params.output_size or 1, states=states, keeps=training)
         point(job, shares=shares, input_steps=input_steps, splits=splits)
-        point(job, h0=self.initial[0], c0=self.initial[states - 1], a_block=self.a[0, 0].nbytes)
+        point(job, c0=self.initial[states - 1], a_block=self.a[0, 0].nbytes)
         point(job, c_step=B * P * tiles.dtype.itemsize if training or self.c is None else 0)
         step = ("whole",) if input_steps == 1 else ("inputs", "step")
         point(job, **codes(tiles, *step, keep=training))
@@ -242,9 +243,22 @@ class Space(Region):
             form, passes = "samples" if shares else "rounds", ("forward", "backward")
             for name in passes if training else passes[:1]:
                 point(job, **{name: net.kernels.address(f"{name}_{form}")})
+        self._aim_operands(net, layers, job, outputs)
         self.work = Work(layers, job, self.threads)
         if training:
             self._prepare_training(net)
+
+    def _aim_operands(self, net, layers, job, outputs):
+        """What products multiply in a forward pass: x and h."""
+        point(job, h0=self.initial[0])
+        for l, (layer, h) in enumerate(zip(layers, outputs, strict=True)):
+            point(layer, h_all=h)
+            if l:
+                point(layer, x=outputs[l - 1])
+
+    def _gradients_of_gates(self):
+        """Room for them, as operands, (L, unit blocks, T*B, K*units)."""
+        return self.a if self._descent else self._new(*self.a.shape)
 
     def _prepare_training(self, net):
         (T, B, _), L, P, D = self.y_shape, len(net.sizes), net.tiles.padded, net.sizes[0]
@@ -253,23 +267,25 @@ class Space(Region):
         self.zero, self.one, self.error = new(P), np.ones(1, self._dtype), new(B, O)
         self.steps_done, self.final = np.zeros(1, np.int64), new(*self.final_shape)
         if self._descent:
-            self.packed, da, dx = net.packed, self.a, 0
+            self.packed, dx = net.packed, 0
             self.x, self.target = new(T, B, D), new(B, O)
         else:
             self.packed = self.own = None  # packed gradients; see `aim_gradients`
-            self.da, self.dx = da, dx = new(*self.a.shape), new(T, B, net.tiles.pad(D))
+            self.dx = dx = new(T, B, net.tiles.pad(D))
             self.dh, self.dh0 = new(L, B, P), new(L, B, P)
             # Plain gradients of the parameters lie in one array, a new one for each call.
             self._shapes = [array.shape for array in net._params.arrays().values()]
             self._places = places(self._shapes)
             point(job, dh0=self.dh0, rate=1.0, **codes(net.tiles, "through_W"))
+        self.da = da = self._gradients_of_gates()
+        point(job, da_block=da[0, 0].nbytes)
         for l, layer in enumerate(self.work.layers):
             point(layer, da=da[l], dx=self.low if l else dx)
             point(layer, dy=self.low if l < L - 1 else self.dy)
             if not self._descent:
                 dU, dW, db = (self.dy.itemsize * n for n in self._places[3 * l : 3 * l + 3])
                 point(layer, dU=dU, dW=dW, db=db)
-        point(job, **codes(net.tiles, *BACKWARD, *through(net.sizes[self._descent :])))
+        point(job, **codes(net.tiles, *BACKWARD, *self._through(net.sizes[self._descent :])))
         point(job, gradients=net.kernels.address("gradient_rounds"), descend=self._descent)
         if self._descent:
             self._aim(self.packed)
@@ -278,6 +294,10 @@ class Space(Region):
         if net.packed.V is not None:
             V, b_out = net.packed.V, net.packed.b_out
             point(job, V=V, gV=V, b_out=b_out, gb_out=b_out)
+
+    def _through(self, sizes):
+        """The tiles that gradients go through to inputs of these sizes."""
+        return {"few" if D <= block_kernels.FEW else "through_U" for D in sizes}
 
     def _aim(self, packed):
         """Let gradients of the parameters be added to these."""
@@ -322,7 +342,11 @@ class Space(Region):
                 initial[..., : array.shape[-1]] = array
         else:
             self.initial[:] = 0
+        self._begin_operands()
         self.work.job_words[JOB_WORD.starts] = self.started = starts
+
+    def _begin_operands(self):
+        """The initial h as an operand: it is one."""
 
     def begin_backward(self, dy=None, dstate=None, more=False):
         """Take over the gradients of y and of the final state for a pass without a loss; all others

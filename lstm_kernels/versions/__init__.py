@@ -56,6 +56,7 @@ _VERSIONS = (
     _cpu("numba-sample", "threads over the samples", "numba_sample", "NumbaSample"),
     _cpu("numba-wavefront", "threads over layers", "numba_wavefront", "NumbaWavefront"),
     _cpu("numba-fused", "register tiles, cells fused in", "numba_fused", "NumbaFused"),
+    _cpu("numba-bf16", "products in bfloat16, half the bytes", "numba_bf16", "NumbaBf16"),
     _gpu("cuda-v1", "quick port: one thread of the GPU", "cuda_v1", "CudaV1", False, False),
     _gpu("cuda-v2", "a thread per sample", "cuda_v2", "CudaV2", True, False),
     _gpu("cuda-v3", "transfers by hand", "cuda_v3", "CudaV3", True, True),

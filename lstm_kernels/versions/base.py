@@ -53,6 +53,7 @@ class Network:
     parameters = Params  # the class of its parameters
     parallel = True  # whether it uses `threads`; else one
     tapes = True  # whether it has `new_tape`
+    rounding = None  # what products do to their operands, a function of arrays; None: nothing
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)
 

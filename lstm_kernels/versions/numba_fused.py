@@ -35,13 +35,19 @@ MOST_SPACES, MOST_BYTES = 4, 1 << 30  # kept for later calls, beside those of th
 @cache
 def machine_costs(dtype, threads):
     """The costs of this machine (`cost.py`), measured at the first call: a few milliseconds."""
+    make = partial(NumbaFused, threads=threads)
+    return measured(make, partial(Tiles, CELLS["lstm"], dtype), dtype, threads)
+
+
+def measured(make, tiles, dtype, threads):
+    """The costs of networks that `make(params)` makes, whose tiles for a size are tiles(H)."""
 
     def runner(H, B, T, split):
-        net = NumbaFused(Params.init(1, H, dtype=dtype), threads=threads)
-        space = Space(net, T, B, "inference", split)
+        net = make(Params.init(1, H, dtype=dtype))
+        space = net.space(net, T, B, "inference", split)
         return partial(net._infer, space, np.zeros((T, B, 1), dtype), *space.outputs())
 
-    return cost.measure(runner, partial(Tiles, CELLS["lstm"], dtype), threads)
+    return cost.measure(runner, tiles, threads)
 
 
 class NumbaFused(Network):
@@ -50,6 +56,7 @@ class NumbaFused(Network):
     """
 
     name = "numba-fused"
+    space = Space  # the class of its arrays for a mini-batch
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
@@ -58,20 +65,35 @@ class NumbaFused(Network):
             raise ValueError(f"threads: got {threads}, want at most {most}, Numba's own number")
         self._threads = self._threads or min(numba.get_num_threads(), cores(), most)
         params = self._params
-        self.tiles = tiles = Tiles(self._cell, params.dtype, params.hidden_size)
+        self.tiles = self._choose_tiles()
         self.sizes = [layer.U.shape[0] for layer in params.layers]
-        self.packed = Packed(tiles, self.sizes, params.V, params.b_out)
-
-        def transposed(weights):
-            """Room for packed weights as (wide unit blocks, J * G * units, wide)."""
-            J, rows, G, units = weights.shape
-            wide = tiles.wide_units
-            return buffer(rows // wide, J * G * units, wide, dtype=tiles.dtype)
-
-        self.transposed = [{m: transposed(layer[m]) for m in "UW"} for layer in self.packed.layers]
-        self.kernels = machine_code.kernels(tiles.dtype)
+        self.packed = Packed(self.tiles, self.sizes, params.V, params.b_out)
+        self.operands, self.kernels = self._operands(), self._choose_kernels()
         self._forget()
-        self.packed.pack(params)  # from now on these are the parameters: `_params` is their form
+        self._pack(params)  # from now on these are the parameters: `_params` is their form
+
+    def _choose_tiles(self):
+        return Tiles(self._cell, self._dtype, self._params.hidden_size)
+
+    def _choose_kernels(self):
+        return machine_code.kernels(self._dtype)
+
+    def _operands(self):
+        """Of each layer U and W, as products take them, and room for their transposes (wide unit
+        blocks, J * G * units, wide).
+        """
+        wide, layers = self.tiles.wide_units, []
+        for packed in self.packed.layers:
+            layer = {m: packed[m] for m in "UW"}
+            for m, (J, rows, G, units) in {m: packed[m].shape for m in "UW"}.items():
+                shape = rows // wide, J * G * units, wide
+                layer[f"{m}T"] = buffer(*shape, dtype=self._dtype)
+            layers.append(layer)
+        return layers
+
+    def _pack(self, params):
+        """Take over parameters."""
+        self.packed.pack(params)
 
     def _forget(self):
         self._spaces, self._transposes_are_old = {}, True
@@ -81,7 +103,7 @@ class NumbaFused(Network):
 
     def _replace(self, params):
         self._transposes_are_old = self._writing = True
-        self.packed.pack(params)
+        self._pack(params)
         self._writing = False
 
     def bare_forward(self, x):
@@ -128,15 +150,19 @@ class NumbaFused(Network):
         return space
 
     def _new_space(self, T, B, purpose):
-        return Space(self, T, B, purpose, self.work_split(T, B, purpose != "inference"))
+        return self.space(self, T, B, purpose, self.work_split(T, B, purpose != "inference"))
 
     def work_split(self, T, B, training=False):
         """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
         threads = self._threads
         if threads == 1:
             return cost.work_splits(self.tiles, T, B, 1)[0]
-        costs = machine_costs(self._dtype, threads)
+        costs = self.machine_costs()
         return cost.choose(costs, self.tiles, self.sizes, T, B, training, threads)
+
+    def machine_costs(self):
+        """What its tiles cost on this machine, MachineCosts."""
+        return machine_costs(self._dtype, self._threads)
 
     def _guard(self):
         return self._lock  # which is held: of contexts that do nothing more, the quickest

@@ -14,10 +14,9 @@ import numpy as np
 from ..cpu import cost, flow
 from ..cpu.interrupts import run_on
 from ..cpu.records import JOB_WORD
-from ..cpu.workspace import Space
 from ..schedules import Graph, check
 from ..simulate import choose
-from .numba_fused import NumbaFused, machine_costs
+from .numba_fused import NumbaFused
 
 TASKS = {"infer": "forward_task", "backward": "backward_task"}
 
@@ -42,8 +41,7 @@ class NumbaWavefront(NumbaFused):
     def pick(self, graph, B):
         """The schedule for mini-batches of B samples: as given, or the fastest by simulation."""
         if self._schedules is None:
-            costs = machine_costs(self._dtype, self._threads)
-            costs = cost.task_costs(costs, self.tiles, self.sizes, B)
+            costs = cost.task_costs(self.machine_costs(), self.tiles, self.sizes, B)
             return choose(graph, self._threads, costs)
         schedule = self._schedules(graph)
         check(schedule)
@@ -60,7 +58,7 @@ class NumbaWavefront(NumbaFused):
         in_parts = any(schedule.graph.parts > 1 for schedule in schedules)
         input_steps = max(1, min(schedules[0].longest, cost.INPUT_ROWS // B))
         split = cost.WorkSplit(self._threads, 0, 1 if in_parts else input_steps, 1)
-        space = Space(self, T, B, purpose, split, together=True)
+        space = self.space(self, T, B, purpose, split, together=True)
         space.flows = [flow.Flow(schedule) for schedule in schedules]
         return space
 

@@ -22,6 +22,7 @@ def ladder():
     name, summary = (max(len(getattr(v, k)) for v in versions()) for k in ("name", "summary"))
     for version in versions():
         state = f"no: {version.why_unavailable}" if version.why_unavailable else "runs here"
+        state += f" ({version.way})" if version.way else ""
         print(f"{version.name:{name}}  {version.target:4} {version.summary:{summary}} {state}")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
     if (most := numba.get_num_threads()) < cores.cores():

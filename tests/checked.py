@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from lstm_kernels.cpu import bfloat16
+
 
 class Checked:
     """The machine that runs a tile at once, and refuses addresses outside its arrays."""
@@ -14,12 +16,13 @@ class Checked:
         """Confine the tiles to these contiguous arrays."""
         self.arrays = [(a.ctypes.data, a.ctypes.data + a.nbytes, a) for a in arrays]
 
-    def _view(self, address, count):
-        size = count * self.dtype.itemsize
+    def _view(self, address, count, dtype=None):
+        dtype = dtype or self.dtype
+        size = count * dtype.itemsize
         for start, stop, array in self.arrays:
             if start <= address and address + size <= stop:
                 flat = array.reshape(-1).view(np.uint8)[address - start : address - start + size]
-                return flat.view(self.dtype)
+                return flat.view(dtype)
         raise IndexError(f"address {address:#x}: {size} bytes outside every array")
 
     def load(self, address):
@@ -47,6 +50,34 @@ class Checked:
 
     def fma(self, x, y, z):
         return x * y + z
+
+    def rounded(self, x):
+        return bfloat16.rounded(x)
+
+    def pair(self, x, y):
+        return (x.view(np.uint32) >> 16 | y.view(np.uint32)).view(np.float32)
+
+    def halves(self, word):
+        bits = word.view(np.uint32)
+        return [(bits & 0xFFFF0000).view(np.float32), (bits << 16).view(np.float32)]
+
+    def load_rounded(self, address):
+        half = self._view(address, self.lanes, np.dtype(np.uint16))
+        return (half.astype(np.uint32) << 16).view(np.float32)
+
+    def store_rounded(self, address, x):
+        half = self._view(address, self.lanes, np.dtype(np.uint16))
+        half[:] = x.view(np.uint32) >> 16
+
+    def dot(self, x, y, z):
+        for a, b in zip(self.halves(x), self.halves(y), strict=True):
+            z = a * b + z  # the product is exact
+        return z
+
+    def of_one_lane(self):
+        one = Checked(self.dtype, 1)
+        one.arrays = self.arrays
+        return one
 
     def clamp(self, x, low, high):
         return np.clip(x, self.dtype.type(low), self.dtype.type(high))

@@ -17,6 +17,8 @@ import lstm_kernels as lk
 from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import (
+    bfloat16_kernels,
+    bfloat16_space,
     block_kernels,
     cost,
     factored_kernels,
@@ -74,7 +76,9 @@ class Interpreted:
         for module in (workspace, flow):  # who takes addresses
             monkeypatch.setattr(module, "at", self._at)
         assert not hasattr(numba_fused, "at")
+        assert not hasattr(bfloat16_space, "at")
         tiles = ("inputs", "step", "whole", "single", "back", "through", "few", "gradient")
+        tiles += ("round_numbers", "pair_rows_of")
         names = dict.fromkeys([*tiles, "transpose"], self._tile)
         names |= {"real": float, "claim": self._claim}
         records_at = ("layer_at", "job_at", "factored_layer_at", "factored_job_at")
@@ -84,7 +88,8 @@ class Interpreted:
         words = partial(self._array, np.dtype(np.int64))
         names |= {"array_of_indices": words, "read": lambda address: words(address, (1,))[0]}
         names |= {"exchange": lambda address, number: words(address, (1,)).fill(number)}
-        functions = fill(KERNELS, names, "")
+        in_words = [bfloat16_kernels] if net.tiles.numbers == 2 else []
+        functions = fill([*KERNELS, *in_words], names, "")
         self._functions = [(n, f) for n, f in functions.items() if callable(f)]
         net.kernels = self
 
@@ -143,7 +148,7 @@ class Interpreted:
 def test_every_field_of_a_record_is_read_and_of_a_record_alone():
     """The tables of `records.py` against the attributes in the kernels' text."""
     read = {"layer": set(), "top": set(), "job": set()}
-    for module in (block_kernels, fused_kernels, wavefront_kernels):
+    for module in (block_kernels, fused_kernels, wavefront_kernels, bfloat16_kernels):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.Attribute):  # of a name, or of job_at(...) or layer_at(...)
                 owner = getattr(node.value, "id", None) or node.value.func.id.removesuffix("_at")

@@ -1,5 +1,8 @@
 """The one comparer: a version's results against the reference's, array by array, by name."""
 
+import math
+from functools import partial
+
 import numpy as np
 
 from .. import reference
@@ -7,6 +10,36 @@ from ..versions import network
 
 # Largest error, relative to the largest entry of the array, that counts as rounding.
 TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-11}
+LAST_PLACE = 2.0**-7  # from a bfloat16 number to the next, relative to it: it has 8 bits
+
+
+def tolerance(net, T):
+    """The largest relative error of a network's passes over T steps that counts as rounding.
+
+    Where products round their operands, it is compared with a reference that rounds them too. The
+    two add in another order; a sum that is close to the middle between two bfloat16 numbers may
+    then be rounded to the other one. One of the H terms of a sum that is off by LAST_PLACE changes
+    the sum by LAST_PLACE / sqrt(H) of its size; a value comes out of sums of T steps and L layers
+    one after the other, whose changes add up like those of a random walk.
+    """
+    params = net.params()
+    if net.rounding is None:
+        return TOLERANCE[params.dtype]
+    return LAST_PLACE * math.sqrt((T + params.num_layers) / params.hidden_size)
+
+
+def rounding_layers(rounding):
+    """The reference's `layer_forward` and `layer_backward`, by name, with products whose operands
+    a function rounds first; None: as they are.
+    """
+    if rounding is None:
+        return {}
+
+    def product(a, b):
+        return rounding(a) @ rounding(b)
+
+    names = "layer_forward", "layer_backward"
+    return {name: partial(getattr(reference, name), product=product) for name in names}
 
 
 class MismatchError(AssertionError):
@@ -76,17 +109,22 @@ def run(net, x, dy, state, dstate):
     return _named(passes) | net.backward(dy, dstate).arrays()
 
 
-def truth(params, x, dy, state=None, dstate=None):
-    """What `run` returns, from the reference in float64."""
+def truth(params, x, dy, state=None, dstate=None, rounding=None):
+    """What `run` returns, from the reference in float64. rounding: of what products multiply."""
+    layers = rounding_layers(rounding)
+    forward, backward = (
+        partial(getattr(reference, name), **{k: f for k, f in layers.items() if k.endswith(name)})
+        for name in ("forward", "backward")
+    )
     params, x, dy = (array.astype(np.float64) for array in (params, x, dy))
     state, dstate = (
         arrays and tuple(a.astype(np.float64) for a in arrays) for arrays in (state, dstate)
     )
-    y, final, tapes = reference.forward(params, x, state)
+    y, final, tapes = forward(params, x, state)
     passes = dict.fromkeys(("inference", "inference from zero", "training"), (y, final))
     if state is not None:
-        passes["inference from zero"] = reference.forward(params, x)[:2]
-    return _named(passes) | reference.backward(params, tapes, dy, dstate).arrays()
+        passes["inference from zero"] = forward(params, x)[:2]
+    return _named(passes) | backward(params, tapes, dy, dstate).arrays()
 
 
 def _named(passes):
@@ -100,7 +138,8 @@ def _named(passes):
 
 def compare_to_reference(version, params, x, *, threads=None, seed=0):
     """Run every public path of a version, from random states and from zero, forward and backward;
-    return its largest relative error.
+    return its largest relative error. Where its products round their operands, so do those of what
+    it must agree with; what is returned is the error against the reference that rounds nothing.
 
     version: its name, or a network made from `params`. x: (T, B, D). Raises MismatchError.
     """
@@ -112,5 +151,7 @@ def compare_to_reference(version, params, x, *, threads=None, seed=0):
         tuple(rng.uniform(-1, 1, (L, B, H)).astype(x.dtype) for _ in range(count)) for _ in range(2)
     )
     net = network(version, params, threads=threads) if isinstance(version, str) else version
-    got, want = run(net, x, dy, state, dstate), truth(params, x, dy, state, dstate)
-    return compare(got, want, TOLERANCE[x.dtype])
+    given = params, x, dy, state, dstate
+    got, want = run(net, x, dy, state, dstate), truth(*given, rounding=net.rounding)
+    error = compare(got, want, tolerance(net, T))
+    return error if net.rounding is None else compare(got, truth(*given), math.inf)

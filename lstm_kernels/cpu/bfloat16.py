@@ -68,10 +68,11 @@ class Bfloat16Tiles(Tiles):
         self.name = f"{self.name}_{self.way}"
 
     def all(self, keep=True):
-        own = {"pair_numbers": self.pair("numbers"), "pair_rounded": self.pair("rounded")}
-        return {k: tile for k, tile in super().all(keep).items() if k != "few"} | own | {
-            "round_numbers": self.round_numbers()
-        }
+        tiles = super().all(keep)
+        for name in ("few", "single"):  # what reads rows of packed weights, or has no words of h
+            del tiles[name]
+        pairs = {f"pair_{source}": self.pair(source) for source in ("numbers", "rounded")}
+        return tiles | pairs | {"round_numbers": self.round_numbers()}
 
     def tile_rows(self, vectors):
         return registers.tile_rows(vectors, halves=1 if self.way == "dot" else 2)

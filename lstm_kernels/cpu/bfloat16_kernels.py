@@ -38,7 +38,7 @@ def pair_rows(job, l, first, last):
     rows = min(2 * last, job.T * job.B) - n
     for width, a, row, pairs in (
         (layer.D, layer.x + n * layer.x_row, layer.x_row, layer.x_pairs),  # row n of x
-        (job.H, layer.h_all + (n - job.B) * job.h_row, job.h_row, layer.h_pairs),  # of h before
+        (job.H, layer.h_before + n * job.h_row, job.h_row, layer.h_pairs),  # of h before the step
     ):
         vectors = (width + job.lanes - 1) // job.lanes
         out = pairs + first * vectors * job.lanes * job.size  # pair `first`

@@ -40,13 +40,14 @@ class Bfloat16Space(Space):
     def _aim_operands(self, net, layers, job, outputs):
         (T, B, _), tiles, L = self.y_shape, net.tiles, len(layers)
         self.x_words = self._new(T, B, tiles.words(self._columns(tiles, net.sizes[0])))
-        # Slot 0 is h before the first step, for the gradient of W.
+        # Slot 0 is the initial h, for the gradient of W.
         rooms, width = L if len(self.h) >= L - 1 else 2, tiles.words(tiles.padded)
         self.h_words, self.h0_words = self._new(rooms, T + 1, B, width), self._new(L, B, width)
         point(job, h0=self.h0_words, **codes(tiles, "round_numbers", "pair_numbers"))
         for l, layer in enumerate(layers):
             below = self.h_words[(l - 1) % rooms, 1:] if l else self.x_words
-            point(layer, h_all=self.h_words[l % rooms, 1:], x=below, x_row=below[0, 0].nbytes)
+            point(layer, h_all=self.h_words[l % rooms, 1:], h_before=self.h_words[l % rooms])
+            point(layer, x=below, x_row=below[0, 0].nbytes)
 
     @staticmethod
     def _columns(tiles, count):

@@ -23,7 +23,8 @@ x                 | @ input (T, B, D): h of the layer below       | space call  
 a                 | @ pre-activations, gates (j, T*B, K, units)   | space       | forward backward
 h c               | @ after each step (T, B, P); c: see c_step    | space call  | all
 h_all             | @ h as an operand (T, B, h_row): h or words   | space call  | forward gradients
-x_pairs h_pairs   | @ words of rows of x, of h before the step    | space       | gradients
+h_before          | @ h before each step, the same, as words      | space       | gradients
+x_pairs h_pairs   | @ words of two rows of x, of h_before         | space       | gradients
 da                | @ gradients of a                              | space grads | backward gradients
 dy                | @ gradient of h from above (T, B, P)          | space grads | backward
 dx                | @ that of x (T, B, padded D); 0: not wanted   | space grads | backward

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Version:
-    """A rung of the ladder; the last four fields are the columns of the source's table."""
+    """A rung of the ladder; the four fields after `target` are columns of the source's table."""
 
     name: str
     summary: str
@@ -29,6 +29,7 @@ class Version:
     transfer_optimised: bool
     module: str
     network: str
+    several_ways: bool = False  # whether CPUs run it in different ways
 
     @cached_property
     def why_unavailable(self) -> str | None:
@@ -38,8 +39,16 @@ class Version:
         return importlib.import_module("..gpu.device", __package__).why_unavailable()
 
 
-def _cpu(name, summary, module, network):
-    return Version(name, summary, "cpu", "CPU", "CPU", False, False, module, network)
+    @cached_property
+    def way(self) -> str | None:
+        """Which of its ways this CPU takes, in words; None where there is but one."""
+        if not self.several_ways:
+            return None
+        return importlib.import_module(f".{self.module}", __package__).way_in_words()
+
+
+def _cpu(name, summary, module, network, **more):
+    return Version(name, summary, "cpu", "CPU", "CPU", False, False, module, network, **more)
 
 
 def _gpu(name, summary, module, network, positioned, optimised):
@@ -56,7 +65,12 @@ _VERSIONS = (
     _cpu("numba-sample", "threads over the samples", "numba_sample", "NumbaSample"),
     _cpu("numba-wavefront", "threads over layers", "numba_wavefront", "NumbaWavefront"),
     _cpu("numba-fused", "register tiles, cells fused in", "numba_fused", "NumbaFused"),
-    _cpu("numba-bf16", "products in bfloat16, half the bytes", "numba_bf16", "NumbaBf16"),
+    _cpu(
+        "numba-bf16",
+        "products in bfloat16, half the bytes",
+        *("numba_bf16", "NumbaBf16"),
+        several_ways=True,
+    ),
     _gpu("cuda-v1", "quick port: one thread of the GPU", "cuda_v1", "CudaV1", False, False),
     _gpu("cuda-v2", "a thread per sample", "cuda_v2", "CudaV2", True, False),
     _gpu("cuda-v3", "transfers by hand", "cuda_v3", "CudaV3", True, True),

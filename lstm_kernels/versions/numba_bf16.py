@@ -77,6 +77,6 @@ def machine_costs(way, threads):
     return measured(partial(NumbaBf16, threads=threads, way=way), tiles, FLOAT, threads)
 
 
-def how():
-    """Which of the ways runs here, in words."""
+def way_in_words():
+    """Which of the ways runs here, as the ladder says it."""
     return WAYS[check_way(None)]

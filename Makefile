@@ -60,6 +60,7 @@ test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencie
 
 # Every network and kernel that this CPU would not run by itself, compiled as for an older one.
 ISA_TESTS := tests/test_activations.py tests/test_fused.py tests/test_wavefront.py tests/test_versions.py \
+	tests/test_bfloat16.py \
 	tests/test_low_rank.py tests/test_switches.py \
 	-k "not cuda and not sequential \
 	and not numpy and not numba-sample and not float64 and not stress and not interrupt and not ctrl_c \

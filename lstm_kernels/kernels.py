@@ -24,8 +24,8 @@ from . import blas  # noqa: F401 - its hooks come first; see below
 # What the kernels of a room are made of. Their names in the cache hold its hash (`digest`): code
 # compiled from other sources is never found again.
 SHARED = ("cells.py", "kernels.py")
-CPU = "activations bfloat16 bfloat16_kernels block_kernels factored_kernels flow fused_kernels instructions layout "
-CPU += "machine_code records registers rounds simd slice_kernels team tiles "
+CPU = "activations bfloat16 bfloat16_kernels block_kernels factored_kernels flow fused_kernels "
+CPU += "instructions layout machine_code records registers rounds simd slice_kernels team tiles "
 CPU += "wavefront_kernels"
 GPU = "build device device_functions gradient_kernels layout sample_kernels tile_kernels"
 SOURCES = {

@@ -9,12 +9,12 @@ import pytest
 from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 
 import lstm_kernels as lk
-from lstm_kernels import cores, reference
+from lstm_kernels import cores
 from lstm_kernels.bench.comparer import (
     TOLERANCE,
     compare,
     compare_to_reference,
-    rounding_layers,
+    reference_of,
     tolerance,
 )
 from lstm_kernels.gpu import device
@@ -58,7 +58,7 @@ def test_loss_and_grads_agree(version, cell, shape):
     net = lk.network(version, params)
     loss, grads = net.loss_and_grads(x, target)
     wide = params.astype(np.float64), x.astype(np.float64), target.astype(np.float64)
-    want_loss, want = reference.loss_and_grads(*wide, **rounding_layers(net.rounding))
+    want_loss, want = reference_of(net.rounding).loss_and_grads(*wide)
     least = tolerance(net, len(x))
     assert loss == pytest.approx(want_loss, rel=max(least, 1e-5) if net.rounding else 1e-5)
     compare(grads.arrays(), want.arrays(), least)

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -20,26 +21,33 @@ def tolerance(net, T):
     two add in another order; a sum that is close to the middle between two bfloat16 numbers may
     then be rounded to the other one. One of the H terms of a sum that is off by LAST_PLACE changes
     the sum by LAST_PLACE / sqrt(H) of its size; a value comes out of sums of T steps and L layers
-    one after the other, whose changes add up like those of a random walk.
+    one after the other, whose changes add up like those of a random walk; and the largest of some
+    thousand values is four times a typical one, sqrt(2 ln 2N).
     """
     params = net.params()
     if net.rounding is None:
         return TOLERANCE[params.dtype]
-    return LAST_PLACE * math.sqrt((T + params.num_layers) / params.hidden_size)
+    return 4 * LAST_PLACE * math.sqrt((T + params.num_layers) / params.hidden_size)
 
 
-def rounding_layers(rounding):
-    """The reference's `layer_forward` and `layer_backward`, by name, with products whose operands
-    a function rounds first; None: as they are.
+def reference_of(rounding):
+    """`forward`, `backward` and `loss_and_grads` of the reference, with products whose operands a
+    function rounds first; None: as they are.
     """
-    if rounding is None:
-        return {}
 
     def product(a, b):
         return rounding(a) @ rounding(b)
 
-    names = "layer_forward", "layer_backward"
-    return {name: partial(getattr(reference, name), product=product) for name in names}
+    layers = {} if rounding is None else {"product": product}
+    forward, backward = (
+        {name: partial(getattr(reference, name), **layers)}
+        for name in ("layer_forward", "layer_backward")
+    )
+    return SimpleNamespace(
+        forward=partial(reference.forward, **forward),
+        backward=partial(reference.backward, **backward),
+        loss_and_grads=partial(reference.loss_and_grads, **forward, **backward),
+    )
 
 
 class MismatchError(AssertionError):
@@ -111,20 +119,16 @@ def run(net, x, dy, state, dstate):
 
 def truth(params, x, dy, state=None, dstate=None, rounding=None):
     """What `run` returns, from the reference in float64. rounding: of what products multiply."""
-    layers = rounding_layers(rounding)
-    forward, backward = (
-        partial(getattr(reference, name), **{k: f for k, f in layers.items() if k.endswith(name)})
-        for name in ("forward", "backward")
-    )
+    of = reference_of(rounding)
     params, x, dy = (array.astype(np.float64) for array in (params, x, dy))
     state, dstate = (
         arrays and tuple(a.astype(np.float64) for a in arrays) for arrays in (state, dstate)
     )
-    y, final, tapes = forward(params, x, state)
+    y, final, tapes = of.forward(params, x, state)
     passes = dict.fromkeys(("inference", "inference from zero", "training"), (y, final))
     if state is not None:
-        passes["inference from zero"] = forward(params, x)[:2]
-    return _named(passes) | backward(params, tapes, dy, dstate).arrays()
+        passes["inference from zero"] = of.forward(params, x)[:2]
+    return _named(passes) | of.backward(params, tapes, dy, dstate).arrays()
 
 
 def _named(passes):

@@ -31,7 +31,7 @@ WAYS = {
 
 
 def rounded(x):
-    """An array of floats rounded to the nearest bfloat16, of two the even one; of the same dtype."""
+    """An array of floats rounded to the nearest bfloat16, of two the even one; its dtype stays."""
     bits = np.asarray(x, np.float32).view(np.uint32)
     near = bits + (0x7FFF + (bits >> 16 & 1)).astype(np.uint32)
     near = np.where(np.isnan(x), bits | 1 << 22, near).astype(np.uint32)
@@ -77,23 +77,16 @@ class Bfloat16Tiles(Tiles):
     def tile_rows(self, vectors):
         return registers.tile_rows(vectors, halves=1 if self.way == "dot" else 2)
 
-    def product(self, m, a, b, total):
-        return m.dot(a, b, total)
+    def operand(self, m, word):
+        """Of a word that is widened two registers: its halves."""
+        return word if self.way == "dot" else [*m.halves(word)]
 
-    def outer_product(self, m, sums, number, vector):
-        """As of `Tiles`; widened, an operand takes two registers, and the fewer stay there."""
+    def product(self, m, a, b, total):
         if self.way == "dot":
-            return super().outer_product(m, sums, number, vector)
-        rows, columns = range(len(sums)), range(len(sums[0]))
-        if len(rows) < len(columns):
-            a = [[*m.halves(number(i))] for i in rows]
-            pairs = ((i, n, a[i], b) for n in columns for b in [[*m.halves(vector(n))]] for i in rows)
-        else:
-            b = [[*m.halves(vector(n))] for n in columns]
-            pairs = ((i, n, a, b[n]) for i in rows for a in [[*m.halves(number(i))]] for n in columns)
-        for i, n, a_i, b_n in pairs:
-            for a_half, b_half in zip(a_i, b_n, strict=True):
-                m.set(sums[i][n], m.fma(a_half, b_half, m.get(sums[i][n])))
+            return m.dot(a, b, total)
+        for a_half, b_half in zip(a, b, strict=True):
+            total = m.fma(a_half, b_half, total)
+        return total
 
     def store_operand(self, m, address, vector):
         m.store_rounded(address, m.rounded(vector))
@@ -154,4 +147,3 @@ class Bfloat16Tiles(Tiles):
 
         pair.__name__ = f"pair_{source}"
         return pair
-

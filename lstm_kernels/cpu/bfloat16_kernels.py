@@ -59,11 +59,12 @@ def add_gradients(job, l, j, gU, gW, gb):
     layer, N, rate, size = layer_at(job.layers, l), job.T * job.B, job.rate, job.size
     x_row = (layer.D + job.lanes - 1) // job.lanes * job.lanes * size  # bytes: pairs of x
     h_row = (job.H + job.lanes - 1) // job.lanes * job.lanes * size  # and of h
+    vectors = job.a_row // (job.lanes * size)  # of a row of gates
     da = layer.da + j * job.da_block  # block j, row 0
     da_pairs = job.scratch + (l * job.J + j) * job.scratch_block  # of this task
     for n in range(0, N, 2 * GRAIN):
         rows, pair = min(2 * GRAIN, N - n), n // 2
-        pair_run(job, job.a_row // (job.lanes * size), rows, da + n * job.da_row, job.da_row, da_pairs)
+        pair_run(job, vectors, rows, da + n * job.da_row, job.da_row, da_pairs)
         count = (rows + 1) // 2
         x = layer.x_pairs + pair * x_row  # rows n, n+1 of x, input 0
         h = layer.h_pairs + pair * h_row  # of h before the step, unit 0
@@ -73,7 +74,9 @@ def add_gradients(job, l, j, gU, gW, gb):
 
 
 def pack_operands(job, l, j):
-    """Unit block j of U and W as operands, and its parts of UT and WT, if there is a tile for it."""
+    """Unit block j of U and W as operands, and its parts of UT and WT, if there is a tile for
+    them.
+    """
     layer = layer_at(job.layers, l)
     U = layer.U_numbers + j * layer.gU_block  # block j, input 0
     W = layer.W_numbers + j * job.gW_block  # block j, unit 0 of h

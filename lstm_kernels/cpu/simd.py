@@ -25,7 +25,6 @@ from numba.core import cgutils
 from ..kernels import OPTIONS, native
 from .instructions import BYTE, WORD, call_address, instruction
 
-
 HALF = ir.IntType(16)
 
 
@@ -216,14 +215,11 @@ class LLVM:
         return Vector(self, build.bitcast(word, self.type))
 
     def halves(self, word):
-        """The second and the first number of words, as float32: each made when it is asked for."""
+        """The second and the first number of words, as float32."""
         build = self.builder
         bits = build.bitcast(word.value, self._bits(0).type)
-        for half in (
-            lambda: build.and_(bits, self._bits(0xFFFF0000)),
-            lambda: build.shl(bits, self._bits(16)),
-        ):
-            yield Vector(self, build.bitcast(half(), self.type))
+        for half in (build.and_(bits, self._bits(0xFFFF0000)), build.shl(bits, self._bits(16))):
+            yield Vector(self, build.bitcast(half, self.type))
 
     def load_rounded(self, address):
         """As many bfloat16 numbers as a vector has lanes, as float32."""

@@ -46,26 +46,31 @@ class Tiles(Layout):
         def multiply(k):
             if ahead is not None:
                 m.prefetch(A + k * k_stride + ahead)  # A[0, some k later]
-            number = lambda i: m.broadcast(A + k * k_stride + i * row)  # noqa: E731 - A[i, k]
-            vector = lambda n: m.load_aligned(B + k * B_row + offsets[n])  # noqa: E731 - B[k, n]
-            self.outer_product(m, sums, number, vector)
+
+            def number(i):
+                return self.operand(m, m.broadcast(A + k * k_stride + i * row))  # A[i, k]
+
+            def vector(n):
+                return self.operand(m, m.load_aligned(B + k * B_row + offsets[n]))  # B[k, n]
+
+            rows, columns = range(len(sums)), range(len(offsets))
+            if len(rows) < len(columns):
+                a = [number(i) for i in rows]
+                pairs = ((i, n, a[i], b_n) for n in columns for b_n in [vector(n)] for i in rows)
+            else:
+                b = [vector(n) for n in columns]
+                pairs = ((i, n, a_i, b[n]) for i in rows for a_i in [number(i)] for n in columns)
+            for i, n, a_i, b_n in pairs:
+                m.set(sums[i][n], self.product(m, a_i, b_n, m.get(sums[i][n])))
 
         m.loop(count, multiply)
 
-    def outer_product(self, m, sums, number, vector):
-        """The products of one k: sums[i][n] += number(i) * vector(n)."""
-        rows, columns = range(len(sums)), range(len(sums[0]))
-        if len(rows) < len(columns):
-            a = [number(i) for i in rows]
-            pairs = ((i, n, a[i], b_n) for n in columns for b_n in [vector(n)] for i in rows)
-        else:
-            b = [vector(n) for n in columns]
-            pairs = ((i, n, a_i, b[n]) for i in rows for a_i in [number(i)] for n in columns)
-        for i, n, a_i, b_n in pairs:
-            m.set(sums[i][n], self.product(m, a_i, b_n, m.get(sums[i][n])))
+    def operand(self, m, word):
+        """What is in registers of an operand that lies in memory as a word."""
+        return word
 
     def product(self, m, a, b, total):
-        """total + a b, of operands as they lie in memory."""
+        """total + a b."""
         return m.fma(a, b, total)
 
     def store_operand(self, m, address, vector):

@@ -38,7 +38,6 @@ class Version:
             return None
         return importlib.import_module("..gpu.device", __package__).why_unavailable()
 
-
     @cached_property
     def way(self) -> str | None:
         """Which of its ways this CPU takes, in words; None where there is but one."""

@@ -29,7 +29,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke notebook pdf colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-study bench-ranks bench-isa gpu ptx readme accept lint format lock clean
+.PHONY: help report smoke notebook pdf colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-study bench-ranks bench-bf16 bench-isa gpu ptx readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -110,6 +110,9 @@ bench-study: .venv-peers/.stamp    ## measure what notebook 06 shows of switches
 
 bench-ranks: .venv/.stamp    ## measure what notebooks 08 and 09 show of several processes (MPI)
 	$(PY) -m lstm_kernels bench-ranks
+
+bench-bf16: .venv-peers/.stamp    ## measure what notebook 10 shows of products in bfloat16, beside PyTorch
+	$(PEERS) -m lstm_kernels bench-bf16
 
 bench-isa: .venv-peers/.stamp    ## measure beside PyTorch and BLAS, all restricted to AVX-512, AVX2, SSE2
 	$(PEERS) -m lstm_kernels bench-isa

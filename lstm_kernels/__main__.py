@@ -79,6 +79,7 @@ def main(words=None):
         ("bench-peers", bench, "bench.peers", "measure beside PyTorch, JAX and ONNX Runtime"),
         ("bench-study", bench, "bench.study", "notebook 06: batches, compilers, low rank"),
         ("bench-ranks", bench, "distributed.experiments", "notebooks 08 and 09: several ranks"),
+        ("bench-bf16", bench, "bench.bfloat16", "notebook 10: products in bfloat16"),
         ("bench-isa", bench, "bench.isa", "the same on each instruction set of this CPU"),
         ("gpu", gpu, "bench.gpu_run", "verify and measure the GPU versions on this machine's GPU"),
     ):

@@ -1,6 +1,5 @@
 """`numba-bf16`: rounding, both ways to multiply words, bounds that follow from the format."""
 
-import math
 import pickle
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from lstm_kernels.bench.comparer import (
     MismatchError,
     compare,
     compare_to_reference,
+    format_error,
     run,
     truth,
 )
@@ -287,18 +287,13 @@ def test_canaries_around_every_array_survive(monkeypatch):
 
 
 def test_errors_stay_below_what_the_format_explains(cell):
-    """Operands err by at most UNIT, a product of two by 0.8 UNIT in the mean square where errors
-    are spread evenly, and a sum by as much of its own size, whatever its length. Sums of T steps
-    and L layers follow each other; the largest of N values is sqrt(2 ln 2N) times a typical one.
-    """
     for L, T, B, H in [(1, 2, 8, 32), (1, 50, 8, 32), (2, 20, 4, 128), (1, 20, 4, 512)]:
         params, x, _ = example((L, T, B, H, H), cell)
         rng = np.random.default_rng(0)
         dy = rng.standard_normal((T, B, H)).astype(np.float32)
         got, want = run(NumbaBf16(params), x, dy, None, None), truth(params, x, dy)
         for name, array in want.items():
-            typical = math.sqrt(2 / 3) * UNIT * math.sqrt(T + L)
-            bound = typical * math.sqrt(2 * math.log(2 * array.size))
+            bound = format_error(L, T, array.size)
             error = compare({name: got[name]}, {name: array}, bound)
             assert error > 1e-5 or name in ("V", "b_out"), name  # it does round
 

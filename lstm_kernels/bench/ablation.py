@@ -100,37 +100,40 @@ def _best_rate(operations, case, calls=400):
     return operations / min(timeit.repeat(case, number=1, repeat=calls)) / 1e9
 
 
-def peak(H=64, rows=960):
-    """GFLOP/s of one core in the tile's loop with everything in cache."""
-    tiles = lstm_tiles(H)
-    line = tiles.vector_bytes
-    run = _function(product(tiles, registers.tile_rows(4), 4 * line, line), f"peak_{H}")
-    h, W, a = new(rows, H), new(H, 4, tiles.lanes), new(rows, 4, tiles.lanes)
-    case = partial(run, rows, at(h), h[0].nbytes, H, at(W), at(a))
-    return _best_rate(2 * rows * W.size, case)
+def peak(H=64, rows=960, tiles=None):
+    """GFLOP/s of one core in the loop of a tile with everything in cache; None: numba-fused's."""
+    tiles = tiles or lstm_tiles(H)
+    line, words = tiles.vector_bytes, tiles.words(H)
+    run = _function(product(tiles, tiles.tile_rows(4), 4 * line, line), f"peak_{tiles.name}_{H}")
+    h, W, a = new(rows, words), new(words, 4, tiles.lanes), new(rows, 4, tiles.lanes)
+    case = partial(run, rows, at(h), h[0].nbytes, words, at(W), at(a))
+    return _best_rate(2 * tiles.numbers * rows * W.size, case)
 
 
-def register_peak(rounds=20_000):
-    """GFLOP/s of one core in multiply-adds on registers alone: its clock x units x lanes."""
+def register_peak(rounds=20_000, dot=False):
+    """GFLOP/s of one core in multiply-adds on registers alone: its clock x units x lanes. dot: in
+    dot products of pairs, which do two multiply-adds in each of the lanes.
+    """
     tiles, count = lstm_tiles(1), registers.vector_registers().count - 4
     values = new(count, tiles.lanes)
     values[:] = np.linspace(0.1, 0.4, count)[:, None]
 
     def multiply_adds(m, rounds, values):
-        """sum = sum * x + y: as many sums as registers, enough to hide the latency."""
+        """sum = x * y + sum: as many sums as registers, enough to hide the latency."""
         x, y = m.load(values), m.load(values + tiles.vector_bytes)
         sums = [m.variable(m.load(values + k * tiles.vector_bytes)) for k in range(count)]
 
         def each_sum(_):
             for total in sums:
-                m.set(total, m.fma(m.get(total), x, y))
+                m.set(total, (m.dot if dot else m.fma)(x, y, m.get(total)))
 
         m.loop(rounds, each_sum)
         for k, total in enumerate(sums):
             m.store(values + k * tiles.vector_bytes, m.get(total))
 
-    case = partial(_function(multiply_adds, "multiply_adds"), rounds, at(values))
-    return _best_rate(2 * rounds * values.size, case)
+    label = "dot_products" if dot else "multiply_adds"
+    case = partial(_function(multiply_adds, label), rounds, at(values))
+    return _best_rate((4 if dot else 2) * rounds * values.size, case)
 
 
 def hot_loop(H=512):

@@ -30,6 +30,18 @@ def tolerance(net, T):
     return 4 * LAST_PLACE * math.sqrt((T + params.num_layers) / params.hidden_size)
 
 
+def format_error(L, T, count):
+    """The largest relative error that rounding operands to bfloat16 explains, of `count` values.
+
+    An operand errs by 2^-8 of itself at most. Spread evenly, the errors of two factors are in the
+    mean square 2^-8 sqrt(2/3) of their product, and a sum of products errs by as much of its own
+    size, whatever its length. Sums of T steps and L layers follow each other, as in `tolerance`;
+    the largest of N values is sqrt(2 ln 2N) times a typical one.
+    """
+    typical = LAST_PLACE / 2 * math.sqrt(2 / 3 * (T + L))
+    return typical * math.sqrt(2 * math.log(2 * count))
+
+
 def reference_of(rounding):
     """`forward`, `backward` and `loss_and_grads` of the reference, with products whose operands a
     function rounds first; None: as they are.

@@ -21,6 +21,7 @@ COLOURS = {
     "numba-sample": RED,
     "numba-wavefront": GREEN,
     "numba-fused": BLACK,
+    "numba-bf16": SKY,
     "cuda-v1": SKY,
     "cuda-v2": YELLOW,
     "cuda-v3": ORANGE,

@@ -47,9 +47,26 @@ class Bfloat16Products:
     def _operands(self):
         return bfloat16_space.operands(self)
 
-    def _pack(self, params):
-        super()._pack(params)
-        bfloat16_space.pack(self)
+    # Words of U and W are written when they are needed next: an interrupt finds them old or new.
+
+    def _forget(self):
+        super()._forget()
+        self._words_are_old = True
+
+    def _replace(self, params):
+        self._words_are_old = True
+        super()._replace(params)
+
+    def pack_transposes(self, space):
+        super().pack_transposes(space)  # and of all that is made of the parameters
+        self._words_are_old = False
+
+    def _space(self, *form):
+        space = super()._space(*form)
+        if self._words_are_old:
+            bfloat16_space.pack(self)
+            self._words_are_old = False
+        return space
 
     def machine_costs(self):
         return machine_costs(self.way, self._threads)

@@ -70,7 +70,7 @@ class NumbaFused(Network):
         self.packed = Packed(self.tiles, self.sizes, params.V, params.b_out)
         self.operands, self.kernels = self._operands(), self._choose_kernels()
         self._forget()
-        self._pack(params)  # from now on these are the parameters: `_params` is their form
+        self.packed.pack(params)  # from now on these are the parameters: `_params` is their form
 
     def _choose_tiles(self):
         return Tiles(self._cell, self._dtype, self._params.hidden_size)
@@ -91,10 +91,6 @@ class NumbaFused(Network):
             layers.append(layer)
         return layers
 
-    def _pack(self, params):
-        """Take over parameters."""
-        self.packed.pack(params)
-
     def _forget(self):
         self._spaces, self._transposes_are_old = {}, True
 
@@ -103,7 +99,7 @@ class NumbaFused(Network):
 
     def _replace(self, params):
         self._transposes_are_old = self._writing = True
-        self._pack(params)
+        self.packed.pack(params)
         self._writing = False
 
     def bare_forward(self, x):

@@ -10,13 +10,16 @@ import numpy as np
 import pandas as pd
 
 from .. import reference
+from ..cells import CELLS
 from ..cores import allowed
-from ..cpu.bfloat16 import available
-from ..versions.numba_bf16 import NumbaBf16
-from . import ceilings, compression, peers, results
+from ..cpu.bfloat16 import Bfloat16Tiles, available
+from ..params import Params
+from ..versions.numba_bf16 import NumbaBf16, NumbaBf16Wavefront
+from ..versions.numba_wavefront import NumbaWavefront
+from . import ablation, ceilings, compression, peers, results
 from .comparer import TOLERANCE, compare, format_error, run, truth
 from .runner import each, network, rounds, rows_of, timed, verify
-from .timing import REST, together
+from .timing import REST, interleaved, summary, together
 from .workloads import AIRLINE, GRID, REFERENCE, Workload
 
 LAYER = GRID["one layer"]
@@ -79,17 +82,9 @@ def networks(work, threads):
     for way in available():
         nets[f"{BF16}/{way}"] = NumbaBf16(work.params(), threads=threads, way=way)
     if work.L > 1 and work.B == 1:
-        for name in ("numba-wavefront", "numba-bf16-wavefront"):
-            nets[name] = _wavefront(name, work.params(), threads)
+        nets["numba-wavefront"] = NumbaWavefront(work.params(), threads=threads)
+        nets["numba-bf16-wavefront"] = NumbaBf16Wavefront(work.params(), threads=threads)
     return nets
-
-
-def _wavefront(name, params, threads):
-    from ..versions.numba_bf16 import NumbaBf16Wavefront
-    from ..versions.numba_wavefront import NumbaWavefront
-
-    kind = NumbaBf16Wavefront if name.startswith(BF16) else NumbaWavefront
-    return kind(params, threads=threads)
 
 
 def speeds(work, threads, **options):
@@ -155,6 +150,92 @@ def compared(preset):
         how = rounds(preset, max(9, work.repeats))
         parts.append(speeds(work, allowed(), **how))
     return together(parts)
+
+
+def rates():
+    """GFLOP/s of one core by name: each instruction on registers alone, and each tile's loop."""
+    found = {"float32 multiply-add, on registers": ablation.register_peak()}
+    if "dot" in available():
+        found["dot product, on registers"] = ablation.register_peak(dot=True)
+    found["float32, the tile's loop"] = ablation.peak()
+    for way in available():
+        tiles = Bfloat16Tiles(CELLS["lstm"], FLOAT, 64, None, way)
+        found[f"{way}, the tile's loop"] = ablation.peak(tiles=tiles)
+    return found
+
+
+def loops(found):
+    """Of `rates`, those of the tiles' loops by the names of `networks`."""
+    return {
+        FUSED if name.startswith("float32") else f"{BF16}/{name.split(',')[0]}": rate
+        for name, rate in found.items()
+        if "loop" in name
+    }
+
+
+def bits(work, threads):
+    """Whether all ways, numbers of threads and orders of tasks give the same bits in a training
+    pass; how many numbers of how many networks were compared.
+    """
+    params, (x, target) = work.params(), work.example()
+    nets = [NumbaBf16(params, n, way=way) for way in available() for n in sorted({1, threads})]
+    nets += [NumbaBf16Wavefront(params, threads, way=way) for way in available()]
+    got = [net.loss_and_grads(x, target)[1].arrays() for net in nets]
+    same = all(np.array_equal(one[name], got[0][name]) for one in got for name in one)
+    return same, sum(array.size for array in got[0].values()), len(nets)
+
+
+def by_samples(counts, *, H, T, repeats, again=False):
+    """Rates of h W of a layer with H units by the number of samples: version -> (operations for a
+    byte of weights, GFLOP/s, counts); and the times.
+    """
+    params, cases, points = Params.init(1, H), {}, {}
+    nets = {name: network(name, params) for name in (FUSED, BF16)}
+    for B in counts:
+        x = np.ones((T, B, 1), np.float32)
+        cases |= {f"{name} {B}": net.bare_forward(x) for name, net in nets.items()}
+    times = interleaved(cases, repeats=repeats, again=again)
+    seconds = summary(times)["median"] / (T - 1)  # the first step has no product
+    for name, size in zip(nets, (4, 2), strict=True):
+        rate = [8e-9 * B * H * H / seconds[f"{name} {B}"] for B in counts]
+        points[name] = [2 * B / size for B in counts], rate, counts
+    return points, times
+
+
+def passes(work, threads, *, repeats, again=False):
+    """Inference and training steps of our networks on a workload, in one loop: a table of seconds
+    and GFLOP/s by network; and the times.
+    """
+    (x, target), nets = work.example(), networks(work, threads)
+    nets = {name: net for name, net in nets.items() if "wavefront" not in name}
+    calls = {"inference": lambda net: net.forward(x)}
+    calls["training"] = lambda net: net.step(x, target, 1e-4)
+    cases = {
+        f"{name}, {what}": partial(call, net)
+        for name, net in nets.items()
+        for what, call in calls.items()
+    }
+    times = interleaved(cases, repeats=repeats, again=again)
+    seconds, table = summary(times)["median"], pd.DataFrame(index=list(nets))
+    for what, gflop in (("inference", work.gflop), ("training", work.step_gflop)):
+        own = np.array([seconds[f"{name}, {what}"] for name in nets])
+        table[f"{what}, ms"], table[f"{what}, GFLOP/s"] = 1e3 * own, gflop / own
+    return table, times
+
+
+def halved(table, work, rate, threads):
+    """What half the bytes can gain at most, by network, beside what they gain: of `passes` on one
+    sample; rate: GFLOP/s of a core in each network's loop.
+
+    Inputs of many steps are multiplied at once, at the loop's rate; if the rest waits for weights,
+    half of what `numba-fused` takes for it is the least.
+    """
+    ms = table["inference, ms"]
+    inputs = pd.Series({name: 1e3 * work.gflop / 2 / (threads * r) for name, r in rate.items()})
+    rest = ms - inputs
+    columns = {"ms": ms, "of these, inputs": inputs, "the rest": rest, "speed": ms[FUSED] / ms}
+    columns["bound"] = ms[FUSED] / (inputs + rest[FUSED] / 2)
+    return pd.DataFrame(columns).loc[ms.index]
 
 
 def errors(preset, seeds=3):

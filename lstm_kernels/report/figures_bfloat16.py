@@ -24,6 +24,7 @@ NAMES = {
 }
 WORDS = {"y": "outputs y", "x": "of x", "weight_ih_l0": "of U", "weight_hh_l0": "of W"}
 WORDS["bias_ih_l0"] = "of b"
+TASKS = {"airline": "Airline", "reber": "Reber strings"}
 
 
 def formats():
@@ -40,7 +41,7 @@ def formats():
             ax.text(start + count / 2, row - 0.55, text, ha="center", fontsize=9)
             ax.text(start + count / 2, row, count, ha="center", va="center", fontsize=9)
     ax.set(yticks=range(len(FORMATS)), yticklabels=FORMATS, xlim=(0, 33), xlabel="bits")
-    ax.invert_yaxis()
+    ax.set_ylim(2.5, -0.9)
     ax.grid(visible=False)
     ax.set_title("bfloat16 is the upper half of float32")
     return figure
@@ -56,6 +57,12 @@ def numbers(values):
     table = {"float32, bits": upper, "bfloat16, bits": kept, "value": [f"{x:.9g}" for x in near]}
     table["relative error (2^-8)"] = [f"{x:.2g}" for x in off]
     return pd.DataFrame(table, index=pd.Index([f"{x:.9g}" for x in values], name="number"))
+
+
+def largest_rounding(count=1_000_000):
+    """The largest relative error of so many random numbers of all sizes, in parts of 2^-8."""
+    x = np.exp2(np.random.default_rng(0).uniform(-120, 120, count)).astype(np.float32)
+    return np.abs(rounded(x).astype(np.float64) / x - 1).max() * 2**8, count
 
 
 def layout():
@@ -94,11 +101,13 @@ def rates(table):
     return figure
 
 
-def roofline(points, roofs, slope):
-    """Rates over operations per byte of weights; points: name -> (intensities, GFLOP/s, B).
+def roofline(points, roofs):
+    """Rates over operations per byte of weights; points: of `bench.by_samples`.
 
-    roofs: name -> GFLOP/s. slope: GB/s at which one sample's weights are read.
+    roofs: name -> GFLOP/s. The slope is the rate at which the first reads the first one's weights.
     """
+    intensity, rate, _ = next(iter(points.values()))
+    slope = rate[0] / intensity[0]
     figure, ax = plt.subplots(figsize=(8.5, 4.6))
     top = 2 * max(roofs.values())
     ax.set(xscale="log", yscale="log", xlim=(0.4, 400), ylim=(0.3 * slope, top))
@@ -107,7 +116,8 @@ def roofline(points, roofs, slope):
     x = np.logspace(-0.5, 2.6, 100)
     for (name, roof), style in zip(roofs.items(), ("-", "--"), strict=False):
         ax.plot(x, np.minimum(roof, slope * x), color=plots.GREY, linestyle=style, linewidth=1.2)
-        ax.annotate(f"{name}, {digits(roof)} GFLOP/s", (0.45, roof), (0, 4), **small)
+        text = f"{name}, {digits(roof)} GFLOP/s"
+        ax.annotate(text, (390, roof), (0, 4), ha="right", **small)
     labels = []
     for name, (intensity, rate, counts) in points.items():
         colour = plots.COLOURS[name]
@@ -116,6 +126,7 @@ def roofline(points, roofs, slope):
         for place in (0, -1):
             text = f"B = {counts[place]}"
             ax.annotate(text, (intensity[place], rate[place]), (-4, -13), **small)
+    plots.ticks(ax, "y", [n for n in (12, 25, 50, 100, 200, 400, 800, 1600) if n < top])
     plots.label_lines(ax, labels)
     fused, half = (points[name][1] for name in points)
     gain = f"{speed(half[0] / fused[0])} for one sample, {speed(half[-1] / fused[-1])} for many"
@@ -123,33 +134,65 @@ def roofline(points, roofs, slope):
     return figure
 
 
+def error_names(rows):
+    """What each row of recorded errors is of; ways of the same bits are one."""
+    return rows["version"].map({"pytorch": "PyTorch, bfloat16", "numba-bf16": "numba-bf16"})
+
+
 def errors(rows):
     """Largest error of the outputs and of the gradient of W over H, ours and PyTorch's; rows: of
     `bench.errors`, of one machine.
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.9), sharey=True)
-    shown = rows.assign(name=names(rows, own=NAMES | {"pytorch": "PyTorch, bfloat16"}))
-    longest = rows["T"].max()
+    T = rows["T"].max()
+    shown = rows[rows["T"] == T].assign(name=error_names(rows))
     for ax, stage in zip(axes, ("y", "weight_hh_l0"), strict=True):
-        part = shown[(shown["stage"] == stage) & (shown["T"] == longest)]
+        part = shown[shown["stage"] == stage]
         table = part.groupby(["name", "H"])["max_err"].median().unstack("name")
-        ax.set(xlabel="hidden units H", yscale="log", xlim=(table.index[0] * 0.8, 3000))
-        plots.ticks(ax, "x", table.index.to_numpy())
-        curves = {name: (table.index.to_numpy(), table[name].to_numpy()) for name in table}
-        size = {"y": lambda H: longest * 4 * H, "weight_hh_l0": lambda H: 4 * H * H}[stage]
-        bound = np.array([format_error(1, longest, size(H)) for H in table.index])
-        curves["explained by the format"] = table.index.to_numpy(), bound
-        plots.lines(ax, curves, marker="o", ms=4)
-        ax.set_title(f"{stage if stage == 'y' else 'gradient of W'}, {longest} steps")
-    axes[0].set_ylabel("largest error, relative to the largest value")
+        H = table.index.to_numpy()
+        ax.set(xlabel="hidden units H", yscale="log", xlim=(H[0] * 0.8, H[-1] * 8))
+        plots.ticks(ax, "x", H)
+        plots.lines(ax, {n: (H, table[n].to_numpy()) for n in table}, marker="o", ms=4)
+        labels = []
+        for steps, text in ((1, "one step"), (T, f"{T} steps, nothing forgotten")):
+            bound = [format_error(1, steps, n) for n in entries(stage, T, H)]
+            ax.plot(H, bound, linestyle="--", linewidth=1, color=plots.GREY)
+            labels.append((H[-1], bound[-1], text, plots.GREY))
+        plots.label_lines(ax, labels)
+        ax.set_title(f"{stage if stage == 'y' else 'gradient of W'}, {T} steps")
+    axes[0].set_ylabel("largest error / largest value")
     return figure
 
 
-def names(rows, own=NAMES):
+def entries(stage, T, H, samples=4):
+    """How many numbers there are in y or in a gradient, by PyTorch's name; bounded by that."""
+    return T * samples * H if stage in ("y", "x") else 4 * H * H
+
+
+def error_table(rows):
+    """Medians over seeds of every array, by T and H, as text."""
+    table = rows.assign(name=error_names(rows)).groupby(["stage", "name", "T", "H"], sort=False)
+    table = table["max_err"].median().unstack(["T", "H"]).rename(WORDS, level=0)
+    return table.map("{:.1e}".format).rename_axis(index=["largest error", ""])
+
+
+def explained(rows):
+    """Ours among recorded errors, in parts of what the format explains for one step; how many times
+    as large PyTorch's are, a median.
+    """
+    ours, theirs = (rows[rows["version"] == name] for name in (bench.BF16, "pytorch"))
+    counts = [entries(*row) for row in ours[["stage", "T", "H"]].itertuples(index=False)]
+    part = ours["max_err"] / [format_error(1, 1, count) for count in counts]
+    keys = ["stage", "T", "H", "repeat"]
+    first = ours[ours["variant"] == ours["variant"].iloc[0]].set_index(keys)["max_err"]
+    return part, (theirs.set_index(keys)["max_err"] / first).median()
+
+
+def names(rows):
     """What each row is of: its version and variant, in words."""
     variant = rows["variant"].fillna("")
     keys = rows["version"] + np.where(variant == "", "", "/" + variant)
-    return keys.map(lambda key: own.get(key, key))
+    return keys.map(lambda key: NAMES.get(key, key))
 
 
 def beside(rows, stage):
@@ -168,15 +211,16 @@ def beside(rows, stage):
     return pd.DataFrame(lines).T.reindex(order).fillna("").rename_axis(f"{stage}, ms")
 
 
-def ratios(rows, stage, name, baseline):
-    """The speed of a network compared with another, by workload: medians of the rounds' ratios."""
+def ahead(rows, stage):
+    """Our speed compared with PyTorch's in bfloat16, by workload: medians of the rounds' ratios."""
     part = rows[rows["stage"] == stage].assign(name=lambda r: names(r))
+    way = rows.loc[rows["version"] == bench.BF16, "variant"].dropna().iloc[0]
+    ours, theirs = NAMES[f"{bench.BF16}/{way}"], NAMES["pytorch/bfloat16"]
     sizes = {(w.L, w.T, w.D, w.H, w.B): key for key, w in bench.WORKS.items()}
     result = {}
     for size, own in part.groupby(list("LTDHB"), sort=False):
         times = own.pivot(index="repeat", columns="name", values="seconds")
-        if {name, baseline} <= set(times):
-            result[sizes.get(tuple(map(int, size)))] = (times[baseline] / times[name]).median()
+        result[sizes.get(tuple(map(int, size)))] = (times[theirs] / times[ours]).median()
     return pd.Series(result)
 
 
@@ -206,7 +250,7 @@ def losses(table):
         ax.set(xlim=span, ylim=span, xlabel="held-out loss, float32")
         ax.set(ylabel="held-out loss, bfloat16 products")
         off = (own[bench.BF16] / own[bench.FUSED] - 1).median()
-        ax.set_title(f"{task}: median {off:+.1%}")
+        ax.set_title(f"{TASKS[task]}: median {off:+.1%}")
     return figure
 
 
@@ -216,10 +260,37 @@ def told_losses(table):
     for task, own in table.groupby(level=0):
         off = own[bench.BF16] / own[bench.FUSED] - 1
         spread = own[bench.FUSED].max() / own[bench.FUSED].min() - 1
-        lines[task] = {
+        lines[TASKS[task]] = {
             "loss, float32": digits(own[bench.FUSED].median()),
             "loss, bfloat16 products": digits(own[bench.BF16].median()),
             "change, seed by seed": f"{off.min():+.1%} to {off.max():+.1%}",
             "apart between seeds, float32": f"{spread:.1%}",
         }
     return pd.DataFrame(lines).T
+
+
+def changes(table):
+    """By task: how far bfloat16 products move a loss, a median over seeds; the standard deviation
+    between seeds; both relative to the loss.
+    """
+    off = (table[bench.BF16] / table[bench.FUSED] - 1).abs().groupby(level=0).median()
+    losses_ = table[bench.FUSED].groupby(level=0)
+    return off, losses_.std() / losses_.mean()
+
+
+def outer_symbols(rows):
+    """How many outer symbols of Reber strings are predicted, in a sentence."""
+    part = rows[(rows["stage"] == "trained") & (rows["variant"] == "reber")]
+    share = part.groupby("version")["accuracy"].median()
+    told = f"{share[bench.FUSED]:.0%} in float32, {share[bench.BF16]:.0%} with bfloat16 products"
+    return f"Outer symbols of Reber strings that are predicted, medians over seeds: {told}."
+
+
+def told_bounds(table):
+    """`bench.halved` as text."""
+    ms = ["ms", "of these, inputs", "the rest"]
+    shown = table[ms].map(digits).astype(object)
+    for name in ("speed", "bound"):
+        shown[name] = table[name].map(speed)
+    shown.loc[bench.FUSED, "bound"] = ""
+    return shown

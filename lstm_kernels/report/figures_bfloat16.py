@@ -117,7 +117,7 @@ def roofline(points, roofs):
     for (name, roof), style in zip(roofs.items(), ("-", "--"), strict=False):
         ax.plot(x, np.minimum(roof, slope * x), color=plots.GREY, linestyle=style, linewidth=1.2)
         text = f"{name}, {digits(roof)} GFLOP/s"
-        ax.annotate(text, (390, roof), (0, 4), ha="right", **small)
+        ax.annotate(text, (0.42, roof), (0, 4), **small)
     labels = []
     for name, (intensity, rate, counts) in points.items():
         colour = plots.COLOURS[name]
@@ -127,7 +127,7 @@ def roofline(points, roofs):
             text = f"B = {counts[place]}"
             ax.annotate(text, (intensity[place], rate[place]), (-4, -13), **small)
     plots.ticks(ax, "y", [n for n in (12, 25, 50, 100, 200, 400, 800, 1600) if n < top])
-    plots.label_lines(ax, labels)
+    plots.label_lines(ax, labels, bbox={"fc": "white", "ec": "none", "pad": 0.5})
     fused, half = (points[name][1] for name in points)
     gain = f"{speed(half[0] / fused[0])} for one sample, {speed(half[-1] / fused[-1])} for many"
     ax.set_title(f"Products in bfloat16: {gain}")
@@ -151,9 +151,12 @@ def errors(rows):
         table = part.groupby(["name", "H"])["max_err"].median().unstack("name")
         H = table.index.to_numpy()
         ax.set(xlabel="hidden units H", yscale="log", xlim=(H[0] * 0.8, H[-1] * 8))
+        ax.set_ylim(2e-3, 0.4)
         plots.ticks(ax, "x", H)
-        plots.lines(ax, {n: (H, table[n].to_numpy()) for n in table}, marker="o", ms=4)
         labels = []
+        for name, colour in zip(table, (plots.RED, plots.BLUE), strict=True):
+            ax.plot(H, table[name], "o-", ms=4, color=colour)
+            labels.append((H[-1], table[name].iloc[-1], name, colour))
         for steps, text in ((1, "one step"), (T, f"{T} steps, nothing forgotten")):
             bound = [format_error(1, steps, n) for n in entries(stage, T, H)]
             ax.plot(H, bound, linestyle="--", linewidth=1, color=plots.GREY)

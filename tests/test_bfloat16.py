@@ -7,11 +7,13 @@ from functools import partial
 
 import llvmlite.binding
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import EDGES, SHAPES, example
 from test_fused import Guarded, Interpreted, random_shapes
 
 import lstm_kernels as lk
+from lstm_kernels.bench import bfloat16 as measured
 from lstm_kernels.bench.comparer import (
     TOLERANCE,
     MismatchError,
@@ -21,12 +23,15 @@ from lstm_kernels.bench.comparer import (
     run,
     truth,
 )
+from lstm_kernels.bench.workloads import Workload
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import bfloat16, bfloat16_space, cost, registers, simd, workspace
 from lstm_kernels.cpu.bfloat16 import Bfloat16Tiles, available, rounded
+from lstm_kernels.report import figures_bfloat16
 from lstm_kernels.schedules import layer_by_layer, wavefront
 from lstm_kernels.versions import numba_fused
 from lstm_kernels.versions.numba_bf16 import NumbaBf16, NumbaBf16Wavefront
+from lstm_kernels.versions.numba_fused import NumbaFused
 
 FLOAT, WAYS = np.dtype(np.float32), available()
 ways = pytest.mark.parametrize("way", WAYS)
@@ -385,3 +390,61 @@ def test_the_reference_with_rounding_is_the_reference_where_nothing_is_rounded()
     dy = np.ones((3, 2, 5), np.float32)
     same = truth(params, x, dy, rounding=lambda a: a)
     compare(same, truth(params, x, dy), 1e-14)
+
+
+# What is measured and told.
+
+
+def test_bits_tells_networks_apart(monkeypatch):
+    work = Workload(L=1, T=3, D=2, H=9, B=2)
+    assert measured.bits(work, 2)[:2] == (True, 9 * 4 * (2 + 9 + 1) + 9 + 1 + 2 * 3 * 2 + 2 * 2 * 9)
+    monkeypatch.setattr(measured, "NumbaBf16Wavefront", lambda params, n, way: NumbaFused(params))
+    assert not measured.bits(work, 2)[0]
+
+
+def test_the_bound_of_one_sample_halves_what_is_no_product_with_inputs():
+    work = Workload(L=1, T=100, D=100, H=100, B=1)
+    inputs = work.gflop / 2 / 2  # seconds of two cores at 1 GFLOP/s
+    ms = [1e3 * (inputs + 4), 1e3 * (inputs / 2 + 3)]
+    table = pd.DataFrame({"inference, ms": ms}, index=["numba-fused", "numba-bf16/dot"])
+    rate = {"numba-fused": 1.0, "numba-bf16/dot": 2.0}
+    got = measured.halved(table, work, rate, 2).loc["numba-bf16/dot"]
+    assert got["the rest"] == pytest.approx(3000)
+    assert got["speed"] == pytest.approx(ms[0] / ms[1])
+    assert got["bound"] == pytest.approx((inputs + 4) / (inputs / 2 + 2))
+
+
+def test_what_was_recorded_is_told():
+    """Figures and tables of rows with known numbers."""
+    size = {"L": 1, "T": 100, "D": 512, "H": 512, "B": 64, "stage": "forward"}
+    made = [("numba-fused", None, 2.0), ("numba-bf16", "dot", 1.0), ("pytorch", "bfloat16", 3.0)]
+    rows = pd.DataFrame(
+        [
+            size | {"version": v, "variant": n, "seconds": s * (1 + repeat), "repeat": repeat}
+            for v, n, s in made
+            for repeat in range(3)
+        ]
+    )
+    table = figures_bfloat16.beside(rows, "forward")
+    assert table.loc["numba-bf16, dot product", "one layer"] == "2000, 2.00x"
+    assert table.loc["PyTorch, bfloat16", "one layer"] == "6000, 33 % slower"
+    assert figures_bfloat16.ahead(rows, "forward").to_dict() == {"one layer": 3.0}
+    losses = pd.DataFrame(
+        [
+            {"variant": "reber", "repeat": k, "version": v, "loss": loss, "stage": "trained"}
+            for k, pair in enumerate([(1.0, 1.1), (2.0, 2.1), (3.0, 3.1)])
+            for v, loss in zip(("numba-fused", "numba-bf16"), pair, strict=True)
+        ]
+    )
+    change, spread = figures_bfloat16.changes(figures_bfloat16.learned(losses))
+    assert change["reber"] == pytest.approx(0.05)
+    assert spread["reber"] == pytest.approx(0.5)
+
+
+def test_learning_trains_both_from_the_same_parameters():
+    rows = measured.learning("smoke")
+    table = figures_bfloat16.learned(rows)
+    assert set(table.index.get_level_values(0)) == {"airline", "reber"}
+    assert np.isfinite(table.to_numpy()).all()
+    assert (table["numba-fused"] != table["numba-bf16"]).all()
+    np.testing.assert_allclose(table["numba-bf16"], table["numba-fused"], rtol=0.05)

@@ -9,6 +9,7 @@ import pandas as pd
 from lstm_kernels.bench import batches, compilers, compression, optimisations, results
 from lstm_kernels.distributed import scaling
 from lstm_kernels.report import (
+    figures_bfloat16,
     figures_gpu,
     figures_optimisations,
     figures_pipelines,
@@ -237,6 +238,26 @@ def learned(rows):
     return [said, tables.markdown(table)]
 
 
+def in_bfloat16(rows):
+    """`numba-bf16` beside `numba-fused`, PyTorch and ONNX Runtime."""
+    stages = [stage for stage in ("forward", "step") if stage in set(rows["stage"])]
+    if not stages:
+        return []
+    shown = [figures_bfloat16.beside(rows, stage).reset_index() for stage in stages]
+    said = "Products of bfloat16 numbers (`make bench-bf16`): ms, and speed over `numba-fused`."
+    return [said, *map(tables.markdown, shown)]
+
+
+def learned_in_bfloat16(rows):
+    """What is learned with products of bfloat16 numbers."""
+    if "loss" not in rows or rows["loss"].isna().all():
+        return []
+    shown = figures_bfloat16.told_losses(figures_bfloat16.learned(rows)).reset_index(names="task")
+    seeds = rows["repeat"].nunique()
+    said = f"Trained in float32 and with bfloat16 products, {seeds} seeds each, judged in float32."
+    return [said, tables.markdown(shown)]
+
+
 EXPERIMENTS = {
     "airline": compiling,
     "reference": reference,
@@ -256,6 +277,8 @@ EXPERIMENTS = {
     "scaling": messages,
     "buckets": bucket_times,
     "learning": learned,
+    "bfloat16": in_bfloat16,
+    "bfloat16-learning": learned_in_bfloat16,
 }
 
 

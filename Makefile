@@ -32,7 +32,7 @@ CHECKED := $(wildcard lstm_kernels tests tools notebooks)
 .PHONY: help report smoke notebook pdf colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-study bench-ranks bench-bf16 bench-isa gpu ptx readme accept lint format lock clean
 
 help:    ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
 report: .venv/.stamp    ## execute the notebooks in full; pages to build/site/, the claims at the end
 	@$(call build,$(PAPER),paper)

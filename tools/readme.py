@@ -241,16 +241,27 @@ def learned(rows):
 def in_bfloat16(rows):
     """`numba-bf16` beside `numba-fused`, PyTorch and ONNX Runtime."""
     stages = [stage for stage in ("forward", "step") if stage in set(rows["stage"])]
-    if not stages:
+    if not stages or "numba-bf16" not in set(rows["version"]):
         return []
     shown = [figures_bfloat16.beside(rows, stage).reset_index() for stage in stages]
     said = "Products of bfloat16 numbers (`make bench-bf16`): ms, and speed over `numba-fused`."
     return [said, *map(tables.markdown, shown)]
 
 
+def errors_in_bfloat16(rows):
+    """How far rounding moves outputs and gradients."""
+    if rows.empty:
+        return []
+    shown = figures_bfloat16.error_table(rows)
+    shown.columns = [f"T = {T}, H = {H}" for T, H in shown.columns]
+    said = "Largest errors of bfloat16 products against float64, relative to the largest value."
+    shown = shown.rename_axis(index=["array", "by"]).fillna("").reset_index()
+    return [said, tables.markdown(shown)]
+
+
 def learned_in_bfloat16(rows):
     """What is learned with products of bfloat16 numbers."""
-    if "loss" not in rows or rows["loss"].isna().all():
+    if "trained" not in set(rows["stage"]) or rows["version"].nunique() < 2:
         return []
     shown = figures_bfloat16.told_losses(figures_bfloat16.learned(rows)).reset_index(names="task")
     seeds = rows["repeat"].nunique()
@@ -278,6 +289,7 @@ EXPERIMENTS = {
     "buckets": bucket_times,
     "learning": learned,
     "bfloat16": in_bfloat16,
+    "bfloat16-errors": errors_in_bfloat16,
     "bfloat16-learning": learned_in_bfloat16,
 }
 

@@ -176,7 +176,8 @@ def error_table(rows):
     """Medians over seeds of every array, by T and H, as text."""
     table = rows.assign(name=error_names(rows)).groupby(["stage", "name", "T", "H"], sort=False)
     table = table["max_err"].median().unstack(["T", "H"]).rename(WORDS, level=0)
-    return table.map("{:.1e}".format).rename_axis(index=["largest error", ""])
+    table = table.map("{:.1e}".format, na_action="ignore").fillna("")
+    return table.rename_axis(index=["largest error", ""])
 
 
 def explained(rows):
@@ -206,9 +207,9 @@ def beside(rows, stage):
     for size, own in part.groupby(list("LTDHB"), sort=False):
         workload = sizes.get(tuple(map(int, size)), str(tuple(map(int, size))))
         times = own.pivot(index="repeat", columns="name", values="seconds")
-        ratio = times.rdiv(times["numba-fused"], axis=0).median()
+        ratio = times.rdiv(times[bench.FUSED], axis=0).median() if bench.FUSED in times else {}
         for name in times:
-            gain = "" if name == "numba-fused" else f", {speed(ratio[name])}"
+            gain = f", {speed(ratio[name])}" if name != bench.FUSED and name in ratio else ""
             lines.setdefault(name, {})[workload] = digits(1e3 * times[name].median()) + gain
     order = [name for name in NAMES.values() if name in lines]
     return pd.DataFrame(lines).T.reindex(order).fillna("").rename_axis(f"{stage}, ms")

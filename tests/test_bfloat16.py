@@ -407,11 +407,38 @@ def test_the_bound_of_one_sample_halves_what_is_no_product_with_inputs():
     inputs = work.gflop / 2 / 2  # seconds of two cores at 1 GFLOP/s
     ms = [1e3 * (inputs + 4), 1e3 * (inputs / 2 + 3)]
     table = pd.DataFrame({"inference, ms": ms}, index=["numba-fused", "numba-bf16/dot"])
-    rate = {"numba-fused": 1.0, "numba-bf16/dot": 2.0}
-    got = measured.halved(table, work, rate, 2).loc["numba-bf16/dot"]
+    table["its loop, GFLOP/s"] = 2.0, 4.0
+    got = measured.halved(table, work).loc["numba-bf16/dot"]
     assert got["the rest"] == pytest.approx(3000)
     assert got["speed"] == pytest.approx(ms[0] / ms[1])
     assert got["bound"] == pytest.approx((inputs + 4) / (inputs / 2 + 2))
+
+
+def test_passes_are_compared_with_the_loops_of_their_round(monkeypatch):
+    # Made-up times: a core's loop does 4 GFLOP/s, a pass on both cores as much; the second and
+    # the third of three rounds take twice and three times as long.
+    work = Workload(L=1, T=3, D=2, H=9, B=2)
+    gflop = {"inference": work.gflop, "training": work.step_gflop}
+    gflop["loop"] = measured.ablation.tile_loop()[1] / 1e9
+
+    def made(cases, **options):
+        for call in cases.values():
+            call()
+        rows = [
+            (name, repeat, (1 + repeat) * gflop[name.split(", ")[1]] / 4)
+            for name in cases
+            for repeat in range(3)
+        ]
+        return pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
+
+    monkeypatch.setattr(measured, "interleaved", made)
+    table, _ = measured.passes(work, 2, repeats=3)
+    assert table.index[0] == "numba-fused"
+    assert table["its loop, GFLOP/s"].to_numpy() == pytest.approx(4)
+    assert table["inference, ms"].to_numpy() == pytest.approx(1e3 * work.gflop / 2)
+    assert table.filter(like="of its loop").to_numpy() == pytest.approx(0.5)
+    told = figures_bfloat16.told_passes(table)
+    assert told.loc["numba-fused", "training, of its loop"] == "50%"
 
 
 def test_what_was_recorded_is_told():

@@ -161,10 +161,13 @@ def rates():
         calls["dot product, on registers"] = partial(ablation.register_peak, dot=True)
     calls["float32, the tile's loop"] = ablation.peak
     for way in available():
-        tiles = Bfloat16Tiles(CELLS["lstm"], FLOAT, 64, None, way)
-        calls[f"{way}, the tile's loop"] = partial(ablation.peak, tiles=tiles)
+        calls[f"{way}, the tile's loop"] = partial(ablation.peak, _tiles(way))
     rounds_ = [{name: call() for name, call in calls.items()} for _ in range(3)]
     return {name: max(one[name] for one in rounds_) for name in calls}
+
+
+def _tiles(way):
+    return Bfloat16Tiles(CELLS["lstm"], FLOAT, 64, None, way)
 
 
 def loops(found):
@@ -206,39 +209,46 @@ def by_samples(counts, *, H, T, repeats, again=False):
 
 
 def passes(work, threads, *, repeats, again=False):
-    """Inference and training steps of our networks on a workload, in one loop: a table of seconds
-    and GFLOP/s by network; and the times.
+    """Inference and training steps of our networks on a workload, beside the loops of their tiles,
+    all in one loop: a table by network, and the times.
+
+    The table has GFLOP/s of a tile's loop, which are those of one core times `threads`,
+    milliseconds, and which part of that rate each pass reaches (medians of the rounds' ratios).
     """
     (x, target), nets = work.example(), networks(work, threads)
     nets = {name: net for name, net in nets.items() if "wavefront" not in name}
-    calls = {"inference": lambda net: net.forward(x)}
-    calls["training"] = lambda net: net.step(x, target, 1e-4)
-    cases = {
-        f"{name}, {what}": partial(call, net)
-        for name, net in nets.items()
-        for what, call in calls.items()
-    }
-    times = interleaved(cases, repeats=repeats, again=again)
-    seconds, table = summary(times)["median"], pd.DataFrame(index=list(nets))
-    for what, gflop in (("inference", work.gflop), ("training", work.step_gflop)):
-        own = np.array([seconds[f"{name}, {what}"] for name in nets])
-        table[f"{what}, ms"], table[f"{what}, GFLOP/s"] = 1e3 * own, gflop / own
-    return table, times
+    cases, gflop = {}, {"inference": work.gflop, "training": work.step_gflop}
+    for name, net in nets.items():
+        tiles = _tiles(net.way) if isinstance(net, NumbaBf16) else None
+        cases[f"{name}, loop"], count = ablation.tile_loop(tiles=tiles)
+        gflop[f"{name}, loop"] = threads * count / 1e9
+        cases[f"{name}, inference"] = partial(net.forward, x)
+        cases[f"{name}, training"] = partial(net.step, x, target, 1e-4)
+    times = interleaved(cases, repeats=repeats, rest=REST, again=again)
+    seconds = times.pivot_table(index="repeat", columns="case", values="seconds")
+    lines = {}
+    for name in nets:
+        loop = gflop[f"{name}, loop"] / seconds[f"{name}, loop"]
+        line = lines[name] = {"its loop, GFLOP/s": loop.median()}
+        for what in ("inference", "training"):
+            own = seconds[f"{name}, {what}"]
+            line[f"{what}, ms"] = 1e3 * own.median()
+            line[f"{what}, of its loop"] = (gflop[what] / own / loop).median()
+    return pd.DataFrame(lines).T, times
 
 
-def halved(table, work, rate, threads):
+def halved(table, work):
     """What half the bytes can gain at most, by network, beside what they gain: of `passes` on one
-    sample; rate: GFLOP/s of a core in each network's loop.
+    sample.
 
     Inputs of many steps are multiplied at once, at the loop's rate; if the rest waits for weights,
     half of what `numba-fused` takes for it is the least.
     """
-    ms = table["inference, ms"]
-    inputs = pd.Series({name: 1e3 * work.gflop / 2 / (threads * r) for name, r in rate.items()})
+    ms, inputs = table["inference, ms"], 1e3 * work.gflop / 2 / table["its loop, GFLOP/s"]
     rest = ms - inputs
     columns = {"ms": ms, "of these, inputs": inputs, "the rest": rest, "speed": ms[FUSED] / ms}
     columns["bound"] = ms[FUSED] / (inputs + rest[FUSED] / 2)
-    return pd.DataFrame(columns).loc[ms.index]
+    return pd.DataFrame(columns)
 
 
 def errors(preset, seeds=3):

@@ -113,7 +113,8 @@ def roofline(points, roofs):
     ax.set(xscale="log", yscale="log", xlim=(0.4, 400), ylim=(0.3 * slope, top))
     ax.set(xlabel="operations per byte of weights read (by count)", ylabel="GFLOP/s")
     small = {"textcoords": "offset points", "fontsize": 9, "color": plots.GREY}
-    x = np.logspace(-0.5, 2.6, 100)
+    last = max(intensity[-1] for intensity, *_ in points.values())
+    x = np.geomspace(0.4, last, 100)  # the labels' names follow
     for (name, roof), style in zip(roofs.items(), ("-", "--"), strict=False):
         ax.plot(x, np.minimum(roof, slope * x), color=plots.GREY, linestyle=style, linewidth=1.2)
         text = f"{name}, {digits(roof)} GFLOP/s"
@@ -123,9 +124,10 @@ def roofline(points, roofs):
         colour = plots.COLOURS[name]
         ax.plot(intensity, rate, "o-", ms=4, color=colour)
         labels.append((intensity[-1], rate[-1], name, colour))
-        for place in (0, -1):
+        left = (-4, -13) if len(labels) == 1 else (-32, 4)  # the first line runs below the others
+        for place, offset in ((0, left), (-1, (-4, -13))):
             text = f"B = {counts[place]}"
-            ax.annotate(text, (intensity[place], rate[place]), (-4, -13), **small)
+            ax.annotate(text, (intensity[place], rate[place]), offset, **small)
     plots.ticks(ax, "y", [n for n in (12, 25, 50, 100, 200, 400, 800, 1600) if n < top])
     plots.label_lines(ax, labels, bbox={"fc": "white", "ec": "none", "pad": 0.5})
     fused, half = (points[name][1] for name in points)
@@ -290,6 +292,16 @@ def outer_symbols(rows):
     share = part.groupby("version")["accuracy"].median()
     told = f"{share[bench.FUSED]:.0%} in float32, {share[bench.BF16]:.0%} with bfloat16 products"
     return f"Outer symbols of Reber strings that are predicted, medians over seeds: {told}."
+
+
+def told_passes(table):
+    """`bench.passes` as text."""
+    return pd.DataFrame(
+        {
+            column: own.map("{:.0%}".format if "of its" in column else digits)
+            for column, own in table.items()
+        }
+    )
 
 
 def told_bounds(table):

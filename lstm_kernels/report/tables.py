@@ -70,7 +70,7 @@ def grid(rows, stage):
     table = 1e3 * median_times(rows, stage)
     order = [v.name for v in versions() if v.name in table]
     named = table[order].rename_axis(index=f"{WORDS[stage]} (ms)", columns=None)
-    return named.map(lambda value: "" if pd.isna(value) else f"{value:.4g}")
+    return named.map(digits, na_action="ignore").fillna("")
 
 
 def measured(rows, stage, keys=("machine",)):

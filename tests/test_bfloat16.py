@@ -403,8 +403,8 @@ def test_bits_tells_networks_apart(monkeypatch):
 
 
 def test_the_bound_of_one_sample_halves_what_is_no_product_with_inputs():
-    work = Workload(L=1, T=100, D=100, H=100, B=1)
-    inputs = work.gflop / 2 / 2  # seconds of two cores at 1 GFLOP/s
+    work = Workload(L=2, T=100, D=300, H=100, B=1)
+    inputs = work.gflop * 400 / 600 / 2  # seconds of two cores at 1 GFLOP/s
     ms = [1e3 * (inputs + 4), 1e3 * (inputs / 2 + 3)]
     table = pd.DataFrame({"inference, ms": ms}, index=["numba-fused", "numba-bf16/dot"])
     table["its loop, GFLOP/s"] = 2.0, 4.0

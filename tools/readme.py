@@ -254,7 +254,8 @@ def errors_in_bfloat16(rows):
         return []
     shown = figures_bfloat16.error_table(rows)
     shown.columns = [f"T = {T}, H = {H}" for T, H in shown.columns]
-    said = "Largest errors of bfloat16 products against float64, relative to the largest value."
+    said = "Largest errors of bfloat16 products against float64, of the outputs and of gradients, "
+    said += "relative to the largest value of each."
     shown = shown.rename_axis(index=["array", "by"]).fillna("").reset_index()
     return [said, tables.markdown(shown)]
 

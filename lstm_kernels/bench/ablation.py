@@ -100,10 +100,11 @@ def _best_rate(operations, case, calls=400):
     return operations / min(timeit.repeat(case, number=1, repeat=calls)) / 1e9
 
 
-def tile_loop(H=64, rows=960, tiles=None):
-    """A tile's loop with everything in cache, as a function without arguments, and how many
-    operations it does; tiles None: numba-fused's.
+def tile_loop(tiles=None):
+    """The loop of a tile of 64 hidden units with everything in cache, as a function without
+    arguments, and how many operations it does; tiles None: numba-fused's.
     """
+    H, rows = 64, 960
     tiles = tiles or lstm_tiles(H)
     line, words = tiles.vector_bytes, tiles.words(H)
     run = _function(product(tiles, tiles.tile_rows(4), 4 * line, line), f"peak_{tiles.name}_{H}")
@@ -118,7 +119,7 @@ def tile_loop(H=64, rows=960, tiles=None):
 
 def peak(tiles=None):
     """GFLOP/s of one core in the loop of `tile_loop`, at best."""
-    case, operations = tile_loop(tiles=tiles)
+    case, operations = tile_loop(tiles)
     return _best_rate(operations, case)
 
 

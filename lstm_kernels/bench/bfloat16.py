@@ -220,7 +220,7 @@ def passes(work, threads, *, repeats, again=False):
     cases, gflop = {}, {"inference": work.gflop, "training": work.step_gflop}
     for name, net in nets.items():
         tiles = _tiles(net.way) if isinstance(net, NumbaBf16) else None
-        cases[f"{name}, loop"], count = ablation.tile_loop(tiles=tiles)
+        cases[f"{name}, loop"], count = ablation.tile_loop(tiles)
         gflop[f"{name}, loop"] = threads * count / 1e9
         cases[f"{name}, inference"] = partial(net.forward, x)
         cases[f"{name}, training"] = partial(net.step, x, target, 1e-4)
@@ -244,7 +244,9 @@ def halved(table, work):
     Inputs of many steps are multiplied at once, at the loop's rate; if the rest waits for weights,
     half of what `numba-fused` takes for it is the least.
     """
-    ms, inputs = table["inference, ms"], 1e3 * work.gflop / 2 / table["its loop, GFLOP/s"]
+    before = work.D + (work.L - 1) * work.H  # of the rows of all weights, those of inputs
+    gflop = work.gflop * before / (before + work.L * work.H)
+    ms, inputs = table["inference, ms"], 1e3 * gflop / table["its loop, GFLOP/s"]
     rest = ms - inputs
     columns = {"ms": ms, "of these, inputs": inputs, "the rest": rest, "speed": ms[FUSED] / ms}
     columns["bound"] = ms[FUSED] / (inputs + rest[FUSED] / 2)

@@ -201,14 +201,20 @@ def names(rows):
     return keys.map(lambda key: NAMES.get(key, key))
 
 
+def by_workload(rows, stage):
+    """(workload, seconds by round and network) for each workload of a stage."""
+    part = rows[rows["stage"] == stage].assign(name=lambda r: names(r))
+    known = {(w.L, w.T, w.D, w.H, w.B): name for name, w in bench.WORKS.items()}
+    for size, own in part.groupby(list("LTDHB"), sort=False):
+        size = tuple(map(int, size))
+        times = own.pivot(index="repeat", columns="name", values="seconds")
+        yield known.get(size, str(size)), times
+
+
 def beside(rows, stage):
     """Median milliseconds by network, workload by workload, and compared with numba-fused."""
-    part = rows[rows["stage"] == stage].assign(name=lambda r: names(r))
-    sizes = {(w.L, w.T, w.D, w.H, w.B): name for name, w in bench.WORKS.items()}
     lines = {}
-    for size, own in part.groupby(list("LTDHB"), sort=False):
-        workload = sizes.get(tuple(map(int, size)), str(tuple(map(int, size))))
-        times = own.pivot(index="repeat", columns="name", values="seconds")
+    for workload, times in by_workload(rows, stage):
         ratio = times.rdiv(times[bench.FUSED], axis=0).median() if bench.FUSED in times else {}
         for name in times:
             gain = f", {speed(ratio[name])}" if name != bench.FUSED and name in ratio else ""
@@ -221,15 +227,14 @@ def ahead(rows, stage):
     """Our speed compared with PyTorch's in bfloat16, by workload: medians of the rounds' ratios; by
     the faster way, which is the one that is chosen.
     """
-    part = rows[rows["stage"] == stage].assign(name=lambda r: names(r))
     way = rows[rows["version"] == bench.BF16].groupby("variant")["seconds"].median().idxmin()
     ours, theirs = NAMES[f"{bench.BF16}/{way}"], NAMES["pytorch/bfloat16"]
-    sizes = {(w.L, w.T, w.D, w.H, w.B): key for key, w in bench.WORKS.items()}
-    result = {}
-    for size, own in part.groupby(list("LTDHB"), sort=False):
-        times = own.pivot(index="repeat", columns="name", values="seconds")
-        result[sizes.get(tuple(map(int, size)))] = (times[theirs] / times[ours]).median()
-    return pd.Series(result)
+    return pd.Series(
+        {
+            workload: (times[theirs] / times[ours]).median()
+            for workload, times in by_workload(rows, stage)
+        }
+    )
 
 
 def products(rows):

@@ -22,8 +22,8 @@ PAPER := $(NOTEBOOKS:notebooks/%=build/paper/%)
 NOTEBOOK = $(if $(NB),$(wildcard notebooks/$(NB)_*.ipynb notebooks/$(NB).ipynb))
 SMOKE := $(NOTEBOOKS:notebooks/%=build/smoke/%)
 # What a notebook's results depend on: an edit here executes it again.
-SOURCES := $(shell find lstm_kernels -name '*.py' 2>/dev/null) $(wildcard data/*.csv)
-CHECKED := $(wildcard lstm_kernels tests tools notebooks)
+SOURCES := $(shell find lstm_kernels lstm_report -name '*.py' 2>/dev/null) $(wildcard data/*.csv)
+CHECKED := $(wildcard lstm_kernels lstm_report tests tools notebooks)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -67,8 +67,8 @@ ISA_TESTS := tests/test_activations.py tests/test_fused.py tests/test_wavefront.
 	and not every_address and not process and not forked"
 
 test-isa: .venv/.stamp    ## run the kernels' tests with AVX2 forced, and with SSE2
-	$(PY) -m lstm_kernels.bench.isa AVX2 $(PY) -m pytest $(ISA_TESTS)
-	$(PY) -m lstm_kernels.bench.isa SSE2 $(PY) -m pytest $(ISA_TESTS)
+	$(PY) -m lstm_report.experiments.isa AVX2 $(PY) -m pytest $(ISA_TESTS)
+	$(PY) -m lstm_report.experiments.isa SSE2 $(PY) -m pytest $(ISA_TESTS)
 
 # What users' machines do to a network and to files: threads, forks, signals, interrupts at every
 # line, damaged files, random calls; and every float32. HOSTILE="-k fork" takes a part of it.
@@ -147,7 +147,7 @@ lock:    ## renew requirements.lock from pyproject.toml
 
 clean:    ## remove build/ and caches; the environments stay
 	rm -rf build dist .pytest_cache .ruff_cache
-	find lstm_kernels tests tools notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
+	find lstm_kernels lstm_report tests tools notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
 		-prune -exec rm -rf {} + 2>/dev/null || true
 
 site = $(if $(filter paper,$(1)),build/site,build/$(1)/site)

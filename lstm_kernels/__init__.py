@@ -1,4 +1,6 @@
-"""Parallel LSTMs: one dependency graph, many schedules. See NOTATION.md for the symbols."""
+"""Parallel LSTMs: one dependency graph, many schedules. See NOTATION.md for the
+symbols.
+"""
 
 import importlib
 from importlib.util import find_spec
@@ -28,7 +30,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> ModuleType:
-    """A module of the package, imported when first asked for: `lstm_kernels.forecast`."""
+    """A module of the package, imported when first asked for:
+    `lstm_kernels.forecast`.
+    """
     if find_spec(f".{name}", __name__) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f".{name}", __name__)

@@ -1,9 +1,9 @@
 """NumPy's products on threads, with the same bits for every number of them.
 
-A BLAS library that is left to its own threads cuts long sums as their number suggests (OpenBLAS
-does), and rounds differently for one and for two. Here the cut depends on the shape alone: the
-product is divided into panels of its result, and each panel is computed by one thread, with BLAS
-kept to that thread.
+A BLAS library that is left to its own threads cuts long sums as their number suggests
+(OpenBLAS does), and rounds differently for one and for two. Here the cut depends on the
+shape alone: the product is divided into panels of its result, and each panel is
+computed by one thread, with BLAS kept to that thread.
 """
 
 import math
@@ -19,15 +19,18 @@ from threadpoolctl import ThreadpoolController
 from .cores import cores
 
 MOST_PANELS = 16
-# Operations worth a second thread: half of them take some 80 us, about the price of waking it.
+# Operations worth a second thread: half of them take some 80 us, about the price of
+# waking it.
 LEAST_WORK = 16_000_000
 
 
 class SingleThreaded:
-    """A context that keeps BLAS to the calling thread; several threads may be inside at once.
+    """A context that keeps BLAS to the calling thread; several threads may be inside at
+    once.
 
-    Those inside are noted by object, not counted: one that an interrupt threw out while it entered
-    or left is struck off when Python frees it, and BLAS gets its threads back then.
+    Those inside are noted by object, not counted: one that an interrupt threw out while
+    it entered or left is struck off when Python frees it, and BLAS gets its threads
+    back then.
     """
 
     def __enter__(self):
@@ -55,8 +58,8 @@ def _settle():
         if inside and not _before:
             _before.extend(_numbers())
         for library, count in _before:
-            # threadpoolctl lets only the first Python thread set the number: here all may, one at
-            # a time.
+            # threadpoolctl lets only the first Python thread set the number: here all
+            # may, one at a time.
             getattr(library, "clear_controlling_thread", lambda force: None)(force=True)
             library.set_num_threads(1 if inside else count)
         if not inside:
@@ -64,8 +67,8 @@ def _settle():
 
 
 def _numbers():
-    # Not inside the `with`: an interrupt in a comprehension there would leave the lock taken, since
-    # Python 3.12.
+    # Not inside the `with`: an interrupt in a comprehension there would leave the lock
+    # taken, since Python 3.12.
     return [(library, library.get_num_threads()) for library in _libraries()]
 
 
@@ -95,13 +98,21 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def panels(M, N, K):
-    """Cut an (M, N) product over K into slices of rows or columns, by its shape alone."""
+    """Cut an (M, N) product over K into slices of rows or columns, by its shape
+    alone.
+    """
     work, size = 2 * M * N * K, max(M, N)
     # Few and wide: BLAS packs the other operand anew for every panel.
-    count = 1 if work < LEAST_WORK else min(MOST_PANELS, max(2, work // (4 * LEAST_WORK)))
-    width = 64 * math.ceil(size / count / 64)  # whole cache lines, whole tiles of BLAS's kernel
+    count = (
+        1 if work < LEAST_WORK else min(MOST_PANELS, max(2, work // (4 * LEAST_WORK)))
+    )
+    width = 64 * math.ceil(
+        size / count / 64
+    )  # whole cache lines, whole tiles of BLAS's kernel
     pieces = [slice(start, min(start + width, size)) for start in range(0, size, width)]
-    return [(piece, slice(None)) if M >= N else (slice(None), piece) for piece in pieces]
+    return [
+        (piece, slice(None)) if M >= N else (slice(None), piece) for piece in pieces
+    ]
 
 
 def product(a, b, threads=None):
@@ -114,15 +125,17 @@ def product(a, b, threads=None):
         return a @ b
     out = np.empty((a.shape[0], b.shape[1]), np.result_type(a, b))
     panel = [
-        partial(np.matmul, a[rows], b[:, columns], out[rows, columns]) for rows, columns in cuts
+        partial(np.matmul, a[rows], b[:, columns], out[rows, columns])
+        for rows, columns in cuts
     ]
     at_once(panel, threads or cores())
     return out
 
 
 def at_once(jobs, threads):
-    """Call functions without arguments on up to `threads` threads, the caller's among them, each
-    the next in the list that nobody has begun: one may wait for another before it.
+    """Call functions without arguments on up to `threads` threads, the caller's among
+    them, each the next in the list that nobody has begun: one may wait for another
+    before it.
     """
     if min(threads, len(jobs)) == 1:
         for job in jobs:

@@ -1,8 +1,9 @@
 """Bucketing: sequences of different length in groups, each padded to its longest.
 
-A mini-batch is one array of T steps, so a sequence shorter than T is padded, and the padding is
-computed. Sequences of a bucket are padded to its border, the longest length that it takes. More
-buckets pad less, but leave fewer sequences to fill the mini-batches of each.
+A mini-batch is one array of T steps, so a sequence shorter than T is padded, and the
+padding is computed. Sequences of a bucket are padded to its border, the longest length
+that it takes. More buckets pad less, but leave fewer sequences to fill the mini-batches
+of each.
 """
 
 from bisect import bisect_left
@@ -14,17 +15,19 @@ from .errors import check_int
 
 
 def borders(lengths, buckets):
-    """The borders of at most so many buckets that pad least, increasing; the last is the longest.
+    """The borders of at most so many buckets that pad least, increasing; the last is
+    the longest.
 
-    Dynamic programming over the distinct lengths: the least padding of the sequences up to a length
-    with k buckets, from that of fewer with k - 1; O(k n^2) for n lengths.
+    Dynamic programming over the distinct lengths: the least padding of the sequences up
+    to a length with k buckets, from that of fewer with k - 1; O(k n^2) for n lengths.
     lengths: (N,) integers from 1. Raises TypeError or ValueError.
     """
     sizes, counts = np.unique(_lengths(lengths), return_counts=True)
     n = len(sizes)
     buckets = min(check_int("buckets", buckets), n)
     until = np.concatenate([[0], np.cumsum(counts)])  # sequences shorter than sizes[i]
-    # Steps of the sequences i, ..., j-1 in one bucket, padding included; of no sequence: none.
+    # Steps of the sequences i, ..., j-1 in one bucket, padding included; of no
+    # sequence: none.
     cost = np.append(0, sizes)[None, :] * (until[None, :] - until[:, None])
     cost = np.where(np.tri(n + 1, k=-1, dtype=bool), np.inf, cost)
     least, before = cost[0], []
@@ -57,7 +60,9 @@ def assign(lengths, borders):
     if borders != sorted(set(borders)) or not borders:
         raise ValueError(f"borders: got {borders}, want increasing lengths")
     if lengths.max() > borders[-1]:
-        raise ValueError(f"borders: got {borders}, want a last one of at least {lengths.max()}")
+        raise ValueError(
+            f"borders: got {borders}, want a last one of at least {lengths.max()}"
+        )
     place = np.array([bisect_left(borders, length) for length in lengths])
     return [np.flatnonzero(place == bucket) for bucket in range(len(borders))]
 
@@ -66,28 +71,38 @@ def waste(lengths, borders):
     """The share of the steps computed that are padding, from 0 to 1."""
     lengths = _lengths(lengths)
     groups = assign(lengths, borders)
-    steps = sum(border * len(group) for border, group in zip(borders, groups, strict=True))
+    steps = sum(
+        border * len(group) for border, group in zip(borders, groups, strict=True)
+    )
     return 1 - float(lengths.sum()) / steps
 
 
 class Bucketed(Dataset):
-    """A Dataset of strings (`data.symbols`) whose mini-batches are of one bucket each, padded to
-    its longest: each epoch draws them, and their order, from the order of the examples.
+    """A Dataset of strings (`data.symbols`) whose mini-batches are of one bucket each,
+    padded to its longest: each epoch draws them, and their order, from the order of the
+    examples.
 
-    borders: as of `borders` or `equal_borders`. Raises TypeError or ValueError as `assign`, and for
-    a data set whose targets are not the lengths.
+    borders: as of `borders` or `equal_borders`. Raises TypeError or ValueError as
+    `assign`, and for a data set whose targets are not the lengths.
     """
 
     mixes = False
 
     def __init__(self, dataset, borders):
         if not isinstance(dataset, Dataset):
-            raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
+            raise TypeError(
+                f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset"
+            )
         super().__init__(dataset.x, dataset.target)
         lengths = np.count_nonzero(self.x.any(axis=2), axis=0)
         if not np.array_equal(self.target, lengths[:, None]):
-            raise ValueError("dataset: got targets that are not lengths, want strings' (symbols)")
-        self.borders, self._bucket = [int(border) for border in borders], np.empty(len(self), int)
+            raise ValueError(
+                "dataset: got targets that are not lengths, want strings' (symbols)"
+            )
+        self.borders, self._bucket = (
+            [int(border) for border in borders],
+            np.empty(len(self), int),
+        )
         for bucket, index in enumerate(assign(lengths, borders)):
             self._bucket[index] = bucket
 
@@ -113,7 +128,12 @@ class Bucketed(Dataset):
 
 def _lengths(lengths):
     array = np.asarray(lengths)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size or array.min() < 1:
+    if (
+        array.ndim != 1
+        or array.dtype.kind not in "iu"
+        or not array.size
+        or array.min() < 1
+    ):
         got = f"{array.dtype} of shape {array.shape}" if array.size else "none"
         raise ValueError(f"lengths: got {got}, want integers (N,) of at least 1")
     return array.astype(np.int64)

@@ -1,18 +1,20 @@
 """The recurrent cells, each written once: forward and hand-derived backward.
 
-A cell is a function of its pre-activations and of `c_prev`, what the previous step hands over
-without passing through W: the cell state of an LSTM, the hidden state itself for a GRU and an RNN.
-`tanh` and `sigmoid` are passed in, so the same text runs on NumPy arrays, on Python floats,
-compiled by Numba for a CPU or a GPU, or traced into vector code.
+A cell is a function of its pre-activations and of `c_prev`, what the previous step
+hands over without passing through W: the cell state of an LSTM, the hidden state itself
+for a GRU and an RNN. `tanh` and `sigmoid` are passed in, so the same text runs on NumPy
+arrays, on Python floats, compiled by Numba for a CPU or a GPU, or traced into vector
+code.
 
     forward(*pre_activations, c_prev)              -> (*gates, h, c)
     backward(dh, dc, *gates, c_prev, c)            -> (*d_pre_activations, dc_prev)
 
-`gates` are what backward needs of the step; there are as many as pre-activations, so a target may
-write them over those. `dh` is the whole gradient of h, `dc` that of c without the part through h.
+`gates` are what backward needs of the step; there are as many as pre-activations, so a
+target may write them over those. `dh` is the whole gradient of h, `dc` that of c
+without the part through h.
 
-The functions hold no numeric constant: in compiled code `1 - s * s` would turn float32 into
-float64, `d - d * s * s` does not.
+The functions hold no numeric constant: in compiled code `1 - s * s` would turn float32
+into float64, `d - d * s * s` does not.
 """
 
 from collections.abc import Callable
@@ -33,7 +35,9 @@ def rnn(tanh, sigmoid):
 
 
 def lstm(tanh, sigmoid):
-    """c = f c_prev + i g, h = o tanh(c) (Hochreiter & Schmidhuber 1997; Gers et al. 2000)."""
+    """c = f c_prev + i g, h = o tanh(c) (Hochreiter & Schmidhuber 1997; Gers et al.
+    2000).
+    """
 
     def forward(i_bar, f_bar, g_bar, o_bar, c_prev):
         i, f, o = sigmoid(i_bar), sigmoid(f_bar), sigmoid(o_bar)
@@ -46,13 +50,21 @@ def lstm(tanh, sigmoid):
         do, dtanh_c = dh * tanh_c, dh * o
         dc = dc + dtanh_c - dtanh_c * tanh_c * tanh_c
         di, df, dg = dc * g, dc * c_prev, dc * i
-        return (di - di * i) * i, (df - df * f) * f, dg - dg * g * g, (do - do * o) * o, dc * f
+        return (
+            (di - di * i) * i,
+            (df - df * f) * f,
+            dg - dg * g * g,
+            (do - do * o) * o,
+            dc * f,
+        )
 
     return forward, backward
 
 
 def gru(tanh, sigmoid):
-    """h = (1 - z) n + z h_prev, reset gate after the recurrent product (Cho et al. 2014, v1)."""
+    """h = (1 - z) n + z h_prev, reset gate after the recurrent product (Cho et al.
+    2014, v1).
+    """
 
     def forward(r_bar, z_bar, n_bar, hn_bar, h_prev):
         r, z = sigmoid(r_bar), sigmoid(z_bar)
@@ -74,10 +86,10 @@ def gru(tanh, sigmoid):
 class Cell:
     """A cell and where its pre-activations come from.
 
-    gates: names of the pre-activations, in the order of the bias blocks.
-    input_gates, recurrent_gates: which of them U and W feed, in the order of their blocks.
-    state: the arrays a user sees as the state.
-    make: `make(tanh, sigmoid)` returns (forward, backward).
+    gates: names of the pre-activations, in the order of the bias blocks. input_gates,
+    recurrent_gates: which of them U and W feed, in the order of their blocks. state:
+    the arrays a user sees as the state. make: `make(tanh, sigmoid)` returns (forward,
+    backward).
     """
 
     name: str
@@ -91,7 +103,9 @@ class Cell:
 # The one place where gate order is written down; it is PyTorch's.
 CELLS = {
     "rnn": Cell("rnn", ("h",), (0,), (0,), ("h",), rnn),
-    "lstm": Cell("lstm", ("i", "f", "g", "o"), (0, 1, 2, 3), (0, 1, 2, 3), ("h", "c"), lstm),
+    "lstm": Cell(
+        "lstm", ("i", "f", "g", "o"), (0, 1, 2, 3), (0, 1, 2, 3), ("h", "c"), lstm
+    ),
     "gru": Cell("gru", ("r", "z", "n", "hn"), (0, 1, 2), (0, 1, 3), ("h",), gru),
 }
 

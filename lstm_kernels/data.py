@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).parent / "series"
 SYMBOLS = "BTPSXVE"
-# Reber's grammar after its B: node -> symbol -> next node. Where two symbols leave a node, either
-# is taken with probability 1/2. Its E leads to node 6.
+# Reber's grammar after its B: node -> symbol -> next node. Where two symbols leave a
+# node, either is taken with probability 1/2. Its E leads to node 6.
 REBER = MappingProxyType(
     {
         0: MappingProxyType({"T": 1, "P": 2}),
@@ -38,7 +38,9 @@ LONGEST = 1000  # least length: the probability of one falls by about a quarter 
 
 @dataclass(repr=False)
 class Dataset:
-    """Examples for sequence prediction: x (T, N, D) inputs, target (N, O), N examples."""
+    """Examples for sequence prediction: x (T, N, D) inputs, target (N, O), N
+    examples.
+    """
 
     x: np.ndarray
     target: np.ndarray
@@ -46,7 +48,9 @@ class Dataset:
 
     def __post_init__(self):
         self.x = check_array("x", self.x, ("T", "N", "D"))
-        self.target = check_array("target", self.target, (self.x.shape[1], "O"), dtype=self.x.dtype)
+        self.target = check_array(
+            "target", self.target, (self.x.shape[1], "O"), dtype=self.x.dtype
+        )
 
     def __len__(self) -> int:
         return self.x.shape[1]
@@ -60,12 +64,17 @@ class Dataset:
         return np.ascontiguousarray(self.x[:, index]), self.target[index]
 
     def batches(self, order: np.ndarray, batch_size: int) -> Iterable[np.ndarray]:
-        """The examples of each mini-batch, as `order` (N,) has them; the last one has fewer if need
-        be.
+        """The examples of each mini-batch, as `order` (N,) has them; the last one has
+        fewer if need be.
         """
-        return (order[first : first + batch_size] for first in range(0, len(order), batch_size))
+        return (
+            order[first : first + batch_size]
+            for first in range(0, len(order), batch_size)
+        )
 
-    def each_batch(self, order: np.ndarray, batch_size: int, step: Callable) -> list[float]:
+    def each_batch(
+        self, order: np.ndarray, batch_size: int, step: Callable
+    ) -> list[float]:
         """step(x, target) for each of `batches`; the losses, up to one not finite."""
         losses = []
         for index in self.batches(order, batch_size):
@@ -84,8 +93,8 @@ class Dataset:
 
 
 def airline() -> "pd.Series":
-    """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel, Series G): a
-    pandas Series of 144 integers, indexed by month.
+    """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel,
+    Series G): a pandas Series of 144 integers, indexed by month.
     """
     import pandas as pd  # slow to import, and only needed here
 
@@ -93,27 +102,32 @@ def airline() -> "pd.Series":
     return table["passengers"].set_axis(pd.PeriodIndex(table.index, freq="M"))
 
 
-def windows(series: ArrayLike, length: int, *, dtype: DTypeLike = np.float32) -> Dataset:
+def windows(
+    series: ArrayLike, length: int, *, dtype: DTypeLike = np.float32
+) -> Dataset:
     """Every run of `length` values as an input, the value after it as the target.
 
-    series: (N,) finite real numbers; dtype: of the examples. Returns a Dataset of N - length
-    examples: x (length, N - length, 1), target (N - length, 1). Raises TypeError, or ValueError
-    when the series is not longer than a window.
+    series: (N,) finite real numbers; dtype: of the examples. Returns a Dataset of N -
+    length examples: x (length, N - length, 1), target (N - length, 1). Raises
+    TypeError, or ValueError when the series is not longer than a window.
     """
     values = check_numbers("series", series)
     length = check_int("length", length, 1, len(values) - 1)
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         values = values.astype(check_dtype("dtype", dtype))
-    views = np.lib.stride_tricks.sliding_window_view(values[:-1], length)  # (N - length, length)
+    views = np.lib.stride_tricks.sliding_window_view(
+        values[:-1], length
+    )  # (N - length, length)
     return Dataset(views.T[..., None], values[length:, None])
 
 
 @dataclass(frozen=True)
 class LogDifference:
-    """Passengers to scaled monthly growth and back: z_t = (log p_t - log p_{t-1} - mean) / std.
+    """Passengers to scaled monthly growth and back: z_t = (log p_t - log p_{t-1} -
+    mean) / std.
 
-    `mean` and `std` come from the months given to `fit` and from no others. Passengers are finite
-    real numbers above zero; anything else is a TypeError or ValueError.
+    `mean` and `std` come from the months given to `fit` and from no others. Passengers
+    are finite real numbers above zero; anything else is a TypeError or ValueError.
     """
 
     mean: float
@@ -121,7 +135,9 @@ class LogDifference:
 
     def __post_init__(self):
         check_numbers("mean", self.mean, ())
-        check_numbers("std", self.std, (), positive=True)  # zero where growth never varies
+        check_numbers(
+            "std", self.std, (), positive=True
+        )  # zero where growth never varies
 
     @classmethod
     def fit(cls, passengers: ArrayLike) -> "LogDifference":
@@ -151,17 +167,22 @@ def _embedded():
     for o in "TP":  # the copies of the inner grammar remember it
         grammar[o, "start"] = {"B": (o, 0)}
         grammar |= {
-            (o, node): {s: (o, to) for s, to in edges.items()} for node, edges in REBER.items()
+            (o, node): {s: (o, to) for s, to in edges.items()}
+            for node, edges in REBER.items()
         }
         grammar[o, 6] = {o: "last"}
     return grammar | {"last": {"E": "end"}, "end": {}}
 
 
-EMBEDDED = MappingProxyType({state: MappingProxyType(to) for state, to in _embedded().items()})
+EMBEDDED = MappingProxyType(
+    {state: MappingProxyType(to) for state, to in _embedded().items()}
+)
 
 
 class Optimum(NamedTuple):
-    """What the true distribution of strings costs on average: the least that a model can reach."""
+    """What the true distribution of strings costs on average: the least that a model
+    can reach.
+    """
 
     nats: float  # of a string
     symbols: float  # predicted, of a string: all but its first
@@ -174,14 +195,15 @@ class Optimum(NamedTuple):
 
 @dataclass(frozen=True)
 class Reber:
-    """The embedded Reber grammar (Reber 1967; Hochreiter & Schmidhuber 1997, section 5.1), given
-    that a string has `least` symbols or more.
+    """The embedded Reber grammar (Reber 1967; Hochreiter & Schmidhuber 1997, section
+    5.1), given that a string has `least` symbols or more.
 
-    A string is B, T or P, a string of Reber's grammar (B to E), the same T or P again, and E: the
-    last symbol but one repeats the second. Without a condition (least=9, the shortest string) each
-    of two symbols that may follow has probability 1/2. A larger `least` changes these, and all
-    methods count with the changed ones: while a string is short, it does not end.
-    Raises TypeError or ValueError for a `least` that is no integer from 9 to 1000.
+    A string is B, T or P, a string of Reber's grammar (B to E), the same T or P again,
+    and E: the last symbol but one repeats the second. Without a condition (least=9, the
+    shortest string) each of two symbols that may follow has probability 1/2. A larger
+    `least` changes these, and all methods count with the changed ones: while a string
+    is short, it does not end. Raises TypeError or ValueError for a `least` that is no
+    integer from 9 to 1000.
     """
 
     least: int = SHORTEST
@@ -203,8 +225,9 @@ class Reber:
         return drawn
 
     def successors(self, prefix: str) -> dict[str, float]:
-        """The symbols that may follow `prefix`, each with its probability; none after a whole
-        string. Raises TypeError, or ValueError where no string begins with `prefix`.
+        """The symbols that may follow `prefix`, each with its probability; none after a
+        whole string. Raises TypeError, or ValueError where no string begins with
+        `prefix`.
         """
         state, _ = self._walk("prefix", prefix)
         return self._probabilities(state, len(prefix))
@@ -218,12 +241,16 @@ class Reber:
             state, probabilities = self._walk(name := f"strings[{index}]", string)
             if state != "end":
                 want = " or ".join(map(repr, self._probabilities(state, len(string))))
-                raise ValueError(f"{name}: got its end at position {len(string)}, want {want}")
+                raise ValueError(
+                    f"{name}: got its end at position {len(string)}, want {want}"
+                )
             nats -= sum(map(math.log, probabilities))
         return nats / sum(len(string) - 1 for string in strings)
 
     def optimum(self) -> Optimum:
-        """The expectations of a string's nats and predicted symbols, exact up to rounding."""
+        """The expectations of a string's nats and predicted symbols, exact up to
+        rounding.
+        """
         nats, reached = 0.0, Counter({"start": 1.0})
         for length in range(self.least):
             now, reached = reached, Counter()
@@ -231,8 +258,9 @@ class Reber:
                 for symbol, p in self._probabilities(state, length).items():
                     nats -= share * p * math.log(p)
                     reached[EMBEDDED[state][symbol]] += share * p
-        # From here on the condition is met. With Q the probabilities of one state after another,
-        # (I - Q)^-1, the sum of all Q^k, has the expected visits (Kemeny & Snell 1960, chapter 3).
+        # From here on the condition is met. With Q the probabilities of one state after
+        # another, (I - Q)^-1, the sum of all Q^k, has the expected visits (Kemeny &
+        # Snell 1960, chapter 3).
         states = [state for state, to in EMBEDDED.items() if to]
         Q = np.zeros((len(states), len(states)))
         for row, state in enumerate(states):
@@ -256,7 +284,9 @@ class Reber:
         return survival
 
     def _probabilities(self, state, length):
-        """The probability of each symbol after `length` symbols that lead to `state`."""
+        """The probability of each symbol after `length` symbols that lead to
+        `state`.
+        """
         survival = self._survival[max(self.least - length - 1, 0)]
         weights = {symbol: survival[to] for symbol, to in EMBEDDED[state].items()}
         total = sum(weights.values())
@@ -269,7 +299,9 @@ class Reber:
             following = self._probabilities(state, position)
             if symbol not in following:
                 want = " or ".join(map(repr, following)) or "the end of the string"
-                raise ValueError(f"{name}: got {symbol!r} at position {position}, want {want}")
+                raise ValueError(
+                    f"{name}: got {symbol!r} at position {position}, want {want}"
+                )
             state = EMBEDDED[state][symbol]
             probabilities.append(following[symbol])
         return state, probabilities
@@ -278,17 +310,23 @@ class Reber:
 def symbols(strings: Sequence[str], *, dtype: DTypeLike = np.float32) -> Dataset:
     """Strings of the seven symbols as one-hot rows, in the order of `SYMBOLS`.
 
-    Returns a Dataset of N strings: x (T, N, 7), zero after a string's end, T the longest; target
-    (N, 1), their lengths. Raises TypeError, or ValueError for no or an empty string, or for an
-    unknown symbol; strings need not be of the grammar.
+    Returns a Dataset of N strings: x (T, N, 7), zero after a string's end, T the
+    longest; target (N, 1), their lengths. Raises TypeError, or ValueError for no or an
+    empty string, or for an unknown symbol; strings need not be of the grammar.
     """
     strings = _check_strings(strings)
     lengths = np.array([[len(string)] for string in strings])
-    x = np.zeros((lengths.max(), len(strings), len(SYMBOLS)), check_dtype("dtype", dtype))
+    x = np.zeros(
+        (lengths.max(), len(strings), len(SYMBOLS)), check_dtype("dtype", dtype)
+    )
     for index, string in enumerate(strings):
         if not string:
-            raise ValueError(f"strings[{index}]: got an empty string, want at least one symbol")
-        x[np.arange(len(string)), index, [SYMBOLS.index(symbol) for symbol in string]] = 1
+            raise ValueError(
+                f"strings[{index}]: got an empty string, want at least one symbol"
+            )
+        x[
+            np.arange(len(string)), index, [SYMBOLS.index(symbol) for symbol in string]
+        ] = 1
     return Dataset(x, lengths.astype(x.dtype))
 
 
@@ -297,13 +335,20 @@ def _check_string(name, string):
         raise TypeError(f"{name}: got {string!r}, want a string of {SYMBOLS}")
     for position, symbol in enumerate(string):
         if symbol not in SYMBOLS:
-            raise ValueError(f"{name}: got {symbol!r} at position {position}, want of {SYMBOLS}")
+            raise ValueError(
+                f"{name}: got {symbol!r} at position {position}, want of {SYMBOLS}"
+            )
     return string
 
 
 def _check_strings(strings):
     if isinstance(strings, str) or not isinstance(strings, Sequence):
-        raise TypeError(f"strings: got {type(strings).__name__}, want a list of strings")
+        raise TypeError(
+            f"strings: got {type(strings).__name__}, want a list of strings"
+        )
     if not strings:
         raise ValueError("strings: got an empty list, want at least one string")
-    return [_check_string(f"strings[{index}]", string) for index, string in enumerate(strings)]
+    return [
+        _check_string(f"strings[{index}]", string)
+        for index, string in enumerate(strings)
+    ]

@@ -1,4 +1,6 @@
-"""What bad input gets: an error that names the argument, what it got and what it wants."""
+"""What bad input gets: an error that names the argument, what it got and what it
+wants.
+"""
 
 import math
 import operator
@@ -10,7 +12,9 @@ SMALL = 8192  # numbers; OpenBLAS takes threads for products of more than 10 000
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 REAL = (int, float, np.integer, np.floating)
 # The smallest and the largest normal number of each dtype.
-SPAN = {dtype: (float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)) for dtype in FLOATS}
+SPAN = {
+    dtype: (float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)) for dtype in FLOATS
+}
 
 
 class UnavailableError(RuntimeError):
@@ -18,13 +22,19 @@ class UnavailableError(RuntimeError):
 
 
 class LowOccupancyWarning(UserWarning):
-    """A GPU version was given too little work to fill the device; the message says why."""
+    """A GPU version was given too little work to fill the device; the message says
+    why.
+    """
 
 
 class DivergedError(ArithmeticError):
-    """Training stopped at a number that is not finite. Holds `.epoch`, `.step`, `.history`."""
+    """Training stopped at a number that is not finite. Holds `.epoch`, `.step`,
+    `.history`.
+    """
 
-    def __init__(self, message, *, epoch=None, step=None, history=None):  # unpickled by message
+    def __init__(
+        self, message, *, epoch=None, step=None, history=None
+    ):  # unpickled by message
         super().__init__(message)
         self.epoch, self.step, self.history = epoch, step, history
 
@@ -32,12 +42,12 @@ class DivergedError(ArithmeticError):
 def check_array(name, value, shape, *, dtype=None):
     """Return `value` as a plain, C-contiguous, aligned np.ndarray, or raise.
 
-    shape: sizes; a string stands for any size of at least one ("T", "B", ...).
-    dtype: wanted dtype; None accepts float32 and float64.
-    A memmap or another subclass is viewed as a plain array; a masked array and np.matrix, whose
-    numbers mean something else, are refused. An array that is not contiguous or not aligned is
-    copied; nothing is cast. NaN and infinity are refused.
-    Raises TypeError (not an array, wrong dtype) or ValueError (rank, shape, empty, not finite).
+    shape: sizes; a string stands for any size of at least one ("T", "B", ...). dtype:
+    wanted dtype; None accepts float32 and float64. A memmap or another subclass is
+    viewed as a plain array; a masked array and np.matrix, whose numbers mean something
+    else, are refused. An array that is not contiguous or not aligned is copied; nothing
+    is cast. NaN and infinity are refused. Raises TypeError (not an array, wrong dtype)
+    or ValueError (rank, shape, empty, not finite).
     """
     if value.__class__ is not np.ndarray:
         value = _plain(name, value, f"a NumPy array of shape {_text(shape)}")
@@ -46,23 +56,36 @@ def check_array(name, value, shape, *, dtype=None):
         raise TypeError(f"{name}: got dtype {value.dtype}, want {want}")
     got = value.shape
     if len(got) != len(shape):
-        raise ValueError(f"{name}: got {len(got)} axes, shape {got}, want shape {_text(shape)}")
+        raise ValueError(
+            f"{name}: got {len(got)} axes, shape {got}, want shape {_text(shape)}"
+        )
     for size, want in zip(got, shape, strict=True):
         if size == 0 or (want.__class__ is not str and size != want):
-            raise ValueError(f"{name}: got shape {got}, want {_text(shape)} and no empty axis")
-    # A small array is judged by its square, in one call: only finite numbers have a finite one.
+            raise ValueError(
+                f"{name}: got shape {got}, want {_text(shape)} and no empty axis"
+            )
+    # A small array is judged by its square, in one call: only finite numbers have a
+    # finite one.
     finite = value.size <= SMALL and math.isfinite(np.vdot(value, value))
     if not (finite or np.isfinite(value).all()):
-        raise ValueError(f"{name}: got {_first(~np.isfinite(value), value)}, want finite values")
+        raise ValueError(
+            f"{name}: got {_first(~np.isfinite(value), value)}, want finite values"
+        )
     flags = value.flags
-    return value if flags.c_contiguous and flags.aligned else np.require(value, None, ("C", "A"))
+    return (
+        value
+        if flags.c_contiguous and flags.aligned
+        else np.require(value, None, ("C", "A"))
+    )
 
 
 def check_numbers(name, value, shape=("N",), *, positive=False):
-    """Return real numbers (an array, a list, a pandas Series) as a new float64 array, or raise.
+    """Return real numbers (an array, a list, a pandas Series) as a new float64 array,
+    or raise.
 
-    shape: as for `check_array`; None takes any. positive: whether zero and less are refused.
-    Raises TypeError (complex, dates, text, booleans, a mask) or ValueError as `check_array`.
+    shape: as for `check_array`; None takes any. positive: whether zero and less are
+    refused. Raises TypeError (complex, dates, text, booleans, a mask) or ValueError as
+    `check_array`.
     """
     want = "real numbers" if shape is None else f"real numbers of shape {_text(shape)}"
     if isinstance(value, np.ndarray):
@@ -70,12 +93,20 @@ def check_numbers(name, value, shape=("N",), *, positive=False):
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: got {type(value).__name__} ({error}), want {want}") from None
+        raise TypeError(
+            f"{name}: got {type(value).__name__} ({error}), want {want}"
+        ) from None
     if array.dtype.kind not in "iuf":
-        raise TypeError(f"{name}: got {type(value).__name__} of {array.dtype}, want {want}")
-    array = check_array(name, array.astype(np.float64), array.shape if shape is None else shape)
+        raise TypeError(
+            f"{name}: got {type(value).__name__} of {array.dtype}, want {want}"
+        )
+    array = check_array(
+        name, array.astype(np.float64), array.shape if shape is None else shape
+    )
     if positive and array.min() <= 0:
-        raise ValueError(f"{name}: got {_first(array <= 0, array)}, want numbers above zero")
+        raise ValueError(
+            f"{name}: got {_first(array <= 0, array)}, want numbers above zero"
+        )
     return array
 
 
@@ -91,8 +122,14 @@ def check_dtype(name, value):
 
 
 def check_int(name, value, low=1, high=None):
-    """Return `value` as an int of `low` to `high` (None: any), or raise TypeError, ValueError."""
-    want = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    """Return `value` as an int of `low` to `high` (None: any), or raise TypeError,
+    ValueError.
+    """
+    want = (
+        f"an integer of at least {low}"
+        if high is None
+        else f"an integer from {low} to {high}"
+    )
     try:
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
@@ -117,12 +154,16 @@ def check_ints(name, text, low=1):
 def check_choice(name, value, choices):
     """Return `value` if it is one of `choices`, names, or raise ValueError."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name}: got {value!r}, want one of {', '.join(map(repr, choices))}")
+        raise ValueError(
+            f"{name}: got {value!r}, want one of {', '.join(map(repr, choices))}"
+        )
     return value
 
 
 def check_rate(name, value, dtype=np.float64):
-    """Return `value` as a positive float that `dtype` can hold, or raise TypeError, ValueError."""
+    """Return `value` as a positive float that `dtype` can hold, or raise TypeError,
+    ValueError.
+    """
     if not isinstance(value, REAL) or isinstance(value, bool):
         raise TypeError(f"{name}: got {value!r}, want a number above zero")
     low, high = SPAN[np.dtype(dtype)]
@@ -138,7 +179,9 @@ def check_rate(name, value, dtype=np.float64):
 
 @contextmanager
 def extra(name):
-    """Import what the extra `name` of the package brings: where it is missing, say so."""
+    """Import what the extra `name` of the package brings: where it is missing, say
+    so.
+    """
     try:
         yield
     except ModuleNotFoundError as error:

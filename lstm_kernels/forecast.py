@@ -1,9 +1,10 @@
-"""Forecasts of the airline series, one month and many months ahead, and the baselines to beat.
+"""Forecasts of the airline series, one month and many months ahead, and the baselines
+to beat.
 
-A *rule* forecasts the month after a history, the (N,) months so far: rule(history) is a float.
-`one_step` hands it the true months, `recursive` its own forecasts. A history or series is finite
-real numbers: an array, a list or a pandas Series. Anything else, and a history shorter than the
-rule needs, is a TypeError or ValueError.
+A *rule* forecasts the month after a history, the (N,) months so far: rule(history) is a
+float. `one_step` hands it the true months, `recursive` its own forecasts. A history or
+series is finite real numbers: an array, a list or a pandas Series. Anything else, and a
+history shorter than the rule needs, is a TypeError or ValueError.
 """
 
 import numpy as np
@@ -12,7 +13,8 @@ from .errors import check_int, check_numbers, extra
 
 
 def one_step(rule, series, *, first):
-    """Forecast each month of `series` (N,) from `first` on, from the true months before it.
+    """Forecast each month of `series` (N,) from `first` on, from the true months before
+    it.
 
     Returns (N - first,).
     """
@@ -22,7 +24,8 @@ def one_step(rule, series, *, first):
 
 
 def recursive(rule, series, *, months):
-    """Forecast the `months` months after `series` (N,), each from the forecasts before it.
+    """Forecast the `months` months after `series` (N,), each from the forecasts before
+    it.
 
     Returns (months,).
     """
@@ -43,7 +46,9 @@ def seasonal_naive(history, period=12):
 
 
 def seasonal_growth(history, period=12):
-    """The last month times last year's growth: y_{t-1} y_{t-period} / y_{t-period-1}."""
+    """The last month times last year's growth: y_{t-1} y_{t-period} /
+    y_{t-period-1}.
+    """
     history = _history(history, check_int("period", period) + 1, positive=True)
     return history[-1] * history[-period] / history[-period - 1]
 
@@ -69,10 +74,12 @@ def _history(history, least, *, positive=False):
 
 
 def holt_winters(history, period=12):
-    """The rule of exponential smoothing with additive trend and multiplicative season (Winters
-    1960), constants and initial state fitted to `history` (N,): above zero, two periods at least.
+    """The rule of exponential smoothing with additive trend and multiplicative season
+    (Winters 1960), constants and initial state fitted to `history` (N,): above zero,
+    two periods at least.
 
-    What the rule forecasts from begins with the same month. Needs statsmodels (extra `report`).
+    What the rule forecasts from begins with the same month. Needs statsmodels (extra
+    `report`).
     """
     with extra("report"):
         from statsmodels.tsa.holtwinters import ExponentialSmoothing  # slow to import
@@ -85,8 +92,13 @@ def holt_winters(history, period=12):
         return ExponentialSmoothing(history, **form, **start)
 
     fitted = model(history).fit().params
-    constants = {name: value for name, value in fitted.items() if name.startswith("smoothing_")}
-    start = {"initialization_method": "known", "initial_seasonal": fitted["initial_seasons"]}
+    constants = {
+        name: value for name, value in fitted.items() if name.startswith("smoothing_")
+    }
+    start = {
+        "initialization_method": "known",
+        "initial_seasonal": fitted["initial_seasons"],
+    }
     start |= {name: fitted[name] for name in ("initial_level", "initial_trend")}
 
     def rule(history):
@@ -96,14 +108,17 @@ def holt_winters(history, period=12):
 
 
 def errors(forecast, truth):
-    """Root mean squared and mean absolute error, in the series' unit, and MAPE in per cent.
+    """Root mean squared and mean absolute error, in the series' unit, and MAPE in per
+    cent.
 
     forecast, truth: (N,); a month whose truth is zero has no percentage: ValueError.
     """
     truth = check_numbers("truth", truth)
     difference = check_numbers("forecast", forecast, truth.shape) - truth
     if not truth.all():
-        raise ValueError(f"truth: got 0.0 at index {np.argmin(truth != 0)}, want no zero")
+        raise ValueError(
+            f"truth: got 0.0 at index {np.argmin(truth != 0)}, want no zero"
+        )
     return {
         "RMSE": float(np.sqrt(np.mean(difference**2))),
         "MAE": float(np.mean(np.abs(difference))),

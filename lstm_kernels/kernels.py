@@ -1,7 +1,9 @@
-"""One mechanism for every kernel: its free names are filled in, it is compiled, and kept on disk.
+"""One mechanism for every kernel: its free names are filled in, it is compiled, and
+kept on disk.
 
-A kernel is a plain function with free names (`cell_forward`, `claim`, `K`, ...), None in its
-module, which `fill` fills in with what a cell, a dtype and a target need: its source exists once.
+A kernel is a plain function with free names (`cell_forward`, `claim`, `K`, ...), None
+in its module, which `fill` fills in with what a cell, a dtype and a target need: its
+source exists once.
 """
 
 import hashlib
@@ -21,25 +23,27 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from . import blas  # noqa: F401 - its hooks come first; see below
 
-# What the kernels of a room are made of. Their names in the cache hold its hash (`digest`): code
-# compiled from other sources is never found again.
+# What the kernels of a room are made of. Their names in the cache hold its hash
+# (`digest`): code compiled from other sources is never found again.
 SHARED = ("cells.py", "kernels.py")
 CPU = "activations bfloat16 bfloat16_kernels block_kernels factored_kernels flow fused_kernels "
 CPU += "instructions layout machine_code records registers rounds simd slice_kernels team tiles "
 CPU += "wavefront_kernels"
-GPU = "build device device_functions gradient_kernels layout sample_kernels tile_kernels"
+GPU = (
+    "build device device_functions gradient_kernels layout sample_kernels tile_kernels"
+)
 SOURCES = {
     "cpu": (
         *SHARED,
         *(f"cpu/{name}.py" for name in CPU.split()),
         "versions/numba_sample.py",
-        "study/switches.py",
     ),
     "gpu": (*SHARED, *(f"gpu/{name}.py" for name in GPU.split())),
 }
 
-# fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep their
-# order. error_model: division as NumPy's; Python's check for zero would keep the loops scalar.
+# fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep
+# their order. error_model: division as NumPy's; Python's check for zero would keep the
+# loops scalar.
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
 
 
@@ -51,11 +55,16 @@ def cached(compile, function, **options):
     except RuntimeError as error:
         if "cannot cache" not in str(error):
             raise
-        tell("no-cache", "no folder for compiled code can be written: NUMBA_CACHE_DIR may name one")
+        tell(
+            "no-cache",
+            "no folder for compiled code can be written: NUMBA_CACHE_DIR may name one",
+        )
         return compile(**options)(function)
     folder = made._cache.cache_path
     _prune(folder)
-    if not getattr(made, "cache_hits", True):  # of a C function, which is compiled at once
+    if not getattr(
+        made, "cache_hits", True
+    ):  # of a C function, which is compiled at once
         report_compiling(time.perf_counter() - start, folder)
     return made
 
@@ -64,16 +73,26 @@ _told, _spent = set(), 0.0
 
 
 def tell(what, message, again=False):
-    """A line on stderr, if it is a terminal or a notebook: once, or `again` over the one before."""
-    reads = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
-    if (again or what not in _told) and reads and "LSTM_KERNELS_QUIET" not in os.environ:
+    """A line on stderr, if it is a terminal or a notebook: once, or `again` over the
+    one before.
+    """
+    reads = sys.stderr is not None and (
+        sys.stderr.isatty() or "ipykernel" in sys.modules
+    )
+    if (
+        (again or what not in _told)
+        and reads
+        and "LSTM_KERNELS_QUIET" not in os.environ
+    ):
         start, end = ("\r", "") if again else ("", "\n")
         print(f"{start}lstm_kernels: {message}.", file=sys.stderr, flush=True, end=end)
     _told.add(what)
 
 
 def report_compiling(seconds, folder):
-    """Say so when compiling has taken more than a second in all; a notebook sees the seconds."""
+    """Say so when compiling has taken more than a second in all; a notebook sees the
+    seconds.
+    """
     global _spent
     _spent += seconds
     if _spent > 1:
@@ -86,7 +105,9 @@ def report_compiling(seconds, folder):
 
 
 class _Compiling(event.Listener):
-    """Counts what functions of this package take that Numba compiles when they are called."""
+    """Counts what functions of this package take that Numba compiles when they are
+    called.
+    """
 
     def __init__(self):
         self._starts = []
@@ -96,7 +117,8 @@ class _Compiling(event.Listener):
 
     def on_end(self, happened):
         start, function = self._starts.pop(), happened.data["dispatcher"]
-        # Anybody's function: what Numba lifts out of one, such as objmode, knows no cache.
+        # Anybody's function: what Numba lifts out of one, such as objmode, knows no
+        # cache.
         folder = getattr(getattr(function, "_cache", None), "cache_path", None)
         ours = str(function.py_func.__module__).startswith(__package__)
         if folder and ours and not self._starts:
@@ -105,9 +127,10 @@ class _Compiling(event.Listener):
 
 event.register("numba:compile", _Compiling())
 
-# A fork waits until no thread compiles: in the child Numba's lock would stay taken. Hooks run
-# before a fork in the reverse order of their registration, so this lock is taken before that of
-# `blas`, which a thread that compiles may want: a finaliser may run there.
+# A fork waits until no thread compiles: in the child Numba's lock would stay taken.
+# Hooks run before a fork in the reverse order of their registration, so this lock is
+# taken before that of `blas`, which a thread that compiles may want: a finaliser may
+# run there.
 if hasattr(os, "register_at_fork"):
     take, release = global_compiler_lock.acquire, global_compiler_lock.release
     os.register_at_fork(before=take, after_in_parent=release, after_in_child=release)
@@ -137,11 +160,13 @@ def digest(room):
 
 
 def fill(sources, names, label, compile=None):
-    """Functions made anew, free names filled in: a dict of globals in which they find each other.
+    """Functions made anew, free names filled in: a dict of globals in which they find
+    each other.
 
-    sources: functions, and modules, all of whose functions are taken. names: what free names are.
-    label: tells one filling from others in Numba's cache, which knows a function by its qualified
-    name. compile: what becomes of each new function; None: it stays Python's.
+    sources: functions, and modules, all of whose functions are taken. names: what free
+    names are. label: tells one filling from others in Numba's cache, which knows a
+    function by its qualified name. compile: what becomes of each new function; None: it
+    stays Python's.
     """
     modules = [source for source in sources if isinstance(source, types.ModuleType)]
     functions = {f.__name__: f for f in sources if f not in modules}
@@ -179,11 +204,14 @@ _kept = []  # code must outlive those who know its address
 
 
 def native(function, label, signature=None):
-    """The address of a function as machine code, in C's calling convention; in Numba's cache it is
-    under `label`. signature: its types; None: integers of 64 bits, and so is the result.
+    """The address of a function as machine code, in C's calling convention; in Numba's
+    cache it is under `label`. signature: its types; None: integers of 64 bits, and so
+    is the result.
     """
     if signature is None:
-        signature = numba.types.int64(*[numba.types.int64] * function.__code__.co_argcount)
+        signature = numba.types.int64(
+            *[numba.types.int64] * function.__code__.co_argcount
+        )
     new = fill([function], {}, label)[function.__name__]
     _kept.append(cached(partial(numba.cfunc, signature), new, **OPTIONS))
     return _kept[-1].address

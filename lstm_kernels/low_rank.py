@@ -1,9 +1,10 @@
 """Low-rank weights: the matrix of a layer, U over W, as a product of two thin ones.
 
-A layer of D inputs and H hidden units has (D + H) K H weights. With M = [U; W] = P Q, where P is
-(D + H, R) and Q (R, K H), it has R (D + H + K H), and a step is s = x Px + h Ph, a = s Q + b with
-P = [Px; Ph]. The best P Q of a rank is the truncated singular value decomposition (Eckart & Young
-1936); both factors take the root of the singular values, so that they descend at the same rate.
+A layer of D inputs and H hidden units has (D + H) K H weights. With M = [U; W] = P Q,
+where P is (D + H, R) and Q (R, K H), it has R (D + H + K H), and a step is s = x Px + h
+Ph, a = s Q + b with P = [Px; Ph]. The best P Q of a rank is the truncated singular
+value decomposition (Eckart & Young 1936); both factors take the root of the singular
+values, so that they descend at the same rate.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from .cells import CELLS
 from .errors import check_array, check_choice, check_int, counted
 from .params import Gradients, Grads, Layer, Parameters, Params, Weights
 
-FACTORED = ("lstm", "rnn")  # a GRU's U and W feed different gates: they have no common Q
+FACTORED = (
+    "lstm",
+    "rnn",
+)  # a GRU's U and W feed different gates: they have no common Q
 
 
 @dataclass
@@ -53,19 +57,26 @@ class FactoredWeights(Weights):
     @property
     def form(self) -> str:
         """The sizes in words, as of Params, and the rank."""
-        layers, inputs = counted(self.num_layers, "layer"), counted(self.input_size, "input")
+        layers, inputs = (
+            counted(self.num_layers, "layer"),
+            counted(self.input_size, "input"),
+        )
         readout = "" if self.V is None else f", read-out {self.output_size}"
         sizes = f"{layers} of {self.hidden_size}, {inputs}, rank {self.rank}{readout}"
         return f"{self.cell.upper()}, {sizes}, {self.dtype}"
 
 
 class Factored(FactoredWeights, Parameters):
-    """Parameters with factored weights: `layers[l].P`, `.Q`, `.b`; the read-out `V`, `b_out`."""
+    """Parameters with factored weights: `layers[l].P`, `.Q`, `.b`; the read-out `V`,
+    `b_out`.
+    """
 
     @property
     def count(self) -> int:
         """How many numbers the layers have, without the read-out."""
-        return sum(getattr(layer, part).size for layer in self.layers for part in self.parts)
+        return sum(
+            getattr(layer, part).size for layer in self.layers for part in self.parts
+        )
 
     def dense(self) -> Params:
         """The Params with U and W multiplied out."""
@@ -78,13 +89,18 @@ class Factored(FactoredWeights, Parameters):
     def check(self, name: str = "params") -> "Factored":
         """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
 
-        Returns a Factored of plain C-contiguous arrays: this, or another where one was copied.
+        Returns a Factored of plain C-contiguous arrays: this, or another where one was
+        copied.
         """
         if not isinstance(self, Factored):
-            raise TypeError(f"{name}: got {type(self).__name__}, want low_rank.Factored")
+            raise TypeError(
+                f"{name}: got {type(self).__name__}, want low_rank.Factored"
+            )
         cell, checked = CELLS[check_choice(f"{name}.cell", self.cell, FACTORED)], {}
         if not self.layers or (self.V is None) != (self.b_out is None):
-            raise ValueError(f"{name}: got {self.layers!r}, want layers, V and b_out or neither")
+            raise ValueError(
+                f"{name}: got {self.layers!r}, want layers, V and b_out or neither"
+            )
         arrays = self.arrays()
         KH = check_array(f"{name}.layers.0.b", arrays["layers.0.b"], ("K*H",)).size
         H, left = divmod(KH, len(cell.gates))
@@ -99,7 +115,9 @@ class Factored(FactoredWeights, Parameters):
             shape = {"P": (rows, R), "Q": (R, KH), "b": (KH,)}
             shapes |= {f"layers.{l}.{part}": shape[part] for part in self.parts}
         for path, array in arrays.items():
-            checked[path] = check_array(f"{name}.{path}", array, shapes[path], dtype=P.dtype)
+            checked[path] = check_array(
+                f"{name}.{path}", array, shapes[path], dtype=P.dtype
+            )
         kept = all(checked[path] is a for path, a in arrays.items())
         return self if kept else Factored.from_arrays(checked, self.cell)
 
@@ -109,15 +127,21 @@ class FactoredGrads(FactoredWeights, Gradients):
 
 
 def full_rank(params: Params) -> int:
-    """The largest rank that a layer's U over W can have: from there on nothing is lost."""
-    return max(min(len(layer.U) + len(layer.W), layer.U.shape[1]) for layer in params.layers)
+    """The largest rank that a layer's U over W can have: from there on nothing is
+    lost.
+    """
+    return max(
+        min(len(layer.U) + len(layer.W), layer.U.shape[1]) for layer in params.layers
+    )
 
 
 def factor(params: Params, rank: int) -> Factored:
     """Params with each layer's U over W of rank `rank`, by the truncated singular value
-    decomposition, computed in float64. A layer that cannot have this rank gets columns of zeros.
+    decomposition, computed in float64. A layer that cannot have this rank gets columns
+    of zeros.
 
-    Raises TypeError, or ValueError for a rank below 1 or above `full_rank`, and for a GRU.
+    Raises TypeError, or ValueError for a rank below 1 or above `full_rank`, and for a
+    GRU.
     """
     params = Params.check(params)
     check_choice("params.cell", params.cell, FACTORED)
@@ -133,7 +157,9 @@ def factor(params: Params, rank: int) -> Factored:
 
 
 def through_factors(factored: Factored, grads: Grads) -> FactoredGrads:
-    """Gradients of the factors from those of U and W: dP = dM Q^T, dQ = P^T dM for M = P Q."""
+    """Gradients of the factors from those of U and W: dP = dM Q^T, dQ = P^T dM for M =
+    P Q.
+    """
     layers = []
     for layer, grad in zip(factored.layers, grads.layers, strict=True):
         dM = np.vstack([grad.U, grad.W])

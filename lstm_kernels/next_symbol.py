@@ -1,7 +1,8 @@
-"""Next-symbol models: the read-out of every step predicts the symbol of the step after it.
+"""Next-symbol models: the read-out of every step predicts the symbol of the step after
+it.
 
-A batch of strings is one-hot rows x (T, B, S), zero after a string's end, as `data.symbols` makes
-them. A *predicted symbol* is any symbol of a string but its first.
+A batch of strings is one-hot rows x (T, B, S), zero after a string's end, as
+`data.symbols` makes them. A *predicted symbol* is any symbol of a string but its first.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,13 @@ from .readout import cross_entropy, cross_entropy_and_grads, log_softmax
 class NextSymbol:
     """The distribution of the next symbol, softmax(y[t] V + b_out), of a network.
 
-    net: of lstm_kernels.network, with a read-out of as many outputs as inputs; it is not copied,
-    and `assign`, `epoch` and training change it. `lstm_kernels.train` takes a model as it takes a
-    network, with `data.symbols(strings)` as the data set. Raises TypeError or ValueError for
-    another network. Not to be used by two threads at once.
+    net: of lstm_kernels.network, with a read-out of as many outputs as inputs; it is
+    not copied, and `assign`, `epoch` and training change it. `lstm_kernels.train` takes
+    a model as it takes a network, with `data.symbols(strings)` as the data set. Raises
+    TypeError or ValueError for another network. Not to be used by two threads at once.
 
-    The loss of an epoch in its History is the mean over strings of their mini-batch's loss.
+    The loss of an epoch in its History is the mean over strings of their mini-batch's
+    loss.
     """
 
     def __init__(self, net):
@@ -33,7 +35,9 @@ class NextSymbol:
             )
         params = net.params()
         if params.V is None:
-            raise ValueError("net: got no read-out, want V and b_out (output_size of Params.init)")
+            raise ValueError(
+                "net: got no read-out, want V and b_out (output_size of Params.init)"
+            )
         inputs, outputs = params.input_size, params.V.shape[1]
         if inputs != outputs:
             raise ValueError(
@@ -55,8 +59,8 @@ class NextSymbol:
     def probabilities(self, x: np.ndarray) -> np.ndarray:
         """Of each symbol to be the one after step t, (T, B, S).
 
-        x: (T, B, S), one-hot. After a string's end they mean nothing. Raises TypeError or
-        ValueError for x of another shape or dtype, or that is not one-hot.
+        x: (T, B, S), one-hot. After a string's end they mean nothing. Raises TypeError
+        or ValueError for x of another shape or dtype, or that is not one-hot.
         """
         x, _ = self._check(x, least=1)
         return np.exp(self._log_probabilities(x))
@@ -64,7 +68,8 @@ class NextSymbol:
     def loss(self, x: np.ndarray) -> float:
         """The mean cross-entropy of the predicted symbols of x (T, B, S), in nats.
 
-        Raises TypeError or ValueError as `probabilities`, and for a string of one symbol.
+        Raises TypeError or ValueError as `probabilities`, and for a string of one
+        symbol.
         """
         x, lengths = self._check(x)
         x = x[: lengths.max()]
@@ -75,34 +80,44 @@ class NextSymbol:
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """The loss of x (T, B, S) and its gradients.
 
-        target: (B, 1), the lengths of the strings. Loss and gradients are means over the predicted
-        symbols of the batch: each symbol weighs the same, so a long string weighs more than a short
-        one. Steps after the longest string are not computed; results do not depend on them, and
-        `grads.x` (T', B, S) holds the inputs that were used, one less than the longest string has.
-        Where the loss is not finite, the gradients are NaN.
-        Raises TypeError or ValueError as `loss`, and where target is not the lengths.
+        target: (B, 1), the lengths of the strings. Loss and gradients are means over
+        the predicted symbols of the batch: each symbol weighs the same, so a long
+        string weighs more than a short one. Steps after the longest string are not
+        computed; results do not depend on them, and `grads.x` (T', B, S) holds the
+        inputs that were used, one less than the longest string has. Where the loss is
+        not finite, the gradients are NaN. Raises TypeError or ValueError as `loss`, and
+        where target is not the lengths.
         """
         x, lengths = self._check(x)
         target = check_array("target", target, (x.shape[1], 1), dtype=self._dtype)
         if wrong := np.flatnonzero(target[:, 0] != lengths).tolist():
             at, want = wrong[0], lengths[wrong[0]]
-            raise ValueError(f"target: got {target[at, 0]} at index [{at}, 0], want length {want}")
+            raise ValueError(
+                f"target: got {target[at, 0]} at index [{at}, 0], want length {want}"
+            )
         x = x[: lengths.max()]
         return self._loss_and_grads(x[:-1], x[1:])
 
     def epoch(
         self, dataset: Dataset, order: ArrayLike, batch_size: int, learning_rate: float
     ) -> list[float]:
-        """A gradient-descent step for each mini-batch of `order` (N,), indices of strings.
+        """A gradient-descent step for each mini-batch of `order` (N,), indices of
+        strings.
 
-        Returns the losses, each before its step; it ends early at one that is not finite. Raises
-        TypeError or ValueError for bad input; DivergedError for a parameter that is not finite: the
-        network then holds those before that step.
+        Returns the losses, each before its step; it ends early at one that is not
+        finite. Raises TypeError or ValueError for bad input; DivergedError for a
+        parameter that is not finite: the network then holds those before that step.
         """
         if not isinstance(dataset, Dataset):
-            raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
+            raise TypeError(
+                f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset"
+            )
         rate = self._dtype.type(check_rate("learning_rate", learning_rate, self._dtype))
-        batch_size, order, steps = check_int("batch_size", batch_size), np.asarray(order), 0
+        batch_size, order, steps = (
+            check_int("batch_size", batch_size),
+            np.asarray(order),
+            0,
+        )
         if order.ndim != 1 or order.dtype.kind not in "iu":
             got = f"shape {order.shape} of {order.dtype}"
             raise TypeError(f"order: got {got}, want indices (N,), integers")
@@ -116,7 +131,9 @@ class NextSymbol:
             if np.isfinite(loss):
                 theta, gradients = self.net.params(), grads.arrays()
                 with np.errstate(over="ignore"):
-                    new = {n: a - rate * gradients[n] for n, a in theta.arrays().items()}
+                    new = {
+                        n: a - rate * gradients[n] for n, a in theta.arrays().items()
+                    }
                 if not all(np.isfinite(a).all() for a in new.values()):
                     raise DivergedError("a parameter is not finite", step=steps)
                 self.net.assign(type(theta).from_arrays(new, theta.cell))
@@ -161,21 +178,26 @@ class NextSymbol:
 
 
 def numbers(x):
-    """The symbols of one-hot rows x (T, B, S) by their numbers (T, B), -1 after a string's end."""
+    """The symbols of one-hot rows x (T, B, S) by their numbers (T, B), -1 after a
+    string's end.
+    """
     return np.where(x.any(axis=2), x.argmax(axis=2), -1)
 
 
 def outer_accuracy(model: NextSymbol, strings: Sequence[str]) -> float:
-    """The share of embedded Reber strings whose last symbol but one, T or P, `model` predicts: it
-    gives the right one the higher probability of the two.
+    """The share of embedded Reber strings whose last symbol but one, T or P, `model`
+    predicts: it gives the right one the higher probability of the two.
 
-    Guessing has 1/2. Raises TypeError, or ValueError for what is no embedded Reber string.
+    Guessing has 1/2. Raises TypeError, or ValueError for what is no embedded Reber
+    string.
     """
     if not isinstance(model, NextSymbol):
         raise TypeError(f"model: got {type(model).__name__}, want NextSymbol")
     Reber().cross_entropy(strings)  # checks them
     x = symbols(strings, dtype=model.params().dtype).x
-    before = np.array([len(string) for string in strings]) - 3  # the step that predicts it
+    before = (
+        np.array([len(string) for string in strings]) - 3
+    )  # the step that predicts it
     every = np.arange(len(strings))
     p = model.probabilities(x)[before, every]  # (N, S)
     outer = [SYMBOLS.index(string[1]) for string in strings]

@@ -20,7 +20,9 @@ Named = dict[str, np.ndarray]
 
 @dataclass
 class Layer:
-    """Weights U (D, G*H) of the input, W (H, G*H) of h; bias b (K*H,): K = G, but 4 for a GRU."""
+    """Weights U (D, G*H) of the input, W (H, G*H) of h; bias b (K*H,): K = G, but 4 for
+    a GRU.
+    """
 
     U: np.ndarray
     W: np.ndarray
@@ -28,10 +30,12 @@ class Layer:
 
 
 def expand(cell: Cell, layer: Layer) -> Layer:
-    """The layer with a block of U and W for every pre-activation, zero where nothing feeds it.
+    """The layer with a block of U and W for every pre-activation, zero where nothing
+    feeds it.
 
-    For LSTM and RNN that is the layer itself. A GRU's n is fed by U, its hn by W; with the zero
-    blocks every cell is a = x U + h W + b, at the price of a third more arithmetic for the GRU.
+    For LSTM and RNN that is the layer itself. A GRU's n is fed by U, its hn by W; with
+    the zero blocks every cell is a = x U + h W + b, at the price of a third more
+    arithmetic for the GRU.
     """
 
     def blocks(matrix, gates):
@@ -41,11 +45,17 @@ def expand(cell: Cell, layer: Layer) -> Layer:
         full[:, gates] = matrix.reshape(len(matrix), len(gates), -1)
         return full.reshape(len(matrix), -1)
 
-    return Layer(blocks(layer.U, cell.input_gates), blocks(layer.W, cell.recurrent_gates), layer.b)
+    return Layer(
+        blocks(layer.U, cell.input_gates),
+        blocks(layer.W, cell.recurrent_gates),
+        layer.b,
+    )
 
 
 def fold(cell: Cell, grad: Layer) -> Layer:
-    """The gradient of a layer from that of its expanded form: the blocks that are parameters."""
+    """The gradient of a layer from that of its expanded form: the blocks that are
+    parameters.
+    """
 
     def blocks(matrix, gates):
         if len(gates) == len(cell.gates):
@@ -53,7 +63,9 @@ def fold(cell: Cell, grad: Layer) -> Layer:
         split = matrix.reshape(len(matrix), len(cell.gates), -1)
         return split.take(gates, axis=1).reshape(len(matrix), -1)
 
-    return Layer(blocks(grad.U, cell.input_gates), blocks(grad.W, cell.recurrent_gates), grad.b)
+    return Layer(
+        blocks(grad.U, cell.input_gates), blocks(grad.W, cell.recurrent_gates), grad.b
+    )
 
 
 def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple]:
@@ -68,7 +80,9 @@ def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple
 
 @dataclass(repr=False)
 class Weights:
-    """What parameters and their gradients share: an array for each parameter, by name."""
+    """What parameters and their gradients share: an array for each parameter, by
+    name.
+    """
 
     layers: list[Layer]
     V: np.ndarray | None = None
@@ -101,11 +115,12 @@ class Weights:
     @property
     def form(self) -> str:
         """The sizes in words: `LSTM, 2 layers of 32, 1 input, read-out 1, float32`."""
-        layers, inputs = counted(self.num_layers, "layer"), counted(self.input_size, "input")
-        readout = "" if self.V is None else f", read-out {self.output_size}"
-        return (
-            f"{self.cell.upper()}, {layers} of {self.hidden_size}, {inputs}{readout}, {self.dtype}"
+        layers, inputs = (
+            counted(self.num_layers, "layer"),
+            counted(self.input_size, "input"),
         )
+        readout = "" if self.V is None else f", read-out {self.output_size}"
+        return f"{self.cell.upper()}, {layers} of {self.hidden_size}, {inputs}{readout}, {self.dtype}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.form}"
@@ -135,16 +150,22 @@ class Parameters(Weights):
 
     def copy(self) -> Self:
         """A deep copy."""
-        return self.from_arrays({name: a.copy() for name, a in self.arrays().items()}, self.cell)
+        return self.from_arrays(
+            {name: a.copy() for name, a in self.arrays().items()}, self.cell
+        )
 
     def astype(self, dtype: DTypeLike) -> Self:
         """A copy in float32 or float64."""
         dtype = check_dtype("dtype", dtype)
-        return self.from_arrays({n: a.astype(dtype) for n, a in self.arrays().items()}, self.cell)
+        return self.from_arrays(
+            {n: a.astype(dtype) for n, a in self.arrays().items()}, self.cell
+        )
 
 
 class Params(Parameters):
-    """Parameters: `layers[l].U`, `.W`, `.b`, and the read-out `V` (H, O), `b_out` (O,) or None."""
+    """Parameters: `layers[l].U`, `.W`, `.b`, and the read-out `V` (H, O), `b_out` (O,)
+    or None.
+    """
 
     @classmethod
     def init(
@@ -158,42 +179,64 @@ class Params(Parameters):
         seed: int = 0,
         dtype: DTypeLike = np.float32,
     ) -> Self:
-        """Draw every array from U(-1/sqrt(H), 1/sqrt(H)), PyTorch's default, with a seed.
+        """Draw every array from U(-1/sqrt(H), 1/sqrt(H)), PyTorch's default, with a
+        seed.
 
-        The draw is in float64 and then rounded, so both dtypes start from the same point.
-        Raises TypeError or ValueError for a size below one, an unknown cell or dtype.
+        The draw is in float64 and then rounded, so both dtypes start from the same
+        point. Raises TypeError or ValueError for a size below one, an unknown cell or
+        dtype.
         """
-        D, H = check_int("input_size", input_size), check_int("hidden_size", hidden_size)
+        D, H = (
+            check_int("input_size", input_size),
+            check_int("hidden_size", hidden_size),
+        )
         L = check_int("num_layers", num_layers)
         O = None if output_size is None else check_int("output_size", output_size)
         kind = CELLS[check_choice("cell", cell, CELLS)]
         dtype = check_dtype("dtype", dtype)
-        rng, root = np.random.default_rng(check_int("seed", seed, low=0)), np.sqrt(H).astype(dtype)
+        rng, root = (
+            np.random.default_rng(check_int("seed", seed, low=0)),
+            np.sqrt(H).astype(dtype),
+        )
         drawn = shapes(kind, D, H, L, O).items()
         return cls.from_arrays(
             {n: rng.uniform(-1, 1, s).astype(dtype) / root for n, s in drawn}, cell
         )
 
     def cut(self, flat: np.ndarray) -> Named:
-        """Copies of the parts of `flat`, one after another in the order and shapes of `arrays`."""
+        """Copies of the parts of `flat`, one after another in the order and shapes of
+        `arrays`.
+        """
         arrays = self.arrays()
         parts = np.split(flat, np.cumsum([a.size for a in arrays.values()]))
-        return {n: p.reshape(arrays[n].shape).copy() for n, p in zip(arrays, parts, strict=False)}
+        return {
+            n: p.reshape(arrays[n].shape).copy()
+            for n, p in zip(arrays, parts, strict=False)
+        }
 
     def check(self, name: str = "params") -> "Params":
         """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
 
-        Returns Params of plain C-contiguous arrays: these, or others where one had to be copied or
-        viewed; the caller's own stay as they are.
+        Returns Params of plain C-contiguous arrays: these, or others where one had to
+        be copied or viewed; the caller's own stay as they are.
         """
         if not isinstance(self, Params):
-            raise TypeError(f"{name}: got {type(self).__name__}, want lstm_kernels.Params")
-        cell, layers = CELLS[check_choice(f"{name}.cell", self.cell, CELLS)], self.layers
+            raise TypeError(
+                f"{name}: got {type(self).__name__}, want lstm_kernels.Params"
+            )
+        cell, layers = (
+            CELLS[check_choice(f"{name}.cell", self.cell, CELLS)],
+            self.layers,
+        )
         if not isinstance(layers, list | tuple) or not layers:
-            raise ValueError(f"{name}.layers: got {layers!r}, want a list of at least one Layer")
+            raise ValueError(
+                f"{name}.layers: got {layers!r}, want a list of at least one Layer"
+            )
         for index, layer in enumerate(layers):
             if not isinstance(layer, Layer):
-                raise TypeError(f"{name}.layers[{index}]: got {layer!r}, want lstm_kernels.Layer")
+                raise TypeError(
+                    f"{name}.layers[{index}]: got {layer!r}, want lstm_kernels.Layer"
+                )
         if (self.V is None) != (self.b_out is None):
             lone = "V without b_out" if self.b_out is None else "b_out without V"
             raise ValueError(f"{name}: got {lone}, want both or neither")
@@ -201,20 +244,30 @@ class Params(Parameters):
         top, GH = f"{name}.layers[0]", f"{len(cell.input_gates)}*H"
         D, _ = check_array(f"{top}.U", layers[0].U, ("D", GH)).shape
         H, _ = check_array(f"{top}.W", layers[0].W, ("H", GH)).shape
-        O = None if self.V is None else check_array(f"{name}.V", self.V, ("H", "O")).shape[1]
+        O = (
+            None
+            if self.V is None
+            else check_array(f"{name}.V", self.V, ("H", "O")).shape[1]
+        )
         for path, shape in shapes(cell, D, H, len(layers), O).items():
             place = re.sub(r"layers\.(\d+)", r"layers[\1]", f"{name}.{path}")
-            checked[path] = check_array(place, arrays[path], shape, dtype=layers[0].W.dtype)
+            checked[path] = check_array(
+                place, arrays[path], shape, dtype=layers[0].W.dtype
+            )
         kept = all(checked[path] is a for path, a in arrays.items())
         return self if kept else Params.from_arrays(checked, self.cell)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an .npz file, all of it or nothing. Raises as `check` does, and OSError."""
+        """Write an .npz file, all of it or nothing. Raises as `check` does, and
+        OSError.
+        """
         write_npz(path, {"format": FORMAT, "cell": self.cell}, self.check().arrays())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Params":
-        """Read what `save` wrote. Raises OSError; ValueError for a damaged or foreign file."""
+        """Read what `save` wrote. Raises OSError; ValueError for a damaged or foreign
+        file.
+        """
 
         def build(header, named):
             params = cls.from_arrays(named, header["cell"])
@@ -228,20 +281,24 @@ class Params(Parameters):
     def from_torch(
         cls, state_dict: Mapping[str, object], *, readout: str | None = None
     ) -> "Params":
-        """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or of a module that
-        holds one.
+        """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or of a
+        module that holds one.
 
-        state_dict: name -> array or CPU tensor; `weight_ih_l0` (G*H, D) and so on, with any prefix.
-        The read-out, if any, is `readout.weight` (O, H) and `readout.bias` (O,), as `to_torch`
-        writes them, with the same prefix or none; `readout` names another torch.nn.Linear. The two
-        biases of a layer are added where only their sum matters.
-        Returns Params that share no memory with it. Raises TypeError or ValueError for shapes that
-        do not fit, and for names that this form cannot hold (reverse, projections, other modules).
+        state_dict: name -> array or CPU tensor; `weight_ih_l0` (G*H, D) and so on, with
+        any prefix. The read-out, if any, is `readout.weight` (O, H) and `readout.bias`
+        (O,), as `to_torch` writes them, with the same prefix or none; `readout` names
+        another torch.nn.Linear. The two biases of a layer are added where only their
+        sum matters. Returns Params that share no memory with it. Raises TypeError or
+        ValueError for shapes that do not fit, and for names that this form cannot hold
+        (reverse, projections, other modules).
         """
-        return cls.from_arrays(*torch_names.read(state_dict, readout)).check("state_dict")
+        return cls.from_arrays(*torch_names.read(state_dict, readout)).check(
+            "state_dict"
+        )
 
     def to_torch(self) -> Named:
-        """The state_dict of the torch.nn module, and of a torch.nn.Linear called `readout`.
+        """The state_dict of the torch.nn module, and of a torch.nn.Linear called
+        `readout`.
 
         b goes into `bias_ih`; `bias_hh` is zero but for a GRU's last block.
         """
@@ -250,21 +307,29 @@ class Params(Parameters):
 
 @dataclass(repr=False)
 class Gradients(Weights):
-    """Gradients of parameters, and `.x` (T, B, D) and `.state`, a tuple of (L, B, H)."""
+    """Gradients of parameters, and `.x` (T, B, D) and `.state`, a tuple of (L, B,
+    H).
+    """
 
     x: np.ndarray | None = None
     state: tuple[np.ndarray, ...] = ()
 
     def arrays(self) -> Named:
-        """Every gradient by name: those of the parameters, then `x`, `state.h` and so on."""
+        """Every gradient by name: those of the parameters, then `x`, `state.h` and so
+        on.
+        """
         names = (f"state.{name}" for name in CELLS[self.cell].state)
         named = super().arrays() | ({} if self.x is None else {"x": self.x})
         return named | dict(zip(names, self.state, strict=True))
 
 
 class Grads(Gradients):
-    """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L, B, H)."""
+    """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L,
+    B, H).
+    """
 
     def to_torch(self) -> Named:
-        """The gradients of PyTorch's parameters; the same of both biases where they are added."""
+        """The gradients of PyTorch's parameters; the same of both biases where they are
+        added.
+        """
         return torch_names.write(self, gradients=True)

@@ -1,7 +1,7 @@
 """Read-outs z = y V + b_out and their losses, forward and back.
 
-A loss of several mini-batches, or of the shares of one, is a sum: each is divided by the `count` of
-all of them, not by its own.
+A loss of several mini-batches, or of the shares of one, is a sum: each is divided by
+the `count` of all of them, not by its own.
 """
 
 import numpy as np
@@ -18,15 +18,17 @@ def log_softmax(y, V, b_out):
 
 
 def cross_entropy(log_p, symbols, count):
-    """The sum of -log p of `symbols` (T, B), integers, over `count`; negative ones are left out."""
+    """The sum of -log p of `symbols` (T, B), integers, over `count`; negative ones are
+    left out.
+    """
     places = np.nonzero(symbols >= 0)
     with np.errstate(over="ignore"):
         return float(-log_p[*places, symbols[places]].sum() / count)
 
 
 def cross_entropy_and_grads(y, V, b_out, symbols, count):
-    """The loss of `cross_entropy`, and the gradients of y, V and b_out; where the loss is not
-    finite they are zero.
+    """The loss of `cross_entropy`, and the gradients of y, V and b_out; where the loss
+    is not finite they are zero.
     """
     log_p = log_softmax(y, V, b_out)
     loss = cross_entropy(log_p, symbols, count)
@@ -40,8 +42,9 @@ def cross_entropy_and_grads(y, V, b_out, symbols, count):
 
 
 def squared_error_and_grads(y, V, b_out, target, count):
-    """The squares of z[-1] - target (B, O), summed over outputs and samples, over `count` numbers;
-    and the gradients of y, V and b_out; where the loss is not finite they are zero.
+    """The squares of z[-1] - target (B, O), summed over outputs and samples, over
+    `count` numbers; and the gradients of y, V and b_out; where the loss is not finite
+    they are zero.
     """
     with SingleThreaded(), np.errstate(over="ignore", invalid="ignore"):
         error = y[-1] @ V + b_out - target

@@ -1,9 +1,10 @@
-"""The truth: a stacked recurrent network in NumPy, forward and back through time (notation:
-NOTATION.md).
+"""The truth: a stacked recurrent network in NumPy, forward and back through time
+(notation: NOTATION.md).
 
-Shapes: x (T, B, D), y (T, B, H), state a tuple of (L, B, H). T steps, B samples, D inputs, H hidden
-units, K pre-activations per unit. Every version is measured against these functions, and most
-versions reuse the stack here with layer functions of their own.
+Shapes: x (T, B, D), y (T, B, H), state a tuple of (L, B, H). T steps, B samples, D
+inputs, H hidden units, K pre-activations per unit. Every version is measured against
+these functions, and most versions reuse the stack here with layer functions of their
+own.
 """
 
 from dataclasses import dataclass
@@ -33,12 +34,16 @@ def blocks(a, K):
 
 
 def layer_forward(cell, layer, x, h0, c0, *, product=np.matmul):
-    """One layer over all steps: a_t = x_t U + h_{t-1} W + b, then the cell. Returns its Tape."""
+    """One layer over all steps: a_t = x_t U + h_{t-1} W + b, then the cell. Returns its
+    Tape.
+    """
     (T, B, D), H, K = x.shape, layer.W.shape[0], len(cell.gates)
     forward, _ = cell.make(np.tanh, sigmoid)
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
     h[0], c[0] = h0, c0
-    a = product(x.reshape(T * B, D), layer.U).reshape(T, B, K * H)  # of all steps at once
+    a = product(x.reshape(T * B, D), layer.U).reshape(
+        T, B, K * H
+    )  # of all steps at once
     for t in range(T):
         a[t] += product(h[t], layer.W)
         a[t] += layer.b
@@ -51,15 +56,17 @@ def layer_forward(cell, layer, x, h0, c0, *, product=np.matmul):
 def layer_backward(cell, layer, tape, dy, dh, dc, *, product=np.matmul):
     """One layer back through time. Returns (gradient of the layer, dx, dh0, dc0).
 
-    dy (T, B, H) is the gradient of every output, dh and dc (B, H) that of the final state. The
-    product with W cannot wait, the weight gradients can: they are one product over all steps and
-    samples.
+    dy (T, B, H) is the gradient of every output, dh and dc (B, H) that of the final
+    state. The product with W cannot wait, the weight gradients can: they are one
+    product over all steps and samples.
     """
     (T, B, D), H, K = tape.x.shape, layer.W.shape[0], len(cell.gates)
     _, backward = cell.make(np.tanh, sigmoid)
     da = np.empty_like(tape.gates)
     for t in reversed(range(T)):
-        *d_bar, dc = backward(dy[t] + dh, dc, *blocks(tape.gates[t], K), tape.c[t], tape.c[t + 1])
+        *d_bar, dc = backward(
+            dy[t] + dh, dc, *blocks(tape.gates[t], K), tape.c[t], tape.c[t + 1]
+        )
         for block, value in zip(blocks(da[t], K), d_bar, strict=True):
             block[...] = value
         dh = product(da[t], layer.W.T)
@@ -79,15 +86,21 @@ def forward(params, x, state=None, *, layer_forward=layer_forward):
     c0 = h0 if len(cell.state) == 1 else zeros if state is None else state[1]
     for index in range(params.num_layers):
         tapes.append(
-            layer_forward(cell, expand(cell, params.layers[index]), x, h0[index], c0[index])
+            layer_forward(
+                cell, expand(cell, params.layers[index]), x, h0[index], c0[index]
+            )
         )
         x = tapes[-1].h[1:]
-    final = [np.stack([getattr(tape, name)[-1] for tape in tapes]) for name in cell.state]
+    final = [
+        np.stack([getattr(tape, name)[-1] for tape in tapes]) for name in cell.state
+    ]
     return x, tuple(final), tapes
 
 
 def backward(params, tapes, dy, dstate=None, *, layer_backward=layer_backward):
-    """Back through the stack. dy (T, B, H), dstate a tuple of (L, B, H) or None. Returns Grads."""
+    """Back through the stack. dy (T, B, H), dstate a tuple of (L, B, H) or None.
+    Returns Grads.
+    """
     cell, L = CELLS[params.cell], params.num_layers
     zeros = np.zeros((L, dy.shape[1], params.hidden_size), dy.dtype)
     dh = zeros if dstate is None else dstate[0]
@@ -95,10 +108,17 @@ def backward(params, tapes, dy, dstate=None, *, layer_backward=layer_backward):
     layers, dstates = [None] * L, [None] * L
     for index in reversed(range(L)):
         full = expand(cell, params.layers[index])
-        grad, dy, dh0, dc0 = layer_backward(cell, full, tapes[index], dy, dh[index], dc[index])
+        grad, dy, dh0, dc0 = layer_backward(
+            cell, full, tapes[index], dy, dh[index], dc[index]
+        )
         layers[index] = fold(cell, grad)
-        dstates[index] = (dh0, dc0) if len(cell.state) == 2 else (dh0 + dc0,)  # without c, c0 is h0
-    V, b_out = params.V, params.b_out  # y does not depend on the read-out: its gradient is zero
+        dstates[index] = (
+            (dh0, dc0) if len(cell.state) == 2 else (dh0 + dc0,)
+        )  # without c, c0 is h0
+    V, b_out = (
+        params.V,
+        params.b_out,
+    )  # y does not depend on the read-out: its gradient is zero
     V, b_out = (None, None) if V is None else (np.zeros_like(V), np.zeros_like(b_out))
     state = tuple(np.stack(parts) for parts in zip(*dstates, strict=True))
     return Grads(layers, V, b_out, params.cell, x=dy, state=state)
@@ -107,7 +127,9 @@ def backward(params, tapes, dy, dstate=None, *, layer_backward=layer_backward):
 def loss_and_grads(
     params, x, target, *, layer_forward=layer_forward, layer_backward=layer_backward
 ):
-    """Mean squared error of y[-1] V + b_out against target (B, O), and its gradients."""
+    """Mean squared error of y[-1] V + b_out against target (B, O), and its
+    gradients.
+    """
     y, _, tapes = forward(params, x, layer_forward=layer_forward)
     error = y[-1] @ params.V + params.b_out - target  # (B, O)
     d_out = error * (2 / error.size)

@@ -1,9 +1,10 @@
 """The dependency graph of a stacked recurrent network, and schedules of it, as data.
 
-Cell (l, t) needs (l-1, t), its input, and (l, t-1), its state; in a backward pass it needs (l+1, t)
-and (l, t+1): the same graph seen from the other corner. A *schedule* says which worker runs which
-task after which others. Any schedule that respects the graph (`check`) computes the same numbers;
-they differ in time, which `simulate.py` predicts.
+Cell (l, t) needs (l-1, t), its input, and (l, t-1), its state; in a backward pass it
+needs (l+1, t) and (l, t+1): the same graph seen from the other corner. A *schedule*
+says which worker runs which task after which others. Any schedule that respects the
+graph (`check`) computes the same numbers; they differ in time, which `simulate.py`
+predicts.
 """
 
 import math
@@ -15,13 +16,15 @@ from typing import NamedTuple
 
 from .errors import check_choice, check_int
 
-WORKERS = 1024  # so many numbers may be used by few tasks; what runs a schedule looks at each
+WORKERS = (
+    1024  # so many numbers may be used by few tasks; what runs a schedule looks at each
+)
 
 
 class Task(NamedTuple):
-    """A chunk: steps start, ..., stop-1 of one row of the graph for one micro-batch, in a backward
-    pass last to first; the worker that runs it, and the tasks (places in the schedule) it waits
-    for. The row is the layer, but in a training graph (`Graph`).
+    """A chunk: steps start, ..., stop-1 of one row of the graph for one micro-batch, in
+    a backward pass last to first; the worker that runs it, and the tasks (places in the
+    schedule) it waits for. The row is the layer, but in a training graph (`Graph`).
     """
 
     layer: int
@@ -34,10 +37,12 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Graph:
-    """The cells (layer, step) of a stack, for each of `parts` micro-batches; which way they go.
+    """The cells (layer, step) of a stack, for each of `parts` micro-batches; which way
+    they go.
 
-    training: forward and then backward. Such a graph has a row for each layer forward, then one for
-    each backward, from the top: row L needs the last step of row L-1, where the loss is known.
+    training: forward and then backward. Such a graph has a row for each layer forward,
+    then one for each backward, from the top: row L needs the last step of row L-1,
+    where the loss is known.
     """
 
     layers: int
@@ -62,8 +67,8 @@ class Graph:
         return self.backward or row >= self.layers
 
     def needs(self, layer, step):
-        """The cells that cell (layer, step) needs; outside the grid lie the inputs, the initial
-        state and the gradients that a backward pass begins with.
+        """The cells that cell (layer, step) needs; outside the grid lie the inputs, the
+        initial state and the gradients that a backward pass begins with.
         """
         before = layer + 1 if self.backward else layer - 1
         turns = self.training and layer == self.layers  # here the loss comes in between
@@ -78,7 +83,8 @@ class Graph:
         return row, self.steps - task.stop if self.goes_back(task.layer) else task.start
 
     def tasks(self, chunk):
-        """Every task of up to `chunk` steps, in an order that the graph allows, on worker 0.
+        """Every task of up to `chunk` steps, in an order that the graph allows, on
+        worker 0.
 
         Raises TypeError or ValueError for a chunk that is not 1 to `steps`.
         """
@@ -86,7 +92,9 @@ class Graph:
         return sorted(
             (
                 Task(layer, start, min(start + chunk, self.steps), part)
-                for part, layer, start in product(range(self.parts), range(self.rows), starts)
+                for part, layer, start in product(
+                    range(self.parts), range(self.rows), starts
+                )
             ),
             key=lambda task: (task.part, *self.rank(task)),
         )
@@ -94,7 +102,9 @@ class Graph:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Tasks; each worker runs its own in this order, and waits for what a task comes `after`."""
+    """Tasks; each worker runs its own in this order, and waits for what a task comes
+    `after`.
+    """
 
     graph: Graph
     tasks: tuple[Task, ...]
@@ -118,12 +128,12 @@ class Schedule:
 class Costs:
     """Seconds that list scheduling and `simulate` count with.
 
-    step: of a step of each row of the graph, (L,) or (2 L,). task: what a task takes beyond its
-    steps. hand: from the end of a task to the start of one that waited for it, on another worker.
-    moved: what a task takes more when its worker ran another layer before, so that its cache holds
-    other weights.
-    shared: no time but a factor, on all of that where more than one worker computes, and they share
-    a cache, the memory, or the power.
+    step: of a step of each row of the graph, (L,) or (2 L,). task: what a task takes
+    beyond its steps. hand: from the end of a task to the start of one that waited for
+    it, on another worker. moved: what a task takes more when its worker ran another
+    layer before, so that its cache holds other weights. shared: no time but a factor,
+    on all of that where more than one worker computes, and they share a cache, the
+    memory, or the power.
     """
 
     step: tuple[float, ...]
@@ -137,12 +147,16 @@ class Costs:
         numbers |= {name: value for name, value in vars(self).items() if name != "step"}
         for name, value in numbers.items():
             if not 0 <= value < math.inf:
-                raise ValueError(f"{name}: got {value!r}, want a finite number, not negative")
+                raise ValueError(
+                    f"{name}: got {value!r}, want a finite number, not negative"
+                )
 
     def of(self, graph):
         """These costs; raises ValueError unless they are of so many rows."""
         if len(self.step) != graph.rows:
-            raise ValueError(f"costs: got {len(self.step)} layers' steps, want {graph.rows}")
+            raise ValueError(
+                f"costs: got {len(self.step)} layers' steps, want {graph.rows}"
+            )
         return self
 
     def seconds(self, task, before, workers):
@@ -153,22 +167,31 @@ class Costs:
 
 
 def layer_by_layer(graph):
-    """One worker, every step of a layer before the next layer: the order of the reference."""
+    """One worker, every step of a layer before the next layer: the order of the
+    reference.
+    """
     return Schedule(graph, tuple(graph.tasks(graph.steps)))
 
 
-def wavefront(graph, workers, chunk=1, *, together=None, order="point-to-point", costs=None):
-    """Chunks of so many steps along the diagonals, given to `workers` by list scheduling.
+def wavefront(
+    graph, workers, chunk=1, *, together=None, order="point-to-point", costs=None
+):
+    """Chunks of so many steps along the diagonals, given to `workers` by list
+    scheduling.
 
-    together: layers that advance side by side; None is all of them. With as many as there are
-    workers each keeps its layer's weights in its cache, and the next layers follow. order:
-    "point-to-point", a task waits for the tasks it needs; "barrier", for the whole diagonal
-    before. costs: Costs to schedule by; None counts steps.
-    Raises TypeError or ValueError for zero workers, a chunk longer than T, or another order.
+    together: layers that advance side by side; None is all of them. With as many as
+    there are workers each keeps its layer's weights in its cache, and the next layers
+    follow. order: "point-to-point", a task waits for the tasks it needs; "barrier", for
+    the whole diagonal before. costs: Costs to schedule by; None counts steps. Raises
+    TypeError or ValueError for zero workers, a chunk longer than T, or another order.
     """
     if graph.training:
-        raise ValueError(f"graph: got {graph}, want one that is only forward or only backward")
-    workers = min(check_int("workers", workers), graph.layers * graph.parts)  # more have no task
+        raise ValueError(
+            f"graph: got {graph}, want one that is only forward or only backward"
+        )
+    workers = min(
+        check_int("workers", workers), graph.layers * graph.parts
+    )  # more have no task
     together = graph.layers if together is None else check_int("together", together)
     check_choice("order", order, ("point-to-point", "barrier"))
     costs = (costs or Costs((1.0,) * graph.layers)).of(graph)
@@ -194,19 +217,22 @@ PIPELINES = ("fill-drain", "one-forward-one-backward")
 def pipeline(graph, workers, order="fill-drain", loops=1):
     """Neighbouring layers per worker, a stage; micro-batches go from stage to stage.
 
-    workers: how many, with equal shares, or the number of layers of each. order, of a training
-    graph: "fill-drain", every micro-batch goes forward before the first one goes back (Huang et al.
-    2019); "one-forward-one-backward", a stage goes back as soon as it may, so that it keeps at most
-    as many tapes as there are stages from it to the last (Narayanan et al. 2021). loops: how often
-    a micro-batch comes to each worker; more than once, a worker has as many stages, each smaller,
-    so that the last worker begins sooner (Lamy-Poirier 2023); a list of `workers` then has the
-    layers of each stage, the first loop's first.
-    Raises TypeError or ValueError for more stages than layers, layers that do not add up, stages
-    that are no multiple of the loops, and loops with another order than "fill-drain".
+    workers: how many, with equal shares, or the number of layers of each. order, of a
+    training graph: "fill-drain", every micro-batch goes forward before the first one
+    goes back (Huang et al. 2019); "one-forward-one-backward", a stage goes back as soon
+    as it may, so that it keeps at most as many tapes as there are stages from it to the
+    last (Narayanan et al. 2021). loops: how often a micro-batch comes to each worker;
+    more than once, a worker has as many stages, each smaller, so that the last worker
+    begins sooner (Lamy-Poirier 2023); a list of `workers` then has the layers of each
+    stage, the first loop's first. Raises TypeError or ValueError for more stages than
+    layers, layers that do not add up, stages that are no multiple of the loops, and
+    loops with another order than "fill-drain".
     """
     check_choice("order", order, PIPELINES)
     if check_int("loops", loops) > 1 and order != "fill-drain":
-        raise ValueError(f"loops: got {loops} with order {order!r}, want 1, or 'fill-drain'")
+        raise ValueError(
+            f"loops: got {loops} with order {order!r}, want 1, or 'fill-drain'"
+        )
     stage_of, P = _stages(graph, workers, loops)
     runs = {}  # by stage, counted on from the last one where the pass goes back, and micro-batch
     for task in graph.tasks(graph.steps):
@@ -214,11 +240,15 @@ def pipeline(graph, workers, order="fill-drain", loops=1):
         back = row >= graph.layers
         stage = stage_of[2 * graph.layers - 1 - row if back else row]
         place = 2 * P - 1 - stage if back else stage
-        runs.setdefault((place, task.part), []).append(task._replace(worker=stage % (P // loops)))
+        runs.setdefault((place, task.part), []).append(
+            task._replace(worker=stage % (P // loops))
+        )
     queues = [_turns(graph, first, P, order, loops) for first in range(P // loops)]
     placed, tasks = set(), []
     while any(queues):
-        ready = [q for q in queues if q and (not q[0][0] or (q[0][0] - 1, q[0][1]) in placed)]
+        ready = [
+            q for q in queues if q and (not q[0][0] or (q[0][0] - 1, q[0][1]) in placed)
+        ]
         for queue in ready:
             placed.add(queue[0])
             tasks += runs[queue.pop(0)]
@@ -233,19 +263,29 @@ def _stages(graph, workers, loops):
         if sum(counts) != L:
             raise ValueError(f"workers: got {sum(counts)} layers {workers}, want {L}")
         if len(counts) % loops:
-            raise ValueError(f"loops: got {loops} for {len(counts)} stages, want a divisor of that")
-        return [stage for stage, count in enumerate(counts) for _ in range(count)], len(counts)
+            raise ValueError(
+                f"loops: got {loops} for {len(counts)} stages, want a divisor of that"
+            )
+        return [stage for stage, count in enumerate(counts) for _ in range(count)], len(
+            counts
+        )
     P = check_int("workers", workers, 1, max(L // loops, 1)) * loops
     return [row * P // L for row in range(L)], P
 
 
 def _turns(graph, first, P, order, loops):
-    """What the worker of stage `first` of P runs: (place, micro-batch), as in `pipeline`."""
+    """What the worker of stage `first` of P runs: (place, micro-batch), as in
+    `pipeline`.
+    """
     stages = range(first, P, P // loops)
     forward = [(stage, part) for stage in stages for part in range(graph.parts)]
     if not graph.training:
         return forward
-    back = [(2 * P - 1 - stage, part) for stage in stages[::-1] for part in range(graph.parts)]
+    back = [
+        (2 * P - 1 - stage, part)
+        for stage in stages[::-1]
+        for part in range(graph.parts)
+    ]
     if order == "fill-drain":
         return forward + back
     ahead = min(P - first, graph.parts)
@@ -254,8 +294,9 @@ def _turns(graph, first, P, order, loops):
 
 
 def most_kept(schedule):
-    """For each worker, the most micro-batches that a training pass keeps at once: those gone
-    forward through its layers and not yet back. Counted in tapes of all its layers.
+    """For each worker, the most micro-batches that a training pass keeps at once: those
+    gone forward through its layers and not yet back. Counted in tapes of all its
+    layers.
     """
     graph, kept = schedule.graph, {}
     most = [0] * schedule.workers
@@ -269,9 +310,10 @@ def most_kept(schedule):
 def check(schedule):
     """Raise ValueError unless every cell is computed once, surely after what it needs.
 
-    Sure is what a worker's own order and the waiting say: a task that only happens to start later
-    is a race, and is refused. Waiting goes back in the list of tasks, so nobody waits in a circle.
-    Workers are numbered from 0, below the number of tasks or WORKERS.
+    Sure is what a worker's own order and the waiting say: a task that only happens to
+    start later is a race, and is refused. Waiting goes back in the list of tasks, so
+    nobody waits in a circle. Workers are numbered from 0, below the number of tasks or
+    WORKERS.
     """
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule: got {type(schedule).__name__}, want a Schedule")
@@ -280,26 +322,36 @@ def check(schedule):
     for index, task in enumerate(schedule.tasks):
         worker, part, layer = task.worker, task.part, task.layer
         if not 0 <= worker <= most:
-            raise ValueError(f"schedule: task {index} is on worker {worker}, want 0 to {most}")
+            raise ValueError(
+                f"schedule: task {index} is on worker {worker}, want 0 to {most}"
+            )
         wrong = [other for other in task.after if not 0 <= other < index]
         if wrong:
-            raise ValueError(f"schedule: task {index} waits for {wrong[0]}, want an earlier one")
+            raise ValueError(
+                f"schedule: task {index} waits for {wrong[0]}, want an earlier one"
+            )
         before = 0  # the tasks that are surely done, as bits
         for other in (*task.after, *last.get(worker, ())):
             before |= known[other] | 1 << other
         known.append(before)
         last[worker] = (index,)
         if not 0 <= task.start < task.stop:
-            raise ValueError(f"schedule: task {index} is {task}, want at least one step")
+            raise ValueError(
+                f"schedule: task {index} is {task}, want at least one step"
+            )
         steps = range(task.start, task.stop)
         for step in reversed(steps) if graph.goes_back(layer) else steps:
             cell = layer, step
             if (part, *cell) in owner:
-                raise ValueError(f"schedule: cell {cell}, part {part}, is computed twice")
+                raise ValueError(
+                    f"schedule: cell {cell}, part {part}, is computed twice"
+                )
             for need in graph.needs(*cell):
                 other = owner.get((part, *need))
                 if other is None:
-                    raise ValueError(f"schedule: cell {cell} needs {need}, which comes later")
+                    raise ValueError(
+                        f"schedule: cell {cell} needs {need}, which comes later"
+                    )
                 if other != index and not before >> other & 1:
                     raise ValueError(
                         f"schedule: cell {cell} needs {need}, and task {index} on worker {worker} "
@@ -308,25 +360,34 @@ def check(schedule):
             owner[part, *cell] = index
     cells = set(product(range(graph.parts), range(graph.rows), range(graph.steps)))
     if owner.keys() != cells:
-        raise ValueError(f"schedule: got {len(owner)} cells, want the {len(cells)} of {graph}")
+        raise ValueError(
+            f"schedule: got {len(owner)} cells, want the {len(cells)} of {graph}"
+        )
 
 
 def _needed(graph, tasks):
-    """For each task the places in `tasks` of those that it needs; all chunks are equal."""
+    """For each task the places in `tasks` of those that it needs; all chunks are
+    equal.
+    """
     chunk = max(task.stop - task.start for task in tasks)
     # Chunks need each other as the cells of a graph with fewer steps do.
     chunks = replace(graph, steps=-(-graph.steps // chunk))
-    places = {(task.part, task.layer, task.start // chunk): i for i, task in enumerate(tasks)}
+    places = {
+        (task.part, task.layer, task.start // chunk): i for i, task in enumerate(tasks)
+    }
     return [
-        [places[task.part, *need] for need in chunks.needs(task.layer, task.start // chunk)]
+        [
+            places[task.part, *need]
+            for need in chunks.needs(task.layer, task.start // chunk)
+        ]
         for task in tasks
     ]
 
 
 def _list_schedule(tasks, needed, workers, rank, costs):
-    """The tasks in the order in which they start, with the workers that run them, and what each
-    needs of that order: the next is the task that can start first; among several that of lowest
-    rank, on a worker that ran its layer before.
+    """The tasks in the order in which they start, with the workers that run them, and
+    what each needs of that order: the next is the task that can start first; among
+    several that of lowest rank, on a worker that ran its layer before.
     """
     order = TopologicalSorter(dict(enumerate(needed)))
     order.prepare()
@@ -350,11 +411,15 @@ def _list_schedule(tasks, needed, workers, rank, costs):
         ready.remove(place)
         order.done(place)
     at = {place: index for index, place in enumerate(started)}
-    return [*started.values()], [[at[need] for need in needed[place]] for place in started]
+    return [*started.values()], [
+        [at[need] for need in needed[place]] for place in started
+    ]
 
 
 def _waiting(graph, tasks, needed):
-    """A schedule in which a task waits for the last task that it needs of each other worker."""
+    """A schedule in which a task waits for the last task that it needs of each other
+    worker.
+    """
     waiting = []
     for task, needs in zip(tasks, needed, strict=True):
         last = {tasks[need].worker: need for need in sorted(needs)}

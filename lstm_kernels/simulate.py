@@ -1,4 +1,6 @@
-"""What a schedule would take: timelines from measured costs, the bounds, and the best to choose."""
+"""What a schedule would take: timelines from measured costs, the bounds, and the best
+to choose.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,23 +28,35 @@ class Timeline:
     @property
     def makespan(self):
         """Seconds from the first start to the last stop."""
-        return max(span.stop for span in self.spans) - min(span.start for span in self.spans)
+        return max(span.stop for span in self.spans) - min(
+            span.start for span in self.spans
+        )
 
     @property
     def idle(self):
-        """The share of the time of the workers that have a task in which they ran nothing."""
+        """The share of the time of the workers that have a task in which they ran
+        nothing.
+        """
         busy = sum(span.stop - span.start for span in self.spans)
-        return 1 - busy / (self.makespan * self.schedule.employed) if self.makespan else 0.0
+        return (
+            1 - busy / (self.makespan * self.schedule.employed)
+            if self.makespan
+            else 0.0
+        )
 
 
 def simulate(schedule, costs):
-    """The Timeline of a schedule: a task starts when its worker is free and its waits are over."""
+    """The Timeline of a schedule: a task starts when its worker is free and its waits
+    are over.
+    """
     costs.of(schedule.graph)
     spans, free, before, workers = [], {}, {}, schedule.employed
     for index, task in enumerate(schedule.tasks):
         start, worker = free.get(task.worker, 0.0), task.worker
         for other in task.after:
-            start = max(start, spans[other].stop + costs.hand * (spans[other].worker != worker))
+            start = max(
+                start, spans[other].stop + costs.hand * (spans[other].worker != worker)
+            )
         stop = start + costs.seconds(task, before.get(worker), workers)
         spans.append(Span(index, worker, start, stop))
         free[worker], before[worker] = stop, task.layer
@@ -50,19 +64,24 @@ def simulate(schedule, costs):
 
 
 def choose(graph, workers, costs, most_tasks=1024):
-    """The wavefront that `simulate` predicts to be fastest, over chunks and layers side by side."""
+    """The wavefront that `simulate` predicts to be fastest, over chunks and layers side
+    by side.
+    """
     candidates = []
     for together in sorted({graph.layers, min(workers, graph.layers)}):
         for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128):
             if count > graph.steps or (count > 1 and graph.layers * count > most_tasks):
                 break
             chunk = -(-graph.steps // count)
-            candidates.append(wavefront(graph, workers, chunk, together=together, costs=costs))
+            candidates.append(
+                wavefront(graph, workers, chunk, together=together, costs=costs)
+            )
     return min(candidates, key=lambda schedule: simulate(schedule, costs).makespan)
 
 
 def speedup_bound(layers, steps, chunk=1):
-    """Of a wavefront on any number of workers: L T / (T + (L-1) C), for C = 1 L T / (L + T - 1).
+    """Of a wavefront on any number of workers: L T / (T + (L-1) C), for C = 1 L T / (L
+    + T - 1).
 
     Raises ValueError for a chunk longer than T.
     """

@@ -1,4 +1,6 @@
-"""Mini-batch training: gradient descent, Adam, seeded shuffles, checkpoint and resume."""
+"""Mini-batch training: gradient descent, Adam, seeded shuffles, checkpoint and
+resume.
+"""
 
 import math
 import os
@@ -21,7 +23,9 @@ FORMAT = "lstm_kernels.checkpoint/2"
 
 @dataclass(repr=False)
 class History:
-    """Per epoch: the mean loss over its examples, each before its step, and the seconds it took."""
+    """Per epoch: the mean loss over its examples, each before its step, and the seconds
+    it took.
+    """
 
     loss: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -36,7 +40,9 @@ class History:
 
 
 class Checkpoint:
-    """A file that holds the state of training after an epoch: it is whole, or the one before."""
+    """A file that holds the state of training after an epoch: it is whole, or the one
+    before.
+    """
 
     def __init__(self, path):
         check_place("checkpoint", path)
@@ -59,8 +65,12 @@ class Trainable(Protocol):
 
     def params(self) -> Params: ...
     def assign(self, params: Params) -> None: ...
-    def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]: ...
-    def epoch(self, dataset: Dataset, order, batch_size: int, learning_rate: float) -> list: ...
+    def loss_and_grads(
+        self, x: np.ndarray, target: np.ndarray
+    ) -> tuple[float, Grads]: ...
+    def epoch(
+        self, dataset: Dataset, order, batch_size: int, learning_rate: float
+    ) -> list: ...
 
 
 class GradientDescent:
@@ -76,22 +86,30 @@ class GradientDescent:
 
 
 class Adam(GradientDescent):
-    """Adam (Kingma & Ba 2015, algorithm 1) with its default decay rates, on the host."""
+    """Adam (Kingma & Ba 2015, algorithm 1) with its default decay rates, on the
+    host.
+    """
 
     constants: ClassVar = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
     def __init__(self, net):
         super().__init__(net)
-        arrays = net.params().arrays().items()  # a step replaces the moments and writes to none
-        self.moments = {f"{m}.{name}": np.zeros_like(a) for m in "mv" for name, a in arrays}
+        arrays = (
+            net.params().arrays().items()
+        )  # a step replaces the moments and writes to none
+        self.moments = {
+            f"{m}.{name}": np.zeros_like(a) for m in "mv" for name, a in arrays
+        }
 
     def epoch(self, dataset, order, batch_size, learning_rate):
-        """A step for each mini-batch, from the parameters that the network has now; ends early at a
-        loss that is not finite. Raises DivergedError for a parameter or moment that is not: the
-        step before it then counts.
+        """A step for each mini-batch, from the parameters that the network has now;
+        ends early at a loss that is not finite. Raises DivergedError for a parameter or
+        moment that is not: the step before it then counts.
         """
         self.theta, self.first = self.net.params(), self.count
-        return dataset.each_batch(order, batch_size, partial(self.step, rate=learning_rate))
+        return dataset.each_batch(
+            order, batch_size, partial(self.step, rate=learning_rate)
+        )
 
     def step(self, x, target, rate):
         loss, grads = self.net.loss_and_grads(x, target)
@@ -108,7 +126,9 @@ class Adam(GradientDescent):
                 new[name] = value - rate * (m_hat / (np.sqrt(v_hat) + epsilon))
                 moments |= {f"m.{name}": m, f"v.{name}": v}
         if not _finite(new | moments):
-            raise DivergedError("a parameter or moment is not finite", step=self.count - self.first)
+            raise DivergedError(
+                "a parameter or moment is not finite", step=self.count - self.first
+            )
         self.theta = type(self.theta).from_arrays(new, self.theta.cell)
         self.net.assign(self.theta)
         self.count, self.moments = count, moments
@@ -134,41 +154,59 @@ def train(
 ) -> History:
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 
-    batch_size: examples per step; the last mini-batch of an epoch is smaller when the sizes do not
-    divide. optimizer: "sgd" or "adam". seed: epoch e is shuffled by (seed, e). progress: show a
-    bar; None shows it on a terminal. checkpoint: the path of a file, or a Checkpoint, replaced
-    after each epoch by one that is whole. resume: go on from it, to the bits of an uninterrupted
-    run; without it an existing file is an error.
-    on_epoch: called as on_epoch(history, net) after each epoch and its checkpoint, outside its
-    measured time; the next epoch starts from the parameters that it leaves in `net`.
-    Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of another run,
-    network or data set; FileExistsError; OSError, before the first epoch, where the checkpoint
-    cannot be written; DivergedError when a loss, a parameter or a moment is not finite: the network
-    then holds the parameters of the start of that epoch. After a KeyboardInterrupt, which says in
-    which epoch it came, it holds those after the last whole step.
+    batch_size: examples per step; the last mini-batch of an epoch is smaller when the
+    sizes do not divide. optimizer: "sgd" or "adam". seed: epoch e is shuffled by (seed,
+    e). progress: show a bar; None shows it on a terminal. checkpoint: the path of a
+    file, or a Checkpoint, replaced after each epoch by one that is whole. resume: go on
+    from it, to the bits of an uninterrupted run; without it an existing file is an
+    error. on_epoch: called as on_epoch(history, net) after each epoch and its
+    checkpoint, outside its measured time; the next epoch starts from the parameters
+    that it leaves in `net`. Raises TypeError or ValueError for bad input, a checkpoint
+    that is damaged or of another run, network or data set; FileExistsError; OSError,
+    before the first epoch, where the checkpoint cannot be written; DivergedError when a
+    loss, a parameter or a moment is not finite: the network then holds the parameters
+    of the start of that epoch. After a KeyboardInterrupt, which says in which epoch it
+    came, it holds those after the last whole step.
     """
     from tqdm import tqdm  # imported when used
 
     if not (hasattr(net, "epoch") and hasattr(net, "params")):
-        raise TypeError(f"net: got {type(net).__name__}, want a network of lstm_kernels.network")
+        raise TypeError(
+            f"net: got {type(net).__name__}, want a network of lstm_kernels.network"
+        )
     if not isinstance(dataset, Dataset):
-        raise TypeError(f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset")
+        raise TypeError(
+            f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset"
+        )
     epochs = check_int("epochs", epochs)
     batch_size = check_int("batch_size", batch_size, 1, len(dataset))
     good = net.params()
     learning_rate = check_rate("learning_rate", learning_rate, good.dtype)
     seed = check_int("seed", seed, low=0)
     if not (on_epoch is None or callable(on_epoch)):
-        raise TypeError(f"on_epoch: got {on_epoch!r}, want a function of a History and a network")
+        raise TypeError(
+            f"on_epoch: got {on_epoch!r}, want a function of a History and a network"
+        )
     rule = OPTIMIZERS[check_choice("optimizer", optimizer, OPTIMIZERS)](net)
     history, run = History(), None
     steps = sum(1 for _ in dataset.batches(np.arange(len(dataset)), batch_size))
     if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
     if checkpoint is not None:
-        file = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-        run = {"optimizer": optimizer, "batch_size": batch_size, "learning_rate": learning_rate}
-        run |= {"seed": seed, "cell": good.cell, "dataset": dataset.sha256(), **rule.constants}
+        file = (
+            checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
+        )
+        run = {
+            "optimizer": optimizer,
+            "batch_size": batch_size,
+            "learning_rate": learning_rate,
+        }
+        run |= {
+            "seed": seed,
+            "cell": good.cell,
+            "dataset": dataset.sha256(),
+            **rule.constants,
+        }
         run |= file.run
         if resume:
             history = _restore(file, run, net, rule, steps)
@@ -177,7 +215,9 @@ def train(
             want = "resume=True or another path"
             raise FileExistsError(f"checkpoint: {file.path} exists, want {want}")
 
-    hidden = None if progress is None else not progress  # None: tqdm asks for a terminal
+    hidden = (
+        None if progress is None else not progress
+    )  # None: tqdm asks for a terminal
     with tqdm(range(history.epochs, epochs), unit="epoch", disable=hidden) as bar:
         try:
             for epoch in bar:
@@ -186,9 +226,13 @@ def train(
                 losses = np.array(rule.epoch(dataset, order, batch_size, learning_rate))
                 seconds, now = time.perf_counter() - start, net.params()
                 if not np.isfinite(losses).all():  # it ended there
-                    raise DivergedError(f"the loss is {losses[-1]}", step=len(losses) - 1)
+                    raise DivergedError(
+                        f"the loss is {losses[-1]}", step=len(losses) - 1
+                    )
                 if not _finite(now.arrays()):
-                    raise DivergedError("a parameter is not finite", step=len(losses) - 1)
+                    raise DivergedError(
+                        "a parameter is not finite", step=len(losses) - 1
+                    )
                 good = now
                 sizes = [len(index) for index in dataset.batches(order, batch_size)]
                 history.loss.append(float(losses @ sizes / len(dataset)))
@@ -221,13 +265,22 @@ def _finite(named):
 
 def _arrays(params, rule, history):
     """What a checkpoint holds, by name."""
-    groups = {"params": params.arrays(), "optimizer": rule.moments, "history": vars(history)}
-    return {f"{g}.{name}": np.array(a) for g, named in groups.items() for name, a in named.items()}
+    groups = {
+        "params": params.arrays(),
+        "optimizer": rule.moments,
+        "history": vars(history),
+    }
+    return {
+        f"{g}.{name}": np.array(a)
+        for g, named in groups.items()
+        for name, a in named.items()
+    }
 
 
 def _restore(file, run, net, rule, steps):
-    """The History of a Checkpoint, whose parameters and moments `net` and `rule` take over; an
-    epoch has `steps` steps. Nothing is taken over before everything is checked.
+    """The History of a Checkpoint, whose parameters and moments `net` and `rule` take
+    over; an epoch has `steps` steps. Nothing is taken over before everything is
+    checked.
     """
     params = net.params()
 
@@ -235,7 +288,9 @@ def _restore(file, run, net, rule, steps):
         saved = header["run"]
         if not isinstance(saved, dict):
             raise ValueError(f"run: got {type(saved).__name__}, want a dict")
-        different = sorted(k for k in run | saved if repr(run.get(k)) != repr(saved.get(k)))
+        different = sorted(
+            k for k in run | saved if repr(run.get(k)) != repr(saved.get(k))
+        )
         if different:
             got, want = ({k: d.get(k) for k in different} for d in (saved, run))
             raise ValueError(f"is of another run, got {got}, want {want}")
@@ -246,14 +301,23 @@ def _restore(file, run, net, rule, steps):
         for name, a in like.items():
             shape = epochs if name.startswith("history.") else a.shape
             checked[name] = check_array(name, named[name], shape, dtype=a.dtype)
-            if name.startswith(("history.seconds", "optimizer.v.")) and checked[name].min() < 0:
-                raise ValueError(f"{name}: got {checked[name].min()}, want no negative number")
+            if (
+                name.startswith(("history.seconds", "optimizer.v."))
+                and checked[name].min() < 0
+            ):
+                raise ValueError(
+                    f"{name}: got {checked[name].min()}, want no negative number"
+                )
         return checked
 
     checked = file.load(build)
 
     def group(prefix):
-        return {n.removeprefix(prefix): a for n, a in checked.items() if n.startswith(prefix)}
+        return {
+            n.removeprefix(prefix): a
+            for n, a in checked.items()
+            if n.startswith(prefix)
+        }
 
     history = History(**{name: a.tolist() for name, a in group("history.").items()})
     rule.count, rule.moments = steps * history.epochs, group("optimizer.")

@@ -1,9 +1,9 @@
-"""A GPU for the tests: all blocks of a launch run at the same time, as threads of Python, so that
-they can wait for each other; and it watches every number.
+"""A GPU for the tests: all blocks of a launch run at the same time, as threads of
+Python, so that they can wait for each other; and it watches every number.
 
-An index outside an array is an error, and so are two accesses to one number that may come in either
-order: by two threads of a block between its barriers, or by two blocks between the grid's, unless
-both only read, or both are atomic.
+An index outside an array is an error, and so are two accesses to one number that may
+come in either order: by two threads of a block between its barriers, or by two blocks
+between the grid's, unless both only read, or both are atomic.
 """
 
 import itertools
@@ -17,7 +17,9 @@ from lstm_kernels.gpu import build, device
 
 
 class RaceError(AssertionError):
-    """Two threads use a number, one of them writes it, and nothing says who comes first."""
+    """Two threads use a number, one of them writes it, and nothing says who comes
+    first.
+    """
 
 
 class Watched:
@@ -49,7 +51,9 @@ class Watched:
     def clash(self, me, other, how):
         who, did, phase, interval = other
         apart = me.who[0] != who[0]  # in different blocks
-        together = me.phase == phase if apart else (me.phase, me.interval) == (phase, interval)
+        together = (
+            me.phase == phase if apart else (me.phase, me.interval) == (phase, interval)
+        )
         return (
             together
             and me.who != who
@@ -67,7 +71,9 @@ class Grid:
         self.barriers = [threading.Barrier(count) for _ in range(blocks)]
         self.barrier = threading.Barrier(count * blocks)
         self.numbers, self.dtype = numbers, dtype  # of a block's shared memory
-        self.shared = SimpleNamespace(array=lambda size, kind: self.memory[self.blockIdx.x])
+        self.shared = SimpleNamespace(
+            array=lambda size, kind: self.memory[self.blockIdx.x]
+        )
         self.atomic = SimpleNamespace(add=self.add)
         self.cg = SimpleNamespace(this_grid=lambda: SimpleNamespace(sync=self.sync))
         self.blockDim = SimpleNamespace(x=threads[0], y=threads[1])
@@ -96,9 +102,15 @@ class Grid:
             array.array[i] += value
 
     def launch(self, kernel, *arguments):
-        """Run a kernel, a Python function whose `cuda` is this; the first error of a thread."""
+        """Run a kernel, a Python function whose `cuda` is this; the first error of a
+        thread.
+        """
         self.memory = [
-            Watched(np.full(self.numbers, np.nan, self.dtype), self, f"shared memory of {block}")
+            Watched(
+                np.full(self.numbers, np.nan, self.dtype),
+                self,
+                f"shared memory of {block}",
+            )
             for block in range(self.blocks)
         ]
         names = kernel.__code__.co_varnames
@@ -121,7 +133,11 @@ class Grid:
         threads = []
         for block, x, y in itertools.product(*map(range, (self.blocks, *self.threads))):
             thread = threading.Thread(target=run)
-            place = {"blockIdx": SimpleNamespace(x=block, y=0), "phase": 0, "interval": 0}
+            place = {
+                "blockIdx": SimpleNamespace(x=block, y=0),
+                "phase": 0,
+                "interval": 0,
+            }
             place |= {"threadIdx": SimpleNamespace(x=x, y=y), "who": (block, x, y)}
             thread.place = SimpleNamespace(**place)
             threads.append(thread)
@@ -136,7 +152,9 @@ class Grid:
 
 
 class Kernel:
-    """What stands in for a compiled kernel: kernel[blocks, threads, stream, shared](...)."""
+    """What stands in for a compiled kernel: kernel[blocks, threads, stream,
+    shared](...).
+    """
 
     def __init__(self, function, cuda):
         self.function, self.cuda = function, cuda
@@ -146,8 +164,12 @@ class Kernel:
         threads = threads if isinstance(threads, tuple) else (threads, 1)
 
         def launch(*arguments):
-            flat = [getattr(a, "_ary", a) for a in arguments]  # of Numba's simulated device
-            dtype = next(a.dtype for a in flat if getattr(a, "dtype", 0) in (np.float32, float))
+            flat = [
+                getattr(a, "_ary", a) for a in arguments
+            ]  # of Numba's simulated device
+            dtype = next(
+                a.dtype for a in flat if getattr(a, "dtype", 0) in (np.float32, float)
+            )
             self.cuda.running = Grid(blocks, threads, shared // dtype.itemsize, dtype)
             self.cuda.running.launch(self.function, *flat)
 
@@ -164,8 +186,8 @@ class Cuda:
 
 
 def watch(monkeypatch, change=()):
-    """Let networks made from now on run their kernels here. change: name -> a function that makes
-    a faulty function from the dict of globals, to plant.
+    """Let networks made from now on run their kernels here. change: name -> a function
+    that makes a faulty function from the dict of globals, to plant.
     """
     original, cuda = build.functions, Cuda()
 
@@ -185,7 +207,9 @@ def watch(monkeypatch, change=()):
 
     monkeypatch.setattr(device.cuda, "device_array", poisoned)
     monkeypatch.setattr(build, "functions", functions)
-    monkeypatch.setattr(build, "_compile", lambda function, types: Kernel(function, cuda))
+    monkeypatch.setattr(
+        build, "_compile", lambda function, types: Kernel(function, cuda)
+    )
     # Here blocks can wait for each other; Numba's simulator runs one after another.
     monkeypatch.setattr(device.Device, "_refuse_too_many", lambda *how: None)
     return cuda

@@ -1,4 +1,6 @@
-"""A headless Chromium for the tests of the site: it keeps what its pages log and ask for."""
+"""A headless Chromium for the tests of the site: it keeps what its pages log and ask
+for.
+"""
 
 import base64
 import json
@@ -9,12 +11,26 @@ from pathlib import Path
 
 import pytest
 
-SITE = os.environ.get("LSTM_KERNELS_SITE")  # the folder of the site: set by `make test-site`
-needs_site = pytest.mark.skipif(not SITE, reason="`make test-site` runs these, in Chromium")
+SITE = os.environ.get(
+    "LSTM_KERNELS_SITE"
+)  # the folder of the site: set by `make test-site`
+needs_site = pytest.mark.skipif(
+    not SITE, reason="`make test-site` runs these, in Chromium"
+)
 # Debian's Chromium asks nobody for anything but the pages.
 QUIET = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *(
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ),
     *("--disable-dev-shm-usage", "--hide-scrollbars"),
 )
 
@@ -25,8 +41,12 @@ class Browser:
     def __init__(self, driver):
         self.driver = driver
 
-    def open(self, path, *, width=1100, height=900, dark=False, media="screen", scripts=True):
-        """Show the page of a file, perhaps with a #fragment, in a window of so many pixels."""
+    def open(
+        self, path, *, width=1100, height=900, dark=False, media="screen", scripts=True
+    ):
+        """Show the page of a file, perhaps with a #fragment, in a window of so many
+        pixels.
+        """
         path, _, fragment = str(path).partition("#")
         self.command("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.command(
@@ -38,7 +58,9 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setEmulatedMedia", media=media, features=[scheme])
-        self.driver.get(Path(path).resolve().as_uri() + (f"#{fragment}" if fragment else ""))
+        self.driver.get(
+            Path(path).resolve().as_uri() + (f"#{fragment}" if fragment else "")
+        )
 
     def command(self, name, **arguments):
         """A command of the Chrome DevTools protocol."""
@@ -53,14 +75,26 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def requested(self):
-        """The addresses that pages have asked for since the last call, but for data in them."""
-        events = [json.loads(entry["message"]) for entry in self.driver.get_log("performance")]
+        """The addresses that pages have asked for since the last call, but for data in
+        them.
+        """
+        events = [
+            json.loads(entry["message"]) for entry in self.driver.get_log("performance")
+        ]
         sent = (event["message"] for event in events)
-        sent = (e["params"]["request"] for e in sent if e["method"] == "Network.requestWillBeSent")
-        return [request["url"] for request in sent if not request["url"].startswith("data:")]
+        sent = (
+            e["params"]["request"]
+            for e in sent
+            if e["method"] == "Network.requestWillBeSent"
+        )
+        return [
+            request["url"] for request in sent if not request["url"].startswith("data:")
+        ]
 
     def screenshot(self, path, *, full=True):
-        """Write what the page looks like, all of it unless `full` is false, as a PNG."""
+        """Write what the page looks like, all of it unless `full` is false, as a
+        PNG.
+        """
         taken = self.command("Page.captureScreenshot", captureBeyondViewport=full)
         Path(path).write_bytes(base64.b64decode(taken["data"]))
 
@@ -74,7 +108,9 @@ def chromium():
     for option in QUIET:
         options.add_argument(option)
     options.binary_location = shutil.which("chromium")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.set_capability(
+        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
+    )
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     driver = webdriver.Chrome(options, service)
     try:

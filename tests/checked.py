@@ -1,4 +1,6 @@
-"""A machine for tiles, as `LLVM` of `simd.py` is one, that runs them in NumPy for the tests."""
+"""A machine for tiles, as `LLVM` of `simd.py` is one, that runs them in NumPy for the
+tests.
+"""
 
 import numpy as np
 
@@ -6,7 +8,9 @@ from lstm_kernels.cpu import bfloat16
 
 
 class Checked:
-    """The machine that runs a tile at once, and refuses addresses outside its arrays."""
+    """The machine that runs a tile at once, and refuses addresses outside its
+    arrays.
+    """
 
     def __init__(self, dtype, lanes, arrays=()):
         self.dtype, self.lanes = np.dtype(dtype), lanes
@@ -21,7 +25,9 @@ class Checked:
         size = count * dtype.itemsize
         for start, stop, array in self.arrays:
             if start <= address and address + size <= stop:
-                flat = array.reshape(-1).view(np.uint8)[address - start : address - start + size]
+                flat = array.reshape(-1).view(np.uint8)[
+                    address - start : address - start + size
+                ]
                 return flat.view(dtype)
         raise IndexError(f"address {address:#x}: {size} bytes outside every array")
 

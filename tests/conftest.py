@@ -1,7 +1,7 @@
 """Shared by the tests: the versions, the cells and odd shapes.
 
-Where there is no CUDA driver the GPU versions run in Numba's simulator, slowly: the large shapes
-are left to one version and cell.
+Where there is no CUDA driver the GPU versions run in Numba's simulator, slowly: the
+large shapes are left to one version and cell.
 """
 
 import sys
@@ -9,17 +9,20 @@ import sys
 import numpy as np
 import pytest
 
-from lstm_kernels.bench.provenance import simulate_without_gpu
+from lstm_report.measure.provenance import simulate_without_gpu
 
 SIMULATED = simulate_without_gpu()
 if SIMULATED:
-    sys.setswitchinterval(1e-4)  # its threads are Python's, and often wait for each other
+    sys.setswitchinterval(
+        1e-4
+    )  # its threads are Python's, and often wait for each other
 
 import lstm_kernels as lk  # noqa: E402
 from lstm_kernels.cells import CELLS  # noqa: E402
 
 VERSIONS = [v.name for v in lk.versions() if not v.why_unavailable]
-# L, T, B, D, H: ones, sizes just past a block of 8 or 16, D != H, more samples than threads.
+# L, T, B, D, H: ones, sizes just past a block of 8 or 16, D != H, more samples than
+# threads.
 SHAPES = [
     (1, 1, 1, 1, 1),
     (1, 5, 3, 2, 7),
@@ -28,13 +31,16 @@ SHAPES = [
     (1, 12, 16, 1, 32),
     (2, 3, 17, 33, 9),
 ]
-# Hidden units equal to a vector, a unit block and a wide block of some instruction set, in either
-# dtype, and one less and one more: where storage has no padding, other code runs.
+# Hidden units equal to a vector, a unit block and a wide block of some instruction set,
+# in either dtype, and one less and one more: where storage has no padding, other code
+# runs.
 EDGES = [H + beside for H in (4, 8, 16, 32, 64, 128) for beside in (-1, 0, 1)]
 
 
 def skip_slow(version, shape, cell="lstm", dtype=np.float32):
-    """Skip what the simulator takes long for and other cases cover, and a dtype that is refused."""
+    """Skip what the simulator takes long for and other cases cover, and a dtype that is
+    refused.
+    """
     if version == "numba-bf16" and dtype == np.float64:
         pytest.skip("its parameters are float32 (tests/test_bfloat16.py)")
     if not version.startswith("cuda"):
@@ -53,7 +59,11 @@ def skip_slow(version, shape, cell="lstm", dtype=np.float32):
     ):
         pytest.skip("slow in the simulator")
     # Kernels are compiled for the sizes of a network, ten seconds for each.
-    if not SIMULATED and cell != "lstm" and (dtype == np.float64 or shape not in SHAPES[1::3]):
+    if (
+        not SIMULATED
+        and cell != "lstm"
+        and (dtype == np.float64 or shape not in SHAPES[1::3])
+    ):
         pytest.skip("compiles for ten seconds")
 
 
@@ -71,7 +81,12 @@ def example(shape, cell="lstm", dtype=np.float32, output_size=2, seed=0):
     """Parameters, x (T, B, D) and target (B, O) for a shape (L, T, B, D, H)."""
     L, T, B, D, H = shape
     rng = np.random.default_rng(seed)
-    options = {"num_layers": L, "output_size": output_size, "cell": cell, "dtype": dtype}
+    options = {
+        "num_layers": L,
+        "output_size": output_size,
+        "cell": cell,
+        "dtype": dtype,
+    }
     params = lk.Params.init(D, H, seed=seed, **options)
     x = rng.standard_normal((T, B, D)).astype(dtype)
     return params, x, rng.standard_normal((B, output_size or 1)).astype(dtype)

@@ -29,14 +29,18 @@ def stream(content, name="stdout"):
 
 
 def image(**about):
-    return new_output("display_data", data={"image/png": PNG}, metadata={"image/png": about})
+    return new_output(
+        "display_data", data={"image/png": PNG}, metadata={"image/png": about}
+    )
 
 
 def claim(sentence="One is two.", verdict="Held", **more):
     """The output of `nb.claim`."""
     about = {"sentence": sentence, "verdict": verdict, "numbers": "1, 2"} | more
     data = {"text/markdown": f"> **{verdict} in this run.** {sentence}"}
-    return new_output("display_data", data=data, metadata={"lstm_kernels": {"claim": about}})
+    return new_output(
+        "display_data", data=data, metadata={"lstm_kernels": {"claim": about}}
+    )
 
 
 def drawn(name):

@@ -1,4 +1,5 @@
-"""What tests/test_ranks.py runs on several ranks: `mpiexec -n 3 python rank_programs.py parts`.
+"""What tests/test_ranks.py runs on several ranks: `mpiexec -n 3 python rank_programs.py
+parts`.
 
 A program raises on the rank that finds something wrong, and that ends the job.
 """
@@ -15,14 +16,15 @@ import pytest
 
 import lstm_kernels as lk
 from lstm_kernels import data
-from lstm_kernels.bench import results
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.distributed import jobs, measure, rnn
-from lstm_kernels.distributed.layers import TokenParams
-from lstm_kernels.distributed.world import CORES, Sum, Sums, World, main, take_cores
 from lstm_kernels.next_symbol import NextSymbol
+from lstm_kernels.ranks import jobs, rnn
+from lstm_kernels.ranks.layers import TokenParams
+from lstm_kernels.ranks.world import CORES, Sum, Sums, World, main, take_cores
 from lstm_kernels.schedules import PIPELINES
+from lstm_report.experiments import rank_speed as measure
+from lstm_report.measure import results
 
 ONE_AND_ONE = PIPELINES[1]
 
@@ -32,7 +34,9 @@ def example(T, B, D, dtype, seed=0):
 
 
 def sums(world):
-    """Sums have the bits of adding the ranks' arrays in their order, whatever their size."""
+    """Sums have the bits of adding the ranks' arrays in their order, whatever their
+    size.
+    """
     for dtype in (np.float32, np.float64):
         for n in (1, world.size - 1, world.size, world.size + 1, 1000, 70_001):
             mine = example(1, 1, max(n, 1), dtype, world.rank)[0, 0]
@@ -53,7 +57,9 @@ def sums(world):
 
 
 def units(world):
-    """Ranks that share the units of a layer have the bits of one process, by every means."""
+    """Ranks that share the units of a layer have the bits of one process, by every
+    means.
+    """
     for cell in CELLS:
         for dtype in (np.float32, np.float64):
             least = Tiles(CELLS[cell], np.dtype(dtype), 1024).units * world.size
@@ -62,10 +68,13 @@ def units(world):
                 net = lk.network("numba-fused", params, threads=1)
                 for means in rnn.MEANS:
                     ours = rnn.Units(params, world, means)
-                    # Shapes in turn, so that what one call leaves behind would show in the next.
+                    # Shapes in turn, so that what one call leaves behind would show in
+                    # the next.
                     for T, B in ((4, 1), (7, 3), (1, 1), (4, 1)):
                         x = example(T, B, 5, dtype, T)
-                        np.testing.assert_array_equal(ours.forward(x), net.forward(x)[0])
+                        np.testing.assert_array_equal(
+                            ours.forward(x), net.forward(x)[0]
+                        )
 
 
 def shares(world):
@@ -88,7 +97,9 @@ def shares(world):
 
 
 def cores(world):
-    """Ranks share the cores of their machine out: one each, or several, or they take turns."""
+    """Ranks share the cores of their machine out: one each, or several, or they take
+    turns.
+    """
     if not (count := len(CORES)):  # the system does not tell
         return
     own = sorted(os.sched_getaffinity(0))
@@ -104,7 +115,9 @@ def cores(world):
 
 
 def windows(world):
-    """A window begins at a line of the cache, is zero, and is the same memory for all."""
+    """A window begins at a line of the cache, is zero, and is the same memory for
+    all.
+    """
     for count in (1, 64, 1000):
         memory, _ = world.window(count)
         assert memory.shape == (count,)
@@ -120,15 +133,30 @@ def refused(world):
     """What the ranks cannot share is refused on each, with the reason."""
     small, deep = lk.Params.init(2, 4), lk.Params.init(2, 64, num_layers=2)
     for make, message in (
-        (lambda: rnn.Units(small, world, "window"), f"got {world.size} ranks for 1 unit blocks"),
+        (
+            lambda: rnn.Units(small, world, "window"),
+            f"got {world.size} ranks for 1 unit blocks",
+        ),
         (lambda: rnn.Units(deep, world, "window"), "params: got 2 layers, want 1"),
-        (lambda: rnn.Units(small, World(world.MPI.COMM_SELF), "mail"), "means: got 'mail'"),
+        (
+            lambda: rnn.Units(small, World(world.MPI.COMM_SELF), "mail"),
+            "means: got 'mail'",
+        ),
         (lambda: rnn.Layers(small, world, 2), f"got {world.size} ranks for 1 layers"),
         (lambda: world.agree("size", world.rank), "size: got"),
-        (lambda: measure.speed(world, "data later"), "ways: got 'data later', want 'one rank'"),
-        (lambda: measure.speed(world, "8 fill-drain 2 loops x"), "ways: got '8 fill-drain 2 l"),
+        (
+            lambda: measure.speed(world, "data later"),
+            "ways: got 'data later', want 'one rank'",
+        ),
+        (
+            lambda: measure.speed(world, "8 fill-drain 2 loops x"),
+            "ways: got '8 fill-drain 2 l",
+        ),
         (lambda: measure.speed(world, "8 fill-drain 0+5"), "ways: got 0"),
-        (lambda: measure.costs(world, samples="8,,2"), "samples: got '8,,2', want integers"),
+        (
+            lambda: measure.costs(world, samples="8,,2"),
+            "samples: got '8,,2', want integers",
+        ),
         (lambda: measure.partitions(world, cores="0,0,0,0,0"), "want one for each of"),
         (lambda: jobs.training(world, stages="2+1"), "stages: got '2+1'"),
         (lambda: jobs.training(world, buckets=-1), "buckets: got -1"),
@@ -163,7 +191,14 @@ MODELS = {
         {"symbols": 6, "stages": "1,1,1,1"},
     ],
 }
-STEPS = {"layers": 2, "strings": 64, "epochs": 2, "batch": 15, "rate": 0.5, "optimizer": "sgd"}
+STEPS = {
+    "layers": 2,
+    "strings": 64,
+    "epochs": 2,
+    "batch": 15,
+    "rate": 0.5,
+    "optimizer": "sgd",
+}
 
 
 def trained(world, **options):
@@ -199,7 +234,9 @@ def models(world):
                 want = trained(alone, symbols=options["symbols"])
             np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
             for name, array in want[1].items():
-                np.testing.assert_array_equal(got[1][name], again[1][name], err_msg=name)
+                np.testing.assert_array_equal(
+                    got[1][name], again[1][name], err_msg=name
+                )
                 near = {"rtol": 1e-4, "atol": 2e-6, "err_msg": name}
                 np.testing.assert_allclose(got[1][name], array, **near)
         world.comm.Barrier()
@@ -216,7 +253,10 @@ def checkpoints(world):
         for changed in (
             {"micro_batches": 2},
             {"order": ONE_AND_ONE},
-            {"stages": "1," * (world.size - 1) + str(4 - world.size), "loops": world.size},
+            {
+                "stages": "1," * (world.size - 1) + str(4 - world.size),
+                "loops": world.size,
+            },
             {"overlap": 0},
             {"version": "numpy"},
             {"stages": ",".join("1" * world.size), "layers": world.size - 1},
@@ -259,7 +299,9 @@ SMALL = {
 def programs(world):
     """Every program returns rows of a results file, on rank 0."""
     for name, program in jobs.PROGRAMS.items():
-        few = {"repeats": 2} if "repeats" in inspect.signature(program).parameters else {}
+        few = (
+            {"repeats": 2} if "repeats" in inspect.signature(program).parameters else {}
+        )
         rows = program(world, **few, **SMALL[name])
         if world.rank == 0:
             assert len(rows), name

@@ -11,15 +11,15 @@ from conftest import VERSIONS
 from numba import njit, prange
 
 import lstm_kernels as lk
-from lstm_kernels.bench.comparer import compare, run, tolerance, truth
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import activations, registers, simd
 from lstm_kernels.gpu import build, device, layout
+from lstm_report.measure.comparer import compare, run, tolerance, truth
 
 DTYPES = [np.dtype(np.float32), np.dtype(np.float64)]
 COMPILED = [v for v in VERSIONS if v.startswith("numba")]
-# The largest errors, absolute and relative. The functions keep these bounds wherever a product is
-# added without being rounded; `make test-hostile` tries every float32.
+# The largest errors, absolute and relative. The functions keep these bounds wherever a
+# product is added without being rounded; `make test-hostile` tries every float32.
 BOUNDS = {
     "float32": {"tanh": (9.6e-8, 2.7e-7), "sigmoid": (9.1e-8, 3.7e-7)},
     "float64": {"tanh": (2.3e-16, 6e-16), "sigmoid": (2.3e-16, 4e-16)},
@@ -28,7 +28,9 @@ UNFUSED = 4.5e-6  # relative, of float32's sigmoid at -87 where products are rou
 
 
 def arguments(dtype):
-    """Numbers of every size and sign, infinities and NaN, and those beside the thresholds."""
+    """Numbers of every size and sign, infinities and NaN, and those beside the
+    thresholds.
+    """
     bits, step = (np.uint32, 4099) if dtype.itemsize == 4 else (np.uint64, 2**45 - 1)
     sizes = np.arange(0, np.iinfo(bits).max, step, dtype=bits)
     # Multiples of ln 2 / 4: where n changes, and where a result becomes 0 or 1.
@@ -50,7 +52,9 @@ def _digits(dtype):
 
 
 def exact(x):
-    """tanh and sigmoid in more digits, and how far they are from their limit on this side."""
+    """tanh and sigmoid in more digits, and how far they are from their limit on this
+    side.
+    """
     x = x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
     small = np.exp(-np.abs(x))
     sigmoid = np.where(x < 0, small, 1) / (1 + small)
@@ -84,7 +88,9 @@ def checked(x, t, s):
 
 def numbers(x, t, s):
     """The same code for numbers, as in numba-sample."""
-    tanh, sigmoid = (simd.of_numbers(f, x.dtype) for f in (activations.tanh, activations.sigmoid))
+    tanh, sigmoid = (
+        simd.of_numbers(f, x.dtype) for f in (activations.tanh, activations.sigmoid)
+    )
 
     @njit
     def apply(x, t, s):
@@ -124,11 +130,15 @@ def test_tanh_and_sigmoid_are_accurate(dtype, run):
     assert np.array_equal(got["tanh"][number], -curves_by(run, -x)["tanh"][number])
 
 
-@pytest.mark.skipif("LSTM_KERNELS_HOSTILE" not in os.environ, reason="all floats take a minute")
+@pytest.mark.skipif(
+    "LSTM_KERNELS_HOSTILE" not in os.environ, reason="all floats take a minute"
+)
 def test_every_float32_is_within_the_bounds():
     """Of numbers: vectors have the same bits. The true values are of float64."""
     dtype = np.dtype(np.float32)
-    tanh, sigmoid = (simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid))
+    tanh, sigmoid = (
+        simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid)
+    )
     tiny = np.finfo(dtype).tiny
 
     @njit(parallel=True)
@@ -178,7 +188,9 @@ def test_both_machines_make_the_same_powers_of_two(dtype):
 
         def body(i):
             here, sign = m.load(x + i * size), m.load(signs + i * size)
-            m.store(out + i * size, m.copysign(m.exponent(m.magnitude(here) + shift), sign))
+            m.store(
+                out + i * size, m.copysign(m.exponent(m.magnitude(here) + shift), sign)
+            )
 
         m.loop(count, body)
 
@@ -196,13 +208,17 @@ def test_both_machines_make_the_same_powers_of_two(dtype):
     np.testing.assert_array_equal(again, out)
 
 
-@pytest.mark.skipif(device.why_unavailable() is not None, reason="no CUDA, nor its simulator")
+@pytest.mark.skipif(
+    device.why_unavailable() is not None, reason="no CUDA, nor its simulator"
+)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sigmoid_of_the_gpu_is_right_at_both_ends(dtype):
     """As Python, in which math.exp raises OverflowError."""
     sizes = layout.Sizes(1, 0, 0, 1, 4, 1)
     sigmoid = build.functions(CELLS["lstm"], dtype, (), sizes)["sigmoid"]
-    x = np.array([-1e30, -1e6, -720, -30, -1, -0.0, 0, 1, 30, 1e6, np.inf, -np.inf], dtype)
+    x = np.array(
+        [-1e30, -1e6, -720, -30, -1, -0.0, 0, 1, 30, 1e6, np.inf, -np.inf], dtype
+    )
     got = np.array([sigmoid(value) for value in x])
     want = exact(x)["sigmoid"][0].astype(dtype)
     np.testing.assert_allclose(got, want, rtol=4 * np.finfo(dtype).eps, atol=0)
@@ -210,7 +226,9 @@ def test_sigmoid_of_the_gpu_is_right_at_both_ends(dtype):
 
 
 def gated(i, f, g, o=30.0, T=1, c=0.5):
-    """The cell state of an LSTM after T steps, its gates' pre-activations held; for a version."""
+    """The cell state of an LSTM after T steps, its gates' pre-activations held; for a
+    version.
+    """
     params = lk.Params.init(1, 4)
     layer = params.layers[0]
     layer.U[:], layer.W[:], layer.b[:] = 0, 0, np.repeat([i, f, g, o], 4)
@@ -221,14 +239,20 @@ def gated(i, f, g, o=30.0, T=1, c=0.5):
 
 @pytest.mark.parametrize("version", COMPILED)
 def test_a_closed_gate_keeps_the_cell(version):
-    np.testing.assert_array_equal(gated(-30, 30, 0, T=100_000)(version), np.float32(0.5))
-    np.testing.assert_allclose(gated(-30, 30, 30, T=100_000, c=0)(version), 9.36e-9, rtol=1e-2)
+    np.testing.assert_array_equal(
+        gated(-30, 30, 0, T=100_000)(version), np.float32(0.5)
+    )
+    np.testing.assert_allclose(
+        gated(-30, 30, 30, T=100_000, c=0)(version), 9.36e-9, rtol=1e-2
+    )
 
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v.startswith("cuda")])
 def test_a_closed_gate_of_the_gpu_keeps_the_cell(version):
     np.testing.assert_array_equal(gated(-30, 30, 0, T=3)(version), np.float32(0.5))
-    np.testing.assert_allclose(gated(-30, 30, 30, T=3, c=0)(version), 3 * 9.3576e-14, rtol=1e-4)
+    np.testing.assert_allclose(
+        gated(-30, 30, 30, T=3, c=0)(version), 3 * 9.3576e-14, rtol=1e-4
+    )
 
 
 LARGE = [(cell, size, 1) for cell in CELLS for size in (1e6, 1e9)]
@@ -238,15 +262,22 @@ LARGE += [("gru", 1, size) for size in (1e3, 1e6, 1e30)]
 @pytest.mark.parametrize(("cell", "inputs", "states"), LARGE)
 @pytest.mark.parametrize("version", COMPILED)
 def test_saturated_units_have_the_references_gradients(version, cell, inputs, states):
-    # With this seed no gate is half open at 1e6, where the sums of any float32 would show.
+    # With this seed no gate is half open at 1e6, where the sums of any float32 would
+    # show.
     rng = np.random.default_rng(8)
     params = lk.Params.init(3, 17, cell=cell, seed=1)
     x, dy = (rng.standard_normal((5, 4, size)).astype(np.float32) for size in (3, 17))
     x *= np.float32(inputs)
     state, dstate = (
-        tuple((size * rng.uniform(-1, 1, (1, 4, 17))).astype(x.dtype) for _ in CELLS[cell].state)
+        tuple(
+            (size * rng.uniform(-1, 1, (1, 4, 17))).astype(x.dtype)
+            for _ in CELLS[cell].state
+        )
         for size in (states, 1)
     )
     net = lk.network(version, params)
-    got, want = run(net, x, dy, state, dstate), truth(params, x, dy, state, dstate, net.rounding)
+    got, want = (
+        run(net, x, dy, state, dstate),
+        truth(params, x, dy, state, dstate, net.rounding),
+    )
     compare(got, want, tolerance(net, len(x)))

@@ -1,4 +1,6 @@
-"""The inner loops of every tile, on every instruction set that can be compiled for here."""
+"""The inner loops of every tile, on every instruction set that can be compiled for
+here.
+"""
 
 import json
 import os
@@ -11,10 +13,10 @@ import numpy as np
 import pytest
 
 import lstm_kernels
-from lstm_kernels.bench import assembly, isa
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import registers, simd
 from lstm_kernels.cpu.tiles import Tiles
+from lstm_report.experiments import assembly, isa
 
 WANT = {  # bytes and number of registers; rows of a tile with four vectors
     "AVX-512": ([64, 32, True, "AVX-512"], 6),
@@ -25,8 +27,8 @@ WANT = {  # bytes and number of registers; rows of a tile with four vectors
 
 
 def every_tile(dtype):
-    """The inner loops of every tile by "cell dtype vectors name"; of networks with two vectors of
-    hidden units and with four, which have other wide unit blocks.
+    """The inner loops of every tile by "cell dtype vectors name"; of networks with two
+    vectors of hidden units and with four, which have other wide unit blocks.
     """
     loops, lanes = {}, registers.vector_registers().bytes // dtype.itemsize
     for cell, count in product(CELLS, (2, 4)):
@@ -60,12 +62,16 @@ def test_no_loop_over_k_touches_the_stack(name):
     assert tallest["vector loads"] + tallest["broadcasts"] <= 4 + rows
     # Two-operand instructions copy what they multiply, and spread a number in two.
     products = {"SSE2": 3, "AVX": 2}.get(name, 1) * 4 * rows
-    instructions = sum(tallest.values()) - tallest["of these with an operand from memory"]
+    instructions = (
+        sum(tallest.values()) - tallest["of these with an operand from memory"]
+    )
     assert instructions <= products + 4 + 2 * rows + 4
 
 
 def test_a_spill_is_counted():
-    """Assembly as AVX2 had it, with its reload of a spilled sum; and a loop over rows, left out."""
+    """Assembly as AVX2 had it, with its reload of a spilled sum; and a loop over rows,
+    left out.
+    """
     text = """
 .LBB0_1:
 \tvmovups\t(%rsi), %ymm0
@@ -81,8 +87,8 @@ def test_a_spill_is_counted():
 \tjb\t.LBB0_2
 """
     (loop,) = assembly.inner_loops(text)
-    # Multiply-adds, one with an operand from memory; loads, a broadcast, stack; the jump. The load
-    # from the stack is counted as both.
+    # Multiply-adds, one with an operand from memory; loads, a broadcast, stack; the
+    # jump. The load from the stack is counted as both.
     assert list(assembly.counts(loop).values()) == [2, 1, 2, 1, 2, 0]
     arm = "ldr\tq0, [x1], #16", "fmla\tv1.4s, v0.4s, v2.s[0]", "str\tq3, [sp, #16]"
     text = "\n\t".join([".LBB0_1:", *arm, "b.ne\t.LBB0_1\n"])
@@ -94,13 +100,21 @@ def test_a_spill_is_counted():
 @pytest.mark.parametrize(
     ("triple", "features", "want"),
     [
-        ("aarch64-unknown-linux-gnu", {}, (16, 32, True)),  # nothing detected: an emulator
+        (
+            "aarch64-unknown-linux-gnu",
+            {},
+            (16, 32, True),
+        ),  # nothing detected: an emulator
         ("arm64-apple-darwin22", {}, (16, 32, True)),
         ("x86_64-unknown-linux-gnu", {}, (16, 16, False)),
         ("x86_64-unknown-linux-gnu", {"avx": True}, (32, 16, False)),
         ("x86_64-unknown-linux-gnu", {"avx": True, "avx2": True}, (32, 16, False)),
         ("x86_64-pc-windows-msvc", {"avx2": True, "fma": True}, (32, 16, True)),
-        ("x86_64-unknown-linux-gnu", {"avx512f": True, "avx2": True, "fma": True}, (64, 32, True)),
+        (
+            "x86_64-unknown-linux-gnu",
+            {"avx512f": True, "avx2": True, "fma": True},
+            (64, 32, True),
+        ),
     ],
 )
 def test_registers_are_decided_by_the_triple_and_the_features(triple, features, want):
@@ -108,7 +122,9 @@ def test_registers_are_decided_by_the_triple_and_the_features(triple, features, 
 
 
 def test_an_unknown_instruction_set_is_refused():
-    with pytest.raises(ValueError, match="instruction set: got 'MMX', want one of AVX-512"):
+    with pytest.raises(
+        ValueError, match="instruction set: got 'MMX', want one of AVX-512"
+    ):
         isa.variables("MMX")
 
 

@@ -5,7 +5,8 @@ import pytest
 from conftest import example
 
 import lstm_kernels as lk
-from lstm_kernels import data, report
+import lstm_report as report
+from lstm_kernels import data
 from lstm_kernels.errors import check_array, check_ints, check_rate
 
 SHAPE = (2, 4, 3, 2, 5)
@@ -21,14 +22,34 @@ def bad(a, at, value):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (lambda x: x[0], ValueError, r"x: got 2 axes, shape \(3, 2\), want shape \(T, B, 2\)"),
-        (lambda x: x[..., :1], ValueError, r"x: got shape \(4, 3, 1\), want \(T, B, 2\)"),
-        (lambda x: x[:0], ValueError, r"x: got shape \(0, 3, 2\), want \(T, B, 2\) and no empty"),
+        (
+            lambda x: x[0],
+            ValueError,
+            r"x: got 2 axes, shape \(3, 2\), want shape \(T, B, 2\)",
+        ),
+        (
+            lambda x: x[..., :1],
+            ValueError,
+            r"x: got shape \(4, 3, 1\), want \(T, B, 2\)",
+        ),
+        (
+            lambda x: x[:0],
+            ValueError,
+            r"x: got shape \(0, 3, 2\), want \(T, B, 2\) and no empty",
+        ),
         (lambda x: x[:, :0], ValueError, r"x: got shape \(4, 0, 2\)"),
-        (lambda x: x.astype(np.float64), TypeError, "x: got dtype float64, want float32"),
+        (
+            lambda x: x.astype(np.float64),
+            TypeError,
+            "x: got dtype float64, want float32",
+        ),
         (lambda x: x.astype(np.int32), TypeError, "x: got dtype int32, want float32"),
         (lambda x: x.tolist(), TypeError, "x: got list, want a NumPy array"),
-        (lambda x: bad(x, 5, np.nan), ValueError, r"x: got nan at index \[0, 2, 1\], want finite"),
+        (
+            lambda x: bad(x, 5, np.nan),
+            ValueError,
+            r"x: got nan at index \[0, 2, 1\], want finite",
+        ),
         (lambda x: bad(x, 0, np.inf), ValueError, r"x: got inf at index \[0, 0, 0\]"),
         (
             lambda x: np.ma.masked_invalid(bad(x, 0, np.nan)),
@@ -40,7 +61,11 @@ def bad(a, at, value):
             TypeError,
             r"x: got a masked array, .* \(T, B, 2\) without a mask",
         ),
-        (lambda x: np.asmatrix(x[0]), TypeError, r"x: got matrix, want a NumPy array of shape \(T"),
+        (
+            lambda x: np.asmatrix(x[0]),
+            TypeError,
+            r"x: got matrix, want a NumPy array of shape \(T",
+        ),
         (lambda x: x * 1j, TypeError, "x: got dtype complex64, want float32"),
         (lambda x: x.astype("M8[s]"), TypeError, "x: got dtype datetime64"),
         (lambda x: x.astype(object), TypeError, "x: got dtype object, want float32"),
@@ -64,7 +89,9 @@ class Sub(np.ndarray):
     """A subclass that adds nothing."""
 
 
-@pytest.mark.parametrize("kind", ["subclass", "recarray", "memmap", "unaligned", "strided", "view"])
+@pytest.mark.parametrize(
+    "kind", ["subclass", "recarray", "memmap", "unaligned", "strided", "view"]
+)
 def test_arrays_of_every_harmless_kind_give_plain_results(version, kind, tmp_path):
     params, x, _ = example(SHAPE)
     np.save(tmp_path / "x.npy", x)
@@ -72,7 +99,9 @@ def test_arrays_of_every_harmless_kind_give_plain_results(version, kind, tmp_pat
         "subclass": lambda: x.view(Sub),
         "recarray": lambda: x.view(np.recarray),
         "memmap": lambda: np.load(tmp_path / "x.npy", mmap_mode="r"),
-        "unaligned": lambda: np.frombuffer(b"\0" + x.tobytes(), x.dtype, offset=1).reshape(x.shape),
+        "unaligned": lambda: np.frombuffer(
+            b"\0" + x.tobytes(), x.dtype, offset=1
+        ).reshape(x.shape),
         "strided": lambda: np.repeat(x, 2, axis=2)[..., ::2],
         "view": lambda: np.broadcast_to(x, (1, *x.shape))[0],
     }[kind]()
@@ -106,7 +135,9 @@ def test_one_number_that_is_not_finite_is_found_in_an_array_of_any_size(size, va
     x = np.full(size, 1e30, np.float32)  # whose square is infinite
     assert check_array("x", x, ("N",)) is x
     for at in {0, size // 2, size - 1}:
-        with pytest.raises(ValueError, match=rf"x: got {value} at index \[{at}\], want finite"):
+        with pytest.raises(
+            ValueError, match=rf"x: got {value} at index \[{at}\], want finite"
+        ):
             check_array("x", bad(x, at, value), ("N",))
 
 
@@ -157,23 +188,31 @@ def test_what_is_no_integer(value):
 def test_state_dy_and_target(version, cell):
     params, x, target = example(SHAPE, cell)
     net = lk.network(version, params)
-    state = tuple(np.zeros((2, 3, 5), np.float32) for _ in range(2 if cell == "lstm" else 1))
+    state = tuple(
+        np.zeros((2, 3, 5), np.float32) for _ in range(2 if cell == "lstm" else 1)
+    )
     with pytest.raises(TypeError, match="state: got list, want a tuple"):
         net.forward(x, list(state))
     with pytest.raises(TypeError, match="state: got a tuple of 3"):
         net.forward(x, (*state, *state, *state)[:3])
-    with pytest.raises(ValueError, match=r"state.h: got shape \(1, 3, 5\), want \(2, 3, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"state.h: got shape \(1, 3, 5\), want \(2, 3, 5\)"
+    ):
         net.forward(x, tuple(a[:1] for a in state))
     with pytest.raises(RuntimeError, match=r"want forward\(x, training=True\)"):
         net.backward(np.zeros((4, 3, 5), np.float32))
     net.forward(x, training=True)
-    with pytest.raises(ValueError, match=r"dy: got shape \(4, 2, 5\), want \(4, 3, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"dy: got shape \(4, 2, 5\), want \(4, 3, 5\)"
+    ):
         net.backward(np.zeros((4, 2, 5), np.float32))
     with pytest.raises(ValueError, match=r"dstate.h: got nan"):
         net.backward(np.zeros((4, 3, 5), np.float32), tuple(a * np.nan for a in state))
     with pytest.raises(ValueError, match=r"target: got shape \(3, 1\), want \(3, 2\)"):
         net.loss_and_grads(x, target[:, :1])
-    with pytest.raises(ValueError, match="learning_rate: got -1, want a finite number above zero"):
+    with pytest.raises(
+        ValueError, match="learning_rate: got -1, want a finite number above zero"
+    ):
         net.step(x, target, -1)
     with pytest.raises(TypeError, match="learning_rate: got 'fast'"):
         net.step(x, target, "fast")
@@ -200,20 +239,30 @@ def test_names_and_sizes():
         lk.network("cudnn", params)
     with pytest.raises(TypeError, match="params: got dict"):
         lk.network("numpy", {})
-    with pytest.raises(ValueError, match="cell: got 'mamba', want one of 'rnn', 'lstm', 'gru'"):
+    with pytest.raises(
+        ValueError, match="cell: got 'mamba', want one of 'rnn', 'lstm', 'gru'"
+    ):
         lk.Params.init(1, 2, cell="mamba")
-    with pytest.raises(ValueError, match="hidden_size: got 0, want an integer of at least 1"):
+    with pytest.raises(
+        ValueError, match="hidden_size: got 0, want an integer of at least 1"
+    ):
         lk.Params.init(1, 0)
     with pytest.raises(TypeError, match=r"input_size: got 1.5, want an integer"):
         lk.Params.init(1.5, 2)
     for dtype in (np.float16, "nonsense", None, ">f8"):
         for call in (lambda d: lk.Params.init(1, 2, dtype=d), params.astype):
-            with pytest.raises(TypeError, match=r"dtype: got .*, want float32 or float64"):
+            with pytest.raises(
+                TypeError, match=r"dtype: got .*, want float32 or float64"
+            ):
                 call(dtype)
     for cell in (["lstm"], None, np.array(["lstm", "gru"]), {"lstm"}):
-        with pytest.raises(ValueError, match=r"cell: got .*, want one of 'rnn', 'lstm', 'gru'"):
+        with pytest.raises(
+            ValueError, match=r"cell: got .*, want one of 'rnn', 'lstm', 'gru'"
+        ):
             lk.Params.init(1, 2, cell=cell)
-    with pytest.raises(ValueError, match="PRESET: got 'quick', want one of 'smoke', 'paper'"):
+    with pytest.raises(
+        ValueError, match="PRESET: got 'quick', want one of 'smoke', 'paper'"
+    ):
         report.Notebook("quick")
 
 
@@ -238,7 +287,9 @@ def test_params_of_the_wrong_shape_are_refused(version):
     ):
         params = example(SHAPE)[0].copy()
         setattr(params.layers[1], name, change(getattr(params.layers[1], name)))
-        with pytest.raises((ValueError, TypeError), match=rf"params.layers\[\d\].{name}: got"):
+        with pytest.raises(
+            (ValueError, TypeError), match=rf"params.layers\[\d\].{name}: got"
+        ):
             lk.network(version, params)
 
 
@@ -246,19 +297,49 @@ def test_params_of_the_wrong_shape_are_refused(version):
 @pytest.mark.parametrize(
     ("part", "value", "error", "said"),
     [
-        ("W", None, TypeError, r"layers\[0\].W: got NoneType, want .* shape \(H, 4\*H\)"),
-        ("W", [[1.0] * 4], TypeError, r"layers\[0\].W: got list, want .* shape \(H, 4\*H\)"),
-        ("W", np.ones(4), ValueError, r"layers\[0\].W: got 1 axes, .* shape \(H, 4\*H\)"),
+        (
+            "W",
+            None,
+            TypeError,
+            r"layers\[0\].W: got NoneType, want .* shape \(H, 4\*H\)",
+        ),
+        (
+            "W",
+            [[1.0] * 4],
+            TypeError,
+            r"layers\[0\].W: got list, want .* shape \(H, 4\*H\)",
+        ),
+        (
+            "W",
+            np.ones(4),
+            ValueError,
+            r"layers\[0\].W: got 1 axes, .* shape \(H, 4\*H\)",
+        ),
         ("W", np.matrix, TypeError, r"layers\[0\].W: got matrix"),
-        ("W", np.ones((5, 20), int), TypeError, r"layers\[0\].W: got dtype int64, want float32 or"),
+        (
+            "W",
+            np.ones((5, 20), int),
+            TypeError,
+            r"layers\[0\].W: got dtype int64, want float32 or",
+        ),
         (
             "W",
             np.ones((0, 0)),
             ValueError,
             r"layers\[0\].W: got shape .* want \(H, 4\*H\) and no empty",
         ),
-        ("U", np.ma.ones((2, 20)), TypeError, r"layers\[0\].U: got a masked array, want"),
-        ("b", "b", TypeError, r"layers\[0\].b: got str, want a NumPy array of shape \(20,\)"),
+        (
+            "U",
+            np.ma.ones((2, 20)),
+            TypeError,
+            r"layers\[0\].U: got a masked array, want",
+        ),
+        (
+            "b",
+            "b",
+            TypeError,
+            r"layers\[0\].b: got str, want a NumPy array of shape \(20,\)",
+        ),
         ("cell", ["lstm"], ValueError, r"cell: got \['lstm'\], want one of"),
         ("layers", 3, ValueError, "layers: got 3, want a list of at least one Layer"),
         ("layers", [3], TypeError, r"layers\[0\]: got 3, want lstm_kernels.Layer"),
@@ -295,7 +376,9 @@ def test_assign_refuses_another_form():
 
 
 def test_windows_and_data_sets():
-    with pytest.raises(ValueError, match="length: got 12, want an integer from 1 to 11"):
+    with pytest.raises(
+        ValueError, match="length: got 12, want an integer from 1 to 11"
+    ):
         data.windows(np.arange(12.0), 12)
     with pytest.raises(ValueError, match="length: got 0"):
         data.windows(np.arange(12.0), 0)
@@ -312,7 +395,9 @@ def test_integers_of_a_text():
     assert check_ints("sizes", "1, 20,3") == [1, 20, 3]
     assert check_ints("cores", "0", 0) == [0]
     for text in ("", "1,", "1;2", "1.5"):
-        with pytest.raises(ValueError, match=f"sizes: got '{text}', want integers of at least 1"):
+        with pytest.raises(
+            ValueError, match=f"sizes: got '{text}', want integers of at least 1"
+        ):
             check_ints("sizes", text)
     with pytest.raises(ValueError, match="sizes: got 0, want an integer of at least 1"):
         check_ints("sizes", "2,0")

@@ -13,28 +13,21 @@ import pandas as pd
 import pytest
 
 import lstm_kernels as lk
+import lstm_report as report
 from lstm_kernels import __main__ as command
-from lstm_kernels import bench, cores, report, schedules, simulate
-from lstm_kernels.bench import (
-    ablation,
-    ceilings,
-    experiments,
-    gpu_run,
-    isa,
-    layers,
-    peers,
-    provenance,
-    results,
-    runner,
-    timing,
-)
-from lstm_kernels.bench.workloads import AIRLINE, REFERENCE, Workload
+from lstm_kernels import cores, schedules, simulate
+from lstm_report import measure as bench
+from lstm_report.experiments import ablation, experiments, gpu_run, isa, layers
+from lstm_report.measure import ceilings, peers, provenance, results, runner, timing
+from lstm_report.measure.workloads import AIRLINE, REFERENCE, Workload
 
 
-def test_figures_are_saved_twice_shown_with_alt_text_and_reproducible(tmp_path, monkeypatch):
+def test_figures_are_saved_twice_shown_with_alt_text_and_reproducible(
+    tmp_path, monkeypatch
+):
     import matplotlib.pyplot as plt
 
-    from lstm_kernels.report import notebook
+    from lstm_report import notebook
 
     shown = []
     monkeypatch.setattr(notebook, "display", lambda *a, **k: shown.append((a, k)))
@@ -89,7 +82,9 @@ def test_compile_times_are_the_first_step_beyond_the_second(monkeypatch):
 
 
 def fixed(seconds):
-    """Stands in for `interleaved`: three rounds in which each case takes so long, by name."""
+    """Stands in for `interleaved`: three rounds in which each case takes so long, by
+    name.
+    """
 
     def timed(cases, **how):
         rows = [(name, r, seconds[name] * 2**r) for name in cases for r in range(3)]
@@ -110,7 +105,9 @@ def test_forms_of_the_gradients_are_compared_by_their_steps(monkeypatch):
 
 
 def test_layers_in_parallel_are_compared_with_each_step_divided(monkeypatch):
-    monkeypatch.setattr(runner, "interleaved", fixed({"numba-fused": 3.0, "numba-wavefront": 1.0}))
+    monkeypatch.setattr(
+        runner, "interleaved", fixed({"numba-fused": 3.0, "numba-wavefront": 1.0})
+    )
     assert layers.against_fused([2], [8], L=2, T=3).loc[2, 8] == 3.0
 
 
@@ -162,7 +159,7 @@ def test_the_wrong_parallel_loop_is_caught():
     import numba
 
     from lstm_kernels import Params, network
-    from lstm_kernels.report import mistakes
+    from lstm_report.lesson import mistakes
 
     params = Params.init(1, 32, seed=1)
     x = np.random.default_rng(0).standard_normal((48, 4, 1)).astype(np.float32)
@@ -173,7 +170,8 @@ def test_the_wrong_parallel_loop_is_caught():
         assert mistakes.caught(mistakes.parallel_over_time(params, x), y) is None
     finally:
         numba.set_num_threads(before)
-    # With two threads the loop may or may not be wrong; what they compute when it is, surely is.
+    # With two threads the loop may or may not be wrong; what they compute when it is,
+    # surely is.
     ahead = mistakes.second_half_first(params, x)
     assert "y: relative error" in mistakes.caught(ahead, y)
     bench.compare({"y": ahead[:24]}, {"y": y[:24]}, 1e-5)
@@ -186,7 +184,10 @@ def test_the_command_line(capsys, tmp_path):
     ladder = capsys.readouterr().out
     lines = ladder.partition("\n\n")[0].splitlines()
     places = {re.search(r" (cpu|gpu) +\S", line).start() for line in lines}
-    assert (len(lines), len(places)) == (len(lk.versions()), 1)  # the columns are straight
+    assert (len(lines), len(places)) == (
+        len(lk.versions()),
+        1,
+    )  # the columns are straight
     assert "sequential" in ladder
     assert "runs here" in ladder
     assert cores.why() in ladder
@@ -207,21 +208,27 @@ def test_the_model_is_fitted_to_what_it_is_given():
         one.lines = [simulate.simulate(one.schedule, layers.of_layers(costs, 2))]
     found = layers.fit(timed, 1e-7)
     for name in ("step", "task", "hand", "moved", "shared"):
-        assert getattr(found, name) == pytest.approx(getattr(costs, name), rel=1e-2), name
+        assert getattr(found, name) == pytest.approx(getattr(costs, name), rel=1e-2), (
+            name
+        )
 
 
 def test_handovers_are_measured_between_tasks_that_wait():
     tasks = [
-        schedules.Task(0, i, i + 1, worker=i % 2, after=(i - 1,) if i else ()) for i in range(4)
+        schedules.Task(0, i, i + 1, worker=i % 2, after=(i - 1,) if i else ())
+        for i in range(4)
     ]
     plan = schedules.Schedule(schedules.Graph(1, 4), tuple(tasks))
     starts, stops = (0, 3e-6, 7e-6, 9e-6), (2e-6, 5e-6, 8e-6, 9e-6)
     spans = [
-        simulate.Span(i, i % 2, *when) for i, when in enumerate(zip(starts, stops, strict=True))
+        simulate.Span(i, i % 2, *when)
+        for i, when in enumerate(zip(starts, stops, strict=True))
     ]
     waits = layers.handed_over(simulate.Timeline(plan, tuple(spans)))
     assert waits == pytest.approx([1e3, 2e3, 1e3])
-    alone = [span._replace(worker=0) for span in spans]  # one thread did the work of both
+    alone = [
+        span._replace(worker=0) for span in spans
+    ]  # one thread did the work of both
     assert layers.handed_over(simulate.Timeline(plan, tuple(alone))) == []
     found = layers.handovers("barrier", count=20, enough=1, patience=2)
     assert (found > 0).all()  # none, where two threads never ran at the same time
@@ -229,7 +236,9 @@ def test_handovers_are_measured_between_tasks_that_wait():
 
 def test_the_sweep_over_layers_runs_on_one_core(monkeypatch):
     monkeypatch.setattr(layers.cores, "cores", lambda: 1)
-    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 1)  # more threads are an error
+    monkeypatch.setattr(
+        "numba.config.NUMBA_NUM_THREADS", 1
+    )  # more threads are an error
     found = layers.sweep(layers.SMALL_DEEP, layers=(1, 2), chunks=(4,), repeats=1)
     assert set(found.rows()["threads"]) == {1}
     assert len(found.rows()) == len(found.table) == 4
@@ -249,12 +258,16 @@ def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
 def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):
     tiny = Workload(1, 3, 1, 4, 2)
     monkeypatch.setattr(
-        experiments, "compile_times", lambda name: experiments.steps(["numpy"], tiny, repeats=1)
+        experiments,
+        "compile_times",
+        lambda name: experiments.steps(["numpy"], tiny, repeats=1),
     )
     assert {"sequential", "numba-fused"} <= set(experiments.available())
     names = ["numpy", "numba-fused"]  # `sequential` takes long
     monkeypatch.setattr(experiments, "available", lambda: names)
-    written = {experiment for experiment, _, path in experiments.main("smoke", tmp_path)}
+    written = {
+        experiment for experiment, _, path in experiments.main("smoke", tmp_path)
+    }
     assert written == {"airline", "reference", "grid", "layers"}
     assert set(results.read("grid", tmp_path)["version"]) == set(names)
 
@@ -263,7 +276,11 @@ class Peer:
     """Stands in for a peer: what a network of ours computes, changed."""
 
     def __init__(self, work, change=lambda y: y, loss=lambda value: value):
-        self.net, self.change, self.loss = runner.network("numpy", work.params()), change, loss
+        self.net, self.change, self.loss = (
+            runner.network("numpy", work.params()),
+            change,
+            loss,
+        )
 
     def predict(self, x):
         return self.change(self.net.forward(x)[0])
@@ -283,9 +300,21 @@ class Still(Peer):
     ("kind", "wrong", "said"),
     [
         (Peer, {"change": lambda y: y * 1.01}, "outputs: relative error"),
-        (Peer, {"change": lambda y: y * np.nan}, "outputs: got 24 values that are not finite"),
-        (Peer, {"loss": lambda value: value * 1.01}, "loss before a step: relative error"),
-        (Peer, {"loss": lambda value: value * 0.99}, "loss before a step: relative error"),
+        (
+            Peer,
+            {"change": lambda y: y * np.nan},
+            "outputs: got 24 values that are not finite",
+        ),
+        (
+            Peer,
+            {"loss": lambda value: value * 1.01},
+            "loss before a step: relative error",
+        ),
+        (
+            Peer,
+            {"loss": lambda value: value * 0.99},
+            "loss before a step: relative error",
+        ),
         (Peer, {"loss": lambda value: np.nan}, "loss before a step: got 1 values"),
         (Still, {}, "loss after a step: relative error"),
     ],
@@ -340,8 +369,12 @@ def test_peers_are_held_to_our_results(monkeypatch):
     assert set(rows["version"]) == {"numba-fused", *peers.PEERS}
     assert rows[rows["version"] != "numba-fused"]["max_err"].max() < 1e-5
     right = peers.OnnxRuntime.predict
-    monkeypatch.setattr(peers.OnnxRuntime, "predict", lambda self, x: right(self, x) * 1.01)
-    with pytest.raises(bench.MismatchError, match="onnxruntime: outputs: relative error"):
+    monkeypatch.setattr(
+        peers.OnnxRuntime, "predict", lambda self, x: right(self, x) * 1.01
+    )
+    with pytest.raises(
+        bench.MismatchError, match="onnxruntime: outputs: relative error"
+    ):
         peers.side_by_side(work, ["onnxruntime"], cores.allowed(), repeats=1)
 
 

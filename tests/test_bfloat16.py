@@ -1,4 +1,6 @@
-"""`numba-bf16`: rounding, both ways to multiply words, bounds that follow from the format."""
+"""`numba-bf16`: rounding, both ways to multiply words, bounds that follow from the
+format.
+"""
 
 import pickle
 import subprocess
@@ -13,8 +15,16 @@ from conftest import EDGES, SHAPES, example
 from test_fused import Guarded, Interpreted, random_shapes
 
 import lstm_kernels as lk
-from lstm_kernels.bench import bfloat16 as measured
-from lstm_kernels.bench.comparer import (
+from lstm_kernels.cells import CELLS
+from lstm_kernels.cpu import bfloat16, bfloat16_space, cost, registers, simd, workspace
+from lstm_kernels.cpu.bfloat16 import Bfloat16Tiles, available, rounded
+from lstm_kernels.schedules import layer_by_layer, wavefront
+from lstm_kernels.versions import numba_fused
+from lstm_kernels.versions.numba_bf16 import NumbaBf16, NumbaBf16Wavefront
+from lstm_kernels.versions.numba_fused import NumbaFused
+from lstm_report.experiments import bfloat16 as measured
+from lstm_report.figures import bfloat16 as figures_bfloat16
+from lstm_report.measure.comparer import (
     TOLERANCE,
     MismatchError,
     compare,
@@ -23,15 +33,7 @@ from lstm_kernels.bench.comparer import (
     run,
     truth,
 )
-from lstm_kernels.bench.workloads import Workload
-from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import bfloat16, bfloat16_space, cost, registers, simd, workspace
-from lstm_kernels.cpu.bfloat16 import Bfloat16Tiles, available, rounded
-from lstm_kernels.report import figures_bfloat16
-from lstm_kernels.schedules import layer_by_layer, wavefront
-from lstm_kernels.versions import numba_fused
-from lstm_kernels.versions.numba_bf16 import NumbaBf16, NumbaBf16Wavefront
-from lstm_kernels.versions.numba_fused import NumbaFused
+from lstm_report.measure.workloads import Workload
 
 FLOAT, WAYS = np.dtype(np.float32), available()
 ways = pytest.mark.parametrize("way", WAYS)
@@ -46,7 +48,9 @@ def tiles_of(cell, H, way="widening"):
 
 
 def some_floats():
-    """Float32 of every upper half, with lower halves at, below and above a tie, and at random."""
+    """Float32 of every upper half, with lower halves at, below and above a tie, and at
+    random.
+    """
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
     lower = np.random.default_rng(0).integers(0, 1 << 16, 1 << 16, dtype=np.uint32)
     parts = [upper | low for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, lower)]
@@ -94,7 +98,11 @@ def test_compiled_code_rounds_as_numpy_does_and_packs_words():
     x = some_floats()
     x = np.concatenate([x, np.zeros(-len(x) % lanes, np.float32)])
     y = np.random.default_rng(1).permutation(x)
-    out, halves, kept = np.empty_like(x), np.empty(2 * len(x), np.float32), np.empty(len(x), "u2")
+    out, halves, kept = (
+        np.empty_like(x),
+        np.empty(2 * len(x), np.float32),
+        np.empty(len(x), "u2"),
+    )
     run_it(len(x) // lanes, *(a.ctypes.data for a in (x, y, out, halves, kept)))
     upper = [rounded(a).view(np.uint32) >> 16 for a in (x, y)]
     np.testing.assert_array_equal(out.view(np.uint32), upper[0] | upper[1] << 16)
@@ -121,15 +129,27 @@ def products(way, a, b):
         for i, (total,) in enumerate(sums):
             m.store(C + i * lanes * 4, m.get(total))
 
-    weights, out = workspace.buffer(*b.shape, dtype=FLOAT), np.empty((rows, lanes), FLOAT)
+    weights, out = (
+        workspace.buffer(*b.shape, dtype=FLOAT),
+        np.empty((rows, lanes), FLOAT),
+    )
     weights[:] = b
     code = simd.compiled(product, FLOAT, lanes, f"test_{way}_{rows}")
-    call(code, a.shape[1], a.ctypes.data, a[0].nbytes, weights.ctypes.data, out.ctypes.data)
+    call(
+        code,
+        a.shape[1],
+        a.ctypes.data,
+        a[0].nbytes,
+        weights.ctypes.data,
+        out.ctypes.data,
+    )
     return out
 
 
 def of_scales(rng, low, high, *shape):
-    return rounded(rng.standard_normal(shape) * 2.0 ** rng.integers(low, high, shape)).astype("f4")
+    return rounded(
+        rng.standard_normal(shape) * 2.0 ** rng.integers(low, high, shape)
+    ).astype("f4")
 
 
 @ways
@@ -138,7 +158,9 @@ def test_both_ways_add_the_second_product_of_a_word_first(way, rows):
     """Bit for bit what float32 gives one product at a time, over many scales."""
     rng, lanes = np.random.default_rng(rows), tiles_of("rnn", 1).lanes
     a, b = of_scales(rng, -9, 9, rows, 2 * 50), of_scales(rng, -9, 9, 2 * 50, lanes)
-    words = np.ascontiguousarray(b.reshape(50, 2, lanes).transpose(0, 2, 1)).reshape(50, -1)
+    words = np.ascontiguousarray(b.reshape(50, 2, lanes).transpose(0, 2, 1)).reshape(
+        50, -1
+    )
     got = products(way, bfloat16_space.words(a), bfloat16_space.words(words))
     want = np.zeros((rows, lanes), np.float32)
     for k in range(50):
@@ -189,7 +211,13 @@ def outcome(net, x, target):
 @pytest.mark.parametrize("way", WAYS[1:])
 def test_sizes_beside_a_vector_and_a_block_agree(cell, way):
     for number, H in enumerate(EDGES):
-        shape = (1 + number % 2, (1, 3, 4)[number % 3], 2 + number % 4, (H, 3)[number % 2], H)
+        shape = (
+            1 + number % 2,
+            (1, 3, 4)[number % 3],
+            2 + number % 4,
+            (H, 3)[number % 2],
+            H,
+        )
         params, x, _ = example(shape, cell)
         compare_to_reference(NumbaBf16(params, way=way), params, x)
 
@@ -208,7 +236,9 @@ def test_every_division_of_the_work_gives_the_same_bits(cell, monkeypatch):
         params, x, target = example(shape, cell)
         results = []
         for split in cost.work_splits(tiles_of(cell, shape[4]), *x.shape[:2], 2):
-            monkeypatch.setattr(numba_fused.NumbaFused, "work_split", lambda *_, s=split: s)
+            monkeypatch.setattr(
+                numba_fused.NumbaFused, "work_split", lambda *_, s=split: s
+            )
             results.append(outcome(NumbaBf16(params), x, target))
         assert len(results) >= 2
         for other in results[1:]:
@@ -251,12 +281,16 @@ def test_steps_smaller_than_a_bfloat16_are_not_lost():
 
 @ways
 def test_every_address_lies_inside_an_array(cell, way, monkeypatch):
-    """The kernels in plain Python, on tiles that check, with the bits of the compiled ones."""
+    """The kernels in plain Python, on tiles that check, with the bits of the compiled
+    ones.
+    """
     used = set()
     for shape in [(1, 1, 1, 1, 1), (2, 3, 3, 3, 17)]:
         params, x, target = example(shape, cell)
         for split in cost.work_splits(tiles_of(cell, shape[4]), *x.shape[:2], 2):
-            monkeypatch.setattr(numba_fused.NumbaFused, "work_split", lambda *_, s=split: s)
+            monkeypatch.setattr(
+                numba_fused.NumbaFused, "work_split", lambda *_, s=split: s
+            )
             net = NumbaBf16(params, way=way)
             kernels = Interpreted(net, monkeypatch)
             net.assign(params)  # packed by these kernels, too
@@ -267,7 +301,14 @@ def test_every_address_lies_inside_an_array(cell, way, monkeypatch):
             compare_to_reference(net, net.params(), x)
             used |= kernels.used
             monkeypatch.undo()
-    assert used >= {"whole", "back", "through_U", "gradient_W", "transpose", "pair_rounded"}
+    assert used >= {
+        "whole",
+        "back",
+        "through_U",
+        "gradient_W",
+        "transpose",
+        "pair_rounded",
+    }
     assert used >= {"pair_numbers", "round_numbers"}
 
 
@@ -304,9 +345,15 @@ def test_errors_stay_below_what_the_format_explains(cell):
 
 
 def few(cell):
-    """So few numbers that none is as close to a tie as float32 rounds: no `tolerance` is needed."""
+    """So few numbers that none is as close to a tie as float32 rounds: no `tolerance`
+    is needed.
+    """
     params, x, _ = example((2, 3, 2, 5, 17), cell)
-    return params, x, np.random.default_rng(0).standard_normal((3, 2, 17)).astype(np.float32)
+    return (
+        params,
+        x,
+        np.random.default_rng(0).standard_normal((3, 2, 17)).astype(np.float32),
+    )
 
 
 @ways
@@ -316,10 +363,16 @@ def test_few_numbers_agree_within_float32_s_tolerance(cell, way):
     compare(got, truth(params, x, dy, rounding=rounded), TOLERANCE[FLOAT])
 
 
-@pytest.mark.parametrize("fault", ["cut off", "h as it is", "a term less", "b in bfloat16"])
+@pytest.mark.parametrize(
+    "fault", ["cut off", "h as it is", "a term less", "b in bfloat16"]
+)
 def test_the_comparison_does_catch_other_arithmetic(fault):
     params, x, dy = few("lstm")
-    got, wrong, rounding = run(NumbaBf16(params), x, dy, None, None), params.copy(), rounded
+    got, wrong, rounding = (
+        run(NumbaBf16(params), x, dy, None, None),
+        params.copy(),
+        rounded,
+    )
 
     def cut(a):
         return (a.astype("f4").view("u4") & 0xFFFF0000).view("f4").astype(a.dtype)
@@ -341,7 +394,9 @@ def test_the_comparison_does_catch_other_arithmetic(fault):
 
 def test_bad_input_is_refused():
     params = example((1, 1, 1, 1, 1), dtype=np.float64)[0]
-    with pytest.raises(TypeError, match="params: got float64, want float32: numba-bf16"):
+    with pytest.raises(
+        TypeError, match="params: got float64, want float32: numba-bf16"
+    ):
         lk.network("numba-bf16", params)
     params = params.astype(np.float32)
     with pytest.raises(ValueError, match="way: got 'tiles', want one of"):
@@ -356,10 +411,15 @@ def test_a_way_that_the_cpu_lacks_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "first"), [("znver4", "dot"), ("znver5", "dot"), ("sapphirerapids", "widening")]
+    ("name", "first"),
+    [("znver4", "dot"), ("znver5", "dot"), ("sapphirerapids", "widening")],
 )
-def test_the_dot_product_comes_first_where_it_was_measured_to_be_faster(name, first, monkeypatch):
-    monkeypatch.setattr(registers, "cpu_features", lambda: {"avx512f": True, "avx512bf16": True})
+def test_the_dot_product_comes_first_where_it_was_measured_to_be_faster(
+    name, first, monkeypatch
+):
+    monkeypatch.setattr(
+        registers, "cpu_features", lambda: {"avx512f": True, "avx512bf16": True}
+    )
     wide = registers.Registers(64, 32, True, "AVX-512")
     monkeypatch.setattr(registers, "vector_registers", lambda: wide)
     monkeypatch.setattr(bfloat16.numba.config, "CPU_NAME", None)
@@ -397,8 +457,13 @@ def test_the_reference_with_rounding_is_the_reference_where_nothing_is_rounded()
 
 def test_bits_tells_networks_apart(monkeypatch):
     work = Workload(L=1, T=3, D=2, H=9, B=2)
-    assert measured.bits(work, 2)[:2] == (True, 9 * 4 * (2 + 9 + 1) + 9 + 1 + 2 * 3 * 2 + 2 * 2 * 9)
-    monkeypatch.setattr(measured, "NumbaBf16Wavefront", lambda params, n, way: NumbaFused(params))
+    assert measured.bits(work, 2)[:2] == (
+        True,
+        9 * 4 * (2 + 9 + 1) + 9 + 1 + 2 * 3 * 2 + 2 * 2 * 9,
+    )
+    monkeypatch.setattr(
+        measured, "NumbaBf16Wavefront", lambda params, n, way: NumbaFused(params)
+    )
     assert not measured.bits(work, 2)[0]
 
 
@@ -415,8 +480,8 @@ def test_the_bound_of_one_sample_halves_what_is_no_product_with_inputs():
 
 
 def test_passes_are_compared_with_the_loops_of_their_round(monkeypatch):
-    # Made-up times: a core's loop does 4 GFLOP/s, a pass on both cores as much; the second and
-    # the third of three rounds take twice and three times as long.
+    # Made-up times: a core's loop does 4 GFLOP/s, a pass on both cores as much; the
+    # second and the third of three rounds take twice and three times as long.
     work = Workload(L=1, T=3, D=2, H=9, B=2)
     gflop = {"inference": work.gflop, "training": work.step_gflop}
     gflop["loop"] = measured.ablation.tile_loop()[1] / 1e9
@@ -448,7 +513,13 @@ def test_what_was_recorded_is_told():
     made += [("numba-bf16", "dot", 1.0), ("pytorch", "bfloat16", 3.0)]
     rows = pd.DataFrame(
         [
-            size | {"version": v, "variant": n, "seconds": s * (1 + repeat), "repeat": repeat}
+            size
+            | {
+                "version": v,
+                "variant": n,
+                "seconds": s * (1 + repeat),
+                "repeat": repeat,
+            }
             for v, n, s in made
             for repeat in range(3)
         ]
@@ -459,7 +530,13 @@ def test_what_was_recorded_is_told():
     assert figures_bfloat16.ahead(rows, "forward").to_dict() == {"one layer": 3.0}
     losses = pd.DataFrame(
         [
-            {"variant": "reber", "repeat": k, "version": v, "loss": loss, "stage": "trained"}
+            {
+                "variant": "reber",
+                "repeat": k,
+                "version": v,
+                "loss": loss,
+                "stage": "trained",
+            }
             for k, pair in enumerate([(1.0, 1.1), (2.0, 2.1), (3.0, 3.1)])
             for v, loss in zip(("numba-fused", "numba-bf16"), pair, strict=True)
         ]

@@ -6,10 +6,10 @@ import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
-from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.gpu import build, layout, plans
 from lstm_kernels.versions.cuda_epoch import CudaEpoch
 from lstm_kernels.versions.cuda_fused import CudaFused
+from lstm_report.measure.comparer import MismatchError, compare, compare_to_reference
 
 pytestmark = pytest.mark.skipif(not SIMULATED, reason="a stand-in for a device")
 
@@ -65,7 +65,9 @@ def test_tiles_on_watched_blocks(watch, form, cell, version, shared, shape):
 
 @pytest.mark.parametrize("version", [CudaFused, CudaEpoch])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1), (3, 1, 5, 2, 4)])
-def test_one_step_of_one_and_several_layers_on_watched_blocks(watch, form, version, shape):
+def test_one_step_of_one_and_several_layers_on_watched_blocks(
+    watch, form, version, shape
+):
     watch()
     params, x, target = example(shape)
     net = version(params, sums=form)

@@ -1,4 +1,6 @@
-"""Buckets: the best borders, mini-batches of one bucket, and padding that does not count."""
+"""Buckets: the best borders, mini-batches of one bucket, and padding that does not
+count.
+"""
 
 from itertools import combinations
 
@@ -8,11 +10,11 @@ from planted import planted
 
 import lstm_kernels as lk
 from lstm_kernels import buckets
-from lstm_kernels.bench.comparer import compare
 from lstm_kernels.buckets import Bucketed, assign, borders, equal_borders, waste
 from lstm_kernels.data import SYMBOLS, Reber, symbols, windows
 from lstm_kernels.next_symbol import NextSymbol, numbers
 from lstm_kernels.readout import cross_entropy_and_grads
+from lstm_report.measure.comparer import compare
 
 STRINGS = Reber().strings(50, seed=4)
 LENGTHS = [len(string) for string in STRINGS]
@@ -60,27 +62,40 @@ def check_edges(module):
     groups = module.assign([4, 5, 6, 9, 1, 5], [5, 8, 9])
     assert [group.tolist() for group in groups] == [[0, 1, 4, 5], [2], [3]]
     assert [group.tolist() for group in module.assign([2], [5, 8])] == [[0], []]
-    with pytest.raises(ValueError, match=r"borders: got \[5, 8\], want a last one of at least 9"):
+    with pytest.raises(
+        ValueError, match=r"borders: got \[5, 8\], want a last one of at least 9"
+    ):
         module.assign([5, 9], [5, 8])
     assert module.waste([5, 5], [5]) == 0
     assert module.waste([4, 6], [5, 8]) == pytest.approx(3 / 13)
 
 
 def check_equal_borders(module):
-    assert module.equal_borders([1, 10], 3) == [4, 7, 10] == [*np.ceil(np.array([10, 20, 30]) / 3)]
+    assert (
+        module.equal_borders([1, 10], 3)
+        == [4, 7, 10]
+        == [*np.ceil(np.array([10, 20, 30]) / 3)]
+    )
     assert module.equal_borders([5, 8, 6], 2) == [6, 8]
     assert module.equal_borders([5, 8], 100) == [5, 6, 7, 8]
     assert module.equal_borders([7, 7], 3) == [7]
 
 
 def check_batches(module):
-    """An epoch has every string once; a mini-batch is of one bucket, and as long as its longest."""
+    """An epoch has every string once; a mini-batch is of one bucket, and as long as its
+    longest.
+    """
     ends = borders(LENGTHS, 3)
-    dataset, order = module.Bucketed(DATASET, ends), np.random.default_rng(0).permutation(50)
+    dataset, order = (
+        module.Bucketed(DATASET, ends),
+        np.random.default_rng(0).permutation(50),
+    )
     for size in (1, 2, 7, 16, 50):
         batches = dataset.batches(order, size)
         assert sorted(np.concatenate(batches).tolist()) == list(range(50))
-        of = [{int(np.searchsorted(ends, LENGTHS[i])) for i in batch} for batch in batches]
+        of = [
+            {int(np.searchsorted(ends, LENGTHS[i])) for i in batch} for batch in batches
+        ]
         assert all(len(found) == 1 for found in of)
         counts = [len(group) for group in assign(LENGTHS, ends)]
         assert len(batches) == sum(-(-count // size) for count in counts)
@@ -105,7 +120,10 @@ def check_order(module):
     assert sorted(map(sorted, listed(one))) != sorted(map(sorted, listed(other)))
     lasts = [max(np.flatnonzero(np.isin(one, batch))) for batch in listed(one)]
     assert lasts == sorted(lasts)
-    of = [int(np.searchsorted(dataset.borders, LENGTHS[batch[0]])) for batch in listed(one)]
+    of = [
+        int(np.searchsorted(dataset.borders, LENGTHS[batch[0]]))
+        for batch in listed(one)
+    ]
     assert of != sorted(of), "buckets come mixed"
 
 
@@ -137,7 +155,11 @@ def test_buckets(checked):
         ("batches", "self._bucket[order] == bucket", "self._bucket == bucket"),
         ("batches", "x[: int(target.max())]", "x[: self.borders[-1] - 1]"),
         ("order", "places[index].max()", "index.max()"),
-        ("order", "order[self._bucket[order] == bucket]", "np.sort(order)[self._bucket == bucket]"),
+        (
+            "order",
+            "order[self._bucket[order] == bucket]",
+            "np.sort(order)[self._bucket == bucket]",
+        ),
     ],
 )
 def test_these_tests_see_a_fault(checked, right, wrong):
@@ -154,7 +176,10 @@ def test_more_buckets_never_waste_more():
         assert wasted[-1] == 0, "more buckets than lengths"
         assert borders(lengths, 31) == sorted(set(lengths.tolist()))
         for count in range(1, 8):
-            assert wasted[count - 1] <= waste(lengths, equal_borders(lengths, count)) + 1e-12
+            assert (
+                wasted[count - 1]
+                <= waste(lengths, equal_borders(lengths, count)) + 1e-12
+            )
 
 
 def test_what_a_mini_batch_holds_is_a_copy():
@@ -167,15 +192,21 @@ def test_what_a_mini_batch_holds_is_a_copy():
 
 def test_the_hash_is_of_the_borders_too():
     ends = borders(LENGTHS, 3)
-    hashes = [Bucketed(DATASET, b).sha256() for b in (ends, ends[-1:], [*ends[:-1], 99])]
+    hashes = [
+        Bucketed(DATASET, b).sha256() for b in (ends, ends[-1:], [*ends[:-1], 99])
+    ]
     assert len({*hashes, DATASET.sha256()}) == 4
     assert Bucketed(DATASET, np.array(ends)).sha256() == hashes[0]
-    assert Bucketed(symbols(STRINGS[::-1], dtype=np.float64), ends).sha256() != hashes[0]
+    assert (
+        Bucketed(symbols(STRINGS[::-1], dtype=np.float64), ends).sha256() != hashes[0]
+    )
 
 
 def model(dtype=np.float64):
     return NextSymbol(
-        lk.network("numpy", lk.Params.init(7, 5, num_layers=2, output_size=7, dtype=dtype))
+        lk.network(
+            "numpy", lk.Params.init(7, 5, num_layers=2, output_size=7, dtype=dtype)
+        )
     )
 
 
@@ -186,7 +217,9 @@ def test_a_network_by_itself_refuses_buckets(version):
         lambda: net.epoch(dataset, np.arange(2), 1, 0.1),
         lambda: lk.train(net, dataset, 1, 1, 0.1, progress=False),
     ):
-        with pytest.raises(TypeError, match="dataset: got Bucketed, whose mini-batches are of one"):
+        with pytest.raises(
+            TypeError, match="dataset: got Bucketed, whose mini-batches are of one"
+        ):
             call()
 
 
@@ -200,14 +233,19 @@ def test_a_model_trains_on_buckets(tmp_path, optimizer, rate):
     options["checkpoint"] = tmp_path / "run.npz"
     lk.train(model(), dataset, 2, 8, rate, **options)
     resumed = model()
-    assert lk.train(resumed, dataset, 6, 8, rate, **options, resume=True).loss == history.loss
+    assert (
+        lk.train(resumed, dataset, 6, 8, rate, **options, resume=True).loss
+        == history.loss
+    )
     compare(resumed.params().arrays(), whole.params().arrays(), 0)
     with pytest.raises(ValueError, match="is of another run"):
         lk.train(model(), Bucketed(DATASET, [99]), 6, 8, rate, **options, resume=True)
 
 
 def test_a_padded_mini_batch_is_its_strings_one_by_one():
-    """Loss and gradients are means over predicted symbols: each string by itself, so weighted."""
+    """Loss and gradients are means over predicted symbols: each string by itself, so
+    weighted.
+    """
     net, dataset = model(), Bucketed(DATASET, borders(LENGTHS, 2))
     batch = dataset.batches(np.arange(50), 16)[-1]
     assert len({LENGTHS[i] for i in batch}) > 2
@@ -217,7 +255,9 @@ def test_a_padded_mini_batch_is_its_strings_one_by_one():
         one, of_one = net.loss_and_grads(*dataset.batch(np.array([i])))
         alone.append({"loss": one} | {n: of_one.arrays()[n] for n in names})
     weights = [LENGTHS[i] - 1 for i in batch]
-    want = {n: np.average([a[n] for a in alone], axis=0, weights=weights) for n in alone[0]}
+    want = {
+        n: np.average([a[n] for a in alone], axis=0, weights=weights) for n in alone[0]
+    }
     compare({"loss": loss} | {n: grads.arrays()[n] for n in names}, want, 1e-12)
     unweighted = {n: np.mean([a[n] for a in alone], axis=0) for n in alone[0]}
     with pytest.raises(AssertionError):
@@ -225,7 +265,9 @@ def test_a_padded_mini_batch_is_its_strings_one_by_one():
 
 
 def test_what_stands_in_the_padding_does_not_count():
-    """A model refuses rows after a string's end; where nobody looks, they change no gradient."""
+    """A model refuses rows after a string's end; where nobody looks, they change no
+    gradient.
+    """
     x, target = symbols(["BTBPVP", "BTB"], dtype=np.float64).batch(np.arange(2))
     dirty = x.copy()
     dirty[3:, 1] = np.random.default_rng(0).standard_normal((3, len(SYMBOLS)))
@@ -233,39 +275,87 @@ def test_what_stands_in_the_padding_does_not_count():
         model().loss_and_grads(dirty, target)
     longer = x.copy()
     longer[3, 1, 0] = 1
-    with pytest.raises(ValueError, match=r"target: got 3.0 at index \[1, 0\], want length 4"):
+    with pytest.raises(
+        ValueError, match=r"target: got 3.0 at index \[1, 0\], want length 4"
+    ):
         model().loss_and_grads(longer, target)
     net = model().net
     theta, wanted, results = net.params(), numbers(x[1:]), []
     for inputs in (x, dirty):
         y, _ = net.forward(inputs[:-1].copy(), training=True)
-        loss, dy, dV, db_out = cross_entropy_and_grads(y, theta.V, theta.b_out, wanted, 7)
-        results.append({"loss": loss, "V": dV, "b_out": db_out} | net.backward(dy).arrays())
+        loss, dy, dV, db_out = cross_entropy_and_grads(
+            y, theta.V, theta.b_out, wanted, 7
+        )
+        results.append(
+            {"loss": loss, "V": dV, "b_out": db_out} | net.backward(dy).arrays()
+        )
     assert results[0]["loss"] == pytest.approx(model().loss(x), rel=1e-12)
     compare(results[1], results[0], 1e-12)
-    assert not results[1]["x"][2:, 1].any(), "the step that predicts the last symbol is step 1"
+    assert not results[1]["x"][2:, 1].any(), (
+        "the step that predicts the last symbol is step 1"
+    )
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
         (lambda: borders([], 2), ValueError, "lengths: got none, want integers"),
-        (lambda: borders([3, 0], 2), ValueError, "lengths: got int64 of .* of at least 1"),
+        (
+            lambda: borders([3, 0], 2),
+            ValueError,
+            "lengths: got int64 of .* of at least 1",
+        ),
         (lambda: borders([3.0], 2), ValueError, "lengths: got float64 of shape"),
-        (lambda: borders([[3]], 2), ValueError, r"lengths: got int64 of shape \(1, 1\)"),
-        (lambda: borders([3], 0), ValueError, "buckets: got 0, want an integer of at least 1"),
+        (
+            lambda: borders([[3]], 2),
+            ValueError,
+            r"lengths: got int64 of shape \(1, 1\)",
+        ),
+        (
+            lambda: borders([3], 0),
+            ValueError,
+            "buckets: got 0, want an integer of at least 1",
+        ),
         (lambda: borders([3], 1.5), TypeError, "buckets: got 1.5, want an integer"),
         (lambda: equal_borders([3], 0), ValueError, "buckets: got 0"),
         (lambda: equal_borders([], 1), ValueError, "lengths: got none"),
-        (lambda: assign([3], []), ValueError, r"borders: got \[\], want increasing lengths"),
-        (lambda: assign([3], [4, 4]), ValueError, r"borders: got \[4, 4\], want increasing"),
-        (lambda: assign([3], [4, 3]), ValueError, r"borders: got \[4, 3\], want increasing"),
-        (lambda: assign([3], [0, 3]), ValueError, "borders: got 0, want an integer of at least 1"),
+        (
+            lambda: assign([3], []),
+            ValueError,
+            r"borders: got \[\], want increasing lengths",
+        ),
+        (
+            lambda: assign([3], [4, 4]),
+            ValueError,
+            r"borders: got \[4, 4\], want increasing",
+        ),
+        (
+            lambda: assign([3], [4, 3]),
+            ValueError,
+            r"borders: got \[4, 3\], want increasing",
+        ),
+        (
+            lambda: assign([3], [0, 3]),
+            ValueError,
+            "borders: got 0, want an integer of at least 1",
+        ),
         (lambda: assign([3], [3.5]), TypeError, "borders: got 3.5, want an integer"),
         (lambda: waste([3, 5], [4]), ValueError, "want a last one of at least 5"),
-        (lambda: Bucketed(DATASET, [9]), ValueError, r"borders: got \[9\], want a last one of at"),
-        (lambda: Bucketed(STRINGS, [99]), TypeError, "dataset: got list, want lstm_kernels.Data"),
-        (lambda: Bucketed(windows([1, 2, 3, 4], 2), [9]), ValueError, "dataset: got targets that"),
+        (
+            lambda: Bucketed(DATASET, [9]),
+            ValueError,
+            r"borders: got \[9\], want a last one of at",
+        ),
+        (
+            lambda: Bucketed(STRINGS, [99]),
+            TypeError,
+            "dataset: got list, want lstm_kernels.Data",
+        ),
+        (
+            lambda: Bucketed(windows([1, 2, 3, 4], 2), [9]),
+            ValueError,
+            "dataset: got targets that",
+        ),
     ],
 )
 def test_bad_input(call, error, message):

@@ -6,9 +6,9 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels import reference
-from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.params import Layer
 from lstm_kernels.versions.base import Network
+from lstm_report.measure.comparer import MismatchError, compare, compare_to_reference
 
 
 def broken_forward(change):
@@ -48,7 +48,9 @@ def late_step(tape):
     tape.h[2:] = tape.h[1:-1].copy()
 
 
-@pytest.mark.parametrize("fault", [permuted_gates, untouched_output, one_nan, all_nan, late_step])
+@pytest.mark.parametrize(
+    "fault", [permuted_gates, untouched_output, one_nan, all_nan, late_step]
+)
 def test_a_broken_forward_is_caught(fault):
     params, x, _ = example((2, 4, 3, 3, 7))
     compare_to_reference(Network(params), params, x)
@@ -65,7 +67,9 @@ def test_a_fault_on_one_path_alone_is_caught(path, part):
     class Broken(Network):
         def _forward(self, x, state, training):
             y, final, tapes = super()._forward(x, state, training)
-            here = "training" if training else "inference" + " from zero" * (state is None)
+            here = (
+                "training" if training else "inference" + " from zero" * (state is None)
+            )
             if here == path:
                 array = y if part == "y" else final[int(part[-1])]
                 array[-1, 0, 0] += np.float32(0.1)
@@ -135,5 +139,7 @@ def test_compare_refuses(got, message):
     assert compare(want, want, 1e-6) == 0
     with pytest.raises(MismatchError, match=message):
         compare(got, want, 1e-6)
-    with pytest.raises(MismatchError, match="a: compared with complex128, want real numbers"):
+    with pytest.raises(
+        MismatchError, match="a: compared with complex128, want real numbers"
+    ):
         compare(want, {"a": want["a"] + 1j}, 1e-6)

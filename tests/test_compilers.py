@@ -15,12 +15,14 @@ import pandas as pd
 import pytest
 
 from lstm_kernels import UnavailableError, reference
-from lstm_kernels.bench import batches, ceilings, compilers, programs, results
-from lstm_kernels.bench.comparer import MismatchError, compare, compare_outputs
-from lstm_kernels.bench.workloads import Workload
 from lstm_kernels.cores import allowed
-from lstm_kernels.report import figures_compilers, plots
-from lstm_kernels.study.switches import COMBINATIONS, Variant
+from lstm_report.experiments import batches, compilers, programs
+from lstm_report.experiments.switches import COMBINATIONS, Variant
+from lstm_report.figures import compilers as figures_compilers
+from lstm_report.figures import plots
+from lstm_report.measure import ceilings, results
+from lstm_report.measure.comparer import MismatchError, compare, compare_outputs
+from lstm_report.measure.workloads import Workload
 
 HERE = ["numpy", "numba-fused"]
 SMALL = Workload(L=1, T=3, D=4, H=5, B=2)
@@ -53,8 +55,12 @@ def test_the_layer_as_users_write_it_is_the_references(form):
     want, theta = reference.forward(params, x)[0], params.arrays()
     compare({"y": LAYERS[form](theta, x)}, {"y": want}, 1e-6)
     loss = programs.error_of(LAYERS[form], theta, x, target)
-    assert loss == pytest.approx(reference.loss_and_grads(params, x, target)[0], rel=1e-6)
-    swapped = theta | {"layers.0.b": np.roll(theta["layers.0.b"], 5)}  # another order of gates
+    assert loss == pytest.approx(
+        reference.loss_and_grads(params, x, target)[0], rel=1e-6
+    )
+    swapped = theta | {
+        "layers.0.b": np.roll(theta["layers.0.b"], 5)
+    }  # another order of gates
     with pytest.raises(MismatchError, match="y: relative error"):
         compare({"y": LAYERS[form](swapped, x)}, {"y": want}, 1e-6)
 
@@ -84,7 +90,9 @@ class Planted(programs.NumPy):
 
 def plant(monkeypatch, spoil):
     kind = type("Spoilt", (Planted,), {"spoil": staticmethod(spoil)})
-    monkeypatch.setitem(programs.COMPILERS, "numpy", programs.Compiler("numpy", "numpy", kind))
+    monkeypatch.setitem(
+        programs.COMPILERS, "numpy", programs.Compiler("numpy", "numpy", kind)
+    )
 
 
 FAULTS = {
@@ -92,7 +100,10 @@ FAULTS = {
     "NaN": (lambda y, calls: y * np.float32(np.nan), "numpy: y: got .* not finite"),
     "a step late": (lambda y, calls: np.roll(y, 1, axis=0), "numpy: y: relative error"),
     "a step short": (lambda y, calls: y[1:], "numpy: y: got shape"),
-    "wears out": (lambda y, calls: y * 2 if calls > 3 else y, "numpy: y: relative error"),
+    "wears out": (
+        lambda y, calls: y * 2 if calls > 3 else y,
+        "numpy: y: relative error",
+    ),
 }
 
 
@@ -140,7 +151,9 @@ def test_who_is_missing_is_named_with_the_reason(monkeypatch):
     try:
         assert programs.gaps()["jax-scan"] == "jax is not installed"
         assert set(programs.gaps()) == set(programs.COMPILERS) - {"numpy"}
-        with pytest.raises(UnavailableError, match="'jax-scan' cannot run here: jax is not inst"):
+        with pytest.raises(
+            UnavailableError, match="'jax-scan' cannot run here: jax is not inst"
+        ):
             compilers.speeds([4], 1, names=["numpy", "jax-scan"])
         assert set(compilers.speeds([4], 1, least=0)["version"]) == {"numpy"}
     finally:
@@ -157,7 +170,10 @@ def test_pytorch_without_a_cpp_compiler_is_a_gap(monkeypatch):
     programs.why_unavailable.cache_clear()
     try:
         assert programs.why_unavailable("pytorch-eager") is None
-        assert programs.why_unavailable("pytorch-compiled") == "torch.compile: no C++ compiler"
+        assert (
+            programs.why_unavailable("pytorch-compiled")
+            == "torch.compile: no C++ compiler"
+        )
         torch.compile = lambda f: np.tanh
         programs.why_unavailable.cache_clear()
         assert programs.why_unavailable("pytorch-compiled") is None
@@ -168,19 +184,47 @@ def test_pytorch_without_a_cpp_compiler_is_a_gap(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "kind", "said"),
     [
-        (partial(compilers.speeds, []), ValueError, r"sizes: got \[\], want at least one"),
-        (partial(compilers.speeds, [0]), ValueError, "sizes: got 0, want an integer of at least 1"),
+        (
+            partial(compilers.speeds, []),
+            ValueError,
+            r"sizes: got \[\], want at least one",
+        ),
+        (
+            partial(compilers.speeds, [0]),
+            ValueError,
+            "sizes: got 0, want an integer of at least 1",
+        ),
         (partial(compilers.speeds, [2.5]), TypeError, "sizes: got 2.5, want"),
-        (partial(compilers.speeds, [2], names=["gcc"]), ValueError, "name: got 'gcc', want one of"),
-        (partial(compilers.speeds, [2], names=[]), ValueError, r"names: got \[\], want at least"),
+        (
+            partial(compilers.speeds, [2], names=["gcc"]),
+            ValueError,
+            "name: got 'gcc', want one of",
+        ),
+        (
+            partial(compilers.speeds, [2], names=[]),
+            ValueError,
+            r"names: got \[\], want at least",
+        ),
         (partial(compilers.speeds, [2], threads=0), ValueError, "threads: got 0, want"),
         (partial(compilers.compile_times, []), ValueError, r"sizes: got \[\]"),
-        (partial(compilers.memory, threads="two"), TypeError, "threads: got 'two', want"),
+        (
+            partial(compilers.memory, threads="two"),
+            TypeError,
+            "threads: got 'two', want",
+        ),
         (partial(batches.knee, 0, 1), ValueError, "peak: got 0, want"),
         (partial(batches.knee, 1, math.nan), ValueError, "bandwidth: got nan, want"),
         (partial(batches.knee, "1", 1), TypeError, "peak: got '1', want"),
-        (partial(batches.inference, SMALL, [0], best=()), ValueError, "batches: got 0, want"),
-        (partial(batches.inference, SMALL, [], best=()), ValueError, r"batches: got \[\], want"),
+        (
+            partial(batches.inference, SMALL, [0], best=()),
+            ValueError,
+            "batches: got 0, want",
+        ),
+        (
+            partial(batches.inference, SMALL, [], best=()),
+            ValueError,
+            r"batches: got \[\], want",
+        ),
     ],
 )
 def test_bad_input_is_refused(call, kind, said):
@@ -189,7 +233,9 @@ def test_bad_input_is_refused(call, kind, said):
 
 
 def test_a_child_measures_its_first_call_beyond_a_later_one(monkeypatch, capsys):
-    """A clock by hand: the program's making takes 2 s, its calls 5 s, 1.5 s, 1 s and 3 s."""
+    """A clock by hand: the program's making takes 2 s, its calls 5 s, 1.5 s, 1 s and 3
+    s.
+    """
     clock, takes = [100.0], [5.0, 1.5, 1.0, 3.0, 0.0]
 
     class Slow(programs.NumPy):
@@ -201,7 +247,9 @@ def test_a_child_measures_its_first_call_beyond_a_later_one(monkeypatch, capsys)
             clock[0] += takes.pop(0)
             return super().predict(x)
 
-    monkeypatch.setitem(programs.COMPILERS, "numpy", programs.Compiler("numpy", "numpy", Slow))
+    monkeypatch.setitem(
+        programs.COMPILERS, "numpy", programs.Compiler("numpy", "numpy", Slow)
+    )
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(compilers, "threadpool_limits", lambda count, user_api: None)
     compilers.child(99.0, "calls", "numpy", "1", *"13442")
@@ -221,11 +269,15 @@ def test_a_child_that_computes_wrong_numbers_fails(monkeypatch, capsys, what):
             loss, grads = super().gradients(x, target)
             return loss * 2, grads
 
-    monkeypatch.setitem(programs.COMPILERS, "numpy", programs.Compiler("numpy", "numpy", Wrong))
+    monkeypatch.setitem(
+        programs.COMPILERS, "numpy", programs.Compiler("numpy", "numpy", Wrong)
+    )
     monkeypatch.setattr(compilers, "threadpool_limits", lambda count, user_api: None)
     with pytest.raises(MismatchError, match="relative error"):
         compilers.child(0.0, what, "numpy", "1", *"13442")
-    assert capsys.readouterr().out == ""  # nothing that could be taken for a measurement
+    assert (
+        capsys.readouterr().out == ""
+    )  # nothing that could be taken for a measurement
 
 
 def test_real_children_measure_numpy():
@@ -235,13 +287,17 @@ def test_real_children_measure_numpy():
     assert rows["stage"].to_list() == ["import", "memory"]
     first, last = rows["bytes"]
     assert 20e6 < first <= last < 1e9
-    with pytest.raises(RuntimeError, match="gcc: the process ended with 1: KeyError: 'gcc'"):
+    with pytest.raises(
+        RuntimeError, match="gcc: the process ended with 1: KeyError: 'gcc'"
+    ):
         compilers._in_child("calls", "gcc", SMALL, 1, "unused")
 
 
 def test_a_childs_memory_is_not_its_parents():
     held = bytearray(b"1") * (600 << 20)
-    (row,) = compilers.memory(SMALL, names=["numpy"]).query("stage == 'import'").itertuples()
+    (row,) = (
+        compilers.memory(SMALL, names=["numpy"]).query("stage == 'import'").itertuples()
+    )
     assert row.bytes < len(held)
 
 
@@ -254,7 +310,9 @@ def test_caches_are_empty_at_first_and_filled_then(monkeypatch):
         seen.append((words[4], *folders))
         found = {"first": [4.0 if len(seen) % 2 else 1.0, None], "max_err": 0.0}
         found |= {"import": [1.0, 100], "memory": [9.0, 300 - len(seen)]}
-        return subprocess.CompletedProcess(words, 0, "warning\n" + json.dumps(found), "")
+        return subprocess.CompletedProcess(
+            words, 0, "warning\n" + json.dumps(found), ""
+        )
 
     monkeypatch.setattr(compilers.subprocess, "run", run)
     rows = compilers.compile_times([4, 6], names=["numba-fused"])
@@ -280,14 +338,18 @@ def made(stage, version, H, seconds, **more):
     """Rows as measured: one for each of some seconds."""
     sizes = {"L": 1, "T": 20, "B": 32, "D": H, "H": H, "dtype": "float32", "threads": 2}
     rows = [
-        {"version": version, "stage": stage, "repeat": repeat, "seconds": s} | sizes | more
+        {"version": version, "stage": stage, "repeat": repeat, "seconds": s}
+        | sizes
+        | more
         for repeat, s in enumerate(seconds)
     ]
     return pd.DataFrame(rows)
 
 
 def of_compilers():
-    """Made-up rows: JAX's scan pays at 16 units and not at 64; torch.compile was not measured."""
+    """Made-up rows: JAX's scan pays at 16 units and not at 64; torch.compile was not
+    measured.
+    """
     parts = []
     for H, plain, scan, fused in ((16, 1e-3, 5e-4, 1e-4), (64, 1e-3, 2e-3, 5e-4)):
         for name, call, cost in (
@@ -299,17 +361,27 @@ def of_compilers():
         ):
             parts.append(made("forward", name, H, [call, 2 * call, 3 * call]))
             parts.append(made("compile", name, H, [cost]))
-            parts.append(made("load", name, H, [cost / 10]) if name in programs.COMPILED else None)
+            parts.append(
+                made("load", name, H, [cost / 10])
+                if name in programs.COMPILED
+                else None
+            )
     for k, name in enumerate(("numpy", "numba-fused", "jax-eager", "jax-scan")):
         parts.append(made("import", name, 512, [0.1], bytes=100 * 2**20))
         parts.append(made("memory", name, 512, [0.1], bytes=(200 + 50 * k) * 2**20))
         if name != "numpy":
-            parts.append(made("compiling", name, 512, [0.1], bytes=(210 + 60 * k) * 2**20))
+            parts.append(
+                made("compiling", name, 512, [0.1], bytes=(210 + 60 * k) * 2**20)
+            )
     return pd.concat(parts, ignore_index=True)
 
 
 def test_compiling_is_earned_back_after_so_many_calls():
-    found = compilers.break_even(of_compilers()).set_index(["version", "H"])["calls"].to_dict()
+    found = (
+        compilers.break_even(of_compilers())
+        .set_index(["version", "H"])["calls"]
+        .to_dict()
+    )
     # Medians of a call: twice what each is made of.
     assert found == {
         ("numba-fused", 16): math.ceil(1.8 / (2e-3 - 2e-4)),
@@ -317,7 +389,9 @@ def test_compiling_is_earned_back_after_so_many_calls():
         ("jax-scan", 16): 500,
         ("jax-scan", 64): math.inf,
     }
-    rows = of_compilers().replace({"seconds": {0.75: 0.2}})  # less than operation by operation
+    rows = of_compilers().replace(
+        {"seconds": {0.75: 0.2}}
+    )  # less than operation by operation
     found = compilers.break_even(rows).set_index(["version", "H"])["calls"]
     assert found["jax-scan", 16] == 1
     assert compilers.break_even(rows[rows["stage"] == "forward"]).empty
@@ -327,8 +401,14 @@ def test_compiling_is_earned_back_after_so_many_calls():
 def test_break_even_is_the_first_call_at_which_the_sums_meet(seed):
     cost, plain_cost, call, plain = np.random.default_rng(seed).uniform(0.1, 1, 4)
     call, plain = min(call, plain), max(call, plain)
-    rows = [made("forward", n, 8, [s]) for n, s in (("jax-eager", plain), ("jax-scan", call))]
-    rows += [made("compile", n, 8, [s]) for n, s in (("jax-eager", plain_cost), ("jax-scan", cost))]
+    rows = [
+        made("forward", n, 8, [s])
+        for n, s in (("jax-eager", plain), ("jax-scan", call))
+    ]
+    rows += [
+        made("compile", n, 8, [s])
+        for n, s in (("jax-eager", plain_cost), ("jax-scan", cost))
+    ]
     ((_, _, calls),) = compilers.break_even(pd.concat(rows)).itertuples(index=False)
     n = np.arange(1, 10_000)
     earned = cost + n * call <= plain_cost + n * plain
@@ -342,7 +422,9 @@ def test_speedups_are_ratios_round_by_round():
         made("forward", "jax-scan", 4, [1.0, 1.0, 1.0]),  # without its plain form
     ]
     found = compilers.speedups(pd.concat(rows))
-    assert found[["version", "H"]].drop_duplicates().to_numpy().tolist() == [["numba-fused", 4]]
+    assert found[["version", "H"]].drop_duplicates().to_numpy().tolist() == [
+        ["numba-fused", 4]
+    ]
     assert found.sort_values("repeat")["ratio"].to_list() == [2.0, 9.0, 1.0]
 
 
@@ -368,8 +450,12 @@ def test_the_knee_is_where_reading_takes_as_long_as_computing():
     assert batches.knee(peak, bandwidth, bytes_per_weight=8) == 32
     reading = made("reading", "numba-fused", 512, [1e-3] * 3)
     reading = reading.assign(T=100, D=1, B=1)
-    assert batches.bandwidth(reading) == pytest.approx(4 * 4 * 512**2 * 100 / 1e-3 / 1e9)
-    assert batches.peak(made("ceiling", "sgemm", 1, [0.5])) == ceilings.SGEMM_GFLOP / 0.5
+    assert batches.bandwidth(reading) == pytest.approx(
+        4 * 4 * 512**2 * 100 / 1e-3 / 1e9
+    )
+    assert (
+        batches.peak(made("ceiling", "sgemm", 1, [0.5])) == ceilings.SGEMM_GFLOP / 0.5
+    )
     assert math.isnan(batches.peak(reading))
     assert math.isnan(batches.bandwidth(reading.iloc[:0]))
 
@@ -387,16 +473,22 @@ def test_batch_sizes_are_rows_of_a_results_file(monkeypatch, tmp_path):
 
     monkeypatch.setitem(batches.PEERS, "pytorch", Peer)
     monkeypatch.setitem(batches.PACKAGES, "pytorch", "numpy")
-    rows = batches.inference(STACK, [1, 20], best=("combine",), names=["pytorch"], repeats=1)
+    rows = batches.inference(
+        STACK, [1, 20], best=("combine",), names=["pytorch"], repeats=1
+    )
     assert set(rows) <= set(results.COLUMNS)
-    found = set(zip(rows["version"], rows["variant"].fillna(""), rows["B"], strict=True))
+    found = set(
+        zip(rows["version"], rows["variant"].fillna(""), rows["B"], strict=True)
+    )
     cases = [("study", "combine"), ("study", "baseline"), ("numba-fused", "")]
     cases.append(("pytorch", np.__version__))
     assert found == {(*case, B) for case in cases for B in (1, 20)}
     rates = batches.rates(rows)
     assert set(rates["name"]) == {"combine", "baseline", "numba-fused", "pytorch"}
     (row, *_), (rate, *_) = rows.itertuples(), rates.itertuples()
-    assert rate.gflops == pytest.approx(replace(STACK, B=int(row.B)).gflop / row.seconds)
+    assert rate.gflops == pytest.approx(
+        replace(STACK, B=int(row.B)).gflop / row.seconds
+    )
     results.write("batches", rows, preset="smoke", folder=tmp_path)
 
 
@@ -463,7 +555,9 @@ def of_batches():
             ("pytorch", "2", min(180, 20 * B)),
         ):
             seconds = [gflop / rate] * 3
-            parts.append(made("forward", version, 512, seconds, variant=variant, L=4, B=B))
+            parts.append(
+                made("forward", version, 512, seconds, variant=variant, L=4, B=B)
+            )
     seconds = 4 * 4 * 512**2 * 100 / 50e9
     parts.append(made("reading", "numba-fused", 512, [seconds], D=1, B=1, T=100))
     ceiling = made("ceiling", "sgemm", 512, [ceilings.SGEMM_GFLOP / 400])
@@ -481,13 +575,18 @@ def said(figure):
 
 def test_the_figure_of_rates_says_what_it_shows():
     words = said(figures_compilers.rates(of_batches()))
-    assert "With 64 samples numba-fused 50% of the SGEMM, baseline 20% of the SGEMM" in words
+    assert (
+        "With 64 samples numba-fused 50% of the SGEMM, baseline 20% of the SGEMM"
+        in words
+    )
     assert "below 16, reading the weights bounds a step" in words
     assert "SGEMM, 400 GFLOP/s" in words
     assert "weights read at 50 GB/s" in words
     assert "Not measured: ONNX Runtime." in words
     assert "Labels: " in words
-    alone = of_batches().query("stage == 'forward'")  # without ceilings there is no knee
+    alone = of_batches().query(
+        "stage == 'forward'"
+    )  # without ceilings there is no knee
     words = said(figures_compilers.rates(alone))
     assert "With 64 samples numba-fused 200 GFLOP/s, baseline 80 GFLOP/s" in words
     assert "knee" not in words

@@ -1,4 +1,6 @@
-"""The default number of threads: affinity and CPU quotas, on made files and on a real group."""
+"""The default number of threads: affinity and CPU quotas, on made files and on a real
+group.
+"""
 
 import os
 import subprocess
@@ -16,7 +18,9 @@ from lstm_kernels.versions import numba_sample
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Make a root folder of files by path, for a process that may run on eight cores."""
+    """Make a root folder of files by path, for a process that may run on eight
+    cores.
+    """
     monkeypatch.setattr(cores, "allowed", lambda: 8)
 
     def make(groups, files):
@@ -39,18 +43,29 @@ def v1(quota, period="100000", group="own"):
 
 def v2(limits, group="/"):
     """The same of cgroup v2; limits: cpu.max by the group's path."""
-    return f"0::{group}", {f"sys/fs/cgroup/{path}/cpu.max": v for path, v in limits.items()}
+    return f"0::{group}", {
+        f"sys/fs/cgroup/{path}/cpu.max": v for path, v in limits.items()
+    }
 
 
 @pytest.mark.parametrize(
     ("quota", "count"),
-    [("100000", 1), ("150000", 1), ("200000", 2), ("50000", 1), ("1600000", 8), ("-1", 8)],
+    [
+        ("100000", 1),
+        ("150000", 1),
+        ("200000", 2),
+        ("50000", 1),
+        ("1600000", 8),
+        ("-1", 8),
+    ],
 )
 def test_a_quota_is_rounded_down_to_one_thread_at_least(machine, quota, count):
     assert cores.cores(machine(*v1(quota))) == count
 
 
-@pytest.mark.parametrize("text", ["max 100000", "", "max", "100000", "0 100000", "300000 0", "x y"])
+@pytest.mark.parametrize(
+    "text", ["max 100000", "", "max", "100000", "0 100000", "300000 0", "x y"]
+)
 def test_what_is_no_quota(machine, text):
     root = machine(*v2({".": text}))
     assert cores.cores(root) == 8
@@ -58,11 +73,18 @@ def test_what_is_no_quota(machine, text):
 
 
 def test_the_least_quota_of_nested_groups_counts(machine):
-    root = machine(*v2({".": "700000 100000", "a": "30000 10000", "a/b": "max 100000"}, "/a/b"))
+    root = machine(
+        *v2({".": "700000 100000", "a": "30000 10000", "a/b": "max 100000"}, "/a/b")
+    )
     assert cores.cores(root) == 3
-    assert cores.why(root) == "3 threads: a quota of 3 CPUs (cgroup v2, cpu.max) on 8 cores"
+    assert (
+        cores.why(root)
+        == "3 threads: a quota of 3 CPUs (cgroup v2, cpu.max) on 8 cores"
+    )
     # Groups that this process is not in do not.
-    root = machine(*v2({".": "max 100000", "a": "max 100000", "z": "100000 100000"}, "/a"))
+    root = machine(
+        *v2({".": "max 100000", "a": "max 100000", "z": "100000 100000"}, "/a")
+    )
     assert cores.cores(root) == 8
 
 
@@ -116,9 +138,14 @@ def test_numba_sample_takes_so_many_threads(monkeypatch):
 
 @pytest.fixture
 def group():
-    """A control group with a quota of one CPU, made for the test: the file to enter it by."""
+    """A control group with a quota of one CPU, made for the test: the file to enter it
+    by.
+    """
     kinds = {
-        "/sys/fs/cgroup/cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"},
+        "/sys/fs/cgroup/cpu": {
+            "cpu.cfs_period_us": "100000",
+            "cpu.cfs_quota_us": "100000",
+        },
         "/sys/fs/cgroup": {"cpu.max": "100000 100000"},
     }
     for top, limits in kinds.items():
@@ -128,7 +155,9 @@ def group():
         except OSError:
             continue
         try:
-            if all((folder / name).exists() for name in limits):  # else: no such controller here
+            if all(
+                (folder / name).exists() for name in limits
+            ):  # else: no such controller here
                 for name, value in limits.items():
                     (folder / name).write_text(value)
                 yield folder / "cgroup.procs"
@@ -138,7 +167,9 @@ def group():
         finally:
             with suppress(OSError):
                 folder.rmdir()
-    pytest.skip("no control group can be made here: it takes root and a writable hierarchy")
+    pytest.skip(
+        "no control group can be made here: it takes root and a writable hierarchy"
+    )
 
 
 def test_a_real_quota(group):
@@ -150,7 +181,9 @@ print(cores.cores())
 print(cores.why())
 """
     words = [sys.executable, "-c", code, str(group)]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    said = subprocess.run(
+        words, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert said[0] == "1"
     if cores.allowed() > 1:
         assert said[1].startswith("1 thread: a quota of 1 CPU (cgroup v")

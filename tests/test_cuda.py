@@ -13,26 +13,41 @@ import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
-from lstm_kernels.bench import gpu, runner
-from lstm_kernels.bench.comparer import MismatchError, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import LowOccupancyWarning
 from lstm_kernels.gpu import build, device, layout, plans, sample_kernels
-from lstm_kernels.report import figures_gpu
 from lstm_kernels.versions import cuda_fused
+from lstm_report.experiments import gpu
+from lstm_report.figures import gpu as figures_gpu
+from lstm_report.measure import runner
+from lstm_report.measure.comparer import MismatchError, compare, compare_to_reference
 
 GPU = [v.name for v in lk.versions() if v.target == "gpu"]
 needs_kernels = pytest.mark.skipif(
     device.why_unavailable() is not None, reason=str(device.why_unavailable())
 )
-simulated = pytest.mark.skipif(not SIMULATED, reason="plants faults that only Python can run")
+simulated = pytest.mark.skipif(
+    not SIMULATED, reason="plants faults that only Python can run"
+)
 
 
 def test_the_ladder_has_the_source_s_columns():
     rows = {v.name: v for v in lk.versions() if v.target == "gpu"}
     assert list(rows) == ["cuda-v1", "cuda-v2", "cuda-v3", "cuda-fused", "cuda-epoch"]
-    assert [v.thread_positioning for v in rows.values()] == [False, True, True, True, True]
-    assert [v.transfer_optimised for v in rows.values()] == [False, False, True, True, True]
+    assert [v.thread_positioning for v in rows.values()] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
+    assert [v.transfer_optimised for v in rows.values()] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 @needs_kernels
@@ -40,7 +55,9 @@ def test_the_ladder_has_the_source_s_columns():
 @pytest.mark.parametrize("sums", ["ordered", "atomic"])
 @pytest.mark.parametrize("B", [5, 37])
 def test_fused_cuda_plans(cell, shared, sums, B):
-    """Weights in shared memory or not, one sample to a thread or four, several tiles to a block."""
+    """Weights in shared memory or not, one sample to a thread or four, several tiles to
+    a block.
+    """
     if sums == "atomic" and cell != "gru":
         pytest.skip("only the sums differ, and a GRU's blocks")
     params, x, target = example((2, 3, B, 3, 9), cell)
@@ -56,7 +73,10 @@ def test_fused_cuda_plans(cell, shared, sums, B):
 
 def test_plans_of_the_tile_kernels():
     def plan(B, H, shared=200 << 10, L=1, T=12, D=1):
-        n, how = layout.Sizes(L, T, B, D, H, 1), {"most_threads": 256, "most_units": 256}
+        n, how = (
+            layout.Sizes(L, T, B, D, H, 1),
+            {"most_threads": 256, "most_units": 256},
+        )
         return plans.plan(n, CELLS["lstm"], np.dtype(np.float32), 132, shared, **how)
 
     few, many = plan(256, 32), plan(100_000, 32)
@@ -72,36 +92,57 @@ def test_plans_of_the_tile_kernels():
             assert small.tile % small.R == 0
             assert 1 <= small.blocks <= small.all_blocks <= 132
             assert small.threads <= 256
-    with pytest.raises(ValueError, match=r"^params: hidden_size 9000 takes \d+ bytes of shared"):
+    with pytest.raises(
+        ValueError, match=r"^params: hidden_size 9000 takes \d+ bytes of shared"
+    ):
         plan(1, 9000)
 
 
 def test_large_networks_share_the_gradients_among_all_blocks():
-    """By count: few rows of gradients to add up are cheaper than a tape that all blocks read."""
+    """By count: few rows of gradients to add up are cheaper than a tape that all blocks
+    read.
+    """
 
     def product(B, H, L=1, T=12, D=1):
-        n, how = layout.Sizes(L, T, B, D, H, 1), {"most_threads": 256, "most_units": 256}
+        n, how = (
+            layout.Sizes(L, T, B, D, H, 1),
+            {"most_threads": 256, "most_units": 256},
+        )
         return plans.plan(n, CELLS["lstm"], np.float32, 132, 227 << 10, **how).product
 
     assert not any(product(B, H) for B in (16, 256, 4096) for H in (8, 32, 64))
     assert product(64, 512, L=4, T=100, D=512)
     n, lstm = layout.Sizes(4, 100, 64, 512, 512, 1), CELLS["lstm"]
     by_tile, by_all = plans.rounds(n, lstm, 64, 132, 256)
-    assert by_tile > 2 * by_all  # half the multiprocessors would add up 64 rows of 8.4 million
-    numbers = (layout.packed_size(n, 4) + 1) * 64  # of which each thread adds up its share
-    assert plans.rounds(n._replace(T=0), lstm, 64, 132, 256)[0] == -(-numbers // (132 * 256))
+    assert (
+        by_tile > 2 * by_all
+    )  # half the multiprocessors would add up 64 rows of 8.4 million
+    numbers = (
+        layout.packed_size(n, 4) + 1
+    ) * 64  # of which each thread adds up its share
+    assert plans.rounds(n._replace(T=0), lstm, 64, 132, 256)[0] == -(
+        -numbers // (132 * 256)
+    )
 
 
 def test_arrays_fill_work_at_multiples_of_four():
     L, T, B, D, H, O = n = layout.Sizes(2, 3, 5, 7, 11, 13)
     places, P = layout.Places.of(n, 4, 4), layout.packed_size(n, 4)
     slots, gates = (L, T + 1, B, H), (L, T, B, H, 4)
-    shapes = {"partials": (4, P + 1), "x": (T, B, D), "h": slots, "c": slots, "gates": gates}
+    shapes = {
+        "partials": (4, P + 1),
+        "x": (T, B, D),
+        "h": slots,
+        "c": slots,
+        "gates": gates,
+    }
     shapes |= {"dy": (T, B, H), "state": (2, L, B, H), "da": gates, "dx": (T, B, D)}
     shapes |= {"d_out": (B, O)}
     assert (*shapes, "end") == places._fields
     sizes = [math.prod(shape) for shape in shapes.values()]
-    assert [b - a for a, b in itertools.pairwise(places)] == [size + -size % 4 for size in sizes]
+    assert [b - a for a, b in itertools.pairwise(places)] == [
+        size + -size % 4 for size in sizes
+    ]
     assert places[0] == 0
 
 
@@ -121,7 +162,9 @@ def test_packed_parameters_come_back(cell, output_size):
 
 @needs_kernels
 def test_sums_are_checked():
-    with pytest.raises(ValueError, match="sums: got 'fast', want one of 'ordered', 'atomic'"):
+    with pytest.raises(
+        ValueError, match="sums: got 'fast', want one of 'ordered', 'atomic'"
+    ):
         cuda_fused.CudaFused(example((1, 2, 3, 2, 4))[0], sums="fast")
 
 
@@ -140,7 +183,9 @@ def test_an_epoch_is_that_of_the_reference_on_cuda(version, cell):
 
 @needs_kernels
 def test_what_cuda_versions_copy():
-    """Bytes counted by hand: x, target, parameters and gradients (with the loss), four each."""
+    """Bytes counted by hand: x, target, parameters and gradients (with the loss), four
+    each.
+    """
     work = gpu.Workload(L=1, T=4, D=2, H=5, B=6)
     params, (x, target) = work.params(), work.example()
     theta = (2 + 5 + 1) * 4 * 5 + 5 + 1
@@ -153,7 +198,10 @@ def test_what_cuda_versions_copy():
     assert copied["cuda-v1"] == copied["cuda-v2"] == (both, both)
     assert copied["cuda-v3"] == (4 * (x.size + target.size + theta), 4 * (theta + 1))
     for version in gpu.STAY:
-        assert copied[version] == (4 * (x.size + target.size) + 8 * 6, 4)  # and the order
+        assert copied[version] == (
+            4 * (x.size + target.size) + 8 * 6,
+            4,
+        )  # and the order
     for version in ("cuda-v1", "cuda-v2", "cuda-v3"):
         assert figures_gpu.step_bytes(version, work) == copied[version]
 
@@ -167,14 +215,19 @@ def test_no_copies_inside_an_epoch_on_cuda(version):
     net.epoch(dataset, order, 3, 0.1)
     for batch_size, steps in ((12, 1), (3, 4)):
         sent = gpu.copied(net, lambda b=batch_size: net.epoch(dataset, order, b, 0.1))
-        assert sent == (8 * 12, 4 * steps)  # the order once, a loss for each step at the end
+        assert sent == (
+            8 * 12,
+            4 * steps,
+        )  # the order once, a loss for each step at the end
 
 
 @needs_kernels
 @pytest.mark.parametrize("version", ["cuda-v2", *gpu.STAY])
 def test_cuda_gives_the_same_bits_every_run(version):
     params, x, target = example((2, 3, 21, 3, 6), "gru")
-    first, second = (lk.network(version, params).loss_and_grads(x, target)[1] for _ in range(2))
+    first, second = (
+        lk.network(version, params).loss_and_grads(x, target)[1] for _ in range(2)
+    )
     for name, value in first.arrays().items():
         np.testing.assert_array_equal(second.arrays()[name], value, err_msg=name)
 
@@ -215,7 +268,9 @@ def test_memory_that_the_device_lacks(version):
     params, x, target = example((1, 4, 6, 2, 5))
     net = lk.network(version, params)
     net._device.free = lambda: 100
-    with pytest.raises(ValueError, match=rf"^x: {version} wants .* MiB on the device for .* free"):
+    with pytest.raises(
+        ValueError, match=rf"^x: {version} wants .* MiB on the device for .* free"
+    ):
         net.step(x, target, 0.1)
     for name, value in net._params.arrays().items():
         np.testing.assert_array_equal(value, params.arrays()[name])
@@ -234,7 +289,10 @@ def test_a_failing_kernel_leaves_the_host_s_parameters(version, monkeypatch):
         return launch
 
     monkeypatch.setattr(device.Device, "configure", broken)
-    for call in (lambda: net.step(x, target, 0.1), lambda: net.loss_and_grads(x, target)):
+    for call in (
+        lambda: net.step(x, target, 0.1),
+        lambda: net.loss_and_grads(x, target),
+    ):
         with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
             call()
     with pytest.raises(RuntimeError, match="ILLEGAL_ADDRESS"):
@@ -279,7 +337,9 @@ except lk.UnavailableError as error:
 
 def test_a_broken_cuda_import_is_a_reason():
     words = [sys.executable, "-c", IMPORTS]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    said = subprocess.run(
+        words, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert said[0] == "numba.cuda cannot be imported (ImportError: no CUDA bindings)"
     assert said[1] == f"name: 'cuda-fused' cannot run here: {said[0]}"
 
@@ -288,15 +348,21 @@ def test_a_broken_cuda_import_is_a_reason():
 def test_few_blocks_are_explained_once(monkeypatch):
     class Kernel:
         def __getitem__(self, grid):
-            warnings.warn("Grid size 1 will likely result in GPU under-utilization", stacklevel=2)
+            warnings.warn(
+                "Grid size 1 will likely result in GPU under-utilization", stacklevel=2
+            )
             return lambda *arguments: None
 
     monkeypatch.setattr(device, "SIMULATED", False)
     monkeypatch.setattr(
-        device.Device, "__init__", lambda self: vars(self).update(FIELDS | {"_configured": {}})
+        device.Device,
+        "__init__",
+        lambda self: vars(self).update(FIELDS | {"_configured": {}}),
     )
     used = device.Device()
-    with pytest.warns(LowOccupancyWarning, match=r"cuda-v2: 1 blocks of 32 threads on a device of"):
+    with pytest.warns(
+        LowOccupancyWarning, match=r"cuda-v2: 1 blocks of 32 threads on a device of"
+    ):
         used.configure(Kernel(), 1, 32, 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -320,7 +386,9 @@ def planted(change):
 
 
 @simulated
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers that nobody has written
+@pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # of numbers that nobody has written
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
@@ -391,16 +459,23 @@ def test_sentences_about_records():
     assert "and is 100 times as fast at 1,000,000" in figures_gpu.growth(rows)
     steps = {("sequential", 0): 1.7, ("numpy", 0): 0.76, ("cuda-v3", 0): 0.1}
     long = {("cuda-v3", 0): 1.0, ("cuda-fused", 0): 0.1, ("cuda-epoch", 0): 0.05}
-    both = pd.concat([rows_of(steps, "h", "step", B=256), rows_of(long, "h", "5 epochs", B=256)])
+    both = pd.concat(
+        [rows_of(steps, "h", "step", B=256), rows_of(long, "h", "5 epochs", B=256)]
+    )
     said = figures_gpu.speeds(both)
     assert "17 times as fast as `sequential`, 7.6 times as fast as `numpy`" in said
-    assert "10 times as fast with `cuda-fused` and 20 times as fast with `cuda-epoch`." in said
+    assert (
+        "10 times as fast with `cuda-fused` and 20 times as fast with `cuda-epoch`."
+        in said
+    )
     more = rows_of({("numpy", 0): 0.9, ("cuda-v3", 0): 0.1}, "h", "step", B=600)
     more = pd.concat([both, more, rows_of(long, "h", "5 epochs", B=600)])
     assert "of 600 samples takes `cuda-v3` 100 ms, 9 times as fast as `numpy`;" in (
         figures_gpu.speeds(more)
     )
-    epochs = rows_of({("cuda-fused", 1024): 4e-4, ("cuda-epoch", 1024): 8e-5}, "batch", B=256)
+    epochs = rows_of(
+        {("cuda-fused", 1024): 4e-4, ("cuda-epoch", 1024): 8e-5}, "batch", B=256
+    )
     assert figures_gpu.a_step(epochs) == (
         "a step of 256 samples in an epoch of 4 takes `cuda-fused` 100 µs and `cuda-epoch` 20 µs."
     )
@@ -418,7 +493,9 @@ def test_nothing_recorded_is_said_so(monkeypatch):
 @simulated
 def test_a_notebook_on_a_device_times_itself(monkeypatch):
     shown = []
-    nb = types.SimpleNamespace(say=shown.append, show=lambda figure, name: shown.append(name))
+    nb = types.SimpleNamespace(
+        say=shown.append, show=lambda figure, name: shown.append(name)
+    )
     assert figures_gpu.show(nb, figures_gpu.measured(["numpy"])) is None
     assert shown == [figures_gpu.WAITS]
     monkeypatch.setattr(figures_gpu, "live", lambda: True)
@@ -427,8 +504,12 @@ def test_a_notebook_on_a_device_times_itself(monkeypatch):
     names = ["sequential", "numpy", "numba-fused", "cuda-v3", *gpu.STAY]
     rows = figures_gpu.measured(names, small=True)
     medians = figures_gpu.show(nb, rows)
-    assert shown[1].startswith("a GPU, in this run: a step of 8 samples takes `cuda-v3`")
-    assert shown[2].startswith("a GPU, in this run: a step of 8 samples in an epoch of 2 takes")
+    assert shown[1].startswith(
+        "a GPU, in this run: a step of 8 samples takes `cuda-v3`"
+    )
+    assert shown[2].startswith(
+        "a GPU, in this run: a step of 8 samples in an epoch of 2 takes"
+    )
     assert shown[3].startswith("a GPU, in this run: from 16 to 32 windows")
     assert shown[4:] == ["07-windows-this-run", "07-batch-this-run"]
     assert "cuda-epoch (ms)" in medians
@@ -458,20 +539,30 @@ def test_each_filling_of_the_kernels_has_a_name_of_its_own():
     choices = itertools.product((1, 4), (True, False), (True, False), (True, False))
     for values in choices:
         names = dict(zip(("R", "RESIDENT", "ATOMIC", "PRODUCT"), values, strict=True))
-        space = build.functions(CELLS["lstm"], np.float32, plans.MODULES, sizes, **names)
+        space = build.functions(
+            CELLS["lstm"], np.float32, plans.MODULES, sizes, **names
+        )
         labels.append(space["step"].__qualname__)
     for name in "LDHO":
         other = sizes._replace(**{name: 7})
-        space = build.functions(CELLS["lstm"], np.float32, plans.MODULES, other, **names)
+        space = build.functions(
+            CELLS["lstm"], np.float32, plans.MODULES, other, **names
+        )
         labels.append(space["step"].__qualname__)
-    for where, real in itertools.product(("position", "no_position"), (np.float32, np.float64)):
-        space = build.functions(CELLS["gru"], real, (sample_kernels,), sizes, where=where)
+    for where, real in itertools.product(
+        ("position", "no_position"), (np.float32, np.float64)
+    ):
+        space = build.functions(
+            CELLS["gru"], real, (sample_kernels,), sizes, where=where
+        )
         labels.append(space["step"].__qualname__)
     assert len(set(labels)) == len(labels) == 24
 
 
 def test_figures_of_records_say_what_they_show():
-    times = {(name, N): 1e-6 * N for name in ("cuda-v3", "cuda-fused") for N in (100, 1000)}
+    times = {
+        (name, N): 1e-6 * N for name in ("cuda-v3", "cuda-fused") for N in (100, 1000)
+    }
     figure = figures_gpu.scaling(rows_of(times, "windows"), "N", "windows")
     title = figure.axes[0].get_title() + figure.axes[0].get_title(loc="left")
     assert title == "cuda-fused: 10 times the time for 10 times as many windows"
@@ -481,13 +572,17 @@ def test_figures_of_records_say_what_they_show():
 @needs_kernels
 @pytest.mark.parametrize("version", GPU)
 def test_a_small_mini_batch_after_a_large_one_on_cuda(version):
-    """Arrays of the device keep the size of the largest; the examples in them do not."""
+    """Arrays of the device keep the size of the largest; the examples in them do
+    not.
+    """
     params, x, target = example((1, 3, 9, 2, 5))
     net, reference = lk.network(version, params), lk.network("numpy", params)
     order = np.arange(9)
     for count in (9, 2, 5):
         some = np.ascontiguousarray(x[:, -count:]), target[-count:].copy()
-        assert net.step(*some, 0.2) == pytest.approx(reference.step(*some, 0.2), rel=1e-5)
+        assert net.step(*some, 0.2) == pytest.approx(
+            reference.step(*some, 0.2), rel=1e-5
+        )
         dataset = lk.Dataset(*some)
         got, want = (n.epoch(dataset, order[:count], 3, 0.2) for n in (net, reference))
         np.testing.assert_allclose(got, want, rtol=1e-5)

@@ -14,14 +14,21 @@ def test_the_series_is_series_g():
     joined = ",".join(map(str, series.to_numpy()))
     digest = "fe529825b8393b6873a1be3d9c484cbd0c7e6853b6ca082612f406a762e2de4e"
     assert hashlib.sha256(joined.encode()).hexdigest() == digest
-    assert (len(series), series.iloc[0], series.iloc[-1], series.sum()) == (144, 112, 432, 40363)
+    assert (len(series), series.iloc[0], series.iloc[-1], series.sum()) == (
+        144,
+        112,
+        432,
+        40363,
+    )
     assert (str(series.index[0]), str(series.index[-1])) == ("1949-01", "1960-12")
 
 
 def test_windows_hold_every_run_and_the_value_after_it():
     dataset = data.windows(np.arange(6.0), 3)
     assert dataset.x.dtype == np.float32
-    np.testing.assert_array_equal(dataset.x[..., 0].T, [[0, 1, 2], [1, 2, 3], [2, 3, 4]])
+    np.testing.assert_array_equal(
+        dataset.x[..., 0].T, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+    )
     np.testing.assert_array_equal(dataset.target[:, 0], [3, 4, 5])
     x, target = dataset.batch(np.array([2, 0]))
     np.testing.assert_array_equal(x[:, :, 0], [[2, 0], [3, 1], [4, 2]])
@@ -31,7 +38,11 @@ def test_windows_hold_every_run_and_the_value_after_it():
 
 MONTHS = np.array("1949-01", "M8[M]") + np.arange(40)
 NO_SERIES = [
-    (np.ma.array(np.arange(1.0, 41), mask=[0] * 39 + [1]), TypeError, "got a masked array, want"),
+    (
+        np.ma.array(np.arange(1.0, 41), mask=[0] * 39 + [1]),
+        TypeError,
+        "got a masked array, want",
+    ),
     (np.arange(1, 41) + 1j, TypeError, "got ndarray of complex128, want real numbers"),
     (MONTHS, TypeError, "got ndarray of datetime64"),
     (np.ones((40, 1)), ValueError, "got 2 axes"),
@@ -60,14 +71,18 @@ def test_what_is_no_series(series, error, said):
         "history": lambda: forecast.persistence(series),
         "history ": lambda: forecast.seasonal_naive(series),
         " history": lambda: forecast.seasonal_growth(series),
-        " history ": lambda: forecast.network_rule(Copy(1), transform, window=3)(series),
+        " history ": lambda: forecast.network_rule(Copy(1), transform, window=3)(
+            series
+        ),
         "history  ": lambda: fitted(series),
         "  history": lambda: forecast.holt_winters(series),
         "truth": lambda: forecast.errors(np.ones(40), series),
         "forecast": lambda: forecast.errors(series, np.ones(40)),
     }
     for name, call in calls.items():
-        want = said if name != "forecast" or error is TypeError else ""  # its shape is truth's
+        want = (
+            said if name != "forecast" or error is TypeError else ""
+        )  # its shape is truth's
         with pytest.raises(error, match=f"^{name.strip()}: {want}"):
             call()
 
@@ -80,7 +95,9 @@ def test_numbers_below_the_smallest_passenger():
         forecast.holt_winters,
         forecast.seasonal_growth,
     ):
-        with pytest.raises(ValueError, match=r"got 0.0 at index \[0\], want numbers above zero"):
+        with pytest.raises(
+            ValueError, match=r"got 0.0 at index \[0\], want numbers above zero"
+        ):
             call(y)
     with pytest.raises(ValueError, match=r"std: got 0.0, want numbers above zero"):
         data.LogDifference.fit([100, 100, 100])
@@ -102,7 +119,10 @@ def test_windows_of_another_dtype():
 
 
 def test_the_hash_of_a_data_set_is_that_of_all_it_holds():
-    x, target = np.arange(12, dtype=np.float32).reshape(2, 3, 2), np.ones((3, 1), np.float32)
+    x, target = (
+        np.arange(12, dtype=np.float32).reshape(2, 3, 2),
+        np.ones((3, 1), np.float32),
+    )
     datasets = [
         lk.Dataset(x, target),
         lk.Dataset(-x, target),
@@ -111,13 +131,18 @@ def test_the_hash_of_a_data_set_is_that_of_all_it_holds():
         lk.Dataset(x.astype(float), target.astype(float)),
     ]
     assert len({dataset.sha256() for dataset in datasets}) == 5
-    assert lk.Dataset(np.asfortranarray(x), target.copy()).sha256() == datasets[0].sha256()
+    assert (
+        lk.Dataset(np.asfortranarray(x), target.copy()).sha256() == datasets[0].sha256()
+    )
 
 
 def test_a_data_set_and_a_history_say_their_sizes():
     dataset = data.windows(np.arange(9.0), 3)
     assert repr(dataset) == "Dataset: 6 examples, x (3, 6, 1), target (6, 1), float32"
-    assert repr(lk.History([2.0, 0.5], [1.0, 1.5])) == "History: 2 epochs in 2.5 s, last loss 0.5"
+    assert (
+        repr(lk.History([2.0, 0.5], [1.0, 1.5]))
+        == "History: 2 epochs in 2.5 s, last loss 0.5"
+    )
     assert repr(lk.History()) == "History: 0 epochs in 0 s"
 
 
@@ -176,7 +201,9 @@ def test_one_step_uses_the_true_months_before_and_only_those(rule):
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_recursive_forecasts_are_one_step_forecasts_of_a_series_that_they_continue(rule):
+def test_recursive_forecasts_are_one_step_forecasts_of_a_series_that_they_continue(
+    rule,
+):
     series = data.airline().to_numpy(float)[:120]
     path = forecast.recursive(rule, series, months=24)
     continued = forecast.one_step(rule, np.r_[series, path], first=120)
@@ -185,10 +212,18 @@ def test_recursive_forecasts_are_one_step_forecasts_of_a_series_that_they_contin
 
 def test_naive_rules():
     y = np.arange(30.0)
-    np.testing.assert_array_equal(forecast.one_step(forecast.persistence, y, first=24), y[23:29])
-    np.testing.assert_array_equal(forecast.one_step(forecast.seasonal_naive, y, first=24), y[12:18])
+    np.testing.assert_array_equal(
+        forecast.one_step(forecast.persistence, y, first=24), y[23:29]
+    )
+    np.testing.assert_array_equal(
+        forecast.one_step(forecast.seasonal_naive, y, first=24), y[12:18]
+    )
     assert forecast.seasonal_naive(y, 7) == 23
-    assert forecast.errors([1, 2], [2, 4]) == {"RMSE": 2.5**0.5, "MAE": 1.5, "MAPE": 50.0}
+    assert forecast.errors([1, 2], [2, 4]) == {
+        "RMSE": 2.5**0.5,
+        "MAE": 1.5,
+        "MAPE": 50.0,
+    }
 
 
 def test_last_years_growth():
@@ -200,7 +235,10 @@ def test_last_years_growth():
     # A network that repeats the growth of twelve months before is the same rule.
     network = forecast.one_step(network_rule(), y, first=120)
     np.testing.assert_allclose(network, got, rtol=1e-6)
-    path, growth = forecast.recursive(network_rule(), y[:120], months=24), y[119] / y[107]
+    path, growth = (
+        forecast.recursive(network_rule(), y[:120], months=24),
+        y[119] / y[107],
+    )
     np.testing.assert_allclose(path[:12], y[108:120] * growth, rtol=1e-5)
     np.testing.assert_allclose(path[12:], y[108:120] * growth**2, rtol=1e-5)
 

@@ -15,19 +15,25 @@ from conftest import SIMULATED, example
 from planted import planted
 
 import lstm_kernels as lk
-from lstm_kernels.bench.comparer import TOLERANCE, MismatchError, compare
-from lstm_kernels.distributed import devices, launch
-from lstm_kernels.distributed.checkpoints import SharedCheckpoint
-from lstm_kernels.distributed.layers import TokenParams
-from lstm_kernels.distributed.world import World, main
 from lstm_kernels.errors import UnavailableError
 from lstm_kernels.gpu import device, layout, plans
+from lstm_kernels.ranks import devices, launch
+from lstm_kernels.ranks.checkpoints import SharedCheckpoint
+from lstm_kernels.ranks.layers import TokenParams
+from lstm_kernels.ranks.world import World, main
 from lstm_kernels.versions.cuda_fused import CudaFused
+from lstm_report.measure.comparer import TOLERANCE, MismatchError, compare
 
 LIMIT = 60  # seconds; a job that hangs is a failure
-SHAPE = 2, 2, 5, 1, 3  # L, T, B, D, H: five samples are shared by two and by three ranks unevenly
-# Networks whose passes and sums take other paths of the kernels: cell, bytes of shared memory of a
-# block, whether gradients are computed by all blocks.
+SHAPE = (
+    2,
+    2,
+    5,
+    1,
+    3,
+)  # L, T, B, D, H: five samples are shared by two and by three ranks unevenly
+# Networks whose passes and sums take other paths of the kernels: cell, bytes of shared
+# memory of a block, whether gradients are computed by all blocks.
 NETWORKS = {
     "weights in shared memory": ("lstm", device.SHARED, False),
     "weights in device memory": ("lstm", 650, False),
@@ -36,13 +42,22 @@ NETWORKS = {
 WAYS = "pinned staging", "device arrays"
 FAULTS = {
     "an unweighted share": ("share = (high - low) / B", "share = 1.0"),
-    "shares weighted as equal": ("share = (high - low) / B", "share = 1 / self.world.size"),
-    "no losses of the others": ("return sum(self.world.comm.allgather(own))", "return own"),
+    "shares weighted as equal": (
+        "share = (high - low) / B",
+        "share = 1 / self.world.size",
+    ),
+    "no losses of the others": (
+        "return sum(self.world.comm.allgather(own))",
+        "return own",
+    ),
     "a rank that is not added": ("self._add(ranks, rows", "self._add(ranks - 1, rows"),
     "gradients that stay": ("self._packed.copy_to_device(self._zeros)", "pass"),
 }
 UNSYNCHRONISED = {
-    "before the slices go": ("device.synchronize()  # MPI does not", "pass  # MPI does not"),
+    "before the slices go": (
+        "device.synchronize()  # MPI does not",
+        "pass  # MPI does not",
+    ),
     "before the sums go": ("self._add()\n        device.synchronize()", "self._add()"),
 }
 needs_jobs = pytest.mark.skipif(
@@ -55,8 +70,12 @@ simulated = pytest.mark.skipif(not SIMULATED, reason="fakes what a device does")
 
 
 def steps(net, x, target):
-    """Losses of two steps, the second of so few samples that a third rank has none; parameters."""
-    found = {f"loss of {b}": np.array(net.step(x[:, :b], target[:b], 0.2)) for b in (5, 2)}
+    """Losses of two steps, the second of so few samples that a third rank has none;
+    parameters.
+    """
+    found = {
+        f"loss of {b}": np.array(net.step(x[:, :b], target[:b], 0.2)) for b in (5, 2)
+    }
     return found | net.params().arrays()
 
 
@@ -70,25 +89,38 @@ def work(net, x, target):
         how = {"optimizer": optimizer, "progress": False}
         history = lk.train(net, lk.Dataset(x, target), 1, 3, rate, **how)
         found[f"loss by {optimizer}"] = history.loss[0]
-        found |= {f"{name} by {optimizer}": a for name, a in net.params().arrays().items()}
+        found |= {
+            f"{name} by {optimizer}": a for name, a in net.params().arrays().items()
+        }
     return {name: np.array(a) for name, a in found.items()}
 
 
 class DeviceMemory:
-    """A simulated device array as a device's looks to mpi4py; the host can read its addresses."""
+    """A simulated device array as a device's looks to mpi4py; the host can read its
+    addresses.
+    """
 
     def __init__(self, array):
         about = array._ary.__array_interface__
         wanted = {name: about[name] for name in ("shape", "typestr", "data")}
-        self.__cuda_array_interface__ = wanted | {"version": 3, "strides": None, "stream": None}
+        self.__cuda_array_interface__ = wanted | {
+            "version": 3,
+            "strides": None,
+            "stream": None,
+        }
 
 
 class CudaAware:
-    """A communicator which takes device arrays, and refuses what a device may not have written."""
+    """A communicator which takes device arrays, and refuses what a device may not have
+    written.
+    """
 
     def __init__(self, comm):
         self._comm, self._running = comm, False
-        self._configure, device.Device.configure = device.Device.configure, self.configured(comm)
+        self._configure, device.Device.configure = (
+            device.Device.configure,
+            self.configured(comm),
+        )
         device.synchronize = self.synchronized
 
     def configured(self, comm):
@@ -130,7 +162,9 @@ def bits(net):
 
 
 def resumed(nets, file, dataset):
-    """Whether two epochs and one with another after it, from a checkpoint, end in the same bits."""
+    """Whether two epochs and one with another after it, from a checkpoint, end in the
+    same bits.
+    """
     whole, first, second = nets
     how = {"batch_size": 3, "learning_rate": 0.1, "progress": False}
     lk.train(whole, dataset, 2, **how)
@@ -156,7 +190,10 @@ def job(world):
 
     for name, (cell, shared, product) in NETWORKS.items():
         kept = device.SHARED, plans.rounds
-        device.SHARED, plans.rounds = shared, lambda *how, after=int(product): (after, 1 - after)
+        device.SHARED, plans.rounds = (
+            shared,
+            lambda *how, after=int(product): (after, 1 - after),
+        )
         for way in WAYS:
             params, x, target = example(SHAPE, cell)
             net = replica(params, way)
@@ -178,7 +215,10 @@ def job(world):
 
     if world.size == 2:
         nets = [replica(params, WAYS[1]) for _ in range(3)]
-        keep("resumed", {"same bits": resumed(nets, folder / "state.npz", lk.Dataset(x, target))})
+        keep(
+            "resumed",
+            {"same bits": resumed(nets, folder / "state.npz", lk.Dataset(x, target))},
+        )
         for name, (right, wrong) in FAULTS.items():
             net = replica(params, WAYS[1], planted(devices, right, wrong))
             keep(f"{name}/{WAYS[1]}", steps(net, x, target))
@@ -204,7 +244,14 @@ def results(tmp_path_factory):
     def run(ranks, turn=0):
         if (ranks, turn) not in known:
             folder = tmp_path_factory.mktemp("job")
-            line = [launch.mpiexec(), "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
+            line = [
+                launch.mpiexec(),
+                "-n",
+                str(ranks),
+                "--oversubscribe",
+                "--bind-to",
+                "none",
+            ]
             line += [sys.executable, __file__, str(folder)]
             env = launch.environment() | {"NUMBA_ENABLE_CUDASIM": "1"}
             launch._follow(line, env, LIMIT, None)
@@ -218,7 +265,11 @@ def results(tmp_path_factory):
 def part(found, prefix):
     """The entries below a name."""
     start = f"{prefix}/"
-    return {name.removeprefix(start): a for name, a in found.items() if name.startswith(start)}
+    return {
+        name.removeprefix(start): a
+        for name, a in found.items()
+        if name.startswith(start)
+    }
 
 
 def alone(call, cell="lstm"):
@@ -260,7 +311,10 @@ def test_training_goes_on_from_a_checkpoint(results):
 def test_bytes_are_counted_and_device_arrays_stay_on_the_device(results, ranks):
     params, x, target = example(SHAPE)
     size = 4 * layout.packed_size(layout.Sizes.of(params, 1, 1), 4)
-    sent, fetched = x.nbytes + target.nbytes + 8 * x.shape[1], 4  # and the order; the loss
+    sent, fetched = (
+        x.nbytes + target.nbytes + 8 * x.shape[1],
+        4,
+    )  # and the order; the loss
     found = part(results(ranks), "bytes")
     assert found["device arrays"].tolist() == [sent, fetched, 0]
     hop = size if ranks > 1 else 0
@@ -309,7 +363,9 @@ def chosen(monkeypatch, rank, seen):
     """The device that a rank selects, when the ranks of its node see these."""
     selected, comm = [], FakeComm(rank, seen)
     gpus = [SimpleNamespace(uuid=name) for name in seen[rank]]
-    cuda = SimpleNamespace(gpus=gpus, is_available=lambda: True, select_device=selected.append)
+    cuda = SimpleNamespace(
+        gpus=gpus, is_available=lambda: True, select_device=selected.append
+    )
 
     def why():
         """Opens the first device, unless another was selected before."""
@@ -332,7 +388,9 @@ def test_every_rank_of_a_node_gets_a_device_of_its_own(monkeypatch):
     assert chosen(monkeypatch, 0, [["a", "b"]]) == 0
     # A scheduler shows each rank its own, or each in an order of its own.
     assert [chosen(monkeypatch, rank, [["a"], ["b"]]) for rank in range(2)] == [0, 0]
-    assert [chosen(monkeypatch, rank, [["a", "b"], ["b", "a"]]) for rank in range(2)] == [0, 0]
+    assert [
+        chosen(monkeypatch, rank, [["a", "b"], ["b", "a"]]) for rank in range(2)
+    ] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -351,7 +409,9 @@ def test_more_ranks_than_devices_are_refused_on_every_rank(monkeypatch, seen, me
 def test_a_node_without_a_device_is_refused_with_the_reason(monkeypatch):
     with pytest.raises(UnavailableError, match="there is no CUDA device"):
         chosen(monkeypatch, 0, [[], []])
-    for rank, why in enumerate(("another rank of this node sees no GPU", "no CUDA device")):
+    for rank, why in enumerate(
+        ("another rank of this node sees no GPU", "no CUDA device")
+    ):
         with pytest.raises(UnavailableError, match=why):
             chosen(monkeypatch, rank, [["a"], []])
 
@@ -364,7 +424,9 @@ def test_in_the_simulator_one_device_serves_every_rank():
 def answer(monkeypatch, library, world=None, environment=None):
     """cuda_aware of an MPI whose library, communicator and environment say this."""
     monkeypatch.setattr(device, "SIMULATED", False)
-    monkeypatch.setattr(devices.ctypes, "CDLL", lambda path: {"mpi4py's": library}[path])
+    monkeypatch.setattr(
+        devices.ctypes, "CDLL", lambda path: {"mpi4py's": library}[path]
+    )
 
     def info(kinds):
         known = {} if kinds is None else {"mpi_memory_alloc_kinds": kinds}
@@ -411,7 +473,10 @@ def test_the_simulator_s_arrays_are_no_device_s():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_device_arrays_are_handed_over_synchronised_and_never_copied(monkeypatch, rank):
     """One of two ranks, with a communicator that knows what the other one has."""
-    array, rows = device.cuda.device_array(5, np.float32), device.cuda.device_array(12, np.float32)
+    array, rows = (
+        device.cuda.device_array(5, np.float32),
+        device.cuda.device_array(12, np.float32),
+    )
     own, other = np.float32([1, 2, 3, 4, 5]), np.float32([10, 20, 30, 40, 50])
     array.copy_to_device(own)
     both, events = (own, other) if rank == 0 else (other, own), []
@@ -446,12 +511,16 @@ def test_device_arrays_are_handed_over_synchronised_and_never_copied(monkeypatch
     monkeypatch.setattr(type(array), "copy_to_device", copied)
     comm = SimpleNamespace(Alltoallv=exchange, Allgatherv=gather)
     MPI = SimpleNamespace(Datatype=SimpleNamespace(fromcode={"f": "FLOAT"}.get))
-    summing = devices.DeviceSum(SimpleNamespace(comm=comm, MPI=MPI, rank=rank, size=2), rows, add)
+    summing = devices.DeviceSum(
+        SimpleNamespace(comm=comm, MPI=MPI, rank=rank, size=2), rows, add
+    )
     for _ in range(2):
         array[:] = own
         summing.run(array)
         np.testing.assert_array_equal(array._ary, own + other)
-    assert events == ["synchronize", "Alltoallv", "add", "synchronize", "Allgatherv"] * 2
+    assert (
+        events == ["synchronize", "Alltoallv", "add", "synchronize", "Allgatherv"] * 2
+    )
     assert summing.staged == 0
 
 
@@ -469,12 +538,16 @@ class One:
 
 @simulated
 def test_bad_input():
-    with pytest.raises(ValueError, match="params: got an embedding, want layers and a read-out"):
+    with pytest.raises(
+        ValueError, match="params: got an embedding, want layers and a read-out"
+    ):
         devices.DeviceReplica(TokenParams.init(3, 2, 4), One())
     with pytest.raises(ValueError, match="params: got no read-out"):
         devices.DeviceReplica(lk.Params.init(2, 4), One())
     net = devices.DeviceReplica(lk.Params.init(2, 4, output_size=1), One())
-    with pytest.raises(TypeError, match="belongs to its rank and device, want its params"):
+    with pytest.raises(
+        TypeError, match="belongs to its rank and device, want its params"
+    ):
         net.__reduce__()
     with pytest.raises(ValueError, match="learning_rate: got 0"):
         net.step(*example((1, 2, 3, 2, 4), output_size=1)[1:], 0)

@@ -1,4 +1,6 @@
-"""The schedule explorer: its schedules are those of Python, and its controls draw them."""
+"""The schedule explorer: its schedules are those of Python, and its controls draw
+them.
+"""
 
 import json
 import random
@@ -27,46 +29,75 @@ return JSON.stringify(arguments[0].map(({layers, steps, workers, chunk, ...how})
 """
 # What a port gets wrong: old and new text.
 FAULTS = {
-    "a tie goes to a worker that ran another layer": ("moved, place, worker]", "0, place, worker]"),
-    "a tie goes to the last worker": ("compare(key, first) < 0", "compare(key, first) < 2"),
+    "a tie goes to a worker that ran another layer": (
+        "moved, place, worker]",
+        "0, place, worker]",
+    ),
+    "a tie goes to the last worker": (
+        "compare(key, first) < 0",
+        "compare(key, first) < 2",
+    ),
     "columns instead of diagonals": ("layer + start / chunk]", "start / chunk]"),
     "a hand-over costs the same worker too": (" * (other.worker !== worker)", ""),
     "simulate forgets hand-overs": (" * (spans[other].worker !== worker)", " * 0"),
     "only the first worker free is tried": (" && !near.has(worker)", ""),
-    "a worker's first task does not read weights": ("before === task.layer", "before == null"),
+    "a worker's first task does not read weights": (
+        "before === task.layer",
+        "before == null",
+    ),
     "all layers advance together": ("Math.floor(layer / side)", "0"),
     "a barrier is point to point": ("order === 'barrier' ?", "order === '' ?"),
     "it waits for the first task of a worker": (".sort(ascending).forEach", ".forEach"),
     "one worker is slowed by itself": ("workers > 1 ? costs", "workers > 0 ? costs"),
     "more workers than layers": ("), graph.layers);  //", "), Infinity);  //"),
-    "the costs are not those of the schedule": ("costsOf(graph, costs)));", "costsOf(graph)));"),
+    "the costs are not those of the schedule": (
+        "costsOf(graph, costs)));",
+        "costsOf(graph)));",
+    ),
 }
 
 
 def cases():
     """Sizes and costs by name: chosen ones, then drawn ones."""
     names = ("layers", "steps", "workers", "chunk")
-    chosen = [(1, 1, 1, 1), (1, 9, 3, 2), (4, 48, 2, 4), (8, 48, 8, 1), (3, 7, 9, 7), (5, 12, 4, 5)]
-    found = [dict(zip(names, sizes, strict=True), order=way) for sizes in chosen for way in ORDERS]
+    chosen = [
+        (1, 1, 1, 1),
+        (1, 9, 3, 2),
+        (4, 48, 2, 4),
+        (8, 48, 8, 1),
+        (3, 7, 9, 7),
+        (5, 12, 4, 5),
+    ]
+    found = [
+        dict(zip(names, sizes, strict=True), order=way)
+        for sizes in chosen
+        for way in ORDERS
+    ]
     draw = random.Random(5)
     for _ in range(60):
         layers, steps = draw.randint(1, 8), draw.randint(1, 40)
         divisor = draw.choice([c for c in range(1, steps + 1) if steps % c == 0])
         chunk = min(steps, max(1, divisor + draw.choice((-1, 0, 1))))
-        sizes = dict(zip(names, (layers, steps, draw.randint(1, 9), chunk), strict=True))
+        sizes = dict(
+            zip(names, (layers, steps, draw.randint(1, 9), chunk), strict=True)
+        )
         costs = {"step": [draw.choice((0.1, 0.3, 1, 1.7)) for _ in range(layers)]}
         for name in ("task", "hand", "moved"):
             costs[name] = draw.choice((0, 0, 0.1, 1, draw.random()))
         costs["shared"] = draw.choice((1, 1.1, draw.uniform(1, 2)))
         together = draw.choice((None, draw.randint(1, layers)))
-        found.append(sizes | {"together": together, "order": draw.choice(ORDERS), "costs": costs})
+        found.append(
+            sizes | {"together": together, "order": draw.choice(ORDERS), "costs": costs}
+        )
     return found
 
 
 def of_python(case):
     """The tasks, the spans, the makespan and the bound of a case."""
     case = dict(case)
-    layers, steps, workers, chunk = (case.pop(n) for n in ("layers", "steps", "workers", "chunk"))
+    layers, steps, workers, chunk = (
+        case.pop(n) for n in ("layers", "steps", "workers", "chunk")
+    )
     costs = case.pop("costs", {"step": [1.0] * layers})
     costs = Costs(**costs | {"step": tuple(costs["step"])})
     schedule = wavefront(Graph(layers, steps), workers, chunk, **case, costs=costs)
@@ -104,7 +135,9 @@ def explorer(tmp_path, browser):
 def differing(browser):
     """The cases for which JavaScript's schedule, or its times, are not Python's."""
     got = json.loads(browser.run(PORTED, cases()))
-    return [case for case, one in zip(cases(), got, strict=True) if one != of_python(case)]
+    return [
+        case for case, one in zip(cases(), got, strict=True) if one != of_python(case)
+    ]
 
 
 def press(browser, name, *keys):
@@ -132,9 +165,15 @@ def test_a_fault_in_the_script_is_noticed(explorer, fault):
     [
         ("new Graph(0, 3)", "layers: got 0"),
         ("wavefront(new Graph(2, 3), 0, 1)", "workers: got 0"),
-        ("wavefront(new Graph(2, 3), 1, 4)", "chunk: got 4, want a whole number, 1 to 3"),
+        (
+            "wavefront(new Graph(2, 3), 1, 4)",
+            "chunk: got 4, want a whole number, 1 to 3",
+        ),
         ("wavefront(new Graph(2, 3), 1, 1, {order: 'none'})", "order: got 'none'"),
-        ("wavefront(new Graph(2, 3), 1, 1, {costs: {step: [1]}})", "costs: got 1 layers' steps"),
+        (
+            "wavefront(new Graph(2, 3), 1, 1, {costs: {step: [1]}})",
+            "costs: got 1 layers' steps",
+        ),
     ],
 )
 def test_bad_input_is_named(explorer, call, named):
@@ -156,26 +195,33 @@ def test_the_figure_takes_the_place_of_the_picture(explorer):
     )
     assert f"Makespan {makespan:.3g} steps" in said(browser)
     assert f"is {bound:.3g}x" in said(browser)
-    drawn = (
-        "return [...document.querySelectorAll('.task')].map((p) => p.getAttribute('d')).join('')"
-    )
+    drawn = "return [...document.querySelectorAll('.task')].map((p) => p.getAttribute('d')).join('')"
     assert browser.run(drawn).count("M") == len(tasks)
-    assert said(browser) in browser.run("return document.querySelector('svg').ariaLabel")
+    assert said(browser) in browser.run(
+        "return document.querySelector('svg').ariaLabel"
+    )
     assert browser.logged() == []
 
 
-@pytest.mark.parametrize("name", ["layers", "steps", "chunk", "workers", "hand", "order"])
+@pytest.mark.parametrize(
+    "name", ["layers", "steps", "chunk", "workers", "hand", "order"]
+)
 def test_a_key_changes_text_and_picture(explorer, name):
     browser, picture = explorer(), "return document.querySelector('svg').innerHTML"
     before = said(browser), browser.run(picture)
-    press(browser, name, "\ue015" if name == "order" else "\ue014")  # arrows: down, right
+    press(
+        browser, name, "\ue015" if name == "order" else "\ue014"
+    )  # arrows: down, right
     after = said(browser), browser.run(picture)
     assert before[0] != after[0]
     assert before[1] != after[1]
 
 
 def test_a_chunk_is_no_longer_than_the_steps(explorer):
-    browser, chunk = explorer(), "return ['max', 'value'].map((k) => document.forms[0].chunk[k])"
+    browser, chunk = (
+        explorer(),
+        "return ['max', 'value'].map((k) => document.forms[0].chunk[k])",
+    )
     press(browser, "steps", "\ue011", "\ue014")  # home, right: one step, then two
     assert browser.run(chunk) == ["2", "1"]
     press(browser, "steps", "\ue010")  # end
@@ -202,8 +248,12 @@ def test_the_largest_stack_fits_the_window(explorer, width):
 
 def luminance(colour):
     """The relative luminance of WCAG 2 of a colour, red, green and blue in 0 to 255."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
-    return sum(c * weight for c, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour
+    ]
+    return sum(
+        c * weight for c, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True)
+    )
 
 
 @pytest.mark.parametrize("dark", [False, True])

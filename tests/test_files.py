@@ -1,4 +1,6 @@
-"""Files: whole or refused, whoever writes at the same time, stops half-way or damages them."""
+"""Files: whole or refused, whoever writes at the same time, stops half-way or damages
+them.
+"""
 
 import io
 import json
@@ -62,7 +64,9 @@ def kind(request, dataset, tmp_path_factory):
     if request.param == "parameters":
         example((2, 1, 1, 2, 3))[0].save(path)
         return path, path.read_bytes(), lambda: lk.Params.load(path).arrays()
-    make = lambda seed: lk.network("numpy", lk.Params.init(1, 2, output_size=1, seed=seed))  # noqa: E731
+    make = lambda seed: lk.network(
+        "numpy", lk.Params.init(1, 2, output_size=1, seed=seed)
+    )  # noqa: E731
     lk.train(make(0), dataset, checkpoint=path, **RUN)
 
     def read():
@@ -80,15 +84,30 @@ def kind(request, dataset, tmp_path_factory):
 
 
 def mutants(content, count):
-    """Damaged files: bytes changed, cut, doubled; members swapped, dropped, changed; headers of
-    other JSON.
+    """Damaged files: bytes changed, cut, doubled; members swapped, dropped, changed;
+    headers of other JSON.
     """
     rng = np.random.default_rng(0)
     members = parts(content)
     names = list(members)
     json_values = (
-        *("null", "3", "[]", "{}", "[" * 3000, '"text"', "", "1" * 5000, "NaN", '{"format": []}'),
-        *('{"format": {"a": 1}, "cell": ["lstm"]}', "\ud800", '{"run": 3, "cell": 1e999}'),
+        *(
+            "null",
+            "3",
+            "[]",
+            "{}",
+            "[" * 3000,
+            '"text"',
+            "",
+            "1" * 5000,
+            "NaN",
+            '{"format": []}',
+        ),
+        *(
+            '{"format": {"a": 1}, "cell": ["lstm"]}',
+            "\ud800",
+            '{"run": 3, "cell": 1e999}',
+        ),
     )
     for index in range(count):
         damaged = bytearray(content)
@@ -100,10 +119,16 @@ def mutants(content, count):
                 del damaged[rng.integers(len(content)) :]
             case 4:
                 at, length = rng.integers(len(content)), rng.integers(1, 200)
-                damaged[at : at + length] = damaged[at // 2 : at // 2 + rng.integers(200)]
+                damaged[at : at + length] = damaged[
+                    at // 2 : at // 2 + rng.integers(200)
+                ]
             case 5:
-                one = rng.choice(names)  # and one of another form: two alike make a sound file
-                two = rng.choice([n for n in names if len(members[n]) != len(members[one])])
+                one = rng.choice(
+                    names
+                )  # and one of another form: two alike make a sound file
+                two = rng.choice(
+                    [n for n in names if len(members[n]) != len(members[one])]
+                )
                 swapped = members | {one: members[two], two: members[one]}
                 if rng.random() < 0.3:
                     del swapped[one]
@@ -111,7 +136,9 @@ def mutants(content, count):
             case 6:
                 name = rng.choice(names)
                 inner = bytearray(members[name])
-                inner[rng.integers(128)] = rng.integers(256)  # where NumPy keeps shape and dtype
+                inner[rng.integers(128)] = rng.integers(
+                    256
+                )  # where NumPy keeps shape and dtype
                 damaged = archive(members | {name: bytes(inner)})
             case 7:
                 text = str(np.load(io.BytesIO(members["header.npy"])))
@@ -148,19 +175,36 @@ def test_a_damaged_file_is_a_value_error_that_names_it_or_holds_the_same(kind):
     ("name", "change", "said"),
     [
         ("params.V", lambda a: a * np.nan, "params.V: got nan"),
-        ("params.V", lambda a: a.astype(float), "params.V: got dtype float64, want float32"),
-        ("optimizer.m.V", lambda a: a[:1], r"optimizer.m.V: got shape \(1, 1\), want \(2, 1\)"),
+        (
+            "params.V",
+            lambda a: a.astype(float),
+            "params.V: got dtype float64, want float32",
+        ),
+        (
+            "optimizer.m.V",
+            lambda a: a[:1],
+            r"optimizer.m.V: got shape \(1, 1\), want \(2, 1\)",
+        ),
         ("optimizer.v.V", lambda a: -a, "optimizer.v.V: got -"),
         ("optimizer.v.V", lambda a: a + np.inf, "optimizer.v.V: got inf"),
-        ("history.loss", lambda a: a[:1], r"history.seconds: got shape \(2,\), want \(1,\)"),
+        (
+            "history.loss",
+            lambda a: a[:1],
+            r"history.seconds: got shape \(2,\), want \(1,\)",
+        ),
         ("history.loss", lambda a: a * np.nan, "history.loss: got nan"),
         ("history.loss", lambda a: a.astype(str), "history.loss: got dtype <U"),
         ("history.loss", lambda a: a[:0], "history.loss: got shape"),
         ("history.seconds", lambda a: -a, "history.seconds: got -"),
     ],
 )
-def test_an_array_of_a_checkpoint_that_cannot_be_is_refused(tmp_path, dataset, name, change, said):
-    path, net = tmp_path / "run.npz", lk.network("numpy", lk.Params.init(1, 2, output_size=1))
+def test_an_array_of_a_checkpoint_that_cannot_be_is_refused(
+    tmp_path, dataset, name, change, said
+):
+    path, net = (
+        tmp_path / "run.npz",
+        lk.network("numpy", lk.Params.init(1, 2, output_size=1)),
+    )
     lk.train(net, dataset, checkpoint=path, **RUN)
     path.write_bytes(with_array(path.read_bytes(), name, change))
     before = net.params()
@@ -177,7 +221,10 @@ def test_an_array_of_a_checkpoint_that_cannot_be_is_refused(tmp_path, dataset, n
             lambda text: text.replace("lstm_kernels", "other"),
             "has format 'other.params/2', want 'lst",
         ),
-        (lambda text: text.replace('"lstm"', '["lstm"]'), r"params.cell: got \['lstm'\], want one"),
+        (
+            lambda text: text.replace('"lstm"', '["lstm"]'),
+            r"params.cell: got \['lstm'\], want one",
+        ),
         (lambda text: text.replace('"cell"', '"sell"'), "KeyError 'cell'"),
         (lambda text: "[3]", r"is not a whole file of .*\(header: TypeError"),
         (lambda text: "[" * 10_000, r"is not a whole file of .*\(header: "),
@@ -198,17 +245,29 @@ def test_a_file_says_where_it_is_damaged(tmp_path):
     content = bytearray(whole)
     content[content.index(b"V.npy") + 160] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"net.npz: is not a whole file .*\(V.npy: .*CRC"):
+    with pytest.raises(
+        ValueError, match=r"net.npz: is not a whole file .*\(V.npy: .*CRC"
+    ):
         lk.Params.load(path)
     path.write_bytes(with_array(whole, "b_out", lambda a: np.array([{}])))
-    with pytest.raises(ValueError, match=r"\(b_out.npy: Object arrays"):  # no pickle is read
+    with pytest.raises(
+        ValueError, match=r"\(b_out.npy: Object arrays"
+    ):  # no pickle is read
         lk.Params.load(path)
     members = parts(whole)
-    members["layers.0.U.npy"] = members["layers.0.U.npy"].replace(b"(2, 12)", b"(1, 12)")
+    members["layers.0.U.npy"] = members["layers.0.U.npy"].replace(
+        b"(2, 12)", b"(1, 12)"
+    )
     path.write_bytes(archive(members))
-    with pytest.raises(ValueError, match=r"\(layers.0.U.npy: got bytes after the array"):
+    with pytest.raises(
+        ValueError, match=r"\(layers.0.U.npy: got bytes after the array"
+    ):
         lk.Params.load(path)
-    rest = {name: a for name, a in parts(whole).items() if name not in ("V.npy", "b_out.npy")}
+    rest = {
+        name: a
+        for name, a in parts(whole).items()
+        if name not in ("V.npy", "b_out.npy")
+    }
     path.write_bytes(archive(rest))  # what is left is a network without read-out
     with pytest.raises(ValueError, match=r"holds arrays .*, want .*'V', 'b_out'"):
         lk.Params.load(path)
@@ -228,11 +287,17 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, failure, 
 
     with pytest.raises(failure):
         fail()
-    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("file", b"old\n")]
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [
+        ("file", b"old\n")
+    ]
 
 
 def test_leftovers_of_others_are_left_alone(tmp_path):
-    names = (f".net.npz.{os.getpid()}.part", f"net.npz.part-{os.getpid()}", "net.npz.part")
+    names = (
+        f".net.npz.{os.getpid()}.part",
+        f"net.npz.part-{os.getpid()}",
+        "net.npz.part",
+    )
     for name in names:
         (tmp_path / name).write_text("another's")
     params = example((1, 1, 1, 1, 1))[0]
@@ -242,7 +307,11 @@ def test_leftovers_of_others_are_left_alone(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX modes and links")
 def test_modes_and_links_are_kept(tmp_path):
-    params, real, link = example((1, 1, 1, 1, 1))[0], tmp_path / "real.npz", tmp_path / "link.npz"
+    params, real, link = (
+        example((1, 1, 1, 1, 1))[0],
+        tmp_path / "real.npz",
+        tmp_path / "link.npz",
+    )
     link.symlink_to(real)
     old = os.umask(0o027)
     try:

@@ -1,4 +1,6 @@
-"""`numba-fused` writes through addresses: it stays inside its arrays, on every schedule."""
+"""`numba-fused` writes through addresses: it stays inside its arrays, on every
+schedule.
+"""
 
 import ast
 import inspect
@@ -14,7 +16,6 @@ from checked import Checked
 from conftest import example
 
 import lstm_kernels as lk
-from lstm_kernels.bench.comparer import TOLERANCE, compare, compare_to_reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import (
     bfloat16_kernels,
@@ -32,6 +33,7 @@ from lstm_kernels.cpu import (
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.kernels import fill
 from lstm_kernels.versions import numba_fused
+from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
 
 
 def random_shapes(count, seed=0):
@@ -45,7 +47,9 @@ KERNELS = [fused_kernels, block_kernels, wavefront_kernels, factored_kernels]
 
 
 class Record:
-    """A row of a record array, with its fields as attributes, as compiled code has them."""
+    """A row of a record array, with its fields as attributes, as compiled code has
+    them.
+    """
 
     def __init__(self, row):
         self.__dict__["_row"] = row
@@ -60,9 +64,9 @@ class Record:
 class Interpreted:
     """Kernels as plain Python, on memory in which every address is looked up.
 
-    Tiles, records and arrays may touch what the package took the address of (`workspace.at`), and
-    nothing else. used: the names of the tiles that ran. more: Tiles beside `net.tiles`.
-    Stands for `machine_code.Kernels`.
+    Tiles, records and arrays may touch what the package took the address of
+    (`workspace.at`), and nothing else. used: the names of the tiles that ran. more:
+    Tiles beside `net.tiles`. Stands for `machine_code.Kernels`.
     """
 
     def __init__(self, net, monkeypatch, more=()):
@@ -77,16 +81,31 @@ class Interpreted:
             monkeypatch.setattr(module, "at", self._at)
         assert not hasattr(numba_fused, "at")
         assert not hasattr(bfloat16_space, "at")
-        tiles = ("inputs", "step", "whole", "single", "back", "through", "few", "gradient")
+        tiles = (
+            "inputs",
+            "step",
+            "whole",
+            "single",
+            "back",
+            "through",
+            "few",
+            "gradient",
+        )
         tiles += ("round_numbers", "pair_rows_of")
         names = dict.fromkeys([*tiles, "transpose"], self._tile)
         names |= {"real": float, "claim": self._claim}
         records_at = ("layer_at", "job_at", "factored_layer_at", "factored_job_at")
         names |= dict.fromkeys(records_at, self._record_at)
-        names |= {"finish": lambda *_: None, "wait": lambda sync, groups, turn, tasks: turn + 1}
+        names |= {
+            "finish": lambda *_: None,
+            "wait": lambda sync, groups, turn, tasks: turn + 1,
+        }
         names |= {"array": partial(self._array, net.tiles.dtype), "call": self.call}
         words = partial(self._array, np.dtype(np.int64))
-        names |= {"array_of_indices": words, "read": lambda address: words(address, (1,))[0]}
+        names |= {
+            "array_of_indices": words,
+            "read": lambda address: words(address, (1,))[0],
+        }
         names |= {"exchange": lambda address, number: words(address, (1,)).fill(number)}
         in_words = [bfloat16_kernels] if net.tiles.numbers == 2 else []
         functions = fill([*KERNELS, *in_words], names, "")
@@ -110,7 +129,13 @@ class Interpreted:
         if self._seen.get(key) is not array:
             self._seen[key] = array
             m = self._machine
-            m.allow([a for a in self._seen.values() if a.dtype == m.dtype and a.flags.c_contiguous])
+            m.allow(
+                [
+                    a
+                    for a in self._seen.values()
+                    if a.dtype == m.dtype and a.flags.c_contiguous
+                ]
+            )
             m.arrays.sort(key=lambda entry: entry[0] - entry[1])  # the largest first
         return place
 
@@ -124,20 +149,31 @@ class Interpreted:
                 and (array.dtype == dtype or array.dtype.fields)
             ):
                 flat = array.reshape(-1).view(np.uint8)
-                return flat[address - place : address - place + size].view(dtype).reshape(shape)
+                return (
+                    flat[address - place : address - place + size]
+                    .view(dtype)
+                    .reshape(shape)
+                )
         raise IndexError(f"address {address:#x}: {size} bytes outside every array")
 
     def _record_at(self, address, k):
         for (place, *_), array in self._seen.items():
             index, inside = divmod(int(address) - place, array.dtype.itemsize)
-            if array.dtype.fields and inside == 0 and index >= 0 and index + k < len(array):
+            if (
+                array.dtype.fields
+                and inside == 0
+                and index >= 0
+                and index + k < len(array)
+            ):
                 return Record(array[index + k])
         raise IndexError(f"address {address:#x}: no record")
 
     def _tile(self, address, *numbers):
         tile, m = self._tiles[address], self._machine
         self.used.add(tile.__name__)
-        last = m.splat(numbers[-1]) if isinstance(numbers[-1], float) else int(numbers[-1])
+        last = (
+            m.splat(numbers[-1]) if isinstance(numbers[-1], float) else int(numbers[-1])
+        )
         tile(m, *map(int, numbers[:-1]), last)
 
     def _claim(self, sync, groups, turn, me, tasks):
@@ -150,8 +186,12 @@ def test_every_field_of_a_record_is_read_and_of_a_record_alone():
     read = {"layer": set(), "top": set(), "job": set()}
     for module in (block_kernels, fused_kernels, wavefront_kernels, bfloat16_kernels):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
-            if isinstance(node, ast.Attribute):  # of a name, or of job_at(...) or layer_at(...)
-                owner = getattr(node.value, "id", None) or node.value.func.id.removesuffix("_at")
+            if isinstance(
+                node, ast.Attribute
+            ):  # of a name, or of job_at(...) or layer_at(...)
+                owner = getattr(
+                    node.value, "id", None
+                ) or node.value.func.id.removesuffix("_at")
                 read[owner].add(node.attr)
     assert read["layer"] | read["top"] == set(records.LAYER.names)
     assert read["job"] == set(records.JOB.names)
@@ -161,23 +201,40 @@ def test_every_field_of_a_record_is_read_and_of_a_record_alone():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
-    """Forward, backward and steps of the kernels in plain Python, on tiles that check."""
+    """Forward, backward and steps of the kernels in plain Python, on tiles that
+    check.
+    """
     used = set()
-    for shape in [(1, 1, 1, 1, 1), (2, 3, 5, 3, 17), (2, 2, 7, 9, 40), (1, 3, 2, 18, 33)]:
+    for shape in [
+        (1, 1, 1, 1, 1),
+        (2, 3, 5, 3, 17),
+        (2, 2, 7, 9, 40),
+        (1, 3, 2, 18, 33),
+    ]:
         params, x, target = example(shape, cell, dtype)
         for schedule in cost.work_splits(
             Tiles(CELLS[cell], np.dtype(dtype), shape[4]), *x.shape[:2], 2
         ):
-            monkeypatch.setattr(numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s)
+            monkeypatch.setattr(
+                numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s
+            )
             net = lk.network("numba-fused", params)
             kernels = Interpreted(net, monkeypatch)
             compare_to_reference(net, params, x)
             dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
-            losses = net.epoch(dataset, np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1], 0.1)
+            losses = net.epoch(
+                dataset, np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1], 0.1
+            )
             compiled = lk.network("numba-fused", params)
-            again = compiled.epoch(dataset, np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1], 0.1)
+            again = compiled.epoch(
+                dataset, np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1], 0.1
+            )
             assert losses == pytest.approx(again, rel=1e-4)
-            compare(net.params().arrays(), compiled.params().arrays(), TOLERANCE[np.dtype(dtype)])
+            compare(
+                net.params().arrays(),
+                compiled.params().arrays(),
+                TOLERANCE[np.dtype(dtype)],
+            )
             used |= kernels.used
             monkeypatch.undo()
     assert used >= {"whole", "back", "through_U", "few", "gradient_W", "transpose"}
@@ -229,9 +286,13 @@ def test_canaries_around_every_array_survive(monkeypatch):
         cell = tuple(CELLS)[number % 3]
         params, x, target = example(shape, cell)
         T, B, _ = x.shape
-        found = cost.work_splits(Tiles(CELLS[cell], np.dtype(np.float32), shape[4]), T, B, 2)
+        found = cost.work_splits(
+            Tiles(CELLS[cell], np.dtype(np.float32), shape[4]), T, B, 2
+        )
         schedule = found[number % len(found)]
-        monkeypatch.setattr(numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s)
+        monkeypatch.setattr(
+            numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s
+        )
         net = lk.network("numba-fused", params)
         net.forward(x)
         compare_to_reference(net, params, x)
@@ -249,10 +310,14 @@ def test_every_schedule_gives_the_same_bits(cell, monkeypatch):
         assert len(found) >= 2
         results = []
         for schedule in found:
-            monkeypatch.setattr(numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s)
+            monkeypatch.setattr(
+                numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s
+            )
             net = lk.network("numba-fused", params)
             loss, grads = net.loss_and_grads(x, target)
-            results.append({"y": net.forward(x)[0], "loss": np.array(loss)} | grads.arrays())
+            results.append(
+                {"y": net.forward(x)[0], "loss": np.array(loss)} | grads.arrays()
+            )
             net.step(x, target, 0.1)
             results[-1] |= {f"after.{n}": a for n, a in net.params().arrays().items()}
         for other in results[1:]:
@@ -315,7 +380,10 @@ def test_backward_in_another_python_thread_is_an_error():
     params, x, _ = example((1, 3, 2, 1, 7))
     net = lk.network("numba-fused", params)
     y, _ = net.forward(x, training=True)
-    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="another Python thread"):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(RuntimeError, match="another Python thread"),
+    ):
         pool.submit(net.backward, np.ones_like(y)).result()
     net.backward(np.ones_like(y))
 
@@ -357,13 +425,19 @@ with event.install_recorder("numba:compile") as seen:
 print(len(seen.buffer))
 """
     counts = [
-        int(subprocess.check_output([sys.executable, "-c", script], text=True, timeout=300))
+        int(
+            subprocess.check_output(
+                [sys.executable, "-c", script], text=True, timeout=300
+            )
+        )
         for _ in range(2)
     ]
     assert counts[1] == 0
 
 
-COSTS = cost.MachineCosts(fma=0.25e-9, load=0.7e-9, cell=25e-9, enter=2e-6, turn=0.1e-6, hand=8e-9)
+COSTS = cost.MachineCosts(
+    fma=0.25e-9, load=0.7e-9, cell=25e-9, enter=2e-6, turn=0.1e-6, hand=8e-9
+)
 
 
 @pytest.mark.parametrize(
@@ -388,10 +462,17 @@ def test_costs_are_recovered_from_a_noisy_machine_that_obeys_the_model(monkeypat
 
     def seconds(H, B, T, schedule):
         enter = costs.enter if schedule.threads > 1 else 0.0
-        first = costs._replace(fma=0.0, load=0.0, enter=0.0)  # the first step has no product
+        first = costs._replace(
+            fma=0.0, load=0.0, enter=0.0
+        )  # the first step has no product
         rest = costs._replace(enter=0.0)
         total = cost.predict(first, schedule, tiles(H), [1], 1, B, False)
-        return 1e-6 + enter + total + cost.predict(rest, schedule, tiles(H), [1], T - 1, B, False)
+        return (
+            1e-6
+            + enter
+            + total
+            + cost.predict(rest, schedule, tiles(H), [1], T - 1, B, False)
+        )
 
     now = [0.0]  # a clock that runs advance, by a little more in every round but one
 
@@ -415,5 +496,6 @@ def test_tile_rows_fill_the_registers():
         assert rows >= 1
         assert (
             rows == 1
-            or rows * vectors + min(rows, vectors) + 1 <= registers.vector_registers().count
+            or rows * vectors + min(rows, vectors) + 1
+            <= registers.vector_registers().count
         )

@@ -1,4 +1,6 @@
-"""`make gpu`, and what only a driver knows, before there is one: fakes stand in for it."""
+"""`make gpu`, and what only a driver knows, before there is one: fakes stand in for
+it.
+"""
 
 import json
 import os
@@ -13,12 +15,19 @@ import pytest
 from conftest import SIMULATED
 
 import lstm_kernels as lk
-from lstm_kernels.bench import gpu, gpu_run, provenance, results
 from lstm_kernels.gpu import device
 from lstm_kernels.versions.cuda_epoch import CudaEpoch
+from lstm_report.experiments import gpu, gpu_run
+from lstm_report.measure import provenance, results
 
 simulated = pytest.mark.skipif(not SIMULATED, reason="fakes what a device does")
-ROW = {"version": "cuda-v3", "variant": "sums", "stage": "step", "repeat": 0, "seconds": 1.0}
+ROW = {
+    "version": "cuda-v3",
+    "variant": "sums",
+    "stage": "step",
+    "repeat": 0,
+    "seconds": 1.0,
+}
 
 
 def alive(pid):
@@ -26,7 +35,9 @@ def alive(pid):
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    state = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True
+    )
     return bool(state.stdout.strip()) and not state.stdout.startswith("Z")
 
 
@@ -49,7 +60,13 @@ def test_a_limit_ends_the_whole_process_group(limit):
 
 @pytest.fixture
 def machine(monkeypatch):
-    about = {"date": "2026-01-01", "commit": "c", "dirty": False, "name": "m", "preset": "paper"}
+    about = {
+        "date": "2026-01-01",
+        "commit": "c",
+        "dirty": False,
+        "name": "m",
+        "preset": "paper",
+    }
     about |= {"cpu": "a", "cores": 2, "gpu": None}
     monkeypatch.setattr(provenance, "machine", lambda preset: dict(about))
     monkeypatch.setattr(gpu_run, "refuse", lambda: None)
@@ -76,10 +93,21 @@ def test_what_fails_or_hangs_leaves_the_others(monkeypatch, tmp_path, machine, c
     assert "windows (failed: CUDA_ERROR_ILLEGAL_ADDRESS)" in str(error.value)
     assert "sums (not finished in 20 s)" in str(error.value)
     assert "Traceback" in capsys.readouterr().err
-    order = ["hundreds", "windows", "sums", "batch", "hidden", "transfers", "large", "table"]
+    order = [
+        "hundreds",
+        "windows",
+        "sums",
+        "batch",
+        "hidden",
+        "transfers",
+        "large",
+        "table",
+    ]
     assert asked == ["probe", *order]
     written = pd.read_csv(tmp_path / "m" / "gpu.csv")
-    assert list(written["variant"]) == [name for name in order if name not in ("windows", "sums")]
+    assert list(written["variant"]) == [
+        name for name in order if name not in ("windows", "sums")
+    ]
     said = json.loads((tmp_path / "m" / "gpu-checks.json").read_text())
     assert said["probe"] == "passed: 3 of 3 networks right"
     assert said["memcheck"].startswith("passed")
@@ -90,7 +118,9 @@ def test_what_is_measured_is_there_at_once(monkeypatch, tmp_path, machine):
     """The machine may be taken away between two comparisons."""
     rows = pickle.dumps(pd.DataFrame([ROW]))
     monkeypatch.setattr(
-        gpu_run, "own_process", lambda n, p, limit, path: (path.write_bytes(rows) and 0, "")
+        gpu_run,
+        "own_process",
+        lambda n, p, limit, path: (path.write_bytes(rows) and 0, ""),
     )
     running = gpu_run.main("paper", tmp_path)
     next(running)
@@ -140,7 +170,11 @@ def test_the_probe_names_a_network_that_is_wrong(monkeypatch, capsys):
 
 def test_every_version_and_size_that_is_measured_is_probed():
     pairs = gpu_run.probed("paper")
-    assert {name for name, _ in pairs} == {"cuda-v1", "cuda-v3", *gpu.STAY}  # V2's kernels are V3's
+    assert {name for name, _ in pairs} == {
+        "cuda-v1",
+        "cuda-v3",
+        *gpu.STAY,
+    }  # V2's kernels are V3's
     assert {work.H for _, work in pairs} == {8, 9, 16, 32, 64, 128, 256, 512}
 
 
@@ -165,8 +199,13 @@ def test_how_the_checks_are_called(monkeypatch):
     for limit, words in checks.values():
         text = " ".join(words)
         assert limit > 0
-        # Its own calls of the driver may fail and mean nothing; packages there may warn.
-        assert "--report-api-errors no" in text if "sanitizer" in text else "-W default" in text
+        # Its own calls of the driver may fail and mean nothing; packages there may
+        # warn.
+        assert (
+            "--report-api-errors no" in text
+            if "sanitizer" in text
+            else "-W default" in text
+        )
     if results.ROOT:
         assert "-n" in checks["tests on the device"][1]
 
@@ -174,7 +213,9 @@ def test_how_the_checks_are_called(monkeypatch):
 @pytest.mark.skipif(not results.ROOT, reason="the Makefile comes with the repository")
 def test_make_gpu_writes_where_it_is_told():
     words = ["make", "-n", "gpu", "FOLDER=/some where"]
-    done = subprocess.run(words, cwd=results.ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        words, cwd=results.ROOT, capture_output=True, text=True, check=True
+    )
     assert '-m lstm_kernels gpu --folder "/some where"' in done.stdout
 
 
@@ -189,7 +230,12 @@ def test_events_are_rows_of_their_own(monkeypatch):
     work = gpu.Workload(1, 2, 1, 3, 4)
     nets = gpu.networks(["numpy", "cuda-v3"], work)
     rows = gpu.rows(
-        nets, work, "v", "forward", lambda net: net.forward(work.example()[0]), repeats=2
+        nets,
+        work,
+        "v",
+        "forward",
+        lambda net: net.forward(work.example()[0]),
+        repeats=2,
     )
     events = rows[rows["stage"] == "forward, by events"]
     assert set(events["version"]) == {"cuda-v3"}
@@ -198,7 +244,9 @@ def test_events_are_rows_of_their_own(monkeypatch):
 
 
 class Function:
-    """A compiled kernel as numba-cuda holds it: of a module, or (`kernel`) of a library."""
+    """A compiled kernel as numba-cuda holds it: of a module, or (`kernel`) of a
+    library.
+    """
 
     def __init__(self, of_library):
         self.handle = 17 if of_library else SimpleNamespace(value=16)
@@ -237,13 +285,22 @@ class Driver:
 
 @pytest.mark.parametrize("of_library", [False, True])
 def test_the_most_shared_memory_is_asked_for_once(monkeypatch, of_library):
-    """A launch that wants less must not lower what a later launch of the same kernel needs."""
+    """A launch that wants less must not lower what a later launch of the same kernel
+    needs.
+    """
     driver = Driver()
     monkeypatch.setattr(device.ctypes, "CDLL", lambda name: driver)
     monkeypatch.setattr(device, "SIMULATED", False)
-    monkeypatch.setattr(device.Device, "__init__", lambda self: vars(self).update(FIELDS()))
+    monkeypatch.setattr(
+        device.Device, "__init__", lambda self: vars(self).update(FIELDS())
+    )
     kernel, used = FakeKernel(Function(of_library)), device.Device()
-    for shared in (149_860, 108_900, 40_000, 149_860):  # the whole batch, then the rest of it
+    for shared in (
+        149_860,
+        108_900,
+        40_000,
+        149_860,
+    ):  # the whole batch, then the rest of it
         used.configure(kernel, 1, (32, 8), shared)
     most = 227 << 10
     want = ("kernel", 17, 8, most, 3) if of_library else ("function", 16, 8, most)
@@ -257,17 +314,28 @@ def FIELDS():
 
 def test_shared_memory_that_the_driver_refuses(monkeypatch):
     monkeypatch.setattr(device.ctypes, "CDLL", lambda name: Driver(error=1))
-    with pytest.raises(RuntimeError, match=r"does not grant a block 200000 bytes .* \(error 1\)"):
+    with pytest.raises(
+        RuntimeError, match=r"does not grant a block 200000 bytes .* \(error 1\)"
+    ):
         device.allow_shared(FakeKernel(Function(True)), 200_000)
 
 
 def test_more_blocks_than_fit_are_refused(monkeypatch):
     """They would wait for ever for blocks that cannot start."""
     monkeypatch.setattr(device, "SIMULATED", False)
-    monkeypatch.setattr(device.Device, "__init__", lambda self: vars(self).update(FIELDS()))
+    monkeypatch.setattr(
+        device.Device, "__init__", lambda self: vars(self).update(FIELDS())
+    )
     kernel, used = FakeKernel(Function(True), most=5), device.Device()
-    assert used.configure(kernel, 5, (32, 8), 1000, together=True)() == (5, (32, 8), 0, 1000)
-    with pytest.raises(RuntimeError, match=r"^cuda-epoch: got 6 blocks .* want at most 5"):
+    assert used.configure(kernel, 5, (32, 8), 1000, together=True)() == (
+        5,
+        (32, 8),
+        0,
+        1000,
+    )
+    with pytest.raises(
+        RuntimeError, match=r"^cuda-epoch: got 6 blocks .* want at most 5"
+    ):
         used.configure(kernel, 6, (32, 8), 1000, together=True)
 
 
@@ -284,7 +352,9 @@ def test_more_blocks_than_the_simulator_runs_are_refused():
 
 @simulated
 def test_free_memory_counts_what_was_let_go(monkeypatch):
-    """numba-cuda frees late: its list of pending deallocations is emptied before one asks."""
+    """numba-cuda frees late: its list of pending deallocations is emptied before one
+    asks.
+    """
     pending = [100]
     manager = SimpleNamespace(deallocations=SimpleNamespace(clear=pending.clear))
     context = SimpleNamespace(memory_manager=manager)
@@ -301,12 +371,16 @@ def test_a_missing_compiler_is_named(monkeypatch):
 
     monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
     said = device.why_not_compiled("H200", (9, 0), missing)
-    assert said.startswith("the CUDA compiler (NVVM) was not found in /opt/cuda: install")
+    assert said.startswith(
+        "the CUDA compiler (NVVM) was not found in /opt/cuda: install"
+    )
     assert "CUDA_HOME" in said
 
 
 def imported(tmp_path, code, **variables):
-    """What a new process prints that imports the GPU's module with an nvcc on its PATH."""
+    """What a new process prints that imports the GPU's module with an nvcc on its
+    PATH.
+    """
     tool = tmp_path / "cuda-13.0" / "bin" / "nvcc"
     tool.parent.mkdir(parents=True)
     tool.write_text("#!/bin/sh\n")
@@ -315,11 +389,15 @@ def imported(tmp_path, code, **variables):
     environment = {k: v for k, v in os.environ.items() if k not in hidden} | variables
     environment["PATH"] = f"{tool.parent}{os.pathsep}{environment['PATH']}"
     words = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=True, env=environment
+    )
     return done.stdout.strip()
 
 
-HOME = "import os; from lstm_kernels.gpu import device; print(os.environ.get('CUDA_HOME'))"
+HOME = (
+    "import os; from lstm_kernels.gpu import device; print(os.environ.get('CUDA_HOME'))"
+)
 
 
 def test_the_toolkit_is_found_by_its_compiler(tmp_path):
@@ -339,6 +417,11 @@ def test_numpy_without_row_stack_is_enough(tmp_path):
 @simulated
 def test_slow_versions_run_twice_in_the_table():
     work = gpu.Workload(1, 2, 1, 3, 4)
-    rows = gpu.table(["sequential", "numpy"], work, work.dataset(8), epochs=1, repeats=5)
-    assert rows.groupby("version")["repeat"].nunique().to_dict() == {"numpy": 5, "sequential": 2}
+    rows = gpu.table(
+        ["sequential", "numpy"], work, work.dataset(8), epochs=1, repeats=5
+    )
+    assert rows.groupby("version")["repeat"].nunique().to_dict() == {
+        "numpy": 5,
+        "sequential": 2,
+    }
     assert set(rows["stage"]) == {"1 epochs"}

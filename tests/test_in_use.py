@@ -1,7 +1,8 @@
-"""A network in use: threads, forks, signals, interrupts at any line. One rule: `base.Network`.
+"""A network in use: threads, forks, signals, interrupts at any line. One rule:
+`base.Network`.
 
-With LSTM_KERNELS_HOSTILE in the environment everything runs longer, and interrupts come at every
-line (`make test-hostile`).
+With LSTM_KERNELS_HOSTILE in the environment everything runs longer, and interrupts come
+at every line (`make test-hostile`).
 """
 
 import copy
@@ -29,12 +30,19 @@ from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
 from lstm_kernels import blas
-from lstm_kernels.bench.comparer import compare, tolerance
 from lstm_kernels.cpu import interrupts
 from lstm_kernels.versions import base, numba_fused
+from lstm_report.measure.comparer import compare, tolerance
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ
-VERSIONS = ["numpy", "numpy-naive", "numba-sample", "numba-wavefront", "numba-fused", "numba-bf16"]
+VERSIONS = [
+    "numpy",
+    "numpy-naive",
+    "numba-sample",
+    "numba-wavefront",
+    "numba-fused",
+    "numba-bf16",
+]
 COMPILED = VERSIONS[2:]
 versions = pytest.mark.parametrize("version", VERSIONS)
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -51,7 +59,9 @@ def same(got, want):
 
 def blas_threads():
     return [
-        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+        library["num_threads"]
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
     ]
 
 
@@ -84,7 +94,9 @@ def test_threads_that_share_a_network_get_right_numbers_or_an_error(version):
             net.forward(other)
 
     with ThreadPoolExecutor(3) as pool:
-        for done in [pool.submit(work) for work in (differentiate, learn, differentiate)]:
+        for done in [
+            pool.submit(work) for work in (differentiate, learn, differentiate)
+        ]:
             done.result()
     assert not wrong
     assert all(word.startswith("backward: ") for word in refused)
@@ -94,7 +106,10 @@ def test_the_tape_belongs_to_the_thread_that_made_it(version):
     params, x, _ = example((1, 3, 2, 1, 7))
     net = lk.network(version, params)
     y, _ = net.forward(x, training=True)
-    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="another Python thread"):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(RuntimeError, match="another Python thread"),
+    ):
         pool.submit(net.backward, np.ones_like(y)).result()
     net.backward(np.ones_like(y))
 
@@ -119,7 +134,9 @@ threads = [threading.Thread(target=work, args=a) for a in args]
 assert sorted(good) == [4, 5, 6, 7]
 """
     environment = os.environ | {"NUMBA_THREADING_LAYER": layer}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, env=environment)
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=300, env=environment
+    )
 
 
 def test_a_thread_may_outlive_the_main_one():
@@ -135,7 +152,11 @@ def work():
 threading.Thread(target=work).start()
 """
     out = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (out.stdout, out.stderr) == ("(64, 32, 256)\n", "")
 
@@ -185,11 +206,14 @@ def test_passes_on_several_tapes_are_under_way_at_once(version, cell):
     params, x, _ = example((2, 6, 5, 3, 17), cell)
     net, rng = lk.network(version, params), np.random.default_rng(0)
     if not net.tapes:
-        with pytest.raises(lk.UnavailableError, match=f"new_tape: {version} keeps one tape"):
+        with pytest.raises(
+            lk.UnavailableError, match=f"new_tape: {version} keeps one tape"
+        ):
             net.new_tape()
         return
     batches = [
-        rng.standard_normal((T, B, 3)).astype(np.float32) for T, B in [(6, 5)] * 3 + [(4, 7)]
+        rng.standard_normal((T, B, 3)).astype(np.float32)
+        for T, B in [(6, 5)] * 3 + [(4, 7)]
     ]
     dys = [rng.standard_normal((*b.shape[:2], 17)).astype(np.float32) for b in batches]
     wants = []
@@ -199,10 +223,14 @@ def test_passes_on_several_tapes_are_under_way_at_once(version, cell):
     tapes = [net.new_tape() for _ in batches]
     for turn in range(3):  # the arrays of a tape are used again
         for tape, batch, (y, _) in zip(tapes, batches, wants, strict=True):
-            np.testing.assert_array_equal(net.forward(batch, training=True, tape=tape)[0], y)
+            np.testing.assert_array_equal(
+                net.forward(batch, training=True, tape=tape)[0], y
+            )
         own, _ = net.forward(x, training=True)
         for place in ((0, 1, 2, 3), (3, 1, 0, 2), (2, 3, 1, 0))[turn]:
-            assert same(arrays(net.backward(dys[place], tape=tapes[place])), wants[place][1])
+            assert same(
+                arrays(net.backward(dys[place], tape=tapes[place])), wants[place][1]
+            )
         fresh = lk.network(version, params)
         assert same(arrays(net.backward(own)), _gradients(fresh, x, own))
 
@@ -236,7 +264,10 @@ def test_a_tape_of_old_parameters_or_of_another_network_is_refused():
     with pytest.raises(TypeError, match="tape: got int"):
         net.backward(dy, tape=1)
     net.forward(x, training=True, tape=tape)
-    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="another Python thread"):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(RuntimeError, match="another Python thread"),
+    ):
         pool.submit(net.backward, dy, tape=tape).result()
 
 
@@ -254,11 +285,15 @@ def test_a_timeline_is_of_a_pass_that_ran():
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
 def test_a_state_given_once_is_not_used_twice(cell):
-    """With a state, without, with: outputs and gradients are those of a new network each time."""
+    """With a state, without, with: outputs and gradients are those of a new network
+    each time.
+    """
     params, x, _ = example((2, 4, 3, 2, 9), cell)
     rng = np.random.default_rng(0)
     count = 2 if cell == "lstm" else 1
-    given = tuple(rng.standard_normal((2, 3, 9)).astype(np.float32) for _ in range(count))
+    given = tuple(
+        rng.standard_normal((2, 3, 9)).astype(np.float32) for _ in range(count)
+    )
     dy = np.ones((4, 3, 9), np.float32)
     for version in VERSIONS:
         net = lk.network(version, params)
@@ -324,7 +359,9 @@ sys.exit(failed)
 @versions
 @pytest.mark.parametrize("thread", ["busy", "idle"])
 def test_a_forked_child_computes_and_has_no_tape(version, thread):
-    subprocess.run([sys.executable, "-c", FORK, version, thread], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", FORK, version, thread], check=True, timeout=120
+    )
 
 
 @forks
@@ -354,12 +391,16 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 @forks
 def test_parameters_that_a_fork_tore_are_refused():
-    """A child forked while another thread was changing them: only assign makes them whole."""
+    """A child forked while another thread was changing them: only assign makes them
+    whole.
+    """
     params, x, _ = example(SHAPE)
     net = lk.network("numba-fused", params)
     net._writing = True  # as in the middle of a step
     base._after_fork()
-    with pytest.raises(RuntimeError, match=r"forked while another thread .* want assign"):
+    with pytest.raises(
+        RuntimeError, match=r"forked while another thread .* want assign"
+    ):
         net.forward(x)
     with pytest.raises(RuntimeError, match="want assign"):
         net.params()
@@ -369,7 +410,9 @@ def test_parameters_that_a_fork_tore_are_refused():
 
 
 def test_a_lock_that_a_fork_left_behind_is_replaced():
-    """That of a thread which the child does not have; not that of a call which goes on there."""
+    """That of a thread which the child does not have; not that of a call which goes on
+    there.
+    """
     params, x, _ = example(SHAPE)
     left, going_on = lk.network("numpy", params), lk.network("numpy", params)
     with ThreadPoolExecutor(1) as pool:
@@ -420,7 +463,8 @@ LINES = Path(numba_fused.__file__).parents[1]
 class Interrupter:
     """Raises KeyboardInterrupt before the n-th line of this package that runs.
 
-    Not at a `with`: tracing sees that line once more when its block ends, where no signal comes.
+    Not at a `with`: tracing sees that line once more when its block ends, where no
+    signal comes.
     """
 
     def __init__(self, n):
@@ -434,7 +478,10 @@ class Interrupter:
 
     def _enter(self, frame, event, arg):
         path = frame.f_code.co_filename
-        if not path.startswith(str(LINES)) or frame.f_code.co_name in ("__del__", "_attend"):
+        if not path.startswith(str(LINES)) or frame.f_code.co_name in (
+            "__del__",
+            "_attend",
+        ):
             return None  # Python loses what is raised in a finaliser
         return self._line
 
@@ -465,7 +512,9 @@ CALLS = {
         net.forward(x, state, training=True),
         net.backward(np.ones((*x.shape[:2], 17), np.float32)),
     ),
-    "loss_and_grads": lambda net, x, target, state, other: net.loss_and_grads(x, target),
+    "loss_and_grads": lambda net, x, target, state, other: net.loss_and_grads(
+        x, target
+    ),
     "step": lambda net, x, target, state, other: net.step(x, target, 0.1),
     "epoch": lambda net, x, target, state, other: net.epoch(
         lk.Dataset(x, target), [0, 1, 2], 2, 0.1
@@ -481,7 +530,9 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
     state = tuple(np.full((2, 4, 17), 0.5, np.float32) for _ in range(2))
     other = lk.Params.init(3, 17, num_layers=2, output_size=2, seed=9)
     call = CALLS[name]
-    make = partial(lk.network, version, threads=1 if version == "numba-sample" else None)
+    make = partial(
+        lk.network, version, threads=1 if version == "numba-sample" else None
+    )
     net, new = make(params), make(params)
     call(new, x, target, state, other)
     allowed = [params.arrays(), new.params().arrays()]
@@ -514,7 +565,9 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
             one.step(x, target, 0.1)
             after = {f"after.{k}": a for k, a in one.params().arrays().items()}
             results.append(
-                {"y": y, "again": again, "loss": np.array(loss)} | grads.arrays() | after
+                {"y": y, "again": again, "loss": np.array(loss)}
+                | grads.arrays()
+                | after
             )
         assert same(*results), where
         assert (numba.get_num_threads(), blas_threads()) == before, where
@@ -529,7 +582,8 @@ def ctrl_c_after(seconds):
 
     def alarm(number, frame):
         if frame.f_code.co_name in ("remove", "_remove", "__del__"):
-            # Python drops an exception in the callback of a weak reference and in a finaliser.
+            # Python drops an exception in the callback of a weak reference and in a
+            # finaliser.
             signal.setitimer(signal.ITIMER_REAL, 1e-3)
             return
         raise KeyboardInterrupt
@@ -545,7 +599,9 @@ def ctrl_c_after(seconds):
 
 
 def test_ctrl_c_ends_a_long_call_between_two_steps(version):
-    """Steps that would take minutes; the parameters are those after some number of whole ones."""
+    """Steps that would take minutes; the parameters are those after some number of
+    whole ones.
+    """
     if version.startswith("cuda") or version in ("sequential", "numpy-sample"):
         pytest.skip("goes through Python in every step")
     params, x, target = example((2, 40, 8, 8, 32))
@@ -571,7 +627,9 @@ def test_ctrl_c_ends_a_long_call_between_two_steps(version):
 
 @versions
 def test_ctrl_c_ends_a_long_pass(version):
-    params, _, _ = example((1, 1, 1, 4, 250))  # with padding: y is a copy of what is kept
+    params, _, _ = example(
+        (1, 1, 1, 4, 250)
+    )  # with padding: y is a copy of what is kept
     net = lk.network(version, params)
     short, long = np.ones((3, 16, 4), np.float32), np.ones((20_000, 16, 4), np.float32)
     want, _ = net.forward(short)
@@ -588,11 +646,19 @@ def test_a_long_call_runs_where_no_thread_can_be_had(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     stop = np.zeros(1, np.int64)
-    assert interrupts.interruptible(lambda: threading.get_ident(), stop) != threading.get_ident()
+    assert (
+        interrupts.interruptible(lambda: threading.get_ident(), stop)
+        != threading.get_ident()
+    )
     with pytest.raises(ArithmeticError, match="planted"):
-        interrupts.interruptible(lambda: (_ for _ in ()).throw(ArithmeticError("planted")), stop)
+        interrupts.interruptible(
+            lambda: (_ for _ in ()).throw(ArithmeticError("planted")), stop
+        )
     monkeypatch.setattr(interrupts._thread, "start_new_thread", refuse)
-    assert interrupts.interruptible(lambda: threading.get_ident(), stop) == threading.get_ident()
+    assert (
+        interrupts.interruptible(lambda: threading.get_ident(), stop)
+        == threading.get_ident()
+    )
 
 
 def test_blas_is_kept_to_one_thread_while_anybody_is_inside():
@@ -600,7 +666,9 @@ def test_blas_is_kept_to_one_thread_while_anybody_is_inside():
     assert max(before) > 1 or os.cpu_count() == 1
     with blas.SingleThreaded():
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(lambda: blas.SingleThreaded().__enter__()).result()  # and is lost
+            pool.submit(
+                lambda: blas.SingleThreaded().__enter__()
+            ).result()  # and is lost
         gc.collect()
         assert set(blas_threads()) == {1}
     assert blas_threads() == before
@@ -610,7 +678,9 @@ def test_blas_is_kept_to_one_thread_while_anybody_is_inside():
         with blas.SingleThreaded():
             return blas_threads()
 
-    with ThreadPoolExecutor(1) as pool:  # not the thread that was the first to change the number
+    with ThreadPoolExecutor(
+        1
+    ) as pool:  # not the thread that was the first to change the number
         assert set(pool.submit(inside).result()) == {1}
     assert blas_threads() == before
 
@@ -618,7 +688,9 @@ def test_blas_is_kept_to_one_thread_while_anybody_is_inside():
 # Copies.
 
 
-@pytest.mark.parametrize("make", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
+@pytest.mark.parametrize(
+    "make", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))]
+)
 def test_a_copy_goes_on_with_the_parameters_of_now(version, make):
     params, x, target = example((1, 3, 2, 1, 7))
     net = lk.network(version, params, threads=1)
@@ -633,7 +705,9 @@ def test_a_copy_goes_on_with_the_parameters_of_now(version, make):
 # An epoch ends at a loss that is not finite.
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy says that a number overflows
+@pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # NumPy says that a number overflows
 def test_an_epoch_ends_at_the_first_loss_that_is_not_finite(version):
     params, x, target = example((1, 3, 6, 1, 7))
     big = np.where(np.arange(6)[:, None] == 3, np.float32(1e30), target)
@@ -647,7 +721,9 @@ def test_an_epoch_ends_at_the_first_loss_that_is_not_finite(version):
 
 
 def resident(code):
-    """MiB of a process's memory at each `note()` in the code, without what its allocator keeps."""
+    """MiB of a process's memory at each `note()` in the code, without what its
+    allocator keeps.
+    """
     head = """
 import ctypes, gc, numpy as np, lstm_kernels as lk
 from lstm_kernels.cpu.team import team
@@ -660,7 +736,9 @@ def note():
     with open("/proc/self/statm") as file:
         print(int(file.read().split()[1]) * 4096 / 2**20)
 """
-    out = subprocess.check_output([sys.executable, "-c", head + code], text=True, timeout=300)
+    out = subprocess.check_output(
+        [sys.executable, "-c", head + code], text=True, timeout=300
+    )
     return [float(line) for line in out.split()]
 
 
@@ -731,6 +809,8 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path):
             path.unlink()
             (tmp_path / "killed.trained").unlink()
     more = ["resume"] if path.exists() else []
-    subprocess.run([sys.executable, "-c", TRAIN, str(path), *more], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", TRAIN, str(path), *more], check=True, timeout=120
+    )
     got, want = (lk.Params.load(f"{one}.trained").arrays() for one in (path, whole))
     assert same(got, want)

@@ -11,15 +11,19 @@ import pytest
 import readme
 
 from lstm_kernels import __main__ as command
-from lstm_kernels.bench import ceilings, isa, peers, provenance, results, runner
-from lstm_kernels.bench.workloads import GRID
-from lstm_kernels.report import tables
+from lstm_report.experiments import isa
+from lstm_report.figures import tables
+from lstm_report.measure import ceilings, peers, provenance, results, runner
+from lstm_report.measure.workloads import GRID
 
-PRINT = "from lstm_kernels.cpu import registers; print(registers.vector_registers().name)"
+PRINT = (
+    "from lstm_kernels.cpu import registers; print(registers.vector_registers().name)"
+)
 
 
 def made(machine, name, ratios, *, peer=True, sgemm=100.0):
-    """Rows of a machine and instruction set: SGEMM at so many GFLOP/s, ours at half of it.
+    """Rows of a machine and instruction set: SGEMM at so many GFLOP/s, ours at half of
+    it.
 
     ratios: PyTorch's time over ours, by (workload, stage); the three rounds' median.
     """
@@ -29,9 +33,16 @@ def made(machine, name, ratios, *, peer=True, sgemm=100.0):
         gflop = work.step_gflop if stage == "step" else work.gflop
         ours = np.array([1.0, 2.0, 1.0]) * gflop / (sgemm / 2)
         # In the second round everyone was slow: a ratio of means would see it.
-        times = {"numba-fused": ours} | ({"pytorch": ours * ratio * [0.5, 1, 3]} if peer else {})
+        times = {"numba-fused": ours} | (
+            {"pytorch": ours * ratio * [0.5, 1, 3]} if peer else {}
+        )
         for case, seconds in times.items():
-            columns = {"case": case, "stage": stage, "repeat": range(3), "seconds": seconds}
+            columns = {
+                "case": case,
+                "stage": stage,
+                "repeat": range(3),
+                "seconds": seconds,
+            }
             parts.append(runner.rows_of(pd.DataFrame(columns), work))
     rows = pd.concat(parts, ignore_index=True)
     rows["variant"] = rows["version"].map({"pytorch": "2.0"})
@@ -67,8 +78,12 @@ def rows():
 
 @pytest.fixture
 def record(monkeypatch):
-    monkeypatch.setattr(results, "record", lambda experiment, machine: {"machine": machine})
-    monkeypatch.setattr(results, "caption", lambda record: f"caption of {record['machine']}")
+    monkeypatch.setattr(
+        results, "record", lambda experiment, machine: {"machine": machine}
+    )
+    monkeypatch.setattr(
+        results, "caption", lambda record: f"caption of {record['machine']}"
+    )
 
 
 @pytest.mark.skipif(not isa.NAMES, reason="restricts processes on x86-64 only")
@@ -80,7 +95,9 @@ def test_the_child_is_restricted(monkeypatch, name):
     assert {key: environment[key] for key in isa.VARIABLES} == isa.variables(name)
     others = set(provenance.DISTORTING) - set(isa.VARIABLES)
     assert not others & set(environment)
-    said = subprocess.check_output([sys.executable, "-c", PRINT], env=environment, text=True)
+    said = subprocess.check_output(
+        [sys.executable, "-c", PRINT], env=environment, text=True
+    )
     assert said.split() == [name]
 
 
@@ -128,7 +145,10 @@ def test_rows_of_a_run_with_and_without_pytorch(monkeypatch, tmp_path, capsys, p
     command.main(["bench-isa", "--preset", "smoke", "--folder", str(tmp_path)])
     said = capsys.readouterr()
     assert ("PyTorch is not installed" in said.err) is not peer
-    assert "warning: OPENBLAS_CORETYPE" in said.err or provenance.blas()[0]["library"] != "openblas"
+    assert (
+        "warning: OPENBLAS_CORETYPE" in said.err
+        or provenance.blas()[0]["library"] != "openblas"
+    )
     assert f"isa: median seconds, written to {tmp_path}" in said.out
     rows = results.read("isa", tmp_path)
     assert set(rows["instruction_set"]) == {own}
@@ -151,9 +171,14 @@ def test_table_has_a_row_per_machine_set_and_workload(rows):
         "of SGEMM": "50%",
         "vs PyTorch": "1.20x",
     }
-    assert table.loc["a", "SSE2", "one layer"]["inference", "vs PyTorch"] == "3 % slower"
+    assert (
+        table.loc["a", "SSE2", "one layer"]["inference", "vs PyTorch"] == "3 % slower"
+    )
     assert table.loc["a", "SSE2", "one layer"]["training step", "GFLOP/s"] == "12.5"
-    assert table.loc["b", "AVX2", "airline"]["training step", "vs PyTorch"] == "not measured"
+    assert (
+        table.loc["b", "AVX2", "airline"]["training step", "vs PyTorch"]
+        == "not measured"
+    )
 
 
 def test_the_ends_are_the_least_and_the_largest_speed(rows):

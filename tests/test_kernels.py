@@ -1,4 +1,6 @@
-"""What compiled code leaves behind: its cache on disk, and what it tells who waits for it."""
+"""What compiled code leaves behind: its cache on disk, and what it tells who waits for
+it.
+"""
 
 import os
 import re
@@ -64,7 +66,9 @@ def twice(x):
 def test_functions_made_anew_find_each_other_and_what_their_free_names_are(sources):
     three, five = (kernels.fill(sources, {"weight": w}, f"w{w}") for w in (3, 5))
     assert (three["twice"](2), five["twice"](2)) == (12, 20)
-    assert three["twice"].__qualname__.startswith("twice_w3_")  # so Numba's cache keeps them apart
+    assert three["twice"].__qualname__.startswith(
+        "twice_w3_"
+    )  # so Numba's cache keeps them apart
     assert weight is None
 
 
@@ -81,7 +85,9 @@ def test_a_part_is_compiled_once_for_numbers_of_the_source_and_others():
 
 
 def test_a_name_that_stands_for_a_function_of_a_source_is_made_anew_too():
-    space = kernels.fill([sys.modules[__name__]], {"weight": 2, "alias": weighted}, "alias")
+    space = kernels.fill(
+        [sys.modules[__name__]], {"weight": 2, "alias": weighted}, "alias"
+    )
     assert space["alias"](3) == 6
     foreign = kernels.fill([twice], {"weighted": len}, "foreign")
     assert foreign["twice"]("abc") == 6
@@ -148,7 +154,9 @@ def compiler(seconds, clock, **made):
     def compile(cache=False):
         def decorate(function):
             clock.now += seconds
-            return SimpleNamespace(_cache=SimpleNamespace(cache_path=made["folder"]), **made)
+            return SimpleNamespace(
+                _cache=SimpleNamespace(cache_path=made["folder"]), **made
+            )
 
         return decorate
 
@@ -196,7 +204,9 @@ def test_what_numba_compiles_at_a_call_counts_once(stderr, clock):
     assert len(stderr.lines) == 1
 
 
-@pytest.mark.parametrize("event", [happened("theirs"), happened(None), happened("theirs", None)])
+@pytest.mark.parametrize(
+    "event", [happened("theirs"), happened(None), happened("theirs", None)]
+)
 def test_what_others_compile_does_not_count(stderr, clock, event):
     compile_when_called(clock, event)
     assert stderr.lines == []
@@ -241,9 +251,13 @@ def test_code_of_other_states_of_the_sources_leaves_the_cache(tmp_path):
 
 
 @pytest.mark.parametrize("room", ["cpu", "gpu"])
-def test_an_edit_of_a_source_changes_the_key_and_no_other_edit(room, tmp_path, monkeypatch):
+def test_an_edit_of_a_source_changes_the_key_and_no_other_edit(
+    room, tmp_path, monkeypatch
+):
     package = tmp_path / "lstm_kernels"
-    shutil.copytree(kernels._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        kernels._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
     monkeypatch.setattr(kernels, "_PACKAGE", package)
     digest = kernels.digest.__wrapped__  # without its memory
     before, changed = digest(room), set()
@@ -261,12 +275,22 @@ def test_an_edit_of_a_source_changes_the_key_and_no_other_edit(room, tmp_path, m
 
 
 # Nothing there is compiled.
-NO_KERNELS = {"bfloat16_space", "cost", "device", "interrupts", "plans", "workspace", "__init__"}
+NO_KERNELS = {
+    "bfloat16_space",
+    "cost",
+    "device",
+    "interrupts",
+    "plans",
+    "workspace",
+    "__init__",
+}
 
 
 def test_every_file_with_kernels_is_in_the_list():
     for room, sources in kernels.SOURCES.items():
-        files = {path.stem for path in (kernels._PACKAGE / room).glob("*.py")} - NO_KERNELS
+        files = {
+            path.stem for path in (kernels._PACKAGE / room).glob("*.py")
+        } - NO_KERNELS
         assert files <= {Path(name).stem for name in sources}
 
 
@@ -278,11 +302,15 @@ lk.network("numba-fused", lk.Params.init(1, 3), threads=1).forward(np.ones((2, 1
 
 def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
     package = tmp_path / "lstm_kernels"
-    shutil.copytree(kernels._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        kernels._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
 
     def cached():
         environment = os.environ | {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": ""}
-        subprocess.run([sys.executable, "-c", KEYS], env=environment, check=True, timeout=300)
+        subprocess.run(
+            [sys.executable, "-c", KEYS], env=environment, check=True, timeout=300
+        )
         return {path.name for path in tmp_path.rglob("*.nbc")}
 
     def edit(name):
@@ -326,7 +354,9 @@ def test_where_no_folder_can_be_written_it_is_told_once(stderr):
     def compile(cache=False):
         def decorate(function):
             if cache:
-                raise RuntimeError("cannot cache function 'kernel': no locator available")
+                raise RuntimeError(
+                    "cannot cache function 'kernel': no locator available"
+                )
             made.append(function)
             return function
 
@@ -361,7 +391,9 @@ for T in (2, 3):
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="this system has no pseudo-terminals")
+@pytest.mark.skipif(
+    not hasattr(os, "openpty"), reason="this system has no pseudo-terminals"
+)
 @pytest.mark.parametrize("writable", [True, False])
 def test_a_terminal_reads_one_line(writable, tmp_path):
     (tmp_path / "file").touch()
@@ -380,7 +412,9 @@ def told(script, folder):
     environment |= {"NUMBA_CACHE_DIR": str(folder)}
     try:
         command = [sys.executable, "-c", script]
-        subprocess.run(command, env=environment, stderr=terminal, check=True, timeout=300)
+        subprocess.run(
+            command, env=environment, stderr=terminal, check=True, timeout=300
+        )
         os.close(terminal)
         text = b""
         try:

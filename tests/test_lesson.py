@@ -1,4 +1,6 @@
-"""The classroom: blanks are seen, solutions pass, likely mistakes get the hint that fits."""
+"""The classroom: blanks are seen, solutions pass, likely mistakes get the hint that
+fits.
+"""
 
 import linecache
 import re
@@ -10,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lstm_kernels.bench import MismatchError
-from lstm_kernels.report import exercises, lesson
-from lstm_kernels.report.exercises import EXERCISES
+from lstm_report.lesson import exercises, lesson
+from lstm_report.lesson.exercises import EXERCISES
+from lstm_report.measure import MismatchError
 
 BOOK = nbformat.read(Path(__file__).parents[1] / "notebooks" / "classroom.ipynb", 4)
 NAMES = list(EXERCISES)
@@ -61,10 +63,14 @@ def grade(names, source, strict=True):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_exercise_with_blanks_is_open(names, name):
     assert "..." in STUBS[name]
-    with pytest.raises(exercises.Open, match=f"Exercise {EXERCISES[name].number} is open. Hint: "):
+    with pytest.raises(
+        exercises.Open, match=f"Exercise {EXERCISES[name].number} is open. Hint: "
+    ):
         grade(names, STUBS[name])
     grader, said = grade(names, STUBS[name], strict=False)
-    assert said == [f"Exercise {EXERCISES[name].number} is open. Hint: {EXERCISES[name].hint}."]
+    assert said == [
+        f"Exercise {EXERCISES[name].number} is open. Hint: {EXERCISES[name].hint}."
+    ]
     grader.score()
     assert said[-1] == "Exercises solved: 0 of 6."
 
@@ -73,7 +79,9 @@ def test_an_exercise_with_blanks_is_open(names, name):
 def test_a_solution_is_right(names, name):
     grader, said = grade(names, SOLUTIONS[name])
     number = EXERCISES[name].number
-    assert re.match(rf"Exercise {number} is right: largest relative error \d\.\de-\d\d\.", said[0])
+    assert re.match(
+        rf"Exercise {number} is right: largest relative error \d\.\de-\d\d\.", said[0]
+    )
     grader.score()
     assert said[-1] == f"Exercises solved: 1 of 6: {number}."
 
@@ -105,7 +113,12 @@ GATES = "sigmoid(i_bar), sigmoid(f_bar), sigmoid(o_bar)"
 BLOCKS = "i_bar, f_bar, g_bar, o_bar = np.split"
 # Exercise, what of its solution becomes what, what the message must say.
 PLANTED = [
-    ("cell", GATES, "sigmoid(f_bar), sigmoid(i_bar), sigmoid(o_bar)", "order is i, f, g, o"),
+    (
+        "cell",
+        GATES,
+        "sigmoid(f_bar), sigmoid(i_bar), sigmoid(o_bar)",
+        "order is i, f, g, o",
+    ),
     ("cell", "math.tanh(g_bar)", "sigmoid(g_bar)", "a tanh, no sigmoid"),
     ("cell", "math.tanh(c)", "math.tanh(c_prev)", "the new c"),
     ("cell", "math.tanh(c)", "c", "the tanh is missing"),
@@ -118,7 +131,12 @@ PLANTED = [
     ("cell", "i * g", "i * g / 0", "raised ZeroDivisionError: .*, in line 5"),
     ("cell", "return h, c", "return 'h', 'c'", "raised|want real numbers"),
     ("step", BLOCKS, "i_bar, f_bar, o_bar, g_bar = np.split", "order is i, f, g, o"),
-    ("step", "np.split(a, 4, axis=1)", "(a[:, k::4] for k in range(4))", "every fourth column"),
+    (
+        "step",
+        "np.split(a, 4, axis=1)",
+        "(a[:, k::4] for k in range(4))",
+        "every fourth column",
+    ),
     ("step", " + b ", " ", "b is missing"),
     ("step", " + h @ W", "", "h W is missing"),
     ("step", "(f_bar) * c", "(f_bar) * h", "h stands in the place of c"),
@@ -133,35 +151,95 @@ PLANTED = [
     ("step", "return h, c", "return h.astype(np.float16), c", "h: relative error"),
     ("step", "return h, c", "return h, np.full_like(c, np.nan)", "not finite"),
     ("recurrence", OUTER + RESET, RESET[4:] + OUTER, "the state is not reset"),
-    ("recurrence", OUTER + RESET + INNER, RESET[4:] + INNER[4:] + "    " + OUTER, "order of loops"),
+    (
+        "recurrence",
+        OUTER + RESET + INNER,
+        RESET[4:] + INNER[4:] + "    " + OUTER,
+        "order of loops",
+    ),
     ("recurrence", RESET + INNER, INNER + "    " + RESET, "reset at every step"),
-    ("recurrence", r"(?s)\n            a\[:\].+?y\[t, s\] = h\n", IN_PLACE, "h is overwritten"),
+    (
+        "recurrence",
+        r"(?s)\n            a\[:\].+?y\[t, s\] = h\n",
+        IN_PLACE,
+        "h is overwritten",
+    ),
     ("recurrence", "c[j])\n", "h[j])\n", "h stands in the place of c"),
-    ("recurrence", "a[H + j], a[2 * H + j]", "a[2 * H + j], a[H + j]", "order is i, f, g, o"),
+    (
+        "recurrence",
+        "a[H + j], a[2 * H + j]",
+        "a[2 * H + j], a[H + j]",
+        "order is i, f, g, o",
+    ),
     ("recurrence", "range(T)", "range(T - 1)", "never written stay NaN"),
     ("recurrence", "range(T)", "range(T + 1)", "raised IndexError: .*, in line 12"),
     ("recurrence", "@njit\n", "", "not compiled"),
-    ("recurrence", "a[:] = b", "a[:] = eval('b')", "raised TypingError: .*eval.*in line 9"),
+    (
+        "recurrence",
+        "a[:] = b",
+        "a[:] = eval('b')",
+        "raised TypingError: .*eval.*in line 9",
+    ),
     ("recurrence", "a[:] = b", "b[:] = a", "read-only"),
-    ("parallel", r"(?s)prange\(B\)(.+)range\(T\)", r"range(B)\1prange(T)", "at the same time"),
+    (
+        "parallel",
+        r"(?s)prange\(B\)(.+)range\(T\)",
+        r"range(B)\1prange(T)",
+        "at the same time",
+    ),
     ("parallel", "prange(B)", "range(B)", "no loop is a prange"),
     ("parallel", "prange(B)", "prange(B - 1)", "never written stay NaN"),
     ("parallel", "prange(B)", "prange(B + 1)", "raised IndexError"),
     ("parallel", "range(T)", "range(0)", "never written stay NaN"),
     ("parallel", "h[t, s], W", "h[t, s], 0 * W", "h W is missing"),
-    ("tile", "min(r + 1, M - 1)", "r + 1", "raised IndexError.*the last tile has fewer rows"),
-    ("tile", "min(j + 1, N - 1)", "j + 1", "raised IndexError.*the last tile has fewer rows"),
-    ("tile", "range(0, M, 2)", "range(0, M - 1, 2)", "C: got .* the last tile has fewer rows"),
+    (
+        "tile",
+        "min(r + 1, M - 1)",
+        "r + 1",
+        "raised IndexError.*the last tile has fewer rows",
+    ),
+    (
+        "tile",
+        "min(j + 1, N - 1)",
+        "j + 1",
+        "raised IndexError.*the last tile has fewer rows",
+    ),
+    (
+        "tile",
+        "range(0, M, 2)",
+        "range(0, M - 1, 2)",
+        "C: got .* the last tile has fewer rows",
+    ),
     ("tile", "s01 + a0 * b1", "s01 + a1 * b0", "sum rc is row r times column c"),
-    ("tile", "C[r, j1] = s00, s01", "C[r, j1] = s01, s00", "sum rc is row r times column c"),
+    (
+        "tile",
+        "C[r, j1] = s00, s01",
+        "C[r, j1] = s01, s00",
+        "sum rc is row r times column c",
+    ),
     ("tile", r"(?s)range\(0, M, 2\):\n.+?\n\n\n", PLAIN, "more than once"),
     ("tile", "range(K)", "range(K - 1)", "C: relative error"),
-    ("tile", r"(?s)    for r in range.+?\n\n\n", "    C[:] = A @ B\n\n\n", "more than once"),
-    ("thread", "if s < x.shape[1]:", "if True:", "raised IndexError: sample 3 of 3 .*the guard"),
+    (
+        "tile",
+        r"(?s)    for r in range.+?\n\n\n",
+        "    C[:] = A @ B\n\n\n",
+        "more than once",
+    ),
+    (
+        "thread",
+        "if s < x.shape[1]:",
+        "if True:",
+        "raised IndexError: sample 3 of 3 .*the guard",
+    ),
     ("thread", "s < x", "s <= x", "raised IndexError: sample 3 of 3 .*the guard"),
     ("thread", "x.shape[1]:", "x.shape[1] - 1:", "leaves out the last sample"),
     ("thread", "block * block_size + index", "index", "threads share a sample"),
-    ("thread", "block * block_size + index", "index - block", "raised IndexError: sample -1"),
+    (
+        "thread",
+        "block * block_size + index",
+        "index - block",
+        "raised IndexError: sample -1",
+    ),
     ("thread", "walk(s,", "walk(0,", "threads share a sample"),
     (
         "thread",
@@ -180,7 +258,9 @@ def test_a_planted_mistake_gets_its_hint(names, name, old, new, hint):
     source, count = re.subn(pattern, new, SOLUTIONS[name])
     assert count == 1
     number = EXERCISES[name].number
-    with pytest.raises(exercises.Wrong, match=rf"(?s)^Exercise {number}: .*{hint}") as caught:
+    with pytest.raises(
+        exercises.Wrong, match=rf"(?s)^Exercise {number}: .*{hint}"
+    ) as caught:
         grade(names, source)
     assert isinstance(caught.value, MismatchError)
 
@@ -194,10 +274,16 @@ def test_right_only_without_an_edge_is_refused(names):
 
 def test_an_index_is_no_blank(names):
     source = SOLUTIONS["step"].replace(
-        "np.split(a, 4, axis=1)", "(a[..., k * len(W) : (k + 1) * len(W)] for k in range(4))"
+        "np.split(a, 4, axis=1)",
+        "(a[..., k * len(W) : (k + 1) * len(W)] for k in range(4))",
     )
     spaces = names | {"lesson": lesson.Lesson(Page(), strict=True)}
-    linecache.cache["cell"] = (len(source), None, source.splitlines(keepends=True), "cell")
+    linecache.cache["cell"] = (
+        len(source),
+        None,
+        source.splitlines(keepends=True),
+        "cell",
+    )
     exec(compile(source, "cell", "exec"), spaces)
     half = source.replace("np.tanh(c)", "...")
     linecache.cache["cell"] = (len(half), None, half.splitlines(keepends=True), "cell")
@@ -217,7 +303,9 @@ def test_what_is_wrong_again_is_no_longer_solved(names):
 
 def test_the_grader_refuses_bad_input():
     grader = lesson.Lesson(Page())
-    with pytest.raises(ValueError, match="name: got 'Cell', want one of 'cell', 'step'"):
+    with pytest.raises(
+        ValueError, match="name: got 'Cell', want one of 'cell', 'step'"
+    ):
         grader.grade("Cell", len)
     with pytest.raises(TypeError, match="function: got int, want a function"):
         grader.grade("cell", 3)
@@ -230,7 +318,9 @@ def test_a_solved_exercise_is_timed_beside_the_package(names):
     rows = np.random.default_rng(0).uniform(-1, 1, (20, 5))
     grader.beside("step", "`numpy`", lambda: None, rows)  # open: says nothing
     grader.beside("cell", "the package's", lambda: None, rows)
-    assert re.fullmatch(r"Exercise 1: yours [\d.]+ us, the package's [\d.]+ us\.", said[-1])
+    assert re.fullmatch(
+        r"Exercise 1: yours [\d.]+ us, the package's [\d.]+ us\.", said[-1]
+    )
     assert len(said) == 2
 
 
@@ -256,10 +346,17 @@ def test_a_guess_stands_beside_the_measured_factor(answers):
     assert "too high by a factor of 4." in said[1]
     assert "within a factor of two" in said[2]
     assert "measured **50 % slower**" in said[3]
-    assert answers.table()["measured"].to_list() == ["2 ns", "4.00x", "4.00x", "50 % slower"]
+    assert answers.table()["measured"].to_list() == [
+        "2 ns",
+        "4.00x",
+        "4.00x",
+        "50 % slower",
+    ]
     assert answers.factors() == "NumPy 4.00x, compiled 4.00x, tile 50 % slower"
     assert answers.score() == "3 of 4 guesses are within a factor of two"
-    assert answers.times()["version"].to_list() == [f"`{version}`" for version, _ in SECONDS]
+    assert answers.times()["version"].to_list() == [
+        f"`{version}`" for version, _ in SECONDS
+    ]
     labels = [text.get_text() for text in answers.figure().axes[0].texts]
     assert "guess 16.0x" in labels
     assert "measured 50 % slower" in labels
@@ -267,7 +364,9 @@ def test_a_guess_stands_beside_the_measured_factor(answers):
 
 def test_a_stage_that_was_not_measured_says_why(answers):
     answers.guess("threads", 2)
-    assert answers._nb.said == ["You guessed 2.00x. Not measured: this process has one core."]
+    assert answers._nb.said == [
+        "You guessed 2.00x. Not measured: this process has one core."
+    ]
     with pytest.raises(ValueError, match="want one before the figure"):
         answers.figure()
 

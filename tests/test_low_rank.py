@@ -1,4 +1,6 @@
-"""Low-rank weights: factors, the factored network against the reference, and its place in use."""
+"""Low-rank weights: factors, the factored network against the reference, and its place
+in use.
+"""
 
 import ast
 import copy
@@ -16,11 +18,10 @@ from test_fused import Guarded, Interpreted, random_shapes
 
 import lstm_kernels as lk
 from lstm_kernels import low_rank, reference
-from lstm_kernels.bench import comparer
-from lstm_kernels.bench.comparer import TOLERANCE, MismatchError, compare
-from lstm_kernels.cpu import factored_kernels, records, workspace
-from lstm_kernels.study import factored
-from lstm_kernels.study.factored import FactoredNetwork
+from lstm_kernels.cpu import factored, factored_kernels, records, workspace
+from lstm_kernels.cpu.factored import FactoredNetwork
+from lstm_report.measure import comparer
+from lstm_report.measure.comparer import TOLERANCE, MismatchError, compare
 
 CELLS = low_rank.FACTORED
 
@@ -44,7 +45,9 @@ def random_state(params, B, seed):
 
 
 def truth(factors, x, dy, state, dstate):
-    """What `comparer.run` returns, from the reference in float64 on the product of the factors."""
+    """What `comparer.run` returns, from the reference in float64 on the product of the
+    factors.
+    """
     wide = factors.astype(np.float64)
     dense = wide.dense()
     passes = {
@@ -62,7 +65,9 @@ def truth(factors, x, dy, state, dstate):
 def check(net, factors, x, seed=0):
     B, dtype = x.shape[1], factors.dtype
     state, dstate = (random_state(factors, B, seed + k) for k in (1, 2))
-    dy = np.random.default_rng(seed).standard_normal((*x.shape[:2], factors.hidden_size))
+    dy = np.random.default_rng(seed).standard_normal(
+        (*x.shape[:2], factors.hidden_size)
+    )
     arguments = x, dy.astype(dtype), state, dstate
     got, want = comparer.run(net, *arguments), truth(factors, *arguments)
     return compare(got, want, TOLERANCE[np.dtype(dtype)])
@@ -114,8 +119,13 @@ def test_gradients_are_those_of_finite_differences(cell):
                 moved.arrays()[name][index] += step
                 losses.append(reference.loss_and_grads(moved.dense(), x, target)[0])
             difference = (losses[0] - losses[1]) / 2e-6
-            assert gradient[index] == pytest.approx(difference, rel=1e-5, abs=1e-8), (name, index)
-    assert loss == pytest.approx(reference.loss_and_grads(factors.dense(), x, target)[0], rel=1e-12)
+            assert gradient[index] == pytest.approx(difference, rel=1e-5, abs=1e-8), (
+                name,
+                index,
+            )
+    assert loss == pytest.approx(
+        reference.loss_and_grads(factors.dense(), x, target)[0], rel=1e-12
+    )
 
 
 def test_the_comparison_sees_planted_faults():
@@ -131,7 +141,10 @@ def test_the_comparison_sees_planted_faults():
 def test_a_full_rank_is_the_dense_network_and_lower_ones_are_nearest():
     params, x, _ = example((2, 6, 4, 3, 17))
     want = lk.network("numba-fused", params).forward(x)[0]
-    matrix, errors = np.vstack([params.layers[0].U, params.layers[0].W]).astype(np.float64), []
+    matrix, errors = (
+        np.vstack([params.layers[0].U, params.layers[0].W]).astype(np.float64),
+        [],
+    )
     for rank in range(1, 21):
         layer = low_rank.factor(params, rank).layers[0]
         errors.append(np.linalg.norm(matrix - layer.P.astype(np.float64) @ layer.Q))
@@ -153,7 +166,9 @@ def test_the_same_bits_for_any_number_of_threads_and_in_every_call():
             net = FactoredNetwork(low_rank.factor(params, 7), threads=threads)
             for _ in range(2):
                 loss, grads = net.loss_and_grads(x, target)
-                results.append(grads.arrays() | {"y": net.forward(x)[0], "loss": np.array(loss)})
+                results.append(
+                    grads.arrays() | {"y": net.forward(x)[0], "loss": np.array(loss)}
+                )
         for other in results[1:]:
             for name, value in results[0].items():
                 np.testing.assert_array_equal(other[name], value, err_msg=name)
@@ -162,7 +177,11 @@ def test_the_same_bits_for_any_number_of_threads_and_in_every_call():
 @pytest.mark.parametrize(("cell", "dtype"), [("lstm", np.float32), ("rnn", np.float64)])
 def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
     used = set()
-    for shape, rank in [((1, 1, 1, 1, 1), 1), ((2, 3, 5, 3, 17), 9), ((1, 3, 2, 18, 33), 33)]:
+    for shape, rank in [
+        ((1, 1, 1, 1, 1), 1),
+        ((2, 3, 5, 3, 17), 9),
+        ((1, 3, 2, 18, 33), 33),
+    ]:
         params, x, _ = example(shape, cell, dtype)
         factors = low_rank.factor(params, rank)
         net = FactoredNetwork(factors, threads=2)
@@ -208,7 +227,9 @@ def test_training_descends_and_an_assignment_starts_anew():
     net, dataset = FactoredNetwork(factors), lk.Dataset(x, target)
     for optimizer, rate in (("sgd", 0.1), ("adam", 0.01)):
         net.assign(factors)
-        history = lk.train(net, dataset, 20, 5, rate, optimizer=optimizer, progress=False)
+        history = lk.train(
+            net, dataset, 20, 5, rate, optimizer=optimizer, progress=False
+        )
         assert history.loss[-1] < 0.95 * history.loss[0]
         check(net, net.params(), x)
     net.assign(factors)
@@ -275,7 +296,9 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(tmp_path):
     resumed = lk.train(second, dataset, 6, 5, 0.01, resume=True, **options)
     np.testing.assert_array_equal(resumed.loss, history.loss)
     for name, array in whole.params().arrays().items():
-        np.testing.assert_array_equal(second.params().arrays()[name], array, err_msg=name)
+        np.testing.assert_array_equal(
+            second.params().arrays()[name], array, err_msg=name
+        )
 
 
 def test_copies_and_pickles_take_the_parameters_along():
@@ -297,7 +320,9 @@ def test_threads_that_share_a_network_take_turns():
 
     def work():
         for _ in range(50):
-            if (net.forward(x)[0] != want).any() or net.loss_and_grads(x, target)[0] != want_loss:
+            if (net.forward(x)[0] != want).any() or net.loss_and_grads(x, target)[
+                0
+            ] != want_loss:
                 wrong.append(1)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -323,11 +348,15 @@ def test_a_forked_child_computes():
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer")
 def test_an_interrupt_leaves_a_network_that_is_whole():
-    """Signals at random moments of steps: the parameters are those before or after a step, and the
-    next call computes with them.
+    """Signals at random moments of steps: the parameters are those before or after a
+    step, and the next call computes with them.
     """
     params, x, target = example((2, 12, 20, 5, 40), output_size=1)
-    net, rng, came = FactoredNetwork(low_rank.factor(params, 9), threads=2), random.Random(0), 0
+    net, rng, came = (
+        FactoredNetwork(low_rank.factor(params, 9), threads=2),
+        random.Random(0),
+        0,
+    )
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -346,7 +375,9 @@ def test_an_interrupt_leaves_a_network_that_is_whole():
                 signal.setitimer(signal.ITIMER_REAL, 0)
             fresh = FactoredNetwork(net.params(), threads=1)
             np.testing.assert_array_equal(net.forward(x)[0], fresh.forward(x)[0])
-            assert net.loss_and_grads(x, target)[0] == fresh.loss_and_grads(x, target)[0]
+            assert (
+                net.loss_and_grads(x, target)[0] == fresh.loss_and_grads(x, target)[0]
+            )
     finally:
         signal.signal(signal.SIGALRM, before)
     assert came > 10
@@ -355,13 +386,22 @@ def test_an_interrupt_leaves_a_network_that_is_whole():
 
 def test_bad_input():
     params, x, _ = example((2, 4, 3, 5, 8))
-    for rank, error in ((0, ValueError), (17, ValueError), (-1, ValueError), (2.0, TypeError)):
+    for rank, error in (
+        (0, ValueError),
+        (17, ValueError),
+        (-1, ValueError),
+        (2.0, TypeError),
+    ):
         with pytest.raises(error, match=f"rank: got {rank}"):
             low_rank.factor(params, rank)
     assert low_rank.full_rank(params) == 16
-    with pytest.raises(ValueError, match=r"params.cell: got 'gru', want one of 'lstm', 'rnn'"):
+    with pytest.raises(
+        ValueError, match=r"params.cell: got 'gru', want one of 'lstm', 'rnn'"
+    ):
         low_rank.factor(lk.Params.init(3, 4, cell="gru"), 1)
-    with pytest.raises(TypeError, match=r"params: got Factored, want lstm_kernels\.Params"):
+    with pytest.raises(
+        TypeError, match=r"params: got Factored, want lstm_kernels\.Params"
+    ):
         lk.network("numba-fused", low_rank.factor(params, 2))
     with pytest.raises(TypeError, match=r"params: got Params, want low_rank\.Factored"):
         FactoredNetwork(params)

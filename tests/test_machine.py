@@ -1,9 +1,11 @@
-"""Networks in use: any sequence of public calls, with arrays of every kind, beside a model.
+"""Networks in use: any sequence of public calls, with arrays of every kind, beside a
+model.
 
-The model of a network is its parameters and the pass that `backward` may go back through. What a
-call returns has the bits of a new network that makes this one call on one thread with plain arrays,
-and is within the tolerance of the reference in float64. It keeps its values for ever. What was
-given keeps them too, and may be overwritten afterwards. A refused call changes nothing.
+The model of a network is its parameters and the pass that `backward` may go back
+through. What a call returns has the bits of a new network that makes this one call on
+one thread with plain arrays, and is within the tolerance of the reference in float64.
+It keeps its values for ever. What was given keeps them too, and may be overwritten
+afterwards. A refused call changes nothing.
 """
 
 import copy
@@ -19,13 +21,20 @@ from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
 
 import lstm_kernels as lk
-from lstm_kernels.bench.comparer import compare, reference_of, tolerance
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.workspace import Space
+from lstm_report.measure.comparer import compare, reference_of, tolerance
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ  # long, and from another seed every time
 # `sequential` and `numpy-sample` do here what `numpy` does, slowly.
-VERSIONS = ["numpy", "numpy-naive", "numba-sample", "numba-wavefront", "numba-fused", "numba-bf16"]
+VERSIONS = [
+    "numpy",
+    "numpy-naive",
+    "numba-sample",
+    "numba-wavefront",
+    "numba-fused",
+    "numba-bf16",
+]
 CALLS = ["forward", "backward", "predict", "loss_and_grads", "step", "epoch", "assign"]
 RATE = 1e-3
 # The same numbers in another array.
@@ -69,7 +78,11 @@ def named(value):
     if hasattr(value, "arrays"):
         return value.arrays()
     if isinstance(value, tuple | list):
-        return {f"{k} {n}": a for k, part in enumerate(value) for n, a in named(part).items()}
+        return {
+            f"{k} {n}": a
+            for k, part in enumerate(value)
+            for n, a in named(part).items()
+        }
     return {} if value is None else {"": value}
 
 
@@ -95,13 +108,17 @@ def truth(params, name, given, tape, rounding=None):
         return reference.backward(params, tapes, *given), params
     if name in ("forward", "predict"):
         y, state, _ = reference.forward(params, *given[:2])
-        return (y, state) if name == "forward" else y[-1] @ params.V + params.b_out, params
+        return (y, state) if name == "forward" else y[
+            -1
+        ] @ params.V + params.b_out, params
     if name == "loss_and_grads":
         return reference.loss_and_grads(params, *given), params
     if name == "epoch":
         (x, target, order, size, _), losses = given, []
         for batch in (order[k : k + size] for k in range(0, len(order), size)):
-            loss, params = truth(params, "step", (x[:, batch], target[batch]), None, rounding)
+            loss, params = truth(
+                params, "step", (x[:, batch], target[batch]), None, rounding
+            )
             losses.append(loss)
         return losses, params
     loss, grads = reference.loss_and_grads(params, *given[:2])
@@ -110,9 +127,16 @@ def truth(params, name, given, tape, rounding=None):
 
 
 def drawn(seed, cell, layers, D, H, O, dtype):
-    # A single number may be a sum that cancels, whose relative error no tolerance of float32 holds.
+    # A single number may be a sum that cancels, whose relative error no tolerance of
+    # float32 holds.
     dtype = np.float64 if 1 in (D, H) else dtype
-    options = {"num_layers": layers, "output_size": O, "cell": cell, "seed": seed, "dtype": dtype}
+    options = {
+        "num_layers": layers,
+        "output_size": O,
+        "cell": cell,
+        "seed": seed,
+        "dtype": dtype,
+    }
     params = lk.Params.init(D, H, **options)
     if O:
         params.b_out += 4
@@ -121,7 +145,9 @@ def drawn(seed, cell, layers, D, H, O, dtype):
 
 @dataclass
 class Used:
-    """A network and its model. tape: the arguments of the forward pass to go back through."""
+    """A network and its model. tape: the arguments of the forward pass to go back
+    through.
+    """
 
     version: str
     form: tuple
@@ -133,7 +159,11 @@ class Used:
     def arguments(self, name, seed, shape, also):
         """Plain ones of a call; also: a state, a training pass."""
         rng, mine, how = np.random.default_rng(seed), self.params, divmod(also, 3)
-        T, B = self.tape[0].shape[:2] if name == "backward" and self.tape else shape or self.shape
+        T, B = (
+            self.tape[0].shape[:2]
+            if name == "backward" and self.tape
+            else shape or self.shape
+        )
         draw = lambda *sizes: rng.standard_normal(sizes).astype(mine.dtype)  # noqa: E731
         x, dy = draw(T, B, mine.input_size), draw(T, B, mine.hidden_size)
         states = len(CELLS[mine.cell].state), mine.num_layers, B, mine.hidden_size
@@ -146,7 +176,13 @@ class Used:
             "predict": (x,),
             "loss_and_grads": (x, target),
             "step": (x, target, RATE),
-            "epoch": (x, target, rng.integers(B, size=rng.integers(3 * B)), B - B // 3, RATE),
+            "epoch": (
+                x,
+                target,
+                rng.integers(B, size=rng.integers(3 * B)),
+                B - B // 3,
+                RATE,
+            ),
             "assign": (drawn(seed, *self.form),),
         }[name]
 
@@ -162,7 +198,8 @@ called = {
     "name": oneof(["forward", "forward", "backward", *CALLS]),
     "seed": seeds,
     # T, B, or None: as before. With and without training more than a network keeps.
-    "shape": st.none() | oneof([(1, 1), (1, 8), (3, 1), (3, 9), (5, 9), (6, 17), (2, 3)]),
+    "shape": st.none()
+    | oneof([(1, 1), (1, 8), (3, 1), (3, 9), (5, 9), (6, 17), (2, 3)]),
     "also": oneof(range(6)),
 }
 
@@ -185,7 +222,9 @@ class Machine(stateful.RuleBasedStateMachine):
         if version == "numba-bf16":  # float32 alone, so not of one number; see `drawn`
             form = (*form[:2], *(max(n, 3) for n in form[2:4]), form[4], np.float32)
         params = drawn(seed, *form)
-        used = Used(version, form, params.copy(), lk.network(version, params, threads=threads))
+        used = Used(
+            version, form, params.copy(), lk.network(version, params, threads=threads)
+        )
         self.keep(params, overwritten=True)
         return used
 
@@ -193,16 +232,22 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule(target=networks, used=networks, pickled=st.booleans())
     def copied(self, used, pickled):
         self.count += 1
-        net = pickle.loads(pickle.dumps(used.net)) if pickled else copy.deepcopy(used.net)
+        net = (
+            pickle.loads(pickle.dumps(used.net)) if pickled else copy.deepcopy(used.net)
+        )
         return Used(used.version, used.form, used.params, net)
 
     @stateful.rule(used=networks, kind=oneof([*KINDS]), **called)
     def call(self, used, name, seed, shape, also, kind="plain"):
-        if name in CALLS[2:] and seed % 3 == 0:  # which has a tape to drop, of the same arrays
+        if (
+            name in CALLS[2:] and seed % 3 == 0
+        ):  # which has a tape to drop, of the same arrays
             self.call(used, "forward", seed + 1, shape, 1)
         plain = used.arguments(name, seed, shape, also)
         given = each(KINDS[kind], plain)
-        if (used.tape if name == "backward" else used.params.V) is None and name in CALLS[1:-1]:
+        if (
+            used.tape if name == "backward" else used.params.V
+        ) is None and name in CALLS[1:-1]:
             return self.refuses(used, name, given)
         got = perform(used.net, name, given)
         same_bits(given, plain)
@@ -211,7 +256,9 @@ class Machine(stateful.RuleBasedStateMachine):
             new.forward(*used.tape)
         alike = each(np.copy, plain)
         same_bits(got, perform(new, name, alike))
-        steps = used.tape[0].shape[0] if name == "backward" else (shape or used.shape)[0]
+        steps = (
+            used.tape[0].shape[0] if name == "backward" else (shape or used.shape)[0]
+        )
         want = truth(used.params, name, plain, used.tape, new.rounding)
         compare(named(got), named(want), tolerance(new, steps))
         used.params = each(np.copy, got[1])
@@ -220,9 +267,13 @@ class Machine(stateful.RuleBasedStateMachine):
         used.shape = shape or used.shape
         if used.tape is None:
             self.refuses(used, "backward", used.arguments("backward", seed, None, also))
-        elif name == "forward" and seed % 2:  # the shortest way to a second backward of a shape
+        elif (
+            name == "forward" and seed % 2
+        ):  # the shortest way to a second backward of a shape
             self.call(used, "backward", seed, None, also, kind)
-        if name == "forward" and plain[1] and seed % 4 == 0:  # and to what a state leaves behind
+        if (
+            name == "forward" and plain[1] and seed % 4 == 0
+        ):  # and to what a state leaves behind
             self.call(used, name, seed, None, also % 3)
         self.keep(got, overwritten=seed % 2)
         self.keep(given, overwritten=used.tape is not alike)
@@ -230,19 +281,29 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule(used=networks, bad=oneof([*BAD]), place=seeds, **called)
     def bad_call(self, used, bad, place, **called):
         name, given = called["name"], used.arguments(**called)
-        floats = [a for a in named(given).values() if getattr(a, "dtype", int) == used.params.dtype]
+        floats = [
+            a
+            for a in named(given).values()
+            if getattr(a, "dtype", int) == used.params.dtype
+        ]
         chosen = floats[place % len(floats)]
-        self.refuses(used, name, each(lambda a: BAD[bad](a) if a is chosen else a, given))
+        self.refuses(
+            used, name, each(lambda a: BAD[bad](a) if a is chosen else a, given)
+        )
 
     def refuses(self, used, name, given):
-        with pytest.raises((TypeError, ValueError, RuntimeError), match=r"^\S+: (got|nothing) .*"):
+        with pytest.raises(
+            (TypeError, ValueError, RuntimeError), match=r"^\S+: (got|nothing) .*"
+        ):
             perform(used.net, name, given)
         same_bits(used.net.params(), used.params)
         if used.tape:
             self.call(used, "backward", seed=0, shape=None, also=3)
 
     def keep(self, value, overwritten):
-        """Watch arrays that were returned or given: nobody but the caller writes into them."""
+        """Watch arrays that were returned or given: nobody but the caller writes into
+        them.
+        """
         for a, before in self.kept:
             np.testing.assert_array_equal(a, before)
         for a in named(value).values():
@@ -253,13 +314,18 @@ class Machine(stateful.RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("version", "stay"), [*((v, False) for v in VERSIONS), *((v, True) for v in VERSIONS[-2:])]
+    ("version", "stay"),
+    [*((v, False) for v in VERSIONS), *((v, True) for v in VERSIONS[-2:])],
 )
 def test_any_sequence_of_calls(version, stay, monkeypatch):
     """stay: as if in every region of `team.py` a thread stayed behind."""
     leave, examples = Space.leave, 10 if stay else 20
-    monkeypatch.setattr(Space, "leave", lambda space, stayed: leave(space, stay or stayed))
+    monkeypatch.setattr(
+        Space, "leave", lambda space, stayed: leave(space, stay or stayed)
+    )
     how = settings(max_examples=1000 if HOSTILE else examples, derandomize=not HOSTILE)
-    how = settings(how, database=None, deadline=None, suppress_health_check=[*HealthCheck])
+    how = settings(
+        how, database=None, deadline=None, suppress_health_check=[*HealthCheck]
+    )
     how = settings(how, stateful_step_count=30)
     stateful.run_state_machine_as_test(lambda: Machine(version), settings=how)

@@ -1,4 +1,6 @@
-"""`make report` and `make smoke` on small notebooks: lines, failures, interruptions, claims."""
+"""`make report` and `make smoke` on small notebooks: lines, failures, interruptions,
+claims.
+"""
 
 import os
 import re
@@ -37,7 +39,9 @@ def notebook(path, *sources, seconds=None):
 
 @pytest.fixture
 def project(tmp_path):
-    """A project of three notebooks, of which the second fails; its tools are those of this one."""
+    """A project of three notebooks, of which the second fails; its tools are those of
+    this one.
+    """
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / ".venv").mkdir()
@@ -53,7 +57,9 @@ def project(tmp_path):
 def make(project, target):
     own = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     words = ["make", f"PY={sys.executable}", target]
-    return subprocess.run(words, cwd=project, env=own, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        words, cwd=project, env=own, capture_output=True, text=True, check=False
+    )
 
 
 def started(said):
@@ -92,7 +98,10 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
 
 
 def test_an_interrupt_is_a_line_and_leaves_no_result(tmp_path, capsys, monkeypatch):
-    path, out = notebook(tmp_path / "notebooks" / "01_a.ipynb", "1"), tmp_path / "out.ipynb"
+    path, out = (
+        notebook(tmp_path / "notebooks" / "01_a.ipynb", "1"),
+        tmp_path / "out.ipynb",
+    )
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -100,13 +109,19 @@ def test_an_interrupt_is_a_line_and_leaves_no_result(tmp_path, capsys, monkeypat
     monkeypatch.setattr(papermill, "execute_notebook", interrupted)
     monkeypatch.setattr(report.logging, "disable", lambda: None)
     assert report.main(["execute", str(path), str(out)]) == 130
-    assert capsys.readouterr().err == "report: interrupted; the same call goes on from here\n"
+    assert (
+        capsys.readouterr().err
+        == "report: interrupted; the same call goes on from here\n"
+    )
     assert not out.exists()
 
 
 def test_a_line_tells_what_a_notebook_took_and_what_it_took_before(tmp_path, capsys):
     path = notebook(tmp_path / "notebooks" / "01_a.ipynb", "1", seconds=240)
-    for given, before in (({}, "; the stored run took 4 min"), ({"PRESET": "smoke"}, "")):
+    for given, before in (
+        ({}, "; the stored run took 4 min"),
+        ({"PRESET": "smoke"}, ""),
+    ):
         report.execute(path, tmp_path / "out.ipynb", given)
         first, last = capsys.readouterr().out.splitlines()
         assert first == f"01_a (1 of 1): starts{before}"

@@ -1,4 +1,6 @@
-"""Next-symbol models: loss and gradients of padded strings, training, and what bad input gets."""
+"""Next-symbol models: loss and gradients of padded strings, training, and what bad
+input gets.
+"""
 
 import numpy as np
 import pytest
@@ -7,20 +9,24 @@ from planted import planted
 
 import lstm_kernels as lk
 from lstm_kernels import next_symbol, reference
-from lstm_kernels.bench.comparer import TOLERANCE, compare, tolerance
 from lstm_kernels.data import Reber, symbols
 from lstm_kernels.next_symbol import NextSymbol, outer_accuracy
+from lstm_report.measure.comparer import TOLERANCE, compare, tolerance
 
 # Of unlike lengths, so that a mean over strings is not one over symbols.
 STRINGS = ["BTBPTTVPSETE", "BPBTXSEPE", "BTB", "BPBTSSXXVVEPE"]
 
 
 def parameters(cell="lstm", dtype=np.float64, H=3, **changed):
-    return lk.Params.init(7, H, **{"output_size": 7, "cell": cell, "dtype": dtype} | changed)
+    return lk.Params.init(
+        7, H, **{"output_size": 7, "cell": cell, "dtype": dtype} | changed
+    )
 
 
 def string_by_string(params, strings=STRINGS):
-    """The loss, each string by itself and without padding, in the words of its definition."""
+    """The loss, each string by itself and without padding, in the words of its
+    definition.
+    """
     nats, count = 0.0, 0
     for string in strings:
         x = symbols([string], dtype=params.dtype).x
@@ -71,7 +77,9 @@ def check_padding(module, dtype=np.float64):
     loss, grads = model.loss_and_grads(dataset.x, dataset.target)
     same, again = model.loss_and_grads(padded, dataset.target)
     compare({"loss": same}, {"loss": loss}, TOLERANCE[np.dtype(dtype)])
-    compare(again.arrays(), grads.arrays(), TOLERANCE[np.dtype(dtype)])  # x too: no longer
+    compare(
+        again.arrays(), grads.arrays(), TOLERANCE[np.dtype(dtype)]
+    )  # x too: no longer
     compare({"loss": model.loss(padded)}, {"loss": loss}, TOLERANCE[np.dtype(dtype)])
 
 
@@ -116,9 +124,17 @@ def test_padding_in_float32():
         ("gradients", "int(np.count_nonzero(target))", "target.shape[1]"),
         ("gradients", "grads.V, grads.b_out = dV, db_out", "grads.V = dV"),
         ("padding", "x = x[: lengths.max()]\n        return self", "return self"),
-        ("gradients", "np.where(x.any(axis=2), x.argmax(axis=2), -1)", "x.argmax(axis=2)"),
+        (
+            "gradients",
+            "np.where(x.any(axis=2), x.argmax(axis=2), -1)",
+            "x.argmax(axis=2)",
+        ),
         ("padding", "probabilities(x[:-1]), numbers", "probabilities(x[1:]), numbers"),
-        ("probabilities", "y, _ = self.net.forward(x)\n", "y = self.net.forward(x)[0][::-1]\n"),
+        (
+            "probabilities",
+            "y, _ = self.net.forward(x)\n",
+            "y = self.net.forward(x)[0][::-1]\n",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
@@ -137,7 +153,9 @@ def test_every_version_and_cell(version, cell):
         for name in (version, "numpy")
     )
     most = tolerance(lk.network(version, params), 6)
-    compare({"loss": got[0]} | got[1].arrays(), {"loss": want[0]} | want[1].arrays(), most)
+    compare(
+        {"loss": got[0]} | got[1].arrays(), {"loss": want[0]} | want[1].arrays(), most
+    )
 
 
 def test_a_string_weighs_as_it_has_symbols():
@@ -166,7 +184,9 @@ def train(epochs=15, optimizer="adam", rate=0.02, **options):
     """A small network of 14 units, trained on 1000 embedded strings."""
     model = NextSymbol(lk.network("numba-fused", parameters(dtype=np.float32, H=14)))
     dataset = symbols(Reber().strings(1000, seed=1))
-    return model, lk.train(model, dataset, epochs, 16, rate, optimizer=optimizer, **options)
+    return model, lk.train(
+        model, dataset, epochs, 16, rate, optimizer=optimizer, **options
+    )
 
 
 def test_a_small_lstm_comes_near_the_optimum_and_not_below():
@@ -232,7 +252,9 @@ def test_gradients_of_a_loss_that_is_not_finite_are_nan():
 
 
 class Oracle(NextSymbol):
-    """Knows the outer symbol, or takes T for P and P for T; elsewhere it knows nothing."""
+    """Knows the outer symbol, or takes T for P and P for T; elsewhere it knows
+    nothing.
+    """
 
     def __init__(self, right):
         super().__init__(lk.network("numpy", parameters(dtype=np.float32)))
@@ -257,8 +279,16 @@ def test_outer_accuracy_looks_at_the_outer_symbol_only():
     [
         (3, TypeError, "net: got int, want a network of lstm_kernels.network"),
         (parameters(), TypeError, "net: got Params, want a network"),
-        (parameters(output_size=None), ValueError, "net: got no read-out, want V and b_out"),
-        (parameters(output_size=6), ValueError, "net: got 7 inputs and 6 outputs, want as many"),
+        (
+            parameters(output_size=None),
+            ValueError,
+            "net: got no read-out, want V and b_out",
+        ),
+        (
+            parameters(output_size=6),
+            ValueError,
+            "net: got 7 inputs and 6 outputs, want as many",
+        ),
     ],
 )
 def test_networks_that_are_no_model(net, error, message):
@@ -277,22 +307,54 @@ def changed(at, value):
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
-        (changed((0, 0, 0), 2), ValueError, r"x: got \[2.* at index \[0, 0\], want one-hot rows"),
-        (changed((0, 0, 0), 0.5), ValueError, r"x: got \[0.5 .* at index \[0, 0\], want one-hot"),
-        (changed((1, 1, 3), 1), ValueError, r"x: got .* at index \[1, 1\], want one-hot"),
-        (changed((0, 1, 0), 0), ValueError, r"at index \[1, 1\], want .* zero rows after a string"),
-        (changed((0, 1, slice(2)), (2, -1)), ValueError, r"x: got .* at index \[0, 1\]"),
+        (
+            changed((0, 0, 0), 2),
+            ValueError,
+            r"x: got \[2.* at index \[0, 0\], want one-hot rows",
+        ),
+        (
+            changed((0, 0, 0), 0.5),
+            ValueError,
+            r"x: got \[0.5 .* at index \[0, 0\], want one-hot",
+        ),
+        (
+            changed((1, 1, 3), 1),
+            ValueError,
+            r"x: got .* at index \[1, 1\], want one-hot",
+        ),
+        (
+            changed((0, 1, 0), 0),
+            ValueError,
+            r"at index \[1, 1\], want .* zero rows after a string",
+        ),
+        (
+            changed((0, 1, slice(2)), (2, -1)),
+            ValueError,
+            r"x: got .* at index \[0, 1\]",
+        ),
         (changed((0, 0, 0), np.nan), ValueError, "x: got nan at index"),
-        (symbols(["BT"]).x[..., :6], ValueError, r"x: got shape \(2, 1, 6\), want \(T, B, 7\)"),
+        (
+            symbols(["BT"]).x[..., :6],
+            ValueError,
+            r"x: got shape \(2, 1, 6\), want \(T, B, 7\)",
+        ),
         (symbols(["BT"]).x[0], ValueError, "x: got 2 axes"),
-        (symbols(["BT"]).x.astype(float), TypeError, "x: got dtype float64, want float32"),
+        (
+            symbols(["BT"]).x.astype(float),
+            TypeError,
+            "x: got dtype float64, want float32",
+        ),
         ([[[1]]], TypeError, "x: got list"),
     ],
 )
 def test_x_that_is_not_one_hot(x, error, message):
     model = NextSymbol(lk.network("numpy", parameters(dtype=np.float32)))
     target = np.array([[3], [2]], np.float32)
-    for call in (model.probabilities, model.loss, lambda x: model.loss_and_grads(x, target)):
+    for call in (
+        model.probabilities,
+        model.loss,
+        lambda x: model.loss_and_grads(x, target),
+    ):
         with pytest.raises(error, match=message):
             call(x)
 
@@ -303,7 +365,11 @@ def test_x_that_is_not_one_hot(x, error, message):
         ({"dataset": 3}, TypeError, "dataset: got int, want lstm_kernels.Dataset"),
         ({"order": [0, 4]}, ValueError, "order: got indices 0 to 4, want 0 to 3"),
         ({"order": [-1, 2]}, ValueError, "order: got indices -1 to 2"),
-        ({"order": [0.0]}, TypeError, r"order: got shape \(1,\) of float64, want indices"),
+        (
+            {"order": [0.0]},
+            TypeError,
+            r"order: got shape \(1,\) of float64, want indices",
+        ),
         ({"order": 2}, TypeError, r"order: got shape \(\) of int"),
         ({"batch_size": 0}, ValueError, "batch_size: got 0"),
         ({"learning_rate": -1}, ValueError, "learning_rate: got -1"),
@@ -312,7 +378,12 @@ def test_x_that_is_not_one_hot(x, error, message):
 )
 def test_epochs_of_bad_arguments(change, error, message):
     model = NextSymbol(lk.network("numpy", parameters(dtype=np.float32)))
-    good = {"dataset": symbols(STRINGS), "order": [0, 1], "batch_size": 2, "learning_rate": 0.1}
+    good = {
+        "dataset": symbols(STRINGS),
+        "order": [0, 1],
+        "batch_size": 2,
+        "learning_rate": 0.1,
+    }
     with pytest.raises(error, match=message):
         model.epoch(**good | change)
 
@@ -320,14 +391,20 @@ def test_epochs_of_bad_arguments(change, error, message):
 def test_other_bad_input():
     model = NextSymbol(lk.network("numpy", parameters(dtype=np.float32)))
     dataset = symbols(["BTB", "BT"])
-    with pytest.raises(ValueError, match=r"target: got 3.0 at index \[1, 0\], want length 2"):
+    with pytest.raises(
+        ValueError, match=r"target: got 3.0 at index \[1, 0\], want length 2"
+    ):
         model.loss_and_grads(dataset.x, dataset.target * 0 + 3)
     with pytest.raises(ValueError, match=r"target: got shape \(1, 1\), want \(2, 1\)"):
         model.loss_and_grads(dataset.x, dataset.target[:1])
-    with pytest.raises(ValueError, match=r"x: got a string of 1 symbols? at .*, want at least 2"):
+    with pytest.raises(
+        ValueError, match=r"x: got a string of 1 symbols? at .*, want at least 2"
+    ):
         model.loss(symbols(["BT", "B"]).x)
     assert model.probabilities(symbols(["BT", "B"]).x).shape == (2, 2, 7)
-    with pytest.raises(ValueError, match=r"x: got a string of 0 symbols at index \[:, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"x: got a string of 0 symbols at index \[:, 1\]"
+    ):
         model.probabilities(changed((slice(None), 1), 0))
     with pytest.raises(TypeError, match="model: got int, want NextSymbol"):
         outer_accuracy(3, STRINGS)

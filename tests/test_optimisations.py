@@ -1,14 +1,23 @@
-"""What notebook 06 measures of the switches and of low-rank weights, and what it draws."""
+"""What notebook 06 measures of the switches and of low-rank weights, and what it
+draws.
+"""
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from lstm_kernels import data
-from lstm_kernels.bench import MismatchError, compression, optimisations, results
-from lstm_kernels.bench.optimisations import effects, gains, name
-from lstm_kernels.bench.workloads import Workload
-from lstm_kernels.study.switches import BASELINE, COMBINATIONS, EVERY, SWITCHES, Variant
+from lstm_report.experiments import compression, optimisations
+from lstm_report.experiments.optimisations import effects, gains, name
+from lstm_report.experiments.switches import (
+    BASELINE,
+    COMBINATIONS,
+    EVERY,
+    SWITCHES,
+    Variant,
+)
+from lstm_report.measure import MismatchError, results
+from lstm_report.measure.workloads import Workload
 
 TINY = Workload(2, 3, 5, 9, 4)
 
@@ -68,7 +77,9 @@ def test_all_combinations_are_verified_and_timed(monkeypatch):
     assert 0 < rows["max_err"].max() < 2e-5
     assert (optimisations.by_combination(rows) > 0).all(axis=None)
     fused = Variant._fused
-    monkeypatch.setattr(Variant, "_fused", lambda s, sums, b, c, h: fused(s, sums, 2 * b, c, h))
+    monkeypatch.setattr(
+        Variant, "_fused", lambda s, sums, b, c, h: fused(s, sums, 2 * b, c, h)
+    )
     with pytest.raises(MismatchError):
         optimisations.all_combinations(TINY, repeats=1)
 
@@ -124,7 +135,9 @@ def test_held_out_examples_are_not_trained_on():
     fit = data.LogDifference.fit(data.airline().to_numpy(float)[:120])
     assert airline._growth[:119].mean() == pytest.approx(0, abs=1e-12)
     assert fit.std > 0
-    assert airline.reference == pytest.approx(float(np.mean(airline.held_out.target**2)))
+    assert airline.reference == pytest.approx(
+        float(np.mean(airline.held_out.target**2))
+    )
     assert grammar.training.x.shape[1] == 64
     assert 0.3 < grammar.reference < 0.6
 
@@ -136,7 +149,9 @@ def rows_of_combinations(**factors):
     table = planted(dict.fromkeys(SWITCHES, 1.1) | factors)
     rows = table.melt(ignore_index=False, var_name="variant", value_name="seconds")
     rows = rows.reset_index(names="repeat").assign(version="study", stage="forward")
-    fused = pd.DataFrame({"repeat": table.index, "seconds": 0.4, "version": "numba-fused"})
+    fused = pd.DataFrame(
+        {"repeat": table.index, "seconds": 0.4, "version": "numba-fused"}
+    )
     return pd.concat([rows, fused.assign(stage="forward")])
 
 
@@ -154,20 +169,30 @@ def rows_of_losses(losses, dense=1.0):
     """Of both tasks, cut twice as bad as tuned."""
     rows = []
     for task, seed in (("airline", 0), ("reber", 0), ("airline", 1), ("reber", 1)):
-        rows += [(task, seed, "numba-fused", s, np.nan, dense) for s in ("trained", "tuned")]
+        rows += [
+            (task, seed, "numba-fused", s, np.nan, dense) for s in ("trained", "tuned")
+        ]
         for rank, loss in losses.items():
             rows.append((task, seed, "factored", "cut", rank, 2 * loss))
-            rows.append((task, seed, "factored", "tuned", rank, loss * (1 + 0.001 * seed)))
+            rows.append(
+                (task, seed, "factored", "tuned", rank, loss * (1 + 0.001 * seed))
+            )
     columns = ["variant", "repeat", "version", "stage", "low_rank", "loss"]
     other = {"accuracy": 1.0, "parameters": 10, "max_err": 0.1, "seconds": 1.0}
     return pd.DataFrame(rows, columns=columns).assign(**other)
 
 
 def test_the_source_s_table_and_the_best_combination():
-    figures = pytest.importorskip("lstm_kernels.report.figures_optimisations")
+    figures = pytest.importorskip("lstm_report.figures.optimisations")
     rows = rows_of_combinations(pack=0.5)
     table = figures.source_table(optimisations.by_combination(rows))
-    assert list(table["here"])[:5] == ["1.10x", "1.10x", "1.10x", "50 % slower", "1.10x"]
+    assert list(table["here"])[:5] == [
+        "1.10x",
+        "1.10x",
+        "1.10x",
+        "50 % slower",
+        "1.10x",
+    ]
     best = table.index[-1]
     assert best == ("best here", "combine + concurrent + fuse + wavefront")
     assert list(table.loc["in turn"].iloc[:, 1]) == ["3.74x", "6.21x", "6.55x", "7.98x"]
@@ -184,7 +209,7 @@ def test_the_source_s_table_and_the_best_combination():
 
 
 def test_the_cell_is_counted_from_its_text():
-    figures = pytest.importorskip("lstm_kernels.report.figures_optimisations")
+    figures = pytest.importorskip("lstm_report.figures.optimisations")
     operations, arrays = figures.pointwise_operations()
     # Eight sums; 3 sigmoids of 4 passes, 2 tanh, 3 for c, 1 for h.
     assert operations == 8 + 12 + 2 + 3 + 1
@@ -195,14 +220,18 @@ def test_the_cell_is_counted_from_its_text():
 
 
 def test_low_rank_figures_say_what_was_planted():
-    figures = pytest.importorskip("lstm_kernels.report.figures_optimisations")
-    plots = pytest.importorskip("lstm_kernels.report.plots")
+    figures = pytest.importorskip("lstm_report.figures.optimisations")
+    plots = pytest.importorskip("lstm_report.figures.plots")
     fast = {1: 20.0, 8: 8.0, 32: 5.5, 64: 2.0, 512: 0.6}
     speeds = figures.rank_speeds(rows_of_ranks(fast))
     assert speeds.loc[(64, 32), "speed"] == pytest.approx(5.5)
     drawn = figures.draw_speeds(speeds, 256)
-    assert "At rank 32 of 256 units: 5.50x (B = 1) and 5.50x (B = 64)" in plots.words(drawn)
-    losses = figures.rank_losses(rows_of_losses({1: 3.0, 8: 1.5, 32: 1.01, 64: 1.0, 512: 1.0}))
+    assert "At rank 32 of 256 units: 5.50x (B = 1) and 5.50x (B = 64)" in plots.words(
+        drawn
+    )
+    losses = figures.rank_losses(
+        rows_of_losses({1: 3.0, 8: 1.5, 32: 1.01, 64: 1.0, 512: 1.0})
+    )
     assert figures.enough_rank(losses, "reber") == 32
     assert figures.enough_rank(losses, "reber", excess=0.6) == 8
     table = figures.claimed(speeds, losses)
@@ -217,7 +246,7 @@ def test_low_rank_figures_say_what_was_planted():
 
 
 def test_recorded_rows_are_of_one_machine_which_is_named(monkeypatch):
-    report = pytest.importorskip("lstm_kernels.report")
+    report = pytest.importorskip("lstm_report")
     notebook, said = report.Notebook("smoke"), []
     monkeypatch.setattr(notebook, "say", said.append)
     for experiment in ("switches", "batches", "compilers", "low-rank", "grid"):

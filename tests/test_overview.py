@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lstm_kernels.report import figures_overview, plots, tables
+from lstm_report.figures import overview as figures_overview
+from lstm_report.figures import plots, tables
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,9 @@ CHAIN = {
 
 
 def test_the_factors_of_the_ideas_multiply_to_the_headline():
-    """Medians of rounds that drift, so that a product of medians of ratios would miss it."""
+    """Medians of rounds that drift, so that a product of medians of ratios would miss
+    it.
+    """
     seconds = dict(zip(CHAIN, (8.0, 2.0, 9.0, 0.5, 0.625), strict=True))
     drift = {("a", 1): (1, 2, 3), ("c", 2): (3, 1, 2)}
     rows = [
@@ -45,17 +48,35 @@ def test_the_factors_of_the_ideas_multiply_to_the_headline():
     times = pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
     table = figures_overview.ideas(times, CHAIN)
     factor = table["factor"].dropna()
-    assert factor.to_dict() == {("b", 1): 4.0, ("c", 1): 4.0, ("c", 2): pytest.approx(0.8)}
-    assert factor.prod() == pytest.approx(table["speed"].iloc[-1]) == pytest.approx(8 / 0.625)
+    assert factor.to_dict() == {
+        ("b", 1): 4.0,
+        ("c", 1): 4.0,
+        ("c", 2): pytest.approx(0.8),
+    }
+    assert (
+        factor.prod()
+        == pytest.approx(table["speed"].iloc[-1])
+        == pytest.approx(8 / 0.625)
+    )
     shown = figures_overview.words(table)
-    assert shown["factor of the idea"].to_list() == ["", "4.00x", "", "4.00x", "20 % slower"]
+    assert shown["factor of the idea"].to_list() == [
+        "",
+        "4.00x",
+        "",
+        "4.00x",
+        "20 % slower",
+    ]
     assert shown["version"].to_list() == ["`a`", "`b`", "`b`", "`c`", "`c`"]
     assert tables.markdown(shown).count("\n") == 6
 
 
 def test_the_figure_of_the_factors_says_them():
     table = pd.DataFrame(
-        {"median": [8.0, 2.0, 4.0], "factor": [np.nan, 4.0, 0.5], "speed": [1.0, 4.0, 2.0]},
+        {
+            "median": [8.0, 2.0, 4.0],
+            "factor": [np.nan, 4.0, 0.5],
+            "speed": [1.0, 4.0, 2.0],
+        },
         [("sequential", 1), ("numpy", 1), ("numpy", 2)],
     ).assign(idea=["", "batching", "threads"])
     figure = figures_overview.factors(table)
@@ -67,4 +88,7 @@ def test_the_figure_of_the_factors_says_them():
     assert told.endswith("on a log axis. Labels: 4.00x; 50 % slower.")
     first, second = figure.axes[0].patches
     assert (first.get_x(), first.get_width()) == (1.0, 3.0)
-    assert (second.get_x(), second.get_width()) == (4.0, -2.0)  # it begins where the other ends
+    assert (second.get_x(), second.get_width()) == (
+        4.0,
+        -2.0,
+    )  # it begins where the other ends

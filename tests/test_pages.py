@@ -53,7 +53,9 @@ def test_page_has_formulas_links_and_figures_and_fetches_nothing(tmp_path):
     text_of_page = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
     assert "$" not in text_of_page
     assert 'alt="A line"' in page
-    assert not re.search(r"<(link rel=.(?!icon)|iframe)\b|\bsrc=\W?http|@import", page + index)
+    assert not re.search(
+        r"<(link rel=.(?!icon)|iframe)\b|\bsrc=\W?http|@import", page + index
+    )
     assert "default-src 'none'" in page
     assert '<a href="01_a.html"><span class="number">01</span> Title</a>' in index
     assert "The claim, with <math" in index
@@ -64,7 +66,9 @@ def test_a_folded_solution_holds_its_text_and_images(tmp_path):
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "x.png").write_bytes(base64.b64decode(PNG))
     inside = '*x*\n\n<img src="x.png" alt="A line">'
-    source = text(f"<details><summary>Solution</summary>\n\n{inside}\n\n</details>\n\nafter")
+    source = text(
+        f"<details><summary>Solution</summary>\n\n{inside}\n\n</details>\n\nafter"
+    )
     page, _ = page_of(tmp_path, source)
     folded = re.search(r"<details><summary>Solution.*?</details>", page, re.DOTALL)[0]
     assert "<em>x</em>" in folded
@@ -74,7 +78,10 @@ def test_a_folded_solution_holds_its_text_and_images(tmp_path):
 
 def test_a_page_lists_its_sections_and_folds_code_that_only_says(tmp_path):
     sections = text("## One, `a`\n\n### Below\n\n## Two")
-    said, made = code("nb.say(f'{x}')\nnb.claim('A.', True)"), code("x = f()\nnb.say(x)")
+    said, made = (
+        code("nb.say(f'{x}')\nnb.claim('A.', True)"),
+        code("x = f()\nnb.say(x)"),
+    )
     start = parameters(), code("import math\n\nnb = f()")
     page, _ = page_of(tmp_path, *start, sections, said, made, code("import late"))
     listed = re.search(r'<nav class="contents".*?</nav>', page, re.DOTALL)[0]
@@ -84,7 +91,9 @@ def test_a_page_lists_its_sections_and_folds_code_that_only_says(tmp_path):
         ("Two", "Two"),
     ]
     assert 'id="One,-a"' in page
-    folded = re.findall(r'<details class="fold"><summary>(.*?)</summary>(.*?)</details>', page, 16)
+    folded = re.findall(
+        r'<details class="fold"><summary>(.*?)</summary>(.*?)</details>', page, 16
+    )
     names = ["Parameters", "Set-up", "Code of these sentences"]
     assert [name for name, _ in folded] == names
     assert "claim" in folded[2][1]
@@ -93,7 +102,10 @@ def test_a_page_lists_its_sections_and_folds_code_that_only_says(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("### Late", "01_a.ipynb: heading 'Late' is of level 3, want at most level 2 here"),
+        (
+            "### Late",
+            "01_a.ipynb: heading 'Late' is of level 3, want at most level 2 here",
+        ),
         ("## A\n\n#### B", "heading 'B' is of level 4, want at most level 3 here"),
         ("# Again", "heading 'Again' is of level 1, want one title alone"),
     ],
@@ -111,7 +123,9 @@ def test_headings_of_one_name_are_two_places(tmp_path):
 
 def test_tables_have_headers_that_name_their_cells(tmp_path):
     frame = pd.DataFrame({"ms": [1.5, 2.0], "what": ["fast", "2 x"]}, index=["a", "b"])
-    shown = new_output("display_data", data={"text/html": frame.rename_axis("case").to_html()})
+    shown = new_output(
+        "display_data", data={"text/html": frame.rename_axis("case").to_html()}
+    )
     page, _ = page_of(tmp_path, code("f()", shown))
     table = re.search(r'<div [^>]*aria-label="Table 1".*?</table>', page, re.DOTALL)[0]
     assert 'tabindex="0"' in table
@@ -137,9 +151,13 @@ def test_a_figure_is_shown_as_its_drawing_when_both_are_of_one_run(tmp_path, sam
     folder = tmp_path / "build" / "figures"
     folder.mkdir(parents=True)
     (folder / "01-x.svg").write_text(SVG)
-    (folder / "01-x.png").write_bytes(base64.b64decode(PNG) if same else b"of another run")
+    (folder / "01-x.png").write_bytes(
+        base64.b64decode(PNG) if same else b"of another run"
+    )
     page, index = page_of(tmp_path, code("f()", drawn("01-x")))
-    kind, content = ("svg+xml", base64.b64encode(SVG.encode()).decode()) if same else ("png", PNG)
+    kind, content = (
+        ("svg+xml", base64.b64encode(SVG.encode()).decode()) if same else ("png", PNG)
+    )
     size = ' width="192" height="96"' if same else ""
     assert '<img alt="A line" ' in page
     assert f'src="data:image/{kind};base64,{content}"' in page
@@ -153,11 +171,15 @@ def test_an_interactive_figure_brings_its_script_once(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "TEMPLATES", site)
     moving = drawn("01-x")
     moving.metadata["lstm_kernels"]["interactive"] = "stand-in"
-    with pytest.raises(ReportError, match=r"01_a.html: .* 'stand-in': no script stand-in.js"):
+    with pytest.raises(
+        ReportError, match=r"01_a.html: .* 'stand-in': no script stand-in.js"
+    ):
         page_of(tmp_path, code("f()", moving))
     (site / "stand-in.js").write_text("'a stand-in';")
     page, index = page_of(tmp_path, code("f()", moving, moving))
-    assert page.count('<div class="figure interactive" data-interactive="stand-in">') == 2
+    assert (
+        page.count('<div class="figure interactive" data-interactive="stand-in">') == 2
+    )
     assert page.count("<script>'a stand-in';</script>") == 1
     assert "stand-in" not in index
     (site / "stand-in.js").write_text("'</script>'")
@@ -180,7 +202,9 @@ def test_the_index_lists_every_claim_and_whether_it_held(tmp_path):
         assert f'<td class="verdict {name}"><span aria-hidden="true">' in index
     assert "Held: 2. Did not hold: 1. Not measured: 1." in index
     card = re.search(r'<ol class="cards">.*?</ol>', index, re.DOTALL)[0]
-    words = re.sub(r"<.*?>", "", re.search(r'<p class="made">(.*?)</p>', card, re.DOTALL)[1])
+    words = re.sub(
+        r"<.*?>", "", re.search(r'<p class="made">(.*?)</p>', card, re.DOTALL)[1]
+    )
     assert words.strip() == "✓ 2 held, ✗ 1 did not hold, ○ 1 not measured"
     assert "Did not hold, disturbed run</td>" in index
     assert "<em>less</em>" in index
@@ -192,10 +216,13 @@ def test_the_index_lists_every_claim_and_whether_it_held(tmp_path):
 
 
 def site_of(tmp_path, notebooks, texts=()):
-    """The site of notebooks and Markdown files: cells or source by name; pages and folder."""
+    """The site of notebooks and Markdown files: cells or source by name; pages and
+    folder.
+    """
     folder, out = tmp_path / "notebooks", tmp_path / "site"
     built = [
-        save(tmp_path / "build" / f"{name}.ipynb", *cells) for name, cells in notebooks.items()
+        save(tmp_path / "build" / f"{name}.ipynb", *cells)
+        for name, cells in notebooks.items()
     ]
     folder.mkdir(exist_ok=True)
     for name, source in texts:
@@ -213,11 +240,15 @@ def test_make_returns_the_pages_with_their_claims_in_plain_words(tmp_path):
 
 def test_the_index_opens_with_the_headline_figure_and_its_sentence(tmp_path):
     shown = drawn(pages.HEADLINE)
-    shown.metadata["image/png"]["alt"] = "From 613 ms to 0.35 ms: 1740x. idea against speed."
+    shown.metadata["image/png"]["alt"] = (
+        "From 613 ms to 0.35 ms: 1740x. idea against speed."
+    )
     _, out = site_of(tmp_path, {"00_a": [text(TITLE), code("f()", shown)]})
     index = (out / "index.html").read_text()
     assert "<figcaption>From 613 ms to 0.35 ms: 1740x. Each bar" in index
-    assert index.index("The claim, with") < index.index("<figure>") < index.index("<h3>")
+    assert (
+        index.index("The claim, with") < index.index("<figure>") < index.index("<h3>")
+    )
 
 
 def test_documents_and_notebooks_without_a_number_have_pages(tmp_path):
@@ -226,27 +257,50 @@ def test_documents_and_notebooks_without_a_number_have_pages(tmp_path):
     linking = text("[symbols](../NOTATION.md#sizes) and [teaching](teacher.md)")
     notebooks = {name: [text(TITLE)] for name in ("01_a", "02_b")}
     notebooks["classroom"] = [text("# Class\n\n**A lesson.**"), linking]
-    _, out = site_of(tmp_path, notebooks, [("teacher.md", "# Teaching\n\n## A\n\ntext")])
+    _, out = site_of(
+        tmp_path, notebooks, [("teacher.md", "# Teaching\n\n## A\n\ntext")]
+    )
     names = {path.name: path.read_text() for path in out.iterdir()}
     documents = {"teacher.html", "notation.html"}
-    assert set(names) == documents | {"01_a.html", "02_b.html", "classroom.html", "index.html"}
+    assert set(names) == documents | {
+        "01_a.html",
+        "02_b.html",
+        "classroom.html",
+        "index.html",
+    }
     assert '<a href="classroom.html">Class</a>' in names["index.html"]
     assert 'href="notation.html#sizes"' in names["classroom.html"]
     assert "See code.</p>" in names["notation.html"]
     for name in documents:
         assert f'<a href="{name}">' in names["index.html"]
         assert 'rel="' not in names[name].replace('rel="icon"', "")
-    around = {name: re.findall(r'rel="(prev|next)" href="(.*?)"', names[name]) for name in names}
-    assert set(around["02_b.html"]) == {("prev", "01_a.html"), ("next", "classroom.html")}
+    around = {
+        name: re.findall(r'rel="(prev|next)" href="(.*?)"', names[name])
+        for name in names
+    }
+    assert set(around["02_b.html"]) == {
+        ("prev", "01_a.html"),
+        ("next", "classroom.html"),
+    }
     assert len(around["02_b.html"]) == 4  # above and below
 
 
 def test_the_bibliography_has_every_work_once(tmp_path):
     def citing(*entries):
-        return [text(f"{TITLE}\n\n## References\n\n" + "\n".join(entries) + "\n\n## Environment")]
+        return [
+            text(
+                f"{TITLE}\n\n## References\n\n"
+                + "\n".join(entries)
+                + "\n\n## Environment"
+            )
+        ]
 
-    first = citing("- P. R. Winters, *A Method*, Science 6(3), 1960: the baseline.", "- ACM: *B*.")
-    second = citing("1. P. R. Winters, *a method*, Science 6(3), 1960: season.", "2. Z. Abel, *C*.")
+    first = citing(
+        "- P. R. Winters, *A Method*, Science 6(3), 1960: the baseline.", "- ACM: *B*."
+    )
+    second = citing(
+        "1. P. R. Winters, *a method*, Science 6(3), 1960: season.", "2. Z. Abel, *C*."
+    )
     third = citing("- P. R. Winters, *A method*, second edition, 1976.")
     found, out = site_of(tmp_path, {"01_a": first, "02_b": second, "03_c": third})
     works = [
@@ -269,7 +323,10 @@ def test_pages_of_notebooks_that_are_gone_go(tmp_path):
     old = tmp_path / "build" / "html" / "02_b.html"
     old.write_text("old")
     page_of(tmp_path, parameters())
-    assert sorted(path.name for path in old.parent.iterdir()) == ["01_a.html", "index.html"]
+    assert sorted(path.name for path in old.parent.iterdir()) == [
+        "01_a.html",
+        "index.html",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -314,7 +371,10 @@ def test_formulas_of_the_report_convert(latex):
         (text('<img src="data:image/png;base64,AA" alt="">'), "image without alt text"),
         (text("![a](https://example.org/x.png)"), "<img> fetches"),
         (text('<img src="https://example.org/x.png" alt="a">'), "<img> fetches"),
-        (text('<script src="https://example.org/x.js"></script>'), "<script> is not allowed"),
+        (
+            text('<script src="https://example.org/x.js"></script>'),
+            "<script> is not allowed",
+        ),
         (text("<style>@import 'https://example.org/x.css'</style>"), "a style fetches"),
         (text("<style>p { background: url( x.png) }</style>"), "a style fetches"),
         (text('<p style="background: url(x.png)">a</p>'), "a style fetches"),
@@ -340,5 +400,7 @@ def test_a_notebook_without_a_claim_or_a_result_is_an_error(tmp_path):
     path = save(tmp_path / "01_a.ipynb", text("# Title"))
     with pytest.raises(rules.ReportError, match="no claim"):
         pages.render(path, tmp_path)
-    with pytest.raises(rules.ReportError, match="no notebook is executed, run `make report`"):
+    with pytest.raises(
+        rules.ReportError, match="no notebook is executed, run `make report`"
+    ):
         pages.make([], tmp_path, tmp_path / "html")

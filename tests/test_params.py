@@ -47,8 +47,14 @@ def test_parameters_and_gradients_say_their_sizes(cell):
     params, x, target = example(SHAPE, cell)
     sizes = f"{cell.upper()}, 2 layers of 5, 2 inputs, read-out 2, float32"
     assert repr(params) == f"Params: {sizes}"
-    assert repr(lk.network("numpy", params).loss_and_grads(x, target)[1]) == f"Grads: {sizes}"
-    assert repr(lk.Params.init(1, 3, dtype=float)) == "Params: LSTM, 1 layer of 3, 1 input, float64"
+    assert (
+        repr(lk.network("numpy", params).loss_and_grads(x, target)[1])
+        == f"Grads: {sizes}"
+    )
+    assert (
+        repr(lk.Params.init(1, 3, dtype=float))
+        == "Params: LSTM, 1 layer of 3, 1 input, float64"
+    )
 
 
 def test_a_seed_gives_the_same_parameters(cell):
@@ -64,7 +70,9 @@ def test_both_dtypes_start_from_the_same_point(cell):
         np.testing.assert_allclose(value, wide[name], rtol=3e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a))])
+@pytest.mark.parametrize(
+    "again", [copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a))]
+)
 def test_copies_of_parameters_gradients_and_errors(cell, again):
     params, x, target = example(SHAPE, cell)
     same(again(params), params)
@@ -72,13 +80,20 @@ def test_copies_of_parameters_gradients_and_errors(cell, again):
     same(again(grads), grads)  # x and state among its arrays
     history = lk.History([0.5], [1.0])
     error = again(lk.DivergedError("it stopped", epoch=1, step=2, history=history))
-    assert (str(error), error.epoch, error.step, error.history) == ("it stopped", 1, 2, history)
+    assert (str(error), error.epoch, error.step, error.history) == (
+        "it stopped",
+        1,
+        2,
+        history,
+    )
 
 
 def test_gradients_are_no_parameters():
     params, x, target = example(SHAPE)
     _, grads = lk.network("numpy", params).loss_and_grads(x, target)
-    with pytest.raises(TypeError, match=r"params: got Grads, want lstm_kernels\.Params"):
+    with pytest.raises(
+        TypeError, match=r"params: got Grads, want lstm_kernels\.Params"
+    ):
         lk.network("numpy", grads)
     for lost in ("copy", "astype", "save", "load", "check"):
         assert not hasattr(grads, lost)
@@ -149,10 +164,17 @@ def test_a_readout_goes_by_its_name(cell):
     params, _, _ = example(SHAPE, cell)
     named = params.to_torch()
     inner = {f"lstm.{n}": a for n, a in named.items() if "readout" not in n}
-    same(lk.Params.from_torch(inner | {n: a for n, a in named.items() if "readout" in n}), params)
+    same(
+        lk.Params.from_torch(
+            inner | {n: a for n, a in named.items() if "readout" in n}
+        ),
+        params,
+    )
     head = {"head.weight": named["readout.weight"], "head.bias": named["readout.bias"]}
     same(lk.Params.from_torch(inner | head, readout="head"), params)
-    without = lk.Params.from_torch(inner | {"head.weight": head["head.weight"]}, readout="head")
+    without = lk.Params.from_torch(
+        inner | {"head.weight": head["head.weight"]}, readout="head"
+    )
     assert not without.b_out.any()
     for foreign in (head, {"embedding.weight": np.zeros((7, 5), np.float32)}):
         with pytest.raises(
@@ -163,7 +185,9 @@ def test_a_readout_goes_by_its_name(cell):
         lk.Params.from_torch(named, readout="nothing")
 
 
-@pytest.mark.parametrize("wrong", ["longer", "one", "matrix", "absent", "wide", "masked", "list"])
+@pytest.mark.parametrize(
+    "wrong", ["longer", "one", "matrix", "absent", "wide", "masked", "list"]
+)
 @pytest.mark.parametrize(
     "name", ["weight_ih_l1", "weight_hh_l1", "bias_ih_l0", "bias_hh_l1", "readout.bias"]
 )
@@ -191,19 +215,27 @@ def test_torch_arrays_of_another_form_are_refused(cell, name, wrong):
 def test_torch_names_that_do_not_fit_are_refused(cell):
     named = example(SHAPE, cell)[0].to_torch()
     with pytest.raises(ValueError, match=r"got \['weight_ih_l0_reverse'\] too"):
-        lk.Params.from_torch(named | {"weight_ih_l0_reverse": named["weight_ih_l0"][:, 0]})
+        lk.Params.from_torch(
+            named | {"weight_ih_l0_reverse": named["weight_ih_l0"][:, 0]}
+        )
     with pytest.raises(ValueError, match="want one ending in 'weight_ih_l0'"):
         lk.Params.from_torch({})
     for shape in ((7, 5), (10, 5), (0, 0), (5, 0), (5,)):
-        with pytest.raises(ValueError, match=r"state_dict\['weight_hh_l0'\]: got .*shape \("):
+        with pytest.raises(
+            ValueError, match=r"state_dict\['weight_hh_l0'\]: got .*shape \("
+        ):
             lk.Params.from_torch(named | {"weight_hh_l0": np.zeros(shape, np.float32)})
     for other in (3, ["weight_ih_l0"], {1: 2}):
-        with pytest.raises(TypeError, match=r"state_dict: got .*, want a dict of named arrays"):
+        with pytest.raises(
+            TypeError, match=r"state_dict: got .*, want a dict of named arrays"
+        ):
             lk.Params.from_torch(other)
 
     class OnDevice:
         def __array__(self, *_, **__):
             raise TypeError("can't convert cuda:0 device type tensor")
 
-    with pytest.raises(TypeError, match=r"state_dict\['bias_ih_l0'\]: got a OnDevice.*cuda:0"):
+    with pytest.raises(
+        TypeError, match=r"state_dict\['bias_ih_l0'\]: got a OnDevice.*cuda:0"
+    ):
         lk.Params.from_torch(named | {"bias_ih_l0": OnDevice()})

@@ -1,11 +1,13 @@
-"""Backward passes: gradients summed over several of them, and without those of the inputs."""
+"""Backward passes: gradients summed over several of them, and without those of the
+inputs.
+"""
 
 import numpy as np
 import pytest
 from conftest import SIMULATED, skip_slow
 
 import lstm_kernels as lk
-from lstm_kernels.bench.comparer import compare
+from lstm_report.measure.comparer import compare
 
 
 def gradients_of_passes(net, batches, sums=None):
@@ -24,14 +26,21 @@ def gradients_of_passes(net, batches, sums=None):
                 continue
             return {name: a for name, a in grads.arrays().items() if "layers" in name}
         named = {name: a for name, a in named.items() if "layers" in name}
-        total = named if total is None else {name: a + named[name] for name, a in total.items()}
+        total = (
+            named
+            if total is None
+            else {name: a + named[name] for name, a in total.items()}
+        )
     return total
 
 
 def several_batches(D, H, dtype=np.float32):
     rng = np.random.default_rng(0)
     return [
-        (rng.standard_normal((T, B, D)).astype(dtype), rng.standard_normal((T, B, H)).astype(dtype))
+        (
+            rng.standard_normal((T, B, D)).astype(dtype),
+            rng.standard_normal((T, B, H)).astype(dtype),
+        )
         for T, B in ((5, 3), (2, 1), (5, 3), (1, 4))
     ]
 
@@ -86,4 +95,6 @@ def test_sums_of_another_network_or_of_an_interrupted_pass():
     sums.begin()
     want = one.backward(dy)
     one.forward(x, training=True)
-    np.testing.assert_array_equal(one.backward(dy, sums=sums).layers[0].U, want.layers[0].U)
+    np.testing.assert_array_equal(
+        one.backward(dy, sums=sums).layers[0].U, want.layers[0].U
+    )

@@ -1,4 +1,6 @@
-"""The files around the package agree with each other and carry nothing of one machine."""
+"""The files around the package agree with each other and carry nothing of one
+machine.
+"""
 
 import os
 import re
@@ -16,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from lstm_kernels.bench import results
+from lstm_report.measure import results
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -24,18 +26,36 @@ LOCK = (ROOT / "requirements.lock").read_text()
 LOCKED_EXTRAS = ("report", "mpi", "dev", "ptx")
 TOP_LEVEL = {
     *("notebooks", "lstm_kernels", "data", "figures", "tests", "tools", ".ci"),
-    *("Makefile", "README.md", "NOTATION.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
-    *("pyproject.toml", "environment.yml", "requirements.lock", ".gitignore", ".gitattributes"),
+    *(
+        "Makefile",
+        "README.md",
+        "NOTATION.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "CITATION.cff",
+    ),
+    *(
+        "pyproject.toml",
+        "environment.yml",
+        "requirements.lock",
+        ".gitignore",
+        ".gitattributes",
+    ),
 }
 # Put together from parts, so that this file passes its own test.
 NOT_IN_FILES = [
     *(f"/{folder}/" for folder in ("root", "tmp", "home", "Users")),
-    *(".".join(host) for host in (("pypi", "org"), ("pythonhosted", "org"), ("anaconda", "org"))),
+    *(
+        ".".join(host)
+        for host in (("pypi", "org"), ("pythonhosted", "org"), ("anaconda", "org"))
+    ),
 ]
 
 
 def required() -> dict[str, str]:
-    """Name and bounds of what pyproject.toml asks for, in the package and the locked extras."""
+    """Name and bounds of what pyproject.toml asks for, in the package and the locked
+    extras.
+    """
     lines = list(PROJECT["dependencies"])
     for extra in LOCKED_EXTRAS:
         lines += PROJECT["optional-dependencies"][extra]
@@ -81,7 +101,10 @@ def test_lock_satisfies_pyproject_and_has_hashes():
     for name, bounds in required().items():
         assert name in versions, f"{name} is not locked: make lock"
         for version in versions[name]:
-            assert Requirement(name + bounds).specifier.contains(version), (name, version)
+            assert Requirement(name + bounds).specifier.contains(version), (
+                name,
+                version,
+            )
 
 
 def test_lock_names_no_place_to_download_from():
@@ -90,21 +113,31 @@ def test_lock_names_no_place_to_download_from():
 
 
 def test_the_newest_python_is_one_that_runs(tmp_path):
-    for minor, body in (14, "exit 127"), (13, "echo /opt/python3.13"), (12, "echo /opt/older"):
+    for minor, body in (
+        (14, "exit 127"),
+        (13, "echo /opt/python3.13"),
+        (12, "echo /opt/older"),
+    ):
         path = tmp_path / f"python3.{minor}"
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
     words = ["make", "-s", "--eval", "shown: ; @echo $(NEWEST_PYTHON)", "shown"]
     paths = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
     done = subprocess.run(
-        words, cwd=ROOT, env=os.environ | {"PATH": paths}, capture_output=True, text=True
+        words,
+        cwd=ROOT,
+        env=os.environ | {"PATH": paths},
+        capture_output=True,
+        text=True,
     )
     assert done.stdout == "/opt/python3.13\n", done.stderr
 
 
 def test_versions_agree():
     citation = (ROOT / "CITATION.cff").read_text()
-    assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == PROJECT["version"]
+    assert (
+        re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == PROJECT["version"]
+    )
 
 
 def test_top_level_holds_only_what_belongs_there():
@@ -119,14 +152,17 @@ def test_no_file_names_a_machine_or_a_registry():
         if b"\0" in data:
             continue
         text = data.decode()
-        found += [f"{path.relative_to(ROOT)}: {name}" for name in NOT_IN_FILES if name in text]
+        found += [
+            f"{path.relative_to(ROOT)}: {name}" for name in NOT_IN_FILES if name in text
+        ]
     assert not found
 
 
 def test_bare_make_lists_every_phony_target():
     makefile = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)[1].split()
-    # A make that runs this test hands its flags down; the listing must not depend on them.
+    # A make that runs this test hands its flags down; the listing must not depend on
+    # them.
     shown = subprocess.run(
         ["make", "--no-print-directory"],
         cwd=ROOT,
@@ -136,7 +172,9 @@ def test_bare_make_lists_every_phony_target():
         env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
     ).stdout
     assert [line.split()[0] for line in shown.splitlines()] == phony
-    assert all(len(line.split()) > 2 for line in shown.splitlines()), "a target says nothing"
+    assert all(len(line.split()) > 2 for line in shown.splitlines()), (
+        "a target says nothing"
+    )
 
 
 def test_readme_holds_the_results_that_are_in_data():
@@ -150,13 +188,17 @@ def test_readme_holds_the_results_that_are_in_data():
 def test_readme_shows_the_run_of_notebook_00_between_its_markers(tmp_path):
     data = {"text/markdown": "| a |"}
     said = new_code_cell("1", outputs=[new_output("display_data", data=data)])
-    other = new_code_cell("2", outputs=[new_output("display_data", data={"text/markdown": "no"})])
+    other = new_code_cell(
+        "2", outputs=[new_output("display_data", data={"text/markdown": "no"})]
+    )
     said.metadata.tags = ["readme"]
     nbformat.write(new_notebook(cells=[other, said]), tmp_path / "00_overview.ipynb")
     text = "a\n<!-- run: x -->\nold\n<!-- end of run -->\nb\n"
     new = "a\n<!-- run: x -->\n\n| a |\n\n<!-- end of run -->\nb\n"
     assert readme.with_run(text, tmp_path) == readme.with_run(new, tmp_path) == new
-    with pytest.raises(ValueError, match=r"README\.md: got 0 places for 'run', want one"):
+    with pytest.raises(
+        ValueError, match=r"README\.md: got 0 places for 'run', want one"
+    ):
         readme.with_run("no markers", tmp_path)
 
 
@@ -168,7 +210,9 @@ def test_readmes_figures_are_those_of_the_notebooks():
     for path in files():
         if path.parent == ROOT / "figures":
             assert path.stem in shown, f"{path.name}: README does not show it"
-            assert path.read_bytes() == drawn[path.stem], f"{path.name}: want `make accept`"
+            assert path.read_bytes() == drawn[path.stem], (
+                f"{path.name}: want `make accept`"
+            )
     assert all((ROOT / "figures" / f"{name}.png").exists() for name in shown)
 
 
@@ -227,17 +271,24 @@ def test_data_readme_lists_the_columns_that_there_are():
     text = (ROOT / "data" / "README.md").read_text()
     listed = {
         place: re.findall(r"`(\w[\w -]*)`", line)
-        for place, line in re.findall(r"^Columns of (\S+): ([^.]+)\.", text, re.MULTILINE)
+        for place, line in re.findall(
+            r"^Columns of (\S+): ([^.]+)\.", text, re.MULTILINE
+        )
     }
     headers = {
         path.name: path.read_text().partition("\n")[0].split(",")
-        for path in [*(ROOT / "data").glob("*.csv"), ROOT / "data" / "results" / "ptxas.csv"]
+        for path in [
+            *(ROOT / "data").glob("*.csv"),
+            ROOT / "data" / "results" / "ptxas.csv",
+        ]
     }
     assert listed == headers | {"results/": results.COLUMNS}
 
 
 def test_a_clean_checkout_stays_clean(tmp_path):
-    """A notebook of a clone is executed on small sizes, as a newcomer does: git sees no change."""
+    """A notebook of a clone is executed on small sizes, as a newcomer does: git sees no
+    change.
+    """
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     clone = tmp_path / "clone"
@@ -249,7 +300,16 @@ def test_a_clean_checkout_stays_clean(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    run("git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(clone), cwd=tmp_path)
+    run(
+        "git",
+        "clone",
+        "--quiet",
+        "--depth",
+        "1",
+        f"file://{ROOT}",
+        str(clone),
+        cwd=tmp_path,
+    )
     # The environment is this one: .venv counts as made.
     make = "make", "-o", ".venv/.stamp", f"PY={sys.executable}"
     said = run(*make, "notebook", "NB=01", "PRESET=smoke").splitlines()[-1]

@@ -11,7 +11,8 @@ import pandas as pd
 import ptx
 import pytest
 
-# One cell for each capability, the two kinds of V1 to V3, and the two ends of the tile kernels.
+# One cell for each capability, the two kinds of V1 to V3, and the two ends of the tile
+# kernels.
 SOME = [
     (name, variant, cell, "float32", capability)
     for (cell, capability), (name, variant) in itertools.product(
@@ -19,7 +20,10 @@ SOME = [
         [
             ("cuda-v1", "one thread"),
             ("cuda-v2", "thread per sample"),
-            ("cuda-fused", "1 to a thread, weights in device memory, gradients by all blocks"),
+            (
+                "cuda-fused",
+                "1 to a thread, weights in device memory, gradients by all blocks",
+            ),
             ("cuda-fused", "4 to a thread, weights shared, gradients by tile"),
         ],
     )
@@ -59,13 +63,17 @@ GOOD |= {"shared": 0, "stack": 0, "spills": 0}
 
 
 def compiling(folder, code, *words):
-    """The lines that a program prints which is no simulator's, with the tools at hand."""
+    """The lines that a program prints which is no simulator's, with the tools at
+    hand.
+    """
     script, tools = folder / "compile_kernels.py", Path(ptx.__file__).parent
     script.write_text(code)
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
     environment |= {"PYTHONPATH": f"{tools}{os.pathsep}{tools.parent}"}
     words = [sys.executable, str(script), *words]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=True, env=environment
+    )
     return done.stdout.splitlines()
 
 
@@ -85,10 +93,14 @@ def test_kernels_compile_and_fit(tmp_path):
     ptx.check(rows)
     ptx.budget(loops)
     named = ["version", "variant", "cell", "loop"]
-    both = loops.merge(pd.read_csv(ptx.CENSUS_PATH), on=named, suffixes=("", "_recorded"))
+    both = loops.merge(
+        pd.read_csv(ptx.CENSUS_PATH), on=named, suffixes=("", "_recorded")
+    )
     assert len(both) == len(loops) == len(ptx.CHANGES) + 6 + 4 + 6
     # Another release of the compiler may unroll more or less of a loop.
-    each = [both[f"instructions{s}"] / both[f"multiply_adds{s}"] for s in ("", "_recorded")]
+    each = [
+        both[f"instructions{s}"] / both[f"multiply_adds{s}"] for s in ("", "_recorded")
+    ]
     assert (each[0] / each[1]).between(0.8, 1.25).all()
     recorded = pd.read_csv(ptx.PATH, dtype={"capability": str})
     keys = ["version", "variant", "cell", "dtype", "capability", "kernel"]
@@ -99,11 +111,18 @@ def test_kernels_compile_and_fit(tmp_path):
 
 
 def test_the_record_is_of_these_kernels():
-    recorded, loops = pd.read_csv(ptx.PATH, dtype={"capability": str}), pd.read_csv(ptx.CENSUS_PATH)
+    recorded, loops = (
+        pd.read_csv(ptx.PATH, dtype={"capability": str}),
+        pd.read_csv(ptx.CENSUS_PATH),
+    )
     for rows in (recorded, loops):
         assert set(rows["sources"]) == {ptx.sources()}, "want `make ptx`"
-    assert len(recorded) == sum(len(ptx.ENTRIES[build[0]]) for build in ptx.every_build())
-    assert {*zip(loops["version"], loops["variant"], loops["cell"], strict=True)} >= {*ptx.COUNTED}
+    assert len(recorded) == sum(
+        len(ptx.ENTRIES[build[0]]) for build in ptx.every_build()
+    )
+    assert {*zip(loops["version"], loops["variant"], loops["cell"], strict=True)} >= {
+        *ptx.COUNTED
+    }
     ptx.check(recorded)
     ptx.budget(loops)
 
@@ -115,7 +134,9 @@ def test_the_budget_fails_when_exceeded(change):
     ptx.check(pd.DataFrame([GOOD]))
     with pytest.raises(ptx.OverBudgetError) as caught:
         ptx.check(pd.DataFrame([GOOD, GOOD | change]))
-    *_, header, row = str(caught.value).splitlines()  # the one that is over, and its place
+    *_, header, row = str(
+        caught.value
+    ).splitlines()  # the one that is over, and its place
     assert row.split()[0] == "1"
     found = dict(zip(header.split(), row.split()[1:], strict=True))
     assert all(found[name] == str(value) for name, value in change.items())

@@ -1,4 +1,6 @@
-"""Jobs of several ranks, by mpiexec: they compute what one process computes, and end together."""
+"""Jobs of several ranks, by mpiexec: they compute what one process computes, and end
+together.
+"""
 
 import os
 import signal
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lstm_kernels.distributed import launch
+from lstm_kernels.ranks import launch
 
 pytestmark = pytest.mark.skipif(
     bool(launch.why_unavailable()), reason=f"no jobs here: {launch.why_unavailable()}"
@@ -74,7 +76,9 @@ def test_a_rank_that_is_killed_ends_the_job_and_the_rest_can_go_on(tmp_path):
         launch.run("training", 2, limit=LIMIT, show=kill, **options)
     assert caught.value.rank == 1
     assert time.monotonic() - killed[0] < 10
-    done = launch.run("training", 2, limit=LIMIT, **(options | {"epochs": 1, "resume": 1}))
+    done = launch.run(
+        "training", 2, limit=LIMIT, **(options | {"epochs": 1, "resume": 1})
+    )
     epochs = len(done) + 2
     options["epochs"] = epochs
     resumed = launch.run("training", 2, limit=LIMIT, resume=1, **options)
@@ -93,15 +97,22 @@ def test_a_job_that_hangs_is_stopped_with_all_its_ranks(tmp_path):
             stopped.set()
 
     with pytest.raises(launch.JobError, match="stopped after"):
-        launch.run("training", 2, limit=12, show=freeze, epochs=100_000, checkpoint=mark)
+        launch.run(
+            "training", 2, limit=12, show=freeze, epochs=100_000, checkpoint=mark
+        )
     assert stopped.is_set()
     assert rank_process(0, mark) is rank_process(1, mark) is None
 
 
-@pytest.mark.skipif(bool(launch.why_no_link()), reason=f"no link: {launch.why_no_link()}")
+@pytest.mark.skipif(
+    bool(launch.why_no_link()), reason=f"no link: {launch.why_no_link()}"
+)
 def test_a_job_on_a_link():
-    rows = launch.run("sums", 2, limit=LIMIT, link="100mbit", sizes="1048576", repeats=2)
-    # Two ranks hand over 2 MiB in all, at 12.5 MB/s; what the first burst holds comes at once.
+    rows = launch.run(
+        "sums", 2, limit=LIMIT, link="100mbit", sizes="1048576", repeats=2
+    )
+    # Two ranks hand over 2 MiB in all, at 12.5 MB/s; what the first burst holds comes
+    # at once.
     assert rows["seconds"].min() > 0.05
 
 

@@ -1,26 +1,32 @@
-"""Read-outs and their losses: against finite differences, at the ends of the range, left out."""
+"""Read-outs and their losses: against finite differences, at the ends of the range,
+left out.
+"""
 
 import numpy as np
 import pytest
 from planted import planted
 
 from lstm_kernels import readout
-from lstm_kernels.bench.comparer import compare
 from lstm_kernels.readout import (
     cross_entropy,
     cross_entropy_and_grads,
     log_softmax,
     squared_error_and_grads,
 )
+from lstm_report.measure.comparer import compare
 
 T, B, H, O = 4, 3, 5, 6
 COUNT = 10
 
 
 def example(dtype=np.float64):
-    """y (T, B, H), V (H, O), b_out (O,), symbols (T, B), of which five are left out, target."""
+    """y (T, B, H), V (H, O), b_out (O,), symbols (T, B), of which five are left out,
+    target.
+    """
     rng = np.random.default_rng(0)
-    y, V, b_out, target = (rng.standard_normal(s) for s in ((T, B, H), (H, O), (O,), (B, O)))
+    y, V, b_out, target = (
+        rng.standard_normal(s) for s in ((T, B, H), (H, O), (O,), (B, O))
+    )
     symbols = rng.integers(0, O, (T, B))
     symbols[2:, 1], symbols[1:, 2] = -1, -7
     return [a.astype(dtype) for a in (y, V, b_out)], symbols, target.astype(dtype)
@@ -41,10 +47,14 @@ def finite_differences(loss, arrays):
 
 
 def check_grads(loss_and_grads, loss, wanted):
-    """Loss and gradients against the definition, and that the inputs are as they were."""
+    """Loss and gradients against the definition, and that the inputs are as they
+    were.
+    """
     arrays, *_ = example()
     named = dict(zip(("y", "V", "b_out"), arrays, strict=True))
-    want = {"loss": loss()(*arrays)} | finite_differences(lambda: loss()(*arrays), named)
+    want = {"loss": loss()(*arrays)} | finite_differences(
+        lambda: loss()(*arrays), named
+    )
     kept = [a.copy() for a in (*arrays, wanted)]
     got = loss_and_grads(*arrays, wanted, COUNT)
     compare(dict(zip(("loss", *named), got, strict=True)), want, 1e-8)
@@ -66,7 +76,9 @@ def check_cross_entropy(module):
     arrays, *_ = example()
     log_p = module.log_softmax(*arrays)
     before = log_p.copy()
-    assert module.cross_entropy(log_p, symbols, COUNT) == pytest.approx(loss(*arrays), rel=1e-13)
+    assert module.cross_entropy(log_p, symbols, COUNT) == pytest.approx(
+        loss(*arrays), rel=1e-13
+    )
     np.testing.assert_array_equal(log_p, before)
 
 
@@ -98,7 +110,9 @@ def check_range(module):
         compare({"p": log_p[0, 0]}, {"p": want}, 1e-6)
         same = module.log_softmax(y, V, -np.full(4, 1e4, dtype))
         compare({"p": same[0, 0]}, {"p": np.full(4, -np.log(4))}, 1e-6)
-        loss, dy, dV, db_out = module.cross_entropy_and_grads(y, V, z, np.array([[1]]), 1)
+        loss, dy, dV, db_out = module.cross_entropy_and_grads(
+            y, V, z, np.array([[1]]), 1
+        )
         assert loss == pytest.approx(2e4 - top, rel=1e-6)
         db = np.exp(want) - [0, 1, 0, 0]
         compare({"b_out": db_out, "V": dV[0]}, {"b_out": db, "V": db}, 1e-6)
@@ -106,8 +120,8 @@ def check_range(module):
 
 
 def check_left_out(module):
-    """Steps without a symbol have no gradient and no part in any, even where they are not finite:
-    here the read-out of y = 2 is beyond float32.
+    """Steps without a symbol have no gradient and no part in any, even where they are
+    not finite: here the read-out of y = 2 is beyond float32.
     """
     y = np.ones((2, 1, 1), np.float32)
     V, b_out = np.array([[2e38, -2e38]], np.float32), np.zeros(2, np.float32)
@@ -118,7 +132,9 @@ def check_left_out(module):
     names = "loss", "y", "V", "b_out"
     compare(dict(zip(names, got, strict=True)), dict(zip(names, want, strict=True)), 0)
     arrays, symbols, _ = example()
-    loss, *grads = module.cross_entropy_and_grads(*arrays, np.full_like(symbols, -1), COUNT)
+    loss, *grads = module.cross_entropy_and_grads(
+        *arrays, np.full_like(symbols, -1), COUNT
+    )
     assert loss == 0
     assert not any(a.any() for a in grads)
     dy = module.cross_entropy_and_grads(*arrays, symbols, COUNT)[1]
@@ -166,7 +182,11 @@ def test_a_read_out(checked):
         ("cross-entropy", "dz, places = np.exp(log_p)", "dz, places = log_p"),
         ("cross-entropy", "np.exp(z).sum(axis=2", "np.exp(z).sum(axis=1"),
         ("cross-entropy", "_rows(dz).sum(axis=0)", "_rows(dz).mean(axis=0)"),
-        ("cross-entropy", "dz[*places, symbols[places]] -= 1", "dz[*places, symbols[places]] += 1"),
+        (
+            "cross-entropy",
+            "dz[*places, symbols[places]] -= 1",
+            "dz[*places, symbols[places]] += 1",
+        ),
         ("squared error", "error * (2 / count)", "error / count"),
         ("squared error", "dy[-1] = dz @ V.T", "dy[0] = dz @ V.T"),
         (
@@ -210,7 +230,9 @@ def test_count_divides():
 
 
 def test_shares_of_a_mini_batch_add_up():
-    """Samples in two shares, divided by the count of both: loss and gradients are sums."""
+    """Samples in two shares, divided by the count of both: loss and gradients are
+    sums.
+    """
     (y, V, b_out), symbols, target = example()
     names = "loss", "V", "b_out"
     for function, cut in (

@@ -1,4 +1,6 @@
-"""The reference against finite differences, and against PyTorch where that is installed."""
+"""The reference against finite differences, and against PyTorch where that is
+installed.
+"""
 
 import numpy as np
 import pytest
@@ -6,15 +8,17 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels import reference
-from lstm_kernels.bench.comparer import compare
 from lstm_kernels.cells import CELLS
+from lstm_report.measure.comparer import compare
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 2, 2, 3), (2, 4, 3, 3, 2)], ids=str)
 def test_every_gradient_against_finite_differences(cell, shape):
     params, x, _ = example(shape, cell, np.float64)
     rng = np.random.default_rng(1)
-    states = [rng.standard_normal((shape[0], shape[2], shape[4])) for _ in CELLS[cell].state]
+    states = [
+        rng.standard_normal((shape[0], shape[2], shape[4])) for _ in CELLS[cell].state
+    ]
     weights = [
         rng.standard_normal((*x.shape[:2], shape[4])),
         *map(rng.standard_normal, [s.shape for s in states]),
@@ -53,7 +57,9 @@ def test_loss_gradients_of_the_read_out(cell):
             a[at] = middle + eps
             up = reference.loss_and_grads(params, x, target)[0]
             a[at] = middle - eps
-            want[name][at] = (up - reference.loss_and_grads(params, x, target)[0]) / (2 * eps)
+            want[name][at] = (up - reference.loss_and_grads(params, x, target)[0]) / (
+                2 * eps
+            )
             a[at] = middle
     compare({name: grads.arrays()[name] for name in want}, want, 1e-7)
 
@@ -72,7 +78,11 @@ def test_agrees_with_pytorch(cell):
     net = lk.network("numpy", params)
     got, _ = net.forward(x, training=True)
     grads = net.backward(dy)
-    compare({"y": got, "x": grads.x}, {"y": y.detach().numpy(), "x": x_torch.grad.numpy()}, 1e-12)
+    compare(
+        {"y": got, "x": grads.x},
+        {"y": y.detach().numpy(), "x": x_torch.grad.numpy()},
+        1e-12,
+    )
     theirs = {name: a.grad.numpy() for name, a in module.named_parameters()}
     for index, layer in enumerate(grads.layers):
         want = {

@@ -1,4 +1,6 @@
-"""Tools that execute, store and accept notebooks, on small ones; then the rules, on all of ours."""
+"""Tools that execute, store and accept notebooks, on small ones; then the rules, on all
+of ours.
+"""
 
 import base64
 import os
@@ -19,7 +21,7 @@ from made import PNG, TITLE, code, drawn, error, image, parameters, save, stream
 from nbformat.v4 import new_notebook, new_output
 from notebook_rules import ReportError
 
-from lstm_kernels.report import Notebook, notebook
+from lstm_report import Notebook, notebook
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob(report.NAMES))
@@ -30,14 +32,18 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob(report.NAMES))
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory):
-    """A notebook executed with PRESET smoke, and one that fails in cell 3: (good, bad, message)."""
+    """A notebook executed with PRESET smoke, and one that fails in cell 3: (good, bad,
+    message).
+    """
     folder = tmp_path_factory.mktemp("executed")
     last = "print(PRESET)\nprint('in', os.getcwd().endswith('notebooks'))"
     loud = "import os\nfrom lstm_kernels.kernels import report_compiling\n"
     loud += "report_compiling(9, 'x')"
     start = (text(TITLE), parameters())
     good = save(folder / "notebooks" / "01_a.ipynb", *start, code(loud), code(last))
-    bad = save(folder / "notebooks" / "02_b.ipynb", *start, code("a = 1\n1 / 0"), code("2"))
+    bad = save(
+        folder / "notebooks" / "02_b.ipynb", *start, code("a = 1\n1 / 0"), code("2")
+    )
     run = [sys.executable, ROOT / "tools" / "report.py", "execute"]
     outs = folder / "build" / good.name, folder / "build" / bad.name
     subprocess.run([*run, good, outs[0], "-p", "PRESET", "smoke"], check=True)
@@ -77,7 +83,9 @@ def test_normalise_of_a_real_run_drops_what_changes_from_run_to_run(executed):
 def test_unknown_parameter_is_an_error_that_names_the_known_ones(tmp_path, capsys):
     notebook = save(tmp_path / "01_a.ipynb", text(TITLE), parameters())
     out = tmp_path / "out.ipynb"
-    assert report.main(["execute", str(notebook), str(out), "-p", "PRESTO", "smoke"]) == 1
+    assert (
+        report.main(["execute", str(notebook), str(out), "-p", "PRESTO", "smoke"]) == 1
+    )
     message = capsys.readouterr().err
     assert "'PRESTO'" in message
     assert "known are PRESET" in message
@@ -87,7 +95,10 @@ def test_unknown_parameter_is_an_error_that_names_the_known_ones(tmp_path, capsy
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        (code("f()", stream("Warning: x\n", "stderr")), r"failed\n  1 stderr outputs.*Warning: x"),
+        (
+            code("f()", stream("Warning: x\n", "stderr")),
+            r"failed\n  1 stderr outputs.*Warning: x",
+        ),
         (code("f()", error()), "cell 1 raised ValueError"),
         (code("f()", count=None), "cell 1 is not executed"),
         (None, "no kernel"),
@@ -102,7 +113,10 @@ def test_a_failed_run_leaves_no_old_result(tmp_path, monkeypatch, cell, message)
 
     monkeypatch.setattr(papermill, "execute_notebook", execute_notebook)
     monkeypatch.setattr(report, "_own_kernel_only", lambda settings: None)
-    notebook, out = save(tmp_path / "01_a.ipynb", text(TITLE)), tmp_path / "build" / "01_a.ipynb"
+    notebook, out = (
+        save(tmp_path / "01_a.ipynb", text(TITLE)),
+        tmp_path / "build" / "01_a.ipynb",
+    )
     save(out, text("an old result"))
     with pytest.raises(ReportError, match=message):
         report.execute(notebook, out, {})
@@ -115,7 +129,9 @@ def test_stderr_is_a_problem_and_a_progress_bar_is_not():
     bar = stream("\r 50%|#####     | 5/10 [00:01<00:01, 4.9it/s]", "stderr")
     fine = new_notebook(cells=[code("1", bar)])
     assert rules.problems_of_execution(fine) == []
-    after = stream("\r 50%|#####     | 5/10 [00:01<00:01, 4.9it/s]\nWarning: x\n", "stderr")
+    after = stream(
+        "\r 50%|#####     | 5/10 [00:01<00:01, 4.9it/s]\nWarning: x\n", "stderr"
+    )
     for output in (stream("Warning: x\n", "stderr"), after):
         loud = new_notebook(cells=[code("1", bar, output)])
         wanted = ["1 stderr outputs, want none (cell 1: Warning: x)"]
@@ -170,7 +186,9 @@ def test_normalised_is_idempotent_and_the_same_for_other_random_ids():
     assert rules.normalised_text(nbformat.reads(first, 4), name="n") == first
 
 
-@pytest.mark.parametrize("folder", ["root", "home", "tmp", "Users", "private", "var/folders"])
+@pytest.mark.parametrize(
+    "folder", ["root", "home", "tmp", "Users", "private", "var/folders"]
+)
 def test_a_path_of_the_machine_in_an_output_is_an_error(folder):
     path = "/".join(["", folder, "me", "x.py"])
     shown = new_output("display_data", data={"text/html": f"<p>{path}</p>"})
@@ -220,7 +238,9 @@ def test_a_source_is_shown_without_the_marks_of_its_linter(monkeypatch):
     told, mark = [], "# " + "noqa"
     source = f"f = 1  {mark}: E731 - a name\ng = 2  {mark}: B007\n"
     monkeypatch.setattr(notebook.inspect, "getsource", lambda item: source)
-    monkeypatch.setattr(notebook, "display", lambda markdown: told.append(markdown.data))
+    monkeypatch.setattr(
+        notebook, "display", lambda markdown: told.append(markdown.data)
+    )
     Notebook.source(None)
     assert told == ["```python\nf = 1  # a name\ng = 2\n```"]
 
@@ -237,8 +257,12 @@ def test_the_environment_names_the_packages_that_are_there(monkeypatch):
     machine = notebook.provenance.machine("smoke")
     machine["packages"] |= {"numba": "9.8.7", "numba-cuda": None}
     told = []
-    monkeypatch.setattr(notebook.provenance, "machine", lambda preset: machine | {"preset": preset})
-    monkeypatch.setattr(notebook, "display", lambda markdown: told.append(markdown.data))
+    monkeypatch.setattr(
+        notebook.provenance, "machine", lambda preset: machine | {"preset": preset}
+    )
+    monkeypatch.setattr(
+        notebook, "display", lambda markdown: told.append(markdown.data)
+    )
     Notebook("smoke").environment()
     assert "numba 9.8.7" in told[0]
     assert "numba-cuda" not in told[0]
@@ -268,7 +292,9 @@ def test_figures_go_to_build_and_say_when_their_run_was_disturbed(
 
 
 def project(tmp_path, *built, overview=()):
-    """A project of two notebooks and a README, and what was executed of them in build/."""
+    """A project of two notebooks and a README, and what was executed of them in
+    build/.
+    """
     start, last = (text(TITLE), parameters()), code("f()", count=None)
     said = code("nb.say('new')", tags=["readme"], count=None)
     save(tmp_path / "nb" / "00_overview.ipynb", *start, said)
@@ -332,7 +358,9 @@ def test_accept_renews_notebooks_figures_and_readme_of_one_run(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", ["while writing", "while renaming"])
-def test_an_interrupted_accept_renews_all_or_nothing(tmp_path, monkeypatch, number, when):
+def test_an_interrupted_accept_renews_all_or_nothing(
+    tmp_path, monkeypatch, number, when
+):
     project(tmp_path, *FINE, overview=[drawn("00-x")])
     before, replaced, real = content(tmp_path), [], os.replace
 
@@ -361,7 +389,9 @@ def test_an_interrupted_accept_renews_all_or_nothing(tmp_path, monkeypatch, numb
     assert len(replaced) == (4 if when == "while renaming" else 0)
     assert content(tmp_path).keys() == before.keys()
     old = [path for path, text in content(tmp_path).items() if text == before[path]]
-    assert len(old) == (2 if when == "while renaming" else 6)  # the executed notebooks, or all
+    assert len(old) == (
+        2 if when == "while renaming" else 6
+    )  # the executed notebooks, or all
 
 
 # --- the notebooks of the report
@@ -384,12 +414,16 @@ def test_the_form_is_checked():
 def test_the_order_and_the_lines_are_checked():
     needs = "What this covers: x.\n\nNeeds: nothing. Runs in a minute."
     start = [text(f"{TITLE}\n\n{needs}"), parameters()]
-    end = [text(f"## {name}") for name in ("What we learned", "Exercises", "Environment")]
+    end = [
+        text(f"## {name}") for name in ("What we learned", "Exercises", "Environment")
+    ]
     order = {"cell 1: ", "cell 2: ", "sections: ", "cites ", "cell 3: "}
 
     def problems(*cells):
         found = rules.problems_of_form(new_notebook(cells=list(cells)))
-        return {name for name in order if any(problem.startswith(name) for problem in found)}
+        return {
+            name for name in order if any(problem.startswith(name) for problem in found)
+        }
 
     assert problems(*start, *end) == set()
     assert problems(*start[::-1], *end) == {"cell 1: ", "cell 2: "}
@@ -408,7 +442,9 @@ def test_notebook_is_executed_in_form_and_makes_a_page(path):
     problems = rules.problems_of_execution(notebook) + rules.problems_of_form(notebook)
     if rules.preset(notebook) != "paper":
         problems.append(f"PRESET is {rules.preset(notebook)!r}, want 'paper'")
-    if rules.normalised_text(notebook, name=path.name) != path.read_text(encoding="utf-8"):
+    if rules.normalised_text(notebook, name=path.name) != path.read_text(
+        encoding="utf-8"
+    ):
         problems.append("not in the stored form: want `make accept`")
     assert not problems, "\n".join(problems)
     pages.render(path, path.parent)

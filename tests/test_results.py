@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import lstm_kernels
-from lstm_kernels import bench
-from lstm_kernels.bench import provenance, results
+from lstm_report import measure as bench
+from lstm_report.measure import provenance, results
 
 
 def rows(seconds=1.0):
@@ -21,7 +21,9 @@ def rows(seconds=1.0):
     )
 
 
-def test_results_are_filed_by_machine_each_with_the_record_of_its_run(tmp_path, monkeypatch):
+def test_results_are_filed_by_machine_each_with_the_record_of_its_run(
+    tmp_path, monkeypatch
+):
     path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
     name = bench.machine()["name"]
     assert path == tmp_path / name / "trial.csv"
@@ -30,7 +32,10 @@ def test_results_are_filed_by_machine_each_with_the_record_of_its_run(tmp_path, 
     keys = {"cpu", "cores", "blas", "packages", "commit", "dirty", "date", "threads"}
     assert keys | {"distorting_variables", "python"} <= set(record)
     assert results.read("trial", tmp_path)["seconds"].to_list() == [1.0]
-    assert list(results.read("trial", tmp_path).columns) == [*results.COLUMNS, "machine"]
+    assert list(results.read("trial", tmp_path).columns) == [
+        *results.COLUMNS,
+        "machine",
+    ]
 
     later = {"date": "2099-01-01", "commit": "later", "preset": "paper"}
     here = provenance.machine
@@ -39,10 +44,14 @@ def test_results_are_filed_by_machine_each_with_the_record_of_its_run(tmp_path, 
     assert results.record("trial", name, tmp_path) == record
     assert results.record("other", name, tmp_path).items() >= later.items()
 
-    monkeypatch.setattr(provenance, "machine", lambda preset=None: here(preset) | {"name": "b"})
+    monkeypatch.setattr(
+        provenance, "machine", lambda preset=None: here(preset) | {"name": "b"}
+    )
     results.write("trial", rows(2.0), preset="smoke", folder=tmp_path)
     assert sorted(results.read("trial", tmp_path)["seconds"]) == [1.0, 2.0]
-    assert len(list(tmp_path.rglob("*"))) == 8  # two folders, three pairs, nothing left beside
+    assert (
+        len(list(tmp_path.rglob("*"))) == 8
+    )  # two folders, three pairs, nothing left beside
 
 
 def test_rows_come_back_as_they_were(tmp_path):
@@ -65,10 +74,16 @@ def test_a_folder_of_another_machine_is_not_overwritten(tmp_path, monkeypatch, k
 def test_smoke_does_not_replace_paper(tmp_path, monkeypatch):
     assert results.FOLDERS["paper"] == results.FOLDER
     assert not results.FOLDERS["smoke"].is_relative_to(results.FOLDER)
-    monkeypatch.setattr(results, "FOLDERS", {p: tmp_path / p for p in ("smoke", "paper")})
+    monkeypatch.setattr(
+        results, "FOLDERS", {p: tmp_path / p for p in ("smoke", "paper")}
+    )
     for preset in ("paper", "smoke"):
-        assert tmp_path / preset in results.write("trial", rows(), preset=preset).parents
-    with pytest.raises(ValueError, match=r"trial\.csv is of preset paper, smoke must not replace"):
+        assert (
+            tmp_path / preset in results.write("trial", rows(), preset=preset).parents
+        )
+    with pytest.raises(
+        ValueError, match=r"trial\.csv is of preset paper, smoke must not replace"
+    ):
         results.write("trial", rows(2.0), preset="smoke", folder=tmp_path / "paper")
     results.write("second", rows(2.0), preset="smoke", folder=tmp_path / "paper")
     assert results.read("trial", tmp_path / "paper")["seconds"].to_list() == [1.0]
@@ -77,7 +92,9 @@ def test_smoke_does_not_replace_paper(tmp_path, monkeypatch):
 def test_a_record_of_other_rows_is_refused(tmp_path):
     path = results.write("trial", rows(), preset="smoke", folder=tmp_path)
     path.write_text(path.read_text().replace("1", "2"))
-    with pytest.raises(ValueError, match=r"trial\.json is of other rows than trial\.csv holds"):
+    with pytest.raises(
+        ValueError, match=r"trial\.json is of other rows than trial\.csv holds"
+    ):
         results.record("trial", path.parent.name, tmp_path)
     for text, said in (
         ("{", r"cannot be read .*, want JSON"),
@@ -109,13 +126,19 @@ def test_results_refuse_unknown_columns_and_experiments(tmp_path):
     with pytest.raises(ValueError, match=r"unknown columns \['time'\]"):
         results.write("trial", rows().assign(time=1), preset="smoke", folder=tmp_path)
     with pytest.raises(ValueError, match=r"lacks \['seconds'\]"):
-        results.write("t", rows().drop(columns="seconds"), preset="smoke", folder=tmp_path)
+        results.write(
+            "t", rows().drop(columns="seconds"), preset="smoke", folder=tmp_path
+        )
     with pytest.raises(ValueError, match="experiment: got 'none'"):
         results.read("none", tmp_path)
 
 
 def test_a_caption_says_what_disturbs(monkeypatch):
-    record = bench.machine("paper") | {"commit": "abc", "dirty": False, "distorting_variables": []}
+    record = bench.machine("paper") | {
+        "commit": "abc",
+        "dirty": False,
+        "distorting_variables": [],
+    }
     clean = results.caption(record)
     assert clean.endswith(f"{record['date']}, commit abc")
     assert clean.startswith(results.label(record))
@@ -125,11 +148,19 @@ def test_a_caption_says_what_disturbs(monkeypatch):
     assert results.caption(record | {"preset": "smoke"}) == f"{clean}, preset smoke"
     steered = results.caption(record | {"distorting_variables": ["A=1"]})
     assert steered == f"{clean}, BLAS steered by A=1"
-    assert "no commit recorded" in results.caption(record | {"commit": None, "dirty": None})
+    assert "no commit recorded" in results.caption(
+        record | {"commit": None, "dirty": None}
+    )
 
 
 def test_a_label_names_family_model_and_clock_and_what_is_recorded(tmp_path):
-    record = {"cpu": "AMD EPYC", "core": "znver5", "family": "26", "model": "2", "cores": 2}
+    record = {
+        "cpu": "AMD EPYC",
+        "core": "znver5",
+        "family": "26",
+        "model": "2",
+        "cores": 2,
+    }
     record |= {"clock_ghz": 4.4912, "date": "2026-11-22"}
     live = "AMD EPYC, znver5, family 26, model 2, 4.49 GHz, 2 cores"
     assert results.label(record) == live
@@ -172,7 +203,7 @@ INSTALLED = """
 import json, sys
 import pandas as pd
 from lstm_kernels import bench
-from lstm_kernels.bench import provenance, results
+from lstm_report.measure import provenance, results
 rows = pd.DataFrame({"version": ["a"], "stage": ["step"], "repeat": [0], "seconds": [1.0]})
 try:
     results.read("grid")
@@ -185,11 +216,15 @@ print(json.dumps({"missing": missing, "commit": commit, "paths": paths, "at": be
 
 
 def test_an_installed_package_writes_to_the_working_directory(tmp_path):
-    """Even where its environment and the working directory are in somebody's repository."""
+    """Even where its environment and the working directory are in somebody's
+    repository.
+    """
     package = Path(lstm_kernels.__file__).parent
     site, work = tmp_path / "venv" / "site-packages", tmp_path / "work"
     shutil.copytree(
-        package, site / "lstm_kernels", ignore=shutil.ignore_patterns("__pycache__", "report")
+        package,
+        site / "lstm_kernels",
+        ignore=shutil.ignore_patterns("__pycache__", "report"),
     )
     work.mkdir()
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
@@ -205,7 +240,9 @@ def test_an_installed_package_writes_to_the_working_directory(tmp_path):
     assert Path(told["at"]).is_relative_to(site)
     assert told["commit"] is None
     assert "grid" in told["missing"]
-    assert "recorded results come with the repository, not the package" in told["missing"]
+    assert (
+        "recorded results come with the repository, not the package" in told["missing"]
+    )
     assert told["paths"] == {
         "paper": str(work / "results" / name / "trial.csv"),
         "smoke": str(work / "results" / "smoke" / name / "trial.csv"),
@@ -224,16 +261,28 @@ def test_a_checkout_writes_to_its_own_folders():
 
 def test_results_that_a_package_brings_are_read_beside_ones_own(tmp_path, monkeypatch):
     own, brought = tmp_path / "own", tmp_path / "brought"
-    for folder, name, seconds in ((own, "a", 1.0), (brought, "a", 2.0), (brought, "b", 3.0)):
-        monkeypatch.setattr(provenance, "machine_name", lambda cpu=None, name=name: name)
+    for folder, name, seconds in (
+        (own, "a", 1.0),
+        (brought, "a", 2.0),
+        (brought, "b", 3.0),
+    ):
+        monkeypatch.setattr(
+            provenance, "machine_name", lambda cpu=None, name=name: name
+        )
         row = {"version": "numpy", "stage": "step", "repeat": 0, "seconds": seconds}
         results.write("trial", pd.DataFrame([row]), preset="paper", folder=folder)
     monkeypatch.setattr(results, "FOLDER", own)
     monkeypatch.setattr(results, "BROUGHT", brought)
     rows = results.read("trial")
-    assert dict(zip(rows["machine"], rows["seconds"], strict=True)) == {"a": 1.0, "b": 3.0}
+    assert dict(zip(rows["machine"], rows["seconds"], strict=True)) == {
+        "a": 1.0,
+        "b": 3.0,
+    }
     assert results.record("trial", "b")["name"] == "b"
-    assert [path.parent.parent.name for path in results.find("*/trial.json")] == ["own", "brought"]
+    assert [path.parent.parent.name for path in results.find("*/trial.json")] == [
+        "own",
+        "brought",
+    ]
     assert set(results.read("trial", brought)["seconds"]) == {2.0, 3.0}
 
 
@@ -241,8 +290,12 @@ def test_distorting_variables_are_reported_for_the_library_in_use(monkeypatch):
     for name in provenance.DISTORTING:
         monkeypatch.setenv(name, "1")
     for library in ("openblas", "mkl", "nvpl", "blis"):
-        monkeypatch.setattr(provenance, "blas", lambda library=library: [{"library": library}])
-        named = [name for name in provenance.DISTORTING if name.startswith(library.upper())]
+        monkeypatch.setattr(
+            provenance, "blas", lambda library=library: [{"library": library}]
+        )
+        named = [
+            name for name in provenance.DISTORTING if name.startswith(library.upper())
+        ]
         assert provenance.distorting_variables() == [f"{name}=1" for name in named]
         assert bool(named) == (library != "blis")
     for name in provenance.DISTORTING:
@@ -255,7 +308,9 @@ def test_warnings_say_what_distorts_and_what_pauses(monkeypatch):
     monkeypatch.setattr(provenance.cores, "cores", lambda: 1)
     monkeypatch.setattr(provenance.cores, "why", lambda: "1 thread: a quota")
     for allowed, count in ((1, 1), (2, 2)):
-        monkeypatch.setattr(provenance.cores, "allowed", lambda allowed=allowed: allowed)
+        monkeypatch.setattr(
+            provenance.cores, "allowed", lambda allowed=allowed: allowed
+        )
         said = provenance.warnings()
         assert said[0] == "A=1 steers BLAS; unset it"
         assert len(said) == count
@@ -264,11 +319,15 @@ def test_warnings_say_what_distorts_and_what_pauses(monkeypatch):
 
 def git(folder, *words):
     author = ("-c", "user.name=a", "-c", "user.email=a@b")
-    subprocess.run(["git", *author, *words], cwd=folder, check=True, capture_output=True)
+    subprocess.run(
+        ["git", *author, *words], cwd=folder, check=True, capture_output=True
+    )
 
 
 def repository(folder, package, project="lstm-kernels"):
-    """A repository in `folder` with one commit, which holds a package and its pyproject.toml."""
+    """A repository in `folder` with one commit, which holds a package and its
+    pyproject.toml.
+    """
     package.mkdir(parents=True)
     (package / "code.py").write_text("1")
     (package.parent / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
@@ -277,7 +336,9 @@ def repository(folder, package, project="lstm-kernels"):
     return package
 
 
-def test_a_commit_is_recorded_with_whether_the_package_differs_from_it(tmp_path, monkeypatch):
+def test_a_commit_is_recorded_with_whether_the_package_differs_from_it(
+    tmp_path, monkeypatch
+):
     package = repository(tmp_path, tmp_path / "lstm_kernels")
     clean = provenance._commit(package)
     assert (len(clean["commit"]), clean["dirty"]) == (7, False)
@@ -290,7 +351,8 @@ def test_a_commit_is_recorded_with_whether_the_package_differs_from_it(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("place", "project"), [("venv/lib/lstm_kernels", "lstm-kernels"), ("lstm_kernels", "other")]
+    ("place", "project"),
+    [("venv/lib/lstm_kernels", "lstm-kernels"), ("lstm_kernels", "other")],
 )
 def test_a_repository_around_the_environment_is_not_recorded(tmp_path, place, project):
     package = repository(tmp_path, tmp_path / place, project)

@@ -8,47 +8,72 @@ import pytest
 
 import lstm_kernels
 
-PACKAGE = Path(lstm_kernels.__file__).parent
-# From the ground up; a folder's files may import each other. `None` is the top folder's own files.
-ROOMS = (None, "cpu", "gpu", "versions", "study", "bench", "distributed", "report")
-ROOF = {"lstm_kernels", "lstm_kernels.__main__"}  # may import everything
+ROOT = Path(lstm_kernels.__file__).parents[1]
+# From the ground up; a folder's files may import each other. The report may import all
+# of the package, which never imports the report.
+ROOMS = (
+    "lstm_kernels",
+    "lstm_kernels.cpu",
+    "lstm_kernels.gpu",
+    "lstm_kernels.versions",
+    "lstm_kernels.ranks",
+    "lstm_report.measure",
+    "lstm_report.experiments",
+    "lstm_report",
+    "lstm_report.figures",
+    "lstm_report.lesson",
+)
+# May import everything of their package, but for the report's.
+ROOF = {"lstm_kernels", "lstm_kernels.__main__", "lstm_report.__main__"}
 
 
 def modules():
-    for path in sorted(PACKAGE.rglob("*.py")):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+    for package in ("lstm_kernels", "lstm_report"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
 MODULES = dict(modules())
 
 
 def imports(name, path):
-    """The modules of this package that one imports, wherever in its text."""
-    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    """The modules of these packages that one imports, wherever in its text."""
+    inside = name.split(".")[: None if path.name == "__init__.py" else -1]
     for node in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(node, ast.ImportFrom) or not node.level:
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name in MODULES)
+        if not isinstance(node, ast.ImportFrom):
             continue
-        base = package[: len(package) - node.level + 1] + (node.module or "").split(".")
-        base = ".".join(part for part in base if part)
+        base = inside[: len(inside) - node.level + 1] if node.level else []
+        base = ".".join([*base, *filter(None, [node.module])])
         for alias in node.names:
-            yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base
+            full = f"{base}.{alias.name}"
+            if full in MODULES or base in MODULES:
+                yield full if full in MODULES else base
 
 
 GRAPH = {name: set(imports(name, path)) - {name} for name, path in MODULES.items()}
 
 
 def room(name):
-    parts = name.split(".")
-    return parts[1] if len(parts) > 2 or (PACKAGE / parts[-1]).is_dir() else None
+    return name if name in ROOMS else name.rpartition(".")[0]
 
 
 def arrows_up(graph):
     return sorted(
         f"{name} imports {other}"
-        for name in graph.keys() - ROOF
+        for name in graph
         for other in graph[name]
-        if other in ROOF or ROOMS.index(room(other)) > ROOMS.index(room(name))
+        if (name.startswith("lstm_kernels") and other.startswith("lstm_report"))
+        or (
+            name not in ROOF
+            and (
+                other in ROOF - {"lstm_kernels", "lstm_kernels.__main__"}
+                or (other in ROOF and name.startswith("lstm_kernels"))
+                or ROOMS.index(room(other)) > ROOMS.index(room(name))
+            )
+        )
     )
 
 
@@ -60,26 +85,30 @@ def test_no_import_goes_in_a_circle():
     TopologicalSorter(GRAPH).prepare()  # raises CycleError, which names them
 
 
-def test_these_tests_see_an_arrow_up_and_a_circle():
-    planted = GRAPH | {"lstm_kernels.cells": {"lstm_kernels.bench.comparer"}}
-    assert arrows_up(planted) == ["lstm_kernels.cells imports lstm_kernels.bench.comparer"]
+PLANTED = [
+    ("lstm_kernels.cells", "lstm_kernels.cpu.tiles"),
+    ("lstm_kernels.ranks.world", "lstm_report.measure.comparer"),
+    ("lstm_kernels.__main__", "lstm_report.measure.comparer"),
+    ("lstm_report.measure.timing", "lstm_report.experiments.layers"),
+]
+
+
+@pytest.mark.parametrize(("name", "other"), PLANTED)
+def test_these_tests_see_an_arrow_up(name, other):
+    planted = GRAPH | {name: {other}}
+    assert f"{name} imports {other}" in arrows_up(planted)
+
+
+def test_these_tests_see_a_circle():
+    planted = GRAPH | {"lstm_kernels.cells": {"lstm_kernels.reference"}}
     with pytest.raises(ValueError, match="cycle"):
         TopologicalSorter(planted).prepare()
-
-
-def test_what_the_networks_need_is_imported_absolutely_nowhere():
-    """An absolute import would escape these tests."""
-    for path in MODULES.values():
-        for node in ast.walk(ast.parse(path.read_text())):
-            named = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            named += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
-            assert not [name for name in named if name.startswith("lstm_kernels")], path
 
 
 def test_no_room_outgrows_the_house():
     lines = {}
     for name, path in MODULES.items():
-        count = len(path.read_text().splitlines())
-        assert count <= 400, name
-        lines[room(name)] = lines.get(room(name), 0) + count
+        if name.startswith("lstm_kernels"):
+            count = len(path.read_text().splitlines())
+            lines[room(name)] = lines.get(room(name), 0) + count
     assert max(lines.values()) < sum(lines.values()) / 3, lines

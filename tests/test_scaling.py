@@ -1,4 +1,6 @@
-"""Predictions of training on many ranks: formulas by hand, limits, fits of planted links."""
+"""Predictions of training on many ranks: formulas by hand, limits, fits of planted
+links.
+"""
 
 import math
 import re
@@ -10,9 +12,9 @@ import pandas as pd
 import pytest
 from planted import planted
 
-from lstm_kernels.distributed import scaling
-from lstm_kernels.distributed.scaling import LINKS, Link, ModelCosts
 from lstm_kernels.schedules import PIPELINES
+from lstm_report.experiments import scaling
+from lstm_report.experiments.scaling import LINKS, Link, ModelCosts
 
 IDEAL = Link("ideal", 0.0, math.inf)
 SLOW = Link("slow", 10.0, 1.0)
@@ -23,7 +25,10 @@ def proportional(layers=4, weights=32.0):
     """Layers of 1, 2, ... s forward per sample and twice that back."""
     B = (1, 2, 4, 64)
     seconds = [tuple(float(k * n) for n in B) for k in range(2 * layers + 1)]
-    rows = ((f"layer {k}", seconds[k], seconds[2 * k], weights) for k in range(1, layers + 1))
+    rows = (
+        (f"layer {k}", seconds[k], seconds[2 * k], weights)
+        for k in range(1, layers + 1)
+    )
     return ModelCosts(B, tuple(rows), 4.0)
 
 
@@ -43,7 +48,9 @@ def measured(costs, noise=0.0, repeats=5, seed=0):
 def lacking():
     """Rows without those of one layer, way and number of samples."""
     rows = measured(proportional(2))
-    return rows[(rows["variant"] != "layer 1") | (rows["stage"] != "forward") | (rows["B"] != 4)]
+    return rows[
+        (rows["variant"] != "layer 1") | (rows["stage"] != "forward") | (rows["B"] != 4)
+    ]
 
 
 def messages(link, noise=0.0, repeats=20):
@@ -61,31 +68,42 @@ def sums(link, add, noise=0.0):
         for _ in range(9)
     ]
     table = pd.DataFrame(rows, columns=["ranks", "bytes", "seconds"])
-    return table.assign(seconds=table["seconds"] * (1 + noise * rng.standard_normal(len(rows))))
+    return table.assign(
+        seconds=table["seconds"] * (1 + noise * rng.standard_normal(len(rows)))
+    )
 
 
 # By hand
 
 
 def check_sum(module):
-    """Four ranks, 16 bytes: 3 messages of 4 bytes out and 3 in, 1 s each, and 12 bytes added."""
+    """Four ranks, 16 bytes: 3 messages of 4 bytes out and 3 in, 1 s each, and 12 bytes
+    added.
+    """
     assert module.sum_seconds(16, 4, link=PLAIN, add=0.25) == 6 + 3
     assert module.sum_seconds(16, 1, link=PLAIN, add=0.25) == 0
 
 
 def check_data(module):
-    """Two layers, two ranks with one of two samples each: 1 + 2 forward, 4 and 2 back."""
+    """Two layers, two ranks with one of two samples each: 1 + 2 forward, 4 and 2
+    back.
+    """
     costs, how = proportional(2, weights=8.0), {"ranks": 2, "link": PLAIN}
     after = module.data_parallel(costs, 2, overlap=False, **how)
     assert after.seconds == 9 + 2 * 2  # a sum of 8 bytes is two messages of 4
-    assert module.data_parallel(costs, 2, **how).seconds == 9 + 2  # the top layer's is hidden
+    assert (
+        module.data_parallel(costs, 2, **how).seconds == 9 + 2
+    )  # the top layer's is hidden
     slow = Link("slower", 4.5, 8.0)  # 10 s a sum: from 7 s on, and one after the other
     assert module.data_parallel(costs, 2, ranks=2, link=slow).seconds == 7 + 20
 
 
 def check_turns(module):
     """Four ranks on two cores compute in twice the time; sums take what they take."""
-    costs, how = proportional(2, weights=8.0), {"ranks": 4, "link": PLAIN, "overlap": False}
+    costs, how = (
+        proportional(2, weights=8.0),
+        {"ranks": 4, "link": PLAIN, "overlap": False},
+    )
     alone = module.data_parallel(costs, 4, **how).seconds
     shared = module.data_parallel(costs, 4, cores=2, **how).seconds
     assert shared - alone == 9
@@ -100,19 +118,27 @@ def check_pipeline(module):
     costs = ModelCosts((1, 2), layers, 4.0)
     step = module.layer_parallel(costs, 4, ranks=2, link=PLAIN, micro_batches=2)
     assert step.seconds == 3 * (2 + 4) + 2 * 1.5
-    grid = module.layer_parallel(costs, 8, ranks=4, link=PLAIN, micro_batches=2, replicas=2)
+    grid = module.layer_parallel(
+        costs, 8, ranks=4, link=PLAIN, micro_batches=2, replicas=2
+    )
     assert grid.seconds == step.seconds + 2  # 8 bytes of each stage over two replicas
     assert (grid.way, grid.replicas, grid.stages, grid.used) == ("mixed", 2, 2, 4)
-    # On one core both stages' work is done in turn: 2 micro-batches of 2 stages, 6 s each.
+    # On one core both stages' work is done in turn: 2 micro-batches of 2 stages, 6 s
+    # each.
     one = module.layer_parallel(costs, 4, ranks=2, link=PLAIN, micro_batches=2, cores=1)
     assert one.seconds == 2 * 2 * 6
-    # The end of a step, on the rank where it takes longest; twice that where two share a core.
+    # The end of a step, on the rank where it takes longest; twice that where two share
+    # a core.
     ends = replace(costs, ends=(5.0, 7.0))
     ended = module.layer_parallel(ends, 4, ranks=2, link=PLAIN, micro_batches=2)
     assert ended.seconds == step.seconds + 7
-    ended = module.layer_parallel(ends, 4, ranks=2, link=PLAIN, micro_batches=2, cores=1)
+    ended = module.layer_parallel(
+        ends, 4, ranks=2, link=PLAIN, micro_batches=2, cores=1
+    )
     assert ended.seconds == one.seconds + 14
-    alone = [module.data_parallel(c, 4, ranks=2, link=PLAIN).seconds for c in (costs, ends)]
+    alone = [
+        module.data_parallel(c, 4, ranks=2, link=PLAIN).seconds for c in (costs, ends)
+    ]
     assert alone[1] == alone[0] + 12
 
 
@@ -151,8 +177,16 @@ def test_by_hand(check):
         (check_pipeline, "costs.end(pipe.counts, turns)", "costs.end(pipe.counts)"),
         (check_pipeline, "costs.end([len(parts)]", "costs.end([1] * len(parts)"),
         (check_ends, '- at[name, "backward"]', ""),
-        (check_pipeline, "sum_seconds(max(pipe.memory)", "0 * sum_seconds(max(pipe.memory)"),
-        (check_pipeline, "link.seconds(costs.hand * samples)", "link.seconds(costs.hand)"),
+        (
+            check_pipeline,
+            "sum_seconds(max(pipe.memory)",
+            "0 * sum_seconds(max(pipe.memory)",
+        ),
+        (
+            check_pipeline,
+            "link.seconds(costs.hand * samples)",
+            "link.seconds(costs.hand)",
+        ),
     ],
 )
 def test_a_planted_fault_is_seen(check, right, wrong):
@@ -162,7 +196,11 @@ def test_a_planted_fault_is_seen(check, right, wrong):
 
 def test_costs_between_below_and_above_those_measured():
     costs = ModelCosts((2, 4, 8), (("a", (3.0, 5.0, 7.0), (6.0, 6.0, 5.0), 9.0),), 1.0)
-    got = {B: (part.forward, part.backward) for B in (1, 2, 3, 6, 8, 12) for part in costs.parts(B)}
+    got = {
+        B: (part.forward, part.backward)
+        for B in (1, 2, 3, 6, 8, 12)
+        for part in costs.parts(B)
+    }
     assert got == {1: (3, 6), 2: (3, 6), 3: (4, 6), 6: (6, 5.5), 8: (7, 5), 12: (9, 5)}
     assert costs.parts(2)[0].weights == 9
     single = ModelCosts((4,), (("a", (2.0,), (4.0,), 0.0),), 1.0)
@@ -172,7 +210,9 @@ def test_costs_between_below_and_above_those_measured():
 def test_costs_are_the_medians_of_measured_rows():
     costs = proportional(3)
     names = [name for name, *_ in costs.layers]
-    assert ModelCosts.from_rows(measured(costs), names) == replace(costs, ends=(0.0,) * 3)
+    assert ModelCosts.from_rows(measured(costs), names) == replace(
+        costs, ends=(0.0,) * 3
+    )
     noisy = ModelCosts.from_rows(measured(costs, noise=0.01, repeats=9), names)
     for (_, f, *_), (_, g, *_) in zip(costs.layers, noisy.layers, strict=True):
         np.testing.assert_allclose(f, g, rtol=0.03)
@@ -181,7 +221,9 @@ def test_costs_are_the_medians_of_measured_rows():
 # Limits
 
 
-@pytest.mark.parametrize("way", [scaling.data_parallel, scaling.layer_parallel, scaling.mixed])
+@pytest.mark.parametrize(
+    "way", [scaling.data_parallel, scaling.layer_parallel, scaling.mixed]
+)
 def test_one_rank_takes_the_sum_of_the_costs(way):
     costs = proportional()
     step = way(costs, 8, ranks=1, link=SLOW)
@@ -190,7 +232,9 @@ def test_one_rank_takes_the_sum_of_the_costs(way):
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
 def test_without_a_cost_of_messages_data_parallelism_scales(kind):
-    table = scaling.sweep(proportional(), 64, link=IDEAL, ranks=(1, 2, 8, 64), scaling=kind)
+    table = scaling.sweep(
+        proportional(), 64, link=IDEAL, ranks=(1, 2, 8, 64), scaling=kind
+    )
     data = table[table["way"] == "data"]
     np.testing.assert_allclose(data["speedup"], data["ranks"], rtol=1e-12)
     np.testing.assert_allclose(data["efficiency"], 1.0, rtol=1e-12)
@@ -205,14 +249,19 @@ def test_on_a_slow_link_more_ranks_are_slower():
     assert data.is_unique
 
 
-@pytest.mark.parametrize("link", [IDEAL, PLAIN, SLOW, *LINKS.values()], ids=lambda link: link.name)
+@pytest.mark.parametrize(
+    "link", [IDEAL, PLAIN, SLOW, *LINKS.values()], ids=lambda link: link.name
+)
 @pytest.mark.parametrize("order", PIPELINES)
 def test_overlap_and_more_candidates_are_never_slower(link, order):
     costs = proportional(6, weights=2e5)
     for ranks in (1, 2, 3, 6, 12):
         how = {"ranks": ranks, "link": link, "add": 1e-9}
         data = scaling.data_parallel(costs, 16, **how)
-        assert data.seconds <= scaling.data_parallel(costs, 16, overlap=False, **how).seconds
+        assert (
+            data.seconds
+            <= scaling.data_parallel(costs, 16, overlap=False, **how).seconds
+        )
         best = scaling.mixed(costs, 16, order=order, **how)
         assert best.seconds <= data.seconds
         assert best.replicas * best.stages == ranks
@@ -225,7 +274,9 @@ def test_overlap_and_more_candidates_are_never_slower(link, order):
 
 
 def test_a_mixed_grid_can_be_the_fastest():
-    """More ranks than layers, and more than samples: neither way alone has work for all."""
+    """More ranks than layers, and more than samples: neither way alone has work for
+    all.
+    """
     step = scaling.mixed(proportional(4), 4, ranks=16, link=Link("fast", 1e-3, 1e3))
     assert (step.replicas, step.stages, step.used) == (4, 4, 16)
 
@@ -239,7 +290,8 @@ def test_ranks_without_work_are_told():
 def test_the_partition_is_the_best_for_every_number_of_micro_batches():
     rng = np.random.default_rng(0)
     rows = tuple(
-        (str(k), (float(a),), (float(b),), 0.0) for k, (a, b) in enumerate(rng.random((7, 2)))
+        (str(k), (float(a),), (float(b),), 0.0)
+        for k, (a, b) in enumerate(rng.random((7, 2)))
     )
     costs = ModelCosts((1,), rows, 0.0)
     for stages in (2, 3, 5):
@@ -278,7 +330,11 @@ def test_the_error_of_a_prediction():
     table = scaling.sweep(proportional(), 8, link=PLAIN, ranks=(1, 2, 4))
     known = table.set_index(["way", "ranks"])["seconds"]
     rows = pd.DataFrame(
-        [("data", P, factor * known["data", P]) for P in (1, 2) for factor in (0.5, 0.8, 7.0)],
+        [
+            ("data", P, factor * known["data", P])
+            for P in (1, 2)
+            for factor in (0.5, 0.8, 7.0)
+        ],
         columns=["way", "ranks", "seconds"],
     )
     got = scaling.errors(rows, table)
@@ -297,26 +353,60 @@ def test_the_error_of_a_prediction():
         (lambda: Link("bad", -1.0, 1.0), "link: got latency -1.0"),
         (lambda: Link("bad", math.nan, 1.0), "link: got latency nan"),
         (lambda: Link("bad", 0.0, 0.0), "bandwidth 0.0"),
-        (lambda: scaling.fit(messages(PLAIN)[:3], "few"), "rows: got 1 size of messages"),
-        (lambda: scaling.fit(messages(PLAIN)[["seconds"]], "none"), "rows: got no column bytes"),
-        (lambda: scaling.fit(-messages(PLAIN), "negative"), "rows.seconds: got"),
-        (lambda: scaling.fit_add(sums(PLAIN, 0.0).assign(ranks=1), PLAIN), "sums over 1 rank"),
-        (lambda: ModelCosts.from_rows(measured(proportional(2)), ["layer 9"]), "layer 9"),
-        (lambda: ModelCosts.from_rows(lacking(), ["layer 1"]), "rows: got not every B of layer 1"),
-        (lambda: proportional().parts(0), "samples: got 0"),
-        (lambda: scaling.data_parallel(proportional(), 0, ranks=1, link=PLAIN), "batch: got 0"),
-        (lambda: scaling.data_parallel(proportional(), 1, ranks=0, link=PLAIN), "ranks: got 0"),
-        (lambda: scaling.mixed(proportional(), 1, ranks=2, link=PLAIN, cores=0), "cores: got 0"),
-        (lambda: scaling.layer_parallel(proportional(), 1, ranks=0, link=PLAIN), "ranks: got 0"),
         (
-            lambda: scaling.layer_parallel(proportional(), 1, ranks=2, link=PLAIN, micro_batches=0),
+            lambda: scaling.fit(messages(PLAIN)[:3], "few"),
+            "rows: got 1 size of messages",
+        ),
+        (
+            lambda: scaling.fit(messages(PLAIN)[["seconds"]], "none"),
+            "rows: got no column bytes",
+        ),
+        (lambda: scaling.fit(-messages(PLAIN), "negative"), "rows.seconds: got"),
+        (
+            lambda: scaling.fit_add(sums(PLAIN, 0.0).assign(ranks=1), PLAIN),
+            "sums over 1 rank",
+        ),
+        (
+            lambda: ModelCosts.from_rows(measured(proportional(2)), ["layer 9"]),
+            "layer 9",
+        ),
+        (
+            lambda: ModelCosts.from_rows(lacking(), ["layer 1"]),
+            "rows: got not every B of layer 1",
+        ),
+        (lambda: proportional().parts(0), "samples: got 0"),
+        (
+            lambda: scaling.data_parallel(proportional(), 0, ranks=1, link=PLAIN),
+            "batch: got 0",
+        ),
+        (
+            lambda: scaling.data_parallel(proportional(), 1, ranks=0, link=PLAIN),
+            "ranks: got 0",
+        ),
+        (
+            lambda: scaling.mixed(proportional(), 1, ranks=2, link=PLAIN, cores=0),
+            "cores: got 0",
+        ),
+        (
+            lambda: scaling.layer_parallel(proportional(), 1, ranks=0, link=PLAIN),
+            "ranks: got 0",
+        ),
+        (
+            lambda: scaling.layer_parallel(
+                proportional(), 1, ranks=2, link=PLAIN, micro_batches=0
+            ),
             "micro_batches: got 0",
         ),
         (
-            lambda: scaling.layer_parallel(proportional(), 1, ranks=2, link=PLAIN, order="x"),
+            lambda: scaling.layer_parallel(
+                proportional(), 1, ranks=2, link=PLAIN, order="x"
+            ),
             "order: got 'x'",
         ),
-        (lambda: scaling.sweep(proportional(), 1, link=PLAIN, scaling="x"), "scaling: got 'x'"),
+        (
+            lambda: scaling.sweep(proportional(), 1, link=PLAIN, scaling="x"),
+            "scaling: got 'x'",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):

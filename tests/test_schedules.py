@@ -41,7 +41,9 @@ def wavefronts(draw):
         draw(st.integers(1, graph.steps)),
         together=draw(st.none() | sizes),
         order=draw(orders),
-        costs=draw(st.none() | st.builds(Costs, st.just((1.0,) * graph.layers), *[seconds] * 4)),
+        costs=draw(
+            st.none() | st.builds(Costs, st.just((1.0,) * graph.layers), *[seconds] * 4)
+        ),
     )
 
 
@@ -79,7 +81,9 @@ def test_every_pipeline_respects_the_graph(graph, workers):
             (t.layer, t.worker) for t in schedule.tasks if t.part == 0
         }, "a layer stays with its worker"
     else:
-        with pytest.raises(ValueError, match=f"workers: got {workers}, want an integer"):
+        with pytest.raises(
+            ValueError, match=f"workers: got {workers}, want an integer"
+        ):
             pipeline(graph, workers)
 
 
@@ -91,7 +95,8 @@ def test_a_schedule_with_a_fault_is_refused(schedule, data):
     kind = data.draw(st.sampled_from(["lost", "twice", "forward", "longer"]))
     if kind == "lost":
         cut = [
-            t._replace(after=tuple(a - (a > index) for a in t.after if a != index)) for t in tasks
+            t._replace(after=tuple(a - (a > index) for a in t.after if a != index))
+            for t in tasks
         ]
         faulty = cut[:index] + cut[index + 1 :]
     elif kind == "twice":
@@ -117,7 +122,9 @@ def test_waiting_for_too_little_is_a_race(layers, steps, backward, data):
         below = (cell for cell in graph.needs(t.layer, t.start) if cell[0] != t.layer)
         tasks[i] = t._replace(worker=t.layer, after=tuple(at[cell] for cell in below))
     check(Schedule(graph, tuple(tasks)))
-    index = data.draw(st.sampled_from([i for i, task in enumerate(tasks) if task.after]))
+    index = data.draw(
+        st.sampled_from([i for i, task in enumerate(tasks) if task.after])
+    )
     tasks[index] = tasks[index]._replace(after=())
     with pytest.raises(ValueError, match="does not wait for task"):
         check(Schedule(graph, tuple(tasks)))
@@ -130,10 +137,16 @@ def test_the_order_within_a_schedule_is_not_enough():
     for bad, message in (
         (good[::-1], "waits for 0, want an earlier one"),
         ([Task(1, 0, 4, worker=0), Task(0, 0, 4, worker=0)], "comes later"),
-        ([good[0], good[1]._replace(after=())], r"cell \(1, 0\) needs \(0, 0\), and task 1"),
+        (
+            [good[0], good[1]._replace(after=())],
+            r"cell \(1, 0\) needs \(0, 0\), and task 1",
+        ),
         (good[:1], "got 4 cells, want the 8"),
         ([*good, good[0]], "computed twice"),
-        ([Task(0, 2, 4, worker=0), Task(0, 0, 2, worker=0), good[1]], r"\(0, 2\) needs \(0, 1\)"),
+        (
+            [Task(0, 2, 4, worker=0), Task(0, 0, 2, worker=0), good[1]],
+            r"\(0, 2\) needs \(0, 1\)",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             check(Schedule(graph, tuple(bad)))
@@ -152,7 +165,9 @@ def test_a_simulated_schedule_keeps_order_and_time(schedule, others):
             assert span.start >= spans[other].stop + wait - 1e-9
         assert span.start >= last.get(task.worker, 0.0) - 1e-9
         last[task.worker] = span.stop
-    assert line.makespan == pytest.approx(max(last.values()) - min(s.start for s in spans))
+    assert line.makespan == pytest.approx(
+        max(last.values()) - min(s.start for s in spans)
+    )
     assert -1e-9 <= line.idle < 1
 
 
@@ -207,17 +222,32 @@ def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: wavefront(Graph(2, 4), 0), "workers: got 0, want an integer of at least 1"),
-        (lambda: wavefront(Graph(2, 4), 2, 5), "chunk: got 5, want an integer from 1 to 4"),
-        (lambda: wavefront(Graph(2, 4), 2, 0), "chunk: got 0, want an integer from 1 to 4"),
+        (
+            lambda: wavefront(Graph(2, 4), 0),
+            "workers: got 0, want an integer of at least 1",
+        ),
+        (
+            lambda: wavefront(Graph(2, 4), 2, 5),
+            "chunk: got 5, want an integer from 1 to 4",
+        ),
+        (
+            lambda: wavefront(Graph(2, 4), 2, 0),
+            "chunk: got 0, want an integer from 1 to 4",
+        ),
         (lambda: wavefront(Graph(2, 4), 2, together=0), "together: got 0"),
-        (lambda: wavefront(Graph(2, 4), 2, order="luck"), "order: got 'luck', want one of"),
+        (
+            lambda: wavefront(Graph(2, 4), 2, order="luck"),
+            "order: got 'luck', want one of",
+        ),
         (lambda: pipeline(Graph(2, 4), 0), "workers: got 0"),
         (lambda: Graph(0, 4), "layers: got 0"),
         (lambda: Costs((1.0, -1.0)), r"step\[1\]: got -1.0, want a finite number"),
         (lambda: Costs((1.0,), hand=-1e-9), "hand: got -1e-09, want a finite number"),
         (lambda: Costs((1.0,), shared=math.nan), "shared: got nan"),
-        (lambda: check(Schedule(Graph(1, 1), (Task(0, 0, 1, worker=-1),))), "on worker -1"),
+        (
+            lambda: check(Schedule(Graph(1, 1), (Task(0, 0, 1, worker=-1),))),
+            "on worker -1",
+        ),
         (
             lambda: check(Schedule(Graph(1, 1), (Task(0, 0, 1, worker=3_000_000),))),
             "schedule: task 0 is on worker 3000000, want 0 to 1023",
@@ -226,8 +256,14 @@ def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
             lambda: check(Schedule(Graph(1, 1), (Task(0, 1, 1, worker=0),))),
             "want at least one step",
         ),
-        (lambda: simulate(layer_by_layer(Graph(2, 4)), Costs((1.0,))), "costs: got 1 layers"),
-        (lambda: wavefront(Graph(2, 4), 2, costs=Costs((1.0,) * 3)), "costs: got 3 layers"),
+        (
+            lambda: simulate(layer_by_layer(Graph(2, 4)), Costs((1.0,))),
+            "costs: got 1 layers",
+        ),
+        (
+            lambda: wavefront(Graph(2, 4), 2, costs=Costs((1.0,) * 3)),
+            "costs: got 3 layers",
+        ),
         (lambda: speedup_bound(2, 4, 5), "chunk: got 5, want an integer from 1 to 4"),
     ],
 )
@@ -247,7 +283,9 @@ def test_more_workers_than_layers_have_no_task(order):
 def test_idle_is_the_share_of_the_workers_that_have_a_task(second):
     """Four cells in three rounds on two workers: two of six places are empty."""
     cells = [(0, 0, 0, ()), (0, 1, 0, ()), (1, 0, second, (0,)), (1, 1, second, (1, 2))]
-    tasks = tuple(Task(l, t, t + 1, worker=worker, after=after) for l, t, worker, after in cells)
+    tasks = tuple(
+        Task(l, t, t + 1, worker=worker, after=after) for l, t, worker, after in cells
+    )
     plan = Schedule(Graph(2, 2), tasks)
     check(plan)
     assert (plan.employed, plan.workers) == (2, second + 1)
@@ -265,7 +303,9 @@ def test_layers_that_are_not_together_wait(together):
 
 
 def test_a_barrier_waits_for_everyones_last_task():
-    """Diagonals of 1, 2, 3, 2, 1 tasks; what a worker's own order gives is not waited for."""
+    """Diagonals of 1, 2, 3, 2, 1 tasks; what a worker's own order gives is not waited
+    for.
+    """
     waits = [task.after for task in wavefront(Graph(3, 3), 3, order="barrier").tasks]
     assert waits == [(), (), (0,), (2,), (1,), (1, 2), (3, 5), (3, 4), (6,)]
 
@@ -277,7 +317,9 @@ def test_a_timeline_starts_with_its_first_task():
 
 
 def test_the_choice_is_the_fastest_of_all():
-    """Free tasks are short, and costly ones long; costly moves keep workers with their layers."""
+    """Free tasks are short, and costly ones long; costly moves keep workers with their
+    layers.
+    """
     graph = Graph(2, 64)
     assert simulate(choose(graph, 2, unit(graph)), unit(graph)).makespan == 64 + 1
     costly = Costs((1.0,) * 2, task=100.0)

@@ -1,5 +1,5 @@
-"""The site in Chromium: every page loads whole, fits its window and can be read by all; each check
-finds a page that was made to fail it.
+"""The site in Chromium: every page loads whole, fits its window and can be read by all;
+each check finds a page that was made to fail it.
 """
 
 import os
@@ -87,14 +87,18 @@ def parsed(page):
 
 
 def dead_links(_, page):
-    """Links to what is not in the folder; links to the outside are left to the reader."""
+    """Links to what is not in the folder; links to the outside are left to the
+    reader.
+    """
     found = []
     for link in parsed(page).find_all("a", href=True):
         parts = urlsplit(link["href"])
         if parts.scheme or parts.netloc:
             continue
         target = page.parent / unquote(parts.path) if parts.path else page
-        alive = target.resolve().is_relative_to(page.parent.resolve()) and target.is_file()
+        alive = (
+            target.resolve().is_relative_to(page.parent.resolve()) and target.is_file()
+        )
         if alive and parts.fragment:
             alive = parsed(target).find(id=unquote(parts.fragment)) is not None
         if not alive:
@@ -103,7 +107,9 @@ def dead_links(_, page):
 
 
 def barriers(browser, page):
-    """What axe-core calls serious or critical, in both modes, on a phone and on a wide window."""
+    """What axe-core calls serious or critical, in both modes, on a phone and on a wide
+    window.
+    """
     found = []
     for dark, width in ((False, 1400), (True, 1400), (False, 390)):
         browser.open(page, dark=dark, width=width)
@@ -139,16 +145,25 @@ PLANTED = {
     "an error on the console": (logged, "<script>console.error('no')</script>"),
     "an exception": (logged, "<script>nothing.at.all</script>"),
     "a request": (requested, '<img src="https://example.invalid/x.png" alt="x">'),
-    "a request of a script": (requested, "<script>fetch('http://localhost:9/x')</script>"),
+    "a request of a script": (
+        requested,
+        "<script>fetch('http://localhost:9/x')</script>",
+    ),
     "a box wider than a phone": (too_wide, '<div style="width: 500px">x</div>'),
     "a folded box wider than a phone": (
         too_wide,
         '<details><summary>x</summary><div style="width: 1500px">x</div></details>',
     ),
-    "a box wider than paper": (too_wide, "<style>@media print { p { width: 800px } }</style>"),
+    "a box wider than paper": (
+        too_wide,
+        "<style>@media print { p { width: 800px } }</style>",
+    ),
     "a formula in error": (bad_formulas, "<math><merror><mi>x</mi></merror></math>"),
     "an empty formula": (bad_formulas, "<math></math>"),
-    "an image that does not load": (bad_images, '<img src="data:image/png;base64,AA" alt="x">'),
+    "an image that does not load": (
+        bad_images,
+        '<img src="data:image/png;base64,AA" alt="x">',
+    ),
     "an image without words": (bad_images, f'<img src="{DOT}" alt="">'),
     "a link to no file": (dead_links, '<a href="gone.html">x</a>'),
     "a link to no place": (dead_links, '<a href="#gone">x</a>'),
@@ -208,14 +223,19 @@ def of(page, selector):
     return parsed(page).select(selector)
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if of(p, ".code")], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if of(p, ".code")], ids=lambda p: p.stem
+)
 def test_buttons_copy_the_code(browser, page):
     browser.open(page)
     wanted = []
     for block in of(page, ".code"):
         text = block.pre.get_text()
         lines = text.split("\n")
-        marked = [line[2:] if line[:2] in ("+ ", "  ") else line.lstrip("+ ") for line in lines]
+        marked = [
+            line[2:] if line[:2] in ("+ ", "  ") else line.lstrip("+ ")
+            for line in lines
+        ]
         wanted.append("\n".join(marked) if block.select(".diff") else text)
     written, said = browser.driver.execute_async_script(COPY)
     assert written == wanted
@@ -224,7 +244,9 @@ def test_buttons_copy_the_code(browser, page):
 
 def test_a_keyboard_copies(browser):
     browser.open(next(page for page in PAGES if of(page, ".code")))
-    browser.run("navigator.clipboard.writeText = async (text) => { window.written = text; };")
+    browser.run(
+        "navigator.clipboard.writeText = async (text) => { window.written = text; };"
+    )
     buttons = browser.driver.find_elements("css selector", "button.copy")
     button = next(one for one in buttons if one.is_displayed())
     button.send_keys("\ue007")  # enter
@@ -233,9 +255,14 @@ def test_a_keyboard_copies(browser):
 
 def test_what_is_not_copied_is_said(browser):
     browser.open(next(page for page in PAGES if of(page, ".code")))
-    browser.run("navigator.clipboard.writeText = async () => { throw new Error('no'); };")
+    browser.run(
+        "navigator.clipboard.writeText = async () => { throw new Error('no'); };"
+    )
     browser.run("document.querySelector('button.copy').click()")
-    assert browser.run("return document.querySelector('[role=status]').textContent") == "Not copied"
+    assert (
+        browser.run("return document.querySelector('[role=status]').textContent")
+        == "Not copied"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -269,7 +296,9 @@ def test_the_contents_mark_the_section_that_is_read(browser):
     heading = of(page, "main h2")[2]
     browser.run("document.getElementById(arguments[0]).scrollIntoView()", heading["id"])
     browser.run("dispatchEvent(new Event('scroll'))")
-    [marked] = browser.driver.find_elements("css selector", "nav:not(.above) [aria-current]")
+    [marked] = browser.driver.find_elements(
+        "css selector", "nav:not(.above) [aria-current]"
+    )
     assert unquote(urlsplit(marked.get_attribute("href")).fragment) == heading["id"]
 
 

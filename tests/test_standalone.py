@@ -1,4 +1,6 @@
-"""The notebooks that stand alone: one file each, in an empty folder, without a network."""
+"""The notebooks that stand alone: one file each, in an empty folder, without a
+network.
+"""
 
 import json
 import os
@@ -48,15 +50,19 @@ def home(tmp_path_factory):
 
 @pytest.fixture
 def execute(home, tmp_path, monkeypatch):
-    """A function that executes a notebook in an empty folder, with a kernel that has nothing of
-    this process's environment, and returns it executed.
+    """A function that executes a notebook in an empty folder, with a kernel that has
+    nothing of this process's environment, and returns it executed.
     """
 
     def run(path, python=sys.executable, **given):
         folder = tmp_path / "empty"
         folder.mkdir()
-        with tempfile.TemporaryDirectory() as settings:  # a short path: sockets lie in it
-            search = os.pathsep.join([str(Path(python).parent), "/usr/local/bin:/usr/bin:/bin"])
+        with (
+            tempfile.TemporaryDirectory() as settings
+        ):  # a short path: sockets lie in it
+            search = os.pathsep.join(
+                [str(Path(python).parent), "/usr/local/bin:/usr/bin:/bin"]
+            )
             clean = [
                 "env",
                 "-i",
@@ -64,7 +70,13 @@ def execute(home, tmp_path, monkeypatch):
                 f"PATH={search}",
                 f"JUPYTER_RUNTIME_DIR={settings}",
             ]
-            kernel = [*clean, "PYDEVD_DISABLE_FILE_VALIDATION=1", *ALONE, str(python), "-m"]
+            kernel = [
+                *clean,
+                "PYDEVD_DISABLE_FILE_VALIDATION=1",
+                *ALONE,
+                str(python),
+                "-m",
+            ]
             kernel += ["ipykernel_launcher", "-f", "{connection_file}"]
             spec = Path(settings, "kernels", "alone", "kernel.json")
             spec.parent.mkdir(parents=True)
@@ -79,7 +91,9 @@ def execute(home, tmp_path, monkeypatch):
                 kernel_name="alone",
                 cwd=str(folder),
                 progress_bar=False,
-                config=Config({"KernelManager": {"transport": "ipc", "ip": f"{settings}/kernel"}}),
+                config=Config(
+                    {"KernelManager": {"transport": "ipc", "ip": f"{settings}/kernel"}}
+                ),
             )
 
     return run
@@ -137,15 +151,17 @@ def test_what_is_of_another_state_goes(tmp_path):
     assert not old.exists()
 
 
-# `python -S` sees neither this project, which is installed here, nor what it needs: the package
-# itself needs NumPy to be imported, and that is said first.
+# `python -S` sees neither this project, which is installed here, nor what it needs: the
+# package itself needs NumPy to be imported, and that is said first.
 FIND = "import importlib.util; print(importlib.util.find_spec('lstm_kernels').origin)"
 
 
 def run_cell(source, home, *options):
     env = {"HOME": str(home), "PATH": os.environ["PATH"]}
     how = {"cwd": home, "env": env, "input": f"{source}\n{FIND}", "text": True}
-    return subprocess.run([sys.executable, *options, "-"], capture_output=True, **how, check=False)
+    return subprocess.run(
+        [sys.executable, *options, "-"], capture_output=True, **how, check=False
+    )
 
 
 def test_the_first_cell_unpacks_once_and_tells_where(made, tmp_path):
@@ -190,7 +206,9 @@ def test_an_old_python_is_an_error_that_says_so(made, tmp_path):
     assert "needs 3.11 or newer" in done.stderr
 
 
-needs_kernel = pytest.mark.skipif(not KERNEL, reason="`make test-colab` runs these elsewhere")
+needs_kernel = pytest.mark.skipif(
+    not KERNEL, reason="`make test-colab` runs these elsewhere"
+)
 # Would find the repository or a network.
 PROBE = """
 import os, socket, sys

@@ -1,4 +1,6 @@
-"""The five switches of `study/switches.py`: every combination computes the same, at every size."""
+"""The five switches of `study/switches.py`: every combination computes the same, at
+every size.
+"""
 
 import threading
 from functools import partial
@@ -10,16 +12,32 @@ from conftest import SHAPES, example
 
 import lstm_kernels as lk
 from lstm_kernels import schedules
-from lstm_kernels.bench.comparer import MismatchError, compare_outputs
-from lstm_kernels.study import switches
-from lstm_kernels.study.switches import BASELINE, COMBINATIONS, EVERY, SWITCHES, Variant
+from lstm_report.experiments import switches
+from lstm_report.experiments.switches import (
+    BASELINE,
+    COMBINATIONS,
+    EVERY,
+    SWITCHES,
+    Variant,
+)
+from lstm_report.measure.comparer import MismatchError, compare_outputs
 
-# Sizes equal to a vector and to wide blocks, one below and one above; few and many samples.
+# Sizes equal to a vector and to wide blocks, one below and one above; few and many
+# samples.
 SIZES = [
     *SHAPES,
-    *((1 + n % 3, 2 + n % 5, 1 + n % 7, (H, 3)[n % 2], H) for n, H in enumerate((15, 16, 17))),
-    *((1 + n % 3, 2 + n % 5, 5 + n, (H, 3)[n % 2], H) for n, H in enumerate((31, 32, 33))),
-    *((1 + n % 3, 3 + n % 5, 6 + n, (H, 3)[n % 2], H) for n, H in enumerate((63, 64, 65))),
+    *(
+        (1 + n % 3, 2 + n % 5, 1 + n % 7, (H, 3)[n % 2], H)
+        for n, H in enumerate((15, 16, 17))
+    ),
+    *(
+        (1 + n % 3, 2 + n % 5, 5 + n, (H, 3)[n % 2], H)
+        for n, H in enumerate((31, 32, 33))
+    ),
+    *(
+        (1 + n % 3, 3 + n % 5, 6 + n, (H, 3)[n % 2], H)
+        for n, H in enumerate((63, 64, 65))
+    ),
     (2, 9, 13, 129, 127),
 ]
 
@@ -36,7 +54,9 @@ def test_every_combination_agrees_with_the_reference(on):
             check(Variant(params, on, threads=threads), params, x)
 
 
-@pytest.mark.parametrize("on", [BASELINE, EVERY, ("fuse", "pack"), ("combine", "wavefront")])
+@pytest.mark.parametrize(
+    "on", [BASELINE, EVERY, ("fuse", "pack"), ("combine", "wavefront")]
+)
 def test_nothing_is_left_from_call_to_call(on):
     params, x, _ = example((3, 9, 5, 7, 40))
     variant, longer = Variant(params, on, threads=2), example((3, 11, 6, 7, 40))[1]
@@ -56,12 +76,14 @@ def test_there_are_32_combinations_in_the_source_s_order():
 
 
 def test_switches_that_have_nothing_to_do_change_nothing(monkeypatch):
-    """With one product in a cell there is no second to run beside it: `concurrent` must not take
-    the threads away from that one.
+    """With one product in a cell there is no second to run beside it: `concurrent` must
+    not take the threads away from that one.
     """
     params, x, _ = example((2, 4, 5, 9, 33))
     used, at_once = [], switches.at_once
-    monkeypatch.setattr(switches, "at_once", lambda *a: used.append(len(a[0])) or at_once(*a))
+    monkeypatch.setattr(
+        switches, "at_once", lambda *a: used.append(len(a[0])) or at_once(*a)
+    )
     for on in [("combine",), ("combine", "pack"), ("combine", "fuse", "pack")]:
         jobs = []
         for also in ((), ("concurrent",)):
@@ -82,7 +104,9 @@ def test_a_planted_fault_of_each_seam_is_seen(monkeypatch):
             check(Variant(params, on, threads=2), params, x)
 
     packed = Variant._packed
-    monkeypatch.setattr(Variant, "_packed", lambda self, m: packed(self, np.roll(m, 1, axis=1)))
+    monkeypatch.setattr(
+        Variant, "_packed", lambda self, m: packed(self, np.roll(m, 1, axis=1))
+    )
     wrong(("pack",))
     monkeypatch.undo()
     forgetful = lambda self, z, matrix, out, threads: []  # noqa: E731 - a product that is left out
@@ -90,7 +114,9 @@ def test_a_planted_fault_of_each_seam_is_seen(monkeypatch):
     wrong(("combine",))
     monkeypatch.undo()
     fused = Variant._fused
-    monkeypatch.setattr(Variant, "_fused", lambda s, sums, b, c, h: fused(s, sums, 0 * b, c, h))
+    monkeypatch.setattr(
+        Variant, "_fused", lambda s, sums, b, c, h: fused(s, sums, 0 * b, c, h)
+    )
     wrong(("fuse",))
     monkeypatch.undo()
 
@@ -154,5 +180,7 @@ def test_bad_input():
             variant.forward(bad)
     bad = x.copy()
     bad[1, 2, 3] = np.nan
-    with pytest.raises(ValueError, match=r"x: got nan at index \[1, 2, 3\], want finite"):
+    with pytest.raises(
+        ValueError, match=r"x: got nan at index \[1, 2, 3\], want finite"
+    ):
         variant.forward(bad)

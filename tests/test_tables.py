@@ -7,20 +7,29 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from lstm_kernels.bench import ceilings, experiments, layers, peers, results, tail
-from lstm_kernels.report import (
-    figures_gpu,
-    figures_layers,
-    figures_versions,
-    mistakes,
-    notebook,
+from lstm_kernels.versions import numba_sample
+from lstm_report import notebook
+from lstm_report.experiments import experiments, layers, tail
+from lstm_report.figures import (
+    gpu as figures_gpu,
+)
+from lstm_report.figures import (
+    layers as figures_layers,
+)
+from lstm_report.figures import (
     tables,
 )
-from lstm_kernels.versions import numba_sample
+from lstm_report.figures import (
+    versions as figures_versions,
+)
+from lstm_report.lesson import mistakes
+from lstm_report.measure import ceilings, peers, results
 
 
 def compared(machine="here", stages=("forward", "step"), **seconds):
-    """Rows of three rounds of the airline workload, by version; a round is twice the one before."""
+    """Rows of three rounds of the airline workload, by version; a round is twice the
+    one before.
+    """
     return pd.DataFrame(
         [
             experiments.AIRLINE.columns()
@@ -75,11 +84,15 @@ def test_the_worst_peer_is_the_fastest_one_of_each_machine():
 def test_deep_networks_are_compared_machine_by_machine(monkeypatch):
     deep = {"L": 8, "T": 500, "D": 256, "H": 256, "B": 1}
     rows = [
-        compared(machine, **{"numba-wavefront": ours, "numba-fused": 3.0, "pytorch": 2.0})
+        compared(
+            machine, **{"numba-wavefront": ours, "numba-fused": 3.0, "pytorch": 2.0}
+        )
         for machine, ours in (("a", 1.0), ("b", 4.0))
     ]
     monkeypatch.setattr(results, "read", lambda name: pd.concat(rows).assign(**deep))
-    monkeypatch.setattr(results, "record", lambda name, machine: {"cpu": machine, "cores": 2})
+    monkeypatch.setattr(
+        results, "record", lambda name, machine: {"cpu": machine, "cores": 2}
+    )
     told = figures_layers.deep_peers()
     first, second = (results.label({"cpu": machine, "cores": 2}) for machine in "ab")
     assert told.loc[(first, "inference")].to_dict() == {
@@ -94,7 +107,9 @@ def test_deep_networks_are_compared_machine_by_machine(monkeypatch):
 
 def test_gpus_are_told_machine_by_machine(monkeypatch):
     rows = compared("a", **FAST), compared("b", **SLOW)
-    monkeypatch.setattr(results, "read", lambda name: pd.concat(rows).assign(variant="sums"))
+    monkeypatch.setattr(
+        results, "read", lambda name: pd.concat(rows).assign(variant="sums")
+    )
     monkeypatch.setattr(figures_gpu, "where", lambda machine: machine)
     said = figures_gpu.each("sums", lambda part: ",".join(part["machine"].unique()))
     assert said == "a: a\n\nb: b"
@@ -109,7 +124,9 @@ def test_speeds_are_multiples_of_the_slower():
 
 def test_the_source_s_size_is_where_numpy_leads_by_as_much():
     H = pd.Index([1, 2, 4, 8, 16])
-    steps = pd.DataFrame({"sequential": 1e-6 * H.to_numpy() ** 2, "numpy-sample": 1e-6}, index=H)
+    steps = pd.DataFrame(
+        {"sequential": 1e-6 * H.to_numpy() ** 2, "numpy-sample": 1e-6}, index=H
+    )
     units, count = figures_versions.source_size(steps, 36.0, 1.0)
     assert (units, count) == (pytest.approx(6), pytest.approx(1e6 / 36))
 
@@ -137,8 +154,14 @@ def test_small_calls_are_told_as_far_as_they_were_timed():
     said = tables.small_calls(calls)
     assert "20.0 us by the public call, of which 4.0 us are its checks" in said
     assert "epoch" not in said
-    assert "200 us in compiled code, 800 us with PyTorch's SGD: 4.00x" in tables.small_calls(epoch)
-    assert tables.small_calls(pd.concat([calls, epoch])) == f"{said} {tables.small_calls(epoch)}"
+    assert (
+        "200 us in compiled code, 800 us with PyTorch's SGD: 4.00x"
+        in tables.small_calls(epoch)
+    )
+    assert (
+        tables.small_calls(pd.concat([calls, epoch]))
+        == f"{said} {tables.small_calls(epoch)}"
+    )
 
 
 def test_two_threads_are_compared_with_one():
@@ -152,15 +175,23 @@ def test_two_threads_are_compared_with_one():
 
     Found.times = pd.DataFrame(times, columns=["case", "repeat", "seconds"])
     rows = figures_layers.layer_speedups(Found).to_dict("records")
-    assert rows == [{"way": "forward", "layers": 4, "measured": 2, "predicted": 1.5}] * 3
+    assert (
+        rows == [{"way": "forward", "layers": 4, "measured": 2, "predicted": 1.5}] * 3
+    )
 
 
 def test_the_chunk_length_that_the_model_picks_is_told():
-    rows = [("point-to-point", 5, 2.0, 1.5), ("point-to-point", 9, 1.0, 3.0), ("barrier", 7, 0, 0)]
+    rows = [
+        ("point-to-point", 5, 2.0, 1.5),
+        ("point-to-point", 9, 1.0, 3.0),
+        ("barrier", 7, 0, 0),
+    ]
     table = pd.DataFrame(rows, columns=["how", "size", "predicted", "measured"])
     best, said = figures_layers.chunk_lengths(table.assign(way="forward"))
     assert best == {"forward": 9}
-    assert "chunks of 9 steps, 3 ms measured; the fastest measured are 5, 1.5 ms" in said
+    assert (
+        "chunks of 9 steps, 3 ms measured; the fastest measured are 5, 1.5 ms" in said
+    )
 
 
 def test_hand_overs_that_were_not_seen_are_not_measured():
@@ -182,7 +213,9 @@ def test_the_slowest_calls_are_in_the_quantiles(monkeypatch):
 
     def interleaved(cases, *, repeats, **how):
         made = [1e-3 if k % 20 == 0 else 1e-6 for k in range(repeats)]
-        return pd.DataFrame({"case": "calls", "repeat": range(repeats), "seconds": made})
+        return pd.DataFrame(
+            {"case": "calls", "repeat": range(repeats), "seconds": made}
+        )
 
     monkeypatch.setattr(tail, "interleaved", interleaved)
     rows = tail.measure(1, 200)

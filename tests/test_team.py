@@ -1,4 +1,6 @@
-"""A team's regions: no one waits for a thread without work, and none works on old records."""
+"""A team's regions: no one waits for a thread without work, and none works on old
+records.
+"""
 
 import ctypes
 import os
@@ -13,11 +15,11 @@ import pytest
 from conftest import example
 
 import lstm_kernels as lk
-from lstm_kernels.bench.comparer import compare_to_reference
 from lstm_kernels.cpu import instructions, rounds, team, workspace
 from lstm_kernels.cpu.instructions import array_at
 from lstm_kernels.cpu.rounds import claim, finish, wait
 from lstm_kernels.kernels import native
+from lstm_report.measure.comparer import compare_to_reference
 
 words = array_at(np.int64)
 
@@ -54,7 +56,9 @@ class Counting:
         self.groups, self.count = groups, count
         self.sync = rounds.new_sync(workspace.buffer, groups)
         self.counters = np.zeros((count, 7), np.int64)
-        self.job = np.array([workspace.at(self.sync), groups, count, workspace.at(self.counters)])
+        self.job = np.array(
+            [workspace.at(self.sync), groups, count, workspace.at(self.counters)]
+        )
 
     def run(self, threads):
         code, place = native(count_tasks, "test"), workspace.at(self.sync[-1])
@@ -100,7 +104,9 @@ def test_a_thread_that_stays_behind_is_reported_and_its_job_kept():
 
 
 def test_a_network_leaves_its_records_to_a_thread_that_stayed(monkeypatch):
-    """As if one stayed after every pass: results are right, and old records are never written."""
+    """As if one stayed after every pass: results are right, and old records are never
+    written.
+    """
     params, x, target = example((2, 5, 6, 3, 33))
     old = []
     real = workspace.Space.leave
@@ -117,7 +123,9 @@ def test_a_network_leaves_its_records_to_a_thread_that_stayed(monkeypatch):
         compare_to_reference(net, params, x)
         want = lk.network("numpy", params)
         for _ in range(3):
-            assert net.step(x, target, 0.1) == pytest.approx(want.step(x, target, 0.1), rel=1e-5)
+            assert net.step(x, target, 0.1) == pytest.approx(
+                want.step(x, target, 0.1), rel=1e-5
+            )
     assert len(old) > 10
     for layers, job, layers_then, job_then in old:
         assert layers.tobytes() == layers_then
@@ -164,7 +172,9 @@ def test_callers_at_once_work_alone_and_get_the_same_bits():
         list(pool.map(work, range(4)))
 
 
-@pytest.mark.skipif(not team.MOVES or len(os.sched_getaffinity(0)) < 2, reason="one core to be on")
+@pytest.mark.skipif(
+    not team.MOVES or len(os.sched_getaffinity(0)) < 2, reason="one core to be on"
+)
 def test_a_thread_that_sleeps_is_not_woken_on_the_core_of_its_caller():
     threads, some = team.Team(), Counting(2, 5)
     some.run(threads)
@@ -184,7 +194,9 @@ def test_a_thread_that_sleeps_is_not_woken_on_the_core_of_its_caller():
             os.sched_setaffinity(0, {core})  # so that it is known where the caller is
             assert allowed_after_waking() == {core}  # the only one it may use
         os.sched_setaffinity(0, mine)
-        allowed = allowed_after_waking()  # wherever the caller was: one less than it may use
+        allowed = (
+            allowed_after_waking()
+        )  # wherever the caller was: one less than it may use
         assert allowed < mine
         assert len(allowed) == len(mine) - 1
     finally:

@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lstm_kernels import bench
-from lstm_kernels.bench import experiments, runner, timing
-from lstm_kernels.bench.workloads import Workload
+from lstm_report import measure as bench
+from lstm_report.experiments import experiments
+from lstm_report.measure import runner, timing
+from lstm_report.measure.workloads import Workload
 
 
 def test_interleaved_times_every_case_in_every_round():
@@ -26,7 +27,9 @@ def test_every_case_warms_up_and_rounds_go_in_other_orders(repeats):
     calls = []
     cases = {name: (lambda name=name: calls.append(name)) for name in "abc"}
     times = bench.interleaved(cases, repeats=repeats, least=0)
-    assert calls[:3] == list("abc")  # compiled; nobody asks how often each is to be called
+    assert calls[:3] == list(
+        "abc"
+    )  # compiled; nobody asks how often each is to be called
     rounds = [tuple(calls[i : i + 3]) for i in range(3, len(calls), 3)]
     assert len(rounds) == repeats
     assert all(set(one) == set("abc") for one in rounds)
@@ -38,13 +41,22 @@ def test_every_case_warms_up_and_rounds_go_in_other_orders(repeats):
 
 
 def test_a_summary_has_the_median_and_quartiles():
-    times = pd.DataFrame({"case": "a", "repeat": range(5), "seconds": [4.0, 0.0, 3.0, 1.0, 2.0]})
+    times = pd.DataFrame(
+        {"case": "a", "repeat": range(5), "seconds": [4.0, 0.0, 3.0, 1.0, 2.0]}
+    )
     assert bench.summary(times).loc["a"].to_dict() == {"median": 2, "q1": 1, "q3": 3}
 
 
 def test_summary_takes_the_ratio_round_by_round():
     times = pd.DataFrame(
-        [("a", 0, 2.0), ("b", 0, 1.0), ("a", 1, 20.0), ("b", 1, 5.0), ("a", 2, 8.0), ("b", 2, 2.0)],
+        [
+            ("a", 0, 2.0),
+            ("b", 0, 1.0),
+            ("a", 1, 20.0),
+            ("b", 1, 5.0),
+            ("a", 2, 8.0),
+            ("b", 2, 2.0),
+        ],
         columns=["case", "repeat", "seconds"],
     )
     table = bench.summary(times, "a")
@@ -54,7 +66,9 @@ def test_summary_takes_the_ratio_round_by_round():
 
 
 def test_cases_may_take_their_own_time():
-    times = bench.interleaved({"a": lambda: 0.5, "b": lambda: 0.25}, repeats=3, own=True)
+    times = bench.interleaved(
+        {"a": lambda: 0.5, "b": lambda: 0.25}, repeats=3, own=True
+    )
     assert times.groupby("case")["seconds"].agg(["min", "max"]).to_numpy().tolist() == [
         [0.5, 0.5],
         [0.25, 0.25],
@@ -64,12 +78,16 @@ def test_cases_may_take_their_own_time():
 def test_a_rest_comes_before_every_case(monkeypatch):
     slept = []
     monkeypatch.setattr(timing.time, "sleep", slept.append)
-    bench.interleaved({"a": lambda: None, "b": lambda: None}, repeats=3, least=0, rest=0.5)
+    bench.interleaved(
+        {"a": lambda: None, "b": lambda: None}, repeats=3, least=0, rest=0.5
+    )
     assert slept == [0.5] * 6
 
 
 def planted(*, apart=0.0, conditions=(), repeats=9):
-    """Times of two cases whose quartiles are `apart`, and what happened to the machine."""
+    """Times of two cases whose quartiles are `apart`, and what happened to the
+    machine.
+    """
     seconds = 1 + apart * (np.arange(repeats) - 2) / 4
     times = pd.concat([pd.DataFrame({"case": c, "seconds": seconds}) for c in "ab"])
     times["repeat"] = [*range(repeats)] * 2
@@ -83,7 +101,9 @@ def test_a_disturbed_run_says_what_disturbed_it():
     assert bench.disturbance(planted(apart=0.31)) == "quartiles 31 % apart"
     quiet = {"stolen": 0.005, "others": 0.02, "slower": -0.3}
     assert bench.disturbance(planted(conditions=quiet)) == ""
-    said = bench.disturbance(planted(conditions={"stolen": 0.04, "others": 0.12, "slower": 0.2}))
+    said = bench.disturbance(
+        planted(conditions={"stolen": 0.04, "others": 0.12, "slower": 0.2})
+    )
     assert said == (
         "4 % of the CPU time stolen by other virtual machines; 12 % of the CPU time taken by other "
         "processes; the clock 20 % slower at the end"
@@ -93,7 +113,9 @@ def test_a_disturbed_run_says_what_disturbed_it():
 def test_a_run_that_tells_nothing_is_quiet():
     assert bench.disturbance(bench.interleaved({}, repeats=0)) == ""
     assert bench.disturbance(planted().assign(seconds=0.0)) == ""
-    with pytest.raises(ValueError, match=r"times: got columns \['case'\], want \['repeat', 'sec"):
+    with pytest.raises(
+        ValueError, match=r"times: got columns \['case'\], want \['repeat', 'sec"
+    ):
         bench.disturbance(pd.DataFrame({"case": ["a"]}))
 
 
@@ -108,7 +130,10 @@ def test_one_uneven_case_is_no_disturbance_but_one_disturbed_loop_is():
 
 
 def test_rows_of_several_runs_keep_the_worst_that_happened():
-    loops = [planted(conditions=c) for c in ({"stolen": 0.3}, {"stolen": 0.1, "others": 0.2}, {})]
+    loops = [
+        planted(conditions=c)
+        for c in ({"stolen": 0.3}, {"stolen": 0.1, "others": 0.2}, {})
+    ]
     assert timing.together(loops).attrs["conditions"] == {"stolen": 0.3, "others": 0.2}
 
 
@@ -117,18 +142,24 @@ def proc(folder, *, used, idle, stolen, clock):
     folder.mkdir(exist_ok=True)
     line = f"cpu  {used} 0 0 {idle} 0 0 0 {stolen} 0 0\n"
     (folder / "stat").write_text(line + line.replace("cpu ", "cpu0"))
-    (folder / "cpuinfo").write_text("".join(f"cpu MHz\t\t: {c}\n" for c in (800.0, clock)))
+    (folder / "cpuinfo").write_text(
+        "".join(f"cpu MHz\t\t: {c}\n" for c in (800.0, clock))
+    )
     return timing.system(folder)
 
 
 def test_the_system_tells_what_others_took(tmp_path):
     before = proc(tmp_path, used=1000, idle=5000, stolen=10, clock=4000.0)
     after = proc(tmp_path, used=1140, idle=5030, stolen=40, clock=3000.0)
-    after = after._replace(own=before.own + 1.0)  # of 1.4 s that processes used, in 2 s of cores
+    after = after._replace(
+        own=before.own + 1.0
+    )  # of 1.4 s that processes used, in 2 s of cores
     found = timing.conditions(before, after)
     assert found == pytest.approx({"stolen": 0.15, "others": 0.2, "slower": 0.25})
     soon = proc(tmp_path, used=1010, idle=5010, stolen=20, clock=4000.0)
-    assert timing.conditions(before, soon) == {"slower": 0.0}  # too short for hundredths
+    assert timing.conditions(before, soon) == {
+        "slower": 0.0
+    }  # too short for hundredths
     assert timing.system(tmp_path / "none") is None
     assert timing.conditions(None, after) == {}
     (tmp_path / "stat").write_text("cpu 1 2\n")
@@ -138,8 +169,12 @@ def test_the_system_tells_what_others_took(tmp_path):
 @pytest.mark.parametrize("again", [False, True])
 def test_a_disturbed_run_is_measured_again_and_the_quieter_kept(monkeypatch, again):
     clocks = iter([4000.0, 2000.0, 4000.0, 3000.0])
-    monkeypatch.setattr(timing, "system", lambda: timing.System(0, 0, 0, 0, next(clocks)))
-    times = bench.interleaved({"a": lambda: 1.0}, repeats=3, least=0, own=True, again=again)
+    monkeypatch.setattr(
+        timing, "system", lambda: timing.System(0, 0, 0, 0, next(clocks))
+    )
+    times = bench.interleaved(
+        {"a": lambda: 1.0}, repeats=3, least=0, own=True, again=again
+    )
     fall = 25 if again else 50
     assert bench.disturbance(times) == f"the clock {fall} % slower at the end"
     assert len(times) == 3

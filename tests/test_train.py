@@ -1,4 +1,6 @@
-"""Training: it learns, a seed repeats it, a resumed run has the bits of an uninterrupted one."""
+"""Training: it learns, a seed repeats it, a resumed run has the bits of an
+uninterrupted one.
+"""
 
 import math
 import sys
@@ -41,7 +43,12 @@ def test_the_loss_falls(version, dataset, optimizer, rate):
 @pytest.mark.parametrize("batch_size", [1, 5, 52])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_resumed_run_has_the_same_bits(tmp_path, dataset, optimizer, batch_size):
-    options = {"batch_size": batch_size, "learning_rate": 0.01, "optimizer": optimizer, "seed": 3}
+    options = {
+        "batch_size": batch_size,
+        "learning_rate": 0.01,
+        "optimizer": optimizer,
+        "seed": 3,
+    }
     whole, path = network(), tmp_path / "run.npz"
     history = lk.train(whole, dataset, 6, **options)
     lk.train(network(), dataset, 2, checkpoint=path, **options)
@@ -73,7 +80,9 @@ def test_no_example_is_cut_and_the_loss_is_their_mean(dataset):
 
     history = lk.train(Spy(lk.Params.init(1, 1, output_size=1)), dataset, 1, 5, 0.1)
     assert [len(batch) for batch in seen] == [5] * 10 + [2]
-    np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.sort(dataset.target[:, 0]))
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate(seen)), np.sort(dataset.target[:, 0])
+    )
     assert history.loss == [(10 * 5 * 5 + 2 * 2) / 52]
 
 
@@ -90,9 +99,15 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_parameters(data
             return math.nan if self.count == 2 * 11 + 4 else loss
 
     net = Failing(lk.Params.init(1, 9, output_size=1))
-    with pytest.raises(lk.DivergedError, match="loss is nan at epoch 2, step 3") as caught:
+    with pytest.raises(
+        lk.DivergedError, match="loss is nan at epoch 2, step 3"
+    ) as caught:
         lk.train(net, dataset, 5, 5, 0.01)
-    assert (caught.value.epoch, caught.value.step, caught.value.history.epochs) == (2, 3, 2)
+    assert (caught.value.epoch, caught.value.step, caught.value.history.epochs) == (
+        2,
+        3,
+        2,
+    )
     same(net, good)
 
 
@@ -111,20 +126,48 @@ def test_a_learning_rate_that_diverges(version, dataset, optimizer):
     [
         ({"epochs": 0}, ValueError, "epochs: got 0"),
         ({"batch_size": 0}, ValueError, "batch_size: got 0"),
-        ({"batch_size": 53}, ValueError, "batch_size: got 53, want an integer from 1 to 52"),
+        (
+            {"batch_size": 53},
+            ValueError,
+            "batch_size: got 53, want an integer from 1 to 52",
+        ),
         ({"batch_size": 2.5}, TypeError, "batch_size: got 2.5"),
         ({"learning_rate": 0}, ValueError, "learning_rate: got 0"),
         ({"learning_rate": math.nan}, ValueError, "learning_rate: got nan"),
-        ({"optimizer": "rmsprop"}, ValueError, "optimizer: got 'rmsprop', want one of 'sgd'"),
+        (
+            {"optimizer": "rmsprop"},
+            ValueError,
+            "optimizer: got 'rmsprop', want one of 'sgd'",
+        ),
         ({"seed": -1}, ValueError, "seed: got -1"),
-        ({"dataset": (1, 2)}, TypeError, "dataset: got tuple, want lstm_kernels.Dataset"),
-        ({"resume": True}, ValueError, "checkpoint: got None, want the path to resume from"),
+        (
+            {"dataset": (1, 2)},
+            TypeError,
+            "dataset: got tuple, want lstm_kernels.Dataset",
+        ),
+        (
+            {"resume": True},
+            ValueError,
+            "checkpoint: got None, want the path to resume from",
+        ),
         ({"net": 3}, TypeError, "net: got int, want a network"),
         ({"on_epoch": 3}, TypeError, "on_epoch: got 3, want a function"),
-        ({"optimizer": ["sgd"]}, ValueError, r"optimizer: got \['sgd'\], want one of 'sgd'"),
+        (
+            {"optimizer": ["sgd"]},
+            ValueError,
+            r"optimizer: got \['sgd'\], want one of 'sgd'",
+        ),
         ({"epochs": True}, TypeError, "epochs: got True, want an integer"),
-        ({"learning_rate": 1e39}, ValueError, r"learning_rate: got 1e\+39, want .* in float32"),
-        ({"learning_rate": 1e39, "optimizer": "adam"}, ValueError, "learning_rate: got .* float32"),
+        (
+            {"learning_rate": 1e39},
+            ValueError,
+            r"learning_rate: got 1e\+39, want .* in float32",
+        ),
+        (
+            {"learning_rate": 1e39, "optimizer": "adam"},
+            ValueError,
+            "learning_rate: got .* float32",
+        ),
         ({"checkpoint": ""}, ValueError, "checkpoint: got '', want the path of a file"),
         ({"checkpoint": 3}, TypeError, "checkpoint: got 3, want the path of a file"),
     ],
@@ -140,16 +183,24 @@ def test_checkpoints_are_guarded(tmp_path, dataset):
     options = {"epochs": 2, "batch_size": 5, "learning_rate": 0.1, "checkpoint": path}
     lk.train(network(), dataset, **options)
     before = path.read_bytes()
-    with pytest.raises(FileExistsError, match=r"checkpoint: .* exists, want resume=True"):
+    with pytest.raises(
+        FileExistsError, match=r"checkpoint: .* exists, want resume=True"
+    ):
         lk.train(network(), dataset, **options)
-    with pytest.raises(ValueError, match=r"another run, got {'learning_rate': 0.1}, want"):
+    with pytest.raises(
+        ValueError, match=r"another run, got {'learning_rate': 0.1}, want"
+    ):
         lk.train(network(), dataset, **options | {"learning_rate": 0.2}, resume=True)
     changed = lk.Dataset(dataset.x, dataset.target + np.float32(1e-6))
     for other in (changed, lk.Dataset(dataset.x[:, ::-1], dataset.target)):
-        with pytest.raises(ValueError, match=r"another run, got {'dataset': '\w{64}'}, want"):
+        with pytest.raises(
+            ValueError, match=r"another run, got {'dataset': '\w{64}'}, want"
+        ):
             lk.train(network(), other, **options, resume=True)
     other = lk.network("numpy", lk.Params.init(1, 4, output_size=1))
-    with pytest.raises(ValueError, match=r"run.npz: params.layers.0.U: got shape \(1, 36\)"):
+    with pytest.raises(
+        ValueError, match=r"run.npz: params.layers.0.U: got shape \(1, 36\)"
+    ):
         lk.train(other, dataset, **options, resume=True)
     other = lk.network("numpy", lk.Params.init(1, 9, output_size=1, cell="rnn"))
     with pytest.raises(
@@ -161,29 +212,42 @@ def test_checkpoints_are_guarded(tmp_path, dataset):
     with pytest.raises(ValueError, match=r"has format 'lstm_kernels.params/2', want"):
         lk.train(network(), dataset, **options, resume=True)
     with pytest.raises(FileNotFoundError):
-        lk.train(network(), dataset, **options | {"checkpoint": tmp_path / "none"}, resume=True)
+        lk.train(
+            network(),
+            dataset,
+            **options | {"checkpoint": tmp_path / "none"},
+            resume=True,
+        )
 
 
 def test_a_run_of_other_decay_rates_is_another_run(tmp_path, dataset, monkeypatch):
     options = {"optimizer": "adam", "checkpoint": tmp_path / "run.npz"}
     lk.train(network(), dataset, 1, 5, 0.1, **options)
-    monkeypatch.setattr(Adam, "constants", {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8})
+    monkeypatch.setattr(
+        Adam, "constants", {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
+    )
     with pytest.raises(ValueError, match=r"another run, got {'beta2': 0.999}, want"):
         lk.train(network(), dataset, 2, 5, 0.1, **options, resume=True)
 
 
 @pytest.mark.parametrize("place", ["none/run.npz", "file/run.npz", "."])
-def test_a_place_that_cannot_be_written_is_known_before_the_first_epoch(tmp_path, dataset, place):
+def test_a_place_that_cannot_be_written_is_known_before_the_first_epoch(
+    tmp_path, dataset, place
+):
     (tmp_path / "file").touch()
     net = network()
     net.epoch = None  # not reached
     for resume in (False, True):
         with pytest.raises((OSError, ValueError), match="checkpoint: "):
-            lk.train(net, dataset, 1, 5, 0.1, checkpoint=tmp_path / place, resume=resume)
+            lk.train(
+                net, dataset, 1, 5, 0.1, checkpoint=tmp_path / place, resume=resume
+            )
 
 
 class Linear:
-    """A 'network' of parameters theta whose gradient is known: curvature theta cos(t / 10)."""
+    """A 'network' of parameters theta whose gradient is known: curvature theta cos(t /
+    10).
+    """
 
     curvature = np.array([1e-8, 1.0, 30.0, 1e-3])
 
@@ -191,7 +255,9 @@ class Linear:
         self.theta, self.t, self.gradients = np.array(theta), 0, []
 
     def params(self):
-        return lk.Params([lk.Layer(np.zeros((1, 1)), np.zeros((1, 1)), self.theta.copy())])
+        return lk.Params(
+            [lk.Layer(np.zeros((1, 1)), np.zeros((1, 1)), self.theta.copy())]
+        )
 
     def assign(self, params):
         self.theta = params.layers[0].b.copy()
@@ -225,8 +291,18 @@ def test_the_first_step_of_adam_is_algorithm_1():
 
 # torch.optim.Adam(lr=0.01) of PyTorch 2 in float64, on the gradients of `Linear`.
 PYTORCH = {
-    1: [0.9950125208628857, -1.9900000000502511, 0.49000000000670013, 2.990000033500585],
-    100: [0.9627862699448931, -1.9255877009204352, 0.36579392563460106, 2.931227372967298],
+    1: [
+        0.9950125208628857,
+        -1.9900000000502511,
+        0.49000000000670013,
+        2.990000033500585,
+    ],
+    100: [
+        0.9627862699448931,
+        -1.9255877009204352,
+        0.36579392563460106,
+        2.931227372967298,
+    ],
 }
 
 
@@ -242,7 +318,9 @@ def test_adam_against_pytorch_itself():
     rule = torch.optim.Adam([theta], lr=0.01)
     net, _ = steps_of_adam(theta.tolist(), 100, 0.01)
     for t in range(100):
-        theta.grad = torch.from_numpy(Linear.curvature * np.cos(0.1 * (t + 1))) * theta.detach()
+        theta.grad = (
+            torch.from_numpy(Linear.curvature * np.cos(0.1 * (t + 1))) * theta.detach()
+        )
         rule.step()
     np.testing.assert_allclose(net.theta, theta.tolist(), rtol=1e-12)
 
@@ -266,12 +344,21 @@ def test_training_goes_on_from_what_on_epoch_leaves(dataset, optimizer):
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_what_on_epoch_leaves_is_what_a_diverged_epoch_goes_back_to(dataset, optimizer):
-    start, net = lk.network("numpy", lk.Params.init(1, 9, output_size=1, seed=5)), network()
+    start, net = (
+        lk.network("numpy", lk.Params.init(1, 9, output_size=1, seed=5)),
+        network(),
+    )
     large = start.params()
     large.V *= np.float32(1e38)  # whose loss is infinite
     with pytest.raises(lk.DivergedError, match="the loss is inf at epoch 1, step 0"):
         lk.train(
-            net, dataset, 2, 5, 0.01, optimizer=optimizer, on_epoch=lambda _, n: n.assign(large)
+            net,
+            dataset,
+            2,
+            5,
+            0.01,
+            optimizer=optimizer,
+            on_epoch=lambda _, n: n.assign(large),
         )
     same(net, lk.network("numpy", large))
 
@@ -296,7 +383,9 @@ def test_parameters_and_losses_that_overflow_leave_those_of_before(
     before = net.params().arrays()
     rate = 3e37 if optimizer == "sgd" else 3.4e38
     with pytest.raises(lk.DivergedError, match=r"is (nan|inf|not finite) at epoch"):
-        lk.train(net, few, 1 if batch_size == 2 else 9, batch_size, rate, optimizer=optimizer)
+        lk.train(
+            net, few, 1 if batch_size == 2 else 9, batch_size, rate, optimizer=optimizer
+        )
     if optimizer == "sgd" or batch_size == 2:  # Adam's first step is finite at any rate
         for name, value in net.params().arrays().items():
             np.testing.assert_array_equal(value, before[name], err_msg=name)
@@ -310,7 +399,9 @@ def test_adam_stops_at_parameters_and_moments_that_are_not_finite():
         net.theta[1] *= -1
         before, rule = net.theta.copy(), Adam(net)
         examples = lk.Dataset(np.zeros((1, 9, 1)), np.zeros((9, 1)))
-        with pytest.raises(lk.DivergedError, match="a parameter or moment is not finite") as caught:
+        with pytest.raises(
+            lk.DivergedError, match="a parameter or moment is not finite"
+        ) as caught:
             rule.epoch(examples, np.arange(9), 1, rate)
         assert caught.value.step == rule.count == net.t - 1
         assert rate > 1 or (net.theta == before).all()
@@ -344,14 +435,21 @@ def test_an_interrupt_leaves_whole_steps_and_whole_epochs(tmp_path, dataset, opt
     for name, value in net.params().arrays().items():
         np.testing.assert_array_equal(value, after[-1].arrays()[name])
     later, whole = network(), network()
-    assert lk.train(later, dataset, 2, 5, 0.01, checkpoint=path, resume=True, **options).epochs == 2
+    assert (
+        lk.train(
+            later, dataset, 2, 5, 0.01, checkpoint=path, resume=True, **options
+        ).epochs
+        == 2
+    )
     lk.train(whole, dataset, 2, 5, 0.01, **options)
     same(later, whole)
 
 
 def test_on_epoch_sees_every_epoch(dataset):
     seen = []
-    lk.train(network(), dataset, 3, 5, 0.1, on_epoch=lambda h, net: seen.append(h.epochs))
+    lk.train(
+        network(), dataset, 3, 5, 0.1, on_epoch=lambda h, net: seen.append(h.epochs)
+    )
     assert seen == [1, 2, 3]
 
 
@@ -378,16 +476,34 @@ def test_the_command_line_passes_what_it_is_given(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "train", spy)
     monkeypatch.setattr(data.LogDifference, "fit", fit)
     path = tmp_path / "run.npz"
-    words = ("--seed", 7, "--batch-size", 40, "--learning-rate", 0.01, "--optimizer", "sgd")
+    words = (
+        "--seed",
+        7,
+        "--batch-size",
+        40,
+        "--learning-rate",
+        0.01,
+        "--optimizer",
+        "sgd",
+    )
     assert run("--epochs", 1, *words, "--checkpoint", path) == 0
     assert run("--epochs", 2, *words, "--checkpoint", path) == 2  # exists
     assert run("--epochs", 2, *words, "--checkpoint", path, "--resume") == 0
     assert fitted == [120] * 3  # the test years are no part of the scaling
-    assert [args for _, args, _ in calls] == [(epochs, 40, 0.01) for epochs in (1, 2, 2)]
+    assert [args for _, args, _ in calls] == [
+        (epochs, 40, 0.01) for epochs in (1, 2, 2)
+    ]
     for resume, (params, _, options) in zip((False, False, True), calls, strict=True):
-        want = {"optimizer": "sgd", "seed": 7, "checkpoint": str(path), "resume": resume}
+        want = {
+            "optimizer": "sgd",
+            "seed": 7,
+            "checkpoint": str(path),
+            "resume": resume,
+        }
         assert options == want
-        np.testing.assert_array_equal(params.V, lk.Params.init(1, 3, output_size=1, seed=7).V)
+        np.testing.assert_array_equal(
+            params.V, lk.Params.init(1, 3, output_size=1, seed=7).V
+        )
 
 
 def test_the_command_line_says_where_it_was_stopped(tmp_path, monkeypatch, capsys):
@@ -430,6 +546,8 @@ def test_the_command_line_answers_in_one_line(capsys, words, said):
 
 @pytest.mark.parametrize("error", [MemoryError(), MemoryError("2.62 TiB")])
 def test_too_large_a_network_is_answered_in_one_line(monkeypatch, capsys, error):
-    monkeypatch.setattr(lk.Params, "init", lambda *_, **__: (_ for _ in ()).throw(error))
+    monkeypatch.setattr(
+        lk.Params, "init", lambda *_, **__: (_ for _ in ()).throw(error)
+    )
     assert run() == 2
     assert capsys.readouterr().err.endswith(f": {str(error) or 'out of memory'}\n")

@@ -1,4 +1,6 @@
-"""Every version against the reference: outputs, states and each named gradient, over odd shapes."""
+"""Every version against the reference: outputs, states and each named gradient, over
+odd shapes.
+"""
 
 import subprocess
 import sys
@@ -10,14 +12,14 @@ from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 
 import lstm_kernels as lk
 from lstm_kernels import cores
-from lstm_kernels.bench.comparer import (
+from lstm_kernels.gpu import device
+from lstm_report.measure.comparer import (
     TOLERANCE,
     compare,
     compare_to_reference,
     reference_of,
     tolerance,
 )
-from lstm_kernels.gpu import device
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -30,11 +32,19 @@ def test_agrees_with_reference(version, cell, shape, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sizes_beside_a_vector_and_a_block_agree(version, cell, dtype):
-    """One layer and two, one step and some, at every size where a kernel may change its ways."""
+    """One layer and two, one step and some, at every size where a kernel may change its
+    ways.
+    """
     if version == "numba-bf16":
         skip_slow(version, None, cell, dtype)
     for number, H in enumerate(EDGES):
-        shape = (1 + number % 2, (1, 3, 4)[number % 3], 2 + number % 4, (H, 3)[number % 2], H)
+        shape = (
+            1 + number % 2,
+            (1, 3, 4)[number % 3],
+            2 + number % 4,
+            (H, 3)[number % 2],
+            H,
+        )
         if version.startswith("cuda") and (H > 9 or dtype == np.float64):
             continue  # no vectors there
         if version in ("sequential", "numpy-sample") and H > 33:
@@ -44,7 +54,9 @@ def test_sizes_beside_a_vector_and_a_block_agree(version, cell, dtype):
 
 
 def test_one_step_of_every_depth_at_whole_blocks(version, cell):
-    """T = 1, and storage without padding: what a call returns is what the kernels wrote."""
+    """T = 1, and storage without padding: what a call returns is what the kernels
+    wrote.
+    """
     H = 8 if version.startswith("cuda") else 64
     for layers in (1, 2, 3):
         params, x, _ = example((layers, 1, 3, 5, H), cell)
@@ -60,7 +72,9 @@ def test_loss_and_grads_agree(version, cell, shape):
     wide = params.astype(np.float64), x.astype(np.float64), target.astype(np.float64)
     want_loss, want = reference_of(net.rounding).loss_and_grads(*wide)
     least = tolerance(net, len(x))
-    assert loss == pytest.approx(want_loss, rel=max(least, 1e-5) if net.rounding else 1e-5)
+    assert loss == pytest.approx(
+        want_loss, rel=max(least, 1e-5) if net.rounding else 1e-5
+    )
     compare(grads.arrays(), want.arrays(), least)
 
 
@@ -91,7 +105,9 @@ def test_step_is_gradient_descent(version, cell):
     compare(net.params().arrays(), want, 1e-6)
 
 
-@pytest.mark.parametrize("shape", [(2, 5, 17, 3, 33), (1, 12, 16, 1, 64), (2, 20, 64, 128, 128)])
+@pytest.mark.parametrize(
+    "shape", [(2, 5, 17, 3, 33), (1, 12, 16, 1, 64), (2, 20, 64, 128, 128)]
+)
 def test_same_bits_for_every_thread_count_and_run(version, shape):
     if version in ("sequential", "numpy-sample") and shape[-1] > 64:
         pytest.skip("slow, and single-threaded by construction")
@@ -103,7 +119,9 @@ def test_same_bits_for_every_thread_count_and_run(version, shape):
     results = []
     several = min(2, numba.config.NUMBA_NUM_THREADS)
     for threads in (1, several, several, None):
-        loss, grads = lk.network(version, params, threads=threads).loss_and_grads(x, target)
+        loss, grads = lk.network(version, params, threads=threads).loss_and_grads(
+            x, target
+        )
         results.append({"loss": np.array(loss)} | grads.arrays())
     for other in results[1:]:
         for name, value in results[0].items():
@@ -135,7 +153,9 @@ def test_non_contiguous_input_is_copied_never_misread(version):
     wide = np.repeat(x, 2, axis=1)[:, ::2]
     assert not wide.flags.c_contiguous
     np.testing.assert_array_equal(net.forward(wide)[0], net.forward(x)[0])
-    np.testing.assert_array_equal(net.forward(np.asfortranarray(x))[0], net.forward(x)[0])
+    np.testing.assert_array_equal(
+        net.forward(np.asfortranarray(x))[0], net.forward(x)[0]
+    )
 
 
 def test_large_inputs_saturate_without_warning(version, cell):
@@ -157,7 +177,10 @@ def test_the_number_of_threads_is_said_where_they_are_used():
     params = example((1, 1, 1, 1, 5), "gru", np.float64, None)[0]
     says = "GRU, 1 layer of 5, 1 input, float64"
     assert repr(lk.network("numpy", params, threads=2)) == f"numpy: {says}, 2 threads"
-    assert repr(lk.network("sequential", params, threads=2)) == f"sequential: {says}, 1 thread"
+    assert (
+        repr(lk.network("sequential", params, threads=2))
+        == f"sequential: {says}, 1 thread"
+    )
     assert repr(lk.network("numpy", params)).endswith(cores.why().partition(":")[0])
 
 
@@ -168,7 +191,9 @@ def test_every_module_is_reached_without_an_import():
         said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         assert said.startswith(f"<module 'lstm_kernels.{name}'")
         assert name in said.split()
-    with pytest.raises(AttributeError, match="'lstm_kernels' has no attribute 'nothing'"):
+    with pytest.raises(
+        AttributeError, match="'lstm_kernels' has no attribute 'nothing'"
+    ):
         lk.nothing  # noqa: B018
 
 

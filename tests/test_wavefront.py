@@ -1,4 +1,6 @@
-"""`numba-wavefront`: any schedule gives the same bits, whatever the threads do meanwhile."""
+"""`numba-wavefront`: any schedule gives the same bits, whatever the threads do
+meanwhile.
+"""
 
 import signal
 from functools import cache
@@ -9,12 +11,12 @@ from conftest import SHAPES, example
 from test_fused import Interpreted
 
 import lstm_kernels as lk
-from lstm_kernels.bench.comparer import compare_to_reference
 from lstm_kernels.cpu import flow, instructions, team, workspace
 from lstm_kernels.cpu.instructions import array_at
 from lstm_kernels.kernels import native
 from lstm_kernels.schedules import Graph, Schedule, Task, check, pipeline, wavefront
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
+from lstm_report.measure.comparer import compare_to_reference
 
 
 def random_schedule(rng, graph, workers=5):
@@ -27,7 +29,12 @@ def random_schedule(rng, graph, workers=5):
         how = {"together": together, "order": order}
         return wavefront(graph, int(rng.integers(1, workers + 1)), chunk, **how)
     cuts = {
-        layer: [0, *sorted(rng.choice(range(1, graph.steps), rng.integers(graph.steps), False))]
+        layer: [
+            0,
+            *sorted(
+                rng.choice(range(1, graph.steps), rng.integers(graph.steps), False)
+            ),
+        ]
         if graph.steps > 1
         else [0]
         for layer in range(graph.layers)
@@ -105,7 +112,8 @@ def test_micro_batches_of_a_pipeline():
         ).forward(x)
 
 
-# A toy: a task's value is a hash of the values it waits for, and its time a number of spins.
+# A toy: a task's value is a hash of the values it waits for, and its time a number of
+# spins.
 
 words = array_at(np.int64)
 
@@ -159,7 +167,9 @@ def code_of(perform):
 
 
 def toy_schedule(rng):
-    """A random graph of work: up to 40 tasks, each after up to 4 earlier ones, 1 to 6 workers."""
+    """A random graph of work: up to 40 tasks, each after up to 4 earlier ones, 1 to 6
+    workers.
+    """
     count, workers = int(rng.integers(1, 41)), int(rng.integers(1, 7))
     tasks = [
         Task(
@@ -168,7 +178,11 @@ def toy_schedule(rng):
             i + 1,
             worker=int(rng.integers(workers)),
             after=tuple(
-                sorted({int(j) for j in rng.integers(0, i, rng.integers(0, 5))} if i else ())
+                sorted(
+                    {int(j) for j in rng.integers(0, i, rng.integers(0, 5))}
+                    if i
+                    else ()
+                )
             ),
         )
         for i in range(count)
@@ -177,7 +191,9 @@ def toy_schedule(rng):
 
 
 def test_stress_random_graphs_random_delays():
-    """Thousands of runs, delays of up to 100 us in one task of ten, always the same values."""
+    """Thousands of runs, delays of up to 100 us in one task of ten, always the same
+    values.
+    """
     rng, runs = np.random.default_rng(1), 0
     for _ in range(400):
         some = Toy(toy_schedule(rng))
@@ -194,7 +210,9 @@ def test_stress_random_graphs_random_delays():
 
 
 def test_stress_of_networks_with_random_delays():
-    """Delays before the tasks of real passes; every output has the bits of layer by layer."""
+    """Delays before the tasks of real passes; every output has the bits of layer by
+    layer.
+    """
     rng = np.random.default_rng(2)
 
     def late(task, _, address):
@@ -208,7 +226,9 @@ def test_stress_of_networks_with_random_delays():
         shape = tuple(int(rng.integers(1, high)) for high in (7, 30, 4, 10, 40))
         params, x, _ = example(shape, "lstm", seed=int(rng.integers(1000)))
         want, _ = lk.network("numba-fused", params, threads=1).forward(x)
-        net = NumbaWavefront(params, schedules=lambda graph: random_schedule(rng, graph))
+        net = NumbaWavefront(
+            params, schedules=lambda graph: random_schedule(rng, graph)
+        )
         net.forward(x)
         space = net._space(*x.shape[:2], "inference")
         running, final = space.flows[False], np.empty(space.final_shape, np.float32)
@@ -220,7 +240,12 @@ def test_stress_of_networks_with_random_delays():
             space.begin(None)
             space.work.aim(x, space.top, final)
             job = np.array([real, space.work.address, workspace.at(delays)])
-            running.run(min(2, running.workers), delayed, workspace.at(job), (space, job, delays))
+            running.run(
+                min(2, running.workers),
+                delayed,
+                workspace.at(job),
+                (space, job, delays),
+            )
             assert (space.top[..., : shape[4]] == want).all()
 
 
@@ -266,7 +291,9 @@ def again_and_again(call):
 
 
 def test_an_interrupt_ends_the_call_and_the_network_lives():
-    """A signal's exception, as Ctrl-C is one, comes out of the call within slices of time."""
+    """A signal's exception, as Ctrl-C is one, comes out of the call within slices of
+    time.
+    """
     params, x, target = example((6, 3000, 8, 64, 128), "lstm")
     net = lk.network("numba-wavefront", params)
     short, dy = np.ascontiguousarray(x[:5]), np.ones((5, 8, 128), np.float32)
@@ -278,9 +305,11 @@ def test_an_interrupt_ends_the_call_and_the_network_lives():
     )
 
     def alarm(number, frame):
-        # Not in a finaliser of types or of a weak dictionary, nor in a hook of the garbage
-        # collection, such as Hypothesis has: there Python would lose it.
-        if not any(n in frame.f_code.co_filename for n in ("typing", "weakref", "hypothesis")):
+        # Not in a finaliser of types or of a weak dictionary, nor in a hook of the
+        # garbage collection, such as Hypothesis has: there Python would lose it.
+        if not any(
+            n in frame.f_code.co_filename for n in ("typing", "weakref", "hypothesis")
+        ):
             raise Late
 
     before = signal.signal(signal.SIGALRM, alarm)
@@ -306,7 +335,9 @@ def test_an_interrupt_ends_the_call_and_the_network_lives():
 
 
 class InterpretedFlow(Interpreted):
-    """The flow as plain Python too, in the order of the tasks; fail_at: the task that raises."""
+    """The flow as plain Python too, in the order of the tasks; fail_at: the task that
+    raises.
+    """
 
     def __init__(self, net, monkeypatch, fail_at=None):
         super().__init__(net, monkeypatch)
@@ -325,7 +356,9 @@ def test_every_address_lies_inside_an_array(cell, monkeypatch):
     rng, used = np.random.default_rng(4), set()
     for shape in [(1, 1, 1, 1, 1), (3, 4, 1, 3, 17), (2, 3, 5, 9, 40)]:
         params, x, target = example(shape, cell)
-        net = NumbaWavefront(params, schedules=lambda graph: random_schedule(rng, graph))
+        net = NumbaWavefront(
+            params, schedules=lambda graph: random_schedule(rng, graph)
+        )
         kernels = InterpretedFlow(net, monkeypatch)
         compare_to_reference(net, params, x)
         net.step(x, target, 0.1)
@@ -359,14 +392,23 @@ def test_a_schedule_that_breaks_the_graph_is_refused():
     with pytest.raises(ValueError, match="does not wait for task"):
         NumbaWavefront(params, schedules=race).forward(x)
     with pytest.raises(ValueError, match="chunk: got 9, want an integer from 1 to 4"):
-        NumbaWavefront(params, schedules=lambda graph: wavefront(graph, 2, 9)).forward(x)
+        NumbaWavefront(params, schedules=lambda graph: wavefront(graph, 2, 9)).forward(
+            x
+        )
     other = Graph(2, 5)
     with pytest.raises(ValueError, match="schedules: got Graph"):
-        NumbaWavefront(params, schedules=lambda graph: wavefront(other, 2, 2)).forward(x)
+        NumbaWavefront(params, schedules=lambda graph: wavefront(other, 2, 2)).forward(
+            x
+        )
 
 
 def test_the_picked_schedules_hold(cell):
-    for shape in [(1, 1, 1, 1, 1), (1, 50, 1, 3, 16), (6, 2, 1, 3, 16), (2, 100, 9, 3, 16)]:
+    for shape in [
+        (1, 1, 1, 1, 1),
+        (1, 50, 1, 3, 16),
+        (6, 2, 1, 3, 16),
+        (2, 100, 9, 3, 16),
+    ]:
         params, *_ = example(shape, cell)
         for threads in (1, 2):
             net = lk.network("numba-wavefront", params, threads=threads)

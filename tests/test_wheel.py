@@ -1,4 +1,6 @@
-"""The package stands alone: its wheel, in an empty folder, with the repository out of reach."""
+"""The package stands alone: its wheel, in an empty folder, with the repository out of
+reach.
+"""
 
 import csv
 import os
@@ -14,7 +16,8 @@ import lstm_kernels as lk
 
 ROOT = Path(__file__).parents[1]
 SERIES = ("airline_passengers.csv", "source_table.csv")
-# What a user of a few lines does; prints where the package came from and what it needed.
+# What a user of a few lines does; prints where the package came from and what it
+# needed.
 USE = """
 import sys, lstm_kernels as lk
 imported = set(sys.modules)
@@ -39,7 +42,7 @@ except ModuleNotFoundError as error:
 # A results file as the benchmarks write one.
 MEASURE = """
 import pandas as pd
-from lstm_kernels.bench import results
+from lstm_report.measure import results
 row = {"version": "numpy", "stage": "step", "repeat": 0, "seconds": 1.0}
 path = results.write("airline", pd.DataFrame([row]), preset="smoke", folder="results")
 about = results.record("airline", path.parent.name, folder="results")
@@ -62,7 +65,12 @@ def run(installed, folder, *words):
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     env |= {"PYTHONPATH": str(installed), "NUMBA_ENABLE_CUDASIM": "0"}
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True, check=False
+        [sys.executable, *words],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -113,13 +121,20 @@ def test_the_command_line_shows_the_ladder_and_trains(installed, tmp_path):
 )
 def test_what_an_extra_brings_is_asked_for_by_name(installed, tmp_path, package, use):
     (said,) = run(installed, tmp_path, "-c", MISSING.format(package=package, use=use))
-    assert said == f"{package} is not installed; pip install 'lstm-kernels[report]' brings it"
+    assert (
+        said
+        == f"{package} is not installed; pip install 'lstm-kernels[report]' brings it"
+    )
 
 
 def test_results_lie_in_the_folder_and_name_no_commit(installed, tmp_path):
-    before = sorted(path for path in installed.rglob("*") if "__pycache__" not in path.parts)
+    before = sorted(
+        path for path in installed.rglob("*") if "__pycache__" not in path.parts
+    )
     assert run(installed, tmp_path, "-c", MEASURE) == ["None None"]
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
-    after = sorted(path for path in installed.rglob("*") if "__pycache__" not in path.parts)
+    after = sorted(
+        path for path in installed.rglob("*") if "__pycache__" not in path.parts
+    )
     assert after == before
     assert not (installed.parent / "data").exists()

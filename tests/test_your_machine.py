@@ -3,18 +3,26 @@
 import pandas as pd
 import pytest
 
-from lstm_kernels.bench import results
-from lstm_kernels.bench.workloads import AIRLINE
-from lstm_kernels.report import your_machine
+from lstm_report.lesson import your_machine
+from lstm_report.measure import results
+from lstm_report.measure.workloads import AIRLINE
 
 LABEL = "this one"
 
 
 def rows(fused, others=1.0, repeats=4, spread=1.0):
-    """Training steps of every version; every second repeat takes `spread` times as long."""
+    """Training steps of every version; every second repeat takes `spread` times as
+    long.
+    """
     times = dict.fromkeys(your_machine.VERSIONS, others) | {"numba-fused": fused}
     lines = [
-        {"version": name, "stage": "step", "variant": None, "repeat": repeat, **AIRLINE.columns()}
+        {
+            "version": name,
+            "stage": "step",
+            "variant": None,
+            "repeat": repeat,
+            **AIRLINE.columns(),
+        }
         | {"seconds": seconds * (spread if repeat % 2 else 1)}
         for name, seconds in times.items()
         for repeat in range(repeats)
@@ -24,13 +32,16 @@ def rows(fused, others=1.0, repeats=4, spread=1.0):
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Recorded rows of four machines, the second disturbed; beside them what is no training step of
-    the airline network.
+    """Recorded rows of four machines, the second disturbed; beside them what is no
+    training step of the airline network.
     """
     parts = []
     for number in range(4):
         part = rows(1e-6 * (number + 1))
-        other = part.assign(stage="forward", seconds=9.0), part.assign(H=64, seconds=9.0)
+        other = (
+            part.assign(stage="forward", seconds=9.0),
+            part.assign(H=64, seconds=9.0),
+        )
         buffers = part.assign(variant="buffers", seconds=9.0)
         parts += [p.assign(machine=f"m{number}") for p in (part, *other, buffers)]
     monkeypatch.setattr(results, "recorded", lambda experiment: pd.concat(parts))
@@ -57,7 +68,9 @@ def test_the_latest_machines_stand_beside_this_one(recorded):
 
 
 def test_nothing_recorded_is_no_obstacle(monkeypatch):
-    monkeypatch.setattr(results, "recorded", lambda experiment: rows(1.0)[:0].assign(machine=""))
+    monkeypatch.setattr(
+        results, "recorded", lambda experiment: rows(1.0)[:0].assign(machine="")
+    )
     assert your_machine.recorded() == {}
     assert len(your_machine.table(rows(1.0), {}, LABEL)) == 1
 

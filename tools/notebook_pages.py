@@ -1,4 +1,6 @@
-"""The site of executed notebooks: a folder of HTML pages that need no network and no other file."""
+"""The site of executed notebooks: a folder of HTML pages that need no network and no
+other file.
+"""
 
 import base64
 import datetime
@@ -23,17 +25,27 @@ HEADLINE = "00-factors"  # the figure that the index shows large
 
 @dataclass
 class Page:
-    """One page, and what the index says about it; texts but for `name` and `title` are HTML."""
+    """One page, and what the index says about it; texts but for `name` and `title` are
+    HTML.
+    """
 
     name: str
     title: str
     summary: str
     body: str
-    contents: list = field(default_factory=list)  # the sections: id, heading and those below
-    claims: list[dict] = field(default_factory=list)  # of notebook_rules.claims, with id and text
-    pictures: dict[str, dict] = field(default_factory=dict)  # by name: src, alt, width, height
+    contents: list = field(
+        default_factory=list
+    )  # the sections: id, heading and those below
+    claims: list[dict] = field(
+        default_factory=list
+    )  # of notebook_rules.claims, with id and text
+    pictures: dict[str, dict] = field(
+        default_factory=dict
+    )  # by name: src, alt, width, height
     references: list[str] = field(default_factory=list)
-    scripts: list[str] = field(default_factory=list)  # what its interactive figures need
+    scripts: list[str] = field(
+        default_factory=list
+    )  # what its interactive figures need
     preset: str | None = None
     seconds: int | None = None
     finished: str = ""
@@ -68,12 +80,15 @@ class Exporter(HTMLExporter):
 
 
 def render(path: Path, notebooks: Path, names: Names | None = None) -> Page:
-    """The page of the executed notebook at `path`; its links are relative to `notebooks`.
+    """The page of the executed notebook at `path`; its links are relative to
+    `notebooks`.
 
     names: the pages that links lead to; none without it.
     """
     notebook = rules.read(path)
-    problems = rules.problems_of_execution(notebook) + rules.problems_of_images(notebook)
+    problems = rules.problems_of_execution(notebook) + rules.problems_of_images(
+        notebook
+    )
     if problems:
         raise ReportError("\n  ".join([path.name, *problems]))
     renderer = Renderer(notebooks, Names(notebooks) if names is None else names)
@@ -87,7 +102,9 @@ def render(path: Path, notebooks: Path, names: Names | None = None) -> Page:
         claim["id"] = f"claim-{number}"
     pictures = _place_figures(shown, path.parent / "figures")
     folds = rules.folds(shown)
-    for number, cell in rules.numbered(shown):  # first alone: an error then names its cell
+    for number, cell in rules.numbered(
+        shown
+    ):  # first alone: an error then names its cell
         cell.metadata["fold"] = folds.get(number)
         if cell.cell_type == "markdown":
             try:
@@ -132,7 +149,9 @@ def _page(path: Path, body: str, **about) -> Page:
         body=soup.decode(),
         contents=site_html.contents(soup),
         references=site_html.references(soup),
-        scripts=sorted({tag["data-interactive"] for tag in soup.select("[data-interactive]")}),
+        scripts=sorted(
+            {tag["data-interactive"] for tag in soup.select("[data-interactive]")}
+        ),
         **about,
     )
 
@@ -147,7 +166,9 @@ def _title_and_summary(text: str, path: Path) -> tuple[str, str]:
 
 
 def _place_figures(notebook, folder: Path) -> dict[str, dict]:
-    """Give every PNG its size, and put the SVG of the same drawing in its place; the figures."""
+    """Give every PNG its size, and put the SVG of the same drawing in its place; the
+    figures.
+    """
     found = {}
     for _, _, output in rules.outputs(notebook):
         png = output.get("data", {}).get("image/png")
@@ -162,10 +183,14 @@ def _place_figures(notebook, folder: Path) -> dict[str, dict]:
         # Of another run, the drawing would not be that of the numbers beside it.
         if name and drawn.exists() and drawn.read_bytes() == content:
             svg = drawn.with_suffix(".svg").read_text(encoding="utf-8")
-            points = re.search(r'<svg[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"', svg)
+            points = re.search(
+                r'<svg[^>]*?\bwidth="([\d.]+)pt" height="([\d.]+)pt"', svg
+            )
             if points:
                 kind, content = "image/svg+xml", svg.encode()
-                about["width"], about["height"] = (round(float(p) * 4 / 3) for p in points.groups())
+                about["width"], about["height"] = (
+                    round(float(p) * 4 / 3) for p in points.groups()
+                )
         about["src"] = f"data:{kind};base64,{base64.b64encode(content).decode()}"
         output.metadata["picture"] = about
         if name:
@@ -189,31 +214,46 @@ def scripts(page: Page) -> list[str]:
     for name in ["site", *page.scripts]:
         path = TEMPLATES / f"{name}.js"
         if not path.exists():
-            raise ReportError(f"{page.name}: interactive figure {name!r}: no script {path.name}")
+            raise ReportError(
+                f"{page.name}: interactive figure {name!r}: no script {path.name}"
+            )
         texts.append(path.read_text(encoding="utf-8"))
         if "</script" in texts[-1].lower():
-            raise ReportError(f"{path.name}: </script> ends it in the page, want it without")
+            raise ReportError(
+                f"{path.name}: </script> ends it in the page, want it without"
+            )
     return texts
 
 
-def make(built: list[Path], notebooks: Path, pages: Path, about: str | None = None) -> list[Page]:
-    """Write one page for each notebook of `built` and each Markdown file of `notebooks`, with the
-    index and the bibliography, into the folder `pages`; the pages of the notebooks.
+def make(
+    built: list[Path], notebooks: Path, pages: Path, about: str | None = None
+) -> list[Page]:
+    """Write one page for each notebook of `built` and each Markdown file of
+    `notebooks`, with the index and the bibliography, into the folder `pages`; the pages
+    of the notebooks.
 
-    about: the machine in words; None is this one. Any other page in the folder is removed.
+    about: the machine in words; None is this one. Any other page in the folder is
+    removed.
     """
-    from lstm_kernels.bench import provenance, results  # slow to import
+    from lstm_report.measure import provenance, results  # slow to import
 
     if not built:
         raise ReportError(f"{pages}: no notebook is executed, run `make report`")
     documents = sorted(notebooks.glob("*.md"))
-    names = Names(notebooks.parent, [*(notebooks / path.name for path in built), *documents])
+    names = Names(
+        notebooks.parent, [*(notebooks / path.name for path in built), *documents]
+    )
     found = [render(path, notebooks, names) for path in built]
     texts = {path.resolve(): render_text(path, names) for path in documents}
-    while more := [path for path in names if path.suffix == ".md" and path not in texts]:
+    while more := [
+        path for path in names if path.suffix == ".md" and path not in texts
+    ]:
         texts |= {path: render_text(path, names) for path in more}
     # One file of each notebook to run elsewhere, where `report.py html` has put them.
-    files = {path.with_suffix(".html").name: path for path in (pages / "files").glob("*.ipynb")}
+    files = {
+        path.with_suffix(".html").name: path
+        for path in (pages / "files").glob("*.ipynb")
+    }
     # Without its clock, which is not that of the runs.
     machine = about or results.label(provenance.machine() | {"clock_ghz": None})
     written = _fill(found, list(texts.values()), machine, files)
@@ -224,13 +264,17 @@ def make(built: list[Path], notebooks: Path, pages: Path, about: str | None = No
     return found
 
 
-def _fill(found: list[Page], documents: list[Page], machine: str, files: dict) -> dict[str, str]:
+def _fill(
+    found: list[Page], documents: list[Page], machine: str, files: dict
+) -> dict[str, str]:
     """The pages as they are written, by name."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, trim_blocks=True
     )
     environment.filters |= {"duration": duration, "sentence": sentence}
-    site, _, subtitle = importlib.metadata.metadata("lstm-kernels")["Summary"].partition(": ")
+    site, _, subtitle = importlib.metadata.metadata("lstm-kernels")[
+        "Summary"
+    ].partition(": ")
     environment.globals |= {"site": site, "machine": machine, "documents": documents}
     environment.globals["files"] = {
         name: {"name": f"files/{path.name}", "kb": round(path.stat().st_size / 1000)}
@@ -243,11 +287,15 @@ def _fill(found: list[Page], documents: list[Page], machine: str, files: dict) -
 
     def write(template, page, **given):
         texts = scripts(page)
-        text = environment.get_template(template).render(page=page, scripts=texts, **given)
+        text = environment.get_template(template).render(
+            page=page, scripts=texts, **given
+        )
         check_page(page.name, text, texts)
         written[page.name] = text
 
-    for before, page, after in zip([None, *found], found, [*found[1:], None], strict=False):
+    for before, page, after in zip(
+        [None, *found], found, [*found[1:], None], strict=False
+    ):
         write("page.html.j2", page, previous=before, next=after)
     for page in documents:
         write("page.html.j2", page)
@@ -257,7 +305,11 @@ def _fill(found: list[Page], documents: list[Page], machine: str, files: dict) -
         "index.html.j2",
         Page("index.html", site, subtitle[:1].upper() + subtitle[1:], ""),
         pages=found,
-        headlines=[(page, page.pictures[HEADLINE]) for page in found if HEADLINE in page.pictures],
+        headlines=[
+            (page, page.pictures[HEADLINE])
+            for page in found
+            if HEADLINE in page.pictures
+        ],
         verdicts=sum((page.verdicts for page in found), Counter()),
         presets=", ".join(sorted({str(page.preset) for page in found})),
         date=max(page.finished for page in found)[:10] or str(datetime.date.today()),

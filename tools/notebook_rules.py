@@ -1,6 +1,7 @@
 """What a notebook of the report must be, and the one form in which it is stored.
 
-Cells are numbered from 1, without the cell that papermill injects: as in the source notebook.
+Cells are numbered from 1, without the cell that papermill injects: as in the source
+notebook.
 """
 
 import ast
@@ -26,13 +27,21 @@ OURS = "lstm_kernels"  # in an output's metadata: what report/notebook.py says o
 LINE = 88  # characters of a line of code that a page and a code host show whole
 START = re.compile(r"# .+\n\n\*\*[^*]+\*\*\n\n.*\bNeeds:.*\bminutes?\b", re.DOTALL)
 END = ["What we learned", "Exercises", "Environment"]
-CITATION = re.compile(r"\bet al\.|[A-Z][\w-]+ (?:&|and) [A-Z][\w-]+,? \(?(?:19|20)\d\d\b")
-MACHINE_PATH = re.compile(r"(?<![\w.])(/(?:root|home|tmp|Users|private|var/folders)/[^\s'\"<>]*)")
+CITATION = re.compile(
+    r"\bet al\.|[A-Z][\w-]+ (?:&|and) [A-Z][\w-]+,? \(?(?:19|20)\d\d\b"
+)
+MACHINE_PATH = re.compile(
+    r"(?<![\w.])(/(?:root|home|tmp|Users|private|var/folders)/[^\s'\"<>]*)"
+)
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 STYLER_ID = re.compile(r"\bT_[0-9a-f]{5}(?=_|\b)")  # pandas.Styler draws one at random
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"file_extension": ".py", "name": "python", "pygments_lexer": "ipython3"},
+    "language_info": {
+        "file_extension": ".py",
+        "name": "python",
+        "pygments_lexer": "ipython3",
+    },
 }
 
 
@@ -46,8 +55,8 @@ def write(path: Path, text: str) -> None:
 
 
 def write_all(contents: dict[Path, bytes]) -> None:
-    """Write every file beside its place, then rename all of them; an interrupt changes none, or
-    comes when all are renamed.
+    """Write every file beside its place, then rename all of them; an interrupt changes
+    none, or comes when all are renamed.
     """
     with ExitStack() as after, ExitStack() as files:
         for path, content in contents.items():
@@ -112,8 +121,12 @@ def _lines(text: str) -> list[str]:
 
 
 def claims(notebook) -> list:
-    """The claims that `nb.claim` showed: sentence, verdict, numbers, perhaps disturbed."""
-    about = (output.get("metadata", {}).get(OURS, {}) for _, _, output in outputs(notebook))
+    """The claims that `nb.claim` showed: sentence, verdict, numbers, perhaps
+    disturbed.
+    """
+    about = (
+        output.get("metadata", {}).get(OURS, {}) for _, _, output in outputs(notebook)
+    )
     return [found["claim"] for found in about if "claim" in found]
 
 
@@ -138,13 +151,15 @@ def only_says(cell) -> bool:
 
 
 def folds(notebook) -> dict[int, str]:
-    """What pages call the code that they fold away, by the number of its cell: parameters and
-    set-up, which stand before the first section, and sentences.
+    """What pages call the code that they fold away, by the number of its cell:
+    parameters and set-up, which stand before the first section, and sentences.
     """
     found, section = {}, False
     for number, cell in numbered(notebook):
         if cell.cell_type == "markdown":
-            section = section or re.search(r"^## ", cell.source, re.MULTILINE) is not None
+            section = (
+                section or re.search(r"^## ", cell.source, re.MULTILINE) is not None
+            )
         elif "parameters" in tags(cell):
             found[number] = "Parameters"
         elif only_says(cell):
@@ -155,7 +170,9 @@ def folds(notebook) -> dict[int, str]:
 
 
 def parameters(notebook) -> dict:
-    """Names and values set by the cells tagged `parameters`, then by the injected one."""
+    """Names and values set by the cells tagged `parameters`, then by the injected
+    one.
+    """
     values = {}
     for cell in notebook.cells:
         if {"parameters", INJECTED} & set(tags(cell)):
@@ -177,7 +194,9 @@ def problems_of_execution(notebook) -> list[str]:
     found = [
         f"cell {number} is not executed"
         for number, cell in numbered(notebook)
-        if cell.cell_type == "code" and cell.source.strip() and cell.execution_count is None
+        if cell.cell_type == "code"
+        and cell.source.strip()
+        and cell.execution_count is None
     ]
     stderr = []
     for number, _, output in outputs(notebook):
@@ -204,14 +223,24 @@ def problems_of_images(notebook) -> list[str]:
 
 
 def problems_of_form(notebook) -> list[str]:
-    """Departures from the house's form: order, lengths of cells and lines, text beside code."""
+    """Departures from the house's form: order, lengths of cells and lines, text beside
+    code.
+    """
     cells = [cell for _, cell in numbered(notebook)]
     kinds = [cell.cell_type for cell in cells]
-    lines = {n: c.source.splitlines() for n, c in numbered(notebook) if c.cell_type == "code"}
-    lengths = sorted(sum(map(bool, map(str.strip, code))) for code in lines.values()) or [0]
+    lines = {
+        n: c.source.splitlines() for n, c in numbered(notebook) if c.cell_type == "code"
+    }
+    lengths = sorted(
+        sum(map(bool, map(str.strip, code))) for code in lines.values()
+    ) or [0]
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    count, of_text, median = len(cells), kinds.count("markdown"), statistics.median(lengths)
+    count, of_text, median = (
+        len(cells),
+        kinds.count("markdown"),
+        statistics.median(lengths),
+    )
     short, cites = sum(length <= 15 for length in lengths), CITATION.search(text)
     form = {
         "cell 1: want title, bold claim, what it covers, 'Needs:' and the minutes": START.match(
@@ -222,8 +251,10 @@ def problems_of_form(notebook) -> list[str]:
         f"got {count} cells, want 20 to 40": 20 <= count <= 40,
         f"got {of_text} text cells, want at least {len(lines)}": of_text >= len(lines),
         f"code cells: median of {median} lines, want at most 5": median <= 5,
-        f"code cells: lengths {lengths}, want 9 in 10 at most 15": short >= 0.9 * len(lengths),
-        f"code cells: the longest has {lengths[-1]} lines, want at most 25": lengths[-1] <= 25,
+        f"code cells: lengths {lengths}, want 9 in 10 at most 15": short
+        >= 0.9 * len(lengths),
+        f"code cells: the longest has {lengths[-1]} lines, want at most 25": lengths[-1]
+        <= 25,
         f"sections: got {sections}, want {', '.join(END)} at the end": (
             [name for name in sections if name in END] == END
         ),
@@ -240,13 +271,17 @@ def problems_of_form(notebook) -> list[str]:
 
 
 def normalised(notebook, *, name: str):
-    """A copy in the stored form: only what a reader sees, the same bytes for the same results."""
+    """A copy in the stored form: only what a reader sees, the same bytes for the same
+    results.
+    """
     cells = []
     for number, cell in numbered(notebook):
         cell = nbformat.from_dict(dict(cell))
         cell["metadata"] = {"tags": tags(cell)} if tags(cell) else {}
         if cell.cell_type == "code":
-            cell["outputs"] = [output for output in cell.outputs if not is_progress(output)]
+            cell["outputs"] = [
+                output for output in cell.outputs if not is_progress(output)
+            ]
             # How a stream is cut into messages is a matter of timing.
             CoalesceStreamsPreprocessor().preprocess_cell(cell, {}, number)
             for output in cell.outputs:
@@ -263,7 +298,9 @@ def normalised(notebook, *, name: str):
 
 
 def seconds(notebook) -> int | None:
-    """What executing a notebook took, as papermill or its stored form says; None: unknown."""
+    """What executing a notebook took, as papermill or its stored form says; None:
+    unknown.
+    """
     took = notebook.metadata.get("papermill", {}).get("duration")
     return round(took) if took else notebook.metadata.get(OURS, {}).get("seconds")
 
@@ -274,7 +311,9 @@ def dumps(notebook) -> str:
 
 
 def normalised_text(notebook, *, name: str) -> str:
-    """`normalised` as text; random ids inside outputs are numbered in order of appearance."""
+    """`normalised` as text; random ids inside outputs are numbered in order of
+    appearance.
+    """
     text = dumps(normalised(notebook, name=name))
     order = {}
     return STYLER_ID.sub(lambda m: order.setdefault(m[0], f"T_{len(order):05x}"), text)
@@ -287,15 +326,23 @@ def _clean(output, place: str) -> None:
             texts[kind] = _portable(value, place)
     if "metadata" in output:
         known = (*IMAGES, OURS)
-        about = {kind: value for kind, value in output.metadata.items() if kind in known and value}
+        about = {
+            kind: value
+            for kind, value in output.metadata.items()
+            if kind in known and value
+        }
         output["metadata"] = about
 
 
 def _portable(text: str, place: str) -> str:
-    """`text` with paths inside the checkout made relative; any other machine path is an error."""
+    """`text` with paths inside the checkout made relative; any other machine path is an
+    error.
+    """
     text = text.replace(f"{ROOT}/", "").replace(str(ROOT), ".")
     text = ADDRESS.sub(" at 0x0", text)
     path = MACHINE_PATH.search(text)
     if path:
-        raise ReportError(f"{place}: the output names a path of this machine: {path[1]}")
+        raise ReportError(
+            f"{place}: the output names a path of this machine: {path[1]}"
+        )
     return text

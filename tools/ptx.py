@@ -1,9 +1,10 @@
 """What the GPU kernels ask of a device, found without one.
 
-Every kernel is compiled to PTX by numba-cuda and assembled by ptxas, which needs neither a GPU nor
-a driver, and says how many registers and how much local memory it takes. Of some, nvdisasm shows
-the instructions: what a multiply-add costs in each hot loop. `make ptx`, or `python tools/ptx.py`,
-takes about ten minutes and writes data/results/ptxas.csv and sass.csv.
+Every kernel is compiled to PTX by numba-cuda and assembled by ptxas, which needs
+neither a GPU nor a driver, and says how many registers and how much local memory it
+takes. Of some, nvdisasm shows the instructions: what a multiply-add costs in each hot
+loop. `make ptx`, or `python tools/ptx.py`, takes about ten minutes and writes
+data/results/ptxas.csv and sass.csv.
 """
 
 import hashlib
@@ -25,21 +26,27 @@ import numpy as np
 import pandas as pd
 
 import lstm_kernels
-from lstm_kernels.bench import results
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import cores
 from lstm_kernels.gpu import build, device, plans, sample_kernels
 from lstm_kernels.gpu.layout import Sizes
 from lstm_kernels.kernels import SOURCES
 from lstm_kernels.versions import cuda_epoch, cuda_fused, cuda_v1
+from lstm_report.measure import results
 
 CAPABILITIES = ((6, 0), (7, 5), (8, 0), (9, 0))  # P100, T4, A100, H100 and H200
 COLD = 128  # bytes that a kernel may keep in memory beside its registers: see `check`
 REGISTERS = 65536  # of a multiprocessor, on all of these: a block must get by with them
-THREADS = {"cuda-v1": 1, "cuda-v2": 32, "cuda-fused": 256}  # in a block, cuda-v3 as cuda-v2
+THREADS = {
+    "cuda-v1": 1,
+    "cuda-v2": 32,
+    "cuda-fused": 256,
+}  # in a block, cuda-v3 as cuda-v2
 PATH, CENSUS_PATH = results.FOLDER / "ptxas.csv", results.FOLDER / "sass.csv"
 SMALL, LARGE = Sizes(1, 0, 0, 1, 32, 1), Sizes(2, 0, 0, 64, 512, 1)
-CENSUS = Sizes(1, 0, 0, 128, 128, 1)  # so large that no loop is unrolled into its surroundings
+CENSUS = Sizes(
+    1, 0, 0, 128, 128, 1
+)  # so large that no loop is unrolled into its surroundings
 
 
 def _fused(R, where, end):
@@ -47,12 +54,16 @@ def _fused(R, where, end):
     return names | {"PRODUCT": end == "by all blocks", "ATOMIC": end == "by atomics"}
 
 
-# What a build of kernels can vary besides the cell, the dtype and the capability: sizes and names.
+# What a build of kernels can vary besides the cell, the dtype and the capability: sizes
+# and names.
 BUILDS = {
     "cuda-v1": {"one thread": (SMALL, {"where": "no_position"})},
     "cuda-v2": {"thread per sample": (SMALL, {"where": "position"})},
     "cuda-fused": {
-        f"{R} to a thread, weights {where}, gradients {end}": (sizes, _fused(R, where, end))
+        f"{R} to a thread, weights {where}, gradients {end}": (
+            sizes,
+            _fused(R, where, end),
+        )
         for sizes, R, where, end in [
             (SMALL, 1, "shared", "by tile"),
             (SMALL, 4, "shared", "by tile"),
@@ -65,8 +76,9 @@ BUILDS = {
 MODULES = dict.fromkeys(BUILDS, (sample_kernels,)) | {"cuda-fused": plans.MODULES}
 ENTRIES = dict.fromkeys(BUILDS, cuda_v1.KERNELS)
 ENTRIES["cuda-fused"] = *cuda_fused.CudaFused.kernels, cuda_epoch.CudaEpoch.kernels[-1]
-# The loops in which the multiply-adds of a pass are, in the order of the kernels' text: the input
-# times U and h times W; da times W and U transposed, and the gradients of U and W.
+# The loops in which the multiply-adds of a pass are, in the order of the kernels' text:
+# the input times U and h times W; da times W and U transposed, and the gradients of U
+# and W.
 LOOPS = {"forward": ("x U", "h W"), "backward": ("da W'", "da U'", "x' da", "h' da")}
 COUNTED = [
     (version, variant, cell)
@@ -95,7 +107,9 @@ def why_unavailable():
 
 
 def tool(name):
-    """The path of the assembler or disassembler: of NVIDIA's wheel, or on the PATH, or None."""
+    """The path of the assembler or disassembler: of NVIDIA's wheel, or on the PATH, or
+    None.
+    """
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations if spec else ():
         for path in sorted(Path(folder).glob(f"*/bin/{name}")):
@@ -107,11 +121,14 @@ def tool(name):
 def stand_in(capability):
     """While inside, numba-cuda believes that there is a device of this capability.
 
-    Compiling a kernel that calls device functions asks the current device for its capability.
+    Compiling a kernel that calls device functions asks the current device for its
+    capability.
     """
     device = type("Device", (), {"compute_capability": capability})
     modules = [m for m in list(sys.modules.values()) if "get_current_device" in vars(m)]
-    before = [(m, m.get_current_device) for m in modules if m.__name__.startswith("numba")]
+    before = [
+        (m, m.get_current_device) for m in modules if m.__name__.startswith("numba")
+    ]
     try:
         for module, _ in before:
             module.get_current_device = lambda: device
@@ -122,8 +139,8 @@ def stand_in(capability):
 
 
 def assemble(text, capability, census=False):
-    """What ptxas says of a kernel: registers, and bytes of shared memory, stack and spills; with
-    `census` its instructions.
+    """What ptxas says of a kernel: registers, and bytes of shared memory, stack and
+    spills; with `census` its instructions.
     """
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
@@ -137,7 +154,9 @@ def assemble(text, capability, census=False):
             raise RuntimeError(f"ptxas: {done.stderr.strip()}")
         if census:
             words = [tool("nvdisasm"), "-c", cubin]
-            return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+            return subprocess.run(
+                words, capture_output=True, text=True, check=True
+            ).stdout
 
     def number(pattern):
         match = re.search(pattern, done.stderr)
@@ -147,12 +166,15 @@ def assemble(text, capability, census=False):
         "registers": number(r"Used (\d+) registers"),
         "shared": number(r"(\d+) bytes smem"),
         "stack": number(r"(\d+) bytes stack frame"),
-        "spills": number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads"),
+        "spills": number(r"(\d+) bytes spill stores")
+        + number(r"(\d+) bytes spill loads"),
     }
 
 
 def compile_build(build_of, *, entries=None, census=False):
-    """(kernel, what `assemble` returns) of a (version, variant, cell, dtype name, capability)."""
+    """(kernel, what `assemble` returns) of a (version, variant, cell, dtype name,
+    capability).
+    """
     name, variant, cell, dtype, capability = build_of
     from numba import cuda
 
@@ -175,11 +197,16 @@ def described(build_of):
     *names, capability = build_of
     columns = dict(zip(("version", "variant", "cell", "dtype"), names, strict=True))
     columns["capability"] = ".".join(map(str, capability))
-    return [columns | {"kernel": kernel} | taken for kernel, taken in compile_build(build_of)]
+    return [
+        columns | {"kernel": kernel} | taken
+        for kernel, taken in compile_build(build_of)
+    ]
 
 
 def inner_loops(text):
-    """The instructions of each innermost loop of a disassembled kernel, in its order."""
+    """The instructions of each innermost loop of a disassembled kernel, in its
+    order.
+    """
     instructions, labels, loops = [], {}, []
     for line in text.splitlines():
         if match := re.match(r"\s*(\.L_\w+):", line):
@@ -192,7 +219,9 @@ def inner_loops(text):
     return [
         instructions[first:last]
         for first, last in loops
-        if not any((a, b) != (first, last) and first <= a and b <= last for a, b in loops)
+        if not any(
+            (a, b) != (first, last) and first <= a and b <= last for a, b in loops
+        )
     ]
 
 
@@ -203,7 +232,9 @@ def count(instructions):
         return sum(text.startswith(names) for text in instructions)
 
     kinds = {"multiply_adds": ("FFMA",), "loads": ("LDS", "LDG", "LD.")}
-    return {"instructions": len(instructions)} | {k: starting(*v) for k, v in kinds.items()}
+    return {"instructions": len(instructions)} | {
+        k: starting(*v) for k, v in kinds.items()
+    }
 
 
 def census(build_of):
@@ -211,14 +242,23 @@ def census(build_of):
     rows, about = [], dict(zip(("version", "variant", "cell"), build_of, strict=True))
     how = {"entries": tuple(LOOPS), "census": True}
     for kernel, text in compile_build((*build_of, "float32", (9, 0)), **how):
-        loops = [loop for loop in inner_loops(text) if not any("MUFU" in i for i in loop)]
-        # What remains of an unrolled loop over single rows, the cell and sums have fewer.
+        loops = [
+            loop for loop in inner_loops(text) if not any("MUFU" in i for i in loop)
+        ]
+        # What remains of an unrolled loop over single rows, the cell and sums have
+        # fewer.
         found = [[c] for c in map(count, loops) if c["multiply_adds"] >= 16]
-        if kernel == "backward":  # the gradients' loops may have a second one, for the last steps
+        if (
+            kernel == "backward"
+        ):  # the gradients' loops may have a second one, for the last steps
             each = (len(found) - 2) // 2
             ends = (2, 2 + each, len(found)) if each else ()
-            found[2:] = [[*chain.from_iterable(found[a:b])] for a, b in itertools.pairwise(ends)]
-        names = LOOPS[kernel] if len(found) != 2 else LOOPS[kernel][:2]  # by all blocks: elsewhere
+            found[2:] = [
+                [*chain.from_iterable(found[a:b])] for a, b in itertools.pairwise(ends)
+            ]
+        names = (
+            LOOPS[kernel] if len(found) != 2 else LOOPS[kernel][:2]
+        )  # by all blocks: elsewhere
         for name, parts in zip(names, found, strict=True):
             rows.append(about | {"loop": name} | pd.DataFrame(parts).sum().to_dict())
     return rows
@@ -237,21 +277,29 @@ def every_build():
 
 
 def table(rows_of, builds, workers=None):
-    """The rows of each build, `described` or `census`, on several processes; a DataFrame."""
-    with ProcessPoolExecutor(workers or cores(), mp_context=get_context("spawn")) as pool:
+    """The rows of each build, `described` or `census`, on several processes; a
+    DataFrame.
+    """
+    with ProcessPoolExecutor(
+        workers or cores(), mp_context=get_context("spawn")
+    ) as pool:
         return pd.DataFrame(chain.from_iterable(pool.map(rows_of, builds)))
 
 
 def check(rows):
     """Raise OverBudgetError for kernels that spill, or whose block does not fit.
 
-    A whole epoch in float64 has more numbers than registers: it may keep some, none of which a loop
-    of products uses, in COLD bytes of memory.
+    A whole epoch in float64 has more numbers than registers: it may keep some, none of
+    which a loop of products uses, in COLD bytes of memory.
     """
     most = (REGISTERS // rows["version"].map(THREADS)).clip(upper=255)
     cold = COLD * ((rows["kernel"] == "epoch") & (rows["dtype"] == "float64"))
     over = rows["registers"] > most
-    over |= rows["shared"].astype(bool) | (rows["stack"] > cold) | (rows["spills"] > 4 * cold)
+    over |= (
+        rows["shared"].astype(bool)
+        | (rows["stack"] > cold)
+        | (rows["spills"] > 4 * cold)
+    )
     over = rows[over]
     if not over.empty:
         raise OverBudgetError(
@@ -260,8 +308,9 @@ def check(rows):
         )
 
 
-# What makes a loop of products shorter, one change after another. The product of h with a matrix of
-# four gates side by side, as a kernel: its index, its loop, its sizes, its loads.
+# What makes a loop of products shorter, one change after another. The product of h with
+# a matrix of four gates side by side, as a kernel: its index, its loop, its sizes, its
+# loads.
 EXAMPLE = """
 def example(h, w, a, n, first):
     j = cuda.grid(1)
@@ -299,7 +348,9 @@ CHANGES = {
 
 
 def examples(capability=(9, 0)):
-    """Rows of the table of loops: EXAMPLE with each of CHANGES on top of those before."""
+    """Rows of the table of loops: EXAMPLE with each of CHANGES on top of those
+    before.
+    """
     from numba import cuda, float32, int64
 
     rows, parts = [], dict(PLAIN)
@@ -312,18 +363,23 @@ def examples(capability=(9, 0)):
         exec(EXAMPLE.format(**parts), space)
         arrays = [float32[::1]] * 3
         with stand_in(capability):
-            text, _ = cuda.compile_ptx(space["example"], (*arrays, int64, int64), cc=capability)
+            text, _ = cuda.compile_ptx(
+                space["example"], (*arrays, int64, int64), cc=capability
+            )
         loops = inner_loops(assemble(text, capability, census=True))
         most = max(map(count, loops), key=lambda counts: counts["multiply_adds"])
-        rows.append({"version": "example", "variant": change, "cell": "lstm", "loop": "h W"} | most)
+        rows.append(
+            {"version": "example", "variant": change, "cell": "lstm", "loop": "h W"}
+            | most
+        )
     return pd.DataFrame(rows)
 
 
 def budget(rows):
     """Raise OverBudgetError for loops with too small a share of multiply-adds: LEAST.
 
-    An RNN's unit has one number where the others have four: in a thread with one sample, and in the
-    gradients, a number that is loaded serves one multiply-add.
+    An RNN's unit has one number where the others have four: in a thread with one
+    sample, and in the gradients, a number that is loaded serves one multiply-add.
     """
     rows = rows[rows["version"] != "example"]
     rnn = (rows["cell"] == "rnn").map({True: "rnn", False: "others"})
@@ -337,7 +393,9 @@ def budget(rows):
 
 
 def sources():
-    """A hash of the texts that kernels are made of, without those that compile and launch them."""
+    """A hash of the texts that kernels are made of, without those that compile and
+    launch them.
+    """
     folder, others = (
         Path(lstm_kernels.__file__).parent,
         ("kernels.py", "gpu/build.py", "gpu/device.py"),

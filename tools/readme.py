@@ -1,4 +1,6 @@
-"""Renew what README.md shows: the run of notebook 00, and what is recorded in data/results/."""
+"""Renew what README.md shows: the run of notebook 00, and what is recorded in
+data/results/.
+"""
 
 import re
 import sys
@@ -6,27 +8,47 @@ import sys
 import notebook_rules as rules
 import pandas as pd
 
-from lstm_kernels.bench import batches, compilers, compression, optimisations, results
-from lstm_kernels.distributed import scaling
-from lstm_kernels.report import (
-    figures_bfloat16,
-    figures_gpu,
-    figures_optimisations,
-    figures_pipelines,
-    figures_ranks,
+from lstm_report.experiments import (
+    batches,
+    compilers,
+    compression,
+    optimisations,
+    scaling,
+)
+from lstm_report.figures import (
+    bfloat16 as figures_bfloat16,
+)
+from lstm_report.figures import (
+    gpu as figures_gpu,
+)
+from lstm_report.figures import (
+    optimisations as figures_optimisations,
+)
+from lstm_report.figures import (
+    pipelines as figures_pipelines,
+)
+from lstm_report.figures import (
+    ranks as figures_ranks,
+)
+from lstm_report.figures import (
     tables,
 )
+from lstm_report.measure import results
 
 README = rules.ROOT / "README.md"
 
 
 def recorded(experiment, machine):
-    """A machine's rows of an experiment; none, with the same columns, where it has not run."""
+    """A machine's rows of an experiment; none, with the same columns, where it has not
+    run.
+    """
     return results.recorded(experiment).query("machine == @machine")
 
 
 def by_stage(rows, tell, needs):
-    """A table of inference and one of training, where `rows` has what it needs, as Markdown."""
+    """A table of inference and one of training, where `rows` has what it needs, as
+    Markdown.
+    """
     stages = [stage for stage in tables.WORDS if not needs(rows, stage).empty]
     return [tables.markdown(tell(rows, stage).reset_index()) for stage in stages]
 
@@ -49,12 +71,17 @@ def reference(rows):
     sizes = "{L:.0f} layers, {T:.0f} steps, {H:.0f} hidden units, batch {B:.0f}"
     sizes = sizes.format(**rows.iloc[0][list("LTHB")])
     shown = times.map(tables.digits, na_action="ignore").fillna("").reset_index()
-    return [f"Reference workload ({sizes}), median milliseconds.", tables.markdown(shown)]
+    return [
+        f"Reference workload ({sizes}), median milliseconds.",
+        tables.markdown(shown),
+    ]
 
 
 def layers(rows):
     """The layers of a stack at the same time."""
-    times = rows.pivot(index=["stage", "L", "repeat"], columns="threads", values="seconds")
+    times = rows.pivot(
+        index=["stage", "L", "repeat"], columns="threads", values="seconds"
+    )
     if not {1, 2} <= set(times):  # there is one core
         return []
     ratio = (times[1] / times[2]).groupby(level=["stage", "L"], sort=False).median()
@@ -67,11 +94,16 @@ def layers(rows):
 def grid(rows):
     """Every version on the grid of workloads."""
     parts = by_stage(rows, tables.grid, tables.of_grid)
-    return ["Every version on the grid of notebook 04, medians of rounds in one loop.", *parts]
+    return [
+        "Every version on the grid of notebook 04, medians of rounds in one loop.",
+        *parts,
+    ]
 
 
 def peers(rows):
-    """`numba-fused` compared with PyTorch, JAX and ONNX Runtime; how long small calls take."""
+    """`numba-fused` compared with PyTorch, JAX and ONNX Runtime; how long small calls
+    take.
+    """
     said = (
         "Compared with PyTorch, JAX and ONNX Runtime (`make bench-peers`), medians of rounds in "
         "one loop: the speed of `numba-fused` over each, and its rate compared with that of BLAS's "
@@ -112,7 +144,12 @@ def batch_rates(rows):
     if rates.empty:
         return []
     table = rates.groupby(["name", "B"])["gflops"].median().unstack()
-    shown = table.map(tables.digits, na_action="ignore").fillna("").add_prefix("B = ").reset_index()
+    shown = (
+        table.map(tables.digits, na_action="ignore")
+        .fillna("")
+        .add_prefix("B = ")
+        .reset_index()
+    )
     sizes = f"{batches.WORK.L} layers of {batches.WORK.H} units"
     said = f"Inference over the batch size (`make bench-study`), {sizes}, GFLOP/s."
     return [said, tables.markdown(shown)]
@@ -124,7 +161,12 @@ def compiled(rows):
     if rows.empty:
         return []
     table = 1e3 * rows.groupby(["version", "H"])["seconds"].median().unstack()
-    shown = table.map(tables.digits, na_action="ignore").fillna("").add_prefix("H = ").reset_index()
+    shown = (
+        table.map(tables.digits, na_action="ignore")
+        .fillna("")
+        .add_prefix("H = ")
+        .reset_index()
+    )
     said = (
         "One layer as users write it, compiled and not (`make bench-study`): inference of "
         f"{compilers.T} steps and {compilers.B} samples, ms."
@@ -141,7 +183,9 @@ def low_rank(rows):
     tuned = losses.xs("tuned", level="stage")
     table = {"rank": tuned.loc["reber"].index.astype(str)}
     for task, title in figures_optimisations.TASKS.items():
-        table[f"{title}: loss"] = [tables.digits(loss) for loss in tuned.loc[task, "median"]]
+        table[f"{title}: loss"] = [
+            tables.digits(loss) for loss in tuned.loc[task, "median"]
+        ]
     table["outer symbol"] = tuned.loc["reber", "accuracy"].map("{:.0%}".format)
     shown = pd.DataFrame(table)
     shown["rank"] = ["dense", *shown["rank"][1:-1], "full"]
@@ -156,10 +200,17 @@ def handovers(rows):
     """What handing a value over costs."""
     if "hand over" not in set(rows["stage"]):
         return []
-    times = figures_ranks.by_means(rows)["median"].groupby(level="version", sort=False).first()
+    times = (
+        figures_ranks.by_means(rows)["median"]
+        .groupby(level="version", sort=False)
+        .first()
+    )
     shown = (1e9 * times).map(tables.digits).rename(figures_ranks.MEANS).reset_index()
     shown.columns = ["means", "ns, one way"]
-    return ["Handing a hidden value to another core (`make bench-ranks`).", tables.markdown(shown)]
+    return [
+        "Handing a hidden value to another core (`make bench-ranks`).",
+        tables.markdown(shown),
+    ]
 
 
 def inference(rows):
@@ -191,7 +242,9 @@ def links(rows):
         return []
     share, taken = figures_pipelines.hidden(steps)
     said = "On a link of 1 Gbit/s each way, sums of the gradients of the reference workload"
-    return [f"{said} take {1e3 * taken:.3g} ms of a step, of which overlapping hides {share:.0%}."]
+    return [
+        f"{said} take {1e3 * taken:.3g} ms of a step, of which overlapping hides {share:.0%}."
+    ]
 
 
 def partitions(rows):
@@ -199,8 +252,12 @@ def partitions(rows):
     if not {2, 3} <= set(rows["ranks"][rows["version"] == "pipeline"]):
         return []
     times = 1e3 * figures_pipelines.by_partition(rows)["median"]
-    times = pd.concat([times, 1e3 * figures_pipelines.by_partition(rows, ranks=3)["median"]])
-    shown = times.map(tables.digits).rename({"1+8+1": "encoder and decoder on one device"})
+    times = pd.concat(
+        [times, 1e3 * figures_pipelines.by_partition(rows, ranks=3)["median"]]
+    )
+    shown = times.map(tables.digits).rename(
+        {"1+8+1": "encoder and decoder on one device"}
+    )
     said = "An embedding, eight LSTM layers and a read-out on two processes (`make bench-ranks`)"
     columns = ["parts on each", "ms for a training step"]
     table = shown.reset_index().set_axis(columns, axis=1)
@@ -212,7 +269,10 @@ def bucket_times(rows):
     if rows.empty:
         return []
     rows = rows.astype({"variant": int, "ranks": int})
-    table = 1e3 * rows.groupby(["version", "ranks", "variant"])["seconds"].median().unstack()
+    table = (
+        1e3
+        * rows.groupby(["version", "ranks", "variant"])["seconds"].median().unstack()
+    )
     shown = table.map(tables.digits).add_suffix(" buckets").reset_index()
     strings = int(rows["N"].iloc[0])
     said = f"Epochs of {strings} strings by the number of buckets and of processes"
@@ -226,7 +286,9 @@ def messages(rows):
         return []
     link, _ = scaling.fit(own, "")
     told = f"{1e6 * link.latency:.2g} us and {link.bandwidth / 1e9:.3g} GB/s"
-    return [f"A message between two processes here, as the model of many counts it: {told}."]
+    return [
+        f"A message between two processes here, as the model of many counts it: {told}."
+    ]
 
 
 def learned(rows):
@@ -264,7 +326,9 @@ def learned_in_bfloat16(rows):
     """What is learned with products of bfloat16 numbers."""
     if "trained" not in set(rows["stage"]) or rows["version"].nunique() < 2:
         return []
-    shown = figures_bfloat16.told_losses(figures_bfloat16.learned(rows)).reset_index(names="task")
+    shown = figures_bfloat16.told_losses(figures_bfloat16.learned(rows)).reset_index(
+        names="task"
+    )
     seeds = rows["repeat"].nunique()
     said = f"Trained in float32 and with bfloat16 products, {seeds} seeds each, judged in float32."
     return [said, tables.markdown(shown)]
@@ -296,8 +360,8 @@ EXPERIMENTS = {
 
 
 def told(experiment, machine):
-    """What is said of an experiment of a machine, and on what it ran, as parts of Markdown; none
-    where it has not run.
+    """What is said of an experiment of a machine, and on what it ran, as parts of
+    Markdown; none where it has not run.
     """
     rows = recorded(experiment, machine)
     said, *parts = (not rows.empty and EXPERIMENTS[experiment](rows)) or [""]
@@ -318,7 +382,9 @@ def instruction_sets():
         "the least and largest speed compared with PyTorch's over all workloads:",
         tables.markdown(tables.ends(rows, tables.SET).reset_index()),
     ]
-    return "\n\n".join([*parts, *(tables.about("isa", own) for _, own in rows.groupby("machine"))])
+    return "\n\n".join(
+        [*parts, *(tables.about("isa", own) for _, own in rows.groupby("machine"))]
+    )
 
 
 def gpu():
@@ -332,12 +398,14 @@ def gpu():
 
 
 def section():
-    """The results of every machine, as Markdown, each in a box of its own; ValueError where none
-    has any.
+    """The results of every machine, as Markdown, each in a box of its own; ValueError
+    where none has any.
     """
     machines = sorted({path.parent.name for path in results.FOLDER.glob("*/*.csv")})
     if not machines:
-        raise ValueError(f"results: got none in {results.FOLDER}, want those of `make bench`")
+        raise ValueError(
+            f"results: got none in {results.FOLDER}, want those of `make bench`"
+        )
     boxes = {}
     for name in machines:
         boxes[f"<code>{name}</code>"] = [
@@ -352,15 +420,21 @@ def section():
 
 def renewed(text, name, content):
     """README's text with what stands between the markers of `name` replaced."""
-    between = re.compile(rf"(<!-- {name}: .*?-->\n).*(<!-- end of {name} -->)", re.DOTALL)
+    between = re.compile(
+        rf"(<!-- {name}: .*?-->\n).*(<!-- end of {name} -->)", re.DOTALL
+    )
     result, count = between.subn(lambda m: f"{m[1]}\n{content}\n\n{m[2]}", text)
     if count != 1:
-        raise rules.ReportError(f"{README.name}: got {count} places for {name!r}, want one")
+        raise rules.ReportError(
+            f"{README.name}: got {count} places for {name!r}, want one"
+        )
     return result
 
 
 def with_run(text, notebooks):
-    """README's text with what the cells tagged `readme` of the executed notebook 00 say."""
+    """README's text with what the cells tagged `readme` of the executed notebook 00
+    say.
+    """
     overview = rules.read(notebooks / "00_overview.ipynb")
     said = [
         output.data["text/markdown"]

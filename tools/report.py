@@ -21,11 +21,17 @@ import standalone
 from notebook_rules import ReportError
 
 NAMES = "*.ipynb"
-VERDICTS = {"Held": "held", "Did not hold": "did not hold here", "Not measured": "not measured"}
+VERDICTS = {
+    "Held": "held",
+    "Did not hold": "did not hold here",
+    "Not measured": "not measured",
+}
 
 
 def execute(notebook: Path, out: Path, given: dict) -> None:
-    """Execute `notebook` in its own folder into `out`; on failure `out` does not exist."""
+    """Execute `notebook` in its own folder into `out`; on failure `out` does not
+    exist.
+    """
     import papermill  # slow to import, and only needed here
     from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
@@ -35,10 +41,16 @@ def execute(notebook: Path, out: Path, given: dict) -> None:
     for name in given:
         if name not in known:
             wanted = ", ".join(known) or "none: no cell is tagged 'parameters'"
-            raise ReportError(f"{notebook}: unknown parameter {name!r}, known are {wanted}")
+            raise ReportError(
+                f"{notebook}: unknown parameter {name!r}, known are {wanted}"
+            )
     failed, start = out.with_name(f"{out.stem}.failed.ipynb"), time.monotonic()
-    expected = rules.seconds(source) if given.get("PRESET", "paper") == "paper" else None
-    about = f"; the stored run took {notebook_pages.duration(expected)}" if expected else ""
+    expected = (
+        rules.seconds(source) if given.get("PRESET", "paper") == "paper" else None
+    )
+    about = (
+        f"; the stored run took {notebook_pages.duration(expected)}" if expected else ""
+    )
     print(f"{_place(notebook)}: starts{about}", flush=True)
     out.unlink(missing_ok=True)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -71,12 +83,17 @@ def _place(notebook: Path) -> str:
 
 
 def _own_kernel_only(settings: str) -> None:
-    """The kernel is this interpreter, without the start-up files of who runs it, and quiet."""
+    """The kernel is this interpreter, without the start-up files of who runs it, and
+    quiet.
+    """
     # Programs that a notebook starts, such as mpiexec, come from the same environment.
-    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    os.environ["PATH"] = os.pathsep.join(
+        [os.path.dirname(sys.executable), os.environ["PATH"]]
+    )
     os.environ["JUPYTER_PATH"] = os.path.join(sys.prefix, "share", "jupyter")
     os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = settings
-    # The package's line about compiling is for users; on stderr it would be a fault here.
+    # The package's line about compiling is for users; on stderr it would be a fault
+    # here.
     os.environ["LSTM_KERNELS_QUIET"] = "1"
     # Python 3.11's frozen modules make the debugger warn on stderr.
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
@@ -85,7 +102,11 @@ def _own_kernel_only(settings: str) -> None:
 def _failure(notebook: Path, failed: Path, error) -> str:
     """Where it failed, in words, from papermill's exception."""
     # Papermill has put two notes of its own into the file; we count as in the source.
-    cells = [c for c in rules.read(failed).cells if "papermill-error-cell-tag" not in rules.tags(c)]
+    cells = [
+        c
+        for c in rules.read(failed).cells
+        if "papermill-error-cell-tag" not in rules.tags(c)
+    ]
     before = cells[: error.cell_index + 1]
     number = sum(rules.INJECTED not in rules.tags(cell) for cell in before)
     source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:3])
@@ -94,8 +115,9 @@ def _failure(notebook: Path, failed: Path, error) -> str:
 
 
 def accept(build: Path, notebooks: Path) -> list[str]:
-    """Put the executed notebooks of `build` in the place of their sources, and what README shows of
-    them in its place: all, or none. Returns the names of the files that changed.
+    """Put the executed notebooks of `build` in the place of their sources, and what
+    README shows of them in its place: all, or none. Returns the names of the files that
+    changed.
     """
     import readme  # slow to import, and only needed here
 
@@ -108,18 +130,24 @@ def accept(build: Path, notebooks: Path) -> list[str]:
         executed = rules.read(built)
         found = rules.problems_of_execution(executed)
         if rules.preset(executed) != "paper":
-            found.append(f"executed with PRESET {rules.preset(executed)!r}, want 'paper'")
+            found.append(
+                f"executed with PRESET {rules.preset(executed)!r}, want 'paper'"
+            )
         if _sources(executed) != _sources(rules.read(source)):
             found.append("edited since it was executed, run `make report`")
         if found:
             problems += [f"{source.name}: {problem}" for problem in found]
         else:
-            contents[source] = rules.normalised_text(executed, name=source.name).encode()
+            contents[source] = rules.normalised_text(
+                executed, name=source.name
+            ).encode()
             drawn |= rules.figures(executed)
     text = notebooks.with_name("README.md")
     wanted = re.findall(r"\(figures/([\w-]+)\.png\)", text.read_text(encoding="utf-8"))
     if not problems:
-        problems = [f"{text.name}: no notebook draws {n}" for n in wanted if n not in drawn]
+        problems = [
+            f"{text.name}: no notebook draws {n}" for n in wanted if n not in drawn
+        ]
     if problems:
         raise ReportError("nothing is accepted:\n  " + "\n  ".join(problems))
     figures = notebooks.with_name("figures")
@@ -146,17 +174,27 @@ def sources(notebooks: Path) -> list[Path]:
     """The report's notebooks in order."""
     found = sorted(notebooks.glob(NAMES))
     if not found:
-        raise ReportError(f"no notebooks in {notebooks}, want some such as 01_equations.ipynb")
+        raise ReportError(
+            f"no notebooks in {notebooks}, want some such as 01_equations.ipynb"
+        )
     return found
 
 
 def summary(found: list) -> str:
-    """The claims of pages in lines: how many held, and which did not or were not measured."""
+    """The claims of pages in lines: how many held, and which did not or were not
+    measured.
+    """
     claims = [(page.name[:-5], claim) for page in found for claim in page.claims]
     count = Counter(claim["verdict"] for _, claim in claims)
-    lines = ["claims: " + ", ".join(f"{count[key]} {word}" for key, word in VERDICTS.items())]
+    lines = [
+        "claims: " + ", ".join(f"{count[key]} {word}" for key, word in VERDICTS.items())
+    ]
     for key, word in list(VERDICTS.items())[1:]:
-        told = [f"  {word}, {name}: {c['text']}" for name, c in claims if c["verdict"] == key]
+        told = [
+            f"  {word}, {name}: {c['text']}"
+            for name, c in claims
+            if c["verdict"] == key
+        ]
         lines += told
     return "\n".join(lines)
 
@@ -167,9 +205,13 @@ def main(arguments: list[str] | None = None) -> int:
     command = commands.add_parser("execute", help="execute one notebook")
     command.add_argument("notebook", type=Path)
     command.add_argument("out", type=Path)
-    command.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    command.add_argument(
+        "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE")
+    )
     pages = commands.add_parser("html", help="make the site of executed notebooks")
-    take = commands.add_parser("accept", help="put executed notebooks in their sources' place")
+    take = commands.add_parser(
+        "accept", help="put executed notebooks in their sources' place"
+    )
     for command in (pages, take):
         command.add_argument("build", type=Path)
         command.add_argument("notebooks", type=Path)

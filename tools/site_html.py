@@ -1,4 +1,6 @@
-"""The HTML of a page's text: checked, then made fit for keyboards, screen readers and phones."""
+"""The HTML of a page's text: checked, then made fit for keyboards, screen readers and
+phones.
+"""
 
 import re
 from collections import Counter, defaultdict
@@ -8,7 +10,9 @@ from notebook_rules import ReportError
 
 FOREIGN = ["script", "iframe", "object", "embed", "base", "form", "meta"]
 FETCHING = ["img", "link", "source", "audio", "video", "image", "use", "input"]
-NUMBER = re.compile(r"(?:[-+−±<>≤≥~]?\s*\d.*|[-–—]?|nan|inf)", re.DOTALL | re.IGNORECASE)
+NUMBER = re.compile(
+    r"(?:[-+−±<>≤≥~]?\s*\d.*|[-–—]?|nan|inf)", re.DOTALL | re.IGNORECASE
+)
 LONG = 20  # characters of a formula in a line that may not fit a phone
 NAME = 20  # characters of a row's name that stay on one line
 HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
@@ -19,33 +23,41 @@ def parsed(text: str) -> bs4.BeautifulSoup:
 
 
 def check(name: str, page: str, scripts=()) -> None:
-    """A page that would fetch anything, holds a script that is not of `scripts`, or shows an image
-    without words, is an error.
+    """A page that would fetch anything, holds a script that is not of `scripts`, or
+    shows an image without words, is an error.
     """
     soup = parsed(page)
     for tag in soup.find_all(FOREIGN):
         ours = tag.name == "meta" and tag.parent.name == "head"
-        if not ours and not (tag.name == "script" and not tag.attrs and tag.string in scripts):
+        if not ours and not (
+            tag.name == "script" and not tag.attrs and tag.string in scripts
+        ):
             raise ReportError(f"{name}: <{tag.name}> is not allowed: {str(tag)[:80]}")
     for tag in soup.find_all(FETCHING):
         named = ("src", "href", "xlink:href", "srcset", "poster")
         for source in [tag[key] for key in named if tag.get(key)]:
             if not source.startswith(("data:", "#")):
-                raise ReportError(f"{name}: <{tag.name}> fetches {source!r}, want it in the page")
+                raise ReportError(
+                    f"{name}: <{tag.name}> fetches {source!r}, want it in the page"
+                )
         if tag.name == "img" and not tag.get("alt", "").strip():
             raise ReportError(f"{name}: image without alt text")
     for tag in soup.find_all(True):
         handlers = [key for key in tag.attrs if key.startswith("on")]
-        if handlers or str(tag.get("href", "")).strip().lower().startswith("javascript:"):
+        if handlers or str(tag.get("href", "")).strip().lower().startswith(
+            "javascript:"
+        ):
             raise ReportError(f"{name}: <{tag.name}> runs a script: {str(tag)[:80]}")
-    styles = [tag.text for tag in soup("style")] + [tag["style"] for tag in soup(style=True)]
+    styles = [tag.text for tag in soup("style")] + [
+        tag["style"] for tag in soup(style=True)
+    ]
     if re.search(r"@import|url\(\s*['\"]?(?!data:|#|\s|['\"])", " ".join(styles)):
         raise ReportError(f"{name}: a style fetches a file, want it in the page")
 
 
 def tidy(name: str, body: str) -> bs4.BeautifulSoup:
-    """The text of a page with what keyboards, screen readers and narrow windows need; ReportError
-    for headings that are not in order.
+    """The text of a page with what keyboards, screen readers and narrow windows need;
+    ReportError for headings that are not in order.
     """
     soup = parsed(body)
     _headings(name, soup)
@@ -54,7 +66,9 @@ def tidy(name: str, body: str) -> bs4.BeautifulSoup:
     for table in soup("table"):
         _table(soup, table)
     for block in soup.select("div.highlight, pre"):
-        if not block.find_parent(class_="code") and not block.find_parent(class_="output_text"):
+        if not block.find_parent(class_="code") and not block.find_parent(
+            class_="output_text"
+        ):
             block.wrap(soup.new_tag("div", attrs={"class": "code"}))
     _scroll(soup("table"), "Table", soup)
     for formula in soup("math"):
@@ -72,8 +86,12 @@ def _headings(name: str, soup) -> None:
         level, anchor = int(heading.name[1]), heading.find(class_="anchor-link")
         if level > before + 1 or (level == 1 and before):
             text = heading.get_text().removesuffix("#")
-            want = "one title alone" if level == 1 else f"at most level {before + 1} here"
-            raise ReportError(f"{name}: heading {text!r} is of level {level}, want {want}")
+            want = (
+                "one title alone" if level == 1 else f"at most level {before + 1} here"
+            )
+            raise ReportError(
+                f"{name}: heading {text!r} is of level {level}, want {want}"
+            )
         before = level
         if anchor is None:
             continue
@@ -81,11 +99,17 @@ def _headings(name: str, soup) -> None:
         if seen[heading["id"]] > 1:
             heading["id"] = f"{heading['id']}-{seen[heading['id']]}"
         # The heading is read out without its mark, and contents lists it for keyboards.
-        anchor.attrs |= {"href": f"#{heading['id']}", "aria-hidden": "true", "tabindex": "-1"}
+        anchor.attrs |= {
+            "href": f"#{heading['id']}",
+            "aria-hidden": "true",
+            "tabindex": "-1",
+        }
 
 
 def _table(soup, table) -> None:
-    """Scopes for headers, no empty header, one row of headers, and words to the left."""
+    """Scopes for headers, no empty header, one row of headers, and words to the
+    left.
+    """
     for tag in [table, *table(["tr", "th", "td"])]:
         for key in ("border", "valign", "halign"):
             del tag[key]
@@ -105,7 +129,9 @@ def _table(soup, table) -> None:
 
 
 def _merge_headers(table) -> None:
-    """pandas puts the names of the index below those of the columns: both go into one row."""
+    """pandas puts the names of the index below those of the columns: both go into one
+    row.
+    """
     rows = [row(["th", "td"]) for row in table.select("thead tr")]
     for row in table.select("thead tr"):
         del row["style"]
@@ -120,8 +146,8 @@ def _merge_headers(table) -> None:
 
 
 def _align(table) -> None:
-    """Class `words` for the cells of columns that hold any; counted from the right, where no cell
-    spans rows.
+    """Class `words` for the cells of columns that hold any; counted from the right,
+    where no cell spans rows.
     """
     columns = defaultdict(list)
     for row in table.select("tbody tr"):
@@ -133,17 +159,25 @@ def _align(table) -> None:
     for cells in columns.values():
         values = [cell for cell in cells if not cell.find_parent("thead")]
         # Without values: the name of an index, above words.
-        if not values or not all(NUMBER.fullmatch(cell.get_text(strip=True)) for cell in values):
+        if not values or not all(
+            NUMBER.fullmatch(cell.get_text(strip=True)) for cell in values
+        ):
             for cell in cells:
                 cell["class"] = "words"
 
 
 def _scroll(tags, kind: str, soup=None) -> None:
-    """Boxes that may scroll: keyboards reach them, and they have names. `soup`: make the boxes."""
+    """Boxes that may scroll: keyboards reach them, and they have names. `soup`: make
+    the boxes.
+    """
     for number, tag in enumerate(tags, start=1):
         box = tag.wrap(soup.new_tag("div")) if soup else tag
         box["class"] = [*box.get("class", ()), "scroll"]
-        box.attrs |= {"tabindex": "0", "role": "region", "aria-label": f"{kind} {number}"}
+        box.attrs |= {
+            "tabindex": "0",
+            "role": "region",
+            "aria-label": f"{kind} {number}",
+        }
 
 
 def contents(soup) -> list[tuple[str, str, list]]:
@@ -172,20 +206,23 @@ def references(soup) -> list[str]:
 def bibliography(pages) -> list[tuple[str, list]]:
     """Every reference of `pages` once, by author, with the pages that cite it.
 
-    Two entries are one work when their titles, in italics, and first years are the same; what a
-    page says of a work after the last year stays on that page.
+    Two entries are one work when their titles, in italics, and first years are the
+    same; what a page says of a work after the last year stays on that page.
     """
     cited = {}
     for page in pages:
         for entry in page.references:
             text, title = parsed(entry).get_text(), parsed(entry).find("em")
             year = re.search(r"\b(?:19|20)\d\d\b", text)
-            letters = re.sub(r"\W", "", (title.get_text() if title else text).casefold())
+            letters = re.sub(
+                r"\W", "", (title.get_text() if title else text).casefold()
+            )
             shown = re.sub(r"(\b(?:19|20)\d\d): .+$", r"\1.", entry, flags=re.DOTALL)
             _, citing = cited.setdefault((letters, year and year[0]), (shown, []))
             if page not in citing:
                 citing.append(page)
     surname = re.compile(r"^(?:\w\.[\s-]*)+")
     return sorted(
-        cited.values(), key=lambda work: surname.sub("", parsed(work[0]).get_text()).casefold()
+        cited.values(),
+        key=lambda work: surname.sub("", parsed(work[0]).get_text()).casefold(),
     )

@@ -1,4 +1,6 @@
-"""Markdown to HTML for the site: formulas become MathML, local images data, links lead to pages."""
+"""Markdown to HTML for the site: formulas become MathML, local images data, links lead
+to pages.
+"""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -22,14 +24,20 @@ def formula(latex: str, display: str = "inline") -> str:
     try:
         mathml = latex2mathml.converter.convert(source, display=display)
         _check(ElementTree.fromstring(mathml))
-    except Exception as error:  # the converter raises a dozen kinds, among them IndexError
+    except (
+        Exception
+    ) as error:  # the converter raises a dozen kinds, among them IndexError
         reason = f"{type(error).__name__} {error}".strip()
-        raise ReportError(f"formula does not convert ({reason}): {latex.strip()}") from error
+        raise ReportError(
+            f"formula does not convert ({reason}): {latex.strip()}"
+        ) from error
     return mathml
 
 
 def _check(element) -> None:
-    """The converter passes on what it does not know: unknown commands, a missing argument."""
+    """The converter passes on what it does not know: unknown commands, a missing
+    argument.
+    """
     tag = element.tag.rsplit("}", 1)[-1]
     if tag in ARITY and len(element) != ARITY[tag]:
         raise ValueError(f"{tag} has {len(element)} arguments, wants {ARITY[tag]}")
@@ -42,8 +50,8 @@ def _check(element) -> None:
 
 
 class Names(dict):
-    """The pages of the site: the name of each by the source's path. A Markdown file that a page
-    links to gets one too.
+    """The pages of the site: the name of each by the source's path. A Markdown file
+    that a page links to gets one too.
     """
 
     def __init__(self, root: Path, sources=()):
@@ -51,7 +59,9 @@ class Names(dict):
         super().__init__({path.resolve(): f"{path.stem}.html" for path in sources})
 
     def of(self, path: Path) -> str | None:
-        """The page of `path`, or None: `data/README.md` of the project is `data-readme.html`."""
+        """The page of `path`, or None: `data/README.md` of the project is
+        `data-readme.html`.
+        """
         path = path.resolve()
         if path not in self and path.suffix == ".md" and path.is_relative_to(self.root):
             parts = path.relative_to(self.root).with_suffix(".html").parts
@@ -60,10 +70,14 @@ class Names(dict):
 
 
 class Renderer(IPythonRenderer):
-    """The renderer of the texts of `folder`; a link to a file without a page is its text alone."""
+    """The renderer of the texts of `folder`; a link to a file without a page is its
+    text alone.
+    """
 
     def __init__(self, folder: Path, names: Names):
-        super().__init__(escape=False, embed_images=True, path=str(folder), anchor_link_text="#")
+        super().__init__(
+            escape=False, embed_images=True, path=str(folder), anchor_link_text="#"
+        )
         self.folder, self.names = folder, names
 
     def markdown(self, source: str) -> str:
@@ -84,10 +98,15 @@ class Renderer(IPythonRenderer):
 
     def block_code(self, code: str, info: str | None = None) -> str:
         shown = super().block_code(code, info)
-        return shown.replace('"highlight"', '"highlight diff"', 1) if info == "diff" else shown
+        return (
+            shown.replace('"highlight"', '"highlight diff"', 1)
+            if info == "diff"
+            else shown
+        )
 
     def _html_embed_images(self, html: str) -> str:
-        # nbconvert's would parse all of it, and so close a <details> whose end is another piece.
+        # nbconvert's would parse all of it, and so close a <details> whose end is
+        # another piece.
         embedded = super()._html_embed_images
         return re.sub(r"<img\b[^>]*>", lambda tag: embedded(tag[0]), html)
 

@@ -2,8 +2,8 @@
 
 python tools/standalone.py OUT NOTEBOOK...
 
-The first cell of each carries the package's wheel as text. It needs no network, no pip and no
-repository, and does nothing where the package can be imported.
+The first cell of each carries both packages as text. It needs no network, no pip and no
+repository, and does nothing where they can be imported.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import io
 import lzma
 import os
 import re
-import shutil
 import sys
 import tempfile
 import textwrap
@@ -25,57 +24,74 @@ from flit_core.wheel import make_wheel_in
 from nbformat.v4 import new_code_cell
 
 CELL = Path(__file__).with_name("standalone_cell.py")
-FIRST = "#@title Run me first: the package lstm_kernels travels in this cell, {size} KB of text\n"
+FIRST = "#@title Run me first: the packages travel in this cell, {size} KB of text\n"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!\w+:|#)[^)\s]+\)")
 # Folded in Colab, in JupyterLab, and on Kaggle.
-FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}
+FOLDED = {
+    "cellView": "form",
+    "jupyter": {"source_hidden": True},
+    "_kg_hide-input": True,
+}
 # What of a recorded run the notebooks read: its rows, and what they were measured on.
 RECORDED = ("*.csv", "*/*.csv", "*/*.json")
 
 
 def make_wheel(folder: Path) -> Path:
-    """The wheel of the package with the recorded results in it, the same bytes for the same files;
-    they lie where `bench.results` looks when there is no repository.
+    """The wheel of the package, for pip; the same bytes for the same files."""
+    before = os.environ.get("SOURCE_DATE_EPOCH")
+    os.environ["SOURCE_DATE_EPOCH"] = "315532800"  # the first day that a zip file knows
+    try:
+        return folder / make_wheel_in(rules.ROOT / "pyproject.toml", folder).file.name
+    finally:
+        del os.environ["SOURCE_DATE_EPOCH"]
+        if before is not None:
+            os.environ["SOURCE_DATE_EPOCH"] = before
+
+
+def carried() -> dict[str, bytes]:
+    """What a notebook brings, by its place: both packages, and the recorded results
+    where `measure.results` looks when there is no repository.
     """
-    with tempfile.TemporaryDirectory() as copy:
-        root = Path(copy)
-        skipped = shutil.ignore_patterns("__pycache__", ".*")
-        shutil.copytree(rules.ROOT / "lstm_kernels", root / "lstm_kernels", ignore=skipped)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(rules.ROOT / name, root)
-        results = rules.ROOT / "data" / "results"
-        for path in sorted({path for pattern in RECORDED for path in results.glob(pattern)}):
-            place = root / "lstm_kernels" / "recorded" / path.relative_to(results)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, place)
-        before = os.environ.get("SOURCE_DATE_EPOCH")
-        os.environ["SOURCE_DATE_EPOCH"] = "315532800"  # the first day that a zip file knows
-        try:
-            return folder / make_wheel_in(root / "pyproject.toml", folder).file.name
-        finally:
-            del os.environ["SOURCE_DATE_EPOCH"]
-            if before is not None:
-                os.environ["SOURCE_DATE_EPOCH"] = before
+    root, files = rules.ROOT, {}
+    for package in ("lstm_kernels", "lstm_report"):
+        for path in (root / package).rglob("*"):
+            inside = path.relative_to(root)
+            hidden = any(part.startswith((".", "__pycache__")) for part in inside.parts)
+            if path.is_file() and not hidden:
+                files[inside.as_posix()] = path.read_bytes()
+    results = root / "data" / "results"
+    for pattern in RECORDED:
+        for path in results.glob(pattern):
+            place = Path("lstm_report", "recorded", path.relative_to(results))
+            files[place.as_posix()] = path.read_bytes()
+    return files
 
 
-def packed(wheel: Path) -> bytes:
-    """The files of a wheel as a smaller archive: compressed as one, not one by one."""
+def packed(files: dict[str, bytes]) -> bytes:
+    """Files as an archive, compressed as one, not one by one."""
     raw = io.BytesIO()
-    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as target:
-        for name in sorted(source.namelist()):
-            target.writestr(zipfile.ZipInfo(name), source.read(name))  # no time of its own
+    with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as target:
+        for name, content in sorted(files.items()):
+            target.writestr(zipfile.ZipInfo(name), content)  # no time of its own
     return lzma.compress(raw.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
 def first_cell(archive: bytes):
     """The cell that unpacks `archive`."""
     text = base64.b85encode(archive).decode()
-    lines = "\n".join(textwrap.wrap(text, 4000))  # editors are slow with one line of them all
+    lines = "\n".join(
+        textwrap.wrap(text, 4000)
+    )  # editors are slow with one line of them all
     source = CELL.read_text(encoding="utf-8")
-    for name, value in {"TEXT": lines, "SHA256": hashlib.sha256(archive).hexdigest()}.items():
+    for name, value in {
+        "TEXT": lines,
+        "SHA256": hashlib.sha256(archive).hexdigest(),
+    }.items():
         source = source.replace(f"<{name}>", value)
     title = FIRST.format(size=len(text) // 1000)
-    cell = new_code_cell(title + source, id="package", metadata={**FOLDED, "tags": ["package"]})
+    cell = new_code_cell(
+        title + source, id="package", metadata={**FOLDED, "tags": ["package"]}
+    )
     return cell
 
 
@@ -93,12 +109,13 @@ def standalone(path: Path, cell) -> str:
 
 
 def make(out: Path, notebooks: list[Path]) -> dict[str, int]:
-    """Write each notebook, and the wheel for pip beside them, to the folder `out`; returns their
-    sizes in bytes. Other notebooks and wheels there are of another state, and are removed.
+    """Write each notebook, and the wheel for pip beside them, to the folder `out`;
+    returns their sizes in bytes. Other notebooks and wheels there are of another state,
+    and are removed.
     """
     with tempfile.TemporaryDirectory() as folder:
         wheel = make_wheel(Path(folder))
-        cell = first_cell(packed(wheel))
+        cell = first_cell(packed(carried()))
         made = {path.name: standalone(path, cell).encode() for path in notebooks}
         made[wheel.name] = wheel.read_bytes()
     rules.write_all({out / name: content for name, content in made.items()})

@@ -1,16 +1,18 @@
-"""Products of bfloat16 numbers: the tiles of `numba-fused` with operands of half the bytes.
+"""Products of bfloat16 numbers: the tiles of `numba-fused` with operands of half the
+bytes.
 
-What a product multiplies, weights, x, h and gradients of gates, is rounded to bfloat16, the upper
-half of a float32 (Wang & Kanwar 2019): its exponent, 8 bits of precision. Two numbers are a *word*,
-and lie where `tiles.py` has one number, so that the same loops run half as often. The two of a word
-follow each other in the sum: rows k and k+1 of weights, units of h and of gradients, and in the
-gradient of a weight rows (t, sample). The sums, the cell and all that is no operand stay float32.
+What a product multiplies, weights, x, h and gradients of gates, is rounded to bfloat16,
+the upper half of a float32 (Wang & Kanwar 2019): its exponent, 8 bits of precision. Two
+numbers are a *word*, and lie where `tiles.py` has one number, so that the same loops
+run half as often. The two of a word follow each other in the sum: rows k and k+1 of
+weights, units of h and of gradients, and in the gradient of a weight rows (t, sample).
+The sums, the cell and all that is no operand stay float32.
 
 Two ways to multiply words: AVX512_BF16's *dot product*, two products and two sums in an
-instruction; or *widening*, which makes float32 of both halves and uses the float32 multiply-add. A
-product of two bfloat16 numbers has 16 bits, so float32 holds it exactly, and both ways round the
-same sums in the same order: they give the same bits, but that the dot product takes numbers below
-the normal range, 2^-126, for zero.
+instruction; or *widening*, which makes float32 of both halves and uses the float32
+multiply-add. A product of two bfloat16 numbers has 16 bits, so float32 holds it
+exactly, and both ways round the same sums in the same order: they give the same bits,
+but that the dot product takes numbers below the normal range, 2^-126, for zero.
 """
 
 from dataclasses import dataclass
@@ -31,7 +33,9 @@ WAYS = {
 
 
 def rounded(x):
-    """An array of floats rounded to the nearest bfloat16, of two the even one; its dtype stays."""
+    """An array of floats rounded to the nearest bfloat16, of two the even one; its
+    dtype stays.
+    """
     bits = np.asarray(x, np.float32).view(np.uint32)
     near = bits + (0x7FFF + (bits >> 16 & 1)).astype(np.uint32)
     near = np.where(np.isnan(x), bits | 1 << 22, near).astype(np.uint32)
@@ -41,24 +45,31 @@ def rounded(x):
 def available():
     """The ways that this CPU has, the one that is chosen first.
 
-    The dot product comes first where its rate was measured to be above that of multiply-adds: on
-    AMD's Zen 4, twice. On Intel's Emerald Rapids it was measured at half of it.
+    The dot product comes first where its rate was measured to be above that of
+    multiply-adds: on AMD's Zen 4, twice. On Intel's Emerald Rapids it was measured at
+    half of it.
     """
     features = registers.cpu_features()
     if not (features.get("avx512bf16") and registers.vector_registers().bytes == 64):
         return ("widening",)
-    amd = (numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()).startswith("znver")
+    amd = (numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()).startswith(
+        "znver"
+    )
     return ("dot", "widening") if amd else ("widening", "dot")
 
 
 def check_way(way):
-    """The way to multiply: the best of `available` for None. ValueError for one it lacks."""
+    """The way to multiply: the best of `available` for None. ValueError for one it
+    lacks.
+    """
     return available()[0] if way is None else check_choice("way", way, available())
 
 
 @dataclass(unsafe_hash=True)
 class Bfloat16Tiles(Tiles):
-    """The tiles of a cell whose products are of words; the dtype, of all else, is float32."""
+    """The tiles of a cell whose products are of words; the dtype, of all else, is
+    float32.
+    """
 
     way: str = "dot"
     numbers: ClassVar[int] = 2
@@ -69,9 +80,14 @@ class Bfloat16Tiles(Tiles):
 
     def all(self, keep=True):
         tiles = super().all(keep)
-        for name in ("few", "single"):  # what reads rows of packed weights, or has no words of h
+        for name in (
+            "few",
+            "single",
+        ):  # what reads rows of packed weights, or has no words of h
             del tiles[name]
-        pairs = {f"pair_{source}": self.pair(source) for source in ("numbers", "rounded")}
+        pairs = {
+            f"pair_{source}": self.pair(source) for source in ("numbers", "rounded")
+        }
         return tiles | pairs | {"round_numbers": self.round_numbers()}
 
     def tile_rows(self, vectors):
@@ -100,11 +116,18 @@ class Bfloat16Tiles(Tiles):
         """out = x rounded, for rows of so many vectors and `rest` numbers."""
 
         def round_numbers(m, rows, vectors, rest, x, x_row, out, out_row):
-            line, half, size = self.vector_bytes, self.vector_bytes // 2, self.dtype.itemsize
+            line, half, size = (
+                self.vector_bytes,
+                self.vector_bytes // 2,
+                self.dtype.itemsize,
+            )
             one = m.of_one_lane()
 
             def row(r):
-                x_r, out_r = x + r * x_row, out + r * out_row  # the first number of row r
+                x_r, out_r = (
+                    x + r * x_row,
+                    out + r * out_row,
+                )  # the first number of row r
 
                 def vector(v):
                     m.store_rounded(out_r + v * half, m.rounded(m.load(x_r + v * line)))
@@ -122,7 +145,8 @@ class Bfloat16Tiles(Tiles):
         return round_numbers
 
     def pair(self, source):
-        """Rows of words out of two rows of numbers each, a and b; `row` bytes from a to the next a.
+        """Rows of words out of two rows of numbers each, a and b; `row` bytes from a to
+        the next a.
 
         source: "numbers", float32 that are rounded here, or "rounded", bfloat16.
         """
@@ -133,7 +157,11 @@ class Bfloat16Tiles(Tiles):
             width = line if of_numbers else line // 2
 
             def load(address):
-                return m.rounded(m.load(address)) if of_numbers else m.load_rounded(address)
+                return (
+                    m.rounded(m.load(address))
+                    if of_numbers
+                    else m.load_rounded(address)
+                )
 
             def one_row(p):
                 def vector(v):

@@ -1,4 +1,6 @@
-"""The memory of `numba-bf16`: operands, beside the float32 that `workspace.py` keeps."""
+"""The memory of `numba-bf16`: operands, beside the float32 that `workspace.py`
+keeps.
+"""
 
 import numpy as np
 
@@ -8,13 +10,17 @@ from .workspace import Space, Work, buffer, codes, describe, point
 
 
 def words(numbers):
-    """An array of floats (..., n), n even, as words (..., n / 2), whose dtype is float32."""
+    """An array of floats (..., n), n even, as words (..., n / 2), whose dtype is
+    float32.
+    """
     upper = rounded(numbers).view(np.uint32)
     return (upper[..., ::2] >> 16 | upper[..., 1::2]).view(np.float32)
 
 
 def operands(net):
-    """Room for the operands of each layer that are made of its parameters: U, W, UT, WT."""
+    """Room for the operands of each layer that are made of its parameters: U, W, UT,
+    WT.
+    """
     tiles, layers = net.tiles, []
     for packed in net.packed.layers:
         layer = {}
@@ -35,18 +41,27 @@ def pack(net):
 
 
 class Bfloat16Space(Space):
-    """A Space with x, h and gradients of gates as words, in arrays whose dtype is float32."""
+    """A Space with x, h and gradients of gates as words, in arrays whose dtype is
+    float32.
+    """
 
     def _aim_operands(self, net, layers, job, outputs):
         (T, B, _), tiles, L = self.y_shape, net.tiles, len(layers)
         self.x_words = self._new(T, B, tiles.words(self._columns(tiles, net.sizes[0])))
         # Slot 0 is the initial h, for the gradient of W.
         rooms, width = L if len(self.h) >= L - 1 else 2, tiles.words(tiles.padded)
-        self.h_words, self.h0_words = self._new(rooms, T + 1, B, width), self._new(L, B, width)
+        self.h_words, self.h0_words = (
+            self._new(rooms, T + 1, B, width),
+            self._new(L, B, width),
+        )
         point(job, h0=self.h0_words, **codes(tiles, "round_numbers", "pair_numbers"))
         for l, layer in enumerate(layers):
             below = self.h_words[(l - 1) % rooms, 1:] if l else self.x_words
-            point(layer, h_all=self.h_words[l % rooms, 1:], h_before=self.h_words[l % rooms])
+            point(
+                layer,
+                h_all=self.h_words[l % rooms, 1:],
+                h_before=self.h_words[l % rooms],
+            )
             point(layer, x=below, x_row=below[0, 0].nbytes)
 
     @staticmethod
@@ -67,7 +82,9 @@ class Bfloat16Space(Space):
         pairs = (T * B + 1) // 2
         self.pairs = []
         for layer, D in zip(self.work.layers, net.sizes, strict=True):
-            x, h = (self._new(pairs, self._vectors(tiles, n)) for n in (D, tiles.hidden))
+            x, h = (
+                self._new(pairs, self._vectors(tiles, n)) for n in (D, tiles.hidden)
+            )
             self.pairs.append((x, h))
             point(layer, x_pairs=x, h_pairs=h)
         # As long as any row of operands; the number 1 as both halves of a word.

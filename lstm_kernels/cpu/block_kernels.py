@@ -1,26 +1,30 @@
-"""What a task does: steps of a layer, block by block, as calls of tiles with their addresses.
+"""What a task does: steps of a layer, block by block, as calls of tiles with their
+addresses.
 
-A JOB and its LAYERs (`records.py`) have the addresses of all that a tile (`tiles.py`) reads or
-writes and of the tiles themselves, so these functions are compiled once for every cell. Free names
-are filled in by `machine_code.py`; with checked tiles, all this runs as plain Python
-(tests/test_fused.py). Who runs what when: `fused_kernels.py`, `wavefront_kernels.py`.
+A JOB and its LAYERs (`records.py`) have the addresses of all that a tile (`tiles.py`)
+reads or writes and of the tiles themselves, so these functions are compiled once for
+every cell. Free names are filled in by `machine_code.py`; with checked tiles, all this
+runs as plain Python (tests/test_fused.py). Who runs what when: `fused_kernels.py`,
+`wavefront_kernels.py`.
 
-l is a layer, t a step, n a row (t, sample), j a unit block or, where it says so, a wide one; first,
-last bound the samples. What an address points to stands at the line's end.
+l is a layer, t a step, n a row (t, sample), j a unit block or, where it says so, a wide
+one; first, last bound the samples. What an address points to stands at the line's end.
 """
 
 GRAIN = 64  # rows (t, sample) of a weight gradient at once, in L1
 ROWS = 96  # rows (t, sample) of dx at once
 FEW = 4  # inputs up to which dx is a dot product for each
 
-# The free names: tiles called by their address, records and arrays at addresses, the dtype.
+# The free names: tiles called by their address, records and arrays at addresses, the
+# dtype.
 inputs = step = whole = back = through = gradient = transpose = few = real = read = None
 layer_at = array = array_of_indices = None
 
 
 def forward_steps(job, l, start, stop, first, last):
-    """Steps start, ..., stop-1 of layer l for some samples, until told to leave. Blocks go up and
-    down in turns: a step begins with the weights that the last one left in the cache.
+    """Steps start, ..., stop-1 of layer l for some samples, until told to leave. Blocks
+    go up and down in turns: a step begins with the weights that the last one left in
+    the cache.
     """
     for t in range(start, stop):
         if read(job.stop):
@@ -36,9 +40,13 @@ def forward_steps(job, l, start, stop, first, last):
 
 
 def backward_steps(job, l, start, stop, first, last):
-    """The same back through time, and the gradients of the layer's input and initial h."""
+    """The same back through time, and the gradients of the layer's input and initial
+    h.
+    """
     layer = layer_at(job.layers, l)
-    together = max(1, ROWS // job.B) if last - first == job.B else 1  # steps whose rows are a run
+    together = (
+        max(1, ROWS // job.B) if last - first == job.B else 1
+    )  # steps whose rows are a run
     for t in range(stop - 1, start - 1, -1):
         if read(job.stop):
             return
@@ -53,7 +61,9 @@ def backward_steps(job, l, start, stop, first, last):
 
 
 def input_rows(job):
-    """Rows of x that are made operands of a product beforehand: none, they are used as they are."""
+    """Rows of x that are made operands of a product beforehand: none, they are used as
+    they are.
+    """
     return 0
 
 
@@ -62,64 +72,112 @@ def round_rows(job, first, last):
 
 
 def forward_block(job, l, j, t, begin, end, first, last):
-    """Step t of unit block j; the inputs of steps begin, ..., end-1 are multiplied at the first of
-    them. The last step copies the final state to where the caller wants it.
+    """Step t of unit block j; the inputs of steps begin, ..., end-1 are multiplied at
+    the first of them. The last step copies the final state to where the caller wants
+    it.
     """
     layer, n, rows = layer_at(job.layers, l), t * job.B + first, last - first
-    n_kept = n if job.keeps else n - begin * job.B  # inference keeps these steps of a alone
-    unit = first * job.row + j * job.unit_bytes  # within (B, P): sample first, unit block j
+    n_kept = (
+        n if job.keeps else n - begin * job.B
+    )  # inference keeps these steps of a alone
+    unit = (
+        first * job.row + j * job.unit_bytes
+    )  # within (B, P): sample first, unit block j
     x = layer.x + n * layer.x_row  # x of step t, sample first
-    a = layer.a + j * job.a_block + n_kept * job.a_row  # a of block j, step t, sample first
+    a = (
+        layer.a + j * job.a_block + n_kept * job.a_row
+    )  # a of block j, step t, sample first
     U = layer.U + j * layer.U_block  # weights of block j, input 0
     W = layer.W + j * job.W_block  # weights of block j, unit 0 of h
     b = layer.b + j * job.a_row  # biases of block j
     h = layer.h + t * job.B * job.row + unit  # h of step t, sample first, block j
     c = layer.c + t * job.c_step + unit  # c of step t, sample first, block j
     h_row, Z = job.h_row, job.H_words
-    kept = layer.h_all + n * h_row + j * (job.unit_bytes // job.numbers)  # h as an operand
+    kept = (
+        layer.h_all + n * h_row + j * (job.unit_bytes // job.numbers)
+    )  # h as an operand
     if t == 0:
         h_prev = job.h0 + (l * job.B + first) * h_row  # initial h, sample first, unit 0
         c_prev = job.c0 + l * job.B * job.row + unit  # initial c, sample first, block j
         Z = Z * job.starts  # without an initial state there is no product
     else:
-        h_prev = layer.h_all + (n - job.B) * h_row  # h of step t-1, sample first, unit 0
+        h_prev = (
+            layer.h_all + (n - job.B) * h_row
+        )  # h of step t-1, sample first, unit 0
         c_prev = c - job.c_step  # c of step t-1, sample first, block j
     if job.input_steps == 1:
         whole(
-            *(job.whole, rows, x, layer.x_row, layer.D_words, U, b, h_prev, h_row, Z, W, a),
+            *(
+                job.whole,
+                rows,
+                x,
+                layer.x_row,
+                layer.D_words,
+                U,
+                b,
+                h_prev,
+                h_row,
+                Z,
+                W,
+                a,
+            ),
             *(c_prev, c, h, job.row, kept),
         )
     else:
         if t == begin:
-            inputs(job.inputs, (end - begin) * job.B, x, layer.x_row, layer.D_words, U, b, a)
+            inputs(
+                job.inputs,
+                (end - begin) * job.B,
+                x,
+                layer.x_row,
+                layer.D_words,
+                U,
+                b,
+                a,
+            )
         step(job.step, rows, h_prev, h_row, Z, W, a, c_prev, c, h, job.row, kept)
     if t == job.T - 1:
         keep_state(job, l, j, h, c, first, last)
 
 
 def keep_state(job, l, j, h, c, first, last):
-    """Copy the final state of unit block j, at h and c for sample first, to the caller's arrays."""
+    """Copy the final state of unit block j, at h and c for sample first, to the
+    caller's arrays.
+    """
     units = job.unit_bytes // job.size
     count = min(units, job.H - j * units)
     for part in range(job.states):
         for s in range(first, last):
-            row = (part * job.L + l) * job.B + s  # of the state (states, L, B, H): sample s
-            source = (h if part == 0 else c) + (s - first) * job.row  # sample s, block j
+            row = (
+                part * job.L + l
+            ) * job.B + s  # of the state (states, L, B, H): sample s
+            source = (h if part == 0 else c) + (
+                s - first
+            ) * job.row  # sample s, block j
             units_s = array(source, (count,))
-            state = array(job.state + row * job.H * job.size + j * job.unit_bytes, (count,))  # same
+            state = array(
+                job.state + row * job.H * job.size + j * job.unit_bytes, (count,)
+            )  # same
             for k in range(count):
                 state[k] = units_s[k]
 
 
 def back_block(job, l, j, t, first, last):
     """Step t of the backward pass for wide unit block j."""
-    layer, n, rows, row = layer_at(job.layers, l), t * job.B + first, last - first, job.row
+    layer, n, rows, row = (
+        layer_at(job.layers, l),
+        t * job.B + first,
+        last - first,
+        job.row,
+    )
     unit = first * row + j * job.wide_bytes  # within (B, P): sample first, wide block j
     state = l * job.B * row + unit  # within (L, B, P): the same of layer l
     block = j * (job.wide_bytes // job.unit_bytes)  # wide block j's first unit block
     a = layer.a + block * job.a_block + n * job.a_row  # its gates, step t, sample first
     da = layer.da + block * job.da_block + n * job.da_row  # their gradients
-    da_next = layer.da + (n + job.B) * job.da_row  # unit block 0, step t+1, sample first
+    da_next = (
+        layer.da + (n + job.B) * job.da_row
+    )  # unit block 0, step t+1, sample first
     WT = layer.WT + j * job.WT_block  # weights of wide block j
     dy = layer.dy + t * job.B * row + unit  # dy of step t, sample first, wide block j
     dc = job.dc + state  # dc of sample first, wide block j
@@ -127,12 +185,28 @@ def back_block(job, l, j, t, first, last):
     c_prev = c - job.c_step if t else job.c0 + state  # c of step t-1, or the initial c
     if t == job.T - 1:
         blocks, dh_row = 0, job.dh_row
-        dh = job.dh + (l * job.B + first) * dh_row + j * job.wide_bytes  # of the final h, the same
+        dh = (
+            job.dh + (l * job.B + first) * dh_row + j * job.wide_bytes
+        )  # of the final h, the same
     else:
         blocks, dh_row = job.J, 0
         dh = job.zero + j * job.wide_bytes  # zeros, for every sample
     back(
-        job.back, rows, da_next, blocks, job.da_block, WT, dy, dh, dh_row, row, a, da, dc, c_prev, c
+        job.back,
+        rows,
+        da_next,
+        blocks,
+        job.da_block,
+        WT,
+        dy,
+        dh,
+        dh_row,
+        row,
+        a,
+        da,
+        dc,
+        c_prev,
+        c,
     )
 
 
@@ -145,10 +219,23 @@ def through_rows(job, l, first, last):
         da = layer.da + n * job.da_row  # unit block 0, row n
         dx = layer.dx + n * dx_row  # row n, input 0
         if layer.D <= FEW:
-            few(job.few, rows, layer.D, da, job.J, job.da_block, layer.U, layer.U_block, dx, dx_row)
+            few(
+                job.few,
+                rows,
+                layer.D,
+                da,
+                job.J,
+                job.da_block,
+                layer.U,
+                layer.U_block,
+                dx,
+                dx_row,
+            )
         else:
             for j in range(layer.D_wide):
-                UT = layer.UT + j * job.UT_block  # weights of wide block j of the inputs
+                UT = (
+                    layer.UT + j * job.UT_block
+                )  # weights of wide block j of the inputs
                 dx_j = dx + j * job.wide_bytes  # row n, its inputs
                 through(job.through_U, rows, da, job.J, job.da_block, UT, dx_j, dx_row)
 
@@ -159,13 +246,16 @@ def initial_rows(job, l, first, last):
     da = layer.da + first * job.da_row  # unit block 0, step 0, sample first
     for j in range(job.J_wide):
         WT = layer.WT + j * job.WT_block  # weights of wide block j
-        dh0 = job.dh0 + (l * job.B + first) * job.row + j * job.wide_bytes  # sample first, block j
+        dh0 = (
+            job.dh0 + (l * job.B + first) * job.row + j * job.wide_bytes
+        )  # sample first, block j
         through(job.through_W, last - first, da, job.J, job.da_block, WT, dh0, job.row)
 
 
 def gradient_block(job, l, j):
-    """gU, gW, gb += rate times the gradients of unit block j, and a descent's operands; without
-    descent from zero or on top of those of passes before, and, if wanted, to plain matrices.
+    """gU, gW, gb += rate times the gradients of unit block j, and a descent's operands;
+    without descent from zero or on top of those of passes before, and, if wanted, to
+    plain matrices.
     """
     layer = layer_at(job.layers, l)
     gU = layer.gU + j * layer.gU_block  # gradients of U, block j, input 0
@@ -185,12 +275,16 @@ def gradient_block(job, l, j):
 
 
 def paired_rows(job):
-    """Rows (t, sample) of x and h that are put together in pairs before gradients: none."""
+    """Rows (t, sample) of x and h that are put together in pairs before gradients:
+    none.
+    """
     return 0
 
 
 def pair_rows(job, l, first, last):
-    """Those pairs of rows of layer l that begin at rows first, ..., last-1; as above."""
+    """Those pairs of rows of layer l that begin at rows first, ..., last-1; as
+    above.
+    """
 
 
 def add_gradients(job, l, j, gU, gW, gb):
@@ -201,7 +295,9 @@ def add_gradients(job, l, j, gU, gW, gb):
         count = min(GRAIN, N - n)
         x = layer.x + n * layer.x_row  # x of row n
         da_n = da + n * job.da_row  # da of row n, block j
-        gradient(job.gradient_U, layer.D, x, job.size, layer.x_row, count, da_n, gU, rate)
+        gradient(
+            job.gradient_U, layer.D, x, job.size, layer.x_row, count, da_n, gU, rate
+        )
         gradient(job.gradient_b, 1, job.one, 0, 0, count, da_n, gb, rate)
     if job.starts:
         h0 = job.h0 + l * job.B * job.h_row  # initial h of layer l, sample 0, unit 0
@@ -210,7 +306,9 @@ def add_gradients(job, l, j, gU, gW, gb):
         count = min(GRAIN, N - job.B - n)
         h = layer.h_all + n * job.h_row  # h of row n: it multiplies W in the next step
         da_next = da + (n + job.B) * job.da_row  # da of that step, block j
-        gradient(job.gradient_W, job.H, h, job.size, job.h_row, count, da_next, gW, rate)
+        gradient(
+            job.gradient_W, job.H, h, job.size, job.h_row, count, da_next, gW, rate
+        )
 
 
 def clear(job, address, count):
@@ -221,7 +319,9 @@ def clear(job, address, count):
 
 
 def unpack(job, j, block, row, rows, matrix):
-    """Rows of a packed block (rows, G, units), `row` bytes each, to a matrix (rows, G*H)."""
+    """Rows of a packed block (rows, G, units), `row` bytes each, to a matrix (rows,
+    G*H).
+    """
     units, G = job.unit_bytes // job.size, row // job.unit_bytes
     packed, plain = array(block, (rows, G, units)), array(matrix, (rows, G, job.H))
     begin, count = j * units, min(units, job.H - j * units)
@@ -241,13 +341,15 @@ def pack_operands(job, l, j):
 
 
 def transpose_block(job, j, wide_blocks, weights, row, transposed, block):
-    """Rows of unit block j, `row` bytes each, to columns of wide blocks `block` bytes apart, a
-    vector of rows at a time.
+    """Rows of unit block j, `row` bytes each, to columns of wide blocks `block` bytes
+    apart, a vector of rows at a time.
     """
     wide, gates = job.wide_bytes // job.size, row // job.size  # gates * units of a row
     for k in range(0, wide_blocks * wide, job.lanes):
         rows = weights + k * row  # row k of block j
-        column = transposed + k // wide * block + k % wide * job.size  # column k, line 0
+        column = (
+            transposed + k // wide * block + k % wide * job.size
+        )  # column k, line 0
         column += j * gates * job.wide_bytes  # column k, the first line of block j
         transpose(job.transpose, gates // job.lanes, rows, row, column, job.wide_bytes)
 
@@ -269,14 +371,18 @@ def gather(job, k, first, last):
 
 
 def begin_backward(job, first, last):
-    """error = y V + b_out - target of some samples, and what their backward pass begins with: dy of
-    the last step and dc.
+    """error = y V + b_out - target of some samples, and what their backward pass begins
+    with: dy of the last step and dc.
     """
     top, L, B, H, O = layer_at(job.layers, job.L - 1), job.L, job.B, job.H, job.O
     last_step, P = (job.T - 1) * B * job.row, job.row // job.size
     y = array(top.h + last_step, (B, P))  # h of the last step
     dy = array(top.dy + last_step, (B, P))  # its gradient
-    V, b_out, dc = array(job.V, (H, O)), array(job.b_out, (O,)), array(job.dc, (L, B, P))
+    V, b_out, dc = (
+        array(job.V, (H, O)),
+        array(job.b_out, (O,)),
+        array(job.dc, (L, B, P)),
+    )
     target, error = array(job.target, (B, O)), array(job.error, (B, O))
     scale = real(2) / real(B * O)
     for s in range(first, last):
@@ -296,8 +402,14 @@ def begin_backward(job, first, last):
 def readout_gradient(job):
     """gV, gb_out += rate times their gradients; the mean squared error."""
     top, B, H, O, loss = layer_at(job.layers, job.L - 1), job.B, job.H, job.O, real(0)
-    y = array(top.h + (job.T - 1) * B * job.row, (B, job.row // job.size))  # h of the last step
-    error, gV, gb_out = array(job.error, (B, O)), array(job.gV, (H, O)), array(job.gb_out, (O,))
+    y = array(
+        top.h + (job.T - 1) * B * job.row, (B, job.row // job.size)
+    )  # h of the last step
+    error, gV, gb_out = (
+        array(job.error, (B, O)),
+        array(job.gV, (H, O)),
+        array(job.gb_out, (O,)),
+    )
     scale = real(2) / real(B * O) * real(job.rate)
     for o in range(O):
         total = real(0)

@@ -1,10 +1,11 @@
-"""How a pass of `numba-fused` is divided among threads: a model of six costs, measured here.
+"""How a pass of `numba-fused` is divided among threads: a model of six costs, measured
+here.
 
-A step of B samples through K rows of packed weights is, for each vector of weights, a load and B
-fused multiply-adds, whichever takes longer, in tiles of so many rows; then the cell, a vector of
-units at a time. Threads divide it by samples (each loads all the weights) or by unit blocks (all
-wait for each other in every step, and fetch the h that others wrote). Every split computes the same
-bits.
+A step of B samples through K rows of packed weights is, for each vector of weights, a
+load and B fused multiply-adds, whichever takes longer, in tiles of so many rows; then
+the cell, a vector of units at a time. Threads divide it by samples (each loads all the
+weights) or by unit blocks (all wait for each other in every step, and fetch the h that
+others wrote). Every split computes the same bits.
 """
 
 import math
@@ -13,11 +14,12 @@ from typing import NamedTuple
 
 from ..schedules import Costs
 
-# Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer samples:
-# enough for the weights to be loaded rarely, few enough for the result to stay in L2.
+# Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer
+# samples: enough for the weights to be loaded rarely, few enough for the result to stay
+# in L2.
 INPUT_ROWS = 64
-# Every round waits for the slowest thread. On a shared machine that is another thread each time,
-# which the costs, the best of many runs, do not contain.
+# Every round waits for the slowest thread. On a shared machine that is another thread
+# each time, which the costs, the best of many runs, do not contain.
 MARGIN = 0.05
 
 
@@ -42,10 +44,14 @@ class MachineCosts(NamedTuple):
 
 
 def work_splits(tiles, T, B, threads):
-    """The candidates for mini-batches (T, B): one thread, shares of the samples, rounds."""
+    """The candidates for mini-batches (T, B): one thread, shares of the samples,
+    rounds.
+    """
     input_steps = max(1, min(T, INPUT_ROWS // B))
     wide = tiles.padded // tiles.wide_units
-    splits = max(1, min(B // tiles.tile_rows(tiles.wide_vectors), -(-2 * threads // wide)))
+    splits = max(
+        1, min(B // tiles.tile_rows(tiles.wide_vectors), -(-2 * threads // wide))
+    )
     candidates = [WorkSplit(1, 1, input_steps, 1)]
     if threads > 1 and B > 1:
         candidates.append(WorkSplit(threads, min(threads, B), 1, 1))
@@ -55,7 +61,9 @@ def work_splits(tiles, T, B, threads):
 
 
 def predict(costs, split, tiles, sizes, T, B, training):
-    """Seconds of a forward pass, or of a training step, of layers with `sizes` inputs."""
+    """Seconds of a forward pass, or of a training step, of layers with `sizes`
+    inputs.
+    """
     gates, blocks, rows = tiles.gates, tiles.blocks, B
     if split.shares:
         rows = -(-B // split.shares)
@@ -83,10 +91,14 @@ def predict(costs, split, tiles, sizes, T, B, training):
 
 
 def task_costs(costs, tiles, sizes, B):
-    """The Costs of a task of `numba-wavefront`: its steps, reading U once, a hand-over."""
+    """The Costs of a task of `numba-wavefront`: its steps, reading U once, a
+    hand-over.
+    """
     one = WorkSplit(1, 1, max(1, INPUT_ROWS // B), 1)
     step = tuple(predict(costs, one, tiles, [D], 1, B, False) for D in sizes)
-    vectors = tiles.words(tiles.hidden) * len(tiles.gates["U"]) * tiles.blocks * tiles.vectors
+    vectors = (
+        tiles.words(tiles.hidden) * len(tiles.gates["U"]) * tiles.blocks * tiles.vectors
+    )
     return Costs(step, task=vectors * costs.load, hand=costs.turn)
 
 
@@ -101,16 +113,22 @@ def choose(costs, tiles, sizes, T, B, training, threads):
 
 
 def measure(runner, tiles, threads, repeats=15):
-    """MachineCosts from a few runs, the best of `repeats` of each: noise only makes a run longer.
+    """MachineCosts from a few runs, the best of `repeats` of each: noise only makes a
+    run longer.
 
-    runner(H, B, T, split) returns a function that runs the forward pass of an LSTM with one input,
-    tiles(H) are its tiles. The runs alternate: a disturbance spoils one repeat of each. The first
-    step starts from zero and has no product with W.
+    runner(H, B, T, split) returns a function that runs the forward pass of an LSTM with
+    one input, tiles(H) are its tiles. The runs alternate: a disturbance spoils one
+    repeat of each. The first step starts from zero and has no product with W.
     """
     one, lanes, words = WorkSplit(1, 1, 1, 1), tiles(1).lanes, tiles(1).words
     in_rounds, B, wide = WorkSplit(threads, 0, 1, 1), 24, 8 * lanes
-    small, large = 2 * lanes, 6 * lanes  # weights of `wide` units are beyond L1, of these within
-    cases = [(H, b, T, one) for H, b in ((small, B), (large, B), (wide, 1)) for T in (1, 5)]
+    small, large = (
+        2 * lanes,
+        6 * lanes,
+    )  # weights of `wide` units are beyond L1, of these within
+    cases = [
+        (H, b, T, one) for H, b in ((small, B), (large, B), (wide, 1)) for T in (1, 5)
+    ]
     if threads > 1:
         cases += [(small, b, T, in_rounds) for b in (1, 64) for T in (1, 33)]
         cases += [(lanes, 1, 1, one), (lanes, 1, 1, in_rounds)]
@@ -127,7 +145,9 @@ def measure(runner, tiles, threads, repeats=15):
         return max(0.0, best[H, B, T + 1, split] - best[H, B, 1, split]) / T
 
     def vector(H, B):
-        """Of a step for a vector of units: the cell, and the words of H + 1 rows of four gates."""
+        """Of a step for a vector of units: the cell, and the words of H + 1 rows of
+        four gates.
+        """
         return later(H, B, 4, one) / (B * (H // lanes))
 
     rows = 4 * (words(large) - words(small))

@@ -1,9 +1,9 @@
 """How a schedule runs: tasks that wait for each other point to point, without locks.
 
-A participant runs the tasks of one worker in order, and before each waits for the tasks it comes
-after. One that waits long runs another task that can run, of any worker: so a thread that comes
-late, or never, costs time and not the result. Participants leave between two tasks when they are
-told to stop (`interrupts.py`).
+A participant runs the tasks of one worker in order, and before each waits for the tasks
+it comes after. One that waits long runs another task that can run, of any worker: so a
+thread that comes late, or never, costs time and not the result. Participants leave
+between two tasks when they are told to stop (`interrupts.py`).
 """
 
 import sys
@@ -21,7 +21,9 @@ from .team import clock, team
 from .workspace import at, buffer, point
 
 TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
-PATIENCE = 1000  # pauses, some 20 us, and as many offers, before a participant helps out
+PATIENCE = (
+    1000  # pauses, some 20 us, and as many offers, before a participant helps out
+)
 
 FLOW_TABLE = """
 tasks             | how many
@@ -38,7 +40,9 @@ words = array_at(np.int64)
 
 
 def word(flow, task, column):
-    return flow.state + task * LINE + 8 * column  # in the line of a task, the word of that column
+    return (
+        flow.state + task * LINE + 8 * column
+    )  # in the line of a task, the word of that column
 
 
 def may_run(flow, task):
@@ -73,8 +77,8 @@ def help_out(flow, p):
 
 
 def wait_for(flow, task, p):
-    """Wait until a task is done, or until all are to leave: then False. The core is offered before
-    the participant helps out: the thread that has the task may need it.
+    """Wait until a task is done, or until all are to leave: then False. The core is
+    offered before the participant helps out: the thread that has the task may need it.
     """
     spins = 0
     while read(word(flow, task, DONE)) == 0:
@@ -91,8 +95,8 @@ def wait_for(flow, task, p):
 
 
 def participate(p, turn, address):
-    """Run the tasks of worker p; the caller of the region, p = 0, stays to the end. Returns whether
-    tasks may be left.
+    """Run the tasks of worker p; the caller of the region, p = 0, stays to the end.
+    Returns whether tasks may be left.
     """
     flow = flow_at(address, 0)
     bounds = words(flow.bounds, (p + 2,))
@@ -122,18 +126,23 @@ def machine_code():
 
 
 class Flow:
-    """A schedule as arrays: tasks (n, 4) with layer, start, stop, part, and a FLOW. After a run,
-    `state` (n, 8) has whether each task is taken and done, its nanoseconds, and who ran it.
+    """A schedule as arrays: tasks (n, 4) with layer, start, stop, part, and a FLOW.
+    After a run, `state` (n, 8) has whether each task is taken and done, its
+    nanoseconds, and who ran it.
     """
 
     def __init__(self, schedule):
         self.schedule, self.workers = schedule, schedule.workers
-        chunks = [(task.layer, task.start, task.stop, task.part) for task in schedule.tasks]
+        chunks = [
+            (task.layer, task.start, task.stop, task.part) for task in schedule.tasks
+        ]
         self.tasks = np.array(chunks, np.int64)
         lists, after = [[] for _ in range(self.workers)], []
         for index, task in enumerate(schedule.tasks):
             own = lists[task.worker]
-            after.append([*task.after, *own[-1:]])  # for helpers: the worker's own order
+            after.append(
+                [*task.after, *own[-1:]]
+            )  # for helpers: the worker's own order
             own.append(index)
         self._arrays = {
             "lists": np.array([*chain(*lists)], np.int64),
@@ -145,16 +154,22 @@ class Flow:
         self.renew()
 
     def renew(self):
-        """New records, where a thread may still read the old ones; all at once (`Work.renew`)."""
+        """New records, where a thread may still read the old ones; all at once
+        (`Work.renew`).
+        """
         state, flow = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
-        words = buffer(2, 8, dtype=np.int64)  # are tasks left?; a stop word, if the caller has none
+        words = buffer(
+            2, 8, dtype=np.int64
+        )  # are tasks left?; a stop word, if the caller has none
         point(flow, **self._arrays, state=state, tasks=len(self.tasks))
         vars(self).update(state=state, _words=words, _record=flow)
 
     def run(self, participants, perform, job, owner, stop=None):
-        """Run perform(task, 0, job), machine code, for all tasks, or until stop[0] is not zero.
+        """Run perform(task, 0, job), machine code, for all tasks, or until stop[0] is
+        not zero.
 
-        owner: what `job` points into. Returns whether a thread stayed behind (`Team.run`).
+        owner: what `job` points into. Returns whether a thread stayed behind
+        (`Team.run`).
         """
         self.state.fill(0)
         flow = self._record.view(np.int64)  # fields of records take Python longer

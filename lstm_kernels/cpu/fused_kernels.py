@@ -1,24 +1,33 @@
-"""The passes of `numba-fused`: who runs which block when, in rounds of tasks or sample by sample.
+"""The passes of `numba-fused`: who runs which block when, in rounds of tasks or sample
+by sample.
 
-A function that takes the address of a JOB (`records.py`) is machine code of its own and calls
-others by their address. A region (`team.py`) runs one for each participant p. `turn` is the number
-of a round (`rounds.py`); what takes it returns the next. Tasks are in `block_kernels.py`.
+A function that takes the address of a JOB (`records.py`) is machine code of its own and
+calls others by their address. A region (`team.py`) runs one for each participant p.
+`turn` is the number of a round (`rounds.py`); what takes it returns the next. Tasks are
+in `block_kernels.py`.
 
-A pass is left between two steps when the word `job.stop` is set; what it has written is lost then.
-Nobody leaves while parameters change: `stop` is read once more before the round that changes them,
-and whoever read a zero there has waited for all others.
+A pass is left between two steps when the word `job.stop` is set; what it has written is
+lost then. Nobody leaves while parameters change: `stop` is read once more before the
+round that changes them, and whoever read a zero there has waited for all others.
 """
 
-# The free names: functions of `block_kernels.py`, rounds, records and arrays at addresses.
-forward_steps = backward_steps = forward_block = back_block = through_rows = initial_rows = None
-gradient_block = pack_operands = readout_gradient = gather = begin_backward = ROWS = None
+# The free names: functions of `block_kernels.py`, rounds, records and arrays at
+# addresses.
+forward_steps = backward_steps = forward_block = back_block = through_rows = (
+    initial_rows
+) = None
+gradient_block = pack_operands = readout_gradient = gather = begin_backward = ROWS = (
+    None
+)
 input_rows = round_rows = paired_rows = pair_rows = None
 claim = finish = wait = call = real = read = exchange = layer_at = job_at = array = None
 array_of_indices = None
 
 
 def claimed(sync, groups, turn, p, tasks):
-    """The tasks of a round that participant p claims, each done when the next is asked for."""
+    """The tasks of a round that participant p claims, each done when the next is asked
+    for.
+    """
     task = claim(sync, groups, turn, p, tasks)
     while task >= 0:
         yield task
@@ -62,7 +71,9 @@ def forward_rounds(p, turn, address):
 
 
 def backward_rounds(p, turn, address):
-    """The same back through time, in rounds of wide unit blocks of some of the samples."""
+    """The same back through time, in rounds of wide unit blocks of some of the
+    samples.
+    """
     job = job_at(address, 0)
     B, splits, tasks = job.B, job.splits, job.J_wide * job.splits
     for l in range(job.L - 1, -1, -1):
@@ -85,8 +96,8 @@ def backward_rounds(p, turn, address):
 
 
 def gradient_rounds(p, turn, address):
-    """All weight gradients in one round, a unit block of a layer per task, and the read-out's; what
-    they multiply is prepared in a round before.
+    """All weight gradients in one round, a unit block of a layer per task, and the
+    read-out's; what they multiply is prepared in a round before.
     """
     job = job_at(address, 0)
     parts = (paired_rows(job) + ROWS - 1) // ROWS  # of a layer
@@ -114,7 +125,12 @@ def run_pass(function, p, turn, address):
     if job.shares == 0:
         return call(function, p, turn, address)
     for task in claimed(job.sync, job.groups, turn, p, job.shares):
-        call(function, job.B * task // job.shares, job.B * (task + 1) // job.shares, address)
+        call(
+            function,
+            job.B * task // job.shares,
+            job.B * (task + 1) // job.shares,
+            address,
+        )
     return wait(job.sync, job.groups, turn, job.shares)
 
 

@@ -1,5 +1,5 @@
-"""What compiled code can say that Python cannot: words that threads share, arrays and records at
-addresses, calls of machine code and of C.
+"""What compiled code can say that Python cannot: words that threads share, arrays and
+records at addresses, calls of machine code and of C.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
 
 
 def instruction(result, *kinds):
-    """A decorator: emit(builder, *values), which emits LLVM code, becomes a function for compiled
-    code. result, kinds: its Numba types; None: it returns nothing.
+    """A decorator: emit(builder, *values), which emits LLVM code, becomes a function
+    for compiled code. result, kinds: its Numba types; None: it returns nothing.
     """
 
     def decorate(emit):
@@ -34,8 +34,12 @@ def instruction(result, *kinds):
             return (result or types.void)(*kinds), generate
 
         names = ["context", *(f"a{k}" for k in range(len(kinds)))]
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD  # Numba counts the arguments there
-        typing.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
+        kind = (
+            inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )  # Numba counts the arguments there
+        typing.__signature__ = inspect.Signature(
+            [inspect.Parameter(n, kind) for n in names]
+        )
         typing.__name__ = typing.__qualname__ = emit.__name__
         return intrinsic(typing)
 
@@ -55,8 +59,8 @@ def call(builder, function, *numbers):
 
 
 def foreign(name, function, result, *arguments):
-    """A function for compiled code that calls a C function of integers; bits of each, 0 for none.
-    Cached code finds it as lstm_kernels_<name>.
+    """A function for compiled code that calls a C function of integers; bits of each, 0
+    for none. Cached code finds it as lstm_kernels_<name>.
     """
     symbol, kinds = f"lstm_kernels_{name}", [ir.IntType(bits) for bits in arguments]
     llvmlite.binding.add_symbol(symbol, ctypes.cast(function, ctypes.c_void_p).value)
@@ -68,7 +72,9 @@ def foreign(name, function, result, *arguments):
         return builder.sext(value, WORD) if result else None
 
     emit.__name__ = name
-    return instruction(types.int64 if result else None, *[types.int64] * len(kinds))(emit)
+    return instruction(types.int64 if result else None, *[types.int64] * len(kinds))(
+        emit
+    )
 
 
 # Let another thread run, if one is ready.
@@ -92,19 +98,25 @@ def _word(builder, address):
 
 @instruction(types.int64, types.int64)
 def read(builder, address):
-    """The word at an address as it is in memory now, before anything that is read later."""
+    """The word at an address as it is in memory now, before anything that is read
+    later.
+    """
     return builder.load_atomic(_word(builder, address), "acquire", 8)
 
 
 @instruction(types.int64, types.int64, types.int64)
 def add(builder, address, number):
-    """The word at an address += number, as one step that no thread sees halfway; its old value."""
+    """The word at an address += number, as one step that no thread sees halfway; its
+    old value.
+    """
     return builder.atomic_rmw("add", _word(builder, address), number, "seq_cst")
 
 
 @instruction(types.int64, types.int64, types.int64)
 def exchange(builder, address, number):
-    """The word at an address = number, before anything that is read later; its old value."""
+    """The word at an address = number, before anything that is read later; its old
+    value.
+    """
     return builder.atomic_rmw("xchg", _word(builder, address), number, "seq_cst")
 
 
@@ -127,7 +139,9 @@ def _pointer(builder, address):
 
 
 def array_at(dtype):
-    """A function for compiled code: the array of some shape at an address, of a dtype."""
+    """A function for compiled code: the array of some shape at an address, of a
+    dtype.
+    """
     real = np.dtype(dtype).type
 
     @part
@@ -138,7 +152,9 @@ def array_at(dtype):
 
 
 def record_at(dtype):
-    """A function for compiled code: the k-th record at an address, of a structured dtype."""
+    """A function for compiled code: the k-th record at an address, of a structured
+    dtype.
+    """
 
     @instruction(numba.from_dtype(dtype), types.int64, types.int64)
     def record(builder, address, k):

@@ -1,9 +1,9 @@
 """Long calls of machine code that answer Ctrl-C.
 
-Python runs the handler of a signal in the main thread, between its own instructions: not inside
-machine code. So a long call runs on another thread, while the main one waits for a lock, which a
-signal interrupts. If the handler raises, the call is told to stop: it reads a word between its
-tasks. Then the exception goes on its way.
+Python runs the handler of a signal in the main thread, between its own instructions:
+not inside machine code. So a long call runs on another thread, while the main one waits
+for a lock, which a signal interrupts. If the handler raises, the call is told to stop:
+it reads a word between its tasks. Then the exception goes on its way.
 """
 
 import _thread
@@ -25,8 +25,8 @@ def run_on(work, operations, function, *arguments):
 
 
 def interruptible(call, stop, drain=lambda: None):
-    """call(), which leaves soon when stop[0] is 1; its result, or the exception of a signal, after
-    drain() once call() has ended.
+    """call(), which leaves soon when stop[0] is 1; its result, or the exception of a
+    signal, after drain() once call() has ended.
     """
     if threading.get_ident() != threading.main_thread().ident:
         return call()  # no signal will come here
@@ -56,10 +56,16 @@ def interruptible(call, stop, drain=lambda: None):
                 raise
         while not alone and not done.acquire(timeout=1):
             if os.getpid() != process:  # a handler forked: the thread is the parent's
-                raise ChildProcessError("a call that was forked in the middle ends in its parent")
+                raise ChildProcessError(
+                    "a call that was forked in the middle ends in its parent"
+                )
     except BaseException:
         stop[0] = 1
-        while os.getpid() == process and not turn.acquire(blocking=False) and not _end(done):
+        while (
+            os.getpid() == process
+            and not turn.acquire(blocking=False)
+            and not _end(done)
+        ):
             pass
         raise
     if alone:
@@ -70,7 +76,9 @@ def interruptible(call, stop, drain=lambda: None):
 
 
 def _end(done):
-    """Whether `done` could be taken; a second interrupt ends the waiting, not the call."""
+    """Whether `done` could be taken; a second interrupt ends the waiting, not the
+    call.
+    """
     try:
         return done.acquire()
     except BaseException:  # the first one is on its way already

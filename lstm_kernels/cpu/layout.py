@@ -1,11 +1,13 @@
-"""How the arrays of `numba-fused` lie in memory: unit blocks, and the sizes that follow from them.
+"""How the arrays of `numba-fused` lie in memory: unit blocks, and the sizes that follow
+from them.
 
-Hidden units are cut into *unit blocks* of `units`, one or a few vectors wide. Pre-activations,
-gates and their gradients are `[unit block][row][K gates][units]` with rows (t, sample), packed
-weights `[unit block][k][G gates][units]`: a tile reads one stream of weights, it writes whole cache
-lines, and the gradient of a packed matrix has the matrix's layout, so descent needs no packing.
-Transposed weights, for the backward pass, are `[wide unit block][k][wide_units]`, k over (unit
-block, gate, unit) as in a row of gradients.
+Hidden units are cut into *unit blocks* of `units`, one or a few vectors wide.
+Pre-activations, gates and their gradients are `[unit block][row][K gates][units]` with
+rows (t, sample), packed weights `[unit block][k][G gates][units]`: a tile reads one
+stream of weights, it writes whole cache lines, and the gradient of a packed matrix has
+the matrix's layout, so descent needs no packing. Transposed weights, for the backward
+pass, are `[wide unit block][k][wide_units]`, k over (unit block, gate, unit) as in a
+row of gradients.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,9 @@ class Layout:
     dtype: np.dtype
     hidden: int
     wide_vectors: int | None = None  # vectors of a wide unit block; None: 4 or 2
-    numbers: ClassVar[int] = 1  # of a word, which is what a product takes of an operand at a time
+    numbers: ClassVar[int] = (
+        1  # of a word, which is what a product takes of an operand at a time
+    )
 
     def __post_init__(self):
         K = len(self.cell.gates)
@@ -35,25 +39,41 @@ class Layout:
         used = -(-self.hidden // self.lanes)
         if self.wide_vectors is None:  # whichever pads `hidden` less
             self.wide_vectors = 4 if -(-used // 4) * 4 <= -(-used // 2) * 2 else 2
-        # Vectors per gate in a unit block: one, or an RNN would have too few to fill a tile.
+        # Vectors per gate in a unit block: one, or an RNN would have too few to fill a
+        # tile.
         self.vectors = self.wide_vectors if K == 1 else 1
-        self.units, self.wide_units = self.vectors * self.lanes, self.wide_vectors * self.lanes
-        self.padded = self.pad(self.hidden)  # what a row of h, c or a gradient of them holds
-        self.blocks = -(-self.hidden // self.units)  # with hidden units; the padding may have more
-        self.row = K * self.vectors * self.vector_bytes  # bytes of a row of a unit block
-        self.da_row = self.row // self.numbers  # the same of the gradients, which are operands
+        self.units, self.wide_units = (
+            self.vectors * self.lanes,
+            self.wide_vectors * self.lanes,
+        )
+        self.padded = self.pad(
+            self.hidden
+        )  # what a row of h, c or a gradient of them holds
+        self.blocks = -(
+            -self.hidden // self.units
+        )  # with hidden units; the padding may have more
+        self.row = (
+            K * self.vectors * self.vector_bytes
+        )  # bytes of a row of a unit block
+        self.da_row = (
+            self.row // self.numbers
+        )  # the same of the gradients, which are operands
         # Which pre-activations U, W and b feed.
         fed = self.cell.input_gates, self.cell.recurrent_gates, tuple(range(K))
         self.gates = dict(zip("UWb", fed, strict=True))
         # Tells these tiles from others in a file name.
-        self.name = f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide_vectors}"
+        self.name = (
+            f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide_vectors}"
+        )
 
     def pad(self, size):
         """A number of inputs or units with padding to whole wide unit blocks."""
         return -(-size // self.wide_units) * self.wide_units
 
     def offsets(self, matrix):
-        """Bytes from a row of a unit block to each vector of the gates that a matrix feeds."""
+        """Bytes from a row of a unit block to each vector of the gates that a matrix
+        feeds.
+        """
         columns = product(self.gates[matrix], range(self.vectors))
         return [(g * self.vectors + v) * self.vector_bytes for g, v in columns]
 
@@ -66,7 +86,9 @@ class Layout:
         return -(-count // self.numbers)
 
     def runs(self, matrix):
-        """The gates that a matrix feeds as runs (first word, words); neighbours are one run."""
+        """The gates that a matrix feeds as runs (first word, words); neighbours are one
+        run.
+        """
         runs, words = [], self.words(self.units)
         for g in self.gates[matrix]:
             if runs and sum(runs[-1]) == g * words:

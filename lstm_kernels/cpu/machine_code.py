@@ -1,5 +1,5 @@
-"""The passes of `numba-fused` and `numba-wavefront` as machine code: the free names of their
-kernels filled in, once for a dtype. Nothing is compiled until it is needed.
+"""The passes of `numba-fused` and `numba-wavefront` as machine code: the free names of
+their kernels filled in, once for a dtype. Nothing is compiled until it is needed.
 """
 
 from functools import cache
@@ -39,19 +39,28 @@ class Kernels:
         return self._addresses[name]
 
     def run(self, participants, name, work, owner, operations=0):
-        """Run a kernel on a Work, in a region of up to so many participants; whether one stayed.
-        owner: what the Work's addresses point into, beside its own arrays. operations: about how
-        many; if many, a signal can end it.
+        """Run a kernel on a Work, in a region of up to so many participants; whether
+        one stayed. owner: what the Work's addresses point into, beside its own arrays.
+        operations: about how many; if many, a signal can end it.
         """
         code, owner = self.address(name), (owner, work.arrays)
         return run_on(
-            work, operations, team().run, participants, code, work.address, work.next_round, owner
+            work,
+            operations,
+            team().run,
+            participants,
+            code,
+            work.address,
+            work.next_round,
+            owner,
         )
 
 
 @cache
 def kernels(dtype, words=False):
-    """The Kernels of a dtype; words: those whose operands are words of bfloat16 numbers."""
+    """The Kernels of a dtype; words: those whose operands are words of bfloat16
+    numbers.
+    """
     tiles = Tiles(CELLS["rnn"], dtype, 1).all()  # tiles of every cell are called alike
     alike = ("inputs", "step", "whole", "single", "back", "few", "transpose")
     names = {name: simd.caller(tiles[name]) for name in alike}
@@ -62,12 +71,24 @@ def kernels(dtype, words=False):
     names |= {"layer_at": record_at(records.LAYER), "job_at": record_at(records.JOB)}
     names["factored_layer_at"] = record_at(records.FACTORED_LAYER)
     names["factored_job_at"] = record_at(records.FACTORED_JOB)
-    names |= {"array": array_at(dtype), "array_of_indices": array_at(np.int64), "real": dtype.type}
-    modules = [fused_kernels, block_kernels, wavefront_kernels, factored_kernels, slice_kernels]
+    names |= {
+        "array": array_at(dtype),
+        "array_of_indices": array_at(np.int64),
+        "real": dtype.type,
+    }
+    modules = [
+        fused_kernels,
+        block_kernels,
+        wavefront_kernels,
+        factored_kernels,
+        slice_kernels,
+    ]
     label = dtype.name
     if words:
         tiles, label = Bfloat16Tiles(CELLS["rnn"], dtype, 1).all(), "bfloat16"
         names["round_numbers"] = simd.caller(tiles["round_numbers"])
         names["pair_rows_of"] = simd.caller(tiles["pair_numbers"])
-        modules.append(bfloat16_kernels)  # its functions stand for those of the same name
+        modules.append(
+            bfloat16_kernels
+        )  # its functions stand for those of the same name
     return Kernels(fill(modules, names, label, part), label)

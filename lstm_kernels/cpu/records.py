@@ -1,11 +1,13 @@
-"""The records that tell compiled code what to do: a JOB for a region, and a LAYER for each layer.
+"""The records that tell compiled code what to do: a JOB for a region, and a LAYER for
+each layer.
 
-The tables are the dtypes: a line names fields, says what each holds, who writes it and what reads
-it. `@` is the address of an array or of machine code, 0 where there is none; "bytes: samples of h"
-are the bytes from one sample of h to the next. All fields are integers of 8 bytes but the rate. P
-is H with padding, j a unit block, w a wide one. Writers are in `workspace.py`: `describe` (net),
-Space, for gradients or descent alone (grads), Work, and what a call does before its region. A
-record that a thread may still read is never written (`Work.renew`).
+The tables are the dtypes: a line names fields, says what each holds, who writes it and
+what reads it. `@` is the address of an array or of machine code, 0 where there is none;
+"bytes: samples of h" are the bytes from one sample of h to the next. All fields are
+integers of 8 bytes but the rate. P is H with padding, j a unit block, w a wide one.
+Writers are in `workspace.py`: `describe` (net), Space, for gradients or descent alone
+(grads), Work, and what a call does before its region. A record that a thread may still
+read is never written (`Work.renew`).
 """
 
 from collections import namedtuple
@@ -84,8 +86,9 @@ from_zero         | do gradients begin as zero?                   | call        
 rate              | what gradients are multiplied by, a float     | call grads  | gradients
 """
 
-# A network with factored weights (`factored_kernels.py`): P is Px over Ph, i a unit block of s.
-# Written by `study/factored.py`: all but `x` of the first layer and `h` of the last by its Space.
+# A network with factored weights (`factored_kernels.py`): P is Px over Ph, i a unit
+# block of s. Written by `study/factored.py`: all but `x` of the first layer and `h` of
+# the last by its Space.
 FACTORED_LAYER_TABLE = """
 D D_wide x_row    | inputs; wide unit blocks of them; bytes: samples of x
 x                 | @ input (T, B, D): h of the layer below
@@ -127,9 +130,17 @@ dh dc dh0         | @ (L, B, row): gradients of the final h; of the final c, the
 
 
 def record(table):
-    """The dtype of a table, and its fields' places among the record's words, by name."""
-    names = [name for line in table.strip().splitlines() for name in line.split("|")[0].split()]
-    dtype = np.dtype([(n, np.float64 if n == "rate" else np.int64) for n in names], align=True)
+    """The dtype of a table, and its fields' places among the record's words, by
+    name.
+    """
+    names = [
+        name
+        for line in table.strip().splitlines()
+        for name in line.split("|")[0].split()
+    ]
+    dtype = np.dtype(
+        [(n, np.float64 if n == "rate" else np.int64) for n in names], align=True
+    )
     return dtype, namedtuple("Words", names)(*range(len(names)))
 
 

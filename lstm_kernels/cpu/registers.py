@@ -17,9 +17,13 @@ class Registers(NamedTuple):
 
 
 def instruction_set(triple, features):
-    """The Registers of a target; features: a dict of those that LLVM may use, name -> bool."""
+    """The Registers of a target; features: a dict of those that LLVM may use, name ->
+    bool.
+    """
     if triple.startswith(("aarch64", "arm64")):
-        return Registers(16, 32, True, "NEON")  # part of the architecture, whatever is detected
+        return Registers(
+            16, 32, True, "NEON"
+        )  # part of the architecture, whatever is detected
     if features.get("avx512f"):
         return Registers(64, 32, True, "AVX-512")
     if features.get("avx2") and features.get("fma"):
@@ -44,15 +48,16 @@ def vector_registers():
     return instruction_set(llvmlite.binding.get_process_triple(), cpu_features())
 
 
-# Each height of a tile up to the tallest is compiled, for the rows that are left over. Eight rows
-# of one vector are sums enough for the latency of an FMA (4 cycles, two of them begun in each).
+# Each height of a tile up to the tallest is compiled, for the rows that are left over.
+# Eight rows of one vector are sums enough for the latency of an FMA (4 cycles, two of
+# them begun in each).
 MOST_ROWS = 8
 
 
 def tile_rows(vectors, halves=1):
-    """The tallest tile with `vectors` vectors a row whose sums and operands fit the registers; a
-    product takes one more where it is not fused with its sum. halves: registers of an operand, two
-    where words are widened, for which there is a mask.
+    """The tallest tile with `vectors` vectors a row whose sums and operands fit the
+    registers; a product takes one more where it is not fused with its sum. halves:
+    registers of an operand, two where words are widened, for which there is a mask.
     """
     registers = vector_registers().count - (not vector_registers().fused) - (halves > 1)
     rows = 1

@@ -1,16 +1,18 @@
 """Rounds of tasks: how threads share work inside one parallel region, without locks.
 
-Work is a sequence of rounds of tasks that do not depend on each other; a round begins when every
-task of the one before is done. Participants *claim* tasks: first those of their own group, whose
-weights their cache holds, then what others have left. Only a claimed task is waited for: a
-thread that comes late, or never, costs time and not the result.
+Work is a sequence of rounds of tasks that do not depend on each other; a round begins
+when every task of the one before is done. Participants *claim* tasks: first those of
+their own group, whose weights their cache holds, then what others have left. Only a
+claimed task is waited for: a thread that comes late, or never, costs time and not the
+result.
 
 A word holds the round it was last used for and a count, `round << COUNT_BITS | count`: tasks of a
 group that are claimed, or of all groups that are done. Rounds only grow: nothing is ever reset, and
 a participant that was held up sees from a larger number that its round is over, and leaves.
 
-Memory of a `sync`, lines of 64 bytes: one for each group, its words the claims of a round each in
-turn; one for what is done, likewise; one whose first word is the number of the next round.
+Memory of a `sync`, lines of 64 bytes: one for each group, its words the claims of a
+round each in turn; one for what is done, likewise; one whose first word is the number
+of the next round.
 """
 
 import numpy as np
@@ -21,16 +23,23 @@ from .instructions import offer_core, pause, read, swap
 SPINS = 1000  # pauses, some 20 us of waiting, then the core is offered to others
 COUNT_BITS = 24
 COUNT = (1 << COUNT_BITS) - 1
-LINE, SLOTS = 64, 8  # bytes of a cache line; its words, of which each round uses the next
+LINE, SLOTS = (
+    64,
+    8,
+)  # bytes of a cache line; its words, of which each round uses the next
 
 
 @part
 def claim(sync, groups, turn, me, tasks):
-    """Claim a task of round `turn` for participant `me`: its number; -1 when all are claimed."""
+    """Claim a task of round `turn` for participant `me`: its number; -1 when all are
+    claimed.
+    """
     for i in range(groups):
         group = (me + i) % groups
         first, last = tasks * group // groups, tasks * (group + 1) // groups
-        word = sync + group * LINE + turn % SLOTS * 8  # claims of this group in this round
+        word = (
+            sync + group * LINE + turn % SLOTS * 8
+        )  # claims of this group in this round
         while True:
             old = read(word)
             if old >> COUNT_BITS > turn:
@@ -47,7 +56,9 @@ def claim(sync, groups, turn, me, tasks):
 @part
 def finish(sync, groups, turn):
     """A task of round `turn` that was claimed is done."""
-    word = sync + groups * LINE + turn % SLOTS * 8  # the line behind the groups': done in the round
+    word = (
+        sync + groups * LINE + turn % SLOTS * 8
+    )  # the line behind the groups': done in the round
     while True:
         old = read(word)
         done = old & COUNT if old >> COUNT_BITS == turn else 0
@@ -57,7 +68,9 @@ def finish(sync, groups, turn):
 
 @part
 def wait(sync, groups, turn, tasks):
-    """Wait until the `tasks` tasks of round `turn` are done; the number of the next round."""
+    """Wait until the `tasks` tasks of round `turn` are done; the number of the next
+    round.
+    """
     word, spins = sync + groups * LINE + turn % SLOTS * 8, 0  # done in the round
     while tasks and read(word) < turn << COUNT_BITS | tasks:
         spins += 1
@@ -69,7 +82,11 @@ def wait(sync, groups, turn, tasks):
 
 
 def new_sync(buffer, groups):
-    """The words of a region, (groups + 2, SLOTS) from `buffer`, whose next round is the first."""
+    """The words of a region, (groups + 2, SLOTS) from `buffer`, whose next round is the
+    first.
+    """
     sync = buffer(groups + 2, SLOTS, dtype=np.int64)
-    sync[-1, 0] = 2  # rounds are even and odd, from the first that no word can hold by itself
+    sync[-1, 0] = (
+        2  # rounds are even and odd, from the first that no word can hold by itself
+    )
     return sync

@@ -1,15 +1,16 @@
 """Vector code, written once as Python and traced into LLVM instructions.
 
-A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-adds, loops. With
-`LLVM` it becomes straight-line vector code inside a Numba function; the tests run it in NumPy, on a
-machine that looks every address up.
+A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-adds,
+loops. With `LLVM` it becomes straight-line vector code inside a Numba function; the
+tests run it in NumPy, on a machine that looks every address up.
 
-A register tile keeps `rows` x `vectors` sums of C = A B in registers: for each k it loads `vectors`
-vectors of B and broadcasts `rows` numbers of A, with 6 x 4 that is 10 loads for 24 FMAs. Its bounds
-are the registers (24 + 4 + 1 of the 32 of AVX-512) and the latency of an FMA (4 cycles: fewer sums
-than 4 for each FMA begun per cycle leave units idle). B is packed: in a row-major matrix the
-vectors of k and k + 1 lie on different pages; packed, they are one stream, aligned to cache lines.
-The cell is applied to the sums before they are stored, which saves a pass over memory.
+A register tile keeps `rows` x `vectors` sums of C = A B in registers: for each k it
+loads `vectors` vectors of B and broadcasts `rows` numbers of A, with 6 x 4 that is 10
+loads for 24 FMAs. Its bounds are the registers (24 + 4 + 1 of the 32 of AVX-512) and
+the latency of an FMA (4 cycles: fewer sums than 4 for each FMA begun per cycle leave
+units idle). B is packed: in a row-major matrix the vectors of k and k + 1 lie on
+different pages; packed, they are one stream, aligned to cache lines. The cell is
+applied to the sums before they are stored, which saves a pass over memory.
 """
 
 import inspect
@@ -61,10 +62,12 @@ def _int(value):
 
 
 class Vector:
-    """A vector register; its operators emit instructions, so that a cell can be traced with it.
+    """A vector register; its operators emit instructions, so that a cell can be traced
+    with it.
 
-    A product waits until it is added to something: the two become one fused multiply-add. The
-    compiler could fuse another of two products from tile to tile, and change the last bit.
+    A product waits until it is added to something: the two become one fused
+    multiply-add. The compiler could fuse another of two products from tile to tile, and
+    change the last bit.
     """
 
     def __init__(self, machine, value=None, factors=None):
@@ -101,7 +104,9 @@ class Vector:
 
 
 class LLVM:
-    """The machine that emits vector code through an llvmlite builder; of numbers, with one lane."""
+    """The machine that emits vector code through an llvmlite builder; of numbers, with
+    one lane.
+    """
 
     def __init__(self, builder, dtype, lanes):
         self.builder, self.dtype, self.lanes = builder, np.dtype(dtype), lanes
@@ -109,7 +114,9 @@ class LLVM:
         self.type = self._wide(self.scalar)
 
     def argument(self, value):
-        """What a tile gets for an argument of its compiled function: a Number or a Vector."""
+        """What a tile gets for an argument of its compiled function: a Number or a
+        Vector.
+        """
         if value.type == WORD:
             return Number(self, value)
         return self.splat(self.builder.fptrunc(value, self.scalar))
@@ -118,7 +125,9 @@ class LLVM:
         return Vector(self, self._load(address, self.type))
 
     def load_aligned(self, address):
-        """Of an address that is a multiple of the vector's size: it may be an operand itself."""
+        """Of an address that is a multiple of the vector's size: it may be an operand
+        itself.
+        """
         vector = self._load(address, self.type)
         vector.align = self.lanes * self.dtype.itemsize
         return Vector(self, vector)
@@ -127,10 +136,14 @@ class LLVM:
         self.store_number(address, vector.value)
 
     def prefetch(self, address):
-        """Fetch the cache line of an address that will be read soon; it need not exist."""
+        """Fetch the cache line of an address that will be read soon; it need not
+        exist.
+        """
         byte, how = self._pointer(address, BYTE), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte.type, how, how, how])
-        callee = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        callee = cgutils.get_or_insert_function(
+            self.builder.module, kind, "llvm.prefetch.p0"
+        )
         self.builder.call(callee, [byte, *(ir.Constant(how, v) for v in (0, 3, 1))])
 
     def broadcast(self, address):
@@ -139,15 +152,17 @@ class LLVM:
     def splat(self, number):
         """Every lane holds a scalar of the machine's dtype."""
         zero = ir.Constant(ir.IntType(32), 0)
-        vector = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), number, zero)
+        vector = self.builder.insert_element(
+            ir.Constant(self.type, ir.Undefined), number, zero
+        )
         return Vector(self, self._shuffle(vector, vector, [0] * self.lanes))
 
     def constant(self, number):
         return Vector(self, self._constant(self.scalar, number))
 
     def fma(self, x, y, z):
-        """x * y + z, rounded once where the CPU has an instruction for it: elsewhere `llvm.fma`
-        would call the C library for each number.
+        """x * y + z, rounded once where the CPU has an instruction for it: elsewhere
+        `llvm.fma` would call the C library for each number.
         """
         return self._call("fmuladd", x, y, z)
 
@@ -176,34 +191,43 @@ class LLVM:
         """(x0, y0, x1, y1, ...) as two vectors."""
         half, order = self.lanes // 2, []
         for start in (0, half):
-            order.append([i for k in range(start, start + half) for i in (k, self.lanes + k)])
+            order.append(
+                [i for k in range(start, start + half) for i in (k, self.lanes + k)]
+            )
         return [Vector(self, self._shuffle(x.value, y.value, lanes)) for lanes in order]
 
     def total(self, x):
-        """The sum of a vector's numbers, a scalar: halves are added until one is left."""
+        """The sum of a vector's numbers, a scalar: halves are added until one is
+        left.
+        """
         value, count = x.value, self.lanes
         while count > 1:
             count //= 2
             low, high = range(count), range(count, 2 * count)
-            value = self.builder.fadd(*(self._shuffle(value, value, list(p)) for p in (low, high)))
+            value = self.builder.fadd(
+                *(self._shuffle(value, value, list(p)) for p in (low, high))
+            )
         return self.builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
 
     def store_number(self, address, number):
         place = self.builder.store(number, self._pointer(address, number.type))
         place.align = self.dtype.itemsize
 
-    # A word holds two bfloat16 numbers, the first in its low half: a number of that format is the
-    # upper half of a float32. Bits are moved as integers, the same on every CPU.
+    # A word holds two bfloat16 numbers, the first in its low half: a number of that
+    # format is the upper half of a float32. Bits are moved as integers, the same on
+    # every CPU.
 
     def rounded(self, x):
-        """x to the nearest bfloat16, of two the even one; NaN stays. As float32: its last 16 bits
-        are zero.
+        """x to the nearest bfloat16, of two the even one; NaN stays. As float32: its
+        last 16 bits are zero.
         """
         build, upper = self.builder, self._bits(0xFFFF0000)
         bits = build.bitcast(x.value, upper.type)
         even = build.and_(build.lshr(bits, self._bits(16)), self._bits(1))
         near = build.add(build.add(bits, self._bits(0x7FFF)), even)
-        nan = build.or_(bits, self._bits(1 << 22))  # its upper half alone could be infinity
+        nan = build.or_(
+            bits, self._bits(1 << 22)
+        )  # its upper half alone could be infinity
         bits = build.select(build.fcmp_unordered("uno", x.value, x.value), nan, near)
         return Vector(self, build.bitcast(build.and_(bits, upper), self.type))
 
@@ -218,26 +242,33 @@ class LLVM:
         """The second and the first number of words, as float32."""
         build = self.builder
         bits = build.bitcast(word.value, self._bits(0).type)
-        for half in (build.and_(bits, self._bits(0xFFFF0000)), build.shl(bits, self._bits(16))):
+        for half in (
+            build.and_(bits, self._bits(0xFFFF0000)),
+            build.shl(bits, self._bits(16)),
+        ):
             yield Vector(self, build.bitcast(half, self.type))
 
     def load_rounded(self, address):
         """As many bfloat16 numbers as a vector has lanes, as float32."""
         half = self.builder.load(self._pointer(address, self._wide(HALF)))
         half.align = 2
-        bits = self.builder.shl(self.builder.zext(half, self._bits(0).type), self._bits(16))
+        bits = self.builder.shl(
+            self.builder.zext(half, self._bits(0).type), self._bits(16)
+        )
         return Vector(self, self.builder.bitcast(bits, self.type))
 
     def store_rounded(self, address, x):
         """The upper halves of a vector that is rounded."""
         bits = self.builder.bitcast(x.value, self._bits(0).type)
-        half = self.builder.trunc(self.builder.lshr(bits, self._bits(16)), self._wide(HALF))
+        half = self.builder.trunc(
+            self.builder.lshr(bits, self._bits(16)), self._wide(HALF)
+        )
         place = self.builder.store(half, self._pointer(address, half.type))
         place.align = 2
 
     def dot(self, x, y, z):
-        """z plus the two products of the words of x and y, by AVX512_BF16's instruction, which adds
-        the second one first, and rounds each sum.
+        """z plus the two products of the words of x and y, by AVX512_BF16's
+        instruction, which adds the second one first, and rounds each sum.
         """
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
         words = ir.VectorType(_Bfloat(), 2 * self.lanes)
@@ -268,8 +299,8 @@ class LLVM:
         self.builder.store(vector.value, slot)
 
     def loop(self, count, body, step=1):
-        """body(i) for i = 0, step, ... below count. LLVM must not unroll it: the tile has chosen
-        how many sums and operands fit the registers.
+        """body(i) for i = 0, step, ... below count. LLVM must not unroll it: the tile
+        has chosen how many sums and operands fit the registers.
         """
         build, count, zero = self.builder, _int(count), ir.Constant(WORD, 0)
         before, inside = build.block, build.append_basic_block("loop")
@@ -294,7 +325,9 @@ class LLVM:
         return node
 
     def tiles(self, rows, size, tile):
-        """tile(first, count) over all rows: `size` at a time, then the rest; count: an int."""
+        """tile(first, count) over all rows: `size` at a time, then the rest; count: an
+        int.
+        """
         build, count, size_ = self.builder, _int(rows), ir.Constant(WORD, size)
         full = build.sub(count, build.urem(count, size_))
         self.loop(Number(self, full), lambda first: tile(first, size), step=size)
@@ -308,7 +341,11 @@ class LLVM:
 
     def _constant(self, kind, number):
         number = ir.Constant(kind, number)
-        return ir.Constant(self._wide(kind), [number] * self.lanes) if self.lanes > 1 else number
+        return (
+            ir.Constant(self._wide(kind), [number] * self.lanes)
+            if self.lanes > 1
+            else number
+        )
 
     def _call(self, name, *vectors):
         """An intrinsic of LLVM that takes and returns vectors of the machine."""
@@ -332,7 +369,9 @@ class LLVM:
 
 
 def _arguments(tile):
-    """Names of a tile's arguments after m, and their types: `rate` is floating-point."""
+    """Names of a tile's arguments after m, and their types: `rate` is
+    floating-point.
+    """
     names = list(inspect.signature(tile).parameters)[1:]
     return names, [types.float64 if name == "rate" else types.intp for name in names]
 
@@ -346,7 +385,9 @@ def _function(tile, dtype, lanes):
         tile(m, *map(m.argument, values))
 
     trace, names = instruction(None, *kinds)(emit), ", ".join(names)
-    function = eval(f"lambda {names}: trace({names})", {"trace": trace, "__name__": __name__})
+    function = eval(
+        f"lambda {names}: trace({names})", {"trace": trace, "__name__": __name__}
+    )
     code = function.__code__.replace(co_filename=__file__, co_name=tile.__name__)
     return FunctionType(code, function.__globals__, tile.__name__), types.void(*kinds)
 
@@ -354,8 +395,9 @@ def _function(tile, dtype, lanes):
 def compiled(tile, dtype, lanes, label):
     """The address of a tile as machine code, compiled or from Numba's cache.
 
-    It takes what the tile takes after m: integers (addresses, strides in bytes, counts); `rate`, a
-    number, reaches the tile as a vector. label: tells tiles of one name apart in the cache.
+    It takes what the tile takes after m: integers (addresses, strides in bytes,
+    counts); `rate`, a number, reaches the tile as a vector. label: tells tiles of one
+    name apart in the cache.
     """
     function, signature = _function(tile, dtype, lanes)
     return native(function, f"{tile.__name__}_{label}", signature)
@@ -368,7 +410,9 @@ def assembly(tile, dtype, lanes):
 
 
 def of_numbers(function, dtype):
-    """A function for Numba code that does to a number what `function(m, x)` does to a vector."""
+    """A function for Numba code that does to a number what `function(m, x)` does to a
+    vector.
+    """
     kind = numba.from_dtype(np.dtype(dtype))
 
     def emit(builder, x):
@@ -379,7 +423,9 @@ def of_numbers(function, dtype):
 
 
 def caller(tile):
-    """A function for Numba code that calls a tile of this form: its address, then its arguments."""
+    """A function for Numba code that calls a tile of this form: its address, then its
+    arguments.
+    """
 
     def emit(builder, address, *values):
         call_address(builder, ir.VoidType(), address, values)

@@ -1,7 +1,9 @@
-"""Work that several processes share, in memory that all of them have, and handing over in it.
+"""Work that several processes share, in memory that all of them have, and handing over
+in it.
 
-A step of a unit block needs h of every block after the step before. So each process counts the
-steps it has done in a word of its own, and looks at the others' words before it goes on.
+A step of a unit block needs h of every block after the step before. So each process
+counts the steps it has done in a word of its own, and looks at the others' words before
+it goes on.
 """
 
 from ..kernels import part
@@ -25,10 +27,12 @@ def await_steps(word, steps):
 
 
 def slice_steps(p, turn, address):
-    """Steps `start` to `stop` - 1 of unit blocks `low` to `high` - 1 of layer 0, for every sample.
+    """Steps `start` to `stop` - 1 of unit blocks `low` to `high` - 1 of layer 0, for
+    every sample.
 
-    job.tasks: start, stop, low, high; the address of the processes' words, a line of memory each, 0
-    if nobody waits; how many they are, and which is this one's; steps done before this pass.
+    job.tasks: start, stop, low, high; the address of the processes' words, a line of
+    memory each, 0 if nobody waits; how many they are, and which is this one's; steps
+    done before this pass.
     """
     job = job_at(address, 0)
     order = array_of_indices(job.tasks, (8,))
@@ -40,7 +44,9 @@ def slice_steps(p, turn, address):
                 await_steps(words + k * LINE, before + t)
         begin = t - t % job.input_steps
         for j in range(low, high):
-            forward_block(job, 0, j, t, begin, min(begin + job.input_steps, job.T), 0, job.B)
+            forward_block(
+                job, 0, j, t, begin, min(begin + job.input_steps, job.T), 0, job.B
+            )
         if words:
             exchange(words + own * LINE, before + t + 1)
     if words:
@@ -53,11 +59,12 @@ _numbers = array_at("int64")
 
 
 def to_and_fro(own, other, place, numbers, before, turns, first):
-    """Hand `numbers` integers over, `turns` times each way; how many arrived as they were sent.
+    """Hand `numbers` integers over, `turns` times each way; how many arrived as they
+    were sent.
 
-    own, other: addresses of this participant's word and of the other's, each in a line of its own.
-    place: that of the integers, which both write in turn. before: turns done before this call.
-    first: 1 for who begins, 0 for the other.
+    own, other: addresses of this participant's word and of the other's, each in a line
+    of its own. place: that of the integers, which both write in turn. before: turns
+    done before this call. first: 1 for who begins, 0 for the other.
     """
     values, arrived = _numbers(place, (numbers,)), 0
     for turn in range(before + 1, before + turns + 1):

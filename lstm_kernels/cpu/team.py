@@ -1,11 +1,12 @@
 """A team of threads that wait to be needed, and the region in which they work.
 
-Compiled code opens a region and works in it as participant 0; threads of the team that are awake
-join as participants 1, 2, ... and claim work (`rounds.py`). The region ends when its work is done,
-where a parallel loop of OpenMP or Numba ends when every thread has come, even one that never got a
-core. After a region a thread looks for the next one for LINGER nanoseconds, then sleeps on a lock
-of Python's, which needs no interpreter. A forked child starts threads of its own. One region at a
-time has the team; a caller that comes meanwhile works alone.
+Compiled code opens a region and works in it as participant 0; threads of the team that
+are awake join as participants 1, 2, ... and claim work (`rounds.py`). The region ends
+when its work is done, where a parallel loop of OpenMP or Numba ends when every thread
+has come, even one that never got a core. After a region a thread looks for the next one
+for LINGER nanoseconds, then sleeps on a lock of Python's, which needs no interpreter. A
+forked child starts threads of its own. One region at a time has the team; a caller that
+comes meanwhile works alone.
 
 Memory of a team, words of 8 bytes, lines of 64:
   0  door: region number << 16 | threads that joined << 1 | is it open?; -1 when the process ends
@@ -41,14 +42,21 @@ from .instructions import (
 from .rounds import LINE, SPINS
 
 MOST_THREADS = 512
-LINGER = 200_000  # nanoseconds; longer than Python takes from one small call to the next
+LINGER = (
+    200_000  # nanoseconds; longer than Python takes from one small call to the next
+)
 
-# Bytes from the start of a team's memory, as above, and from the start of a thread's line.
+# Bytes from the start of a team's memory, as above, and from the start of a thread's
+# line.
 _FUNCTION, _JOB, _TURN, _WANTED = range(LINE, LINE + 32, 8)
 _LEFT, _JOINED, _ENDED = range(2 * LINE, 2 * LINE + 24, 8)
 _CORES, _THREADS = 3 * LINE, 5 * LINE
 _LOCK, _NUMBER = 8, 16
-_OPEN, _ONE, _JOINS = 1, 2, 0xFFFF  # in the door: is it open?, a thread more, both fields
+_OPEN, _ONE, _JOINS = (
+    1,
+    2,
+    0xFFFF,
+)  # in the door: is it open?, a thread more, both fields
 _MASK = 128  # bytes of a set of cores
 WINDOWS, MONOTONIC = os.name == "nt", getattr(time, "CLOCK_MONOTONIC", 0)
 
@@ -57,7 +65,9 @@ _read_clock = (
     if WINDOWS
     else foreign("clock", library.clock_gettime, 32, 32, 64)
 )
-_TICK = round(1e9 * time.get_clock_info("perf_counter").resolution)  # where it counts ticks
+_TICK = round(
+    1e9 * time.get_clock_info("perf_counter").resolution
+)  # where it counts ticks
 
 # Locks of Python's, which need no interpreter: take one, waiting for it; release one.
 _take_lock = foreign("sleep", ctypes.pythonapi.PyThread_acquire_lock, 32, 64, 32)
@@ -98,7 +108,11 @@ def attend(team, p):
             add(team + _ENDED, 1)
             return 0
         if invites(team, door, seen, p):
-            function, job, turn = read(team + _FUNCTION), read(team + _JOB), read(team + _TURN)
+            function, job, turn = (
+                read(team + _FUNCTION),
+                read(team + _JOB),
+                read(team + _TURN),
+            )
             if swap(team, door, door + _ONE):  # so what was read belongs to this region
                 seen = door >> 16
                 call(function, p, turn, job)
@@ -114,22 +128,28 @@ def attend(team, p):
             exchange(asleep, 1)
             door = read(team)
             late = door < 0 or invites(team, door, seen, p)
-            if not late or not swap(asleep, 1, 0):  # else its caller is waking this thread
+            if not late or not swap(
+                asleep, 1, 0
+            ):  # else its caller is waking this thread
                 _take_lock(read(asleep + _LOCK), 1)
             spins, since = 0, clock()
 
 
 @part
 def keep_away(mask, thread):
-    """Let a thread of the system use every core that the caller may use, but the caller's own.
+    """Let a thread of the system use every core that the caller may use, but the
+    caller's own.
 
-    Linux may wake it there, and the two share that core for milliseconds while another is idle.
-    mask: address of room for a set of cores.
+    Linux may wake it there, and the two share that core for milliseconds while another
+    is idle. mask: address of room for a set of cores.
     """
     core = _core()
     if core < 0 or core >= 8 * _MASK or _get_cores(0, _MASK, mask) < 0:
         return
-    word, others = mask + core // 64 * 8, 0  # the word of the set that has the caller's core
+    word, others = (
+        mask + core // 64 * 8,
+        0,
+    )  # the word of the set that has the caller's core
     allowed = read(word)
     exchange(word, allowed & ~(1 << core % 64))
     for place in range(0, _MASK, 8):
@@ -140,10 +160,11 @@ def keep_away(mask, thread):
 
 
 def enter(team, participants, function, job, sync):
-    """Run function(p, round, job) for all participants that come, p = 0 being the caller.
+    """Run function(p, round, job) for all participants that come, p = 0 being the
+    caller.
 
-    sync: address of the number of the next round. Returns how many threads are still in some
-    region: they do nothing any more, but may read its job and its sync.
+    sync: address of the number of the next round. Returns how many threads are still in
+    some region: they do nothing any more, but may read its job and its sync.
     """
     turn = read(sync)
     if participants == 1:
@@ -169,7 +190,9 @@ def enter(team, participants, function, job, sync):
 @cache
 def compiled(function):
     """A function of integers as machine code that Python can call, without its lock."""
-    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * function.__code__.co_argcount)
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_int64, *[ctypes.c_int64] * function.__code__.co_argcount
+    )
     return kind(native(function, ""))
 
 
@@ -181,13 +204,18 @@ class Team:
         raw = np.zeros(lines * LINE + LINE, np.uint8)
         start = -raw.ctypes.data % LINE
         self._words = raw[start : start + lines * LINE].view(np.int64)
-        self._address, self._count, self._free = self._words.ctypes.data, 1, threading.Lock()
+        self._address, self._count, self._free = (
+            self._words.ctypes.data,
+            1,
+            threading.Lock(),
+        )
         self._kept = []  # jobs of regions in which a thread may still be
 
     def run(self, participants, function, job, sync, owner):
-        """Run function(p, round, job) in a region of up to so many participants; addresses. owner:
-        what they point into. Returns whether a thread stayed behind: it does nothing more, but may
-        read those records, which must not be written any more.
+        """Run function(p, round, job) in a region of up to so many participants;
+        addresses. owner: what they point into. Returns whether a thread stayed behind:
+        it does nothing more, but may read those records, which must not be written any
+        more.
         """
         enter_ = compiled(enter)
         if participants == 1 or self._words[0] < 0 or self._free.locked():
@@ -208,7 +236,9 @@ class Team:
             time.sleep(0)
 
     def dismiss(self):
-        """End the threads: code and memory go with the process, and must not be in use then."""
+        """End the threads: code and memory go with the process, and must not be in use
+        then.
+        """
         self._free.acquire(timeout=1)  # another Python thread may still compute
         self._words[0] = -1  # a later caller works alone
         for p in range(1, self._count):
@@ -244,7 +274,10 @@ _allocate = ctypes.pythonapi.PyThread_allocate_lock
 _acquire = ctypes.pythonapi.PyThread_acquire_lock
 _allocate.restype, _allocate.argtypes = ctypes.c_void_p, []
 _release = ctypes.pythonapi.PyThread_release_lock
-_acquire.argtypes, _release.argtypes = [ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
+_acquire.argtypes, _release.argtypes = (
+    [ctypes.c_void_p, ctypes.c_int],
+    [ctypes.c_void_p],
+)
 
 
 @cache

@@ -1,8 +1,9 @@
 """The register tiles of `numba-fused`: a matrix product, and what becomes of its sums.
 
-Arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t, sample); `row`,
-`x_row`, `dh_row`: from sample to sample of h and c, x, dh; `blocks` unit blocks of gradients,
-`block` from one to the next. A tile checks nothing; the tests run its callers with tiles that do.
+Arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t,
+sample); `row`, `x_row`, `dh_row`: from sample to sample of h and c, x, dh; `blocks`
+unit blocks of gradients, `block` from one to the next. A tile checks nothing; the tests
+run its callers with tiles that do.
 """
 
 from dataclasses import replace
@@ -33,9 +34,11 @@ class Tiles(Layout):
             "transpose": self.transpose(),
         }
 
-    def multiply(self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None):
-        """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is spent in; k
-        counts words, each one number or, in bfloat16, two.
+    def multiply(
+        self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None
+    ):
+        """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is
+        spent in; k counts words, each one number or, in bfloat16, two.
 
         Rows of B are whole vectors, aligned. Of the operands of a k the fewer stay in registers:
         3 rows of 4 vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more than AVX2 has. ahead:
@@ -48,22 +51,37 @@ class Tiles(Layout):
                 m.prefetch(A + k * k_stride + ahead)  # A[0, some k later]
 
             def number(i):
-                return self.operand(m, m.broadcast(A + k * k_stride + i * row))  # A[i, k]
+                return self.operand(
+                    m, m.broadcast(A + k * k_stride + i * row)
+                )  # A[i, k]
 
             def vector(n):
-                return self.operand(m, m.load_aligned(B + k * B_row + offsets[n]))  # B[k, n]
+                return self.operand(
+                    m, m.load_aligned(B + k * B_row + offsets[n])
+                )  # B[k, n]
 
             rows, columns = range(len(sums)), range(len(offsets))
             if len(rows) < len(columns):
                 a = [number(i) for i in rows]
-                pairs = ((i, n, a[i], b_n) for n in columns for b_n in [vector(n)] for i in rows)
+                pairs = (
+                    (i, n, a[i], b_n)
+                    for n in columns
+                    for b_n in [vector(n)]
+                    for i in rows
+                )
             else:
                 b = [vector(n) for n in columns]
-                pairs = ((i, n, a_i, b[n]) for i in rows for a_i in [number(i)] for n in columns)
+                pairs = (
+                    (i, n, a_i, b[n])
+                    for i in rows
+                    for a_i in [number(i)]
+                    for n in columns
+                )
             for i, n, a_i, b_n in pairs:
                 m.set(sums[i][n], self.product(m, a_i, b_n, m.get(sums[i][n])))
 
-        # One row waits for what it loads: with two k at a time there are fewer instructions around.
+        # One row waits for what it loads: with two k at a time there are fewer
+        # instructions around.
         if len(sums) == 1:
             m.tiles(count, 2, lambda first, n: [multiply(first + i) for i in range(n)])
         else:
@@ -82,29 +100,47 @@ class Tiles(Layout):
         m.store(address, vector)
 
     def keep_h(self, m, kept, first, i, v, h):
-        """Store vector v of row first + i of h once more, where operands are not h itself."""
+        """Store vector v of row first + i of h once more, where operands are not h
+        itself.
+        """
 
     def _feed(self, m, sums, matrix, A, A_row, count, B):
-        """Add A B to the sums of the gates that a packed matrix feeds; sums: by offset, of rows."""
+        """Add A B to the sums of the gates that a packed matrix feeds; sums: by offset,
+        of rows.
+        """
         fed = self.offsets(matrix)
         chosen = [[row_sums[o] for o in fed] for row_sums in sums]
         self.multiply(
-            m, chosen, A, A_row, self.dtype.itemsize, B, len(fed) * self.vector_bytes, count
+            m,
+            chosen,
+            A,
+            A_row,
+            self.dtype.itemsize,
+            B,
+            len(fed) * self.vector_bytes,
+            count,
         )
 
     def _feed_back(self, m, sums, matrix, da, blocks, block, MT):
-        """Add da M^T to sums of a wide unit block: over the unit blocks of gradients, and in each
-        over the gates that M feeds.
+        """Add da M^T to sums of a wide unit block: over the unit blocks of gradients,
+        and in each over the gates that M feeds.
         """
-        runs, line = self.runs(matrix), self.wide_units * self.dtype.itemsize  # of a row of M^T
+        runs, line = (
+            self.runs(matrix),
+            self.wide_units * self.dtype.itemsize,
+        )  # of a row of M^T
         width = sum(words for _, words in runs)
 
         def one_block(j):
             done = 0
             for first, words in runs:
-                a = da + j * block + first * self.dtype.itemsize  # row 0 of block j, the run
+                a = (
+                    da + j * block + first * self.dtype.itemsize
+                )  # row 0 of block j, the run
                 b = MT + (j * width + done) * line  # the row of M^T that it begins with
-                self.multiply(m, sums, a, self.da_row, self.dtype.itemsize, b, line, words)
+                self.multiply(
+                    m, sums, a, self.da_row, self.dtype.itemsize, b, line, words
+                )
                 done += words
 
         m.loop(blocks, one_block)
@@ -112,34 +148,59 @@ class Tiles(Layout):
     def forward(self, name, keep=True):
         """A forward step of a unit block, or one of the two halves of it.
 
-        "inputs": a = b + x U of D inputs, for the rows of some steps. "step": a + h_prev W, then
-        the cell while the sums are in registers. "whole": both, and the pre-activations are never
-        stored. h, c: this unit block in the row of the first sample, before the step and after.
-        h_all: the whole rows of h_prev as operands, H words of them counted; kept: this unit block
-        of h as an operand, where that is not h itself; rows of both h_row apart. keep: store the
-        gates in a.
+        "inputs": a = b + x U of D inputs, for the rows of some steps. "step": a +
+        h_prev W, then the cell while the sums are in registers. "whole": both, and the
+        pre-activations are never stored. h, c: this unit block in the row of the first
+        sample, before the step and after. h_all: the whole rows of h_prev as operands,
+        H words of them counted; kept: this unit block of h as an operand, where that is
+        not h itself; rows of both h_row apart. keep: store the gates in a.
         """
         every = self.offsets("b")
         fed = self.offsets({"inputs": "U", "step": "W", "whole": "b"}[name])
 
-        def whole(m, rows, x, x_row, D, U, b, h_all, h_row, H, W, a, c_prev, c, h, row, kept):
+        def whole(
+            m, rows, x, x_row, D, U, b, h_all, h_row, H, W, a, c_prev, c, h, row, kept
+        ):
             def tile(first, count):
-                a_rows = [a + first * self.row + i * self.row for i in range(count)]  # first + i
+                a_rows = [
+                    a + first * self.row + i * self.row for i in range(count)
+                ]  # first + i
                 begins = a_rows if name == "step" else [b] * count
-                sums = [{o: m.variable(m.load(begin + o)) for o in fed} for begin in begins]
+                sums = [
+                    {o: m.variable(m.load(begin + o)) for o in fed} for begin in begins
+                ]
                 if name != "step":
-                    self._feed(m, sums, "U", x + first * x_row, x_row, D, U)  # x from `first` on
+                    self._feed(
+                        m, sums, "U", x + first * x_row, x_row, D, U
+                    )  # x from `first` on
                 if name != "inputs":
-                    self._feed(m, sums, "W", h_all + first * h_row, h_row, H, W)  # h_prev, the same
-                    self.apply(m, sums, keep, a_rows[0], row, c_prev, c, h, first, (kept, h_row))
+                    self._feed(
+                        m, sums, "W", h_all + first * h_row, h_row, H, W
+                    )  # h_prev, the same
+                    self.apply(
+                        m,
+                        sums,
+                        keep,
+                        a_rows[0],
+                        row,
+                        c_prev,
+                        c,
+                        h,
+                        first,
+                        (kept, h_row),
+                    )
                     return
                 for row_sums, a_i in zip(sums, a_rows, strict=True):
                     for o in every:  # what is fed by W alone begins with b
-                        m.store(a_i + o, m.get(row_sums[o]) if o in row_sums else m.load(b + o))
+                        m.store(
+                            a_i + o,
+                            m.get(row_sums[o]) if o in row_sums else m.load(b + o),
+                        )
 
             m.tiles(rows, self.tile_rows(len(fed)), tile)
 
-        # A half takes its own arguments alone: with few samples, passing the others takes long.
+        # A half takes its own arguments alone: with few samples, passing the others
+        # takes long.
         def inputs(m, rows, x, x_row, D, U, b, a):
             whole(m, rows, x, x_row, D, U, b, *[None] * 4, a, *[None] * 5)
 
@@ -149,8 +210,9 @@ class Tiles(Layout):
         return {"inputs": inputs, "step": step, "whole": whole}[name]
 
     def single(self, keep=True):
-        """A forward step of one row z of N numbers, all unit blocks in one call: a = b + z W, then
-        the cell, with the bits of "whole". One sample waits for its weights: here one stream.
+        """A forward step of one row z of N numbers, all unit blocks in one call: a = b
+        + z W, then the cell, with the bits of "whole". One sample waits for its
+        weights: here one stream.
 
         b, a, c_prev, c, h: of unit block 0.
         """
@@ -168,15 +230,20 @@ class Tiles(Layout):
         return single
 
     def apply(self, m, sums, keep, a, row, c_prev, c, h, first, kept=None):
-        """The cell on finished sums; pre-activations that are not among them are in a. kept: where
-        operands of h go, and the bytes from row to row of them.
+        """The cell on finished sums; pre-activations that are not among them are in a.
+        kept: where operands of h go, and the bytes from row to row of them.
         """
         forward, _ = self.cell.make(*activations.functions(m))
         for (i, row_sums), v in product(enumerate(sums), range(self.vectors)):
             a_i = a + i * self.row  # gates of row first + i
-            unit = first * row + i * row + v * self.vector_bytes  # vector v of its units in h and c
+            unit = (
+                first * row + i * row + v * self.vector_bytes
+            )  # vector v of its units in h and c
             offsets = self.of_gates(v)
-            bars = [m.get(row_sums[o]) if o in row_sums else m.load(a_i + o) for o in offsets]
+            bars = [
+                m.get(row_sums[o]) if o in row_sums else m.load(a_i + o)
+                for o in offsets
+            ]
             *gates, h_new, c_new = forward(*bars, m.load(c_prev + unit))
             m.store(h + unit, h_new)
             self.keep_h(m, kept, first, i, v, h_new)
@@ -187,17 +254,34 @@ class Tiles(Layout):
                     m.store(a_i + o, gate)
 
     def back(self, source=None):
-        """dy + dh + da_next W^T, then the cell backwards while the sums are in registers.
+        """dy + dh + da_next W^T, then the cell backwards while the sums are in
+        registers.
 
-        source: the Tiles of da_next and W where they are another layer's; with as wide blocks.
+        source: the Tiles of da_next and W where they are another layer's; with as wide
+        blocks.
 
-        da_next: gradients of step t+1; no blocks at the last step; block: from one of their unit
-        blocks to the next. gates, da: those of step t, from this wide unit block's first unit block
-        on. dy, dh, dc, c_prev, c: this wide unit block; dc is read and written over.
+        da_next: gradients of step t+1; no blocks at the last step; block: from one of
+        their unit blocks to the next. gates, da: those of step t, from this wide unit
+        block's first unit block on. dy, dh, dc, c_prev, c: this wide unit block; dc is
+        read and written over.
         """
 
         def back(
-            m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c_prev, c
+            m,
+            rows,
+            da_next,
+            blocks,
+            block,
+            WT,
+            dy,
+            dh,
+            dh_row,
+            row,
+            gates,
+            da,
+            dc,
+            c_prev,
+            c,
         ):
             _, backward = self.cell.make(*activations.functions(m))
             before = source or self
@@ -211,13 +295,17 @@ class Tiles(Layout):
                 for i, v in places:
                     dh_i = m.load(dh + place(i, v, dh_row))
                     sums[i][v] = m.variable(m.load(dy + place(i, v, row)) + dh_i)
-                da_first = da_next + first * before.da_row  # step t+1 from row `first` on
+                da_first = (
+                    da_next + first * before.da_row
+                )  # step t+1 from row `first` on
                 before._feed_back(m, sums, "W", da_first, blocks, block, WT)
                 for i, v in places:
                     j, inner = divmod(v, self.vectors)
                     unit = place(i, v, row)
                     # Its unit block's gates, and their gradients.
-                    gate = block * (j * self.numbers) + (first * self.row + i * self.row)
+                    gate = block * (j * self.numbers) + (
+                        first * self.row + i * self.row
+                    )
                     d_gate = block * j + (first * self.da_row + i * self.da_row)
                     offsets = self.of_gates(inner)
                     *bars, dc_prev = backward(
@@ -236,7 +324,9 @@ class Tiles(Layout):
         return back
 
     def through(self, matrix):
-        """out = da M^T for a wide unit block: the gradient of what M multiplied, U or W."""
+        """out = da M^T for a wide unit block: the gradient of what M multiplied, U or
+        W.
+        """
 
         def through(m, rows, da, blocks, block, MT, out, row):
             zero, vectors = m.constant(0.0), range(self.wide_vectors)
@@ -255,8 +345,8 @@ class Tiles(Layout):
         return through
 
     def few(self):
-        """out = da U^T for a few inputs, a dot product for each: `through` would compute a wide
-        unit block of inputs, nearly all of them padding. U: packed.
+        """out = da U^T for a few inputs, a dot product for each: `through` would
+        compute a wide unit block of inputs, nearly all of them padding. U: packed.
         """
         fed = self.offsets("U")
 
@@ -268,18 +358,28 @@ class Tiles(Layout):
                     sums = [m.variable(zero) for _ in range(count)]
 
                     def one_block(j):
-                        a = da + j * block + first * self.row  # unit block j from row `first` on
-                        u = U + j * U_block + d * len(fed) * self.vector_bytes  # of input d
+                        a = (
+                            da + j * block + first * self.row
+                        )  # unit block j from row `first` on
+                        u = (
+                            U + j * U_block + d * len(fed) * self.vector_bytes
+                        )  # of input d
                         for n, o in enumerate(fed):
-                            u_n = m.load_aligned(u + n * self.vector_bytes)  # the n-th vector fed
+                            u_n = m.load_aligned(
+                                u + n * self.vector_bytes
+                            )  # the n-th vector fed
                             for i, total in enumerate(sums):
-                                a_n = m.load(a + (i * self.row + o))  # its gradients, row first + i
+                                a_n = m.load(
+                                    a + (i * self.row + o)
+                                )  # its gradients, row first + i
                                 m.set(total, m.fma(a_n, u_n, m.get(total)))
 
                     m.loop(blocks, one_block)
                     for i, total in enumerate(sums):
                         out_i = out + first * row + i * row  # row first + i
-                        m.store_number(out_i + d * self.dtype.itemsize, m.total(m.get(total)))
+                        m.store_number(
+                            out_i + d * self.dtype.itemsize, m.total(m.get(total))
+                        )
 
                 m.loop(D, one_input)
 
@@ -288,10 +388,11 @@ class Tiles(Layout):
         return few
 
     def gradient(self, matrix):
-        """out += rate z^T da for a unit block of a packed matrix, over `count` rows of z and da.
+        """out += rate z^T da for a unit block of a packed matrix, over `count` rows of
+        z and da.
 
-        Rows of the tile are rows of the matrix, whose inputs lie `step` bytes apart in a row of z,
-        and `z_row` from sample to sample. b: a weight whose input is 1.
+        Rows of the tile are rows of the matrix, whose inputs lie `step` bytes apart in
+        a row of z, and `z_row` from sample to sample. b: a weight whose input is 1.
         """
         offsets = self.offsets(matrix)
         width = len(offsets) * self.vector_bytes  # bytes of a row of the matrix
@@ -302,9 +403,22 @@ class Tiles(Layout):
             def tile(first, height):
                 sums = [[m.variable(zero) for _ in offsets] for _ in range(height)]
                 z_first = z + first * step  # what row `first` multiplied, sample 0
-                self.multiply(m, sums, z_first, step, z_row, da, self.row, count, offsets, ahead=64)
+                self.multiply(
+                    m,
+                    sums,
+                    z_first,
+                    step,
+                    z_row,
+                    da,
+                    self.row,
+                    count,
+                    offsets,
+                    ahead=64,
+                )
                 for i, n in product(range(height), range(len(offsets))):
-                    place = out + first * width + (i * width + n * self.vector_bytes)  # first + i
+                    place = (
+                        out + first * width + (i * width + n * self.vector_bytes)
+                    )  # first + i
                     m.store(place, m.fma(rate, m.get(sums[i][n]), m.load(place)))
 
             m.tiles(rows, self.tile_rows(len(offsets)), tile)
@@ -313,18 +427,26 @@ class Tiles(Layout):
         return gradient
 
     def transpose(self):
-        """Squares of lanes x lanes: out[c][r] = a[r][c], for `count` squares along a row of a."""
+        """Squares of lanes x lanes: out[c][r] = a[r][c], for `count` squares along a
+        row of a.
+        """
         lanes = self.lanes
 
         def transpose(m, count, a, a_row, out, out_row):
             def square(s):
                 # Vector s of each of the rows.
-                rows = [m.load(a + s * self.vector_bytes + r * a_row) for r in range(lanes)]
-                for _ in range(lanes.bit_length() - 1):  # a perfect shuffle of rows, log2 times
+                rows = [
+                    m.load(a + s * self.vector_bytes + r * a_row) for r in range(lanes)
+                ]
+                for _ in range(
+                    lanes.bit_length() - 1
+                ):  # a perfect shuffle of rows, log2 times
                     pairs = zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True)
                     rows = [half for x, y in pairs for half in m.interleave(x, y)]
                 for c, column in enumerate(rows):
-                    m.store(out + (s * lanes + c) * out_row, column)  # the row of column c
+                    m.store(
+                        out + (s * lanes + c) * out_row, column
+                    )  # the row of column c
 
             m.loop(count, square)
 

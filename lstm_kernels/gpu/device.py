@@ -1,8 +1,8 @@
 """The GPU as the versions see it, and the one module that imports numba.cuda.
 
-It says why there is no GPU, launches kernels, and counts every byte that crosses between host and
-device. With NUMBA_ENABLE_CUDASIM=1 in the environment the same kernels run in Numba's simulator, on
-the host and slowly.
+It says why there is no GPU, launches kernels, and counts every byte that crosses
+between host and device. With NUMBA_ENABLE_CUDASIM=1 in the environment the same kernels
+run in Numba's simulator, on the host and slowly.
 """
 
 import ctypes
@@ -21,22 +21,34 @@ from ..errors import LowOccupancyWarning
 
 
 def toolkit():
-    """The folder of the CUDA toolkit whose nvcc is on the PATH or in the usual place, or None."""
-    tools = [shutil.which("nvcc"), *sorted(glob.glob("/usr/local/cuda*/bin/nvcc"), reverse=True)]
+    """The folder of the CUDA toolkit whose nvcc is on the PATH or in the usual place,
+    or None.
+    """
+    tools = [
+        shutil.which("nvcc"),
+        *sorted(glob.glob("/usr/local/cuda*/bin/nvcc"), reverse=True),
+    ]
     tool = next(filter(None, tools), None)
     return tool and dirname(dirname(realpath(tool)))
 
 
-# Without its own wheels numba-cuda looks for the compiler (NVVM) where these variables point.
-if not (os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")) and (found := toolkit()):
+# Without its own wheels numba-cuda looks for the compiler (NVVM) where these variables
+# point.
+if not (os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")) and (
+    found := toolkit()
+):
     os.environ["CUDA_HOME"] = found
 
 try:
     from numba import cuda
-except Exception as error:  # a broken installation must not break the import of this package
+except (
+    Exception
+) as error:  # a broken installation must not break the import of this package
     cuda, _broken = None, f"{type(error).__name__}: {error}"
 
-vars(np).setdefault("row_stack", np.vstack)  # numba-cuda asks for a name that NumPy 2.5 removed
+vars(np).setdefault(
+    "row_stack", np.vstack
+)  # numba-cuda asks for a name that NumPy 2.5 removed
 
 SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
@@ -53,12 +65,16 @@ def why_unavailable():
         return None
     try:
         if not cuda.is_available() or not len(cuda.gpus):
-            reason = str(cuda.cuda_error() or "no device was found").strip().splitlines()[0]
+            reason = (
+                str(cuda.cuda_error() or "no device was found").strip().splitlines()[0]
+            )
             return f"there is no CUDA device ({reason.rstrip(':').strip()})"
         device = cuda.get_current_device()
     except Exception as error:
         return f"the CUDA driver does not work ({type(error).__name__}: {first_line(error)})"
-    return why_not_compiled(_name(device), tuple(device.compute_capability), _compile_nothing)
+    return why_not_compiled(
+        _name(device), tuple(device.compute_capability), _compile_nothing
+    )
 
 
 def _name(device):
@@ -66,11 +82,16 @@ def _name(device):
 
 
 def why_not_compiled(name, capability, compile):
-    """None when `compile(capability)` works, else what is wrong, and what to install."""
+    """None when `compile(capability)` works, else what is wrong, and what to
+    install.
+    """
     try:
         compile(capability)
     except Exception as error:
-        said, (major, minor) = f"{type(error).__name__}: {first_line(error)}", capability
+        said, (major, minor) = (
+            f"{type(error).__name__}: {first_line(error)}",
+            capability,
+        )
         if "nvvm" in str(error).lower():
             folder = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
             return (
@@ -98,7 +119,9 @@ def _compile_nothing(capability):
 
 
 def describe():
-    """The device as a dict: name, capability, multiprocessors, memory, clocks, shared memory."""
+    """The device as a dict: name, capability, multiprocessors, memory, clocks, shared
+    memory.
+    """
     device, context = cuda.get_current_device(), cuda.current_context()
     return {
         "name": _name(device),
@@ -115,7 +138,8 @@ def describe():
 class Device:
     """What a network uses of the device: launches, memory, and copies that are counted.
 
-    `sent` and `fetched` count the bytes copied to and from the device since the network was made.
+    `sent` and `fetched` count the bytes copied to and from the device since the network
+    was made.
     """
 
     def __init__(self, version):
@@ -135,7 +159,9 @@ class Device:
         return context.get_memory_info()[0]
 
     def refuse_fork(self):
-        """Raise where a child has no device: it cannot use the context of its parent."""
+        """Raise where a child has no device: it cannot use the context of its
+        parent.
+        """
         if not SIMULATED:
             raise RuntimeError(
                 f"{self.version}: the process was forked, and a child cannot use its parent's "
@@ -143,10 +169,12 @@ class Device:
             )
 
     def configure(self, kernel, blocks, threads, shared, together=False):
-        """The kernel with its grid; Numba's warning of few blocks is explained, once for a network.
+        """The kernel with its grid; Numba's warning of few blocks is explained, once
+        for a network.
 
-        together: the kernel's blocks wait for each other. Raises RuntimeError where the device does
-        not grant so much shared memory, or cannot hold that many such blocks at a time.
+        together: the kernel's blocks wait for each other. Raises RuntimeError where the
+        device does not grant so much shared memory, or cannot hold that many such
+        blocks at a time.
         """
         key = kernel, blocks, threads, shared
         if SIMULATED:
@@ -157,7 +185,10 @@ class Device:
             if shared > SHARED:
                 allow_shared(kernel, self.most_shared)
             if together:
-                held = (o.max_cooperative_grid_blocks(threads, shared) for o in overloads(kernel))
+                held = (
+                    o.max_cooperative_grid_blocks(threads, shared)
+                    for o in overloads(kernel)
+                )
                 self._refuse_too_many(min(held), *key[1:])
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -184,19 +215,24 @@ class Device:
             )
 
     def launch(self, kernel, blocks, threads, shared, *arguments):
-        """Run a kernel. A NumPy array among the arguments is copied to the device and back."""
+        """Run a kernel. A NumPy array among the arguments is copied to the device and
+        back.
+        """
         for a in arguments:
             if isinstance(a, np.ndarray):
                 self.sent, self.fetched = self.sent + a.nbytes, self.fetched + a.nbytes
-        with warnings.catch_warnings():  # these copies are counted: they are what V1 and V2 show
+        with (
+            warnings.catch_warnings()
+        ):  # these copies are counted: they are what V1 and V2 show
             warnings.filterwarnings("ignore", message="Host array used in CUDA kernel")
             self.configure(kernel, blocks, threads, shared)(*arguments)
 
     def array(self, name, size, dtype, zero=False):
-        """A device array that is kept for the next call of that name, of at least `size` entries.
+        """A device array that is kept for the next call of that name, of at least
+        `size` entries.
 
-        What it holds is undefined, or zero when it is new and `zero`. Raises ValueError if the
-        device has no room for it.
+        What it holds is undefined, or zero when it is new and `zero`. Raises ValueError
+        if the device has no room for it.
         """
         if name not in self._arrays or self._arrays[name].size < size:
             self._arrays.pop(name, None)
@@ -216,8 +252,12 @@ class Device:
         return self._arrays[name]
 
     def send(self, name, host):
-        """Copy an array, flat, to the start of the device array `name`; returns that part of it."""
-        return self.send_into(self.array(name, host.size, host.dtype), 0, host)[: host.size]
+        """Copy an array, flat, to the start of the device array `name`; returns that
+        part of it.
+        """
+        return self.send_into(self.array(name, host.size, host.dtype), 0, host)[
+            : host.size
+        ]
 
     def send_into(self, array, at, host):
         """Copy an array, flat, into a device array from entry `at` on."""
@@ -226,7 +266,9 @@ class Device:
         return array
 
     def fetch(self, array, host):
-        """Copy the first entries of a device array into `host`, a flat array, and return it."""
+        """Copy the first entries of a device array into `host`, a flat array, and
+        return it.
+        """
         array[: host.size].copy_to_host(host)
         self.fetched += host.nbytes
         return host
@@ -241,9 +283,11 @@ _allowed = {}  # kernel -> bytes; the kernels live as long as the process
 
 
 def allow_shared(kernel, size):
-    """Let a kernel ask for up to `size` bytes of dynamic shared memory: once, and never for less.
+    """Let a kernel ask for up to `size` bytes of dynamic shared memory: once, and never
+    for less.
 
-    The driver is called by its C interface, which is the same in every release of numba-cuda.
+    The driver is called by its C interface, which is the same in every release of
+    numba-cuda.
     """
     if _allowed.get(kernel, 0) >= size:
         return
@@ -270,7 +314,9 @@ def synchronize():
 
 
 def event_seconds(call):
-    """What passes on the device between an event before `call` and one after; None simulated."""
+    """What passes on the device between an event before `call` and one after; None
+    simulated.
+    """
     first, last = cuda.event(), cuda.event()
     first.record()
     call()
@@ -280,5 +326,7 @@ def event_seconds(call):
 
 
 def pinned(size, dtype):
-    """A host array that stays where it is in memory: the device reads and writes it directly."""
+    """A host array that stays where it is in memory: the device reads and writes it
+    directly.
+    """
     return cuda.pinned_array(size, dtype)

@@ -1,5 +1,5 @@
-"""Device functions that every GPU kernel uses: the cell's functions, a unit's K values as a tuple,
-R of these for R samples, and which part of a matrix a thread takes.
+"""Device functions that every GPU kernel uses: the cell's functions, a unit's K values
+as a tuple, R of these for R samples, and which part of a matrix a thread takes.
 
 The names below that are None are filled in by `device.functions`.
 """
@@ -23,18 +23,23 @@ def sigmoid(x):
 
 
 def u(i):
-    """An index that is not negative: Numba leaves Python's test for that out of the loop."""
+    """An index that is not negative: Numba leaves Python's test for that out of the
+    loop.
+    """
     return np.uint64(i)
 
 
-# Functions of tuples: arguments, and entry k of the tuple that each returns. They are written out:
-# a loop would put tuples into memory.
+# Functions of tuples: arguments, and entry k of the tuple that each returns. They are
+# written out: a loop would put tuples into memory.
 TUPLES = {
     # Of a unit's K values.
     "zeros": ("", "real(0)"),
     "strided": ("a, at, stride", "a[u(at + {k} * stride)]"),
     "add": ("a, v, w", "a[{k}] + v * w[{k}]"),  # v: a number
-    "dot": ("a, v, w", "a[{k}] + v[{k}] * w[{k}]"),  # K sums side by side, added up by `total`
+    "dot": (
+        "a, v, w",
+        "a[{k}] + v[{k}] * w[{k}]",
+    ),  # K sums side by side, added up by `total`
     # Of the K values of each of R samples, whose own numbers lie `step` apart.
     "start": ("a", "a"),
     "quads": ("z, at, step", "quad(z, at + {k} * step)"),

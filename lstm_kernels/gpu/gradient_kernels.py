@@ -1,9 +1,11 @@
-"""Device functions of the tile kernels for the end of a mini-batch: read-out, gradients, descent.
+"""Device functions of the tile kernels for the end of a mini-batch: read-out,
+gradients, descent.
 
-Gradients are computed in one of two ways, whichever is less work (`plans.plan`). A small network:
-each block adds its tiles' up in a row of its own, then all blocks share the numbers among them and
-add up the rows, in a fixed order. A large one, PRODUCT: nothing is added up; when the tape is
-complete, all blocks share the parameters among them and compute each over all samples.
+Gradients are computed in one of two ways, whichever is less work (`plans.plan`). A
+small network: each block adds its tiles' up in a row of its own, then all blocks share
+the numbers among them and add up the rows, in a fixed order. A large one, PRODUCT:
+nothing is added up; when the tape is complete, all blocks share the parameters among
+them and compute each over all samples.
 """
 
 from .device_functions import lane, load
@@ -14,8 +16,9 @@ zeros = quad = add_rows = clipped = U_gates = W_gates = None
 
 
 def team():
-    """Who computes gradients together, the threads of the block or of all: the first band of rows
-    of a thread and how many further its next one is, its number and how many there are.
+    """Who computes gradients together, the threads of the block or of all: the first
+    band of rows of a thread and how many further its next one is, its number and how
+    many there are.
     """
     me, threads = lane()
     if PRODUCT:
@@ -26,7 +29,9 @@ def team():
 
 
 def put(end, p, turned, value, fresh):
-    """Gradient p: set in the block's own row, or added to it; with atomics added to all blocks'."""
+    """Gradient p: set in the block's own row, or added to it; with atomics added to all
+    blocks'.
+    """
     work = end[1]
     if PRODUCT:
         descend(end, p, turned, value)
@@ -38,10 +43,11 @@ def put(end, p, turned, value, fresh):
 
 
 def descend(end, p, turned, gradient):
-    """Let parameter p take its step; number P is the loss. With a rate of zero, keep the gradient.
+    """Let parameter p take its step; number P is the loss. With a rate of zero, keep
+    the gradient.
 
-    turned: where p is among the transposed weights, negative for a number that is not a layer's.
-    end: theta, work, losses, the number of the mini-batch, the rate.
+    turned: where p is among the transposed weights, negative for a number that is not a
+    layer's. end: theta, work, losses, the number of the mini-batch, the rate.
     """
     theta, work, losses, batch, rate = end
     if p == P:
@@ -72,10 +78,11 @@ def four_rows(source, at, width, most):
 
 
 def outer_product(n, count, p, gates, source, width, da, end, fresh):
-    """Gradients p and on, of a matrix (width, H, K): the sum over steps and `count` samples of
-    source times da, which lie there for the first sample at the first step.
+    """Gradients p and on, of a matrix (width, H, K): the sum over steps and `count`
+    samples of source times da, which lie there for the first sample at the first step.
 
-    A thread takes four rows and the K gates of a unit. gates: whether the matrix feeds each gate.
+    A thread takes four rows and the K gates of a unit. gates: whether the matrix feeds
+    each gate.
     """
     T, B, work = n[0], n[1], end[1]
     band, down, _, _ = team()
@@ -96,7 +103,10 @@ def outer_product(n, count, p, gates, source, width, da, end, fresh):
                 for k in range(K):
                     if i <= most:
                         value = a[i][k] if gates[k] else real(0)
-                        at, turned = ((r + i) * H + j) * K + k, (j * width + r + i) * K + k
+                        at, turned = (
+                            ((r + i) * H + j) * K + k,
+                            (j * width + r + i) * K + k,
+                        )
                         put(end, p + at, p + turned, value, fresh)
             j += cuda.blockDim.x
         band += down
@@ -108,7 +118,9 @@ def gradients(n, s0, count, end, fresh):
     for index in range(L):
         at, h, da = layer_at(index), h_at(n, index, 0, s0), da_at(n, index, 0, s0)
         inputs = D if index == 0 else H
-        below = x_at(n, 0, s0) if index == 0 else h_at(n, index - 1, 1, s0)  # inputs at step 0
+        below = (
+            x_at(n, 0, s0) if index == 0 else h_at(n, index - 1, 1, s0)
+        )  # inputs at step 0
         outer_product(n, count, at, U_gates, below, inputs, da, end, fresh)
         outer_product(n, count, at + inputs * H * K, W_gates, h, H, da, end, fresh)
         _, _, q, threads = team()
@@ -116,7 +128,9 @@ def gradients(n, s0, count, end, fresh):
             value = real(0)
             for t in range(T):
                 for s in range(count):
-                    value += work[da + (t * B + s) * H * K + q]  # gate and unit q at step t
+                    value += work[
+                        da + (t * B + s) * H * K + q
+                    ]  # gate and unit q at step t
             b = at + (inputs + H) * H * K
             put(end, b + q, b + q, value, fresh)
             q += threads
@@ -148,7 +162,9 @@ def readout(n, s0, count, theta, target, order, first, work):
         # b_out and target of output o
         error = theta[V + H * O + o] - target[order[first + s0 + s] * O + o]
         for k in range(H):
-            error += work[last + s * H + k] * theta[V + k * O + o]  # unit k; V: row k, output o
+            error += (
+                work[last + s * H + k] * theta[V + k * O + o]
+            )  # unit k; V: row k, output o
         work[d_out_at(n, s0 + s) + o] = error * scale
     cuda.syncthreads()
     s = cuda.threadIdx.y
@@ -157,7 +173,9 @@ def readout(n, s0, count, theta, target, order, first, work):
         while k < H:
             value = real(0)
             for o in range(O):
-                value += work[d_out_at(n, s0 + s) + o] * theta[V + k * O + o]  # V: row k, output o
+                value += (
+                    work[d_out_at(n, s0 + s) + o] * theta[V + k * O + o]
+                )  # V: row k, output o
             for t in range(T - 1):
                 work[dy_at(n, t, s0 + s) + k] = real(0)  # unit k at step t
             work[dy_at(n, T - 1, s0 + s) + k] = value  # at the last step
@@ -167,7 +185,9 @@ def readout(n, s0, count, theta, target, order, first, work):
 
 
 def finish(n, blocks, shared, end):
-    """The end of a mini-batch, by all blocks: sums, loss, and a step of the parameters."""
+    """The end of a mini-batch, by all blocks: sums, loss, and a step of the
+    parameters.
+    """
     if PRODUCT:
         gradients(n, 0, n[1], end, True)
     else:
@@ -175,7 +195,8 @@ def finish(n, blocks, shared, end):
 
 
 def sum_rows(rows, shared, end):
-    """Add up `rows` rows of gradients; a block takes its share of them, a thread some rows.
+    """Add up `rows` rows of gradients; a block takes its share of them, a thread some
+    rows.
 
     Which numbers meet depends on the grid alone: the same bits on every run.
     """

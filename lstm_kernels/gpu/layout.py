@@ -1,16 +1,19 @@
-"""Where numbers lie on the device. Everything is flat; this is the one table of the arrays.
+"""Where numbers lie on the device. Everything is flat; this is the one table of the
+arrays.
 
-`theta` holds the parameters packed, so that a unit's K weights are one load. Of each layer the rows
-of U, those of W, and b: (inputs + H + 1, H, K), with zeros where a gate has no weight (a GRU's U
-does not feed `hn`, its W does not feed `n`). Behind the layers lie V (H, O) and b_out (O). These P
-numbers are followed in `cuda-fused` and `cuda-epoch` by the layers once more, each U and W
-transposed, for networks whose weights have no room in shared memory. Gradients lie in the same
-order, the loss behind them.
+`theta` holds the parameters packed, so that a unit's K weights are one load. Of each
+layer the rows of U, those of W, and b: (inputs + H + 1, H, K), with zeros where a gate
+has no weight (a GRU's U does not feed `hn`, its W does not feed `n`). Behind the layers
+lie V (H, O) and b_out (O). These P numbers are followed in `cuda-fused` and
+`cuda-epoch` by the layers once more, each U and W transposed, for networks whose
+weights have no room in shared memory. Gradients lie in the same order, the loss behind
+them.
 
-A pass works on the arrays below. `cuda-fused` and `cuda-epoch` keep them in one, `work`, in this
-order, since a launch costs the host time for each array; `cuda-v1` to `v3` keep each apart. Shapes
-are those of `cuda-fused`; in V1 to V3 the sample is the last axis of all but the first, so that
-neighbouring threads read neighbouring addresses. Slot 0 of h and c is the initial state.
+A pass works on the arrays below. `cuda-fused` and `cuda-epoch` keep them in one,
+`work`, in this order, since a launch costs the host time for each array; `cuda-v1` to
+`v3` keep each apart. Shapes are those of `cuda-fused`; in V1 to V3 the sample is the
+last axis of all but the first, so that neighbouring threads read neighbouring
+addresses. Slot 0 of h and c is the initial state.
 
 | place    | shape           | written by                                | read by              |
 |----------|-----------------|-------------------------------------------|----------------------|
@@ -87,7 +90,12 @@ def array_sizes(n, K):
     L, T, B, D, H, O = n
     tape, gates = L * (T + 1) * B * H, L * T * B * H * K
     sizes = {"x": T * B * D, "h": tape, "c": tape, "gates": gates, "dy": T * B * H}
-    return sizes | {"state": 2 * L * B * H, "da": gates, "dx": T * B * D, "d_out": B * O}
+    return sizes | {
+        "state": 2 * L * B * H,
+        "da": gates,
+        "dx": T * B * D,
+        "d_out": B * O,
+    }
 
 
 def packed_size(n, K):
@@ -150,14 +158,23 @@ def d_out_at(n, s):
 
 
 def pack(params, transposed=False):
-    """theta of Params, flat; transposed: with the layers a second time, U and W transposed."""
+    """theta of Params, flat; transposed: with the layers a second time, U and W
+    transposed.
+    """
     cell, K = CELLS[params.cell], len(CELLS[params.cell].gates)
     layers, turned = [], []
     for layer in params.layers:
         full, H = expand(cell, layer), len(layer.W)
-        rows = np.concatenate([full.U, full.W, full.b[None]]).reshape(-1, K, H).swapaxes(1, 2)
+        rows = (
+            np.concatenate([full.U, full.W, full.b[None]])
+            .reshape(-1, K, H)
+            .swapaxes(1, 2)
+        )
         layers.append(rows)
-        turned += [rows[: len(layer.U)].swapaxes(0, 1), rows[len(layer.U) : -1].swapaxes(0, 1)]
+        turned += [
+            rows[: len(layer.U)].swapaxes(0, 1),
+            rows[len(layer.U) : -1].swapaxes(0, 1),
+        ]
         turned.append(rows[-1:])
     readout = [] if params.V is None else [params.V, params.b_out]
     theta = np.concatenate([a.reshape(-1) for a in layers + readout])
@@ -168,14 +185,25 @@ def pack(params, transposed=False):
 
 
 def unpack(flat, like):
-    """Arrays by name, as `Params.arrays` has them, of packed numbers; like: Params of the sizes."""
+    """Arrays by name, as `Params.arrays` has them, of packed numbers; like: Params of
+    the sizes.
+    """
     cell, at, layers = CELLS[like.cell], 0, []
     K, H = len(cell.gates), like.hidden_size
     for layer in like.layers:
         rows = len(layer.U) + H + 1
-        full = flat[at : at + rows * H * K].reshape(rows, H, K).swapaxes(1, 2).reshape(rows, -1)
-        full = fold(cell, Layer(full[: len(layer.U)], full[len(layer.U) : -1], full[-1]))
-        layers.append(Layer(*(np.array(a, order="C") for a in (full.U, full.W, full.b))))
+        full = (
+            flat[at : at + rows * H * K]
+            .reshape(rows, H, K)
+            .swapaxes(1, 2)
+            .reshape(rows, -1)
+        )
+        full = fold(
+            cell, Layer(full[: len(layer.U)], full[len(layer.U) : -1], full[-1])
+        )
+        layers.append(
+            Layer(*(np.array(a, order="C") for a in (full.U, full.W, full.b)))
+        )
         at += rows * H * K
     if like.V is None:
         return Params(layers, cell=like.cell).arrays()
@@ -185,7 +213,9 @@ def unpack(flat, like):
 
 
 def pair(n, dtype, states):
-    """The array `state` (2, L, B, H) of up to two arrays (L, B, H); what is not there is zero."""
+    """The array `state` (2, L, B, H) of up to two arrays (L, B, H); what is not there
+    is zero.
+    """
     both = np.zeros((2, n.L, n.B, n.H), dtype)
     for i, a in enumerate(states or ()):
         both[i] = a
@@ -193,7 +223,9 @@ def pair(n, dtype, states):
 
 
 def collect(params, flat, x, both):
-    """Grads of packed gradients `flat`, of x, and (2, L, B, H), of the initial state."""
+    """Grads of packed gradients `flat`, of x, and (2, L, B, H), of the initial
+    state.
+    """
     p = Params.from_arrays(unpack(flat, params), params.cell)
     with_c = len(CELLS[params.cell].state) == 2
     state = tuple(both) if with_c else (both[0] + both[1],)  # without c, c0 is h0

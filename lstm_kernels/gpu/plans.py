@@ -1,4 +1,6 @@
-"""How a launch of the tile kernels is cut into blocks, and a pass that is launched so."""
+"""How a launch of the tile kernels is cut into blocks, and a pass that is launched
+so.
+"""
 
 from typing import NamedTuple
 
@@ -13,11 +15,15 @@ from .tile_kernels import four
 
 MODULES = tile_kernels, gradient_kernels
 MOST_SAMPLES = 32  # of a block
-MOST_UNITS, MOST_THREADS = (2, 4) if SIMULATED else (256, 256)  # of a block: along x, in all
+MOST_UNITS, MOST_THREADS = (
+    (2, 4) if SIMULATED else (256, 256)
+)  # of a block: along x, in all
 
 
 class Plan(NamedTuple):
-    """Blocks for tiles of `tile` samples; their threads: x units by y groups of R samples."""
+    """Blocks for tiles of `tile` samples; their threads: x units by y groups of R
+    samples.
+    """
 
     blocks: int
     x: int
@@ -35,7 +41,9 @@ class Plan(NamedTuple):
 
 
 def shared_size(n, cell, dtype, tile, resident):
-    """Bytes of shared memory: a layer's weights where they fit, then the state of a tile."""
+    """Bytes of shared memory: a layer's weights where they fit, then the state of a
+    tile.
+    """
     K, H = len(cell.gates), n.H
     inputs = n.D if n.L == 1 else max(n.D, H)
     weights = four((inputs + H + 1) * (H + 1 - H % 2) * K) if resident else 0
@@ -45,12 +53,13 @@ def shared_size(n, cell, dtype, tile, resident):
 
 
 def rounds(n, cell, blocks, all_blocks, threads):
-    """How often a thread goes through its loop for the gradients of a mini-batch, in either way: by
-    tile and then summed over the blocks, or by all blocks when the tape is complete.
+    """How often a thread goes through its loop for the gradients of a mini-batch, in
+    either way: by tile and then summed over the blocks, or by all blocks when the tape
+    is complete.
 
-    A turn of the loop is a step of a sample for four rows of weights and a unit; or, of the sum
-    over the blocks, a number. The first way keeps as many threads busy as its blocks have, but
-    writes and reads every gradient once for each block.
+    A turn of the loop is a step of a sample for four rows of weights and a unit; or, of
+    the sum over the blocks, a number. The first way keeps as many threads busy as its
+    blocks have, but writes and reads every gradient once for each block.
     """
     bands = -(-n.D // 4) + -(-n.H // 4) + 1 + (n.L - 1) * (2 * -(-n.H // 4) + 1)
     P, steps = packed_size(n, len(cell.gates)), n.T * n.B
@@ -59,18 +68,28 @@ def rounds(n, cell, blocks, all_blocks, threads):
     return by_tile, -(-bands * n.H // (all_blocks * threads)) * steps
 
 
-def plan(n, cell, dtype, multiprocessors, shared, most_threads=MOST_THREADS, most_units=MOST_UNITS):
-    """The Plan for Sizes n of a Cell on a device of so many multiprocessors, each block with so
-    many bytes of shared memory.
+def plan(
+    n,
+    cell,
+    dtype,
+    multiprocessors,
+    shared,
+    most_threads=MOST_THREADS,
+    most_units=MOST_UNITS,
+):
+    """The Plan for Sizes n of a Cell on a device of so many multiprocessors, each block
+    with so many bytes of shared memory.
 
-    Few samples are spread over the multiprocessors; many fill tiles, whose threads take four
-    samples each. Weights that do not fit into shared memory with the state of four samples are read
-    from device memory, through the cache. Raises ValueError where not even a sample's state fits.
+    Few samples are spread over the multiprocessors; many fill tiles, whose threads take
+    four samples each. Weights that do not fit into shared memory with the state of four
+    samples are read from device memory, through the cache. Raises ValueError where not
+    even a sample's state fits.
     """
     wanted = min(MOST_SAMPLES, -(-n.B // multiprocessors))
     tiles = [four(wanted)] if wanted > 3 else [wanted]
     tiles += [tile for tile in (16, 8, 4, 2, 1) if tile < tiles[0]]
-    # A property of the network, not of B: only plans without it keep transposed weights up to date.
+    # A property of the network, not of B: only plans without it keep transposed weights
+    # up to date.
     resident = shared_size(n, cell, dtype, 4, True) <= shared
     x = -(-n.H // -(-n.H // most_units))  # units are spread evenly over the rounds
     y = max(1, most_threads // x)
@@ -83,7 +102,9 @@ def plan(n, cell, dtype, multiprocessors, shared, most_threads=MOST_THREADS, mos
             numbers = -(-(packed_size(n, len(cell.gates)) + 1) // x)
             all_blocks = min(multiprocessors, max(blocks, numbers))
             by_tile, product = rounds(n, cell, blocks, all_blocks, x * y)
-            return Plan(blocks, x, y, tile, R, resident, product < by_tile, need, all_blocks)
+            return Plan(
+                blocks, x, y, tile, R, resident, product < by_tile, need, all_blocks
+            )
     raise ValueError(
         f"params: hidden_size {n.H} takes {need} bytes of shared memory for the state of one "
         f"sample, the device has {shared} for a block, want a smaller hidden_size or input_size"
@@ -91,22 +112,28 @@ def plan(n, cell, dtype, multiprocessors, shared, most_threads=MOST_THREADS, mos
 
 
 class Pass:
-    """Passes of T steps and B samples of a network on a `device.Device`: what its kernels need.
+    """Passes of T steps and B samples of a network on a `device.Device`: what its
+    kernels need.
 
-    atomic: whether gradients are summed by atomics. All passes of a device share the array `work`,
-    which holds everything but the parameters: what one leaves there is good until the next.
+    atomic: whether gradients are summed by atomics. All passes of a device share the
+    array `work`, which holds everything but the parameters: what one leaves there is
+    good until the next.
     """
 
     def __init__(self, device, params, T, B, atomic, entries):
         cell, dtype = CELLS[params.cell], params.dtype
         self._device, self._dtype, self.n = device, dtype, Sizes.of(params, T, B)
-        self.plan = plan(self.n, cell, dtype, device.multiprocessors, device.most_shared)
+        self.plan = plan(
+            self.n, cell, dtype, device.multiprocessors, device.most_shared
+        )
         self.atomic = atomic and not self.plan.product
         rows = 1 if self.atomic or self.plan.product else self.plan.blocks
         self.places = Places.of(self.n, rows, len(cell.gates))
         options = {"R": self.plan.R, "RESIDENT": self.plan.resident}
         options |= {"PRODUCT": self.plan.product, "ATOMIC": self.atomic}
-        sizes = self.n._replace(T=0, B=0)  # networks of the same sizes share their kernels
+        sizes = self.n._replace(
+            T=0, B=0
+        )  # networks of the same sizes share their kernels
         self._kernels = build(cell.name, dtype, MODULES, entries, sizes, **options)
 
     @property

@@ -1,7 +1,8 @@
-"""Kernels in which a thread computes a sample from its first step to its last, and back.
+"""Kernels in which a thread computes a sample from its first step to its last, and
+back.
 
-Arrays are those of `layout`, each apart, with the sample as the last axis: neighbouring threads
-read neighbouring addresses.
+Arrays are those of `layout`, each apart, with the sample as the last axis: neighbouring
+threads read neighbouring addresses.
 """
 
 from .device_functions import load, total, u
@@ -24,19 +25,23 @@ def position():
 
 
 def slot_at(T, B, index, slot, s):
-    """Where h and c of a layer have unit 0 of sample s in a slot; the next unit lies B further."""
+    """Where h and c of a layer have unit 0 of sample s in a slot; the next unit lies B
+    further.
+    """
     return (index * (T + 1) + slot) * H * B + s
 
 
 def tape_at(T, B, index, t, s):
-    """Where gates and da of a layer have gate 0 of unit 0 of sample s at step t; the next gate lies
-    B further, the next unit K B.
+    """Where gates and da of a layer have gate 0 of unit 0 of sample s at step t; the
+    next gate lies B further, the next unit K B.
     """
     return (index * T + t) * H * K * B + s
 
 
 def product(a, theta, w, source, z, B, count):
-    """a plus `count` numbers of source, from z on and B apart, times rows of weights from w on."""
+    """a plus `count` numbers of source, from z on and B apart, times rows of weights
+    from w on.
+    """
     k = 0
     while k < count:
         a = add(a, source[u(z + k * B)], load(theta, w + k * H * K))
@@ -80,16 +85,24 @@ def forward_sample(s, T, B, x, theta, h, c, gates):
 
 
 def backward_sample(s, T, B, theta, c, gates, dy, dstate, da, dx):
-    """All steps back: dy becomes the layer below's, dstate that of the initial state."""
+    """All steps back: dy becomes the layer below's, dstate that of the initial
+    state.
+    """
     units = dy.size // (T * B)
     for index in range(L - 1, -1, -1):
         inputs = D if index == 0 else H
         U = layer_at(index)
         W = U + inputs * H * K
-        dh, dc = index * H * B + s, (L + index) * H * B + s  # the layer's in dstate, unit 0
+        dh, dc = (
+            index * H * B + s,
+            (L + index) * H * B + s,
+        )  # the layer's in dstate, unit 0
         for t in range(T - 1, -1, -1):
             old, new = slot_at(T, B, index, t, s), slot_at(T, B, index, t + 1, s)
-            row, out_at = tape_at(T, B, index, t, s), t * H * B + s  # of da; of dy at step t
+            row, out_at = (
+                tape_at(T, B, index, t, s),
+                t * H * B + s,
+            )  # of da; of dy at step t
             for j in range(H):
                 unit = j * B  # from unit 0 to unit j
                 out = cell_backward(
@@ -103,7 +116,9 @@ def backward_sample(s, T, B, theta, c, gates, dy, dstate, da, dx):
                     da[u(row + (j * K + k) * B)] = out[k]
                 dstate[dc + unit] = out[K]  # dc before step t
             for j in range(H):
-                dstate[dh + j * B] = product_back(theta, W + j * H * K, da, row, B, units)
+                dstate[dh + j * B] = product_back(
+                    theta, W + j * H * K, da, row, B, units
+                )
             for k in range(inputs):
                 value = product_back(theta, U + k * H * K, da, row, B, units)
                 if index == 0:
@@ -113,8 +128,13 @@ def backward_sample(s, T, B, theta, c, gates, dy, dstate, da, dx):
 
 
 def readout_sample(s, T, B, theta, h, target, dy, d_out):
-    """d_out of sample s, and dy: zero but for the last step, which the read-out uses."""
-    V, last = layer_at(L), slot_at(T, B, L - 1, T, s)  # the top layer after the last step
+    """d_out of sample s, and dy: zero but for the last step, which the read-out
+    uses.
+    """
+    V, last = (
+        layer_at(L),
+        slot_at(T, B, L - 1, T, s),
+    )  # the top layer after the last step
     scale = real(2) / real(B * O)
     for k in range(T * H):
         dy[k * B + s] = real(0)  # every step and unit
@@ -124,15 +144,18 @@ def readout_sample(s, T, B, theta, h, target, dy, d_out):
             error += h[last + k * B] * theta[V + k * O + o]  # V: row k, output o
         d_out[o * B + s] = error * scale
         for k in range(H):
-            dy[((T - 1) * H + k) * B + s] += error * scale * theta[V + k * O + o]  # last step
+            dy[((T - 1) * H + k) * B + s] += (
+                error * scale * theta[V + k * O + o]
+            )  # last step
 
 
 def outer_product(T, B, p, gates, source, z, width, da, d, partials):
-    """The block's gradients p and on, of a matrix (width, H, K): the sum over steps and samples of
-    source times da, which lie there for sample 0 at the first step.
+    """The block's gradients p and on, of a matrix (width, H, K): the sum over steps and
+    samples of source times da, which lie there for sample 0 at the first step.
 
-    Four rows, eight units and their gates at a time: each thread sums over its own samples; then a
-    thread adds up one of these 32 K numbers over the threads, in their order.
+    Four rows, eight units and their gates at a time: each thread sums over its own
+    samples; then a thread adds up one of these 32 K numbers over the threads, in their
+    order.
     """
     sums, me, threads = cuda.shared.array(0, number), cuda.threadIdx.x, cuda.blockDim.x
     row = threads + 1  # of sums, one more than needed: numbers lie in different banks
@@ -161,7 +184,9 @@ def outer_product(T, B, p, gates, source, z, width, da, d, partials):
                     if gates[k]:
                         for thread in range(threads):
                             value += sums[q * row + thread]
-                    partials[cuda.blockIdx.x * (P + 1) + p + ((r + i) * H + j) * K + k] = value
+                    partials[
+                        cuda.blockIdx.x * (P + 1) + p + ((r + i) * H + j) * K + k
+                    ] = value
             cuda.syncthreads()
 
 
@@ -171,7 +196,11 @@ def gradients(T, B, x, h, da, d_out, partials):
     me, threads, mine = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * (P + 1)
     first, stride = where()
     for index in range(L):
-        U, d, z = layer_at(index), tape_at(T, B, index, 0, 0), slot_at(T, B, index, 0, 0)
+        U, d, z = (
+            layer_at(index),
+            tape_at(T, B, index, 0, 0),
+            slot_at(T, B, index, 0, 0),
+        )
         inputs = D if index == 0 else H
         if index == 0:
             outer_product(T, B, U, U_gates, x, 0, D, da, d, partials)
@@ -184,7 +213,9 @@ def gradients(T, B, x, h, da, d_out, partials):
             for s0 in range(first - me, B, stride):
                 for s in range(s0, min(s0 + threads, B)):
                     for t in range(T):
-                        value += da[u(d + (t * H * K + q) * B + s)]  # gate and unit q at step t
+                        value += da[
+                            u(d + (t * H * K + q) * B + s)
+                        ]  # gate and unit q at step t
             partials[mine + U + (inputs + H) * H * K + q] = value  # b
     last = slot_at(T, B, L - 1, T, 0)  # of the top layer
     for q in range(me, (H + 1) * O + 1, threads):  # V, b_out, the loss
@@ -208,19 +239,29 @@ def forward(T, B, x, state, theta, h, c, gates, y):
     for s in range(first, B, stride):
         for index in range(L):
             for j in range(H):
-                slot, at = slot_at(T, B, index, 0, s) + j * B, (index * H + j) * B + s  # unit j
+                slot, at = (
+                    slot_at(T, B, index, 0, s) + j * B,
+                    (index * H + j) * B + s,
+                )  # unit j
                 h[slot], c[slot] = state[at], state[L * H * B + at]  # of h, of c
         forward_sample(s, T, B, x, theta, h, c, gates)
         for index in range(L):
             for j in range(H):
-                slot, at = slot_at(T, B, index, T, s) + j * B, (index * H + j) * B + s  # unit j
+                slot, at = (
+                    slot_at(T, B, index, T, s) + j * B,
+                    (index * H + j) * B + s,
+                )  # unit j
                 state[at], state[L * H * B + at] = h[slot], c[slot]  # of h, of c
         for k in range(T * H):
-            y[k * B + s] = h[slot_at(T, B, L - 1, 1, s) + k * B]  # the top layer's, from step 0 on
+            y[k * B + s] = h[
+                slot_at(T, B, L - 1, 1, s) + k * B
+            ]  # the top layer's, from step 0 on
 
 
 def backward(T, B, x, theta, h, c, gates, dy, dstate, da, dx, d_out, partials):
-    """Kernel: each block's gradients, from dy and dstate, which becomes the initial state's."""
+    """Kernel: each block's gradients, from dy and dstate, which becomes the initial
+    state's.
+    """
     first, stride = where()
     for s in range(first, B, stride):
         for o in range(O):
@@ -235,8 +276,13 @@ def step(T, B, x, target, theta, h, c, gates, dy, dstate, da, dx, d_out, partial
     for s in range(first, B, stride):
         for index in range(L):
             for j in range(H):
-                slot, at = slot_at(T, B, index, 0, s) + j * B, (index * H + j) * B + s  # unit j
-                h[slot] = c[slot] = dstate[at] = dstate[L * H * B + at] = real(0)  # of h, of c
+                slot, at = (
+                    slot_at(T, B, index, 0, s) + j * B,
+                    (index * H + j) * B + s,
+                )  # unit j
+                h[slot] = c[slot] = dstate[at] = dstate[L * H * B + at] = real(
+                    0
+                )  # of h, of c
         forward_sample(s, T, B, x, theta, h, c, gates)
         readout_sample(s, T, B, theta, h, target, dy, d_out)
         backward_sample(s, T, B, theta, c, gates, dy, dstate, da, dx)
@@ -244,7 +290,9 @@ def step(T, B, x, target, theta, h, c, gates, dy, dstate, da, dx, d_out, partial
 
 
 def add_up(blocks, partials, grads):
-    """Kernel: the gradients and the loss of all blocks, added up in the order of the blocks."""
+    """Kernel: the gradients and the loss of all blocks, added up in the order of the
+    blocks.
+    """
     first, stride = where()
     for p in range(first, P + 1, stride):
         value = real(0)

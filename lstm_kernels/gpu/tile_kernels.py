@@ -1,9 +1,10 @@
-"""Kernels in which a block computes a tile of samples from its first step to its last, and back.
+"""Kernels in which a block computes a tile of samples from its first step to its last,
+and back.
 
-A block's threads are a matrix: unit j along x, a group of R samples along y. A thread loads a
-unit's weights once for its R samples. n = (T, B, *Places): the steps and samples of a pass, and
-where its arrays begin in `work` (see `layout`). A tile's samples are s0, s0 + 1, ...: `count` of
-them, and zeros up to `tile`.
+A block's threads are a matrix: unit j along x, a group of R samples along y. A thread
+loads a unit's weights once for its R samples. n = (T, B, *Places): the steps and
+samples of a pass, and where its arrays begin in `work` (see `layout`). A tile's samples
+are s0, s0 + 1, ...: `count` of them, and zeros up to `tile`.
 """
 
 from .device_functions import load, store, total
@@ -27,19 +28,23 @@ dot_samples = None
 
 
 def four(size):
-    """The next multiple of four: rows begin there, so that four numbers can be loaded at once."""
+    """The next multiple of four: rows begin there, so that four numbers can be loaded
+    at once.
+    """
     return (size + 3) // 4 * 4
 
 
 def pitch():
-    """From row to row of the weights: in shared memory an odd number of units, so that threads
-    that read a column do so from different banks.
+    """From row to row of the weights: in shared memory an odd number of units, so that
+    threads that read a column do so from different banks.
     """
     return (H + 1 - H % 2) * K if RESIDENT else H * K
 
 
 def copy_rows(shared, to, pitch, source, at, width, rows, count):
-    """`count` rows of `width` numbers into shared memory, `pitch` apart, and zeros up to `rows`."""
+    """`count` rows of `width` numbers into shared memory, `pitch` apart, and zeros up
+    to `rows`.
+    """
     row = cuda.threadIdx.y
     while row < rows:
         column = cuda.threadIdx.x
@@ -51,8 +56,8 @@ def copy_rows(shared, to, pitch, source, at, width, rows, count):
 
 
 def weights_of(index, inputs, theta, shared, fetch):
-    """Bring a layer's weights, the rows of U, W and b, into shared memory; where the state of a
-    tile begins behind them. fetch: false when they are there.
+    """Bring a layer's weights, the rows of U, W and b, into shared memory; where the
+    state of a tile begins behind them. fetch: false when they are there.
     """
     if not RESIDENT:
         return 0
@@ -62,7 +67,9 @@ def weights_of(index, inputs, theta, shared, fetch):
         while row < inputs + H + 1:
             j = cuda.threadIdx.x
             while j < H:
-                store(shared, row * pitch() + j * K, load(theta, at + (row * H + j) * K))
+                store(
+                    shared, row * pitch() + j * K, load(theta, at + (row * H + j) * K)
+                )
                 j += cuda.blockDim.x
             row += cuda.blockDim.y
     # Behind the weights of the layer with the most inputs.
@@ -70,8 +77,8 @@ def weights_of(index, inputs, theta, shared, fetch):
 
 
 def product(a, weights, w, row, shared, z, step, count):
-    """a plus `count` of the R samples' numbers in `shared` times rows of weights: of sample r from
-    z + r step on, of the weights from w on, rows `row` apart.
+    """a plus `count` of the R samples' numbers in `shared` times rows of weights: of
+    sample r from z + r step on, of the weights from w on, rows `row` apart.
     """
     k = 0
     while k + 3 < count:
@@ -87,8 +94,8 @@ def product(a, weights, w, row, shared, z, step, count):
 
 
 def product_back(weights, w, row, shared, z, step):
-    """The R samples' K sums over H units of da in `shared`, of sample r from z + r step on, times
-    weights, units `row` apart.
+    """The R samples' K sums over H units of da in `shared`, of sample r from z + r step
+    on, times weights, units `row` apart.
     """
     a = start(zeros())
     if K == 1:
@@ -105,11 +112,18 @@ def forward_layer(index, inputs, n, tile, s0, theta, shared, work, fetch):
     T, B = n[0], n[1]
     state = weights_of(index, inputs, theta, shared, fetch)
     weights, top = (shared, 0) if RESIDENT else (theta, layer_at(index))
-    count, width = min(tile, B - s0), four(inputs) + four(H)  # of a sample's [x_t, h_{t-1}]
+    count, width = (
+        min(tile, B - s0),
+        four(inputs) + four(H),
+    )  # of a sample's [x_t, h_{t-1}]
     cells = state + 2 * tile * width  # the tile's c, behind two buffers of these
-    old = h_at(n, index, 0, s0)  # the initial state of sample s0; c lies c_at - h_at further
+    old = h_at(
+        n, index, 0, s0
+    )  # the initial state of sample s0; c lies c_at - h_at further
     to_c = c_at(n, index, 0, s0) - old
-    below = x_at(n, 0, s0) if index == 0 else h_at(n, index - 1, 1, s0)  # inputs of s0 at step 0
+    below = (
+        x_at(n, 0, s0) if index == 0 else h_at(n, index - 1, 1, s0)
+    )  # inputs of s0 at step 0
     copy_rows(shared, cells, H, work, old + to_c, H, tile, count)
     copy_rows(shared, state + four(inputs), width, work, old, H, tile, count)
     copy_rows(shared, state, width, work, below, inputs, tile, count)
@@ -132,11 +146,17 @@ def forward_layer(index, inputs, n, tile, s0, theta, shared, work, fetch):
                 a = product(a, weights, w, row, shared, z + four(inputs), width, H)
                 for r in range(R):
                     s = g * R + r
-                    out = cell_forward(*a[r], shared[cells + s * H + j])  # c of unit j before t
+                    out = cell_forward(
+                        *a[r], shared[cells + s * H + j]
+                    )  # c of unit j before t
                     shared[cells + s * H + j] = out[K + 1]  # after step t
-                    shared[then + s * width + four(inputs) + j] = out[K]  # h of unit j after it
+                    shared[then + s * width + four(inputs) + j] = out[
+                        K
+                    ]  # h of unit j after it
                     if s < count:
-                        new = old + ((t + 1) * B + s) * H + j  # unit j of sample s0 + s after t
+                        new = (
+                            old + ((t + 1) * B + s) * H + j
+                        )  # unit j of sample s0 + s after t
                         work[new], work[new + to_c] = out[K], out[K + 1]
                         store(work, gates_at(n, index, t, s0 + s) + j * K, out)
                 j += cuda.blockDim.x
@@ -149,34 +169,50 @@ def backward_layer(index, inputs, n, tile, s0, theta, shared, work, below, fetch
     """All steps back. below: whether the gradient of the layer's input is wanted."""
     T, B = n[0], n[1]
     count, width = min(tile, B - s0), four(H * K)  # of a sample's da
-    dh = weights_of(index, inputs, theta, shared, fetch)  # of the tile; behind it dc, and then
+    dh = weights_of(
+        index, inputs, theta, shared, fetch
+    )  # of the tile; behind it dc, and then
     dc, buffers = dh + tile * H, dh + four(2 * tile * H)  # two buffers of da
-    # Where U and W begin, from row to row, and from unit to unit; without room, their transposes.
+    # Where U and W begin, from row to row, and from unit to unit; without room, their
+    # transposes.
     weights, row, unit_U, unit_W = (
         (shared, pitch(), K, K) if RESIDENT else (theta, K, inputs * K, H * K)
     )
     U = 0 if RESIDENT else TRANSPOSED + layer_at(index)
     W = U + inputs * pitch()
-    first, to_dc = state_at(n, 0, index, s0), state_at(n, 1, 0, 0) - state_at(n, 0, 0, 0)
+    first, to_dc = (
+        state_at(n, 0, index, s0),
+        state_at(n, 1, 0, 0) - state_at(n, 0, 0, 0),
+    )
     copy_rows(shared, dh, H, work, first, H, tile, count)
     copy_rows(shared, dc, H, work, first + to_dc, H, tile, count)
     cuda.syncthreads()
     t = T - 1
     while t >= 0:
         now, out_at = buffers + t % 2 * tile * width, dy_at(n, t, s0)
-        old, new = c_at(n, index, t, s0), c_at(n, index, t + 1, s0)  # before t, after it
-        entry, to_da = gates_at(n, index, t, s0), da_at(n, 0, 0, 0) - gates_at(n, 0, 0, 0)
+        old, new = (
+            c_at(n, index, t, s0),
+            c_at(n, index, t + 1, s0),
+        )  # before t, after it
+        entry, to_da = (
+            gates_at(n, index, t, s0),
+            da_at(n, 0, 0, 0) - gates_at(n, 0, 0, 0),
+        )
         g = cuda.threadIdx.y
         while g * R < tile:
             j = cuda.threadIdx.x
             while j < H:
                 for r in range(R):
                     s = g * R + r
-                    unit, to = s * H + j, now + s * width + j * K  # unit j of s; its da in the tile
+                    unit, to = (
+                        s * H + j,
+                        now + s * width + j * K,
+                    )  # unit j of s; its da in the tile
                     if s < count:
                         gates = entry + unit * K  # at step t
                         out = cell_backward(
-                            work[out_at + unit] + shared[dh + unit],  # gradients of h of unit j
+                            work[out_at + unit]
+                            + shared[dh + unit],  # gradients of h of unit j
                             shared[dc + unit],  # of c
                             *load(work, gates),
                             work[old + unit],  # c before step t
@@ -194,19 +230,27 @@ def backward_layer(index, inputs, n, tile, s0, theta, shared, work, below, fetch
         while g * R < tile:
             z, j = now + g * R * width, cuda.threadIdx.x  # z: da of sample g R
             while j < H:
-                a = product_back(weights, W + j * row, unit_W, shared, z, width)  # row j of W
+                a = product_back(
+                    weights, W + j * row, unit_W, shared, z, width
+                )  # row j of W
                 for r in range(R):
-                    shared[dh + (g * R + r) * H + j] = total(a[r])  # dh of unit j before t
+                    shared[dh + (g * R + r) * H + j] = total(
+                        a[r]
+                    )  # dh of unit j before t
                 j += cuda.blockDim.x
             k = cuda.threadIdx.x
             while below and k < inputs:
-                a = product_back(weights, U + k * row, unit_U, shared, z, width)  # row k of U
+                a = product_back(
+                    weights, U + k * row, unit_U, shared, z, width
+                )  # row k of U
                 for r in range(R):
                     s = g * R + r
                     if s < count and index == 0:
                         work[dx_at(n, t, s0 + s) + k] = total(a[r])  # input k at step t
                     elif s < count:
-                        work[out_at + s * H + k] = total(a[r])  # dy: unit k of the layer below
+                        work[out_at + s * H + k] = total(
+                            a[r]
+                        )  # dy: unit k of the layer below
                 k += cuda.blockDim.x
             g += cuda.blockDim.y
         t -= 1
@@ -222,7 +266,9 @@ def backward_layer(index, inputs, n, tile, s0, theta, shared, work, below, fetch
 
 
 def through_layers(n, tile, s0, theta, shared, work, fetch):
-    """Forward from the states in slot 0; fetch: false when the only layer's weights are there."""
+    """Forward from the states in slot 0; fetch: false when the only layer's weights are
+    there.
+    """
     cuda.syncthreads()
     for index in range(L):
         inputs = D if index == 0 else H
@@ -235,7 +281,11 @@ def back_through(n, tile, s0, theta, shared, work, below, fetch):
     fetch: whether the top layer's weights have to be fetched.
     """
     for index in range(L - 1, -1, -1):
-        inputs, want, need = D if index == 0 else H, index > 0 or below, index < L - 1 or fetch
+        inputs, want, need = (
+            D if index == 0 else H,
+            index > 0 or below,
+            index < L - 1 or fetch,
+        )
         backward_layer(index, inputs, n, tile, s0, theta, shared, work, want, need)
     if not PRODUCT:
         cuda.syncthreads()
@@ -244,7 +294,9 @@ def back_through(n, tile, s0, theta, shared, work, below, fetch):
 
 
 def states(n, s0, count, slot, work, out):
-    """Copy the initial state to slot 0 of the tape, or, `out`, a slot to where that was."""
+    """Copy the initial state to slot 0 of the tape, or, `out`, a slot to where that
+    was.
+    """
     for index in range(L):
         h, c = h_at(n, index, slot, s0), c_at(n, index, slot, s0)
         dh, dc = state_at(n, 0, index, s0), state_at(n, 1, index, s0)
@@ -262,8 +314,8 @@ def states(n, s0, count, slot, work, out):
 
 
 def gather(n, s0, count, order, first, x, work):
-    """The tile's examples, order[first + s0:] of x (T, N, D), to their place; zeros for h, c, dh
-    and dc.
+    """The tile's examples, order[first + s0:] of x (T, N, D), to their place; zeros for
+    h, c, dh and dc.
     """
     T, B, N = n[0], n[1], x.size // (n[0] * D)
     s = cuda.threadIdx.y
@@ -276,7 +328,9 @@ def gather(n, s0, count, order, first, x, work):
         j = cuda.threadIdx.x
         while j < H:
             for index in range(L):
-                work[h_at(n, index, 0, s0 + s) + j] = work[c_at(n, index, 0, s0 + s) + j] = real(0)
+                work[h_at(n, index, 0, s0 + s) + j] = work[
+                    c_at(n, index, 0, s0 + s) + j
+                ] = real(0)
                 row = state_at(n, 0, index, s0 + s) + j
                 work[row] = work[row + L * B * H] = real(0)
             j += cuda.blockDim.x
@@ -284,7 +338,9 @@ def gather(n, s0, count, order, first, x, work):
 
 
 def mini_batch(n, tile, order, first, x, target, theta, shared, work, below):
-    """The B examples order[first:] of x (T, N, D) and target (N, O), forward and back."""
+    """The B examples order[first:] of x (T, N, D) and target (N, O), forward and
+    back.
+    """
     s0 = cuda.blockIdx.x * tile
     fetch = True
     while s0 < n[1]:
@@ -312,7 +368,9 @@ def forward(n, tile, theta, work):
 
 
 def backward(n, tile, theta, work):
-    """Kernel: the tiles' gradients from dy and state, then the initial state's; for `update`."""
+    """Kernel: the tiles' gradients from dy and state, then the initial state's; for
+    `update`.
+    """
     shared = cuda.shared.array(0, number)
     s0 = cuda.blockIdx.x * tile
     fetch = True
@@ -330,29 +388,34 @@ def backward(n, tile, theta, work):
 
 
 def step(n, tile, first, order, x, target, theta, work, rate):
-    """Kernel: a mini-batch, the B examples order[first:] of x (T, N, D) and target (N, O).
+    """Kernel: a mini-batch, the B examples order[first:] of x (T, N, D) and target (N,
+    O).
 
-    The tiles' gradients and losses are for `update`. With a rate of zero dx and state hold the
-    gradients of the input and of the initial state.
+    The tiles' gradients and losses are for `update`. With a rate of zero dx and state
+    hold the gradients of the input and of the initial state.
     """
     shared = cuda.shared.array(0, number)
     mini_batch(n, tile, order, first, x, target, theta, shared, work, rate == 0)
 
 
 def update(n, blocks, theta, work, losses, batch, rate):
-    """Kernel: add up what `blocks` blocks left, and let the parameters take a step of `rate`.
+    """Kernel: add up what `blocks` blocks left, and let the parameters take a step of
+    `rate`.
 
-    losses[batch] becomes the mean squared error. With a rate of zero the parameters stay, and the
-    gradients lie at the start of work. Every block takes its share of the parameters.
+    losses[batch] becomes the mean squared error. With a rate of zero the parameters
+    stay, and the gradients lie at the start of work. Every block takes its share of the
+    parameters.
     """
     shared = cuda.shared.array(0, number)
     finish(n, blocks, shared, (theta, work, losses, batch, rate))
 
 
 def epoch(n, tile, order, x, target, theta, work, losses, rate):
-    """Kernel: `step` and `update` for each mini-batch of B examples of `order`, in one launch.
+    """Kernel: `step` and `update` for each mini-batch of B examples of `order`, in one
+    launch.
 
-    All blocks run at the same time and wait for each other where the other versions end a launch.
+    All blocks run at the same time and wait for each other where the other versions end
+    a launch.
     """
     shared, grid = cuda.shared.array(0, number), cuda.cg.this_grid()
     first = batch = 0

@@ -1,7 +1,7 @@
 """The registry of versions: the ladder from plain loops to the machine's limit.
 
-A version is a file in this folder; its docstring says what is parallel, what changed from the rung
-below and what bounds it. Nothing is imported before it is asked for.
+A version is a file in this folder; its docstring says what is parallel, what changed
+from the rung below and what bounds it. Nothing is imported before it is asked for.
 """
 
 import importlib
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Version:
-    """A rung of the ladder; the four fields after `target` are columns of the source's table."""
+    """A rung of the ladder; the four fields after `target` are columns of the source's
+    table.
+    """
 
     name: str
     summary: str
@@ -47,7 +49,9 @@ class Version:
 
 
 def _cpu(name, summary, module, network, **more):
-    return Version(name, summary, "cpu", "CPU", "CPU", False, False, module, network, **more)
+    return Version(
+        name, summary, "cpu", "CPU", "CPU", False, False, module, network, **more
+    )
 
 
 def _gpu(name, summary, module, network, positioned, optimised):
@@ -59,8 +63,18 @@ def _gpu(name, summary, module, network, positioned, optimised):
 _VERSIONS = (
     _cpu("sequential", "plain Python loops", "sequential", "Sequential"),
     _cpu("numpy-sample", "NumPy, one sample at a time", "numpy_sample", "NumpySample"),
-    _cpu("numpy-naive", "NumPy, a product per gate and operand", "numpy_naive", "NumpyNaive"),
-    _cpu("numpy", "NumPy, combined products: the reference", "numpy_batched", "NumpyBatched"),
+    _cpu(
+        "numpy-naive",
+        "NumPy, a product per gate and operand",
+        "numpy_naive",
+        "NumpyNaive",
+    ),
+    _cpu(
+        "numpy",
+        "NumPy, combined products: the reference",
+        "numpy_batched",
+        "NumpyBatched",
+    ),
     _cpu("numba-sample", "threads over the samples", "numba_sample", "NumbaSample"),
     _cpu("numba-wavefront", "threads over layers", "numba_wavefront", "NumbaWavefront"),
     _cpu("numba-fused", "register tiles, cells fused in", "numba_fused", "NumbaFused"),
@@ -70,10 +84,24 @@ _VERSIONS = (
         *("numba_bf16", "NumbaBf16"),
         several_ways=True,
     ),
-    _gpu("cuda-v1", "quick port: one thread of the GPU", "cuda_v1", "CudaV1", False, False),
+    _gpu(
+        "cuda-v1",
+        "quick port: one thread of the GPU",
+        "cuda_v1",
+        "CudaV1",
+        False,
+        False,
+    ),
     _gpu("cuda-v2", "a thread per sample", "cuda_v2", "CudaV2", True, False),
     _gpu("cuda-v3", "transfers by hand", "cuda_v3", "CudaV3", True, True),
-    _gpu("cuda-fused", "the network stays on the GPU", "cuda_fused", "CudaFused", True, True),
+    _gpu(
+        "cuda-fused",
+        "the network stays on the GPU",
+        "cuda_fused",
+        "CudaFused",
+        True,
+        True,
+    ),
     _gpu("cuda-epoch", "an epoch is one launch", "cuda_epoch", "CudaEpoch", True, True),
 )
 
@@ -86,12 +114,15 @@ def versions() -> tuple[Version, ...]:
 def network(name: str, params: Params, *, threads: int | None = None) -> "Network":
     """Make a network of version `name` with a copy of `params`.
 
-    threads: how many to use; None is `cores.cores()`. A version that is not parallel uses one.
-    Raises ValueError (unknown name, bad params), TypeError, or UnavailableError with the reason.
+    threads: how many to use; None is `cores.cores()`. A version that is not parallel
+    uses one. Raises ValueError (unknown name, bad params), TypeError, or
+    UnavailableError with the reason.
     """
     by_name = {version.name: version for version in _VERSIONS}
     version = by_name[check_choice("name", name, by_name)]
     if version.why_unavailable:
-        raise UnavailableError(f"name: {name!r} cannot run here: {version.why_unavailable}")
+        raise UnavailableError(
+            f"name: {name!r} cannot run here: {version.why_unavailable}"
+        )
     module = importlib.import_module(f".{version.module}", __package__)
     return getattr(module, version.network)(params, threads=threads)

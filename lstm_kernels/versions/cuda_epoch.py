@@ -1,10 +1,10 @@
 """`cuda-epoch`: an epoch is one launch.
 
-What changed from `cuda-fused`: the loop over mini-batches is in the kernel. Where a launch ended,
-all blocks wait for each other: once when the gradients lie in memory, once when the parameters are
-new. So the host launches once for an epoch instead of twice for a step. All blocks have to be on
-the device at the same time; a network whose blocks are not is refused. Bounded by the latency of a
-step and of its two barriers.
+What changed from `cuda-fused`: the loop over mini-batches is in the kernel. Where a
+launch ended, all blocks wait for each other: once when the gradients lie in memory,
+once when the parameters are new. So the host launches once for an epoch instead of
+twice for a step. All blocks have to be on the device at the same time; a network whose
+blocks are not is refused. Bounded by the latency of a step and of its two barriers.
 """
 
 from ..gpu.device import SIMULATED

@@ -1,11 +1,11 @@
 """`cuda-fused`: the network lives on the device.
 
-What changed from `cuda-v3`: the parameters, the data set and the descent stay on the device, so
-nothing is copied inside an epoch; and a block computes a tile of samples, a thread per unit, with
-the weights in shared memory. A mini-batch is two launches: forward and back, then sums over the
-blocks, in a fixed order, and descent. Bounded for a small network by the host, which launches them;
-then by the latency of a step, a chain of inputs and units long, and for many samples by reading
-shared memory.
+What changed from `cuda-v3`: the parameters, the data set and the descent stay on the
+device, so nothing is copied inside an epoch; and a block computes a tile of samples, a
+thread per unit, with the weights in shared memory. A mini-batch is two launches:
+forward and back, then sums over the blocks, in a fixed order, and descent. Bounded for
+a small network by the host, which launches them; then by the latency of a step, a chain
+of inputs and units long, and for many samples by reading shared memory.
 """
 
 import weakref
@@ -21,11 +21,12 @@ from .base import Network
 
 
 class CudaFused(Network):
-    """sums: "ordered" gives the same bits on every run, "atomic" adds in the order of arrival.
-    Where all blocks share a large network's gradients, nothing is added up: both are the same.
+    """sums: "ordered" gives the same bits on every run, "atomic" adds in the order of
+    arrival. Where all blocks share a large network's gradients, nothing is added up:
+    both are the same.
 
-    After a failed launch the device's parameters are lost; those of the host are what the last call
-    of `params`, `assign` or `predict` saw.
+    After a failed launch the device's parameters are lost; those of the host are what
+    the last call of `params`, `assign` or `predict` saw.
     """
 
     name = "cuda-fused"
@@ -44,7 +45,9 @@ class CudaFused(Network):
         self._device.refuse_fork()
 
     def _replace(self, params):
-        self._on_host = False  # from here on the device's count, the old ones or the new
+        self._on_host = (
+            False  # from here on the device's count, the old ones or the new
+        )
         self._device.send("theta", pack(params, transposed=True))
         self._params = params
         self._on_host = True
@@ -60,10 +63,14 @@ class CudaFused(Network):
     def _forward(self, x, state, training):
         run = self._pass(*x.shape[:2])
         L, T, B, _, H, _ = n = run.n
-        both = pair(n, self._dtype, state and (state[0], state[-1]))  # without c, c is h
+        both = pair(
+            n, self._dtype, state and (state[0], state[-1])
+        )  # without c, c is h
         run.send(x=x, state=both)
         run.launch("forward", run.plan.tile, self._theta(), run.work())
-        y = run.fetch("h", (T, B, H), skip=((L - 1) * (T + 1) + 1) * B * H)  # the top layer, slot 1
+        y = run.fetch(
+            "h", (T, B, H), skip=((L - 1) * (T + 1) + 1) * B * H
+        )  # the top layer, slot 1
         both = run.fetch("state", both.shape)
         return y, tuple(both[: len(self._cell.state)]), run
 
@@ -81,16 +88,19 @@ class CudaFused(Network):
         device, B = self._device, x.shape[1]
         self._dataset = lambda: None
         self._examples = device.send("x", x), device.send("target", target)
-        losses, order = device.array("losses", 1, self._dtype), device.send("order", np.arange(B))
+        losses, order = (
+            device.array("losses", 1, self._dtype),
+            device.send("order", np.arange(B)),
+        )
         self._steps(len(x), order, B, losses, rate)
         return float(self._fetch("losses", 1)[0])
 
     def _epoch(self, dataset, order, batch_size, rate):
         """A step for each mini-batch of `order`, with no transfer in between.
 
-        The data set is copied to the device once and kept until another one is used: its arrays
-        must not change. Losses come back at the end: the steps after one that is not finite are
-        computed, but not returned.
+        The data set is copied to the device once and kept until another one is used:
+        its arrays must not change. Losses come back at the end: the steps after one
+        that is not finite are computed, but not returned.
         """
         device = self._device
         if self._dataset() is not dataset:
@@ -100,7 +110,9 @@ class CudaFused(Network):
             self._dataset = weakref.ref(dataset)
         count = -(-len(order) // batch_size)
         losses = device.array("losses", count, self._dtype)
-        self._steps(dataset.x.shape[0], device.send("order", order), batch_size, losses, rate)
+        self._steps(
+            dataset.x.shape[0], device.send("order", order), batch_size, losses, rate
+        )
         losses = self._fetch("losses", count)
         good = np.isfinite(losses)
         return losses[: len(losses) if good.all() else good.argmin() + 1].tolist()
@@ -143,5 +155,8 @@ class CudaFused(Network):
     def _grads(self, run):
         n = run.n
         flat = run.fetch("partials", (self._size(),))
-        x, both = run.fetch("dx", (n.T, n.B, n.D)), run.fetch("state", (2, n.L, n.B, n.H))
+        x, both = (
+            run.fetch("dx", (n.T, n.B, n.D)),
+            run.fetch("state", (2, n.L, n.B, n.H)),
+        )
         return collect(self._params, flat, x, both)

@@ -1,9 +1,10 @@
 """`cuda-v1`: the quick port. The kernel runs on the GPU, on one thread.
 
-What changed from `numpy`: the loops over samples, steps and units run in a kernel. NumPy arrays are
-passed as they are, so Numba copies each of them to the device before a launch and back after it. A
-mini-batch is one launch, and a second that adds up the gradients of its blocks. Nothing is
-parallel: bounded by the latency of one thread, which waits for every load.
+What changed from `numpy`: the loops over samples, steps and units run in a kernel.
+NumPy arrays are passed as they are, so Numba copies each of them to the device before a
+launch and back after it. A mini-batch is one launch, and a second that adds up the
+gradients of its blocks. Nothing is parallel: bounded by the latency of one thread,
+which waits for every load.
 """
 
 import numpy as np
@@ -22,12 +23,16 @@ def sample_last(a):
 
 
 def sample_first(flat, *shape):
-    """The inverse: (..., B, n), contiguous, of an array flat in the order (..., n, B)."""
+    """The inverse: (..., B, n), contiguous, of an array flat in the order (..., n,
+    B).
+    """
     return flat.reshape(shape).swapaxes(-1, -2).copy()
 
 
 class CudaV1(Network):
-    """A network whose kernels compute a sample from end to end; V2 and V3 change one thing each."""
+    """A network whose kernels compute a sample from end to end; V2 and V3 change one
+    thing each.
+    """
 
     name, where, threads = "cuda-v1", "no_position", 1
     tapes = False
@@ -61,8 +66,13 @@ class CudaV1(Network):
     def _forward(self, x, state, training):
         n = Sizes.of(self._params, *x.shape[:2])
         passed = self._pass("x", sample_last(x))
-        both = pair(n, self._dtype, state and (state[0], state[-1]))  # without c, c is h
-        both, y = self._pass("state", sample_last(both)), self._result("y", n.T * n.H * n.B)
+        both = pair(
+            n, self._dtype, state and (state[0], state[-1])
+        )  # without c, c is h
+        both, y = (
+            self._pass("state", sample_last(both)),
+            self._result("y", n.T * n.H * n.B),
+        )
         tape = self._scratch(n, "h", "c", "gates")
         self._launch("forward", n, passed, both, self._parameters(), *tape, y)
         y = self._take(y, n.T * n.H * n.B)
@@ -72,9 +82,14 @@ class CudaV1(Network):
 
     def _backward(self, kept, dy, dstate, inputs):
         passed, n = kept
-        dy, both = self._pass("dy", sample_last(dy)), sample_last(pair(n, self._dtype, dstate))
+        dy, both = (
+            self._pass("dy", sample_last(dy)),
+            sample_last(pair(n, self._dtype, dstate)),
+        )
         both, dx = self._pass("state", both), self._result("dx", n.T * n.D * n.B)
-        *tape, da, d_out, partials = self._scratch(n, "h", "c", "gates", "da", "d_out", "partials")
+        *tape, da, d_out, partials = self._scratch(
+            n, "h", "c", "gates", "da", "d_out", "partials"
+        )
         how = passed, self._parameters(), *tape, dy, both, da, dx, d_out, partials
         self._launch("backward", n, *how)
         flat, dx = self._added_up(n, partials), self._take(dx, n.T * n.D * n.B)
@@ -95,7 +110,10 @@ class CudaV1(Network):
     def _launch_step(self, x, target):
         """The sizes, and the gradients with the loss behind them."""
         n = Sizes.of(self._params, *x.shape[:2])
-        passed = self._pass("x", sample_last(x)), self._pass("target", sample_last(target))
+        passed = (
+            self._pass("x", sample_last(x)),
+            self._pass("target", sample_last(target)),
+        )
         names = "h", "c", "gates", "dy", "state", "da", "dx", "d_out", "partials"
         scratch = self._scratch(n, *names)
         self._launch("step", n, *passed, self._parameters(), *scratch)
@@ -104,7 +122,9 @@ class CudaV1(Network):
     def _launch(self, kernel, n, *arguments):
         blocks, K = self._blocks(n.B), len(self._cell.gates)
         sums = 4 * sample_kernels.UNITS * K * (self.threads + 1) * self._dtype.itemsize
-        self._device.launch(self._kernels[kernel], blocks, self.threads, sums, *n[1:3], *arguments)
+        self._device.launch(
+            self._kernels[kernel], blocks, self.threads, sums, *n[1:3], *arguments
+        )
 
     def _added_up(self, n, partials):
         """The gradients of all blocks, and the loss, by a launch of their own."""
@@ -118,11 +138,16 @@ class CudaV1(Network):
         return self._pass("theta", pack(self._params))
 
     def _scratch(self, n, *names):
-        """Device arrays that never leave it: the tape, and what a step writes for itself."""
+        """Device arrays that never leave it: the tape, and what a step writes for
+        itself.
+        """
         sizes = array_sizes(n, len(self._cell.gates))
         sizes["partials"] = self._blocks(n.B) * (self._size + 1)
         device = self._device
-        return [device.array(f"scratch {m}", sizes[m], self._dtype)[: sizes[m]] for m in names]
+        return [
+            device.array(f"scratch {m}", sizes[m], self._dtype)[: sizes[m]]
+            for m in names
+        ]
 
     def _grads(self, n, flat, dx, both):
         x, both = sample_first(dx, n.T, n.D, n.B), sample_first(both, 2, n.L, n.H, n.B)

@@ -1,8 +1,9 @@
 """`cuda-v3`: transfers by hand.
 
-What changed from `cuda-v2`: the mini-batch and the parameters go to the device and are not copied
-back, the gradients come back and are not copied there, and all go through pinned memory, which the
-device reads and writes directly. Bounded by the chain of one sample's multiply-adds.
+What changed from `cuda-v2`: the mini-batch and the parameters go to the device and are
+not copied back, the gradients come back and are not copied there, and all go through
+pinned memory, which the device reads and writes directly. Bounded by the chain of one
+sample's multiply-adds.
 """
 
 import numpy as np

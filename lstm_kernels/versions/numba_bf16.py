@@ -1,10 +1,11 @@
 """`numba-bf16`: operands of products in half the bytes.
 
-What changed from `numba-fused`: what a product multiplies, weights, x, h and gradients of gates, is
-rounded to bfloat16, two numbers where there was one (`cpu/bfloat16.py`). Sums, the cell, the state,
-the read-out, and the parameters that descent changes stay float32. Bounded by the processor's dot
-product of pairs for a mini-batch, which is up to twice the rate of float32; by half the bytes for a
-single sample, whichever way they are multiplied.
+What changed from `numba-fused`: what a product multiplies, weights, x, h and gradients
+of gates, is rounded to bfloat16, two numbers where there was one (`cpu/bfloat16.py`).
+Sums, the cell, the state, the read-out, and the parameters that descent changes stay
+float32. Bounded by the processor's dot product of pairs for a mini-batch, which is up
+to twice the rate of float32; by half the bytes for a single sample, whichever way they
+are multiplied.
 """
 
 from functools import cache, partial
@@ -23,9 +24,9 @@ FLOAT = np.dtype(np.float32)
 class Bfloat16Products:
     """What a network in tiles becomes whose products are of bfloat16 numbers.
 
-    way: "dot" or "widening" (`cpu/bfloat16.py`); None takes what is fastest on this processor.
-    Raises ValueError for a way that it lacks, TypeError for parameters in float64. The rest is as
-    of the network that follows in the order of classes.
+    way: "dot" or "widening" (`cpu/bfloat16.py`); None takes what is fastest on this
+    processor. Raises ValueError for a way that it lacks, TypeError for parameters in
+    float64. The rest is as of the network that follows in the order of classes.
     """
 
     space = bfloat16_space.Bfloat16Space
@@ -38,8 +39,12 @@ class Bfloat16Products:
 
     def _choose_tiles(self):
         if self._dtype != FLOAT:
-            raise TypeError(f"params: got {self._dtype}, want float32: {self.name} has no other")
-        return Bfloat16Tiles(self._cell, FLOAT, self._params.hidden_size, None, self.way)
+            raise TypeError(
+                f"params: got {self._dtype}, want float32: {self.name} has no other"
+            )
+        return Bfloat16Tiles(
+            self._cell, FLOAT, self._params.hidden_size, None, self.way
+        )
 
     def _choose_kernels(self):
         return machine_code.kernels(FLOAT, words=True)
@@ -47,7 +52,8 @@ class Bfloat16Products:
     def _operands(self):
         return bfloat16_space.operands(self)
 
-    # Words of U and W are written when they are needed next: an interrupt finds them old or new.
+    # Words of U and W are written when they are needed next: an interrupt finds them
+    # old or new.
 
     def _forget(self):
         super()._forget()

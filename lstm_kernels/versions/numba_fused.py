@@ -1,17 +1,18 @@
 """`numba-fused`: the machine's limit on a CPU.
 
-What changed from `numba-sample`: weights are packed for vector registers, the cell is applied to
-the sums of a register tile before they are stored, and a whole pass, a training step or an epoch
-runs in one region of threads of its own. They share the samples of a mini-batch, or the hidden
-units of a step, or stay away: `cost.py` predicts what is fastest. Bounded by the FMA units for a
-mini-batch of some samples; by reading the weights once a step for a single sample; for the smallest
-networks by what a call costs.
+What changed from `numba-sample`: weights are packed for vector registers, the cell is
+applied to the sums of a register tile before they are stored, and a whole pass, a
+training step or an epoch runs in one region of threads of its own. They share the
+samples of a mini-batch, or the hidden units of a step, or stay away: `cost.py` predicts
+what is fastest. Bounded by the FMA units for a mini-batch of some samples; by reading
+the weights once a step for a single sample; for the smallest networks by what a call
+costs.
 
 Who computes what changes no bit: the order of additions is fixed in `tiles.py` and
 `block_kernels.py`. README says how x gets through these rooms.
 
-A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and MOST_BYTES;
-nothing of them is ever returned.
+A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and
+MOST_BYTES; nothing of them is ever returned.
 """
 
 import math
@@ -29,18 +30,25 @@ from ..cpu.workspace import Packed, Space, buffer, point
 from ..params import Params
 from .base import Network
 
-MOST_SPACES, MOST_BYTES = 4, 1 << 30  # kept for later calls, beside those of the last one
+MOST_SPACES, MOST_BYTES = (
+    4,
+    1 << 30,
+)  # kept for later calls, beside those of the last one
 
 
 @cache
 def machine_costs(dtype, threads):
-    """The costs of this machine (`cost.py`), measured at the first call: a few milliseconds."""
+    """The costs of this machine (`cost.py`), measured at the first call: a few
+    milliseconds.
+    """
     make = partial(NumbaFused, threads=threads)
     return measured(make, partial(Tiles, CELLS["lstm"], dtype), dtype, threads)
 
 
 def measured(make, tiles, dtype, threads):
-    """The costs of networks that `make(params)` makes, whose tiles for a size are tiles(H)."""
+    """The costs of networks that `make(params)` makes, whose tiles for a size are
+    tiles(H).
+    """
 
     def runner(H, B, T, split):
         net = make(Params.init(1, H, dtype=dtype))
@@ -51,8 +59,9 @@ def measured(make, tiles, dtype, threads):
 
 
 class NumbaFused(Network):
-    """A network whose parameters live packed, and whose passes run in compiled code as a whole. A
-    signal ends a long call between two steps, but waits while it changes the parameters.
+    """A network whose parameters live packed, and whose passes run in compiled code as
+    a whole. A signal ends a long call between two steps, but waits while it changes the
+    parameters.
     """
 
     name = "numba-fused"
@@ -62,7 +71,9 @@ class NumbaFused(Network):
         super().__init__(params, threads)
         most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
         if threads is not None and self._threads > most:
-            raise ValueError(f"threads: got {threads}, want at most {most}, Numba's own number")
+            raise ValueError(
+                f"threads: got {threads}, want at most {most}, Numba's own number"
+            )
         self._threads = self._threads or min(numba.get_num_threads(), cores(), most)
         params = self._params
         self.tiles = self._choose_tiles()
@@ -70,7 +81,9 @@ class NumbaFused(Network):
         self.packed = Packed(self.tiles, self.sizes, params.V, params.b_out)
         self.operands, self.kernels = self._operands(), self._choose_kernels()
         self._forget()
-        self.packed.pack(params)  # from now on these are the parameters: `_params` is their form
+        self.packed.pack(
+            params
+        )  # from now on these are the parameters: `_params` is their form
 
     def _choose_tiles(self):
         return Tiles(self._cell, self._dtype, self._params.hidden_size)
@@ -79,8 +92,8 @@ class NumbaFused(Network):
         return machine_code.kernels(self._dtype)
 
     def _operands(self):
-        """Of each layer U and W, as products take them, and room for their transposes (wide unit
-        blocks, J * G * units, wide).
+        """Of each layer U and W, as products take them, and room for their transposes
+        (wide unit blocks, J * G * units, wide).
         """
         wide, layers = self.tiles.wide_units, []
         for packed in self.packed.layers:
@@ -103,12 +116,14 @@ class NumbaFused(Network):
         self._writing = False
 
     def bare_forward(self, x):
-        """The compiled part of `forward(x)`, without arguments: the benchmark finds what the public
-        call costs beside it.
+        """The compiled part of `forward(x)`, without arguments: the benchmark finds
+        what the public call costs beside it.
         """
         with self._held("bare_forward"):
             space = self._space(*x.shape[:2], "inference")
-        return partial(self._infer, space, x, *space.outputs())  # which keeps the arrays alive
+        return partial(
+            self._infer, space, x, *space.outputs()
+        )  # which keeps the arrays alive
 
     def _step(self, x, target, rate):
         space = self._space(*x.shape[:2], "descent")
@@ -119,16 +134,22 @@ class NumbaFused(Network):
         data = self._check_example(dataset.x, dataset.target)
         T, cut, losses = len(data[0]), len(order) - len(order) % batch_size, []
         for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
-            if len(part) and all(map(math.isfinite, losses[-1:])):  # it ends at one that is not
+            if len(part) and all(
+                map(math.isfinite, losses[-1:])
+            ):  # it ends at one that is not
                 space = self._space(T, B, "descent")
                 examples = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
                 point(space.work.job, order=part, **examples)
-                steps = self._descend(space, rate, space.x, space.target, len(part) // B)
+                steps = self._descend(
+                    space, rate, space.x, space.target, len(part) // B
+                )
                 losses += steps[: space.steps_done[0]].tolist()
         return losses
 
     def pack_transposes(self, space):
-        """Write the transposed weights anew, on one thread; in a training step all threads do."""
+        """Write the transposed weights anew, on one thread; in a training step all
+        threads do.
+        """
         self.kernels.run(1, "pack", space.work, space)
         self._transposes_are_old = False
 
@@ -137,7 +158,8 @@ class NumbaFused(Network):
         space = spaces.get(key)
         if space is None:
             while spaces and (
-                len(spaces) >= MOST_SPACES or sum(s.bytes for s in spaces.values()) > MOST_BYTES
+                len(spaces) >= MOST_SPACES
+                or sum(s.bytes for s in spaces.values()) > MOST_BYTES
             ):
                 spaces.pop(next(iter(spaces)))
             space = spaces[key] = self._new_space(T, B, purpose)
@@ -146,10 +168,14 @@ class NumbaFused(Network):
         return space
 
     def _new_space(self, T, B, purpose):
-        return self.space(self, T, B, purpose, self.work_split(T, B, purpose != "inference"))
+        return self.space(
+            self, T, B, purpose, self.work_split(T, B, purpose != "inference")
+        )
 
     def work_split(self, T, B, training=False):
-        """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be fastest."""
+        """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be
+        fastest.
+        """
         threads = self._threads
         if threads == 1:
             return cost.work_splits(self.tiles, T, B, 1)[0]
@@ -161,26 +187,34 @@ class NumbaFused(Network):
         return machine_costs(self._dtype, self._threads)
 
     def _guard(self):
-        return self._lock  # which is held: of contexts that do nothing more, the quickest
+        return (
+            self._lock
+        )  # which is held: of contexts that do nothing more, the quickest
 
     def _run(self, space, name, passes=1):
         """Run a kernel on a Space, about as long as so many forward passes."""
         space.enter()
         operations = space.operations * passes
-        space.leave(self.kernels.run(space.threads, name, space.work, space, operations))
+        space.leave(
+            self.kernels.run(space.threads, name, space.work, space, operations)
+        )
 
     def _infer(self, space, x, y, final):
         space.work.aim(x, y, final)
         self._run(space, "infer")
 
     def _forward(self, x, state, training, rooms=None):
-        space = self._space(*x.shape[:2], "gradients" if training else "inference", rooms)
+        space = self._space(
+            *x.shape[:2], "gradients" if training else "inference", rooms
+        )
         space.begin(state)
         y, final = space.outputs()
         self._infer(space, x, y, final)
         if space.padded_y:
             y = y[..., : self.tiles.hidden].copy()
-        state = (final[0], final[1]) if len(final) == 2 else (final[0],)  # tuple(final) is slower
+        state = (
+            (final[0], final[1]) if len(final) == 2 else (final[0],)
+        )  # tuple(final) is slower
         return y, state, (x, space)  # x too: the records point to it
 
     def _backward(self, tape, dy, dstate, inputs):
@@ -211,8 +245,9 @@ class NumbaFused(Network):
             self._writing = False
 
     def _train(self, space, x, target, count):
-        """`count` steps on the mini-batch x, target; where the job has an order, on what it names,
-        taken over into these; the losses, `space.steps_done` of them: up to one not finite.
+        """`count` steps on the mini-batch x, target; where the job has an order, on
+        what it names, taken over into these; the losses, `space.steps_done` of them: up
+        to one not finite.
         """
         space.begin(None)
         losses, work, space.steps_done[0] = np.empty(count, self._dtype), space.work, 0

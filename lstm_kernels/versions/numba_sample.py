@@ -1,16 +1,18 @@
 """`numba-sample`: the samples of a mini-batch on threads, OpenMP's `parallel for`.
 
-What changed from `numpy`: whole sequences run inside compiled code, one sample to a loop iteration;
-samples meet nowhere until the weight gradients. Bounded by the product of one vector with W, which
-reads a weight for every multiply-add, and for the smallest networks by entering a parallel region
-(some 5 us).
+What changed from `numpy`: whole sequences run inside compiled code, one sample to a
+loop iteration; samples meet nowhere until the weight gradients. Bounded by the product
+of one vector with W, which reads a weight for every multiply-add, and for the smallest
+networks by entering a parallel region (some 5 us).
 
-Weight gradients: a buffer per sample, added up at the end, is the obvious form (`sum_of_buffers`).
-Its traffic grows as samples x weights, and it falls behind NumPy as soon as that leaves the cache.
-In the form used (`blocked_product`) a thread owns some rows of the gradient, for all steps and
-samples: no buffers, and an order of additions that does not depend on the number of threads.
+Weight gradients: a buffer per sample, added up at the end, is the obvious form
+(`sum_of_buffers`). Its traffic grows as samples x weights, and it falls behind NumPy as
+soon as that leaves the cache. In the form used (`blocked_product`) a thread owns some
+rows of the gradient, for all steps and samples: no buffers, and an order of additions
+that does not depend on the number of threads.
 
-Numba's threads serve one region at a time; a child forked after they began computes on one thread.
+Numba's threads serve one region at a time; a child forked after they began computes on
+one thread.
 """
 
 import os
@@ -49,7 +51,9 @@ def store(a, j, H, values):
 
 @njit(**OPTIONS)
 def add_product(out, v, M):
-    """out (n,) += v (k,) @ M (k, n), eight rows at a time: a load and a store for eight FMAs."""
+    """out (n,) += v (k,) @ M (k, n), eight rows at a time: a load and a store for eight
+    FMAs.
+    """
     k = len(v) - len(v) % 8
     for r in range(0, k, 8):
         v0, v1, v2, v3 = v[r], v[r + 1], v[r + 2], v[r + 3]
@@ -67,8 +71,8 @@ def add_product(out, v, M):
 
 
 def forward_units(a, h, c_prev, c):
-    """The cell for all units of a sample: pre-activations a (K*H,) become gates; h, c (H,) are
-    filled. As a function of its own it becomes vector code.
+    """The cell for all units of a sample: pre-activations a (K*H,) become gates; h, c
+    (H,) are filled. As a function of its own it becomes vector code.
     """
     H = len(h)
     for j in range(H):
@@ -87,7 +91,9 @@ def backward_units(dy, dh, dc, gates, c_prev, c, da):
 
 
 def forward_samples(x, U, W, b, h, c, gates):
-    """x (T, B, D), U, W (D or H, K*H), b (K*H,); fills h, c (T+1, B, H) and gates (T, B, K*H)."""
+    """x (T, B, D), U, W (D or H, K*H), b (K*H,); fills h, c (T+1, B, H) and gates (T,
+    B, K*H).
+    """
     T, B, _ = x.shape
     for s in prange(B):
         for t in range(T):
@@ -99,7 +105,9 @@ def forward_samples(x, U, W, b, h, c, gates):
 
 
 def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
-    """dh, dc (B, H): gradient of the final state, then of the initial one; fills da, dx."""
+    """dh, dc (B, H): gradient of the final state, then of the initial one; fills da,
+    dx.
+    """
     T, B, _ = dy.shape
     for s in prange(B):
         for t in range(T - 1, -1, -1):
@@ -112,7 +120,9 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
 
 
 def blocked_product(z, da, out):
-    """out (m, n) += z (N, m).T @ da (N, n): an iteration owns eight rows of out, for all N."""
+    """out (m, n) += z (N, m).T @ da (N, n): an iteration owns eight rows of out, for
+    all N.
+    """
     N, m = z.shape
     for block in prange((m + 7) // 8):
         first, last = 8 * block, min(8 * block + 8, m)
@@ -122,7 +132,9 @@ def blocked_product(z, da, out):
 
 
 def sum_of_buffers(z, da, out, samples):
-    """The same product, rows (t, s), with a buffer (m, n) per sample: the form that collapses."""
+    """The same product, rows (t, s), with a buffer (m, n) per sample: the form that
+    collapses.
+    """
     buffers = np.zeros((samples, out.shape[0], out.shape[1]), out.dtype)
     for s in prange(samples):
         for k in range(out.shape[0]):
@@ -148,8 +160,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def compiled(kernel, cell=None, dtype=None):
-    """A kernel, for a Cell and a dtype if it asks for them, cached on disk; its `prange` runs on
-    Numba's threads, where this process has them.
+    """A kernel, for a Cell and a dtype if it asks for them, cached on disk; its
+    `prange` runs on Numba's threads, where this process has them.
     """
     return _compiled(kernel, cell, dtype, not _threads_lost)
 
@@ -158,9 +170,13 @@ def compiled(kernel, cell=None, dtype=None):
 def _compiled(kernel, cell, dtype, threads):
     names, label = {}, "" if threads else "alone"
     if cell:
-        functions = (simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid))
+        functions = (
+            simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid)
+        )
         # A loop over units becomes vector code only where the whole cell stands in it.
-        forward, backward = (njit(f, **OPTIONS, forceinline=True) for f in cell.make(*functions))
+        forward, backward = (
+            njit(f, **OPTIONS, forceinline=True) for f in cell.make(*functions)
+        )
         names = {"cell_forward": forward, "cell_backward": backward}
         names |= {"K": len(cell.gates), "real": dtype.type}
         label = f"{cell.name}_{dtype.name}_{label}"
@@ -170,7 +186,9 @@ def _compiled(kernel, cell, dtype, threads):
 
 
 def pieces(count, operations):
-    """Slices of range(count), each of about PIECE, for so many operations of one; of eights."""
+    """Slices of range(count), each of about PIECE, for so many operations of one; of
+    eights.
+    """
     size = 8 * max(1, int(PIECE / operations) // 8)
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
@@ -183,21 +201,32 @@ def layer_forward(cell, layer, x, h0, c0):
     h[0], c[0] = h0, c0
     kernel = compiled(forward_samples, cell, x.dtype)
     for steps in pieces(T, 2 * B * (D + H) * KH):
-        slots = slice(steps.start, steps.stop + 1)  # from the state before the first step
+        slots = slice(
+            steps.start, steps.stop + 1
+        )  # from the state before the first step
         kernel(x[steps], layer.U, layer.W, layer.b, h[slots], c[slots], gates[steps])
     return Tape(x, h, c, gates)
 
 
 def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
-    """The reference's layer_backward; `per_sample` selects the form of the weight gradients."""
+    """The reference's layer_backward; `per_sample` selects the form of the weight
+    gradients.
+    """
     (T, B, D), (H, KH) = tape.x.shape, layer.W.shape
-    da, dx, dh, dc = np.empty_like(tape.gates), np.empty_like(tape.x), dh.copy(), dc.copy()
+    da, dx, dh, dc = (
+        np.empty_like(tape.gates),
+        np.empty_like(tape.x),
+        dh.copy(),
+        dc.copy(),
+    )
     U_T, W_T = np.ascontiguousarray(layer.U.T), np.ascontiguousarray(layer.W.T)
     kernel = compiled(backward_samples, cell, dy.dtype)
     for steps in reversed(pieces(T, 2 * B * (D + H) * KH)):
         c, gates = tape.c[steps.start : steps.stop + 1], tape.gates[steps]
         kernel(dy[steps], U_T, W_T, c, gates, dh, dc, da[steps], dx[steps])
-    z = np.empty((T, B, D + H + 1), dy.dtype)  # [x_t, h_{t-1}, 1]: one product for dU, dW and db
+    z = np.empty(
+        (T, B, D + H + 1), dy.dtype
+    )  # [x_t, h_{t-1}, 1]: one product for dU, dW and db
     z[..., :D], z[..., D:-1], z[..., -1] = tape.x, tape.h[:-1], 1
     grad = np.zeros((D + H + 1, KH), dy.dtype)
     z, da = z.reshape(T * B, -1), da.reshape(T * B, KH)
@@ -210,8 +239,9 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
 
 
 class OnThreads:
-    """A context in which Numba uses `count` threads for the calling thread. Thrown out by an
-    interrupt while it enters or leaves, it puts the number back when Python frees it.
+    """A context in which Numba uses `count` threads for the calling thread. Thrown out
+    by an interrupt while it enters or leaves, it puts the number back when Python frees
+    it.
     """
 
     _before = None
@@ -240,12 +270,15 @@ class NumbaSample(Network):
         super().__init__(params, threads)
         most = numba.config.NUMBA_NUM_THREADS
         if threads is not None and threads > most:
-            raise ValueError(f"threads: got {threads}, want at most {most}, Numba's own number")
+            raise ValueError(
+                f"threads: got {threads}, want at most {most}, Numba's own number"
+            )
         # Numba's own number is of the cores alone: it knows no quota.
         self._threads = self._threads or min(numba.get_num_threads(), cores())
 
     @contextmanager
     def _guard(self):
-        # Its threads serve one region: under the layer workqueue a second one ends the process.
+        # Its threads serve one region: under the layer workqueue a second one ends the
+        # process.
         with _region, super()._guard(), OnThreads(self._threads):
             yield

@@ -1,12 +1,13 @@
 """`numba-wavefront`: threads over layers.
 
-What changed from `numba-sample`: a task is a chunk of steps of one layer, and a thread waits only
-for the tasks that its next one needs (`cpu/flow.py`), so layers run at the same time, forward and
-backward, with a mini-batch of one sample as well as with many. Which thread runs which task is a
-schedule (`schedules.py`), picked by simulation from the costs of this machine. Steps are computed
-by the tiles of `numba-fused`, of which this is a relative: that one divides a step among the
-threads, this one never does. Bounded by the layers, L T / (T + (L-1) C) for chunks of C steps, and
-for one sample by reading a layer's weights in every step.
+What changed from `numba-sample`: a task is a chunk of steps of one layer, and a thread
+waits only for the tasks that its next one needs (`cpu/flow.py`), so layers run at the
+same time, forward and backward, with a mini-batch of one sample as well as with many.
+Which thread runs which task is a schedule (`schedules.py`), picked by simulation from
+the costs of this machine. Steps are computed by the tiles of `numba-fused`, of which
+this is a relative: that one divides a step among the threads, this one never does.
+Bounded by the layers, L T / (T + (L-1) C) for chunks of C steps, and for one sample by
+reading a layer's weights in every step.
 """
 
 import numpy as np
@@ -24,8 +25,8 @@ TASKS = {"infer": "forward_task", "backward": "backward_task"}
 class NumbaWavefront(NumbaFused):
     """A network whose layers run at the same time.
 
-    schedules: a function of a Graph that returns its Schedule, which is checked; None picks a
-    wavefront for the shape. The rest is as of `NumbaFused`.
+    schedules: a function of a Graph that returns its Schedule, which is checked; None
+    picks a wavefront for the shape. The rest is as of `NumbaFused`.
     """
 
     name = "numba-wavefront"
@@ -39,7 +40,9 @@ class NumbaWavefront(NumbaFused):
         return Graph(self._params.num_layers, T, backward=backward)
 
     def pick(self, graph, B):
-        """The schedule for mini-batches of B samples: as given, or the fastest by simulation."""
+        """The schedule for mini-batches of B samples: as given, or the fastest by
+        simulation.
+        """
         if self._schedules is None:
             costs = cost.task_costs(self.machine_costs(), self.tiles, self.sizes, B)
             return choose(graph, self._threads, costs)
@@ -49,7 +52,9 @@ class NumbaWavefront(NumbaFused):
         if schedule.graph != want:
             raise ValueError(f"schedules: got {schedule.graph}, want {want}")
         if want.parts > B:
-            raise ValueError(f"schedules: got {want.parts} parts of a mini-batch of {B}")
+            raise ValueError(
+                f"schedules: got {want.parts} parts of a mini-batch of {B}"
+            )
         return schedule
 
     def _new_space(self, T, B, purpose):
@@ -63,13 +68,17 @@ class NumbaWavefront(NumbaFused):
         return space
 
     def timeline(self, T, B, training=False, backward=False):
-        """When each task of the last pass of that shape ran, a Timeline; ValueError if none ran."""
+        """When each task of the last pass of that shape ran, a Timeline; ValueError if
+        none ran.
+        """
         with self._held("timeline"):
             space = self._spaces.get((T, B, "gradients" if training else "inference"))
             line = space and space.flows[backward].timeline()
         if line is None:
             way = "backward" if backward else "forward"
-            raise ValueError(f"timeline: got T {T}, B {B}, want a shape whose {way} pass is kept")
+            raise ValueError(
+                f"timeline: got T {T}, B {B}, want a shape whose {way} pass is kept"
+            )
         return line
 
     def _run(self, space, name, passes=1):
@@ -80,14 +89,23 @@ class NumbaWavefront(NumbaFused):
         space.enter()  # which may renew the records that all of these point into
         participants, owner = min(self._threads, running.workers), (space, work.arrays)
         stayed = run_on(
-            work, space.operations, running.run, participants, code, work.address, owner, work.stop
+            work,
+            space.operations,
+            running.run,
+            participants,
+            code,
+            work.address,
+            owner,
+            work.stop,
         )
         space.leave(stayed)
         if backward:
             super()._run(space, "gradient_rounds")
 
     def _steps(self, space, losses):
-        """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole number."""
+        """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole
+        number.
+        """
         work = space.work
         for k in range(len(losses)):
             if work.job_words[JOB_WORD.order]:

@@ -1,9 +1,10 @@
-"""`numpy-naive`: a batch at a time, eight products per LSTM step, one for each gate of x and of h.
+"""`numpy-naive`: a batch at a time, eight products per LSTM step, one for each gate of
+x and of h.
 
-What changed from `numpy-sample`: the samples of a mini-batch are the rows of a matrix, so a product
-is a GEMM, and its panels run on threads. Bounded by small GEMMs: each reads its weights for one
-step only, and every point-wise operation is a pass of its own. It is the baseline of the
-optimisation study.
+What changed from `numpy-sample`: the samples of a mini-batch are the rows of a matrix,
+so a product is a GEMM, and its panels run on threads. Bounded by small GEMMs: each
+reads its weights for one step only, and every point-wise operation is a pass of its
+own. It is the baseline of the optimisation study.
 """
 
 from functools import partial

@@ -1,8 +1,8 @@
 """`numpy-sample`: NumPy on one sample at a time, the source's NumPy row, like for like.
 
-What changed from `sequential`: the loops over units are vector operations. Nothing is parallel.
-Bounded by the cost of a NumPy call (about 1 us), which a vector of one sample is too short to pay
-for.
+What changed from `sequential`: the loops over units are vector operations. Nothing is
+parallel. Bounded by the cost of a NumPy call (about 1 us), which a vector of one sample
+is too short to pay for.
 """
 
 import numpy as np
@@ -29,7 +29,9 @@ def layer_forward(cell, layer, x, h0, c0):
 
 
 def layer_backward(cell, layer, tape, dy, dh, dc):
-    """The reference's layer_backward for each sample by itself; the weight gradients are summed."""
+    """The reference's layer_backward for each sample by itself; the weight gradients
+    are summed.
+    """
     total = Layer(*(np.zeros_like(a) for a in (layer.U, layer.W, layer.b)))
     results = []
     for s in range(tape.x.shape[1]):

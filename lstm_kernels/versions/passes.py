@@ -1,4 +1,6 @@
-"""What a pass of a network leaves for the next: tapes, and sums of gradients over passes."""
+"""What a pass of a network leaves for the next: tapes, and sums of gradients over
+passes.
+"""
 
 import weakref
 from typing import Any, NamedTuple
@@ -14,7 +16,9 @@ class TrainingPass(NamedTuple):
 
 
 class Tape:
-    """What one forward pass keeps for `backward`, and the room for it: `Network.new_tape`."""
+    """What one forward pass keeps for `backward`, and the room for it:
+    `Network.new_tape`.
+    """
 
     def __init__(self, net):
         self.of, self.rooms = weakref.ref(net), {}

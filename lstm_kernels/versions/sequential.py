@@ -1,8 +1,9 @@
-"""`sequential`: plain Python loops over samples, steps and units, the first row of the source's
-table.
+"""`sequential`: plain Python loops over samples, steps and units, the first row of the
+source's table.
 
-Nothing is parallel. Bounded by the interpreter: some 30 ns for each multiply-add. It computes in
-Python's floats, which are float64, and rounds its results to the parameters' dtype.
+Nothing is parallel. Bounded by the interpreter: some 30 ns for each multiply-add. It
+computes in Python's floats, which are float64, and rounds its results to the
+parameters' dtype.
 """
 
 import math
@@ -57,14 +58,22 @@ def layer_backward(cell, layer, tape, dy, dh, dc):
     _, backward = cell.make(math.tanh, sigmoid)
     U_T, W_T = layer.U.T.tolist(), layer.W.T.tolist()
     x, h, c, gates, dy = (a.tolist() for a in (tape.x, tape.h, tape.c, tape.gates, dy))
-    dU, dW, db = np.zeros((D, K * H)).tolist(), np.zeros((H, K * H)).tolist(), [0.0] * (K * H)
+    dU, dW, db = (
+        np.zeros((D, K * H)).tolist(),
+        np.zeros((H, K * H)).tolist(),
+        [0.0] * (K * H),
+    )
     dx, dh, dc = np.zeros((T, B, D)).tolist(), dh.tolist(), dc.tolist()
     for s in range(B):
         for t in reversed(range(T)):
             da = [0.0] * (K * H)
             for j in range(H):
                 *da[j::H], dc[s][j] = backward(
-                    dy[t][s][j] + dh[s][j], dc[s][j], *gates[t][s][j::H], c[t][s][j], c[t + 1][s][j]
+                    dy[t][s][j] + dh[s][j],
+                    dc[s][j],
+                    *gates[t][s][j::H],
+                    c[t][s][j],
+                    c[t + 1][s][j],
                 )
             dh[s] = [0.0] * H
             add_product(dh[s], da, W_T)
@@ -73,7 +82,9 @@ def layer_backward(cell, layer, tape, dy, dh, dc):
             add_outer(dW, h[t][s], da)
             for k in range(K * H):
                 db[k] += da[k]
-    dU, dW, db, dx, dh, dc = (np.array(a, tape.x.dtype) for a in (dU, dW, db, dx, dh, dc))
+    dU, dW, db, dx, dh, dc = (
+        np.array(a, tape.x.dtype) for a in (dU, dW, db, dx, dh, dc)
+    )
     return Layer(dU, dW, db), dx, dh, dc
 
 

@@ -1,1 +1,0 @@
-"""Studies beside the ladder: five optimisations as switches of one code, low-rank weights."""

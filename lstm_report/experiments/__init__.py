@@ -1,0 +1,1 @@
+"""What the pages measure: cases to time, one file for each experiment."""

@@ -1,0 +1,1 @@
+"""What the pages show: figures and tables, by the page that shows them."""

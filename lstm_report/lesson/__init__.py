@@ -1,0 +1,1 @@
+"""The lesson: exercises, their checks, and what a learner sees of them."""

@@ -1,0 +1,39 @@
+"""What kernels are compared with: BLAS's SGEMM, and copying memory."""
+
+import numpy as np
+
+from .comparer import compare
+from .runner import timed
+from .timing import REST
+
+SIZE, COUNT = 4096, 2**26  # rows of the SGEMM's matrices; float32 numbers of the copy
+# Operations of the SGEMM and bytes of the copy, read and written.
+SGEMM_GFLOP, COPY_GB = 2 * SIZE**3 / 1e9, 2 * 4 * COUNT / 1e9
+
+
+def ceilings(threads, repeats=20, **options):
+    """Seconds of an SGEMM by BLAS, SIZE x SIZE, and of copying 256 MiB, as rows of a
+    results file; BLAS takes its own threads, `threads` is what the rows record.
+    """
+    a = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
+    out, source, copy = (
+        np.zeros_like(a),
+        np.ones(COUNT, np.float32),
+        np.zeros(COUNT, np.float32),
+    )
+    cases = {
+        "sgemm": lambda: np.matmul(a, a, out=out),
+        "copy": lambda: np.copyto(copy, source),
+    }
+
+    def check():
+        for run in cases.values():
+            run()
+        row = a[0].astype(np.float64) @ a
+        return {
+            "sgemm": compare({"row": out[0]}, {"row": row}, 1e-5),
+            "copy": compare({"copy": copy}, {"copy": source}, 0.0),
+        }
+
+    times = timed({"ceiling": cases}, check, repeats=repeats, rest=REST, **options)
+    return times.rename(columns={"case": "version"}).assign(threads=threads)

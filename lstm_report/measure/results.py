@@ -1,0 +1,224 @@
+"""Results files: tidy CSV, a row per repeat, each with the record of its own run beside
+it.
+
+<folder>/<machine>/<experiment>.csv holds the rows, <experiment>.json what they were
+measured on.
+"""
+
+import hashlib
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+from lstm_kernels.files import writing
+
+from . import provenance
+from .timing import disturbance
+
+ROOT = (
+    provenance.checkout()
+)  # None where the package is installed without its repository
+FOLDER = ROOT / "data" / "results" if ROOT else Path("results")
+# What a package without its repository may bring of FOLDER; see tools/standalone.py.
+BROUGHT = provenance.PACKAGE / "recorded"
+# Where measurements go by default: small sizes say nothing of a machine, and replace
+# nothing.
+FOLDERS = {
+    "paper": FOLDER,
+    "smoke": ROOT / "build/smoke/results" if ROOT else FOLDER / "smoke",
+}
+COLUMNS = [
+    *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
+    *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
+    *("instruction_set", "low_rank", "parameters", "loss", "accuracy"),
+]
+# What makes two measurements those of one machine.
+IDENTITY = ("name", "cpu", "cores", "gpu")
+
+
+def place(experiments, *, preset, folder=None):
+    """The folder for this machine's results, made if need be: call it before measuring.
+
+    folder: None is that of the preset, "paper" or "smoke". Raises ValueError when it
+    belongs to another machine, or when smoke would replace rows of one of `experiments`
+    that are not smoke's; OSError where nothing can be written.
+    """
+    machine = provenance.machine(preset)
+    folder = Path(FOLDERS[preset] if folder is None else folder) / machine["name"]
+    for path in sorted(folder.glob("*.csv")):
+        record = path.with_suffix(".json")
+        before = _about(record) if record.exists() else {}
+        if before and any(before.get(key) != machine[key] for key in IDENTITY):
+            raise ValueError(
+                f"folder: {folder} belongs to another machine of the same name"
+            )
+        if path.stem in experiments and preset == "smoke" != before.get("preset"):
+            raise ValueError(
+                f"folder: {path} is of preset paper, smoke must not replace it"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):  # it can be written to
+        return folder
+
+
+def write(experiment, rows, *, preset, folder=None):
+    """Write the rows of an experiment and the record of their run; returns the path of
+    the CSV.
+
+    rows: a DataFrame with some of COLUMNS, at least version, stage, repeat, seconds.
+    Other experiments and other machines' folders are not touched. Raises ValueError for
+    unknown or missing columns, and what `place` raises.
+    """
+    unknown = sorted(set(rows.columns) - set(COLUMNS))
+    missing = sorted({"version", "stage", "repeat", "seconds"} - set(rows.columns))
+    if unknown or missing:
+        raise ValueError(
+            f"rows: got unknown columns {unknown}, lacks {missing}, want some of {COLUMNS}"
+        )
+    path = place([experiment], preset=preset, folder=folder) / f"{experiment}.csv"
+    about = provenance.machine(preset) | {"disturbance": disturbance(rows)}
+    rows = rows.assign(experiment=experiment).reindex(columns=COLUMNS)
+    text = rows.to_csv(index=False, float_format="%.9g", lineterminator="\n")
+    about["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    replace(path, text)
+    replace(path.with_suffix(".json"), json.dumps(about, indent=1) + "\n")
+    return path
+
+
+def fill(plan, *, preset, folder=None):
+    """Run each experiment of a plan, name -> function that returns rows, and write its
+    file; yields (name, rows, path). What would distort or disturb the measurements is
+    said on stderr.
+    """
+    place(plan, preset=preset, folder=folder)
+    for warning in provenance.warnings():
+        print(f"warning: {warning}", file=sys.stderr)
+    for experiment, run in plan.items():
+        rows = run()
+        if said := disturbance(rows):
+            print(f"warning: {experiment} was disturbed: {said}", file=sys.stderr)
+        yield experiment, rows, write(experiment, rows, preset=preset, folder=folder)
+
+
+def find(pattern, folder=None):
+    """The files of results that match, in order: those in `folder`; None: those in
+    FOLDER, and what BROUGHT has besides.
+    """
+    folders = [FOLDER, BROUGHT] if folder is None else [Path(folder)]
+    found = {}
+    for place in folders:
+        for path in sorted(place.glob(pattern)):
+            found.setdefault(path.relative_to(place), path)
+    return [found[name] for name in sorted(found)]
+
+
+def read(experiment, folder=None):
+    """Every machine's rows of an experiment, with a column `machine`; ValueError for
+    none.
+    """
+    rows = recorded(experiment, folder)
+    if rows.empty:
+        shipped = (
+            ""
+            if ROOT
+            else "; recorded results come with the repository, not the package"
+        )
+        where = FOLDER if folder is None else folder
+        raise ValueError(
+            f"experiment: got {experiment!r}, want one with a CSV file under {where}{shipped}"
+        )
+    return rows
+
+
+def recorded(experiment, folder=None):
+    """The same; an empty table where there are none."""
+    paths = find(f"*/{experiment}.csv", folder)
+    parts = [pd.read_csv(path).assign(machine=path.parent.name) for path in paths]
+    return pd.concat(parts) if parts else pd.DataFrame(columns=[*COLUMNS, "machine"])
+
+
+def record(experiment, machine, folder=None):
+    """What an experiment was measured on, a dict as of `provenance.machine`, with what
+    disturbed it and with `recorded` True.
+
+    Raises ValueError where there is none, where it cannot be read, or where it is of
+    other rows.
+    """
+    name = f"{machine}/{experiment}.csv"
+    path = next(
+        iter(find(name, folder)), (FOLDER if folder is None else Path(folder)) / name
+    )
+    beside = path.with_suffix(".json")
+    if not beside.exists():
+        raise ValueError(
+            f"record: {path} lacks {beside.name}, want what it was measured on"
+        )
+    about = _about(beside)
+    if about.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
+        raise ValueError(f"record: {beside} is of other rows than {path.name} holds")
+    unsaid = (
+        "disturbance" not in about
+    )  # as in the first records; what is left is the spread
+    said = {"disturbance": disturbance(pd.read_csv(path))} if unsaid else {}
+    return about | said | {"recorded": True}
+
+
+def _about(path):
+    """The record at `path`, a dict."""
+    try:
+        about = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(
+            f"record: {path} cannot be read ({error}), want JSON"
+        ) from None
+    if not isinstance(about, dict):
+        raise ValueError(
+            f"record: {path} holds a {type(about).__name__}, want an object"
+        )
+    # The first records lack the family and the model, of which the name is made.
+    numbers = re.search(r"-(\d+)-(\d+)-\d+cores", about.get("name", ""))
+    return (
+        dict(
+            zip(("family", "model"), numbers.groups() if numbers else (), strict=False)
+        )
+        | about
+    )
+
+
+def label(record):
+    """A machine in a few words: `AMD EPYC, znver5, family 26, model 2, 4.49 GHz, 2
+    cores`; of a record that was read with `, recorded` and the date.
+    """
+    parts = [record["cpu"], *([record["core"]] if record.get("core") else [])]
+    parts += [f"{key} {record[key]}" for key in ("family", "model") if record.get(key)]
+    parts += [f"{record['clock_ghz']:.2f} GHz"] if record.get("clock_ghz") else []
+    parts += [f"{record['cores']} cores"]
+    parts += [f"recorded {record['date']}"] if record.get("recorded") else []
+    return ", ".join(parts)
+
+
+def caption(record):
+    """The machine, its BLAS, and which code measured it when, in a line; what disturbed
+    it.
+    """
+    blas = sorted({f"{b['library']} ({b['kernels']} kernels)" for b in record["blas"]})
+    code = f"commit {record['commit']}" if record["commit"] else "no commit recorded"
+    code += " with changes" if record["dirty"] else ""
+    parts = [label(record), *blas, f"Numba {record['packages']['numba']}"]
+    parts += [code] if record.get("recorded") else [record["date"], code]
+    parts += [f"preset {record['preset']}"] if record["preset"] != "paper" else []
+    parts += [f"BLAS steered by {name}" for name in record["distorting_variables"]]
+    parts += (
+        [f"disturbed: {record['disturbance']}"] if record.get("disturbance") else []
+    )
+    return ", ".join(parts)
+
+
+def replace(path, data):
+    """Write text or bytes beside its place and rename it."""
+    with writing(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)

@@ -1,0 +1,105 @@
+"""The one runner: verify, time in turn, verify again, and make rows of a results
+file.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from lstm_kernels.cores import allowed
+from lstm_kernels.errors import check_int
+from lstm_kernels.versions import network as make_network
+
+from .comparer import compare_to_reference
+from .timing import interleaved, together
+
+
+def network(version, params, **how):
+    """A network of a version; a name with a slash selects a variant
+    (`numba-sample/buffers`).
+    """
+    name, _, variant = version.partition("/")
+    net = make_network(name, params, **how)
+    if variant == "buffers":
+        net.layer_backward = partial(net.layer_backward, per_sample=True)
+    return net
+
+
+def networks(names, work, **how):
+    """A network of each version with the parameters of a workload, by name."""
+    return {name: network(name, work.params(), **how) for name in names}
+
+
+def chosen_threads(threads):
+    """`threads`, checked; None is every core that this process may run on."""
+    return allowed() if threads is None else check_int("threads", threads)
+
+
+def each(nets, call):
+    """Cases to time: `call` of each network, by its name."""
+    return {name: partial(call, net) for name, net in nets.items()}
+
+
+def verify(nets, work):
+    """Largest relative error of each network, with the parameters it has now, against
+    the reference; raises MismatchError. Of a large workload some steps and samples are
+    compared.
+    """
+    x, _ = work.example(seed=1)
+    x = np.ascontiguousarray(x[:20, :16] if work.gflop > 1 else x)
+    return {
+        name: compare_to_reference(net, net.params(), x) for name, net in nets.items()
+    }
+
+
+def timed(cases, check, **how):
+    """Verify, time the cases of each stage in turn, verify again; a row per repeat:
+    stage, case, repeat, seconds, max_err.
+
+    cases: stage -> name -> function without arguments. check: a function that returns
+    the largest error of what is timed, by name, and raises MismatchError. how: as
+    `interleaved` takes it.
+    """
+    errors = check()
+    parts = [
+        interleaved(named, **how).assign(stage=key)
+        for key, named in cases.items()
+        if named
+    ]
+    check()
+    times = together(parts)
+    return times.assign(max_err=times["case"].map(errors))
+
+
+def rows_of(times, work):
+    """Rows of a results file from what `timed` returns: a case `a/b` is version a,
+    variant b.
+    """
+    name = times["case"].str.split("/", expand=True).reindex(columns=[0, 1])
+    columns = {"version": name[0], "variant": name[1], **work.columns()}
+    return times.drop(columns="case").assign(**columns)
+
+
+def measure(nets, work, calls, **how):
+    """Time calls of networks, which are verified before and after; rows of a results
+    file.
+
+    nets: by name. calls: stage -> function of a network. how: as `interleaved` takes
+    it.
+    """
+    cases = {stage: each(nets, call) for stage, call in calls.items()}
+    return rows_of(timed(cases, partial(verify, nets, work), **how), work)
+
+
+def rounds(preset, repeats=20):
+    """Options of `interleaved`: paper measures a disturbed run again, smoke takes two
+    rounds.
+    """
+    return {"repeats": repeats, "again": True} if preset == "paper" else {"repeats": 2}
+
+
+def medians(rows):
+    """Median seconds by what was compared, for reading."""
+    keys = ["instruction_set", "variant", "stage", "N", "L", "H", "B", "version"]
+    keys = [key for key in keys if key in rows]
+    return rows.groupby(keys, sort=False, dropna=False)["seconds"].median()

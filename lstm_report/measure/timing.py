@@ -1,0 +1,194 @@
+"""The one timing function: repeats of several cases in turn, in one loop, and whether
+something disturbed them.
+"""
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+# What disturbs a run: the most that a quiet run has, a fraction, and how it is told in
+# per cent.
+SIGNS = {
+    "spread": (0.20, "quartiles {:.0f} % apart"),
+    "stolen": (0.01, "{:.0f} % of the CPU time stolen by other virtual machines"),
+    "others": (0.05, "{:.0f} % of the CPU time taken by other processes"),
+    "slower": (0.10, "the clock {:.0f} % slower at the end"),
+}
+# Sleep before each case where packages with threads of their own are timed side by
+# side.
+REST = 0.03
+LEAST_SECONDS = 0.5  # /proc/stat counts in hundredths of a second
+
+
+def interleaved(
+    cases, *, repeats=20, least=2e-3, rest=0.0, own=False, seed=0, again=False
+):
+    """Time several cases side by side; returns a row per repeat: case, repeat, seconds.
+
+    cases: name -> function without arguments. Each runs once to warm up (compile time
+    is not in these rows), then all run in turn, in a new seeded order each round, so
+    that drift meets every case alike. A case shorter than `least` seconds is called
+    several times in a row and its mean taken. rest: seconds of sleep before each case,
+    then a few calls that are not timed: thread pools of the last case, which still wait
+    on the cores for more work, would slow the next. own: cases return the seconds they
+    took. again: measure a disturbed run once more, and keep the quieter one;
+    `disturbance` says of the rows what it was.
+    """
+    calls = {}
+    for name, case in cases.items():
+        case()
+        start = time.perf_counter()
+        if least:
+            case()
+        calls[name] = max(
+            1, int(np.ceil(least / max(time.perf_counter() - start, 1e-7)))
+        )
+    rng, rows, before = np.random.default_rng(seed), [], system()
+    for repeat in range(repeats):
+        for index in rng.permutation(len(cases)):
+            name = list(cases)[index]
+            case, count = cases[name], calls[name]
+            if rest:
+                time.sleep(rest)
+                for _ in range(-(-count // 4)):
+                    case()
+            start = time.perf_counter()
+            seconds = [case() for _ in range(count)]
+            taken = sum(seconds) if own else time.perf_counter() - start
+            rows.append((name, repeat, taken / count))
+    times = pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
+    times.attrs["conditions"] = conditions(before, system())
+    if again and disturbance(times):
+        how = {
+            "repeats": repeats,
+            "least": least,
+            "rest": rest,
+            "own": own,
+            "seed": seed + 1,
+        }
+        times = min(times, interleaved(cases, **how), key=unrest)
+    return times
+
+
+def summary(times, baseline=None, by="case"):
+    """Median and quartiles for each case, in order of appearance, and how many times
+    faster than `baseline`.
+
+    The ratio is the median of the ratios round by round: neighbours in time are
+    compared.
+    """
+    table = times.pivot_table(index="repeat", columns=by, values="seconds", sort=False)
+    result = table.quantile([0.5, 0.25, 0.75]).T.set_axis(
+        ["median", "q1", "q3"], axis=1
+    )
+    if baseline is not None:
+        result["ratio"] = table.rdiv(table[baseline], axis=0).median()
+    return result
+
+
+class System(NamedTuple):
+    """CPU time since the start of the system, in seconds summed over its cores: all of
+    it, what processes used, what the hypervisor gave to others; what this process used;
+    the clock of the fastest core in MHz, None where it cannot be read.
+    """
+
+    whole: float
+    used: float
+    stolen: float
+    own: float
+    clock: float | None
+
+
+def system(proc="/proc"):
+    """The System now; None where there is no /proc/stat."""
+    try:
+        line, *_ = Path(proc, "stat").read_text().splitlines()
+        user, nice, kernel, idle, waiting, irq, softirq, stolen = map(
+            int, line.split()[1:9]
+        )
+        info = Path(proc, "cpuinfo").read_text()
+    except (OSError, ValueError):
+        return None
+    used = user + nice + kernel + irq + softirq
+    counts = [
+        n / os.sysconf("SC_CLK_TCK")
+        for n in (used + idle + waiting + stolen, used, stolen)
+    ]
+    clocks = re.findall(r"^cpu MHz\s*: *([\d.]+)", info, re.MULTILINE)
+    return System(*counts, sum(os.times()[:4]), max(map(float, clocks), default=None))
+
+
+def conditions(before, after):
+    """What disturbed a run between two Systems, as fractions by the names of SIGNS;
+    without an entry where nothing is known.
+    """
+    known, whole = {}, after.whole - before.whole if before and after else 0.0
+    if whole >= LEAST_SECONDS:
+        others = after.used - before.used - (after.own - before.own)
+        known = {
+            "stolen": (after.stolen - before.stolen) / whole,
+            "others": others / whole,
+        }
+    if before and after and before.clock and after.clock:
+        known["slower"] = 1 - after.clock / before.clock
+    return known
+
+
+def together(parts):
+    """The rows of several runs as one table, which holds the worst of their
+    conditions.
+    """
+    rows, worst = pd.concat(parts, ignore_index=True), {}
+    for part in parts:
+        for name, value in part.attrs.get("conditions", {}).items():
+            worst[name] = max(value, worst.get(name, value))
+    rows.attrs["conditions"] = worst
+    return rows
+
+
+def _signs(times):
+    """The signs of SIGNS that are known of rows."""
+    if missing := {"repeat", "seconds"} - set(times):
+        raise ValueError(
+            f"times: got columns {list(times)}, want {sorted(missing)} too"
+        )
+    if times.empty:
+        return {"spread": 0.0}
+    cases = [name for name in ("case", "version", "variant") if name in times]
+    loops = [
+        name for name in times if name not in (*cases, "repeat", "seconds", "max_err")
+    ]
+    times = times.assign(
+        loop=times.groupby(loops, dropna=False).ngroup() if loops else 0
+    )
+    quartiles = times.groupby(["loop", *cases], dropna=False)["seconds"].quantile(
+        [0.25, 0.75]
+    )
+    low, high = (quartiles.xs(q, level=-1) for q in (0.25, 0.75))
+    # All cases of a loop meet the same disturbance: half of them spread. One alone is
+    # uneven.
+    spread = (high / low - 1)[low > 0].groupby("loop").median().max()
+    return {"spread": spread} | times.attrs.get("conditions", {})
+
+
+def unrest(times):
+    """The worst sign of a run over its limit: at most 1 where nothing disturbed it."""
+    return max(value / SIGNS[name][0] for name, value in _signs(times).items())
+
+
+def disturbance(times):
+    """What disturbed a run, in words; "" where nothing did.
+
+    times: what `interleaved` returns, or rows of a results file.
+    """
+    signs = _signs(times)
+    return "; ".join(
+        words.format(100 * signs[name])
+        for name, (limit, words) in SIGNS.items()
+        if signs.get(name, 0.0) > limit
+    )

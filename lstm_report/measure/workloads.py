@@ -1,0 +1,96 @@
+"""What is measured: sizes of networks and mini-batches by name; windows of the airline
+series.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lstm_kernels import data
+from lstm_kernels.params import Params
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sizes of a network and a mini-batch: layers, steps, inputs, hidden units,
+    samples.
+    """
+
+    L: int
+    T: int
+    D: int
+    H: int
+    B: int
+
+    def params(self, **how):
+        return Params.init(self.D, self.H, num_layers=self.L, output_size=1, **how)
+
+    def example(self, seed=0):
+        """Random x (T, B, D) and target (B, 1), float32."""
+        rng = np.random.default_rng(seed)
+        x = rng.standard_normal((self.T, self.B, self.D)).astype(np.float32)
+        return x, rng.standard_normal((self.B, 1)).astype(np.float32)
+
+    def dy(self, seed=0):
+        """A random gradient of y, (T, B, H), float32."""
+        rng = np.random.default_rng(seed)
+        return rng.standard_normal((self.T, self.B, self.H)).astype(np.float32)
+
+    def dataset(self, N, seed=0):
+        """A data set of N random examples."""
+        return data.Dataset(*replace(self, B=N).example(seed))
+
+    @property
+    def gflop(self):
+        """Floating-point operations of one LSTM inference, products only, in 1e9."""
+        inputs = self.D + (self.L - 1) * self.H + self.L * self.H
+        return 2 * self.T * self.B * 4 * self.H * inputs / 1e9
+
+    @property
+    def step_gflop(self):
+        """The same of a training step: twice as many again, but for dx of the first
+        layer.
+        """
+        return 3 * self.gflop - 2 * self.T * self.B * 4 * self.H * self.D / 1e9
+
+    @property
+    def repeats(self):
+        """Rounds that keep a measurement under a minute or two."""
+        return (
+            20
+            if self.gflop < 0.1
+            else 10
+            if self.gflop < 10
+            else 5
+            if self.gflop < 200
+            else 3
+        )
+
+    def columns(self):
+        return {
+            "L": self.L,
+            "T": self.T,
+            "B": self.B,
+            "D": self.D,
+            "H": self.H,
+            "dtype": "float32",
+        }
+
+
+AIRLINE = Workload(L=1, T=12, D=1, H=32, B=16)
+REFERENCE = Workload(L=4, T=100, D=512, H=512, B=64)
+SMALL_REFERENCE = Workload(L=2, T=10, D=64, H=64, B=16)
+GRID = {
+    "airline": AIRLINE,
+    "airline, two layers": Workload(L=2, T=12, D=1, H=64, B=16),
+    "middle": Workload(L=4, T=100, D=128, H=128, B=32),
+    "deep, one sample": Workload(L=8, T=500, D=256, H=256, B=1),
+    "one layer": Workload(L=1, T=100, D=512, H=512, B=64),
+    **{f"reference, {B} samples": replace(REFERENCE, B=B) for B in (1, 4, 16, 64, 256)},
+}
+
+
+def airline_dataset():
+    """The training windows of notebook 02: 12 months each, years 1949-1958."""
+    passengers = data.airline().to_numpy(float)[:120]
+    return data.windows(data.LogDifference.fit(passengers).forward(passengers), 12)

@@ -1,0 +1,185 @@
+"""What every notebook of the report does the same way: presets, figures with alt text,
+computed sentences.
+"""
+
+import inspect
+import io
+import re
+from difflib import SequenceMatcher
+from pathlib import Path
+from textwrap import fill
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from IPython.display import Markdown, display
+
+from lstm_kernels.errors import check_choice
+from lstm_kernels.files import writing
+from lstm_kernels.ranks import launch
+
+from .experiments import ranks as experiments
+from .figures import plots
+from .measure import provenance, results
+
+NOQA = re.compile(r"(?<=# )noqa: \w+ - | +# noqa: \w+$", re.MULTILINE)
+VERDICTS = {True: "Held", False: "Did not hold", None: "Not measured"}
+
+
+def _marked(disturbed):
+    return f"Disturbed run: {disturbed}."
+
+
+class Notebook:
+    """A notebook in one of two presets: "paper" runs everything in full, "smoke" every
+    cell on small sizes.
+
+    Raises ValueError for another preset.
+    """
+
+    def __init__(self, preset):
+        self.preset = check_choice("PRESET", preset, ("smoke", "paper"))
+        plots.style()
+        pd.set_option("display.max_colwidth", None)  # a table shows its texts whole
+        root = Path(".." if Path.cwd().name == "notebooks" else ".")
+        self.figures = root / "build" / preset / "figures"
+
+    def pick(self, *, smoke, paper):
+        """The value for this notebook's preset."""
+        return smoke if self.preset == "smoke" else paper
+
+    @staticmethod
+    def machine():
+        """This machine in words, for captions."""
+        return results.label(provenance.machine())
+
+    def show(self, figure, name, disturbed="", interactive=None):
+        """Show a figure, and save it as `name`.svg and `name`.png; its alternative text
+        is the attribute `alt`, or what is written in it.
+
+        disturbed: what `bench.disturbance` said of the times in it; not empty, it is
+        written below. interactive: the script of the site, tools/page/<interactive>.js,
+        that takes the figure's place on its page where scripts run.
+        """
+        if disturbed:
+            note = fill(_marked(disturbed), 100)
+            figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=plots.RED)
+        data = {}
+        for kind, written in (("svg", {"Date": None}), ("png", {"Software": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, metadata=written)
+            data[kind] = buffer.getvalue()
+        alt = getattr(figure, "alt", None) or plots.words(figure)  # once it is drawn
+        alt += f" {_marked(disturbed)}" if disturbed else ""
+        plt.close(figure)
+        self.figures.mkdir(parents=True, exist_ok=True)
+        for kind, content in data.items():
+            with writing(self.figures / f"{name}.{kind}") as file:
+                file.write(content)
+        ours = {"figure": name} | ({"interactive": interactive} if interactive else {})
+        about = {"image/png": {"alt": alt}, "lstm_kernels": ours}
+        display({"image/png": data["png"], "text/plain": alt}, metadata=about, raw=True)
+
+    @staticmethod
+    def say(text, disturbed=""):
+        """Show a sentence computed from results, as Markdown; with what
+        `bench.disturbance` said of their times.
+        """
+        mark = f" **{_marked(disturbed)}**" if disturbed else ""
+        display(Markdown(inspect.cleandoc(text) + mark))
+
+    @staticmethod
+    def claim(sentence, held, numbers="", disturbed=""):
+        """Show a claim and whether it held in this run; the pages' index lists those of
+        all.
+
+        sentence: one that could be false, with its condition. held: True, False, or
+        None where this run did not measure it. numbers: what it rests on, as text.
+        disturbed: what `bench.disturbance` said of its times; not empty, it is shown.
+        Raises TypeError for another `held`, ValueError for an empty sentence.
+        """
+        if held is not None and not isinstance(held, bool | np.bool_):
+            raise TypeError(
+                f"held: got {type(held).__name__}, want True, False or None"
+            )
+        if not sentence.strip():
+            raise ValueError(
+                "sentence: got an empty text, want one that could be false"
+            )
+        held = None if held is None else bool(held)
+        claim = {"sentence": sentence, "verdict": VERDICTS[held], "numbers": numbers}
+        shown = f"{sentence.rstrip('.')} ({numbers})." if numbers else sentence
+        text = f"**{VERDICTS[held]} in this run.** {shown}"
+        if disturbed:
+            claim["disturbed"] = disturbed
+            text += f" **{_marked(disturbed)}**"
+        display(
+            {"text/markdown": f"> {text}", "text/plain": text},
+            metadata={"lstm_kernels": {"claim": claim}},
+            raw=True,
+        )
+
+    @staticmethod
+    def source(*objects):
+        """Show the source of functions of the package, without the marks for its
+        linter.
+        """
+        for item in objects:
+            shown = NOQA.sub("", inspect.getsource(item))
+            display(Markdown(f"```python\n{shown}```"))
+
+    @staticmethod
+    def changes(old, new):
+        """Show the source of the function `new` whole; a `+` marks each line that `old`
+        has not.
+
+        Lines that differ in their indentation alone count as the same.
+        """
+        before, after = (
+            [line for line in inspect.getsource(item).splitlines() if line.strip()]
+            for item in (old, new)
+        )
+        same = SequenceMatcher(
+            None, *(list(map(str.strip, lines)) for lines in (before, after))
+        )
+        kept = {b + k for _, b, size in same.get_matching_blocks() for k in range(size)}
+        marked = [f"{' ' if k in kept else '+'} {line}" for k, line in enumerate(after)]
+        display(Markdown("```diff\n" + "\n".join(marked) + "\n```"))
+
+    def recorded(self, experiment):
+        """The rows that were recorded of an experiment on this machine, else on the
+        first that has some; says which. ValueError where there are none.
+        """
+        rows = results.read(experiment)
+        name = provenance.machine_name()
+        name = name if name in set(rows["machine"]) else rows["machine"].iloc[0]
+        self.say(f"Recorded: {results.caption(results.record(experiment, name))}.")
+        return rows[rows["machine"] == name]
+
+    def jobs(self, experiment):
+        """The rows of an experiment of several ranks (`distributed.experiments`): its
+        jobs run now, in child processes, and what they say is shown; where none can
+        run, recorded rows and why.
+        """
+        if why := launch.why_unavailable():
+            self.say(f"Not run here: {why}.")
+            return self.recorded(experiment)
+        return experiments.EXPERIMENTS[experiment](self.preset, print)
+
+    def environment(self):
+        """Show what this notebook ran on."""
+        m = provenance.machine(self.preset)
+        packages = (f"{name} {got}" for name, got in m["packages"].items() if got)
+        blas = (
+            f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"]
+        )
+        lines = {
+            "Machine": f"{results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
+            "Vectors": f"{m['vectors']}; BLAS: {', '.join(blas)}",
+            "GPU": m["gpu"] and f"{m['gpu']['name']}, driver {m['gpu']['driver']}",
+            "Python": ", ".join([m["python"], *packages]),
+            "Preset": f"{m['preset']}, {m['date']}",
+            "BLAS is slowed by": ", ".join(m["distorting_variables"]),
+        }
+        shown = (f"- {name}: {about}" for name, about in lines.items() if about)
+        display(Markdown("\n".join(shown)))

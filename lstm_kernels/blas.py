@@ -10,13 +10,14 @@ import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from .cores import cores
+from .forks import at_fork
 
 MOST_PANELS = 16
 # Operations worth a second thread: half of them take some 80 us, about the price of
@@ -24,76 +25,22 @@ MOST_PANELS = 16
 LEAST_WORK = 16_000_000
 
 
-class SingleThreaded:
-    """A context that keeps BLAS to the calling thread; several threads may be inside at
-    once.
+_computing = threading.RLock()
+at_fork(hold=_computing)  # OpenBLAS forgets its number of threads at a fork
 
-    Those inside are noted by object, not counted: one that an interrupt threw out while
-    it entered or left is struck off when Python frees it, and BLAS gets its threads
-    back then.
+
+@contextmanager
+def single_threaded():
+    """A context that keeps BLAS to the calling thread. One Python thread at a time is
+    inside: BLAS has one number of threads for all of them.
     """
-
-    def __enter__(self):
-        _inside[id(self)] = threading.get_ident()
-        _settle()
-
-    def __exit__(self, *error):
-        _inside.pop(id(self), None)
-        _settle()
-
-    def __del__(self):
-        _inside.pop(id(self), None)
-        if _before and not _inside:
-            _settle()
+    with _computing, _libraries().limit(limits=1, user_api="blas"):
+        yield
 
 
-_inside, _settling = {}, threading.RLock()
-_before = []  # the libraries and their numbers of threads, until they have them back
-
-
-def _settle():
-    """Keep BLAS to one thread while a context is inside, else give back what it had."""
-    with _settling:
-        inside = bool(_inside)  # others come and go meanwhile, and settle after this
-        if inside and not _before:
-            _before.extend(_numbers())
-        for library, count in _before:
-            # threadpoolctl lets only the first Python thread set the number: here all
-            # may, one at a time.
-            getattr(library, "clear_controlling_thread", lambda force: None)(force=True)
-            library.set_num_threads(1 if inside else count)
-        if not inside:
-            _before.clear()
-
-
-def _numbers():
-    # Not inside the `with`: an interrupt in a comprehension there would leave the lock
-    # taken, since Python 3.12.
-    return [(library, library.get_num_threads()) for library in _libraries()]
-
-
-def _after_fork_in_parent():
-    try:
-        _settle()  # OpenBLAS ended its threads for the fork, and forgot their number
-    finally:
-        _settling.release()
-
-
-def _after_fork_in_child():
-    global _settling
-    _settling = threading.RLock()
-    for other, thread in list(_inside.items()):
-        if thread != threading.get_ident():  # it is not in this process
-            del _inside[other]
-    _settle()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _settling.acquire(),
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )
+@cache
+def _libraries():
+    return ThreadpoolController()
 
 
 @cache
@@ -118,7 +65,7 @@ def panels(M, N, K):
 def product(a, b, threads=None):
     """a (M, K) @ b (K, N) on up to `threads` threads; None is `cores()`.
 
-    Call it inside `SingleThreaded`.
+    Call it inside `single_threaded`.
     """
     cuts = panels(a.shape[0], b.shape[1], a.shape[1])
     if len(cuts) == 1:
@@ -154,11 +101,6 @@ def at_once(jobs, threads):
     work()
     for done in waiting:
         done.result()
-
-
-@cache
-def _libraries():
-    return ThreadpoolController().select(user_api="blas").lib_controllers
 
 
 @cache

@@ -1,9 +1,8 @@
-"""One mechanism for every kernel: its free names are filled in, it is compiled, and
-kept on disk.
+"""How kernels become machine code, which is kept on disk.
 
-A kernel is a plain function with free names (`cell_forward`, `claim`, `K`, ...), None
-in its module, which `fill` fills in with what a cell, a dtype and a target need: its
-source exists once.
+Numba's cache knows a function by its file and qualified name, and looks at that file
+alone for changes. So names in the cache hold a hash of all sources that code can be
+compiled from (`digest`): code compiled from other sources is never found again.
 """
 
 import hashlib
@@ -21,25 +20,7 @@ from numba import njit
 from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
 
-from . import blas  # noqa: F401 - its hooks come first; see below
-
-# What the kernels of a room are made of. Their names in the cache hold its hash
-# (`digest`): code compiled from other sources is never found again.
-SHARED = ("cells.py", "kernels.py")
-CPU = "activations bfloat16 bfloat16_kernels block_kernels factored_kernels flow fused_kernels "
-CPU += "instructions layout machine_code records registers rounds simd slice_kernels team tiles "
-CPU += "wavefront_kernels"
-GPU = (
-    "build device device_functions gradient_kernels layout sample_kernels tile_kernels"
-)
-SOURCES = {
-    "cpu": (
-        *SHARED,
-        *(f"cpu/{name}.py" for name in CPU.split()),
-        "versions/numba_sample.py",
-    ),
-    "gpu": (*SHARED, *(f"gpu/{name}.py" for name in GPU.split())),
-}
+from .forks import at_fork
 
 # fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep
 # their order. error_model: division as NumPy's; Python's check for zero would keep the
@@ -61,10 +42,8 @@ def cached(compile, function, **options):
         )
         return compile(**options)(function)
     folder = made._cache.cache_path
-    _prune(folder)
-    if not getattr(
-        made, "cache_hits", True
-    ):  # of a C function, which is compiled at once
+    _prune(folder, function.__module__)
+    if not getattr(made, "cache_hits", True):  # a C function is compiled at once
         report_compiling(time.perf_counter() - start, folder)
     return made
 
@@ -126,25 +105,19 @@ class _Compiling(event.Listener):
 
 
 event.register("numba:compile", _Compiling())
-
-# A fork waits until no thread compiles: in the child Numba's lock would stay taken.
-# Hooks run before a fork in the reverse order of their registration, so this lock is
-# taken before that of `blas`, which a thread that compiles may want: a finaliser may
-# run there.
-if hasattr(os, "register_at_fork"):
-    take, release = global_compiler_lock.acquire, global_compiler_lock.release
-    os.register_at_fork(before=take, after_in_parent=release, after_in_child=release)
-
+# A fork waits until no thread compiles.
+at_fork(hold=global_compiler_lock)
 
 @cache
-def _prune(folder):
-    """Remove cached code of other states of the sources: it is not asked for again."""
-    modules = "|".join(sorted(path.stem for path in _PACKAGE.rglob("*.py")))
-    now = {digest(room) for room in SOURCES}
-    ours = re.compile(rf"(?:{modules})\.\w+_([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]")
+def _prune(folder, module):
+    """Remove a module's cached code of other states of the sources: it is not asked for
+    again.
+    """
+    stem = module.rpartition(".")[2]
+    ours = re.compile(rf"{stem}\.\w+_([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]")
     for path in pathlib.Path(folder).glob("*.nb[ic]"):
         match = ours.fullmatch(path.name)
-        if match and match[1] not in now:
+        if match and match[1] != digest(module):
             with suppress(OSError):  # another user's, or in use
                 path.unlink()
 
@@ -153,9 +126,15 @@ _PACKAGE = pathlib.Path(__file__).parent
 
 
 @cache
-def digest(room):
-    """A hash of SOURCES[room]."""
-    texts = (path.read_bytes() for path in (_PACKAGE / name for name in SOURCES[room]))
+def digest(module):
+    """A hash of what a module's code can be compiled from: itself, the cells, this file
+    and its room, gpu/ or else cpu/.
+    """
+    room = "gpu" if module.startswith(f"{__package__}.gpu.") else "cpu"
+    paths = {_PACKAGE / "cells.py", _PACKAGE / "kernels.py"}
+    paths |= {*(_PACKAGE / room).glob("*.py")}
+    paths.add(pathlib.Path(getattr(sys.modules.get(module), "__file__", __file__)))
+    texts = [path.read_bytes() for path in sorted(paths)]
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
 
@@ -179,9 +158,8 @@ def fill(sources, names, label, compile=None):
         if isinstance(value, types.FunctionType) and value.__module__ in own:
             functions[name] = value
     for name, function in functions.items():
-        room = "gpu" if function.__module__.startswith(f"{__package__}.gpu") else "cpu"
         new = types.FunctionType(function.__code__, space, function.__name__)
-        new.__qualname__ = f"{function.__name__}_{label}_{digest(room)}"
+        new.__qualname__ = f"{function.__name__}_{label}_{digest(function.__module__)}"
         new.__module__ = function.__module__
         space[name] = compile(new) if compile else new
     return space

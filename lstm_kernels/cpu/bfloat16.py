@@ -1,68 +1,80 @@
 """Products of bfloat16 numbers: the tiles of `numba-fused` with operands of half the
 bytes.
 
-What a product multiplies, weights, x, h and gradients of gates, is rounded to bfloat16,
-the upper half of a float32 (Wang & Kanwar 2019): its exponent, 8 bits of precision. Two
-numbers are a *word*, and lie where `tiles.py` has one number, so that the same loops
-run half as often. The two of a word follow each other in the sum: rows k and k+1 of
-weights, units of h and of gradients, and in the gradient of a weight rows (t, sample).
-The sums, the cell and all that is no operand stay float32.
-
-Two ways to multiply words: AVX512_BF16's *dot product*, two products and two sums in an
-instruction; or *widening*, which makes float32 of both halves and uses the float32
-multiply-add. A product of two bfloat16 numbers has 16 bits, so float32 holds it
-exactly, and both ways round the same sums in the same order: they give the same bits,
-but that the dot product takes numbers below the normal range, 2^-126, for zero.
+What a product multiplies, weights, x and h, is rounded to bfloat16, the upper half of a
+float32 (Wang & Kanwar 2019): its exponent, 8 bits of precision. Two numbers are a
+*word*, and lie where `tiles.py` has one number, so that the same loops run half as
+often. The two of a word follow each other in the sum: rows k and k+1 of weights, units
+of x and h. AVX512_BF16 multiplies two words in an instruction: two products, two sums;
+it takes numbers below the normal range, 2^-126, for zero. The sums, the cell and all
+that is no operand stay float32.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-import llvmlite.binding
-import numba
 import numpy as np
+from numba import njit
 
-from ..errors import check_choice
+from ..kernels import OPTIONS
 from . import registers
 from .tiles import Tiles
+from .workspace import Space, point
 
-WAYS = {
-    "dot": "AVX512_BF16: a dot product of pairs",
-    "widening": "widened to float32 as they are loaded",
-}
+LARGEST = np.uint32(0x7F7F0000)  # bits of the largest finite bfloat16
 
 
 def rounded(x):
-    """An array of floats rounded to the nearest bfloat16, of two the even one; its
-    dtype stays.
+    """An array of finite floats rounded to the nearest bfloat16, of two the even one;
+    beyond the largest of them, to that. Its dtype stays.
     """
     bits = np.asarray(x, np.float32).view(np.uint32)
-    near = bits + (0x7FFF + (bits >> 16 & 1)).astype(np.uint32)
-    near = np.where(np.isnan(x), bits | 1 << 22, near).astype(np.uint32)
-    return (near & np.uint32(0xFFFF0000)).view(np.float32).astype(np.asarray(x).dtype)
+    sign, size = bits & np.uint32(1 << 31), bits & np.uint32(0x7FFFFFFF)
+    near = size + np.uint32(0x7FFF) + (size >> 16 & np.uint32(1))
+    near = np.minimum(near & np.uint32(0xFFFF0000), LARGEST) | sign
+    return near.view(np.float32).astype(np.asarray(x).dtype)
 
 
-def available():
-    """The ways that this CPU has, the one that is chosen first.
+def words(numbers):
+    """An array of floats (..., n), n even, as words (..., n / 2) in a float32 array."""
+    upper = rounded(np.ascontiguousarray(numbers)).view(np.uint32)
+    return (upper[..., ::2] >> 16 | upper[..., 1::2]).view(np.float32)
 
-    The dot product comes first where its rate was measured to be above that of
-    multiply-adds: on AMD's Zen 4, twice. On Intel's Emerald Rapids it was measured at
-    half of it.
+
+def words_of_weights(packed):
+    """Packed weights (J, rows, columns), rows even, as words of two rows each."""
+    return words(packed.swapaxes(1, 2)).swapaxes(1, 2)
+
+
+@njit(**OPTIONS)
+def _upper(bits):
+    """The upper half of a float32's bits after rounding, as `rounded` does it."""
+    size = bits & np.uint32(0x7FFFFFFF)
+    near = (size + np.uint32(0x7FFF) + ((size >> 16) & np.uint32(1))) >> 16
+    return min(near, np.uint32(0x7F7F)) | ((bits >> 16) & np.uint32(0x8000))
+
+
+@njit(cache=True, **OPTIONS)
+def words_of_rows(bits, out):
+    """Rows of finite float32 numbers, their bits (n, D), as bits of words (n, m): two
+    numbers each, of an odd D the last one with a zero.
     """
-    features = registers.cpu_features()
-    if not (features.get("avx512bf16") and registers.vector_registers().bytes == 64):
-        return ("widening",)
-    amd = (numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()).startswith(
-        "znver"
-    )
-    return ("dot", "widening") if amd else ("widening", "dot")
+    n, D = bits.shape
+    for row in range(n):
+        for w in range(D // 2):
+            low, high = _upper(bits[row, 2 * w]), _upper(bits[row, 2 * w + 1])
+            out[row, w] = low | (high << 16)
+        if D % 2:
+            out[row, D // 2] = _upper(bits[row, D - 1])
 
 
-def check_way(way):
-    """The way to multiply: the best of `available` for None. ValueError for one it
-    lacks.
-    """
-    return available()[0] if way is None else check_choice("way", way, available())
+def why_unavailable():
+    """None where this CPU multiplies pairs, else the reason in words."""
+    if registers.cpu_features().get("avx512bf16") and (
+        registers.vector_registers().bytes == 64
+    ):
+        return None
+    return "this CPU has no AVX512_BF16"
 
 
 @dataclass(unsafe_hash=True)
@@ -71,107 +83,52 @@ class Bfloat16Tiles(Tiles):
     float32.
     """
 
-    way: str = "dot"
     numbers: ClassVar[int] = 2
 
     def __post_init__(self):
         super().__post_init__()
-        self.name = f"{self.name}_{self.way}"
+        self.name = f"{self.name}_bfloat16"
 
     def all(self, keep=True):
         tiles = super().all(keep)
-        for name in (
-            "few",
-            "single",
-        ):  # what reads rows of packed weights, or has no words of h
-            del tiles[name]
-        pairs = {
-            f"pair_{source}": self.pair(source) for source in ("numbers", "rounded")
-        }
-        return tiles | pairs | {"round_numbers": self.round_numbers()}
-
-    def tile_rows(self, vectors):
-        return registers.tile_rows(vectors, halves=1 if self.way == "dot" else 2)
-
-    def operand(self, m, word):
-        """Of a word that is widened two registers: its halves."""
-        return word if self.way == "dot" else [*m.halves(word)]
+        return {name: tiles[name] for name in ("inputs", "step", "whole")}
 
     def product(self, m, a, b, total):
-        if self.way == "dot":
-            return m.dot(a, b, total)
-        for a_half, b_half in zip(a, b, strict=True):
-            total = m.fma(a_half, b_half, total)
-        return total
+        return m.dot(a, b, total)
 
-    def store_operand(self, m, address, vector):
-        m.store_rounded(address, m.rounded(vector))
+    def store_words(self, m, address, h):
+        m.store_rounded(address, m.rounded(h))
 
-    def keep_h(self, m, kept, first, i, v, h):
-        h_all, row = kept
-        place = first * row + (i * row + v * self.vector_bytes // self.numbers)
-        m.store_rounded(h_all + place, m.rounded(h))
 
-    def round_numbers(self):
-        """out = x rounded, for rows of so many vectors and `rest` numbers."""
+class WordsSpace(Space):
+    """A Space of inference with x and h as words beside h itself."""
 
-        def round_numbers(m, rows, vectors, rest, x, x_row, out, out_row):
-            line, half, size = (
-                self.vector_bytes,
-                self.vector_bytes // 2,
-                self.dtype.itemsize,
-            )
-            one = m.of_one_lane()
+    _same_as_h = ("h",)
 
-            def row(r):
-                x_r, out_r = (
-                    x + r * x_row,
-                    out + r * out_row,
-                )  # the first number of row r
+    def _allocate(self, passes):
+        L, D_words = self.sizes["L"], self.sizes["D_words"]
+        self.sizes |= {"L_w": L, "x_width": D_words}
+        return super()._allocate(passes | {"words"})
 
-                def vector(v):
-                    m.store_rounded(out_r + v * half, m.rounded(m.load(x_r + v * line)))
+    def _aim_layers(self, net, layers):
+        super()._aim_layers(net, layers)
+        h_words = self.arrays["h_words"]
+        point(layers[0], x_width=self.sizes["x_width"])
+        for l, layer in enumerate(layers):
+            point(layer, h_words=h_words[l])
+            if l:
+                point(layer, x=h_words[l - 1, 1:])
 
-                def number(k):
-                    x_k = x_r + vectors * line + k * size  # number k behind the vectors
-                    place = out_r + vectors * half + k * (size // 2)  # the same
-                    one.store_rounded(place, one.rounded(one.load(x_k)))
+    def begin(self, x, state=None):
+        x_words = self.arrays["x_words"]
+        rows = x.shape[0] * x.shape[1]
+        bits = x.view(np.uint32).reshape(rows, -1)
+        words_of_rows(bits, x_words.view(np.uint32).reshape(rows, -1))
+        return super().begin(x_words, state)
 
-                m.loop(vectors, vector)
-                one.loop(rest, number)
-
-            m.loop(rows, row)
-
-        return round_numbers
-
-    def pair(self, source):
-        """Rows of words out of two rows of numbers each, a and b; `row` bytes from a to
-        the next a.
-
-        source: "numbers", float32 that are rounded here, or "rounded", bfloat16.
-        """
-        of_numbers = source == "numbers"
-
-        def pair(m, count, vectors, a, b, row, out, out_row):
-            line = self.vector_bytes
-            width = line if of_numbers else line // 2
-
-            def load(address):
-                return (
-                    m.rounded(m.load(address))
-                    if of_numbers
-                    else m.load_rounded(address)
-                )
-
-            def one_row(p):
-                def vector(v):
-                    place = p * row + v * width  # row p, vector v
-                    words = m.pair(load(a + place), load(b + place))
-                    m.store(out + p * out_row + v * line, words)  # the same
-
-                m.loop(vectors, vector)
-
-            m.loop(count, one_row)
-
-        pair.__name__ = f"pair_{source}"
-        return pair
+    def _begin_state(self, top, state):
+        super()._begin_state(top, state)
+        h_words, H = self.arrays["h_words"], self.sizes["H"]
+        initial = np.zeros((len(h_words), self.sizes["B"], self.sizes["P"]), np.float32)
+        initial[..., :H] = 0 if state is None else state[0]
+        h_words[:, 0] = words(initial)

@@ -6,16 +6,15 @@ thread that comes late, or never, costs time and not the result. Participants le
 between two tasks when they are told to stop (`interrupts.py`).
 """
 
-import sys
-from functools import cache
 from itertools import chain
 
 import numpy as np
 
-from ..kernels import fill, native, part
+from ..kernels import part
 from ..simulate import Span, Timeline
-from .instructions import add, array_at, call, offer_core, pause, read, record_at
-from .records import record
+from .arrays import record
+from .instructions import add, call, integers, offer_core, pause, read, record_at
+from .machine_code import address
 from .rounds import LINE
 from .team import clock, team
 from .workspace import at, buffer, point
@@ -25,48 +24,46 @@ PATIENCE = (
     1000  # pauses, some 20 us, and as many offers, before a participant helps out
 )
 
-FLOW_TABLE = """
-tasks             | how many
-lists bounds      | @ tasks of worker after worker (tasks,); where each begins (workers + 1,)
-after first       | @ tasks that each comes after; where those of each begin (tasks + 1,)
-state             | @ a cache line for each task (tasks, 8)
-stop              | @ a word: participants leave when it is set
-patience          | pauses before a participant that waits helps out
-perform job       | @ the work: machine code perform(task, 0, job), and what it gets
-"""
-FLOW, FLOW_WORD = record(FLOW_TABLE)
+# How many tasks; the tasks of worker after worker, and where each begins; what each
+# comes after, and where those of each begin; a cache line for each task; a word:
+# participants leave when it is set; pauses before one that waits helps out; the work,
+# machine code perform(task, 0, job), and what it gets.
+FLOW, FLOW_WORD = record("tasks lists bounds after first state stop patience perform job")
 flow_at = record_at(FLOW)
-words = array_at(np.int64)
 
 
+@part
 def word(flow, task, column):
     return (
         flow.state + task * LINE + 8 * column
     )  # in the line of a task, the word of that column
 
 
+@part
 def may_run(flow, task):
     """Are all tasks done that a task comes after?"""
-    first = words(flow.first, (flow.tasks + 1,))
-    after = words(flow.after, (first[flow.tasks],))
+    first = integers(flow.first, flow.tasks + 1)
+    after = integers(flow.after, first[flow.tasks])
     done = True
     for e in range(first[task], first[task + 1]):
         done = done and read(word(flow, after[e], DONE)) != 0
     return done
 
 
+@part
 def take(flow, task, p):
     """Run a task, unless some participant has it; whether it was free."""
     if read(word(flow, task, TAKEN)) or add(word(flow, task, TAKEN), 1):
         return False
     start = clock()
     call(flow.perform, task, 0, flow.job)
-    line = words(word(flow, task, 0), (8,))
+    line = integers(word(flow, task, 0), 8)
     line[START], line[STOP], line[WHO] = start, clock(), p
     add(word(flow, task, DONE), 1)
     return True
 
 
+@part
 def help_out(flow, p):
     """Run a task that is free and can run; False if there is none."""
     for task in range(flow.tasks):
@@ -76,6 +73,7 @@ def help_out(flow, p):
     return False
 
 
+@part
 def wait_for(flow, task, p):
     """Wait until a task is done, or until all are to leave: then False. The core is
     offered before the participant helps out: the thread that has the task may need it.
@@ -94,15 +92,15 @@ def wait_for(flow, task, p):
     return True
 
 
-def participate(p, turn, address):
+@part
+def participate(p, turn, flow):
     """Run the tasks of worker p; the caller of the region, p = 0, stays to the end.
     Returns whether tasks may be left.
     """
-    flow = flow_at(address, 0)
-    bounds = words(flow.bounds, (p + 2,))
-    lists = words(flow.lists, (flow.tasks,))
-    first = words(flow.first, (flow.tasks + 1,))
-    after = words(flow.after, (first[flow.tasks],))
+    bounds = integers(flow.bounds, p + 2)
+    lists = integers(flow.lists, flow.tasks)
+    first = integers(flow.first, flow.tasks + 1)
+    after = integers(flow.after, first[flow.tasks])
     for k in range(bounds[p], bounds[p + 1]):
         task = lists[k]
         for e in range(first[task], first[task + 1]):
@@ -118,13 +116,6 @@ def participate(p, turn, address):
     return 0
 
 
-@cache
-def machine_code():
-    """The address of `participate`."""
-    functions = fill([sys.modules[__name__]], {}, "", part)
-    return native(functions["participate"].py_func, "")
-
-
 class Flow:
     """A schedule as arrays: tasks (n, 4) with layer, start, stop, part, and a FLOW.
     After a run, `state` (n, 8) has whether each task is taken and done, its
@@ -137,13 +128,12 @@ class Flow:
             (task.layer, task.start, task.stop, task.part) for task in schedule.tasks
         ]
         self.tasks = np.array(chunks, np.int64)
-        lists, after = [[] for _ in range(self.workers)], []
+        lists = [[] for _ in range(self.workers)]
+        after = []
         for index, task in enumerate(schedule.tasks):
-            own = lists[task.worker]
-            after.append(
-                [*task.after, *own[-1:]]
-            )  # for helpers: the worker's own order
-            own.append(index)
+            tasks = lists[task.worker]
+            after.append([*task.after, *tasks[-1:]])  # for helpers: the worker's order
+            tasks.append(index)
         self._arrays = {
             "lists": np.array([*chain(*lists)], np.int64),
             "bounds": np.cumsum([0, *map(len, lists)]),
@@ -157,14 +147,12 @@ class Flow:
         """New records, where a thread may still read the old ones; all at once
         (`Work.renew`).
         """
-        state, flow = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
-        words = buffer(
-            2, 8, dtype=np.int64
-        )  # are tasks left?; a stop word, if the caller has none
-        point(flow, **self._arrays, state=state, tasks=len(self.tasks))
-        vars(self).update(state=state, _words=words, _record=flow)
+        state, record = buffer(len(self.tasks), 8, dtype=np.int64), np.zeros(1, FLOW)
+        point(record, **self._arrays, state=state, tasks=len(self.tasks))
+        left = buffer(8, dtype=np.int64)  # its first word: are tasks left?
+        vars(self).update(state=state, _left=left, _record=record)
 
-    def run(self, participants, perform, job, owner, stop=None):
+    def run(self, participants, perform, job, stop, owner):
         """Run perform(task, 0, job), machine code, for all tasks, or until stop[0] is
         not zero.
 
@@ -173,13 +161,14 @@ class Flow:
         """
         self.state.fill(0)
         flow = self._record.view(np.int64)  # fields of records take Python longer
-        flow[FLOW_WORD.perform], flow[FLOW_WORD.job] = perform, job
-        flow[FLOW_WORD.stop] = at(self._words[1] if stop is None else stop)
-        alone = participants == 1  # it has nothing to wait for
-        flow[FLOW_WORD.patience] = 0 if alone else PATIENCE
-        kept = owner, self._arrays, self.state, self._record, self._words, stop
-        places = at(self._record), at(self._words)
-        stayed = team().run(participants, machine_code(), *places, kept)
+        flow[FLOW_WORD.perform] = perform
+        flow[FLOW_WORD.job] = job
+        flow[FLOW_WORD.stop] = at(stop)
+        # One participant has nothing to wait for.
+        flow[FLOW_WORD.patience] = 0 if participants == 1 else PATIENCE
+        alive = owner, self._arrays, self.state, self._record, self._left, stop
+        code, places = address(participate, FLOW), (at(self._record), at(self._left))
+        stayed = team().run(participants, code, *places, alive)
         self._last = self.state
         if stayed:
             self.renew()

@@ -12,7 +12,9 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array
+from numba.np.numpy_support import as_dtype
 
 from ..kernels import part
 
@@ -138,17 +140,48 @@ def _pointer(builder, address):
     return builder.inttoptr(address, BYTE.as_pointer())
 
 
-def array_at(dtype):
-    """A function for compiled code: the array of some shape at an address, of a
-    dtype.
-    """
-    real = np.dtype(dtype).type
+@part
+def integers(address, count):
+    """The array of `count` integers at an address."""
+    return carray(_pointer(address), (count,), np.int64)
 
-    @part
-    def array(address, shape):
-        return carray(_pointer(address), shape, real)
 
-    return array
+def array(job, address, shape):
+    """The array of some shape at an address, of the dtype that a JOB is made for."""
+    raise NotImplementedError("compiled code calls this")
+
+
+@overload(array)
+def _array(job, address, shape):
+    real = as_dtype(job.typeof("rate")).type
+    return lambda job, address, shape: carray(_pointer(address), shape, real)
+
+
+def number(job, value):
+    """A number of the dtype that a JOB is made for."""
+    raise NotImplementedError("compiled code calls this")
+
+
+@overload(number)
+def _number(job, value):
+    real = as_dtype(job.typeof("rate")).type
+    return lambda job, value: real(value)
+
+
+@intrinsic
+def place(context, array, index):
+    """The address of an element, or of what an index of fewer axes begins with."""
+
+    def emit(context, builder, signature, values):
+        made = make_array(array)(context, builder, values[0])
+        address = builder.ptrtoint(made.data, WORD)
+        indices = cgutils.unpack_tuple(builder, values[1])
+        strides = cgutils.unpack_tuple(builder, made.strides)
+        for i, stride in zip(indices, strides, strict=False):
+            address = builder.add(address, builder.mul(i, stride))
+        return address
+
+    return types.int64(array, index), emit
 
 
 def record_at(dtype):

@@ -28,9 +28,7 @@ class Layout:
     dtype: np.dtype
     hidden: int
     wide_vectors: int | None = None  # vectors of a wide unit block; None: 4 or 2
-    numbers: ClassVar[int] = (
-        1  # of a word, which is what a product takes of an operand at a time
-    )
+    numbers: ClassVar[int] = 1  # of a word, which a product takes of an operand at once
 
     def __post_init__(self):
         K = len(self.cell.gates)
@@ -42,29 +40,50 @@ class Layout:
         # Vectors per gate in a unit block: one, or an RNN would have too few to fill a
         # tile.
         self.vectors = self.wide_vectors if K == 1 else 1
-        self.units, self.wide_units = (
-            self.vectors * self.lanes,
-            self.wide_vectors * self.lanes,
-        )
-        self.padded = self.pad(
-            self.hidden
-        )  # what a row of h, c or a gradient of them holds
-        self.blocks = -(
-            -self.hidden // self.units
-        )  # with hidden units; the padding may have more
-        self.row = (
-            K * self.vectors * self.vector_bytes
-        )  # bytes of a row of a unit block
-        self.da_row = (
-            self.row // self.numbers
-        )  # the same of the gradients, which are operands
+        self.units = self.vectors * self.lanes
+        self.wide_units = self.wide_vectors * self.lanes
+        self.padded = self.pad(self.hidden)
+        self.blocks = -(-self.hidden // self.units)  # without those of padding alone
+        self.row = K * self.vectors * self.vector_bytes  # bytes
         # Which pre-activations U, W and b feed.
         fed = self.cell.input_gates, self.cell.recurrent_gates, tuple(range(K))
         self.gates = dict(zip("UWb", fed, strict=True))
         # Tells these tiles from others in a file name.
-        self.name = (
-            f"{self.cell.name}_{self.dtype.name}_{self.lanes}x{self.wide_vectors}"
-        )
+        of_units = f"{self.lanes}x{self.wide_vectors}"
+        self.name = f"{self.cell.name}_{self.dtype.name}_{of_units}"
+
+    def sizes(self):
+        """The sizes of `arrays.py` that are those of every layer."""
+        U_row, W_row, row = (self.units * len(self.gates[m]) for m in "UWb")
+        size = self.dtype.itemsize
+        return {
+            "H": self.hidden,
+            "P": self.padded,
+            "J": self.blocks,
+            "J_padded": self.padded // self.units,
+            "J_wide": self.padded // self.wide_units,
+            "units": self.units,
+            "wide": self.wide_units,
+            "lanes": self.lanes,
+            "size": size,
+            "row": row,
+            "U_row": U_row,
+            "W_row": W_row,
+            "U_lines": self.blocks * U_row,
+            "W_lines": self.blocks * W_row,
+            "H_words": self.words(self.hidden),
+            "P_words": self.words(self.padded),
+            "word_bytes": self.units * size // self.numbers,
+        }
+
+    def layer_sizes(self, D):
+        """Those of a layer of D inputs."""
+        return {
+            "D": D,
+            "D_words": self.words(D),
+            "D_padded": self.words(self.pad(D)),
+            "D_wide": self.pad(D) // self.wide_units,
+        }
 
     def pad(self, size):
         """A number of inputs or units with padding to whole wide unit blocks."""
@@ -86,15 +105,15 @@ class Layout:
         return -(-count // self.numbers)
 
     def runs(self, matrix):
-        """The gates that a matrix feeds as runs (first word, words); neighbours are one
-        run.
+        """The gates that a matrix feeds as runs (first number, numbers) of a unit
+        block's row; neighbours are one run.
         """
-        runs, words = [], self.words(self.units)
+        runs = []
         for g in self.gates[matrix]:
-            if runs and sum(runs[-1]) == g * words:
-                runs[-1] = (runs[-1][0], runs[-1][1] + words)
+            if runs and sum(runs[-1]) == g * self.units:
+                runs[-1] = runs[-1][0], runs[-1][1] + self.units
             else:
-                runs.append((g * words, words))
+                runs.append((g * self.units, self.units))
         return runs
 
     def tile_rows(self, vectors):

@@ -26,6 +26,7 @@ from functools import cache
 
 import numpy as np
 
+from ..forks import at_fork
 from ..kernels import native, part
 from .instructions import (
     add,
@@ -288,11 +289,10 @@ def team():
     return made
 
 
-def _after_fork():
+def _renew():
     if team.cache_info().currsize:
         atexit.unregister(team().dismiss)
         team.cache_clear()  # a child inherits no threads, and has none to end
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(renew=_renew)

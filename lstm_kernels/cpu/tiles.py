@@ -7,9 +7,13 @@ run its callers with tiles that do.
 """
 
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
-from . import activations
+import numpy as np
+
+from ..cells import CELLS
+from . import activations, simd
 from .layout import Layout
 
 
@@ -25,7 +29,9 @@ class Tiles(Layout):
     def all(self, keep=True):
         """Every tile by its name; keep: does the forward step keep the gates?"""
         return {
-            **{name: self.forward(name, keep) for name in ("inputs", "step", "whole")},
+            "inputs": self.inputs(),
+            "step": self.step(keep),
+            "whole": self.whole(keep),
             "single": self.single(keep),
             "back": self.back(),
             **{f"through_{m}": self.through(m) for m in "UW"},
@@ -51,14 +57,10 @@ class Tiles(Layout):
                 m.prefetch(A + k * k_stride + ahead)  # A[0, some k later]
 
             def number(i):
-                return self.operand(
-                    m, m.broadcast(A + k * k_stride + i * row)
-                )  # A[i, k]
+                return m.broadcast(A + k * k_stride + i * row)  # A[i, k]
 
             def vector(n):
-                return self.operand(
-                    m, m.load_aligned(B + k * B_row + offsets[n])
-                )  # B[k, n]
+                return m.load_aligned(B + k * B_row + offsets[n])  # B[k, n]
 
             rows, columns = range(len(sums)), range(len(offsets))
             if len(rows) < len(columns):
@@ -87,22 +89,12 @@ class Tiles(Layout):
         else:
             m.loop(count, multiply)
 
-    def operand(self, m, word):
-        """What is in registers of an operand that lies in memory as a word."""
-        return word
-
     def product(self, m, a, b, total):
         """total + a b."""
         return m.fma(a, b, total)
 
-    def store_operand(self, m, address, vector):
-        """Store numbers as operands of products."""
-        m.store(address, vector)
-
-    def keep_h(self, m, kept, first, i, v, h):
-        """Store vector v of row first + i of h once more, where operands are not h
-        itself.
-        """
+    def store_words(self, m, address, h):
+        """Store a vector of h once more, where operands are not h itself."""
 
     def _feed(self, m, sums, matrix, A, A_row, count, B):
         """Add A B to the sums of the gates that a packed matrix feeds; sums: by offset,
@@ -139,185 +131,154 @@ class Tiles(Layout):
                 )  # row 0 of block j, the run
                 b = MT + (j * width + done) * line  # the row of M^T that it begins with
                 self.multiply(
-                    m, sums, a, self.da_row, self.dtype.itemsize, b, line, words
+                    m, sums, a, self.row, self.dtype.itemsize, b, line, words
                 )
                 done += words
 
         m.loop(blocks, one_block)
 
-    def forward(self, name, keep=True):
-        """A forward step of a unit block, or one of the two halves of it.
+    def inputs(self):
+        """a = b + x U of a unit block, for the rows of some steps."""
 
-        "inputs": a = b + x U of D inputs, for the rows of some steps. "step": a +
-        h_prev W, then the cell while the sums are in registers. "whole": both, and the
-        pre-activations are never stored. h, c: this unit block in the row of the first
-        sample, before the step and after. h_all: the whole rows of h_prev as operands,
-        H words of them counted; kept: this unit block of h as an operand, where that is
-        not h itself; rows of both h_row apart. keep: store the gates in a.
+        def inputs(m, rows, x, x_row, D, U, b, a):
+            self._forward(m, rows, "U", a, b=b, from_x=(x, x_row, D, U))
+
+        return inputs
+
+    def step(self, keep=True):
+        """a + h W of a unit block, then the cell while the sums are in registers.
+
+        h: the whole rows of the state before it as operands, H words of them counted.
+        c, c_new, h_new: this unit block in the row of the first sample, before the step
+        and after; words_new: of h_new as operands. keep: store the gates in a.
         """
-        every = self.offsets("b")
-        fed = self.offsets({"inputs": "U", "step": "W", "whole": "b"}[name])
+
+        def step(m, rows, h, h_row, H, W, a, c, c_new, h_new, row, words_new):
+            cell = c, c_new, h_new, row, words_new, h_row
+            self._forward(m, rows, "W", a, from_h=(h, h_row, H, W), cell=cell, keep=keep)
+
+        return step
+
+    def whole(self, keep=True):
+        """Both, and the pre-activations are never stored."""
 
         def whole(
-            m, rows, x, x_row, D, U, b, h_all, h_row, H, W, a, c_prev, c, h, row, kept
+            m, rows, x, x_row, D, U, b, h, h_row, H, W, a, c, c_new, h_new, row, words_new
         ):
-            def tile(first, count):
-                a_rows = [
-                    a + first * self.row + i * self.row for i in range(count)
-                ]  # first + i
-                begins = a_rows if name == "step" else [b] * count
-                sums = [
-                    {o: m.variable(m.load(begin + o)) for o in fed} for begin in begins
-                ]
-                if name != "step":
-                    self._feed(
-                        m, sums, "U", x + first * x_row, x_row, D, U
-                    )  # x from `first` on
-                if name != "inputs":
-                    self._feed(
-                        m, sums, "W", h_all + first * h_row, h_row, H, W
-                    )  # h_prev, the same
-                    self.apply(
-                        m,
-                        sums,
-                        keep,
-                        a_rows[0],
-                        row,
-                        c_prev,
-                        c,
-                        h,
-                        first,
-                        (kept, h_row),
-                    )
-                    return
-                for row_sums, a_i in zip(sums, a_rows, strict=True):
-                    for o in every:  # what is fed by W alone begins with b
-                        m.store(
-                            a_i + o,
-                            m.get(row_sums[o]) if o in row_sums else m.load(b + o),
-                        )
+            from_x, from_h = (x, x_row, D, U), (h, h_row, H, W)
+            cell = c, c_new, h_new, row, words_new, h_row
+            products = {"from_x": from_x, "from_h": from_h}
+            self._forward(m, rows, "b", a, b=b, **products, cell=cell, keep=keep)
 
-            m.tiles(rows, self.tile_rows(len(fed)), tile)
+        return whole
 
-        # A half takes its own arguments alone: with few samples, passing the others
-        # takes long.
-        def inputs(m, rows, x, x_row, D, U, b, a):
-            whole(m, rows, x, x_row, D, U, b, *[None] * 4, a, *[None] * 5)
+    def _forward(
+        self, m, rows, matrix, a, *, b=None, from_x=(), from_h=(), cell=(), keep=True
+    ):
+        """Sums that begin with b, or else with a; plus the products that there are; to
+        the cell or to a. matrix: its gates are those that are fed.
+        """
+        fed = self.offsets(matrix)
 
-        def step(m, rows, h_all, h_row, H, W, a, c_prev, c, h, row, kept):
-            whole(m, rows, *[None] * 5, h_all, h_row, H, W, a, c_prev, c, h, row, kept)
+        def tile(first, count):
+            a_rows = [a + first * self.row + i * self.row for i in range(count)]
+            begins = a_rows if b is None else [b] * count
+            sums = [{o: m.variable(m.load(begin + o)) for o in fed} for begin in begins]
+            for operand, weights in ((from_x, "U"), (from_h, "W")):
+                if operand:
+                    A, A_row, words, packed = operand
+                    self._feed(m, sums, weights, A + first * A_row, A_row, words, packed)
+            if cell:
+                self.apply(m, sums, keep, a_rows[0], first, *cell)
+                return
+            for row_sums, a_i in zip(sums, a_rows, strict=True):
+                for o in self.offsets("b"):  # what W alone feeds begins with b
+                    m.store(a_i + o, m.get(row_sums[o]) if o in row_sums else m.load(b + o))
 
-        return {"inputs": inputs, "step": step, "whole": whole}[name]
+        m.tiles(rows, self.tile_rows(len(fed)), tile)
 
     def single(self, keep=True):
         """A forward step of one row z of N numbers, all unit blocks in one call: a = b
         + z W, then the cell, with the bits of "whole". One sample waits for its
         weights: here one stream.
 
-        b, a, c_prev, c, h: of unit block 0.
+        b, a, c, c_new, h_new: of unit block 0.
         """
         fed, units = self.offsets("W"), self.units * self.dtype.itemsize
 
-        def single(m, blocks, z, N, W, W_block, b, a, a_block, c_prev, c, h):
+        def single(m, blocks, z, N, W, W_block, b, a, a_block, c, c_new, h_new):
             def one_block(j):
                 sums = {o: m.variable(m.load(b + j * self.row + o)) for o in fed}
                 self._feed(m, [sums], "W", z, 0, N, W + j * W_block)  # block j
-                places = [place + j * units for place in (c_prev, c, h)]  # its units
-                self.apply(m, [sums], keep, a + j * a_block, 0, *places, 0)
+                cell = [place + j * units for place in (c, c_new, h_new)]  # its units
+                self.apply(m, [sums], keep, a + j * a_block, 0, *cell, 0, 0, 0)
 
             m.loop(blocks, one_block)
 
         return single
 
-    def apply(self, m, sums, keep, a, row, c_prev, c, h, first, kept=None):
-        """The cell on finished sums; pre-activations that are not among them are in a.
-        kept: where operands of h go, and the bytes from row to row of them.
+    def apply(self, m, sums, keep, a, first, c, c_new, h_new, row, words_new, words_row):
+        """The cell on finished sums of rows from `first` on; pre-activations that are
+        not among them are in a, the gates of row `first`.
         """
         forward, _ = self.cell.make(*activations.functions(m))
         for (i, row_sums), v in product(enumerate(sums), range(self.vectors)):
             a_i = a + i * self.row  # gates of row first + i
-            unit = (
-                first * row + i * row + v * self.vector_bytes
-            )  # vector v of its units in h and c
+            unit = first * row + i * row + v * self.vector_bytes  # its units, vector v
             offsets = self.of_gates(v)
-            bars = [
-                m.get(row_sums[o]) if o in row_sums else m.load(a_i + o)
-                for o in offsets
-            ]
-            *gates, h_new, c_new = forward(*bars, m.load(c_prev + unit))
-            m.store(h + unit, h_new)
-            self.keep_h(m, kept, first, i, v, h_new)
-            if c_new is not h_new:
-                m.store(c + unit, c_new)
+            bars = [m.get(row_sums[o]) if o in row_sums else m.load(a_i + o) for o in offsets]
+            *gates, h_value, c_value = forward(*bars, m.load(c + unit))
+            m.store(h_new + unit, h_value)
+            words = first * words_row + i * words_row  # the same of operands
+            self.store_words(m, words_new + words + v * self.vector_bytes // self.numbers, h_value)
+            if c_value is not h_value:
+                m.store(c_new + unit, c_value)
             if keep:
                 for o, gate in zip(offsets, gates, strict=True):
                     m.store(a_i + o, gate)
 
-    def back(self, source=None):
+    def back(self):
         """dy + dh + da_next W^T, then the cell backwards while the sums are in
         registers.
 
-        source: the Tiles of da_next and W where they are another layer's; with as wide
-        blocks.
-
         da_next: gradients of step t+1; no blocks at the last step; block: from one of
         their unit blocks to the next. gates, da: those of step t, from this wide unit
-        block's first unit block on. dy, dh, dc, c_prev, c: this wide unit block; dc is
-        read and written over.
+        block's first unit block on. dy, dh, dc, c, c_new: this wide unit block, c
+        before the step and c_new after; dc is read and written over.
         """
 
         def back(
-            m,
-            rows,
-            da_next,
-            blocks,
-            block,
-            WT,
-            dy,
-            dh,
-            dh_row,
-            row,
-            gates,
-            da,
-            dc,
-            c_prev,
-            c,
+            m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c, c_new
         ):
             _, backward = self.cell.make(*activations.functions(m))
-            before = source or self
 
             def tile(first, count):
                 def place(i, v, row):  # of row first + i, vector v
                     return first * row + (i * row + v * self.vector_bytes)
 
-                places = [*product(range(count), range(self.wide_vectors))]
+                vectors = [*product(range(count), range(self.wide_vectors))]
                 sums = [[None] * self.wide_vectors for _ in range(count)]
-                for i, v in places:
+                for i, v in vectors:
                     dh_i = m.load(dh + place(i, v, dh_row))
                     sums[i][v] = m.variable(m.load(dy + place(i, v, row)) + dh_i)
-                da_first = (
-                    da_next + first * before.da_row
-                )  # step t+1 from row `first` on
-                before._feed_back(m, sums, "W", da_first, blocks, block, WT)
-                for i, v in places:
+                da_first = da_next + first * self.row  # step t+1 from row `first` on
+                self._feed_back(m, sums, "W", da_first, blocks, block, WT)
+                for i, v in vectors:
                     j, inner = divmod(v, self.vectors)
                     unit = place(i, v, row)
-                    # Its unit block's gates, and their gradients.
-                    gate = block * (j * self.numbers) + (
-                        first * self.row + i * self.row
-                    )
-                    d_gate = block * j + (first * self.da_row + i * self.da_row)
+                    # The gates of its unit block, and their gradients.
+                    gate = block * j + (first * self.row + i * self.row)
                     offsets = self.of_gates(inner)
-                    *bars, dc_prev = backward(
+                    *bars, dc_before = backward(
                         m.get(sums[i][v]),
                         m.load(dc + unit),
                         *(m.load(gates + gate + o) for o in offsets),
-                        m.load(c_prev + unit),
                         m.load(c + unit),
+                        m.load(c_new + unit),
                     )
                     for o, bar in zip(offsets, bars, strict=True):
-                        self.store_operand(m, da + d_gate + o // self.numbers, bar)
-                    m.store(dc + unit, dc_prev)
+                        m.store(da + gate + o, bar)
+                    m.store(dc + unit, dc_before)
 
             m.tiles(rows, self.tile_rows(self.wide_vectors), tile)
 
@@ -333,7 +294,7 @@ class Tiles(Layout):
 
             def tile(first, count):
                 sums = [[m.variable(zero) for _ in vectors] for _ in range(count)]
-                da_first = da + first * self.da_row  # from row `first` on
+                da_first = da + first * self.row  # from row `first` on
                 self._feed_back(m, sums, matrix, da_first, blocks, block, MT)
                 for i, v in product(range(count), vectors):
                     out_i = out + first * row + i * row  # row first + i
@@ -451,3 +412,35 @@ class Tiles(Layout):
             m.loop(count, square)
 
         return transpose
+
+
+# Tiles by their address, for compiled code: those of every cell are called alike.
+_TILES = Tiles(CELLS["rnn"], np.dtype(np.float32), 1).all()
+inputs = simd.caller(_TILES["inputs"])
+step = simd.caller(_TILES["step"])
+whole = simd.caller(_TILES["whole"])
+single = simd.caller(_TILES["single"])
+back = simd.caller(_TILES["back"])
+through = simd.caller(_TILES["through_U"])
+few = simd.caller(_TILES["few"])
+gradient = simd.caller(_TILES["gradient_U"])
+transpose = simd.caller(_TILES["transpose"])
+
+# Tiles that differ where the gates are kept for a backward pass.
+_KEEPING = ("step", "whole", "single")
+
+
+@cache
+def _code(tiles, name, keep):
+    label = f"{tiles.name}_{keep}" if name in _KEEPING else tiles.name
+    return simd.compiled(tiles.all(keep)[name], tiles.dtype, tiles.lanes, label)
+
+
+def codes(tiles, *names, keep=True):
+    """The addresses of tiles' machine code, by name; each is compiled when first asked
+    for.
+    """
+    return {
+        name: _code(tiles.form(name), name, keep or name not in _KEEPING)
+        for name in names
+    }

@@ -1,43 +1,32 @@
-"""The memory of `numba-fused`: packed parameters, and the space that a mini-batch
-needs.
+"""The memory of `numba-fused`: packed parameters, and what a mini-batch needs.
 
-What is written here as an address is followed without a check: an array that a record
-points to stays where it is as long as the record (tests/test_fused.py looks every
-address up).
+Shapes are those of `arrays.py`. What is written here as an address is followed without
+a check: an array that a record points to stays where it is as long as the record
+(tests/test_fused.py looks every address up).
 """
 
 import ctypes
 import itertools
 import math
-from functools import cache
 
 import numpy as np
 
 from ..params import Grads, Layer
-from . import block_kernels, records, rounds, simd
-from .records import JOB_WORD, LAYER_WORD
+from . import passes, rounds
+from .arrays import (
+    JOB_WORD,
+    JOBS,
+    LAYER,
+    LAYER_WORD,
+    PARAMETERS,
+    SPACE,
+    TRANSPOSES,
+)
+from .block_kernels import FEW
+from .interrupts import run_on
+from .machine_code import address
 from .team import team
-
-# Tiles that differ where the gates are kept for a backward pass.
-KEEPING = ("step", "whole", "single")
-BACKWARD = ("back", "gradient_U", "gradient_W", "gradient_b", "transpose")
-
-
-@cache
-def _code(tiles, name, keep):
-    label = f"{tiles.name}_{keep}" if name in KEEPING else tiles.name
-    return simd.compiled(tiles.all(keep)[name], tiles.dtype, tiles.lanes, label)
-
-
-def codes(tiles, *names, keep=True):
-    """The addresses of tiles' machine code, by name; each is compiled when first asked
-    for.
-    """
-    return {
-        name: _code(tiles.form(name), name, keep or name not in KEEPING)
-        for name in names
-    }
-
+from .tiles import codes
 
 _word_at, _HEAD = ctypes.c_int64.from_address, object.__basicsize__
 _probe = np.zeros(1)
@@ -72,10 +61,8 @@ def places(shapes, multiple=1):
 def views(flat, starts, shapes):
     """The arrays of these shapes that begin at these places of a flat one."""
     size = flat.itemsize
-    return [
-        np.ndarray(s, flat.dtype, flat, size * n)
-        for n, s in zip(starts, shapes, strict=False)
-    ]
+    pairs = zip(starts, shapes, strict=False)
+    return [np.ndarray(shape, flat.dtype, flat, size * n) for n, shape in pairs]
 
 
 class Packed:
@@ -84,43 +71,43 @@ class Packed:
     line.
     """
 
-    def __init__(self, tiles, sizes, V=None, b_out=None):
-        self._form = tiles, sizes, V, b_out
-        gates, J, shapes = tiles.gates, tiles.padded // tiles.units, []
-        for D in sizes:
-            rows = {"U": tiles.pad(D), "W": tiles.padded, "b": 1}
-            shapes += [(J, rows[m], len(gates[m]), tiles.units) for m in "UWb"]
+    def __init__(self, tiles, inputs, V=None, b_out=None):
+        self._form = tiles, inputs, V, b_out
+        shapes = [
+            array.sizes(tiles.sizes() | tiles.layer_sizes(D))
+            for D in inputs
+            for array in PARAMETERS
+        ]
         shapes += [] if V is None else [V.shape, b_out.shape]
-        starts = places(shapes, 64 // tiles.dtype.itemsize)
+        line = 64 // tiles.dtype.itemsize
+        starts = places(shapes, line)
         self.flat = buffer(starts[-1], dtype=tiles.dtype)
-        parts = iter(views(self.flat, starts, shapes))
-        self.layers = [{m: next(parts) for m in "UWb"} for _ in sizes]
-        self.V, self.b_out = next(parts, None), next(parts, None)
+        arrays = iter(views(self.flat, starts, shapes))
+        self.layers = [{p.name: next(arrays) for p in PARAMETERS} for _ in inputs]
+        self.V, self.b_out = next(arrays, None), next(arrays, None)
 
     def _views(self, params):
         """Pairs of views (rows, gates, hidden units), of a packed array and of a
         layer's.
         """
+        units = self._form[0].units
         for weights, layer in zip(self.layers, params.layers, strict=True):
-            for m, packed in weights.items():
-                J, _, G, units = packed.shape
-                matrix = np.atleast_2d(getattr(layer, m))
-                plain = matrix.reshape(len(matrix), G, -1)
-                for j in range(J):
-                    block = plain[
-                        :, :, j * units : (j + 1) * units
-                    ]  # the last: fewer, or none
-                    yield packed[j, : len(matrix), :, : block.shape[2]], block
+            for name, packed in weights.items():
+                matrix = np.atleast_2d(getattr(layer, name))
+                blocks = packed.reshape(len(packed), -1, packed.shape[-1] // units, units)
+                plain = matrix.reshape(len(matrix), blocks.shape[2], -1)
+                for j, block in enumerate(blocks):
+                    part = plain[:, :, j * units : (j + 1) * units]  # the last: fewer
+                    yield block[: len(matrix), :, : part.shape[2]], part
 
     def pack(self, params):
         """Take over Params: all in one copy, which no interrupt divides."""
-        new = Packed(
-            *self._form
-        )  # its padding is zero: a diverged descent may leave NaN in this
+        new = Packed(*self._form)  # its padding is zero: a descent may leave NaN in this
         for packed, plain in new._views(params):
             packed[...] = plain
         if self.V is not None:
-            new.V[...], new.b_out[...] = params.V, params.b_out
+            new.V[...] = params.V
+            new.b_out[...] = params.b_out
         self.flat[...] = new.flat
 
     def unpack(self, like):
@@ -129,8 +116,22 @@ class Packed:
         for packed, plain in self._views(params):
             plain[...] = packed
         if self.V is not None:
-            params.V[...], params.b_out[...] = self.V, self.b_out
+            params.V[...] = self.V
+            params.b_out[...] = self.b_out
         return params
+
+
+def transposes(tiles, inputs):
+    """Room for the transposed weights of each layer."""
+    return [
+        {
+            array.name: buffer(
+                *array.sizes(tiles.sizes() | tiles.layer_sizes(D)), dtype=tiles.dtype
+            )
+            for array in TRANSPOSES
+        }
+        for D in inputs
+    ]
 
 
 def point(record, **fields):
@@ -139,342 +140,271 @@ def point(record, **fields):
         record[name] = at(value) if isinstance(value, np.ndarray) else value
 
 
-def describe(net):
-    """The LAYERs (L,) and the JOB (1,) of a network, with what no mini-batch
-    changes.
-    """
-    tiles, size = net.tiles, net.tiles.dtype.itemsize
-    layers, job = np.zeros(len(net.sizes), records.LAYER), np.zeros(1, records.JOB)
-    row, h_row, wide = (
-        tiles.padded * size,
-        tiles.words(tiles.padded) * size,
-        tiles.wide_units,
-    )
-    for l, (D, weights) in enumerate(zip(net.sizes, net.packed.layers, strict=True)):
-        operands = net.operands[
-            l
-        ]  # U and W, as products take them, and their transposes
-        point(layers[l], b=weights["b"], D=D, D_words=tiles.words(D), **operands)
-        point(layers[l], x_row=h_row if l else D * size, D_wide=tiles.pad(D) // wide)
-        point(
-            layers[l], U_block=operands["U"][0].nbytes, gU_block=weights["U"][0].nbytes
-        )
-        point(layers[l], U_numbers=weights["U"], W_numbers=weights["W"])
-    point(
-        job, L=len(layers), H=tiles.hidden, J=tiles.blocks, J_wide=tiles.padded // wide
-    )
-    point(job, lanes=tiles.lanes, size=size, row=row, h_row=h_row)
-    point(job, a_row=tiles.row, da_row=tiles.da_row)
-    point(job, numbers=tiles.numbers, H_words=tiles.words(tiles.hidden))
-    point(job, unit_bytes=tiles.units * size, wide_bytes=wide * size)
-    # As of every layer, and so on.
-    point(job, W_block=operands["W"][0].nbytes, gW_block=weights["W"][0].nbytes)
-    point(job, **{f"{m}_row": weights[m][0, 0].nbytes for m in "UW"})
-    point(job, **{f"{m}T_block": operands[f"{m}T"][0].nbytes for m in "UW"})
-    return layers, job
-
-
 class Work:
     """The records of a region: a LAYER for each layer, the JOB, and the words of its
-    rounds.
-
-    Written between regions only, and never again once a thread may have stayed in one:
-    `renew`.
+    rounds. They are written between regions only, and never again once a thread may
+    have stayed in one: `renew`.
     """
 
     def __init__(self, layers, job, groups):
         self.layers, self.job, self._groups = layers, job, groups
         self.sync = rounds.new_sync(buffer, groups)
-        self.stop = buffer(8, dtype=np.int64)  # 1: leave; how many training steps to do
-        self.arrays = layers, job, self.sync, self.stop  # what `address` leads to
-        self.next_round, self.address = at(self.sync[-1]), at(job)
-        # Do products take x and h as they are?
-        self.as_they_are = "numbers" not in job.dtype.names or job[0]["numbers"] == 1
+        self.stop = buffer(8, dtype=np.int64)  # leave?, training steps to do, done
+        self._entered = False
+        self._codes = {}  # addresses of kernels; those of records are dear to look up
+        # What `address` leads to, beside the arrays of the space.
+        self.arrays = layers, job, self.sync, self.stop
+        self.address, self.next_round = at(job), at(self.sync[-1])
         # The same memory as words, which Python fills in faster than fields of records.
         self.layer_words = layers.view(np.int64).reshape(len(layers), -1)
         self.job_words = job.view(np.int64)
-        point(job, layers=layers, sync=self.sync, groups=groups, stop=self.stop)
+        point(job, address=self.address, layers=layers, groups=groups)
+        point(job, sync=self.sync, stop=self.stop)
 
     def renew(self):
         """Go over to copies, all at once: an interrupt finds the old records or the
         new.
         """
         new = Work(self.layers.copy(), self.job.copy(), self._groups)
-        new.stop[1] = self.stop[1]
+        new.stop[1:] = self.stop[1:]
         vars(self).update(vars(new))
 
-    def aim(self, x, y, final):
-        """Let a forward pass read x (T, B, D), and write its outputs to y (T, B, padded
-        H) and the final state to `final` (1 or 2, L, B, H).
+    def run(self, kernel, participants, owner, operations=0):
+        """Run a kernel (p, turn, job) in a region of up to so many participants.
+
+        owner: what the addresses lead to, beside the records. operations: about how
+        many; if many, a signal can end it.
         """
-        layers, job, place, top = self.layer_words, self.job_words, at(x), at(y)
-        job[JOB_WORD.x], job[JOB_WORD.state], layers[-1, LAYER_WORD.h] = (
-            place,
-            at(final),
-            top,
-        )
-        if self.as_they_are:
-            layers[0, LAYER_WORD.x], layers[-1, LAYER_WORD.h_all] = place, top
-        if len(final) == 1:  # without c, c of a step is its h: it moves with it
-            layers[-1, LAYER_WORD.c] = top
-
-    def run_tasks(self, tasks, parts):
-        """Let a flow run `tasks` (n, 4), the samples cut into so many parts."""
-        self.job_words[JOB_WORD.tasks], self.job_words[JOB_WORD.parts] = (
-            at(tasks),
-            parts,
-        )
-
-
-class Region:
-    """What a region of threads works on: a Work, and what its addresses lead to."""
-
-    work, _entered = None, False
+        code = self._codes.get(kernel)
+        if code is None:
+            code = self._codes[kernel] = address(kernel, self.job.dtype)
+        self.enter()
+        places = self.address, self.next_round
+        alive = owner, self.arrays
+        self.leave(run_on(self, operations, team().run, participants, code, *places, alive))
 
     def enter(self):
-        """A region begins that works on these arrays."""
+        """A region begins."""
         if self._entered:  # an interrupt came in the last one, or before its `leave`
             team().drain()
-            self.leave(True)
+            self.renew()
         self._entered = True
 
     def leave(self, stayed):
-        """It has ended. A thread that stayed behind keeps the records that it may still
-        read.
+        """It has ended; stayed: whether a thread stayed behind, which may still read
+        the records.
         """
         if stayed:
-            self.work.renew()
+            self.renew()
         self._entered = False
 
 
-class Space(Region):
+class Space:
     """The arrays that a network writes for mini-batches (T, B), and the Work that
     points to them.
 
-    purpose: "inference"; or h, c and the gates of all steps are kept, for "gradients",
-    which go to the caller, or for "descent", whose gradients go into the parameters.
-    split: how the work is divided, a WorkSplit. together: whether layers run at the
-    same time, so that none may use the arrays of another. bytes: of the arrays.
+    purpose: "inference"; or all steps are kept, for "gradients", which go to the
+    caller, or for "descent", whose gradients go into the parameters. split: how the
+    work is divided, a WorkSplit. together: whether layers run at the same time, so that
+    none may use the arrays of another.
     """
 
+    _same_as_h = ("h", "h_words")  # what of a layer's record points to its h
+
     def __init__(self, net, T, B, purpose, split, together=False):
-        tiles, L, states = net.tiles, len(net.sizes), len(net._cell.state)
-        H, P, K = tiles.hidden, tiles.padded, len(net._cell.gates)
-        training, self._descent = purpose != "inference", purpose == "descent"
-        self.threads, shares, input_steps, splits = split
-        self.bytes, self._dtype, self.started = 0, tiles.dtype, False
-        self.y_shape, self.final_shape = (T, B, H), (states, L, B, H)
-        self.padded_y = (
-            training or P != H
-        )  # y is a copy: its storage has padding, or is kept
-        # Of a forward pass, about; a task of a block takes as long as some thousand of
-        # them.
-        each = [
-            B * (2 * (D + H) * K * H + 100 * H) + 2000 * (P // tiles.units)
-            for D in net.sizes
-        ]
-        self.operations = T * sum(each)
-        apart, steps = training or together, T if training else input_steps
-        depth = max(1, L - 1) if apart else min(2, max(1, L - 1))
-        self.h, self.top = self._new(depth, T, B, P), self._new(T, B, P)
-        self.c = self._new(L, T if training else 1, B, P) if states == 2 else None
-        self.initial = self._new(2, L, B, P)
-        self.a = self._new(
-            L if apart else 1, P // tiles.units, steps * B, K * tiles.units
-        )
-        layers, job = describe(net)
-        outputs = [*(self.h[l % depth] for l in range(L - 1)), self.top]
-        for l, (layer, h) in enumerate(zip(layers, outputs, strict=True)):
-            point(
-                layer,
-                a=self.a[l if apart else 0],
-                h=h,
-                c=h if self.c is None else self.c[l],
-            )
-        point(
-            job, T=T, B=B, O=net._params.output_size or 1, states=states, keeps=training
-        )
-        point(job, shares=shares, input_steps=input_steps, splits=splits)
-        point(job, c0=self.initial[states - 1], a_block=self.a[0, 0].nbytes)
-        point(
-            job,
-            c_step=B * P * tiles.dtype.itemsize if training or self.c is None else 0,
-        )
-        step = ("whole",) if input_steps == 1 else ("inputs", "step")
-        point(job, **codes(tiles, *step, keep=training))
-        if not together:  # where layers run together, a pass is a flow of tasks
-            form, passes = "samples" if shares else "rounds", ("forward", "backward")
-            for name in passes if training else passes[:1]:
-                point(job, **{name: net.kernels.address(f"{name}_{form}")})
-        self._aim_operands(net, layers, job, outputs)
+        tiles, params, states = net.tiles, net._params, len(net._cell.state)
+        L, O = params.num_layers, params.output_size or 1
+        H, D = tiles.hidden, params.input_size
+        training = purpose != "inference"
+        self.threads = split.threads
+        self.has_c = states == 2
+        self._shape, self._padded = (L, T, B, H), tiles.padded
+        self._dtype, self._cell = tiles.dtype, net._cell.name
+        # Where a cell has no c, that of a layer is its h.
+        self._h_fields = self._same_as_h if self.has_c else (*self._same_as_h, "c")
+        self._h_words = [getattr(LAYER_WORD, name) for name in self._h_fields]
+        # y is a copy where its storage has padding, or is kept.
+        self._copies_y = training or tiles.padded != H
+        self.started = False  # is an initial state in the arrays?
+        self.sizes = {**tiles.sizes(), **tiles.layer_sizes(D), "L": L, "T": T, "B": B}
+        self.sizes |= {"O": O, "L_h": L if self._copies_y else L - 1}
+        self.sizes |= {"L_c": L if self.has_c else 0}
+        self.sizes["L_a"] = L if training or together else 1
+        self.sizes["gate_steps"] = T if training else split.input_steps
+        self.sizes["c_slots"] = T + 1 if training or not self.has_c else 2
+        self.arrays = self._allocate({"all", purpose, *(["training"] * training)})
+        # Of the final state: h of the layers below the top one, c.
+        self._h_last = self.arrays["h"][: L - 1, T, :, :H]
+        self._c_last = self.arrays["c"][:, -1, :, :H]
+        self.bytes = sum(array.nbytes for array in self.arrays.values())
+        # Of a forward pass, about; a task takes as long as some thousand of them.
+        products = [2 * (n + H) * len(net._cell.gates) * H + 100 * H for n in net.inputs]
+        tasks = 2000 * L * self.sizes["J_padded"]
+        self.operations = T * (B * sum(products) + tasks)
+        layers, job = np.zeros(L, LAYER), np.zeros(1, JOBS[tiles.dtype])
+        fields = {name: n for name, n in self.sizes.items() if name in job.dtype.names}
+        point(job, **fields, shares=split.shares, input_steps=split.input_steps)
+        point(job, splits=split.splits)
+        self._aim_layers(net, layers)
+        tiles_used = ("whole",) if split.input_steps == 1 else ("inputs", "step")
+        point(job, **codes(tiles, *tiles_used, keep=training))
         self.work = Work(layers, job, self.threads)
         if training:
-            self._prepare_training(net)
+            self._aim_training(net, split, purpose == "descent")
+        if not together:  # else a pass is a flow of tasks
+            self._aim_passes(split.shares, training)
 
-    def _aim_operands(self, net, layers, job, outputs):
-        """What products multiply in a forward pass: x and h."""
-        point(job, h0=self.initial[0])
-        for l, (layer, h) in enumerate(zip(layers, outputs, strict=True)):
-            point(layer, h_all=h)
+    def _allocate(self, passes):
+        """The arrays of the table that these passes need, by name."""
+        return {
+            array.name: buffer(*array.sizes(self.sizes), dtype=self._dtype)
+            for array in SPACE
+            if array.passes in passes
+        }
+
+    def _aim_layers(self, net, layers):
+        """Let the LAYERs point to the parameters, and to what a forward pass writes."""
+        for l, (layer, D) in enumerate(zip(layers, net.inputs, strict=True)):
+            point(layer, **net.weights(l), x_width=self.sizes["P_words"] if l else D)
+            sizes = net.tiles.layer_sizes(D)
+            point(layer, **{n: size for n, size in sizes.items() if n != "D_wide"})
+            point(layer, a=self.arrays["a"][min(l, self.sizes["L_a"] - 1)])
+            if self.has_c:
+                point(layer, c=self.arrays["c"][l])
+            if l < self.sizes["L_h"]:
+                self._aim_h(layers, l, self.arrays["h"][l])
+
+    def _aim_h(self, layers, l, h):
+        """Let layer l write its outputs to h (T+1, B, P), where the next one reads
+        them.
+        """
+        point(layers[l], **dict.fromkeys(self._h_fields, h))
+        if l + 1 < len(layers):
+            point(layers[l + 1], x=h[1:])
+
+    def _aim_passes(self, shares, training):
+        names = ("forward", "backward") if training else ("forward",)
+        for name in names:
+            kernel = getattr(passes, f"{name}_{'samples' if shares else 'rounds'}")
+            point(self.work.job, **{name: address(kernel, self.work.job.dtype)})
+
+    def _aim_training(self, net, split, descends):
+        """Let the records point to what a backward pass reads and writes."""
+        arrays, job, layers = self.arrays, self.work.job, self.work.layers
+        arrays["one"][:] = 1
+        # Plain gradients of the parameters lie in one array, a new one for each call.
+        self._shapes = [array.shape for array in net._params.arrays().values()]
+        self._places = places(self._shapes)
+        names = ("dh", "dc", "zero", "one", "error")
+        point(job, **{name: arrays[name] for name in names}, descend=descends)
+        self.gradients = net.packed if descends else Packed(net.tiles, net.inputs)
+        top, below = arrays["dy"]
+        for l, (layer, packed) in enumerate(
+            zip(layers, self.gradients.layers, strict=True)
+        ):
+            point(layer, da=arrays["da" if "da" in arrays else "a"][l])
+            point(layer, dy=top if l == len(layers) - 1 else below)
             if l:
-                point(layer, x=outputs[l - 1])
-
-    def _gradients_of_gates(self):
-        """Room for them, as operands, (L, unit blocks, T*B, K*units)."""
-        return self.a if self._descent else self._new(*self.a.shape)
-
-    def _prepare_training(self, net):
-        (T, B, _), L, P, D = (
-            self.y_shape,
-            len(net.sizes),
-            net.tiles.padded,
-            net.sizes[0],
-        )
-        new, job, O = self._new, self.work.job, net._params.output_size or 1
-        self.low, self.dy, self.dc = new(T, B, P), new(T, B, P), new(L, B, P)
-        self.zero, self.one, self.error = new(P), np.ones(1, self._dtype), new(B, O)
-        self.steps_done, self.final = np.zeros(1, np.int64), new(*self.final_shape)
-        if self._descent:
-            self.packed, dx = net.packed, 0
-            self.x, self.target = new(T, B, D), new(B, O)
+                point(layer, dx=below)
+            for k, (name, array) in enumerate(packed.items()):
+                place = top.itemsize * self._places[3 * l + k]
+                point(layer, **{f"g{name}": array, f"d{name}": place})
+        if descends:
+            point(job, x=arrays["x"])
         else:
-            self.packed = self.own = None  # packed gradients; see `aim_gradients`
-            self.dx = dx = new(T, B, net.tiles.pad(D))
-            self.dh, self.dh0 = new(L, B, P), new(L, B, P)
-            # Plain gradients of the parameters lie in one array, a new one for each
-            # call.
-            self._shapes = [array.shape for array in net._params.arrays().values()]
-            self._places = places(self._shapes)
-            point(job, dh0=self.dh0, rate=1.0, **codes(net.tiles, "through_W"))
-        self.da = da = self._gradients_of_gates()
-        point(job, da_block=da[0, 0].nbytes)
-        for l, layer in enumerate(self.work.layers):
-            point(layer, da=da[l], dx=self.low if l else dx)
-            point(layer, dy=self.low if l < L - 1 else self.dy)
-            if not self._descent:
-                dU, dW, db = (
-                    self.dy.itemsize * n for n in self._places[3 * l : 3 * l + 3]
-                )
-                point(layer, dU=dU, dW=dW, db=db)
-        point(
-            job,
-            **codes(net.tiles, *BACKWARD, *self._through(net.sizes[self._descent :])),
-        )
-        point(
-            job, gradients=net.kernels.address("gradient_rounds"), descend=self._descent
-        )
-        if self._descent:
-            self._aim(self.packed)
-        point(
-            job,
-            state=self.final,
-            dc=self.dc,
-            dh=self.zero,
-            zero=self.zero,
-            one=self.one,
-        )
-        point(job, error=self.error, steps_done=self.steps_done)
+            point(layers[0], dx=arrays["dx"])
+            point(job, dh0=arrays["dh0"], **codes(net.tiles, "through_W"))
+            point(job, rate=1.0)
+            self.bytes += self.gradients.flat.nbytes
+        inputs = net.inputs[1:] if descends else net.inputs
+        through = {"few" if D <= FEW else "through_U" for D in inputs}
+        gradients = ("gradient_U", "gradient_W", "gradient_b", "transpose")
+        point(job, **codes(net.tiles, "back", *gradients, *through))
+        point(job, gradients=address(passes.gradient_rounds, job.dtype))
         if net.packed.V is not None:
             V, b_out = net.packed.V, net.packed.b_out
             point(job, V=V, gV=V, b_out=b_out, gb_out=b_out)
 
-    def _through(self, sizes):
-        """The tiles that gradients go through to inputs of these sizes."""
-        return {"few" if D <= block_kernels.FEW else "through_U" for D in sizes}
-
-    def _aim(self, packed):
-        """Let gradients of the parameters be added to these."""
-        self.packed = packed
-        for layer, own in zip(self.work.layers, packed.layers, strict=True):
-            point(layer, **{f"g{m}": array for m, array in own.items()})
-
-    def aim_gradients(self, net, sums=None):
-        """Let gradients begin as zero, in the space's own array; or be added to those
-        of `sums`, which all passes share, the first of which begins there.
+    def begin(self, x, state=None):
+        """Take over the input and the initial state, (h, c) or (h,) or None; returns h
+        of the top layer (T+1, B, P), which the pass will write: the caller's own, if y
+        needs no copy.
         """
-        if sums is None:
-            packed, begins = self.own or Packed(net.tiles, net.sizes), True
-            if self.own is None:
-                self.own, self.bytes = packed, self.bytes + packed.flat.nbytes
+        L, T, B, H = self._shape
+        work = self.work
+        work.layer_words[0, LAYER_WORD.x] = at(x)
+        if self._copies_y:
+            top = self.arrays["h"][-1]
         else:
-            sums.room = packed = sums.room or Packed(net.tiles, net.sizes)
-            begins = not sums.begun
-        if packed is not self.packed:
-            self._aim(packed)
-        self.work.job_words[JOB_WORD.from_zero] = begins
+            top = np.empty((T + 1, B, H), self._dtype)
+            place = at(top)
+            for word in self._h_words:
+                work.layer_words[-1, word] = place
+            if not self.has_c:
+                top[0] = 0
+        if state is not None or self.started:
+            self._begin_state(top, state)
+        return top
 
-    def _new(self, *shape):
-        """Zeros, counted in `bytes`."""
-        array = buffer(*shape, dtype=self._dtype)
-        self.bytes += array.nbytes
-        return array
+    def _begin_state(self, top, state):
+        L, _, _, H = self._shape
+        self.started = True  # also where an interrupt comes before it is whole
+        h, *c = (0, 0) if state is None else state
+        self.arrays["h"][:, 0, :, :H] = 0 if state is None else h[: self.sizes["L_h"]]
+        top[0, :, :H] = 0 if state is None else h[-1]
+        if self.has_c:
+            self.arrays["c"][:, 0, :, :H] = c[0]
+        self.work.job_words[JOB_WORD.starts] = self.started = state is not None
 
-    def outputs(self):
-        """Arrays for y (T, B, padded H) and the final state: the caller's own, if y is
-        no copy.
+    def outputs(self, top):
+        """y (T, B, H) and the final state after a pass that wrote `top`: copies, or the
+        caller's own.
         """
-        y = self.top if self.padded_y else np.empty(self.y_shape, self._dtype)
-        return y, np.empty(self.final_shape, self._dtype)
-
-    def begin(self, state):
-        """Take over the initial state, (h, c) or (h,) or None."""
-        starts = state is not None
-        if not starts and self.started is False:
-            return
-        self.started = None  # if interrupted, nobody knows
-        if starts:
-            for initial, array in zip(self.initial, state, strict=False):
-                initial[..., : array.shape[-1]] = array
+        L, T, B, H = self._shape
+        last = top[T:, :, :H]
+        if L == 1:
+            h = last.copy()
         else:
-            self.initial[:] = 0
-        self._begin_operands()
-        self.work.job_words[JOB_WORD.starts] = self.started = starts
+            h = np.empty((L, B, H), self._dtype)
+            h[:-1] = self._h_last
+            h[-1:] = last
+        y = top[1:, :, :H].copy() if self._copies_y else top[1:]
+        return y, (h, self._c_last.copy()) if self.has_c else (h,)
 
-    def _begin_operands(self):
-        """The initial h as an operand: it is one."""
-
-    def begin_backward(self, dy=None, dstate=None, more=False):
+    def begin_backward(self, dy=None, dstate=None):
         """Take over the gradients of y and of the final state for a pass without a
         loss; all others begin as zero. Returns the arrays that gradients of the
-        parameters go to; none with `more`.
+        parameters go to.
         """
-        job = self.work.job_words
+        arrays, job, H = self.arrays, self.work.job_words, self._shape[3]
         if dy is None:
-            self.dy[:-1] = 0
+            arrays["dy"][0, :-1] = 0
         else:
-            self.dy[..., : dy.shape[2]] = dy
-        self.dc.fill(0)
-        job[JOB_WORD.dh], job[JOB_WORD.dh_row], job[JOB_WORD.losses] = (
-            at(self.zero),
-            0,
-            0,
-        )
-        if dstate is not None:
-            for padded, array in zip((self.dh, self.dc), dstate, strict=False):
-                padded[..., : array.shape[2]] = array
-            job[JOB_WORD.dh], job[JOB_WORD.dh_row] = at(self.dh), job[JOB_WORD.row]
-        if more:
-            job[JOB_WORD.plain] = 0
-            return []
+            arrays["dy"][0, ..., :H] = dy
+        for k, name in enumerate(("dh", "dc")):
+            arrays[name].fill(0)
+            if dstate is not None and k < len(dstate):
+                arrays[name][..., :H] = dstate[k]
+        job[JOB_WORD.losses] = 0
         flat = np.empty(self._places[-1], self._dtype)
-        job[JOB_WORD.plain], parts = at(flat), views(flat, self._places, self._shapes)
-        readout = parts[3 * len(self.work.layers) :]
-        for word, gradient in zip(
-            (JOB_WORD.gV, JOB_WORD.gb_out), readout, strict=False
-        ):
+        gradients = views(flat, self._places, self._shapes)
+        job[JOB_WORD.plain] = at(flat)
+        readout = gradients[3 * self.sizes["L"] :]
+        for word, gradient in zip((JOB_WORD.gV, JOB_WORD.gb_out), readout, strict=False):
             gradient.fill(0)
             job[word] = at(gradient)
-        return parts
+        return gradients
 
-    def collect(self, net, parts, inputs=True):
-        """The gradients as Grads, the caller's own; parts: what `begin_backward`
+    def collect(self, gradients, inputs=True):
+        """The gradients as Grads, the caller's own. gradients: what `begin_backward`
         returned. inputs: whether with that of x.
         """
-        H, D, L = net.tiles.hidden, net.sizes[0], len(net.sizes)
-        dh0, dc0 = self.dh0[..., :H], self.dc[..., :H]
-        two = len(net._cell.state) == 2
-        state = (dh0.copy(), dc0.copy()) if two else (dh0 + dc0,)  # without c, c0 is h0
-        layers = [Layer(*parts[k : k + 3]) for k in range(0, 3 * L if parts else 0, 3)]
-        V, b_out = parts[3 * L :] or (None, None)
-        x = self.dx[..., :D].copy() if inputs else None
-        return Grads(layers, V, b_out, net._cell.name, x=x, state=state)
+        L, _, _, H = self._shape
+        dh0, dc0 = self.arrays["dh0"][..., :H], self.arrays["dc"][..., :H]
+        # Without c, that of c0 is of h0.
+        state = (dh0.copy(), dc0.copy()) if self.has_c else (dh0 + dc0,)
+        layers = [Layer(*gradients[3 * l : 3 * l + 3]) for l in range(L)]
+        V, b_out = gradients[3 * L :] or (None, None)
+        x = self.arrays["dx"][..., : self.sizes["D"]].copy() if inputs else None
+        return Grads(layers, V, b_out, self._cell, x=x, state=state)
+

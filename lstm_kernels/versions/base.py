@@ -5,34 +5,43 @@ network in use.
 import os
 import threading
 import weakref
-from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import reference
-from ..blas import SingleThreaded
+from ..blas import single_threaded
 from ..cells import CELLS
 from ..data import Dataset
 from ..errors import UnavailableError, check_array, check_int, check_rate, counted
-from ..params import Grads, Params, Weights
-from .passes import GradientSums, Tape, TrainingPass
+from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
-_networks: weakref.WeakSet = weakref.WeakSet()
 
 
-def _after_fork():
-    # A child has the thread that forked it and no other: nobody would give their locks
-    # back.
-    for net in list(_networks):
-        if not net._lock._is_owned():
-            net._lock, net._forked = threading.RLock(), True
+class TrainingPass(NamedTuple):
+    """A forward pass that `backward` can go back through."""
+
+    shape: tuple[int, ...]  # of x
+    thread: int  # the Python thread that ran it
+    arrays: Any  # what `_forward` left for `_backward`
+    changes: int  # of the network's parameters, before it
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+class Tape:
+    """What one forward pass leaves for `backward`, and the memory for it, which is used
+    again: `Network.new_tape`.
+    """
+
+    def __init__(self, net):
+        self.network, self.spaces = weakref.ref(net), {}
+        self.clear("there was none")
+
+    def clear(self, why):
+        self.passed: TrainingPass | None = None
+        self.missing = why  # while there is none
 
 
 class Network:
@@ -46,43 +55,33 @@ class Network:
     RuntimeError. The tape of `forward(x, training=True)` belongs to the thread that
     made it, until the next call that computes; several passes can be under way on tapes
     of `new_tape`. A call that an exception ends, KeyboardInterrupt too, leaves a whole
-    tape or none, and the parameters as they were after the last whole step. A forked
-    child has the parameters, but no tape; it shares no lock and no thread with its
-    parent. Networks can be copied and pickled: the parameters go along, the tape does
-    not.
+    tape or none, and the parameters as they were after the last whole step. A network
+    belongs to the process that made it: in a forked child every call of it is a
+    RuntimeError that says so. Networks can be copied and pickled: the parameters go
+    along, the tape does not.
 
-    A rung is a subclass that replaces hooks: `layer_forward`, `layer_backward`, and the
-    methods under "Hooks". Their arguments are checked already.
+    A version is a subclass that replaces hooks: `layer_forward`, `layer_backward`, and
+    the methods under "Hooks". Their arguments are checked already.
     """
 
     name = "network"  # of the version
-    parameters = Params  # the class of its parameters
     parallel = True  # whether it uses `threads`; else one
     tapes = True  # whether it has `new_tape`
-    rounding = (
-        None  # what products do to their operands, a function of arrays; None: nothing
-    )
+    rounding = None  # what products do to their operands, a function of arrays, or None
+    _parameters = Params  # the class of its parameters
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)
 
     def __init__(self, params: Params, threads: int | None = None):
-        self._params = self.parameters.check(params).copy()
+        self._params = self._parameters.check(params).copy()
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
         self._made_with = {"threads": threads}  # a copy is too
-        self._tape, self._changes = (
-            Tape(self),
-            0,
-        )  # its own; how often parameters changed
-        self._dtype, self._x_shape = (
-            self._params.dtype,
-            ("T", "B", self._params.input_size),
-        )
-        self._lock, self._forked = threading.RLock(), False
-        # Are parameters being written, so that a fork now would tear them; are these
-        # torn?
-        self._writing = self._torn = False
-        _networks.add(self)
+        self._tape = Tape(self)
+        self._changes = 0  # how often parameters changed
+        self._dtype = self._params.dtype
+        self._x_shape = ("T", "B", self._params.input_size)
+        self._lock, self._process = threading.RLock(), os.getpid()
 
     def __reduce__(self):
         return partial(type(self), **self._made_with), (self.params(),)
@@ -111,15 +110,14 @@ class Network:
         """
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
-        room = () if tape is None else (self._own(tape, training).rooms,)
+        spaces = () if tape is None else (self._check_tape(tape, training).spaces,)
         tape = tape or self._tape
         with self._held("forward"), self._guard():
             tape.clear("the last forward was not finished")
-            y, state, kept = self._forward(x, state, training, *room)
+            y, state, arrays = self._forward(x, state, training, *spaces)
             if training:
-                tape.passed = TrainingPass(
-                    x.shape, threading.get_ident(), kept, self._changes
-                )
+                thread = threading.get_ident()
+                tape.passed = TrainingPass(x.shape, thread, arrays, self._changes)
             else:
                 tape.missing = "the last forward was without training=True"
             return y, state
@@ -134,12 +132,6 @@ class Network:
             raise UnavailableError(f"new_tape: {self.name} keeps one tape, its own")
         return Tape(self)
 
-    def new_sums(self) -> GradientSums:
-        """GradientSums for `backward`: used again after the last pass, they begin
-        anew.
-        """
-        return GradientSums(self)
-
     def backward(
         self,
         dy: np.ndarray,
@@ -147,46 +139,35 @@ class Network:
         *,
         tape: Tape | None = None,
         inputs: bool = True,
-        sums: GradientSums | None = None,
-        more: bool = False,
     ) -> Grads:
         """Gradients after `forward(x, training=True)`.
 
         dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None
         is zero. tape: that of the forward pass, as there. inputs: False leaves out the
-        gradient of x, None. sums: of `new_sums`; the gradients of the parameters are
-        added to those of passes before, and returned with the last one: with more=True
-        there are none of them yet, no layers. Returns Grads; V and b_out, which y does
-        not use, get zero. Raises RuntimeError when no such forward came before,
-        TypeError or ValueError for bad input.
+        gradient of x, None. Returns Grads; V and b_out, which y does not use, get zero.
+        Raises RuntimeError when no such forward came before, TypeError or ValueError
+        for bad input.
         """
-        tape = self._tape if tape is None else self._own(tape, True)
+        tape = self._tape if tape is None else self._check_tape(tape, True)
         with self._held("backward"), self._guard():
             passed, why = tape.passed, tape.missing
             if passed is not None and passed.changes != self._changes:
                 passed, why = None, "the parameters changed since"
             if passed is None:
                 got = f"nothing to go back through ({why})"
-                raise RuntimeError(
-                    f"backward: got {got}, want forward(x, training=True) before"
-                )
+                want = "forward(x, training=True) before"
+                raise RuntimeError(f"backward: got {got}, want {want}")
             if passed.thread != threading.get_ident():
+                got = "the tape of another Python thread"
                 want = "forward(x, training=True) in this one"
-                raise RuntimeError(
-                    f"backward: got the tape of another Python thread, want {want}"
-                )
-            dy = self._check("dy", dy, (*passed.shape[:2], self._params.hidden_size))
+                raise RuntimeError(f"backward: got {got}, want {want}")
+            shape = (*passed.shape[:2], self._params.hidden_size)
+            dy = self._check("dy", dy, shape)
             dstate = self._check_state("dstate", dstate, passed.shape[1])
-            if sums is None:
-                grads = self._backward(passed.kept, dy, dstate, inputs)
-            else:
-                self._check_sums(sums)
-                sums.torn = True  # unless the pass ends
-                grads = self._backward_summed(
-                    sums, more, passed.kept, dy, dstate, inputs
-                )
-                sums.begun, sums.torn = more, False
-            return grads if inputs else replace(grads, x=None)
+            grads = self._backward(passed.arrays, dy, dstate, inputs)
+            if not inputs:
+                grads.x = None
+            return grads
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its
@@ -243,91 +224,50 @@ class Network:
         """Take over other values for the parameters, of the same cell, shapes and
         dtype.
         """
-        new = self.parameters.check(params).copy()
+        new = self._parameters.check(params).copy()
         if new.form != self._params.form:
             raise ValueError(f"params: got {new.form}, want {self._params.form}")
-        self.adopt(new)
-
-    def adopt(self, params: Params) -> None:
-        """The same without a check or a copy: of arrays that fit, and that stay as they
-        are.
-        """
-        with self._held("assign", whole=False):
+        with self._held("assign"):
             self._change("assign changed the parameters")
-            self._replace(params)
-            self._torn = False
+            self._replace(new)
 
-    def _held(self, call, whole=True):
+    def _held(self, call):
         """The lock of this network, for a `with`: between C's acquire and release there
-        is no moment at which an interrupt could lose it. whole: want parameters that
-        are whole.
+        is no moment at which an interrupt could lose it.
         """
+        if self._process != os.getpid():
+            got = f"a network of the process {self._process}, of which this is a fork"
+            want = "one made in this process: lstm_kernels.network"
+            raise RuntimeError(f"{call}: got {got}, want {want}")
         if self._lock._is_owned():
             got = "a network in the middle of a call of this thread"
             want = "a call after it: not in a signal handler or a finaliser"
             raise RuntimeError(f"{call}: got {got}, want {want}")
-        if self._forked:
-            self._renew()
-        if self._torn and whole:
-            got = "parameters of a process forked while another thread changed them"
-            raise RuntimeError(f"{call}: got {got}, want assign first")
         return self._lock
-
-    def _renew(self):
-        """Make the network this process's own: it was forked while a call may have
-        run.
-        """
-        with self._lock:
-            if self._forked:
-                self._change("it is of the process this one was forked from")
-                self._forget()
-                self._torn, self._writing = self._torn or self._writing, False
-                self._forked = False
 
     def _change(self, why):
         """The parameters are about to change: no tape is of use any more."""
         self._tape.clear(why)
         self._changes += 1
 
-    def _check_sums(self, sums):
-        if not isinstance(sums, GradientSums):
-            raise TypeError(
-                f"sums: got {type(sums).__name__}, want those of new_sums()"
-            )
-        if sums.of() is not self:
-            raise ValueError(
-                "sums: got those of another network, want this one's new_sums()"
-            )
-        if sums.torn:
-            got = "sums of which a pass was not finished"
-            raise RuntimeError(
-                f"sums: got {got}, want sums.begin(), and all passes again"
-            )
-
-    def _own(self, tape, training):
+    def _check_tape(self, tape, training):
         """A tape of `new_tape`, if it is of this network, for a training pass."""
         if not isinstance(tape, Tape):
             raise TypeError(f"tape: got {type(tape).__name__}, want one of new_tape()")
-        if tape.of() is not self:
-            raise ValueError(
-                "tape: got one of another network, want one of this one's new_tape()"
-            )
+        if tape.network() is not self:
+            want = "one of this one's new_tape()"
+            raise ValueError(f"tape: got one of another network, want {want}")
         if not training:
             raise ValueError("tape: got one without training=True, want None")
         return tape
 
     # Hooks.
 
-    def _forget(self):
-        """Drop what another thread may have been writing when the process was
-        forked.
-        """
-
     def _guard(self):
         """The context of every computation: BLAS on one thread, so threads cannot
         change bits.
         """
-        return SingleThreaded()
+        return single_threaded()
 
     def _now(self):
         """The parameters, of which a caller takes a copy."""
@@ -336,36 +276,29 @@ class Network:
     def _replace(self, params):
         self._params = params
 
-    def _forward(self, x, state, training, rooms=None):
-        """y, the final state and what `_backward` needs. rooms: of another tape than
-        its own.
+    def _forward(self, x, state, training, spaces=None):
+        """y, the final state and what `_backward` needs. spaces: the memory of another
+        tape than the network's own.
         """
         layer = self.layer_forward
         y, state, tapes = reference.forward(self._params, x, state, layer_forward=layer)
         return (y.copy(), state, tapes) if training else (y, state, None)
 
-    def _backward(self, kept, dy, dstate, inputs):
+    def _backward(self, arrays, dy, dstate, inputs):
         """Grads; without `inputs` x may be anything."""
         layer = self.layer_backward
-        return reference.backward(self._params, kept, dy, dstate, layer_backward=layer)
-
-    def _backward_summed(self, sums, more, *pass_):
-        """Grads of the passes so far, without layers if there are more; `_backward`'s
-        arguments.
-        """
-        grads = self._backward(*pass_)
-        total = Weights.arrays(grads)
-        for name, gradient in total.items() if sums.begun else ():
-            gradient += sums.room[name]
-        sums.room = total
-        return replace(grads, layers=[], V=None, b_out=None) if more else grads
+        return reference.backward(
+            self._params, arrays, dy, dstate, layer_backward=layer
+        )
 
     def _loss_and_grads(self, x, target):
-        how = {
-            "layer_forward": self.layer_forward,
-            "layer_backward": self.layer_backward,
-        }
-        return reference.loss_and_grads(self._params, x, target, **how)
+        return reference.loss_and_grads(
+            self._params,
+            x,
+            target,
+            layer_forward=self.layer_forward,
+            layer_backward=self.layer_backward,
+        )
 
     def _descent(self, x, target):
         """The loss and the gradients of the parameters by name, all that `_step`
@@ -380,7 +313,7 @@ class Network:
             gradients[name] *= -value.dtype.type(rate)
             gradients[name] += value
         # All at once: an interrupt meets the old parameters or the new ones.
-        self._params = self.parameters.from_arrays(gradients, self._cell.name)
+        self._params = self._parameters.from_arrays(gradients, self._cell.name)
         return loss
 
     def _epoch(self, dataset, order, batch_size, rate):

@@ -1,105 +1,64 @@
-"""`numba-bf16`: operands of products in half the bytes.
+"""`numba-bf16`: inference with operands of products in half the bytes.
 
-What changed from `numba-fused`: what a product multiplies, weights, x, h and gradients
-of gates, is rounded to bfloat16, two numbers where there was one (`cpu/bfloat16.py`).
-Sums, the cell, the state, the read-out, and the parameters that descent changes stay
-float32. Bounded by the processor's dot product of pairs for a mini-batch, which is up
-to twice the rate of float32; by half the bytes for a single sample, whichever way they
-are multiplied.
+What changed from `numba-fused`: what a product multiplies, weights, x and h, is rounded
+to bfloat16, and AVX512_BF16 multiplies pairs of such numbers (`cpu/bfloat16.py`). Sums,
+the cell and the state stay float32. Bounded by the dot product of pairs for a
+mini-batch, up to twice the rate of float32; by half the bytes for a single sample.
 """
-
-from functools import cache, partial
 
 import numpy as np
 
-from ..cells import CELLS
-from ..cpu import bfloat16_space, machine_code
-from ..cpu.bfloat16 import WAYS, Bfloat16Tiles, check_way, rounded
-from .numba_fused import NumbaFused, measured
-from .numba_wavefront import NumbaWavefront
-
-FLOAT = np.dtype(np.float32)
+from ..cpu import bfloat16
+from ..errors import UnavailableError
+from .numba_fused import NumbaFused
 
 
-class Bfloat16Products:
-    """What a network in tiles becomes whose products are of bfloat16 numbers.
+class NumbaBf16(NumbaFused):
+    """`numba-fused` with products of bfloat16 numbers, for inference.
 
-    way: "dot" or "widening" (`cpu/bfloat16.py`); None takes what is fastest on this
-    processor. Raises ValueError for a way that it lacks, TypeError for parameters in
-    float64. The rest is as of the network that follows in the order of classes.
+    Raises TypeError for parameters in float64, UnavailableError for a pass that would
+    train.
     """
 
-    space = bfloat16_space.Bfloat16Space
-    rounding = staticmethod(rounded)
+    name = "numba-bf16"
+    tapes = False
+    tiles_class = bfloat16.Bfloat16Tiles
+    space_class = bfloat16.WordsSpace
+    rounding = staticmethod(bfloat16.rounded)
 
-    def __init__(self, params, threads=None, *, way=None, **more):
-        self.way = check_way(way)
-        super().__init__(params, threads, **more)
-        self._made_with["way"] = way
+    def __init__(self, params, threads=None):
+        super().__init__(params, threads)
+        if self._dtype != np.float32:
+            want = f"float32: {self.name} has no other"
+            raise TypeError(f"params: got {self._dtype}, want {want}")
+        self._words = [
+            {m: bfloat16.words_of_weights(layer[m]) for m in "UW"}
+            for layer in self.packed.layers
+        ]
+        self._words_are_old = False
 
-    def _choose_tiles(self):
-        if self._dtype != FLOAT:
-            raise TypeError(
-                f"params: got {self._dtype}, want float32: {self.name} has no other"
-            )
-        return Bfloat16Tiles(
-            self._cell, FLOAT, self._params.hidden_size, None, self.way
-        )
-
-    def _choose_kernels(self):
-        return machine_code.kernels(FLOAT, words=True)
-
-    def _operands(self):
-        return bfloat16_space.operands(self)
-
-    # Words of U and W are written when they are needed next: an interrupt finds them
-    # old or new.
-
-    def _forget(self):
-        super()._forget()
-        self._words_are_old = True
+    def weights(self, l):
+        return self.packed.layers[l] | self._words[l]
 
     def _replace(self, params):
         self._words_are_old = True
         super()._replace(params)
 
-    def pack_transposes(self, space):
-        super().pack_transposes(space)  # and of all that is made of the parameters
-        self._words_are_old = False
-
     def _space(self, *form):
-        space = super()._space(*form)
-        if self._words_are_old:
-            bfloat16_space.pack(self)
+        if self._words_are_old:  # an interrupt leaves them so
+            for layer, packed in zip(self._words, self.packed.layers, strict=True):
+                for m, words in layer.items():
+                    words[...] = bfloat16.words_of_weights(packed[m])
             self._words_are_old = False
-        return space
+        return super()._space(*form)
 
-    def machine_costs(self):
-        return machine_costs(self.way, self._threads)
+    def _forward(self, x, state, training, spaces=None):
+        if training:
+            self._refuse_training()
+        return super()._forward(x, state, training, spaces)
 
+    def _refuse_training(self, *_):
+        want = "numba-fused, which trains in float32"
+        raise UnavailableError(f"name: got {self.name!r} for training, want {want}")
 
-class NumbaBf16(Bfloat16Products, NumbaFused):
-    """`numba-fused` with products of bfloat16 numbers."""
-
-    name = "numba-bf16"
-
-
-class NumbaBf16Wavefront(Bfloat16Products, NumbaWavefront):
-    """`numba-wavefront` with products of bfloat16 numbers."""
-
-    name = "numba-bf16-wavefront"
-
-
-@cache
-def machine_costs(way, threads):
-    """The costs of a way on this machine (`cost.py`), measured at the first call."""
-
-    def tiles(H):
-        return Bfloat16Tiles(CELLS["lstm"], FLOAT, H, None, way)
-
-    return measured(partial(NumbaBf16, threads=threads, way=way), tiles, FLOAT, threads)
-
-
-def way_in_words():
-    """Which of the ways runs here, as the ladder says it."""
-    return WAYS[check_way(None)]
+    _loss_and_grads = _step = _epoch = _refuse_training

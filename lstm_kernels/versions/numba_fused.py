@@ -23,17 +23,15 @@ import numpy as np
 
 from ..cells import CELLS
 from ..cores import cores
-from ..cpu import cost, machine_code
+from ..cpu import cost, passes
+from ..cpu.arrays import JOB_WORD
 from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
-from ..cpu.workspace import Packed, Space, buffer, point
+from ..cpu.workspace import Packed, Space, at, point, transposes
 from ..params import Params
 from .base import Network
 
-MOST_SPACES, MOST_BYTES = (
-    4,
-    1 << 30,
-)  # kept for later calls, beside those of the last one
+MOST_SPACES, MOST_BYTES = 4, 1 << 30  # for later calls, beside those of the last one
 
 
 @cache
@@ -41,21 +39,23 @@ def machine_costs(dtype, threads):
     """The costs of this machine (`cost.py`), measured at the first call: a few
     milliseconds.
     """
-    make = partial(NumbaFused, threads=threads)
-    return measured(make, partial(Tiles, CELLS["lstm"], dtype), dtype, threads)
-
-
-def measured(make, tiles, dtype, threads):
-    """The costs of networks that `make(params)` makes, whose tiles for a size are
-    tiles(H).
-    """
 
     def runner(H, B, T, split):
-        net = make(Params.init(1, H, dtype=dtype))
-        space = net.space(net, T, B, "inference", split)
-        return partial(net._infer, space, np.zeros((T, B, 1), dtype), *space.outputs())
+        net = NumbaFused(Params.init(1, H, dtype=dtype), threads)
+        return net.bare_forward(np.zeros((T, B, 1), dtype), split)
 
-    return cost.measure(runner, tiles, threads)
+    return cost.measure(runner, partial(Tiles, CELLS["lstm"], dtype), threads)
+
+
+def chosen_threads(threads):
+    """How many threads a network uses for its argument `threads`, checked; None: those
+    that keep the cores busy.
+    """
+    most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
+    if threads is not None and threads > most:
+        want = f"at most {most}, Numba's own number"
+        raise ValueError(f"threads: got {threads}, want {want}")
+    return threads or min(numba.get_num_threads(), cores(), most)
 
 
 class NumbaFused(Network):
@@ -65,101 +65,82 @@ class NumbaFused(Network):
     """
 
     name = "numba-fused"
-    space = Space  # the class of its arrays for a mini-batch
+    tiles_class = Tiles
+    space_class = Space  # of the arrays for a mini-batch
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
-        if threads is not None and self._threads > most:
-            raise ValueError(
-                f"threads: got {threads}, want at most {most}, Numba's own number"
-            )
-        self._threads = self._threads or min(numba.get_num_threads(), cores(), most)
+        self._threads = chosen_threads(self._threads)
         params = self._params
-        self.tiles = self._choose_tiles()
-        self.sizes = [layer.U.shape[0] for layer in params.layers]
-        self.packed = Packed(self.tiles, self.sizes, params.V, params.b_out)
-        self.operands, self.kernels = self._operands(), self._choose_kernels()
-        self._forget()
-        self.packed.pack(
-            params
-        )  # from now on these are the parameters: `_params` is their form
-
-    def _choose_tiles(self):
-        return Tiles(self._cell, self._dtype, self._params.hidden_size)
-
-    def _choose_kernels(self):
-        return machine_code.kernels(self._dtype)
-
-    def _operands(self):
-        """Of each layer U and W, as products take them, and room for their transposes
-        (wide unit blocks, J * G * units, wide).
-        """
-        wide, layers = self.tiles.wide_units, []
-        for packed in self.packed.layers:
-            layer = {m: packed[m] for m in "UW"}
-            for m, (J, rows, G, units) in {m: packed[m].shape for m in "UW"}.items():
-                shape = rows // wide, J * G * units, wide
-                layer[f"{m}T"] = buffer(*shape, dtype=self._dtype)
-            layers.append(layer)
-        return layers
-
-    def _forget(self):
+        sizes = self._cell, self._dtype, params.hidden_size
+        self.tiles = self.tiles_class(*sizes)
+        self.inputs = [len(layer.U) for layer in params.layers]
+        self.packed = Packed(Tiles(*sizes), self.inputs, params.V, params.b_out)
+        self._transposes = transposes(self.tiles, self.inputs)
         self._spaces, self._transposes_are_old = {}, True
+        self.packed.pack(params)  # from now on the parameters: `_params` is their form
+
+    def weights(self, l):
+        """The packed arrays that products with the weights of layer l read, by name."""
+        return self.packed.layers[l] | self._transposes[l]
 
     def _now(self):
         return self.packed.unpack(self._params)
 
     def _replace(self, params):
-        self._transposes_are_old = self._writing = True
+        self._transposes_are_old = True
         self.packed.pack(params)
-        self._writing = False
 
-    def bare_forward(self, x):
-        """The compiled part of `forward(x)`, without arguments: the benchmark finds
-        what the public call costs beside it.
+    def bare_forward(self, x, split=None):
+        """The compiled part of `forward(x)`, without arguments: what a public call costs
+        beside it is seen so. split: how the work is divided, a WorkSplit.
         """
         with self._held("bare_forward"):
-            space = self._space(*x.shape[:2], "inference")
-        return partial(
-            self._infer, space, x, *space.outputs()
-        )  # which keeps the arrays alive
+            T, B, _ = x.shape
+            space = self.space_class(self, T, B, "inference", split or self.work_split(T, B))
+            outputs = space.begin(x)
+        return partial(self._infer, space, x, outputs)  # which keeps the arrays alive
+
+    def _infer(self, space, *arrays):
+        self._run(space, passes.infer)
+
+    def _run(self, space, kernel, forward_passes=1):
+        """Run a kernel on a Space, about as long as so many forward passes."""
+        operations = space.operations * forward_passes
+        space.work.run(kernel, space.threads, space, operations)
 
     def _step(self, x, target, rate):
         space = self._space(*x.shape[:2], "descent")
-        space.work.job["order"] = 0
+        space.work.job_words[JOB_WORD.order] = 0
         return float(self._descend(space, rate, x, target, 1)[0])
 
     def _epoch(self, dataset, order, batch_size, rate):
-        data = self._check_example(dataset.x, dataset.target)
-        T, cut, losses = len(data[0]), len(order) - len(order) % batch_size, []
+        x, target = self._check_example(dataset.x, dataset.target)
+        (T, N, _), losses = x.shape, []
+        cut = len(order) - len(order) % batch_size
         for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):
-            if len(part) and all(
-                map(math.isfinite, losses[-1:])
-            ):  # it ends at one that is not
+            if len(part) and all(map(math.isfinite, losses[-1:])):
                 space = self._space(T, B, "descent")
-                examples = {"source": data[0], "labels": data[1], "N": data[0].shape[1]}
-                point(space.work.job, order=part, **examples)
-                steps = self._descend(
-                    space, rate, space.x, space.target, len(part) // B
-                )
-                losses += steps[: space.steps_done[0]].tolist()
+                point(space.work.job, order=part, source=x, labels=target, N=N)
+                batch = space.arrays["x"], space.arrays["target"]
+                losses += self._descend(space, rate, *batch, len(part) // B).tolist()
         return losses
 
     def pack_transposes(self, space):
         """Write the transposed weights anew, on one thread; in a training step all
         threads do.
         """
-        self.kernels.run(1, "pack", space.work, space)
+        space.work.run(passes.pack_transposes, 1, space)
         self._transposes_are_old = False
 
-    def _space(self, T, B, purpose, rooms=None):
-        spaces, key = self._spaces if rooms is None else rooms, (T, B, purpose)
+    def _space(self, T, B, purpose, spaces=None):
+        """The Space for mini-batches (T, B); spaces: of another tape than its own."""
+        spaces, key = self._spaces if spaces is None else spaces, (T, B, purpose)
         space = spaces.get(key)
         if space is None:
             while spaces and (
                 len(spaces) >= MOST_SPACES
-                or sum(s.bytes for s in spaces.values()) > MOST_BYTES
+                or sum(space.bytes for space in spaces.values()) > MOST_BYTES
             ):
                 spaces.pop(next(iter(spaces)))
             space = spaces[key] = self._new_space(T, B, purpose)
@@ -168,9 +149,8 @@ class NumbaFused(Network):
         return space
 
     def _new_space(self, T, B, purpose):
-        return self.space(
-            self, T, B, purpose, self.work_split(T, B, purpose != "inference")
-        )
+        split = self.work_split(T, B, purpose != "inference")
+        return self.space_class(self, T, B, purpose, split)
 
     def work_split(self, T, B, training=False):
         """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be
@@ -179,83 +159,50 @@ class NumbaFused(Network):
         threads = self._threads
         if threads == 1:
             return cost.work_splits(self.tiles, T, B, 1)[0]
-        costs = self.machine_costs()
-        return cost.choose(costs, self.tiles, self.sizes, T, B, training, threads)
-
-    def machine_costs(self):
-        """What its tiles cost on this machine, MachineCosts."""
-        return machine_costs(self._dtype, self._threads)
+        costs = machine_costs(self._dtype, threads)
+        return cost.choose(costs, self.tiles, self.inputs, T, B, training, threads)
 
     def _guard(self):
-        return (
-            self._lock
-        )  # which is held: of contexts that do nothing more, the quickest
+        return self._lock  # which is held: of contexts that do nothing, the quickest
 
-    def _run(self, space, name, passes=1):
-        """Run a kernel on a Space, about as long as so many forward passes."""
-        space.enter()
-        operations = space.operations * passes
-        space.leave(
-            self.kernels.run(space.threads, name, space.work, space, operations)
-        )
-
-    def _infer(self, space, x, y, final):
-        space.work.aim(x, y, final)
-        self._run(space, "infer")
-
-    def _forward(self, x, state, training, rooms=None):
-        space = self._space(
-            *x.shape[:2], "gradients" if training else "inference", rooms
-        )
-        space.begin(state)
-        y, final = space.outputs()
-        self._infer(space, x, y, final)
-        if space.padded_y:
-            y = y[..., : self.tiles.hidden].copy()
-        state = (
-            (final[0], final[1]) if len(final) == 2 else (final[0],)
-        )  # tuple(final) is slower
-        return y, state, (x, space)  # x too: the records point to it
+    def _forward(self, x, state, training, spaces=None):
+        purpose = "gradients" if training else "inference"
+        space = self._space(*x.shape[:2], purpose, spaces)
+        top = space.begin(x, state)
+        self._run(space, passes.infer)
+        return *space.outputs(top), (x, space)  # x too: the records point to it
 
     def _backward(self, tape, dy, dstate, inputs):
-        return self._backward_summed(None, False, tape, dy, dstate, inputs)
-
-    def _backward_summed(self, sums, more, tape, dy, dstate, inputs):
         _, space = tape
-        parts = space.begin_backward(dy, dstate, more)
-        space.aim_gradients(self, sums)
-        point(space.work.layers[0], dx=space.dx if inputs else 0)
-        self._run(space, "backward", 2)
-        return space.collect(self, parts, inputs)
+        gradients = space.begin_backward(dy, dstate)
+        dx = space.arrays["dx"] if inputs else 0
+        point(space.work.layers[0], dx=dx)
+        self._run(space, passes.backward, 2)
+        return space.collect(gradients, inputs)
 
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], "gradients")
-        parts = space.begin_backward()
-        space.aim_gradients(self)
-        point(space.work.layers[0], dx=space.dx)
+        gradients = space.begin_backward()
+        point(space.work.layers[0], dx=space.arrays["dx"])
         loss = self._train(space, x, target, 1)[0]
-        return float(loss), space.collect(self, parts)
+        return float(loss), space.collect(gradients)
 
     def _descend(self, space, rate, x, target, count):
         space.work.job["rate"] = -rate
-        self._writing = True
-        try:
-            return self._train(space, x, target, count)
-        finally:
-            self._writing = False
+        return self._train(space, x, target, count)
 
     def _train(self, space, x, target, count):
         """`count` steps on the mini-batch x, target; where the job has an order, on
-        what it names, taken over into these; the losses, `space.steps_done` of them: up
-        to one not finite.
+        what it names, taken over into these; the losses, up to one not finite.
         """
-        space.begin(None)
-        losses, work, space.steps_done[0] = np.empty(count, self._dtype), space.work, 0
-        work.aim(x, space.top, space.final)
+        losses, work = np.empty(count, self._dtype), space.work
+        space.begin(x)
         work.stop[1] = count
-        point(work.job, losses=losses, target=target)
+        work.stop[2] = 0
+        work.job_words[JOB_WORD.losses] = at(losses)
+        work.job_words[JOB_WORD.target] = at(target)
         self._steps(space, losses)
-        return losses
+        return losses[: space.work.stop[2]]
 
     def _steps(self, space, losses):
-        self._run(space, "train", 3 * len(losses))
+        self._run(space, passes.train, 3 * len(losses))

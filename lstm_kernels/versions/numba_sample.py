@@ -15,7 +15,6 @@ Numba's threads serve one region at a time; a child forked after they began comp
 one thread.
 """
 
-import os
 import threading
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -23,30 +22,32 @@ from functools import cache
 import numba
 import numpy as np
 from numba import njit, prange
+from numba.cpython.unsafe.tuple import tuple_setitem
 
 from ..cores import cores
 from ..cpu import activations, simd
+from ..forks import at_fork
 from ..kernels import OPTIONS, cached, fill, part
 from ..params import Layer
 from ..reference import Tape
 from .base import Network
 
 # The free names, which `compiled` fills in: the cell, how many gates it has, the dtype.
-cell_forward = cell_backward = K = real = None
+cell_forward = cell_backward = K = NO_GATES = real = None
 
 
 def load(a, j, H):
-    """The K gates, 1 or 4, of unit j in a row (K*H,)."""
-    if K == 1:
-        return (a[j],)
-    return a[j], a[H + j], a[2 * H + j], a[3 * H + j]
+    """The K gates of unit j in a row (K*H,)."""
+    gates = NO_GATES
+    for g in range(K):
+        gates = tuple_setitem(gates, g, a[g * H + j])
+    return gates
 
 
 def store(a, j, H, values):
     """The first K values to the gates of unit j."""
-    a[j] = values[0]
-    if K == 4:
-        a[H + j], a[2 * H + j], a[3 * H + j] = values[1], values[2], values[3]
+    for g in range(K):
+        a[g * H + j] = values[g]
 
 
 @njit(**OPTIONS)
@@ -145,44 +146,37 @@ def sum_of_buffers(z, da, out, samples):
 
 
 PIECE = 1e9  # operations of a parallel region: between two, Python raises a KeyboardInterrupt
-_region, _threads_lost = threading.RLock(), False
+_region = threading.RLock()
+_threads_lost = False  # is this a fork of a process in which Numba's threads had begun?
 
 
-def _after_fork():
-    global _region, _threads_lost
-    _region = threading.RLock()
-    with suppress(ValueError):  # Numba's threads had not begun
+def _renew():
+    global _threads_lost
+    with suppress(ValueError):  # they had not begun
         _threads_lost = bool(numba.threading_layer())
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def compiled(kernel, cell=None, dtype=None):
-    """A kernel, for a Cell and a dtype if it asks for them, cached on disk; its
-    `prange` runs on Numba's threads, where this process has them.
-    """
-    return _compiled(kernel, cell, dtype, not _threads_lost)
+at_fork(hold=_region)
+at_fork(renew=_renew)
 
 
 @cache
-def _compiled(kernel, cell, dtype, threads):
-    names, label = {}, "" if threads else "alone"
+def compiled(kernel, cell=None, dtype=None):
+    """A kernel, for a Cell and a dtype if it asks for them, cached on disk."""
+    names, label = {}, ""
     if cell:
-        functions = (
-            simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid)
-        )
+        functions = [simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid)]
         # A loop over units becomes vector code only where the whole cell stands in it.
         forward, backward = (
             njit(f, **OPTIONS, forceinline=True) for f in cell.make(*functions)
         )
-        names = {"cell_forward": forward, "cell_backward": backward}
-        names |= {"K": len(cell.gates), "real": dtype.type}
-        label = f"{cell.name}_{dtype.name}_{label}"
+        K = len(cell.gates)
+        names = {"cell_forward": forward, "cell_backward": backward, "K": K}
+        names |= {"real": dtype.type, "NO_GATES": (dtype.type(0),) * K}
+        label = f"{cell.name}_{dtype.name}"
     functions = [kernel, load, store, forward_units, backward_units]
     space = fill(functions, names, label, part)
-    return cached(njit, space[kernel.__name__].py_func, parallel=threads, **OPTIONS)
+    return cached(njit, space[kernel.__name__].py_func, parallel=True, **OPTIONS)
 
 
 def pieces(count, operations):
@@ -238,29 +232,6 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
     return Layer(grad[:D], grad[D:-1], grad[-1]), dx, dh, dc
 
 
-class OnThreads:
-    """A context in which Numba uses `count` threads for the calling thread. Thrown out
-    by an interrupt while it enters or leaves, it puts the number back when Python frees
-    it.
-    """
-
-    _before = None
-
-    def __init__(self, count):
-        self._count, self._before = count, numba.get_num_threads()
-
-    def __enter__(self):
-        numba.set_num_threads(self._count)
-
-    def __exit__(self, *error):
-        numba.set_num_threads(self._before)
-        self._before = None
-
-    def __del__(self):
-        if self._before and numba.get_num_threads() == self._count:
-            numba.set_num_threads(self._before)
-
-
 class NumbaSample(Network):
     name = "numba-sample"
     layer_forward = staticmethod(layer_forward)
@@ -268,6 +239,10 @@ class NumbaSample(Network):
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
+        if _threads_lost:
+            want = "another version, or a process that is spawned"
+            got = "a fork of a process in which Numba's threads had begun"
+            raise RuntimeError(f"{self.name}: got {got}, want {want}")
         most = numba.config.NUMBA_NUM_THREADS
         if threads is not None and threads > most:
             raise ValueError(
@@ -280,5 +255,10 @@ class NumbaSample(Network):
     def _guard(self):
         # Its threads serve one region: under the layer workqueue a second one ends the
         # process.
-        with _region, super()._guard(), OnThreads(self._threads):
-            yield
+        with _region, super()._guard():
+            before = numba.get_num_threads()
+            numba.set_num_threads(self._threads)
+            try:
+                yield
+            finally:
+                numba.set_num_threads(before)

@@ -12,14 +12,14 @@ reading a layer's weights in every step.
 
 import numpy as np
 
-from ..cpu import cost, flow
+from ..cpu import cost, flow, passes
+from ..cpu import wavefront_kernels as tasks
 from ..cpu.interrupts import run_on
-from ..cpu.records import JOB_WORD
+from ..cpu.machine_code import address
+from ..cpu.workspace import Space, point
 from ..schedules import Graph, check
 from ..simulate import choose
-from .numba_fused import NumbaFused
-
-TASKS = {"infer": "forward_task", "backward": "backward_task"}
+from .numba_fused import NumbaFused, machine_costs
 
 
 class NumbaWavefront(NumbaFused):
@@ -44,7 +44,8 @@ class NumbaWavefront(NumbaFused):
         simulation.
         """
         if self._schedules is None:
-            costs = cost.task_costs(self.machine_costs(), self.tiles, self.sizes, B)
+            machine = machine_costs(self._dtype, self._threads)
+            costs = cost.task_costs(machine, self.tiles, self.inputs, B)
             return choose(graph, self._threads, costs)
         schedule = self._schedules(graph)
         check(schedule)
@@ -58,12 +59,12 @@ class NumbaWavefront(NumbaFused):
         return schedule
 
     def _new_space(self, T, B, purpose):
-        passes = (False,) if purpose == "inference" else (False, True)
-        schedules = [self.pick(self.graph(T, backward), B) for backward in passes]
+        directions = (False,) if purpose == "inference" else (False, True)
+        schedules = [self.pick(self.graph(T, backward), B) for backward in directions]
         in_parts = any(schedule.graph.parts > 1 for schedule in schedules)
         input_steps = max(1, min(schedules[0].longest, cost.INPUT_ROWS // B))
         split = cost.WorkSplit(self._threads, 0, 1 if in_parts else input_steps, 1)
-        space = self.space(self, T, B, purpose, split, together=True)
+        space = Space(self, T, B, purpose, split, together=True)
         space.flows = [flow.Flow(schedule) for schedule in schedules]
         return space
 
@@ -72,35 +73,35 @@ class NumbaWavefront(NumbaFused):
         none ran.
         """
         with self._held("timeline"):
-            space = self._spaces.get((T, B, "gradients" if training else "inference"))
+            purpose = "gradients" if training else "inference"
+            space = self._spaces.get((T, B, purpose))
             line = space and space.flows[backward].timeline()
         if line is None:
-            way = "backward" if backward else "forward"
-            raise ValueError(
-                f"timeline: got T {T}, B {B}, want a shape whose {way} pass is kept"
-            )
+            direction = "backward" if backward else "forward"
+            want = f"a shape whose {direction} pass was the last one"
+            raise ValueError(f"timeline: got T {T}, B {B}, want {want}")
         return line
 
-    def _run(self, space, name, passes=1):
-        """As of `NumbaFused`, but a pass, "infer" or "backward", is a flow of tasks."""
-        backward, work = name == "backward", space.work
-        running, code = space.flows[backward], self.kernels.address(TASKS[name])
-        work.run_tasks(running.tasks, running.schedule.graph.parts)
-        space.enter()  # which may renew the records that all of these point into
-        participants, owner = min(self._threads, running.workers), (space, work.arrays)
-        stayed = run_on(
-            work,
-            space.operations,
-            running.run,
-            participants,
-            code,
-            work.address,
-            owner,
-            work.stop,
+    def _run(self, space, kernel, forward_passes=1):
+        """As of `NumbaFused`, but a pass is a flow of tasks."""
+        if kernel is passes.infer:
+            self._flow(space, space.flows[0], tasks.forward_task)
+        else:
+            self._flow(space, space.flows[1], tasks.backward_task)
+            super()._run(space, passes.gradient_rounds)
+
+    def _flow(self, space, running, task):
+        work = space.work
+        point(work.job, tasks=running.tasks, parts=running.schedule.graph.parts)
+        participants = min(self._threads, running.workers)
+        code = address(task, work.job.dtype)
+        work.enter()  # which may renew the records
+        places, alive = (work.address, work.stop), (space, work.arrays)
+        work.leave(
+            run_on(
+                work, space.operations, running.run, participants, code, *places, alive
+            )
         )
-        space.leave(stayed)
-        if backward:
-            super()._run(space, "gradient_rounds")
 
     def _steps(self, space, losses):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole
@@ -108,10 +109,10 @@ class NumbaWavefront(NumbaFused):
         """
         work = space.work
         for k in range(len(losses)):
-            if work.job_words[JOB_WORD.order]:
-                self.kernels.run(1, "fetch", work, space)
-            self._run(space, "infer")
-            self.kernels.run(1, "turn_back", work, space)
-            self._run(space, "backward")
+            if work.job[0]["order"]:
+                work.run(tasks.next_batch, 1, space)
+            self._run(space, passes.infer)
+            work.run(tasks.read_out, 1, space)
+            self._run(space, passes.backward)
             if not np.isfinite(losses[k]):
                 break

@@ -1,0 +1,123 @@
+"""The arrays of a pass: one table, of which memory, records and this text are made.
+
+A line names an array, its shape, the passes that need it, who writes it and who reads
+it. The sizes are
+
+T B O       steps, samples, outputs
+H P         hidden units, the same with padding to whole wide unit blocks
+J J_padded  unit blocks (`layout.py`) that hold hidden units, those of P
+J_wide wide wide unit blocks, and units of one
+row         numbers of a row of gates in a unit block; U_row, W_row: of packed weights
+D D_padded  inputs of a layer, the same with padding; D_wide: wide unit blocks of them
+L           layers. L_h, L_c, L_a, L_w: those for which there is memory. The outputs of
+            the top layer may be the caller's, a cell may lack c, gates of inference are
+            used again by the layer above, operands may be h itself
+gate_steps  T, or in inference those whose inputs are multiplied at once
+c_slots     T + 1, or in inference 2: the initial state and the last one
+..._words   words: what a product takes of an operand at a time, a number, or two of
+            bfloat16
+
+Slot 0 of h and c is the initial state; step t reads slot t and writes slot t + 1.
+
+Records lead compiled code there: a JOB for a region, with a LAYER for each layer. They
+hold sizes, and of each array and each tile (`tiles.py`) the address, 0 where there is
+none. A record that a thread may still read is never written (`Work.renew`).
+"""
+
+from collections import namedtuple
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Array(NamedTuple):
+    """A line of the table. A first axis L... is that of the layers."""
+
+    name: str
+    shape: str
+    passes: str  # all; training is gradients or descent; words: where x and h are
+    written: str
+    read: str
+
+    def sizes(self, sizes):
+        """The shape in numbers; sizes: dict of ints by name."""
+        return tuple(
+            sum(int(s) if s.isdigit() else sizes[s] for s in axis.split("+"))
+            for axis in self.shape.split()
+        )
+
+    @property
+    def by_layer(self):
+        return self.shape.startswith("L")
+
+
+SPACE = (
+    Array("h", "L_h T+1 B P", "all", "forward", "forward backward gradients"),
+    Array("c", "L_c c_slots B P", "all", "forward", "forward backward"),
+    Array("a", "L_a J_padded gate_steps B row", "all", "forward", "backward"),
+    Array("h_words", "L_w T+1 B P_words", "words", "forward", "forward"),
+    Array("x_words", "T B x_width", "words", "round_x", "forward"),
+    # Gradients: of a, which in descent take the place of the gates; of h from above, of
+    # the top layer and of one below; of x; of the final h and c; of the initial h.
+    Array("da", "L J_padded T B row", "gradients", "backward", "backward gradients"),
+    Array("dy", "2 T B P", "training", "backward", "backward"),
+    Array("dx", "T B D_padded", "gradients", "backward", "collect"),
+    Array("dh", "L B P", "training", "begin_backward", "backward"),
+    Array("dc", "L B P", "training", "backward", "backward collect"),
+    Array("dh0", "L B P", "gradients", "backward", "collect"),
+    Array("zero", "P", "training", "nobody", "backward"),
+    Array("one", "1", "training", "Space", "gradients"),  # what b multiplies
+    Array("error", "B O", "training", "begin_backward", "readout_gradient"),
+    # The mini-batch that compiled code takes out of a data set.
+    Array("x", "T B D", "descent", "gather", "forward gradients"),
+    Array("target", "B O", "descent", "gather", "begin_backward"),
+)
+# Of each layer: packed parameters, whose gradients gU, gW, gb are alike, and transposes.
+PARAMETERS = (
+    Array("U", "J_padded D_padded U_row", "all", "assign descend", "forward gradients"),
+    Array("W", "J_padded P_words W_row", "all", "assign descend", "forward gradients"),
+    Array("b", "J_padded row", "all", "assign descend", "forward"),
+)
+TRANSPOSES = (
+    Array("UT", "D_wide U_lines wide", "training", "pack_transposes", "backward"),
+    Array("WT", "J_wide W_lines wide", "training", "pack_transposes", "backward"),
+)
+
+# What the records hold beside these arrays; dU, dW, db: bytes from `plain` on.
+LAYER_FIELDS = "D D_words D_padded x_width dU dW db U W b UT WT gU gW gb x h c a"
+LAYER_FIELDS += " h_words da dy dx"
+SIZES = "L T B H O P J J_wide units wide lanes size row U_row W_row H_words P_words"
+SIZES += " word_bytes gate_steps c_slots"  # word_bytes: of a unit block's operands
+# How the work is divided (`cost.WorkSplit`; shares 0: rounds of unit blocks); is there
+# an initial state?, are gradients added to the parameters?, examples there are.
+CHOICES = "groups shares input_steps splits starts descend N"
+ADDRESSES = "address layers sync stop tasks parts x target order source labels losses"
+ADDRESSES += " plain dh dc dh0 zero one error V b_out gV gb_out"
+CODE = "forward backward gradients inputs step whole back few through_U through_W"
+CODE += " gradient_U gradient_W gradient_b transpose"
+
+FACTORED_LAYER_FIELDS = "D x_width Px Ph Q b x h c s"
+FACTORED_JOB_FIELDS = (
+    "L T B H R P J I units wide row s_row c_slots ahead_steps size sync groups stop"
+    " shares layers zero a ahead inputs step both cell single"
+)
+
+
+def record(*fields, real=None):
+    """The dtype of a record of 8-byte integers, and its fields' places among its words,
+    by name; real: the dtype of one more field, `rate`.
+    """
+    names = " ".join(fields).split()
+    kinds = [(name, np.int64) for name in names]
+    if real is not None:
+        kinds.append(("rate", real))
+    return np.dtype(kinds, align=True), namedtuple("Words", names)(*range(len(names)))
+
+
+LAYER, LAYER_WORD = record(LAYER_FIELDS)
+# Kernels are compiled for the type of a JOB: that of its `rate` is the arrays' dtype.
+JOBS = {
+    np.dtype(real): record(SIZES, CHOICES, ADDRESSES, CODE, real=real)[0]
+    for real in (np.float32, np.float64)
+}
+JOB_WORD = record(SIZES, CHOICES, ADDRESSES, CODE)[1]

@@ -31,7 +31,6 @@ def ladder():
         state = (
             f"no: {version.why_unavailable}" if version.why_unavailable else "runs here"
         )
-        state += f" ({version.way})" if version.way else ""
         print(
             f"{version.name:{name}}  {version.target:4} {version.summary:{summary}} {state}"
         )

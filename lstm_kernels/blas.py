@@ -53,9 +53,8 @@ def panels(M, N, K):
     count = (
         1 if work < LEAST_WORK else min(MOST_PANELS, max(2, work // (4 * LEAST_WORK)))
     )
-    width = 64 * math.ceil(
-        size / count / 64
-    )  # whole cache lines, whole tiles of BLAS's kernel
+    # Whole cache lines, whole tiles of BLAS's kernel
+    width = 64 * math.ceil(size / count / 64)
     pieces = [slice(start, min(start + width, size)) for start in range(0, size, width)]
     return [
         (piece, slice(None)) if M >= N else (slice(None), piece) for piece in pieces

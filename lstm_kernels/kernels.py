@@ -76,11 +76,11 @@ def report_compiling(seconds, folder):
     _spent += seconds
     if _spent > 1:
         if "ipykernel" in sys.modules:
-            said = f"compiling for this CPU, {_spent:.0f} s so far; the next start will not"
-            tell("compiling", said, again=True)
+            so_far = f"{_spent:.0f} s so far; the next start will not"
+            tell("compiling", f"compiling for this CPU, {so_far}", again=True)
         else:
-            said = f"compiling for this CPU; the next start will not: kept in {folder}"
-            tell("compiling", said)
+            kept_in = f"the next start will not: kept in {folder}"
+            tell("compiling", f"compiling for this CPU; {kept_in}")
 
 
 class _Compiling(event.Listener):
@@ -107,6 +107,7 @@ class _Compiling(event.Listener):
 event.register("numba:compile", _Compiling())
 # A fork waits until no thread compiles.
 at_fork(hold=global_compiler_lock)
+
 
 @cache
 def _prune(folder, module):

@@ -72,7 +72,7 @@ SPACE = (
     Array("x", "T B D", "descent", "gather", "forward gradients"),
     Array("target", "B O", "descent", "gather", "begin_backward"),
 )
-# Of each layer: packed parameters, whose gradients gU, gW, gb are alike, and transposes.
+# Of each layer: packed parameters, whose gradients gU, gW, gb are alike; transposes.
 PARAMETERS = (
     Array("U", "J_padded D_padded U_row", "all", "assign descend", "forward gradients"),
     Array("W", "J_padded P_words W_row", "all", "assign descend", "forward gradients"),
@@ -95,12 +95,6 @@ ADDRESSES = "address layers sync stop tasks parts x target order source labels l
 ADDRESSES += " plain dh dc dh0 zero one error V b_out gV gb_out"
 CODE = "forward backward gradients inputs step whole back few through_U through_W"
 CODE += " gradient_U gradient_W gradient_b transpose"
-
-FACTORED_LAYER_FIELDS = "D x_width Px Ph Q b x h c s"
-FACTORED_JOB_FIELDS = (
-    "L T B H R P J I units wide row s_row c_slots ahead_steps size sync groups stop"
-    " shares layers zero a ahead inputs step both cell single"
-)
 
 
 def record(*fields, real=None):

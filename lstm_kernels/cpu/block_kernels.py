@@ -142,7 +142,9 @@ def input_gradient(job, l, first, last):
         of_gates = place(da, (0, n)), job.J, da.strides[0]
         if layer.D <= FEW:
             of_U = place(U, (0,)), U.strides[0]
-            few(job.few, rows, layer.D, *of_gates, *of_U, place(dx, (n,)), dx.strides[0])
+            few(
+                job.few, rows, layer.D, *of_gates, *of_U, place(dx, (n,)), dx.strides[0]
+            )
         else:
             for w in range(wide_blocks):
                 out = place(dx, (n, w * job.wide))

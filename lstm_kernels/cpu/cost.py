@@ -27,7 +27,7 @@ class WorkSplit(NamedTuple):
     """How threads divide a pass."""
 
     threads: int
-    shares: int  # of the samples, done independently of each other; 0: rounds of unit blocks
+    shares: int  # of the samples, independent of each other; 0: rounds of unit blocks
     input_steps: int  # steps whose inputs are multiplied at once
     splits: int  # shares of the samples in a round of the backward pass
 
@@ -122,10 +122,8 @@ def measure(runner, tiles, threads, repeats=15):
     """
     one, lanes, words = WorkSplit(1, 1, 1, 1), tiles(1).lanes, tiles(1).words
     in_rounds, B, wide = WorkSplit(threads, 0, 1, 1), 24, 8 * lanes
-    small, large = (
-        2 * lanes,
-        6 * lanes,
-    )  # weights of `wide` units are beyond L1, of these within
+    # Weights of `wide` units are beyond L1, of these within
+    small, large = (2 * lanes, 6 * lanes)
     cases = [
         (H, b, T, one) for H, b in ((small, B), (large, B), (wide, 1)) for T in (1, 5)
     ]

@@ -28,15 +28,16 @@ PATIENCE = (
 # comes after, and where those of each begin; a cache line for each task; a word:
 # participants leave when it is set; pauses before one that waits helps out; the work,
 # machine code perform(task, 0, job), and what it gets.
-FLOW, FLOW_WORD = record("tasks lists bounds after first state stop patience perform job")
+FLOW, FLOW_WORD = record(
+    "tasks lists bounds after first state stop patience perform job"
+)
 flow_at = record_at(FLOW)
 
 
 @part
 def word(flow, task, column):
-    return (
-        flow.state + task * LINE + 8 * column
-    )  # in the line of a task, the word of that column
+    # In the line of a task, the word of that column
+    return flow.state + task * LINE + 8 * column
 
 
 @part

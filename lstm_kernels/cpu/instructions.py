@@ -36,9 +36,8 @@ def instruction(result, *kinds):
             return (result or types.void)(*kinds), generate
 
         names = ["context", *(f"a{k}" for k in range(len(kinds)))]
-        kind = (
-            inspect.Parameter.POSITIONAL_OR_KEYWORD
-        )  # Numba counts the arguments there
+        # Numba counts the arguments there
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         typing.__signature__ = inspect.Signature(
             [inspect.Parameter(n, kind) for n in names]
         )

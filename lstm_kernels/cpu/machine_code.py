@@ -16,7 +16,8 @@ def address(kernel, dtype):
     """The address of machine code that runs kernel(p, turn, job) on the record of a
     dtype at an address, a JOB (`arrays.py`) or a FLOW; it takes and returns integers.
     """
-    name = kernel.py_func.__name__
+    function = kernel.py_func  # of which there may be one of this name elsewhere
+    name = f"{function.__module__.rpartition('.')[2]}_{function.__name__}"
     space = {"kernel": kernel, "job_at": record_at(dtype), "__name__": __name__}
     entry = FunctionType(_entry.__code__, space, name)
     entry.__module__ = __name__

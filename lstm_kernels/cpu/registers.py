@@ -21,9 +21,8 @@ def instruction_set(triple, features):
     bool.
     """
     if triple.startswith(("aarch64", "arm64")):
-        return Registers(
-            16, 32, True, "NEON"
-        )  # part of the architecture, whatever is detected
+        # Part of the architecture, whatever is detected
+        return Registers(16, 32, True, "NEON")
     if features.get("avx512f"):
         return Registers(64, 32, True, "AVX-512")
     if features.get("avx2") and features.get("fma"):

@@ -6,9 +6,10 @@ their own group, whose weights their cache holds, then what others have left. On
 claimed task is waited for: a thread that comes late, or never, costs time and not the
 result.
 
-A word holds the round it was last used for and a count, `round << COUNT_BITS | count`: tasks of a
-group that are claimed, or of all groups that are done. Rounds only grow: nothing is ever reset, and
-a participant that was held up sees from a larger number that its round is over, and leaves.
+A word holds the round it was last used for and a count, `round << COUNT_BITS | count`:
+tasks of a group that are claimed, or of all groups that are done. Rounds only grow:
+nothing is ever reset, and a participant that was held up sees from a larger number that
+its round is over, and leaves.
 
 Memory of a `sync`, lines of 64 bytes: one for each group, its words the claims of a
 round each in turn; one for what is done, likewise; one whose first word is the number
@@ -23,10 +24,8 @@ from .instructions import offer_core, pause, read, swap
 SPINS = 1000  # pauses, some 20 us of waiting, then the core is offered to others
 COUNT_BITS = 24
 COUNT = (1 << COUNT_BITS) - 1
-LINE, SLOTS = (
-    64,
-    8,
-)  # bytes of a cache line; its words, of which each round uses the next
+# Bytes of a cache line; its words, of which each round uses the next
+LINE, SLOTS = (64, 8)
 
 
 @part
@@ -37,9 +36,8 @@ def claim(sync, groups, turn, me, tasks):
     for i in range(groups):
         group = (me + i) % groups
         first, last = tasks * group // groups, tasks * (group + 1) // groups
-        word = (
-            sync + group * LINE + turn % SLOTS * 8
-        )  # claims of this group in this round
+        # Claims of this group in this round
+        word = sync + group * LINE + turn % SLOTS * 8
         while True:
             old = read(word)
             if old >> COUNT_BITS > turn:
@@ -56,9 +54,8 @@ def claim(sync, groups, turn, me, tasks):
 @part
 def finish(sync, groups, turn):
     """A task of round `turn` that was claimed is done."""
-    word = (
-        sync + groups * LINE + turn % SLOTS * 8
-    )  # the line behind the groups': done in the round
+    # The line behind the groups': done in the round
+    word = sync + groups * LINE + turn % SLOTS * 8
     while True:
         old = read(word)
         done = old & COUNT if old >> COUNT_BITS == turn else 0

@@ -214,48 +214,18 @@ class LLVM:
         place.align = self.dtype.itemsize
 
     # A word holds two bfloat16 numbers, the first in its low half: a number of that
-    # format is the upper half of a float32. Bits are moved as integers, the same on
-    # every CPU.
+    # format is the upper half of a float32.
 
     def rounded(self, x):
-        """x to the nearest bfloat16, of two the even one; NaN stays. As float32: its
-        last 16 bits are zero.
+        """x, finite, to the nearest bfloat16, of two the even one. As float32: its last
+        16 bits are zero.
         """
-        build, upper = self.builder, self._bits(0xFFFF0000)
-        bits = build.bitcast(x.value, upper.type)
+        build = self.builder
+        bits = build.bitcast(x.value, self._bits(0).type)
         even = build.and_(build.lshr(bits, self._bits(16)), self._bits(1))
         near = build.add(build.add(bits, self._bits(0x7FFF)), even)
-        nan = build.or_(
-            bits, self._bits(1 << 22)
-        )  # its upper half alone could be infinity
-        bits = build.select(build.fcmp_unordered("uno", x.value, x.value), nan, near)
-        return Vector(self, build.bitcast(build.and_(bits, upper), self.type))
-
-    def pair(self, x, y):
-        """Words of two rounded numbers each."""
-        build, kind = self.builder, self._bits(0).type
-        low, high = (build.bitcast(half.value, kind) for half in (x, y))
-        word = build.or_(build.lshr(low, self._bits(16)), high)
-        return Vector(self, build.bitcast(word, self.type))
-
-    def halves(self, word):
-        """The second and the first number of words, as float32."""
-        build = self.builder
-        bits = build.bitcast(word.value, self._bits(0).type)
-        for half in (
-            build.and_(bits, self._bits(0xFFFF0000)),
-            build.shl(bits, self._bits(16)),
-        ):
-            yield Vector(self, build.bitcast(half, self.type))
-
-    def load_rounded(self, address):
-        """As many bfloat16 numbers as a vector has lanes, as float32."""
-        half = self.builder.load(self._pointer(address, self._wide(HALF)))
-        half.align = 2
-        bits = self.builder.shl(
-            self.builder.zext(half, self._bits(0).type), self._bits(16)
-        )
-        return Vector(self, self.builder.bitcast(bits, self.type))
+        near = build.and_(near, self._bits(0xFFFF0000))
+        return Vector(self, build.bitcast(near, self.type))
 
     def store_rounded(self, address, x):
         """The upper halves of a vector that is rounded."""
@@ -278,10 +248,6 @@ class LLVM:
         callee = cgutils.get_or_insert_function(self.builder.module, function, name)
         x, y = (self.builder.bitcast(v.value, words) for v in (x, y))
         return Vector(self, self.builder.call(callee, [z.value, x, y]))
-
-    def of_one_lane(self):
-        """The same machine for single numbers."""
-        return LLVM(self.builder, self.dtype, 1)
 
     def _bits(self, number):
         return self._constant(ir.IntType(32), number)

@@ -1,5 +1,4 @@
-"""Work that several processes share, in memory that all of them have, and handing over
-in it.
+"""Unit blocks of a layer that several processes share, in memory that all of them have.
 
 A step of a unit block needs h of every block after the step before. So each process
 counts the steps it has done in a word of its own, and looks at the others' words before
@@ -7,11 +6,9 @@ it goes on.
 """
 
 from ..kernels import part
-from .instructions import array_at, exchange, offer_core, pause, read
-from .rounds import LINE, SPINS, finish, wait
-
-# The free names: functions of `block_kernels.py`.
-forward_block = job_at = array_of_indices = None
+from .block_kernels import forward_block
+from .instructions import exchange, integers, offer_core, pause, read
+from .rounds import LINE, SPINS
 
 
 @part
@@ -26,7 +23,8 @@ def await_steps(word, steps):
             offer_core()
 
 
-def slice_steps(p, turn, address):
+@part
+def slice_steps(p, turn, job):
     """Steps `start` to `stop` - 1 of unit blocks `low` to `high` - 1 of layer 0, for
     every sample.
 
@@ -34,58 +32,20 @@ def slice_steps(p, turn, address):
     memory each, 0 if nobody waits; how many they are, and which is this one's; steps
     done before this pass.
     """
-    job = job_at(address, 0)
-    order = array_of_indices(job.tasks, (8,))
+    order = integers(job.tasks, 8)
     start, stop, low, high = order[0], order[1], order[2], order[3]
-    words, processes, own, before = order[4], order[5], order[6], order[7]
+    words, processes, rank, before = order[4], order[5], order[6], order[7]
     for t in range(start, stop):
         if words:
             for k in range(processes):
                 await_steps(words + k * LINE, before + t)
         begin = t - t % job.input_steps
+        end = min(begin + job.input_steps, job.T)
         for j in range(low, high):
-            forward_block(
-                job, 0, j, t, begin, min(begin + job.input_steps, job.T), 0, job.B
-            )
+            forward_block(job, 0, j, t, begin, end, 0, job.B)
         if words:
-            exchange(words + own * LINE, before + t + 1)
+            exchange(words + rank * LINE, before + t + 1)
     if words:
         for k in range(processes):
             await_steps(words + k * LINE, before + stop)
-    return turn
-
-
-_numbers = array_at("int64")
-
-
-def to_and_fro(own, other, place, numbers, before, turns, first):
-    """Hand `numbers` integers over, `turns` times each way; how many arrived as they
-    were sent.
-
-    own, other: addresses of this participant's word and of the other's, each in a line
-    of its own. place: that of the integers, which both write in turn. before: turns
-    done before this call. first: 1 for who begins, 0 for the other.
-    """
-    values, arrived = _numbers(place, (numbers,)), 0
-    for turn in range(before + 1, before + turns + 1):
-        if not first:
-            await_steps(other, turn)
-            for i in range(numbers):
-                arrived += values[i] == 2 * turn + i
-        for i in range(numbers):
-            values[i] = 2 * turn + 1 - first + i
-        exchange(own, turn)
-        if first:
-            await_steps(other, turn)
-            for i in range(numbers):
-                arrived += values[i] == 2 * turn + 1 + i
-    return arrived
-
-
-def meetings(sync, participants, turns):
-    """Meet `turns` times: rounds of one task for each participant."""
-    turn = 2
-    for _ in range(turns):
-        finish(sync, 1, turn)
-        turn = wait(sync, 1, turn, participants)
     return turn

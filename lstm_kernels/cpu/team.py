@@ -9,9 +9,9 @@ forked child starts threads of its own. One region at a time has the team; a cal
 comes meanwhile works alone.
 
 Memory of a team, words of 8 bytes, lines of 64:
-  0  door: region number << 16 | threads that joined << 1 | is it open?; -1 when the process ends
-  1  what to run: function, job, first round, participants; written while the door is closed
-  2  how many threads have left a region, ever; how many have joined one; how many have ended
+  0  door: region number << 16 | threads that joined << 1 | is it open?; -1 at the end
+  1  what to run: function, job, first round, participants; written behind a closed door
+  2  how many threads have left a region, ever; have joined one; have ended
   3, 4  a set of cores, for `keep_away`
   5, 6, ... one line for each thread: is it asleep?, its lock, its number in the system
 """
@@ -53,11 +53,8 @@ _FUNCTION, _JOB, _TURN, _WANTED = range(LINE, LINE + 32, 8)
 _LEFT, _JOINED, _ENDED = range(2 * LINE, 2 * LINE + 24, 8)
 _CORES, _THREADS = 3 * LINE, 5 * LINE
 _LOCK, _NUMBER = 8, 16
-_OPEN, _ONE, _JOINS = (
-    1,
-    2,
-    0xFFFF,
-)  # in the door: is it open?, a thread more, both fields
+# In the door: is it open?, a thread more, both fields
+_OPEN, _ONE, _JOINS = (1, 2, 0xFFFF)
 _MASK = 128  # bytes of a set of cores
 WINDOWS, MONOTONIC = os.name == "nt", getattr(time, "CLOCK_MONOTONIC", 0)
 
@@ -66,9 +63,8 @@ _read_clock = (
     if WINDOWS
     else foreign("clock", library.clock_gettime, 32, 32, 64)
 )
-_TICK = round(
-    1e9 * time.get_clock_info("perf_counter").resolution
-)  # where it counts ticks
+# Where it counts ticks
+_TICK = round(1e9 * time.get_clock_info("perf_counter").resolution)
 
 # Locks of Python's, which need no interpreter: take one, waiting for it; release one.
 _take_lock = foreign("sleep", ctypes.pythonapi.PyThread_acquire_lock, 32, 64, 32)
@@ -109,11 +105,9 @@ def attend(team, p):
             add(team + _ENDED, 1)
             return 0
         if invites(team, door, seen, p):
-            function, job, turn = (
-                read(team + _FUNCTION),
-                read(team + _JOB),
-                read(team + _TURN),
-            )
+            function = read(team + _FUNCTION)
+            job = read(team + _JOB)
+            turn = read(team + _TURN)
             if swap(team, door, door + _ONE):  # so what was read belongs to this region
                 seen = door >> 16
                 call(function, p, turn, job)
@@ -129,9 +123,8 @@ def attend(team, p):
             exchange(asleep, 1)
             door = read(team)
             late = door < 0 or invites(team, door, seen, p)
-            if not late or not swap(
-                asleep, 1, 0
-            ):  # else its caller is waking this thread
+            # Else its caller is waking this thread
+            if not late or not swap(asleep, 1, 0):
                 _take_lock(read(asleep + _LOCK), 1)
             spins, since = 0, clock()
 
@@ -147,10 +140,8 @@ def keep_away(mask, thread):
     core = _core()
     if core < 0 or core >= 8 * _MASK or _get_cores(0, _MASK, mask) < 0:
         return
-    word, others = (
-        mask + core // 64 * 8,
-        0,
-    )  # the word of the set that has the caller's core
+    # The word of the set that has the caller's core
+    word, others = (mask + core // 64 * 8, 0)
     allowed = read(word)
     exchange(word, allowed & ~(1 << core % 64))
     for place in range(0, _MASK, 8):
@@ -205,11 +196,9 @@ class Team:
         raw = np.zeros(lines * LINE + LINE, np.uint8)
         start = -raw.ctypes.data % LINE
         self._words = raw[start : start + lines * LINE].view(np.int64)
-        self._address, self._count, self._free = (
-            self._words.ctypes.data,
-            1,
-            threading.Lock(),
-        )
+        self._address = self._words.ctypes.data
+        self._count = 1
+        self._free = threading.Lock()
         self._kept = []  # jobs of regions in which a thread may still be
 
     def run(self, participants, function, job, sync, owner):
@@ -275,10 +264,8 @@ _allocate = ctypes.pythonapi.PyThread_allocate_lock
 _acquire = ctypes.pythonapi.PyThread_acquire_lock
 _allocate.restype, _allocate.argtypes = ctypes.c_void_p, []
 _release = ctypes.pythonapi.PyThread_release_lock
-_acquire.argtypes, _release.argtypes = (
-    [ctypes.c_void_p, ctypes.c_int],
-    [ctypes.c_void_p],
-)
+_acquire.argtypes = [ctypes.c_void_p, ctypes.c_int]
+_release.argtypes = [ctypes.c_void_p]
 
 
 @cache

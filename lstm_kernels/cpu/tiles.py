@@ -46,9 +46,10 @@ class Tiles(Layout):
         """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is
         spent in; k counts words, each one number or, in bfloat16, two.
 
-        Rows of B are whole vectors, aligned. Of the operands of a k the fewer stay in registers:
-        3 rows of 4 vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more than AVX2 has. ahead:
-        bytes from A[0, k] to what is prefetched, where k is a sample, too far for the CPU's own.
+        Rows of B are whole vectors, aligned. Of the operands of a k the fewer stay in
+        registers: 3 rows of 4 vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more
+        than AVX2 has. ahead: bytes from A[0, k] to what is prefetched, where k is a
+        sample, too far for the CPU's own.
         """
         offsets = offsets or [n * self.vector_bytes for n in range(len(sums[0]))]
 
@@ -117,22 +118,17 @@ class Tiles(Layout):
         """Add da M^T to sums of a wide unit block: over the unit blocks of gradients,
         and in each over the gates that M feeds.
         """
-        runs, line = (
-            self.runs(matrix),
-            self.wide_units * self.dtype.itemsize,
-        )  # of a row of M^T
+        # Of a row of M^T
+        runs, line = (self.runs(matrix), self.wide_units * self.dtype.itemsize)
         width = sum(words for _, words in runs)
 
         def one_block(j):
             done = 0
             for first, words in runs:
-                a = (
-                    da + j * block + first * self.dtype.itemsize
-                )  # row 0 of block j, the run
+                # Row 0 of block j, the run
+                a = da + j * block + first * self.dtype.itemsize
                 b = MT + (j * width + done) * line  # the row of M^T that it begins with
-                self.multiply(
-                    m, sums, a, self.row, self.dtype.itemsize, b, line, words
-                )
+                self.multiply(m, sums, a, self.row, self.dtype.itemsize, b, line, words)
                 done += words
 
         m.loop(blocks, one_block)
@@ -155,7 +151,9 @@ class Tiles(Layout):
 
         def step(m, rows, h, h_row, H, W, a, c, c_new, h_new, row, words_new):
             cell = c, c_new, h_new, row, words_new, h_row
-            self._forward(m, rows, "W", a, from_h=(h, h_row, H, W), cell=cell, keep=keep)
+            self._forward(
+                m, rows, "W", a, from_h=(h, h_row, H, W), cell=cell, keep=keep
+            )
 
         return step
 
@@ -163,7 +161,23 @@ class Tiles(Layout):
         """Both, and the pre-activations are never stored."""
 
         def whole(
-            m, rows, x, x_row, D, U, b, h, h_row, H, W, a, c, c_new, h_new, row, words_new
+            m,
+            rows,
+            x,
+            x_row,
+            D,
+            U,
+            b,
+            h,
+            h_row,
+            H,
+            W,
+            a,
+            c,
+            c_new,
+            h_new,
+            row,
+            words_new,
         ):
             from_x, from_h = (x, x_row, D, U), (h, h_row, H, W)
             cell = c, c_new, h_new, row, words_new, h_row
@@ -187,13 +201,17 @@ class Tiles(Layout):
             for operand, weights in ((from_x, "U"), (from_h, "W")):
                 if operand:
                     A, A_row, words, packed = operand
-                    self._feed(m, sums, weights, A + first * A_row, A_row, words, packed)
+                    self._feed(
+                        m, sums, weights, A + first * A_row, A_row, words, packed
+                    )
             if cell:
                 self.apply(m, sums, keep, a_rows[0], first, *cell)
                 return
             for row_sums, a_i in zip(sums, a_rows, strict=True):
                 for o in self.offsets("b"):  # what W alone feeds begins with b
-                    m.store(a_i + o, m.get(row_sums[o]) if o in row_sums else m.load(b + o))
+                    m.store(
+                        a_i + o, m.get(row_sums[o]) if o in row_sums else m.load(b + o)
+                    )
 
         m.tiles(rows, self.tile_rows(len(fed)), tile)
 
@@ -217,7 +235,9 @@ class Tiles(Layout):
 
         return single
 
-    def apply(self, m, sums, keep, a, first, c, c_new, h_new, row, words_new, words_row):
+    def apply(
+        self, m, sums, keep, a, first, c, c_new, h_new, row, words_new, words_row
+    ):
         """The cell on finished sums of rows from `first` on; pre-activations that are
         not among them are in a, the gates of row `first`.
         """
@@ -226,11 +246,16 @@ class Tiles(Layout):
             a_i = a + i * self.row  # gates of row first + i
             unit = first * row + i * row + v * self.vector_bytes  # its units, vector v
             offsets = self.of_gates(v)
-            bars = [m.get(row_sums[o]) if o in row_sums else m.load(a_i + o) for o in offsets]
+            bars = [
+                m.get(row_sums[o]) if o in row_sums else m.load(a_i + o)
+                for o in offsets
+            ]
             *gates, h_value, c_value = forward(*bars, m.load(c + unit))
             m.store(h_new + unit, h_value)
             words = first * words_row + i * words_row  # the same of operands
-            self.store_words(m, words_new + words + v * self.vector_bytes // self.numbers, h_value)
+            self.store_words(
+                m, words_new + words + v * self.vector_bytes // self.numbers, h_value
+            )
             if c_value is not h_value:
                 m.store(c_new + unit, c_value)
             if keep:
@@ -248,7 +273,21 @@ class Tiles(Layout):
         """
 
         def back(
-            m, rows, da_next, blocks, block, WT, dy, dh, dh_row, row, gates, da, dc, c, c_new
+            m,
+            rows,
+            da_next,
+            blocks,
+            block,
+            WT,
+            dy,
+            dh,
+            dh_row,
+            row,
+            gates,
+            da,
+            dc,
+            c,
+            c_new,
         ):
             _, backward = self.cell.make(*activations.functions(m))
 
@@ -319,20 +358,16 @@ class Tiles(Layout):
                     sums = [m.variable(zero) for _ in range(count)]
 
                     def one_block(j):
-                        a = (
-                            da + j * block + first * self.row
-                        )  # unit block j from row `first` on
-                        u = (
-                            U + j * U_block + d * len(fed) * self.vector_bytes
-                        )  # of input d
+                        # Unit block j from row `first` on
+                        a = da + j * block + first * self.row
+                        # Of input d
+                        u = U + j * U_block + d * len(fed) * self.vector_bytes
                         for n, o in enumerate(fed):
-                            u_n = m.load_aligned(
-                                u + n * self.vector_bytes
-                            )  # the n-th vector fed
+                            # The n-th vector fed
+                            u_n = m.load_aligned(u + n * self.vector_bytes)
                             for i, total in enumerate(sums):
-                                a_n = m.load(
-                                    a + (i * self.row + o)
-                                )  # its gradients, row first + i
+                                # Its gradients, row first + i
+                                a_n = m.load(a + (i * self.row + o))
                                 m.set(total, m.fma(a_n, u_n, m.get(total)))
 
                     m.loop(blocks, one_block)
@@ -377,9 +412,8 @@ class Tiles(Layout):
                     ahead=64,
                 )
                 for i, n in product(range(height), range(len(offsets))):
-                    place = (
-                        out + first * width + (i * width + n * self.vector_bytes)
-                    )  # first + i
+                    # First + i
+                    place = out + first * width + (i * width + n * self.vector_bytes)
                     m.store(place, m.fma(rate, m.get(sums[i][n]), m.load(place)))
 
             m.tiles(rows, self.tile_rows(len(offsets)), tile)
@@ -399,15 +433,13 @@ class Tiles(Layout):
                 rows = [
                     m.load(a + s * self.vector_bytes + r * a_row) for r in range(lanes)
                 ]
-                for _ in range(
-                    lanes.bit_length() - 1
-                ):  # a perfect shuffle of rows, log2 times
+                # A perfect shuffle of rows, log2 times
+                for _ in range(lanes.bit_length() - 1):
                     pairs = zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True)
                     rows = [half for x, y in pairs for half in m.interleave(x, y)]
                 for c, column in enumerate(rows):
-                    m.store(
-                        out + (s * lanes + c) * out_row, column
-                    )  # the row of column c
+                    # The row of column c
+                    m.store(out + (s * lanes + c) * out_row, column)
 
             m.loop(count, square)
 

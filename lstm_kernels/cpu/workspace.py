@@ -94,7 +94,9 @@ class Packed:
         for weights, layer in zip(self.layers, params.layers, strict=True):
             for name, packed in weights.items():
                 matrix = np.atleast_2d(getattr(layer, name))
-                blocks = packed.reshape(len(packed), -1, packed.shape[-1] // units, units)
+                blocks = packed.reshape(
+                    len(packed), -1, packed.shape[-1] // units, units
+                )
                 plain = matrix.reshape(len(matrix), blocks.shape[2], -1)
                 for j, block in enumerate(blocks):
                     part = plain[:, :, j * units : (j + 1) * units]  # the last: fewer
@@ -102,7 +104,8 @@ class Packed:
 
     def pack(self, params):
         """Take over Params: all in one copy, which no interrupt divides."""
-        new = Packed(*self._form)  # its padding is zero: a descent may leave NaN in this
+        # Its padding is zero: a descent may leave NaN in this
+        new = Packed(*self._form)
         for packed, plain in new._views(params):
             packed[...] = plain
         if self.V is not None:
@@ -181,7 +184,9 @@ class Work:
         self.enter()
         places = self.address, self.next_round
         alive = owner, self.arrays
-        self.leave(run_on(self, operations, team().run, participants, code, *places, alive))
+        self.leave(
+            run_on(self, operations, team().run, participants, code, *places, alive)
+        )
 
     def enter(self):
         """A region begins."""
@@ -238,7 +243,9 @@ class Space:
         self._c_last = self.arrays["c"][:, -1, :, :H]
         self.bytes = sum(array.nbytes for array in self.arrays.values())
         # Of a forward pass, about; a task takes as long as some thousand of them.
-        products = [2 * (n + H) * len(net._cell.gates) * H + 100 * H for n in net.inputs]
+        products = [
+            2 * (n + H) * len(net._cell.gates) * H + 100 * H for n in net.inputs
+        ]
         tasks = 2000 * L * self.sizes["J_padded"]
         self.operations = T * (B * sum(products) + tasks)
         layers, job = np.zeros(L, LAYER), np.zeros(1, JOBS[tiles.dtype])
@@ -325,29 +332,29 @@ class Space:
             V, b_out = net.packed.V, net.packed.b_out
             point(job, V=V, gV=V, b_out=b_out, gb_out=b_out)
 
-    def begin(self, x, state=None):
+    def begin(self, x, state=None, top=None):
         """Take over the input and the initial state, (h, c) or (h,) or None; returns h
-        of the top layer (T+1, B, P), which the pass will write: the caller's own, if y
-        needs no copy.
+        of the top layer (T+1, B, P), which the pass will write. top: where, zeros in
+        its slot 0; None is memory of the caller's own, if y needs no copy.
         """
-        L, T, B, H = self._shape
+        _, T, B, H = self._shape
         work = self.work
         work.layer_words[0, LAYER_WORD.x] = at(x)
-        if self._copies_y:
+        if top is None and self._copies_y:
             top = self.arrays["h"][-1]
-        else:
+        elif top is None:
             top = np.empty((T + 1, B, H), self._dtype)
-            place = at(top)
-            for word in self._h_words:
-                work.layer_words[-1, word] = place
             if not self.has_c:
                 top[0] = 0
+        place = at(top)
+        for word in self._h_words:
+            work.layer_words[-1, word] = place
         if state is not None or self.started:
             self._begin_state(top, state)
         return top
 
     def _begin_state(self, top, state):
-        L, _, _, H = self._shape
+        H = self._shape[3]
         self.started = True  # also where an interrupt comes before it is whole
         h, *c = (0, 0) if state is None else state
         self.arrays["h"][:, 0, :, :H] = 0 if state is None else h[: self.sizes["L_h"]]
@@ -390,7 +397,9 @@ class Space:
         gradients = views(flat, self._places, self._shapes)
         job[JOB_WORD.plain] = at(flat)
         readout = gradients[3 * self.sizes["L"] :]
-        for word, gradient in zip((JOB_WORD.gV, JOB_WORD.gb_out), readout, strict=False):
+        for word, gradient in zip(
+            (JOB_WORD.gV, JOB_WORD.gb_out), readout, strict=False
+        ):
             gradient.fill(0)
             job[word] = at(gradient)
         return gradients
@@ -407,4 +416,3 @@ class Space:
         V, b_out = gradients[3 * L :] or (None, None)
         x = self.arrays["dx"][..., : self.sizes["D"]].copy() if inputs else None
         return Grads(layers, V, b_out, self._cell, x=x, state=state)
-

@@ -25,84 +25,45 @@ class Version:
     name: str
     summary: str
     target: str  # "cpu" or "gpu"
-    mini_batch_on: str
-    sample_on: str
-    thread_positioning: bool
-    transfer_optimised: bool
-    module: str
-    network: str
-    several_ways: bool = False  # whether CPUs run it in different ways
+    mini_batch_on: str = "CPU"
+    sample_on: str = "CPU"
+    thread_positioning: bool = False
+    transfer_optimised: bool = False
+
+    @property
+    def module(self) -> str:
+        """The file of this folder that holds it; its class has the same name."""
+        return "numpy_batched" if self.name == "numpy" else self.name.replace("-", "_")
 
     @cached_property
     def why_unavailable(self) -> str | None:
         """None when the version can run here, else the reason."""
-        if self.target == "cpu":
-            return None
-        return importlib.import_module("..gpu.device", __package__).why_unavailable()
-
-    @cached_property
-    def way(self) -> str | None:
-        """Which of its ways this CPU takes, in words; None where there is but one."""
-        if not self.several_ways:
-            return None
-        return importlib.import_module(f".{self.module}", __package__).way_in_words()
+        if self.target == "gpu":
+            return _module("..gpu.device").why_unavailable()
+        if self.name == "numba-bf16":
+            return _module("..cpu.bfloat16").why_unavailable()
+        return None
 
 
-def _cpu(name, summary, module, network, **more):
-    return Version(
-        name, summary, "cpu", "CPU", "CPU", False, False, module, network, **more
-    )
+def _module(name):
+    return importlib.import_module(name, __package__)
 
 
-def _gpu(name, summary, module, network, positioned, optimised):
-    stays = name in ("cuda-fused", "cuda-epoch")
-    where = ("GPU", "GPU") if stays else ("CPU+GPU", "CPU+GPU")
-    return Version(name, summary, "gpu", *where, positioned, optimised, module, network)
-
-
+_BOTH = ("CPU+GPU", "CPU+GPU")  # where the source's versions keep what they work on
 _VERSIONS = (
-    _cpu("sequential", "plain Python loops", "sequential", "Sequential"),
-    _cpu("numpy-sample", "NumPy, one sample at a time", "numpy_sample", "NumpySample"),
-    _cpu(
-        "numpy-naive",
-        "NumPy, a product per gate and operand",
-        "numpy_naive",
-        "NumpyNaive",
-    ),
-    _cpu(
-        "numpy",
-        "NumPy, combined products: the reference",
-        "numpy_batched",
-        "NumpyBatched",
-    ),
-    _cpu("numba-sample", "threads over the samples", "numba_sample", "NumbaSample"),
-    _cpu("numba-wavefront", "threads over layers", "numba_wavefront", "NumbaWavefront"),
-    _cpu("numba-fused", "register tiles, cells fused in", "numba_fused", "NumbaFused"),
-    _cpu(
-        "numba-bf16",
-        "products in bfloat16, half the bytes",
-        *("numba_bf16", "NumbaBf16"),
-        several_ways=True,
-    ),
-    _gpu(
-        "cuda-v1",
-        "quick port: one thread of the GPU",
-        "cuda_v1",
-        "CudaV1",
-        False,
-        False,
-    ),
-    _gpu("cuda-v2", "a thread per sample", "cuda_v2", "CudaV2", True, False),
-    _gpu("cuda-v3", "transfers by hand", "cuda_v3", "CudaV3", True, True),
-    _gpu(
-        "cuda-fused",
-        "the network stays on the GPU",
-        "cuda_fused",
-        "CudaFused",
-        True,
-        True,
-    ),
-    _gpu("cuda-epoch", "an epoch is one launch", "cuda_epoch", "CudaEpoch", True, True),
+    Version("sequential", "plain Python loops", "cpu"),
+    Version("numpy-sample", "NumPy, one sample at a time", "cpu"),
+    Version("numpy-naive", "NumPy, a product per gate and operand", "cpu"),
+    Version("numpy", "NumPy, combined products: the reference", "cpu"),
+    Version("numba-sample", "threads over the samples", "cpu"),
+    Version("numba-wavefront", "threads over layers", "cpu"),
+    Version("numba-fused", "register tiles, cells fused in", "cpu"),
+    Version("numba-bf16", "inference with products in bfloat16", "cpu"),
+    Version("cuda-v1", "quick port: one thread of the GPU", "gpu", *_BOTH),
+    Version("cuda-v2", "a thread per sample", "gpu", *_BOTH, True),
+    Version("cuda-v3", "transfers by hand", "gpu", *_BOTH, True, True),
+    Version("cuda-fused", "the network stays on the GPU", "gpu", "GPU", "GPU", True, True),
+    Version("cuda-epoch", "an epoch is one launch", "gpu", "GPU", "GPU", True, True),
 )
 
 
@@ -124,5 +85,6 @@ def network(name: str, params: Params, *, threads: int | None = None) -> "Networ
         raise UnavailableError(
             f"name: {name!r} cannot run here: {version.why_unavailable}"
         )
-    module = importlib.import_module(f".{version.module}", __package__)
-    return getattr(module, version.network)(params, threads=threads)
+    words = version.module.split("_")
+    make = getattr(_module(f".{version.module}"), "".join(map(str.capitalize, words)))
+    return make(params, threads=threads)

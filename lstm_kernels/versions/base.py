@@ -313,7 +313,7 @@ class Network:
             gradients[name] *= -value.dtype.type(rate)
             gradients[name] += value
         # All at once: an interrupt meets the old parameters or the new ones.
-        self._params = self._parameters.from_arrays(gradients, self._cell.name)
+        self._replace(self._parameters.from_arrays(gradients, self._cell.name))
         return loss
 
     def _epoch(self, dataset, order, batch_size, rate):

@@ -92,12 +92,14 @@ class NumbaFused(Network):
         self.packed.pack(params)
 
     def bare_forward(self, x, split=None):
-        """The compiled part of `forward(x)`, without arguments: what a public call costs
-        beside it is seen so. split: how the work is divided, a WorkSplit.
+        """The compiled part of `forward(x)`, without arguments: it shows what a public
+        call costs beside it. split: how the work is divided, a WorkSplit.
         """
         with self._held("bare_forward"):
             T, B, _ = x.shape
-            space = self.space_class(self, T, B, "inference", split or self.work_split(T, B))
+            space = self.space_class(
+                self, T, B, "inference", split or self.work_split(T, B)
+            )
             outputs = space.begin(x)
         return partial(self._infer, space, x, outputs)  # which keeps the arrays alive
 

@@ -145,7 +145,7 @@ def sum_of_buffers(z, da, out, samples):
         out += buffers[s]
 
 
-PIECE = 1e9  # operations of a parallel region: between two, Python raises a KeyboardInterrupt
+PIECE = 1e9  # operations of a region: between two, Python raises a KeyboardInterrupt
 _region = threading.RLock()
 _threads_lost = False  # is this a fork of a process in which Numba's threads had begun?
 
@@ -165,7 +165,9 @@ def compiled(kernel, cell=None, dtype=None):
     """A kernel, for a Cell and a dtype if it asks for them, cached on disk."""
     names, label = {}, ""
     if cell:
-        functions = [simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid)]
+        functions = [
+            simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid)
+        ]
         # A loop over units becomes vector code only where the whole cell stands in it.
         forward, backward = (
             njit(f, **OPTIONS, forceinline=True) for f in cell.make(*functions)
@@ -195,9 +197,8 @@ def layer_forward(cell, layer, x, h0, c0):
     h[0], c[0] = h0, c0
     kernel = compiled(forward_samples, cell, x.dtype)
     for steps in pieces(T, 2 * B * (D + H) * KH):
-        slots = slice(
-            steps.start, steps.stop + 1
-        )  # from the state before the first step
+        # From the state before the first step
+        slots = slice(steps.start, steps.stop + 1)
         kernel(x[steps], layer.U, layer.W, layer.b, h[slots], c[slots], gates[steps])
     return Tape(x, h, c, gates)
 
@@ -207,20 +208,17 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
     gradients.
     """
     (T, B, D), (H, KH) = tape.x.shape, layer.W.shape
-    da, dx, dh, dc = (
-        np.empty_like(tape.gates),
-        np.empty_like(tape.x),
-        dh.copy(),
-        dc.copy(),
-    )
+    da = np.empty_like(tape.gates)
+    dx = np.empty_like(tape.x)
+    dh = dh.copy()
+    dc = dc.copy()
     U_T, W_T = np.ascontiguousarray(layer.U.T), np.ascontiguousarray(layer.W.T)
     kernel = compiled(backward_samples, cell, dy.dtype)
     for steps in reversed(pieces(T, 2 * B * (D + H) * KH)):
         c, gates = tape.c[steps.start : steps.stop + 1], tape.gates[steps]
         kernel(dy[steps], U_T, W_T, c, gates, dh, dc, da[steps], dx[steps])
-    z = np.empty(
-        (T, B, D + H + 1), dy.dtype
-    )  # [x_t, h_{t-1}, 1]: one product for dU, dW and db
+    # [x_t, h_{t-1}, 1]: one product for dU, dW and db
+    z = np.empty((T, B, D + H + 1), dy.dtype)
     z[..., :D], z[..., D:-1], z[..., -1] = tape.x, tape.h[:-1], 1
     grad = np.zeros((D + H + 1, KH), dy.dtype)
     z, da = z.reshape(T * B, -1), da.reshape(T * B, KH)

@@ -58,11 +58,9 @@ def layer_backward(cell, layer, tape, dy, dh, dc):
     _, backward = cell.make(math.tanh, sigmoid)
     U_T, W_T = layer.U.T.tolist(), layer.W.T.tolist()
     x, h, c, gates, dy = (a.tolist() for a in (tape.x, tape.h, tape.c, tape.gates, dy))
-    dU, dW, db = (
-        np.zeros((D, K * H)).tolist(),
-        np.zeros((H, K * H)).tolist(),
-        [0.0] * (K * H),
-    )
+    dU = np.zeros((D, K * H)).tolist()
+    dW = np.zeros((H, K * H)).tolist()
+    db = [0.0] * (K * H)
     dx, dh, dc = np.zeros((T, B, D)).tolist(), dh.tolist(), dc.tolist()
     for s in range(B):
         for t in reversed(range(T)):

@@ -1,10 +1,22 @@
-"""A machine for tiles, as `LLVM` of `simd.py` is one, that runs them in NumPy for the
-tests.
+"""The kernels of `numba-fused` in plain Python, on memory in which every address is
+looked up: a machine for tiles, as `LLVM` of `simd.py` is one, and what stands for
+instructions that Python lacks.
 """
+
+from types import FunctionType
 
 import numpy as np
 
-from lstm_kernels.cpu import bfloat16
+from lstm_kernels.cpu import (
+    bfloat16,
+    block_kernels,
+    factored_kernels,
+    flow,
+    passes,
+    wavefront_kernels,
+    workspace,
+)
+from lstm_kernels.versions import factored, numba_fused, numba_wavefront
 
 
 class Checked:
@@ -60,30 +72,15 @@ class Checked:
     def rounded(self, x):
         return bfloat16.rounded(x)
 
-    def pair(self, x, y):
-        return (x.view(np.uint32) >> 16 | y.view(np.uint32)).view(np.float32)
-
-    def halves(self, word):
-        bits = word.view(np.uint32)
-        return [(bits & 0xFFFF0000).view(np.float32), (bits << 16).view(np.float32)]
-
-    def load_rounded(self, address):
-        half = self._view(address, self.lanes, np.dtype(np.uint16))
-        return (half.astype(np.uint32) << 16).view(np.float32)
-
     def store_rounded(self, address, x):
         half = self._view(address, self.lanes, np.dtype(np.uint16))
         half[:] = x.view(np.uint32) >> 16
 
     def dot(self, x, y, z):
-        for a, b in zip(self.halves(x), self.halves(y), strict=True):
-            z = a * b + z  # the product is exact
+        for shift in (0, 16):  # the first number of a word lies in its low half
+            a, b = ((word.view(np.uint32) >> shift) << 16 for word in (x, y))
+            z = a.view(np.float32) * b.view(np.float32) + z  # the product is exact
         return z
-
-    def of_one_lane(self):
-        one = Checked(self.dtype, 1)
-        one.arrays = self.arrays
-        return one
 
     def clamp(self, x, low, high):
         return np.clip(x, self.dtype.type(low), self.dtype.type(high))
@@ -128,3 +125,151 @@ class Checked:
             tile(first, size)
         if rows > full:
             tile(full, rows - full)
+
+
+class Record:
+    """A row of a record array, with its fields as attributes, as compiled code has
+    them.
+    """
+
+    def __init__(self, row):
+        self.__dict__["_row"] = row
+
+    def __getattr__(self, name):
+        return self._row[name]
+
+
+class Interpreted:
+    """Kernels as plain Python. Tiles, records and arrays may touch what the package
+    took the address of (`workspace.at`), and nothing else.
+
+    tiles: Tiles that may be asked for. used: the names of those that ran.
+    """
+
+    def __init__(self, monkeypatch, *tiles):
+        self.used, self._seen, self._turns = set(), {}, {}
+        self._machine = Checked(tiles[0].dtype, tiles[0].lanes)
+        self._tiles, self._codes = [], []
+        modules = (passes, block_kernels, wavefront_kernels, factored_kernels, flow)
+        self._spaces = {module.__name__: dict(vars(module)) for module in modules}
+        functions = {}
+        for space in self._spaces.values():
+            for name, value in space.items():
+                if f := getattr(value, "py_func", None):
+                    scope = self._spaces.get(f.__module__)
+                    if scope is not None:
+                        new = FunctionType(f.__code__, scope, name)
+                        space[name] = functions.setdefault(f, new)
+        self._functions = functions
+        tile_names = "inputs step whole single back through few gradient transpose"
+        replaced = dict.fromkeys(tile_names.split(), self._tile)
+        replaced |= dict.fromkeys(("layer_at", "job_at", "flow_at"), self._record_at)
+        replaced |= {"claim": self._claim, "finish": lambda *_: None}
+        replaced |= {"wait": lambda sync, groups, turn, tasks: turn + 1}
+        replaced |= {"array": self._array, "number": lambda job, value: float(value)}
+        replaced |= {"integers": self._integers, "place": self._place}
+        replaced |= {"read": lambda address: self._integers(address, 1)[0]}
+        replaced |= {"exchange": self._exchange, "call": self._call}
+        for space in self._spaces.values():
+            space.update({n: f for n, f in replaced.items() if n in space})
+        for module in (workspace, flow, numba_fused):  # who takes addresses
+            monkeypatch.setattr(module, "at", self._at)
+        for module in (workspace, flow, numba_wavefront):
+            monkeypatch.setattr(module, "address", self._address)
+        for module in (workspace, factored):
+            monkeypatch.setattr(module, "codes", self._codes_of)
+
+        def run(work, kernel, participants, owner, operations=0):
+            turn = int(work.sync[-1, 0])
+            self.run(kernel, 0, turn, self._record_at(work.address, 0))
+            self._turns.clear()
+
+        monkeypatch.setattr(workspace.Work, "run", run)
+
+    def _codes_of(self, tiles, *names, keep=True):
+        found = {}
+        for name in names:
+            self._tiles.append(tiles.all(keep)[name])
+            found[name] = len(self._tiles)
+        return found
+
+    def _address(self, kernel, dtype):
+        self._codes.append(kernel)
+        return len(self._codes)
+
+    def run(self, kernel, p, turn, record):
+        return self._functions[kernel.py_func](p, turn, record)
+
+    def _call(self, code, p, turn, address):
+        return self.run(self._codes[code - 1], p, turn, self._record_at(address, 0))
+
+    def _at(self, array):
+        place = array.__array_interface__["data"][0]
+        key = place, array.nbytes, array.dtype
+        if self._seen.get(key) is not array:
+            self._seen[key] = array
+            m = self._machine
+            m.allow(
+                a
+                for a in self._seen.values()
+                if a.dtype == m.dtype and a.flags.c_contiguous
+            )
+            m.arrays.sort(key=lambda entry: entry[0] - entry[1])  # the largest first
+        return place
+
+    def _inside(self, address, shape, dtype):
+        """The array at an address, all of it inside one whose address was taken."""
+        size = int(np.prod(shape)) * dtype.itemsize
+        for (start, *_), array in self._seen.items():
+            end = start + array.nbytes
+            fits = start <= address and address + size <= end
+            if fits and (array.dtype == dtype or array.dtype.fields):
+                flat = array.reshape(-1).view(np.uint8)
+                part = flat[address - start : address - start + size]
+                return part.view(dtype).reshape(shape)
+        raise IndexError(f"address {address:#x}: {size} bytes outside every array")
+
+    def _array(self, job, address, shape):
+        if not address:  # of an array that this pass does not use
+            return Absent()
+        return self._inside(int(address), shape, job._row.dtype["rate"])
+
+    def _integers(self, address, count):
+        return self._inside(int(address), (int(count),), np.dtype(np.int64))
+
+    def _place(self, array, index):
+        if isinstance(array, Absent):
+            return 0
+        index = index if isinstance(index, tuple) else (index,)
+        for i, size in zip(index, array.shape, strict=False):
+            if not 0 <= i < size:
+                raise IndexError(f"{index} is outside {array.shape}")
+        start = array.__array_interface__["data"][0]
+        return start + sum(map(int.__mul__, map(int, index), array.strides))
+
+    def _exchange(self, address, number):
+        self._integers(address, 1)[0] = number
+
+    def _record_at(self, address, k):
+        for (start, *_), array in self._seen.items():
+            index, inside = divmod(int(address) - start, array.dtype.itemsize)
+            if array.dtype.fields and not inside and 0 <= index < len(array) - k:
+                return Record(array[index + k])
+        raise IndexError(f"address {address:#x}: no record")
+
+    def _tile(self, code, *numbers):
+        tile, m = self._tiles[code - 1], self._machine
+        self.used.add(tile.__name__)
+        *numbers, last = numbers
+        last = m.splat(last) if isinstance(last, float) else int(last)
+        tile(m, *map(int, numbers), last)
+
+    def _claim(self, sync, groups, turn, me, tasks):
+        self._turns[turn] = self._turns.get(turn, -1) + 1
+        return self._turns[turn] if self._turns[turn] < tasks else -1
+
+
+class Absent:
+    """An array that a pass does not have."""
+
+    strides = (0, 0, 0, 0)

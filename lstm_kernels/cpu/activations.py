@@ -63,8 +63,8 @@ def _split(m, x, scale):
 
 
 def tanh(m, x):
-    """(e^2x - 1) / (e^2x + 1) of |x|, with the sign of x: the numerator's rounding is in
-    both.
+    """(e^2x - 1) / (e^2x + 1) of |x|, with the sign of x: the rounding of the numerator
+    is in both.
     """
     s, r, p = _split(m, m.clamp(m.magnitude(x), 0.0, _beyond(m) / 2), 2)
     one, half = m.constant(1.0), m.constant(0.5)

@@ -62,7 +62,9 @@ _VERSIONS = (
     Version("cuda-v1", "quick port: one thread of the GPU", "gpu", *_BOTH),
     Version("cuda-v2", "a thread per sample", "gpu", *_BOTH, True),
     Version("cuda-v3", "transfers by hand", "gpu", *_BOTH, True, True),
-    Version("cuda-fused", "the network stays on the GPU", "gpu", "GPU", "GPU", True, True),
+    Version(
+        "cuda-fused", "the network stays on the GPU", "gpu", "GPU", "GPU", True, True
+    ),
     Version("cuda-epoch", "an epoch is one launch", "gpu", "GPU", "GPU", True, True),
 )
 

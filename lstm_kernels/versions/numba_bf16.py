@@ -9,6 +9,7 @@ mini-batch, up to twice the rate of float32; by half the bytes for a single samp
 import numpy as np
 
 from ..cpu import bfloat16
+from ..cpu.workspace import buffer
 from ..errors import UnavailableError
 from .numba_fused import NumbaFused
 
@@ -32,10 +33,15 @@ class NumbaBf16(NumbaFused):
             want = f"float32: {self.name} has no other"
             raise TypeError(f"params: got {self._dtype}, want {want}")
         self._words = [
-            {m: bfloat16.words_of_weights(layer[m]) for m in "UW"}
-            for layer in self.packed.layers
+            {m: self._room(layer[m]) for m in "UW"} for layer in self.packed.layers
         ]
-        self._words_are_old = False
+        self._words_are_old = True
+
+    @staticmethod
+    def _room(packed):
+        """Memory for packed weights (J, rows, columns) as words."""
+        J, rows, columns = packed.shape
+        return buffer(J, rows // 2, columns, dtype=packed.dtype)
 
     def weights(self, l):
         return self.packed.layers[l] | self._words[l]

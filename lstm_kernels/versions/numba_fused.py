@@ -97,6 +97,7 @@ class NumbaFused(Network):
         """
         with self._held("bare_forward"):
             T, B, _ = x.shape
+            self._space(T, B, "inference")  # brings up to date what it reads
             space = self.space_class(
                 self, T, B, "inference", split or self.work_split(T, B)
             )

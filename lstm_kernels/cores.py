@@ -1,5 +1,4 @@
-"""How many threads a version uses by default: the cores that this process can keep
-busy.
+"""How many threads a version uses by default: the cores that this process can keep busy.
 
 Two things bound them on Linux: the cores it may run on (its affinity), and the CPU time
 granted to its control groups (a quota, which Docker, JupyterHub and Binder set).
@@ -14,22 +13,16 @@ from .errors import counted
 # By the controller's name in /proc/self/cgroup: where its groups are mounted, and the
 # files with the quota and its period, in microseconds.
 CONTROLLERS = {
-    "cpu": (
-        "sys/fs/cgroup/cpu",
-        "cgroup v1",
-        ("cpu.cfs_quota_us", "cpu.cfs_period_us"),
-    ),
-    "": ("sys/fs/cgroup", "cgroup v2", ("cpu.max",)),
+    "cpu": ("sys/fs/cgroup/cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
+    "": ("sys/fs/cgroup", ("cpu.max",)),
 }
 
 
 def allowed():
     """How many cores this process may run on, whatever CPU time it is granted."""
-    return (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def cores(root="/"):
@@ -39,48 +32,39 @@ def cores(root="/"):
     # Rounded down: threads that want more time than the quota grants use it up early,
     # and all of them stand still for the rest of the period (two threads on one CPU:
     # pauses of 54 ms).
-    limit, _ = quota(root)
+    limit = quota(root)
     return allowed() if limit is None else max(1, min(allowed(), int(limit)))
 
 
 def why(root="/"):
-    """What bounds `cores`, in words: `2 threads: 2 cores this process may use, no CPU
-    quota`.
-    """
-    limit, source = quota(root)
-    threads, places = counted(cores(root), "thread"), counted(allowed(), "core")
-    if limit is None:
-        return f"{threads}: {places} this process may use, no CPU quota"
-    return f"{threads}: a quota of {limit:.3g} CPU{'s' * (limit != 1)} ({source}) on {places}"
+    """What bounds `cores`, in words."""
+    limit = quota(root)
+    bound = "no CPU quota" if limit is None else f"a quota of {limit:.3g} CPUs"
+    places = counted(allowed(), "core")
+    return f"{counted(cores(root), 'thread')}: {places} this process may use, {bound}"
 
 
 @cache  # read once: it takes 0.1 ms, and a quota seldom changes while a process runs
 def quota(root="/"):
     """The least quota of this process's control groups and of all groups around them,
-    in CPUs, and which it is; two None without one.
+    in CPUs; None without one.
     """
     quotas = []
-    for line in _text(
-        Path(root, "proc/self/cgroup")
-    ).splitlines():  # `4:cpu,cpuacct:/docker/1f2e`
+    for line in _text(Path(root, "proc/self/cgroup")).splitlines():
+        # As in `4:cpu,cpuacct:/docker/1f2e`.
         _, names, path, *_ = *line.split(":", 2), "", ""
         name = "cpu" if "cpu" in names.split(",") else names
-        if name not in CONTROLLERS:
-            continue
-        mount, version, files = CONTROLLERS[name]
-        # In a container, which sees only the top, it may be the host's.
-        own = PurePosixPath("/", path)
-        for group in (own, *own.parents):
-            folder = Path(root, mount, group.relative_to("/"))
-            try:
-                granted, period = (
-                    int(word) for f in files for word in _text(folder / f).split()
-                )
-            except ValueError:  # no such file, or `max`
-                continue
-            if granted > 0 and period > 0:  # -1: no quota
-                quotas.append((granted / period, f"{version}, {files[0]}"))
-    return min(quotas, default=(None, None))
+        mount, files = CONTROLLERS.get(name, ("", ()))
+        # In a container, which sees only the top, the group may be the host's.
+        group = PurePosixPath("/", path)
+        for folder in (group, *group.parents) if files else ():
+            place = Path(root, mount, folder.relative_to("/"))
+            numbers = [word for file in files for word in _text(place / file).split()]
+            if len(numbers) == 2 and all(word.isdigit() for word in numbers):
+                granted, period = map(int, numbers)  # else `max` or -1: no quota
+                if granted and period:
+                    quotas.append(granted / period)
+    return min(quotas, default=None)
 
 
 def _text(path):

@@ -77,10 +77,8 @@ def test_the_least_quota_of_nested_groups_counts(machine):
         *v2({".": "700000 100000", "a": "30000 10000", "a/b": "max 100000"}, "/a/b")
     )
     assert cores.cores(root) == 3
-    assert (
-        cores.why(root)
-        == "3 threads: a quota of 3 CPUs (cgroup v2, cpu.max) on 8 cores"
-    )
+    want = "3 threads: 8 cores this process may use, a quota of 3 CPUs"
+    assert cores.why(root) == want
     # Groups that this process is not in do not.
     root = machine(
         *v2({".": "max 100000", "a": "max 100000", "z": "100000 100000"}, "/a")
@@ -99,13 +97,7 @@ def test_the_least_of_both_versions_counts(machine):
     (first, one), (second, other) = v1("300000"), v2({".": "500000 100000"})
     root = machine(f"{first}\n{second}", one | other)
     assert cores.cores(root) == 3
-    assert "(cgroup v1, cpu.cfs_quota_us)" in cores.why(root)
-
-
-def test_one_cpu_is_singular(machine):
-    assert cores.why(machine(*v1("100000"))) == (
-        "1 thread: a quota of 1 CPU (cgroup v1, cpu.cfs_quota_us) on 8 cores"
-    )
+    assert cores.why(root).endswith("a quota of 3 CPUs")
 
 
 @pytest.mark.parametrize("text", ["", ":", "0::", "nonsense", "4:cpu", "4:cpu:/own"])
@@ -186,4 +178,4 @@ print(cores.why())
     ).stdout.splitlines()
     assert said[0] == "1"
     if cores.allowed() > 1:
-        assert said[1].startswith("1 thread: a quota of 1 CPU (cgroup v")
+        assert said[1].startswith("1 thread: ") and "a quota of 1 CPU" in said[1]

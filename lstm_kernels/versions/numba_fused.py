@@ -97,10 +97,10 @@ class NumbaFused(Network):
         """
         with self._held("bare_forward"):
             T, B, _ = x.shape
-            self._space(T, B, "inference")  # brings up to date what it reads
-            space = self.space_class(
-                self, T, B, "inference", split or self.work_split(T, B)
-            )
+            if split is None:
+                space = self._space(T, B, "inference", {})  # of its own
+            else:
+                space = self.space_class(self, T, B, "inference", split)
             outputs = space.begin(x)
         return partial(self._infer, space, x, outputs)  # which keeps the arrays alive
 

@@ -9,7 +9,7 @@ from planted import planted
 
 import lstm_kernels as lk
 from lstm_kernels import next_symbol, reference
-from lstm_kernels.data import Reber, symbols
+from lstm_kernels.strings import Reber, one_hot
 from lstm_kernels.next_symbol import NextSymbol, outer_accuracy
 from lstm_report.measure.comparer import TOLERANCE, compare, tolerance
 

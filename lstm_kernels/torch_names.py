@@ -102,7 +102,7 @@ def _array(name, value):
 
 
 def _cell_of(name, rows, H):
-    """The cell of PyTorch's with so many rows; one that it does not have is no guess."""
+    """PyTorch's cell of so many rows; one that PyTorch does not have is no guess."""
     cells = {len(cell.input_gates): cell for cell in CELLS.values() if cell.torch}
     if rows % H or rows // H not in cells:
         want = f"(G*H, H) with G one of {', '.join(map(str, cells))}"

@@ -190,7 +190,7 @@ def train(
     hidden = None if progress is None else not progress  # None: tqdm looks
     with tqdm(range(history.epochs, epochs), unit="epoch", disable=hidden) as bar:
         try:
-            for epoch in bar:
+            for _ in bar:
                 good = _epoch(rule, dataset, run, history)
                 bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
                 if checkpoint is not None:
@@ -201,10 +201,10 @@ def train(
                     good = net.params()
         except DivergedError as error:
             net.assign(good)
+            epoch = history.epochs
             raise DivergedError(
                 f"learning_rate: {error} at epoch {epoch}, step {error.step}; the "
-                f"parameters are those after {history.epochs} epochs; want a smaller "
-                "learning_rate",
+                f"parameters are those after {epoch} epochs; want a smaller one",
                 epoch=epoch,
                 step=error.step,
                 history=history,

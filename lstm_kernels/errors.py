@@ -209,9 +209,7 @@ def why_not_compiled():
     if numba.config.DISABLE_JIT:
         return "NUMBA_DISABLE_JIT is set"
     if not Path(__file__).exists():
-        return (
-            "lstm_kernels is imported from a zip archive, compiled code needs a folder"
-        )
+        return "lstm_kernels is in a zip archive, and compiled code needs a folder"
     return None
 
 

@@ -235,46 +235,36 @@ def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
     assert simulate(chosen, costs).makespan <= alone + 1e-9
 
 
+def one(start=0, worker=0):
+    """A schedule of one task, of step `start` up to the first."""
+    return Schedule(Graph(1, 1), (Task(0, start, 1, worker=worker),))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: wavefront(Graph(2, 4), 0),
-            "workers: got 0, want an integer of at least 1",
-        ),
-        (
-            lambda: wavefront(Graph(2, 4), 2, 5),
-            "chunk: got 5, want an integer from 1 to 4",
-        ),
-        (
-            lambda: wavefront(Graph(2, 4), 2, 0),
-            "chunk: got 0, want an integer from 1 to 4",
-        ),
+        (lambda: wavefront(Graph(2, 4), 0), "workers: got 0, want an integer of at"),
+        (lambda: wavefront(Graph(2, 4), 2, 5), "chunk: got 5, want an integer from 1"),
+        (lambda: wavefront(Graph(2, 4), 2, 0), "chunk: got 0, want an integer from 1"),
         (lambda: wavefront(Graph(2, 4), 2, together=0), "together: got 0"),
         (
             lambda: wavefront(Graph(2, 4), 2, order="luck"),
-            "order: got 'luck', want one of",
+            "order: got 'luck', want one",
         ),
         (lambda: pipeline(Graph(2, 4), 0), "workers: got 0"),
         (lambda: Graph(0, 4), "layers: got 0"),
         (lambda: Costs((1.0, -1.0)), r"step\[1\]: got -1.0, want a finite number"),
         (lambda: Costs((1.0,), hand=-1e-9), "hand: got -1e-09, want a finite number"),
         (lambda: Costs((1.0,), shared=math.nan), "shared: got nan"),
+        (lambda: check(one(worker=-1)), "schedule: task 0 is on worker -1, want 0 to"),
         (
-            lambda: check(Schedule(Graph(1, 1), (Task(0, 0, 1, worker=-1),))),
-            "on worker -1",
+            lambda: check(one(worker=3_000_000)),
+            "schedule: .* on worker 3000000, .* 1023",
         ),
+        (lambda: check(one(start=1)), "schedule: .*, want at least one step"),
         (
-            lambda: check(Schedule(Graph(1, 1), (Task(0, 0, 1, worker=3_000_000),))),
-            "schedule: task 0 is on worker 3000000, want 0 to 1023",
-        ),
-        (
-            lambda: check(Schedule(Graph(1, 1), (Task(0, 1, 1, worker=0),))),
-            "want at least one step",
-        ),
-        (
-            lambda: simulate(layer_by_layer(Graph(2, 4)), Costs((1.0,))),
-            "costs: got 1 layers",
+            lambda: simulate(layer_by_layer(Graph(2, 4)), unit(Graph(1, 1))),
+            "costs: got 1",
         ),
         (
             lambda: wavefront(Graph(2, 4), 2, costs=Costs((1.0,) * 3)),
@@ -298,7 +288,7 @@ def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
     ],
 )
 def test_bad_input(call, message):
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         call()
 
 

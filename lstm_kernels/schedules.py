@@ -231,7 +231,8 @@ def pipeline(graph, workers, order="fill-drain", loops=1):
             f"loops: got {loops} with order {order!r}, want 1, or 'fill-drain'"
         )
     stage_of, P = _stages(graph, workers, loops)
-    runs = {}  # by stage, counted on from the last one where the pass goes back, and micro-batch
+    # By stage, counted on from the last one where the pass goes back, and micro-batch.
+    runs = {}
     for task in graph.tasks(graph.steps):
         row = graph.rank(task)[0]
         back = row >= graph.layers

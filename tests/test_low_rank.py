@@ -8,8 +8,8 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels import low_rank, reference
-from lstm_kernels.cpu import factored
-from lstm_kernels.cpu.factored import FactoredNetwork
+from lstm_kernels.versions import factored
+from lstm_kernels.versions.factored import FactoredNetwork
 from lstm_report.measure.comparer import TOLERANCE, MismatchError, compare
 
 CELLS = ("lstm", "rnn")
@@ -54,7 +54,7 @@ def test_inference_agrees_with_the_reference(cell, dtype, monkeypatch):
         params, x, _ = example(shape, cell, dtype)
         for rank in ranks(params):
             factors = low_rank.factor(params, rank)
-            for threads in (1, 3):
+            for threads in (1, 2):
                 check(FactoredNetwork(factors, threads=threads), factors, x, rank)
 
 
@@ -134,7 +134,7 @@ def test_the_same_bits_for_any_number_of_threads_and_in_every_call():
     for shape in [(2, 9, 5, 3, 33), (1, 70, 1, 64, 64)]:
         params, x, _ = example(shape)
         results = []
-        for threads in (1, 2, 3):
+        for threads in (1, 2):
             net = FactoredNetwork(low_rank.factor(params, 7), threads=threads)
             results += [net.forward(x)[0], net.forward(x)[0]]
         for other in results[1:]:

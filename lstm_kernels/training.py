@@ -222,12 +222,11 @@ def _epoch(rule, dataset, run, history):
     order = shuffle.permutation(len(dataset))
     losses = np.array(rule.epoch(dataset, order, batch_size, run["learning_rate"]))
     seconds, params = time.perf_counter() - start, rule.net.params()
-    for what, named in (
-        (f"the loss is {losses[-1]}", {"loss": losses}),  # it ended there
-        ("a parameter is not finite", params.arrays()),
-    ):
-        if not _finite(rule.net, named):
-            raise DivergedError(what, step=len(losses) - 1)
+    if not _finite(rule.net, {"loss": losses} | params.arrays()):
+        what = "a parameter is not finite"
+        if not np.isfinite(losses[-1]):  # it ended there
+            what = f"the loss is {losses[-1]}"
+        raise DivergedError(what, step=len(losses) - 1)
     sizes = [len(index) for index in dataset.batches(order, batch_size)]
     history.loss.append(float(losses @ sizes / len(dataset)))
     history.seconds.append(seconds)

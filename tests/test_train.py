@@ -297,6 +297,26 @@ def test_what_on_epoch_leaves_is_what_a_diverged_epoch_goes_back_to(dataset, opt
     same(net, lk.network("numpy", large))
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_another_rank_finds_stops_this_one_too(dataset, optimizer):
+    """A network that several processes train answers for all of them."""
+
+    class Shared(type(network())):
+        verdicts = 0
+
+        def agree_finite(self, finite):
+            self.verdicts += 1
+            assert finite
+            return self.verdicts < 30
+
+    net = Shared(lk.Params.init(1, 9, output_size=1))
+    with pytest.raises(lk.DivergedError, match="is not finite") as caught:
+        lk.train(net, dataset, 50, 5, 0.01, optimizer=optimizer)
+    assert net.verdicts == 30
+    # A verdict an epoch, of eleven steps; with Adam one a step, too.
+    assert caught.value.epoch == (29 if optimizer == "sgd" else 2)
+
+
 def test_each_epoch_has_an_order_of_its_own(dataset):
     net, orders = network(), []
     net.epoch = lambda dataset, order, *_: orders.append(order) or [1.0] * 11

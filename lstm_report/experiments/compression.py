@@ -12,9 +12,9 @@ from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
+from lstm_kernels.cpu.factored import FactoredNetwork
 
 from lstm_kernels import data
-from lstm_kernels.cpu.factored import FactoredNetwork
 from lstm_kernels.data import Dataset
 from lstm_kernels.low_rank import factor, full_rank
 from lstm_kernels.params import Params

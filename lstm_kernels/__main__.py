@@ -16,6 +16,7 @@ from .training import OPTIMIZERS, train
 ERRORS = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, MemoryError)
 # Commands of lstm_report, which measure: the wheel comes without it.
 REPORT = ("bench", "bench-peers", "bench-study", "bench-ranks", "bench-bf16", "gpu")
+FIRST, WINDOW = 120, 12  # the first month that is forecast, and months of an input
 
 
 def ladder():
@@ -28,12 +29,9 @@ def ladder():
         max(len(getattr(v, k)) for v in versions()) for k in ("name", "summary")
     )
     for version in versions():
-        state = (
-            f"no: {version.why_unavailable}" if version.why_unavailable else "runs here"
-        )
-        print(
-            f"{version.name:{name}}  {version.target:4} {version.summary:{summary}} {state}"
-        )
+        why = version.why_unavailable
+        form = f"{version.name:{name}}  {version.target:4} {version.summary:{summary}}"
+        print(f"{form} no: {why}" if why else f"{form} runs here")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
     if (most := numba.get_num_threads()) < cores.cores():
         print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
@@ -43,26 +41,29 @@ def train_airline(options):
     """Train on 1949-1958 and forecast 1959-1960 one month ahead."""
     from . import forecast
 
-    passengers, first, window = data.airline().to_numpy(float), 120, 12
-    transform = data.LogDifference.fit(passengers[:first])
-    dataset = data.windows(transform.forward(passengers[:first]), window)
+    passengers = data.airline().to_numpy(float)
+    transform = data.LogDifference.fit(passengers[:FIRST])
+    dataset = data.windows(transform.forward(passengers[:FIRST]), WINDOW)
     params = Params.init(1, options.hidden, output_size=1, seed=options.seed)
-    net, sizes = network(options.version, params), (options.epochs, options.batch_size)
-    how = {
-        name: getattr(options, name)
-        for name in ("optimizer", "seed", "checkpoint", "resume")
-    }
-    history = train(net, dataset, *sizes, options.learning_rate, **how)
-    rule = forecast.network_rule(net, transform, window=window)
-    predicted = forecast.one_step(rule, passengers, first=first)
-    errors = forecast.errors(predicted, passengers[first:])
-    print(
-        f"{history.epochs} epochs in {sum(history.seconds):.2f} s, loss {history.loss[-1]:.4g}"
+    net = network(options.version, params)
+    history = train(
+        net,
+        dataset,
+        options.epochs,
+        options.batch_size,
+        options.learning_rate,
+        optimizer=options.optimizer,
+        seed=options.seed,
+        checkpoint=options.checkpoint,
+        resume=options.resume,
     )
-    print(
-        "1959-1960, one month ahead: "
-        + ", ".join(f"{k} {v:.2f}" for k, v in errors.items())
-    )
+    rule = forecast.network_rule(net, transform, window=WINDOW)
+    predicted = forecast.one_step(rule, passengers, first=FIRST)
+    errors = forecast.errors(predicted, passengers[FIRST:])
+    time, loss = sum(history.seconds), history.loss[-1]
+    print(f"{history.epochs} epochs in {time:.2f} s, loss {loss:.4g}")
+    figures = ", ".join(f"{name} {value:.2f}" for name, value in errors.items())
+    print(f"1959-1960, one month ahead: {figures}")
 
 
 def run(parser, options):
@@ -73,12 +74,10 @@ def run(parser, options):
         options.run(options)
     except KeyboardInterrupt as stop:
         saved = getattr(options, "checkpoint", None)
-        on = (
-            f"; --checkpoint {saved} --resume goes on"
-            if saved and exists(saved)
-            else ""
-        )
-        parser.exit(130, f"{parser.prog}: {str(stop) or 'interrupted'}{on}\n")
+        resume = ""
+        if saved and exists(saved):
+            resume = f"; --checkpoint {saved} --resume goes on"
+        parser.exit(130, f"{parser.prog}: {str(stop) or 'interrupted'}{resume}\n")
     except ERRORS as error:
         parser.exit(2, f"{parser.prog}: {str(error) or 'out of memory'}\n")
 
@@ -95,12 +94,8 @@ def main(words=None):
     commands = parser.add_subparsers()
     part = commands.add_parser("train", help="train the airline network and forecast")
     part.add_argument("--version", default="numba-sample")
-    for name, default in {
-        "epochs": 200,
-        "batch-size": 16,
-        "hidden": 32,
-        "seed": 0,
-    }.items():
+    numbers = {"epochs": 200, "batch-size": 16, "hidden": 32, "seed": 0}
+    for name, default in numbers.items():
         part.add_argument(f"--{name}", type=int, default=default)
     part.add_argument("--learning-rate", type=float, default=3e-3)
     part.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")

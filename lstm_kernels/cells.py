@@ -88,8 +88,9 @@ class Cell:
 
     gates: names of the pre-activations, in the order of the bias blocks. input_gates,
     recurrent_gates: which of them U and W feed, in the order of their blocks. state:
-    the arrays a user sees as the state. make: `make(tanh, sigmoid)` returns (forward,
-    backward).
+    the arrays a user sees as the state, ("h",) where `c_prev` is h itself. make:
+    `make(tanh, sigmoid)` returns (forward, backward). torch: the class of torch.nn that
+    computes it, whose state_dict `Params.from_torch` reads; None where there is none.
     """
 
     name: str
@@ -98,15 +99,30 @@ class Cell:
     recurrent_gates: tuple[int, ...]
     state: tuple[str, ...]
     make: Callable
+    torch: str | None = None
 
 
 # The one place where gate order is written down; it is PyTorch's.
 CELLS = {
-    "rnn": Cell("rnn", ("h",), (0,), (0,), ("h",), rnn),
+    "rnn": Cell("rnn", ("h",), (0,), (0,), ("h",), rnn, "RNN"),
     "lstm": Cell(
-        "lstm", ("i", "f", "g", "o"), (0, 1, 2, 3), (0, 1, 2, 3), ("h", "c"), lstm
+        "lstm",
+        ("i", "f", "g", "o"),
+        input_gates=(0, 1, 2, 3),
+        recurrent_gates=(0, 1, 2, 3),
+        state=("h", "c"),
+        make=lstm,
+        torch="LSTM",
     ),
-    "gru": Cell("gru", ("r", "z", "n", "hn"), (0, 1, 2), (0, 1, 3), ("h",), gru),
+    "gru": Cell(
+        "gru",
+        ("r", "z", "n", "hn"),
+        input_gates=(0, 1, 2),
+        recurrent_gates=(0, 1, 3),
+        state=("h",),
+        make=gru,
+        torch="GRU",
+    ),
 }
 
 

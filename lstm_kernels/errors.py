@@ -2,9 +2,11 @@
 wants.
 """
 
+import difflib
 import math
 import operator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
@@ -53,6 +55,8 @@ def check_array(name, value, shape, *, dtype=None):
         value = _plain(name, value, f"a NumPy array of shape {_text(shape)}")
     if value.dtype not in FLOATS if dtype is None else value.dtype != dtype:
         want = "float32 or float64" if dtype is None else np.dtype(dtype)
+        if value.dtype.kind in "iuf":
+            want = f"{want}: {name}.astype(np.{str(want).split()[0]})"
         raise TypeError(f"{name}: got dtype {value.dtype}, want {want}")
     got = value.shape
     if len(got) != len(shape):
@@ -61,9 +65,8 @@ def check_array(name, value, shape, *, dtype=None):
         )
     for size, want in zip(got, shape, strict=True):
         if size == 0 or (want.__class__ is not str and size != want):
-            raise ValueError(
-                f"{name}: got shape {got}, want {_text(shape)} and no empty axis"
-            )
+            empty = " and no empty axis" if 0 in got else ""
+            raise ValueError(f"{name}: got shape {got}, want {_text(shape)}{empty}")
     # A small array is judged by its square, in one call: only finite numbers have a
     # finite one.
     finite = value.size <= SMALL and math.isfinite(np.vdot(value, value))
@@ -151,12 +154,21 @@ def check_ints(name, text, low=1):
     return [check_int(name, number, low) for number in numbers]
 
 
+def check_type(name, value, kind, want=None):
+    """Return `value` if it is a `kind`, in words `want`, or raise TypeError."""
+    if not isinstance(value, kind):
+        want = want or f"lstm_kernels.{kind.__name__}"
+        raise TypeError(f"{name}: got {type(value).__name__}, want {want}")
+    return value
+
+
 def check_choice(name, value, choices):
     """Return `value` if it is one of `choices`, names, or raise ValueError."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(
-            f"{name}: got {value!r}, want one of {', '.join(map(repr, choices))}"
-        )
+        near = difflib.get_close_matches(str(value).lower(), choices, n=1)
+        mean = f"; did you mean {near[0]!r}?" if near else ""
+        want = ", ".join(map(repr, choices))
+        raise ValueError(f"{name}: got {value!r}, want one of {want}{mean}")
     return value
 
 
@@ -172,20 +184,46 @@ def check_rate(name, value, dtype=np.float64):
     except OverflowError:  # an integer that no float holds
         value = number = math.inf
     if not low <= number <= high:
-        want = f"a finite number above zero, in {np.dtype(dtype)} from {low:.3g} to {high:.3g}"
+        span = f"in {np.dtype(dtype)} from {low:.3g} to {high:.3g}"
+        want = f"a finite number above zero, {span}"
         raise ValueError(f"{name}: got {value}, want {want}")
     return number
 
 
+def check_example(x, target, *, inputs, outputs, dtype):
+    """Return x (T, B, `inputs`) and target (B, `outputs`) as `check_array` does.
+
+    outputs: None is a network without a read-out, which is refused: ValueError.
+    """
+    if outputs is None:
+        want = "V and b_out (output_size of Params.init)"
+        raise ValueError(f"params: got no read-out, want {want}")
+    x = check_array("x", x, ("T", "B", inputs), dtype=dtype)
+    return x, check_array("target", target, (x.shape[1], outputs), dtype=dtype)
+
+
+def why_not_compiled():
+    """None where Numba can compile this package, else the reason, in words."""
+    import numba  # slow to import, and only needed here
+
+    if numba.config.DISABLE_JIT:
+        return "NUMBA_DISABLE_JIT is set"
+    if not Path(__file__).exists():
+        return "lstm_kernels is in a zip archive, and compiled code needs a folder"
+    return None
+
+
 @contextmanager
-def extra(name):
-    """Import what the extra `name` of the package brings: where it is missing, say
-    so.
+def extra(packages=None):
+    """Import what the package can do without: where it is missing, say how to get it.
+
+    packages: what pip installs; None is the package that is missing.
     """
     try:
         yield
     except ModuleNotFoundError as error:
-        message = f"{error.name} is not installed; pip install 'lstm-kernels[{name}]' brings it"
+        install = packages or error.name.partition(".")[0]
+        message = f"{error.name} is not installed: pip install {install}"
         raise ModuleNotFoundError(message, name=error.name) from error
 
 

@@ -3,14 +3,19 @@
 import io
 import json
 import os
+import re
 import secrets
 import stat
 import tempfile
-import zipfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+
+try:
+    from fcntl import LOCK_EX, LOCK_NB, flock
+except ImportError:  # Windows
+    flock = None
 
 
 def check_path(name, path):
@@ -45,32 +50,60 @@ def writing(path, text=False):
     text: str in UTF-8, lines ended by "\\n", instead of bytes. It is a new file beside
     `path`, and takes its place only once it is whole and on the disk: who reads, or
     dies, or writes to the same path at the same time, meets a whole file. The mode of
-    an existing file and a symbolic link that leads to it are kept.
+    an existing file and a symbolic link that leads to it are kept. What a writer that
+    was killed left behind is removed.
     """
     target = _target("path", path)
-    beside = target.with_name(
-        f".{target.name}.{secrets.token_hex(8)}.part"
-    )  # no one else's
-    how = (
-        {"mode": "x", "encoding": "utf-8", "newline": "\n"} if text else {"mode": "xb"}
-    )
+    _sweep(target)
     try:
-        with open(beside, **how) as file:
+        file = _beside(target, text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target)) from None
+    beside = Path(file.name)
+    try:
+        with file:
             if target.exists():
                 os.chmod(beside, stat.S_IMODE(target.stat().st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, target)
+            if flock:  # while it is locked
+                os.replace(beside, target)
+        if not flock:
+            os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
 
 
+def _beside(target, text):
+    """A new file beside `target`, locked for as long as it is open."""
+    form = {"encoding": "utf-8", "newline": "\n"} if text else {}
+    while True:
+        beside = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+        file = open(beside, "x" if text else "xb", **form)  # noqa: SIM115
+        with suppress(OSError):  # this file system has no locks
+            if flock:
+                flock(file, LOCK_EX)
+        if beside.exists():  # else it was swept away before it was locked
+            return file
+        file.close()
+
+
+def _sweep(target):
+    """Remove the files of dead writers beside `target`: nobody has them locked."""
+    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.part")
+    for path in target.parent.glob(".*.part") if flock else ():
+        if ours.fullmatch(path.name):
+            with suppress(OSError), open(path, "rb") as file:  # locked, or gone
+                flock(file, LOCK_EX | LOCK_NB)
+                path.unlink()
+
+
 def write_npz(path, header, named):
     """Write a JSON header and named arrays, as an .npz file without pickle."""
+    header = header | {"arrays": {name: a.shape for name, a in named.items()}}
     with writing(path) as file:
-        header = json.dumps(header | {"arrays": [*named]})
-        np.savez(file, header=np.array(header), **named)
+        np.savez(file, header=np.array(json.dumps(header)), **named)
 
 
 def read_npz(path, form, build, name="path"):
@@ -82,39 +115,27 @@ def read_npz(path, form, build, name="path"):
     """
     content, part, named = check_path(name, path).read_bytes(), "archive", {}
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as file:
-            for part in file.namelist():
-                named[part.removesuffix(".npy")] = _array(file.read(part))
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            for part in file.files:
+                named[part] = file[part]
         part = "header"
         header = json.loads(str(named.pop("header")))
         got, part = header["format"], None
         if got != form:
             raise ValueError(f"has format {got!r}, want {form!r}")
-        if header["arrays"] != [
-            *named
-        ]:  # a damaged index of the archive may be a shorter one
-            raise ValueError(f"holds arrays {[*named]}, want {header['arrays']}")
+        # A member that claims fewer numbers than it has is read without its checksum.
+        held, want = {n: [*a.shape] for n, a in named.items()}, header["arrays"]
+        if other := [n for n in held | want if held.get(n) != want.get(n)]:
+            got, want = ({n: d.get(n) for n in other} for d in (held, want))
+            raise ValueError(f"holds arrays of shape {got}, want {want}")
         return build(header, named)
-    except (
-        Exception
-    ) as error:  # whatever zipfile, NumPy and json meet in bytes of any kind
-        what = (
-            f"{error}"
-            if isinstance(error, ValueError)
-            else f"{type(error).__name__} {error}"
-        )
+    except Exception as error:  # whatever NumPy and json meet in bytes of any kind
+        what = f"{error}"
+        if not isinstance(error, ValueError):
+            what = f"{type(error).__name__} {error}"
         if part is not None:
             what = f"is not a whole file of format {form!r} ({part}: {what})"
         raise ValueError(f"{name}: {path}: {what}") from error
-
-
-def _array(content):
-    """The array in the bytes of an .npy file, whose CRC `ZipFile.read` has checked."""
-    stream = io.BytesIO(content)
-    array = np.lib.format.read_array(stream, allow_pickle=False)
-    if stream.read(1):
-        raise ValueError("got bytes after the array")
-    return array
 
 
 def _target(name, path):

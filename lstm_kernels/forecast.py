@@ -78,10 +78,9 @@ def holt_winters(history, period=12):
     (Winters 1960), constants and initial state fitted to `history` (N,): above zero,
     two periods at least.
 
-    What the rule forecasts from begins with the same month. Needs statsmodels (extra
-    `report`).
+    What the rule forecasts from begins with the same month. Needs statsmodels.
     """
-    with extra("report"):
+    with extra():
         from statsmodels.tsa.holtwinters import ExponentialSmoothing  # slow to import
 
     least = 2 * check_int("period", period)
@@ -92,14 +91,10 @@ def holt_winters(history, period=12):
         return ExponentialSmoothing(history, **form, **start)
 
     fitted = model(history).fit().params
-    constants = {
-        name: value for name, value in fitted.items() if name.startswith("smoothing_")
-    }
-    start = {
-        "initialization_method": "known",
-        "initial_seasonal": fitted["initial_seasons"],
-    }
-    start |= {name: fitted[name] for name in ("initial_level", "initial_trend")}
+    constants = {n: fitted[n] for n in fitted if n.startswith("smoothing_")}
+    start = {n: fitted[n] for n in ("initial_level", "initial_trend")}
+    start |= {"initialization_method": "known"}
+    start |= {"initial_seasonal": fitted["initial_seasons"]}
 
     def rule(history):
         return model(history, **start).fit(**constants, optimized=False).forecast(1)[0]
@@ -116,9 +111,8 @@ def errors(forecast, truth):
     truth = check_numbers("truth", truth)
     difference = check_numbers("forecast", forecast, truth.shape) - truth
     if not truth.all():
-        raise ValueError(
-            f"truth: got 0.0 at index {np.argmin(truth != 0)}, want no zero"
-        )
+        zero = np.argmin(truth != 0)
+        raise ValueError(f"truth: got 0.0 at index {zero}, want no zero")
     return {
         "RMSE": float(np.sqrt(np.mean(difference**2))),
         "MAE": float(np.mean(np.abs(difference))),

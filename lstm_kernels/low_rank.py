@@ -13,13 +13,13 @@ from typing import ClassVar
 import numpy as np
 
 from .cells import CELLS
-from .errors import check_array, check_choice, check_int, counted
-from .params import Gradients, Grads, Layer, Parameters, Params, Weights
+from .errors import check_array, check_choice, check_int, check_type
+from .params import Grads, Layer, Parameters, Params
 
-FACTORED = (
-    "lstm",
-    "rnn",
-)  # a GRU's U and W feed different gates: they have no common Q
+
+def factorable() -> list[str]:
+    """The cells whose U and W feed the same gates: only they have a common Q."""
+    return [n for n, cell in CELLS.items() if cell.input_gates == cell.recurrent_gates]
 
 
 @dataclass
@@ -31,19 +31,16 @@ class FactoredLayer:
     b: np.ndarray
 
 
-class FactoredWeights(Weights):
-    """What factored parameters and their gradients share."""
+class Factored(Parameters):
+    """Parameters with factored weights: `layers[l].P`, `.Q`, `.b`; the read-out `V`,
+    `b_out`.
+    """
 
     layer: ClassVar[type] = FactoredLayer
-    parts: ClassVar[tuple[str, ...]] = ("P", "Q", "b")
-
-    @property
-    def hidden_size(self) -> int:
-        return self.layers[0].Q.shape[1] // len(CELLS[self.cell].gates)
 
     @property
     def input_size(self) -> int:
-        return self.layers[0].P.shape[0] - self.hidden_size
+        return len(self.layers[0].P) - self.hidden_size
 
     @property
     def rank(self) -> int:
@@ -51,32 +48,14 @@ class FactoredWeights(Weights):
         return self.layers[0].P.shape[1]
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.layers[0].P.dtype
+    def count(self) -> int:
+        """How many numbers the layers have, without the read-out."""
+        return sum(a.size for layer in self.layers for a in vars(layer).values())
 
     @property
     def form(self) -> str:
         """The sizes in words, as of Params, and the rank."""
-        layers, inputs = (
-            counted(self.num_layers, "layer"),
-            counted(self.input_size, "input"),
-        )
-        readout = "" if self.V is None else f", read-out {self.output_size}"
-        sizes = f"{layers} of {self.hidden_size}, {inputs}, rank {self.rank}{readout}"
-        return f"{self.cell.upper()}, {sizes}, {self.dtype}"
-
-
-class Factored(FactoredWeights, Parameters):
-    """Parameters with factored weights: `layers[l].P`, `.Q`, `.b`; the read-out `V`,
-    `b_out`.
-    """
-
-    @property
-    def count(self) -> int:
-        """How many numbers the layers have, without the read-out."""
-        return sum(
-            getattr(layer, part).size for layer in self.layers for part in self.parts
-        )
+        return f"{super().form}, rank {self.rank}"
 
     def dense(self) -> Params:
         """The Params with U and W multiplied out."""
@@ -92,38 +71,25 @@ class Factored(FactoredWeights, Parameters):
         Returns a Factored of plain C-contiguous arrays: this, or another where one was
         copied.
         """
-        if not isinstance(self, Factored):
-            raise TypeError(
-                f"{name}: got {type(self).__name__}, want low_rank.Factored"
-            )
-        cell, checked = CELLS[check_choice(f"{name}.cell", self.cell, FACTORED)], {}
-        if not self.layers or (self.V is None) != (self.b_out is None):
-            raise ValueError(
-                f"{name}: got {self.layers!r}, want layers, V and b_out or neither"
-            )
-        arrays = self.arrays()
-        KH = check_array(f"{name}.layers.0.b", arrays["layers.0.b"], ("K*H",)).size
+        check_type(name, self, Factored, "low_rank.Factored")
+        return self._checked(name, factorable())
+
+    def _shapes(self, name, cell):
+        bottom, first = f"{name}.layers[0]", self.layers[0]
+        KH = check_array(f"{bottom}.b", first.b, ("K*H",)).size
+        rows, R = check_array(f"{bottom}.P", first.P, ("D+H", "R")).shape
         H, left = divmod(KH, len(cell.gates))
-        P = check_array(f"{name}.layers.0.P", arrays["layers.0.P"], ("D+H", "R"))
-        if left or len(P) <= H:
-            raise ValueError(
-                f"{name}.layers.0: got b of {KH} and P {P.shape}, want K*H and (D+H, R)"
-            )
-        R, shapes = P.shape[1], {"V": (H, "O"), "b_out": (self.output_size,)}
-        for l in range(self.num_layers):
-            rows = 2 * H if l else len(P)
-            shape = {"P": (rows, R), "Q": (R, KH), "b": (KH,)}
-            shapes |= {f"layers.{l}.{part}": shape[part] for part in self.parts}
-        for path, array in arrays.items():
-            checked[path] = check_array(
-                f"{name}.{path}", array, shapes[path], dtype=P.dtype
-            )
-        kept = all(checked[path] is a for path, a in arrays.items())
-        return self if kept else Factored.from_arrays(checked, self.cell)
-
-
-class FactoredGrads(FactoredWeights, Gradients):
-    """Gradients: the fields of Factored, and `.x` and `.state` as of Grads."""
+        if left or rows <= H:
+            got = f"b of {KH} and P of {rows} rows"
+            raise ValueError(f"{bottom}: got {got}, want K*H and D+H")
+        shapes = {}
+        for index in range(self.num_layers):
+            shape = {"P": (2 * H if index else rows, R), "Q": (R, KH), "b": (KH,)}
+            shapes |= {f"layers.{index}.{part}": shape[part] for part in shape}
+        if self.V is not None:
+            O = check_array(f"{name}.V", self.V, (H, "O")).shape[1]
+            shapes |= {"V": (H, O), "b_out": (O,)}
+        return shapes
 
 
 def full_rank(params: Params) -> int:
@@ -144,7 +110,7 @@ def factor(params: Params, rank: int) -> Factored:
     GRU.
     """
     params = Params.check(params)
-    check_choice("params.cell", params.cell, FACTORED)
+    check_choice("params.cell", params.cell, factorable())
     rank, layers = check_int("rank", rank, 1, full_rank(params)), []
     for layer in params.layers:
         matrix = np.vstack([layer.U, layer.W]).astype(np.float64)
@@ -156,13 +122,12 @@ def factor(params: Params, rank: int) -> Factored:
     return Factored(layers, params.V, params.b_out, params.cell).copy()
 
 
-def through_factors(factored: Factored, grads: Grads) -> FactoredGrads:
-    """Gradients of the factors from those of U and W: dP = dM Q^T, dQ = P^T dM for M =
-    P Q.
+def through_factors(factored: Factored, grads: Grads) -> Grads:
+    """Gradients of the factors, `layers[l].P`, `.Q`, `.b`, from those of U and W: dP =
+    dM Q^T, dQ = P^T dM for M = P Q.
     """
     layers = []
     for layer, grad in zip(factored.layers, grads.layers, strict=True):
         dM = np.vstack([grad.U, grad.W])
         layers.append(FactoredLayer(dM @ layer.Q.T, layer.P.T @ dM, grad.b))
-    read_out = grads.V, grads.b_out
-    return FactoredGrads(layers, *read_out, factored.cell, x=grads.x, state=grads.state)
+    return Grads(layers, grads.V, grads.b_out, grads.cell, grads.x, grads.state)

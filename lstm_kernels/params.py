@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Self
 
 import numpy as np
@@ -11,10 +11,17 @@ from numpy.typing import DTypeLike
 
 from . import torch_names
 from .cells import CELLS, Cell
-from .errors import check_array, check_choice, check_dtype, check_int, counted
+from .errors import (
+    check_array,
+    check_choice,
+    check_dtype,
+    check_int,
+    check_type,
+    counted,
+)
 from .files import read_npz, write_npz
 
-FORMAT = "lstm_kernels.params/2"
+FORMAT = "lstm_kernels.params/3"
 Named = dict[str, np.ndarray]
 
 
@@ -45,11 +52,8 @@ def expand(cell: Cell, layer: Layer) -> Layer:
         full[:, gates] = matrix.reshape(len(matrix), len(gates), -1)
         return full.reshape(len(matrix), -1)
 
-    return Layer(
-        blocks(layer.U, cell.input_gates),
-        blocks(layer.W, cell.recurrent_gates),
-        layer.b,
-    )
+    U, W = blocks(layer.U, cell.input_gates), blocks(layer.W, cell.recurrent_gates)
+    return Layer(U, W, layer.b)
 
 
 def fold(cell: Cell, grad: Layer) -> Layer:
@@ -63,9 +67,8 @@ def fold(cell: Cell, grad: Layer) -> Layer:
         split = matrix.reshape(len(matrix), len(cell.gates), -1)
         return split.take(gates, axis=1).reshape(len(matrix), -1)
 
-    return Layer(
-        blocks(grad.U, cell.input_gates), blocks(grad.W, cell.recurrent_gates), grad.b
-    )
+    U, W = blocks(grad.U, cell.input_gates), blocks(grad.W, cell.recurrent_gates)
+    return Layer(U, W, grad.b)
 
 
 def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple]:
@@ -84,13 +87,10 @@ class Weights:
     name.
     """
 
-    layers: list[Layer]
+    layers: list
     V: np.ndarray | None = None
     b_out: np.ndarray | None = None
     cell: str = "lstm"
-    # What a layer is, and its arrays.
-    layer: ClassVar[type] = Layer
-    parts: ClassVar[tuple[str, ...]] = ("U", "W", "b")
 
     @property
     def input_size(self) -> int:
@@ -98,7 +98,7 @@ class Weights:
 
     @property
     def hidden_size(self) -> int:
-        return self.layers[0].W.shape[0]
+        return len(self.layers[0].b) // len(CELLS[self.cell].gates)
 
     @property
     def num_layers(self) -> int:
@@ -110,17 +110,16 @@ class Weights:
 
     @property
     def dtype(self) -> np.dtype:
-        return self.layers[0].W.dtype
+        return self.layers[0].b.dtype
 
     @property
     def form(self) -> str:
         """The sizes in words: `LSTM, 2 layers of 32, 1 input, read-out 1, float32`."""
-        layers, inputs = (
-            counted(self.num_layers, "layer"),
-            counted(self.input_size, "input"),
-        )
-        readout = "" if self.V is None else f", read-out {self.output_size}"
-        return f"{self.cell.upper()}, {layers} of {self.hidden_size}, {inputs}{readout}, {self.dtype}"
+        layers = f"{counted(self.num_layers, 'layer')} of {self.hidden_size}"
+        sizes = [self.cell.upper(), layers, counted(self.input_size, "input")]
+        if self.V is not None:
+            sizes.append(f"read-out {self.output_size}")
+        return ", ".join([*sizes, str(self.dtype)])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}: {self.form}"
@@ -128,9 +127,9 @@ class Weights:
     def arrays(self) -> Named:
         """The arrays themselves by name, in order: `layers.0.U`, ..., `V`, `b_out`."""
         named = {
-            f"layers.{index}.{part}": getattr(layer, part)
+            f"layers.{index}.{part}": a
             for index, layer in enumerate(self.layers)
-            for part in self.parts
+            for part, a in vars(layer).items()
         }
         return named if self.V is None else named | {"V": self.V, "b_out": self.b_out}
 
@@ -138,28 +137,53 @@ class Weights:
 class Parameters(Weights):
     """Weights that a network has: they can be copied, and made from arrays by name."""
 
+    layer: ClassVar[type] = Layer  # what each of `layers` is
+
     @classmethod
     def from_arrays(cls, named: Mapping[str, np.ndarray], cell: str) -> Self:
         """The inverse of `arrays`."""
         count = sum(name.endswith(".b") for name in named)
+        parts = [field.name for field in fields(cls.layer)]
         layers = [
-            cls.layer(*(named[f"layers.{index}.{part}"] for part in cls.parts))
+            cls.layer(*(named[f"layers.{index}.{part}"] for part in parts))
             for index in range(count)
         ]
         return cls(layers, named.get("V"), named.get("b_out"), cell)
 
     def copy(self) -> Self:
         """A deep copy."""
-        return self.from_arrays(
-            {name: a.copy() for name, a in self.arrays().items()}, self.cell
-        )
+        named = {name: a.copy() for name, a in self.arrays().items()}
+        return self.from_arrays(named, self.cell)
 
     def astype(self, dtype: DTypeLike) -> Self:
-        """A copy in float32 or float64."""
+        """A copy in float32 or float64. Raises TypeError for another dtype, ValueError
+        for numbers that it cannot hold.
+        """
         dtype = check_dtype("dtype", dtype)
-        return self.from_arrays(
-            {n: a.astype(dtype) for n, a in self.arrays().items()}, self.cell
-        )
+        with np.errstate(over="ignore"):
+            named = {n: a.astype(dtype) for n, a in self.arrays().items()}
+        return self.from_arrays(named, self.cell).check()
+
+    def _checked(self, name, cells):
+        """These parameters, of a cell of `cells`, or others where one had to be copied
+        or viewed; for the `check` of a subclass, which has `_shapes`.
+        """
+        cell = CELLS[check_choice(f"{name}.cell", self.cell, cells)]
+        if not isinstance(self.layers, list | tuple) or not self.layers:
+            want = f"a list of at least one {self.layer.__name__}"
+            raise ValueError(f"{name}.layers: got {self.layers!r}, want {want}")
+        for index, layer in enumerate(self.layers):
+            check_type(f"{name}.layers[{index}]", layer, self.layer)
+        if (self.V is None) != (self.b_out is None):
+            lone = "V without b_out" if self.b_out is None else "b_out without V"
+            raise ValueError(f"{name}: got {lone}, want both or neither")
+        arrays, checked, dtype = self.arrays(), {}, None
+        for path, shape in self._shapes(name, cell).items():
+            place = re.sub(r"layers\.(\d+)", r"layers[\1]", f"{name}.{path}")
+            checked[path] = check_array(place, arrays[path], shape, dtype=dtype)
+            dtype = checked[path].dtype
+        kept = all(checked[path] is a for path, a in arrays.items())
+        return self if kept else self.from_arrays(checked, self.cell)
 
 
 class Params(Parameters):
@@ -186,33 +210,19 @@ class Params(Parameters):
         point. Raises TypeError or ValueError for a size below one, an unknown cell or
         dtype.
         """
-        D, H = (
-            check_int("input_size", input_size),
-            check_int("hidden_size", hidden_size),
-        )
+        D = check_int("input_size", input_size)
+        H = check_int("hidden_size", hidden_size)
         L = check_int("num_layers", num_layers)
         O = None if output_size is None else check_int("output_size", output_size)
         kind = CELLS[check_choice("cell", cell, CELLS)]
         dtype = check_dtype("dtype", dtype)
-        rng, root = (
-            np.random.default_rng(check_int("seed", seed, low=0)),
-            np.sqrt(H).astype(dtype),
-        )
-        drawn = shapes(kind, D, H, L, O).items()
-        return cls.from_arrays(
-            {n: rng.uniform(-1, 1, s).astype(dtype) / root for n, s in drawn}, cell
-        )
-
-    def cut(self, flat: np.ndarray) -> Named:
-        """Copies of the parts of `flat`, one after another in the order and shapes of
-        `arrays`.
-        """
-        arrays = self.arrays()
-        parts = np.split(flat, np.cumsum([a.size for a in arrays.values()]))
-        return {
-            n: p.reshape(arrays[n].shape).copy()
-            for n, p in zip(arrays, parts, strict=False)
+        rng = np.random.default_rng(check_int("seed", seed, low=0))
+        root = np.sqrt(H).astype(dtype)
+        named = {
+            name: rng.uniform(-1, 1, shape).astype(dtype) / root
+            for name, shape in shapes(kind, D, H, L, O).items()
         }
+        return cls.from_arrays(named, cell)
 
     def check(self, name: str = "params") -> "Params":
         """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
@@ -220,42 +230,16 @@ class Params(Parameters):
         Returns Params of plain C-contiguous arrays: these, or others where one had to
         be copied or viewed; the caller's own stay as they are.
         """
-        if not isinstance(self, Params):
-            raise TypeError(
-                f"{name}: got {type(self).__name__}, want lstm_kernels.Params"
-            )
-        cell, layers = (
-            CELLS[check_choice(f"{name}.cell", self.cell, CELLS)],
-            self.layers,
-        )
-        if not isinstance(layers, list | tuple) or not layers:
-            raise ValueError(
-                f"{name}.layers: got {layers!r}, want a list of at least one Layer"
-            )
-        for index, layer in enumerate(layers):
-            if not isinstance(layer, Layer):
-                raise TypeError(
-                    f"{name}.layers[{index}]: got {layer!r}, want lstm_kernels.Layer"
-                )
-        if (self.V is None) != (self.b_out is None):
-            lone = "V without b_out" if self.b_out is None else "b_out without V"
-            raise ValueError(f"{name}: got {lone}, want both or neither")
-        arrays, checked = self.arrays(), {}
-        top, GH = f"{name}.layers[0]", f"{len(cell.input_gates)}*H"
-        D, _ = check_array(f"{top}.U", layers[0].U, ("D", GH)).shape
-        H, _ = check_array(f"{top}.W", layers[0].W, ("H", GH)).shape
-        O = (
-            None
-            if self.V is None
-            else check_array(f"{name}.V", self.V, ("H", "O")).shape[1]
-        )
-        for path, shape in shapes(cell, D, H, len(layers), O).items():
-            place = re.sub(r"layers\.(\d+)", r"layers[\1]", f"{name}.{path}")
-            checked[path] = check_array(
-                place, arrays[path], shape, dtype=layers[0].W.dtype
-            )
-        kept = all(checked[path] is a for path, a in arrays.items())
-        return self if kept else Params.from_arrays(checked, self.cell)
+        return check_type(name, self, Params)._checked(name, CELLS)
+
+    def _shapes(self, name, cell):
+        bottom, GH = f"{name}.layers[0]", f"{len(cell.input_gates)}*H"
+        D, _ = check_array(f"{bottom}.U", self.layers[0].U, ("D", GH)).shape
+        H, _ = check_array(f"{bottom}.W", self.layers[0].W, ("H", GH)).shape
+        O = None
+        if self.V is not None:
+            O = check_array(f"{name}.V", self.V, ("H", "O")).shape[1]
+        return shapes(cell, D, H, self.num_layers, O)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an .npz file, all of it or nothing. Raises as `check` does, and
@@ -292,23 +276,24 @@ class Params(Parameters):
         ValueError for shapes that do not fit, and for names that this form cannot hold
         (reverse, projections, other modules).
         """
-        return cls.from_arrays(*torch_names.read(state_dict, readout)).check(
-            "state_dict"
-        )
+        named, cell = torch_names.read(state_dict, readout)
+        return cls.from_arrays(named, cell).check("state_dict")
 
-    def to_torch(self) -> Named:
+    def to_torch(self, *, prefix: str = "", readout: str = "readout") -> Named:
         """The state_dict of the torch.nn module, and of a torch.nn.Linear called
-        `readout`.
+        `readout`: arrays, which `torch.from_numpy` makes tensors of.
 
-        b goes into `bias_ih`; `bias_hh` is zero but for a GRU's last block.
+        prefix: before the names of the module, such as "rnn.". b goes into `bias_ih`;
+        `bias_hh` is zero but for a GRU's last block. Raises ValueError for a cell that
+        PyTorch does not have.
         """
-        return torch_names.write(self)
+        return torch_names.write(self, prefix=prefix, readout=readout)
 
 
 @dataclass(repr=False)
-class Gradients(Weights):
-    """Gradients of parameters, and `.x` (T, B, D) and `.state`, a tuple of (L, B,
-    H).
+class Grads(Weights):
+    """Gradients: the fields of Params (of `low_rank.Factored`, if it has factors), and
+    `.x` (T, B, D) and `.state`, a tuple of (L, B, H).
     """
 
     x: np.ndarray | None = None
@@ -321,12 +306,6 @@ class Gradients(Weights):
         names = (f"state.{name}" for name in CELLS[self.cell].state)
         named = super().arrays() | ({} if self.x is None else {"x": self.x})
         return named | dict(zip(names, self.state, strict=True))
-
-
-class Grads(Gradients):
-    """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L,
-    B, H).
-    """
 
     def to_torch(self) -> Named:
         """The gradients of PyTorch's parameters; the same of both biases where they are

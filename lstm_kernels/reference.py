@@ -15,6 +15,9 @@ from .cells import CELLS, sigmoid_of
 from .params import Grads, Layer, expand, fold
 
 sigmoid = sigmoid_of(np.tanh)
+# Numbers beyond the dtype's range become infinite, and what comes of them NaN, without
+# NumPy's warnings: who asks, `training.train` too, looks at the results.
+quietly = np.errstate(over="ignore", invalid="ignore")
 
 
 @dataclass
@@ -41,9 +44,8 @@ def layer_forward(cell, layer, x, h0, c0, *, product=np.matmul):
     forward, _ = cell.make(np.tanh, sigmoid)
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
     h[0], c[0] = h0, c0
-    a = product(x.reshape(T * B, D), layer.U).reshape(
-        T, B, K * H
-    )  # of all steps at once
+    # Of all steps at once.
+    a = product(x.reshape(T * B, D), layer.U).reshape(T, B, K * H)
     for t in range(T):
         a[t] += product(h[t], layer.W)
         a[t] += layer.b
@@ -78,6 +80,7 @@ def layer_backward(cell, layer, tape, dy, dh, dc, *, product=np.matmul):
     return Layer(dU, dW, db), dx, dh, dc
 
 
+@quietly
 def forward(params, x, state=None, *, layer_forward=layer_forward):
     """The stack, layer by layer. Returns (y, state, tapes)."""
     cell, B, tapes = CELLS[params.cell], x.shape[1], []
@@ -85,18 +88,14 @@ def forward(params, x, state=None, *, layer_forward=layer_forward):
     h0 = zeros if state is None else state[0]
     c0 = h0 if len(cell.state) == 1 else zeros if state is None else state[1]
     for index in range(params.num_layers):
-        tapes.append(
-            layer_forward(
-                cell, expand(cell, params.layers[index]), x, h0[index], c0[index]
-            )
-        )
+        full = expand(cell, params.layers[index])
+        tapes.append(layer_forward(cell, full, x, h0[index], c0[index]))
         x = tapes[-1].h[1:]
-    final = [
-        np.stack([getattr(tape, name)[-1] for tape in tapes]) for name in cell.state
-    ]
+    final = (np.stack([getattr(t, name)[-1] for t in tapes]) for name in cell.state)
     return x, tuple(final), tapes
 
 
+@quietly
 def backward(params, tapes, dy, dstate=None, *, layer_backward=layer_backward):
     """Back through the stack. dy (T, B, H), dstate a tuple of (L, B, H) or None.
     Returns Grads.
@@ -112,18 +111,16 @@ def backward(params, tapes, dy, dstate=None, *, layer_backward=layer_backward):
             cell, full, tapes[index], dy, dh[index], dc[index]
         )
         layers[index] = fold(cell, grad)
-        dstates[index] = (
-            (dh0, dc0) if len(cell.state) == 2 else (dh0 + dc0,)
-        )  # without c, c0 is h0
-    V, b_out = (
-        params.V,
-        params.b_out,
-    )  # y does not depend on the read-out: its gradient is zero
-    V, b_out = (None, None) if V is None else (np.zeros_like(V), np.zeros_like(b_out))
+        # Without c, c0 is h0.
+        dstates[index] = (dh0, dc0) if len(cell.state) == 2 else (dh0 + dc0,)
     state = tuple(np.stack(parts) for parts in zip(*dstates, strict=True))
-    return Grads(layers, V, b_out, params.cell, x=dy, state=state)
+    grads = Grads(layers, cell=params.cell, x=dy, state=state)
+    if params.V is not None:  # y does not depend on the read-out
+        grads.V, grads.b_out = np.zeros_like(params.V), np.zeros_like(params.b_out)
+    return grads
 
 
+@quietly
 def loss_and_grads(
     params, x, target, *, layer_forward=layer_forward, layer_backward=layer_backward
 ):

@@ -14,11 +14,10 @@ from graphlib import TopologicalSorter
 from itertools import product, zip_longest
 from typing import NamedTuple
 
-from .errors import check_choice, check_int
+from .errors import REAL, check_choice, check_int, check_type
 
-WORKERS = (
-    1024  # so many numbers may be used by few tasks; what runs a schedule looks at each
-)
+# So many numbers may be used by few tasks; what runs a schedule looks at each.
+WORKERS = 1024
 
 
 class Task(NamedTuple):
@@ -89,15 +88,12 @@ class Graph:
         Raises TypeError or ValueError for a chunk that is not 1 to `steps`.
         """
         starts = range(0, self.steps, check_int("chunk", chunk, 1, self.steps))
-        return sorted(
-            (
-                Task(layer, start, min(start + chunk, self.steps), part)
-                for part, layer, start in product(
-                    range(self.parts), range(self.rows), starts
-                )
-            ),
-            key=lambda task: (task.part, *self.rank(task)),
+        every = product(range(self.parts), range(self.rows), starts)
+        tasks = (
+            Task(layer, start, min(start + chunk, self.steps), part)
+            for part, layer, start in every
         )
+        return sorted(tasks, key=lambda task: (task.part, *self.rank(task)))
 
 
 @dataclass(frozen=True)
@@ -133,7 +129,8 @@ class Costs:
     it, on another worker. moved: what a task takes more when its worker ran another
     layer before, so that its cache holds other weights. shared: no time but a factor,
     on all of that where more than one worker computes, and they share a cache, the
-    memory, or the power.
+    memory, or the power. Raises TypeError or ValueError for what is not finite numbers,
+    zero or more.
     """
 
     step: tuple[float, ...]
@@ -143,20 +140,20 @@ class Costs:
     shared: float = 1.0
 
     def __post_init__(self):
-        numbers = {f"step[{i}]": value for i, value in enumerate(self.step)}
-        numbers |= {name: value for name, value in vars(self).items() if name != "step"}
+        check_type("step", self.step, (tuple, list), "a tuple of numbers")
+        numbers = vars(self) | {f"step[{i}]": a for i, a in enumerate(self.step)}
+        del numbers["step"]
         for name, value in numbers.items():
+            want = "a finite number, not negative"
+            check_type(name, value, REAL, want)
             if not 0 <= value < math.inf:
-                raise ValueError(
-                    f"{name}: got {value!r}, want a finite number, not negative"
-                )
+                raise ValueError(f"{name}: got {value!r}, want {want}")
 
     def of(self, graph):
         """These costs; raises ValueError unless they are of so many rows."""
         if len(self.step) != graph.rows:
-            raise ValueError(
-                f"costs: got {len(self.step)} layers' steps, want {graph.rows}"
-            )
+            got = f"{len(self.step)} layers' steps"
+            raise ValueError(f"costs: got {got}, want {graph.rows}")
         return self
 
     def seconds(self, task, before, workers):
@@ -170,6 +167,7 @@ def layer_by_layer(graph):
     """One worker, every step of a layer before the next layer: the order of the
     reference.
     """
+    check_type("graph", graph, Graph, "a Graph")
     return Schedule(graph, tuple(graph.tasks(graph.steps)))
 
 
@@ -185,16 +183,15 @@ def wavefront(
     the whole diagonal before. costs: Costs to schedule by; None counts steps. Raises
     TypeError or ValueError for zero workers, a chunk longer than T, or another order.
     """
-    if graph.training:
-        raise ValueError(
-            f"graph: got {graph}, want one that is only forward or only backward"
-        )
-    workers = min(
-        check_int("workers", workers), graph.layers * graph.parts
-    )  # more have no task
+    if check_type("graph", graph, Graph, "a Graph").training:
+        want = "one that is only forward or only backward"
+        raise ValueError(f"graph: got {graph}, want {want}")
+    # More workers have no task.
+    workers = min(check_int("workers", workers), graph.layers * graph.parts)
     together = graph.layers if together is None else check_int("together", together)
     check_choice("order", order, ("point-to-point", "barrier"))
-    costs = (costs or Costs((1.0,) * graph.layers)).of(graph)
+    costs = Costs((1.0,) * graph.layers) if costs is None else costs
+    check_type("costs", costs, Costs, "Costs").of(graph)
 
     def diagonal(task):
         up, along = graph.rank(task)
@@ -234,7 +231,8 @@ def pipeline(graph, workers, order="fill-drain", loops=1):
             f"loops: got {loops} with order {order!r}, want 1, or 'fill-drain'"
         )
     stage_of, P = _stages(graph, workers, loops)
-    runs = {}  # by stage, counted on from the last one where the pass goes back, and micro-batch
+    # By stage, counted on from the last one where the pass goes back, and micro-batch.
+    runs = {}
     for task in graph.tasks(graph.steps):
         row = graph.rank(task)[0]
         back = row >= graph.layers
@@ -315,54 +313,43 @@ def check(schedule):
     nobody waits in a circle. Workers are numbered from 0, below the number of tasks or
     WORKERS.
     """
-    if not isinstance(schedule, Schedule):
-        raise TypeError(f"schedule: got {type(schedule).__name__}, want a Schedule")
+    check_type("schedule", schedule, Schedule, "a Schedule")
     graph, owner, known, last = schedule.graph, {}, [], {}
     most = max(len(schedule.tasks), WORKERS) - 1
     for index, task in enumerate(schedule.tasks):
         worker, part, layer = task.worker, task.part, task.layer
+        name = f"schedule: task {index}"
         if not 0 <= worker <= most:
-            raise ValueError(
-                f"schedule: task {index} is on worker {worker}, want 0 to {most}"
-            )
-        wrong = [other for other in task.after if not 0 <= other < index]
-        if wrong:
-            raise ValueError(
-                f"schedule: task {index} waits for {wrong[0]}, want an earlier one"
-            )
+            raise ValueError(f"{name} is on worker {worker}, want 0 to {most}")
+        if wrong := [other for other in task.after if not 0 <= other < index]:
+            raise ValueError(f"{name} waits for {wrong[0]}, want an earlier one")
         before = 0  # the tasks that are surely done, as bits
         for other in (*task.after, *last.get(worker, ())):
             before |= known[other] | 1 << other
         known.append(before)
         last[worker] = (index,)
         if not 0 <= task.start < task.stop:
-            raise ValueError(
-                f"schedule: task {index} is {task}, want at least one step"
-            )
+            raise ValueError(f"{name} is {task}, want at least one step")
         steps = range(task.start, task.stop)
         for step in reversed(steps) if graph.goes_back(layer) else steps:
             cell = layer, step
+            name = f"schedule: cell {cell}"
             if (part, *cell) in owner:
-                raise ValueError(
-                    f"schedule: cell {cell}, part {part}, is computed twice"
-                )
+                raise ValueError(f"{name}, part {part}, is computed twice")
             for need in graph.needs(*cell):
                 other = owner.get((part, *need))
                 if other is None:
-                    raise ValueError(
-                        f"schedule: cell {cell} needs {need}, which comes later"
-                    )
+                    raise ValueError(f"{name} needs {need}, which comes later")
                 if other != index and not before >> other & 1:
                     raise ValueError(
-                        f"schedule: cell {cell} needs {need}, and task {index} on worker {worker} "
+                        f"{name} needs {need}, and task {index} on worker {worker} "
                         f"does not wait for task {other}, which computes it"
                     )
             owner[part, *cell] = index
     cells = set(product(range(graph.parts), range(graph.rows), range(graph.steps)))
     if owner.keys() != cells:
-        raise ValueError(
-            f"schedule: got {len(owner)} cells, want the {len(cells)} of {graph}"
-        )
+        want = f"the {len(cells)} of {graph}"
+        raise ValueError(f"schedule: got {len(owner)} cells, want {want}")
 
 
 def _needed(graph, tasks):
@@ -372,15 +359,12 @@ def _needed(graph, tasks):
     chunk = max(task.stop - task.start for task in tasks)
     # Chunks need each other as the cells of a graph with fewer steps do.
     chunks = replace(graph, steps=-(-graph.steps // chunk))
-    places = {
-        (task.part, task.layer, task.start // chunk): i for i, task in enumerate(tasks)
-    }
+    cells = [(task.layer, task.start // chunk) for task in tasks]
+    every = zip(tasks, cells, strict=True)
+    places = {(task.part, *cell): i for i, (task, cell) in enumerate(every)}
     return [
-        [
-            places[task.part, *need]
-            for need in chunks.needs(task.layer, task.start // chunk)
-        ]
-        for task in tasks
+        [places[task.part, *need] for need in chunks.needs(*cell)]
+        for task, cell in zip(tasks, cells, strict=True)
     ]
 
 
@@ -411,9 +395,8 @@ def _list_schedule(tasks, needed, workers, rank, costs):
         ready.remove(place)
         order.done(place)
     at = {place: index for index, place in enumerate(started)}
-    return [*started.values()], [
-        [at[need] for need in needed[place]] for place in started
-    ]
+    waits = [[at[need] for need in needed[place]] for place in started]
+    return [*started.values()], waits
 
 
 def _waiting(graph, tasks, needed):

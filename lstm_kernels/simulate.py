@@ -5,8 +5,8 @@ to choose.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .errors import check_int
-from .schedules import Schedule, wavefront
+from .errors import check_int, check_type
+from .schedules import Costs, Graph, Schedule, wavefront
 
 
 class Span(NamedTuple):
@@ -28,9 +28,8 @@ class Timeline:
     @property
     def makespan(self):
         """Seconds from the first start to the last stop."""
-        return max(span.stop for span in self.spans) - min(
-            span.start for span in self.spans
-        )
+        start = min(span.start for span in self.spans)
+        return max(span.stop for span in self.spans) - start
 
     @property
     def idle(self):
@@ -38,25 +37,22 @@ class Timeline:
         nothing.
         """
         busy = sum(span.stop - span.start for span in self.spans)
-        return (
-            1 - busy / (self.makespan * self.schedule.employed)
-            if self.makespan
-            else 0.0
-        )
+        most = self.makespan * self.schedule.employed
+        return 1 - busy / most if most else 0.0
 
 
 def simulate(schedule, costs):
     """The Timeline of a schedule: a task starts when its worker is free and its waits
     are over.
     """
-    costs.of(schedule.graph)
+    check_type("schedule", schedule, Schedule, "a Schedule")
+    check_type("costs", costs, Costs, "Costs").of(schedule.graph)
     spans, free, before, workers = [], {}, {}, schedule.employed
     for index, task in enumerate(schedule.tasks):
         start, worker = free.get(task.worker, 0.0), task.worker
         for other in task.after:
-            start = max(
-                start, spans[other].stop + costs.hand * (spans[other].worker != worker)
-            )
+            hand = costs.hand * (spans[other].worker != worker)
+            start = max(start, spans[other].stop + hand)
         stop = start + costs.seconds(task, before.get(worker), workers)
         spans.append(Span(index, worker, start, stop))
         free[worker], before[worker] = stop, task.layer
@@ -67,7 +63,8 @@ def choose(graph, workers, costs, most_tasks=1024):
     """The wavefront that `simulate` predicts to be fastest, over chunks and layers side
     by side.
     """
-    candidates = []
+    check_type("graph", graph, Graph, "a Graph")
+    candidates, workers = [], check_int("workers", workers)
     for together in sorted({graph.layers, min(workers, graph.layers)}):
         for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128):
             if count > graph.steps or (count > 1 and graph.layers * count > most_tasks):
@@ -83,12 +80,18 @@ def speedup_bound(layers, steps, chunk=1):
     """Of a wavefront on any number of workers: L T / (T + (L-1) C), for C = 1 L T / (L
     + T - 1).
 
-    Raises ValueError for a chunk longer than T.
+    Raises TypeError, or ValueError for a number below one or a chunk longer than T.
     """
+    check_int("layers", layers)
+    check_int("steps", steps)
     return layers * steps / (steps + (layers - 1) * check_int("chunk", chunk, 1, steps))
 
 
 def pipeline_bound(micro_batches, workers, loops=1):
-    """Of a pipeline of equal stages, in v loops: v M P / (v M + P - 1)."""
-    turns = loops * micro_batches
+    """Of a pipeline of equal stages, in v loops: v M P / (v M + P - 1).
+
+    Raises TypeError, or ValueError for a number below one.
+    """
+    check_int("workers", workers)
+    turns = check_int("loops", loops) * check_int("micro_batches", micro_batches)
     return turns * workers / (turns + workers - 1)

@@ -9,16 +9,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .data import Dataset
-from .errors import DivergedError, check_array, check_choice, check_int, check_rate
+from .errors import (
+    DivergedError,
+    check_array,
+    check_choice,
+    check_int,
+    check_rate,
+    check_type,
+)
 from .files import check_place, read_npz, write_npz
-from .params import Grads, Params
 
-FORMAT = "lstm_kernels.checkpoint/2"
+FORMAT = "lstm_kernels.checkpoint/3"
 
 
 @dataclass(repr=False)
@@ -60,19 +66,6 @@ class Checkpoint:
         return read_npz(self.path, FORMAT, build, name="checkpoint")
 
 
-class Trainable(Protocol):
-    """What training asks of a network."""
-
-    def params(self) -> Params: ...
-    def assign(self, params: Params) -> None: ...
-    def loss_and_grads(
-        self, x: np.ndarray, target: np.ndarray
-    ) -> tuple[float, Grads]: ...
-    def epoch(
-        self, dataset: Dataset, order, batch_size: int, learning_rate: float
-    ) -> list: ...
-
-
 class GradientDescent:
     """theta -= learning_rate * gradient, inside the network."""
 
@@ -94,11 +87,9 @@ class Adam(GradientDescent):
 
     def __init__(self, net):
         super().__init__(net)
-        arrays = (
-            net.params().arrays().items()
-        )  # a step replaces the moments and writes to none
-        self.moments = {
-            f"{m}.{name}": np.zeros_like(a) for m in "mv" for name, a in arrays
+        arrays = net.params().arrays()
+        self.moments = {  # a step replaces them and writes to none
+            f"{m}.{name}": np.zeros_like(a) for m in "mv" for name, a in arrays.items()
         }
 
     def epoch(self, dataset, order, batch_size, learning_rate):
@@ -106,10 +97,8 @@ class Adam(GradientDescent):
         ends early at a loss that is not finite. Raises DivergedError for a parameter or
         moment that is not: the step before it then counts.
         """
-        self.theta, self.first = self.net.params(), self.count
-        return dataset.each_batch(
-            order, batch_size, partial(self.step, rate=learning_rate)
-        )
+        self.theta, step = self.net.params(), partial(self.step, rate=learning_rate)
+        return dataset.each_batch(order, batch_size, step)
 
     def step(self, x, target, rate):
         loss, grads = self.net.loss_and_grads(x, target)
@@ -125,11 +114,9 @@ class Adam(GradientDescent):
                 m_hat, v_hat = m / (1 - beta1**count), v / (1 - beta2**count)
                 new[name] = value - rate * (m_hat / (np.sqrt(v_hat) + epsilon))
                 moments |= {f"m.{name}": m, f"v.{name}": v}
-        if not _finite(new | moments):
-            raise DivergedError(
-                "a parameter or moment is not finite", step=self.count - self.first
-            )
-        self.theta = type(self.theta).from_arrays(new, self.theta.cell)
+        if not _finite(self.net, new | moments):
+            raise DivergedError("a parameter or moment is not finite")
+        self.theta = self.theta.from_arrays(new, self.theta.cell)
         self.net.assign(self.theta)
         self.count, self.moments = count, moments
         return loss
@@ -139,7 +126,7 @@ OPTIMIZERS = {"sgd": GradientDescent, "adam": Adam}
 
 
 def train(
-    net: Trainable,
+    net: Any,
     dataset: Dataset,
     epochs: int,
     batch_size: int,
@@ -150,7 +137,7 @@ def train(
     progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     resume: bool = False,
-    on_epoch: Callable[[History, Trainable], object] | None = None,
+    on_epoch: Callable[[History, Any], object] | None = None,
 ) -> History:
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 
@@ -171,72 +158,40 @@ def train(
     from tqdm import tqdm  # imported when used
 
     if not (hasattr(net, "epoch") and hasattr(net, "params")):
-        raise TypeError(
-            f"net: got {type(net).__name__}, want a network of lstm_kernels.network"
-        )
-    if not isinstance(dataset, Dataset):
-        raise TypeError(
-            f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset"
-        )
+        check_type("net", net, (), "a network of lstm_kernels.network")
+    check_type("dataset", dataset, Dataset)
     epochs = check_int("epochs", epochs)
-    batch_size = check_int("batch_size", batch_size, 1, len(dataset))
     good = net.params()
-    learning_rate = check_rate("learning_rate", learning_rate, good.dtype)
-    seed = check_int("seed", seed, low=0)
+    run = {
+        "optimizer": check_choice("optimizer", optimizer, OPTIMIZERS),
+        "batch_size": check_int("batch_size", batch_size, 1, len(dataset)),
+        "learning_rate": check_rate("learning_rate", learning_rate, good.dtype),
+        "seed": check_int("seed", seed, low=0),
+        "cell": good.cell,
+    }
     if not (on_epoch is None or callable(on_epoch)):
-        raise TypeError(
-            f"on_epoch: got {on_epoch!r}, want a function of a History and a network"
-        )
-    rule = OPTIMIZERS[check_choice("optimizer", optimizer, OPTIMIZERS)](net)
-    history, run = History(), None
-    steps = sum(1 for _ in dataset.batches(np.arange(len(dataset)), batch_size))
+        want = "a function of a History and a network"
+        raise TypeError(f"on_epoch: got {on_epoch!r}, want {want}")
+    rule, history = OPTIMIZERS[optimizer](net), History()
     if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
     if checkpoint is not None:
-        file = (
-            checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-        )
-        run = {
-            "optimizer": optimizer,
-            "batch_size": batch_size,
-            "learning_rate": learning_rate,
-        }
-        run |= {
-            "seed": seed,
-            "cell": good.cell,
-            "dataset": dataset.sha256(),
-            **rule.constants,
-        }
-        run |= file.run
+        file = checkpoint
+        if not isinstance(checkpoint, Checkpoint):
+            file = Checkpoint(checkpoint)
+        run |= {"dataset": dataset.sha256(), **rule.constants, **file.run}
         if resume:
-            history = _restore(file, run, net, rule, steps)
+            history = _restore(file, run, rule, dataset)
             good = net.params()
         elif file.exists():
             want = "resume=True or another path"
             raise FileExistsError(f"checkpoint: {file.path} exists, want {want}")
 
-    hidden = (
-        None if progress is None else not progress
-    )  # None: tqdm asks for a terminal
+    hidden = None if progress is None else not progress  # None: tqdm looks
     with tqdm(range(history.epochs, epochs), unit="epoch", disable=hidden) as bar:
         try:
-            for epoch in bar:
-                start = time.perf_counter()
-                order = np.random.default_rng([seed, epoch]).permutation(len(dataset))
-                losses = np.array(rule.epoch(dataset, order, batch_size, learning_rate))
-                seconds, now = time.perf_counter() - start, net.params()
-                if not np.isfinite(losses).all():  # it ended there
-                    raise DivergedError(
-                        f"the loss is {losses[-1]}", step=len(losses) - 1
-                    )
-                if not _finite(now.arrays()):
-                    raise DivergedError(
-                        "a parameter is not finite", step=len(losses) - 1
-                    )
-                good = now
-                sizes = [len(index) for index in dataset.batches(order, batch_size)]
-                history.loss.append(float(losses @ sizes / len(dataset)))
-                history.seconds.append(seconds)
+            for _ in bar:
+                good = _epoch(rule, dataset, run, history)
                 bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
                 if checkpoint is not None:
                     header = {"format": FORMAT, "run": run}
@@ -246,9 +201,10 @@ def train(
                     good = net.params()
         except DivergedError as error:
             net.assign(good)
+            epoch = history.epochs
             raise DivergedError(
-                f"learning_rate: {error} at epoch {epoch}, step {error.step}; the parameters are "
-                f"those after {history.epochs} epochs; want a smaller learning_rate",
+                f"learning_rate: {error} at epoch {epoch}, step {error.step}; the "
+                f"parameters are those after {epoch} epochs; want a smaller one",
                 epoch=epoch,
                 step=error.step,
                 history=history,
@@ -259,8 +215,28 @@ def train(
     return history
 
 
-def _finite(named):
-    return all(np.isfinite(a).all() for a in named.values())
+def _epoch(rule, dataset, run, history):
+    """The next epoch, of which `history` takes note: the parameters after it."""
+    start, batch_size = time.perf_counter(), run["batch_size"]
+    shuffle = np.random.default_rng([run["seed"], history.epochs])
+    order = shuffle.permutation(len(dataset))
+    losses = np.array(rule.epoch(dataset, order, batch_size, run["learning_rate"]))
+    seconds, params = time.perf_counter() - start, rule.net.params()
+    if not _finite(rule.net, {"loss": losses} | params.arrays()):
+        what = "a parameter is not finite"
+        if not np.isfinite(losses[-1]):  # it ended there
+            what = f"the loss is {losses[-1]}"
+        raise DivergedError(what, step=len(losses) - 1)
+    sizes = [len(index) for index in dataset.batches(order, batch_size)]
+    history.loss.append(float(losses @ sizes / len(dataset)))
+    history.seconds.append(seconds)
+    return params
+
+
+def _finite(net, named):
+    """Whether arrays are finite: on every rank, of a network that several train."""
+    finite = all(np.isfinite(a).all() for a in named.values())
+    return net.agree_finite(finite) if hasattr(net, "agree_finite") else finite
 
 
 def _arrays(params, rule, history):
@@ -271,27 +247,23 @@ def _arrays(params, rule, history):
         "history": vars(history),
     }
     return {
-        f"{g}.{name}": np.array(a)
-        for g, named in groups.items()
+        f"{group}.{name}": np.array(a)
+        for group, named in groups.items()
         for name, a in named.items()
     }
 
 
-def _restore(file, run, net, rule, steps):
-    """The History of a Checkpoint, whose parameters and moments `net` and `rule` take
-    over; an epoch has `steps` steps. Nothing is taken over before everything is
-    checked.
+def _restore(file, run, rule, dataset):
+    """The History of a Checkpoint, whose parameters and moments the network and `rule`
+    take over. Nothing is taken over before everything is checked.
     """
-    params = net.params()
+    params = rule.net.params()
 
     def build(header, named):
-        saved = header["run"]
-        if not isinstance(saved, dict):
-            raise ValueError(f"run: got {type(saved).__name__}, want a dict")
-        different = sorted(
+        saved = check_type("run", header["run"], dict, "a dict")
+        if different := sorted(
             k for k in run | saved if repr(run.get(k)) != repr(saved.get(k))
-        )
-        if different:
+        ):
             got, want = ({k: d.get(k) for k in different} for d in (saved, run))
             raise ValueError(f"is of another run, got {got}, want {want}")
         like, checked = _arrays(params, rule, History()), {}
@@ -301,25 +273,18 @@ def _restore(file, run, net, rule, steps):
         for name, a in like.items():
             shape = epochs if name.startswith("history.") else a.shape
             checked[name] = check_array(name, named[name], shape, dtype=a.dtype)
-            if (
-                name.startswith(("history.seconds", "optimizer.v."))
-                and checked[name].min() < 0
-            ):
-                raise ValueError(
-                    f"{name}: got {checked[name].min()}, want no negative number"
-                )
+            signed = not name.startswith(("history.seconds", "optimizer.v."))
+            if not signed and checked[name].min() < 0:
+                got = checked[name].min()
+                raise ValueError(f"{name}: got {got}, want no negative number")
         return checked
 
-    checked = file.load(build)
-
-    def group(prefix):
-        return {
-            n.removeprefix(prefix): a
-            for n, a in checked.items()
-            if n.startswith(prefix)
-        }
-
-    history = History(**{name: a.tolist() for name, a in group("history.").items()})
-    rule.count, rule.moments = steps * history.epochs, group("optimizer.")
-    net.assign(type(params).from_arrays(group("params."), params.cell))
+    groups = {"params": {}, "optimizer": {}, "history": {}}
+    for name, a in file.load(build).items():
+        group, _, name = name.partition(".")
+        groups[group][name] = a
+    history = History(**{name: a.tolist() for name, a in groups["history"].items()})
+    steps = sum(1 for _ in dataset.batches(np.arange(len(dataset)), run["batch_size"]))
+    rule.count, rule.moments = steps * history.epochs, groups["optimizer"]
+    rule.net.assign(params.from_arrays(groups["params"], params.cell))
     return history

@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 
 import lstm_kernels as lk
-from lstm_kernels import data
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.next_symbol import NextSymbol
 from lstm_kernels.ranks import jobs, rnn
 from lstm_kernels.ranks.layers import TokenParams
 from lstm_kernels.ranks.world import CORES, Sum, Sums, World, main, take_cores
 from lstm_kernels.schedules import PIPELINES
+from lstm_kernels.strings import NextSymbol, Reber, one_hot
 from lstm_report.experiments import rank_speed as measure
 from lstm_report.measure import results
 
@@ -216,7 +215,7 @@ def of_one_process(strings, epochs, batch, rate, layers, **_):
     """The same training by the network of one process."""
     params = lk.Params.init(7, 16, num_layers=layers, output_size=7, seed=0)
     net = lk.network("numba-fused", params, threads=1)
-    dataset = data.symbols(data.Reber().strings(strings, seed=0))
+    dataset = one_hot(Reber().strings(strings, seed=0))
     how = {"optimizer": "sgd", "seed": 0, "progress": False}
     history = lk.train(NextSymbol(net), dataset, epochs, batch, rate, **how)
     return history.loss, net.params().arrays()

@@ -1,12 +1,14 @@
 """Bad input gets an error that names the argument, what it got and what it wants."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from conftest import example
 
 import lstm_kernels as lk
-import lstm_report as report
 from lstm_kernels import data
+from lstm_kernels.cells import CELLS
 from lstm_kernels.errors import check_array, check_ints, check_rate
 
 SHAPE = (2, 4, 3, 2, 5)
@@ -20,60 +22,32 @@ def bad(a, at, value):
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of np.matrix
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        (
-            lambda x: x[0],
-            ValueError,
-            r"x: got 2 axes, shape \(3, 2\), want shape \(T, B, 2\)",
-        ),
-        (
-            lambda x: x[..., :1],
-            ValueError,
-            r"x: got shape \(4, 3, 1\), want \(T, B, 2\)",
-        ),
-        (
-            lambda x: x[:0],
-            ValueError,
-            r"x: got shape \(0, 3, 2\), want \(T, B, 2\) and no empty",
-        ),
-        (lambda x: x[:, :0], ValueError, r"x: got shape \(4, 0, 2\)"),
+        (lambda x: x[0], r"got 2 axes, shape \(3, 2\), want shape \(T, B, 2\)"),
+        (lambda x: x[..., :1], r"got shape \(4, 3, 1\), want \(T, B, 2\)$"),
+        (lambda x: x[:0], r"got shape \(0, 3, 2\), want \(T, B, 2\) and no empty axis"),
         (
             lambda x: x.astype(np.float64),
-            TypeError,
-            "x: got dtype float64, want float32",
-        ),
-        (lambda x: x.astype(np.int32), TypeError, "x: got dtype int32, want float32"),
-        (lambda x: x.tolist(), TypeError, "x: got list, want a NumPy array"),
-        (
-            lambda x: bad(x, 5, np.nan),
-            ValueError,
-            r"x: got nan at index \[0, 2, 1\], want finite",
-        ),
-        (lambda x: bad(x, 0, np.inf), ValueError, r"x: got inf at index \[0, 0, 0\]"),
-        (
-            lambda x: np.ma.masked_invalid(bad(x, 0, np.nan)),
-            TypeError,
-            "x: got a masked array, want",
+            r"got .*64, want float32: x.astype\(np.float32",
         ),
         (
-            lambda x: np.ma.array(x),
-            TypeError,
-            r"x: got a masked array, .* \(T, B, 2\) without a mask",
+            lambda x: x.astype(np.int32),
+            r"got .* int32, want float32: x.astype\(np.float",
         ),
-        (
-            lambda x: np.asmatrix(x[0]),
-            TypeError,
-            r"x: got matrix, want a NumPy array of shape \(T",
-        ),
-        (lambda x: x * 1j, TypeError, "x: got dtype complex64, want float32"),
-        (lambda x: x.astype("M8[s]"), TypeError, "x: got dtype datetime64"),
-        (lambda x: x.astype(object), TypeError, "x: got dtype object, want float32"),
-        (lambda x: x.astype(">f4"), TypeError, "x: got dtype >f4, want float32"),
-        (lambda x: None, TypeError, "x: got NoneType, want a NumPy array of shape"),
+        (lambda x: x.tolist(), "got list, want a NumPy array"),
+        (lambda x: bad(x, 5, np.nan), r"got nan at index \[0, 2, 1\], want finite"),
+        (lambda x: bad(x, 0, np.inf), r"got inf at index \[0, 0, 0\]"),
+        (np.ma.array, r"got a masked array, .* \(T, B, 2\) without a mask"),
+        (lambda x: np.asmatrix(x[0]), r"got matrix, want a NumPy array of shape \(T"),
+        (lambda x: x * 1j, "got dtype complex64, want float32$"),
+        (lambda x: x.astype("M8[s]"), "got dtype datetime64"),
+        (lambda x: x.astype(object), "got dtype object, want float32"),
+        (lambda x: x.astype(">f4"), "got dtype >f4, want float32"),
+        (lambda x: None, "got NoneType, want a NumPy array of shape"),
     ],
 )
-def test_x(version, change, error, message):
+def test_x(version, change, message):
     params, x, target = example(SHAPE)
     net = lk.network(version, params)
     for call in (
@@ -81,7 +55,7 @@ def test_x(version, change, error, message):
         lambda x: net.loss_and_grads(x, target),
         lambda x: net.step(x, target, 0.1),
     ):
-        with pytest.raises(error, match=message):
+        with pytest.raises((TypeError, ValueError), match=f"^x: {message}"):
             call(change(x))
 
 
@@ -142,32 +116,22 @@ def test_one_number_that_is_not_finite_is_found_in_an_array_of_any_size(size, va
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype", "error", "said"),
+    ("value", "dtype", "message"),
     [
-        (True, np.float64, TypeError, "got True, want a number above zero"),
-        ("0.1", np.float64, TypeError, "got '0.1', want a number"),
-        (None, np.float64, TypeError, "got None, want a number"),
-        (0.1 + 0j, np.float64, TypeError, "want a number above zero"),
-        (np.ones(1), np.float64, TypeError, "want a number above zero"),
-        (10**400, np.float64, ValueError, "got inf, want a finite number above zero"),
-        (-1, np.float64, ValueError, "got -1, want a finite number above zero"),
-        (np.nan, np.float32, ValueError, "got nan, want a finite number above zero"),
-        (
-            1e39,
-            np.float32,
-            ValueError,
-            "want a finite number above zero, in float32 from .* to 3.4e",
-        ),
-        (
-            1e-50,
-            np.float32,
-            ValueError,
-            "want a finite number above zero, in float32 from 1.18e-38",
-        ),
+        (True, np.float64, "got True, want a number above zero"),
+        ("0.1", np.float64, "got '0.1', want a number"),
+        (None, np.float64, "got None, want a number"),
+        (0.1 + 0j, np.float64, "got .*, want a number above zero"),
+        (np.ones(1), np.float64, "got .*, want a number above zero"),
+        (10**400, np.float64, "got inf, want a finite number above zero"),
+        (-1, np.float64, "got -1, want a finite number above zero"),
+        (np.nan, np.float32, "got nan, want a finite number above zero"),
+        (1e39, np.float32, "got 1e.39, want a finite number .* in float32 .* to 3.4e"),
+        (1e-50, np.float32, "got 1e-50, .* above zero, in float32 from 1.18e-38"),
     ],
 )
-def test_rates(value, dtype, error, said):
-    with pytest.raises(error, match=f"rate: .*{said}"):
+def test_rates(value, dtype, message):
+    with pytest.raises((TypeError, ValueError), match=f"^rate: {message}"):
         check_rate("rate", value, dtype)
     assert check_rate("rate", np.float32(0.5), dtype) == check_rate("rate", 0.5) == 0.5
     assert check_rate("rate", 1e39) == 1e39
@@ -188,34 +152,35 @@ def test_what_is_no_integer(value):
 def test_state_dy_and_target(version, cell):
     params, x, target = example(SHAPE, cell)
     net = lk.network(version, params)
-    state = tuple(
-        np.zeros((2, 3, 5), np.float32) for _ in range(2 if cell == "lstm" else 1)
-    )
-    with pytest.raises(TypeError, match="state: got list, want a tuple"):
-        net.forward(x, list(state))
-    with pytest.raises(TypeError, match="state: got a tuple of 3"):
-        net.forward(x, (*state, *state, *state)[:3])
-    with pytest.raises(
-        ValueError, match=r"state.h: got shape \(1, 3, 5\), want \(2, 3, 5\)"
-    ):
-        net.forward(x, tuple(a[:1] for a in state))
+    state = tuple(np.zeros((2, 3, 5), np.float32) for _ in CELLS[cell].state)
+    dy = np.zeros((4, 3, 5), np.float32)
     with pytest.raises(RuntimeError, match=r"want forward\(x, training=True\)"):
-        net.backward(np.zeros((4, 3, 5), np.float32))
+        net.backward(dy)
     net.forward(x, training=True)
-    with pytest.raises(
-        ValueError, match=r"dy: got shape \(4, 2, 5\), want \(4, 3, 5\)"
+    for call, message in (
+        (lambda: net.backward(dy[:, :2]), r"dy: got shape \(4, 2, 5\), want \(4, 3, 5"),
+        (
+            lambda: net.backward(dy, tuple(a * np.nan for a in state)),
+            "dstate.h: got nan",
+        ),
+        (lambda: net.forward(x, list(state)), "state: got list, want a tuple"),
+        (lambda: net.forward(x, (dy, dy, dy)), "state: got a tuple of 3"),
+        (
+            lambda: net.forward(x, tuple(a[:1] for a in state)),
+            r"state.h: got shape \(1, 3, 5\), want \(2, 3, 5\)",
+        ),
+        (
+            lambda: net.loss_and_grads(x, target[:, :1]),
+            r"target: got shape \(3, 1\), want \(3, 2\)",
+        ),
+        (
+            lambda: net.step(x, target, -1),
+            "learning_rate: got -1, want a finite number",
+        ),
+        (lambda: net.step(x, target, "fast"), "learning_rate: got 'fast'"),
     ):
-        net.backward(np.zeros((4, 2, 5), np.float32))
-    with pytest.raises(ValueError, match=r"dstate.h: got nan"):
-        net.backward(np.zeros((4, 3, 5), np.float32), tuple(a * np.nan for a in state))
-    with pytest.raises(ValueError, match=r"target: got shape \(3, 1\), want \(3, 2\)"):
-        net.loss_and_grads(x, target[:, :1])
-    with pytest.raises(
-        ValueError, match="learning_rate: got -1, want a finite number above zero"
-    ):
-        net.step(x, target, -1)
-    with pytest.raises(TypeError, match="learning_rate: got 'fast'"):
-        net.step(x, target, "fast")
+        with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+            call()
 
 
 def test_backward_does_not_use_the_tape_of_old_parameters(version):
@@ -235,35 +200,34 @@ def test_a_network_without_read_out_has_no_loss(version):
 
 def test_names_and_sizes():
     params, _, _ = example(SHAPE)
-    with pytest.raises(ValueError, match="name: got 'cudnn', want one of 'sequential'"):
-        lk.network("cudnn", params)
-    with pytest.raises(TypeError, match="params: got dict"):
-        lk.network("numpy", {})
-    with pytest.raises(
-        ValueError, match="cell: got 'mamba', want one of 'rnn', 'lstm', 'gru'"
-    ):
-        lk.Params.init(1, 2, cell="mamba")
-    with pytest.raises(
-        ValueError, match="hidden_size: got 0, want an integer of at least 1"
-    ):
-        lk.Params.init(1, 0)
-    with pytest.raises(TypeError, match=r"input_size: got 1.5, want an integer"):
-        lk.Params.init(1.5, 2)
+    net, init = lk.network("numpy", params), lk.Params.init
+    series, cells = data.windows([1, 2, 3], 1), "want one of 'rnn', 'lstm', 'gru'"
+    calls = [
+        (
+            lambda: lk.network("cudnn", params),
+            "name: got 'cudnn', want one of 'sequent",
+        ),
+        (lambda: lk.network("numba-fusd", params), ".*; did you mean 'numba-fused'"),
+        (lambda: lk.network("Numpy", params), ".*; did you mean 'numpy'"),
+        (
+            lambda: lk.train(net, series, 1, 1, 1.0, optimizer="Adam"),
+            "optimizer: got 'Adam', want .*; did you mean 'adam'",
+        ),
+        (lambda: lk.network("numpy", {}), "params: got dict, want lstm_kernels.Params"),
+        (lambda: init(1, 0), "hidden_size: got 0, want an integer of at least 1"),
+        (lambda: init(1.5, 2), "input_size: got 1.5, want an integer"),
+    ]
+    for cell in ("mamba", ["lstm"], None, np.array(["lstm", "gru"]), {"lstm"}):
+        calls.append((lambda c=cell: init(1, 2, cell=c), f"cell: got .*, {cells}"))
     for dtype in (np.float16, "nonsense", None, ">f8"):
-        for call in (lambda d: lk.Params.init(1, 2, dtype=d), params.astype):
-            with pytest.raises(
-                TypeError, match=r"dtype: got .*, want float32 or float64"
-            ):
-                call(dtype)
-    for cell in (["lstm"], None, np.array(["lstm", "gru"]), {"lstm"}):
-        with pytest.raises(
-            ValueError, match=r"cell: got .*, want one of 'rnn', 'lstm', 'gru'"
+        for call in (
+            lambda d=dtype: init(1, 2, dtype=d),
+            partial(params.astype, dtype),
         ):
-            lk.Params.init(1, 2, cell=cell)
-    with pytest.raises(
-        ValueError, match="PRESET: got 'quick', want one of 'smoke', 'paper'"
-    ):
-        report.Notebook("quick")
+            calls.append((call, "dtype: got .*, want float32 or float64"))
+    for call, message in calls:
+        with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+            call()
 
 
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "two"])
@@ -295,100 +259,61 @@ def test_params_of_the_wrong_shape_are_refused(version):
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of np.matrix
 @pytest.mark.parametrize(
-    ("part", "value", "error", "said"),
+    ("part", "value", "message"),
     [
-        (
-            "W",
-            None,
-            TypeError,
-            r"layers\[0\].W: got NoneType, want .* shape \(H, 4\*H\)",
-        ),
-        (
-            "W",
-            [[1.0] * 4],
-            TypeError,
-            r"layers\[0\].W: got list, want .* shape \(H, 4\*H\)",
-        ),
-        (
-            "W",
-            np.ones(4),
-            ValueError,
-            r"layers\[0\].W: got 1 axes, .* shape \(H, 4\*H\)",
-        ),
-        ("W", np.matrix, TypeError, r"layers\[0\].W: got matrix"),
+        ("W", None, r"layers\[0\].W: got NoneType, want .* shape \(H, 4\*H\)"),
+        ("W", [[1.0] * 4], r"layers\[0\].W: got list, want .* shape \(H, 4\*H\)"),
+        ("W", np.ones(4), r"layers\[0\].W: got 1 axes, .* shape \(H, 4\*H\)"),
+        ("W", np.matrix, r"layers\[0\].W: got matrix"),
         (
             "W",
             np.ones((5, 20), int),
-            TypeError,
             r"layers\[0\].W: got dtype int64, want float32 or",
         ),
-        (
-            "W",
-            np.ones((0, 0)),
-            ValueError,
-            r"layers\[0\].W: got shape .* want \(H, 4\*H\) and no empty",
-        ),
-        (
-            "U",
-            np.ma.ones((2, 20)),
-            TypeError,
-            r"layers\[0\].U: got a masked array, want",
-        ),
-        (
-            "b",
-            "b",
-            TypeError,
-            r"layers\[0\].b: got str, want a NumPy array of shape \(20,\)",
-        ),
-        ("cell", ["lstm"], ValueError, r"cell: got \['lstm'\], want one of"),
-        ("layers", 3, ValueError, "layers: got 3, want a list of at least one Layer"),
-        ("layers", [3], TypeError, r"layers\[0\]: got 3, want lstm_kernels.Layer"),
-        ("V", None, ValueError, "got b_out without V, want both or neither"),
-        ("b_out", None, ValueError, "got V without b_out, want both or neither"),
+        ("W", np.ones((0, 0)), r"layers\[0\].W: got shape .*\(H, 4\*H\) and no empty"),
+        ("U", np.ma.ones((2, 20)), r"layers\[0\].U: got a masked array, want"),
+        ("b", "b", r"layers\[0\].b: got str, want a NumPy array of shape \(20,\)"),
+        ("cell", ["lstm"], r"cell: got \['lstm'\], want one of"),
+        ("layers", 3, "layers: got 3, want a list of at least one Layer"),
+        ("layers", [3], r"layers\[0\]: got int, want lstm_kernels.Layer"),
+        ("V", None, "got b_out without V, want both or neither"),
+        ("b_out", None, "got V without b_out, want both or neither"),
     ],
 )
-def test_parts_of_parameters_that_cannot_be(part, value, error, said):
+def test_parts_of_parameters_that_cannot_be(part, value, message):
     params = example(SHAPE)[0]
     value = np.asmatrix(params.layers[0].W) if value is np.matrix else value
     setattr(params.layers[0] if part in "UWb" else params, part, value)
     for call in (params.check, lambda: lk.network("numpy", params)):
-        with pytest.raises(error, match=f"^params[.:] ?{said}"):
+        with pytest.raises((TypeError, ValueError), match=f"^params[.:] ?{message}"):
             call()
 
 
-def test_data_sets_of_other_arrays_are_refused():
-    x, target = np.zeros((4, 3, 1), np.float32), np.zeros((3, 1), np.float32)
-    with pytest.raises(TypeError, match="x: got a masked array"):
-        lk.Dataset(np.ma.array(x), target)
-    with pytest.raises(TypeError, match="target: got a masked array"):
-        lk.Dataset(x, np.ma.array(target))
-    with pytest.raises(TypeError, match=r"target: got dtype float64, want float32$"):
-        lk.Dataset(x, target.astype(float))
-    assert type(lk.Dataset(x.view(Sub), target).x) is np.ndarray
-
-
 def test_assign_refuses_another_form():
-    net = lk.network("numpy", example(SHAPE)[0])
-    with pytest.raises(
-        ValueError, match=r"params: got LSTM, 1 layer of 5.* want LSTM, 2 layers of 5"
-    ):
-        net.assign(example((1, 4, 3, 2, 5))[0])
+    net, other = lk.network("numpy", example(SHAPE)[0]), example((1, 4, 3, 2, 5))[0]
+    want = "params: got LSTM, 1 layer of 5.* want LSTM, 2 layers of 5"
+    with pytest.raises(ValueError, match=want):
+        net.assign(other)
 
 
 def test_windows_and_data_sets():
-    with pytest.raises(
-        ValueError, match="length: got 12, want an integer from 1 to 11"
+    x, target = np.zeros((4, 3, 1), np.float32), np.zeros((3, 1), np.float32)
+    assert type(lk.Dataset(x.view(Sub), target).x) is np.ndarray
+    for call, message in (
+        (lambda: data.windows(np.arange(12.0), 12), "length: got 12, want .* 1 to 11"),
+        (lambda: data.windows(np.arange(12.0), 0), "length: got 0"),
+        (lambda: data.windows([1, 2, np.nan, 3], 2), r"series: got nan at index \[2\]"),
+        (lambda: lk.Dataset(np.ma.array(x), target), "x: got a masked array"),
+        (lambda: lk.Dataset(x, np.ma.array(target)), "target: got a masked array"),
+        (
+            lambda: lk.Dataset(x, target.astype(float)),
+            "target: got dtype float64, want",
+        ),
+        (lambda: lk.Dataset(x, target[:2]), r"target: got shape \(2, 1\), want \(3, O"),
+        (lambda: lk.Dataset(x[:, :0], target[:0]), r"x: got shape \(4, 0, 1\)"),
     ):
-        data.windows(np.arange(12.0), 12)
-    with pytest.raises(ValueError, match="length: got 0"):
-        data.windows(np.arange(12.0), 0)
-    with pytest.raises(ValueError, match=r"series: got nan at index \[2\]"):
-        data.windows(np.array([1, 2, np.nan, 3, 4]), 2)
-    x, target = np.zeros((4, 3, 1), np.float32), np.zeros((2, 1), np.float32)
-    with pytest.raises(ValueError, match=r"target: got shape \(2, 1\), want \(3, O\)"):
-        lk.Dataset(x, target)
-    with pytest.raises(ValueError, match=r"x: got shape \(4, 0, 1\)"):
-        lk.Dataset(x[:, :0], target[:0])
+        with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+            call()
 
 
 def test_integers_of_a_text():

@@ -157,6 +157,10 @@ def test_log_difference_there_and_back():
     transform = data.LogDifference.fit(passengers[:120])
     z = transform.forward(passengers)
     np.testing.assert_allclose(transform.backward(passengers[:-1], z), passengers[1:])
+    with pytest.raises(
+        ValueError, match=r"z: got up to 1e\+09, want finite passengers"
+    ):
+        transform.backward([100, 100], [0, 1e9])
     assert z[:119].mean() == pytest.approx(0, abs=1e-12)
     assert z[:119].std() == pytest.approx(1)
 

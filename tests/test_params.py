@@ -63,6 +63,18 @@ def test_a_seed_gives_the_same_parameters(cell):
     assert not np.array_equal(init(seed=8).V, init(seed=7).V)
 
 
+def test_numbers_are_drawn_from_pytorchs_range(cell):
+    """U(-1/sqrt(H), 1/sqrt(H)), whatever D is: the extremes of 7000 come near."""
+    params = lk.Params.init(100, 25, output_size=3, cell=cell)
+    for layer in params.layers:
+        for a in (layer.U, layer.W):
+            assert 0.19 < np.abs(a).max() <= 0.2
+            assert a.min() < -0.19
+            assert abs(a.mean()) < 0.02
+    every = np.concatenate([a.ravel() for a in params.arrays().values()])
+    assert np.abs(every).max() <= 0.2
+
+
 def test_both_dtypes_start_from_the_same_point(cell):
     init = partial(lk.Params.init, 3, 5, num_layers=2, output_size=1, cell=cell)
     wide = init(dtype=np.float64).arrays()
@@ -97,6 +109,10 @@ def test_gradients_are_no_parameters():
         lk.network("numpy", grads)
     for lost in ("copy", "astype", "save", "load", "check"):
         assert not hasattr(grads, lost)
+    large = lk.Params.init(1, 2, dtype=np.float64)
+    large.layers[0].W[0, 0] = 1e39
+    with pytest.raises(ValueError, match=r"layers\[0\].W: got inf at index \[0, 0\]"):
+        large.astype(np.float32)
     named = grads.to_torch()
     np.testing.assert_array_equal(named["bias_hh_l1"], grads.layers[1].b)
     np.testing.assert_array_equal(named["readout.weight"], grads.V.T)
@@ -136,6 +152,12 @@ def test_torch_names_there_and_back(cell, output_size):
     same(lk.Params.from_torch(named), params)
     prefixed = {f"model.{name}": a for name, a in named.items()}
     same(lk.Params.from_torch(prefixed), params)
+    other = params.to_torch(prefix="rnn.", readout="head")
+    names = {"rnn" if "_l" in n else "head": n for n in other}
+    assert [*names] == (["rnn"] if output_size is None else ["rnn", "head"])
+    assert all(n.startswith(("rnn.", "head.")) for n in other)
+    readout = output_size and "head"
+    same(lk.Params.from_torch(other, readout=readout), params)
 
 
 def test_torch_biases_are_added_where_only_their_sum_matters(cell):

@@ -64,6 +64,23 @@ def test_loss_gradients_of_the_read_out(cell):
     compare({name: grads.arrays()[name] for name in want}, want, 1e-7)
 
 
+@pytest.mark.parametrize("version", ["numpy", "numpy-naive", "numpy-sample"])
+def test_numbers_beyond_the_range_are_no_warning(version, cell):
+    """Warnings are errors here; results beyond the range are the caller's to judge."""
+    params, x, target = example((1, 3, 4, 2, 3), cell)
+    params.layers[0].b[:] = 3.4e38
+    params.layers[0].U[:] = 3.4e38
+    params.V[:] = 3e38
+    net = lk.network(version, params)
+    y, _ = net.forward(np.abs(x) + 1, training=True)
+    assert y.shape == (3, 4, 3)
+    net.backward(np.full_like(y, 3e38))
+    net.predict(np.abs(x))
+    loss, _ = net.loss_and_grads(np.abs(x), target)
+    assert cell == "gru" or not np.isfinite(loss)  # whose gates saturate
+    net.step(np.abs(x), target, 3e38)
+
+
 def test_agrees_with_pytorch(cell):
     torch = pytest.importorskip("torch")
     params, x, _ = example((2, 6, 3, 4, 5), cell, np.float64, output_size=None)

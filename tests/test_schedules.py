@@ -202,6 +202,22 @@ def test_costs_of_workers_that_move_and_share():
     assert simulate(two, costs).makespan == first + 0.25 + chunk + 2 * 0.125 + chunk
 
 
+def test_a_task_that_waits_for_one_of_its_own_worker_pays_no_hand_over():
+    """By hand: steps of a second, of which every wait is written down."""
+    cells = [(0, 0, ()), (0, 1, (0,)), (1, 0, (0,)), (1, 1, (1, 2))]
+    graph, costs = Graph(2, 2), Costs((1.0, 1.0), hand=0.25)
+
+    def plan(workers):
+        every = zip(cells, workers, strict=True)
+        tasks = [Task(l, t, t + 1, worker=w, after=after) for (l, t, after), w in every]
+        check(schedule := Schedule(graph, tuple(tasks)))
+        return simulate(schedule, costs)
+
+    assert plan([0, 0, 0, 0]).makespan == 4
+    alone = plan([0, 0, 1, 1])  # (1, 0) waits for (0, 0), (1, 1) for (0, 1) and (1, 0)
+    assert [span.start for span in alone.spans] == [0, 1, 1.25, 2.25]
+
+
 def test_a_stack_of_more_layers_than_tasks_wanted_has_a_choice():
     graph = Graph(5, 4)
     assert choose(graph, 2, unit(graph), most_tasks=3).longest == 4
@@ -219,56 +235,60 @@ def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
     assert simulate(chosen, costs).makespan <= alone + 1e-9
 
 
+def one(start=0, worker=0):
+    """A schedule of one task, of step `start` up to the first."""
+    return Schedule(Graph(1, 1), (Task(0, start, 1, worker=worker),))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: wavefront(Graph(2, 4), 0),
-            "workers: got 0, want an integer of at least 1",
-        ),
-        (
-            lambda: wavefront(Graph(2, 4), 2, 5),
-            "chunk: got 5, want an integer from 1 to 4",
-        ),
-        (
-            lambda: wavefront(Graph(2, 4), 2, 0),
-            "chunk: got 0, want an integer from 1 to 4",
-        ),
+        (lambda: wavefront(Graph(2, 4), 0), "workers: got 0, want an integer of at"),
+        (lambda: wavefront(Graph(2, 4), 2, 5), "chunk: got 5, want an integer from 1"),
+        (lambda: wavefront(Graph(2, 4), 2, 0), "chunk: got 0, want an integer from 1"),
         (lambda: wavefront(Graph(2, 4), 2, together=0), "together: got 0"),
         (
             lambda: wavefront(Graph(2, 4), 2, order="luck"),
-            "order: got 'luck', want one of",
+            "order: got 'luck', want one",
         ),
         (lambda: pipeline(Graph(2, 4), 0), "workers: got 0"),
         (lambda: Graph(0, 4), "layers: got 0"),
         (lambda: Costs((1.0, -1.0)), r"step\[1\]: got -1.0, want a finite number"),
         (lambda: Costs((1.0,), hand=-1e-9), "hand: got -1e-09, want a finite number"),
         (lambda: Costs((1.0,), shared=math.nan), "shared: got nan"),
+        (lambda: check(one(worker=-1)), "schedule: task 0 is on worker -1, want 0 to"),
         (
-            lambda: check(Schedule(Graph(1, 1), (Task(0, 0, 1, worker=-1),))),
-            "on worker -1",
+            lambda: check(one(worker=3_000_000)),
+            "schedule: .* on worker 3000000, .* 1023",
         ),
+        (lambda: check(one(start=1)), "schedule: .*, want at least one step"),
         (
-            lambda: check(Schedule(Graph(1, 1), (Task(0, 0, 1, worker=3_000_000),))),
-            "schedule: task 0 is on worker 3000000, want 0 to 1023",
-        ),
-        (
-            lambda: check(Schedule(Graph(1, 1), (Task(0, 1, 1, worker=0),))),
-            "want at least one step",
-        ),
-        (
-            lambda: simulate(layer_by_layer(Graph(2, 4)), Costs((1.0,))),
-            "costs: got 1 layers",
+            lambda: simulate(layer_by_layer(Graph(2, 4)), unit(Graph(1, 1))),
+            "costs: got 1",
         ),
         (
             lambda: wavefront(Graph(2, 4), 2, costs=Costs((1.0,) * 3)),
             "costs: got 3 layers",
         ),
         (lambda: speedup_bound(2, 4, 5), "chunk: got 5, want an integer from 1 to 4"),
+        (lambda: speedup_bound(2.0, 4), "layers: got 2.0, want an integer"),
+        (lambda: speedup_bound(2, math.nan), "steps: got nan, want an integer"),
+        (lambda: pipeline_bound(2, -1), "workers: got -1, want an integer"),
+        (lambda: pipeline_bound("2", 1), "micro_batches: got '2', want an integer"),
+        (lambda: layer_by_layer(None), "graph: got NoneType, want a Graph"),
+        (lambda: wavefront(3, 2), "graph: got int, want a Graph"),
+        (lambda: wavefront(Graph(2, 4), 2, costs=3), "costs: got int, want Costs"),
+        (lambda: choose(None, 2, 3), "graph: got NoneType, want a Graph"),
+        (lambda: choose(Graph(2, 4), "2", None), "workers: got '2', want an integer"),
+        (lambda: simulate(None, 3), "schedule: got NoneType, want a Schedule"),
+        (lambda: check([]), "schedule: got list, want a Schedule"),
+        (lambda: Costs(i for i in (1.0, 2.0)), "step: got generator, want a tuple"),
+        (lambda: Costs((1.0, "a")), r"step\[1\]: got str, want a finite number"),
+        (lambda: Costs((1.0,), hand=None), "hand: got NoneType, want a finite number"),
     ],
 )
 def test_bad_input(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         call()
 
 

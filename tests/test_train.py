@@ -4,6 +4,7 @@ uninterrupted one.
 
 import math
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -43,12 +44,8 @@ def test_the_loss_falls(version, dataset, optimizer, rate):
 @pytest.mark.parametrize("batch_size", [1, 5, 52])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_resumed_run_has_the_same_bits(tmp_path, dataset, optimizer, batch_size):
-    options = {
-        "batch_size": batch_size,
-        "learning_rate": 0.01,
-        "optimizer": optimizer,
-        "seed": 3,
-    }
+    options = {"batch_size": batch_size, "learning_rate": 0.01, "seed": 3}
+    options["optimizer"] = optimizer
     whole, path = network(), tmp_path / "run.npz"
     history = lk.train(whole, dataset, 6, **options)
     lk.train(network(), dataset, 2, checkpoint=path, **options)
@@ -99,133 +96,89 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_parameters(data
             return math.nan if self.count == 2 * 11 + 4 else loss
 
     net = Failing(lk.Params.init(1, 9, output_size=1))
-    with pytest.raises(
-        lk.DivergedError, match="loss is nan at epoch 2, step 3"
-    ) as caught:
+    with pytest.raises(lk.DivergedError, match="nan at epoch 2, step 3") as caught:
         lk.train(net, dataset, 5, 5, 0.01)
-    assert (caught.value.epoch, caught.value.step, caught.value.history.epochs) == (
-        2,
-        3,
-        2,
-    )
+    error = caught.value
+    assert (error.epoch, error.step, error.history.epochs) == (2, 3, 2)
     same(net, good)
 
 
-@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_learning_rate_that_diverges(version, dataset, optimizer):
     dataset = lk.Dataset(dataset.x[:, :4].copy(), dataset.target[:4].copy())
     net = network(version)
-    with pytest.raises(lk.DivergedError, match="learning_rate: "):
-        lk.train(net, dataset, 50, 2, 1e38, optimizer=optimizer)
+    with warnings.catch_warnings():
+        if version.startswith("cuda"):  # the threads of the simulator warn
+            warnings.simplefilter("ignore")
+        with pytest.raises(lk.DivergedError, match="learning_rate: "):
+            lk.train(net, dataset, 50, 2, 1e38, optimizer=optimizer)
     assert all(np.isfinite(a).all() for a in net.params().arrays().values())
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        ({"epochs": 0}, ValueError, "epochs: got 0"),
-        ({"batch_size": 0}, ValueError, "batch_size: got 0"),
-        (
-            {"batch_size": 53},
-            ValueError,
-            "batch_size: got 53, want an integer from 1 to 52",
-        ),
-        ({"batch_size": 2.5}, TypeError, "batch_size: got 2.5"),
-        ({"learning_rate": 0}, ValueError, "learning_rate: got 0"),
-        ({"learning_rate": math.nan}, ValueError, "learning_rate: got nan"),
-        (
-            {"optimizer": "rmsprop"},
-            ValueError,
-            "optimizer: got 'rmsprop', want one of 'sgd'",
-        ),
-        ({"seed": -1}, ValueError, "seed: got -1"),
-        (
-            {"dataset": (1, 2)},
-            TypeError,
-            "dataset: got tuple, want lstm_kernels.Dataset",
-        ),
-        (
-            {"resume": True},
-            ValueError,
-            "checkpoint: got None, want the path to resume from",
-        ),
-        ({"net": 3}, TypeError, "net: got int, want a network"),
-        ({"on_epoch": 3}, TypeError, "on_epoch: got 3, want a function"),
-        (
-            {"optimizer": ["sgd"]},
-            ValueError,
-            r"optimizer: got \['sgd'\], want one of 'sgd'",
-        ),
-        ({"epochs": True}, TypeError, "epochs: got True, want an integer"),
-        (
-            {"learning_rate": 1e39},
-            ValueError,
-            r"learning_rate: got 1e\+39, want .* in float32",
-        ),
-        (
-            {"learning_rate": 1e39, "optimizer": "adam"},
-            ValueError,
-            "learning_rate: got .* float32",
-        ),
-        ({"checkpoint": ""}, ValueError, "checkpoint: got '', want the path of a file"),
-        ({"checkpoint": 3}, TypeError, "checkpoint: got 3, want the path of a file"),
+        ({"epochs": 0}, "epochs: got 0"),
+        ({"epochs": True}, "epochs: got True, want an integer"),
+        ({"batch_size": 0}, "batch_size: got 0"),
+        ({"batch_size": 53}, "batch_size: got 53, want an integer from 1 to 52"),
+        ({"batch_size": 2.5}, "batch_size: got 2.5"),
+        ({"learning_rate": 0}, "learning_rate: got 0"),
+        ({"learning_rate": math.nan}, "learning_rate: got nan"),
+        ({"learning_rate": 1e39}, r"learning_rate: got 1e\+39, want .* in float32"),
+        ({"optimizer": "rmsprop"}, "optimizer: got 'rmsprop', want one of 'sgd'"),
+        ({"optimizer": ["sgd"]}, r"optimizer: got \['sgd'\], want one of 'sgd'"),
+        ({"seed": -1}, "seed: got -1"),
+        ({"dataset": (1, 2)}, "dataset: got tuple, want lstm_kernels.Dataset"),
+        ({"resume": True}, "checkpoint: got None, want the path to resume from"),
+        ({"net": 3}, "net: got int, want a network"),
+        ({"on_epoch": 3}, "on_epoch: got 3, want a function"),
+        ({"checkpoint": ""}, "checkpoint: got '', want the path of a file"),
+        ({"checkpoint": 3}, "checkpoint: got 3, want the path of a file"),
     ],
 )
-def test_bad_arguments(dataset, change, error, message):
+def test_bad_arguments(dataset, change, message):
     good = {"dataset": dataset, "epochs": 1, "batch_size": 5, "learning_rate": 0.1}
-    with pytest.raises(error, match=message):
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         lk.train(**{"net": network()} | good | change)
 
 
 def test_checkpoints_are_guarded(tmp_path, dataset):
     path = tmp_path / "run.npz"
     options = {"epochs": 2, "batch_size": 5, "learning_rate": 0.1, "checkpoint": path}
-    lk.train(network(), dataset, **options)
+
+    def again(
+        version="numpy", dataset=dataset, resume=True, cell="lstm", H=9, **change
+    ):
+        net = lk.network(version, lk.Params.init(1, H, output_size=1, cell=cell))
+        lk.train(net, dataset, **options | change, resume=resume)
+
+    again(resume=False)
     before = path.read_bytes()
-    with pytest.raises(
-        FileExistsError, match=r"checkpoint: .* exists, want resume=True"
+    moved = lk.Dataset(dataset.x, dataset.target + np.float32(1e-6))
+    turned = lk.Dataset(dataset.x[:, ::-1], dataset.target)
+    for change, error, message in (
+        ({"resume": False}, FileExistsError, "checkpoint: .* exists, want resume=True"),
+        ({"learning_rate": 0.2}, ValueError, "run, got {'learning_rate': 0.1}, want"),
+        ({"dataset": moved}, ValueError, r"run, got {'dataset': '\w{64}'}, want"),
+        ({"dataset": turned}, ValueError, r"run, got {'dataset': '\w{64}'}, want"),
+        ({"H": 4}, ValueError, r"run.npz: params.layers.0.U: got shape \(1, 36\)"),
+        ({"cell": "rnn"}, ValueError, "got {'cell': 'lstm'}, want {'cell': 'rnn'}"),
+        ({"checkpoint": tmp_path / "none"}, FileNotFoundError, "none"),
     ):
-        lk.train(network(), dataset, **options)
-    with pytest.raises(
-        ValueError, match=r"another run, got {'learning_rate': 0.1}, want"
-    ):
-        lk.train(network(), dataset, **options | {"learning_rate": 0.2}, resume=True)
-    changed = lk.Dataset(dataset.x, dataset.target + np.float32(1e-6))
-    for other in (changed, lk.Dataset(dataset.x[:, ::-1], dataset.target)):
-        with pytest.raises(
-            ValueError, match=r"another run, got {'dataset': '\w{64}'}, want"
-        ):
-            lk.train(network(), other, **options, resume=True)
-    other = lk.network("numpy", lk.Params.init(1, 4, output_size=1))
-    with pytest.raises(
-        ValueError, match=r"run.npz: params.layers.0.U: got shape \(1, 36\)"
-    ):
-        lk.train(other, dataset, **options, resume=True)
-    other = lk.network("numpy", lk.Params.init(1, 9, output_size=1, cell="rnn"))
-    with pytest.raises(
-        ValueError, match=r"another run, got {'cell': 'lstm'}, want {'cell': 'rnn'}"
-    ):
-        lk.train(other, dataset, **options, resume=True)
+        with pytest.raises(error, match=message):
+            again(**change)
     assert path.read_bytes() == before
     example((1, 1, 1, 1, 1))[0].save(path)
-    with pytest.raises(ValueError, match=r"has format 'lstm_kernels.params/2', want"):
-        lk.train(network(), dataset, **options, resume=True)
-    with pytest.raises(FileNotFoundError):
-        lk.train(
-            network(),
-            dataset,
-            **options | {"checkpoint": tmp_path / "none"},
-            resume=True,
-        )
+    with pytest.raises(ValueError, match=r"has format 'lstm_kernels.params/3', want"):
+        again()
 
 
 def test_a_run_of_other_decay_rates_is_another_run(tmp_path, dataset, monkeypatch):
     options = {"optimizer": "adam", "checkpoint": tmp_path / "run.npz"}
     lk.train(network(), dataset, 1, 5, 0.1, **options)
-    monkeypatch.setattr(
-        Adam, "constants", {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
-    )
+    constants = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
+    monkeypatch.setattr(Adam, "constants", constants)
     with pytest.raises(ValueError, match=r"another run, got {'beta2': 0.999}, want"):
         lk.train(network(), dataset, 2, 5, 0.1, **options, resume=True)
 
@@ -238,10 +191,9 @@ def test_a_place_that_cannot_be_written_is_known_before_the_first_epoch(
     net = network()
     net.epoch = None  # not reached
     for resume in (False, True):
+        options = {"checkpoint": tmp_path / place, "resume": resume}
         with pytest.raises((OSError, ValueError), match="checkpoint: "):
-            lk.train(
-                net, dataset, 1, 5, 0.1, checkpoint=tmp_path / place, resume=resume
-            )
+            lk.train(net, dataset, 1, 5, 0.1, **options)
 
 
 class Linear:
@@ -291,25 +243,16 @@ def test_the_first_step_of_adam_is_algorithm_1():
 
 # torch.optim.Adam(lr=0.01) of PyTorch 2 in float64, on the gradients of `Linear`.
 PYTORCH = {
-    1: [
-        0.9950125208628857,
-        -1.9900000000502511,
-        0.49000000000670013,
-        2.990000033500585,
-    ],
-    100: [
-        0.9627862699448931,
-        -1.9255877009204352,
-        0.36579392563460106,
-        2.931227372967298,
-    ],
+    1: "0.9950125208628857 -1.9900000000502511 0.49000000000670013 2.990000033500585",
+    100: "0.9627862699448931 -1.9255877009204352 0.36579392563460106 2.931227372967298",
 }
 
 
 @pytest.mark.parametrize("count", PYTORCH)
 def test_adam_is_pytorchs(count):
     net, _ = steps_of_adam([1.0, -2.0, 0.5, 3.0], count, 0.01)
-    np.testing.assert_allclose(net.theta, PYTORCH[count], rtol=1e-12)
+    want = np.array(PYTORCH[count].split(), float)
+    np.testing.assert_allclose(net.theta, want, rtol=1e-12)
 
 
 def test_adam_against_pytorch_itself():
@@ -318,9 +261,8 @@ def test_adam_against_pytorch_itself():
     rule = torch.optim.Adam([theta], lr=0.01)
     net, _ = steps_of_adam(theta.tolist(), 100, 0.01)
     for t in range(100):
-        theta.grad = (
-            torch.from_numpy(Linear.curvature * np.cos(0.1 * (t + 1))) * theta.detach()
-        )
+        slope = torch.from_numpy(Linear.curvature * np.cos(0.1 * (t + 1)))
+        theta.grad = slope * theta.detach()
         rule.step()
     np.testing.assert_allclose(net.theta, theta.tolist(), rtol=1e-12)
 
@@ -341,7 +283,6 @@ def test_training_goes_on_from_what_on_epoch_leaves(dataset, optimizer):
         np.testing.assert_allclose(value, start.arrays()[name], rtol=1e-6, err_msg=name)
 
 
-@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_what_on_epoch_leaves_is_what_a_diverged_epoch_goes_back_to(dataset, optimizer):
     start, net = (
@@ -350,17 +291,30 @@ def test_what_on_epoch_leaves_is_what_a_diverged_epoch_goes_back_to(dataset, opt
     )
     large = start.params()
     large.V *= np.float32(1e38)  # whose loss is infinite
+    options = {"optimizer": optimizer, "on_epoch": lambda _, n: n.assign(large)}
     with pytest.raises(lk.DivergedError, match="the loss is inf at epoch 1, step 0"):
-        lk.train(
-            net,
-            dataset,
-            2,
-            5,
-            0.01,
-            optimizer=optimizer,
-            on_epoch=lambda _, n: n.assign(large),
-        )
+        lk.train(net, dataset, 2, 5, 0.01, **options)
     same(net, lk.network("numpy", large))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_what_another_rank_finds_stops_this_one_too(dataset, optimizer):
+    """A network that several processes train answers for all of them."""
+
+    class Shared(type(network())):
+        verdicts = 0
+
+        def agree_finite(self, finite):
+            self.verdicts += 1
+            assert finite
+            return self.verdicts < 30
+
+    net = Shared(lk.Params.init(1, 9, output_size=1))
+    with pytest.raises(lk.DivergedError, match="is not finite") as caught:
+        lk.train(net, dataset, 50, 5, 0.01, optimizer=optimizer)
+    assert net.verdicts == 30
+    # A verdict an epoch, of eleven steps; with Adam one a step, too.
+    assert caught.value.epoch == (29 if optimizer == "sgd" else 2)
 
 
 def test_each_epoch_has_an_order_of_its_own(dataset):
@@ -371,7 +325,6 @@ def test_each_epoch_has_an_order_of_its_own(dataset):
     assert len({tuple(order) for order in orders}) == 3
 
 
-@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
 @pytest.mark.parametrize("version", ["numpy", "numba-fused"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("batch_size", [2, 4])
@@ -392,16 +345,14 @@ def test_parameters_and_losses_that_overflow_leave_those_of_before(
     assert all(np.isfinite(a).all() for a in net.params().arrays().values())
 
 
-@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.filterwarnings("ignore:overflow")  # of Linear
 def test_adam_stops_at_parameters_and_moments_that_are_not_finite():
     for theta, rate in (([1.0] * 4, 1.7e308), ([1e200] * 4, 0.01)):
         net = Linear(theta)
         net.theta[1] *= -1
         before, rule = net.theta.copy(), Adam(net)
         examples = lk.Dataset(np.zeros((1, 9, 1)), np.zeros((9, 1)))
-        with pytest.raises(
-            lk.DivergedError, match="a parameter or moment is not finite"
-        ) as caught:
+        with pytest.raises(lk.DivergedError, match="parameter or moment is") as caught:
             rule.epoch(examples, np.arange(9), 1, rate)
         assert caught.value.step == rule.count == net.t - 1
         assert rate > 1 or (net.theta == before).all()
@@ -435,21 +386,16 @@ def test_an_interrupt_leaves_whole_steps_and_whole_epochs(tmp_path, dataset, opt
     for name, value in net.params().arrays().items():
         np.testing.assert_array_equal(value, after[-1].arrays()[name])
     later, whole = network(), network()
-    assert (
-        lk.train(
-            later, dataset, 2, 5, 0.01, checkpoint=path, resume=True, **options
-        ).epochs
-        == 2
-    )
+    again = {"checkpoint": path, "resume": True, **options}
+    assert lk.train(later, dataset, 2, 5, 0.01, **again).epochs == 2
     lk.train(whole, dataset, 2, 5, 0.01, **options)
     same(later, whole)
 
 
 def test_on_epoch_sees_every_epoch(dataset):
     seen = []
-    lk.train(
-        network(), dataset, 3, 5, 0.1, on_epoch=lambda h, net: seen.append(h.epochs)
-    )
+    note = lambda history, net: seen.append(history.epochs)  # noqa: E731
+    lk.train(network(), dataset, 3, 5, 0.1, on_epoch=note)
     assert seen == [1, 2, 3]
 
 
@@ -476,34 +422,46 @@ def test_the_command_line_passes_what_it_is_given(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "train", spy)
     monkeypatch.setattr(data.LogDifference, "fit", fit)
     path = tmp_path / "run.npz"
-    words = (
-        "--seed",
-        7,
-        "--batch-size",
-        40,
-        "--learning-rate",
-        0.01,
-        "--optimizer",
-        "sgd",
-    )
+    words = ("--seed", 7, "--batch-size", 40, "--learning-rate", 0.01)
+    words += ("--optimizer", "sgd")
     assert run("--epochs", 1, *words, "--checkpoint", path) == 0
     assert run("--epochs", 2, *words, "--checkpoint", path) == 2  # exists
     assert run("--epochs", 2, *words, "--checkpoint", path, "--resume") == 0
     assert fitted == [120] * 3  # the test years are no part of the scaling
-    assert [args for _, args, _ in calls] == [
-        (epochs, 40, 0.01) for epochs in (1, 2, 2)
-    ]
+    assert [args for _, args, _ in calls] == [(e, 40, 0.01) for e in (1, 2, 2)]
     for resume, (params, _, options) in zip((False, False, True), calls, strict=True):
-        want = {
-            "optimizer": "sgd",
-            "seed": 7,
-            "checkpoint": str(path),
-            "resume": resume,
+        want = {"optimizer": "sgd", "seed": 7, "checkpoint": str(path)}
+        assert options == want | {"resume": resume}
+        drawn = lk.Params.init(1, 3, output_size=1, seed=7)
+        np.testing.assert_array_equal(params.V, drawn.V)
+
+
+def test_the_command_line_compares_forecasts_with_the_months_that_they_are_of(
+    tmp_path, capsys
+):
+    """Against forecasts made by hand: the network's growth after each run of twelve."""
+    path, y = tmp_path / "run.npz", data.airline().to_numpy(float)
+    assert run("--epochs", 1, "--checkpoint", path) == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    with np.load(path) as file:
+        named = {
+            n.removeprefix("params."): file[n] for n in file.files if "params" in n
         }
-        assert options == want
-        np.testing.assert_array_equal(
-            params.V, lk.Params.init(1, 3, output_size=1, seed=7).V
-        )
+    net = lk.network("numpy", lk.Params.from_arrays(named, "lstm"))
+    growth = np.diff(np.log(y))
+    mean, std = growth[:119].mean(), growth[:119].std()
+    z = ((growth - mean) / std).astype(np.float32)
+    # Month t comes after growth t-13, ..., t-2, that of month t-1.
+    x = np.stack([z[t - 13 : t - 1] for t in range(120, 144)], axis=1)[..., None]
+    forecast = y[119:143] * np.exp(net.predict(x)[:, 0] * std + mean)
+    error = forecast - y[120:]
+    figures = (
+        np.sqrt((error**2).mean()),
+        abs(error).mean(),
+        (abs(error) / y[120:]).mean(),
+    )
+    want = "RMSE {:.2f}, MAE {:.2f}, MAPE {:.2f}".format(*figures[:2], 100 * figures[2])
+    assert line == f"1959-1960, one month ahead: {want}"
 
 
 def test_the_command_line_says_where_it_was_stopped(tmp_path, monkeypatch, capsys):
@@ -546,8 +504,9 @@ def test_the_command_line_answers_in_one_line(capsys, words, said):
 
 @pytest.mark.parametrize("error", [MemoryError(), MemoryError("2.62 TiB")])
 def test_too_large_a_network_is_answered_in_one_line(monkeypatch, capsys, error):
-    monkeypatch.setattr(
-        lk.Params, "init", lambda *_, **__: (_ for _ in ()).throw(error)
-    )
+    def init(*_, **__):
+        raise error
+
+    monkeypatch.setattr(lk.Params, "init", init)
     assert run() == 2
     assert capsys.readouterr().err.endswith(f": {str(error) or 'out of memory'}\n")

@@ -16,10 +16,18 @@ from lstm_report.experiments.rank_speed import (
 )
 
 from .. import data
-from ..buckets import Bucketed, borders, equal_borders
 from ..errors import check_choice, check_ints
-from ..next_symbol import NextSymbol, outer_accuracy
 from ..params import Params
+from ..strings import (
+    SYMBOLS,
+    Bucketed,
+    NextSymbol,
+    Reber,
+    borders,
+    equal_borders,
+    one_hot,
+    outer_accuracy,
+)
 from ..training import train as train_model
 from ..versions import network
 from .checkpoints import SharedCheckpoint
@@ -80,8 +88,8 @@ def training(
         dataset, loss = data.windows(values, 12), "last"
         params = Params.init(1, hidden, output_size=1, **sizes)
     else:
-        words, loss = data.Reber(least).strings(strings, seed=seed), "symbols"
-        dataset, S = data.symbols(words), len(data.SYMBOLS)
+        words, loss = Reber(least).strings(strings, seed=seed), "symbols"
+        dataset, S = one_hot(words), len(SYMBOLS)
         if symbols:
             params = TokenParams.init(S, symbols, hidden, **sizes)
         else:
@@ -139,7 +147,7 @@ def training(
         final.save(save)
     if world.rank == 0 and held_out:
         rows = pd.concat(
-            [rows, _judged(final, data.Reber(least).strings(held_out, seed=seed + 1))]
+            [rows, _judged(final, Reber(least).strings(held_out, seed=seed + 1))]
         )
     sizes = {"L": layers, "H": hidden, "B": batch, "N": len(dataset)}
     return rows.assign(version=cell, ranks=world.size, **sizes)
@@ -154,7 +162,7 @@ def _judged(params, words):
         time.perf_counter(),
     )
     row = {
-        "loss": model.loss(data.symbols(words).x),
+        "loss": model.loss(one_hot(words).x),
         "accuracy": outer_accuracy(model, words),
     }
     row |= {"stage": "held out", "repeat": 0, "seconds": time.perf_counter() - start}

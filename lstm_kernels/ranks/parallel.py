@@ -18,8 +18,8 @@ import numpy as np
 
 from ..data import Dataset
 from ..errors import check_array, check_choice, check_int, check_rate
-from ..next_symbol import numbers
 from ..schedules import PIPELINES, Graph, pipeline
+from ..strings import numbers
 from ..versions import versions
 from .layers import LOSSES, Decoder, Encoder, Recurrent, StageParams, TokenParams
 from .world import Sum, Sums, World
@@ -251,7 +251,7 @@ class Parallel:
         parameters.
 
         x, target: as a network takes them (T, B, D) and (B, O), or with loss "symbols"
-        one-hot rows (T, B, S) and lengths (B, 1), as of `data.symbols`.
+        one-hot rows (T, B, S) and lengths (B, 1), as of `strings.one_hot`.
         """
         inputs, wanted, count = self._examples(x, target)
         loss = self.passes(inputs, wanted, count)

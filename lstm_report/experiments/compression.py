@@ -12,13 +12,13 @@ from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
+from lstm_kernels.cpu.factored import FactoredNetwork
 
 from lstm_kernels import data
-from lstm_kernels.cpu.factored import FactoredNetwork
 from lstm_kernels.data import Dataset
 from lstm_kernels.low_rank import factor, full_rank
-from lstm_kernels.next_symbol import NextSymbol, outer_accuracy
 from lstm_kernels.params import Params
+from lstm_kernels.strings import SYMBOLS, NextSymbol, Reber, one_hot, outer_accuracy
 from lstm_kernels.training import train
 from lstm_kernels.versions import network
 
@@ -103,7 +103,7 @@ class Grammar(Task):
     strings: int = 4000
     least: int = 25
 
-    name, outputs = "reber", len(data.SYMBOLS)
+    name, outputs = "reber", len(SYMBOLS)
 
     def start(self, seed):
         params = super().start(seed)
@@ -113,15 +113,15 @@ class Grammar(Task):
 
     @cached_property
     def training(self):
-        return data.symbols(data.Reber(self.least).strings(self.strings, seed=1))
+        return one_hot(Reber(self.least).strings(self.strings, seed=1))
 
     @cached_property
     def _held_out(self):
-        return data.Reber(self.least).strings(512, seed=2)
+        return Reber(self.least).strings(512, seed=2)
 
     @cached_property
     def held_out(self):
-        return data.symbols(self._held_out)
+        return one_hot(self._held_out)
 
     def model(self, net):
         return NextSymbol(net)
@@ -134,7 +134,7 @@ class Grammar(Task):
     @property
     def reference(self):
         """The loss of the grammar's own probabilities on the same strings."""
-        return data.Reber(self.least).cross_entropy(self._held_out)
+        return Reber(self.least).cross_entropy(self._held_out)
 
 
 # S4's width; and small ones for the smoke preset.

@@ -12,14 +12,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lstm_kernels import data
-from lstm_kernels.buckets import Bucketed, borders, equal_borders
 from lstm_kernels.errors import check_ints
 from lstm_kernels.params import Params
 from lstm_kernels.ranks.layers import TokenParams
 from lstm_kernels.ranks.parallel import LocalLayers, Parallel, layer_names
 from lstm_kernels.ranks.planner import partitions as every_partition
 from lstm_kernels.ranks.world import CORES, World, take_cores
+from lstm_kernels.strings import (
+    SYMBOLS,
+    Bucketed,
+    Reber,
+    borders,
+    equal_borders,
+    one_hot,
+)
 from lstm_kernels.versions import network
 
 from ..measure.timing import interleaved
@@ -326,10 +332,10 @@ def bucketing(
     """Time epochs of a next-symbol model by the number of buckets, with the best
     borders and with equal ones: a row per kind, number and repeat.
     """
-    words = data.Reber(least).strings(strings, seed=0)
-    dataset, lengths = data.symbols(words), [len(word) for word in words]
+    words = Reber(least).strings(strings, seed=0)
+    dataset, lengths = one_hot(words), [len(word) for word in words]
     S, cases, order = (
-        len(data.SYMBOLS),
+        len(SYMBOLS),
         {},
         np.random.default_rng(0).permutation(strings),
     )

@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from lstm_kernels import data
-from lstm_kernels.buckets import borders, equal_borders, waste
 from lstm_kernels.ranks.planner import predict
 from lstm_kernels.ranks.world import CORES
 from lstm_kernels.schedules import PIPELINES, Costs, Graph, pipeline
 from lstm_kernels.simulate import pipeline_bound, simulate
+from lstm_kernels.strings import Reber, borders, equal_borders, waste
 
 from ..experiments.rank_speed import ALONE
 from ..experiments.scaling import ModelCosts, errors, layer_parallel, sweep
@@ -274,8 +273,8 @@ def learned(rows, least, held_out, seed=1):
     predicted; the least loss that there is.
     """
     own = rows[rows["stage"] == "held out"].set_index("version")
-    best = data.Reber(least).cross_entropy(
-        data.Reber(least).strings(held_out, seed=seed)
+    best = Reber(least).cross_entropy(
+        Reber(least).strings(held_out, seed=seed)
     )
     lines = {
         name.upper(): [digits(row["loss"]), f"{row['accuracy']:.0%}"]

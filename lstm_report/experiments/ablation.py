@@ -171,7 +171,7 @@ def hot_loop(H=512):
     instructions.
     """
     tiles = lstm_tiles(H)
-    step = tiles.forward("step", keep=False)
+    step = tiles.step(keep=False)
     loops = assembly.inner_loops(simd.assembly(step, FLOAT, tiles.lanes))
     lines = max(loops, key=lambda lines: assembly.counts(lines)["multiply-adds"])
     return lines, assembly.counts(lines)
@@ -208,20 +208,18 @@ def work_split_table(shapes, repeats):
         net = numba_fused.NumbaFused(Params.init(H, H, output_size=1))
         costs = numba_fused.machine_costs(FLOAT, net._threads)
         x, target = np.zeros((T, samples, H), FLOAT), np.zeros((samples, 1), FLOAT)
-        runs, form = {}, "descent" if training else "inference"
+        runs = {}
         for split in cost.work_splits(net.tiles, T, samples, net._threads):
-            space = workspace.Space(net, T, samples, form, split)
+            runs[split] = net.bare_forward(x, split)
             if training:
+                space = workspace.Space(net, T, samples, "descent", split)
                 net.pack_transposes(space)
                 runs[split] = partial(net._descend, space, 0.0, x, target, 1)
-            else:
-                final = np.empty(space.final_shape, FLOAT)
-                runs[split] = partial(net._infer, space, x, space.top, final)
         times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]
         for split in runs:
             divided = "samples" if split.shares else "hidden units"
             kind = divided if split.threads > 1 else "one thread"
-            sizes = net.tiles, net.sizes, T, samples, training
+            sizes = net.tiles, net.inputs, T, samples, training
             seconds = cost.predict(costs, split, *sizes)
             name = "training" if training else "inference"
             rows.append((name, H, T, samples, kind, 1e6 * seconds, 1e6 * times[split]))

@@ -15,40 +15,14 @@ import pandas as pd
 
 from lstm_kernels import data
 from lstm_kernels.data import Dataset
-from lstm_kernels.low_rank import factor, full_rank, through_factors
+from lstm_kernels.low_rank import factor, full_rank
 from lstm_kernels.next_symbol import NextSymbol, outer_accuracy
 from lstm_kernels.params import Params
 from lstm_kernels.training import train
 from lstm_kernels.versions import network
+from lstm_kernels.versions.factored import FactoredNetwork
 
 DENSE, FACTORED = "numba-fused", "factored"
-
-
-class Factors:
-    """A network whose U and W are products of factors (low_rank.Factored), which
-    training reaches through the gradients of the products.
-    """
-
-    def __init__(self, factors):
-        self._factors, self._net = factors, network(DENSE, factors.dense())
-        self.forward, self.predict = self._net.forward, self._net.predict
-
-    def params(self):
-        return self._factors.copy()
-
-    def assign(self, factors):
-        self._factors = factors
-        self._net.assign(factors.dense())
-
-    def backward(self, dy):
-        return through_factors(self._factors, self._net.backward(dy))
-
-    def loss_and_grads(self, x, target):
-        loss, grads = self._net.loss_and_grads(x, target)
-        return loss, through_factors(self._factors, grads)
-
-    def epoch(self, *words):
-        raise NotImplementedError("epoch: factors descend by Adam")
 
 
 @dataclass(frozen=True)
@@ -210,7 +184,7 @@ def compress(task, *, ranks=RANKS, seed=0):
     tuned(net, None, count)
     for rank in ranks_up_to(full_rank(trained), ranks):
         factors = factor(trained, rank)
-        low = Factors(factors)
+        low = FactoredNetwork(factors)
         row(low, "cut", 0.0, rank, factors.count)
         tuned(low, rank, factors.count)
     T, _, D = task.training.x.shape

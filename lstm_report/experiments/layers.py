@@ -54,9 +54,10 @@ def handovers(order, count=400, enough=8000, patience=10):
         schedule = Schedule(Graph(1, count), tuple(chain))
     running, address = flow.Flow(schedule), native(empty_task, "empty")
     waits, end = [], time.perf_counter() + patience
+    stop = np.zeros(1, np.int64)
     while len(waits) < enough and time.perf_counter() < end:
         for _ in range(2):  # in the second one both threads are awake
-            running.run(2, address, 0, None)
+            running.run(2, address, 0, stop, None)
         waits += handed_over(running.timeline())
     return np.array(waits)
 

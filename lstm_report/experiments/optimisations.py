@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lstm_kernels.cpu.factored import FactoredNetwork
 from lstm_kernels.low_rank import factor
+from lstm_kernels.versions.factored import FactoredNetwork
 from lstm_kernels.versions.numba_fused import machine_costs
 
 from ..measure.comparer import compare_outputs

@@ -31,7 +31,7 @@ from itertools import chain, combinations, count, pairwise
 
 import numpy as np
 
-from lstm_kernels.blas import SingleThreaded, at_once
+from lstm_kernels.blas import at_once, single_threaded
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import cores
 from lstm_kernels.cpu import activations, registers, simd
@@ -149,7 +149,7 @@ class Variant:
         # BLAS divides products that are done one after the other; of several each has a
         # thread.
         several = threads == 1 or self.concurrent
-        with SingleThreaded() if several else nullcontext():
+        with single_threaded() if several else nullcontext():
             run(plan, perform)
         return z[L:, :, self._columns(L - 1)][:, :, :H]
 

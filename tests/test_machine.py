@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import lstm_kernels as lk
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu.workspace import Space
+from lstm_kernels.cpu.workspace import Work
 from lstm_report.measure.comparer import compare, tolerance
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ  # long, and from another seed every time
@@ -314,9 +314,9 @@ class Machine(stateful.RuleBasedStateMachine):
 )
 def test_any_sequence_of_calls(version, stay, monkeypatch):
     """stay: as if in every region of `team.py` a thread stayed behind."""
-    leave, examples = Space.leave, 10 if stay else 20
+    leave, examples = Work.leave, 10 if stay else 20
     monkeypatch.setattr(
-        Space, "leave", lambda space, stayed: leave(space, stay or stayed)
+        Work, "leave", lambda work, stayed: leave(work, stay or stayed)
     )
     how = settings(max_examples=1000 if HOSTILE else examples, derandomize=not HOSTILE)
     how = settings(

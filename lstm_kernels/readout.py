@@ -6,12 +6,12 @@ the `count` of all of them, not by its own.
 
 import numpy as np
 
-from .blas import SingleThreaded
+from .blas import single_threaded
 
 
 def log_softmax(y, V, b_out):
     """log softmax(y V + b_out), (T, B, O), stable: no exponent is above zero."""
-    with SingleThreaded(), np.errstate(over="ignore", invalid="ignore"):
+    with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
         z = (_rows(y) @ V + b_out).reshape(*y.shape[:2], -1)
         z -= z.max(axis=2, keepdims=True)
         return z - np.log(np.exp(z).sum(axis=2, keepdims=True))
@@ -46,7 +46,7 @@ def squared_error_and_grads(y, V, b_out, target, count):
     `count` numbers; and the gradients of y, V and b_out; where the loss is not finite
     they are zero.
     """
-    with SingleThreaded(), np.errstate(over="ignore", invalid="ignore"):
+    with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
         error = y[-1] @ V + b_out - target
         loss = float(np.vdot(error, error) / count)
         if not np.isfinite(loss):
@@ -58,7 +58,7 @@ def squared_error_and_grads(y, V, b_out, target, count):
 
 
 def _back(y, V, dz):
-    with SingleThreaded(), np.errstate(over="ignore", invalid="ignore"):
+    with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
         dy = (_rows(dz) @ V.T).reshape(y.shape)
         return dy, _rows(y).T @ _rows(dz), _rows(dz).sum(axis=0)
 

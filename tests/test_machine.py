@@ -315,9 +315,7 @@ class Machine(stateful.RuleBasedStateMachine):
 def test_any_sequence_of_calls(version, stay, monkeypatch):
     """stay: as if in every region of `team.py` a thread stayed behind."""
     leave, examples = Work.leave, 10 if stay else 20
-    monkeypatch.setattr(
-        Work, "leave", lambda work, stayed: leave(work, stay or stayed)
-    )
+    monkeypatch.setattr(Work, "leave", lambda work, stayed: leave(work, stay or stayed))
     how = settings(max_examples=1000 if HOSTILE else examples, derandomize=not HOSTILE)
     how = settings(
         how, database=None, deadline=None, suppress_health_check=[*HealthCheck]

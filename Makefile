@@ -29,7 +29,7 @@ CHECKED := $(wildcard lstm_kernels lstm_report tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke notebook pdf colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-study bench-ranks bench-bf16 bench-isa gpu ptx readme accept lint format lock clean
+.PHONY: help report smoke notebook pdf colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-study bench-ranks bench-bf16 gpu ptx readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -60,15 +60,16 @@ test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencie
 
 # Every network and kernel that this CPU would not run by itself, compiled as for an older one.
 ISA_TESTS := tests/test_activations.py tests/test_fused.py tests/test_wavefront.py tests/test_versions.py \
-	tests/test_bfloat16.py \
 	tests/test_low_rank.py tests/test_switches.py \
 	-k "not cuda and not sequential \
 	and not numpy and not numba-sample and not float64 and not stress and not interrupt and not ctrl_c \
 	and not every_address and not process and not forked"
+SSE2 := +64bit,+cmov,+cx16,+fxsr,+sse,+sse2
+AVX2 := $(SSE2),+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 
 test-isa: .venv/.stamp    ## run the kernels' tests with AVX2 forced, and with SSE2
-	$(PY) -m lstm_report.experiments.isa AVX2 $(PY) -m pytest $(ISA_TESTS)
-	$(PY) -m lstm_report.experiments.isa SSE2 $(PY) -m pytest $(ISA_TESTS)
+	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=$(AVX2) $(PY) -m pytest $(ISA_TESTS)
+	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=$(SSE2) $(PY) -m pytest $(ISA_TESTS)
 
 # What users' machines do to a network and to files: threads, forks, signals, interrupts at every
 # line, damaged files, random calls; and every float32. HOSTILE="-k fork" takes a part of it.
@@ -113,9 +114,6 @@ bench-ranks: .venv/.stamp    ## measure what notebooks 08 and 09 show of several
 
 bench-bf16: .venv-peers/.stamp    ## measure what notebook 10 shows of products in bfloat16, beside PyTorch
 	$(PEERS) -m lstm_kernels bench-bf16
-
-bench-isa: .venv-peers/.stamp    ## measure beside PyTorch and BLAS, all restricted to AVX-512, AVX2, SSE2
-	$(PEERS) -m lstm_kernels bench-isa
 
 gpu:    ## verify and measure on this machine's GPU, with the packages of python3; FOLDER=to/write/to
 	$(GPU_PYTHON) -m lstm_kernels gpu $(if $(FOLDER),--folder "$(FOLDER)")

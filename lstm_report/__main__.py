@@ -27,9 +27,8 @@ def gpu(options):
 
     if options.commit:
         os.environ["LSTM_KERNELS_COMMIT"] = options.commit
-    for name, result, path in gpu_run.main(
-        options.preset, options.folder, options.minutes
-    ):
+    done = gpu_run.main(options.preset, options.folder, options.minutes)
+    for name, result, path in done:
         if isinstance(result, str):
             print(f"\n{name}: {result}, written to {path}", flush=True)
         else:
@@ -37,47 +36,29 @@ def gpu(options):
             print(runner.medians(result).to_string(), flush=True)
 
 
+# Name, module whose main(preset, folder) yields (experiment, rows, path), and what it
+# does.
 COMMANDS = (
-    (
-        "bench",
-        bench,
-        "experiments.experiments",
-        "measure every version on this machine",
-    ),
-    (
-        "bench-peers",
-        bench,
-        "measure.peers",
-        "measure beside PyTorch, JAX and ONNX Runtime",
-    ),
-    (
-        "bench-study",
-        bench,
-        "experiments.study",
-        "notebook 06: batches, compilers, low rank",
-    ),
-    ("bench-ranks", bench, "experiments.ranks", "notebooks 08 and 09: several ranks"),
-    ("bench-bf16", bench, "experiments.bfloat16", "notebook 10: products in bfloat16"),
-    (
-        "gpu",
-        gpu,
-        "experiments.gpu_run",
-        "verify and measure the GPU versions on this machine's GPU",
-    ),
+    ("bench", "experiments.ladder", "measure every version on this machine"),
+    ("bench-peers", "measure.peers", "measure beside PyTorch, JAX and ONNX Runtime"),
+    ("bench-study", "experiments.study", "notebook 06: batches, compilers, low rank"),
+    ("bench-ranks", "experiments.ranks", "notebooks 08 and 09: several ranks"),
+    ("bench-bf16", "experiments.bfloat16", "notebook 10: products in bfloat16"),
+    ("gpu", "experiments.gpu_run", "verify and measure the GPU versions on a GPU"),
 )
 
 
 def main(words=None):
     parser = argparse.ArgumentParser(prog="python -m lstm_kernels", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    for name, command, module, about in COMMANDS:
+    folder = (
+        "default data/results/ of the repository, else ./results/; smoke has its own"
+    )
+    for name, module, about in COMMANDS:
         part = commands.add_parser(name, help=about)
         part.add_argument("--preset", choices=("smoke", "paper"), default="paper")
-        part.add_argument(
-            "--folder",
-            help="default data/results/ of the repository, else ./results/; smoke has its own",
-        )
-        part.set_defaults(run=command, module=module)
+        part.add_argument("--folder", help=folder)
+        part.set_defaults(run=gpu if name == "gpu" else bench, module=module)
     # Of the last of these, gpu.
     part.add_argument(
         "--minutes", type=float, default=8.0, help="the most it takes; default 8"

@@ -1,9 +1,6 @@
 """The runner, the benchmark, the peers, layers, figures, and the command line."""
 
-import contextlib
-import io
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,11 +10,11 @@ import pandas as pd
 import pytest
 
 import lstm_kernels as lk
-import lstm_report as report
 from lstm_kernels import __main__ as command
 from lstm_kernels import cores, schedules, simulate
 from lstm_report import measure as bench
-from lstm_report.experiments import ablation, experiments, gpu_run, isa, layers
+from lstm_report import notebook
+from lstm_report.experiments import gpu_run, ladder, layers
 from lstm_report.measure import ceilings, peers, provenance, results, runner, timing
 from lstm_report.measure.workloads import AIRLINE, REFERENCE, Workload
 
@@ -27,12 +24,10 @@ def test_figures_are_saved_twice_shown_with_alt_text_and_reproducible(
 ):
     import matplotlib.pyplot as plt
 
-    from lstm_report import notebook
-
     shown = []
     monkeypatch.setattr(notebook, "display", lambda *a, **k: shown.append((a, k)))
     monkeypatch.chdir(tmp_path)
-    nb = report.Notebook("smoke")
+    nb = notebook.Notebook("smoke")
     for _ in range(2):
         figure, ax = plt.subplots()
         ax.plot([0, 1])
@@ -49,35 +44,34 @@ def test_figures_are_saved_twice_shown_with_alt_text_and_reproducible(
 
 
 def test_smoke_and_paper_pick_their_value():
-    assert report.Notebook("smoke").pick(smoke=1, paper=2) == 1
-    assert report.Notebook("paper").pick(smoke=1, paper=2) == 2
+    assert notebook.Notebook("smoke").pick(smoke=1, paper=2) == 1
+    assert notebook.Notebook("paper").pick(smoke=1, paper=2) == 2
 
 
 def test_compile_times_are_the_first_step_beyond_the_second(monkeypatch):
-    """A process of its own, stood in for: its first step takes 5 s, its second 1 s."""
-    caches = []
+    """A network stood in for: its first step takes 5 s, its second 1 s."""
 
     class Net:
         def step(self, x, target, learning_rate):
             clock[0] += steps.pop(0)
 
-    def run(words, *, env, check, **how):
-        assert (words[0], check) == (sys.executable, True)
+    clock, steps, caches = [100.0], [5.0, 1.0], []
+    monkeypatch.setattr(ladder, "network", lambda name, params: Net())
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "perf_counter", lambda: clock[0])
+        assert ladder.first_step("numba-fused") == 4.0
+
+    def in_process(call, arguments, env):
         caches.append(env["NUMBA_CACHE_DIR"])
         assert Path(caches[-1]).is_dir()
-        steps[:], printed = [5.0, 1.0], io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(words[2], {})
-        return subprocess.CompletedProcess(words, 0, printed.getvalue())
+        module, _, function = call.partition(":")
+        assert callable(getattr(sys.modules[module], function))
+        return float(len(caches))
 
-    clock, steps = [100.0], []
-    monkeypatch.setenv("NUMBA_CACHE_DIR", "the user's")
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(runner, "network", lambda name, params: Net())
-    monkeypatch.setattr(experiments.subprocess, "run", run)
-    rows = experiments.compile_times("numba-fused")
-    assert rows.set_index("stage")["seconds"].to_dict() == {"compile": 4.0, "load": 4.0}
-    assert caches[0] == caches[1] != "the user's"  # empty, then filled
+    monkeypatch.setattr(ladder, "in_process", in_process)
+    rows = ladder.compile_times("numba-fused")
+    assert rows.set_index("stage")["seconds"].to_dict() == {"compile": 1, "load": 2}
+    assert caches[0] == caches[1]  # empty, then filled
     assert not Path(caches[0]).exists()
 
 
@@ -100,8 +94,8 @@ def test_forms_of_the_gradients_are_compared_by_their_steps(monkeypatch):
         rows = runner.rows_of(fixed(forms)(names).assign(stage="step"), work)
         return pd.concat([rows, rows.assign(stage="forward", seconds=9.0)])
 
-    monkeypatch.setattr(experiments, "steps", steps)
-    assert experiments.gradient_forms([(4, 2)]).loc[4, 2].to_list() == [8.0, 4.0, 2.0]
+    monkeypatch.setattr(ladder, "steps", steps)
+    assert ladder.gradient_forms([(4, 2)]).loc[4, 2].to_list() == [8.0, 4.0, 2.0]
 
 
 def test_layers_in_parallel_are_compared_with_each_step_divided(monkeypatch):
@@ -119,7 +113,7 @@ def test_more_cores_than_layers_find_nothing_to_do():
 
 def test_bench_experiments_have_a_row_per_repeat():
     work = Workload(1, 3, 1, 4, 2)
-    table = experiments.steps(["numpy", "numba-sample/buffers"], work, repeats=2)
+    table = ladder.steps(["numpy", "numba-sample/buffers"], work, repeats=2)
     assert len(table) == 8
     assert set(table["stage"]) == {"forward", "step"}
     assert table["max_err"].between(0, 1e-4).all()
@@ -145,7 +139,7 @@ def test_a_version_that_breaks_while_it_is_timed_is_caught(monkeypatch, measure)
     monkeypatch.setattr(runner, "make_network", lambda name, params: Wearing(params))
     work = Workload(1, 12, 1, 4, 16)
     with pytest.raises(bench.MismatchError, match="y: relative error"):
-        getattr(experiments, measure)(["numpy"], work, repeats=1)
+        getattr(ladder, measure)(["numpy"], work, repeats=1)
 
 
 def test_both_forms_of_the_weight_gradients_agree():
@@ -258,16 +252,14 @@ def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
 def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):
     tiny = Workload(1, 3, 1, 4, 2)
     monkeypatch.setattr(
-        experiments,
+        ladder,
         "compile_times",
-        lambda name: experiments.steps(["numpy"], tiny, repeats=1),
+        lambda name: ladder.steps(["numpy"], tiny, repeats=1),
     )
-    assert {"sequential", "numba-fused"} <= set(experiments.available())
+    assert {"sequential", "numba-fused"} <= set(ladder.available())
     names = ["numpy", "numba-fused"]  # `sequential` takes long
-    monkeypatch.setattr(experiments, "available", lambda: names)
-    written = {
-        experiment for experiment, _, path in experiments.main("smoke", tmp_path)
-    }
+    monkeypatch.setattr(ladder, "available", lambda: names)
+    written = {experiment for experiment, _, path in ladder.main("smoke", tmp_path)}
     assert written == {"airline", "reference", "grid", "layers"}
     assert set(results.read("grid", tmp_path)["version"]) == set(names)
 
@@ -340,7 +332,8 @@ def test_whoever_is_timed_beside_peers_rests_before(monkeypatch):
     monkeypatch.setattr(runner, "interleaved", interleaved)
     monkeypatch.setattr(ceilings, "SIZE", 64)
     monkeypatch.setattr(ceilings, "COUNT", 64)
-    monkeypatch.setattr(peers, "Torch", lambda params, threads: Peer(work))
+    monkeypatch.setitem(peers.PEERS, "pytorch", lambda params, threads: Peer(work))
+    monkeypatch.setattr(peers, "installed", lambda names: names)
     peers.side_by_side(work, [], 1, repeats=1)
     peers.small_calls(1, repeats=1)
     ceilings.ceilings(1, repeats=1)
@@ -348,17 +341,32 @@ def test_whoever_is_timed_beside_peers_rests_before(monkeypatch):
     assert timing.REST >= 0.01
 
 
-@pytest.mark.parametrize("main", [experiments.main, peers.main, isa.main, gpu_run.main])
+@pytest.mark.parametrize("main", [ladder.main, peers.main, gpu_run.main])
 def test_a_folder_is_opened_before_anything_is_measured(tmp_path, monkeypatch, main):
     def measured(*words, **how):
         raise AssertionError("measured before the folder was opened")
 
     monkeypatch.setattr(runner, "interleaved", measured)
-    monkeypatch.setattr(subprocess, "run", measured)
+    monkeypatch.setattr(peers, "installed", lambda *names: ["pytorch"])
     monkeypatch.setattr(provenance, "machine", lambda preset=None: {"name": "here"})
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         list(main(preset="smoke", folder=tmp_path / "file"))
+
+
+@pytest.mark.parametrize("command_", ["bench-peers", "bench-bf16"])
+def test_a_comparison_without_peers_ends_at_once(
+    tmp_path, monkeypatch, capsys, command_
+):
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    monkeypatch.setattr("lstm_report.experiments.bfloat16.why_unavailable", str)
+    with pytest.raises(SystemExit) as caught:
+        command.main([command_, "--preset", "smoke", "--folder", str(tmp_path)])
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"python -m lstm_kernels: {command_}: ")
+    assert "pytorch" in line
+    assert not list(tmp_path.iterdir())
 
 
 def test_peers_are_held_to_our_results(monkeypatch):
@@ -378,32 +386,11 @@ def test_peers_are_held_to_our_results(monkeypatch):
         peers.side_by_side(work, ["onnxruntime"], cores.allowed(), repeats=1)
 
 
-def test_the_call_without_overhead_writes_to_arrays_of_its_own():
-    net, (x, _) = (
-        runner.network("numba-fused", AIRLINE.params()),
-        AIRLINE.example(),
-    )
-    bare = net.bare_forward(x)
-    y, state = net.forward(x)
-    for array in (y, *state):
-        array[:] = 7
-    bare()
-    assert all((array == 7).all() for array in (y, *state))
-
-
 def test_rates_count_the_products():
     work = Workload(L=2, T=3, D=5, H=7, B=11)
     inputs = 5 + 7 + 2 * 7
     assert work.gflop == pytest.approx(2 * 3 * 11 * 28 * inputs / 1e9)
     assert work.step_gflop == pytest.approx(2 * 3 * 11 * 28 * (3 * inputs - 5) / 1e9)
-
-
-def test_the_peak_on_registers_is_a_number_of_units():
-    clock, lanes = provenance.clock(), ablation.lstm_tiles(1).lanes
-    assert clock is None or 0.2 < clock < 10
-    rate = ablation.register_peak(rounds=200)
-    assert 0 < rate < np.inf
-    assert clock is None or rate < 9 * 2 * lanes * clock  # no core has nine units
 
 
 def test_ceilings_are_verified(monkeypatch):

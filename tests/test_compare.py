@@ -5,10 +5,15 @@ import pytest
 from conftest import example
 
 import lstm_kernels as lk
-from lstm_kernels import reference
+from lstm_kernels import cells, reference
 from lstm_kernels.params import Layer
 from lstm_kernels.versions.base import Network
-from lstm_report.measure.comparer import MismatchError, compare, compare_to_reference
+from lstm_report.measure.comparer import (
+    TOLERANCE,
+    MismatchError,
+    compare,
+    compare_to_reference,
+)
 
 
 def broken_forward(change):
@@ -143,3 +148,53 @@ def test_compare_refuses(got, message):
         MismatchError, match="a: compared with complex128, want real numbers"
     ):
         compare(want, {"a": want["a"] + 1j}, 1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-4), (np.float64, 1e-10)])
+def test_no_tolerance_admits_what_is_more_than_rounding(dtype, error):
+    """Ten roundings in a row stay far below; a network off by this is wrong."""
+    params, x, _ = example((1, 4, 3, 3, 7), dtype=dtype)
+
+    class Off(Network):
+        def _forward(self, x, state, training):
+            y, final, tapes = super()._forward(x, state, training)
+            return y * dtype(1 + error), final, tapes
+
+    assert np.finfo(dtype).eps < TOLERANCE[np.dtype(dtype)] < error
+    with pytest.raises(MismatchError, match="y: relative error"):
+        compare_to_reference(Off(params), params, x)
+
+
+def test_small_arrays_are_judged_by_their_own_size():
+    want = {"a": np.array([1e-3, 5e-4])}
+    off = {"a": want["a"] + 1e-6}  # a thousandth of the largest entry
+    assert compare(off, want, 2e-3) == pytest.approx(1e-3)
+    with pytest.raises(MismatchError, match="a: relative error"):
+        compare(off, want, TOLERANCE[np.dtype(np.float32)])
+
+
+def coupled(tanh, sigmoid):
+    """An LSTM of three gates and one state array: what it forgets, it takes in."""
+
+    def forward(i_bar, g_bar, o_bar, c_prev):
+        i, g, o = sigmoid(i_bar), tanh(g_bar), sigmoid(o_bar)
+        c = c_prev + i * (g - c_prev)
+        return i, g, o, o * tanh(c), c
+
+    def backward(dh, dc, i, g, o, c_prev, c):
+        t = tanh(c)
+        dc = dc + dh * o - dh * o * t * t
+        di, dg, do = dc * (g - c_prev), dc * i, dh * t
+        bars = (di - di * i) * i, dg - dg * g * g, (do - do * o) * o
+        return *bars, dc - dc * i
+
+    return forward, backward
+
+
+@pytest.mark.parametrize("version", ["numpy", "sequential"])
+def test_a_new_cell_is_compared_with_its_own_gates_and_states(monkeypatch, version):
+    gates = tuple(range(3))
+    cell = cells.Cell("cifg", ("i", "g", "o"), gates, gates, ("h", "c"), coupled)
+    monkeypatch.setitem(cells.CELLS, "cifg", cell)
+    params, x, _ = example((2, 4, 3, 3, 7), "cifg")
+    assert compare_to_reference(version, params, x) < 1e-5

@@ -1,11 +1,9 @@
 """Compilers and batch sizes: programs, checks, child processes, arithmetic, figures."""
 
-import json
 import math
-import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -16,11 +14,11 @@ import pytest
 
 from lstm_kernels import UnavailableError, reference
 from lstm_kernels.cores import allowed
-from lstm_report.experiments import batches, compilers, programs
+from lstm_report.experiments import batches, compilers
 from lstm_report.experiments.switches import COMBINATIONS, Variant
 from lstm_report.figures import compilers as figures_compilers
 from lstm_report.figures import plots
-from lstm_report.measure import ceilings, results
+from lstm_report.measure import ceilings, peers, results
 from lstm_report.measure.comparer import MismatchError, compare, compare_outputs
 from lstm_report.measure.workloads import Workload
 
@@ -43,56 +41,49 @@ JAX = SimpleNamespace(
     lax=SimpleNamespace(scan=scan),
 )
 LAYERS = {
-    "steps": partial(programs.by_steps, np, list, reference.sigmoid),
-    "scan": partial(programs.by_scan, JAX),
+    "steps": partial(peers.by_steps, np, list, reference.sigmoid),
+    "scan": partial(peers.by_scan, JAX),
 }
 
 
 @pytest.mark.parametrize("form", LAYERS)
 def test_the_layer_as_users_write_it_is_the_references(form):
-    """Its text runs on NumPy's arrays too."""
-    params, (x, target) = SMALL.params(dtype=np.float64), SMALL.example()
+    """Its text runs on NumPy's arrays too; a stack of two."""
+    work = replace(SMALL, L=2)
+    params, (x, _) = work.params(dtype=np.float64), work.example()
     want, theta = reference.forward(params, x)[0], params.arrays()
-    compare({"y": LAYERS[form](theta, x)}, {"y": want}, 1e-6)
-    loss = programs.error_of(LAYERS[form], theta, x, target)
-    assert loss == pytest.approx(
-        reference.loss_and_grads(params, x, target)[0], rel=1e-6
-    )
-    swapped = theta | {
-        "layers.0.b": np.roll(theta["layers.0.b"], 5)
-    }  # another order of gates
+    layers = partial(peers.stack, LAYERS[form], 2)
+    compare({"y": layers(theta, x)}, {"y": want}, 1e-6)
+    # Another order of gates.
+    swapped = theta | {"layers.0.b": np.roll(theta["layers.0.b"], 5)}
     with pytest.raises(MismatchError, match="y: relative error"):
-        compare({"y": LAYERS[form](swapped, x)}, {"y": want}, 1e-6)
+        compare({"y": layers(swapped, x)}, {"y": want}, 1e-6)
 
 
 # PyTorch's compiler calls what PyTorch has deprecated.
 @pytest.mark.filterwarnings("ignore:`torch[.]jit:DeprecationWarning")
-@pytest.mark.parametrize("name", programs.COMPILERS)
+@pytest.mark.parametrize("name", compilers.COMPILERS)
 def test_every_program_that_can_run_here_is_right(name):
-    if why := programs.why_unavailable(name):
+    if why := compilers.why_unavailable(name):
         pytest.skip(why)
-    params, (x, target) = SMALL.params(), SMALL.example()
-    program = programs.COMPILERS[name].program(params, allowed())
-    assert compare_outputs({name: partial(program.predict, x)}, params, x)[name] < 2e-5
-    got = program.gradients(x, target)
-    assert programs.check_gradients(got, params, x, target) < 1e-4
+    params, (x, _) = SMALL.params(), SMALL.example()
+    program = compilers.COMPILERS[name].program(params, allowed())
+    assert compare_outputs({name: partial(program, x)}, params, x)[name] < 2e-5
 
 
-class Planted(programs.NumPy):
-    """The reference with a fault."""
+def planted(spoil):
+    """The reference with a fault, as a program."""
 
-    calls, spoil = 0, staticmethod(lambda y, calls: y)
+    def program(params, threads):
+        calls, right = [], compilers.numpy(params, threads)
 
-    def predict(self, x):
-        self.calls += 1
-        return self.spoil(super().predict(x), self.calls)
+        def predict(x):
+            calls.append(x)
+            return spoil(right(x), len(calls))
 
+        return predict
 
-def plant(monkeypatch, spoil):
-    kind = type("Spoilt", (Planted,), {"spoil": staticmethod(spoil)})
-    monkeypatch.setitem(
-        programs.COMPILERS, "numpy", programs.Compiler("numpy", "numpy", kind)
-    )
+    return compilers.Compiler("numpy", "numpy", program)
 
 
 FAULTS = {
@@ -110,23 +101,9 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_program_is_not_timed(monkeypatch, fault):
     spoil, said = FAULTS[fault]
-    plant(monkeypatch, spoil)
+    monkeypatch.setitem(compilers.COMPILERS, "numpy", planted(spoil))
     with pytest.raises(MismatchError, match=said):
         compilers.speeds([4], 1, names=["numpy"], least=0)
-
-
-def test_wrong_gradients_are_caught():
-    params, (x, target) = SMALL.params(), SMALL.example()
-    loss, grads = programs.NumPy(params, 1).gradients(x, target)
-    check = partial(programs.check_gradients, params=params, x=x, target=target)
-    assert check((loss, grads)) < 1e-4
-    for wrong, said in (
-        ((loss * 1.01, grads), "loss: relative"),
-        ((loss, grads | {"V": -grads["V"]}), "V: relative"),
-        ((loss, {"V": grads["V"]}), "got arrays"),
-    ):
-        with pytest.raises(MismatchError, match=said):
-            check(wrong)
 
 
 def test_speeds_are_rows_of_a_results_file(tmp_path):
@@ -146,18 +123,18 @@ def test_speeds_are_rows_of_a_results_file(tmp_path):
 
 
 def test_who_is_missing_is_named_with_the_reason(monkeypatch):
-    programs.why_unavailable.cache_clear()
-    monkeypatch.setattr(programs, "find_spec", lambda name: name == "numpy" or None)
+    compilers.why_unavailable.cache_clear()
+    monkeypatch.setattr(compilers, "find_spec", lambda name: name == "numpy" or None)
     try:
-        assert programs.gaps()["jax-scan"] == "jax is not installed"
-        assert set(programs.gaps()) == set(programs.COMPILERS) - {"numpy"}
+        assert compilers.gaps()["jax-scan"] == "jax is not installed"
+        assert set(compilers.gaps()) == set(compilers.COMPILERS) - {"numpy"}
         with pytest.raises(
             UnavailableError, match="'jax-scan' cannot run here: jax is not inst"
         ):
             compilers.speeds([4], 1, names=["numpy", "jax-scan"])
         assert set(compilers.speeds([4], 1, least=0)["version"]) == {"numpy"}
     finally:
-        programs.why_unavailable.cache_clear()
+        compilers.why_unavailable.cache_clear()
 
 
 def test_pytorch_without_a_cpp_compiler_is_a_gap(monkeypatch):
@@ -166,19 +143,19 @@ def test_pytorch_without_a_cpp_compiler_is_a_gap(monkeypatch):
 
     torch = SimpleNamespace(compile=lambda f: fails, tanh=None, ones=np.ones)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(programs, "find_spec", lambda name: True)
-    programs.why_unavailable.cache_clear()
+    monkeypatch.setattr(compilers, "find_spec", lambda name: True)
+    compilers.why_unavailable.cache_clear()
     try:
-        assert programs.why_unavailable("pytorch-eager") is None
+        assert compilers.why_unavailable("pytorch-eager") is None
         assert (
-            programs.why_unavailable("pytorch-compiled")
+            compilers.why_unavailable("pytorch-compiled")
             == "torch.compile: no C++ compiler"
         )
         torch.compile = lambda f: np.tanh
-        programs.why_unavailable.cache_clear()
-        assert programs.why_unavailable("pytorch-compiled") is None
+        compilers.why_unavailable.cache_clear()
+        assert compilers.why_unavailable("pytorch-compiled") is None
     finally:
-        programs.why_unavailable.cache_clear()
+        compilers.why_unavailable.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -207,11 +184,6 @@ def test_pytorch_without_a_cpp_compiler_is_a_gap(monkeypatch):
         ),
         (partial(compilers.speeds, [2], threads=0), ValueError, "threads: got 0, want"),
         (partial(compilers.compile_times, []), ValueError, r"sizes: got \[\]"),
-        (
-            partial(compilers.memory, threads="two"),
-            TypeError,
-            "threads: got 'two', want",
-        ),
         (partial(batches.knee, 0, 1), ValueError, "peak: got 0, want"),
         (partial(batches.knee, 1, math.nan), ValueError, "bandwidth: got nan, want"),
         (partial(batches.knee, "1", 1), TypeError, "peak: got '1', want"),
@@ -232,106 +204,50 @@ def test_bad_input_is_refused(call, kind, said):
         call()
 
 
-def test_a_child_measures_its_first_call_beyond_a_later_one(monkeypatch, capsys):
-    """A clock by hand: the program's making takes 2 s, its calls 5 s, 1.5 s, 1 s and 3
-    s.
-    """
+def test_a_first_call_is_timed_beyond_a_later_one(monkeypatch):
+    """A clock by hand: the program's making takes 2 s, its calls 5, 1.5, 1 and 3 s."""
     clock, takes = [100.0], [5.0, 1.5, 1.0, 3.0, 0.0]
 
-    class Slow(programs.NumPy):
-        def __init__(self, params, threads):
-            super().__init__(params, threads)
-            clock[0] += 2
+    def program(params, threads):
+        clock[0] += 2.0
+        right = compilers.numpy(params, threads)
 
-        def predict(self, x):
+        def predict(x):
             clock[0] += takes.pop(0)
-            return super().predict(x)
+            return right(x)
 
-    monkeypatch.setitem(
-        programs.COMPILERS, "numpy", programs.Compiler("numpy", "numpy", Slow)
-    )
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+        return predict
+
+    made = compilers.Compiler("numpy", "numpy", program)
+    monkeypatch.setitem(compilers.COMPILERS, "numpy", made)
     monkeypatch.setattr(compilers, "threadpool_limits", lambda count, user_api: None)
-    compilers.child(99.0, "calls", "numpy", "1", *"13442")
-    found = json.loads(capsys.readouterr().out)
-    assert found["first"][0] == 6.0
-    assert found["import"][0] == 1.0
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "perf_counter", lambda: clock[0])
+        seconds, error = compilers.first_call("numpy", asdict(SMALL), 1)
+    assert seconds == 6.0
+    assert error < 2e-5
     assert takes == []  # the last call was verified
-
-
-@pytest.mark.parametrize("what", ["calls", "memory"])
-def test_a_child_that_computes_wrong_numbers_fails(monkeypatch, capsys, what):
-    class Wrong(programs.NumPy):
-        def predict(self, x):
-            return super().predict(x) * 2
-
-        def gradients(self, x, target):
-            loss, grads = super().gradients(x, target)
-            return loss * 2, grads
-
-    monkeypatch.setitem(
-        programs.COMPILERS, "numpy", programs.Compiler("numpy", "numpy", Wrong)
-    )
-    monkeypatch.setattr(compilers, "threadpool_limits", lambda count, user_api: None)
-    with pytest.raises(MismatchError, match="relative error"):
-        compilers.child(0.0, what, "numpy", "1", *"13442")
-    assert (
-        capsys.readouterr().out == ""
-    )  # nothing that could be taken for a measurement
-
-
-def test_real_children_measure_numpy():
-    rows = compilers.compile_times([3], names=["numpy"])
-    assert rows["stage"].to_list() == ["compile"]  # it keeps no compiled code
-    rows = compilers.memory(SMALL, names=["numpy"])
-    assert rows["stage"].to_list() == ["import", "memory"]
-    first, last = rows["bytes"]
-    assert 20e6 < first <= last < 1e9
-    with pytest.raises(
-        RuntimeError, match="gcc: the process ended with 1: KeyError: 'gcc'"
-    ):
-        compilers._in_child("calls", "gcc", SMALL, 1, "unused")
-
-
-def test_a_childs_memory_is_not_its_parents():
-    held = bytearray(b"1") * (600 << 20)
-    (row,) = (
-        compilers.memory(SMALL, names=["numpy"]).query("stage == 'import'").itertuples()
-    )
-    assert row.bytes < len(held)
+    wrong = planted(lambda y, calls: y * 2)
+    monkeypatch.setitem(compilers.COMPILERS, "numpy", wrong)
+    with pytest.raises(MismatchError, match="numpy: y: relative error"):
+        compilers.first_call("numpy", asdict(SMALL), 1)
 
 
 def test_caches_are_empty_at_first_and_filled_then(monkeypatch):
-    seen = []
+    folders = []
 
-    def run(words, *, env, check, **how):
-        folders = {env[name] for name in compilers.CACHES}
-        assert len(folders) == 1
-        seen.append((words[4], *folders))
-        found = {"first": [4.0 if len(seen) % 2 else 1.0, None], "max_err": 0.0}
-        found |= {"import": [1.0, 100], "memory": [9.0, 300 - len(seen)]}
-        return subprocess.CompletedProcess(
-            words, 0, "warning\n" + json.dumps(found), ""
-        )
+    def in_process(call, arguments, env):
+        (folder,) = {env[name] for name in compilers.CACHES}
+        folders.append(folder)
+        return [4.0 if len(folders) % 2 else 1.0, 0.0]
 
-    monkeypatch.setattr(compilers.subprocess, "run", run)
+    real = compilers.compile_times([3], names=["numpy"])
+    assert real["stage"].to_list() == ["compile"]  # it keeps no compiled code
+    monkeypatch.setattr(compilers, "in_process", in_process)
     rows = compilers.compile_times([4, 6], names=["numba-fused"])
     table = rows.pivot(index="H", columns="stage", values="seconds")
     assert table.to_dict("index") == {H: {"compile": 4.0, "load": 1.0} for H in (4, 6)}
-    folders = [folder for _, folder in seen]
     assert folders[0] == folders[1] != folders[2] == folders[3]
-    rows = compilers.memory(SMALL, names=["numba-fused"]).set_index("stage")["bytes"]
-    assert rows.to_dict() == {"import": 100, "compiling": 295, "memory": 294}
-
-
-def test_the_peak_is_the_operating_systems(tmp_path):
-    status = tmp_path / "status"
-    status.write_text("Name:\tpython\nVmHWM:\t    2032 kB\nVmRSS:\t 5 kB\n")
-    assert compilers.peak(status) == 2032 * 1024
-    status.write_text("Name:\tpython\n")  # a kernel that does not say
-    pytest.importorskip("resource")
-    assert compilers.peak(status) > 10e6
-    assert compilers.peak(tmp_path / "none") > 10e6
 
 
 def made(stage, version, H, seconds, **more):
@@ -363,15 +279,8 @@ def of_compilers():
             parts.append(made("compile", name, H, [cost]))
             parts.append(
                 made("load", name, H, [cost / 10])
-                if name in programs.COMPILED
+                if name in compilers.COMPILED
                 else None
-            )
-    for k, name in enumerate(("numpy", "numba-fused", "jax-eager", "jax-scan")):
-        parts.append(made("import", name, 512, [0.1], bytes=100 * 2**20))
-        parts.append(made("memory", name, 512, [0.1], bytes=(200 + 50 * k) * 2**20))
-        if name != "numpy":
-            parts.append(
-                made("compiling", name, 512, [0.1], bytes=(210 + 60 * k) * 2**20)
             )
     return pd.concat(parts, ignore_index=True)
 
@@ -434,11 +343,11 @@ def test_the_smoke_preset_measures_every_stage(monkeypatch, capsys):
     def noted(name):
         return lambda *a, **k: calls.append(name) or made(name, "numpy", 4, [1.0])
 
-    for name in ("speeds", "compile_times", "memory"):
+    for name in ("speeds", "compile_times"):
         monkeypatch.setattr(compilers, name, noted(name))
     monkeypatch.setattr(compilers, "gaps", lambda: {"jax-scan": "jax is not installed"})
-    assert len(compilers.measure("smoke")) == 3
-    assert calls == ["speeds", "compile_times", "memory"]
+    assert len(compilers.measure("smoke")) == 2
+    assert calls == ["speeds", "compile_times"]
     assert "jax-scan is left out: jax is not installed" in capsys.readouterr().err
 
 
@@ -447,7 +356,6 @@ def test_the_knee_is_where_reading_takes_as_long_as_computing():
     knee, weights = batches.knee(peak, bandwidth), 1e6
     assert knee == 16
     assert weights * 4 / (bandwidth * 1e9) == weights * 2 * knee / (peak * 1e9)
-    assert batches.knee(peak, bandwidth, bytes_per_weight=8) == 32
     reading = made("reading", "numba-fused", 512, [1e-3] * 3)
     reading = reading.assign(T=100, D=1, B=1)
     assert batches.bandwidth(reading) == pytest.approx(
@@ -471,8 +379,8 @@ def test_batch_sizes_are_rows_of_a_results_file(monkeypatch, tmp_path):
         def predict(self, x):
             return reference.forward(self.params, x)[0]
 
-    monkeypatch.setitem(batches.PEERS, "pytorch", Peer)
-    monkeypatch.setitem(batches.PACKAGES, "pytorch", "numpy")
+    monkeypatch.setitem(peers.PEERS, "pytorch", Peer)
+    monkeypatch.setitem(peers.PACKAGES, "pytorch", "numpy")
     rows = batches.inference(
         STACK, [1, 20], best=("combine",), names=["pytorch"], repeats=1
     )
@@ -601,13 +509,9 @@ def test_the_figures_of_compilers_say_what_they_show():
     assert "dashed: found compiled" in words
     assert "Earned back after 500 (JAX, jit of a scan, 16 units) to 1,800 (" in words
     assert "never by JAX, jit of a scan at 64 units" in words
-    words = said(figures_compilers.memory(of_compilers()))
-    assert "training takes NumPy 100 MiB to JAX, jit of a scan 250 MiB" in words
-    assert "390 MiB" in words  # its imports, its training, its compiling
-    assert "Not measured: JAX, jit unrolled, PyTorch eager, torch.compile." in words
 
 
-@pytest.mark.parametrize("name", ["rates", "speedups", "compile_times", "memory"])
+@pytest.mark.parametrize("name", ["rates", "speedups", "compile_times"])
 def test_a_figure_of_nothing_is_refused(name):
     draw, rows = getattr(figures_compilers, name), of_compilers()
     with pytest.raises(ValueError, match="rows: got none of stage"):

@@ -21,9 +21,10 @@ from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
 
 import lstm_kernels as lk
+from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu.workspace import Space
-from lstm_report.measure.comparer import compare, reference_of, tolerance
+from lstm_kernels.cpu.workspace import Work
+from lstm_report.measure.comparer import compare, tolerance
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ  # long, and from another seed every time
 # `sequential` and `numpy-sample` do here what `numpy` does, slowly.
@@ -33,7 +34,6 @@ VERSIONS = [
     "numba-sample",
     "numba-wavefront",
     "numba-fused",
-    "numba-bf16",
 ]
 CALLS = ["forward", "backward", "predict", "loss_and_grads", "step", "epoch", "assign"]
 RATE = 1e-3
@@ -96,9 +96,8 @@ def perform(net, name, given):
     return getattr(net, name)(*given), net.params()
 
 
-def truth(params, name, given, tape, rounding=None):
-    """The same from the reference in float64. rounding: of what products multiply."""
-    reference = reference_of(rounding)
+def truth(params, name, given, tape):
+    """The same from the reference in float64."""
     widened = lambda a: a.astype(np.float64) if a.dtype.kind == "f" else a  # noqa: E731
     params, given, tape = each(widened, (params, given, tape))
     if name == "assign":
@@ -116,9 +115,7 @@ def truth(params, name, given, tape, rounding=None):
     if name == "epoch":
         (x, target, order, size, _), losses = given, []
         for batch in (order[k : k + size] for k in range(0, len(order), size)):
-            loss, params = truth(
-                params, "step", (x[:, batch], target[batch]), None, rounding
-            )
+            loss, params = truth(params, "step", (x[:, batch], target[batch]), None)
             losses.append(loss)
         return losses, params
     loss, grads = reference.loss_and_grads(params, *given[:2])
@@ -219,8 +216,6 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule(target=networks, version=oneof(VERSIONS), **made)
     def another(self, version, seed, form, threads):
         self.count += 1
-        if version == "numba-bf16":  # float32 alone, so not of one number; see `drawn`
-            form = (*form[:2], *(max(n, 3) for n in form[2:4]), form[4], np.float32)
         params = drawn(seed, *form)
         used = Used(
             version, form, params.copy(), lk.network(version, params, threads=threads)
@@ -259,7 +254,7 @@ class Machine(stateful.RuleBasedStateMachine):
         steps = (
             used.tape[0].shape[0] if name == "backward" else (shape or used.shape)[0]
         )
-        want = truth(used.params, name, plain, used.tape, new.rounding)
+        want = truth(used.params, name, plain, used.tape)
         compare(named(got), named(want), tolerance(new, steps))
         used.params = each(np.copy, got[1])
         if name != "backward":
@@ -319,10 +314,8 @@ class Machine(stateful.RuleBasedStateMachine):
 )
 def test_any_sequence_of_calls(version, stay, monkeypatch):
     """stay: as if in every region of `team.py` a thread stayed behind."""
-    leave, examples = Space.leave, 10 if stay else 20
-    monkeypatch.setattr(
-        Space, "leave", lambda space, stayed: leave(space, stay or stayed)
-    )
+    leave, examples = Work.leave, 10 if stay else 20
+    monkeypatch.setattr(Work, "leave", lambda work, stayed: leave(work, stay or stayed))
     how = settings(max_examples=1000 if HOSTILE else examples, derandomize=not HOSTILE)
     how = settings(
         how, database=None, deadline=None, suppress_health_check=[*HealthCheck]

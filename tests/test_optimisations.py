@@ -246,8 +246,7 @@ def test_low_rank_figures_say_what_was_planted():
 
 
 def test_recorded_rows_are_of_one_machine_which_is_named(monkeypatch):
-    report = pytest.importorskip("lstm_report")
-    notebook, said = report.Notebook("smoke"), []
+    notebook, said = pytest.importorskip("lstm_report.notebook").Notebook("smoke"), []
     monkeypatch.setattr(notebook, "say", said.append)
     for experiment in ("switches", "batches", "compilers", "low-rank", "grid"):
         rows = notebook.recorded(experiment)

@@ -219,23 +219,17 @@ def test_readmes_figures_are_those_of_the_notebooks():
 def test_readme_leaves_out_what_was_not_measured(monkeypatch):
     """Without an experiment, and without each version and each stage of each."""
     read = results.recorded
-    for experiment in (*readme.EXPERIMENTS, "isa"):
+    for experiment in readme.EXPERIMENTS:
         rows = read(experiment).query("repeat < 2")
-        rows = rows[rows["instruction_set"].isin(["AVX2", float("nan")])]
         assert not rows.empty
         parts = [rows.iloc[:0]]
         values = [(c, v) for c in ("version", "stage") for v in rows[c].unique()]
-        if experiment == "isa":  # the rest is in every run
-            values = [("version", "pytorch"), ("stage", "step")]
         parts += [rows[rows[c] != v] for c, v in values]
         parts += [rows[rows["threads"] == 1]] if experiment == "layers" else []
         for part in parts:
             monkeypatch.setattr(results, "recorded", lambda name, part=part: part)
             for machine in rows["machine"].unique():
-                if experiment == "isa":
-                    said = [readme.instruction_sets()]
-                else:
-                    said = readme.told(experiment, machine)
+                said = readme.told(experiment, machine)
                 assert all(said), experiment
                 assert not re.search(r"\bnan\b", "\n".join(said)), (experiment, said)
                 assert part.size or not said or "ot measured yet" in said[0]

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import lstm_kernels
+import lstm_report
 from lstm_report import measure as bench
 from lstm_report.measure import provenance, results
 
@@ -202,16 +203,18 @@ def test_what_disturbed_a_run_is_recorded(tmp_path):
 INSTALLED = """
 import json, sys
 import pandas as pd
-from lstm_kernels import bench
 from lstm_report.measure import provenance, results
-rows = pd.DataFrame({"version": ["a"], "stage": ["step"], "repeat": [0], "seconds": [1.0]})
+rows = pd.DataFrame({"version": ["a"], "stage": ["step"], "repeat": [0]})
+rows["seconds"] = 1.0
 try:
     results.read("grid")
 except ValueError as error:
     missing = str(error)
-paths = {p: str(results.write("trial", rows, preset=p).resolve()) for p in ("smoke", "paper")}
-commit = provenance.machine()["commit"]
-print(json.dumps({"missing": missing, "commit": commit, "paths": paths, "at": bench.__file__}))
+paths = {}
+for preset in ("smoke", "paper"):
+    paths[preset] = str(results.write("trial", rows, preset=preset).resolve())
+about = {"missing": missing, "paths": paths, "at": results.__file__}
+print(json.dumps(about | {"commit": provenance.machine()["commit"]}))
 """
 
 
@@ -219,13 +222,11 @@ def test_an_installed_package_writes_to_the_working_directory(tmp_path):
     """Even where its environment and the working directory are in somebody's
     repository.
     """
-    package = Path(lstm_kernels.__file__).parent
+    packages = [Path(module.__file__).parent for module in (lstm_kernels, lstm_report)]
     site, work = tmp_path / "venv" / "site-packages", tmp_path / "work"
-    shutil.copytree(
-        package,
-        site / "lstm_kernels",
-        ignore=shutil.ignore_patterns("__pycache__", "report"),
-    )
+    for package in packages:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(package, site / package.name, ignore=ignored)
     work.mkdir()
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\n')
     for words in (["init"], ["add", "."], ["commit", "-m", "a"]):
@@ -325,26 +326,28 @@ def git(folder, *words):
 
 
 def repository(folder, package, project="lstm-kernels"):
-    """A repository in `folder` with one commit, which holds a package and its
-    pyproject.toml.
+    """A repository in `folder` with one commit, which holds a package, lstm_kernels
+    beside it and their pyproject.toml.
     """
-    package.mkdir(parents=True)
-    (package / "code.py").write_text("1")
+    for each in (package, package.parent / "lstm_kernels"):
+        each.mkdir(parents=True)
+        (each / "code.py").write_text("1")
     (package.parent / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
     for words in (["init"], ["add", "."], ["commit", "-m", "a"]):
         git(folder, *words)
     return package
 
 
-def test_a_commit_is_recorded_with_whether_the_package_differs_from_it(
-    tmp_path, monkeypatch
+@pytest.mark.parametrize("changed", ["lstm_kernels", "lstm_report"])
+def test_a_commit_is_recorded_with_whether_a_package_differs_from_it(
+    tmp_path, monkeypatch, changed
 ):
-    package = repository(tmp_path, tmp_path / "lstm_kernels")
+    package = repository(tmp_path, tmp_path / "lstm_report")
     clean = provenance._commit(package)
     assert (len(clean["commit"]), clean["dirty"]) == (7, False)
-    (tmp_path / "notes").write_text("beside the package")
+    (tmp_path / "notes").write_text("beside the packages")
     assert provenance._commit(package) == clean
-    (package / "code.py").write_text("2")
+    (tmp_path / changed / "code.py").write_text("2")
     assert provenance._commit(package) == clean | {"dirty": True}
     monkeypatch.setenv("PATH", "")
     assert provenance._commit(package) == {"commit": None, "dirty": None}
@@ -352,7 +355,7 @@ def test_a_commit_is_recorded_with_whether_the_package_differs_from_it(
 
 @pytest.mark.parametrize(
     ("place", "project"),
-    [("venv/lib/lstm_kernels", "lstm-kernels"), ("lstm_kernels", "other")],
+    [("venv/lib/lstm_report", "lstm-kernels"), ("lstm_report", "other")],
 )
 def test_a_repository_around_the_environment_is_not_recorded(tmp_path, place, project):
     package = repository(tmp_path, tmp_path / place, project)

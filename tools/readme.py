@@ -101,9 +101,7 @@ def grid(rows):
 
 
 def peers(rows):
-    """`numba-fused` compared with PyTorch, JAX and ONNX Runtime; how long small calls
-    take.
-    """
+    """`numba-fused` compared with PyTorch, JAX and ONNX Runtime."""
     said = (
         "Compared with PyTorch, JAX and ONNX Runtime (`make bench-peers`), medians of rounds in "
         "one loop: the speed of `numba-fused` over each, and its rate compared with that of BLAS's "
@@ -111,15 +109,6 @@ def peers(rows):
     )
     parts = by_stage(rows, tables.peers, tables.peer_ratios)
     return [said, *parts, tables.small_calls(rows)] if parts else []
-
-
-def tails(rows):
-    """How long small calls take at worst."""
-    table = tables.tails(rows).map(tables.digits)
-    if table.empty:
-        return []
-    said = "Forward calls of the airline network, quantiles in us."
-    return [said, tables.markdown(table.reset_index())]
 
 
 def switches(rows):
@@ -301,36 +290,27 @@ def learned(rows):
 
 
 def in_bfloat16(rows):
-    """`numba-bf16` beside `numba-fused`, PyTorch and ONNX Runtime."""
-    stages = [stage for stage in ("forward", "step") if stage in set(rows["stage"])]
-    if not stages or "numba-bf16" not in set(rows["version"]):
+    """Inference by `numba-bf16` beside `numba-fused`, PyTorch and ONNX Runtime."""
+    if not {"numba-bf16", "numba-fused"} <= set(rows["version"]):
         return []
-    shown = [figures_bfloat16.beside(rows, stage).reset_index() for stage in stages]
-    said = "Products of bfloat16 numbers (`make bench-bf16`): ms, and speed over `numba-fused`."
-    return [said, *map(tables.markdown, shown)]
+    shown = figures_bfloat16.beside(rows).reset_index()
+    said = (
+        "Inference with products of bfloat16 numbers (`make bench-bf16`): ms, and speed"
+    )
+    return [f"{said} over `numba-fused`.", tables.markdown(shown)]
 
 
 def errors_in_bfloat16(rows):
-    """How far rounding moves outputs and gradients."""
+    """How far rounding moves outputs."""
     if rows.empty:
         return []
     shown = figures_bfloat16.error_table(rows)
     shown.columns = [f"T = {T}, H = {H}" for T, H in shown.columns]
-    said = "Largest errors of bfloat16 products against float64, of the outputs and of gradients, "
-    said += "relative to the largest value of each."
-    shown = shown.rename_axis(index=["array", "by"]).fillna("").reset_index()
-    return [said, tables.markdown(shown)]
-
-
-def learned_in_bfloat16(rows):
-    """What is learned with products of bfloat16 numbers."""
-    if "trained" not in set(rows["stage"]) or rows["version"].nunique() < 2:
-        return []
-    shown = figures_bfloat16.told_losses(figures_bfloat16.learned(rows)).reset_index(
-        names="task"
+    said = (
+        "Largest errors of bfloat16 products against float64, of the outputs, relative"
     )
-    seeds = rows["repeat"].nunique()
-    said = f"Trained in float32 and with bfloat16 products, {seeds} seeds each, judged in float32."
+    said += " to the largest value."
+    shown = shown.rename_axis(index="largest error").fillna("").reset_index()
     return [said, tables.markdown(shown)]
 
 
@@ -340,7 +320,6 @@ EXPERIMENTS = {
     "layers": layers,
     "grid": grid,
     "peers": peers,
-    "tail": tails,
     "switches": switches,
     "batches": batch_rates,
     "compilers": compiled,
@@ -355,7 +334,6 @@ EXPERIMENTS = {
     "learning": learned,
     "bfloat16": in_bfloat16,
     "bfloat16-errors": errors_in_bfloat16,
-    "bfloat16-learning": learned_in_bfloat16,
 }
 
 
@@ -370,21 +348,6 @@ def told(experiment, machine):
     ran_on = f"{results.caption(results.record(experiment, machine))}."
     ran_on = tables.about(experiment, rows) if experiment == "peers" else ran_on
     return [f"{said} {ran_on}", *filter(None, parts)]
-
-
-def instruction_sets():
-    """What `make bench-isa` recorded, where it was run."""
-    rows = results.recorded("isa")
-    if rows.empty:
-        return "Instruction sets: not measured yet (`make bench-isa`)."
-    parts = [
-        "Instruction sets (`make bench-isa`): `numba-fused`, PyTorch and SGEMM restricted alike, "
-        "the least and largest speed compared with PyTorch's over all workloads:",
-        tables.markdown(tables.ends(rows, tables.SET).reset_index()),
-    ]
-    return "\n\n".join(
-        [*parts, *(tables.about("isa", own) for _, own in rows.groupby("machine"))]
-    )
 
 
 def gpu():
@@ -411,7 +374,7 @@ def section():
         boxes[f"<code>{name}</code>"] = [
             part for which in EXPERIMENTS for part in told(which, name)
         ]
-    boxes["Instruction sets and GPU"] = [instruction_sets(), gpu()]
+    boxes["GPU"] = [gpu()]
     return "\n\n".join(
         "\n\n".join([f"<details>\n<summary>{title}</summary>", *parts, "</details>"])
         for title, parts in boxes.items()

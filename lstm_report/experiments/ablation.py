@@ -5,6 +5,8 @@ off one after the other, the loop it comes down to, and its model of costs.
 import ctypes
 import timeit
 from functools import partial
+from itertools import chain
+from itertools import product as product_of
 
 import numba
 import numpy as np
@@ -47,18 +49,15 @@ def product(tiles, height, W_row, gate):
 
     def product(m, rows, h, row, H, W, a):
         def tile(first, count):
-            a_rows = [
-                a + first * tiles.row + i * tiles.row for i in range(count)
-            ]  # first + i
-            sums = [
-                [m.variable(m.load(a_i + o)) for o in tiles.offsets("W")]
-                for a_i in a_rows
-            ]
+            places = [
+                [a + first * tiles.row + i * tiles.row + o for o in tiles.offsets("W")]
+                for i in range(count)
+            ]  # of the sums of row first + i
+            sums = [[m.variable(m.load(place)) for place in row] for row in places]
             h_first = h + first * row  # h from row `first` on
             tiles.multiply(m, sums, h_first, row, FLOAT.itemsize, W, W_row, H, offsets)
-            for a_i, row_sums in zip(a_rows, sums, strict=True):
-                for o, total in zip(tiles.offsets("W"), row_sums, strict=True):
-                    m.store(a_i + o, m.get(total))
+            for place, total in zip(chain(*places), chain(*sums), strict=True):
+                m.store(place, m.get(total))
 
         m.tiles(rows, height, tile)
 
@@ -73,10 +72,8 @@ def step_times(repeats, H=512, seed=0):
     Raises MismatchError where one computes other numbers than NumPy does.
     """
     tiles, rng = lstm_tiles(H), np.random.default_rng(seed)
-    row, line = (
-        H * FLOAT.itemsize,
-        tiles.vector_bytes,
-    )  # bytes: of a sample, of a vector
+    row = H * FLOAT.itemsize  # bytes of a sample
+    line = tiles.vector_bytes
     J, lanes = tiles.blocks, tiles.lanes
     h, W = new(B, H), new(H, 4, J, lanes)
     packed, a = new(J, H, 4, lanes), new(J, B, 4, lanes)
@@ -88,9 +85,8 @@ def step_times(repeats, H=512, seed=0):
         """Tiles of some height; block: bytes from the weights of a unit block to the
         next one's.
         """
-        multiply = _function(
-            product(tiles, height, W_row, gate), f"product_{height}_{gate}_{H}"
-        )
+        tile = product(tiles, height, W_row, gate)
+        multiply = _function(tile, f"product_{height}_{gate}_{H}")
 
         def run():
             a[:] = 0
@@ -109,9 +105,8 @@ def step_times(repeats, H=512, seed=0):
         "+ packed weights": form(tallest, packed, 4 * line, line, packed[0].nbytes),
     }
     times = summary(interleaved(forms, repeats=repeats))["median"][list(forms)]
-    return pd.DataFrame(
-        {"microseconds": 1e6 * times, "GFLOP/s": 8 * B * H * H / times / 1e9}
-    )
+    rate = 8 * B * H * H / times / 1e9
+    return pd.DataFrame({"microseconds": 1e6 * times, "GFLOP/s": rate})
 
 
 def _best_rate(operations, case, calls=400):
@@ -126,9 +121,8 @@ def tile_loop(tiles=None):
     H, rows = 64, 960
     tiles = tiles or lstm_tiles(H)
     line, words = tiles.vector_bytes, tiles.words(H)
-    run = _function(
-        product(tiles, tiles.tile_rows(4), 4 * line, line), f"peak_{tiles.name}_{H}"
-    )
+    tile = product(tiles, tiles.tile_rows(4), 4 * line, line)
+    run = _function(tile, f"peak_{tiles.name}_{H}")
     h, W, a = new(rows, words), new(words, 4, tiles.lanes), new(rows, 4, tiles.lanes)
     arguments = rows, at(h), h[0].nbytes, words, at(W), at(a)
 
@@ -155,18 +149,17 @@ def register_peak(rounds=20_000, dot=False):
 
     def multiply_adds(m, rounds, values):
         """sum = x * y + sum: as many sums as registers, enough to hide the latency."""
-        x, y = m.load(values), m.load(values + tiles.vector_bytes)
-        sums = [
-            m.variable(m.load(values + k * tiles.vector_bytes)) for k in range(count)
-        ]
+        places = [values + k * tiles.vector_bytes for k in range(count)]
+        x, y, multiply = m.load(places[0]), m.load(places[1]), m.dot if dot else m.fma
+        sums = [m.variable(m.load(place)) for place in places]
 
         def each_sum(_):
             for total in sums:
-                m.set(total, (m.dot if dot else m.fma)(x, y, m.get(total)))
+                m.set(total, multiply(x, y, m.get(total)))
 
         m.loop(rounds, each_sum)
-        for k, total in enumerate(sums):
-            m.store(values + k * tiles.vector_bytes, m.get(total))
+        for place, total in zip(places, sums, strict=True):
+            m.store(place, m.get(total))
 
     label = "dot_products" if dot else "multiply_adds"
     case = partial(_function(multiply_adds, label), rounds, at(values))
@@ -178,7 +171,7 @@ def hot_loop(H=512):
     instructions.
     """
     tiles = lstm_tiles(H)
-    step = tiles.forward("step", keep=False)
+    step = tiles.step(keep=False)
     loops = assembly.inner_loops(simd.assembly(step, FLOAT, tiles.lanes))
     lines = max(loops, key=lambda lines: assembly.counts(lines)["multiply-adds"])
     return lines, assembly.counts(lines)
@@ -192,9 +185,8 @@ def accuracy(count=200_000):
     2^6.
     """
     powers = [np.linspace(2.0**k, 2.0 ** (k + 1), 2000) for k in range(-30, 6)]
-    x = np.sort(np.concatenate([np.linspace(-100, 20, count), *powers])).astype(
-        np.float32
-    )
+    x = np.sort(np.concatenate([np.linspace(-100, 20, count), *powers]))
+    x = x.astype(np.float32)
     exact = x.astype(np.float64)
 
     def traced(function):
@@ -211,38 +203,25 @@ def work_split_table(shapes, repeats):
     """Predicted and measured microseconds of every split for shapes (H, T, B), one
     layer: of an inference and of a training step.
     """
-    rows, cases = (
-        [],
-        [(*shape, name) for shape in shapes for name in ("inference", "training")],
-    )
-    for H, T, samples, name in cases:
+    rows = []
+    for (H, T, samples), training in product_of(shapes, (False, True)):
         net = numba_fused.NumbaFused(Params.init(H, H, output_size=1))
-        costs, training = (
-            numba_fused.machine_costs(FLOAT, net._threads),
-            name == "training",
-        )
-        x, target, runs = (
-            np.zeros((T, samples, H), FLOAT),
-            np.zeros((samples, 1), FLOAT),
-            {},
-        )
+        costs = numba_fused.machine_costs(FLOAT, net._threads)
+        x, target = np.zeros((T, samples, H), FLOAT), np.zeros((samples, 1), FLOAT)
+        runs = {}
         for split in cost.work_splits(net.tiles, T, samples, net._threads):
-            space = workspace.Space(
-                net, T, samples, "descent" if training else name, split
-            )
+            runs[split] = net.bare_forward(x, split)
             if training:
+                space = workspace.Space(net, T, samples, "descent", split)
                 net.pack_transposes(space)
                 runs[split] = partial(net._descend, space, 0.0, x, target, 1)
-            else:
-                final = np.empty(space.final_shape, FLOAT)
-                runs[split] = partial(net._infer, space, x, space.top, final)
         times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]
         for split in runs:
             divided = "samples" if split.shares else "hidden units"
             kind = divided if split.threads > 1 else "one thread"
-            seconds = cost.predict(
-                costs, split, net.tiles, net.sizes, T, samples, training
-            )
+            sizes = net.tiles, net.inputs, T, samples, training
+            seconds = cost.predict(costs, split, *sizes)
+            name = "training" if training else "inference"
             rows.append((name, H, T, samples, kind, 1e6 * seconds, 1e6 * times[split]))
     columns = ["pass", "H", "T", "B", "divided by", "predicted", "measured"]
     return pd.DataFrame(rows, columns=columns)
@@ -260,13 +239,9 @@ def rates(big, repeats):
     plan = {AIRLINE: ("sequential", "numpy-sample"), big: (*batched, "numba-sample")}
     points = {}
     for work, names in plan.items():
-        x, _ = work.example()
-        rows = runner.measure(
-            runner.networks(names, work),
-            work,
-            {"forward": lambda net, x=x: net.forward(x)},
-            repeats=repeats,
-        )
+        nets, (x, _) = runner.networks(names, work), work.example()
+        calls = {"forward": lambda net, x=x: net.forward(x)}
+        rows = runner.measure(nets, work, calls, repeats=repeats)
         for name, seconds in rows.groupby("version")["seconds"].median().items():
             samples = work.B if name in batched else 1
             points[name] = samples / 2, work.gflop / seconds

@@ -8,8 +8,6 @@ the knee reading bounds it, above it the FMA units do.
 
 from dataclasses import replace
 from functools import partial
-from importlib import metadata
-from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -17,18 +15,10 @@ import pandas as pd
 from lstm_kernels.cores import allowed
 from lstm_kernels.errors import check_int, check_rate
 
+from ..measure import peers
 from ..measure.ceilings import SGEMM_GFLOP, ceilings
 from ..measure.comparer import compare_outputs
-from ..measure.peers import PACKAGES, PEERS
-from ..measure.runner import (
-    chosen_threads,
-    measure,
-    network,
-    networks,
-    rounds,
-    rows_of,
-    timed,
-)
+from ..measure.runner import chosen_threads, measure, networks, rounds, rows_of, timed
 from ..measure.timing import REST, together
 from ..measure.workloads import REFERENCE, SMALL_REFERENCE, Workload
 from .optimisations import FUSED, STUDY, all_combinations, by_combination, gains, name
@@ -50,17 +40,6 @@ def fastest(work, threads, **options):
     return () if best == name(BASELINE) else tuple(best.split(" + "))
 
 
-def programs(params, best, names, threads):
-    """What is compared, by name: functions of x (T, B, D) that return y (T, B, H)."""
-    variants = {
-        f"{STUDY}/{name(on)}": Variant(params, on, threads=threads) for on in (best, ())
-    }
-    net = network(FUSED, params, threads=threads)
-    found = {key: variant.forward for key, variant in variants.items()}
-    found[FUSED] = lambda x: net.forward(x)[0]
-    return found | {peer: PEERS[peer](params, threads).predict for peer in names}
-
-
 def inference(work, batches, *, best, names=(), threads=None, **options):
     """Time inference at each batch size, all in one loop, verified before and after;
     rows of a results file, stage "forward".
@@ -73,24 +52,24 @@ def inference(work, batches, *, best, names=(), threads=None, **options):
     if not len(batches):
         raise ValueError(f"batches: got {batches!r}, want at least one")
     threads, params, parts = chosen_threads(threads), work.params(), []
-    compared = programs(params, best, names, threads)
+    net = networks([FUSED], work, threads=threads)[FUSED]
+    programs = {
+        f"{STUDY}/{name(on)}": Variant(params, on, threads=threads).forward
+        for on in (best, BASELINE)
+    }
+    programs[FUSED] = lambda x: net.forward(x)[0]
+    programs |= {n: peers.PEERS[n](params, threads).predict for n in names}
     for B in batches:
         batch = replace(work, B=check_int("batches", B))
         x, _ = batch.example()
-        cases = {key: partial(program, x) for key, program in compared.items()}
+        cases = {key: partial(program, x) for key, program in programs.items()}
+        # The first and the last among them.
+        samples = np.unique(np.linspace(0, B - 1, SAMPLES).astype(int))
+        check = partial(compare_outputs, cases, params, x, samples=samples)
         how = {"repeats": batch.repeats, "rest": REST} | options
-        chosen = np.unique(
-            np.linspace(0, B - 1, SAMPLES).astype(int)
-        )  # the first and the last
-        check = partial(compare_outputs, cases, params, x, samples=chosen)
         times = timed({"forward": cases}, check, **how)
         rows = rows_of(times, batch).assign(threads=threads)
-        packages = (
-            rows["version"].map(PACKAGES).map(metadata.version, na_action="ignore")
-        )
-        parts.append(
-            rows.assign(variant=rows["variant"].where(packages.isna(), packages))
-        )
+        parts.append(peers.with_releases(rows))
     return together(parts)
 
 
@@ -99,12 +78,9 @@ def reading(H, *, threads=None, **options):
     it reads W from the cache where W lives, and does little else. Rows of a results
     file, stage "reading".
     """
-    threads, work = (
-        chosen_threads(threads),
-        Workload(L=1, T=100, D=1, H=check_int("H", H), B=1),
-    )
-    x, _ = work.example()
-    nets = networks([FUSED], work, threads=threads)
+    threads = chosen_threads(threads)
+    work = Workload(L=1, T=100, D=1, H=check_int("H", H), B=1)
+    nets, (x, _) = networks([FUSED], work, threads=threads), work.example()
     calls = {"reading": lambda net: net.forward(x)}
     return measure(nets, work, calls, **options).assign(threads=threads)
 
@@ -118,17 +94,16 @@ def sweep(preset="paper", *, best=None, names=None):
     """
     paper, threads = preset == "paper", allowed()
     work, batches = (WORK, BATCHES) if paper else (SMALL_REFERENCE, (1, 4))
-    if names is None:
-        names = [peer for peer in COMPARED if find_spec(PACKAGES[peer])]
+    names = peers.installed(COMPARED) if names is None else names
     best = fastest(work, threads, repeats=3) if best is None else best
     how = {"again": True} if paper else {"repeats": 2}
-    parts = [
-        ceilings(threads, **rounds(preset, 9)),
-        inference(work, batches, best=best, names=names, threads=threads, **how),
-        reading(work.H, threads=threads, **rounds(preset)),
-        ceilings(threads, **rounds(preset, 9)),
-    ]
-    return together(parts)
+    limits = partial(ceilings, threads, **rounds(preset, 9))
+    parts = [limits()]
+    parts.append(
+        inference(work, batches, best=best, names=names, threads=threads, **how)
+    )
+    parts.append(reading(work.H, threads=threads, **rounds(preset)))
+    return together([*parts, limits()])
 
 
 def rates(rows):
@@ -139,14 +114,13 @@ def rates(rows):
     sizes = rows[list("LTDHB")].astype(int).itertuples(index=False)
     gflop = np.array([Workload(*size).gflop for size in sizes])
     variant = rows["variant"].astype(object).where(rows["version"] == STUDY)
-    return pd.DataFrame(
-        {
-            "name": variant.fillna(rows["version"]),
-            "B": rows["B"].astype(int),
-            "repeat": rows["repeat"],
-            "gflops": gflop / rows["seconds"],
-        }
-    )
+    columns = {
+        "name": variant.fillna(rows["version"]),
+        "B": rows["B"].astype(int),
+        "repeat": rows["repeat"],
+        "gflops": gflop / rows["seconds"],
+    }
+    return pd.DataFrame(columns)
 
 
 def peak(rows):
@@ -166,13 +140,12 @@ def bandwidth(rows):
     return (4 * K * rows["H"] ** 2 * rows["T"] / rows["seconds"]).median() / 1e9
 
 
-def knee(peak, bandwidth, *, bytes_per_weight=4):
-    """The batch at which reading the weights takes as long as computing with them: B =
-    peak * bytes_per_weight / (2 * bandwidth), the ridge of a roofline (Williams,
-    Waterman & Patterson 2009) in samples.
+def knee(peak, bandwidth):
+    """The batch at which reading the weights, float32, takes as long as computing with
+    them: B = 4 peak / (2 bandwidth), the ridge of a roofline (Williams, Waterman &
+    Patterson 2009) in samples.
 
     peak: GFLOP/s. bandwidth: GB/s of reading weights. Raises TypeError or ValueError
-    unless all are above zero.
+    unless both are above zero.
     """
-    peak, bandwidth = check_rate("peak", peak), check_rate("bandwidth", bandwidth)
-    return peak * check_int("bytes_per_weight", bytes_per_weight) / (2 * bandwidth)
+    return 2 * check_rate("peak", peak) / check_rate("bandwidth", bandwidth)

@@ -1,43 +1,40 @@
-"""Compilers on a CPU: speed, compile time and memory of the layer in `programs.py`,
-compiled and not.
+"""Compilers on a CPU: speed and compile time of one LSTM layer as users write it,
+compiled and not. For JAX and PyTorch the layer is written once (`measure.peers`).
 """
 
 import importlib
-import json
 import math
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import astuple
-from functools import partial
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from importlib import metadata
-from itertools import product
+from importlib.util import find_spec
+from itertools import pairwise, product
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from lstm_kernels.errors import UnavailableError, check_int
+from lstm_kernels import reference
+from lstm_kernels.errors import UnavailableError, check_choice, check_int
+from lstm_kernels.versions import network
 
 from ..measure.comparer import compare_outputs
-from ..measure.runner import chosen_threads, each, rounds, rows_of, timed
+from ..measure.peers import Jax, Torch
+from ..measure.process import in_process
+from ..measure.runner import chosen_threads, rounds, rows_of, timed
 from ..measure.timing import REST, together
 from ..measure.workloads import Workload
-from .programs import COMPILED, COMPILERS, KEEPS, check_gradients, gaps, why_unavailable
 
 SIZES = (10, 16, 32, 64, 128, 256, 512, 1024)
 # Enough steps for the loop to show and few enough for each to be compiled by itself; a
 # mini-batch between the single sample, which reads weights only, and the reference
 # workload's 64.
 T, B = 20, 32
-# A training step whose tape is some hundred megabytes: more than a package's own code
-# takes.
-TRAINING = Workload(L=1, T=100, D=512, H=512, B=64)
-SMALL_TRAINING = Workload(L=1, T=5, D=16, H=16, B=4)
 # Where each package keeps compiled code from one process to the next; JAX keeps none by
 # default.
 CACHES = ("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
@@ -45,12 +42,68 @@ KEEP_ALL = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-CHILD = """
-import sys, time
-start = time.perf_counter()
-from lstm_report.measure import compilers
-compilers.child(start, *sys.argv[1:])
-"""
+
+
+def numpy(params, threads):
+    """The reference; BLAS's own threads."""
+    return lambda x: reference.forward(params, x)[0]
+
+
+def fused(params, threads):
+    net = network("numba-fused", params, threads=threads)
+    return lambda x: net.forward(x)[0]
+
+
+def peer(kind, form, params, threads):
+    return kind(params, threads, form).predict
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A way to run the layer: the package; the form that it is compared with, itself
+    where nothing is compiled; the program, a function of Params and a thread count that
+    returns a function of x.
+    """
+
+    package: str
+    plain: str
+    program: Callable
+
+
+COMPILERS = {
+    "numpy": Compiler("numpy", "numpy", numpy),
+    "numba-fused": Compiler("numba", "numpy", fused),
+    "jax-eager": Compiler("jax", "jax-eager", partial(peer, Jax, "eager")),
+    "jax-scan": Compiler("jax", "jax-eager", partial(peer, Jax, "scan")),
+    "jax-unrolled": Compiler("jax", "jax-eager", partial(peer, Jax, "unrolled")),
+    "pytorch-eager": Compiler("torch", "pytorch-eager", partial(peer, Torch, "eager")),
+    "pytorch-compiled": Compiler(
+        "torch", "pytorch-eager", partial(peer, Torch, "compiled")
+    ),
+}
+COMPILED = [name for name, compiler in COMPILERS.items() if compiler.plain != name]
+KEEPS = [*COMPILED, "jax-eager"]  # compiled code, if only of single operations
+
+
+@cache
+def why_unavailable(name):
+    """None when a compiler of COMPILERS can run here, else the reason."""
+    package = COMPILERS[check_choice("name", name, COMPILERS)].package
+    if not find_spec(package):
+        return f"{package} is not installed"
+    if name == "pytorch-compiled":
+        import torch
+
+        try:
+            torch.compile(torch.tanh)(torch.ones(2))
+        except RuntimeError as error:  # it needs a C++ compiler, and Python's headers
+            return f"torch.compile: {str(error).strip().partition(chr(10))[0]}"
+    return None
+
+
+def gaps():
+    """The compilers that cannot run here: name -> reason."""
+    return {name: why for name in COMPILERS if (why := why_unavailable(name))}
 
 
 def _chosen(names):
@@ -58,9 +111,8 @@ def _chosen(names):
     if names is None:
         return [name for name in COMPILERS if not why_unavailable(name)]
     if not names:
-        raise ValueError(
-            f"names: got {names!r}, want at least one of {', '.join(COMPILERS)}"
-        )
+        choices = ", ".join(COMPILERS)
+        raise ValueError(f"names: got {names!r}, want at least one of {choices}")
     for name in names:
         if why := why_unavailable(name):
             raise UnavailableError(f"names: {name!r} cannot run here: {why}")
@@ -75,12 +127,10 @@ def _inferences(sizes):
 
 
 def _rows(times, work, threads):
-    """Rows of a results file; the variant is the package's version."""
+    """Rows of a results file; the variant is the package's release."""
     rows = rows_of(times, work).assign(threads=threads)
-    rows["variant"] = [
-        metadata.version(COMPILERS[name].package) for name in rows["version"]
-    ]
-    return rows
+    packages = [COMPILERS[name].package for name in rows["version"]]
+    return rows.assign(variant=[metadata.version(package) for package in packages])
 
 
 def speeds(sizes=SIZES, repeats=20, *, names=None, threads=None, **options):
@@ -95,89 +145,31 @@ def speeds(sizes=SIZES, repeats=20, *, names=None, threads=None, **options):
     for work in _inferences(sizes):
         params, (x, _) = work.params(), work.example()
         programs = {n: COMPILERS[n].program(params, threads) for n in _chosen(names)}
-        cases = {"forward": each(programs, lambda program, x=x: program.predict(x))}
-        check = partial(compare_outputs, cases["forward"], params, x)
+        cases = {name: partial(program, x) for name, program in programs.items()}
+        check = partial(compare_outputs, cases, params, x)
+        how = {"repeats": repeats, "rest": REST} | options
         with threadpool_limits(threads, user_api="blas"):
-            times = timed(cases, check, repeats=repeats, rest=REST, **options)
+            times = timed({"forward": cases}, check, **how)
         parts.append(_rows(times, work, threads))
     return together(parts)
 
 
-def peak(status="/proc/self/status"):
-    """The most memory that this process has held, in bytes, as the operating system
-    counted.
+def first_call(name, sizes, threads):
+    """Seconds that the first call of a program takes beyond a later one, its making
+    included, and its largest error; in a new process, where nothing is compiled yet.
     """
-    # On Linux ru_maxrss begins with what the parent held when it started this process.
-    text = Path(status).read_text() if Path(status).exists() else ""
-    if found := re.search(r"^VmHWM:\s*(\d+) kB$", text, re.MULTILINE):
-        return 1024 * int(found[1])
-    import resource  # not on Windows
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def child(start, what, name, threads, *sizes):
-    """The part of `compile_times` ("calls") or `memory` ("memory") that a process of
-    its own does; prints a line of JSON: stage -> seconds and bytes, and the largest
-    error.
-    """
-    compiler, work = COMPILERS[name], Workload(*map(int, sizes))
+    compiler, work = COMPILERS[name], Workload(**sizes)
     importlib.import_module(compiler.package)
-    found = {"import": [time.perf_counter() - start, peak()]}
-    threadpool_limits(int(threads), user_api="blas")
-    params, (x, target) = work.params(), work.example()
+    threadpool_limits(threads, user_api="blas")
+    params, (x, _) = work.params(), work.example()
     times = [time.perf_counter()]
-    program = compiler.program(params, int(threads))
-    if what == "calls":
-        for _ in range(4):
-            program.predict(x)
-            times.append(time.perf_counter())
-        first, *later = np.diff(times)
-        found["first"] = [first - min(later), None]
-        outputs = {name: partial(program.predict, x)}
-        found["max_err"] = compare_outputs(outputs, params, x)[name]
-    else:
-        for _ in range(2):
-            got = program.gradients(x, target)
-        found["memory"] = [time.perf_counter() - times[0], peak()]
-        found["max_err"] = check_gradients(got, params, x, target)
-    print(json.dumps(found))
-
-
-def _in_child(what, name, work, threads, folder):
-    """What `child` prints, in a new process whose packages keep compiled code in
-    `folder`.
-    """
-    words = [
-        sys.executable,
-        "-c",
-        CHILD,
-        what,
-        name,
-        str(threads),
-        *map(str, astuple(work)),
-    ]
-    env = os.environ | KEEP_ALL | dict.fromkeys(CACHES, folder)
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or ["nothing on stderr"]
-        raise RuntimeError(
-            f"{name}: the process ended with {done.returncode}: {said[0]}"
-        )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def _runs(what, name, work, threads, stages):
-    """What `child` prints in one process after another that share a cache, empty at
-    first: by stage, one for each; those that keep no compiled code run once, as the
-    first stage.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        return {
-            stage: _in_child(what, name, work, threads, folder)
-            for stage in (stages if name in KEEPS else stages[:1])
-        }
+    program = compiler.program(params, threads)
+    for _ in range(4):
+        program(x)
+        times.append(time.perf_counter())
+    first, *later = (after - before for before, after in pairwise(times))
+    error = compare_outputs({name: partial(program, x)}, params, x)[name]
+    return first - min(later), error
 
 
 def compile_times(sizes=SIZES, *, names=None, threads=None):
@@ -187,49 +179,26 @@ def compile_times(sizes=SIZES, *, names=None, threads=None):
     for `break_even`).
 
     The package is imported before; PyTorch's compiler imports the rest of itself in the
-    call. Arguments as of `speeds`. Raises RuntimeError for a process that fails or
+    call. Arguments as of `speeds`. Raises ProcessError for a process that fails or
     computes otherwise than the reference.
     """
     threads, parts = chosen_threads(threads), []
     for work, name in product(_inferences(sizes), _chosen(names)):
-        for stage, found in _runs(
-            "calls", name, work, threads, ("compile", "load")
-        ).items():
-            row = {
-                "case": name,
-                "stage": stage,
-                "repeat": 0,
-                "seconds": found["first"][0],
-            }
-            times = pd.DataFrame([row | {"max_err": found["max_err"]}])
-            parts.append(_rows(times, work, threads))
-    return together(parts)
-
-
-def memory(work=TRAINING, *, names=None, threads=None):
-    """The most memory, in column `bytes`, that a process of its own has held: once it
-    has imported the package (stage "import"), and once it has twice computed the
-    gradients of a mini-batch, its code compiled before (stage "memory") or compiled in
-    this process (stage "compiling"); rows of a results file. `seconds` is what the
-    imports, or all after them, took.
-
-    NumPy, pandas and Numba are among everyone's imports; a C++ compiler that a process
-    starts is not counted. Other arguments as of `speeds`; RuntimeError as of
-    `compile_times`.
-    """
-    threads, parts = chosen_threads(threads), []
-    for name in _chosen(names):
-        runs = _runs("memory", name, work, threads, ("compiling", "memory"))
-        if len(runs) == 1:
-            runs = {"memory": runs["compiling"]}  # nothing was compiled
-        rows = [(name, "import", 0, *runs["memory"]["import"], math.nan)]
-        rows += [
-            (name, s, 0, *found["memory"], found["max_err"])
-            for s, found in runs.items()
-        ]
-        columns = ["case", "stage", "repeat", "seconds", "bytes", "max_err"]
+        arguments, rows = [name, asdict(work), threads], []
+        with tempfile.TemporaryDirectory() as folder:
+            env = KEEP_ALL | dict.fromkeys(CACHES, folder)
+            for stage in ("compile", "load") if name in KEEPS else ("compile",):
+                found = in_process(f"{__name__}:first_call", arguments, env=env)
+                rows.append((name, stage, 0, *found))
+        columns = ["case", "stage", "repeat", "seconds", "max_err"]
         parts.append(_rows(pd.DataFrame(rows, columns=columns), work, threads))
     return together(parts)
+
+
+def peak(status="/proc/self/status"):
+    """The most memory that this process has held, in bytes, as Linux counts it."""
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", Path(status).read_text(), re.MULTILINE)
+    return 1024 * int(found[1])
 
 
 def speedups(rows):
@@ -237,24 +206,15 @@ def speedups(rows):
     table of version, H, repeat, ratio from the rows of `speeds`.
     """
     forward = rows[rows["stage"] == "forward"]
-    seconds = forward.pivot_table(
-        index=["H", "repeat"], columns="version", values="seconds"
-    )
-    pairs = {name: COMPILERS[name].plain for name in COMPILED}
-    parts = [
-        (seconds[plain] / seconds[name])
-        .dropna()
-        .rename("ratio")
-        .reset_index()
-        .assign(version=name)
-        for name, plain in pairs.items()
-        if {name, plain} <= set(seconds)
-    ]
-    return (
-        pd.concat(parts)
-        if parts
-        else pd.DataFrame(columns=["H", "repeat", "ratio", "version"])
-    )
+    keys = ["H", "repeat"]
+    seconds = forward.pivot_table(index=keys, columns="version", values="seconds")
+    parts = [pd.DataFrame(columns=[*keys, "ratio", "version"])]
+    for name in COMPILED:
+        plain = COMPILERS[name].plain
+        if {name, plain} <= set(seconds):
+            ratio = (seconds[plain] / seconds[name]).dropna().rename("ratio")
+            parts.append(ratio.reset_index().assign(version=name))
+    return pd.concat(parts[1:] or parts)
 
 
 def break_even(rows):
@@ -266,21 +226,20 @@ def break_even(rows):
     the first call with an empty cache, s those of a later one; infinite where a call is
     not faster.
     """
-    median, found = rows.groupby(["stage", "version", "H"])["seconds"].median(), []
+    table, keys = [], ["stage", "version", "H"]
+    medians = rows.groupby(keys)["seconds"].median().to_dict()
     for name, H in product(COMPILED, sorted(rows["H"].unique())):
-        keys = product(("compile", "forward"), (name, COMPILERS[name].plain))
-        cost, plain_cost, call, plain_call = (
-            median.get((*key, H), math.nan) for key in keys
+        plain = COMPILERS[name].plain
+        cost, call, plain_cost, plain_call = (
+            medians.get((stage, version, H), math.nan)
+            for version in (name, plain)
+            for stage in ("compile", "forward")
         )
-        earned = plain_call - call  # by each call
-        if not math.isnan(cost - plain_cost + earned):
-            calls = (
-                max(1, math.ceil((cost - plain_cost) / earned))
-                if earned > 0
-                else math.inf
-            )
-            found.append((name, H, calls))
-    return pd.DataFrame(found, columns=["version", "H", "calls"])
+        cost, earned = cost - plain_cost, plain_call - call  # at first, by each call
+        if not math.isnan(cost + earned):
+            calls = max(1, math.ceil(cost / earned)) if earned > 0 else math.inf
+            table.append((name, H, calls))
+    return pd.DataFrame(table, columns=["version", "H", "calls"])
 
 
 def measure(preset="paper"):
@@ -289,8 +248,5 @@ def measure(preset="paper"):
     """
     for name, why in gaps().items():
         print(f"warning: {name} is left out: {why}", file=sys.stderr)
-    paper = preset == "paper"
-    sizes, work = (SIZES, TRAINING) if paper else (SIZES[:2], SMALL_TRAINING)
-    return together(
-        [speeds(sizes, **rounds(preset)), compile_times(sizes), memory(work)]
-    )
+    sizes = SIZES if preset == "paper" else SIZES[:2]
+    return together([speeds(sizes, **rounds(preset)), compile_times(sizes)])

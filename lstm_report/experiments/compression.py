@@ -8,7 +8,7 @@ examples that no training saw.
 
 import time
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,7 @@ from lstm_kernels.params import Params
 from lstm_kernels.strings import SYMBOLS, NextSymbol, Reber, one_hot, outer_accuracy
 from lstm_kernels.training import train
 from lstm_kernels.versions import network
+from lstm_kernels.versions.factored import FactoredNetwork
 
 DENSE, FACTORED = "numba-fused", "factored"
 
@@ -163,56 +164,38 @@ def compress(task, *, ranks=RANKS, seed=0):
     against those of the dense network). The dense network is tuned as long as the
     others: stage "tuned" of `numba-fused`.
     """
-    net, rows = network(DENSE, task.start(seed)), []
-    x = task.held_out.x
+    net, x, rows = network(DENSE, task.start(seed)), task.held_out.x, []
+    seconds = task.train(net, task.epochs, task.learning_rate, seed)
+    trained, want = net.params(), net.forward(x)[0]
 
     def row(net, stage, seconds, rank, count):
         loss, accuracy = task.judge(net)
-        error = np.linalg.norm(net.forward(x)[0] - want) / np.linalg.norm(want)
-        rows.append(
-            {
-                "variant": task.name,
-                "version": DENSE if rank is None else FACTORED,
-                "stage": stage,
-                "repeat": seed,
-                "seconds": seconds,
-                "low_rank": rank,
-                "parameters": count,
-                "loss": loss,
-                "accuracy": accuracy,
-                "max_err": error,
-            }
-        )
+        off = np.linalg.norm(net.forward(x)[0] - want) / np.linalg.norm(want)
+        version = DENSE if rank is None else FACTORED
+        results = {"loss": loss, "accuracy": accuracy, "max_err": off}
+        sizes = {"low_rank": rank, "parameters": count, "seconds": seconds}
+        rows.append({"version": version, "stage": stage} | sizes | results)
 
-    seconds = task.train(net, task.epochs, task.learning_rate, seed)
-    trained, want = net.params(), net.forward(x)[0]
-    count = sum(
-        a.size for name, a in trained.arrays().items() if name.startswith("layers")
-    )
-    tune = partial(
-        task.train, epochs=task.tuning, rate=task.learning_rate / 2, seed=seed + 100
-    )
+    def tuned(net, rank, count):
+        rate = task.learning_rate / 2
+        row(net, "tuned", task.train(net, task.tuning, rate, seed + 100), rank, count)
+
+    count = sum(a.size for layer in trained.layers for a in vars(layer).values())
     row(net, "trained", seconds, None, count)
-    row(net, "tuned", tune(net), None, count)
+    tuned(net, None, count)
     for rank in ranks_up_to(full_rank(trained), ranks):
         factors = factor(trained, rank)
         low = FactoredNetwork(factors)
         row(low, "cut", 0.0, rank, factors.count)
-        row(low, "tuned", tune(low), rank, factors.count)
-    table = pd.DataFrame(rows)
-    T, B, D = task.training.x.shape[0], task.batch_size, task.training.x.shape[2]
-    return table.assign(
-        L=1, T=T, B=B, D=D, H=task.H, dtype="float32", threads=net._threads
-    )
+        tuned(low, rank, factors.count)
+    T, _, D = task.training.x.shape
+    sizes = {"L": 1, "T": T, "B": task.batch_size, "D": D, "H": task.H}
+    about = sizes | {"variant": task.name, "repeat": seed, "dtype": "float32"}
+    return pd.DataFrame(rows).assign(**about, threads=net._threads)
 
 
 def study(preset, seeds=3, ranks=RANKS):
     """`compress` of every task of a preset and every seed: rows of a results file."""
-    return pd.concat(
-        [
-            compress(task, ranks=ranks, seed=seed)
-            for task in TASKS[preset]
-            for seed in range(seeds)
-        ],
-        ignore_index=True,
-    )
+    cases = [(task, seed) for task in TASKS[preset] for seed in range(seeds)]
+    parts = [compress(task, ranks=ranks, seed=seed) for task, seed in cases]
+    return pd.concat(parts, ignore_index=True)

@@ -29,10 +29,10 @@ from lstm_kernels.versions import versions
 
 from ..measure import provenance, results
 from ..measure.comparer import compare_to_reference
-from ..measure.runner import network, rounds
+from ..measure.runner import available, network, rounds
 from ..measure.timing import together
 from ..measure.workloads import AIRLINE, Workload, airline_dataset
-from . import experiments, gpu
+from . import gpu
 from .gpu import CPU, GPU, HUNDREDS, LARGE, SLOW, STAY
 
 SLOWER = 10 if device.SIMULATED else 1  # how many times as long a simulator may take
@@ -43,7 +43,7 @@ def plan(preset):
     """The comparisons in the order of their worth: name -> (most seconds, function)."""
     paper, here = (
         preset == "paper",
-        {*experiments.available(), *experiments.available("gpu")},
+        {*available(), *available("gpu")},
     )
     names = [name for name in (*CPU, *GPU) if name in here]
     fast = [

@@ -54,9 +54,10 @@ def handovers(order, count=400, enough=8000, patience=10):
         schedule = Schedule(Graph(1, count), tuple(chain))
     running, address = flow.Flow(schedule), native(empty_task, "empty")
     waits, end = [], time.perf_counter() + patience
+    stop = np.zeros(1, np.int64)
     while len(waits) < enough and time.perf_counter() < end:
         for _ in range(2):  # in the second one both threads are awake
-            running.run(2, address, 0, None)
+            running.run(2, address, 0, stop, None)
         waits += handed_over(running.timeline())
     return np.array(waits)
 
@@ -88,19 +89,13 @@ class Pass:
         def pick(other):
             return plan if other == graph else schedules.layer_by_layer(other)
 
-        self.work, self.way, self.threads, self.schedule, self.lines = (
-            work,
-            way,
-            threads,
-            plan,
-            [],
-        )
+        self.work, self.way, self.threads = work, way, threads
+        self.schedule, self.lines = plan, []
         net = self._net = NumbaWavefront(work.params(), threads, schedules=pick)
         x, _ = work.example()
         net.forward(x, training=back)
-        self._call = (
-            partial(net.backward, work.dy()) if back else partial(net.forward, x)
-        )
+        call = partial(net.backward, work.dy())
+        self._call = call if back else partial(net.forward, x)
 
     def error(self):
         """Largest relative error of what the pass computes, y or every gradient,
@@ -108,10 +103,8 @@ class Pass:
         """
         got, work = self._call(), self.work
         got = got.arrays() if self.way == "backward" else {"inference: y": got[0]}
-        want = wanted(work)
-        return compare(
-            got, {name: want[name] for name in got}, TOLERANCE[np.dtype(np.float32)]
-        )
+        want = {name: wanted(work)[name] for name in got}
+        return compare(got, want, TOLERANCE[np.dtype(np.float32)])
 
     def run(self):
         """Seconds from the first task's start to the last one's end; the second run of
@@ -226,9 +219,8 @@ class Sweep:
             if key[0] == "layers":
                 times = self.times[self.times["case"] == str(key)]
                 times = times.assign(case="numba-wavefront", stage=timed_pass.way)
-                parts.append(
-                    rows_of(times, timed_pass.work).assign(threads=timed_pass.threads)
-                )
+                rows = rows_of(times, timed_pass.work)
+                parts.append(rows.assign(threads=timed_pass.threads))
         return together(parts)
 
 
@@ -253,9 +245,8 @@ def sweep(
             stack, beside = replace(work, L=L), P if L % P == 0 else L
             chunk = usual if P == 2 else work.T
             passes["layers", way, P, L] = Pass(stack, way, P, chunk, together=beside)
-        for chunk, order in product(
-            chunks if two else (), ("point-to-point", "barrier")
-        ):
+        orders = ("point-to-point", "barrier")
+        for chunk, order in product(chunks if two else (), orders):
             beside = work.L if order == "barrier" else 2
             one = Pass(work, way, 2, chunk, together=beside, order=order)
             passes["chunks", way, order, chunk] = one
@@ -267,13 +258,10 @@ def sweep(
         return {str(key): timed_pass.error() for key, timed_pass in passes.items()}
 
     times = timed({"pass": cases}, check, repeats=repeats, own=True, **options)
-    costs = {
-        way: fit(
-            {key[2]: p for key, p in passes.items() if key[:2] == ("calibration", way)},
-            hand,
-        )
-        for way in WAYS
-    }
+    costs = {}
+    for way in WAYS:
+        own = {k[2]: p for k, p in passes.items() if k[:2] == ("calibration", way)}
+        costs[way] = fit(own, hand)
     return Sweep(passes, times, costs)
 
 
@@ -282,9 +270,8 @@ def picked(work):
     words.
     """
     net = NumbaWavefront(work.params())
-    plans = {
-        way: net.pick(net.graph(work.T, way == "backward"), work.B) for way in WAYS
-    }
+    graphs = {way: net.graph(work.T, way == "backward") for way in WAYS}
+    plans = {way: net.pick(graph, work.B) for way, graph in graphs.items()}
     return ", ".join(f"{plan.longest} {way}" for way, plan in plans.items())
 
 
@@ -299,9 +286,8 @@ def against_fused(batches, hidden, *, L=4, T=100, repeats=7, **options):
         calls = {"forward": lambda net, x=x: net.forward(x)}
         how = {"repeats": min(repeats, work.repeats), "least": 0.01} | options
         times = measure(nets, work, calls, **how)
-        table[B, H] = summary(times, "numba-fused", by="version")["ratio"][
-            "numba-wavefront"
-        ]
+        ratio = summary(times, "numba-fused", by="version")["ratio"]
+        table[B, H] = ratio["numba-wavefront"]
     return pd.Series(table).unstack()
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lstm_kernels.cpu.factored import FactoredNetwork
 from lstm_kernels.low_rank import factor
+from lstm_kernels.versions.factored import FactoredNetwork
 from lstm_kernels.versions.numba_fused import machine_costs
 
 from ..measure.comparer import compare_outputs
@@ -29,21 +29,18 @@ def name(on):
     return " + ".join(on) or "baseline"
 
 
+def every_variant(params, threads=None):
+    """A Variant of every combination, by its name in the rows."""
+    names = {f"{STUDY}/{name(on)}": on for on in COMBINATIONS}
+    return {key: Variant(params, on, threads=threads) for key, on in names.items()}
+
+
 def outputs_errors(variants, params, x):
     """Largest relative error of each Variant's outputs, by name; raises
     MismatchError.
     """
-    return compare_outputs(
-        each(variants, lambda variant: variant.forward(x)), params, x
-    )
-
-
-def every_variant(params, threads=None):
-    """A Variant of every combination, by its name in the rows."""
-    return {
-        f"{STUDY}/{name(on)}": Variant(params, on, threads=threads)
-        for on in COMBINATIONS
-    }
+    programs = each(variants, lambda variant: variant.forward(x))
+    return compare_outputs(programs, params, x)
 
 
 def all_combinations(work, *, threads=None, **options):
@@ -74,9 +71,8 @@ def by_combination(rows):
     table = own.pivot(index="repeat", columns="variant", values="seconds")
     names = [name(on) for on in COMBINATIONS]
     if missing := sorted(set(names) - set(table)):
-        raise ValueError(
-            f"rows: lack {missing}, want every combination of {list(SWITCHES)}"
-        )
+        want = f"want every combination of {list(SWITCHES)}"
+        raise ValueError(f"rows: lack {missing}, {want}")
     return table[names]
 
 

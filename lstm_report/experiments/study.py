@@ -10,22 +10,19 @@ from ..measure.workloads import REFERENCE, SMALL_REFERENCE
 from . import batches, compilers, compression, optimisations
 
 
-def plan(preset):
-    """The experiments by name, functions that return rows. The compilers come first:
-    PyTorch's operations, one by one, take far longer in a process in which other
-    experiments have run.
+def main(preset="paper", folder=None):
+    """Run every experiment and write its file; yields (experiment, rows, path).
+
+    The compilers come first: PyTorch's operations, one by one, take far longer in a
+    process in which other experiments have run.
     """
     paper = preset == "paper"
     work = REFERENCE if paper else SMALL_REFERENCE
     seeds, ranks = (5, compression.RANKS) if paper else (1, (1, 4))
-    return {
+    plan = {
         "compilers": partial(compilers.measure, preset),
         "switches": partial(optimisations.all_combinations, work, **rounds(preset, 10)),
         "batches": partial(batches.sweep, preset),
         "low-rank": partial(compression.study, preset, seeds, ranks),
     }
-
-
-def main(preset="paper", folder=None):
-    """Run every experiment and write its file; yields (experiment, rows, path)."""
-    return results.fill(plan(preset), preset=preset, folder=folder)
+    return results.fill(plan, preset=preset, folder=folder)

@@ -5,10 +5,10 @@ The optimisations are those of the Optim-LSTM project, which follows Appleyard, 
 & Blunsom (arXiv 1604.01946); SWITCHES has them in its order. All 32 combinations are
 one code, in which a switch is one seam:
 
-    combine     `_matrices`: four gates and both operands in one matrix, or eight matrices
-    concurrent  `_cell`: the products of a cell at the same time, or one after the other
-    fuse        `_cell`: the cell in one pass of vector code, or operation by operation in NumPy
-    pack        `_product`: weights in the order a tile reads them, or as BLAS takes them
+    combine     `_matrices`: four gates and both operands in one matrix, or eight
+    concurrent  `_cell`: the products of a cell at the same time, or in turn
+    fuse        `_cell`: the cell in one pass of vector code, or NumPy's operations
+    pack        `_product`: weights in the order a tile reads them, or as they are
     wavefront   `forward`: the schedule
 
 With none of them on, a cell is eight products of BLAS, each divided among BLAS's own
@@ -27,11 +27,11 @@ import ctypes
 import threading
 from contextlib import nullcontext
 from functools import cache, partial
-from itertools import chain, combinations, pairwise
+from itertools import chain, combinations, count, pairwise
 
 import numpy as np
 
-from lstm_kernels.blas import SingleThreaded, at_once
+from lstm_kernels.blas import at_once, single_threaded
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import cores
 from lstm_kernels.cpu import activations, registers, simd
@@ -51,7 +51,8 @@ SWITCHES = {
 }
 COMBINATIONS = [on for count in range(6) for on in combinations(SWITCHES, count)]
 BASELINE, EVERY = COMBINATIONS[0], COMBINATIONS[-1]
-CHUNK = 2  # steps in a task: long enough for Python's threads, short for the pipeline to fill
+# Steps in a task: long enough for Python's threads, short for the pipeline to fill.
+CHUNK = 2
 K = 4  # gates
 
 
@@ -72,13 +73,10 @@ class Variant:
             raise ValueError(f"on: got {on!r}, want names of switches, each once")
         on = {check_choice("on", name, SWITCHES) for name in on}
         self.on = tuple(name for name in SWITCHES if name in on)
-        self.combine, self.fuse, self.pack = (
-            n in on for n in ("combine", "fuse", "pack")
-        )
-        self.wavefront = "wavefront" in on
-        self.concurrent = (
-            "concurrent" in on and not self.combine
-        )  # else there is one product
+        names = ("combine", "fuse", "pack", "wavefront")
+        self.combine, self.fuse, self.pack, self.wavefront = (n in on for n in names)
+        # With `combine` there is one product.
+        self.concurrent = "concurrent" in on and not self.combine
         self.threads = cores() if threads is None else check_int("threads", threads)
         self._sizes = params.num_layers, params.input_size, params.hidden_size
         self._tiles = tiles = Tiles(CELLS["lstm"], params.dtype, params.hidden_size)
@@ -86,13 +84,9 @@ class Variant:
         self._multiply = code(form, "multiply") if self.pack else None
         operands = "cell_of_one" if self.combine else "cell_of_two"
         self._cell_pass = code(form, operands) if self.fuse else None
-        self._widths = (
-            tiles.pad(params.input_size),
-            tiles.padded,
-        )  # columns of x, of h in z
-        self._layers = [
-            self._matrices(l, layer) for l, layer in enumerate(params.layers)
-        ]
+        # Columns of x, of h in z.
+        self._widths = tiles.pad(params.input_size), tiles.padded
+        self._layers = list(map(self._matrices, count(), params.layers))
         self._memory = {}
 
     def __repr__(self):
@@ -108,18 +102,14 @@ class Variant:
         the bias (K, P). Padding is zero.
         """
         below, own, P = self._columns(l - 1), self._columns(l), self._tiles.padded
-        U, W, b = (
-            [_padded(gate, rows, P) for gate in blocks(np.atleast_2d(matrix), K)]
-            for matrix, rows in (
-                (layer.U, below.stop - below.start),
-                (layer.W, P),
-                (layer.b, 1),
-            )
-        )
-        if self.combine:
-            products = [
-                (slice(below.start, own.stop), np.block([U, W]))
-            ]  # (D + P, K * P)
+
+        def gates(matrix, rows):
+            return [_padded(gate, rows, P) for gate in blocks(matrix, K)]
+
+        U, W = gates(layer.U, below.stop - below.start), gates(layer.W, P)
+        b = gates(layer.b[None], 1)
+        if self.combine:  # the matrix is (D + P, K * P)
+            products = [(slice(below.start, own.stop), np.block([[*U], [*W]]))]
         else:
             products = [(below, gate) for gate in U] + [(own, gate) for gate in W]
         if self.pack:
@@ -144,9 +134,7 @@ class Variant:
         c[:] = 0
         graph = Graph(L, T)
         plan = layer_by_layer(graph)
-        if (
-            self.wavefront
-        ):  # as many layers side by side as threads: each keeps its layer's weights
+        if self.wavefront:  # as many layers as threads: each keeps its layer's weights
             plan = wavefront(graph, self.threads, min(CHUNK, T), together=self.threads)
         threads = max(1, self.threads // plan.employed)  # for a cell
 
@@ -161,18 +149,15 @@ class Variant:
         # BLAS divides products that are done one after the other; of several each has a
         # thread.
         several = threads == 1 or self.concurrent
-        with SingleThreaded() if several else nullcontext():
+        with single_threaded() if several else nullcontext():
             run(plan, perform)
         return z[L:, :, self._columns(L - 1)][:, :, :H]
 
     def _memory_for(self, T, B):
         """z, c of each layer, and for each thread the sums of a cell."""
         if self._memory.get("shape") != (T, B):
-            L, new, P = (
-                self._sizes[0],
-                partial(buffer, dtype=self._tiles.dtype),
-                self._tiles.padded,
-            )
+            L, P = self._sizes[0], self._tiles.padded
+            new = partial(buffer, dtype=self._tiles.dtype)
             z, c = new(T + L, B, self._columns(L - 1).stop), new(L, B, P)
             shape = (B, K, P) if self.combine else (2, K, B, P)
             free = [new(*shape) for _ in range(self.threads)]
@@ -198,8 +183,8 @@ class Variant:
         """The jobs of out = z matrix, one for each thread that is to take part."""
         if not self.pack:
             return [partial(np.matmul, z, matrix, out)]
-        count = 1 if self.concurrent else min(threads, len(matrix))
-        cuts = [len(matrix) * k // count for k in range(count + 1)]
+        parts = 1 if self.concurrent else min(threads, len(matrix))
+        cuts = [len(matrix) * k // parts for k in range(parts + 1)]
         wide = self._tiles.wide_units
         return [
             self._by_tiles(z, matrix[first:last], out[:, first * wide : last * wide])
@@ -227,16 +212,8 @@ class Variant:
         gate, row = (P, K * P) if self.combine else (c.size, P)
         operand = 0 if self.combine else K * c.size
         strides = operand * size, gate * size, row * size, P * size
-        self._cell_pass(
-            len(c),
-            P // self._tiles.lanes,
-            at(sums),
-            *strides,
-            at(b),
-            at(c),
-            at(h),
-            h.strides[0],
-        )
+        vectors, arrays = P // self._tiles.lanes, (at(b), at(c), at(h))
+        self._cell_pass(len(c), vectors, at(sums), *strides, *arrays, h.strides[0])
 
 
 def run(schedule, perform):
@@ -282,13 +259,10 @@ def tile(tiles, name):
 
         def one_block(j):
             def some_rows(first, height):
-                sums = [
-                    [m.variable(zero) for _ in range(vectors)] for _ in range(height)
-                ]
-                z_first, M = (
-                    z + first * z_row,
-                    packed + j * block,
-                )  # row `first`; block j, row 0
+                one_row = range(vectors)
+                sums = [[m.variable(zero) for _ in one_row] for _ in range(height)]
+                z_first = z + first * z_row  # row `first`
+                M = packed + j * block  # block j, row 0
                 tiles.multiply(m, sums, z_first, z_row, size, M, vectors * line, count)
                 for i, row_sums in enumerate(sums):
                     out_i = out + j * (vectors * line) + first * out_row + i * out_row
@@ -299,9 +273,7 @@ def tile(tiles, name):
 
         m.loop(blocks, one_block)
 
-    def cell(
-        m, rows, vectors, sums, operand, gate, row, bias, b, c, h, h_row, operands
-    ):
+    def cell(m, rows, vectors, sums, operand, gate, row, bias, b, c, h, h_row):
         """h and c from the sums of one or two operands of each gate, and the bias; c
         over c.
         """
@@ -313,7 +285,9 @@ def tile(tiles, name):
                 for k in range(K):
                     a = sums + k * gate + i * row + unit  # gate k, row i, vector v
                     bar = m.load(b + k * bias + unit) + m.load(a)
-                    bars.append(bar + m.load(a + operand) if operands == 2 else bar)
+                    bars.append(
+                        bar + m.load(a + operand) if name == "cell_of_two" else bar
+                    )
                 place = c + i * (vectors * line) + unit  # row i, vector v
                 *_, h_new, c_new = forward(*bars, m.load(place))
                 m.store(h + i * h_row + unit, h_new)
@@ -323,13 +297,9 @@ def tile(tiles, name):
 
         m.loop(rows, one_row)
 
-    def cell_of_one(m, rows, vectors, sums, operand, gate, row, bias, b, c, h, h_row):
-        cell(m, rows, vectors, sums, operand, gate, row, bias, b, c, h, h_row, 1)
-
-    def cell_of_two(m, rows, vectors, sums, operand, gate, row, bias, b, c, h, h_row):
-        cell(m, rows, vectors, sums, operand, gate, row, bias, b, c, h, h_row, 2)
-
-    return {f.__name__: f for f in (multiply, cell_of_one, cell_of_two)}[name]
+    function = multiply if name == "multiply" else cell
+    function.__name__ = name
+    return function
 
 
 @cache
@@ -337,6 +307,5 @@ def code(tiles, name):
     """A tile as a function of integers that Python can call without its lock."""
     function = tile(tiles, name)
     address = simd.compiled(function, tiles.dtype, tiles.lanes, tiles.name)
-    return ctypes.CFUNCTYPE(
-        None, *[ctypes.c_int64] * (function.__code__.co_argcount - 1)
-    )(address)
+    arguments = [ctypes.c_int64] * (function.__code__.co_argcount - 1)
+    return ctypes.CFUNCTYPE(None, *arguments)(address)

@@ -9,7 +9,7 @@ import numpy as np
 from lstm_kernels.errors import counted
 
 from ..experiments import batches, compilers
-from ..experiments.programs import COMPILED, COMPILERS
+from ..experiments.compilers import COMPILED, COMPILERS
 from . import plots
 from .tables import LABELS, digits, speed
 
@@ -32,7 +32,6 @@ COLOURS = {
     "baseline": plots.GREY,
 }
 MARKERS = dict(zip(COLOURS, "os^DDvP", strict=True))
-MIB = 2**20
 
 
 def _of(rows, stage):
@@ -214,43 +213,3 @@ def _break_even(ax, calls):
         )
     ax.set_title(title, fontsize=10.5)
     plots.label_lines(ax, labels)
-
-
-def memory(rows):
-    """The most memory a process held: for the imports, for training besides, and
-    besides where it compiles as well; rows: of `compilers.memory`.
-    """
-    trained = _of(rows, "memory")
-    table = rows.pivot_table(index="version", columns="stage", values="bytes") / MIB
-    table = table.reindex([name for name in COMPILERS if name in table.index])
-    compiling = table["compiling"] if "compiling" in table else table["memory"]
-    parts = {
-        "imports": table["import"],
-        "two training steps": table["memory"] - table["import"],
-        "compiling besides": (compiling - table["memory"]).fillna(0).clip(lower=0),
-    }
-    figure, ax = plt.subplots(figsize=(8.5, 4.2))
-    left = np.zeros(len(table))
-    names = [NAMES[name] for name in table.index]
-    for (label, widths), colour in zip(
-        parts.items(), (plots.GREY, plots.BLUE, plots.ORANGE), strict=True
-    ):
-        bars = ax.barh(names, widths, left=left, label=label, color=colour)
-        left = left + widths.to_numpy()
-    ax.bar_label(
-        bars, [f"{digits(total)} MiB" for total in left], padding=4, fontsize=9
-    )
-    ax.set(xlabel="peak memory of the process (MiB)")
-    ax.margins(x=0.12)
-    ax.grid(axis="y", visible=False)
-    ax.invert_yaxis()
-    own = parts["two training steps"].sort_values()
-    told = [
-        f"{NAMES[name]} {digits(value)} MiB"
-        for name, value in own.iloc[[0, -1]].items()
-    ]
-    between = " to\n".join(dict.fromkeys(told))
-    ax.set_title(f"Beyond the imports, training takes {between}")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
-    _absent(ax, trained, COMPILERS)
-    return figure

@@ -1,25 +1,23 @@
-"""The tables of the notebooks and of README: the ladder, the grid of workloads, what
-`make bench-peers` and `make bench-isa` recorded, and how long small calls take.
+"""The tables of the notebooks and of README: the ladder, the grid of workloads, and
+what `make bench-peers` recorded.
 """
 
 from dataclasses import astuple
 
 import pandas as pd
 
-from lstm_kernels.cpu import registers
 from lstm_kernels.versions import versions
 
-from ..experiments import experiments, isa, tail
 from ..measure import results
 from ..measure.ceilings import COPY_GB, SGEMM_GFLOP
 from ..measure.timing import summary
+from ..measure.workloads import AIRLINE, GRID, airline_dataset
 
 WORDS = {"forward": "inference", "step": "training step"}
 GFLOP = {"forward": "gflop", "step": "step_gflop"}
 LABELS = {"pytorch": "PyTorch", "jax": "JAX", "onnxruntime": "ONNX Runtime"}
 PEERS = tuple(LABELS)
-NAMES = {astuple(work): name for name, work in experiments.GRID.items()}
-SET = ["machine", "instruction_set"]
+NAMES = {astuple(work): name for name, work in GRID.items()}
 
 
 def digits(value):
@@ -63,9 +61,7 @@ def of_grid(rows, stage):
     public = rows["variant"].isna() | rows["version"].isin(PEERS)
     part = rows[(rows["stage"] == stage) & public]
     sizes = part[list("LTDHB")].itertuples(index=False, name=None)
-    names = pd.Categorical(
-        [NAMES.get(size) for size in sizes], list(experiments.GRID), True
-    )
+    names = pd.Categorical([NAMES.get(size) for size in sizes], list(GRID), True)
     return part.assign(workload=names)
 
 
@@ -85,28 +81,24 @@ def grid(rows, stage):
     return named.map(digits, na_action="ignore").fillna("")
 
 
-def measured(rows, stage, keys=("machine",)):
-    """`numba-fused` in numbers, by `keys` and workload: seconds, GFLOP/s and the
+def measured(rows, stage):
+    """`numba-fused` in numbers, by machine and workload: seconds, GFLOP/s and the
     fraction of SGEMM's, and how many times as fast it is as each peer, the median of
     the ratios round by round; NaN where that was not measured.
     """
     lines = {}
-    for key, own in rows.groupby(list(keys), sort=False):
+    for machine, own in rows.groupby("machine", sort=False):
         for name, part in of_grid(own, stage).groupby("workload", observed=True):
             if "numba-fused" in set(part["version"]):
                 table = summary(part, "numba-fused", by="version")
                 seconds = table["median"]["numba-fused"]
-                rate = getattr(experiments.GRID[name], GFLOP[stage]) / seconds
-                line = {
-                    "seconds": seconds,
-                    "GFLOP/s": rate,
-                    "of SGEMM": rate / ceiling(own),
-                }
-                lines[*key, name] = line | (1 / table["ratio"]).to_dict()
-    index = pd.MultiIndex.from_tuples(list(lines), names=[*keys, "workload"])
-    return pd.DataFrame(
-        list(lines.values()), index, ["seconds", "GFLOP/s", "of SGEMM", *PEERS]
-    )
+                rate = getattr(GRID[name], GFLOP[stage]) / seconds
+                line = {"seconds": seconds, "GFLOP/s": rate}
+                line["of SGEMM"] = rate / ceiling(own)
+                lines[machine, name] = line | (1 / table["ratio"]).to_dict()
+    index = pd.MultiIndex.from_tuples(list(lines), names=["machine", "workload"])
+    columns = ["seconds", "GFLOP/s", "of SGEMM", *PEERS]
+    return pd.DataFrame(list(lines.values()), index, columns)
 
 
 def peer_ratios(rows, stage):
@@ -140,29 +132,21 @@ def peers(rows, stage):
     )
 
 
-def instruction_sets(rows):
-    """`measured` of every machine and instruction set, inference beside training, as
-    text.
-    """
-    return pd.concat({WORDS[s]: as_text(measured(rows, s, SET)) for s in WORDS}, axis=1)
-
-
-def ends(rows, keys=("machine",)):
+def ends(rows):
     """The speed of `numba-fused` compared with the best peer, on the workload where it
-    is least and where it is largest, as text: a row per `keys`, inference and training.
+    is least and where it is largest, as text: a row per machine, inference and
+    training.
     """
 
     def between(ratios):
         ratios = ratios.sort_values()
-        least, largest = (
-            f"{speed(ratios.iloc[k])} ({ratios.index[k][-1]})" for k in (0, -1)
-        )
-        return f"{least} to {largest}"
+        ends = ((ratios.iloc[k], ratios.index[k][-1]) for k in (0, -1))
+        return " to ".join(f"{speed(ratio)} ({workload})" for ratio, workload in ends)
 
     table = {}
     for stage, what in WORDS.items():
-        best = measured(rows, stage, keys)[list(PEERS)].min(axis=1).dropna()
-        table[what] = best.groupby(level=list(keys)).apply(between)
+        best = measured(rows, stage)[list(PEERS)].min(axis=1).dropna()
+        table[what] = best.groupby(level="machine").apply(between)
     return pd.DataFrame(table).fillna("not measured")
 
 
@@ -196,11 +180,9 @@ def about(experiment, rows):
         f"{name} {number}" for name, number in versions["variant"].first().items()
     ]
     parts.append(f"{rows['threads'].max():.0f} threads for everyone")
-    for name, part in rows.groupby("instruction_set", dropna=False):
-        kernels = part[part["version"] == "sgemm"]["variant"].dropna().unique()
-        words = f"SGEMM {{:.0f}} GFLOP/s{''.join(f' ({name}, {k})' for k in kernels)}"
-        rates = {words: ceiling(part), "copy {:.0f} GB/s": ceiling(part, "copy")}
-        parts += [text.format(rate) for text, rate in rates.items() if rate > 0]
+    rates = {"SGEMM {:.0f} GFLOP/s": "sgemm", "copy {:.0f} GB/s": "copy"}
+    known = {text: ceiling(rows, name) for text, name in rates.items()}
+    parts += [text.format(rate) for text, rate in known.items() if rate > 0]
     return f"{', '.join(parts)}."
 
 
@@ -229,40 +211,9 @@ def small_calls(rows):
             f"the public call, of which {public - kernel:.1f} us are its checks and allocations."
         )
     if epoch and torch:
-        steps = -(-len(experiments.airline_dataset()) // experiments.AIRLINE.B)
+        steps = -(-len(airline_dataset()) // AIRLINE.B)
         said.append(
             f"An epoch of {steps} steps takes {epoch:.0f} us in compiled code, {torch:.0f} us with "
             f"PyTorch's SGD: {speed(torch / epoch)}."
         )
     return " ".join(said)
-
-
-def tails(rows):
-    """Microseconds of a small call: a row per situation that has every quantile, a
-    column each.
-    """
-    seconds = rows.pivot_table(
-        index="variant", columns="stage", values="seconds", sort=False
-    )
-    return 1e6 * seconds.reindex(columns=list(tail.QUANTILES)).dropna()
-
-
-def bounds():
-    """What an instruction set has for the tile: registers, their width, instructions
-    for a multiply-add.
-    """
-    rows = {}
-    for name in (*isa.TIMED, "NEON"):
-        triple, features = (
-            ("aarch64", {}) if name == "NEON" else ("x86_64", isa.features(name))
-        )
-        has = registers.instruction_set(triple, features)
-        rows[name] = {
-            "registers": has.count,
-            "float32 in each": has.bytes // 4,
-            "one instruction multiplies and adds": "yes" if has.fused else "no",
-            "instructions for 64 multiply-adds": 256
-            // has.bytes
-            * (1 if has.fused else 2),
-        }
-    return pd.DataFrame(rows).T.rename_axis(index="instruction set")

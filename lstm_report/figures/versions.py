@@ -7,7 +7,7 @@ import seaborn as sns
 
 from lstm_kernels import data
 
-from ..experiments import experiments
+from ..experiments import ladder
 from ..measure.timing import summary
 from . import plots
 from .tables import digits, speed
@@ -179,8 +179,8 @@ def per_step(units, repeats=3):
     """
     table = {}
     for H in units:
-        work = experiments.Workload(1, 12, 1, H, 4)
-        rows = experiments.steps(["sequential", "numpy-sample"], work, repeats=repeats)
+        work = ladder.Workload(1, 12, 1, H, 4)
+        rows = ladder.steps(["sequential", "numpy-sample"], work, repeats=repeats)
         median = summary(rows[rows["stage"] == "step"], by="version")["median"]
         table[H] = median / (work.T * work.B)
     return pd.DataFrame(table).T

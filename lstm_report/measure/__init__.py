@@ -1,5 +1,5 @@
-"""What is measured and how: workloads, the one runner, the comparer, timing,
-provenance, results files; the experiments are lists on top of them.
+"""How the pages measure: workloads, the runner, the comparer, timing, provenance,
+peers, child processes, results files. What they measure: `lstm_report.experiments`.
 """
 
 from .comparer import TOLERANCE, MismatchError, compare, compare_to_reference

@@ -6,9 +6,10 @@ from .comparer import compare
 from .runner import timed
 from .timing import REST
 
-SIZE, COUNT = 4096, 2**26  # rows of the SGEMM's matrices; float32 numbers of the copy
-# Operations of the SGEMM and bytes of the copy, read and written.
-SGEMM_GFLOP, COPY_GB = 2 * SIZE**3 / 1e9, 2 * 4 * COUNT / 1e9
+SIZE = 4096  # rows of the SGEMM's matrices
+COUNT = 2**26  # float32 numbers of the copy
+SGEMM_GFLOP = 2 * SIZE**3 / 1e9
+COPY_GB = 2 * 4 * COUNT / 1e9  # read and written
 
 
 def ceilings(threads, repeats=20, **options):
@@ -16,11 +17,8 @@ def ceilings(threads, repeats=20, **options):
     results file; BLAS takes its own threads, `threads` is what the rows record.
     """
     a = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
-    out, source, copy = (
-        np.zeros_like(a),
-        np.ones(COUNT, np.float32),
-        np.zeros(COUNT, np.float32),
-    )
+    out, source = np.zeros_like(a), np.ones(COUNT, np.float32)
+    copy = np.zeros_like(source)
     cases = {
         "sgemm": lambda: np.matmul(a, a, out=out),
         "copy": lambda: np.copyto(copy, source),

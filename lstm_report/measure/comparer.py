@@ -1,6 +1,4 @@
-"""The one comparer: a version's results against the reference's, array by array, by
-name.
-"""
+"""The one comparer: results against the reference's, array by array, by name."""
 
 import math
 from functools import partial
@@ -9,45 +7,34 @@ from types import SimpleNamespace
 import numpy as np
 
 from lstm_kernels import reference
+from lstm_kernels.cells import CELLS
 from lstm_kernels.versions import network
 
 # Largest error, relative to the largest entry of the array, that counts as rounding.
 TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-11}
-LAST_PLACE = (
-    2.0**-7
-)  # from a bfloat16 number to the next, relative to it: it has 8 bits
+# From a bfloat16 number to the next, relative to it: it has 8 bits.
+LAST_PLACE = 2.0**-7
+
+
+class MismatchError(AssertionError):
+    """Results differ; the message names the array."""
 
 
 def tolerance(net, T):
     """The largest relative error of a network's passes over T steps that counts as
     rounding.
 
-    Where products round their operands, it is compared with a reference that rounds
-    them too. The two add in another order; a sum that is close to the middle between
-    two bfloat16 numbers may then be rounded to the other one. One of the H terms of a
-    sum that is off by LAST_PLACE changes the sum by LAST_PLACE / sqrt(H) of its size; a
-    value comes out of sums of T steps and L layers one after the other, whose changes
-    add up like those of a random walk; and the largest of some thousand values is four
-    times a typical one, sqrt(2 ln 2N).
+    A network whose products round their operands is compared with a reference that
+    rounds them too. The two add in another order, so a sum close to the middle between
+    two bfloat16 numbers may be rounded to the other one. One of the H terms of a sum
+    that is off by LAST_PLACE changes it by LAST_PLACE / sqrt(H) of its size; such
+    changes add up over T steps and L layers like a random walk; the largest of some
+    thousand values is four times a typical one, sqrt(2 ln 2N).
     """
     params = net.params()
     if net.rounding is None:
         return TOLERANCE[params.dtype]
     return 4 * LAST_PLACE * math.sqrt((T + params.num_layers) / params.hidden_size)
-
-
-def format_error(L, T, count):
-    """The largest relative error that rounding operands to bfloat16 explains, of
-    `count` values.
-
-    An operand errs by 2^-8 of itself at most. Spread evenly, the errors of two factors
-    are in the mean square 2^-8 sqrt(2/3) of their product, and a sum of products errs
-    by as much of its own size, whatever its length. Sums of T steps and L layers follow
-    each other, as in `tolerance`; the largest of N values is sqrt(2 ln 2N) times a
-    typical one.
-    """
-    typical = LAST_PLACE / 2 * math.sqrt(2 / 3 * (T + L))
-    return typical * math.sqrt(2 * math.log(2 * count))
 
 
 def reference_of(rounding):
@@ -58,11 +45,9 @@ def reference_of(rounding):
     def product(a, b):
         return rounding(a) @ rounding(b)
 
-    layers = {} if rounding is None else {"product": product}
-    forward, backward = (
-        {name: partial(getattr(reference, name), **layers)}
-        for name in ("layer_forward", "layer_backward")
-    )
+    how = {} if rounding is None else {"product": product}
+    forward = {"layer_forward": partial(reference.layer_forward, **how)}
+    backward = {"layer_backward": partial(reference.layer_backward, **how)}
     return SimpleNamespace(
         forward=partial(reference.forward, **forward),
         backward=partial(reference.backward, **backward),
@@ -70,32 +55,22 @@ def reference_of(rounding):
     )
 
 
-class MismatchError(AssertionError):
-    """Results differ; the message names the array."""
-
-
 def compare(got, want, tolerance):
     """Compare two dicts of named arrays; return the largest relative error.
 
-    The error of an array is max|got - want| / max|want| (the divisor is 1 where want is all zero).
-    Raises MismatchError for missing or extra names, what is not real numbers, another shape, NaN or
-    infinity, or too large an error.
+    The error of an array is max|got - want| / max|want|; the divisor is 1 where want is
+    all zero. Raises MismatchError for missing or extra names, what is not real numbers,
+    another shape, NaN or infinity, or too large an error.
     """
     if set(got) != set(want):
         raise MismatchError(f"got arrays {sorted(got)}, want {sorted(want)}")
-    worst = 0.0
-    for name, expected in want.items():
-        for side, array in (("got", got[name]), ("compared with", expected)):
-            if array is None or (dtype := np.asarray(array).dtype).kind not in "fiub":
-                kind = None if array is None else dtype
-                raise MismatchError(f"{name}: {side} {kind}, want real numbers")
-        value, expected = (
-            np.asarray(array, np.float64) for array in (got[name], expected)
-        )
+    errors = [0.0]
+    for name in want:
+        value = _real(name, "got", got[name])
+        expected = _real(name, "compared with", want[name])
         if value.shape != expected.shape:
-            raise MismatchError(
-                f"{name}: got shape {value.shape}, want {expected.shape}"
-            )
+            shapes = f"got shape {value.shape}, want {expected.shape}"
+            raise MismatchError(f"{name}: {shapes}")
         if bad := np.sum(~np.isfinite(value)):
             raise MismatchError(f"{name}: got {bad} values that are not finite")
         difference = np.abs(value - expected)
@@ -103,30 +78,37 @@ def compare(got, want, tolerance):
         if not error <= tolerance:
             at = tuple(map(int, np.unravel_index(difference.argmax(), value.shape)))
             raise MismatchError(
-                f"{name}: relative error {error:.3g} at {at}, want at most {tolerance:g} "
-                f"(got {value[at]:.6g}, want {expected[at]:.6g})"
+                f"{name}: relative error {error:.3g} at {at}, want at most "
+                f"{tolerance:g} (got {value[at]:.6g}, want {expected[at]:.6g})"
             )
-        worst = max(worst, error)
-    return float(worst)
+        errors.append(float(error))
+    return max(errors)
 
 
-def compare_outputs(programs, params, x, *, samples=None):
+def _real(name, side, array):
+    """An array of real numbers as float64; None and other kinds are refused."""
+    dtype = None if array is None else np.asarray(array).dtype
+    if dtype is None or dtype.kind not in "fiub":
+        raise MismatchError(f"{name}: {side} {dtype}, want real numbers")
+    return np.asarray(array, np.float64)
+
+
+def compare_outputs(programs, params, x, *, samples=None, tolerances=()):
     """Largest relative error of each program's outputs against the reference in
     float64, by name.
 
     programs: name -> a function that returns y (T, B, H) of the mini-batch x. samples:
-    indices of those of x to compare; None is all. Raises MismatchError, which names the
-    program.
+    indices of those of x to compare; None is all. tolerances: by name, where it is not
+    that of x. Raises MismatchError, which names the program.
     """
-    samples, errors = np.arange(x.shape[1]) if samples is None else samples, {}
-    want = reference.forward(
-        params.astype(np.float64), x[:, samples].astype(np.float64)
-    )[0]
+    samples = np.arange(x.shape[1]) if samples is None else samples
+    wide = params.astype(np.float64), x[:, samples].astype(np.float64)
+    want = {"y": reference.forward(*wide)[0]}
+    errors, tolerances = {}, dict(tolerances)
     for name, program in programs.items():
         try:
-            errors[name] = compare(
-                {"y": program()[:, samples]}, {"y": want}, TOLERANCE[x.dtype]
-            )
+            most = tolerances.get(name, TOLERANCE[x.dtype])
+            errors[name] = compare({"y": program()[:, samples]}, want, most)
         except MismatchError as error:
             raise MismatchError(f"{name}: {error}") from None
     return errors
@@ -135,33 +117,39 @@ def compare_outputs(programs, params, x, *, samples=None):
 def run(net, x, dy, state, dstate):
     """What a network computes on each public path, as a dict of named arrays.
 
-    Inference from `state`, then from zero, then a training pass from `state` (each y
-    and every final state), and every gradient: a path that no comparison takes may be
-    wrong unseen, and a state that one call leaves behind shows in the next.
+    Inference from `state`, then from zero; then, unless the network rounds what it
+    multiplies, which is for inference alone, a training pass from `state` and every
+    gradient. A path that no comparison takes may be wrong unseen, and a state that one
+    call leaves behind shows in the next.
     """
     passes = {
         "inference": net.forward(x, state),
         "inference from zero": net.forward(x),
-        "training": net.forward(x, state, training=True),
     }
+    if net.rounding is not None:
+        return _named(passes)
+    passes["training"] = net.forward(x, state, training=True)
     return _named(passes) | net.backward(dy, dstate).arrays()
 
 
 def truth(params, x, dy, state=None, dstate=None, rounding=None):
     """What `run` returns, from the reference in float64. rounding: of what products
-    multiply.
+    multiply, in inference; None: nothing.
     """
-    of = reference_of(rounding)
+    exact = reference_of(rounding)
     params, x, dy = (array.astype(np.float64) for array in (params, x, dy))
     state, dstate = (
         arrays and tuple(a.astype(np.float64) for a in arrays)
         for arrays in (state, dstate)
     )
-    y, final, tapes = of.forward(params, x, state)
-    passes = dict.fromkeys(("inference", "inference from zero", "training"), (y, final))
+    y, final, tapes = exact.forward(params, x, state)
+    passes = {"inference": (y, final), "inference from zero": (y, final)}
     if state is not None:
-        passes["inference from zero"] = of.forward(params, x)[:2]
-    return _named(passes) | of.backward(params, tapes, dy, dstate).arrays()
+        passes["inference from zero"] = exact.forward(params, x)[:2]
+    if rounding is not None:
+        return _named(passes)
+    passes["training"] = y, final
+    return _named(passes) | exact.backward(params, tapes, dy, dstate).arrays()
 
 
 def _named(passes):
@@ -184,18 +172,18 @@ def compare_to_reference(version, params, x, *, threads=None, seed=0):
     """
     rng = np.random.default_rng(seed)
     (T, B, _), L, H = x.shape, params.num_layers, params.hidden_size
-    count = 2 if params.cell == "lstm" else 1
     dy = rng.standard_normal((T, B, H)).astype(x.dtype)
     state, dstate = (
-        tuple(rng.uniform(-1, 1, (L, B, H)).astype(x.dtype) for _ in range(count))
-        for _ in range(2)
+        tuple(rng.uniform(-1, 1, (L, B, H)).astype(x.dtype) for _ in names)
+        for names in [CELLS[params.cell].state] * 2
     )
-    net = (
-        network(version, params, threads=threads)
-        if isinstance(version, str)
-        else version
-    )
-    given = params, x, dy, state, dstate
-    got, want = run(net, x, dy, state, dstate), truth(*given, rounding=net.rounding)
+    net = version
+    if isinstance(version, str):
+        net = network(version, params, threads=threads)
+    arguments = x, dy, state, dstate
+    got, want = run(net, *arguments), truth(params, *arguments, rounding=net.rounding)
     error = compare(got, want, tolerance(net, T))
-    return error if net.rounding is None else compare(got, truth(*given), math.inf)
+    if net.rounding is None:
+        return error
+    unrounded = truth(params, *arguments)
+    return compare(got, {name: unrounded[name] for name in got}, math.inf)

@@ -1,22 +1,23 @@
 """PyTorch, JAX and ONNX Runtime on the same parameters, compared with `numba-fused`.
 
-Each peer takes Params (LSTM, with a read-out) and a thread count, and has `predict(x)`,
-the outputs y (T, B, H) as a NumPy array, and, but for ONNX Runtime, `step(x, target,
-rate)`, one step of gradient descent on the mean squared error. Both end when the result
-is there. The peers' packages are imported where they are used: the report does not need
-them.
+A peer is made of Params (LSTM, with a read-out) and a thread count. `predict(x)` is
+y (T, B, H), a NumPy array. `step(x, target, rate)`, where the form has one, is a step
+of gradient descent on the mean squared error, and its loss before it. The packages are
+imported where they are used: the report does not need them.
 """
 
-import math
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 
 import numpy as np
 
+from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import allowed
+from lstm_kernels.errors import UnavailableError
+from lstm_kernels.reference import blocks
 from lstm_kernels.training import train
 
-from ..experiments import tail
 from . import results
 from .ceilings import ceilings
 from .comparer import MismatchError, compare
@@ -25,38 +26,99 @@ from .timing import REST, together
 from .workloads import AIRLINE, GRID, airline_dataset
 
 
-class Torch:
-    """torch.nn.LSTM (oneDNN on a CPU), and torch.optim.SGD."""
+def stack(layer, L, theta, x):
+    """y (T, B, H) of L layers, each layer(U, W, b, x); theta: parameters by name."""
+    for l in range(L):
+        x = layer(*(theta[f"layers.{l}.{name}"] for name in "UWb"), x)
+    return x
 
-    def __init__(self, params, threads):
+
+def by_steps(xp, cut, sigmoid, U, W, b, x):
+    """A layer step by step, as users write it, with the products of all inputs at once.
+
+    xp: jax.numpy or torch. cut: an array into those of each step, all at once: the
+    gradient of each a[t], by itself, would be an array of all steps.
+    """
+    cell, _ = CELLS["lstm"].make(xp.tanh, sigmoid)
+    h, y = xp.zeros((x.shape[1], W.shape[0])), []
+    c = h
+    for a in cut(x @ U + b):
+        *_, h, c = cell(*blocks(a + h @ W, 4), c)
+        y.append(h)
+    return xp.stack(y)
+
+
+def by_scan(jax, U, W, b, x):
+    """The same as a loop that XLA sees: one step is compiled, whatever T is."""
+    cell, _ = CELLS["lstm"].make(jax.numpy.tanh, jax.nn.sigmoid)
+
+    def step(state, a):
+        h, c = state
+        *_, h, c = cell(*blocks(a + h @ W, 4), c)
+        return (h, c), h
+
+    zero = jax.numpy.zeros((x.shape[1], W.shape[0]), x.dtype)
+    return jax.lax.scan(step, (zero, zero), x @ U + b)[1]
+
+
+class Torch:
+    """PyTorch. form: "lstm", torch.nn.LSTM (oneDNN on a CPU) with torch.optim.SGD;
+    "eager", `by_steps` operation by operation; "compiled", by torch.compile, which
+    writes and compiles C++. dtype: of the lstm's parameters, inputs and outputs.
+    """
+
+    def __init__(self, params, threads, form="lstm", dtype="float32"):
         import torch
 
         torch.set_num_threads(threads)
-        self.torch = torch
-        self.net = torch.nn.LSTM(
-            params.input_size, params.hidden_size, params.num_layers
-        )
-        self.readout = torch.nn.Linear(params.hidden_size, params.output_size)
-        state = {
-            name: torch.from_numpy(a.copy()) for name, a in params.to_torch().items()
+        self.torch, self.dtype = torch, getattr(torch, dtype)
+        if form == "lstm":
+            self._lstm(params)
+            return
+        theta = {n: torch.from_numpy(a.copy()) for n, a in params.arrays().items()}
+        layer = partial(by_steps, torch, torch.unbind, torch.sigmoid)
+        outputs = partial(stack, layer, params.num_layers)
+        if form == "compiled":
+            # It keeps what it compiled by function, not by object: another size would
+            # make it compile for any size, and the ninth run as it stands.
+            torch.compiler.reset()
+            outputs = torch.compile(outputs, fullgraph=True, dynamic=False)
+        self._outputs = partial(outputs, theta)
+
+    def _lstm(self, params):
+        nn, sizes = self.torch.nn, (params.input_size, params.hidden_size)
+        net = nn.LSTM(*sizes, params.num_layers)
+        readout = nn.Linear(params.hidden_size, params.output_size)
+        named = {
+            n: self.torch.from_numpy(a.copy()) for n, a in params.to_torch().items()
         }
-        readout = {name: state.pop(f"readout.{name}") for name in ("weight", "bias")}
-        self.readout.load_state_dict(readout)
-        self.net.load_state_dict(state)
+        of_readout = {name: named.pop(f"readout.{name}") for name in ("weight", "bias")}
+        net.load_state_dict(named)
+        readout.load_state_dict(of_readout)
+        self._outputs = lambda x: net(x)[0]
+        self._readout = readout.to(self.dtype)
         # Its second bias stays: two that descend would be one with twice the rate.
-        parts = [p for name, p in self.net.named_parameters() if "bias_hh" not in name]
-        parts += self.readout.parameters()
-        self.optimizer = torch.optim.SGD(parts, lr=1e-3)
+        net = net.to(self.dtype)
+        parts = [p for name, p in net.named_parameters() if "bias_hh" not in name]
+        self.optimizer = self.torch.optim.SGD([*parts, *readout.parameters()], lr=1e-3)
+
+    def tensor(self, x):
+        """An array as a tensor of the peer's dtype."""
+        return self.torch.from_numpy(x).to(self.dtype)
+
+    def outputs(self, x):
+        """y of a tensor x, a tensor."""
+        with self.torch.no_grad():
+            return self._outputs(x)
 
     def predict(self, x):
-        with self.torch.inference_mode():
-            return self.net(self.torch.from_numpy(x))[0].numpy()
+        return self.outputs(self.tensor(x)).float().numpy()
 
     def step(self, x, target, rate):
         self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
-        y, _ = self.net(self.torch.from_numpy(x))
-        error = self.readout(y[-1]) - self.torch.from_numpy(target)
+        y = self._outputs(self.tensor(x))
+        error = self._readout(y[-1]) - self.tensor(target)
         loss = (error * error).mean()
         loss.backward()
         self.optimizer.step()
@@ -64,36 +126,27 @@ class Torch:
 
 
 class Jax:
-    """`lax.scan` under `jit`, inputs of all steps in one product; XLA's own threads.
+    """JAX. form: "scan", a loop that XLA sees, and "unrolled", `by_steps`, both under
+    `jit`; "eager", `by_steps` operation by operation.
 
     XLA takes every core this process may run on, so `threads` must be that many.
     """
 
-    def __init__(self, params, threads):
+    def __init__(self, params, threads, form="scan"):
         import jax
 
         if threads != allowed():
-            raise ValueError(
-                f"threads: got {threads}, want every core: XLA takes no other number"
-            )
+            want = "want every core: XLA takes no other number"
+            raise ValueError(f"threads: got {threads}, {want}")
         self.jax, jnp = jax, jax.numpy
         self.theta = {name: jnp.asarray(a) for name, a in params.arrays().items()}
-        L, H = params.num_layers, params.hidden_size
 
-        def outputs(theta, x):
-            for layer in range(L):
-                U, W, b = (theta[f"layers.{layer}.{name}"] for name in "UWb")
+        def cut(a):
+            return [step[0] for step in jnp.split(a, len(a))]
 
-                def cell(state, a, W=W):
-                    h, c = state
-                    i, f, g, o = jnp.split(a + h @ W, 4, axis=1)
-                    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-                    h = jax.nn.sigmoid(o) * jnp.tanh(c)
-                    return (h, c), h
-
-                zero = jnp.zeros((x.shape[1], H), x.dtype)
-                _, x = jax.lax.scan(cell, (zero, zero), x @ U + b)
-            return x
+        layer = partial(by_steps, jnp, cut, jax.nn.sigmoid)
+        layer = partial(by_scan, jax) if form == "scan" else layer
+        outputs = partial(stack, layer, params.num_layers)
 
         def loss(theta, x, target):
             error = outputs(theta, x)[-1] @ theta["V"] + theta["b_out"] - target
@@ -103,10 +156,8 @@ class Jax:
             value, gradient = jax.value_and_grad(loss)(theta, x, target)
             return value, jax.tree.map(lambda p, g: p - rate * g, theta, gradient)
 
-        self._outputs, self._descend = (
-            jax.jit(outputs),
-            jax.jit(descend, donate_argnums=0),
-        )
+        self._outputs = outputs if form == "eager" else jax.jit(outputs)
+        self._descend = jax.jit(descend, donate_argnums=0)
 
     def predict(self, x):
         return np.asarray(self._outputs(self.theta, x))
@@ -125,25 +176,18 @@ class OnnxRuntime:
         from onnx import numpy_helper, parser
 
         H, order = params.hidden_size, (0, 3, 1, 2)  # ONNX orders the gates i, o, f, c
-        lines, weights, name = (
-            [],
-            {"axis": np.array([1])},
-            "x",
-        )  # axis: of the direction, one
-        for index, layer in enumerate(params.layers):
+        weights = {"axis": np.array([1])}  # of the direction, one
+        lines, name = [], "x"
+        for l, layer in enumerate(params.layers):
             W, R, b = (
                 np.concatenate([np.split(a, 4, axis=-1)[k].T for k in order])[None]
                 for a in (layer.U, layer.W, layer.b)
             )
-            weights |= {
-                f"W{index}": W,
-                f"R{index}": R,
-                f"b{index}": np.hstack([b, 0 * b]),
-            }
-            inputs = f"{name}, W{index}, R{index}, b{index}"
-            lines.append(f"y{index} = LSTM <hidden_size = {H}> ({inputs})")
-            lines.append(f"h{index} = Squeeze (y{index}, axis)")
-            name = f"h{index}"
+            weights |= {f"W{l}": W, f"R{l}": R, f"b{l}": np.hstack([b, 0 * b])}
+            inputs = f"{name}, W{l}, R{l}, b{l}"
+            lines.append(f"y{l} = LSTM <hidden_size = {H}> ({inputs})")
+            lines.append(f"h{l} = Squeeze (y{l}, axis)")
+            name = f"h{l}"
         model = parser.parse_model(
             f"""<ir_version: 9, opset_import: ["": 17]>
             stack (float[T, B, {params.input_size}] x) => (float[T, B, {H}] {name})
@@ -161,43 +205,40 @@ class OnnxRuntime:
         return self.session.run(None, {"x": x})[0]
 
 
-PACKAGES = {"pytorch": "torch", "jax": "jax", "onnxruntime": "onnxruntime"}
 PEERS = {"pytorch": Torch, "jax": Jax, "onnxruntime": OnnxRuntime}
+PACKAGES = {"pytorch": "torch", "jax": "jax", "onnxruntime": "onnxruntime"}
+
+
+def installed(names=tuple(PEERS)):
+    """Those of PEERS whose package is here."""
+    return [name for name in names if find_spec(PACKAGES[name])]
+
+
+def with_releases(rows):
+    """Rows whose variant is, of a peer, the release of its package."""
+    releases = {
+        n: metadata.version(PACKAGES[n]) for n in set(rows["version"]) & set(PACKAGES)
+    }
+    variant = rows["version"].map(releases).astype(object)
+    return rows.assign(variant=variant.where(variant.notna(), rows["variant"]))
 
 
 def side_by_side(work, names, threads, **options):
     """Rows of a results file: `numba-fused`, `numba-wavefront` where it has something
     to gain, and the peers, in one loop, on one workload.
     """
-    versions = [
-        "numba-fused",
-        *(["numba-wavefront"] if work.L > 1 and work.B == 1 else []),
-    ]
+    deep = ["numba-wavefront"] if work.L > 1 and work.B == 1 else []
+    nets = networks(["numba-fused", *deep], work, threads=threads)
     peers = {name: PEERS[name](work.params(), threads) for name in names}
-    nets, (x, target) = networks(versions, work, threads=threads), work.example()
+    x, target = work.example()
     errors = agreement(nets["numba-fused"], peers, x, target)
-    trained = {
-        name: peer for name, peer in peers.items() if hasattr(peer, "step")
-    } | nets
-    cases = {
-        "forward": each(peers, lambda peer: peer.predict(x))
-        | each(nets, lambda net: net.forward(x)),
-        "step": each(trained, lambda either: either.step(x, target, 1e-4)),
-    }
+    trained = {name: peer for name, peer in peers.items() if hasattr(peer, "step")}
+    forward = each(peers, lambda peer: peer.predict(x))
+    forward |= each(nets, lambda net: net.forward(x))
+    step = each(trained | nets, lambda either: either.step(x, target, 1e-4))
+    cases = {"forward": forward, "step": step}
     times = timed(cases, lambda: errors | verify(nets, work), rest=REST, **options)
-    rows = rows_of(times, work).assign(threads=threads)
-    rows["variant"] = (
-        rows["version"].map(PACKAGES).map(metadata.version, na_action="ignore")
-    )
-    return rows
-
-
-def descent(either, x, target):
-    """The losses before and after a step of gradient descent, by name."""
-    return {
-        f"loss {when} a step": either.step(x, target, 0.01)
-        for when in ("before", "after")
-    }
+    return with_releases(rows_of(times, work).assign(threads=threads))
 
 
 def agreement(net, peers, x, target):
@@ -205,7 +246,8 @@ def agreement(net, peers, x, target):
     with those of a network with the same parameters, which all take two steps.
     MismatchError names the peer.
     """
-    want, errors = {"outputs": net.forward(x)[0]} | descent(net, x, target), {}
+    want = {"outputs": net.forward(x)[0]} | descent(net, x, target)
+    errors = {}
     for name, peer in peers.items():
         got = {"outputs": peer.predict(x)}
         got |= descent(peer, x, target) if hasattr(peer, "step") else {}
@@ -216,59 +258,57 @@ def agreement(net, peers, x, target):
     return errors
 
 
+def descent(either, x, target):
+    """The losses before and after a step of gradient descent, by name."""
+    whens = ("before", "after")
+    return {f"loss {when} a step": either.step(x, target, 0.01) for when in whens}
+
+
 def small_calls(threads, **options):
     """The airline network by rows: an epoch, compiled as a whole, by `train`, and
     PyTorch's steps one by one; the forward pass by the public call, and the compiled
     code in it alone.
     """
-    nets, peer = (
-        networks(["numba-fused"], AIRLINE, threads=threads),
-        Torch(AIRLINE.params(), threads),
-    )
+    nets = networks(["numba-fused"], AIRLINE, threads=threads)
     net, (x, _), dataset = nets["numba-fused"], AIRLINE.example(), airline_dataset()
     order, B = np.arange(len(dataset)), AIRLINE.B
     how = {"epochs": 1, "batch_size": B, "learning_rate": 0.05, "progress": False}
-    cases = {
-        "epoch": {
-            "numba-fused": lambda: net.epoch(dataset, order, B, 0.05),
-            "numba-fused/train": lambda: train(net, dataset, **how),
-            "pytorch": lambda: dataset.each_batch(
-                order, B, partial(peer.step, rate=0.05)
-            ),
-        },
-        "forward": {
-            "numba-fused/public call": lambda: net.forward(x),
-            "numba-fused/kernel": net.bare_forward(x),
-        },
+    epochs = {
+        "numba-fused": lambda: net.epoch(dataset, order, B, 0.05),
+        "numba-fused/train": lambda: train(net, dataset, **how),
     }
+    for name in installed(["pytorch"]):
+        step = partial(PEERS[name](AIRLINE.params(), threads).step, rate=0.05)
+        epochs[name] = partial(dataset.each_batch, order, B, step)
+    calls = {
+        "numba-fused/public call": lambda: net.forward(x),
+        "numba-fused/kernel": net.bare_forward(x),
+    }
+    cases = {"epoch": epochs, "forward": calls}
     times = timed(cases, partial(verify, nets, AIRLINE), rest=REST, **options)
     return rows_of(times, AIRLINE).assign(threads=threads)
 
 
-def compared(preset, names, *, most=math.inf):
-    """Every workload below `most` GFLOP with each peer, and the ceilings before and
-    after.
-    """
+def compared(preset, names):
+    """Every workload with each peer, small calls, and the ceilings before and after."""
     threads, works = allowed(), GRID.values() if preset == "paper" else [AIRLINE]
-    parts = [ceilings(threads, **rounds(preset, 9))]
+    limits = partial(ceilings, threads, **rounds(preset, 9))
+    parts = [limits()]
     for work in works:
-        if work.gflop < most:
-            parts.append(
-                side_by_side(work, names, threads, **rounds(preset, work.repeats))
-            )
-    return together([*parts, ceilings(threads, **rounds(preset, 9))])
+        how = rounds(preset, work.repeats)
+        parts.append(side_by_side(work, names, threads, **how))
+    return together([*parts, limits(), small_calls(threads, **rounds(preset))])
 
 
 def main(preset="paper", folder=None):
-    """Compare, and measure tails; yields (experiment, rows, path) once its file is
-    written.
+    """Compare; yields (experiment, rows, path) once its file is written. Raises
+    UnavailableError at once where no peer is installed.
     """
-    plan = {
-        "peers": lambda: together(
-            [compared(preset, list(PEERS)), small_calls(allowed(), **rounds(preset))]
-        ),
-        "tail": lambda: tail.measure(
-            allowed(), tail.CALLS if preset == "paper" else 100
-        ),
-    }
+    names = installed()
+    if not names:
+        want = "pip install 'lstm-kernels[peers]' brings them"
+        raise UnavailableError(
+            f"bench-peers: none of {', '.join(PEERS)} is here; {want}"
+        )
+    plan = {"peers": partial(compared, preset, names)}
     return results.fill(plan, preset=preset, folder=folder)

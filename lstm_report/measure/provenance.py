@@ -10,19 +10,21 @@ import re
 import shutil
 import subprocess
 import sys
-import timeit
 import tomllib
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import llvmlite.binding
+import psutil
 import threadpoolctl
 
 from lstm_kernels import cores
 
+from .timing import clock
+
 PACKAGE = Path(__file__).parents[1]
-PREFIX = f"{PACKAGE.name}/"  # of the package in its own repository
+SOURCES = ("lstm_kernels", PACKAGE.name)  # what a measurement depends on
 PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "numba-cuda")
 # Variables that make a BLAS library choose other kernels than the machine deserves.
 DISTORTING = (
@@ -33,27 +35,21 @@ DISTORTING = (
 
 def machine(preset=None):
     """What a run is measured on, as a dict: the machine (name, cpu, LLVM's name of its
-    core, family and model, the clock of a busy core, cores, memory, caches), the
-    software (blas, packages, commit) and the run (threads by default, preset, date).
+    core, family and model, clock, cores, memory, caches), the software (blas, packages,
+    commit) and the run (threads by default, preset, date).
     """
-    cpu = _cpu()
+    cpu, vectors = _cpu(), ("avx512f", "avx2", "asimd")
     return {
         "name": machine_name(cpu),
         "cpu": cpu["model name"],
         "core": llvmlite.binding.get_host_cpu_name(),
         "family": cpu.get("cpu family"),
         "model": cpu.get("model"),
-        "clock_ghz": clock(),
+        "clock_ghz": _clock(),
         "cores": os.cpu_count(),
-        "memory_gib": round(
-            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-        )
-        if hasattr(os, "sysconf")
-        else None,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "caches": _caches(),
-        "vectors": next(
-            (v for v in ("avx512f", "avx2", "asimd") if v in cpu["flags"]), "unknown"
-        ),
+        "vectors": next((v for v in vectors if v in cpu["flags"]), "unknown"),
         "gpu": gpu(),
         "blas": blas(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -66,30 +62,7 @@ def machine(preset=None):
     } | _commit()
 
 
-def dependent(count, a, b):
-    """2 * count operations of one cycle each, of which every one waits for the one
-    before.
-    """
-    x = a
-    for _ in range(count):
-        x = (x + a) ^ b
-    return x
-
-
-@cache
-def clock(count=1_000_000, runs=20):
-    """GHz at which a busy core runs, from the fastest of some runs of `dependent` (each
-    takes half a millisecond); None where that is no clock of a CPU: the loop is
-    emulated or always disturbed.
-    """
-    from lstm_kernels.kernels import native  # which imports Numba
-
-    function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(
-        native(dependent, "clock")
-    )
-    seconds = min(timeit.repeat(lambda: function(count, 3, 5), number=1, repeat=runs))
-    frequency = 2 * count / seconds / 1e9
-    return frequency if 0.2 < frequency < 10 else None
+_clock = cache(clock)  # one number for all captions of a process
 
 
 def machine_name(cpu=None):
@@ -123,24 +96,20 @@ def gpu():
 
     if device.SIMULATED or device.why_unavailable():
         return None
-    words, driver = ["--query-gpu=driver_version", "--format=csv,noheader"], []
-    if tool := shutil.which("nvidia-smi"):
-        driver = subprocess.run(
-            [tool, *words], capture_output=True, text=True
-        ).stdout.splitlines()
-    return device.describe() | {"driver": driver[0] if driver else None}
+    words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = _printed(words, PACKAGE) if shutil.which(words[0]) else None
+    return device.describe() | {"driver": driver and driver.splitlines()[0]}
 
 
 def blas():
     """What each loaded BLAS library is: name, version, kernel set, threads."""
-    pools = [
-        pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"
-    ]
+    pools = threadpoolctl.threadpool_info()
     names = {"library": "internal_api", "version": "version"}
     names |= {"kernels": "architecture", "threads": "num_threads"}
     return [
         {name: pool.get(key) for name, key in names.items()}
         for pool in sorted(pools, key=lambda pool: str(pool["version"]))
+        if pool["user_api"] == "blas"
     ]
 
 
@@ -158,39 +127,31 @@ def distorting_variables():
 
 def warnings():
     """What would distort or disturb a measurement in this process, in words."""
-    said = [f"{setting} steers BLAS; unset it" for setting in distorting_variables()]
+    words = [f"{setting} steers BLAS; unset it" for setting in distorting_variables()]
     if cores.cores() < cores.allowed():
-        said.append(
-            f"{cores.why()}; threads of packages that take every core will pause"
-        )
-    return said
+        pause = "threads of packages that take every core will pause"
+        words.append(f"{cores.why()}; {pause}")
+    return words
 
 
 def _cpu():
     """The first core's lines of /proc/cpuinfo."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().split("\n\n")[0].splitlines() if info.exists() else []
-    pairs = (line.partition(":") for line in lines)
-    read = {
-        key.strip().replace("Features", "flags"): value.strip()
-        for key, _, value in pairs
-    }
-    return {
-        "model name": platform.processor() or platform.machine(),
-        "flags": "",
-    } | read
+    cpu = {"model name": platform.processor() or platform.machine(), "flags": ""}
+    for line in lines:
+        key, _, value = line.partition(":")
+        cpu[key.strip().replace("Features", "flags")] = value.strip()
+    return cpu
 
 
 def _caches():
     """Sizes of the caches that the first core sees, as the system names them."""
-    sizes = {}
+    sizes, letters = {}, {"Instruction": "i", "Data": "d"}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        level, kind, size = (
-            (index / f).read_text().strip() for f in ("level", "type", "size")
-        )
-        sizes[
-            f"L{level}{'i' if kind == 'Instruction' else 'd' if kind == 'Data' else ''}"
-        ] = size
+        files = (index / name for name in ("level", "type", "size"))
+        level, kind, size = (file.read_text().strip() for file in files)
+        sizes[f"L{level}{letters.get(kind, '')}"] = size
     return sizes
 
 
@@ -207,36 +168,27 @@ def checkout(package=PACKAGE):
     """
     project = package.parent / "pyproject.toml"
     about = tomllib.loads(project.read_text()) if project.exists() else {}
-    return (
-        package.parent
-        if about.get("project", {}).get("name") == "lstm-kernels"
-        else None
-    )
+    named = about.get("project", {}).get("name") == "lstm-kernels"
+    return package.parent if named else None
+
+
+def _printed(words, folder):
+    """What a command prints in a folder; None where it fails."""
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _commit(package=PACKAGE):
-    """The commit of the package's own repository, and whether the package differs from
-    it. Where there is none, or another project's holds the environment, what
-    LSTM_KERNELS_COMMIT says, else None: a copy of the package may run on a machine
-    without its repository.
+    """The commit of the project's own repository, and whether SOURCES differ from it.
+    Where there is none, or another project's holds the environment, what
+    LSTM_KERNELS_COMMIT says, else None: a copy of the packages may run on a machine
+    without their repository.
     """
-
-    def git(*words):
-        done = subprocess.run(
-            ["git", *words], cwd=package, capture_output=True, text=True
-        )
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    about = {"commit": os.environ.get("LSTM_KERNELS_COMMIT"), "dirty": None}
-    if (
-        shutil.which("git")
-        and checkout(package)
-        and git("rev-parse", "--show-prefix") == PREFIX
-    ):
-        commit, changes = (
-            git("rev-parse", "--short", "HEAD"),
-            git("status", "--porcelain", "."),
-        )
-        if commit and changes is not None:
-            about = {"commit": commit, "dirty": bool(changes)}
-    return about
+    root = checkout(package)
+    if root and shutil.which("git"):
+        top = _printed(["git", "rev-parse", "--show-prefix"], root)
+        commit = _printed(["git", "rev-parse", "--short", "HEAD"], root)
+        changes = _printed(["git", "status", "--porcelain", "--", *SOURCES], root)
+        if top == "" and commit and changes is not None:
+            return {"commit": commit, "dirty": bool(changes)}
+    return {"commit": os.environ.get("LSTM_KERNELS_COMMIT"), "dirty": None}

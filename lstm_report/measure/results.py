@@ -19,18 +19,14 @@ from lstm_kernels.files import writing
 from . import provenance
 from .timing import disturbance
 
-ROOT = (
-    provenance.checkout()
-)  # None where the package is installed without its repository
+# None where the package is installed without its repository.
+ROOT = provenance.checkout()
 FOLDER = ROOT / "data" / "results" if ROOT else Path("results")
 # What a package without its repository may bring of FOLDER; see tools/standalone.py.
 BROUGHT = provenance.PACKAGE / "recorded"
-# Where measurements go by default: small sizes say nothing of a machine, and replace
-# nothing.
-FOLDERS = {
-    "paper": FOLDER,
-    "smoke": ROOT / "build/smoke/results" if ROOT else FOLDER / "smoke",
-}
+# Where measurements go by default; small sizes replace nothing that is recorded.
+SMOKE = ROOT / "build/smoke/results" if ROOT else FOLDER / "smoke"
+FOLDERS = {"paper": FOLDER, "smoke": SMOKE}
 COLUMNS = [
     *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
     *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
@@ -50,16 +46,14 @@ def place(experiments, *, preset, folder=None):
     machine = provenance.machine(preset)
     folder = Path(FOLDERS[preset] if folder is None else folder) / machine["name"]
     for path in sorted(folder.glob("*.csv")):
-        record = path.with_suffix(".json")
-        before = _about(record) if record.exists() else {}
+        about = path.with_suffix(".json")
+        before = _about(about) if about.exists() else {}
         if before and any(before.get(key) != machine[key] for key in IDENTITY):
-            raise ValueError(
-                f"folder: {folder} belongs to another machine of the same name"
-            )
+            other = "another machine of the same name"
+            raise ValueError(f"folder: {folder} belongs to {other}")
         if path.stem in experiments and preset == "smoke" != before.get("preset"):
-            raise ValueError(
-                f"folder: {path} is of preset paper, smoke must not replace it"
-            )
+            must = "smoke must not replace it"
+            raise ValueError(f"folder: {path} is of preset paper, {must}")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder):  # it can be written to
         return folder
@@ -76,9 +70,8 @@ def write(experiment, rows, *, preset, folder=None):
     unknown = sorted(set(rows.columns) - set(COLUMNS))
     missing = sorted({"version", "stage", "repeat", "seconds"} - set(rows.columns))
     if unknown or missing:
-        raise ValueError(
-            f"rows: got unknown columns {unknown}, lacks {missing}, want some of {COLUMNS}"
-        )
+        got = f"got unknown columns {unknown}, lacks {missing}"
+        raise ValueError(f"rows: {got}, want some of {COLUMNS}")
     path = place([experiment], preset=preset, folder=folder) / f"{experiment}.csv"
     about = provenance.machine(preset) | {"disturbance": disturbance(rows)}
     rows = rows.assign(experiment=experiment).reindex(columns=COLUMNS)
@@ -99,8 +92,8 @@ def fill(plan, *, preset, folder=None):
         print(f"warning: {warning}", file=sys.stderr)
     for experiment, run in plan.items():
         rows = run()
-        if said := disturbance(rows):
-            print(f"warning: {experiment} was disturbed: {said}", file=sys.stderr)
+        if signs := disturbance(rows):
+            print(f"warning: {experiment} was disturbed: {signs}", file=sys.stderr)
         yield experiment, rows, write(experiment, rows, preset=preset, folder=folder)
 
 
@@ -108,12 +101,9 @@ def find(pattern, folder=None):
     """The files of results that match, in order: those in `folder`; None: those in
     FOLDER, and what BROUGHT has besides.
     """
-    folders = [FOLDER, BROUGHT] if folder is None else [Path(folder)]
-    found = {}
-    for place in folders:
-        for path in sorted(place.glob(pattern)):
-            found.setdefault(path.relative_to(place), path)
-    return [found[name] for name in sorted(found)]
+    folders = [BROUGHT, FOLDER] if folder is None else [Path(folder)]
+    paths = {p.relative_to(root): p for root in folders for p in root.glob(pattern)}
+    return [paths[name] for name in sorted(paths)]
 
 
 def read(experiment, folder=None):
@@ -122,15 +112,11 @@ def read(experiment, folder=None):
     """
     rows = recorded(experiment, folder)
     if rows.empty:
-        shipped = (
-            ""
-            if ROOT
-            else "; recorded results come with the repository, not the package"
-        )
         where = FOLDER if folder is None else folder
-        raise ValueError(
-            f"experiment: got {experiment!r}, want one with a CSV file under {where}{shipped}"
-        )
+        want = f"want one with a CSV file under {where}"
+        if not ROOT:
+            want += "; recorded results come with the repository, not the package"
+        raise ValueError(f"experiment: got {experiment!r}, {want}")
     return rows
 
 
@@ -149,22 +135,20 @@ def record(experiment, machine, folder=None):
     other rows.
     """
     name = f"{machine}/{experiment}.csv"
-    path = next(
-        iter(find(name, folder)), (FOLDER if folder is None else Path(folder)) / name
-    )
+    where = FOLDER if folder is None else Path(folder)
+    (path,) = find(name, folder)[:1] or [where / name]
     beside = path.with_suffix(".json")
     if not beside.exists():
-        raise ValueError(
-            f"record: {path} lacks {beside.name}, want what it was measured on"
-        )
+        lacks = f"{path} lacks {beside.name}, want what it was measured on"
+        raise ValueError(f"record: {lacks}")
     about = _about(beside)
     if about.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"record: {beside} is of other rows than {path.name} holds")
-    unsaid = (
+    if (
         "disturbance" not in about
-    )  # as in the first records; what is left is the spread
-    said = {"disturbance": disturbance(pd.read_csv(path))} if unsaid else {}
-    return about | said | {"recorded": True}
+    ):  # as in the first records; what is left is the spread
+        about["disturbance"] = disturbance(pd.read_csv(path))
+    return about | {"recorded": True}
 
 
 def _about(path):
@@ -172,21 +156,17 @@ def _about(path):
     try:
         about = json.loads(path.read_bytes())
     except ValueError as error:
-        raise ValueError(
-            f"record: {path} cannot be read ({error}), want JSON"
-        ) from None
+        wrong = f"{path} cannot be read ({error}), want JSON"
+        raise ValueError(f"record: {wrong}") from None
     if not isinstance(about, dict):
-        raise ValueError(
-            f"record: {path} holds a {type(about).__name__}, want an object"
-        )
+        kind = type(about).__name__
+        raise ValueError(f"record: {path} holds a {kind}, want an object")
     # The first records lack the family and the model, of which the name is made.
     numbers = re.search(r"-(\d+)-(\d+)-\d+cores", about.get("name", ""))
-    return (
-        dict(
-            zip(("family", "model"), numbers.groups() if numbers else (), strict=False)
-        )
-        | about
+    older = (
+        dict(zip(("family", "model"), numbers.groups(), strict=True)) if numbers else {}
     )
+    return older | about
 
 
 def label(record):
@@ -212,9 +192,8 @@ def caption(record):
     parts += [code] if record.get("recorded") else [record["date"], code]
     parts += [f"preset {record['preset']}"] if record["preset"] != "paper" else []
     parts += [f"BLAS steered by {name}" for name in record["distorting_variables"]]
-    parts += (
-        [f"disturbed: {record['disturbance']}"] if record.get("disturbance") else []
-    )
+    if record.get("disturbance"):
+        parts.append(f"disturbed: {record['disturbance']}")
     return ", ".join(parts)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from lstm_kernels.cores import allowed
 from lstm_kernels.errors import check_int
 from lstm_kernels.versions import network as make_network
+from lstm_kernels.versions import versions
 
 from .comparer import compare_to_reference
 from .timing import interleaved, together
@@ -28,6 +29,11 @@ def network(version, params, **how):
 def networks(names, work, **how):
     """A network of each version with the parameters of a workload, by name."""
     return {name: network(name, work.params(), **how) for name in names}
+
+
+def available(target="cpu"):
+    """Names of the versions of a target that can run here."""
+    return [v.name for v in versions() if v.target == target and not v.why_unavailable]
 
 
 def chosen_threads(threads):
@@ -62,8 +68,8 @@ def timed(cases, check, **how):
     """
     errors = check()
     parts = [
-        interleaved(named, **how).assign(stage=key)
-        for key, named in cases.items()
+        interleaved(named, **how).assign(stage=stage)
+        for stage, named in cases.items()
         if named
     ]
     check()
@@ -84,10 +90,14 @@ def measure(nets, work, calls, **how):
     """Time calls of networks, which are verified before and after; rows of a results
     file.
 
-    nets: by name. calls: stage -> function of a network. how: as `interleaved` takes
-    it.
+    nets: by name; those that round what they multiply are for inference alone. calls:
+    stage -> function of a network. how: as `interleaved` takes it.
     """
-    cases = {stage: each(nets, call) for stage, call in calls.items()}
+    trained = {name: net for name, net in nets.items() if net.rounding is None}
+    cases = {
+        stage: each(nets if stage == "forward" else trained, call)
+        for stage, call in calls.items()
+    }
     return rows_of(timed(cases, partial(verify, nets, work), **how), work)
 
 
@@ -100,6 +110,6 @@ def rounds(preset, repeats=20):
 
 def medians(rows):
     """Median seconds by what was compared, for reading."""
-    keys = ["instruction_set", "variant", "stage", "N", "L", "H", "B", "version"]
+    keys = ["variant", "stage", "N", "L", "H", "B", "version"]
     keys = [key for key in keys if key in rows]
     return rows.groupby(keys, sort=False, dropna=False)["seconds"].median()

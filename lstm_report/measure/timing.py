@@ -2,27 +2,26 @@
 something disturbed them.
 """
 
-import os
-import re
+import math
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+import psutil
 
-# What disturbs a run: the most that a quiet run has, a fraction, and how it is told in
-# per cent.
+# What disturbs a run: the most that a quiet run has, a fraction, and its words with the
+# number in per cent.
 SIGNS = {
     "spread": (0.20, "quartiles {:.0f} % apart"),
     "stolen": (0.01, "{:.0f} % of the CPU time stolen by other virtual machines"),
     "others": (0.05, "{:.0f} % of the CPU time taken by other processes"),
     "slower": (0.10, "the clock {:.0f} % slower at the end"),
 }
-# Sleep before each case where packages with threads of their own are timed side by
-# side.
+# Seconds of sleep before each case where packages with threads of their own are timed
+# side by side.
 REST = 0.03
-LEAST_SECONDS = 0.5  # /proc/stat counts in hundredths of a second
+LEAST_SECONDS = 0.5  # the system counts CPU time in hundredths of a second
 
 
 def interleaved(
@@ -39,15 +38,7 @@ def interleaved(
     took. again: measure a disturbed run once more, and keep the quieter one;
     `disturbance` says of the rows what it was.
     """
-    calls = {}
-    for name, case in cases.items():
-        case()
-        start = time.perf_counter()
-        if least:
-            case()
-        calls[name] = max(
-            1, int(np.ceil(least / max(time.perf_counter() - start, 1e-7)))
-        )
+    calls = {name: _calls(case, least) for name, case in cases.items()}
     rng, rows, before = np.random.default_rng(seed), [], system()
     for repeat in range(repeats):
         for index in rng.permutation(len(cases)):
@@ -55,7 +46,7 @@ def interleaved(
             case, count = cases[name], calls[name]
             if rest:
                 time.sleep(rest)
-                for _ in range(-(-count // 4)):
+                for _ in range(math.ceil(count / 4)):
                     case()
             start = time.perf_counter()
             seconds = [case() for _ in range(count)]
@@ -64,15 +55,21 @@ def interleaved(
     times = pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
     times.attrs["conditions"] = conditions(before, system())
     if again and disturbance(times):
-        how = {
-            "repeats": repeats,
-            "least": least,
-            "rest": rest,
-            "own": own,
-            "seed": seed + 1,
-        }
-        times = min(times, interleaved(cases, **how), key=unrest)
+        how = {"repeats": repeats, "least": least, "rest": rest, "own": own}
+        other = interleaved(cases, seed=seed + 1, **how)
+        times = min(times, other, key=unrest)
     return times
+
+
+def _calls(case, least):
+    """How many calls of a case take `least` seconds; its first one warms up."""
+    case()
+    if not least:
+        return 1
+    start = time.perf_counter()
+    case()
+    seconds = time.perf_counter() - start
+    return max(1, math.ceil(least / max(seconds, 1e-7)))
 
 
 def summary(times, baseline=None, by="case"):
@@ -83,9 +80,8 @@ def summary(times, baseline=None, by="case"):
     compared.
     """
     table = times.pivot_table(index="repeat", columns=by, values="seconds", sort=False)
-    result = table.quantile([0.5, 0.25, 0.75]).T.set_axis(
-        ["median", "q1", "q3"], axis=1
-    )
+    quartiles = table.quantile([0.5, 0.25, 0.75]).T
+    result = quartiles.set_axis(["median", "q1", "q3"], axis=1)
     if baseline is not None:
         result["ratio"] = table.rdiv(table[baseline], axis=0).median()
     return result
@@ -94,7 +90,7 @@ def summary(times, baseline=None, by="case"):
 class System(NamedTuple):
     """CPU time since the start of the system, in seconds summed over its cores: all of
     it, what processes used, what the hypervisor gave to others; what this process used;
-    the clock of the fastest core in MHz, None where it cannot be read.
+    the clock of the fastest core in GHz, None where it cannot be read.
     """
 
     whole: float
@@ -104,37 +100,35 @@ class System(NamedTuple):
     clock: float | None
 
 
-def system(proc="/proc"):
-    """The System now; None where there is no /proc/stat."""
+def system():
+    """The System now."""
+    cpu, own = psutil.cpu_times()._asdict(), psutil.Process().cpu_times()
+    for name in ("guest", "guest_nice"):  # which user and nice hold too
+        cpu.pop(name, None)
+    whole, stolen = sum(cpu.values()), cpu.pop("steal", 0.0)
+    used = whole - stolen - cpu["idle"] - cpu.get("iowait", 0.0)
+    return System(whole, used, stolen, sum(own[:4]), clock())
+
+
+def clock():
+    """GHz of the fastest core now; None where the system does not say."""
     try:
-        line, *_ = Path(proc, "stat").read_text().splitlines()
-        user, nice, kernel, idle, waiting, irq, softirq, stolen = map(
-            int, line.split()[1:9]
-        )
-        info = Path(proc, "cpuinfo").read_text()
-    except (OSError, ValueError):
+        cores = psutil.cpu_freq(percpu=True)
+    except (OSError, NotImplementedError, RuntimeError):
         return None
-    used = user + nice + kernel + irq + softirq
-    counts = [
-        n / os.sysconf("SC_CLK_TCK")
-        for n in (used + idle + waiting + stolen, used, stolen)
-    ]
-    clocks = re.findall(r"^cpu MHz\s*: *([\d.]+)", info, re.MULTILINE)
-    return System(*counts, sum(os.times()[:4]), max(map(float, clocks), default=None))
+    return max((core.current for core in cores or ()), default=0.0) / 1e3 or None
 
 
 def conditions(before, after):
     """What disturbed a run between two Systems, as fractions by the names of SIGNS;
     without an entry where nothing is known.
     """
-    known, whole = {}, after.whole - before.whole if before and after else 0.0
+    known, whole = {}, after.whole - before.whole
     if whole >= LEAST_SECONDS:
         others = after.used - before.used - (after.own - before.own)
-        known = {
-            "stolen": (after.stolen - before.stolen) / whole,
-            "others": others / whole,
-        }
-    if before and after and before.clock and after.clock:
+        known["stolen"] = (after.stolen - before.stolen) / whole
+        known["others"] = others / whole
+    if before.clock and after.clock:
         known["slower"] = 1 - after.clock / before.clock
     return known
 
@@ -154,22 +148,16 @@ def together(parts):
 def _signs(times):
     """The signs of SIGNS that are known of rows."""
     if missing := {"repeat", "seconds"} - set(times):
-        raise ValueError(
-            f"times: got columns {list(times)}, want {sorted(missing)} too"
-        )
+        got = f"got columns {list(times)}, want {sorted(missing)} too"
+        raise ValueError(f"times: {got}")
     if times.empty:
         return {"spread": 0.0}
     cases = [name for name in ("case", "version", "variant") if name in times]
-    loops = [
-        name for name in times if name not in (*cases, "repeat", "seconds", "max_err")
-    ]
-    times = times.assign(
-        loop=times.groupby(loops, dropna=False).ngroup() if loops else 0
-    )
-    quartiles = times.groupby(["loop", *cases], dropna=False)["seconds"].quantile(
-        [0.25, 0.75]
-    )
-    low, high = (quartiles.xs(q, level=-1) for q in (0.25, 0.75))
+    others = {*cases, "repeat", "seconds", "max_err"}
+    loops = [name for name in times if name not in others]
+    number = times.groupby(loops, dropna=False).ngroup() if loops else 0
+    by_case = times.assign(loop=number).groupby(["loop", *cases], dropna=False)
+    low, high = by_case["seconds"].quantile(0.25), by_case["seconds"].quantile(0.75)
     # All cases of a loop meet the same disturbance: half of them spread. One alone is
     # uneven.
     spread = (high / low - 1)[low > 0].groupby("loop").median().max()

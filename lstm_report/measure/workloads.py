@@ -2,7 +2,7 @@
 series.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -56,25 +56,11 @@ class Workload:
     @property
     def repeats(self):
         """Rounds that keep a measurement under a minute or two."""
-        return (
-            20
-            if self.gflop < 0.1
-            else 10
-            if self.gflop < 10
-            else 5
-            if self.gflop < 200
-            else 3
-        )
+        bounds = {0.1: 20, 10: 10, 200: 5}
+        return next((n for most, n in bounds.items() if self.gflop < most), 3)
 
     def columns(self):
-        return {
-            "L": self.L,
-            "T": self.T,
-            "B": self.B,
-            "D": self.D,
-            "H": self.H,
-            "dtype": "float32",
-        }
+        return asdict(self) | {"dtype": "float32"}
 
 
 AIRLINE = Workload(L=1, T=12, D=1, H=32, B=16)

@@ -601,13 +601,9 @@ def test_the_figures_of_compilers_say_what_they_show():
     assert "dashed: found compiled" in words
     assert "Earned back after 500 (JAX, jit of a scan, 16 units) to 1,800 (" in words
     assert "never by JAX, jit of a scan at 64 units" in words
-    words = said(figures_compilers.memory(of_compilers()))
-    assert "training takes NumPy 100 MiB to JAX, jit of a scan 250 MiB" in words
-    assert "390 MiB" in words  # its imports, its training, its compiling
-    assert "Not measured: JAX, jit unrolled, PyTorch eager, torch.compile." in words
 
 
-@pytest.mark.parametrize("name", ["rates", "speedups", "compile_times", "memory"])
+@pytest.mark.parametrize("name", ["rates", "speedups", "compile_times"])
 def test_a_figure_of_nothing_is_refused(name):
     draw, rows = getattr(figures_compilers, name), of_compilers()
     with pytest.raises(ValueError, match="rows: got none of stage"):

@@ -1,25 +1,23 @@
 """The tables of the notebooks and of README: the ladder, the grid of workloads, what
-`make bench-peers` and `make bench-isa` recorded, and how long small calls take.
+`make bench-peers` recorded, and how long small calls take.
 """
 
 from dataclasses import astuple
 
 import pandas as pd
 
-from lstm_kernels.cpu import registers
 from lstm_kernels.versions import versions
 
-from ..experiments import experiments, isa, tail
 from ..measure import results
 from ..measure.ceilings import COPY_GB, SGEMM_GFLOP
 from ..measure.timing import summary
+from ..measure.workloads import AIRLINE, GRID, airline_dataset
 
 WORDS = {"forward": "inference", "step": "training step"}
 GFLOP = {"forward": "gflop", "step": "step_gflop"}
 LABELS = {"pytorch": "PyTorch", "jax": "JAX", "onnxruntime": "ONNX Runtime"}
 PEERS = tuple(LABELS)
-NAMES = {astuple(work): name for name, work in experiments.GRID.items()}
-SET = ["machine", "instruction_set"]
+NAMES = {astuple(work): name for name, work in GRID.items()}
 
 
 def digits(value):
@@ -63,18 +61,14 @@ def of_grid(rows, stage):
     public = rows["variant"].isna() | rows["version"].isin(PEERS)
     part = rows[(rows["stage"] == stage) & public]
     sizes = part[list("LTDHB")].itertuples(index=False, name=None)
-    names = pd.Categorical(
-        [NAMES.get(size) for size in sizes], list(experiments.GRID), True
-    )
+    names = pd.Categorical([NAMES.get(size) for size in sizes], [*GRID], ordered=True)
     return part.assign(workload=names)
 
 
 def median_times(rows, stage):
     """Median seconds by workload and version."""
-    times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)[
-        "seconds"
-    ]
-    return times.median().unstack()
+    by = of_grid(rows, stage).groupby(["workload", "version"], observed=True)
+    return by["seconds"].median().unstack()
 
 
 def grid(rows, stage):
@@ -85,39 +79,24 @@ def grid(rows, stage):
     return named.map(digits, na_action="ignore").fillna("")
 
 
-def measured(rows, stage, keys=("machine",)):
-    """`numba-fused` in numbers, by `keys` and workload: seconds, GFLOP/s and the
+def measured(rows, stage):
+    """`numba-fused` in numbers, by machine and workload: seconds, GFLOP/s and the
     fraction of SGEMM's, and how many times as fast it is as each peer, the median of
     the ratios round by round; NaN where that was not measured.
     """
     lines = {}
-    for key, own in rows.groupby(list(keys), sort=False):
+    for machine, own in rows.groupby("machine", sort=False):
         for name, part in of_grid(own, stage).groupby("workload", observed=True):
-            if "numba-fused" in set(part["version"]):
-                table = summary(part, "numba-fused", by="version")
-                seconds = table["median"]["numba-fused"]
-                rate = getattr(experiments.GRID[name], GFLOP[stage]) / seconds
-                line = {
-                    "seconds": seconds,
-                    "GFLOP/s": rate,
-                    "of SGEMM": rate / ceiling(own),
-                }
-                lines[*key, name] = line | (1 / table["ratio"]).to_dict()
-    index = pd.MultiIndex.from_tuples(list(lines), names=[*keys, "workload"])
-    return pd.DataFrame(
-        list(lines.values()), index, ["seconds", "GFLOP/s", "of SGEMM", *PEERS]
-    )
-
-
-def peer_ratios(rows, stage):
-    """How many times as fast `numba-fused` is as each peer, by workload, on one
-    machine.
-    """
-    return (
-        measured(rows, stage)[list(PEERS)]
-        .dropna(axis=1, how="all")
-        .droplevel("machine")
-    )
+            if "numba-fused" not in set(part["version"]):
+                continue
+            table = summary(part, "numba-fused", by="version")
+            seconds = table["median"]["numba-fused"]
+            rate = getattr(GRID[name], GFLOP[stage]) / seconds
+            line = {"seconds": seconds, "GFLOP/s": rate, "of SGEMM": rate / ceiling(own)}
+            lines[machine, name] = line | (1 / table["ratio"]).to_dict()
+    index = pd.MultiIndex.from_tuples(list(lines), names=["machine", "workload"])
+    columns = ["seconds", "GFLOP/s", "of SGEMM", *PEERS]
+    return pd.DataFrame(list(lines.values()), index, columns)
 
 
 def as_text(table):
@@ -133,74 +112,44 @@ def as_text(table):
 
 def peers(rows, stage):
     """`measured` of one machine, as text."""
-    return (
-        as_text(measured(rows, stage))
-        .droplevel("machine")
-        .rename_axis(index=WORDS[stage])
-    )
-
-
-def instruction_sets(rows):
-    """`measured` of every machine and instruction set, inference beside training, as
-    text.
-    """
-    return pd.concat({WORDS[s]: as_text(measured(rows, s, SET)) for s in WORDS}, axis=1)
-
-
-def ends(rows, keys=("machine",)):
-    """The speed of `numba-fused` compared with the best peer, on the workload where it
-    is least and where it is largest, as text: a row per `keys`, inference and training.
-    """
-
-    def between(ratios):
-        ratios = ratios.sort_values()
-        least, largest = (
-            f"{speed(ratios.iloc[k])} ({ratios.index[k][-1]})" for k in (0, -1)
-        )
-        return f"{least} to {largest}"
-
-    table = {}
-    for stage, what in WORDS.items():
-        best = measured(rows, stage, keys)[list(PEERS)].min(axis=1).dropna()
-        table[what] = best.groupby(level=list(keys)).apply(between)
-    return pd.DataFrame(table).fillna("not measured")
+    table = as_text(measured(rows, stage)).droplevel("machine")
+    return table.rename_axis(index=WORDS[stage])
 
 
 def worst_peer(rows):
-    """`ends` of every machine, in a sentence."""
-    lines = ends(rows).iterrows()
-    said = [
-        f"{name}, {what}: {text}" for name, line in lines for what, text in line.items()
-    ]
-    return f"Recorded speed compared with the best peer. {'; '.join(said)}."
+    """The speed of `numba-fused` compared with the best peer of each machine, on the
+    workload where it is least and where it is largest, in a sentence.
+    """
+    ends = []
+    for machine, own in rows.groupby("machine"):
+        for stage, what in WORDS.items():
+            best = measured(own, stage)[list(PEERS)].min(axis=1).dropna().sort_values()
+            text = " to ".join(
+                f"{speed(best.iloc[k])} ({best.index[k][-1]})" for k in (0, -1)
+            )
+            ends.append(f"{machine}, {what}: {text}")
+    return f"Recorded speed compared with the best peer. {'; '.join(ends)}."
 
 
 def ceiling(rows, name="sgemm"):
     """GFLOP/s of the SGEMM, GB/s of the copy, of one machine; NaN where it was not
     measured.
     """
-    seconds = rows[(rows["stage"] == "ceiling") & (rows["version"] == name)][
-        "seconds"
-    ].median()
-    return {"sgemm": SGEMM_GFLOP, "copy": COPY_GB}[name] / seconds
+    part = rows[(rows["stage"] == "ceiling") & (rows["version"] == name)]
+    return {"sgemm": SGEMM_GFLOP, "copy": COPY_GB}[name] / part["seconds"].median()
 
 
 def about(experiment, rows):
     """What the recorded comparison of a machine ran on, in a line."""
     (machine,) = rows["machine"].unique()
     parts = [results.caption(results.record(experiment, machine))]
-    versions = (
-        rows[rows["version"].isin(PEERS)].dropna(subset="variant").groupby("version")
-    )
-    parts += [
-        f"{name} {number}" for name, number in versions["variant"].first().items()
-    ]
+    known = rows[rows["version"].isin(PEERS)].dropna(subset="variant")
+    numbers = known.groupby("version")["variant"].first()
+    parts += [f"{name} {number}" for name, number in numbers.items()]
     parts.append(f"{rows['threads'].max():.0f} threads for everyone")
-    for name, part in rows.groupby("instruction_set", dropna=False):
-        kernels = part[part["version"] == "sgemm"]["variant"].dropna().unique()
-        words = f"SGEMM {{:.0f}} GFLOP/s{''.join(f' ({name}, {k})' for k in kernels)}"
-        rates = {words: ceiling(part), "copy {:.0f} GB/s": ceiling(part, "copy")}
-        parts += [text.format(rate) for text, rate in rates.items() if rate > 0]
+    for text, name in (("SGEMM {:.0f} GFLOP/s", "sgemm"), ("copy {:.0f} GB/s", "copy")):
+        rate = ceiling(rows, name)
+        parts += [text.format(rate)] if rate > 0 else []
     return f"{', '.join(parts)}."
 
 
@@ -208,61 +157,25 @@ def small_calls(rows):
     """The airline network, call by call, in sentences: those for which there are
     times.
     """
-    times = (
-        1e6
-        * rows.groupby(["stage", "version", rows["variant"].fillna("")])[
-            "seconds"
-        ].median()
-    )
-    public, kernel = (
-        times.get(("forward", "numba-fused", v)) for v in ("public call", "kernel")
-    )
-    epoch, torch = (
-        times.get(("epoch", version, "")) for version in ("numba-fused", "pytorch")
-    )
-    said = []
+    variant = rows["variant"].fillna("")
+    us = 1e6 * rows.groupby(["stage", "version", variant])["seconds"].median()
+    public = us.get(("forward", "numba-fused", "public call"))
+    kernel = us.get(("forward", "numba-fused", "kernel"))
+    epoch = us.get(("epoch", "numba-fused", ""))
+    torch = us.get(("epoch", "pytorch", ""))
+    sentences = []
     if public and kernel:
         # The same call as in the table, where other packages' threads and data come
         # between.
-        said.append(
-            f"Airline network, forward, in a loop without the other packages: {public:.1f} us by "
-            f"the public call, of which {public - kernel:.1f} us are its checks and allocations."
+        sentences.append(
+            "Airline network, forward, in a loop without the other packages: "
+            f"{public:.1f} us by the public call, of which {public - kernel:.1f} us are "
+            "its checks and allocations."
         )
     if epoch and torch:
-        steps = -(-len(experiments.airline_dataset()) // experiments.AIRLINE.B)
-        said.append(
-            f"An epoch of {steps} steps takes {epoch:.0f} us in compiled code, {torch:.0f} us with "
-            f"PyTorch's SGD: {speed(torch / epoch)}."
+        steps = -(-len(airline_dataset()) // AIRLINE.B)
+        sentences.append(
+            f"An epoch of {steps} steps takes {epoch:.0f} us in compiled code, "
+            f"{torch:.0f} us with PyTorch's SGD: {speed(torch / epoch)}."
         )
-    return " ".join(said)
-
-
-def tails(rows):
-    """Microseconds of a small call: a row per situation that has every quantile, a
-    column each.
-    """
-    seconds = rows.pivot_table(
-        index="variant", columns="stage", values="seconds", sort=False
-    )
-    return 1e6 * seconds.reindex(columns=list(tail.QUANTILES)).dropna()
-
-
-def bounds():
-    """What an instruction set has for the tile: registers, their width, instructions
-    for a multiply-add.
-    """
-    rows = {}
-    for name in (*isa.TIMED, "NEON"):
-        triple, features = (
-            ("aarch64", {}) if name == "NEON" else ("x86_64", isa.features(name))
-        )
-        has = registers.instruction_set(triple, features)
-        rows[name] = {
-            "registers": has.count,
-            "float32 in each": has.bytes // 4,
-            "one instruction multiplies and adds": "yes" if has.fused else "no",
-            "instructions for 64 multiply-adds": 256
-            // has.bytes
-            * (1 if has.fused else 2),
-        }
-    return pd.DataFrame(rows).T.rename_axis(index="instruction set")
+    return " ".join(sentences)

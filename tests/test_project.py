@@ -25,7 +25,16 @@ RESULTS = ROOT / "data" / "results"
 LOCK = (ROOT / "requirements.lock").read_text()
 LOCKED_EXTRAS = ("report", "mpi", "dev", "ptx")
 TOP_LEVEL = {
-    *("notebooks", "lstm_kernels", "lstm_report", "data", "figures", "tests", "tools", ".ci"),
+    *(
+        "notebooks",
+        "lstm_kernels",
+        "lstm_report",
+        "data",
+        "figures",
+        "tests",
+        "tools",
+        ".ci",
+    ),
     *(
         "Makefile",
         "README.md",

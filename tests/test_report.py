@@ -391,20 +391,6 @@ def test_an_interrupted_accept_renews_all_or_nothing(
 
 
 def test_the_form_is_checked():
-    long = "\n".join(f"a{i} = {i}" for i in range(26))
-    found = rules.problems_of_form(new_notebook(cells=[code(long), code("1")]))
-    for wanted in (
-        "PRESET",
-        "2 cells",
-        "got 0 text cells, want at least 2",
-        "median",
-        "9 in 10",
-        "longest has 26",
-    ):
-        assert any(wanted in problem for problem in found), wanted
-
-
-def test_the_order_and_the_lines_are_checked():
     needs = "What this covers: x.\n\nNeeds: nothing. Runs in a minute."
     start = [text(f"{TITLE}\n\n{needs}"), parameters()]
     end = [

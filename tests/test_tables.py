@@ -1,29 +1,18 @@
 """Tables and sentences of the report, from rows with known answers."""
 
-import sys
-from contextlib import nullcontext
-from types import SimpleNamespace
-
 import pandas as pd
 import pytest
 
 from lstm_kernels.versions import numba_sample
 from lstm_report import notebook
-from lstm_report.experiments import experiments, layers, tail
-from lstm_report.figures import (
-    gpu as figures_gpu,
-)
-from lstm_report.figures import (
-    layers as figures_layers,
-)
-from lstm_report.figures import (
-    tables,
-)
-from lstm_report.figures import (
-    versions as figures_versions,
-)
+from lstm_report.experiments import layers
+from lstm_report.figures import gpu as figures_gpu
+from lstm_report.figures import layers as figures_layers
+from lstm_report.figures import tables
+from lstm_report.figures import versions as figures_versions
 from lstm_report.lesson import mistakes
 from lstm_report.measure import ceilings, peers, results
+from lstm_report.measure.workloads import AIRLINE
 
 
 def compared(machine="here", stages=("forward", "step"), **seconds):
@@ -32,7 +21,7 @@ def compared(machine="here", stages=("forward", "step"), **seconds):
     """
     return pd.DataFrame(
         [
-            experiments.AIRLINE.columns()
+            AIRLINE.columns()
             | {"version": name, "variant": "1" if name in peers.PEERS else None}
             | {"stage": stage, "repeat": r, "seconds": value * 2**r, "machine": machine}
             for stage in stages
@@ -50,11 +39,8 @@ def test_tables_of_peers_come_from_their_rows():
     rows = compared(**FAST)
     extra = {"version": "sgemm", "stage": "ceiling", "repeat": 0, "seconds": 1.0}
     rows = pd.concat([rows, pd.DataFrame([extra])])
-    assert tables.peer_ratios(rows, "forward").loc["airline"].to_dict() == {
-        "pytorch": 2.0,
-        "jax": 3.0,
-        "onnxruntime": 4.0,
-    }
+    ratios = tables.measured(rows, "forward").loc[("here", "airline")]
+    assert ratios[["pytorch", "jax", "onnxruntime"]].to_list() == [2.0, 3.0, 4.0]
     shown = tables.peers(rows, "forward").loc["airline"]
     assert shown["vs JAX"] == "3.00x"
     assert shown["ms"] == "2000"
@@ -65,7 +51,7 @@ def test_rates_of_peers_are_of_the_same_rows():
     gemm = {"version": "sgemm", "stage": "ceiling", "repeat": 0, "machine": "here"}
     gemm |= {"seconds": ceilings.SGEMM_GFLOP}
     shown = tables.peers(pd.concat([rows, pd.DataFrame([gemm])]), "step").loc["airline"]
-    rate = experiments.AIRLINE.step_gflop / 2  # GFLOP/s; SGEMM has one
+    rate = AIRLINE.step_gflop / 2  # GFLOP/s; SGEMM has one
     assert (shown["GFLOP/s"], shown["of SGEMM"]) == (f"{rate:.3g}", f"{rate:.0%}")
     assert tables.ceiling(pd.DataFrame([gemm])) == 1
 
@@ -196,50 +182,3 @@ def test_the_chunk_length_that_the_model_picks_is_told():
 
 def test_hand_overs_that_were_not_seen_are_not_measured():
     assert layers.handovers("barrier", count=20, patience=0).size == 0
-
-
-def tails(p50, p99, place="alone"):
-    rows = [(place, "p50", p50), (place, "p95", p99), (place, "p99", p99)]
-    return pd.DataFrame(rows, columns=["variant", "stage", "seconds"])
-
-
-def test_tails_are_tabled():
-    found = pd.concat([tails(10e-6, 25e-6), tails(20e-6, 4e-3, "beside OpenMP")])
-    assert tables.tails(found).loc["beside OpenMP", "p99"] == pytest.approx(4000)
-
-
-def test_the_slowest_calls_are_in_the_quantiles(monkeypatch):
-    """One call in twenty takes long: p50 does not show it, p99 does."""
-
-    def interleaved(cases, *, repeats, **how):
-        made = [1e-3 if k % 20 == 0 else 1e-6 for k in range(repeats)]
-        return pd.DataFrame(
-            {"case": "calls", "repeat": range(repeats), "seconds": made}
-        )
-
-    monkeypatch.setattr(tail, "interleaved", interleaved)
-    rows = tail.measure(1, 200)
-    table = tables.tails(rows)
-    assert table.loc["alone", "p50"] == pytest.approx(1)
-    assert table.loc["alone", "p99"] == pytest.approx(1000)
-    assert {"alone", "beside a process"} <= set(rows["variant"])
-
-
-def test_what_comes_before_a_call_is_not_timed(monkeypatch):
-    class Net:
-        def forward(self, x):
-            spend(1.0)
-
-    def spend(seconds):
-        clock[0] += seconds
-
-    clock = [0.0]
-    torch = SimpleNamespace(set_num_threads=int, ones=lambda *shape: Spent())
-    Spent = type("Spent", (), {"__matmul__": lambda self, other: spend(10.0)})
-    monkeypatch.setattr(tail, "find_spec", lambda name: True)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(tail, "networks", lambda *words, **how: {"numba-fused": Net()})
-    monkeypatch.setattr(tail, "verify", lambda nets, work: {"numba-fused": 0.0})
-    monkeypatch.setattr(tail, "busy_process", nullcontext)
-    monkeypatch.setattr(tail.time, "perf_counter", lambda: clock[0])
-    assert tail.measure(1, 8)["seconds"].to_list() == [1.0] * 9

@@ -131,7 +131,7 @@ def test_each_notebook_carries_the_package_and_is_otherwise_its_source(made):
 
 
 def test_the_first_cell_brings_every_module_and_every_recorded_result(made, tmp_path):
-    """Both packages as they lie here, and data/results/ where `results` looks for it."""
+    """Both packages as they lie here, and data/results/ where `results` looks."""
     source = first_cell(made)
     assert run_cell(source, tmp_path, "-S").returncode == 0
     (place,) = (tmp_path / ".cache" / "lstm_kernels").iterdir()

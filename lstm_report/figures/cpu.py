@@ -49,7 +49,8 @@ def tile(rows, vectors, lanes, registers):
     text = (
         f"for each k:\n{vectors} vector loads\n{rows} broadcasts\n"
         f"{rows * vectors} multiply-adds\n\n"
-        f"registers:\n{rows * vectors} sums + {vectors} weights\n+ 1 broadcast of {registers}\n\n"
+        f"registers:\n{rows * vectors} sums + {vectors} weights\n"
+        f"+ 1 broadcast of {registers}\n\n"
         "after the last k:\nthe cell, on the sums\nof a row: i, f, g, o"
     )
     ax.text(vectors + 0.25, -rows / 2 + 0.4, text, va="center", fontsize=10)

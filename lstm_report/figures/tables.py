@@ -92,8 +92,9 @@ def measured(rows, stage):
             table = summary(part, "numba-fused", by="version")
             seconds = table["median"]["numba-fused"]
             rate = getattr(GRID[name], GFLOP[stage]) / seconds
-            line = {"seconds": seconds, "GFLOP/s": rate, "of SGEMM": rate / ceiling(own)}
-            lines[machine, name] = line | (1 / table["ratio"]).to_dict()
+            line = {"seconds": seconds, "GFLOP/s": rate}
+            line |= {"of SGEMM": rate / ceiling(own)} | (1 / table["ratio"]).to_dict()
+            lines[machine, name] = line
     index = pd.MultiIndex.from_tuples(list(lines), names=["machine", "workload"])
     columns = ["seconds", "GFLOP/s", "of SGEMM", *PEERS]
     return pd.DataFrame(list(lines.values()), index, columns)

@@ -15,11 +15,14 @@ RELEASES := .venv-releases/bin/python
 # Of `make notebook`: paper, or smoke.
 PRESET ?= paper
 TESTS ?=    # what the test targets run, as pytest takes it; empty is every test
+# How many tests run at once: most keep one core busy. Tests of one xdist_group never do.
+WORKERS ?= 2
+PYTEST := -m pytest --numprocesses $(WORKERS) --dist loadgroup
 REPORT := $(PY) tools/report.py
 
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
 PAPER := $(NOTEBOOKS:notebooks/%=build/paper/%)
-NOTEBOOK = $(if $(NB),$(wildcard notebooks/$(NB)_*.ipynb notebooks/$(NB).ipynb))
+NOTEBOOK = $(if $(NB),$(wildcard $(patsubst %,notebooks/%.ipynb,$(NB)_* 0$(NB)_* $(NB))))
 SMOKE := $(NOTEBOOKS:notebooks/%=build/smoke/%)
 # What a notebook's results depend on: an edit here executes it again.
 SOURCES := $(shell find lstm_kernels lstm_report -name '*.py' 2>/dev/null) $(wildcard data/*.csv)
@@ -53,14 +56,14 @@ colab: .venv/.stamp    ## each notebook as one file for Colab, Kaggle or an empt
 	$(PY) tools/standalone.py dist $(NOTEBOOKS)
 
 test: .venv/.stamp    ## run the tests
-	$(PY) -m pytest $(TESTS)
+	$(PY) $(PYTEST) $(TESTS)
 
 test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencies pyproject.toml admits
-	$(OLDEST) -m pytest $(TESTS)
+	$(OLDEST) $(PYTEST) $(TESTS)
 
 # Every network and kernel that this CPU would not run by itself, compiled as for an older one.
 ISA_TESTS := tests/test_activations.py tests/test_fused.py tests/test_wavefront.py tests/test_versions.py \
-	tests/test_low_rank.py tests/test_switches.py \
+	tests/test_bfloat16.py tests/test_low_rank.py tests/test_switches.py \
 	-k "not cuda and not sequential \
 	and not numpy and not numba-sample and not float64 and not stress and not interrupt and not ctrl_c \
 	and not every_address and not process and not forked"
@@ -68,8 +71,16 @@ SSE2 := +64bit,+cmov,+cx16,+fxsr,+sse,+sse2
 AVX2 := $(SSE2),+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 
 test-isa: .venv/.stamp    ## run the kernels' tests with AVX2 forced, and with SSE2
-	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=$(AVX2) $(PY) -m pytest $(ISA_TESTS)
-	NUMBA_CPU_NAME=x86-64 NUMBA_CPU_FEATURES=$(SSE2) $(PY) -m pytest $(ISA_TESTS)
+	$(call restricted,haswell,AVX2)
+	$(call restricted,x86-64,SSE2)
+
+# $(call restricted,CPU,SET): as Numba compiles for a CPU of that name with that set.
+define restricted
+	export NUMBA_CPU_NAME=$(1) NUMBA_CPU_FEATURES=$($(2)); \
+	$(PY) -c 'from lstm_kernels.cpu.registers import vector_registers as registers; \
+		assert registers().name == "$(2)", registers()' && \
+	$(PY) $(PYTEST) $(ISA_TESTS)
+endef
 
 # What users' machines do to a network and to files: threads, forks, signals, interrupts at every
 # line, damaged files, random calls; and every float32. HOSTILE="-k fork" takes a part of it.
@@ -77,18 +88,18 @@ HOSTILE_TESTS := tests/test_in_use.py tests/test_files.py tests/test_machine.py 
 	tests/test_activations.py
 
 test-hostile: .venv/.stamp    ## run the tests of a package in use for longer, with each kind of Numba threads
-	LSTM_KERNELS_HOSTILE=1 $(PY) -m pytest $(HOSTILE_TESTS) $(HOSTILE)
-	NUMBA_THREADING_LAYER=workqueue $(PY) -m pytest tests/test_in_use.py -k "fork or thread"
+	LSTM_KERNELS_HOSTILE=1 $(PY) $(PYTEST) $(HOSTILE_TESTS) $(HOSTILE)
+	NUMBA_THREADING_LAYER=workqueue $(PY) $(PYTEST) tests/test_in_use.py -k "fork or thread"
 
 # Without numba-cuda, which holds NumPy back: what `pip install lstm-kernels` brings today.
 test-releases: .venv-releases/.stamp    ## run the tests on the newest Python here with the newest releases
 	$(RELEASES) $(PIP_INSTALL) --upgrade --upgrade-strategy eager --editable '.[dev]'
-	$(RELEASES) -m pytest $(TESTS)
+	$(RELEASES) $(PYTEST) $(TESTS)
 
 # In an empty folder, without a network, with the releases that Colab and Kaggle have.
 test-colab: .venv/.stamp .venv-colab/.stamp .venv-kaggle/.stamp    ## execute what `make colab` makes as teachers would
-	LSTM_KERNELS_KERNEL=.venv-colab/bin/python $(PY) -m pytest tests/test_standalone.py
-	LSTM_KERNELS_KERNEL=.venv-kaggle/bin/python $(PY) -m pytest tests/test_standalone.py \
+	LSTM_KERNELS_KERNEL=.venv-colab/bin/python $(PY) $(PYTEST) tests/test_standalone.py
+	LSTM_KERNELS_KERNEL=.venv-kaggle/bin/python $(PY) $(PYTEST) tests/test_standalone.py \
 		-k "empty_folder or neither"
 
 # SITE=build/site tests the pages of `make report`.
@@ -121,7 +132,7 @@ gpu:    ## verify and measure on this machine's GPU, with the packages of python
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers
 	$(PY) tools/ptx.py
 
-readme: .venv/.stamp    ## renew what README.md shows of notebook 00 and of data/results/
+readme: .venv/.stamp    ## renew the results that README.md shows
 	$(PY) tools/readme.py
 
 accept: .venv/.stamp    ## take what `make report` made over into notebooks/, figures/ and README.md

@@ -1,6 +1,7 @@
 """The pages of the site, from small notebooks."""
 
 import base64
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -60,6 +61,57 @@ def test_page_has_formulas_links_and_figures_and_fetches_nothing(tmp_path):
     assert '<a href="01_a.html"><span class="number">01</span> Title</a>' in index
     assert "The claim, with <math" in index
     assert "preset paper on Some CPU, 2 cores" in index
+
+
+def policy_of(page):
+    """The content policy of a page: directive -> its sources."""
+    text = re.search(r'Security-Policy" content="(.*?)"', page)[1]
+    parts = (part.split() for part in text.split(";"))
+    return {name: sources for name, *sources in parts}
+
+
+def test_a_browser_runs_the_scripts_of_the_site_alone(tmp_path):
+    page, index = page_of(tmp_path, text("text"))
+    for shown in (page, index):
+        (script,) = re.findall(r"<script>(.*?)</script>", shown, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        policy = policy_of(shown)
+        assert policy["script-src"] == [f"'sha256-{digest}'"]
+        for name in ("default-src", "base-uri", "form-action"):
+            assert policy[name] == ["'none'"]
+
+
+HOSTILE = """<img src=x onerror="f()"> & "a" 'b' <b>c</b>"""
+
+
+def test_hostile_texts_are_texts(tmp_path):
+    """In a title, in the alt text of a figure, in the name of a machine."""
+    picture = code("f()", drawn("01-x"))
+    picture.outputs[0].metadata["image/png"]["alt"] = HOSTILE
+    path = save(
+        tmp_path / "build" / "01_a.ipynb", text(f"# {HOSTILE}\n\n**A claim.**"), picture
+    )
+    (tmp_path / "notebooks").mkdir()
+    # In the body of a page a title is Markdown, of which this is what is refused.
+    with pytest.raises(ReportError, match="<img> fetches 'x'"):
+        pages.make([path], tmp_path / "notebooks", tmp_path / "html", about=HOSTILE)
+    words = """1 < 2 & "a" 'b'"""
+    save(path, text(f"# {words}\n\n**A claim.**"), parameters(), picture)
+    pages.make([path], tmp_path / "notebooks", tmp_path / "html", about=HOSTILE)
+    for name in ("01_a.html", "index.html"):
+        soup = site_html.parsed((tmp_path / "html" / name).read_text())
+        assert words in soup.get_text()
+        (figure, *_) = soup("img")
+        assert figure["alt"] in (HOSTILE, HOSTILE + ".")
+        assert not soup("b", string="c")
+        assert HOSTILE in soup.find("footer").get_text()
+
+
+def test_a_claim_may_compare(tmp_path):
+    shown = claim('1 < 2 & 3 > 2, "a"', disturbed="<b>load</b>")
+    page, index = page_of(tmp_path, code("nb.claim()", shown))
+    assert '1 &lt; 2 &amp; 3 &gt; 2, "a"' in index.replace("&quot;", '"')
+    assert "<b>" not in index
 
 
 def test_a_folded_solution_holds_its_text_and_images(tmp_path):
@@ -381,8 +433,15 @@ def test_formulas_of_the_report_convert(latex):
         (text('<video poster="x.png"></video>'), "<video> fetches 'x.png'"),
         (text('<svg><image href="x.png"/></svg>'), "<image> fetches 'x.png'"),
         (text('<form action="x"></form>'), "<form> is not allowed"),
-        (text('<p onclick="f()">a</p>'), "<p> runs a script"),
-        (text('<a href=" javascript:f()">a</a>'), "<a> runs a script"),
+        *(
+            (text(f'<p {handler}="f()">a</p>'), "<p> runs a script")
+            for handler in ("onclick", "onload", "onerror", "onfocus", "ontoggle")
+        ),
+        *(
+            (text(f'<a href="{scheme}script:f()">a</a>'), "<a> runs a script")
+            for scheme in (" java", "JAVA", "java&#9;", "\x01java")
+        ),
+        (text('<svg><a xlink:href="javascript:f()">a</a></svg>'), "<a> runs a script"),
         (text("<script>f()</script>"), "<script> is not allowed"),
         (text(f"<script>{SITE_SCRIPT}</script>"), "<script> is not allowed"),
         (text("[a](09_gone.ipynb)"), "link to 09_gone.ipynb: no such file"),

@@ -21,7 +21,8 @@ from made import PNG, TITLE, code, drawn, error, image, parameters, save, stream
 from nbformat.v4 import new_notebook, new_output
 from notebook_rules import ReportError
 
-from lstm_report import Notebook, notebook
+from lstm_report import notebook
+from lstm_report.notebook import Notebook
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob(report.NAMES))
@@ -296,16 +297,12 @@ def project(tmp_path, *built, overview=()):
     build/.
     """
     start, last = (text(TITLE), parameters()), code("f()", count=None)
-    said = code("nb.say('new')", tags=["readme"], count=None)
-    save(tmp_path / "nb" / "00_overview.ipynb", *start, said)
+    save(tmp_path / "nb" / "00_overview.ipynb", *start, last)
     source = save(tmp_path / "nb" / "01_a.ipynb", *start, last)
-    new = new_output("display_data", data={"text/markdown": "the new table"})
-    said = code("nb.say('new')", new, *overview, tags=["readme"])
-    save(tmp_path / "build" / "00_overview.ipynb", *start, said)
+    save(tmp_path / "build" / "00_overview.ipynb", *start, code("f()", *overview))
     if built:
         save(tmp_path / "build" / source.name, text(TITLE), *built)
-    readme = "![A](figures/00-x.png)\n\n<!-- run: -->\n\nold\n\n<!-- end of run -->\n\nrest\n"
-    (tmp_path / "README.md").write_text(readme)
+    (tmp_path / "README.md").write_text("![A](figures/00-x.png)\n")
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / "00-x.png").write_bytes(b"old")
     return source
@@ -339,10 +336,10 @@ def test_accept_refuses_and_changes_nothing(tmp_path, capsys, built, message):
 FINE = parameters(), code("f()", stream("42\n"))
 
 
-def test_accept_renews_notebooks_figures_and_readme_of_one_run(tmp_path):
+def test_accept_renews_notebooks_and_figures_of_one_run(tmp_path):
     source = project(tmp_path, *FINE, overview=[drawn("00-x"), drawn("00-y")])
     os.utime(source, (1000, 1000))
-    wanted = {"00_overview.ipynb", "01_a.ipynb", "00-x.png", "README.md"}
+    wanted = {"00_overview.ipynb", "01_a.ipynb", "00-x.png"}
     assert set(report.accept(tmp_path / "build", tmp_path / "nb")) == wanted
     stored = source.read_text()
     assert "42" in stored
@@ -350,9 +347,6 @@ def test_accept_renews_notebooks_figures_and_readme_of_one_run(tmp_path):
     assert source.stat().st_mtime == 1000
     figures = content(tmp_path / "figures")
     assert figures == {tmp_path / "figures" / "00-x.png": base64.b64decode(PNG)}
-    readme = (tmp_path / "README.md").read_text()
-    assert "\n\nthe new table\n\n<!-- end of run -->\n\nrest\n" in readme
-    assert "old" not in readme
     assert report.accept(tmp_path / "build", tmp_path / "nb") == []
 
 
@@ -386,32 +380,17 @@ def test_an_interrupted_accept_renews_all_or_nothing(
     finally:
         for n, handler in handlers.items():
             signal.signal(n, handler)
-    assert len(replaced) == (4 if when == "while renaming" else 0)
+    assert len(replaced) == (3 if when == "while renaming" else 0)
     assert content(tmp_path).keys() == before.keys()
     old = [path for path, text in content(tmp_path).items() if text == before[path]]
-    assert len(old) == (
-        2 if when == "while renaming" else 6
-    )  # the executed notebooks, or all
+    # README and the executed notebooks, or all.
+    assert len(old) == (3 if when == "while renaming" else 6)
 
 
 # --- the notebooks of the report
 
 
 def test_the_form_is_checked():
-    long = "\n".join(f"a{i} = {i}" for i in range(26))
-    found = rules.problems_of_form(new_notebook(cells=[code(long), code("1")]))
-    for wanted in (
-        "PRESET",
-        "2 cells",
-        "got 0 text cells, want at least 2",
-        "median",
-        "9 in 10",
-        "longest has 26",
-    ):
-        assert any(wanted in problem for problem in found), wanted
-
-
-def test_the_order_and_the_lines_are_checked():
     needs = "What this covers: x.\n\nNeeds: nothing. Runs in a minute."
     start = [text(f"{TITLE}\n\n{needs}"), parameters()]
     end = [

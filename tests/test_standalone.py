@@ -5,6 +5,7 @@ network.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -129,13 +130,36 @@ def test_each_notebook_carries_the_package_and_is_otherwise_its_source(made):
         assert all(not cell.get("outputs") for cell in after.cells)
 
 
-def test_the_wheel_beside_them_brings_the_recorded_results(made):
+def test_the_first_cell_brings_every_module_and_every_recorded_result(made, tmp_path):
+    """Both packages as they lie here, and data/results/ where `results` looks."""
+    source = first_cell(made)
+    assert run_cell(source, tmp_path, "-S").returncode == 0
+    (place,) = (tmp_path / ".cache" / "lstm_kernels").iterdir()
+    carried = {
+        path.relative_to(place): path.read_bytes()
+        for path in place.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    wanted = {
+        path.relative_to(ROOT): path.read_bytes()
+        for package in ("lstm_kernels", "lstm_report")
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert len(wanted) > 80
+    recorded = Path("lstm_report", "recorded")
+    for path in RESULTS.rglob("*"):
+        if path.suffix in (".csv", ".json"):
+            wanted[recorded / path.relative_to(RESULTS)] = path.read_bytes()
+    assert carried == wanted
+
+
+def test_the_wheel_beside_them_is_the_package_alone(made):
     (wheel,) = made.glob("*.whl")
     names = standalone.zipfile.ZipFile(wheel).namelist()
-    recorded = {name for name in names if name.startswith("lstm_kernels/recorded/")}
-    kept = {path for pattern in standalone.RECORDED for path in RESULTS.glob(pattern)}
-    assert len(kept) > 10
-    assert recorded == {f"lstm_kernels/recorded/{p.relative_to(RESULTS)}" for p in kept}
+    folders = {name.partition("/")[0] for name in names}
+    assert len(folders) == 2
+    assert all(folder.startswith("lstm_kernels") for folder in folders)
     assert not [name for name in names if "__pycache__" in name]
 
 
@@ -156,43 +180,111 @@ def test_what_is_of_another_state_goes(tmp_path):
 FIND = "import importlib.util; print(importlib.util.find_spec('lstm_kernels').origin)"
 
 
-def run_cell(source, home, *options):
-    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
-    how = {"cwd": home, "env": env, "input": f"{source}\n{FIND}", "text": True}
+def first_cell(made):
+    return rules.read(made / NOTEBOOKS[0].name).cells[1].source
+
+
+def run_cell(source, home, *options, **env):
+    """What the first cell does in a process with little of this one's environment; an
+    empty value leaves a variable out.
+    """
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]} | env
+    env = {name: value for name, value in env.items() if value}
+    words = [sys.executable, *options, "-"]
     return subprocess.run(
-        [sys.executable, *options, "-"], capture_output=True, **how, check=False
+        words,
+        cwd=home,
+        env=env,
+        input=f"{source}\n{FIND}",
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
+def place_of(done):
+    """Where the first cell has put the packages."""
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.splitlines()[-1]).parents[1]
+
+
 def test_the_first_cell_unpacks_once_and_tells_where(made, tmp_path):
-    source = rules.read(made / NOTEBOOKS[0].name).cells[1].source
-    first, second = (run_cell(source, tmp_path, "-S") for _ in range(2))
-    assert first.returncode == 0, first.stderr
-    assert first.stdout == second.stdout
+    first, second = (run_cell(first_cell(made), tmp_path, "-S") for _ in range(2))
+    assert place_of(first) == place_of(second)
     folder = tmp_path / ".cache" / "lstm_kernels"
-    assert first.stdout.splitlines()[-1].startswith(str(folder))
-    assert len(list(folder.iterdir())) == 1
+    assert [*folder.iterdir()] == [place_of(first)]
+    assert f"unpacked to {place_of(first)}" in first.stdout
 
 
 def test_the_first_cell_skips_itself_where_the_package_can_be_imported(made, tmp_path):
-    source = rules.read(made / NOTEBOOKS[0].name).cells[1].source
-    done = run_cell(source, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == str(ROOT / "lstm_kernels" / "__init__.py")
+    env = {"PYTHONPATH": str(ROOT)}
+    done = run_cell(first_cell(made), tmp_path, "-S", **env)
+    assert place_of(done) == ROOT
     assert "already" in done.stdout
     assert not (tmp_path / ".cache").exists()
 
 
-def test_a_home_that_cannot_be_written_is_no_obstacle(made, tmp_path):
-    source = rules.read(made / NOTEBOOKS[0].name).cells[1].source
-    (tmp_path / ".cache").write_text("a file where the folder would be")
-    done = run_cell(source, tmp_path, "-S")
-    assert done.returncode == 0, done.stderr
+NO_HOME = "import pathlib\ndef no_home(*_): raise RuntimeError('no home')\n"
+NO_HOME += "pathlib.Path.home = no_home\n"
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "no home", "a relative cache"])
+def test_a_cache_that_cannot_be_used_is_no_obstacle(made, tmp_path, obstacle):
+    source, env = first_cell(made), {"TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    if obstacle == "a file":
+        (tmp_path / ".cache").write_text("where the folder would be")
+    if obstacle == "no home":
+        source = NO_HOME + source
+    if obstacle == "a relative cache":
+        env["XDG_CACHE_HOME"] = "here"
+    place = place_of(run_cell(source, tmp_path, "-S", **env))
+    relative = obstacle == "a relative cache"
+    assert place.is_relative_to(tmp_path / (".cache" if relative else "tmp"))
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("change", ["empty", "one file", "another user"])
+def test_a_folder_that_is_not_what_its_name_says_is_not_taken(made, tmp_path, change):
+    source = first_cell(made)
+    place = place_of(run_cell(source, tmp_path, "-S"))
+    wanted = (place / "lstm_kernels" / "cells.py").read_bytes()
+    if change == "empty":
+        shutil.rmtree(place)
+        place.mkdir()
+    if change == "one file":
+        (place / "lstm_kernels" / "cells.py").write_text("raise SystemExit(3)")
+    if change == "another user":
+        source = "import os\nos.getuid = lambda: 12345\n" + source
+        done = run_cell(source, tmp_path, "-S")
+        assert "the packages cannot be unpacked to" in done.stderr
+        return
+    assert place_of(run_cell(source, tmp_path, "-S")) == place
+    assert (place / "lstm_kernels" / "cells.py").read_bytes() == wanted
+
+
+FULL = """
+import errno, zipfile
+def full(self, folder):
+    open(f"{folder}/begun", "w").close()
+    raise OSError(errno.ENOSPC, "no space left")
+zipfile.ZipFile.extractall = full
+"""
+
+
+def test_a_full_disk_leaves_nothing(made, tmp_path):
+    (tmp_path / "tmp").mkdir()
+    env = {"TMPDIR": str(tmp_path / "tmp")}
+    done = run_cell(FULL + first_cell(made), tmp_path, "-S", **env)
+    assert "cannot be unpacked" in done.stderr
+    assert "no space left" in done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [*(tmp_path / "tmp").iterdir()]
 
 
 @pytest.mark.parametrize("fault", ["cut", "changed"])
 def test_a_damaged_cell_is_an_error_that_says_what_to_do(made, tmp_path, fault):
-    source = rules.read(made / NOTEBOOKS[0].name).cells[1].source
+    source = first_cell(made)
     text = re.search(r'"""\n(.+?)\n"""', source, re.DOTALL)[1]
     other = text[:-100] if fault == "cut" else text[:-1] + chr(ord(text[-1]) ^ 1)
     done = run_cell(source.replace(text, other), tmp_path, "-S")
@@ -201,9 +293,8 @@ def test_a_damaged_cell_is_an_error_that_says_what_to_do(made, tmp_path, fault):
 
 
 def test_an_old_python_is_an_error_that_says_so(made, tmp_path):
-    source = rules.read(made / NOTEBOOKS[0].name).cells[1].source
-    done = run_cell("import sys; sys.hexversion = 0x30A0000\n" + source, tmp_path, "-S")
-    assert "needs 3.11 or newer" in done.stderr
+    source = "import sys; sys.hexversion = 0x30A0000\n" + first_cell(made)
+    assert "needs 3.11 or newer" in run_cell(source, tmp_path, "-S").stderr
 
 
 needs_kernel = pytest.mark.skipif(
@@ -238,6 +329,6 @@ def test_the_kernel_finds_neither_repository_nor_network(execute, tmp_path, made
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_in_an_empty_folder(execute, made, path):
     done = execute(made / path.name, KERNEL, PRESET="smoke")
-    assert "lstm_kernels unpacked to" in said(done)
+    assert "lstm_kernels and lstm_report unpacked to" in said(done)
     loud = COMPILING.sub("", said(done, "stderr")).split("\n")
     assert [line for line in loud if line.strip()] == []

@@ -4,6 +4,7 @@ other file.
 
 import base64
 import datetime
+import hashlib
 import importlib.metadata
 import re
 import struct
@@ -287,8 +288,12 @@ def _fill(
 
     def write(template, page, **given):
         texts = scripts(page)
+        digests = (hashlib.sha256(text.encode()).digest() for text in texts)
         text = environment.get_template(template).render(
-            page=page, scripts=texts, **given
+            page=page,
+            scripts=texts,
+            hashes=[base64.b64encode(digest).decode() for digest in digests],
+            **given,
         )
         check_page(page.name, text, texts)
         written[page.name] = text

@@ -9,7 +9,6 @@ import base64
 import os
 import re
 import signal
-import statistics
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -124,10 +123,8 @@ def claims(notebook) -> list:
     """The claims that `nb.claim` showed: sentence, verdict, numbers, perhaps
     disturbed.
     """
-    about = (
-        output.get("metadata", {}).get(OURS, {}) for _, _, output in outputs(notebook)
-    )
-    return [found["claim"] for found in about if "claim" in found]
+    about = (out.get("metadata", {}).get(OURS, {}) for _, _, out in outputs(notebook))
+    return [ours["claim"] for ours in about if "claim" in ours]
 
 
 def figures(notebook) -> dict[str, bytes]:
@@ -141,8 +138,6 @@ def figures(notebook) -> dict[str, bytes]:
 
 def only_says(cell) -> bool:
     """Whether a code cell does nothing but show sentences: pages fold it away."""
-    if cell.cell_type != "code":
-        return False
     calls = [getattr(line, "value", None) for line in ast.parse(cell.source).body]
     return bool(calls) and all(
         isinstance(call, ast.Call) and ast.unparse(call.func) in ("nb.say", "nb.claim")
@@ -154,19 +149,17 @@ def folds(notebook) -> dict[int, str]:
     """What pages call the code that they fold away, by the number of its cell:
     parameters and set-up, which stand before the first section, and sentences.
     """
-    found, section = {}, False
+    names, section = {}, False
     for number, cell in numbered(notebook):
         if cell.cell_type == "markdown":
-            section = (
-                section or re.search(r"^## ", cell.source, re.MULTILINE) is not None
-            )
+            section |= bool(re.search(r"^## ", cell.source, re.MULTILINE))
         elif "parameters" in tags(cell):
-            found[number] = "Parameters"
+            names[number] = "Parameters"
         elif only_says(cell):
-            found[number] = "Code of these sentences"
+            names[number] = "Code of these sentences"
         elif not section and re.search(r"^(import|from) ", cell.source, re.MULTILINE):
-            found[number] = "Set-up"
-    return found
+            names[number] = "Set-up"
+    return names
 
 
 def parameters(notebook) -> dict:
@@ -191,7 +184,7 @@ def preset(notebook) -> str | None:
 
 def problems_of_execution(notebook) -> list[str]:
     """Cells that did not run, raised, or wrote to stderr."""
-    found = [
+    problems = [
         f"cell {number} is not executed"
         for number, cell in numbered(notebook)
         if cell.cell_type == "code"
@@ -201,20 +194,21 @@ def problems_of_execution(notebook) -> list[str]:
     stderr = []
     for number, _, output in outputs(notebook):
         if output.output_type == "error":
-            found.append(f"cell {number} raised {output.ename}: {output.evalue}")
+            problems.append(f"cell {number} raised {output.ename}: {output.evalue}")
         elif output.output_type == "stream" and output.name == "stderr":
             loud = [line for line in _lines(output.text) if not PROGRESS.search(line)]
-            stderr.append((number, loud[0].strip()))
+            stderr.append(f"cell {number}: {loud[0].strip()}")
     if stderr:
-        where = "; ".join(f"cell {number}: {text}" for number, text in stderr)
-        found.append(f"{len(stderr)} stderr outputs, want none ({where})")
-    return found
+        where = "; ".join(stderr)
+        problems.append(f"{len(stderr)} stderr outputs, want none ({where})")
+    return problems
 
 
 def problems_of_images(notebook) -> list[str]:
     """Image outputs that have no alt text."""
     return [
-        f"cell {number}: {kind} output without alt text (output.metadata[{kind!r}]['alt'])"
+        f"cell {number}: {kind} output without alt text "
+        f"(output.metadata[{kind!r}]['alt'])"
         for number, _, output in outputs(notebook)
         for kind in IMAGES
         if kind in output.get("data", {})
@@ -223,51 +217,31 @@ def problems_of_images(notebook) -> list[str]:
 
 
 def problems_of_form(notebook) -> list[str]:
-    """Departures from the house's form: order, lengths of cells and lines, text beside
-    code.
-    """
+    """Departures from the house's form: order of cells and sections, long lines."""
     cells = [cell for _, cell in numbered(notebook)]
-    kinds = [cell.cell_type for cell in cells]
-    lines = {
-        n: c.source.splitlines() for n, c in numbered(notebook) if c.cell_type == "code"
-    }
-    lengths = sorted(
-        sum(map(bool, map(str.strip, code))) for code in lines.values()
-    ) or [0]
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    count, of_text, median = (
-        len(cells),
-        kinds.count("markdown"),
-        statistics.median(lengths),
-    )
-    short, cites = sum(length <= 15 for length in lengths), CITATION.search(text)
-    form = {
-        "cell 1: want title, bold claim, what it covers, 'Needs:' and the minutes": START.match(
-            cells[0].source
-        ),
-        "cell 2: want the cell tagged 'parameters'": "parameters" in tags(cells[1]),
-        "no cell tagged 'parameters' sets PRESET": "PRESET" in parameters(notebook),
-        f"got {count} cells, want 20 to 40": 20 <= count <= 40,
-        f"got {of_text} text cells, want at least {len(lines)}": of_text >= len(lines),
-        f"code cells: median of {median} lines, want at most 5": median <= 5,
-        f"code cells: lengths {lengths}, want 9 in 10 at most 15": short
-        >= 0.9 * len(lengths),
-        f"code cells: the longest has {lengths[-1]} lines, want at most 25": lengths[-1]
-        <= 25,
-        f"sections: got {sections}, want {', '.join(END)} at the end": (
-            [name for name in sections if name in END] == END
-        ),
-        f"cites {cites and cites[0]}, want a section 'References'": (
-            not cites or "References" in sections
-        ),
-    }
-    return [problem for problem, holds in form.items() if not holds] + [
-        f"cell {number}: a line of {len(line)} characters, want at most {LINE}: {line.strip()[:40]}"
-        for number, code in lines.items()
-        for line in code
-        if len(line) > LINE
-    ]
+    cites = CITATION.search(text)
+    problems = []
+    if not START.match(cells[0].source):
+        problems.append(
+            "cell 1: want title, bold claim, what it covers, 'Needs:' and the minutes"
+        )
+    if "parameters" not in tags(cells[1]) or "PRESET" not in parameters(notebook):
+        problems.append("cell 2: want the cell tagged 'parameters', which sets PRESET")
+    if [name for name in sections if name in END] != END:
+        problems.append(f"sections: got {sections}, want {', '.join(END)} at the end")
+    if cites and "References" not in sections:
+        problems.append(f"cites {cites[0]}, want a section 'References'")
+    for number, cell in numbered(notebook):
+        lines = cell.source.splitlines() if cell.cell_type == "code" else []
+        problems += [
+            f"cell {number}: a line of {len(line)} characters, want at most {LINE}: "
+            f"{line.strip()[:40]}"
+            for line in lines
+            if len(line) > LINE
+        ]
+    return problems
 
 
 def normalised(notebook, *, name: str):
@@ -325,13 +299,8 @@ def _clean(output, place: str) -> None:
         if isinstance(value, str) and kind.startswith(("text", "image/svg")):
             texts[kind] = _portable(value, place)
     if "metadata" in output:
-        known = (*IMAGES, OURS)
-        about = {
-            kind: value
-            for kind, value in output.metadata.items()
-            if kind in known and value
-        }
-        output["metadata"] = about
+        known = {kind: output.metadata.get(kind) for kind in (*IMAGES, OURS)}
+        output["metadata"] = {kind: value for kind, value in known.items() if value}
 
 
 def _portable(text: str, place: str) -> str:

@@ -115,12 +115,10 @@ def _failure(notebook: Path, failed: Path, error) -> str:
 
 
 def accept(build: Path, notebooks: Path) -> list[str]:
-    """Put the executed notebooks of `build` in the place of their sources, and what
-    README shows of them in its place: all, or none. Returns the names of the files that
-    changed.
+    """Put the executed notebooks of `build` in the place of their sources, and the
+    figures that README shows in theirs: all, or none. Returns the names of the files
+    that changed.
     """
-    import readme  # slow to import, and only needed here
-
     contents, drawn, problems = {}, {}, []
     for source in sources(notebooks):
         built = build / source.name
@@ -128,31 +126,26 @@ def accept(build: Path, notebooks: Path) -> list[str]:
             problems.append(f"{source.name}: not executed, run `make report`")
             continue
         executed = rules.read(built)
-        found = rules.problems_of_execution(executed)
-        if rules.preset(executed) != "paper":
-            found.append(
-                f"executed with PRESET {rules.preset(executed)!r}, want 'paper'"
-            )
+        own = rules.problems_of_execution(executed)
+        preset = rules.preset(executed)
+        if preset != "paper":
+            own.append(f"executed with PRESET {preset!r}, want 'paper'")
         if _sources(executed) != _sources(rules.read(source)):
-            found.append("edited since it was executed, run `make report`")
-        if found:
-            problems += [f"{source.name}: {problem}" for problem in found]
-        else:
-            contents[source] = rules.normalised_text(
-                executed, name=source.name
-            ).encode()
+            own.append("edited since it was executed, run `make report`")
+        problems += [f"{source.name}: {problem}" for problem in own]
+        if not own:
+            stored = rules.normalised_text(executed, name=source.name)
+            contents[source] = stored.encode()
             drawn |= rules.figures(executed)
-    text = notebooks.with_name("README.md")
-    wanted = re.findall(r"\(figures/([\w-]+)\.png\)", text.read_text(encoding="utf-8"))
-    if not problems:
-        problems = [
-            f"{text.name}: no notebook draws {n}" for n in wanted if n not in drawn
-        ]
+    text = notebooks.with_name("README.md").read_text(encoding="utf-8")
+    wanted = re.findall(r"\(figures/([\w-]+)\.png\)", text)
+    problems = problems or [
+        f"README.md: no notebook draws {name}" for name in wanted if name not in drawn
+    ]
     if problems:
         raise ReportError("nothing is accepted:\n  " + "\n  ".join(problems))
     figures = notebooks.with_name("figures")
     contents |= {figures / f"{name}.png": drawn[name] for name in wanted}
-    contents[text] = readme.with_run(text.read_text(encoding="utf-8"), build).encode()
     contents = {
         path: content
         for path, content in contents.items()

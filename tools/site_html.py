@@ -43,9 +43,11 @@ def check(name: str, page: str, scripts=()) -> None:
         if tag.name == "img" and not tag.get("alt", "").strip():
             raise ReportError(f"{name}: image without alt text")
     for tag in soup.find_all(True):
-        handlers = [key for key in tag.attrs if key.startswith("on")]
-        if handlers or str(tag.get("href", "")).strip().lower().startswith(
-            "javascript:"
+        links = (str(tag.get(key, "")) for key in ("href", "xlink:href"))
+        # Browsers leave blanks and control characters out of a scheme.
+        links = (re.sub(r"[\x00-\x20]", "", link).lower() for link in links)
+        if any(key.startswith("on") for key in tag.attrs) or any(
+            link.startswith("javascript:") for link in links
         ):
             raise ReportError(f"{name}: <{tag.name}> runs a script: {str(tag)[:80]}")
     styles = [tag.text for tag in soup("style")] + [

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import lzma
 import os
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -17,31 +18,63 @@ PACKED = """
 """
 
 
-def unpack():
-    """The folder that holds the packages: kept, since what Numba compiles is stored
-    there too.
+def parents():
+    """The folders to unpack into, the first that can be written: the cache, where what
+    Numba compiles is kept too, then a temporary one.
     """
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        home = Path(cache) if os.path.isabs(cache) else Path.home() / ".cache"
+        yield home / "lstm_kernels"
+    except RuntimeError:  # this user has no home
+        pass
+    yield Path(tempfile.mkdtemp())
+
+
+def whole(place, files):
+    """Whether a folder is this user's and holds the archive's files as they are."""
+    try:
+        if hasattr(os, "getuid") and place.stat().st_uid != os.getuid():
+            return False
+        names = files.namelist()
+        return all((place / name).read_bytes() == files.read(name) for name in names)
+    except OSError:
+        return False
+
+
+def put(files, place):
+    """Unpack beside `place` and rename: it is whole, or nothing is left; OSError."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = tempfile.mkdtemp(dir=place.parent)
+    try:
+        files.extractall(part)
+        if not whole(place, files):
+            shutil.rmtree(place, ignore_errors=True)
+        os.replace(part, place)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def unpack():
+    """The folder that holds the packages."""
     packed = base64.b85decode("".join(PACKED.split()))
     if hashlib.sha256(packed).hexdigest() != SHA256:
         raise ValueError(
             "this cell was cut or changed: take a fresh copy of the notebook"
         )
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = cache / "lstm_kernels" / SHA256[:12]
-    if not place.exists():
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            part = tempfile.mkdtemp(dir=place.parent)
-        except OSError:  # no home that can be written
-            place = part = Path(tempfile.mkdtemp())
-        with zipfile.ZipFile(io.BytesIO(lzma.decompress(packed))) as files:
-            files.extractall(part)
-        try:
-            os.replace(part, place)
-        except OSError:
-            if part != place and not place.exists():  # else another notebook was faster
-                raise
-    return str(place)
+    with zipfile.ZipFile(io.BytesIO(lzma.decompress(packed))) as files:
+        for parent in parents():
+            place = parent / SHA256[:12]
+            reason = None
+            if not whole(place, files):
+                try:
+                    put(files, place)
+                except OSError as error:
+                    reason = error
+            if whole(place, files):  # put here now, or by a faster notebook
+                return str(place)
+    shutil.rmtree(parent, ignore_errors=True)
+    raise OSError(f"the packages cannot be unpacked to {place}: {reason}")
 
 
 if sys.hexversion < 0x30B0000:
@@ -52,9 +85,7 @@ if found := importlib.util.find_spec("lstm_report"):
     print("lstm_report can be imported here already:", os.path.dirname(found.origin))
 else:
     sys.path.insert(0, unpack())
-    others = os.environ.get(
-        "PYTHONPATH"
-    )  # the processes that a notebook starts find it too
+    others = os.environ.get("PYTHONPATH")  # what a notebook starts finds it too
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], others]))
     print("lstm_kernels and lstm_report unpacked to", sys.path[0])
     print("The first cells that compute compile for this processor, once: they say so.")

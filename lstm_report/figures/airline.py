@@ -3,7 +3,6 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 
 from lstm_kernels.forecast import errors
 
@@ -28,9 +27,8 @@ def series(dates, passengers, first):
     rise = passengers[-12:].mean() / passengers[:12].mean()
     swing = np.ptp(passengers[-12:]) / np.ptp(passengers[:12])
     ax.set(xlabel="month, 1949 to 1960", ylabel=THOUSANDS)
-    ax.set_title(
-        f"The level grows {rise:.1f}x from the first year to the last, the season {swing:.1f}x"
-    )
+    grows = f"The level grows {rise:.1f}x from the first year to the last"
+    ax.set_title(f"{grows}, the season {swing:.1f}x")
     return figure
 
 
@@ -111,18 +109,26 @@ def batch_sizes(runs):
     runs: as of `batch_table`.
     """
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.2), sharey=True)
-    runs, table = pd.DataFrame(runs), batch_table(runs)
+    table = batch_table(runs)
+    runs = pd.DataFrame(runs)
+    labels = {}
     for ax, unit, end in zip(
         axes, ("epochs", "seconds"), table.columns[-2:], strict=True
     ):
-        how = {"x": unit, "y": "loss", "hue": "batch", "estimator": "median", "ax": ax}
-        palette = [plots.ORANGE, plots.RED, plots.BLUE]
-        part = _until(runs, unit)
-        sns.lineplot(part, **how, errorbar=("pi", 100), palette=palette, legend=False)
-        ax.set(yscale="log", ylabel="training loss (std²)")
+        ax.set(xlabel=unit, yscale="log")
         ax.set_title(f"After the same {unit}: {table[end].idxmin()} leads")
-    for ax in axes:  # once both have drawn: they share an axis
-        ends = [(*line.get_xydata()[-1], line.get_color()) for line in ax.lines]
-        named = zip(ends, table.index, strict=True)
-        plots.label_lines(ax, [(x, y, name, colour) for (x, y, colour), name in named])
+        for (size, part), colour in zip(
+            _until(runs, unit).groupby("batch", sort=False),
+            (plots.ORANGE, plots.RED, plots.BLUE),
+            strict=False,
+        ):
+            by = part.groupby(unit)["loss"]
+            middle = by.median()
+            ax.plot(middle, color=colour)
+            ax.fill_between(middle.index, by.min(), by.max(), color=colour, alpha=0.2)
+            end_of_line = (middle.index[-1], middle.iloc[-1], size, colour)
+            labels.setdefault(ax, []).append(end_of_line)
+    axes[0].set_ylabel("training loss (std²)")
+    for ax, ends in labels.items():  # once both have drawn: they share an axis
+        plots.label_lines(ax, ends)
     return figure

@@ -31,7 +31,6 @@ COLOURS = {
     "onnxruntime": plots.PURPLE,
     "baseline": plots.GREY,
 }
-MARKERS = dict(zip(COLOURS, "os^DDvP", strict=True))
 
 
 def _of(rows, stage):
@@ -51,27 +50,18 @@ def _absent(ax, rows, names):
         ax.set_xlabel(f"{ax.get_xlabel()}\nNot measured: {', '.join(missing)}.")
 
 
-def _curves(ax, table, x, y, *, key="name", **how):
-    """A line for each name, medians with quartile bars, with its label at its end;
-    quartiles only where there is more than one row.
-    """
-    labels = []
-    for name, part in table.groupby(key, sort=False):
-        quartiles = part.groupby(x)[y].quantile([0.25, 0.5, 0.75]).unstack()
-        low, middle, high = (quartiles[q].to_numpy() for q in (0.25, 0.5, 0.75))
-        colour = COLOURS.get(name, plots.SKY)
-        marker = {"marker": MARKERS.get(name, "X"), "markersize": 4, "color": colour}
-        bars = np.array([middle - low, high - middle])
-        ax.errorbar(
-            quartiles.index, middle, bars, capsize=2, elinewidth=1, **marker, **how
-        )
-        labels.append((quartiles.index[-1], middle[-1], NAMES.get(name, name), colour))
-    return labels
+def _over(ax, rows, x, y, *, by="name", **options):
+    """A line for each name over sizes; their medians, a column each."""
+    plots.ticks(ax, "x", sorted(int(value) for value in set(rows[x])))
+    style = {"names": NAMES, "colours": COLOURS}
+    return plots.over(ax, rows, x, y, by, **style, **options)
 
 
-def _sizes(ax, values):
-    """A logarithmic axis of sizes with a tick at each of them."""
-    plots.ticks(ax, "x", sorted(int(value) for value in set(values)))
+def _ends(values, form):
+    """The least and the largest of values by name, as text: each once."""
+    ends = values.sort_values().iloc[[0, -1]]
+    texts = [f"{form(value)} ({NAMES[name]})" for name, value in ends.items()]
+    return " to\n".join(dict.fromkeys(texts))
 
 
 def rates(rows):
@@ -84,38 +74,31 @@ def rates(rows):
     forward = _of(rows, "forward")
     table = batches.rates(forward)
     figure, ax = plt.subplots(figsize=(8.5, 4.8))
-    ax.set(yscale="log", xlabel="batch (samples)", ylabel="GFLOP/s")
-    _sizes(ax, table["B"])
-    labels = _curves(ax, table, "B", "gflops")
-    peak, bandwidth = batches.peak(rows), batches.bandwidth(rows)
-    medians = table.groupby(["B", "name"])["gflops"].median().unstack()
-    last = medians.index[-1]
-    ends = medians.loc[last].dropna().sort_values()
-    share = ends / peak if peak > 0 else ends
-    form = "{:.0%} of the SGEMM".format if peak > 0 else "{:.3g} GFLOP/s".format
-    told = [
-        f"{NAMES.get(name, name)} {form(value)}"
-        for name, value in share.iloc[[-1, 0]].items()
-    ]
-    title = f"With {counted(last, 'sample')} {', '.join(dict.fromkeys(told))}"
-    grey = {"color": plots.GREY, "fontsize": 9}
+    ax.set(xscale="log", yscale="log", xlabel="batch (samples)", ylabel="GFLOP/s")
+    first = table["B"].min()
+    peak = batches.peak(rows)
+    bandwidth = batches.bandwidth(rows)
+    below = ""
     if peak > 0:
-        ax.axhline(peak, color=plots.GREY, linewidth=1)
-        text = f"SGEMM, {digits(peak)} GFLOP/s"
-        ax.annotate(
-            text, (table["B"].min(), peak), (0, 4), textcoords="offset points", **grey
-        )
+        plots.level(ax, peak, f"SGEMM, {digits(peak)} GFLOP/s")
     if peak > 0 and bandwidth > 0:
         knee = batches.knee(peak, bandwidth)
-        x = np.array([table["B"].min(), knee])
+        x = np.array([first, knee])
         ax.plot(x, x * bandwidth / 2, color=plots.GREY, linestyle="--", linewidth=1)
         ax.axvline(knee, color=plots.GREY, linestyle=":", linewidth=1)
-        place = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points"}
         text = f"knee: {knee:.2g} samples,\nweights read at {digits(bandwidth)} GB/s"
-        ax.annotate(text, (knee, 0.02), (4, 0), va="bottom", **place, **grey)
-        title += f";\nbelow {knee:.2g}, reading the weights bounds a step"
-    ax.set_title(title)
-    plots.label_lines(ax, labels)
+        across = ax.get_xaxis_transform()
+        plots.note(ax, text, (knee, 0.02), (4, 0), xycoords=across)
+        below = f"; below {knee:.2g}, reading the weights bounds a step"
+    medians = _over(ax, table, "B", "gflops")
+    last = medians.index[-1]
+    reached = medians.loc[last].dropna().sort_values()
+    share = [f"{digits(rate)} GFLOP/s" for rate in reached]
+    if peak > 0:
+        share = [f"{rate / peak:.0%} of the SGEMM" for rate in reached]
+    names = [NAMES.get(name, name) for name in reached.index]
+    ends = ",\n".join(dict.fromkeys(f"{names[n]} {share[n]}" for n in (-1, 0)))
+    ax.set_title(f"With {counted(last, 'sample')} {ends}{below}")
     _absent(ax, forward, batches.COMPARED)
     return figure
 
@@ -133,25 +116,16 @@ def speedups(rows):
     figure, ax = plt.subplots(figsize=(8.5, 4.4))
     ax.set(yscale="log", xlabel="hidden units (inputs as many)")
     ax.set_ylabel("speed (same package, not compiled = 1)")
-    _sizes(ax, table["H"])
-    ax.axhline(1, color=plots.GREY, linewidth=1)
-    labels = _curves(ax, table, "H", "ratio", key="version")
-    medians = table.groupby(["H", "version"])["ratio"].median().unstack()
-    ends = [
-        f"{_between(medians.loc[H].dropna())} at {H} units"
-        for H in medians.index[[0, -1]]
-    ]
-    ax.set_title(
-        "Compiled compared with not compiled:\n" + ", ".join(dict.fromkeys(ends))
-    )
-    plots.label_lines(ax, labels)
+    plots.level(ax, 1)
+    medians = _over(ax, table, "H", "ratio", by="version")
+    ends = []
+    for H in medians.index[[0, -1]]:
+        extremes = map(speed, (medians.loc[H].min(), medians.loc[H].max()))
+        ends.append(f"{' to '.join(dict.fromkeys(extremes))} at {H} units")
+    ends = ", ".join(dict.fromkeys(ends))
+    ax.set_title(f"Compiled compared with not compiled:\n{ends}")
     _absent(ax, forward, COMPILERS)
     return figure
-
-
-def _between(ratios):
-    """The least and the largest of some ratios of speeds, as text."""
-    return " to ".join(dict.fromkeys(map(speed, (ratios.min(), ratios.max()))))
 
 
 def compile_times(rows):
@@ -160,32 +134,19 @@ def compile_times(rows):
     rows: of `compilers.speeds` and `compilers.compile_times`.
     """
     compiled = _of(rows, "compile").query("version in @COMPILED")
-    calls = compilers.break_even(rows)
+    loaded = rows[(rows["stage"] == "load") & rows["version"].isin(COMPILED)]
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.5, 4.6))
     left.set(yscale="log", xlabel="hidden units", ylabel="seconds beyond a later call")
-    _sizes(left, compiled["H"])
-    labels = _curves(left, compiled, "H", "seconds", key="version")
-    loaded = rows[(rows["stage"] == "load") & rows["version"].isin(COMPILED)]
-    if not loaded.empty:
-        _curves(
-            left,
-            loaded.astype({"H": int}),
-            "H",
-            "seconds",
-            key="version",
-            linestyle="--",
-        )
-    medians = compiled.groupby("version")["seconds"].median().sort_values()
-    ends = [
-        f"{digits(value)} s ({NAMES[name]})"
-        for name, value in medians.iloc[[0, -1]].items()
-    ]
-    between = " to\n".join(dict.fromkeys(ends))
-    dashed = "; dashed: found compiled" * (len(loaded) > 0)
-    left.set_title(f"Compiling takes {between}{dashed}", fontsize=10.5)
-    plots.label_lines(left, labels)
+    for name, part in loaded.astype({"H": int}).groupby("version"):
+        middle = part.groupby("H")["seconds"].median()
+        left.plot(middle, "--", color=COLOURS[name], linewidth=1)
+    _over(left, compiled, "H", "seconds", by="version")
+    medians = compiled.groupby("version")["seconds"].median()
+    ends = _ends(medians, lambda value: f"{digits(value)} s")
+    dashed = "" if loaded.empty else "; dashed: found compiled"
+    left.set_title(f"Compiling takes {ends}{dashed}", fontsize=10.5)
     _absent(left, compiled, COMPILED)
-    _break_even(right, calls)
+    _break_even(right, compilers.break_even(rows))
     return figure
 
 
@@ -197,19 +158,15 @@ def _break_even(ax, calls):
         ax.set_title("Compiling is earned back nowhere", fontsize=10.5)
         return
     ax.set_yscale("log")
-    _sizes(ax, calls["H"])
-    labels = _curves(ax, finite, "H", "calls", key="version")
-    ends = finite.sort_values("calls").iloc[[0, -1]]
-    told = [
+    _over(ax, finite, "H", "calls", by="version")
+    ends = [
         f"{row.calls:,.0f} ({NAMES[row.version]}, {row.H:.0f} units)"
-        for row in ends.itertuples()
+        for row in finite.sort_values("calls").iloc[[0, -1]].itertuples()
     ]
-    between = " to\n".join(dict.fromkeys(told))
+    between = " to\n".join(dict.fromkeys(ends))
     title = f"Earned back after {between} calls"
     never = calls[np.isinf(calls["calls"])].groupby("version")["H"].agg(list)
     for name, sizes in never.items():
-        title += (
-            f";\nnever by {NAMES[name]} at {', '.join(f'{H:.0f}' for H in sizes)} units"
-        )
+        units = ", ".join(f"{H:.0f}" for H in sizes)
+        title += f";\nnever by {NAMES[name]} at {units} units"
     ax.set_title(title, fontsize=10.5)
-    plots.label_lines(ax, labels)

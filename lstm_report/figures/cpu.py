@@ -10,27 +10,14 @@ EPS = 2.0**-24  # half of the distance from 1 to the next float32
 ZERO = np.log(np.finfo(np.float32).tiny)  # below, e^x has no more digits in float32
 
 
-def roofline(points, peak, roofs):
+def roofline(points, peak, bandwidths):
     """Rates over operations per byte of weights; points: name -> (intensity, GFLOP/s).
 
-    peak: GFLOP/s of the tile's loop. roofs: name -> GB/s.
+    peak: GFLOP/s of the tile's loop. bandwidths: name -> GB/s.
     """
     figure, ax = plt.subplots(figsize=(8.5, 4.8))
-    ax.set(xscale="log", yscale="log", xlim=(0.1, 400), ylim=(0.005, 2.5 * peak))
-    ax.set(xlabel="operations per byte of weights read (by count)", ylabel="GFLOP/s")
-    small = {"textcoords": "offset points", "fontsize": 9, "color": plots.GREY}
-    x = np.logspace(-1, 2.3, 200)
-    for (name, rate), style in zip(roofs.items(), ("-", "--"), strict=True):
-        ax.plot(
-            x,
-            np.minimum(peak, rate * x),
-            color=plots.GREY,
-            linestyle=style,
-            linewidth=1.2,
-        )
-        text = f"{name}, {rate:.0f} GB/s"
-        ax.annotate(text, (0.13, rate * 0.13), (0, 6), rotation=24, **small)
-    ax.annotate(f"the tile's loop, {peak:.0f} GFLOP/s", (0.13, peak), (0, 5), **small)
+    ax.set_ylim(0.005, 2.5 * peak)
+    plots.roofline(ax, bandwidths, {"the tile's loop": peak})
     labels = []
     for name, (intensity, rate) in points.items():
         colour = plots.COLOURS.get(name, plots.BLACK)
@@ -62,7 +49,8 @@ def tile(rows, vectors, lanes, registers):
     text = (
         f"for each k:\n{vectors} vector loads\n{rows} broadcasts\n"
         f"{rows * vectors} multiply-adds\n\n"
-        f"registers:\n{rows * vectors} sums + {vectors} weights\n+ 1 broadcast of {registers}\n\n"
+        f"registers:\n{rows * vectors} sums + {vectors} weights\n"
+        f"+ 1 broadcast of {registers}\n\n"
         "after the last k:\nthe cell, on the sums\nof a row: i, f, g, o"
     )
     ax.text(vectors + 0.25, -rows / 2 + 0.4, text, va="center", fontsize=10)
@@ -80,21 +68,15 @@ def steps(table, ceiling):
     """
     figure, ax = plt.subplots(figsize=(8.5, 3.6))
     rates = table["GFLOP/s"]
-    ax.bar_label(ax.barh(rates.index, rates, color=plots.SKY), fmt=" {:.3g}")
+    plots.bars(ax, rates)
     for (name, value), side in zip(ceiling.items(), ("right", "left"), strict=True):
         ax.axvline(value, color=plots.GREY, linestyle="--", linewidth=1)
-        place = {"transform": ax.get_xaxis_transform(), "ha": side, "va": "bottom"}
-        ax.text(
-            value, 1.01, f" {name} {value:.0f} ", color=plots.GREY, fontsize=9, **place
-        )
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
+        place = {"xycoords": ax.get_xaxis_transform(), "ha": side}
+        plots.note(ax, f"{name} {value:.0f}", (value, 1.01), (0, 0), **place)
     ax.set(xlabel="GFLOP/s, products only")
     gain = rates / rates.shift()
-    ax.set_title(
-        f"The largest gain: {gain.idxmax().removeprefix('+ ')}, {speed(gain.max())}",
-        pad=18,
-    )
+    name = gain.idxmax().removeprefix("+ ")
+    ax.set_title(f"The largest gain: {name}, {speed(gain.max())}", pad=18)
     return figure
 
 

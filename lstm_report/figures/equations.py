@@ -64,9 +64,9 @@ def cells():
         ax.set_title(title)
         ax.axis("off")
     figure.alt = (
-        "Graph of an LSTM step, from the pre-activations and the old cell state to h and c, above "
-        "that of an RNN step, from the old h through W to the new; each arrow carries its "
-        "derivative in red."
+        "Graph of an LSTM step, from the pre-activations and the old cell state to h "
+        "and c, above that of an RNN step, from the old h through W to the new; each "
+        "arrow carries its derivative in red."
     )
     return figure
 

@@ -53,31 +53,30 @@ def combinations(table, fused):
     """Every combination's speed-up, one column for each number of switches; fused: that
     of `numba-fused`.
     """
-    here = gains(table)
+    speed_up = gains(table)
+    best = speed_up.idxmax()
     figure, ax = plt.subplots(figsize=(8.5, 4.6))
-    best, labels = here.idxmax(), []
-    for combination, gain in here.items():
+    ax.set(xlabel="switches that are on", ylabel="times as fast as the baseline")
+    ax.set(xlim=(-0.3, 5.6))
+    labels = []
+    for combination, gain in speed_up.items():
         count = 0 if combination == name(BASELINE) else combination.count("+") + 1
         ends = combination in (name(BASELINE), name(EVERY), best)
         colour = plots.RED if combination == best else plots.BLUE
         ax.plot(count, gain, "o", color=colour, markersize=6 if ends else 4)
         if count == 1:
-            labels.append((count, gain, combination, plots.BLUE))
+            labels.append((count, gain, combination, colour))
     plots.label_lines(ax, labels)
-    how = {"textcoords": "offset points", "fontsize": 9}
-    place = (best.count("+") + 1, here[best])
-    ax.annotate(best, place, (-6, 0), color=plots.RED, ha="right", va="center", **how)
-    ax.axhline(fused, color=plots.BLACK, linewidth=1)
-    ax.annotate(f"numba-fused {speed(fused)}", (0, fused), (0, -12), **how)
-    ax.set_ylim(top=1.06 * max(fused, here.max()))
-    ax.axhline(1, color=plots.GREY, linestyle="--", linewidth=1)
-    ax.set(
-        xlabel="switches that are on",
-        ylabel="times as fast as the baseline",
-        xlim=(-0.3, 5.6),
-    )
-    ax.set_title(f"The best combination is {speed(here[best])} faster than none")
+    place = (best.count("+") + 1, speed_up[best])
+    plots.note(ax, best, place, (-6, 0), color=plots.RED, ha="right", va="center")
+    plots.level(ax, fused, f"numba-fused {speed(fused)}", color=plots.BLACK)
+    plots.level(ax, 1, linestyle="--")
+    ax.set_ylim(top=1.06 * max(fused, speed_up.max()))
+    ax.set_title(f"The best combination is {speed(speed_up[best])} faster than none")
     return figure
+
+
+EFFECT_TICKS = (0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 4)
 
 
 def effects(table):
@@ -85,28 +84,22 @@ def effects(table):
     `optimisations.effects`.
     """
     figure, ax = plt.subplots(figsize=(8.5, 5.2))
-    main = [switch in SWITCHES for switch in table.index]
-    for y, (row, own) in enumerate(zip(table.itertuples(), main, strict=True)):
-        colour = plots.BLUE if own else plots.GREY
+    for y, row in enumerate(table.itertuples()):
+        colour = plots.BLUE if row.Index in SWITCHES else plots.GREY
         ax.plot([row.low, row.high], [y, y], color=colour)
         ax.plot(row.factor, y, "o", color=colour)
-        ax.annotate(f"{row.factor:.2f}", (row.high, y), (5, 0), textcoords="offset points",
-                    va="center", fontsize=8, color=colour)  # fmt: skip
-    ax.set_yticks(range(len(table)), table.index)
-    ax.axvline(1, color=plots.BLACK, linewidth=1)
-    ax.set_xscale("log")
-    low, high = min(0.8, table["low"].min()), max(1.25, table["high"].max())
-    ticks = [
-        t
-        for t in (0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 4)
-        if low <= t <= high
-    ]
-    plots.ticks(ax, "x", ticks)
+        place = {"va": "center", "fontsize": 8, "color": colour}
+        plots.note(ax, f"{row.factor:.2f}", (row.high, y), (5, 0), **place)
+    low = min(0.8, table["low"].min())
+    high = max(1.25, table["high"].max())
+    plots.ticks(ax, "x", [tick for tick in EFFECT_TICKS if low <= tick <= high])
     ax.set_xlim(low / 1.02, high * 1.1)
+    ax.set_yticks(range(len(table)), table.index)
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set(
-        xlabel="factor by which the pass gets faster; of a pair: by which each helps the other"
+    ax.axvline(1, color=plots.BLACK, linewidth=1)
+    ax.set_xlabel(
+        "factor by which the pass gets faster; of a pair: by which each helps the other"
     )
     top = table.loc[list(SWITCHES), "factor"].idxmax()
     gain = speed(table.loc[top, "factor"])
@@ -210,34 +203,22 @@ def draw_speeds(table, H):
     """Speed over the dense layer against rank, and the published claim; table:
     `rank_speeds`.
     """
-    figure, ax = plt.subplots(figsize=(8.5, 4.2))
-    claim, ends = CLAIM[0] / CLAIM[1], []
+    claim = CLAIM[0] / CLAIM[1]
+    batches = table.index.levels[0]
     ranks = table.index.levels[1]
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel="rank",
-        ylabel="times as fast as the dense layer",
-    )
-    for (B, part), colour in zip(
-        table["speed"].groupby(level="B"), (plots.RED, plots.BLUE), strict=False
-    ):
-        curve = part.droplevel("B")
-        ax.plot(curve.index, curve, "o-", color=colour)
-        words = "one sample" if B == 1 else f"{B} samples"
-        ends.append((curve.index[-1], curve.iloc[-1], words, colour))
-    ax.axhline(claim, color=plots.GREY, linestyle="--")
-    ax.annotate(f"Optim-LSTM's claim, {claim:.3g}x", (ranks[0], claim), (0, 4),
-                textcoords="offset points", color=plots.GREY, fontsize=9)  # fmt: skip
-    ax.axhline(1, color=plots.BLACK, linewidth=1)
+    figure, ax = plt.subplots(figsize=(8.5, 4.2))
+    ax.set(xlabel="rank", ylabel="times as fast as the dense layer")
     plots.ticks(ax, "x", [*ranks])
     plots.ticks(ax, "y", [0.5, 1, 2, 3, 5, 10, 20])
     ax.set_xlim(ranks[0] / 1.1, ranks[-1] * 1.6)
-    plots.label_lines(ax, ends)
-    at = " and ".join(
-        f"{speed(table['speed'][B, H // 8])} (B = {B})" for B in table.index.levels[0]
-    )
-    ax.set_title(f"At rank {H // 8} of {H} units: {at} faster than dense")
+    plots.level(ax, claim, f"Optim-LSTM's claim, {claim:.3g}x", linestyle="--")
+    plots.level(ax, 1, color=plots.BLACK)
+    names = {B: "one sample" if B == 1 else f"{B} samples" for B in batches}
+    colours = dict(zip(batches, (plots.RED, plots.BLUE), strict=False))
+    rows = table["speed"].reset_index()
+    plots.over(ax, rows, "rank", "speed", "B", names=names, colours=colours)
+    at = [f"{speed(table['speed'][B, H // 8])} (B = {B})" for B in batches]
+    ax.set_title(f"At rank {H // 8} of {H} units: {' and '.join(at)} faster than dense")
     return figure
 
 
@@ -262,15 +243,6 @@ def cut_table(rows):
     return shown.set_index(["version", "stage"]).round(4)
 
 
-def references():
-    """What each task's loss is compared with: task -> (what, its loss)."""
-    words = {"airline": "mean growth", "reber": "the grammar"}
-    return {
-        task.name: (words[task.name], task.reference)
-        for task in compression.TASKS["paper"]
-    }
-
-
 def draw_losses(table):
     """Loss against rank for each task, cut and fine-tuned, beside the dense network's;
     table: `rank_losses`.
@@ -283,31 +255,21 @@ def draw_losses(table):
             ("cut", "cut", plots.ORANGE),
             ("tuned", "fine-tuned", plots.BLUE),
         ):
-            curve = part.loc[stage].drop(index=0, errors="ignore")
-            middle, low, high = (
-                _shown(task, curve[c]) for c in ("median", "min", "max")
+            curve = _shown(task, part.loc[stage].drop(index=0, errors="ignore"))
+            ax.plot(curve["median"], "o-", color=colour, markersize=4)
+            ax.fill_between(
+                curve.index, curve["min"], curve["max"], color=colour, alpha=0.2
             )
-            ax.plot(curve.index, middle, "o-", color=colour, markersize=4)
-            ax.fill_between(curve.index, low, high, color=colour, alpha=0.2)
-            place = (curve.index[0], middle.iloc[0])
-            how = {"textcoords": "offset points", "color": colour, "fontsize": 9}
-            ax.annotate(label, place, (6, 2), **how)
+            place = (curve.index[0], curve["median"].iloc[0])
+            plots.note(ax, label, place, (6, 2), color=colour)
         levels = {"dense": _shown(task, part.loc[("tuned", 0), "median"])}
-        words, value = references()[task]
-        levels |= {words: value} if task == "airline" else {}
+        if task == "airline":
+            levels["mean growth"] = reference(task)
         for text, level in levels.items():
-            ax.axhline(level, color=plots.GREY, linestyle="--", linewidth=1)
-            how = {"textcoords": "offset points", "color": plots.GREY, "fontsize": 8}
-            ax.annotate(
-                f"{text} {level:.2g}",
-                (curve.index[-1], level),
-                (0, 3),
-                ha="right",
-                **how,
-            )
+            plots.level(ax, level, f"{text} {level:.2g}", linestyle="--")
         plots.ticks(ax, "x", [r for r in curve.index if r & (r - 1) == 0])
-        least, most = (_shown(task, part[c]) for c in ("median", "max"))
-        _loss_ticks(ax, least.min(), most.max())
+        shown = _shown(task, part)
+        _loss_ticks(ax, shown["median"].min(), shown["max"].max())
         enough = enough_rank(table, task)
         ax.set_title(f"{title}: rank {enough} of {curve.index[-1]} is enough")
     return figure
@@ -322,20 +284,20 @@ LOSSES = {
 
 def _loss_ticks(ax, low, high):
     """Ticks of a logarithmic axis of losses, more of them where it is short."""
-    steps = (
-        (1, 1.5, 2, 3, 5)
-        if high < 20 * low
-        else (1, 2, 5)
-        if high < 100 * low
-        else (1,)
-    )
+    steps = (1, 1.5, 2, 3, 5) if high < 20 * low else (1, 2, 5)
     ticks = (round(step * 10.0**power, 4) for power in range(-4, 2) for step in steps)
     plots.ticks(ax, "y", [t for t in ticks if 0.5 * low <= t <= 1.2 * high])
 
 
+def reference(task):
+    """The loss of a task that its networks are compared with."""
+    (found,) = (known for known in compression.TASKS["paper"] if known.name == task)
+    return found.reference
+
+
 def _shown(task, loss):
     """A loss as it is drawn: of the grammar, what it is above the least there is."""
-    return loss - references()["reber"][1] if task == "reber" else loss
+    return loss - reference(task) if task == "reber" else loss
 
 
 def enough_rank(table, task, excess=0.02):
@@ -352,21 +314,18 @@ def claimed(speeds, losses):
     """Where Optim-LSTM's claim lies: by task and mini-batch the largest rank with that
     speed here, and what it costs in loss, as text.
     """
-    claim, rows = CLAIM[0] / CLAIM[1], {}
+    claim = CLAIM[0] / CLAIM[1]
+    rows = {}
     for B in speeds.index.levels[0]:
-        fast = speeds["speed"][B]
-        ranks = fast.index[fast >= claim]
+        by_rank = speeds["speed"][B]
+        ranks = by_rank.index[by_rank >= claim]
         rank = int(ranks.max()) if len(ranks) else None
-        line = {
-            "largest rank": rank or "none",
-            "speed": speed(fast.get(rank, fast.max())),
-        }
+        line = {"largest rank": rank or "none"}
+        line["speed"] = speed(by_rank.get(rank, by_rank.max()))
         for task, title in TASKS.items():
             tuned = losses.loc[task].loc["tuned", "median"]
-            known = tuned.get(rank)
-            line[f"{title}: loss"] = (
-                "" if known is None else f"{known / tuned[0] - 1:+.1%}"
-            )
+            excess = f"{tuned[rank] / tuned[0] - 1:+.1%}" if rank in tuned else ""
+            line[f"{title}: loss"] = excess
         rows[f"{B} samples" if B > 1 else "one sample"] = line
     return pd.DataFrame(rows).T
 
@@ -374,40 +333,29 @@ def claimed(speeds, losses):
 def pareto(speeds, losses, B):
     """Loss over speed for each rank, the front drawn through; both as of this width."""
     figure, axes = plt.subplots(1, len(TASKS), figsize=(10, 4.2))
-    claim, fast = CLAIM[0] / CLAIM[1], speeds["speed"][B]
+    claim = CLAIM[0] / CLAIM[1]
     for ax, (task, title) in zip(axes, TASKS.items(), strict=True):
         tuned = losses.loc[task].loc["tuned", "median"]
-        points = pd.DataFrame({"speed": fast, "loss": tuned.drop(index=0)}).dropna()
+        columns = {"speed": speeds["speed"][B], "loss": tuned.drop(index=0)}
+        points = pd.DataFrame(columns).dropna()
         points.loc[0] = 1.0, tuned[0]
         order = points.sort_values("speed", ascending=False)
         front = order[order["loss"] < order["loss"].cummin().shift(fill_value=np.inf)]
-        ax.set(
-            xscale="log",
-            yscale="log",
-            xlabel="times as fast as dense",
-            ylabel=LOSSES[task],
-        )
-        ax.plot(
-            front["speed"], _shown(task, front["loss"]), color=plots.BLUE, linewidth=1
-        )
-        for index, (rank, point) in enumerate(points.iterrows()):
-            on = plots.BLUE if rank in front.index else plots.GREY
-            colour, text = (on, str(rank)) if rank else (plots.BLACK, "dense")
-            place = point["speed"], _shown(task, point["loss"])
+        shown = points.assign(loss=_shown(task, points["loss"]))
+        ax.set(xlabel="times as fast as dense", ylabel=LOSSES[task])
+        ax.plot(*shown.loc[front.index].to_numpy().T, color=plots.BLUE, linewidth=1)
+        for index, (rank, place) in enumerate(shown.iterrows()):
+            colour = plots.BLUE if rank in front.index else plots.GREY
+            colour = colour if rank else plots.BLACK
             ax.plot(*place, "o" if rank else "s", color=colour, markersize=5)
-            shift = (-3, 6) if index % 2 else (-3, -13)  # neighbours are close
-            how = {"textcoords": "offset points", "fontsize": 8, "color": colour}
-            ax.annotate(text, place, shift, **how)
+            offset = (-3, 6) if index % 2 else (-3, -13)  # neighbours are close
+            text = str(rank or "dense")
+            plots.note(ax, text, tuple(place), offset, fontsize=8, color=colour)
         ax.axvline(claim, color=plots.GREY, linestyle="--", linewidth=1)
-        top = _shown(task, points["loss"].max())
-        how = {"textcoords": "offset points", "fontsize": 8, "color": plots.GREY}
-        ax.annotate(
-            f"claim {claim:.3g}x ", (claim, top), (0, 0), va="top", ha="right", **how
-        )
+        top = (claim, shown["loss"].max())
+        plots.note(ax, f"claim {claim:.3g}x ", top, (0, 0), va="top", ha="right")
         plots.ticks(ax, "x", [0.5, 1, 2, 5, 10, 20])
-        low, high = (
-            _shown(task, end) for end in (points["loss"].min(), points["loss"].max())
-        )
+        low, high = shown["loss"].min(), shown["loss"].max()
         _loss_ticks(ax, low, high)
         ax.set_ylim(0.75 * low, 1.3 * high)
         best = front[front["speed"] >= claim]["loss"].min() / tuned[0] - 1

@@ -6,8 +6,9 @@ import re
 
 import matplotlib.pyplot as plt
 import numpy as np
-import seaborn as sns
+import pandas as pd
 from cycler import cycler
+from matplotlib.colors import to_rgb
 from matplotlib.ticker import NullLocator
 from scipy.optimize import isotonic_regression
 
@@ -61,24 +62,20 @@ def style():
     )
 
 
-def label_line(ax, x, y, text, colour, **how):
+def label_line(ax, x, y, text, colour, **options):
     """Label a line at its end, in its own colour."""
-    place = {
-        "xytext": (5, how.pop("dy", 0)),
-        "textcoords": "offset points",
-        "va": "center",
-    }
-    ax.annotate(text, (x, y), color=colour, **place, **how)
+    place = {"textcoords": "offset points", "va": "center"}
+    ax.annotate(text, (x, y), (5, 0), color=colour, **place, **options)
 
 
-def label_lines(ax, labels, *, lines=1, **how):
+def label_lines(ax, labels, *, lines=1, **options):
     """Label lines at their ends, apart: `labels` holds (x, y, text, colour), `lines` of
     text each.
 
     The labels move up and down as little as keeps them apart. Set scales and limits
     before.
     """
-    size = how.setdefault("fontsize", 9)
+    size = options.setdefault("fontsize", 9)
     ax.autoscale_view()  # else limits that nobody set are those before the last line
     ends = ax.transData.transform([(ax.convert_xunits(x), y) for x, y, *_ in labels])
     ends = ax.transAxes.inverted().transform(ends)
@@ -96,8 +93,23 @@ def label_lines(ax, labels, *, lines=1, **how):
             textcoords="offset points",
             color=colour,
             va="center",
-            **how,
+            **options,
         )
+
+
+def note(ax, text, place, offset=(0, 4), **options):
+    """A small grey remark at a place of the data, `offset` in points."""
+    options = {"color": GREY, "fontsize": 9} | options
+    ax.annotate(text, place, offset, textcoords="offset points", **options)
+
+
+def level(ax, value, text="", **line):
+    """A grey level across the axes, with what it is written above its left end."""
+    line = {"color": GREY, "linewidth": 1} | line
+    ax.axhline(value, **line)
+    if text:
+        across = ax.get_yaxis_transform()
+        note(ax, text, (0.01, value), xycoords=across, color=line["color"])
 
 
 MATHTEXT = re.compile(r"\\mathdefault|[${}\\]")
@@ -112,15 +124,121 @@ def ticks(ax, axes, values):
         axis.set_minor_locator(NullLocator())
 
 
-def lines(ax, curves, **how):
+def lines(ax, curves, **options):
     """Draw curves, pairs (x, y), and label each at its end with its key; set limits
     before.
     """
-    drawn = {name: ax.plot(x, y, **how)[0] for name, (x, y) in curves.items()}
-    ends = {name: (x[-1], y[-1]) for name, (x, y) in curves.items()}
-    label_lines(
-        ax, [(*ends[name], name, line.get_color()) for name, line in drawn.items()]
+    labels = []
+    for name, (x, y) in curves.items():
+        (line,) = ax.plot(x, y, **options)
+        labels.append((x[-1], y[-1], name, line.get_color()))
+    label_lines(ax, labels)
+
+
+def over(ax, rows, x, y, by, *, names=None, colours=None, spread=0.5, **options):
+    """Lines of y over x, one for each value of `by`: medians of the rows, with bars (or
+    with `spread=1` the whole range) of that share of them, labelled at the end; the
+    medians, a column a line. Set scales, limits and levels before.
+
+    names: what a line is called; colours: a colour for each; options: of `errorbar`.
+    """
+    labels = []
+    ends = [(1 - spread) / 2, 0.5, (1 + spread) / 2]
+    for name, part in rows.groupby(by, sort=False):
+        quantiles = part.groupby(x)[y].quantile(ends).unstack()
+        low, middle, high = quantiles.to_numpy().T
+        style = {"marker": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
+        style |= {"color": (colours or COLOURS).get(name)} | options
+        bars = [middle - low, high - middle]
+        line = ax.errorbar(quantiles.index, middle, bars, **style)[0]
+        text = (names or {}).get(name, str(name))
+        labels.append((quantiles.index[-1], middle[-1], text, line.get_color()))
+    label_lines(ax, labels)
+    return rows.groupby([x, by])[y].median().unstack()
+
+
+def bars(ax, values, *, text=None, colours=SKY, left=0.0, **options):
+    """Horizontal bars with their values at their ends, the first at the top.
+
+    values: a Series by name; text: what is written instead, a format or a list.
+    """
+    drawn = ax.barh(values.index, values, left=left, color=colours, **options)
+    if isinstance(text, list):
+        ax.bar_label(drawn, text, padding=4, fontsize=9)
+    else:
+        ax.bar_label(drawn, fmt=text or " {:.3g}", fontsize=9)
+    if not ax.yaxis_inverted():
+        ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+
+
+def roofline(ax, slopes, roofs, *, low=0.1, high=400.0):
+    """Roofs over operations per byte, on log axes: GFLOP/s by name, each reached along
+    the slopes, GB/s by name.
+    """
+    x = np.geomspace(low, high, 200)
+    first = 1.3 * low
+    ax.set(xscale="log", yscale="log", xlim=(low, high), ylabel="GFLOP/s")
+    ax.set(xlabel="operations per byte of weights read (by count)")
+    for name, roof in roofs.items():
+        note(ax, f"{name}, {roof:.0f} GFLOP/s", (first, roof))
+        for slope, style in zip(slopes.values(), ("-", "--"), strict=False):
+            y = np.minimum(roof, slope * x)
+            ax.plot(x, y, style, color=GREY, linewidth=1.2)
+    for name, slope in slopes.items():
+        text = f"{name}, {slope:.0f} GB/s"
+        note(ax, text, (first, first * slope), (0, 6), rotation=24)
+
+
+def gantt(charts, lane, what, *, unit=1.0, label="steps"):
+    """What each worker runs over time, a panel a chart.
+
+    charts: title -> (Timeline, function of a task: its colour, its text). `lane` names
+    a worker, `what` says what texts and colours are; a time is shown times `unit`.
+    """
+    figure, axes = plt.subplots(
+        len(charts),
+        figsize=(8.5, 1.5 * len(charts) + 0.4),
+        sharex=True,
+        squeeze=False,
     )
+    longest = max(line.makespan for line, _ in charts.values())
+    for ax, (title, (line, of_task)) in zip(axes.flat, charts.items(), strict=True):
+        for span in line.spans:
+            colour, text = of_task(line.schedule.tasks[span.task])
+            width = span.stop - span.start
+            style = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
+            start = unit * span.start
+            bar = ax.barh(span.worker, unit * width, left=start, height=0.8, **style)
+            if width > 0.02 * longest:
+                ink = "white" if np.mean(to_rgb(colour)) < 0.5 else "black"
+                ax.bar_label(bar, [text], label_type="center", color=ink, fontsize=8)
+        workers = range(line.schedule.workers)
+        ax.set(yticks=workers, yticklabels=[f"{lane} {p}" for p in workers])
+        ax.grid(axis="y", visible=False)
+        ax.invert_yaxis()
+        took = f"{unit * line.makespan:.3g} {label}, idle {line.idle:.1%}"
+        ax.set_title(f"{title}: {took}")
+    ax.set_xlabel(f"{label}; {what}")
+    titles = (ax.get_title("left") for ax in figure.axes)
+    figure.alt = f"Tasks over time, a lane per {lane}. {'; '.join(titles)}."
+    return figure
+
+
+def heat(ax, table, text=None, **options):
+    """A DataFrame as coloured cells with their texts (default: their values), rows
+    upwards as its index goes.
+    """
+    values = table.to_numpy(float)
+    drawn = ax.imshow(values, aspect="auto", origin="lower", **options)
+    texts = table.to_numpy() if text is None else np.asarray(text)
+    for (row, column), value in np.ndenumerate(values):
+        dark = np.mean(drawn.to_rgba(value)[:3]) < 0.5
+        ink = "white" if dark else "black"
+        ax.text(column, row, texts[row, column], ha="center", va="center", color=ink)
+    ax.set_xticks(range(len(table.columns)), table.columns)
+    ax.set_yticks(range(len(table.index)), table.index)
+    ax.grid(visible=False)
 
 
 def words(figure):
@@ -161,8 +279,7 @@ def rounds(grids):
     )
     titles = [f"{order}: {grid.max() + 1} rounds" for order, grid in grids.items()]
     for ax, title, grid in zip(axes.flat, titles, grids.values(), strict=True):
-        sns.heatmap(grid, annot=True, fmt="d", cmap="cividis", cbar=False, ax=ax)
+        heat(ax, pd.DataFrame(grid), cmap="cividis")
         ax.set(title=title, xlabel="step $t$", ylabel="layer $l$")
-        ax.invert_yaxis()
     figure.alt = f"Layers over steps, with the round of each cell. {'; '.join(titles)}."
     return figure

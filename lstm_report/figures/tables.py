@@ -1,5 +1,5 @@
-"""The tables of the notebooks and of README: the ladder, the grid of workloads, and
-what `make bench-peers` recorded.
+"""The tables of the notebooks and of README: the ladder, the grid of workloads, what
+`make bench-peers` recorded, and how long small calls take.
 """
 
 from dataclasses import astuple
@@ -61,16 +61,14 @@ def of_grid(rows, stage):
     public = rows["variant"].isna() | rows["version"].isin(PEERS)
     part = rows[(rows["stage"] == stage) & public]
     sizes = part[list("LTDHB")].itertuples(index=False, name=None)
-    names = pd.Categorical([NAMES.get(size) for size in sizes], list(GRID), True)
+    names = pd.Categorical([NAMES.get(size) for size in sizes], [*GRID], ordered=True)
     return part.assign(workload=names)
 
 
 def median_times(rows, stage):
     """Median seconds by workload and version."""
-    times = of_grid(rows, stage).groupby(["workload", "version"], observed=True)[
-        "seconds"
-    ]
-    return times.median().unstack()
+    by = of_grid(rows, stage).groupby(["workload", "version"], observed=True)
+    return by["seconds"].median().unstack()
 
 
 def grid(rows, stage):
@@ -89,27 +87,17 @@ def measured(rows, stage):
     lines = {}
     for machine, own in rows.groupby("machine", sort=False):
         for name, part in of_grid(own, stage).groupby("workload", observed=True):
-            if "numba-fused" in set(part["version"]):
-                table = summary(part, "numba-fused", by="version")
-                seconds = table["median"]["numba-fused"]
-                rate = getattr(GRID[name], GFLOP[stage]) / seconds
-                line = {"seconds": seconds, "GFLOP/s": rate}
-                line["of SGEMM"] = rate / ceiling(own)
-                lines[machine, name] = line | (1 / table["ratio"]).to_dict()
+            if "numba-fused" not in set(part["version"]):
+                continue
+            table = summary(part, "numba-fused", by="version")
+            seconds = table["median"]["numba-fused"]
+            rate = getattr(GRID[name], GFLOP[stage]) / seconds
+            line = {"seconds": seconds, "GFLOP/s": rate}
+            line |= {"of SGEMM": rate / ceiling(own)} | (1 / table["ratio"]).to_dict()
+            lines[machine, name] = line
     index = pd.MultiIndex.from_tuples(list(lines), names=["machine", "workload"])
     columns = ["seconds", "GFLOP/s", "of SGEMM", *PEERS]
     return pd.DataFrame(list(lines.values()), index, columns)
-
-
-def peer_ratios(rows, stage):
-    """How many times as fast `numba-fused` is as each peer, by workload, on one
-    machine.
-    """
-    return (
-        measured(rows, stage)[list(PEERS)]
-        .dropna(axis=1, how="all")
-        .droplevel("machine")
-    )
 
 
 def as_text(table):
@@ -125,64 +113,44 @@ def as_text(table):
 
 def peers(rows, stage):
     """`measured` of one machine, as text."""
-    return (
-        as_text(measured(rows, stage))
-        .droplevel("machine")
-        .rename_axis(index=WORDS[stage])
-    )
-
-
-def ends(rows):
-    """The speed of `numba-fused` compared with the best peer, on the workload where it
-    is least and where it is largest, as text: a row per machine, inference and
-    training.
-    """
-
-    def between(ratios):
-        ratios = ratios.sort_values()
-        ends = ((ratios.iloc[k], ratios.index[k][-1]) for k in (0, -1))
-        return " to ".join(f"{speed(ratio)} ({workload})" for ratio, workload in ends)
-
-    table = {}
-    for stage, what in WORDS.items():
-        best = measured(rows, stage)[list(PEERS)].min(axis=1).dropna()
-        table[what] = best.groupby(level="machine").apply(between)
-    return pd.DataFrame(table).fillna("not measured")
+    table = as_text(measured(rows, stage)).droplevel("machine")
+    return table.rename_axis(index=WORDS[stage])
 
 
 def worst_peer(rows):
-    """`ends` of every machine, in a sentence."""
-    lines = ends(rows).iterrows()
-    said = [
-        f"{name}, {what}: {text}" for name, line in lines for what, text in line.items()
-    ]
-    return f"Recorded speed compared with the best peer. {'; '.join(said)}."
+    """The speed of `numba-fused` compared with the best peer of each machine, on the
+    workload where it is least and where it is largest, in a sentence.
+    """
+    ends = []
+    for machine, own in rows.groupby("machine"):
+        for stage, what in WORDS.items():
+            best = measured(own, stage)[list(PEERS)].min(axis=1).dropna().sort_values()
+            text = " to ".join(
+                f"{speed(best.iloc[k])} ({best.index[k][-1]})" for k in (0, -1)
+            )
+            ends.append(f"{machine}, {what}: {text}")
+    return f"Recorded speed compared with the best peer. {'; '.join(ends)}."
 
 
 def ceiling(rows, name="sgemm"):
     """GFLOP/s of the SGEMM, GB/s of the copy, of one machine; NaN where it was not
     measured.
     """
-    seconds = rows[(rows["stage"] == "ceiling") & (rows["version"] == name)][
-        "seconds"
-    ].median()
-    return {"sgemm": SGEMM_GFLOP, "copy": COPY_GB}[name] / seconds
+    part = rows[(rows["stage"] == "ceiling") & (rows["version"] == name)]
+    return {"sgemm": SGEMM_GFLOP, "copy": COPY_GB}[name] / part["seconds"].median()
 
 
 def about(experiment, rows):
     """What the recorded comparison of a machine ran on, in a line."""
     (machine,) = rows["machine"].unique()
     parts = [results.caption(results.record(experiment, machine))]
-    versions = (
-        rows[rows["version"].isin(PEERS)].dropna(subset="variant").groupby("version")
-    )
-    parts += [
-        f"{name} {number}" for name, number in versions["variant"].first().items()
-    ]
+    known = rows[rows["version"].isin(PEERS)].dropna(subset="variant")
+    numbers = known.groupby("version")["variant"].first()
+    parts += [f"{name} {number}" for name, number in numbers.items()]
     parts.append(f"{rows['threads'].max():.0f} threads for everyone")
-    rates = {"SGEMM {:.0f} GFLOP/s": "sgemm", "copy {:.0f} GB/s": "copy"}
-    known = {text: ceiling(rows, name) for text, name in rates.items()}
-    parts += [text.format(rate) for text, rate in known.items() if rate > 0]
+    for text, name in (("SGEMM {:.0f} GFLOP/s", "sgemm"), ("copy {:.0f} GB/s", "copy")):
+        rate = ceiling(rows, name)
+        parts += [text.format(rate)] if rate > 0 else []
     return f"{', '.join(parts)}."
 
 
@@ -190,30 +158,25 @@ def small_calls(rows):
     """The airline network, call by call, in sentences: those for which there are
     times.
     """
-    times = (
-        1e6
-        * rows.groupby(["stage", "version", rows["variant"].fillna("")])[
-            "seconds"
-        ].median()
-    )
-    public, kernel = (
-        times.get(("forward", "numba-fused", v)) for v in ("public call", "kernel")
-    )
-    epoch, torch = (
-        times.get(("epoch", version, "")) for version in ("numba-fused", "pytorch")
-    )
-    said = []
+    variant = rows["variant"].fillna("")
+    us = 1e6 * rows.groupby(["stage", "version", variant])["seconds"].median()
+    public = us.get(("forward", "numba-fused", "public call"))
+    kernel = us.get(("forward", "numba-fused", "kernel"))
+    epoch = us.get(("epoch", "numba-fused", ""))
+    torch = us.get(("epoch", "pytorch", ""))
+    sentences = []
     if public and kernel:
         # The same call as in the table, where other packages' threads and data come
         # between.
-        said.append(
-            f"Airline network, forward, in a loop without the other packages: {public:.1f} us by "
-            f"the public call, of which {public - kernel:.1f} us are its checks and allocations."
+        sentences.append(
+            "Airline network, forward, in a loop without the other packages: "
+            f"{public:.1f} us by the public call, of which {public - kernel:.1f} us are "
+            "its checks and allocations."
         )
     if epoch and torch:
         steps = -(-len(airline_dataset()) // AIRLINE.B)
-        said.append(
-            f"An epoch of {steps} steps takes {epoch:.0f} us in compiled code, {torch:.0f} us with "
-            f"PyTorch's SGD: {speed(torch / epoch)}."
+        sentences.append(
+            f"An epoch of {steps} steps takes {epoch:.0f} us in compiled code, "
+            f"{torch:.0f} us with PyTorch's SGD: {speed(torch / epoch)}."
         )
-    return " ".join(said)
+    return " ".join(sentences)

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
+from matplotlib.colors import ListedColormap
 
 from lstm_kernels import data
 
@@ -12,10 +12,6 @@ from ..measure.timing import summary
 from . import plots
 from .tables import digits, speed
 
-ALONE = (
-    "sequential",
-    "numpy-sample",
-)  # they compute on one thread, whatever they are given
 # Who computes what, by sample s, step t and half u of the pre-activations: turn and
 # thread.
 WHO = {
@@ -33,28 +29,36 @@ def ladder(times):
     and by case, a tuple (version, threads).
     """
     rows = pd.DataFrame(times["case"].to_list(), columns=["version", "threads"])
-    rows["ms"] = 1e3 * times["seconds"]
-    medians = rows.groupby(["version", "threads"])["ms"].median()
-    order = medians.xs(1, level="threads").sort_values(ascending=False).index
+    rows["ms"] = 1e3 * times["seconds"].to_numpy()
+    quartiles = rows.groupby(["version", "threads"])["ms"].quantile([0.25, 0.5, 0.75])
+    table = quartiles.unstack()
+    one = table.xs(1, level="threads").sort_values(0.5, ascending=False)
+    most = int(rows["threads"].max())
     figure, ax = plt.subplots(figsize=(8, 4))
-    how = {"estimator": "median", "errorbar": ("pi", 50), "order": order, "ax": ax}
-    colours = [plots.SKY, plots.BLUE][: rows["threads"].nunique()]
-    sns.barplot(rows, x="ms", y="version", hue="threads", palette=colours, **how)
-    for bars in ax.containers:
-        ax.bar_label(bars, fmt=digits, padding=10, fontsize=9)
     ax.set(xscale="log", xlabel="milliseconds (median and quartiles)")
+    height = 0.8 if most == 1 else 0.4
+    shades = {1: plots.SKY, most: plots.BLUE} if most > 1 else {1: plots.SKY}
+    for number, (threads, colour) in enumerate(shades.items()):
+        part = table.xs(threads, level="threads").reindex(one.index)
+        places = np.arange(len(part)) + height * (number - 0.5 * (most > 1))
+        ends = [part[0.5] - part[0.25], part[0.75] - part[0.5]]
+        label = f"{threads} thread{'s' if threads > 1 else ''}"
+        style = {"color": colour, "height": height, "label": label}
+        drawn = ax.barh(places, part[0.5], xerr=ends, ecolor=plots.GREY, **style)
+        text = ["" if np.isnan(ms) else digits(ms) for ms in part[0.5]]
+        ax.bar_label(drawn, text, padding=6, fontsize=9)
+    ax.set_yticks(range(len(one)), one.index)
+    ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     ax.margins(x=0.15)
-    (first, last), most = (order[0], order[-1]), int(rows["threads"].max())
-    ideas, threads = (
-        medians[first, 1] / medians[last, 1],
-        medians[last, 1] / medians[last, most],
-    )
+    ax.legend()
+    first, last = one.index[0], one.index[-1]
+    ideas = one.loc[first, 0.5] / one.loc[last, 0.5]
     title = f"On one thread, ideas alone make training {faster(ideas)}"
-    ax.set_title(
-        title
-        + f";\n{most} threads make the last version {faster(threads)}" * (most > 1)
-    )
+    if most > 1:
+        gain = one.loc[last, 0.5] / table.loc[(last, most), 0.5]
+        title += f";\n{most} threads make the last version {faster(gain)}"
+    ax.set_title(title)
     return figure
 
 
@@ -63,26 +67,21 @@ def who(version):
     computed.
     """
     figure, ax = plt.subplots(figsize=(7, 1.9))
-    grid = [
+    cells = [
         [WHO[version](s, t, u) for t in range(6) for u in range(2)] for s in range(4)
     ]
-    turn, thread = np.moveaxis(np.array(grid), -1, 0)
-    how = {
-        "fmt": "d",
-        "cmap": [plots.SKY, plots.ORANGE],
-        "vmin": 0,
-        "vmax": 1,
-        "cbar": False,
-    }
-    sns.heatmap(
-        thread, annot=turn, annot_kws={"color": "black"}, linewidths=2, ax=ax, **how
-    )
+    turn, thread = np.moveaxis(np.array(cells), -1, 0)
+    colours = ListedColormap([plots.SKY, plots.ORANGE])
+    plots.heat(ax, pd.DataFrame(thread), turn, cmap=colours, vmin=0, vmax=1)
+    ax.invert_yaxis()
     ax.set(xlabel="step $t$, its pre-activations in two halves", ylabel="sample")
-    ax.set_xticks(range(1, 13, 2), range(6))
-    ax.tick_params("y", rotation=0)
+    ax.set_xticks(np.arange(0.5, 12, 2), range(6))
+    ax.set_xticks(np.arange(-0.5, 12), minor=True)
+    ax.set_yticks(np.arange(-0.5, 4), minor=True)
+    ax.grid(which="minor", visible=True, color="white", linewidth=2)
     turns, threads = (len(np.unique(values)) for values in (turn, thread))
-    told = f"{turns} turns, {('one thread', 'two threads')[threads - 1]}"
-    ax.set_title(f"{version}: {told}", fontsize=11)
+    on = ("one thread", "two threads")[threads - 1]
+    ax.set_title(f"{version}: {turns} turns, {on}", fontsize=11)
     return figure
 
 
@@ -91,24 +90,24 @@ def rung(times, gflop, peak, version, module, below=None):
     it; times: as of `ladder`; gflop: operations of a case; peak: GFLOP/s of a core.
     """
     median = summary(times)["median"]
-    one, said = median[version, 1], []
+    one = median[version, 1]
+    parts = [f"{1e3 * one:.3g} ms on one thread"]
     if below:
-        said.append(f"{faster(median[below, 1] / one)} than `{below}`")
-    said.append(f"{2 * one / gflop:.3g} ns for a multiply-add")
-    said.append(f"{100 * gflop / one / peak:.2g} % of a core's peak")
-    for (name, threads), more in median.items():
+        parts.append(f"{faster(median[below, 1] / one)} than `{below}`")
+    parts.append(f"{2 * one / gflop:.3g} ns for a multiply-add")
+    parts.append(f"{100 * gflop / one / peak:.2g} % of a core's peak")
+    for (name, threads), seconds in median.items():
         if name == version and threads > 1:
-            said.append(
-                f"on {threads} threads {1e3 * more:.3g} ms, {faster(one / more)}"
-            )
-    said = "; ".join(said)
-    return f"**Time.** `{version}`: {1e3 * one:.3g} ms on one thread; {said}.\n\n{bound(module)}"
+            gain = faster(one / seconds)
+            parts.append(f"on {threads} threads {1e3 * seconds:.3g} ms, {gain}")
+    return f"**Time.** `{version}`: {'; '.join(parts)}.\n\n{bound(module)}"
 
 
 def bound(module):
     """What bounds a version, as the docstring of its file says."""
     after = " ".join(module.__doc__.split()).partition("Bounded by ")[2]
-    return f"**Bound.** The rung is bounded by {after.partition('. ')[0].removesuffix('.')}."
+    reason = after.partition(". ")[0].removesuffix(".")
+    return f"**Bound.** The rung is bounded by {reason}."
 
 
 def faster(ratio):
@@ -124,9 +123,8 @@ def race(error):
     ax.plot(np.arange(len(error)), error, color=plots.RED, marker="o", markersize=3)
     ax.set(xlabel="step t", ylabel="largest error of h")
     first = int(np.argmax(error > 1e-3))  # far above rounding
-    ax.set_title(
-        f"Right up to step {first - 1}; step {first} starts from a state nobody computed"
-    )
+    what = f"step {first} starts from a state nobody computed"
+    ax.set_title(f"Right up to step {first - 1}; {what}")
     return figure
 
 
@@ -141,9 +139,8 @@ def gradient_forms(against):
     ax.axhline(1, color=plots.BLACK, linewidth=1, label="numpy")
     ax.set(ylabel="speed of a training step (numpy = 1)", ylim=(0, None))
     ax.legend()
-    ax.set_title(
-        f"At worst a buffer per sample has {against.iloc[:, 0].min():.2g} of numpy's speed"
-    )
+    worst = against.iloc[:, 0].min()
+    ax.set_title(f"At worst a buffer per sample has {worst:.2g} of numpy's speed")
     return ax.figure
 
 

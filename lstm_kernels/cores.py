@@ -1,4 +1,4 @@
-"""How many threads a version uses by default: the cores that this process can keep busy.
+"""How many threads a version uses by default: the cores that a process can keep busy.
 
 Two things bound them on Linux: the cores it may run on (its affinity), and the CPU time
 granted to its control groups (a quota, which Docker, JupyterHub and Binder set).

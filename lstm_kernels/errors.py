@@ -34,9 +34,8 @@ class DivergedError(ArithmeticError):
     `.history`.
     """
 
-    def __init__(
-        self, message, *, epoch=None, step=None, history=None
-    ):  # unpickled by message
+    # Unpickled by message
+    def __init__(self, message, *, epoch=None, step=None, history=None):
         super().__init__(message)
         self.epoch, self.step, self.history = epoch, step, history
 

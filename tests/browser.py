@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SITE = os.environ.get(
-    "LSTM_KERNELS_SITE"
-)  # the folder of the site: set by `make test-site`
+# The folder of the site: set by `make test-site`
+SITE = os.environ.get("LSTM_KERNELS_SITE")
 needs_site = pytest.mark.skipif(
     not SITE, reason="`make test-site` runs these, in Chromium"
 )

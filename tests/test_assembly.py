@@ -106,11 +106,8 @@ def test_a_spill_is_counted():
 @pytest.mark.parametrize(
     ("triple", "features", "want"),
     [
-        (
-            "aarch64-unknown-linux-gnu",
-            {},
-            (16, 32, True),
-        ),  # nothing detected: an emulator
+        # Nothing detected: an emulator
+        ("aarch64-unknown-linux-gnu", {}, (16, 32, True)),
         ("arm64-apple-darwin22", {}, (16, 32, True)),
         ("x86_64-unknown-linux-gnu", {}, (16, 16, False)),
         ("x86_64-unknown-linux-gnu", {"avx": True}, (32, 16, False)),

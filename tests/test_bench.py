@@ -178,10 +178,8 @@ def test_the_command_line(capsys, tmp_path):
     ladder = capsys.readouterr().out
     lines = ladder.partition("\n\n")[0].splitlines()
     places = {re.search(r" (cpu|gpu) +\S", line).start() for line in lines}
-    assert (len(lines), len(places)) == (
-        len(lk.versions()),
-        1,
-    )  # the columns are straight
+    # The columns are straight
+    assert (len(lines), len(places)) == (len(lk.versions()), 1)
     assert "sequential" in ladder
     assert "runs here" in ladder
     assert cores.why() in ladder
@@ -220,9 +218,8 @@ def test_handovers_are_measured_between_tasks_that_wait():
     ]
     waits = layers.handed_over(simulate.Timeline(plan, tuple(spans)))
     assert waits == pytest.approx([1e3, 2e3, 1e3])
-    alone = [
-        span._replace(worker=0) for span in spans
-    ]  # one thread did the work of both
+    # One thread did the work of both
+    alone = [span._replace(worker=0) for span in spans]
     assert layers.handed_over(simulate.Timeline(plan, tuple(alone))) == []
     found = layers.handovers("barrier", count=20, enough=1, patience=2)
     assert (found > 0).all()  # none, where two threads never ran at the same time
@@ -230,9 +227,8 @@ def test_handovers_are_measured_between_tasks_that_wait():
 
 def test_the_sweep_over_layers_runs_on_one_core(monkeypatch):
     monkeypatch.setattr(layers.cores, "cores", lambda: 1)
-    monkeypatch.setattr(
-        "numba.config.NUMBA_NUM_THREADS", 1
-    )  # more threads are an error
+    # More threads are an error
+    monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 1)
     found = layers.sweep(layers.SMALL_DEEP, layers=(1, 2), chunks=(4,), repeats=1)
     assert set(found.rows()["threads"]) == {1}
     assert len(found.rows()) == len(found.table) == 4
@@ -268,11 +264,9 @@ class Peer:
     """Stands in for a peer: what a network of ours computes, changed."""
 
     def __init__(self, work, change=lambda y: y, loss=lambda value: value):
-        self.net, self.change, self.loss = (
-            runner.network("numpy", work.params()),
-            change,
-            loss,
-        )
+        self.net = runner.network("numpy", work.params())
+        self.change = change
+        self.loss = loss
 
     def predict(self, x):
         return self.change(self.net.forward(x)[0])

@@ -298,9 +298,8 @@ def test_compiling_is_earned_back_after_so_many_calls():
         ("jax-scan", 16): 500,
         ("jax-scan", 64): math.inf,
     }
-    rows = of_compilers().replace(
-        {"seconds": {0.75: 0.2}}
-    )  # less than operation by operation
+    # Less than operation by operation
+    rows = of_compilers().replace({"seconds": {0.75: 0.2}})
     found = compilers.break_even(rows).set_index(["version", "H"])["calls"]
     assert found["jax-scan", 16] == 1
     assert compilers.break_even(rows[rows["stage"] == "forward"]).empty
@@ -492,9 +491,8 @@ def test_the_figure_of_rates_says_what_it_shows():
     assert "weights read at 50 GB/s" in words
     assert "Not measured: ONNX Runtime." in words
     assert "Labels: " in words
-    alone = of_batches().query(
-        "stage == 'forward'"
-    )  # without ceilings there is no knee
+    # Without ceilings there is no knee
+    alone = of_batches().query("stage == 'forward'")
     words = said(figures_compilers.rates(alone))
     assert "With 64 samples numba-fused 200 GFLOP/s, baseline 80 GFLOP/s" in words
     assert "knee" not in words

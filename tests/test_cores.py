@@ -147,9 +147,8 @@ def group():
         except OSError:
             continue
         try:
-            if all(
-                (folder / name).exists() for name in limits
-            ):  # else: no such controller here
+            # Else: no such controller here
+            if all((folder / name).exists() for name in limits):
                 for name, value in limits.items():
                     (folder / name).write_text(value)
                 yield folder / "cgroup.procs"
@@ -178,4 +177,4 @@ print(cores.why())
     ).stdout.splitlines()
     assert said[0] == "1"
     if cores.allowed() > 1:
-        assert said[1].startswith("1 thread: ") and "a quota of 1 CPU" in said[1]
+        assert "a quota of 1 CPU" in said[1]

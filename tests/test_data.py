@@ -80,9 +80,8 @@ def test_what_is_no_series(series, error, said):
         "forecast": lambda: forecast.errors(series, np.ones(40)),
     }
     for name, call in calls.items():
-        want = (
-            said if name != "forecast" or error is TypeError else ""
-        )  # its shape is truth's
+        # Its shape is truth's
+        want = said if name != "forecast" or error is TypeError else ""
         with pytest.raises(error, match=f"^{name.strip()}: {want}"):
             call()
 
@@ -119,10 +118,8 @@ def test_windows_of_another_dtype():
 
 
 def test_the_hash_of_a_data_set_is_that_of_all_it_holds():
-    x, target = (
-        np.arange(12, dtype=np.float32).reshape(2, 3, 2),
-        np.ones((3, 1), np.float32),
-    )
+    x = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    target = np.ones((3, 1), np.float32)
     datasets = [
         lk.Dataset(x, target),
         lk.Dataset(-x, target),
@@ -239,10 +236,8 @@ def test_last_years_growth():
     # A network that repeats the growth of twelve months before is the same rule.
     network = forecast.one_step(network_rule(), y, first=120)
     np.testing.assert_allclose(network, got, rtol=1e-6)
-    path, growth = (
-        forecast.recursive(network_rule(), y[:120], months=24),
-        y[119] / y[107],
-    )
+    path = forecast.recursive(network_rule(), y[:120], months=24)
+    growth = y[119] / y[107]
     np.testing.assert_allclose(path[:12], y[108:120] * growth, rtol=1e-5)
     np.testing.assert_allclose(path[12:], y[108:120] * growth**2, rtol=1e-5)
 

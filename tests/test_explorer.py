@@ -209,19 +209,16 @@ def test_the_figure_takes_the_place_of_the_picture(explorer):
 def test_a_key_changes_text_and_picture(explorer, name):
     browser, picture = explorer(), "return document.querySelector('svg').innerHTML"
     before = said(browser), browser.run(picture)
-    press(
-        browser, name, "\ue015" if name == "order" else "\ue014"
-    )  # arrows: down, right
+    # Arrows: down, right
+    press(browser, name, "\ue015" if name == "order" else "\ue014")
     after = said(browser), browser.run(picture)
     assert before[0] != after[0]
     assert before[1] != after[1]
 
 
 def test_a_chunk_is_no_longer_than_the_steps(explorer):
-    browser, chunk = (
-        explorer(),
-        "return ['max', 'value'].map((k) => document.forms[0].chunk[k])",
-    )
+    browser = explorer()
+    chunk = "return ['max', 'value'].map((k) => document.forms[0].chunk[k])"
     press(browser, "steps", "\ue011", "\ue014")  # home, right: one step, then two
     assert browser.run(chunk) == ["2", "1"]
     press(browser, "steps", "\ue010")  # end

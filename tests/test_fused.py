@@ -291,9 +291,8 @@ def test_costs_are_recovered_from_a_noisy_machine_that_obeys_the_model(monkeypat
 
     def seconds(H, B, T, schedule):
         enter = costs.enter if schedule.threads > 1 else 0.0
-        first = costs._replace(
-            fma=0.0, load=0.0, enter=0.0
-        )  # the first step has no product
+        # The first step has no product
+        first = costs._replace(fma=0.0, load=0.0, enter=0.0)
         rest = costs._replace(enter=0.0)
         total = cost.predict(first, schedule, tiles(H), [1], 1, B, False)
         return (

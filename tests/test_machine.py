@@ -234,9 +234,8 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(used=networks, kind=oneof([*KINDS]), **called)
     def call(self, used, name, seed, shape, also, kind="plain"):
-        if (
-            name in CALLS[2:] and seed % 3 == 0
-        ):  # which has a tape to drop, of the same arrays
+        # Which has a tape to drop, of the same arrays
+        if name in CALLS[2:] and seed % 3 == 0:
             self.call(used, "forward", seed + 1, shape, 1)
         plain = used.arguments(name, seed, shape, also)
         given = each(KINDS[kind], plain)
@@ -262,13 +261,11 @@ class Machine(stateful.RuleBasedStateMachine):
         used.shape = shape or used.shape
         if used.tape is None:
             self.refuses(used, "backward", used.arguments("backward", seed, None, also))
-        elif (
-            name == "forward" and seed % 2
-        ):  # the shortest way to a second backward of a shape
+        # The shortest way to a second backward of a shape
+        elif name == "forward" and seed % 2:
             self.call(used, "backward", seed, None, also, kind)
-        if (
-            name == "forward" and plain[1] and seed % 4 == 0
-        ):  # and to what a state leaves behind
+        # And to what a state leaves behind
+        if name == "forward" and plain[1] and seed % 4 == 0:
             self.call(used, name, seed, None, also % 3)
         self.keep(got, overwritten=seed % 2)
         self.keep(given, overwritten=used.tape is not alike)

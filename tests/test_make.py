@@ -98,10 +98,8 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
 
 
 def test_an_interrupt_is_a_line_and_leaves_no_result(tmp_path, capsys, monkeypatch):
-    path, out = (
-        notebook(tmp_path / "notebooks" / "01_a.ipynb", "1"),
-        tmp_path / "out.ipynb",
-    )
+    path = notebook(tmp_path / "notebooks" / "01_a.ipynb", "1")
+    out = tmp_path / "out.ipynb"
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt

@@ -88,7 +88,5 @@ def test_the_figure_of_the_factors_says_them():
     assert told.endswith("on a log axis. Labels: 4.00x; 50 % slower.")
     first, second = figure.axes[0].patches
     assert (first.get_x(), first.get_width()) == (1.0, 3.0)
-    assert (second.get_x(), second.get_width()) == (
-        4.0,
-        -2.0,
-    )  # it begins where the other ends
+    # It begins where the other ends
+    assert (second.get_x(), second.get_width()) == (4.0, -2.0)

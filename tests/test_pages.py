@@ -130,10 +130,8 @@ def test_a_folded_solution_holds_its_text_and_images(tmp_path):
 
 def test_a_page_lists_its_sections_and_folds_code_that_only_says(tmp_path):
     sections = text("## One, `a`\n\n### Below\n\n## Two")
-    said, made = (
-        code("nb.say(f'{x}')\nnb.claim('A.', True)"),
-        code("x = f()\nnb.say(x)"),
-    )
+    said = code("nb.say(f'{x}')\nnb.claim('A.', True)")
+    made = code("x = f()\nnb.say(x)")
     start = parameters(), code("import math\n\nnb = f()")
     page, _ = page_of(tmp_path, *start, sections, said, made, code("import late"))
     listed = re.search(r'<nav class="contents".*?</nav>', page, re.DOTALL)[0]

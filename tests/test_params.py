@@ -172,9 +172,8 @@ def test_torch_biases_are_added_where_only_their_sum_matters(cell):
 
 
 def test_torch_arrays_are_copied_both_ways(cell):
-    params = lk.Params.init(
-        1, 1, num_layers=2, output_size=1, cell=cell
-    )  # where a transpose is no copy
+    # Where a transpose is no copy
+    params = lk.Params.init(1, 1, num_layers=2, output_size=1, cell=cell)
     named = params.to_torch()
     again = lk.Params.from_torch(named)
     arrays = [a for d in (params.arrays(), named, again.arrays()) for a in d.values()]

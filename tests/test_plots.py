@@ -22,7 +22,6 @@ def test_labels_of_lines_that_end_together_keep_apart_and_in_order(scale):
     middles = [(box.y0 + box.y1) / 2 for box in boxes]
     at = ax.transData.transform([(1, y) for y in ends])[:, 1]
     assert np.mean(middles[:3]) == pytest.approx(np.mean(at[:3]), abs=3)
-    assert middles[3] == pytest.approx(
-        at[3], abs=3
-    )  # alone, so it stays where its line ends
+    # Alone, so it stays where its line ends
+    assert middles[3] == pytest.approx(at[3], abs=3)
     plt.close(figure)

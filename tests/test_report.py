@@ -114,10 +114,8 @@ def test_a_failed_run_leaves_no_old_result(tmp_path, monkeypatch, cell, message)
 
     monkeypatch.setattr(papermill, "execute_notebook", execute_notebook)
     monkeypatch.setattr(report, "_own_kernel_only", lambda settings: None)
-    notebook, out = (
-        save(tmp_path / "01_a.ipynb", text(TITLE)),
-        tmp_path / "build" / "01_a.ipynb",
-    )
+    notebook = save(tmp_path / "01_a.ipynb", text(TITLE))
+    out = tmp_path / "build" / "01_a.ipynb"
     save(out, text("an old result"))
     with pytest.raises(ReportError, match=message):
         report.execute(notebook, out, {})

@@ -50,9 +50,8 @@ def test_results_are_filed_by_machine_each_with_the_record_of_its_run(
     )
     results.write("trial", rows(2.0), preset="smoke", folder=tmp_path)
     assert sorted(results.read("trial", tmp_path)["seconds"]) == [1.0, 2.0]
-    assert (
-        len(list(tmp_path.rglob("*"))) == 8
-    )  # two folders, three pairs, nothing left beside
+    # Two folders, three pairs, nothing left beside
+    assert len(list(tmp_path.rglob("*"))) == 8
 
 
 def test_rows_come_back_as_they_were(tmp_path):

@@ -58,9 +58,8 @@ def execute(home, tmp_path, monkeypatch):
     def run(path, python=sys.executable, **given):
         folder = tmp_path / "empty"
         folder.mkdir()
-        with (
-            tempfile.TemporaryDirectory() as settings
-        ):  # a short path: sockets lie in it
+        # A short path: sockets lie in it
+        with tempfile.TemporaryDirectory() as settings:
             search = os.pathsep.join(
                 [str(Path(python).parent), "/usr/local/bin:/usr/bin:/bin"]
             )

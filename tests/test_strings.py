@@ -358,10 +358,8 @@ def test_loss_and_gradients_are_those_of_the_definition(version):
             a[at] = middle - eps
             want[name][at] = (up - string_by_string(params)) / (2 * eps)
             a[at] = middle
-    net, dataset = (
-        NextSymbol(lk.network(version, params)),
-        one_hot(STRINGS, dtype=float),
-    )
+    net = NextSymbol(lk.network(version, params))
+    dataset = one_hot(STRINGS, dtype=float)
     loss, grads = net.loss_and_grads(dataset.x, dataset.target)
     got = {"loss": loss, "again": net.loss(dataset.x)}
     compare(got, dict.fromkeys(got, string_by_string(params)), 1e-12)

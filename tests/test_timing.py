@@ -27,9 +27,8 @@ def test_every_case_warms_up_and_rounds_go_in_other_orders(repeats):
     calls = []
     cases = {name: (lambda name=name: calls.append(name)) for name in "abc"}
     times = bench.interleaved(cases, repeats=repeats, least=0)
-    assert calls[:3] == list(
-        "abc"
-    )  # compiled; nobody asks how often each is to be called
+    # Compiled; nobody asks how often each is to be called
+    assert calls[:3] == list("abc")
     rounds = [tuple(calls[i : i + 3]) for i in range(3, len(calls), 3)]
     assert len(rounds) == repeats
     assert all(set(one) == set("abc") for one in rounds)

@@ -285,10 +285,8 @@ def test_training_goes_on_from_what_on_epoch_leaves(dataset, optimizer):
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_what_on_epoch_leaves_is_what_a_diverged_epoch_goes_back_to(dataset, optimizer):
-    start, net = (
-        lk.network("numpy", lk.Params.init(1, 9, output_size=1, seed=5)),
-        network(),
-    )
+    start = lk.network("numpy", lk.Params.init(1, 9, output_size=1, seed=5))
+    net = network()
     large = start.params()
     large.V *= np.float32(1e38)  # whose loss is infinite
     options = {"optimizer": optimizer, "on_epoch": lambda _, n: n.assign(large)}

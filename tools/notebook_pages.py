@@ -34,19 +34,15 @@ class Page:
     title: str
     summary: str
     body: str
-    contents: list = field(
-        default_factory=list
-    )  # the sections: id, heading and those below
-    claims: list[dict] = field(
-        default_factory=list
-    )  # of notebook_rules.claims, with id and text
-    pictures: dict[str, dict] = field(
-        default_factory=dict
-    )  # by name: src, alt, width, height
+    # The sections: id, heading and those below
+    contents: list = field(default_factory=list)
+    # Of notebook_rules.claims, with id and text
+    claims: list[dict] = field(default_factory=list)
+    # By name: src, alt, width, height
+    pictures: dict[str, dict] = field(default_factory=dict)
     references: list[str] = field(default_factory=list)
-    scripts: list[str] = field(
-        default_factory=list
-    )  # what its interactive figures need
+    # What its interactive figures need
+    scripts: list[str] = field(default_factory=list)
     preset: str | None = None
     seconds: int | None = None
     finished: str = ""
@@ -103,9 +99,8 @@ def render(path: Path, notebooks: Path, names: Names | None = None) -> Page:
         claim["id"] = f"claim-{number}"
     pictures = _place_figures(shown, path.parent / "figures")
     folds = rules.folds(shown)
-    for number, cell in rules.numbered(
-        shown
-    ):  # first alone: an error then names its cell
+    # First alone: an error then names its cell
+    for number, cell in rules.numbered(shown):
         cell.metadata["fold"] = folds.get(number)
         if cell.cell_type == "markdown":
             try:

@@ -44,9 +44,8 @@ THREADS = {
 }  # in a block, cuda-v3 as cuda-v2
 PATH, CENSUS_PATH = results.FOLDER / "ptxas.csv", results.FOLDER / "sass.csv"
 SMALL, LARGE = Sizes(1, 0, 0, 1, 32, 1), Sizes(2, 0, 0, 64, 512, 1)
-CENSUS = Sizes(
-    1, 0, 0, 128, 128, 1
-)  # so large that no loop is unrolled into its surroundings
+# So large that no loop is unrolled into its surroundings
+CENSUS = Sizes(1, 0, 0, 128, 128, 1)
 
 
 def _fused(R, where, end):
@@ -248,17 +247,15 @@ def census(build_of):
         # What remains of an unrolled loop over single rows, the cell and sums have
         # fewer.
         found = [[c] for c in map(count, loops) if c["multiply_adds"] >= 16]
-        if (
-            kernel == "backward"
-        ):  # the gradients' loops may have a second one, for the last steps
+        # The gradients' loops may have a second one, for the last steps
+        if kernel == "backward":
             each = (len(found) - 2) // 2
             ends = (2, 2 + each, len(found)) if each else ()
             found[2:] = [
                 [*chain.from_iterable(found[a:b])] for a, b in itertools.pairwise(ends)
             ]
-        names = (
-            LOOPS[kernel] if len(found) != 2 else LOOPS[kernel][:2]
-        )  # by all blocks: elsewhere
+        # By all blocks: elsewhere
+        names = LOOPS[kernel] if len(found) != 2 else LOOPS[kernel][:2]
         for name, parts in zip(names, found, strict=True):
             rows.append(about | {"loop": name} | pd.DataFrame(parts).sum().to_dict())
     return rows
@@ -396,10 +393,8 @@ def sources():
     """A hash of the texts that kernels are made of, without those that compile and
     launch them.
     """
-    folder, others = (
-        Path(lstm_kernels.__file__).parent,
-        ("kernels.py", "gpu/build.py", "gpu/device.py"),
-    )
+    folder = Path(lstm_kernels.__file__).parent
+    others = ("kernels.py", "gpu/build.py", "gpu/device.py")
     names = [name for name in SOURCES["gpu"] if name not in others]
     texts = b"".join((folder / name).read_bytes() for name in names)
     return hashlib.sha256(texts).hexdigest()[:12]

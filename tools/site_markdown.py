@@ -24,9 +24,8 @@ def formula(latex: str, display: str = "inline") -> str:
     try:
         mathml = latex2mathml.converter.convert(source, display=display)
         _check(ElementTree.fromstring(mathml))
-    except (
-        Exception
-    ) as error:  # the converter raises a dozen kinds, among them IndexError
+    # The converter raises a dozen kinds, among them IndexError
+    except Exception as error:
         reason = f"{type(error).__name__} {error}".strip()
         raise ReportError(
             f"formula does not convert ({reason}): {latex.strip()}"

@@ -79,9 +79,8 @@ def packed(files: dict[str, bytes]) -> bytes:
 def first_cell(archive: bytes):
     """The cell that unpacks `archive`."""
     text = base64.b85encode(archive).decode()
-    lines = "\n".join(
-        textwrap.wrap(text, 4000)
-    )  # editors are slow with one line of them all
+    # Editors are slow with one line of them all
+    lines = "\n".join(textwrap.wrap(text, 4000))
     source = CELL.read_text(encoding="utf-8")
     for name, value in {
         "TEXT": lines,

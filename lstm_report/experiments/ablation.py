@@ -49,10 +49,11 @@ def product(tiles, height, W_row, gate):
 
     def product(m, rows, h, row, H, W, a):
         def tile(first, count):
+            # Of the sums of row first + i
             places = [
                 [a + first * tiles.row + i * tiles.row + o for o in tiles.offsets("W")]
                 for i in range(count)
-            ]  # of the sums of row first + i
+            ]
             sums = [[m.variable(m.load(place)) for place in row] for row in places]
             h_first = h + first * row  # h from row `first` on
             tiles.multiply(m, sums, h_first, row, FLOAT.itemsize, W, W_row, H, offsets)

@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from lstm_kernels.versions.factored import FactoredNetwork
 
 from lstm_kernels import data
 from lstm_kernels.data import Dataset

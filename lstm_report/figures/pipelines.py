@@ -273,9 +273,7 @@ def learned(rows, least, held_out, seed=1):
     predicted; the least loss that there is.
     """
     own = rows[rows["stage"] == "held out"].set_index("version")
-    best = Reber(least).cross_entropy(
-        Reber(least).strings(held_out, seed=seed)
-    )
+    best = Reber(least).cross_entropy(Reber(least).strings(held_out, seed=seed))
     lines = {
         name.upper(): [digits(row["loss"]), f"{row['accuracy']:.0%}"]
         for name, row in own.iterrows()

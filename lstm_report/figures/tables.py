@@ -170,8 +170,8 @@ def small_calls(rows):
         # between.
         sentences.append(
             "Airline network, forward, in a loop without the other packages: "
-            f"{public:.1f} us by the public call, of which {public - kernel:.1f} us are "
-            "its checks and allocations."
+            f"{public:.1f} us by the public call, of which {public - kernel:.1f} us "
+            "are its checks and allocations."
         )
     if epoch and torch:
         steps = -(-len(airline_dataset()) // AIRLINE.B)

@@ -7,7 +7,7 @@ from matplotlib.colors import ListedColormap
 
 from lstm_kernels import data
 
-from ..experiments import ladder
+from ..experiments import ladder as measured
 from ..measure.timing import summary
 from . import plots
 from .tables import digits, speed
@@ -176,8 +176,8 @@ def per_step(units, repeats=3):
     """
     table = {}
     for H in units:
-        work = ladder.Workload(1, 12, 1, H, 4)
-        rows = ladder.steps(["sequential", "numpy-sample"], work, repeats=repeats)
+        work = measured.Workload(1, 12, 1, H, 4)
+        rows = measured.steps(["sequential", "numpy-sample"], work, repeats=repeats)
         median = summary(rows[rows["stage"] == "step"], by="version")["median"]
         table[H] = median / (work.T * work.B)
     return pd.DataFrame(table).T

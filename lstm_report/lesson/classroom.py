@@ -131,12 +131,10 @@ class Counted:
     """An array that counts the numbers read from it."""
 
     def __init__(self, array, reads):
-        self.array, self.reads, self.shape, self.dtype = (
-            array,
-            reads,
-            array.shape,
-            array.dtype,
-        )
+        self.array = array
+        self.reads = reads
+        self.shape = array.shape
+        self.dtype = array.dtype
 
     def __getitem__(self, key):
         value = self.array[key]

@@ -133,7 +133,8 @@ LOOP_SLIPS = [
         partial(reordered, lambda at: at.T.reshape(-1, 1)),
     ),
     (
-        "wrong order of loops: h and c hold one sample, so the loop over steps is inside",
+        "wrong order of loops: h and c hold one sample, so the loop over steps is "
+        "inside",
         partial(reordered, lambda at: at.reshape(-1, 1)),
     ),
     (
@@ -141,7 +142,8 @@ LOOP_SLIPS = [
         partial(reordered, lambda at: at.reshape(1, -1)),
     ),
     (
-        "h is overwritten while it is still needed: all pre-activations first, then the units",
+        "h is overwritten while it is still needed: all pre-activations first, then "
+        "the units",
         partial(recur, in_place=True),
     ),
     *STEP_SLIPS,
@@ -369,7 +371,8 @@ EXERCISES = {
         5,
         run_tile,
         why_tile,
-        "four sums, two numbers of A and two of B for each k; sum rc is row r times column c",
+        "four sums, two numbers of A and two of B for each k; sum rc is row r times "
+        "column c",
         raised=EDGE,
         compiled=True,
         draw=lambda rng, T, B, D, H: (
@@ -382,7 +385,8 @@ EXERCISES = {
         6,
         run_thread,
         why_thread,
-        "a block begins where the one before ends; the last block may have threads to spare",
+        "a block begins where the one before ends; the last block may have threads "
+        "to spare",
         raised="the guard: the last block has more threads than samples are left",
     ),
 }

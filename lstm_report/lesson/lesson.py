@@ -114,10 +114,11 @@ class Lesson:
                 own = 0.0
             if own <= one:
                 raise Wrong(
-                    f"{who}: right, but {own:.2f} multiply-adds for each number loaded. Hint: keep "
-                    "the sums in variables and use each loaded number more than once."
+                    f"{who}: right, but {own:.2f} multiply-adds for each number loaded. "
+                    "Hint: keep the sums in variables and use each loaded number more than once."
                 )
-            said += f" It does {own:.2f} multiply-adds for each number it loads, not {one:.2f}."
+            said += f" It does {own:.2f} multiply-adds for each number it loads, "
+            said += f"not {one:.2f}."
         self._solved[name] = function
         self._nb.say(said)
 
@@ -204,7 +205,8 @@ def verdict(guess, measured):
     ratio = guess / measured
     if 0.5 <= ratio <= 2:
         return "within a factor of two"
-    return f"too {'low' if ratio < 1 else 'high'} by a factor of {digits(max(ratio, 1 / ratio))}"
+    side = "low" if ratio < 1 else "high"
+    return f"too {side} by a factor of {digits(max(ratio, 1 / ratio))}"
 
 
 class Predictions:
@@ -234,7 +236,8 @@ class Predictions:
         if stage == "loops":
             seconds = self._seconds["sequential", 1]
             measured, form = 1e9 * seconds / self._multiply_adds, "{:.3g} ns".format
-            cases = f"`sequential` takes {1e3 * seconds:.3g} ms for {self._multiply_adds} of them"
+            cases = f"`sequential` takes {1e3 * seconds:.3g} ms "
+            cases += f"for {self._multiply_adds} of them"
         else:
             before, after = (self._case(case) for case in STAGES[stage])
             if before == after or after not in self._seconds:
@@ -246,7 +249,8 @@ class Predictions:
             cases = ", ".join(map(self._told, (before, after)))
         self._guesses[stage] = (value, measured, form)
         self._nb.say(
-            f"You guessed {form(value)}, this machine measured **{form(measured)}**: {cases}. "
+            f"You guessed {form(value)}, this machine measured **{form(measured)}**: "
+            f"{cases}. "
             f"The guess is {verdict(value, measured)}.",
             self._disturbed,
         )

@@ -69,7 +69,8 @@ def verdict(rows):
         rows.groupby(["version", "stage"])["seconds"].quantile([0.25, 0.75]).unstack()
     )
     spread = (quartiles[0.75] / quartiles[0.25] - 1).median()
-    return f"This run was not disturbed: quartiles of a version are {spread:.1%} apart in the median."
+    distance = f"{spread:.1%} apart in the median"
+    return f"This run was not disturbed: quartiles of a version are {distance}."
 
 
 def show(nb):

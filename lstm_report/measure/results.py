@@ -144,9 +144,8 @@ def record(experiment, machine, folder=None):
     about = _about(beside)
     if about.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"record: {beside} is of other rows than {path.name} holds")
-    if (
-        "disturbance" not in about
-    ):  # as in the first records; what is left is the spread
+    # As in the first records; what is left is the spread
+    if "disturbance" not in about:
         about["disturbance"] = disturbance(pd.read_csv(path))
     return about | {"recorded": True}
 

@@ -88,14 +88,7 @@ class NextSymbol:
         not finite, the gradients are NaN. Raises TypeError or ValueError as `loss`, and
         where target is not the lengths.
         """
-        x, lengths = self._check(x)
-        target = check_array("target", target, (x.shape[1], 1), dtype=self._dtype)
-        if wrong := np.flatnonzero(target[:, 0] != lengths).tolist():
-            at, want = wrong[0], lengths[wrong[0]]
-            raise ValueError(
-                f"target: got {target[at, 0]} at index [{at}, 0], want length {want}"
-            )
-        x = x[: lengths.max()]
+        x = check_strings(x, target, symbols=self._symbols, dtype=self._dtype)
         return self._loss_and_grads(x[:-1], x[1:])
 
     def epoch(
@@ -108,22 +101,9 @@ class NextSymbol:
         finite. Raises TypeError or ValueError for bad input; DivergedError for a
         parameter that is not finite: the network then holds those before that step.
         """
-        if not isinstance(dataset, Dataset):
-            raise TypeError(
-                f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset"
-            )
         rate = self._dtype.type(check_rate("learning_rate", learning_rate, self._dtype))
-        batch_size, order, steps = (
-            check_int("batch_size", batch_size),
-            np.asarray(order),
-            0,
-        )
-        if order.ndim != 1 or order.dtype.kind not in "iu":
-            got = f"shape {order.shape} of {order.dtype}"
-            raise TypeError(f"order: got {got}, want indices (N,), integers")
-        if order.size and not 0 <= order.min() <= order.max() < len(dataset):
-            got = f"indices {order.min()} to {order.max()}"
-            raise ValueError(f"order: got {got}, want 0 to {len(dataset) - 1}")
+        order, batch_size = check_order(dataset, order, batch_size)
+        steps = 0
 
         def step(x, target):
             nonlocal steps
@@ -161,20 +141,59 @@ class NextSymbol:
         return loss, grads
 
     def _check(self, x, least=2):
-        """x and the lengths of its strings, of at least `least` symbols."""
-        x = check_array("x", x, ("T", "B", self._symbols), dtype=self._dtype)
-        ones = np.count_nonzero(x, axis=2)  # (T, B)
-        wrong = (ones > 1) | (x.sum(axis=2) != ones)
-        wrong[1:] |= ones[1:] > ones[:-1]
-        if wrong.any():
-            t, b = np.argwhere(wrong)[0].tolist()
-            want = "one-hot rows, and zero rows after a string's end"
-            raise ValueError(f"x: got {x[t, b]} at index [{t}, {b}], want {want}")
-        lengths = ones.sum(axis=0)
-        if lengths.min() < least:
-            at = f"{lengths.min()} symbols at index [:, {lengths.argmin()}]"
-            raise ValueError(f"x: got a string of {at}, want at least {least}")
-        return x, lengths
+        return check_one_hot(x, symbols=self._symbols, dtype=self._dtype, least=least)
+
+
+def check_one_hot(x, *, symbols, dtype, least):
+    """x (T, B, symbols) and the lengths of its strings (B,), of at least `least`
+    symbols; TypeError or ValueError for what is not one-hot.
+    """
+    x = check_array("x", x, ("T", "B", symbols), dtype=dtype)
+    ones = np.count_nonzero(x, axis=2)  # (T, B)
+    wrong = (ones > 1) | (x.sum(axis=2) != ones)
+    wrong[1:] |= ones[1:] > ones[:-1]
+    if wrong.any():
+        t, b = np.argwhere(wrong)[0].tolist()
+        want = "one-hot rows, and zero rows after a string's end"
+        raise ValueError(f"x: got {x[t, b]} at index [{t}, {b}], want {want}")
+    lengths = ones.sum(axis=0)
+    if lengths.min() < least:
+        at = f"{lengths.min()} symbols at index [:, {lengths.argmin()}]"
+        raise ValueError(f"x: got a string of {at}, want at least {least}")
+    return x, lengths
+
+
+def check_strings(x, target, *, symbols, dtype):
+    """x (T, B, symbols) without the steps after its longest string; target (B, 1) must
+    be the lengths. Raises TypeError or ValueError.
+    """
+    x, lengths = check_one_hot(x, symbols=symbols, dtype=dtype, least=2)
+    target = check_array("target", target, (x.shape[1], 1), dtype=dtype)
+    if wrong := np.flatnonzero(target[:, 0] != lengths).tolist():
+        at, want = wrong[0], lengths[wrong[0]]
+        raise ValueError(
+            f"target: got {target[at, 0]} at index [{at}, 0], want length {want}"
+        )
+    return x[: lengths.max()]
+
+
+def check_order(dataset, order, batch_size):
+    """Indices of examples (N,) as an array, and the batch size. Raises TypeError or
+    ValueError, also for what is no Dataset.
+    """
+    if not isinstance(dataset, Dataset):
+        raise TypeError(
+            f"dataset: got {type(dataset).__name__}, want lstm_kernels.Dataset"
+        )
+    batch_size = check_int("batch_size", batch_size)
+    order = np.asarray(order)
+    if order.ndim != 1 or order.dtype.kind not in "iu":
+        got = f"shape {order.shape} of {order.dtype}"
+        raise TypeError(f"order: got {got}, want indices (N,), integers")
+    if order.size and not 0 <= order.min() <= order.max() < len(dataset):
+        got = f"indices {order.min()} to {order.max()}"
+        raise ValueError(f"order: got {got}, want 0 to {len(dataset) - 1}")
+    return order, batch_size
 
 
 def numbers(x):

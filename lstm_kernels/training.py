@@ -125,7 +125,7 @@ class Adam(GradientDescent):
                 m_hat, v_hat = m / (1 - beta1**count), v / (1 - beta2**count)
                 new[name] = value - rate * (m_hat / (np.sqrt(v_hat) + epsilon))
                 moments |= {f"m.{name}": m, f"v.{name}": v}
-        if not _finite(new | moments):
+        if not _finite(self.net, new | moments):
             raise DivergedError(
                 "a parameter or moment is not finite", step=self.count - self.first
             )
@@ -193,9 +193,9 @@ def train(
     if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
     if checkpoint is not None:
-        file = (
-            checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
-        )
+        file = checkpoint
+        if not isinstance(file, Checkpoint):  # a model over several ranks has its own
+            file = getattr(net, "checkpoint", Checkpoint)(checkpoint)
         run = {
             "optimizer": optimizer,
             "batch_size": batch_size,
@@ -229,7 +229,7 @@ def train(
                     raise DivergedError(
                         f"the loss is {losses[-1]}", step=len(losses) - 1
                     )
-                if not _finite(now.arrays()):
+                if not _finite(net, now.arrays()):
                     raise DivergedError(
                         "a parameter is not finite", step=len(losses) - 1
                     )
@@ -259,8 +259,10 @@ def train(
     return history
 
 
-def _finite(named):
-    return all(np.isfinite(a).all() for a in named.values())
+def _finite(net, named):
+    """Whether all numbers are; for a model over several ranks on every one of them."""
+    finite = all(np.isfinite(a).all() for a in named.values())
+    return net.on_every_rank(finite) if hasattr(net, "on_every_rank") else finite
 
 
 def _arrays(params, rule, history):

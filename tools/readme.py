@@ -13,7 +13,6 @@ from lstm_report.experiments import (
     compilers,
     compression,
     optimisations,
-    scaling,
 )
 from lstm_report.figures import (
     bfloat16 as figures_bfloat16,
@@ -234,19 +233,6 @@ def training(rows):
     return [said, tables.markdown(table)]
 
 
-def links(rows):
-    """What overlapping sums with the backward pass hides."""
-    steps = figures_pipelines.steps(rows)
-    ways = [figures_pipelines.DATA, figures_pipelines.AFTER, figures_pipelines.UNSUMMED]
-    if set(ways) - set(steps):
-        return []
-    share, taken = figures_pipelines.hidden(steps)
-    said = "On a link of 1 Gbit/s each way, sums of the gradients of the reference workload"
-    return [
-        f"{said} take {1e3 * taken:.3g} ms of a step, of which overlapping hides {share:.0%}."
-    ]
-
-
 def partitions(rows):
     """Eight layers, an encoder and a decoder on two processes."""
     if not {2, 3} <= set(rows["ranks"][rows["version"] == "pipeline"]):
@@ -277,18 +263,6 @@ def bucket_times(rows):
     strings = int(rows["N"].iloc[0])
     said = f"Epochs of {strings} strings by the number of buckets and of processes"
     return [f"{said} (`make bench-ranks`), ms.", tables.markdown(shown.astype(str))]
-
-
-def messages(rows):
-    """What a message takes, as the model of many processes counts it."""
-    own = rows[rows["version"] == "message"]
-    if own["bytes"].nunique() < 2:
-        return []
-    link, _ = scaling.fit(own, "")
-    told = f"{1e6 * link.latency:.2g} us and {link.bandwidth / 1e9:.3g} GB/s"
-    return [
-        f"A message between two processes here, as the model of many counts it: {told}."
-    ]
 
 
 def learned(rows):
@@ -348,9 +322,7 @@ EXPERIMENTS = {
     "handover": handovers,
     "inference": inference,
     "ranks": training,
-    "link": links,
     "partitions": partitions,
-    "scaling": messages,
     "buckets": bucket_times,
     "learning": learned,
     "bfloat16": in_bfloat16,

@@ -7,8 +7,8 @@ it goes on.
 """
 
 from ..kernels import part
-from .instructions import array_at, exchange, offer_core, pause, read
-from .rounds import LINE, SPINS, finish, wait
+from .instructions import exchange, offer_core, pause, read
+from .rounds import LINE, SPINS
 
 # The free names: functions of `block_kernels.py`.
 forward_block = job_at = array_of_indices = None
@@ -52,40 +52,4 @@ def slice_steps(p, turn, address):
     if words:
         for k in range(processes):
             await_steps(words + k * LINE, before + stop)
-    return turn
-
-
-_numbers = array_at("int64")
-
-
-def to_and_fro(own, other, place, numbers, before, turns, first):
-    """Hand `numbers` integers over, `turns` times each way; how many arrived as they
-    were sent.
-
-    own, other: addresses of this participant's word and of the other's, each in a line
-    of its own. place: that of the integers, which both write in turn. before: turns
-    done before this call. first: 1 for who begins, 0 for the other.
-    """
-    values, arrived = _numbers(place, (numbers,)), 0
-    for turn in range(before + 1, before + turns + 1):
-        if not first:
-            await_steps(other, turn)
-            for i in range(numbers):
-                arrived += values[i] == 2 * turn + i
-        for i in range(numbers):
-            values[i] = 2 * turn + 1 - first + i
-        exchange(own, turn)
-        if first:
-            await_steps(other, turn)
-            for i in range(numbers):
-                arrived += values[i] == 2 * turn + 1 + i
-    return arrived
-
-
-def meetings(sync, participants, turns):
-    """Meet `turns` times: rounds of one task for each participant."""
-    turn = 2
-    for _ in range(turns):
-        finish(sync, 1, turn)
-        turn = wait(sync, 1, turn, participants)
     return turn

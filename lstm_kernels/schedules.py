@@ -8,10 +8,9 @@ predicts.
 """
 
 import math
-from collections import Counter
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
-from itertools import product, zip_longest
+from itertools import product
 from typing import NamedTuple
 
 from .errors import REAL, check_choice, check_int, check_type
@@ -21,9 +20,9 @@ WORKERS = 1024
 
 
 class Task(NamedTuple):
-    """A chunk: steps start, ..., stop-1 of one row of the graph for one micro-batch, in
-    a backward pass last to first; the worker that runs it, and the tasks (places in the
-    schedule) it waits for. The row is the layer, but in a training graph (`Graph`).
+    """A chunk: steps start, ..., stop-1 of one layer for one micro-batch, in a backward
+    pass last to first; the worker that runs it, and the tasks (places in the schedule)
+    it waits for.
     """
 
     layer: int
@@ -38,48 +37,32 @@ class Task(NamedTuple):
 class Graph:
     """The cells (layer, step) of a stack, for each of `parts` micro-batches; which way
     they go.
-
-    training: forward and then backward. Such a graph has a row for each layer forward,
-    then one for each backward, from the top: row L needs the last step of row L-1,
-    where the loss is known.
     """
 
     layers: int
     steps: int
     parts: int = 1
     backward: bool = False
-    training: bool = False
 
     def __post_init__(self):
         for name in ("layers", "steps", "parts"):
             check_int(name, getattr(self, name))
-        if self.backward and self.training:
-            raise ValueError("training: got True with backward=True, want one of them")
-
-    @property
-    def rows(self):
-        """Rows of cells: the layers, in a training graph twice."""
-        return 2 * self.layers if self.training else self.layers
-
-    def goes_back(self, row):
-        """Whether the steps of a row are run last to first."""
-        return self.backward or row >= self.layers
 
     def needs(self, layer, step):
         """The cells that cell (layer, step) needs; outside the grid lie the inputs, the
         initial state and the gradients that a backward pass begins with.
         """
-        before = layer + 1 if self.backward else layer - 1
-        turns = self.training and layer == self.layers  # here the loss comes in between
-        cells = (before, self.steps - 1 if turns else step), (layer, step - 1)
-        if self.goes_back(layer):
-            cells = cells[0], (layer, step + 1)
-        return [(l, t) for l, t in cells if 0 <= l < self.rows and 0 <= t < self.steps]
+        way = 1 if self.backward else -1
+        cells = (layer + way, step), (layer, step + way)
+        return [
+            (l, t) for l, t in cells if 0 <= l < self.layers and 0 <= t < self.steps
+        ]
 
     def rank(self, task):
-        """How far a task is from the first corner: rows and steps to go before it."""
-        row = self.layers - 1 - task.layer if self.backward else task.layer
-        return row, self.steps - task.stop if self.goes_back(task.layer) else task.start
+        """How far a task is from the first corner: layers and steps to go before it."""
+        if self.backward:
+            return self.layers - 1 - task.layer, self.steps - task.stop
+        return task.layer, task.start
 
     def tasks(self, chunk):
         """Every task of up to `chunk` steps, in an order that the graph allows, on
@@ -88,7 +71,7 @@ class Graph:
         Raises TypeError or ValueError for a chunk that is not 1 to `steps`.
         """
         starts = range(0, self.steps, check_int("chunk", chunk, 1, self.steps))
-        every = product(range(self.parts), range(self.rows), starts)
+        every = product(range(self.parts), range(self.layers), starts)
         tasks = (
             Task(layer, start, min(start + chunk, self.steps), part)
             for part, layer, start in every
@@ -124,7 +107,7 @@ class Schedule:
 class Costs:
     """Seconds that list scheduling and `simulate` count with.
 
-    step: of a step of each row of the graph, (L,) or (2 L,). task: what a task takes
+    step: of a step of each layer, (L,). task: what a task takes
     beyond its steps. hand: from the end of a task to the start of one that waited for
     it, on another worker. moved: what a task takes more when its worker ran another
     layer before, so that its cache holds other weights. shared: no time but a factor,
@@ -150,10 +133,10 @@ class Costs:
                 raise ValueError(f"{name}: got {value!r}, want {want}")
 
     def of(self, graph):
-        """These costs; raises ValueError unless they are of so many rows."""
-        if len(self.step) != graph.rows:
+        """These costs; raises ValueError unless they are of so many layers."""
+        if len(self.step) != graph.layers:
             got = f"{len(self.step)} layers' steps"
-            raise ValueError(f"costs: got {got}, want {graph.rows}")
+            raise ValueError(f"costs: got {got}, want {graph.layers}")
         return self
 
     def seconds(self, task, before, workers):
@@ -183,9 +166,7 @@ def wavefront(
     the whole diagonal before. costs: Costs to schedule by; None counts steps. Raises
     TypeError or ValueError for zero workers, a chunk longer than T, or another order.
     """
-    if check_type("graph", graph, Graph, "a Graph").training:
-        want = "one that is only forward or only backward"
-        raise ValueError(f"graph: got {graph}, want {want}")
+    check_type("graph", graph, Graph, "a Graph")
     # More workers have no task.
     workers = min(check_int("workers", workers), graph.layers * graph.parts)
     together = graph.layers if together is None else check_int("together", together)
@@ -208,101 +189,22 @@ def wavefront(
     return _waiting(graph, *_list_schedule(tasks, needed, workers, diagonal, costs))
 
 
-PIPELINES = ("fill-drain", "one-forward-one-backward")
-
-
-def pipeline(graph, workers, order="fill-drain", loops=1):
+def pipeline(graph, workers):
     """Neighbouring layers per worker, a stage; micro-batches go from stage to stage.
 
-    workers: how many, with equal shares, or the number of layers of each. order, of a
-    training graph: "fill-drain", every micro-batch goes forward before the first one
-    goes back (Huang et al. 2019); "one-forward-one-backward", a stage goes back as soon
-    as it may, so that it keeps at most as many tapes as there are stages from it to the
-    last (Narayanan et al. 2021). loops: how often a micro-batch comes to each worker;
-    more than once, a worker has as many stages, each smaller, so that the last worker
-    begins sooner (Lamy-Poirier 2023); a list of `workers` then has the layers of each
-    stage, the first loop's first. Raises TypeError or ValueError for more stages than
-    layers, layers that do not add up, stages that are no multiple of the loops, and
-    loops with another order than "fill-drain".
+    workers: how many, with equal shares. Raises TypeError or ValueError for more of
+    them than layers.
     """
-    check_choice("order", order, PIPELINES)
-    if check_int("loops", loops) > 1 and order != "fill-drain":
-        raise ValueError(
-            f"loops: got {loops} with order {order!r}, want 1, or 'fill-drain'"
-        )
-    stage_of, P = _stages(graph, workers, loops)
-    # By stage, counted on from the last one where the pass goes back, and micro-batch.
-    runs = {}
-    for task in graph.tasks(graph.steps):
+    P = check_int("workers", workers, 1, check_type("graph", graph, Graph).layers)
+
+    def turn(task):
         row = graph.rank(task)[0]
-        back = row >= graph.layers
-        stage = stage_of[2 * graph.layers - 1 - row if back else row]
-        place = 2 * P - 1 - stage if back else stage
-        runs.setdefault((place, task.part), []).append(
-            task._replace(worker=stage % (P // loops))
-        )
-    queues = [_turns(graph, first, P, order, loops) for first in range(P // loops)]
-    placed, tasks = set(), []
-    while any(queues):
-        ready = [
-            q for q in queues if q and (not q[0][0] or (q[0][0] - 1, q[0][1]) in placed)
-        ]
-        for queue in ready:
-            placed.add(queue[0])
-            tasks += runs[queue.pop(0)]
+        stage = row * P // graph.layers
+        return stage + task.part, stage, row
+
+    tasks = [task._replace(worker=turn(task)[1]) for task in graph.tasks(graph.steps)]
+    tasks.sort(key=turn)
     return _waiting(graph, tasks, _needed(graph, tasks))
-
-
-def _stages(graph, workers, loops):
-    """The stage of each row that goes one way, and how many stages there are."""
-    L = graph.layers
-    if isinstance(workers, list | tuple):
-        counts = [check_int("workers", count) for count in workers]
-        if sum(counts) != L:
-            raise ValueError(f"workers: got {sum(counts)} layers {workers}, want {L}")
-        if len(counts) % loops:
-            raise ValueError(
-                f"loops: got {loops} for {len(counts)} stages, want a divisor of that"
-            )
-        return [stage for stage, count in enumerate(counts) for _ in range(count)], len(
-            counts
-        )
-    P = check_int("workers", workers, 1, max(L // loops, 1)) * loops
-    return [row * P // L for row in range(L)], P
-
-
-def _turns(graph, first, P, order, loops):
-    """What the worker of stage `first` of P runs: (place, micro-batch), as in
-    `pipeline`.
-    """
-    stages = range(first, P, P // loops)
-    forward = [(stage, part) for stage in stages for part in range(graph.parts)]
-    if not graph.training:
-        return forward
-    back = [
-        (2 * P - 1 - stage, part)
-        for stage in stages[::-1]
-        for part in range(graph.parts)
-    ]
-    if order == "fill-drain":
-        return forward + back
-    ahead = min(P - first, graph.parts)
-    both = zip_longest(back, forward[ahead:])
-    return forward[:ahead] + [turn for pair in both for turn in pair if turn]
-
-
-def most_kept(schedule):
-    """For each worker, the most micro-batches that a training pass keeps at once: those
-    gone forward through its layers and not yet back. Counted in tapes of all its
-    layers.
-    """
-    graph, kept = schedule.graph, {}
-    most = [0] * schedule.workers
-    for task in schedule.tasks:
-        own = kept.setdefault(task.worker, Counter())
-        own[task.part] += -1 if graph.goes_back(task.layer) else 1
-        most[task.worker] = max(most[task.worker], sum(n > 0 for n in own.values()))
-    return most
 
 
 def check(schedule):
@@ -331,7 +233,7 @@ def check(schedule):
         if not 0 <= task.start < task.stop:
             raise ValueError(f"{name} is {task}, want at least one step")
         steps = range(task.start, task.stop)
-        for step in reversed(steps) if graph.goes_back(layer) else steps:
+        for step in reversed(steps) if graph.backward else steps:
             cell = layer, step
             name = f"schedule: cell {cell}"
             if (part, *cell) in owner:
@@ -346,7 +248,7 @@ def check(schedule):
                         f"does not wait for task {other}, which computes it"
                     )
             owner[part, *cell] = index
-    cells = set(product(range(graph.parts), range(graph.rows), range(graph.steps)))
+    cells = set(product(range(graph.parts), range(graph.layers), range(graph.steps)))
     if owner.keys() != cells:
         want = f"the {len(cells)} of {graph}"
         raise ValueError(f"schedule: got {len(owner)} cells, want {want}")

@@ -87,11 +87,11 @@ def speedup_bound(layers, steps, chunk=1):
     return layers * steps / (steps + (layers - 1) * check_int("chunk", chunk, 1, steps))
 
 
-def pipeline_bound(micro_batches, workers, loops=1):
-    """Of a pipeline of equal stages, in v loops: v M P / (v M + P - 1).
+def pipeline_bound(micro_batches, workers):
+    """Of a pipeline of equal stages: M P / (M + P - 1).
 
     Raises TypeError, or ValueError for a number below one.
     """
     check_int("workers", workers)
-    turns = check_int("loops", loops) * check_int("micro_batches", micro_batches)
-    return turns * workers / (turns + workers - 1)
+    check_int("micro_batches", micro_batches)
+    return micro_batches * workers / (micro_batches + workers - 1)

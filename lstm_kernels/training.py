@@ -177,8 +177,8 @@ def train(
         raise ValueError("checkpoint: got None, want the path to resume from")
     if checkpoint is not None:
         file = checkpoint
-        if not isinstance(checkpoint, Checkpoint):
-            file = Checkpoint(checkpoint)
+        if not isinstance(file, Checkpoint):  # of several ranks, one file for all
+            file = getattr(net, "checkpoint", Checkpoint)(checkpoint)
         run |= {"dataset": dataset.sha256(), **rule.constants, **file.run}
         if resume:
             history = _restore(file, run, rule, dataset)
@@ -236,7 +236,7 @@ def _epoch(rule, dataset, run, history):
 def _finite(net, named):
     """Whether arrays are finite: on every rank, of a network that several train."""
     finite = all(np.isfinite(a).all() for a in named.values())
-    return net.agree_finite(finite) if hasattr(net, "agree_finite") else finite
+    return net.on_every_rank(finite) if hasattr(net, "on_every_rank") else finite
 
 
 def _arrays(params, rule, history):

@@ -302,7 +302,7 @@ def test_what_another_rank_finds_stops_this_one_too(dataset, optimizer):
     class Shared(type(network())):
         verdicts = 0
 
-        def agree_finite(self, finite):
+        def on_every_rank(self, finite):
             self.verdicts += 1
             assert finite
             return self.verdicts < 30

@@ -1,0 +1,1 @@
+"""Several processes (MPI): one model trained or run by the ranks of a job."""

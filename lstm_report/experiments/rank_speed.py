@@ -1,4 +1,4 @@
-"""What is measured of training by several ranks: programs of `jobs.py`."""
+"""What is measured of training by several ranks: programs of `ranks.py`."""
 
 import ctypes
 import gc
@@ -6,18 +6,17 @@ import re
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from lstm_kernels.errors import check_ints
+from lstm_kernels.errors import check_int
 from lstm_kernels.params import Params
-from lstm_kernels.ranks.layers import TokenParams
-from lstm_kernels.ranks.parallel import LocalLayers, Parallel, layer_names
-from lstm_kernels.ranks.planner import partitions as every_partition
-from lstm_kernels.ranks.world import CORES, World, take_cores
+from lstm_kernels.ranks import planner
+from lstm_kernels.ranks.layers import Stage, TokenParams, layer_names, layers_of
+from lstm_kernels.ranks.parallel import Parallel
+from lstm_kernels.ranks.world import CORES, Sum, World, take_cores
 from lstm_kernels.strings import (
     SYMBOLS,
     Bucketed,
@@ -28,18 +27,12 @@ from lstm_kernels.strings import (
 )
 from lstm_kernels.versions import network
 
-from ..measure.timing import interleaved
 from ..measure.workloads import Workload
-from .compilers import peak
+from .handover import alone, in_turn, timed
 
 RATE = 1e-3
-ALONE = "one rank"
-WAYS = ("forward", "backward", "last", "descent")
-PIPELINE = re.compile(r"(\d+) (\S+)(?: (\d+) loops| ([\d+]+))?")  # of `speed`'s ways
-ENOUGH, MOST = (
-    5e-3,
-    50,
-)  # seconds that a layer is timed for at least, and how often at most
+ALONE, NETWORK, REPLICAS = "one rank", "network", "data after"  # ways of training
+ENOUGH, MOST = 5e-3, 50  # seconds that a layer is timed for at least, calls at most
 
 
 @dataclass(frozen=True)
@@ -77,40 +70,29 @@ class Example:
         x = rng.standard_normal((T, B, self.hidden)).astype(np.float32)
         return x, rng.standard_normal((B, 1)).astype(np.float32), B
 
-    def model(self, world, kind=Parallel, **how):
-        return kind(self.params, world, loss=self.loss, **how)
+    def step(self, world, **how):
+        """A step of descent of a model of so many ranks, as a function."""
+        model = Parallel(self.params, world, loss=self.loss, **how)
+        return partial(model.descend, *self.data, RATE)
 
     def columns(self):
         work = Workload(self.layers, self.steps, self.hidden, self.hidden, self.batch)
         return work.columns()
 
-    def step(self, model):
-        """One step of descent: the loss before it."""
-        return model.passes(*self.data, RATE)
-
-
-class Unsummed(Parallel):
-    """Ranks that keep their gradients to themselves: what a step takes without its
-    sums.
-    """
-
-    def _summed(self, started):
-        return [slice(None)]
-
-
-def _alone(world, call):
-    """A call of rank 0 alone, while the others sleep."""
-    return partial(world.timed, call if world.rank == 0 else lambda: None)
-
-
-# Data parallelism: the class, and whether it sums while it computes.
-REPLICAS = {"data": (Parallel, True), "data after": (Parallel, False)}
-REPLICAS["data unsummed"] = Unsummed, False
+    def even(self, ranks):
+        """As many recurrent layers on each rank, an embedding with the first, the
+        read-out with the last.
+        """
+        ends = [self.layers * r // ranks for r in range(ranks + 1)]
+        counts = np.diff(ends)
+        counts[0] += bool(self.symbols)
+        counts[-1] += 1
+        return counts.tolist()
 
 
 def speed(
     world,
-    ways="one rank,network,data,data after,data unsummed,8 fill-drain",
+    ways=(ALONE, NETWORK, REPLICAS, "8 fill-drain"),
     layers=4,
     hidden=512,
     symbols=0,
@@ -119,122 +101,94 @@ def speed(
     repeats=5,
 ):
     """Time training steps of one workload by several ways, in one loop: a row per way
-    and repeat.
+    and repeat; and the sum of all gradients over the ranks.
 
     ways: "one rank" (`Parallel` of one), "network" (the network's own step on one
-    thread), "data" (sums while computing), "data after" (sums after it), "data
-    unsummed" (none), and pipelines "M order" of M micro-batches, "M order N loops",
-    whose stages share the layers out evenly, or "M order 2+3" with so many layers a
-    stage.
+    thread), "data after" (replicas, whose gradients are summed after their passes), and
+    pipelines of M micro-batches, "M fill-drain", whose stages share the layers out
+    evenly.
     """
     example, cases = Example(layers, hidden, symbols, steps, batch), {}
-    x, target, _ = example.data
-    for way in ways.split(","):
-        if way == "network":
+    single = World(world.MPI.COMM_SELF)
+    for way in ways:
+        pipe = re.fullmatch(r"([1-9]\d*) fill-drain", way)
+        if way == NETWORK:
             net = network("numba-fused", example.params, threads=1)
-            cases[way] = _alone(world, partial(net.step, x, target, RATE))
+            step = partial(net.step, *example.data[:2], RATE)
+            cases[way] = partial(alone, world, step)
         elif way == ALONE:
-            model = example.model(World(world.MPI.COMM_SELF))
-            cases[way] = _alone(world, partial(example.step, model))
+            cases[way] = partial(alone, world, example.step(single))
+        elif way == REPLICAS:
+            cases[way] = partial(timed, world, example.step(world))
+        elif pipe:
+            how = {"stages": example.even(world.size), "micro_batches": int(pipe[1])}
+            cases[way] = partial(timed, world, example.step(world, **how))
         else:
-            model = _of_way(world, example, way)
-            cases[way] = partial(world.timed, partial(example.step, model))
-    rows = interleaved(cases, repeats=repeats, least=0, own=True)
-    rows = rows.rename(columns={"case": "version"}).assign(
-        stage="step", **example.columns()
-    )
-    return rows.assign(
-        ranks=np.where(rows["version"].isin([ALONE, "network"]), 1, world.size)
-    )
+            want = f"{ALONE!r}, {NETWORK!r}, {REPLICAS!r} or 'M fill-drain'"
+            raise ValueError(f"ways: got {way!r}, want {want}")
+    rows = in_turn(cases, repeats).assign(stage="step", **example.columns())
+    whole = sum(a.size for a in example.params.arrays().values())
+    total = Sum(world, np.zeros(whole, np.float32))
+    sums = in_turn({"sum": partial(timed, world, total.run)}, repeats)
+    rows = pd.concat([rows, sums.assign(stage="sum", bytes=4 * whole)])
+    rows = rows.rename(columns={"case": "version"})
+    single = rows["version"].isin([ALONE, NETWORK])
+    return rows.assign(ranks=np.where(single, 1, world.size))
 
 
-def _of_way(world, example, way):
-    """The model on all ranks that one of `speed`'s ways names."""
-    if way in REPLICAS:
-        kind, overlap = REPLICAS[way]
-        return example.model(world, kind, overlap=overlap)
-    if not (found := PIPELINE.fullmatch(way)):
-        known = ", ".join(map(repr, (ALONE, "network", *REPLICAS)))
-        want = f"{known}, 'M order', 'M order N loops' or 'M order 2+3'"
-        raise ValueError(f"ways: got {way!r}, want {want}")
-    M, order, loops, counts = found.groups()
-    loops = int(loops or 1)
-    if counts:
-        stages = check_ints("ways", counts.replace("+", ","))
-    else:
-        stages = _even(example.params, world.size * loops)
-    how = {"micro_batches": int(M), "order": order, "loops": loops}
-    return example.model(world, stages=stages, **how)
-
-
-def _even(params, ranks):
-    """As many recurrent layers each, an embedding with the first, the read-out with the
-    last.
+def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples=8, repeats=5):
+    """Time each layer on every rank at the same time: forward, backward and descent,
+    for a micro-batch of so many samples. Rows per layer, way and repeat, the mean over
+    ranks; `bytes` are those of its gradients.
     """
-    L, encoder = params.num_layers, len(layer_names(params)) - params.num_layers - 1
-    ends = [L * r // ranks for r in range(ranks + 1)]
-    counts = [b - a for a, b in pairwise(ends)]
-    counts[0] += encoder
-    counts[-1] += 1
-    return counts
-
-
-def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples="8", repeats=5):
-    """Time each layer on every rank at the same time: forward, backward with more
-    micro-batches to come, backward with the last one, whose gradients are complete, and
-    descent. Rows per layer, way, samples and repeat, the mean over ranks; `bytes` are
-    those of its gradients.
-    """
-    cases, sizes = {}, {}
-    for B in check_ints("samples", samples):
-        example = Example(layers, hidden, symbols, steps, B)
-        for k, name in enumerate(layer_names(example.params)):
-            cost = _LayerCost(world, example, k)
-            sizes[name] = cost.bytes
-            for way in WAYS:
-                cases[f"{name}/{way}/{B}"] = partial(cost.seconds, way)
-    rows = interleaved(cases, repeats=repeats, least=0, own=True)
+    example, cases, sizes = Example(layers, hidden, symbols, steps, samples), {}, {}
+    for k, name in enumerate(layer_names(example.params)):
+        cost = _LayerCost(world, example, k)
+        sizes[name] = cost.stage.gradients.nbytes
+        for way in ("forward", "backward", "descent"):
+            cases[f"{name}/{way}"] = partial(cost.seconds, way)
+    rows = in_turn(cases, repeats)
     case = rows.pop("case").str.split("/", expand=True)
     rows = rows.assign(**example.columns()).assign(variant=case[0], stage=case[1])
-    rows = rows.assign(version="layer", B=case[2].astype(int), ranks=world.size)
-    return rows.assign(bytes=rows["variant"].map(sizes))
+    rows["bytes"] = rows["variant"].map(sizes)
+    return rows.assign(version="layer", ranks=world.size)
 
 
 class _LayerCost:
     """One layer of an example, with a mini-batch that it goes forward and back on."""
 
     def __init__(self, world, example, k):
-        self._world, self._often, names = world, {}, layer_names(example.params)
-        self._layer = LocalLayers(
-            example.params, [(k, k + 1)], example.loss, "numba-fused", 1
-        )
-        self.bytes = self._layer.gradients.nbytes
-        inputs, self._target, self._count = example.data
+        self._world, self._calls = world, {}
+        how = {"loss": example.loss, "version": "numba-fused", "threads": 1}
+        span = slice(k, k + 1)
+        self.stage = Stage(layers_of(example.params, span=span, **how))
+        self.stage.begin()
+        inputs, *self._wanted = example.data
         shape = *inputs.shape[:2], example.hidden
-        y = np.random.default_rng(k).standard_normal(shape).astype(np.float32)
-        self._value = inputs if k == 0 else y
-        self._dy = None if k == len(names) - 1 else y
+        self._dy = np.random.default_rng(k).standard_normal(shape).astype(np.float32)
+        self._value = inputs if k == 0 else self._dy
 
     def seconds(self, way):
         """The mean over the ranks, of as many in a row as take ENOUGH."""
         world = self._world
-        if way not in self._often:
+        if way not in self._calls:
             taken = [self._once(way) for _ in range(2)]  # the first warms up
-            often = min(MOST, int(np.ceil(ENOUGH / max(taken[1], 1e-7))))
-            self._often[way] = world.comm.allreduce(often, world.MPI.MAX)
+            calls = min(MOST, int(np.ceil(ENOUGH / max(taken[1], 1e-7))))
+            self._calls[way] = world.comm.allreduce(calls, world.MPI.MAX)
         world.comm.Barrier()
-        taken = [self._once(way) for _ in range(self._often[way])]
+        taken = [self._once(way) for _ in range(self._calls[way])]
         return world.comm.allreduce(sum(taken)) / len(taken) / world.size
 
     def _once(self, way):
         start = time.perf_counter()
         if way == "descent":
-            self._layer.descend(RATE)
+            self.stage.theta = self.stage.descended(RATE)
+            self.stage.begin()
         else:
-            self._layer.forward(self._value, self._target, self._count, 0)
-        if way in ("backward", "last"):
+            self.stage.forward(self._value, 0, *self._wanted)
+        if way == "backward":
             start = time.perf_counter()
-            self._layer.backward(self._dy, 0, way == "backward")
+            self.stage.backward(self._dy, 0)
         return time.perf_counter() - start
 
 
@@ -246,46 +200,35 @@ def partitions(
     steps=20,
     batch=64,
     micro_batches=8,
-    order="fill-drain",
-    counts="",
-    cores="",
+    counts=None,
+    cores=None,
     repeats=5,
 ):
     """Time steps of pipelines by partition, and of one rank, in one loop; a row per
     partition (its name is the layers of each rank, "5+5") and repeat.
 
-    counts: "5,5;6,4", empty is every partition over the ranks. cores: of each rank, as
-    "0,1,0", where two ranks stand for two parts of one device.
+    counts: partitions; None is every one over the ranks. cores: of each rank, as
+    [0, 1, 0], where two ranks stand for two parts of one device.
     """
-    if cores:
-        if len(core_of := check_ints("cores", cores, 0)) != world.size:
-            raise ValueError(
-                f"cores: got {cores!r}, want one for each of {world.size} ranks"
-            )
-        take_cores(core_of[world.rank], len(CORES))
+    if cores is not None:
+        if len(cores) != world.size:
+            want = f"one for each of {world.size} ranks"
+            raise ValueError(f"cores: got {cores!r}, want {want}")
+        take_cores(check_int("cores", cores[world.rank], 0), len(CORES))
     example = Example(layers, hidden, symbols, steps, batch)
-    if counts:
-        chosen = [check_ints("counts", words) for words in counts.split(";")]
-    else:
-        chosen = every_partition(len(layer_names(example.params)), world.size)
-    single = example.model(World(world.MPI.COMM_SELF))
-    cases = {ALONE: _alone(world, partial(example.step, single))}
-    for partition in chosen:
-        how = {
-            "stages": list(partition),
-            "micro_batches": micro_batches,
-            "order": order,
-        }
-        model = example.model(world, **how)
-        cases["+".join(map(str, partition))] = partial(
-            world.timed, partial(example.step, model)
-        )
-    rows = interleaved(cases, repeats=repeats, least=0, own=True)
-    rows = rows.rename(columns={"case": "variant"}).assign(
-        stage="step", **example.columns()
-    )
+    if counts is None:
+        counts = planner.partitions(len(layer_names(example.params)), world.size)
+    single = example.step(World(world.MPI.COMM_SELF))
+    cases = {ALONE: partial(alone, world, single)}
+    for partition in counts:
+        how = {"stages": list(partition), "micro_batches": micro_batches}
+        name = "+".join(map(str, partition))
+        cases[name] = partial(timed, world, example.step(world, **how))
+    rows = in_turn(cases, repeats).rename(columns={"case": "variant"})
     version = np.where(rows["variant"] == ALONE, ALONE, "pipeline")
-    return rows.assign(version=version, ranks=np.where(version == ALONE, 1, world.size))
+    ranks = np.where(version == ALONE, 1, world.size)
+    rows = rows.assign(stage="step", version=version, ranks=ranks)
+    return rows.assign(**example.columns())
 
 
 def memory(
@@ -297,70 +240,54 @@ def memory(
     example = Example(layers, hidden, symbols, steps, batch)
     _ = example.params, example.data
     small = Example(layers, hidden, symbols and 8, 2, 1)  # so that code is loaded
-    small.step(small.model(World(world.MPI.COMM_SELF)))
+    small.step(World(world.MPI.COMM_SELF))()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # what is free goes back to the system
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
-    before = peak()
-    counts = _even(example.params, world.size)
-    model = example.model(world, stages=counts, micro_batches=micro_batches)
-    start = time.perf_counter()
+    before, start = _peak(), time.perf_counter()
+    counts = example.even(world.size)
+    step = example.step(world, stages=counts, micro_batches=micro_batches)
     for _ in range(2):
-        example.step(model)
-    row = {
-        "repeat": 0,
-        "seconds": time.perf_counter() - start,
-        "bytes": peak() - before,
-    }
-    row |= {"variant": f"rank {world.rank}", "version": "pipeline", "stage": "memory"}
-    row |= example.columns() | {"ranks": world.size}
-    return pd.DataFrame(world.comm.gather(row))
+        step()
+    row = {"repeat": 0, "seconds": time.perf_counter() - start}
+    row |= {"bytes": _peak() - before, "variant": f"rank {world.rank}"}
+    row |= {"version": "pipeline", "stage": "memory", "ranks": world.size}
+    return pd.DataFrame(world.comm.gather(row | example.columns()))
+
+
+def _peak():
+    """The most bytes that this process has held since its peak began."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", text)[1])
 
 
 def bucketing(
     world,
-    counts="1,2,3,4,6,8,12",
+    counts=(1, 2, 3, 4, 6, 8, 12),
     strings=512,
-    least=9,
-    layers=2,
     hidden=128,
     batch=32,
     micro_batches=1,
-    stages="",
+    stages=None,
     repeats=5,
 ):
-    """Time epochs of a next-symbol model by the number of buckets, with the best
-    borders and with equal ones: a row per kind, number and repeat.
+    """Time epochs of a next-symbol model of two layers by the number of buckets, with
+    the best borders and with equal ones: a row per kind, number and repeat.
     """
-    words = Reber(least).strings(strings, seed=0)
+    words = Reber().strings(strings, seed=0)
     dataset, lengths = one_hot(words), [len(word) for word in words]
-    S, cases, order = (
-        len(SYMBOLS),
-        {},
-        np.random.default_rng(0).permutation(strings),
-    )
-    params = Params.init(S, hidden, num_layers=layers, output_size=S, seed=0)
-    how = {"micro_batches": micro_batches, "loss": "symbols"}
-    of_ranks = check_ints("stages", stages) if stages else None
-    model = Parallel(params, world, stages=of_ranks, **how)
-    for count in check_ints("counts", counts):
-        for kind, choose in (
-            ("best borders", borders),
-            ("equal borders", equal_borders),
-        ):
+    order, S = np.random.default_rng(0).permutation(strings), len(SYMBOLS)
+    params = Params.init(S, hidden, num_layers=2, output_size=S, seed=0)
+    how = {"micro_batches": micro_batches, "stages": stages, "loss": "symbols"}
+    model, cases = Parallel(params, world, **how), {}
+    kinds = {"best borders": borders, "equal borders": equal_borders}
+    for count in counts:
+        for kind, choose in kinds.items():
             bucketed = Bucketed(dataset, choose(lengths, count))
             epoch = partial(model.epoch, bucketed, order, batch, RATE)
-            cases[f"{kind}/{count}"] = partial(world.timed, epoch)
-    rows = interleaved(cases, repeats=repeats, least=0, own=True)
+            cases[f"{kind}/{count}"] = partial(timed, world, epoch)
+    rows = in_turn(cases, repeats)
     case = rows.pop("case").str.split("/", expand=True)
-    sizes = {
-        "L": layers,
-        "T": max(lengths),
-        "D": S,
-        "H": hidden,
-        "B": batch,
-        "N": strings,
-    }
-    return rows.assign(
-        version=case[0], variant=case[1], stage="epoch", ranks=world.size, **sizes
-    )
+    rows = rows.assign(version=case[0], variant=case[1], ranks=world.size)
+    work = Workload(2, max(lengths), S, hidden, batch)
+    return rows.assign(**work.columns(), stage="epoch", N=strings)

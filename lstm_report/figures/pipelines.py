@@ -1,80 +1,57 @@
-"""The figures and tables of notebook 09: replicas, pipelines, partitions, buckets, many
-ranks.
-"""
+"""The figures and tables of notebook 09: replicas, pipelines, partitions, buckets."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
 
-from lstm_kernels.ranks.planner import predict
-from lstm_kernels.ranks.world import CORES
-from lstm_kernels.schedules import PIPELINES, Costs, Graph, pipeline
-from lstm_kernels.simulate import pipeline_bound, simulate
+from lstm_kernels.ranks.planner import LayerCost, predict
+from lstm_kernels.simulate import pipeline_bound
 from lstm_kernels.strings import Reber, borders, equal_borders, waste
 
-from ..experiments.rank_speed import ALONE
-from ..experiments.scaling import ModelCosts, errors, layer_parallel, sweep
+from ..experiments.rank_speed import ALONE, NETWORK, REPLICAS
 from . import plots
 from .tables import digits, speed
 
 KINDS = {"best borders": borders, "equal borders": equal_borders}
-PIPE, LOOPED = "8 fill-drain", "8 fill-drain 2 loops"
-LOOPS = "fill-drain in two loops"
-DATA, AFTER, UNSUMMED = "data", "data after", "data unsummed"
+PIPE = "8 fill-drain"
+WAYS = {
+    REPLICAS: "replicas",
+    PIPE: "pipeline, 8 micro-batches",
+    ALONE: "one rank",
+    NETWORK: "the network itself",
+}
 
 
-def orders(stages, micro_batches):
-    """Who runs which micro-batch when, forward and backward, by both orders, and in two
-    loops; a stage's backward pass takes twice as long as its forward pass.
+def order(stages, micro_batches):
+    """Who runs which micro-batch when, forward and backward; a stage's backward pass
+    takes twice as long as its forward pass.
     """
-    lines = {}
-    for name, order, loops in [
-        *((name, name, 1) for name in PIPELINES),
-        (LOOPS, PIPELINES[0], 2),
-    ]:
-        S = stages * loops
-        graph = Graph(S, 1, micro_batches, training=True)
-        costs = Costs((1 / loops,) * S + (2 / loops,) * S)
-        lines[name] = simulate(pipeline(graph, stages, order, loops), costs)
-    figure, axes = plt.subplots(
-        len(lines), figsize=(9, 1.8 * len(lines) + 0.4), sharex=True
-    )
-    for ax, (name, line) in zip(axes, lines.items(), strict=True):
-        for span in line.spans:
-            task = line.schedule.tasks[span.task]
-            colour = (
-                plots.ORANGE if line.schedule.graph.goes_back(task.layer) else plots.SKY
-            )
-            how = {
-                "color": colour,
-                "edgecolor": "white",
-                "linewidth": 0.6,
-                "height": 0.84,
-            }
-            bar = ax.barh(span.worker, span.stop - span.start, left=span.start, **how)
-            ax.bar_label(bar, [task.part], label_type="center", fontsize=8)
-        ax.set(yticks=range(stages), yticklabels=[f"rank {p}" for p in range(stages)])
-        ax.set_title(f"{name}: {line.makespan:.0f} steps, idle {line.idle:.0%}")
-        ax.grid(axis="y", visible=False)
-        ax.invert_yaxis()
-    axes[-1].set_xlabel(
-        "time; a number is a micro-batch, blue forward, orange backward"
-    )
-    titles = (ax.get_title("left") for ax in axes)
-    figure.alt = f"Micro-batches over time, a lane per rank. {'; '.join(titles)}."
+    figure, ax = plt.subplots(figsize=(9, 2.2))
+    turns = stages + micro_batches - 1
+    for p in range(stages):
+        for m in range(micro_batches):
+            back = turns + 2 * (stages - 1 - p + m)
+            for left, width, colour in ((p + m, 1, plots.SKY), (back, 2, plots.ORANGE)):
+                bar = ax.barh(p, width, left=left, color=colour, edgecolor="white")
+                ax.bar_label(bar, [m], label_type="center", fontsize=8)
+    idle = 1 - micro_batches / turns
+    ax.set(yticks=range(stages), yticklabels=[f"rank {p}" for p in range(stages)])
+    ax.set_xlabel("time; a number is a micro-batch, blue forward, orange backward")
+    ax.set_title(f"Fill and drain: {3 * turns} steps, idle {idle:.0%}")
+    ax.grid(axis="y", visible=False)
+    ax.invert_yaxis()
+    title = ax.get_title("left")
+    figure.alt = f"Micro-batches over time, a lane per rank. {title}."
     return figure
 
 
-def steps(rows, variant=None):
-    """Seconds of training steps by round (rows) and way (columns); variant: of a
-    link.
-    """
-    rows = rows[rows["stage"] == "step"]
-    own = rows["variant"].isna() if variant is None else rows["variant"] == variant
-    return rows[own].pivot_table(
+def steps(rows):
+    """Seconds of training steps by round (rows) and way (columns), those of WAYS."""
+    table = rows[rows["stage"] == "step"].pivot_table(
         index="repeat", columns="version", values="seconds", sort=False
     )
+    return table[[name for name in WAYS if name in table]]
 
 
 def ways(table):
@@ -82,11 +59,8 @@ def ways(table):
     lines, gain = {}, gains(table)
     for name, times in table.items():
         q1, median, q3 = 1e3 * times.quantile([0.25, 0.5, 0.75])
-        lines[name] = [
-            digits(median),
-            f"{digits(q1)} to {digits(q3)}",
-            speed(gain[name]),
-        ]
+        spread = f"{digits(q1)} to {digits(q3)}"
+        lines[WAYS[name]] = [digits(median), spread, speed(gain[name])]
     columns = ["ms", "quartiles (ms)", "speed (one rank = 1)"]
     return pd.DataFrame.from_dict(lines, orient="index", columns=columns)
 
@@ -96,45 +70,35 @@ def gains(table, baseline=ALONE):
     return table.rdiv(table[baseline], axis=0).median()
 
 
-def hidden(table):
-    """The share of the time of the sums that overlapping hides: 1 when a step with sums
-    takes as long as one without; the median over rounds, and the seconds of the sums
-    themselves.
-    """
-    taken = table[AFTER] - table[UNSUMMED]
-    return ((table[AFTER] - table[DATA]) / taken).median(), taken.median()
-
-
 def layer_costs(rows, names):
-    """Median milliseconds of each layer forward and backward for a micro-batch, what
-    the end of a step adds, and the MiB of its gradients; rows of `costs`.
+    """Median milliseconds of each layer forward and backward for a micro-batch and of
+    its descent, and the MiB of its gradients; rows of `costs`.
     """
     own = rows[rows["version"] == "layer"]
     times = 1e3 * own.groupby(["variant", "stage"])["seconds"].median().unstack()
-    table = times[["forward", "backward"]].map(digits).add_suffix(" (ms)")
-    ends = times.get("last", times["backward"]) - times["backward"] + times["descent"]
-    table["end of a step (ms)"] = ends.map(digits)
-    table["gradients (MiB)"] = (own.groupby("variant")["bytes"].first() / 2**20).map(
-        digits
-    )
+    table = times[["forward", "backward", "descent"]].map(digits).add_suffix(" (ms)")
+    sizes = own.groupby("variant")["bytes"].first() / 2**20
+    table["gradients (MiB)"] = sizes.map(digits)
     return table.loc[names].rename_axis(index=None, columns=None)
 
 
-def predicted(rows, names, samples, micro_batches, link, order=PIPELINES[0]):
-    """A function: counts of a partition to the seconds of a step; and the LayerCosts
-    and seconds of a hand-over that it tells them from. link: of `scaling`, for what is
-    handed over.
+def predicted(rows, names, micro_batches):
+    """A function: counts of a partition to the seconds of a step, with the descent of
+    the slowest rank; and the LayerCosts that it tells them from. rows: of `costs`.
     """
-    costs = ModelCosts.from_rows(rows[rows["version"] == "layer"], names)
-    parts, hand = costs.parts(samples), link.seconds(costs.hand * samples)
+    own = rows[rows["version"] == "layer"]
+    medians = own.groupby(["variant", "stage"])["seconds"].median().unstack()
+    layers = [
+        LayerCost(name, *medians.loc[name, ["forward", "backward"]].tolist())
+        for name in names
+    ]
 
-    def seconds(counts, loops=1):
-        plan = predict(
-            parts, counts, micro_batches, hand=hand, order=order, loops=loops
-        )
-        return plan.seconds + costs.end(counts) * loops
+    def seconds(counts):
+        parts = np.split(medians.loc[names, "descent"], np.cumsum(counts)[:-1])
+        descent = max(part.sum() for part in parts)
+        return predict(layers, counts, micro_batches).seconds + descent
 
-    return seconds, parts, hand
+    return seconds, layers
 
 
 def by_partition(rows, ranks=2):
@@ -273,7 +237,8 @@ def learned(rows, least, held_out, seed=1):
     predicted; the least loss that there is.
     """
     own = rows[rows["stage"] == "held out"].set_index("version")
-    best = Reber(least).cross_entropy(Reber(least).strings(held_out, seed=seed))
+    grammar = Reber(least)
+    best = grammar.cross_entropy(grammar.strings(held_out, seed=seed))
     lines = {
         name.upper(): [digits(row["loss"]), f"{row['accuracy']:.0%}"]
         for name, row in own.iterrows()
@@ -283,114 +248,31 @@ def learned(rows, least, held_out, seed=1):
     return pd.DataFrame.from_dict(lines, orient="index", columns=columns)
 
 
-def many_ranks(tables):
-    """Predicted speed-up against the ranks, a panel for each link: name -> table of
-    `sweep`.
-    """
-    figure, axes = plt.subplots(1, len(tables), figsize=(9.5, 4), sharey=True)
-    colours = {"data": plots.BLUE, "layer": plots.ORANGE, "mixed": plots.RED}
-    for ax, (name, table) in zip(np.atleast_1d(axes), tables.items(), strict=True):
-        ranks = table["ranks"].unique()
-        ax.plot(ranks, ranks, color=plots.GREY, linewidth=1)
-        for way, own in table.groupby("way", sort=False):
-            how = {
-                "color": colours[way],
-                "ls": "--",
-                "marker": ".",
-                "label": f"{way}, predicted",
-            }
-            ax.plot(own["ranks"], own["speedup"], **how)
-        plots.ticks(ax, "xy", [int(n) for n in ranks if n in (1, 4, 16, 64, 256, 1024)])
-        last = table[table["ranks"] == ranks[-1]].set_index("way")["speedup"]
-        ax.set(
-            xlabel="ranks",
-            title=f"{name}\n{ranks[-1]} ranks: mixed {speed(last['mixed'])}",
-        )
-        ax.title.set_fontsize(10)
-    axes = np.atleast_1d(axes)
-    axes[0].set_ylabel("predicted speed (one rank = 1)")
-    axes[0].legend()
-    return figure
-
-
-def model_errors(rows, costs, link, add):
-    """Steps on 1, 2 and 4 ranks of this machine, measured and predicted, as text, and
-    the largest error where every rank had a core of its own, and where ranks took
-    turns. rows: of the experiment "scaling"; others as of `scaling.sweep`.
-    """
-    steps = rows[rows["stage"] == "step"]
-    measured = steps.assign(
-        way=steps["version"].map({"data after": "data", PIPE: "layer"})
-    )
-    measured.loc[measured["version"] == ALONE, "way"] = "data"
-    measured.loc[measured["version"].str.contains("+", regex=False), "way"] = "mixed"
-    batch, cores = int(steps["B"].iloc[0]), len(CORES) or 1
-    how = {
-        "link": link,
-        "add": add,
-        "cores": cores,
-        "micro_batches": (8,),
-        "overlap": False,
-    }
-    table = sweep(costs, batch, ranks=(1, 2, 4), **how)
-    # Mixed is measured as two stages, whatever would be the best.
-    grid = {"ranks": 4, "replicas": 2, "link": link, "add": add, "cores": cores}
-    two = layer_parallel(costs, batch, micro_batches=8, **grid)
-    table.loc[(table["way"] == "mixed") & (table["ranks"] == 4), "seconds"] = (
-        two.seconds
-    )
-    found = errors(measured, table)
-    shown = pd.DataFrame({"way": found["way"], "ranks": found["ranks"]})
-    for name in ("measured", "predicted"):
-        shown[f"{name} (ms)"] = (1e3 * found[name]).map(digits)
-    shown["error"] = found["error"].map("{:+.1%}".format)
-    off = found["error"].abs().groupby(found["ranks"] > cores).max()
-    return shown.set_index(["way", "ranks"]), (off.get(False, 0.0), off.get(True, 0.0))
-
-
 # Claims: a sentence, whether it holds, and the numbers that it rests on.
 
 
 def claim_replicas(table):
-    one, network = (gains(table, name)[AFTER] for name in (ALONE, "network"))
+    one, network = (gains(table, name)[REPLICAS] for name in (ALONE, NETWORK))
     sentence = (
         "Two ranks that share the samples train at least 1.8 times as fast as one."
     )
-    return (
-        sentence,
-        one >= 1.8,
-        f"{speed(one)}; compared with the network's own {speed(network)}",
-    )
-
-
-def claim_hidden(share):
-    sentence = "On a slow link, summing layer by layer hides at least 60 % of the sums."
-    return sentence, share >= 0.6, f"{share:.0%}"
+    numbers = f"{speed(one)}; compared with the network's own {speed(network)}"
+    return sentence, one >= 1.8, numbers
 
 
 def claim_pipeline(table):
-    gain, bounds = gains(table), {PIPE: (8, 2), LOOPED: (8, 2, 2)}
-    sentence = "A pipeline of two ranks trains at least 1.7 times as fast as one, in two loops."
-    told = (
-        f"{name}: {speed(gain[name])}, at most {speed(pipeline_bound(*bound))} by the bound"
-        for name, bound in bounds.items()
-    )
-    return sentence, gain[LOOPED] >= 1.7, "; ".join(told)
+    gain, bound = gains(table)[PIPE], pipeline_bound(8, 2)
+    sentence = "A pipeline of two ranks comes within a tenth of its bound."
+    numbers = f"{speed(gain)}, at most {speed(bound)} by the bound"
+    return sentence, gain >= 0.9 * bound, numbers
 
 
-def claim_predicted(table, guess):
-    """guess: seconds by name of the way."""
-    real = {name: table[name].median() for name in guess}
+def claim_predicted(table, seconds):
+    """seconds: predicted of the pipeline."""
+    real = table[PIPE].median()
     sentence = "It takes within 10 % of what is predicted from measured costs."
-    told = (
-        f"{name}: {1e3 * seconds:.4g} ms predicted, {1e3 * real[name]:.4g} ms measured"
-        for name, seconds in guess.items()
-    )
-    return (
-        sentence,
-        all(abs(real[n] / s - 1) <= 0.1 for n, s in guess.items()),
-        "; ".join(told),
-    )
+    numbers = f"{1e3 * seconds:.4g} ms predicted, {1e3 * real:.4g} ms measured"
+    return sentence, abs(real / seconds - 1) <= 0.1, numbers
 
 
 def claim_plan(table, chosen):
@@ -429,11 +311,3 @@ def claim_learned(rows):
     sentence = "The LSTM predicts more than 95 % of the outer symbols, the RNN fewer than 60 %."
     told = f"{right['lstm']:.0%} and {right['rnn']:.0%}; guessing has 50 %"
     return sentence, right["lstm"] > 0.95 and right["rnn"] < 0.6, told
-
-
-def claim_model(off, fitted):
-    """off: of `model_errors`. fitted: the error of the fit of messages."""
-    alone, turns = off
-    sentence = "The model is at most 10 % off where every rank has a core, and else at most 25 %."
-    told = f"{alone:.0%}; where ranks take turns {turns:.0%}; the fit of a message {fitted:.0%}"
-    return sentence, alone <= 0.1 and turns <= 0.25, told

@@ -6,8 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from lstm_kernels.ranks.rnn import GPU_VERSIONS, ONE, THREADS
-
+from ..experiments.handover import GPU_VERSIONS, ONE, THREADS
 from ..measure.timing import summary
 from . import plots
 from .tables import digits, speed

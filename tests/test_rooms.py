@@ -19,8 +19,8 @@ ROOMS = (
     "lstm_kernels.ranks",
     "lstm_report.measure",
     "lstm_report.experiments",
-    "lstm_report",
     "lstm_report.figures",
+    "lstm_report",
     "lstm_report.lesson",
 )
 # May import everything of their package, but for the report's.

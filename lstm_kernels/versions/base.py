@@ -75,12 +75,12 @@ class Network:
     parallel = True  # whether it uses `threads`; else one
     tapes = True  # whether it has `new_tape`
     rounding = None  # what products do to their operands, a function of arrays, or None
-    _parameters = Params  # the class of its parameters
+    params_class = Params  # the class of its parameters
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)
 
     def __init__(self, params: Params, threads: int | None = None):
-        self._params = self._parameters.check(params).copy()
+        self._params = self.params_class.check(params).copy()
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
         self._made_with = {"threads": threads}  # a copy is too
@@ -232,7 +232,7 @@ class Network:
         """Take over other values for the parameters, of the same cell, shapes and
         dtype.
         """
-        new = self._parameters.check(params).copy()
+        new = self.params_class.check(params).copy()
         if new.form != self._params.form:
             raise ValueError(f"params: got {new.form}, want {self._params.form}")
         with self._held("assign"):
@@ -322,7 +322,7 @@ class Network:
             gradients[name] *= -value.dtype.type(rate)
             gradients[name] += value
         # All at once: an interrupt meets the old parameters or the new ones.
-        self._replace(self._parameters.from_arrays(gradients, self._cell.name))
+        self._replace(self.params_class.from_arrays(gradients, self._cell.name))
         return loss
 
     def _epoch(self, dataset, order, batch_size, rate):

@@ -68,7 +68,7 @@ class FactoredNetwork(Network):
 
     name = "factored"
     tapes = False
-    _parameters = Factored
+    params_class = Factored
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)

@@ -114,8 +114,9 @@ class Lesson:
                 own = 0.0
             if own <= one:
                 raise Wrong(
-                    f"{who}: right, but {own:.2f} multiply-adds for each number loaded. "
-                    "Hint: keep the sums in variables and use each loaded number more than once."
+                    f"{who}: right, but {own:.2f} multiply-adds for each number "
+                    "loaded. Hint: keep the sums in variables and use each loaded "
+                    "number more than once."
                 )
             said += f" It does {own:.2f} multiply-adds for each number it loads, "
             said += f"not {one:.2f}."

@@ -108,6 +108,17 @@ event.register("numba:compile", _Compiling())
 # A fork waits until no thread compiles.
 at_fork(hold=global_compiler_lock)
 
+threads_lost = False  # is this a fork of a process in which Numba's threads had begun?
+
+
+def _renew():
+    global threads_lost
+    with suppress(ValueError):  # they had not begun
+        threads_lost = bool(numba.threading_layer())
+
+
+at_fork(renew=_renew)
+
 
 @cache
 def _prune(folder, module):

@@ -16,7 +16,7 @@ one thread.
 """
 
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 
 import numba
@@ -24,6 +24,7 @@ import numpy as np
 from numba import njit, prange
 from numba.cpython.unsafe.tuple import tuple_setitem
 
+from .. import kernels
 from ..cores import cores
 from ..cpu import activations, simd
 from ..forks import at_fork
@@ -147,17 +148,7 @@ def sum_of_buffers(z, da, out, samples):
 
 PIECE = 1e9  # operations of a region: between two, Python raises a KeyboardInterrupt
 _region = threading.RLock()
-_threads_lost = False  # is this a fork of a process in which Numba's threads had begun?
-
-
-def _renew():
-    global _threads_lost
-    with suppress(ValueError):  # they had not begun
-        _threads_lost = bool(numba.threading_layer())
-
-
 at_fork(hold=_region)
-at_fork(renew=_renew)
 
 
 @cache
@@ -237,7 +228,7 @@ class NumbaSample(Network):
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        if _threads_lost:
+        if kernels.threads_lost:
             want = "another version, or a process that is spawned"
             got = "a fork of a process in which Numba's threads had begun"
             raise RuntimeError(f"{self.name}: got {got}, want {want}")
@@ -255,8 +246,8 @@ class NumbaSample(Network):
         # process.
         with _region, super()._guard():
             before = numba.get_num_threads()
-            numba.set_num_threads(self._threads)
             try:
+                numba.set_num_threads(self._threads)
                 yield
             finally:
                 numba.set_num_threads(before)

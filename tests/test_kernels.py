@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from functools import partial
 from types import SimpleNamespace
 
 import numba
@@ -228,70 +228,56 @@ def test_code_that_numba_lifts_out_of_a_function_compiles():
 
 
 def test_code_of_other_states_of_the_sources_leaves_the_cache(tmp_path):
-    mine, old = kernels.digest("cpu"), "0123456789ab"
+    module = "lstm_kernels.cpu.simd"
+    now, old = kernels.digest(module), "0123456789ab"
     gone = [
-        f"fused_kernels.infer_float32_{old}-391.py311.nbi",
-        f"fused_kernels.infer_float32_{old}-391.py311.1.nbc",
+        f"simd.infer_float32_{old}-391.py311.nbi",
+        f"simd.infer_float32_{old}-391.py311.1.nbc",
         f"simd.step_step_lstm_float32_16x4_True_{old}-1.py312.nbi",
-        f"mistakes.forward_steps_lstm_float32_{old}-13.py311.nbi",  # of the report
     ]
-    kept = [
-        f"fused_kernels.infer_float32_{mine}-391.py311.nbi",
-        f"fused_kernels.infer_float32_{mine}-391.py311.2.nbc",
-        "numba_sample.blocked_product-97.py311.nbi",  # whose name holds no state
+    left = [
+        f"simd.infer_float32_{now}-391.py311.nbi",
+        f"simd.infer_float32_{now}-391.py311.2.nbc",
+        "simd.blocked_product-97.py311.nbi",  # whose name holds no state
         f"theirs.infer_float32_{old}-391.py311.nbi",
         f"my_simd.step_{old}-1.py311.nbi",
         f"simd.step_{old}.txt",
         f"simd.step_{old}-1.py311.nbi.part",
     ]
-    for name in gone + kept:
+    for name in gone + left:
         (tmp_path / name).touch()
-    kernels._prune(str(tmp_path))
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kept)
+    kernels._prune(str(tmp_path), module)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(left)
 
 
-@pytest.mark.parametrize("room", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("module", "room", "alone"),
+    [
+        ("cpu.passes", "cpu", "passes.py"),
+        ("gpu.build", "gpu", "build.py"),
+        ("versions.numba_sample", "cpu", "../versions/numba_sample.py"),
+    ],
+)
 def test_an_edit_of_a_source_changes_the_key_and_no_other_edit(
-    room, tmp_path, monkeypatch
+    module, room, alone, tmp_path, monkeypatch
 ):
     package = tmp_path / "lstm_kernels"
-    shutil.copytree(
-        kernels._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__")
-    )
+    hidden = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(kernels._PACKAGE, package, ignore=hidden)
     monkeypatch.setattr(kernels, "_PACKAGE", package)
-    digest = kernels.digest.__wrapped__  # without its memory
-    before, changed = digest(room), set()
+    place = SimpleNamespace(__file__=str(package / room / alone))
+    monkeypatch.setitem(sys.modules, f"lstm_kernels.{module}", place)
+    digest = partial(kernels.digest.__wrapped__, f"lstm_kernels.{module}")
+    before, changed = digest(), set()
     for path in package.rglob("*.py"):
         text = path.read_bytes()
         path.write_bytes(text + b"# an edit\n")
-        if digest(room) != before:
+        if digest() != before:
             changed.add(path.relative_to(package).as_posix())
         path.write_bytes(text)
-    assert changed == set(kernels.SOURCES[room])
-    assert digest(room) == before
-    (package / kernels.SOURCES[room][-1]).unlink()
-    with pytest.raises(FileNotFoundError):  # moved: the list must follow
-        digest(room)
-
-
-# Nothing there is compiled.
-NO_KERNELS = {
-    "bfloat16_space",
-    "cost",
-    "device",
-    "interrupts",
-    "plans",
-    "workspace",
-    "__init__",
-}
-
-
-def test_every_file_with_kernels_is_in_the_list():
-    for room, sources in kernels.SOURCES.items():
-        files = {
-            path.stem for path in (kernels._PACKAGE / room).glob("*.py")
-        } - NO_KERNELS
-        assert files <= {Path(name).stem for name in sources}
+    of_room = {f"{room}/{path.name}" for path in (package / room).glob("*.py")}
+    own = (package / room / alone).resolve().relative_to(package).as_posix()
+    assert changed == {"cells.py", "kernels.py", own} | of_room
 
 
 KEYS = """
@@ -318,7 +304,7 @@ def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
         path.write_bytes(path.read_bytes() + b"# an edit\n")
 
     first = cached()
-    edit("cpu/cost.py")
+    edit("data.py")
     assert cached() == first
     edit("cpu/block_kernels.py")  # what the kernels call, which Numba does not look at
     assert not cached() & {name for name in first if "forward" in name}
@@ -326,14 +312,15 @@ def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
 
 def test_the_files_that_numba_writes_are_known_by_their_names(tmp_path, monkeypatch):
     monkeypatch.setattr(kernels.numba.config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(kernels, "digest", lambda room: "0123456789ab")
+    monkeypatch.setattr(kernels, "digest", lambda module: "0123456789ab")
     kernels.native(empty, "trial")
     files = list(tmp_path.rglob("*.nb[ic]"))
     assert {path.suffix for path in files} == {".nbi", ".nbc"}
     for path in files:  # Numba names them after the file of the source, this one
         path.rename(path.with_name(path.name.replace("test_kernels.", "simd.")))
     monkeypatch.undo()
-    kernels._prune.__wrapped__(str(files[0].parent))
+    module = "lstm_kernels.cpu.simd"
+    kernels._prune.__wrapped__(str(files[0].parent), module)
     assert not list(tmp_path.rglob("*.nb[ic]"))
 
 
@@ -344,7 +331,7 @@ def empty(task, _, address):
 def test_a_file_that_cannot_be_removed_stays(tmp_path):
     folder = tmp_path / "simd.step_0123456789ab-1.py311.nbi"  # refuses to be unlinked
     folder.mkdir()
-    kernels._prune(str(tmp_path))
+    kernels._prune(str(tmp_path), "lstm_kernels.cpu.simd")
     assert folder.exists()
 
 

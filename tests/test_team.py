@@ -16,17 +16,16 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels.cpu import instructions, rounds, team, workspace
-from lstm_kernels.cpu.instructions import array_at
 from lstm_kernels.cpu.rounds import claim, finish, wait
 from lstm_kernels.kernels import native
 from lstm_report.measure.comparer import compare_to_reference
 
-words = array_at(np.int64)
+words = instructions.integers
 
 
 def count_tasks(p, turn, address):
     """Rounds of tasks; each adds one to its counter."""
-    at = words(address, (4,))  # sync, groups, rounds, counters (rounds, 7)
+    at = words(address, 4)  # sync, groups, rounds, counters (rounds, 7)
     for k in range(at[2]):
         task = claim(at[0], at[1], turn, p, 7)
         while task >= 0:
@@ -39,7 +38,7 @@ def count_tasks(p, turn, address):
 
 def loiter(p, turn, address):
     """Thread 1 comes, has no task, and stays until it is let go."""
-    at = words(address, (4,))  # arrived, let go, left
+    at = words(address, 4)  # arrived, let go, left
     if p:
         instructions.exchange(address, 1)
         while instructions.read(address + 8) == 0:
@@ -109,15 +108,14 @@ def test_a_network_leaves_its_records_to_a_thread_that_stayed(monkeypatch):
     """
     params, x, target = example((2, 5, 6, 3, 33))
     old = []
-    real = workspace.Space.leave
+    real = workspace.Work.leave
 
-    def leave(self, stayed):
-        work = self.work
+    def leave(work, stayed):
         old.append((work.layers, work.job, work.layers.tobytes(), work.job.tobytes()))
-        real(self, True)
+        real(work, True)
         assert work.layers is not old[-1][0]
 
-    monkeypatch.setattr(workspace.Space, "leave", leave)
+    monkeypatch.setattr(workspace.Work, "leave", leave)
     for version in ("numba-fused", "numba-wavefront"):
         net = lk.network(version, params)
         compare_to_reference(net, params, x)
@@ -227,6 +225,7 @@ bad = 0
 for _ in range(8):
     child = os.fork()
     if child == 0:  # while another thread may be in a region
+        net = lk.network("numba-fused", params, threads=2)
         same = all(np.array_equal(net.forward(x)[0], y) for _ in range(20))
         os._exit(0 if same and team()._count == 2 else 1)
     bad += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0

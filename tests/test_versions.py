@@ -186,7 +186,7 @@ def test_the_number_of_threads_is_said_where_they_are_used():
 
 def test_every_module_is_reached_without_an_import():
     code = "import sys, lstm_kernels as lk; print(getattr(lk, sys.argv[1]), *dir(lk))"
-    for name in ("forecast", "schedules", "reference", "cells", "cores", "bench"):
+    for name in ("forecast", "schedules", "reference", "cells", "cores", "cpu"):
         words = [sys.executable, "-c", code, name]
         said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         assert said.startswith(f"<module 'lstm_kernels.{name}'")
@@ -211,7 +211,7 @@ def test_registry_has_the_contract_fields():
 
 def test_an_unavailable_version_says_why(monkeypatch):
     registry = sys.modules["lstm_kernels.versions"]  # the name is also a function
-    rung = registry._gpu("rung", "needs a device", "rung", "Rung", True, True)
+    rung = lk.Version("rung", "needs a device", "gpu")
     monkeypatch.setattr(registry, "_VERSIONS", (rung,))
     monkeypatch.setattr(device, "why_unavailable", lambda: "there is no such device")
     assert rung.why_unavailable == "there is no such device"
@@ -233,3 +233,18 @@ def test_an_epoch_refuses_indices_that_are_no_examples(version, order, kind):
     with pytest.raises(ValueError, match=r"^batch_size: got 0"):
         net.epoch(dataset, [0, 1], 0, 0.1)
     assert len(net.epoch(dataset, [0, 1, 2], 2, 0.1)) == 2
+
+
+def test_gradients_without_those_of_the_inputs(version):
+    params, x, _ = example((2, 4, 3, 5, 9))
+    net = lk.network(version, params)
+    y, _ = net.forward(x, training=True)
+    want = net.backward(np.ones_like(y))
+    net.forward(x, training=True)
+    got = net.backward(np.ones_like(y), inputs=False)
+    assert got.x is None
+    for one, other in zip(got.layers, want.layers, strict=True):
+        for part in "UWb":
+            np.testing.assert_array_equal(getattr(one, part), getattr(other, part))
+    for a, b in zip(got.state, want.state, strict=True):
+        np.testing.assert_array_equal(a, b)

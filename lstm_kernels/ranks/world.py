@@ -154,6 +154,12 @@ class World:
                 world.comm.Free()
         self._grids = {}
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
     def pin(self):
         """Give this process its part of the machine's cores, and let it end with
         mpiexec.

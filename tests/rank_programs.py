@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 import lstm_kernels as lk
-from lstm_kernels import data
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.next_symbol import NextSymbol
 from lstm_kernels.ranks import rnn
 from lstm_kernels.ranks.layers import TokenParams
 from lstm_kernels.ranks.parallel import Parallel
 from lstm_kernels.ranks.world import CORES, Sum, World, main, take_cores
+from lstm_kernels.strings import NextSymbol, Reber, one_hot
 from lstm_report.experiments import handover, rank_speed, ranks
 from lstm_report.measure import results
 
@@ -219,7 +218,7 @@ def reber(layers=2, embedding=None, seed=0):
 def trained(params, world, strings=64, batch_size=15, **options):
     """The losses of the epochs, and all parameters at the end."""
     model = Parallel(params, world, loss="symbols", **options)
-    dataset = data.symbols(data.Reber().strings(strings, seed=0))
+    dataset = one_hot(Reber().strings(strings, seed=0))
     history = lk.train(model, dataset, **STEPS | {"batch_size": batch_size})
     return history.loss, model.gather().arrays()
 
@@ -255,7 +254,7 @@ def models(world):
             want = trained(params, single, **sizes)
         else:
             net = lk.network("numba-fused", params, threads=1)
-            dataset = data.symbols(data.Reber().strings(sizes.pop("strings", 64)))
+            dataset = one_hot(Reber().strings(sizes.pop("strings", 64)))
             history = lk.train(NextSymbol(net), dataset, **STEPS | sizes)
             want = history.loss, net.params().arrays()
         np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
@@ -272,7 +271,7 @@ def diverged(world):
             for rate in (3e38, 1e38):
                 model = Parallel(reber(), world, stages=stages, loss="symbols")
                 before = model.params().arrays()
-                dataset = data.symbols(data.Reber().strings(64, seed=0))
+                dataset = one_hot(Reber().strings(64, seed=0))
                 how = STEPS | {"learning_rate": rate, "optimizer": optimizer}
                 with pytest.raises(lk.DivergedError):
                     lk.train(model, dataset, **how)
@@ -285,7 +284,7 @@ def diverged(world):
     if world.rank == 1:
         model.local.theta = model.local.theta.copy()
         model.local.theta[-1] = np.finfo("f").max
-    dataset = data.symbols(data.Reber().strings(64, seed=0))
+    dataset = one_hot(Reber().strings(64, seed=0))
     with pytest.raises(lk.DivergedError):
         lk.train(model, dataset, **STEPS | {"learning_rate": 1e38})
 
@@ -294,7 +293,7 @@ def checkpoints(world):
     """A path is a checkpoint of all ranks; one of another run is refused with the
     reason, on every rank, and so is one that another run has replaced.
     """
-    dataset = data.symbols(data.Reber().strings(64, seed=0))
+    dataset = one_hot(Reber().strings(64, seed=0))
     with tempfile.TemporaryDirectory() as folder:
         file = world.comm.bcast(str(Path(folder, "state.npz")))
 
@@ -323,7 +322,7 @@ def checkpoints(world):
             {"seed": 1},
             {"batch_size": 16},
             {"optimizer": "adam"},
-            {"dataset": data.symbols(data.Reber().strings(65, seed=0))},
+            {"dataset": one_hot(Reber().strings(65, seed=0))},
         ):
             with pytest.raises(ValueError, match=r"checkpoint: .*(another|want)"):
                 train(**changed, resume=True)

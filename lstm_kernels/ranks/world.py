@@ -110,7 +110,7 @@ class World:
         they were `owner`'s. There is one window, which grows. ValueError, on every
         rank, for ranks on several machines.
         """
-        fresh = owner is not self._owner or len(self._memory) < count
+        fresh = owner != self._owner or len(self._memory) < count
         if fresh:
             self.comm.Barrier()  # nobody reads what was in it any more
             if len(self._memory) < count:

@@ -76,7 +76,8 @@ def layer_costs(rows, names):
     """
     own = rows[rows["version"] == "layer"]
     times = 1e3 * own.groupby(["variant", "stage"])["seconds"].median().unstack()
-    table = times[["forward", "backward", "descent"]].map(digits).add_suffix(" (ms)")
+    table = times[["forward", "backward"]].map(digits).add_suffix(" (ms)")
+    table["end of a step (ms)"] = times["descent"].map(digits)
     sizes = own.groupby("variant")["bytes"].first() / 2**20
     table["gradients (MiB)"] = sizes.map(digits)
     return table.loc[names].rename_axis(index=None, columns=None)

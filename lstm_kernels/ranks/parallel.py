@@ -176,12 +176,10 @@ class Parallel:
         finite. Raises as `step` does; a DivergedError holds `.step`.
         """
         rate = check_rate("learning_rate", learning_rate, self.local.theta.dtype)
+        mixed = self.loss == "last"
         order, batch_size = self.world.agreed(
-            lambda: check_order(dataset, order, batch_size)
+            lambda: check_order(dataset, order, batch_size, mixed=mixed)
         )
-        if self.loss == "last" and not dataset.mixes:
-            got = f"{type(dataset).__name__}, whose mini-batches are of one length each"
-            raise TypeError(f"dataset: got {got}, want one with examples of one length")
         losses = []
 
         def step(x, target):

@@ -59,7 +59,8 @@ class Units:
         shape = T + 1, B, tiles.padded
         if self.means == "window":  # a line of memory for each rank's word, then h
             size = P * LINE + int(np.prod(shape)) * tiles.dtype.itemsize
-            memory, fresh = self.world.window(self, size)
+            # Slot 0 is zero for ever: other shapes would have had other slots there.
+            memory, fresh = self.world.window((self, shape), size)
             words = memory[: P * LINE].view(np.int64)[:: LINE // 8]
             h = memory[P * LINE :].view(tiles.dtype).reshape(shape)
             order[4] = at(memory)

@@ -110,7 +110,7 @@ class World:
         they were `owner`'s. There is one window, which grows. ValueError, on every
         rank, for ranks on several machines.
         """
-        fresh = owner is not self._owner or len(self._memory) < count
+        fresh = owner != self._owner or len(self._memory) < count
         if fresh:
             self.comm.Barrier()  # nobody reads what was in it any more
             if len(self._memory) < count:
@@ -153,6 +153,12 @@ class World:
                 world.close()
                 world.comm.Free()
         self._grids = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
 
     def pin(self):
         """Give this process its part of the machine's cores, and let it end with

@@ -76,7 +76,8 @@ def layer_costs(rows, names):
     """
     own = rows[rows["version"] == "layer"]
     times = 1e3 * own.groupby(["variant", "stage"])["seconds"].median().unstack()
-    table = times[["forward", "backward", "descent"]].map(digits).add_suffix(" (ms)")
+    table = times[["forward", "backward"]].map(digits).add_suffix(" (ms)")
+    table["end of a step (ms)"] = times["descent"].map(digits)
     sizes = own.groupby("variant")["bytes"].first() / 2**20
     table["gradients (MiB)"] = sizes.map(digits)
     return table.loc[names].rename_axis(index=None, columns=None)
@@ -281,8 +282,9 @@ def claim_plan(table, chosen):
     sentence = (
         "No partition that was run is faster than the planner's beyond the quartiles."
     )
-    told = f"{chosen} {digits(ms[chosen])} ms, the fastest {fastest} {digits(ms[fastest])} ms"
-    return sentence, table["q1"][chosen] <= table["q3"][fastest], told
+    best = f"the fastest {fastest} {digits(ms[fastest])} ms"
+    numbers = f"{chosen} {digits(ms[chosen])} ms, {best}"
+    return sentence, table["q1"][chosen] <= table["q3"][fastest], numbers
 
 
 def claim_memory(rows):
@@ -308,6 +310,7 @@ def claim_buckets(wasted):
 
 def claim_learned(rows):
     right = rows.dropna(subset="accuracy").set_index("version")["accuracy"]
-    sentence = "The LSTM predicts more than 95 % of the outer symbols, the RNN fewer than 60 %."
+    sentence = "The LSTM predicts more than 95 % of the outer symbols, "
+    sentence += "the RNN fewer than 60 %."
     told = f"{right['lstm']:.0%} and {right['rnn']:.0%}; guessing has 50 %"
     return sentence, right["lstm"] > 0.95 and right["rnn"] < 0.6, told

@@ -221,7 +221,8 @@ def read_out(rows):
     gain = summary(part, ONE, by="version")["ratio"]["steps"]
     return (
         f"At H = {H} the read-out takes {1e3 * last['read-out']:.3g} ms, the steps "
-        f"{1e3 * last['forward']:.3g} ms; with the steps shared, ranks read out {speed(gain)}."
+        f"{1e3 * last['forward']:.3g} ms; with the steps shared, ranks read out "
+        f"{speed(gain)}."
     )
 
 

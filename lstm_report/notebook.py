@@ -157,7 +157,7 @@ class Notebook:
         return rows[rows["machine"] == name]
 
     def jobs(self, experiment):
-        """The rows of an experiment of several ranks (`distributed.experiments`): its
+        """The rows of an experiment of several ranks (`experiments.ranks`): its
         jobs run now, in child processes, and what they say is shown; where none can
         run, recorded rows and why.
         """

@@ -109,7 +109,7 @@ def test_hostile_texts_are_texts(tmp_path):
 
 def test_a_claim_may_compare(tmp_path):
     shown = claim('1 < 2 & 3 > 2, "a"', disturbed="<b>load</b>")
-    page, index = page_of(tmp_path, code("nb.claim()", shown))
+    _, index = page_of(tmp_path, code("nb.claim()", shown))
     assert '1 &lt; 2 &amp; 3 &gt; 2, "a"' in index.replace("&quot;", '"')
     assert "<b>" not in index
 

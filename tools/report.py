@@ -111,7 +111,8 @@ def _failure(notebook: Path, failed: Path, error) -> str:
     number = sum(rules.INJECTED not in rules.tags(cell) for cell in before)
     source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:3])
     reason = f"{error.ename}: {error.evalue}".rstrip(": ")
-    return f"{notebook}, cell {number} failed: {reason}\n{source}\n  what ran is in {failed}"
+    where = f"{notebook}, cell {number} failed: {reason}"
+    return f"{where}\n{source}\n  what ran is in {failed}"
 
 
 def accept(build: Path, notebooks: Path) -> list[str]:

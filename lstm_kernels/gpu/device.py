@@ -86,10 +86,10 @@ def why_not_compiled(name, capability, compile):
                 f"the toolkit's folder in CUDA_HOME ({_told(error)})"
             )
         if capability < FIRST_OF_CUDA_13:
+            number = ".".join(map(str, capability))
             return (
-                f"{name} has compute capability {'.'.join(map(str, capability))}, which "
-                "CUDA 13 no longer compiles for: install lstm-kernels[cuda12] "
-                f"({first_line(error)})"
+                f"{name} has compute capability {number}, which CUDA 13 no longer "
+                f"compiles for: install lstm-kernels[cuda12] ({first_line(error)})"
             )
         return f"kernels do not compile for {name} ({_told(error)})"
     return None
@@ -155,16 +155,6 @@ class Device:
             context.memory_manager.deallocations.clear()
         return context.get_memory_info()[0]
 
-    def refuse_fork(self):
-        """Raise where a child has no device: it cannot use the context of its
-        parent.
-        """
-        if not SIMULATED:
-            raise RuntimeError(
-                f"{self.version}: the process was forked, and a child cannot use its "
-                "parent's device, want a network made in a process that was spawned"
-            )
-
     def configure(self, kernel, blocks, threads, shared, together=False):
         """The kernel with its grid.
 
@@ -194,9 +184,9 @@ class Device:
             most = min(held)
         if blocks > most:
             raise RuntimeError(
-                f"{self.version}: got {blocks} blocks of {threads} threads and {shared} "
-                f"bytes of shared memory that wait for each other, want at most {most}, "
-                "which this device holds at a time"
+                f"{self.version}: got {blocks} blocks of {threads} threads and "
+                f"{shared} bytes of shared memory that wait for each other, want at "
+                f"most {most}, which this device holds at a time"
             )
 
     def launch(self, kernel, blocks, threads, shared, *arguments):
@@ -224,9 +214,9 @@ class Device:
             free = self.free()
             if wanted > free:
                 raise ValueError(
-                    f"x: {self.version} wants {wanted / 2**20:.1f} MiB on the device for "
-                    f"{name!r}, which has {free / 2**20:.1f} MiB free, want a smaller "
-                    "mini-batch or network"
+                    f"x: {self.version} wants {wanted / 2**20:.1f} MiB on the device "
+                    f"for {name!r}, which has {free / 2**20:.1f} MiB free, want a "
+                    "smaller mini-batch or network"
                 )
             self._arrays[name] = cuda.device_array(size, dtype)
         return self._arrays[name][:size].reshape(shape)

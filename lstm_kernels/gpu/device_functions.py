@@ -119,8 +119,8 @@ def dot_samples(a, source, i, step, w):
 # Of four rows of a matrix, of which the last one stands for those that it lacks.
 
 
-def clipped(a, i, last, stride):
-    return tuple(a[u(i + min(q, last) * stride)] for q in range(4))
+def clipped(a, i, last):
+    return tuple(a[u(i + min(q, last))] for q in range(4))
 
 
 def add_rows(a, v, w):

@@ -16,15 +16,13 @@ from .layout import (
     P,
     U_gates,
     W_gates,
-    d_out_at,
-    da_at,
-    dy_at,
-    h_at,
+    gate_at,
     layer_at,
     parameter,
     real,
+    slot_at,
+    step_at,
     transposed_at,
-    x_at,
 )
 
 
@@ -35,12 +33,12 @@ def readout(n, s0, count, order, first, target, theta, work):
     scale = real(2) / real(n.B * max(1, O))
     for i in range(me, count * O, threads):
         s, o = i // O, i % O
-        h = h_at(n, L - 1, n.T, s0 + s)
+        h = slot_at(n, n.h, L - 1, n.T, s0 + s)
         # b_out and target of output o
         error = theta[V + H * O + o] - target[order[first + s0 + s], o]
         for k in range(H):
             error += work[h + k] * theta[V + k * O + o]  # row k of V, output o
-        work[d_out_at(n, s0 + s) + o] = error * scale
+        work[n.d_out + (s0 + s) * O + o] = error * scale
     cuda.syncthreads()
     s = cuda.threadIdx.y
     while s < count:
@@ -48,10 +46,10 @@ def readout(n, s0, count, order, first, target, theta, work):
         while k < H:
             value = real(0)
             for o in range(O):
-                value += work[d_out_at(n, s0 + s) + o] * theta[V + k * O + o]
+                value += work[n.d_out + (s0 + s) * O + o] * theta[V + k * O + o]
             for t in range(n.T - 1):
-                work[dy_at(n, t, s0 + s) + k] = real(0)
-            work[dy_at(n, n.T - 1, s0 + s) + k] = value
+                work[step_at(n, n.dy, t, s0 + s, H) + k] = real(0)
+            work[step_at(n, n.dy, n.T - 1, s0 + s, H) + k] = value
             k += cuda.blockDim.x
         s += cuda.blockDim.y
     cuda.syncthreads()
@@ -82,10 +80,7 @@ def outer_product(n, count, p, gates, source, width, da, work, fresh):
                 d = da + (s * H + j) * K
                 t = 0
                 while t < n.T:
-                    if width % 4 == 0:
-                        v = quad(work, z)
-                    else:
-                        v = clipped(work, z, last, 1)
+                    v = quad(work, z) if width % 4 == 0 else clipped(work, z, last)
                     a = add_rows(a, v, load(work, d))
                     z += n.B * width  # the next step
                     d += n.B * H * K
@@ -110,22 +105,24 @@ def gradients(n, s0, count, work, fresh):
         U = layer_at(l)
         W = U + inputs * H * K
         b = W + H * H * K
-        below = x_at(n, 0, s0) if l == 0 else h_at(n, l - 1, 1, s0)
-        da = da_at(n, l, 0, s0)
+        below = step_at(n, n.x, 0, s0, D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
+        h = slot_at(n, n.h, l, 0, s0)
+        da = gate_at(n, n.da, l, 0, s0)
         outer_product(n, count, U, U_gates, below, inputs, da, work, fresh)
-        outer_product(n, count, W, W_gates, h_at(n, l, 0, s0), H, da, work, fresh)
+        outer_product(n, count, W, W_gates, h, H, da, work, fresh)
         for q in range(me, H * K, threads):
             value = real(0)
             for t in range(n.T):
                 for s in range(count):
-                    value += work[da_at(n, l, t, s0 + s) + q]
+                    value += work[gate_at(n, n.da, l, t, s0 + s) + q]
             put(n, work, b + q, value, fresh)
     for q in range(me, (H + 1) * O + 1, threads):  # V, b_out, the loss
         value = real(0)
         for s in range(s0, s0 + count):
-            d_out = d_out_at(n, s)
+            d_out = n.d_out + s * O
             if q < H * O:  # row q // O of V, output q % O
-                value += work[h_at(n, L - 1, n.T, s) + q // O] * work[d_out + q % O]
+                h = slot_at(n, n.h, L - 1, n.T, s)
+                value += work[h + q // O] * work[d_out + q % O]
             elif q < (H + 1) * O:
                 value += work[d_out + q - H * O]
             else:

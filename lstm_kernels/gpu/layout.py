@@ -139,44 +139,28 @@ def transposed_at(l):
     return four(P) + layer_at(l)
 
 
-# Where an array of the tile kernels has the first number of sample s.
+# Where an array of the tile kernels, which begins at a place of n, has the first number
+# of sample s.
 
 
-def x_at(n, t, s):
-    return n.x + (t * n.B + s) * D
+def step_at(n, begin, t, s, width):
+    """Of x, dx and dy at step t."""
+    return begin + (t * n.B + s) * width
 
 
-def h_at(n, l, slot, s):
-    return n.h + ((l * (n.T + 1) + slot) * n.B + s) * H
+def slot_at(n, begin, l, slot, s):
+    """Of h and c of a layer in a slot."""
+    return begin + ((l * (n.T + 1) + slot) * n.B + s) * H
 
 
-def c_at(n, l, slot, s):
-    return n.c + ((l * (n.T + 1) + slot) * n.B + s) * H
-
-
-def gates_at(n, l, t, s):
-    return n.gates + ((l * n.T + t) * n.B + s) * H * K
-
-
-def dy_at(n, t, s):
-    return n.dy + (t * n.B + s) * H
+def gate_at(n, begin, l, t, s):
+    """Of gates and da of a layer at step t."""
+    return begin + ((l * n.T + t) * n.B + s) * H * K
 
 
 def state_at(n, part, l, s):
-    """part: 0 of h, 1 of c."""
+    """Of a layer's h (part 0) or c (1) in state."""
     return n.state + ((part * L + l) * n.B + s) * H
-
-
-def da_at(n, l, t, s):
-    return n.da + ((l * n.T + t) * n.B + s) * H * K
-
-
-def dx_at(n, t, s):
-    return n.dx + (t * n.B + s) * D
-
-
-def d_out_at(n, s):
-    return n.d_out + s * O
 
 
 def pack(params, transposed=False):

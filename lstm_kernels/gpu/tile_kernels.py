@@ -29,20 +29,15 @@ from .layout import (
     O,
     Places,
     R,
-    c_at,
-    d_out_at,
-    da_at,
-    dx_at,
-    dy_at,
     four,
-    gates_at,
-    h_at,
+    gate_at,
     number,
     real,
+    slot_at,
     state_at,
+    step_at,
     transposed_at,
     weight_at,
-    x_at,
 )
 
 
@@ -102,10 +97,10 @@ def forward_layer(l, inputs, n, tile, s0, theta, shared, work):
     count = min(tile, n.B - s0)
     width = four(inputs) + four(H)  # of a sample's [x_t, h_{t-1}]
     cells = 2 * tile * width  # the tile's c, behind two buffers of these
-    copy_rows(shared, cells, H, work, c_at(n, l, 0, s0), H, tile, count)
+    copy_rows(shared, cells, H, work, slot_at(n, n.c, l, 0, s0), H, tile, count)
     h = four(inputs)  # of sample 0 in the first buffer
-    copy_rows(shared, h, width, work, h_at(n, l, 0, s0), H, tile, count)
-    below = x_at(n, 0, s0) if l == 0 else h_at(n, l - 1, 1, s0)
+    copy_rows(shared, h, width, work, slot_at(n, n.h, l, 0, s0), H, tile, count)
+    below = step_at(n, n.x, 0, s0, D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
     copy_rows(shared, 0, width, work, below, inputs, tile, count)
     t = 0
     while t < n.T:
@@ -131,9 +126,9 @@ def forward_layer(l, inputs, n, tile, s0, theta, shared, work):
                     shared[cells + s * H + j] = out[K + 1]
                     shared[following + s * width + four(inputs) + j] = out[K]
                     if s < count:
-                        work[h_at(n, l, t + 1, s0 + s) + j] = out[K]
-                        work[c_at(n, l, t + 1, s0 + s) + j] = out[K + 1]
-                        store(work, gates_at(n, l, t, s0 + s) + j * K, out)
+                        work[slot_at(n, n.h, l, t + 1, s0 + s) + j] = out[K]
+                        work[slot_at(n, n.c, l, t + 1, s0 + s) + j] = out[K + 1]
+                        store(work, gate_at(n, n.gates, l, t, s0 + s) + j * K, out)
                 j += cuda.blockDim.x
             group += cuda.blockDim.y
         t += 1
@@ -162,14 +157,15 @@ def backward_layer(l, inputs, n, tile, s0, theta, shared, work, below):
                     s = group * R + r
                     da = current + s * width + j * K
                     if s < count:
+                        dy = work[step_at(n, n.dy, t, s0 + s, H) + j]
                         out = cell_backward(
-                            work[dy_at(n, t, s0 + s) + j] + shared[s * H + j],  # dh
+                            dy + shared[s * H + j],
                             shared[dc + s * H + j],
-                            *load(work, gates_at(n, l, t, s0 + s) + j * K),
-                            work[c_at(n, l, t, s0 + s) + j],
-                            work[c_at(n, l, t + 1, s0 + s) + j],
+                            *load(work, gate_at(n, n.gates, l, t, s0 + s) + j * K),
+                            work[slot_at(n, n.c, l, t, s0 + s) + j],
+                            work[slot_at(n, n.c, l, t + 1, s0 + s) + j],
                         )
-                        store(work, da_at(n, l, t, s0 + s) + j * K, out)
+                        store(work, gate_at(n, n.da, l, t, s0 + s) + j * K, out)
                         store(shared, da, out)
                         shared[dc + s * H + j] = out[K]
                     else:
@@ -192,9 +188,9 @@ def backward_layer(l, inputs, n, tile, s0, theta, shared, work, below):
                 for r in range(R):
                     s = group * R + r
                     if s < count and l == 0:
-                        work[dx_at(n, t, s0 + s) + k] = total(a[r])
+                        work[step_at(n, n.dx, t, s0 + s, D) + k] = total(a[r])
                     elif s < count:
-                        work[dy_at(n, t, s0 + s) + k] = total(a[r])
+                        work[step_at(n, n.dy, t, s0 + s, H) + k] = total(a[r])
                 k += cuda.blockDim.x
             group += cuda.blockDim.y
         t -= 1
@@ -235,8 +231,8 @@ def copy_states(n, s0, count, slot, work, final):
         while s < count:
             j = cuda.threadIdx.x
             while j < H:
-                h = h_at(n, l, slot, s0 + s) + j
-                c = c_at(n, l, slot, s0 + s) + j
+                h = slot_at(n, n.h, l, slot, s0 + s) + j
+                c = slot_at(n, n.c, l, slot, s0 + s) + j
                 h_outside = state_at(n, 0, l, s0 + s) + j
                 c_outside = state_at(n, 1, l, s0 + s) + j
                 if final:
@@ -258,13 +254,13 @@ def gather(n, s0, count, order, first, x, work):
         k = cuda.threadIdx.x
         while k < D:
             for t in range(n.T):
-                work[x_at(n, t, s0 + s) + k] = x[t, order[first + s0 + s], k]
+                work[step_at(n, n.x, t, s0 + s, D) + k] = x[t, order[first + s0 + s], k]
             k += cuda.blockDim.x
         j = cuda.threadIdx.x
         while j < H:
             for l in range(L):
-                work[h_at(n, l, 0, s0 + s) + j] = real(0)
-                work[c_at(n, l, 0, s0 + s) + j] = real(0)
+                work[slot_at(n, n.h, l, 0, s0 + s) + j] = real(0)
+                work[slot_at(n, n.c, l, 0, s0 + s) + j] = real(0)
                 work[state_at(n, 0, l, s0 + s) + j] = real(0)
                 work[state_at(n, 1, l, s0 + s) + j] = real(0)
             j += cuda.blockDim.x
@@ -308,7 +304,7 @@ def backward(n, tile, theta, work):
         while s < min(tile, n.B - s0):  # y does not depend on the read-out
             o = cuda.threadIdx.x
             while o < O:
-                work[d_out_at(n, s0 + s) + o] = real(0)
+                work[n.d_out + (s0 + s) * O + o] = real(0)
                 o += cuda.blockDim.x
             s += cuda.blockDim.y
         backward_layers(n, tile, s0, theta, shared, work, True)

@@ -37,9 +37,6 @@ class CudaFused(Network):
         self._dataset = lambda: None  # the data set whose examples are on the device
         self._replace(self._params)
 
-    def _forget(self):
-        self._device.refuse_fork()
-
     def _replace(self, params):
         # From here on the device's count, the old ones or the new.
         self._on_host = False

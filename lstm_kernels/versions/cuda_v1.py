@@ -3,8 +3,8 @@
 What changed from `numpy`: the loops over samples, steps and units run in a kernel.
 NumPy arrays are passed as they are, so Numba copies each of them to the device before a
 launch and back after it. A mini-batch is one launch, and a second for its gradients,
-which are sums over all samples. Nothing is parallel: bounded by the latency of one thread,
-which waits for every load.
+which are sums over all samples. Nothing is parallel: bounded by the latency of one
+thread, which waits for every load.
 """
 
 import inspect
@@ -47,9 +47,6 @@ class CudaV1(Network):
         sizes = Sizes.of(params, 0, 0)
         how = params.cell, self._dtype, SAMPLES, KERNELS, sizes
         self._kernels = build(*how, where=self.where)
-
-    def _forget(self):
-        self._device.refuse_fork()
 
     def _blocks(self, count):
         """Blocks of a launch for so many samples, or gradients."""

@@ -29,7 +29,7 @@ from ..measure.workloads import AIRLINE, Workload, airline_dataset
 # The source's kind: hundreds of samples a step; and a network for a whole device.
 HUNDREDS = Workload(L=1, T=12, D=1, H=32, B=256)
 LARGE = Workload(L=4, T=100, D=512, H=512, B=64)
-SMALL = Workload(L=1, T=3, D=1, H=4, B=8)
+SMALL = Workload(L=1, T=2, D=1, H=3, B=8)
 GPU = ("cuda-v1", "cuda-v2", "cuda-v3", "cuda-fused", "cuda-epoch")
 CPU = ("sequential", "numpy-sample", "numpy", "numba-sample", "numba-fused")
 SLOW = ("sequential", "numpy-sample", "cuda-v1")  # seconds for a step of hundreds
@@ -165,7 +165,7 @@ def plan(preset):
     gpu = [name for name in GPU if name in names]
     stay = [name for name in STAY if name in names]
     work = HUNDREDS if paper else SMALL
-    deep = LARGE if paper else replace(SMALL, L=2)
+    deep = LARGE if paper else SMALL
     dataset = airline_dataset() if paper else SMALL.dataset(8)
     airline = AIRLINE if paper else SMALL
     windows = [round(10 ** (p / 2)) for p in range(4, 13)] if paper else [8, 16]
@@ -174,13 +174,15 @@ def plan(preset):
     batches = [(replace(work, B=B), N) for B in batch_sizes]
     units = [8, 16, 32, 64, 128, 256] if paper else [2]
     hidden = [(replace(work, H=H), 8 * work.B) for H in units]
+    epochs = 5 if paper else 1
+    long = {"batches": 8 if paper else 1, "epochs": epochs}
     many, few = rounds(preset), rounds(preset, 5)
     return {
-        "hundreds": partial(hundreds, names, work, **many),
+        "hundreds": partial(hundreds, names, work, **long, **many),
         "windows": partial(sweep, "windows", fast, grown, **few),
         "batch": partial(sweep, "batch", fast, batches, **few),
         "hidden": partial(sweep, "hidden", fast, hidden, **few),
         "transfers": partial(transfers, gpu, work, **many),
         "large": partial(large, stay, deep, **few),
-        "table": partial(table, names, airline, dataset, **many),
+        "table": partial(table, names, airline, dataset, epochs=epochs, **many),
     }

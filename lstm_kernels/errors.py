@@ -23,12 +23,6 @@ class UnavailableError(RuntimeError):
     """A version that exists but cannot run on this machine; the message says why."""
 
 
-class LowOccupancyWarning(UserWarning):
-    """A GPU version was given too little work to fill the device; the message says
-    why.
-    """
-
-
 class DivergedError(ArithmeticError):
     """Training stopped at a number that is not finite. Holds `.epoch`, `.step`,
     `.history`.

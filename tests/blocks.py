@@ -3,7 +3,7 @@ Python, so that they can wait for each other; and it watches every number.
 
 An index outside an array is an error, and so are two accesses to one number that may
 come in either order: by two threads of a block between its barriers, or by two blocks
-between the grid's, unless both only read, or both are atomic.
+between the grid's, unless both only read.
 """
 
 import itertools
@@ -27,7 +27,8 @@ class Watched:
 
     def __init__(self, array, grid, name):
         self.array, self.grid, self.name = array, grid, name
-        self.size, self.seen = array.size, defaultdict(list)
+        self.size, self.shape = array.size, array.shape
+        self.seen = defaultdict(list)
 
     def __getitem__(self, i):
         self.note(i, "reads")
@@ -38,15 +39,17 @@ class Watched:
         self.array[i] = value
 
     def note(self, i, how):
-        if not 0 <= i < self.size:
-            raise IndexError(f"{self.name}[{i}]: want an index below {self.size}")
+        place = i if isinstance(i, tuple) else (i,)
+        sizes = zip(place, self.shape, strict=True)
+        if not all(0 <= index < size for index, size in sizes):
+            raise IndexError(f"{self.name}[{i}]: want an index of {self.shape}")
         me = threading.current_thread().place
         with self.grid.lock:
-            for other in self.seen[int(i)]:
+            for other in self.seen[place]:
                 if self.clash(me, other, how):
                     message = f"{self.name}[{i}]: {me.who} {how}, {other[0]} {other[1]} it, too"
                     raise RaceError(message)
-            self.seen[int(i)].append((me.who, how, me.phase, me.interval))
+            self.seen[place].append((me.who, how, me.phase, me.interval))
 
     def clash(self, me, other, how):
         who, did, phase, interval = other
@@ -54,12 +57,7 @@ class Watched:
         together = (
             me.phase == phase if apart else (me.phase, me.interval) == (phase, interval)
         )
-        return (
-            together
-            and me.who != who
-            and (how, did) != ("reads", "reads")
-            and ((how, did) != ("adds to", "adds to"))
-        )
+        return together and me.who != who and (how, did) != ("reads", "reads")
 
 
 class Grid:
@@ -74,7 +72,6 @@ class Grid:
         self.shared = SimpleNamespace(
             array=lambda size, kind: self.memory[self.blockIdx.x]
         )
-        self.atomic = SimpleNamespace(add=self.add)
         self.cg = SimpleNamespace(this_grid=lambda: SimpleNamespace(sync=self.sync))
         self.blockDim = SimpleNamespace(x=threads[0], y=threads[1])
         self.gridDim = SimpleNamespace(x=blocks, y=1)
@@ -95,11 +92,6 @@ class Grid:
     def sync(self):
         self.barrier.wait(60)
         threading.current_thread().place.phase += 1
-
-    def add(self, array, i, value):
-        array.note(i, "adds to")
-        with self.lock:
-            array.array[i] += value
 
     def launch(self, kernel, *arguments):
         """Run a kernel, a Python function whose `cuda` is this; the first error of a

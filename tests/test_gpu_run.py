@@ -4,10 +4,8 @@ it.
 
 import json
 import os
-import pickle
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pandas as pd
@@ -18,44 +16,10 @@ import lstm_kernels as lk
 from lstm_kernels.gpu import device
 from lstm_kernels.versions.cuda_epoch import CudaEpoch
 from lstm_report.experiments import gpu, gpu_run
-from lstm_report.measure import provenance, results
+from lstm_report.measure import process, provenance, results
 
 simulated = pytest.mark.skipif(not SIMULATED, reason="fakes what a device does")
-ROW = {
-    "version": "cuda-v3",
-    "variant": "sums",
-    "stage": "step",
-    "repeat": 0,
-    "seconds": 1.0,
-}
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True
-    )
-    return bool(state.stdout.strip()) and not state.stdout.startswith("Z")
-
-
-@pytest.mark.parametrize("limit", [1.5, 30])
-def test_a_limit_ends_the_whole_process_group(limit):
-    """A pool of a tool that hangs outlives it otherwise, and keeps the device busy."""
-    code = "import subprocess, sys, time\n"
-    code += "p = subprocess.Popen(['sleep', '60'], stdout=-3, stderr=-3)\n"
-    code += f"print(p.pid, flush=True); time.sleep({60 if limit < 2 else 0})"
-    start = time.monotonic()
-    status, said = gpu_run.run([sys.executable, "-c", code], limit)
-    assert time.monotonic() - start < 20
-    assert status == (None if limit < 2 else 0)
-    for _ in range(50):
-        if not alive(int(said)):
-            break
-        time.sleep(0.1)
-    assert not alive(int(said))
+ROW = {"version": "cuda-v3", "stage": "step", "repeat": 0, "seconds": 1.25e-5}
 
 
 @pytest.fixture
@@ -71,82 +35,84 @@ def machine(monkeypatch):
     monkeypatch.setattr(provenance, "machine", lambda preset: dict(about))
     monkeypatch.setattr(gpu_run, "refuse", lambda: None)
     monkeypatch.setattr(gpu_run, "SLOWER", 1)
+    monkeypatch.setattr(gpu_run, "checks", dict)
+
+
+ORDER = "hundreds", "windows", "batch", "hidden", "transfers", "large", "table"
 
 
 def test_what_fails_or_hangs_leaves_the_others(monkeypatch, tmp_path, machine, capsys):
     asked = []
 
-    def own_process(name, preset, limit, path):
+    def in_process(call, arguments, *, limit):
+        name = arguments[0] if len(arguments) == 2 else "probe"
         asked.append(name)
         if name == "windows":
-            return 1, "Traceback\nCUDA_ERROR_ILLEGAL_ADDRESS"
-        if name == "sums":
-            return None, "still at it"
-        path.write_bytes(pickle.dumps(pd.DataFrame([ROW | {"variant": name}])))
-        return 0, "3 of 3 networks right"
+            message = "ended with status 1: CUDA_ERROR_ILLEGAL_ADDRESS"
+            raise process.ProcessError(message, "Traceback")
+        if name == "batch":
+            raise process.ProcessError("not finished in 40 s", "still at it")
+        if name == "probe":
+            return "3 of 3 networks right"
+        rows = pd.DataFrame([ROW | {"variant": name}])
+        return {"rows": rows.to_json(orient="records"), "conditions": {"spread": 0.0}}
 
-    monkeypatch.setattr(gpu_run, "own_process", own_process)
-    monkeypatch.setattr(gpu_run, "checks", lambda: {"memcheck": (9, ["true"])})
-    came, running = {}, gpu_run.main("paper", tmp_path)
-    with pytest.raises(RuntimeError) as error:
-        came.update((name, result) for name, result, _ in running)
-    assert "windows (failed: CUDA_ERROR_ILLEGAL_ADDRESS)" in str(error.value)
-    assert "sums (not finished in 20 s)" in str(error.value)
-    assert "Traceback" in capsys.readouterr().err
-    order = [
-        "hundreds",
-        "windows",
-        "sums",
-        "batch",
-        "hidden",
-        "transfers",
-        "large",
-        "table",
-    ]
-    assert asked == ["probe", *order]
-    written = pd.read_csv(tmp_path / "m" / "gpu.csv")
-    assert list(written["variant"]) == [
-        name for name in order if name not in ("windows", "sums")
-    ]
-    said = json.loads((tmp_path / "m" / "gpu-checks.json").read_text())
-    assert said["probe"] == "passed: 3 of 3 networks right"
-    assert said["memcheck"].startswith("passed")
-    assert said["commit"] == "c"
-
-
-def test_what_is_measured_is_there_at_once(monkeypatch, tmp_path, machine):
-    """The machine may be taken away between two comparisons."""
-    rows = pickle.dumps(pd.DataFrame([ROW]))
-    monkeypatch.setattr(
-        gpu_run,
-        "own_process",
-        lambda n, p, limit, path: (path.write_bytes(rows) and 0, ""),
-    )
+    monkeypatch.setattr(gpu_run, "in_process", in_process)
+    words = [sys.executable, "-c", "print('first'); print('none found')"]
+    broken = [sys.executable, "-c", "print('2 failed'); raise SystemExit(9)"]
+    checks = {"memcheck": words, "racecheck": broken}
+    monkeypatch.setattr(gpu_run, "checks", lambda: checks)
     running = gpu_run.main("paper", tmp_path)
-    next(running)
-    name, _, path = next(running)
+    assert next(running)[:2] == ("probe", "3 of 3 networks right")
+    name, _, path = next(running)  # the machine may be taken away after each
     assert (name, len(pd.read_csv(path))) == ("hundreds", 1)
-    running.close()
+    with pytest.raises(RuntimeError) as error:
+        list(running)
+    assert str(error.value) == (
+        "windows (ended with status 1: CUDA_ERROR_ILLEGAL_ADDRESS); batch (not "
+        "finished in 40 s); racecheck (failed: 2 failed)"
+    )
+    assert "Traceback" in capsys.readouterr().err
+    assert asked == ["probe", *ORDER]
+    written = pd.read_csv(tmp_path / "m" / "gpu.csv")
+    measured = [name for name in ORDER if name not in ("windows", "batch")]
+    assert list(written["variant"]) == measured
+    assert set(written["seconds"]) == {1.25e-5}
+    outcomes = json.loads((tmp_path / "m" / "gpu-checks.json").read_text())
+    assert outcomes["memcheck"] == "none found"
+    assert outcomes["table"] == "measured"
+    assert outcomes["commit"] == "c"
 
 
 def test_the_time_is_shared_until_it_is_spent(monkeypatch, tmp_path, machine):
     limits = []
-    monkeypatch.setattr(
-        gpu_run,
-        "own_process",
-        lambda name, preset, limit, path: (limits.append(limit), (None, ""))[1],
-    )
-    monkeypatch.setattr(gpu_run, "checks", dict)
+
+    def in_process(call, arguments, *, limit):
+        limits.append(limit)
+        raise process.ProcessError("no")
+
+    monkeypatch.setattr(gpu_run, "in_process", in_process)
     with pytest.raises(RuntimeError, match="table"):
         list(gpu_run.main("paper", tmp_path, minutes=1))
     assert max(limits) <= 60
-    with pytest.raises(RuntimeError, match=r"probe \(not finished in 0 s\)"):
+    assert len(limits) == 1 + len(ORDER)
+    with pytest.raises(RuntimeError, match=r"probe \(no time was left\)"):
         list(gpu_run.main("paper", tmp_path, minutes=0))
+    assert len(limits) == 1 + len(ORDER)
 
 
 def test_a_run_fits_its_minutes():
     """By the limits of its parts, the checks aside, which come last."""
-    assert sum(limit for limit, _ in gpu_run.plan("paper").values()) <= 8 * 60 - 90
+    assert list(gpu.plan("paper")) == list(ORDER)
+    assert sum(gpu_run.LIMITS.values()) <= 8 * 60
+
+
+@simulated
+def test_a_comparison_comes_from_a_process_of_its_own():
+    rows = gpu_run.comparison("large", "smoke", 120)
+    assert set(rows["version"]) == set(gpu.STAY)
+    assert (rows["seconds"] > 0).all()
+    assert (rows["max_err"] < 1e-5).all()
 
 
 def test_a_gpu_that_cannot_run_is_said_first(monkeypatch, tmp_path):
@@ -161,11 +127,13 @@ def test_a_gpu_that_cannot_run_is_said_first(monkeypatch, tmp_path):
 def test_the_probe_names_a_network_that_is_wrong(monkeypatch, capsys):
     pairs = [("cuda-v3", gpu.Workload(1, 2, 1, 3, 4)), ("cuda-nothing", gpu.HUNDREDS)]
     monkeypatch.setattr(gpu_run, "probed", lambda preset: pairs)
-    assert gpu_run.probe("smoke", workers=1) == 1
-    right, wrong, total = capsys.readouterr().out.splitlines()
-    assert "4 kernels" in right
+    with pytest.raises(RuntimeError, match="1 of 2 networks right"):
+        gpu_run.probe("smoke", workers=1)
+    right, wrong = capsys.readouterr().out.splitlines()
+    assert "cuda-v3" in right
+    assert "error" in right
+    assert "cuda-nothing" in wrong
     assert "ValueError" in wrong
-    assert total.startswith("1 of 2 networks right")
 
 
 def test_every_version_and_size_that_is_measured_is_probed():
@@ -180,10 +148,12 @@ def test_every_version_and_size_that_is_measured_is_probed():
 
 @simulated
 def test_what_the_sanitizer_watches_runs(capsys, monkeypatch):
+    monkeypatch.setattr(gpu_run, "WATCHED", gpu.Workload(1, 2, 1, 3, 5))
     gpu_run.watched()
     assert capsys.readouterr().out == "nothing found\n"
-    monkeypatch.setattr(gpu_run, "verified", lambda pair: "MismatchError: y")
-    with pytest.raises(SystemExit, match="cuda-v3: MismatchError: y"):
+    wrong = "cuda-v3: MismatchError: y"
+    monkeypatch.setattr(gpu_run, "verified", lambda pair: (wrong, False))
+    with pytest.raises(SystemExit, match=wrong):
         gpu_run.watched()
 
 
@@ -192,22 +162,13 @@ def test_how_the_checks_are_called(monkeypatch):
     monkeypatch.setattr(gpu_run, "find_spec", lambda name: True)
     checks = gpu_run.checks()
     assert list(checks) == [
-        *(["tests on the device"] if results.ROOT else []),
-        "compute-sanitizer memcheck",
-        "compute-sanitizer racecheck",
+        *(["tests"] if results.ROOT else []),
+        "memcheck",
+        "racecheck",
     ]
-    for limit, words in checks.values():
-        text = " ".join(words)
-        assert limit > 0
-        # Its own calls of the driver may fail and mean nothing; packages there may
-        # warn.
-        assert (
-            "--report-api-errors no" in text
-            if "sanitizer" in text
-            else "-W default" in text
-        )
-    if results.ROOT:
-        assert "-n" in checks["tests on the device"][1]
+    assert set(checks) <= set(gpu_run.CHECK_LIMITS)
+    assert "--report-api-errors" in checks["memcheck"]
+    assert "-n" in checks.get("tests", ["-n"])
 
 
 @pytest.mark.skipif(not results.ROOT, reason="the Makefile comes with the repository")
@@ -222,25 +183,6 @@ def test_make_gpu_writes_where_it_is_told():
 def test_the_commit_can_come_from_outside(monkeypatch, tmp_path):
     monkeypatch.setenv("LSTM_KERNELS_COMMIT", "0ae1deb")
     assert provenance._commit(tmp_path) == {"commit": "0ae1deb", "dirty": None}
-
-
-@simulated
-def test_events_are_rows_of_their_own(monkeypatch):
-    monkeypatch.setattr(device, "event_seconds", lambda call: 0.25 if call() else None)
-    work = gpu.Workload(1, 2, 1, 3, 4)
-    nets = gpu.networks(["numpy", "cuda-v3"], work)
-    rows = gpu.rows(
-        nets,
-        work,
-        "v",
-        "forward",
-        lambda net: net.forward(work.example()[0]),
-        repeats=2,
-    )
-    events = rows[rows["stage"] == "forward, by events"]
-    assert set(events["version"]) == {"cuda-v3"}
-    assert list(events["seconds"]) == [0.25, 0.25]
-    assert list(events["repeat"]) == [0, 1]
 
 
 class Function:
@@ -290,11 +232,7 @@ def test_the_most_shared_memory_is_asked_for_once(monkeypatch, of_library):
     """
     driver = Driver()
     monkeypatch.setattr(device.ctypes, "CDLL", lambda name: driver)
-    monkeypatch.setattr(device, "SIMULATED", False)
-    monkeypatch.setattr(
-        device.Device, "__init__", lambda self: vars(self).update(FIELDS())
-    )
-    kernel, used = FakeKernel(Function(of_library)), device.Device()
+    kernel, used = FakeKernel(Function(of_library)), real_device(monkeypatch)
     for shared in (
         149_860,
         108_900,
@@ -307,9 +245,12 @@ def test_the_most_shared_memory_is_asked_for_once(monkeypatch, of_library):
     assert driver.calls == [want]
 
 
-def FIELDS():
-    named = {"version": "cuda-epoch", "multiprocessors": 132, "most_shared": 227 << 10}
-    return named | {"_configured": {}, "_warned": False}
+def real_device(monkeypatch):
+    """A Device as one of an H100 would be."""
+    used = device.Device("cuda-epoch")
+    used.multiprocessors, used.shared = 132, 227 << 10
+    monkeypatch.setattr(device, "SIMULATED", False)
+    return used
 
 
 def test_shared_memory_that_the_driver_refuses(monkeypatch):
@@ -322,11 +263,7 @@ def test_shared_memory_that_the_driver_refuses(monkeypatch):
 
 def test_more_blocks_than_fit_are_refused(monkeypatch):
     """They would wait for ever for blocks that cannot start."""
-    monkeypatch.setattr(device, "SIMULATED", False)
-    monkeypatch.setattr(
-        device.Device, "__init__", lambda self: vars(self).update(FIELDS())
-    )
-    kernel, used = FakeKernel(Function(True), most=5), device.Device()
+    kernel, used = FakeKernel(Function(True), most=5), real_device(monkeypatch)
     assert used.configure(kernel, 5, (32, 8), 1000, together=True)() == (
         5,
         (32, 8),
@@ -412,16 +349,3 @@ def test_numpy_without_row_stack_is_enough(tmp_path):
     code = "import numpy as np; vars(np).pop('row_stack', None)\n"
     code += "from lstm_kernels.gpu import device; print(np.row_stack is np.vstack)"
     assert imported(tmp_path, code) == "True"
-
-
-@simulated
-def test_slow_versions_run_twice_in_the_table():
-    work = gpu.Workload(1, 2, 1, 3, 4)
-    rows = gpu.table(
-        ["sequential", "numpy"], work, work.dataset(8), epochs=1, repeats=5
-    )
-    assert rows.groupby("version")["repeat"].nunique().to_dict() == {
-        "numpy": 5,
-        "sequential": 2,
-    }
-    assert set(rows["stage"]) == {"1 epochs"}

@@ -1,11 +1,11 @@
-"""How the texts of GPU kernels become kernels: free names are filled in, then they are
-compiled.
+"""Kernels of a network: copies of the kernel modules' functions with its constants.
 
 A kernel is compiled for a cell, a dtype and the sizes of a network: with these as
 literals the compiler unrolls loops and folds addresses, which halves the instructions
 of a hot loop.
 """
 
+import ast
 import inspect
 import types
 from functools import cache, partial
@@ -15,131 +15,135 @@ import numpy as np
 
 from .. import kernels
 from ..cells import CELLS
-from . import device_functions, layout
+from . import device_functions, layout, sample_kernels, tile_kernels
+from . import gradient_kernels as gradient
 from .device import SIMULATED, cuda
-from .device_functions import written_out
 
 # Nothing but the grid's barrier is linked to the kernels, and compiled in one go they
 # are what `make ptx` records.
 OPTIONS = {"lto": False} if getattr(cuda, "implementation", "") == "NVIDIA" else {}
-# Functions of tuples that do not depend on K or R.
-OF_FOUR = ("add_rows", "clipped")
-OF_K = ("zeros", "strided", "add", "dot")
-OF_R = ("start", "quads", "add_quads", "add_samples", "dot_samples")
+SHARED = device_functions, layout
+TILES = *SHARED, gradient, tile_kernels
+SAMPLES = *SHARED, sample_kernels
 
 
-def functions(cell, dtype, modules, sizes, **names):
-    """The functions of kernel modules with their free names filled in, in Python: a
-    dict of globals.
+def functions(cell, dtype, modules, sizes, **constants):
+    """The functions of kernel modules, made anew with the constants of a network, in
+    Python: a dict of their globals.
 
-    sizes: `layout.Sizes` of the network; its T and B do not matter. names: further free
-    names; `where` is the name of a function.
+    sizes: `layout.Sizes` of the network; its T and B do not matter. constants: R, or
+    where, the name of a function.
     """
-    real, K = np.dtype(dtype).type, len(cell.gates)
-    literals = sizes.literals() | names
-    # Numba's cache on disk knows a kernel by this label: each filling needs its own.
-    label = "_".join(
-        [cell.name, real.__name__, *(f"{k}_{v}" for k, v in sorted(literals.items()))]
-    )
-    P = layout.packed_size(sizes, K)
-    constants = {
-        "cuda": cuda,
-        "K": K,
-        "P": P,
-        "TRANSPOSED": P + -P % 4,
-        "R": 1,
-    } | literals
-    constants |= {"real": real, "number": numba.from_dtype(np.dtype(real))}
-    for name, gates in (
-        ("U_gates", cell.input_gates),
-        ("W_gates", cell.recurrent_gates),
-    ):
-        constants[name] = tuple(
-            k in gates for k in range(K)
-        )  # whether the matrix feeds them
-    space = kernels.fill([device_functions, layout, *modules], constants, label)
-    counts = (
-        dict.fromkeys(OF_FOUR, 4)
-        | dict.fromkeys(OF_K, K)
-        | dict.fromkeys(OF_R, space["R"])
-    )
-    texts = [written_out(name, name, count) for name, count in counts.items()]
-    exec("".join(texts), space)
-    space |= {name: space[names[name]] for name in ("where",) if name in names}
+    real = np.dtype(dtype).type
+    chosen = {axis: getattr(sizes, axis) for axis in "LDHOK"} | constants
+    # Numba's cache on disk knows a kernel by this label: each set of constants needs
+    # its own.
+    values = [f"{name}_{value}" for name, value in sorted(chosen.items())]
+    label = "_".join([cell.name, real.__name__, *values])
+    chosen |= {"P": sizes.P, "real": real, "number": numba.from_dtype(np.dtype(real))}
+    for name, fed in (("U", cell.input_gates), ("W", cell.recurrent_gates)):
+        chosen[f"{name}_gates"] = tuple(k in fed for k in range(sizes.K))
+    space = kernels.fill(modules, chosen, label)
+    if "where" in chosen:
+        space["where"] = space[chosen["where"]]
+    for name, function in space.items():
+        if is_ours(function) and "tuple" in function.__code__.co_names:
+            space[name] = written_out(function)
+    cells = cell.make(space["tanh"], space["sigmoid"])
+    space["cell_forward"], space["cell_backward"] = cells
     if SIMULATED:
         space["u"] = lambda i: i
-    space["quad"], space["store_quad"] = _in_python() if SIMULATED else _intrinsics()
+    else:
+        space["quad"], space["store_quad"] = _intrinsics()
     return space
 
 
-def _in_python():
-    """What `_intrinsics` compiles, for the simulator; an address that would fault there
-    does so.
-    """
+def is_ours(value):
+    return isinstance(value, types.FunctionType) and value.__module__.startswith(
+        __package__
+    )
 
-    def aligned(at):
-        if at % 4:
-            raise IndexError(f"at: got {at}, want a multiple of four")
-        return range(at, at + 4)
 
-    def quad(a, at):
-        return tuple(a[i] for i in aligned(at))
+class _WrittenOut(ast.NodeTransformer):
+    """Replaces `tuple(f(k) for k in range(3))` by `(f(0), f(1), f(2))`."""
 
-    def store_quad(a, at, values):
-        for i, value in zip(aligned(at), values, strict=False):
-            a[i] = value
+    def __init__(self, space):
+        self.space = space
+        self.names = {}  # of the loops around a node: name -> value
 
-    return quad, store_quad
+    def visit_Name(self, node):
+        known = node.id in self.names
+        return ast.Constant(self.names[node.id]) if known else node
+
+    def visit_Call(self, node):
+        called = getattr(node.func, "id", "")
+        if called != "tuple" or not isinstance(node.args[0], ast.GeneratorExp):
+            return self.generic_visit(node)
+        entry = node.args[0].elt
+        (loop,) = node.args[0].generators
+        count = eval(ast.unparse(loop.iter.args[0]), self.space)
+        entries = []
+        for k in range(count):
+            self.names[loop.target.id] = k
+            copy = ast.parse(ast.unparse(entry), mode="eval").body
+            entries.append(self.visit(copy))
+        del self.names[loop.target.id]
+        return ast.Tuple(entries, ast.Load())
+
+
+def written_out(function):
+    """The function with its tuples written out."""
+    space = function.__globals__
+    tree = ast.parse(inspect.getsource(function.__code__))
+    tree = ast.fix_missing_locations(_WrittenOut(space).visit(tree))
+    scope = {}
+    exec(compile(tree, function.__code__.co_filename, "exec"), space, scope)
+    return scope[function.__code__.co_name]
 
 
 @cache
 def _intrinsics():
-    """Loads and stores of four numbers that begin at a multiple of four, 16 bytes at a
-    time.
-    """
+    """`quad` and `store_quad`, 16 bytes at a time, from a multiple of four on."""
     from llvmlite import ir
     from numba.core import cgutils
     from numba.cuda.extending import intrinsic
 
-    def vectors(context, builder, signature, array, at):
-        """Pointers to the vectors of 16 bytes that the four numbers are, and a vector's
-        lanes.
+    def vectors(context, builder, signature, array, i):
+        """Pointers to the vectors of 16 bytes that the four numbers are, and their
+        type.
         """
         data = context.make_array(signature.args[0])(context, builder, array).data
         number = context.get_value_type(signature.args[0].dtype)
         lanes = 16 // context.get_abi_sizeof(number)
-        kind = ir.VectorType(number, lanes).as_pointer()
+        kind = ir.VectorType(number, lanes)
         for first in range(0, 4, lanes):
-            place = builder.add(at, ir.Constant(at.type, first))
-            yield (
-                builder.bitcast(builder.gep(data, [place]), kind),
-                ir.VectorType(number, lanes),
-            )
+            place = builder.add(i, ir.Constant(i.type, first))
+            pointer = builder.gep(data, [place])
+            yield builder.bitcast(pointer, kind.as_pointer()), kind
 
     def lane(i):
         return ir.Constant(ir.IntType(32), i)
 
     @intrinsic
-    def quad(typingctx, a, at):
+    def quad(typingctx, a, i):
         def emit(context, builder, signature, args):
             numbers = []
             for pointer, kind in vectors(context, builder, signature, *args):
                 vector = builder.load(pointer, align=16)
-                numbers += [
-                    builder.extract_element(vector, lane(i)) for i in range(kind.count)
-                ]
+                for k in range(kind.count):
+                    numbers.append(builder.extract_element(vector, lane(k)))
             return context.make_tuple(builder, signature.return_type, numbers)
 
         return numba.types.UniTuple(a.dtype, 4)(a, numba.types.int64), emit
 
     @intrinsic
-    def store_quad(typingctx, a, at, values):
+    def store_quad(typingctx, a, i, values):
         def emit(context, builder, signature, args):
             numbers = cgutils.unpack_tuple(builder, args[2])
             for pointer, kind in vectors(context, builder, signature, *args[:2]):
                 vector = ir.Constant(kind, ir.Undefined)
-                for i in range(kind.count):
-                    vector = builder.insert_element(vector, numbers.pop(0), lane(i))
+                for k in range(kind.count):
+                    vector = builder.insert_element(vector, numbers.pop(0), lane(k))
                 builder.store(vector, pointer, align=16)
             return context.get_dummy_value()
 
@@ -148,49 +152,45 @@ def _intrinsics():
     return quad, store_quad
 
 
-asked = 0  # kernels that this process compiled, or took from the disk
-
-
 @cache
-def build(cell, dtype, modules, entries, sizes, *, compile=None, **names):
+def build(cell, dtype, modules, entries, sizes, *, compile=None, **constants):
     """Compile the kernels `entries` of modules; returns name -> kernel.
 
-    The other functions become part of them. cell: its name. sizes, names: as of
+    The other functions become part of them. cell: its name. sizes, constants: as of
     `functions`. compile: takes a function and its signature; None compiles for the
     device here.
     """
-    global asked
-    cell, asked = CELLS[cell], asked + len(entries)
-    space = functions(cell, dtype, modules, sizes, **names)
-    own = {name: f for name, f in space.items() if isinstance(f, types.FunctionType)}
-    own = {name: f for name, f in own.items() if f.__module__.startswith(__package__)}
+    cell = CELLS[cell]
+    space = functions(cell, dtype, modules, sizes, **constants)
+    compile = compile or _compile
     device = (lambda f: f) if SIMULATED else partial(cuda.jit, device=True, **OPTIONS)
-    space |= {name: device(f) for name, f in own.items() if name not in entries}
+    made = {name: space[name] for name in entries}
+    for name, function in space.items():
+        if is_ours(function) and name not in entries:
+            space[name] = device(function)
     cells = cell.make(space["tanh"], space["sigmoid"])
     space["cell_forward"], space["cell_backward"] = map(device, cells)
-    compile = compile or _compile
     return {
-        name: compile(own[name], signature(own[name], space["real"]))
-        for name in entries
+        name: compile(function, signature(function, space["real"]))
+        for name, function in made.items()
     }
-
-
-PLACES = 2 + len(layout.Places._fields)  # T, B and where arrays begin
 
 
 def signature(kernel, real):
-    """The types of a kernel's arguments, which their names stand for; arrays are
-    flat.
-    """
+    """The types of a kernel's arguments, which their names stand for."""
     real, int64 = numba.from_dtype(np.dtype(real)), numba.int64
-    known = {
-        "n": numba.types.UniTuple(int64, PLACES),
+    kinds = {
+        "n": numba.types.NamedUniTuple(
+            int64, len(layout.Places._fields), layout.Places
+        ),
         "rate": real,
         "order": int64[::1],
     }
-    known |= dict.fromkeys(("T", "B", "tile", "first", "blocks", "batch"), int64)
+    kinds |= dict.fromkeys(("tile", "first", "blocks", "batch"), int64)
+    for name, array in layout.ARRAYS.items():
+        kinds[name] = numba.types.Array(real, len(array.shape), "C")
     return tuple(
-        known.get(name, real[::1]) for name in inspect.signature(kernel).parameters
+        kinds.get(name, real[::1]) for name in inspect.signature(kernel).parameters
     )
 
 

@@ -1,14 +1,14 @@
-"""Device functions that every GPU kernel uses: the cell's functions, a unit's K values
-as a tuple, R of these for R samples, and which part of a matrix a thread takes.
-
-The names below that are None are filled in by `device.functions`.
+"""Device functions that every GPU kernel uses: the cell's functions, and a unit's K
+values as a tuple.
 """
 
 import math
 
 import numpy as np
 
-cuda = K = real = quad = store_quad = None
+from ..cells import CELLS
+from .device import cuda
+from .layout import K, R, real
 
 
 def tanh(x):
@@ -22,6 +22,9 @@ def sigmoid(x):
     return (one if x >= real(0) else small) / (one + small)
 
 
+cell_forward, cell_backward = CELLS["lstm"].make(tanh, sigmoid)
+
+
 def u(i):
     """An index that is not negative: Numba leaves Python's test for that out of the
     loop.
@@ -29,57 +32,97 @@ def u(i):
     return np.uint64(i)
 
 
-# Functions of tuples: arguments, and entry k of the tuple that each returns. They are
-# written out: a loop would put tuples into memory.
-TUPLES = {
-    # Of a unit's K values.
-    "zeros": ("", "real(0)"),
-    "strided": ("a, at, stride", "a[u(at + {k} * stride)]"),
-    "add": ("a, v, w", "a[{k}] + v * w[{k}]"),  # v: a number
-    "dot": (
-        "a, v, w",
-        "a[{k}] + v[{k}] * w[{k}]",
-    ),  # K sums side by side, added up by `total`
-    # Of the K values of each of R samples, whose own numbers lie `step` apart.
-    "start": ("a", "a"),
-    "quads": ("z, at, step", "quad(z, at + {k} * step)"),
-    "add_quads": (
-        "a, v, w0, w1, w2, w3",
-        "add(add(add(add(a[{k}], v[{k}][0], w0), v[{k}][1], w1), v[{k}][2], w2), v[{k}][3], w3)",
-    ),
-    "add_samples": ("a, z, at, step, w", "add(a[{k}], z[u(at + {k} * step)], w)"),
-    "dot_samples": ("a, z, at, step, w", "dot(a[{k}], load(z, at + {k} * step), w)"),
-    # Of the K values of each of four rows of a matrix.
-    "add_rows": ("a, v, w", "add(a[{k}], v[{k}], w)"),
-    "clipped": ("a, at, most, stride", "a[u(at + min({k}, most) * stride)]"),
-}
-
-
-def written_out(name, function, count):
-    """The text of a function of TUPLES with `count` entries."""
-    arguments, entry = TUPLES[function]
-    entries = "".join(f"{entry.format(k=k)}, " for k in range(count))
-    return f"def {name}({arguments}):\n    return ({entries.strip()})\n"
-
-
-def load(a, at):
-    """The K values of a unit, side by side."""
-    return quad(a, at) if K == 4 else (a[u(at)],)
-
-
-def store(a, at, values):
-    """The first K values to `at`, side by side."""
-    if K == 4:
-        store_quad(a, at, values)
-    else:
-        a[u(at)] = values[0]
-
-
-def total(a):
-    return a[0] if K == 1 else (a[0] + a[1]) + (a[2] + a[3])
-
-
 def lane():
     """The thread's number in its block, and how many there are."""
     threads = cuda.blockDim.x * cuda.blockDim.y
     return cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x, threads
+
+
+def quad(a, i):
+    """Numbers i to i + 3 of an array, at once; `build` has the device's."""
+    if i % 4:
+        raise IndexError(f"i: got {i}, want a multiple of four")
+    return tuple(a[i + k] for k in range(4))
+
+
+def store_quad(a, i, values):
+    """Let numbers i to i + 3 be the values."""
+    if i % 4:
+        raise IndexError(f"i: got {i}, want a multiple of four")
+    for k in range(4):
+        a[i + k] = values[k]
+
+
+def store(a, i, values):
+    """Let numbers i to i + K - 1 be the first K values."""
+    if K == 4:
+        store_quad(a, i, values)
+    else:
+        for k in range(K):
+            a[u(i + k)] = values[k]
+
+
+# `build` writes the tuples below out, `(f(0), f(1), ...)`: Numba knows no tuple of a
+# generator, and a loop would put the numbers into memory.
+
+
+def load(a, i):
+    """Numbers i to i + K - 1 of an array."""
+    return quad(a, i) if K == 4 else tuple(a[u(i + k)] for k in range(K))
+
+
+def zeros():
+    return tuple(real(0) for k in range(K))
+
+
+def add(a, v, w):
+    """a + v w, for a number v."""
+    return tuple(a[k] + v * w[k] for k in range(K))
+
+
+def dot(a, v, w):
+    """a + v w, number by number; `total` adds them up."""
+    return tuple(a[k] + v[k] * w[k] for k in range(K))
+
+
+def total(a):
+    value = a[0]
+    for k in range(1, K):
+        value += a[k]
+    return value
+
+
+# Of R samples of a thread: their K values each; their numbers lie `step` apart.
+
+
+def copies(a):
+    return tuple(a for r in range(R))
+
+
+def quads(source, i, step):
+    return tuple(quad(source, i + r * step) for r in range(R))
+
+
+def add_samples(a, v, q, w):
+    """a plus number q of each of v times w."""
+    return tuple(add(a[r], v[r][q], w) for r in range(R))
+
+
+def add_numbers(a, source, i, step, w):
+    return tuple(add(a[r], source[u(i + r * step)], w) for r in range(R))
+
+
+def dot_samples(a, source, i, step, w):
+    return tuple(dot(a[r], load(source, i + r * step), w) for r in range(R))
+
+
+# Of four rows of a matrix, of which the last one stands for those that it lacks.
+
+
+def clipped(a, i, last):
+    return tuple(a[u(i + min(q, last))] for q in range(4))
+
+
+def add_rows(a, v, w):
+    """a[q] + v[q] w for each of four rows q."""
+    return tuple(add(a[q], v[q], w) for q in range(4))

@@ -1,171 +1,44 @@
 """Device functions of the tile kernels for the end of a mini-batch: read-out,
 gradients, descent.
 
-Gradients are computed in one of two ways, whichever is less work (`plans.plan`). A
-small network: each block adds its tiles' up in a row of its own, then all blocks share
-the numbers among them and add up the rows, in a fixed order. A large one, PRODUCT:
-nothing is added up; when the tape is complete, all blocks share the parameters among
-them and compute each over all samples.
+Each block adds up its tiles' gradients in a row of its own; then all blocks share the
+numbers among them and add up the rows, in a fixed order: the same bits on every run.
 """
 
-from .device_functions import lane, load
-from .layout import d_out_at, da_at, dy_at, h_at, layer_at, x_at
-
-cuda = L = D = H = O = K = P = TRANSPOSED = RESIDENT = ATOMIC = PRODUCT = real = None
-zeros = quad = add_rows = clipped = U_gates = W_gates = None
-
-
-def team():
-    """Who computes gradients together, the threads of the block or of all: the first
-    band of rows of a thread and how many further its next one is, its number and how
-    many there are.
-    """
-    me, threads = lane()
-    if PRODUCT:
-        block, blocks = cuda.blockIdx.x, cuda.gridDim.x
-        y, down = block * cuda.blockDim.y + cuda.threadIdx.y, blocks * cuda.blockDim.y
-        return y, down, block * threads + me, blocks * threads
-    return cuda.threadIdx.y, cuda.blockDim.y, me, threads
-
-
-def put(end, p, turned, value, fresh):
-    """Gradient p: set in the block's own row, or added to it; with atomics added to all
-    blocks'.
-    """
-    work = end[1]
-    if PRODUCT:
-        descend(end, p, turned, value)
-    elif ATOMIC:
-        cuda.atomic.add(work, p, value)
-    else:
-        at = cuda.blockIdx.x * (P + 1) + p
-        work[at] = value if fresh else work[at] + value
+from .device import cuda
+from .device_functions import add_rows, clipped, lane, load, quad, zeros
+from .layout import (
+    D,
+    H,
+    K,
+    L,
+    O,
+    P,
+    U_gates,
+    W_gates,
+    gate_at,
+    layer_at,
+    parameter,
+    real,
+    slot_at,
+    step_at,
+    transposed_at,
+)
 
 
-def descend(end, p, turned, gradient):
-    """Let parameter p take its step; number P is the loss. With a rate of zero, keep
-    the gradient.
-
-    turned: where p is among the transposed weights, negative for a number that is not a
-    layer's. end: theta, work, losses, the number of the mini-batch, the rate.
-    """
-    theta, work, losses, batch, rate = end
-    if p == P:
-        losses[batch] = gradient
-    elif rate == 0:
-        work[p] = gradient
-    else:
-        theta[p] -= rate * gradient
-        if not RESIDENT and turned >= 0:
-            theta[TRANSPOSED + turned] = theta[p]
-
-
-def transposed_at(p):
-    """Where the number p of the layers is when U and W are transposed."""
-    index = 0 if p < layer_at(1) else 1 + (p - layer_at(1)) // ((2 * H + 1) * H * K)
-    inputs, at = (D if index == 0 else H), layer_at(index)
-    W, b = at + inputs * H * K, at + (inputs + H) * H * K
-    if p >= b:
-        return p
-    first, rows = (W, H) if p >= W else (at, inputs)
-    row, j, k = (p - first) // (H * K), (p - first) // K % H, (p - first) % K
-    return first + (j * rows + row) * K + k
-
-
-def four_rows(source, at, width, most):
-    """The numbers of four rows of a matrix; a row past the last is read as the last."""
-    return quad(source, at) if width % 4 == 0 else clipped(source, at, most, 1)
-
-
-def outer_product(n, count, p, gates, source, width, da, end, fresh):
-    """Gradients p and on, of a matrix (width, H, K): the sum over steps and `count`
-    samples of source times da, which lie there for the first sample at the first step.
-
-    A thread takes four rows and the K gates of a unit. gates: whether the matrix feeds
-    each gate.
-    """
-    T, B, work = n[0], n[1], end[1]
-    band, down, _, _ = team()
-    while band * 4 < width:
-        r, j = band * 4, cuda.threadIdx.x
-        most = width - 1 - r
-        while j < H:
-            a = zeros(), zeros(), zeros(), zeros()
-            s = 0
-            while s < count:
-                z, d = source + s * width + r, da + (s * H + j) * K
-                t = 0
-                while t < T:
-                    a = add_rows(a, four_rows(work, z, width, most), load(work, d))
-                    z, d, t = z + B * width, d + B * H * K, t + 1  # the next step
-                s += 1
-            for i in range(4):
-                for k in range(K):
-                    if i <= most:
-                        value = a[i][k] if gates[k] else real(0)
-                        at, turned = (
-                            ((r + i) * H + j) * K + k,
-                            (j * width + r + i) * K + k,
-                        )
-                        put(end, p + at, p + turned, value, fresh)
-            j += cuda.blockDim.x
-        band += down
-
-
-def gradients(n, s0, count, end, fresh):
-    """Gradients of all parameters and the loss, of `count` samples from s0 on."""
-    T, B, work = n[0], n[1], end[1]
-    for index in range(L):
-        at, h, da = layer_at(index), h_at(n, index, 0, s0), da_at(n, index, 0, s0)
-        inputs = D if index == 0 else H
-        below = (
-            x_at(n, 0, s0) if index == 0 else h_at(n, index - 1, 1, s0)
-        )  # inputs at step 0
-        outer_product(n, count, at, U_gates, below, inputs, da, end, fresh)
-        outer_product(n, count, at + inputs * H * K, W_gates, h, H, da, end, fresh)
-        _, _, q, threads = team()
-        while q < H * K:
-            value = real(0)
-            for t in range(T):
-                for s in range(count):
-                    value += work[
-                        da + (t * B + s) * H * K + q
-                    ]  # gate and unit q at step t
-            b = at + (inputs + H) * H * K
-            put(end, b + q, b + q, value, fresh)
-            q += threads
-    _, _, q, threads = team()
-    last = h_at(n, L - 1, T, s0)
-    while q < (H + 1) * O + 1:  # V, b_out, the loss
-        value = real(0)
-        for s in range(count):
-            out = d_out_at(n, s0 + s)
-            if q < H * O:  # row q // O of V, output q % O
-                value += work[last + s * H + q // O] * work[out + q % O]
-            elif q < (H + 1) * O:
-                value += work[out + q - H * O]  # output q - H O
-            else:
-                for o in range(O):
-                    error = work[out + o] * real(B * O) / real(2)  # output o
-                    value += error * error / real(B * O)
-        put(end, layer_at(L) + q, -1, value, fresh)
-        q += threads
-
-
-def readout(n, s0, count, theta, target, order, first, work):
+def readout(n, s0, count, order, first, target, theta, work):
     """d_out and dy of the tile's samples, order[first + s0:] of target (N, O)."""
-    T, B, V, last = n[0], n[1], layer_at(L), h_at(n, L - 1, n[0], s0)
+    V = layer_at(L)
     me, threads = lane()
-    scale = real(2) / real(B * max(1, O))
+    scale = real(2) / real(n.B * max(1, O))
     for i in range(me, count * O, threads):
         s, o = i // O, i % O
+        h = slot_at(n, n.h, L - 1, n.T, s0 + s)
         # b_out and target of output o
-        error = theta[V + H * O + o] - target[order[first + s0 + s] * O + o]
+        error = theta[V + H * O + o] - target[order[first + s0 + s], o]
         for k in range(H):
-            error += (
-                work[last + s * H + k] * theta[V + k * O + o]
-            )  # unit k; V: row k, output o
-        work[d_out_at(n, s0 + s) + o] = error * scale
+            error += work[h + k] * theta[V + k * O + o]  # row k of V, output o
+        work[n.d_out + (s0 + s) * O + o] = error * scale
     cuda.syncthreads()
     s = cuda.threadIdx.y
     while s < count:
@@ -173,52 +46,135 @@ def readout(n, s0, count, theta, target, order, first, work):
         while k < H:
             value = real(0)
             for o in range(O):
-                value += (
-                    work[d_out_at(n, s0 + s) + o] * theta[V + k * O + o]
-                )  # V: row k, output o
-            for t in range(T - 1):
-                work[dy_at(n, t, s0 + s) + k] = real(0)  # unit k at step t
-            work[dy_at(n, T - 1, s0 + s) + k] = value  # at the last step
+                value += work[n.d_out + (s0 + s) * O + o] * theta[V + k * O + o]
+            for t in range(n.T - 1):
+                work[step_at(n, n.dy, t, s0 + s, H) + k] = real(0)
+            work[step_at(n, n.dy, n.T - 1, s0 + s, H) + k] = value
             k += cuda.blockDim.x
         s += cuda.blockDim.y
     cuda.syncthreads()
 
 
-def finish(n, blocks, shared, end):
-    """The end of a mini-batch, by all blocks: sums, loss, and a step of the
-    parameters.
+def put(n, work, p, value, fresh):
+    """Set gradient p of the block's row, or, not fresh, add to it."""
+    i = n.partials + cuda.blockIdx.x * (P + 1) + p
+    work[i] = value if fresh else work[i] + value
+
+
+def outer_product(n, count, p, gates, source, width, da, work, fresh):
+    """Gradients p and on, of a matrix (width, H, K): the sum over steps and `count`
+    samples of source times da, which lie there for the first sample at the first step.
+
+    A thread takes four rows and the K gates of a unit. gates: whether the matrix feeds
+    each gate.
     """
-    if PRODUCT:
-        gradients(n, 0, n[1], end, True)
+    row = cuda.threadIdx.y * 4
+    while row < width:
+        last = width - 1 - row
+        j = cuda.threadIdx.x
+        while j < H:
+            a = zeros(), zeros(), zeros(), zeros()
+            s = 0
+            while s < count:
+                z = source + s * width + row
+                d = da + (s * H + j) * K
+                t = 0
+                while t < n.T:
+                    v = quad(work, z) if width % 4 == 0 else clipped(work, z, last)
+                    a = add_rows(a, v, load(work, d))
+                    z += n.B * width  # the next step
+                    d += n.B * H * K
+                    t += 1
+                s += 1
+            for i in range(4):
+                for k in range(K):
+                    if i <= last:
+                        value = a[i][k] if gates[k] else real(0)
+                        put(n, work, p + ((row + i) * H + j) * K + k, value, fresh)
+            j += cuda.blockDim.x
+        row += cuda.blockDim.y * 4
+
+
+def gradients(n, s0, count, work, fresh):
+    """The block's gradients of all parameters and its loss, of `count` samples from s0
+    on.
+    """
+    me, threads = lane()
+    for l in range(L):
+        inputs = D if l == 0 else H
+        U = layer_at(l)
+        W = U + inputs * H * K
+        b = W + H * H * K
+        below = step_at(n, n.x, 0, s0, D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
+        h = slot_at(n, n.h, l, 0, s0)
+        da = gate_at(n, n.da, l, 0, s0)
+        outer_product(n, count, U, U_gates, below, inputs, da, work, fresh)
+        outer_product(n, count, W, W_gates, h, H, da, work, fresh)
+        for q in range(me, H * K, threads):
+            value = real(0)
+            for t in range(n.T):
+                for s in range(count):
+                    value += work[gate_at(n, n.da, l, t, s0 + s) + q]
+            put(n, work, b + q, value, fresh)
+    for q in range(me, (H + 1) * O + 1, threads):  # V, b_out, the loss
+        value = real(0)
+        for s in range(s0, s0 + count):
+            d_out = n.d_out + s * O
+            if q < H * O:  # row q // O of V, output q % O
+                h = slot_at(n, n.h, L - 1, n.T, s)
+                value += work[h + q // O] * work[d_out + q % O]
+            elif q < (H + 1) * O:
+                value += work[d_out + q - H * O]
+            else:
+                for o in range(O):
+                    error = work[d_out + o] * real(n.B * O) / real(2)
+                    value += error * error / real(n.B * O)
+        put(n, work, layer_at(L) + q, value, fresh)
+
+
+def descend(n, p, gradient, theta, work, losses, batch, rate):
+    """Let parameter p take its step; number P is the loss. With a rate of zero, keep
+    the gradient, in the first row.
+    """
+    if p == P:
+        losses[batch] = gradient
+    elif rate == 0:
+        work[n.partials + p] = gradient
     else:
-        sum_rows(1 if ATOMIC else blocks, shared, end)
+        theta[p] -= rate * gradient
+        if p < layer_at(L):
+            l, row, j, k = parameter(p)
+            inputs = D if l == 0 else H
+            if row < inputs:
+                theta[transposed_at(l) + (j * inputs + row) * K + k] = theta[p]
+            elif row < inputs + H:
+                i = inputs * H + j * H + row - inputs  # behind U
+                theta[transposed_at(l) + i * K + k] = theta[p]
 
 
-def sum_rows(rows, shared, end):
-    """Add up `rows` rows of gradients; a block takes its share of them, a thread some
-    rows.
+def sum_rows(n, rows, shared, theta, work, losses, batch, rate):
+    """Add up `rows` rows of gradients, and let the parameters take their step. A block
+    takes its share of the numbers, a thread some rows.
 
-    Which numbers meet depends on the grid alone: the same bits on every run.
+    Which numbers meet depends on the grid alone.
     """
-    size, work, rate = P + 1, end[1], end[4]
+    size = P + 1
     share = (size + cuda.gridDim.x - 1) // cuda.gridDim.x
     first = cuda.blockIdx.x * share
-    last = min(first + share, size)
+    end = min(first + share, size)
     me, _ = lane()
-    while first < last:
-        p, row = first + cuda.threadIdx.x, cuda.threadIdx.y
+    while first < end:
+        p = first + cuda.threadIdx.x
         value = real(0)
-        while p < last and row < rows:
-            value += work[row * size + p]
+        row = cuda.threadIdx.y
+        while p < end and row < rows:
+            value += work[n.partials + row * size + p]
             row += cuda.blockDim.y
         shared[me] = value
         cuda.syncthreads()
-        if cuda.threadIdx.y == 0 and p < last:
+        if cuda.threadIdx.y == 0 and p < end:
             for y in range(1, cuda.blockDim.y):
                 value += shared[y * cuda.blockDim.x + me]  # of the same p
-            turned = -1 if RESIDENT or p >= layer_at(L) else transposed_at(p)
-            descend(end, p, turned, value)
-            if ATOMIC and (rate != 0 or p == P):
-                work[p] = real(0)  # for the next mini-batch to add to
+            descend(n, p, value, theta, work, losses, batch, rate)
         cuda.syncthreads()
         first += cuda.blockDim.x

@@ -1,49 +1,69 @@
-"""Where numbers lie on the device. Everything is flat; this is the one table of the
-arrays.
+"""Where numbers lie on the device: the one table of a pass's arrays, and the packed
+parameters.
 
-`theta` holds the parameters packed, so that a unit's K weights are one load. Of each
-layer the rows of U, those of W, and b: (inputs + H + 1, H, K), with zeros where a gate
+`theta` holds the parameters packed, so that a unit's K weights are one load: of each
+layer the rows of U, those of W, and b, (inputs + H + 1, H, K), with zeros where a gate
 has no weight (a GRU's U does not feed `hn`, its W does not feed `n`). Behind the layers
-lie V (H, O) and b_out (O). These P numbers are followed in `cuda-fused` and
-`cuda-epoch` by the layers once more, each U and W transposed, for networks whose
-weights have no room in shared memory. Gradients lie in the same order, the loss behind
-them.
+lie V (H, O) and b_out (O). In `cuda-fused` and `cuda-epoch` these P numbers are
+followed by the layers once more, each U and W transposed: neighbouring threads of the
+backward pass read neighbouring addresses there. Gradients lie in the order of theta,
+the loss behind them.
 
-A pass works on the arrays below. `cuda-fused` and `cuda-epoch` keep them in one,
-`work`, in this order, since a launch costs the host time for each array; `cuda-v1` to
-`v3` keep each apart. Shapes are those of `cuda-fused`; in V1 to V3 the sample is the
-last axis of all but the first, so that neighbouring threads read neighbouring
-addresses. Slot 0 of h and c is the initial state.
-
-| place    | shape           | written by                                | read by              |
-|----------|-----------------|-------------------------------------------|----------------------|
-| partials | (rows, P + 1)   | each block: its gradients, then its loss  | the sum over blocks  |
-| x        | (T, B, D)       | the host; `step` gathers its examples     | forward, gradients   |
-| h        | (L, T+1, B, H)  | forward: h of step t in slot t + 1        | layer above, dU, dW  |
-| c        | (L, T+1, B, H)  | forward: c of step t in slot t + 1        | backward             |
-| gates    | (L, T, B, H, K) | forward                                   | backward             |
-| dy       | (T, B, H)       | the host, the read-out, the layer above   | backward             |
-| state    | (2, L, B, H)    | the host: initial state, final gradient;  | forward, backward;   |
-|          |                 | kernels: final state, initial gradient    | the host             |
-| da       | (L, T, B, H, K) | backward                                  | backward, gradients  |
-| dx       | (T, B, D)       | backward of layer 0                       | the host             |
-| d_out    | (B, O)          | the read-out                              | gradients            |
-
-In `work` each begins at a multiple of four numbers, so that four can be loaded at once.
+`cuda-v1` to `v3` have an array for each row of ARRAYS, in which the samples are the
+last axis: neighbouring threads read neighbouring addresses. `cuda-fused` and
+`cuda-epoch` have those of WORK in one array, `work`, since a launch costs the host time
+for each; there each begins at a multiple of four numbers, so that four can be loaded at
+once.
 """
 
+from math import prod
 from typing import NamedTuple
 
+import numba
 import numpy as np
 
 from ..cells import CELLS
 from ..params import Grads, Layer, Params, expand, fold
 
-L = D = H = O = K = None  # sizes of the network, literals in a kernel
+
+class Array(NamedTuple):
+    """An array of a pass; S is T + 1 slots, of which slot 0 holds the initial state."""
+
+    name: str
+    shape: tuple  # names of sizes
+    written: str
+    read: str
+
+
+ARRAYS = {
+    row[0]: Array(*row)
+    for row in [
+        ("x", ("T", "B", "D"), "host; `gather`", "forward, gradients"),
+        ("target", ("B", "O"), "host", "read-out"),
+        ("h", ("L", "S", "B", "H"), "forward: step t in slot t + 1", "forward, grads"),
+        ("c", ("L", "S", "B", "H"), "forward: step t in slot t + 1", "backward"),
+        ("gates", ("L", "T", "B", "H", "K"), "forward", "backward"),
+        ("y", ("T", "B", "H"), "forward", "host"),
+        ("d_out", ("B", "O"), "read-out", "gradients"),
+        ("dy", ("T", "B", "H"), "host; read-out; the layer above", "backward"),
+        # Of h and c: the initial and then the final state, or their gradients.
+        ("state", ("2", "L", "B", "H"), "host; kernels", "kernels; host"),
+        ("da", ("L", "T", "B", "H", "K"), "backward", "gradients"),
+        ("dx", ("T", "B", "D"), "backward of layer 0", "host"),
+        ("partials", ("blocks", "Q"), "each block: its gradients, its loss", "update"),
+        ("gradients", ("Q",), "gradients", "host"),
+    ]
+}
+WORK = "partials", "x", "h", "c", "gates", "dy", "state", "da", "dx", "d_out"
+# n of the tile kernels: the steps and samples of a pass, where the arrays begin in
+# `work`, and where the last one ends.
+Places = NamedTuple("Places", [(name, int) for name in ("T", "B", *WORK, "end")])
 
 
 class Sizes(NamedTuple):
-    """The sizes of a pass."""
+    """The sizes of a pass: layers, steps, samples, inputs, hidden units, outputs, gates
+    of the cell.
+    """
 
     L: int
     T: int
@@ -51,182 +71,161 @@ class Sizes(NamedTuple):
     D: int
     H: int
     O: int
+    K: int
 
     @classmethod
     def of(cls, params, T, B):
-        p = params
-        return cls(p.num_layers, T, B, p.input_size, p.hidden_size, p.output_size or 0)
+        gates = len(CELLS[params.cell].gates)
+        width = params.input_size, params.hidden_size, params.output_size or 0
+        return cls(params.num_layers, T, B, *width, gates)
 
-    def literals(self):
-        """What kernels are compiled for."""
-        return {name: getattr(self, name) for name in "LDHO"}
+    @property
+    def P(self):
+        """How many numbers the packed parameters are."""
+        layers = self.D + self.H + 1 + (self.L - 1) * (2 * self.H + 1)
+        return layers * self.H * self.K + (self.H + 1) * self.O
 
+    def shape(self, name, blocks=1, sample_last=False):
+        """The shape of an array of the table."""
+        sizes = self._asdict() | {"S": self.T + 1, "Q": self.P + 1}
+        sizes |= {"2": 2, "blocks": blocks}
+        axes = list(ARRAYS[name].shape)
+        if sample_last:
+            axes.remove("B")
+            axes.append("B")
+        return tuple(sizes[axis] for axis in axes)
 
-class Places(NamedTuple):
-    """Where each array of the table begins in `work`, and where the last one ends."""
-
-    partials: int
-    x: int
-    h: int
-    c: int
-    gates: int
-    dy: int
-    state: int
-    da: int
-    dx: int
-    d_out: int
-    end: int
-
-    @classmethod
-    def of(cls, n, rows, K):
-        at = [0]
-        for size in (rows * (packed_size(n, K) + 1), *(array_sizes(n, K).values())):
-            at.append(at[-1] + size + -size % 4)
-        return cls(*at)
+    def places(self, blocks):
+        """Places in `work`, with a row of partials for so many blocks."""
+        begin = [0]
+        for name in WORK:
+            begin.append(begin[-1] + four(prod(self.shape(name, blocks))))
+        return Places(self.T, self.B, *begin)
 
 
-def array_sizes(n, K):
-    """How many numbers each array of the table has, but for the partials."""
-    L, T, B, D, H, O = n
-    tape, gates = L * (T + 1) * B * H, L * T * B * H * K
-    sizes = {"x": T * B * D, "h": tape, "c": tape, "gates": gates, "dy": T * B * H}
-    return sizes | {
-        "state": 2 * L * B * H,
-        "da": gates,
-        "dx": T * B * D,
-        "d_out": B * O,
-    }
+# What kernels are compiled for: sizes of the network, its cell and dtype, samples to a
+# thread. `build.functions` makes kernels anew with other values.
+L, D, H, O, K = 1, 1, 32, 1, 4
+P = Sizes(L, 0, 0, D, H, O, K).P
+R = 1
+U_gates = W_gates = (True,) * K  # whether the matrix feeds each gate
+real, number = np.float32, numba.float32
 
 
-def packed_size(n, K):
-    """P: how many numbers the packed parameters are."""
-    layers = (n.D + n.H + 1 + (n.L - 1) * (2 * n.H + 1)) * n.H * K
-    return layers + (n.H + 1) * n.O
+def four(size):
+    """The next multiple of four: where four numbers can be loaded at once."""
+    return (size + 3) // 4 * 4
 
 
-def layer_at(index):
-    """Where a layer begins in theta; the read-out, for index L."""
-    return 0 if index == 0 else (D + H + 1 + (index - 1) * (2 * H + 1)) * H * K
+def layer_at(l):
+    """Where a layer begins in theta; the read-out, for l = L."""
+    return 0 if l == 0 else (D + H + 1 + (l - 1) * (2 * H + 1)) * H * K
 
 
-# Of the tile kernels: n = (T, B, *Places).
+def weight_at(l, row, j):
+    """Where theta has gate 0 of unit j in a row of a layer's U, W and b."""
+    return layer_at(l) + (row * H + j) * K
 
 
-def x_at(n, t, s):
-    """Where x has sample s at step t."""
-    return n[3] + (t * n[1] + s) * D
+def parameter(p):
+    """Of number p of the layers: layer, row of its U, W and b, unit and gate."""
+    l = 0 if p < layer_at(1) else 1 + (p - layer_at(1)) // ((2 * H + 1) * H * K)
+    q = p - layer_at(l)
+    return l, q // (H * K), q // K % H, q % K
 
 
-def h_at(n, index, slot, s):
-    """Where h of a layer has unit 0 of sample s in a slot."""
-    return n[4] + ((index * (n[0] + 1) + slot) * n[1] + s) * H
+def transposed_at(l):
+    """Where theta has a layer's U, transposed; W follows, transposed."""
+    return four(P) + layer_at(l)
 
 
-def c_at(n, index, slot, s):
-    """Where c of a layer has unit 0 of sample s in a slot."""
-    return n[5] + ((index * (n[0] + 1) + slot) * n[1] + s) * H
+# Where an array of the tile kernels, which begins at a place of n, has the first number
+# of sample s.
 
 
-def gates_at(n, index, t, s):
-    """Where gates of a layer have unit 0 of sample s at step t."""
-    return n[6] + ((index * n[0] + t) * n[1] + s) * H * K
+def step_at(n, begin, t, s, width):
+    """Of x, dx and dy at step t."""
+    return begin + (t * n.B + s) * width
 
 
-def dy_at(n, t, s):
-    """Where dy has unit 0 of sample s at step t."""
-    return n[7] + (t * n[1] + s) * H
+def slot_at(n, begin, l, slot, s):
+    """Of h and c of a layer in a slot."""
+    return begin + ((l * (n.T + 1) + slot) * n.B + s) * H
 
 
-def state_at(n, which, index, s):
-    """Where state has unit 0 of sample s of a layer's h (0) or c (1)."""
-    return n[8] + ((which * L + index) * n[1] + s) * H
+def gate_at(n, begin, l, t, s):
+    """Of gates and da of a layer at step t."""
+    return begin + ((l * n.T + t) * n.B + s) * H * K
 
 
-def da_at(n, index, t, s):
-    """Where da of a layer has unit 0 of sample s at step t."""
-    return n[9] + ((index * n[0] + t) * n[1] + s) * H * K
-
-
-def dx_at(n, t, s):
-    """Where dx has sample s at step t."""
-    return n[10] + (t * n[1] + s) * D
-
-
-def d_out_at(n, s):
-    """Where d_out has output 0 of sample s."""
-    return n[11] + s * O
+def state_at(n, part, l, s):
+    """Of a layer's h (part 0) or c (1) in state."""
+    return n.state + ((part * L + l) * n.B + s) * H
 
 
 def pack(params, transposed=False):
-    """theta of Params, flat; transposed: with the layers a second time, U and W
-    transposed.
+    """theta of Params, flat; transposed: with U and W of the layers transposed behind
+    it.
     """
-    cell, K = CELLS[params.cell], len(CELLS[params.cell].gates)
-    layers, turned = [], []
+    cell, H = CELLS[params.cell], params.hidden_size
+    arrays, behind = [], []
     for layer in params.layers:
-        full, H = expand(cell, layer), len(layer.W)
-        rows = (
-            np.concatenate([full.U, full.W, full.b[None]])
-            .reshape(-1, K, H)
-            .swapaxes(1, 2)
-        )
-        layers.append(rows)
-        turned += [
-            rows[: len(layer.U)].swapaxes(0, 1),
-            rows[len(layer.U) : -1].swapaxes(0, 1),
-        ]
-        turned.append(rows[-1:])
-    readout = [] if params.V is None else [params.V, params.b_out]
-    theta = np.concatenate([a.reshape(-1) for a in layers + readout])
+        full, inputs = expand(cell, layer), len(layer.U)
+        rows = np.concatenate([full.U, full.W, full.b[None]])
+        rows = rows.reshape(len(rows), -1, H).swapaxes(1, 2)
+        arrays.append(rows)
+        for part in (rows[:inputs], rows[inputs:-1], rows[-1:]):
+            behind.append(part.swapaxes(0, 1))
+    arrays += [] if params.V is None else [params.V, params.b_out]
+    theta = np.concatenate([a.reshape(-1) for a in arrays])
     if not transposed:
         return theta
-    padding = np.zeros(-theta.size % 4, theta.dtype)
-    return np.concatenate([theta, padding, *(a.reshape(-1) for a in turned)])
+    padding = np.zeros(four(theta.size) - theta.size, theta.dtype)
+    return np.concatenate([theta, padding, *(a.reshape(-1) for a in behind)])
 
 
 def unpack(flat, like):
     """Arrays by name, as `Params.arrays` has them, of packed numbers; like: Params of
     the sizes.
     """
-    cell, at, layers = CELLS[like.cell], 0, []
-    K, H = len(cell.gates), like.hidden_size
+    cell, H, begin, layers = CELLS[like.cell], like.hidden_size, 0, []
     for layer in like.layers:
-        rows = len(layer.U) + H + 1
-        full = (
-            flat[at : at + rows * H * K]
-            .reshape(rows, H, K)
-            .swapaxes(1, 2)
-            .reshape(rows, -1)
-        )
-        full = fold(
-            cell, Layer(full[: len(layer.U)], full[len(layer.U) : -1], full[-1])
-        )
-        layers.append(
-            Layer(*(np.array(a, order="C") for a in (full.U, full.W, full.b)))
-        )
-        at += rows * H * K
+        inputs = len(layer.U)
+        shape = inputs + H + 1, H, len(cell.gates)
+        rows = flat[begin : begin + prod(shape)].reshape(shape).swapaxes(1, 2)
+        rows = rows.reshape(shape[0], -1)
+        folded = fold(cell, Layer(rows[:inputs], rows[inputs:-1], rows[-1]))
+        arrays = folded.U, folded.W, folded.b
+        layers.append(Layer(*(np.array(a, order="C") for a in arrays)))
+        begin += prod(shape)
     if like.V is None:
         return Params(layers, cell=like.cell).arrays()
-    V = flat[at : at + like.V.size].reshape(like.V.shape).copy()
-    b_out = flat[at + V.size :][: like.b_out.size].copy()
+    V = flat[begin : begin + like.V.size].reshape(like.V.shape).copy()
+    b_out = flat[begin + V.size :][: like.b_out.size].copy()
     return Params(layers, V, b_out, like.cell).arrays()
 
 
-def pair(n, dtype, states):
-    """The array `state` (2, L, B, H) of up to two arrays (L, B, H); what is not there
-    is zero.
+def state_array(n, dtype, state):
+    """The array `state` (2, L, B, H) of a tuple (h, c) or (h,), or of None for zeros.
+    Without c, h is handed on in its place.
     """
-    both = np.zeros((2, n.L, n.B, n.H), dtype)
-    for i, a in enumerate(states or ()):
-        both[i] = a
+    both = np.zeros(n.shape("state"), dtype)
+    if state is not None:
+        both[0], both[1] = state[0], state[-1]
     return both
 
 
-def collect(params, flat, x, both):
-    """Grads of packed gradients `flat`, of x, and (2, L, B, H), of the initial
-    state.
-    """
+def gradient_array(n, dtype, dstate):
+    """The same of gradients of the final state, which are zero where there are none."""
+    both = np.zeros(n.shape("state"), dtype)
+    for part, gradient in zip(both, dstate or (), strict=False):
+        part[:] = gradient
+    return both
+
+
+def collect(params, flat, dx, dstate):
+    """Grads of packed gradients `flat`, of x, and of the initial state (2, L, B, H)."""
     p = Params.from_arrays(unpack(flat, params), params.cell)
     with_c = len(CELLS[params.cell].state) == 2
-    state = tuple(both) if with_c else (both[0] + both[1],)  # without c, c0 is h0
-    return Grads(p.layers, p.V, p.b_out, p.cell, x=x, state=state)
+    state = tuple(dstate) if with_c else (dstate[0] + dstate[1],)
+    return Grads(p.layers, p.V, p.b_out, p.cell, x=dx, state=state)

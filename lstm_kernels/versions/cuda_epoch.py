@@ -15,14 +15,13 @@ class CudaEpoch(CudaFused):
     name = "cuda-epoch"
     kernels = "forward", "backward", "update", "epoch"
 
-    def __init__(self, params, threads=None, sums="ordered"):
-        super().__init__(params, threads, sums)
+    def __init__(self, params, threads=None):
+        super().__init__(params, threads)
         if SIMULATED:  # one block after another, of which none can wait for the next
             self._device.multiprocessors = 1
 
-    def _steps(self, T, order, batch_size, losses, rate):
-        run = self._pass(T, min(batch_size, order.size))
-        run.clear_sums()
-        self._on_host &= rate == 0
-        arrays = *self._examples, self._theta(), run.work(), losses
-        run.launch("epoch", run.plan.tile, order, *arrays, self._dtype.type(rate))
+    def _launch_steps(self, order, batch_size, losses, rate):
+        x, target = self._examples
+        run = self._pass(x.shape[0], min(batch_size, order.size))
+        arrays = order, x, target, self._theta, run.work(), losses
+        run.kernel("epoch")(run.places, run.plan.tile, *arrays, rate)

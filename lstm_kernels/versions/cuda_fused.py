@@ -2,28 +2,25 @@
 
 What changed from `cuda-v3`: the parameters, the data set and the descent stay on the
 device, so nothing is copied inside an epoch; and a block computes a tile of samples, a
-thread per unit, with the weights in shared memory. A mini-batch is two launches:
+thread per unit, with the tile's state in shared memory. A mini-batch is two launches:
 forward and back, then sums over the blocks, in a fixed order, and descent. Bounded for
 a small network by the host, which launches them; then by the latency of a step, a chain
-of inputs and units long, and for many samples by reading shared memory.
+of inputs and units long, and for many samples by loading operands from the caches.
 """
 
 import weakref
 
 import numpy as np
 
-from ..errors import check_choice
 from ..gpu import device
-from ..gpu.layout import Sizes, collect, pack, packed_size, pair, unpack
+from ..gpu.layout import Sizes, collect, gradient_array, pack, state_array, unpack
 from ..gpu.plans import Pass
 from ..params import Params
 from .base import Network
 
 
 class CudaFused(Network):
-    """sums: "ordered" gives the same bits on every run, "atomic" adds in the order of
-    arrival. Where all blocks share a large network's gradients, nothing is added up:
-    both are the same.
+    """Gradients are summed in a fixed order: the same bits on every run.
 
     After a failed launch the device's parameters are lost; those of the host are what
     the last call of `params`, `assign` or `predict` saw.
@@ -33,67 +30,55 @@ class CudaFused(Network):
     tapes = False
     kernels = "forward", "backward", "step", "update"
 
-    def __init__(self, params, threads=None, sums="ordered"):
+    def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        self._made_with["sums"] = sums
-        self._atomic = check_choice("sums", sums, ("ordered", "atomic")) == "atomic"
-        self._device, self._passes = device.Device(self.name), {}
+        self._device = device.Device(self.name)
+        self._passes = {}
         self._dataset = lambda: None  # the data set whose examples are on the device
         self._replace(self._params)
 
-    def _forget(self):
-        self._device.refuse_fork()
-
     def _replace(self, params):
-        self._on_host = (
-            False  # from here on the device's count, the old ones or the new
-        )
-        self._device.send("theta", pack(params, transposed=True))
+        # From here on the device's count, the old ones or the new.
+        self._on_host = False
+        self._theta = self._device.send("theta", pack(params, transposed=True))
         self._params = params
         self._on_host = True
 
     def _now(self):
         """The host's parameters, brought up to date once all of them have arrived."""
         if not self._on_host:
-            named = unpack(self._fetch("theta", self._size()), self._params)
+            size = Sizes.of(self._params, 0, 0).P
+            named = unpack(self._fetch(self._theta[:size]), self._params)
             self._params = Params.from_arrays(named, self._cell.name)
             self._on_host = True
         return self._params
 
     def _forward(self, x, state, training):
         run = self._pass(*x.shape[:2])
-        L, T, B, _, H, _ = n = run.n
-        both = pair(
-            n, self._dtype, state and (state[0], state[-1])
-        )  # without c, c is h
-        run.send(x=x, state=both)
-        run.launch("forward", run.plan.tile, self._theta(), run.work())
-        y = run.fetch(
-            "h", (T, B, H), skip=((L - 1) * (T + 1) + 1) * B * H
-        )  # the top layer, slot 1
-        both = run.fetch("state", both.shape)
-        return y, tuple(both[: len(self._cell.state)]), run
+        n = run.n
+        run.send(x=x, state=state_array(n, self._dtype, state))
+        run.kernel("forward")(run.places, run.plan.tile, self._theta, run.work())
+        top = ((n.L - 1) * (n.T + 1) + 1) * n.B * n.H  # the top layer, slot 1
+        y = run.fetch("h", n.shape("y"), skip=top)
+        state = run.fetch("state", n.shape("state"))
+        return y, tuple(state[: len(self._cell.state)]), run
 
     def _backward(self, run, dy, dstate, inputs):
-        run.send(dy=dy, state=pair(run.n, self._dtype, dstate))
-        run.clear_sums()
-        run.launch("backward", run.plan.tile, self._theta(), run.work())
-        self._updater(run, self._device.array("losses", 1, self._dtype), 0.0)(0)
+        run.send(dy=dy, state=gradient_array(run.n, self._dtype, dstate))
+        run.kernel("backward")(run.places, run.plan.tile, self._theta, run.work())
+        self._update(run, self._device.array("losses", (1,), self._dtype), 0, 0.0)
         return self._grads(run)
 
     def _loss_and_grads(self, x, target):
         return self._step(x, target, 0.0), self._grads(self._pass(*x.shape[:2]))
 
     def _step(self, x, target, rate):
-        device, B = self._device, x.shape[1]
         self._dataset = lambda: None
-        self._examples = device.send("x", x), device.send("target", target)
-        losses, order = (
-            device.array("losses", 1, self._dtype),
-            device.send("order", np.arange(B)),
-        )
-        self._steps(len(x), order, B, losses, rate)
-        return float(self._fetch("losses", 1)[0])
+        self._send_examples(x, target)
+        return float(self._steps(np.arange(x.shape[1]), x.shape[1], rate)[0])
+
+    def _send_examples(self, x, target):
+        self._examples = self._device.send("x", x), self._device.send("target", target)
 
     def _epoch(self, dataset, order, batch_size, rate):
         """A step for each mini-batch of `order`, with no transfer in between.
@@ -102,61 +87,50 @@ class CudaFused(Network):
         its arrays must not change. Losses come back at the end: the steps after one
         that is not finite are computed, but not returned.
         """
-        device = self._device
         if self._dataset() is not dataset:
-            x, target = self._check_example(dataset.x, dataset.target)
+            examples = self._check_example(dataset.x, dataset.target)
             self._dataset = lambda: None
-            self._examples = device.send("x", x), device.send("target", target)
+            self._send_examples(*examples)
             self._dataset = weakref.ref(dataset)
-        count = -(-len(order) // batch_size)
-        losses = device.array("losses", count, self._dtype)
-        self._steps(
-            dataset.x.shape[0], device.send("order", order), batch_size, losses, rate
-        )
-        losses = self._fetch("losses", count)
+        losses = self._steps(order, batch_size, rate)
         good = np.isfinite(losses)
         return losses[: len(losses) if good.all() else good.argmin() + 1].tolist()
 
-    def _steps(self, T, order, batch_size, losses, rate):
-        """Launch a step for each mini-batch of `order`."""
+    def _steps(self, order, batch_size, rate):
+        """The losses of a step for each mini-batch of `order`."""
+        shape = (-(-len(order) // batch_size),)
+        losses = self._device.array("losses", shape, self._dtype)
+        order = self._device.send("order", order)
         self._on_host &= rate == 0
-        (x, target), theta, rate = self._examples, self._theta(), self._dtype.type(rate)
+        self._launch_steps(order, batch_size, losses, self._dtype.type(rate))
+        return self._fetch(losses)
+
+    def _launch_steps(self, order, batch_size, losses, rate):
+        x, target = self._examples
         for batch, first in enumerate(range(0, order.size, batch_size)):
-            B = min(batch_size, order.size - first)
-            if batch == 0 or batch_size > B:  # the last one may be smaller
-                run = self._pass(T, B)
-                run.clear_sums()
-                step, update = run.kernel("step"), self._updater(run, losses, rate)
-                n, tile, work = run.numbers, run.plan.tile, run.work()
-            step(n, tile, first, order, x, target, theta, work, rate)
-            update(batch)
+            run = self._pass(x.shape[0], min(batch_size, order.size - first))
+            examples = first, order, x, target
+            arrays = self._theta, run.work()
+            run.kernel("step")(run.places, run.plan.tile, *examples, *arrays, rate)
+            self._update(run, losses, batch, rate)
+
+    def _update(self, run, losses, batch, rate):
+        """The end of a step: sums over the blocks, and descent."""
+        rate = self._dtype.type(rate)
+        results = self._theta, run.work(), losses, batch, rate
+        run.kernel("update")(run.places, run.plan.blocks, *results)
 
     def _pass(self, T, B):
         if (T, B) not in self._passes:
-            how = self._device, self._params, T, B, self._atomic, self.kernels
+            how = self._device, self._params, T, B, self.kernels
             self._passes[T, B] = Pass(*how)
         return self._passes[T, B]
 
-    def _updater(self, run, losses, rate):
-        """A function (batch) that launches the end of a step."""
-        kernel, theta, work = run.kernel("update"), self._theta(), run.work()
-        n, blocks, rate = run.numbers, run.plan.blocks, self._dtype.type(rate)
-        return lambda batch: kernel(n, blocks, theta, work, losses, batch, rate)
-
-    def _theta(self):
-        return self._device.kept("theta")
-
-    def _size(self):
-        return packed_size(Sizes.of(self._params, 0, 0), len(self._cell.gates))
-
-    def _fetch(self, name, size):
-        return self._device.fetch(self._device.kept(name), np.empty(size, self._dtype))
+    def _fetch(self, array):
+        return self._device.copy_from(array, np.empty(array.shape, self._dtype))
 
     def _grads(self, run):
-        n = run.n
-        flat = run.fetch("partials", (self._size(),))
-        x, both = (
-            run.fetch("dx", (n.T, n.B, n.D)),
-            run.fetch("state", (2, n.L, n.B, n.H)),
-        )
-        return collect(self._params, flat, x, both)
+        gradients = run.fetch("partials", (run.n.P,))
+        dx = run.fetch("dx", run.n.shape("dx"))
+        dstate = run.fetch("state", run.n.shape("state"))
+        return collect(self._params, gradients, dx, dstate)

@@ -2,31 +2,33 @@
 
 What changed from `numpy`: the loops over samples, steps and units run in a kernel.
 NumPy arrays are passed as they are, so Numba copies each of them to the device before a
-launch and back after it. A mini-batch is one launch, and a second that adds up the
-gradients of its blocks. Nothing is parallel: bounded by the latency of one thread,
-which waits for every load.
+launch and back after it. A mini-batch is one launch, and a second for its gradients,
+which are sums over all samples. Nothing is parallel: bounded by the latency of one
+thread, which waits for every load.
 """
+
+import inspect
 
 import numpy as np
 
 from ..gpu import device, sample_kernels
-from ..gpu.build import build
-from ..gpu.layout import Sizes, array_sizes, collect, pack, packed_size, pair, unpack
+from ..gpu.build import SAMPLES, build
+from ..gpu.layout import (
+    Sizes,
+    collect,
+    gradient_array,
+    pack,
+    state_array,
+    unpack,
+)
 from .base import Network
 
-KERNELS = "forward", "backward", "step", "add_up"
+KERNELS = "forward", "backward", "step", "gradients"
 
 
 def sample_last(a):
-    """(..., B, n) to (..., n, B), flat: neighbouring samples are neighbours."""
-    return a.swapaxes(-1, -2).copy().reshape(-1)  # a copy: kernels write over some
-
-
-def sample_first(flat, *shape):
-    """The inverse: (..., B, n), contiguous, of an array flat in the order (..., n,
-    B).
-    """
-    return flat.reshape(shape).swapaxes(-1, -2).copy()
+    """(..., B, n) to (..., n, B): neighbouring samples are neighbours."""
+    return a.swapaxes(-1, -2).copy()  # a copy: kernels write over some
 
 
 class CudaV1(Network):
@@ -34,66 +36,57 @@ class CudaV1(Network):
     thing each.
     """
 
-    name, where, threads = "cuda-v1", "no_position", 1
+    name = "cuda-v1"
+    where = "one_thread"
+    threads = 1
     tapes = False
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        self._device, sizes = device.Device(self.name), Sizes.of(params, 0, 0)
-        how = params.cell, self._dtype, (sample_kernels,), KERNELS, sizes
+        self._device = device.Device(self.name)
+        sizes = Sizes.of(params, 0, 0)
+        how = params.cell, self._dtype, SAMPLES, KERNELS, sizes
         self._kernels = build(*how, where=self.where)
-        self._size = packed_size(sizes, len(self._cell.gates))
 
-    def _forget(self):
-        self._device.refuse_fork()
-
-    def _blocks(self, B):
-        """Blocks of a launch."""
+    def _blocks(self, count):
+        """Blocks of a launch for so many samples, or gradients."""
         return 1
 
     def _pass(self, name, host):
-        """What a kernel gets for an array of the host, flat: here the array itself."""
+        """What a kernel gets for an array of the host: here the array itself."""
         return host
 
-    def _result(self, name, size):
+    def _result(self, name, shape):
         """What a kernel gets for an array that it fills."""
-        return np.zeros(size, self._dtype)
+        return np.zeros(shape, self._dtype)
 
-    def _take(self, array, size):
+    def _take(self, array):
         """A passed array or a result as it is after the launch, on the host."""
         return array
 
     def _forward(self, x, state, training):
         n = Sizes.of(self._params, *x.shape[:2])
-        passed = self._pass("x", sample_last(x))
-        both = pair(
-            n, self._dtype, state and (state[0], state[-1])
-        )  # without c, c is h
-        both, y = (
-            self._pass("state", sample_last(both)),
-            self._result("y", n.T * n.H * n.B),
-        )
-        tape = self._scratch(n, "h", "c", "gates")
-        self._launch("forward", n, passed, both, self._parameters(), *tape, y)
-        y = self._take(y, n.T * n.H * n.B)
-        both = sample_first(self._take(both, 2 * n.L * n.H * n.B), 2, n.L, n.H, n.B)
-        state = tuple(both[: len(self._cell.state)])
-        return sample_first(y, n.T, n.H, n.B), state, (passed, n)
+        passed = {
+            "x": self._pass("x", sample_last(x)),
+            "theta": self._pass("theta", pack(self._params)),
+        }
+        state = sample_last(state_array(n, self._dtype, state))
+        state = self._pass("state", state)
+        y = self._result("y", n.shape("y", sample_last=True))
+        self._launch("forward", n, **passed, state=state, y=y)
+        y = sample_last(self._take(y))
+        state = sample_last(self._take(state))
+        return y, tuple(state[: len(self._cell.state)]), (passed, n)
 
     def _backward(self, kept, dy, dstate, inputs):
         passed, n = kept
-        dy, both = (
-            self._pass("dy", sample_last(dy)),
-            sample_last(pair(n, self._dtype, dstate)),
-        )
-        both, dx = self._pass("state", both), self._result("dx", n.T * n.D * n.B)
-        *tape, da, d_out, partials = self._scratch(
-            n, "h", "c", "gates", "da", "d_out", "partials"
-        )
-        how = passed, self._parameters(), *tape, dy, both, da, dx, d_out, partials
-        self._launch("backward", n, *how)
-        flat, dx = self._added_up(n, partials), self._take(dx, n.T * n.D * n.B)
-        return self._grads(n, flat, dx, self._take(both, 2 * n.L * n.H * n.B))
+        dstate = sample_last(gradient_array(n, self._dtype, dstate))
+        dstate = self._pass("state", dstate)
+        dx = self._result("dx", n.shape("dx", sample_last=True))
+        dy = self._pass("dy", sample_last(dy))
+        self._launch("backward", n, **passed, dy=dy, state=dstate, dx=dx)
+        flat = self._gradients(n, passed["x"])
+        return self._grads(flat, self._take(dx), self._take(dstate))
 
     def _descent(self, x, target):
         _, flat = self._launch_step(x, target)
@@ -101,54 +94,39 @@ class CudaV1(Network):
 
     def _loss_and_grads(self, x, target):
         n, flat = self._launch_step(x, target)
-        dx, both = (
-            self._device.fetch(array, np.empty(array.size, self._dtype))
-            for array in self._scratch(n, "dx", "state")
+        dx, dstate = (
+            self._device.copy_from(array, np.empty(array.shape, self._dtype))
+            for array in (self._scratch(n, "dx"), self._scratch(n, "state"))
         )
-        return float(flat[-1]), self._grads(n, flat, dx, both)
+        return float(flat[-1]), self._grads(flat, dx, dstate)
 
     def _launch_step(self, x, target):
         """The sizes, and the gradients with the loss behind them."""
         n = Sizes.of(self._params, *x.shape[:2])
-        passed = (
-            self._pass("x", sample_last(x)),
-            self._pass("target", sample_last(target)),
-        )
-        names = "h", "c", "gates", "dy", "state", "da", "dx", "d_out", "partials"
-        scratch = self._scratch(n, *names)
-        self._launch("step", n, *passed, self._parameters(), *scratch)
-        return n, self._added_up(n, scratch[-1])
+        x = self._pass("x", sample_last(x))
+        target = self._pass("target", sample_last(target))
+        theta = self._pass("theta", pack(self._params))
+        self._launch("step", n, x=x, target=target, theta=theta)
+        return n, self._gradients(n, x)
 
-    def _launch(self, kernel, n, *arguments):
-        blocks, K = self._blocks(n.B), len(self._cell.gates)
-        sums = 4 * sample_kernels.UNITS * K * (self.threads + 1) * self._dtype.itemsize
-        self._device.launch(
-            self._kernels[kernel], blocks, self.threads, sums, *n[1:3], *arguments
-        )
+    def _gradients(self, n, x):
+        """The gradients of the pass before, and its loss, by a launch of their own."""
+        gradients = self._result("gradients", (n.P + 1,))
+        self._launch("gradients", n, x=x, gradients=gradients)
+        return self._take(gradients)
 
-    def _added_up(self, n, partials):
-        """The gradients of all blocks, and the loss, by a launch of their own."""
-        blocks, flat = self._blocks(n.B), self._result("grads", self._size + 1)
-        how = self._kernels["add_up"], blocks, self.threads, 0
-        self._device.launch(*how, blocks, partials, flat)
-        return self._take(flat, self._size + 1)
-
-    def _parameters(self):
-        """The packed parameters, for a kernel."""
-        return self._pass("theta", pack(self._params))
-
-    def _scratch(self, n, *names):
-        """Device arrays that never leave it: the tape, and what a step writes for
-        itself.
+    def _launch(self, name, n, **passed):
+        """Run a kernel. Arrays that are not passed are the device's: the tape, and what
+        a step writes for itself.
         """
-        sizes = array_sizes(n, len(self._cell.gates))
-        sizes["partials"] = self._blocks(n.B) * (self._size + 1)
-        device = self._device
-        return [
-            device.array(f"scratch {m}", sizes[m], self._dtype)[: sizes[m]]
-            for m in names
-        ]
+        names = inspect.signature(getattr(sample_kernels, name)).parameters
+        arrays = [passed[a] if a in passed else self._scratch(n, a) for a in names]
+        blocks = self._blocks(n.P + 1 if name == "gradients" else n.B)
+        self._device.launch(self._kernels[name], blocks, self.threads, 0, *arrays)
 
-    def _grads(self, n, flat, dx, both):
-        x, both = sample_first(dx, n.T, n.D, n.B), sample_first(both, 2, n.L, n.H, n.B)
-        return collect(self._params, flat, x, both)
+    def _scratch(self, n, name):
+        shape = n.shape(name, sample_last=True)
+        return self._device.array(f"scratch {name}", shape, self._dtype)
+
+    def _grads(self, flat, dx, dstate):
+        return collect(self._params, flat, sample_last(dx), sample_last(dstate))

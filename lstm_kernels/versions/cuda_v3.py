@@ -19,19 +19,20 @@ class CudaV3(CudaV2):
         super().__init__(params, threads)
         self._staging = {}
 
-    def _pinned(self, name, size):
-        """A pinned array of `size` entries, kept for the next call of that name."""
-        if name not in self._staging or len(self._staging[name]) < size:
-            self._staging[name] = device.pinned(size, self._dtype)
-        return self._staging[name][:size]
+    def _pinned(self, name, shape):
+        """A pinned array, kept for the next call of that name and shape."""
+        if name not in self._staging or self._staging[name].shape != shape:
+            self._staging[name] = device.pinned(shape, self._dtype)
+        return self._staging[name]
 
     def _pass(self, name, host):
-        staging = self._pinned(name, len(host))
+        staging = self._pinned(name, host.shape)
         np.copyto(staging, host)
         return self._device.send(name, staging)
 
-    def _result(self, name, size):
-        return self._device.array(name, size, self._dtype)
+    def _result(self, name, shape):
+        return self._device.array(name, shape, self._dtype)
 
-    def _take(self, array, size):
-        return self._device.fetch(array, self._pinned("results", size)).copy()
+    def _take(self, array):
+        staging = self._pinned("results", array.shape)
+        return self._device.copy_from(array, staging).copy()

@@ -2,89 +2,68 @@
 machine.
 
 In a row, `variant` names the comparison, N the examples of the data set, bytes what a
-step copies; a stage that ends in "by events" was timed by the device's own clock.
-`gpu_run` runs them all.
+step copies. `gpu_run` runs them all.
 """
 
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import pandas as pd
 
 from lstm_kernels.gpu import device
 from lstm_kernels.training import train
 
-from ..measure.runner import measure, network, networks, rows_of, timed, verify
+from ..measure.runner import (
+    available,
+    measure,
+    network,
+    networks,
+    rounds,
+    rows_of,
+    timed,
+    verify,
+)
 from ..measure.timing import together
 from ..measure.workloads import AIRLINE, Workload, airline_dataset
 
-HUNDREDS = Workload(
-    L=1, T=12, D=1, H=32, B=256
-)  # the source's kind: hundreds of samples a step
-LARGE = Workload(
-    L=4, T=100, D=512, H=512, B=64
-)  # on a GPU that is not filled by small networks
+# The source's kind: hundreds of samples a step; and a network for a whole device.
+HUNDREDS = Workload(L=1, T=12, D=1, H=32, B=256)
+LARGE = Workload(L=4, T=100, D=512, H=512, B=64)
+SMALL = Workload(L=1, T=2, D=1, H=3, B=8)
 GPU = ("cuda-v1", "cuda-v2", "cuda-v3", "cuda-fused", "cuda-epoch")
 CPU = ("sequential", "numpy-sample", "numpy", "numba-sample", "numba-fused")
-SLOW = (
-    "sequential",
-    "numpy-sample",
-    "cuda-v1",
-)  # seconds for a step of hundreds of samples
+SLOW = ("sequential", "numpy-sample", "cuda-v1")  # seconds for a step of hundreds
 STAY = ("cuda-fused", "cuda-epoch")  # whose network stays on the device
-UPDATES = 8  # steps in an epoch where the data set grows: the mini-batch grows with it
+RATE = 1e-4
 
 
-def rows(nets, work, variant, stage, call, *, N=None, **options):
-    """Rows of `measure` for a results file: `variant` names the comparison, after which
-    stands the variant of the network, if it has one.
-    """
-    table = measure(nets, work, {stage: call}, **options)
-    parts = [table, by_events(nets, work, stage, call, options["repeats"])]
-    table = together([part for part in parts if len(part)])
-    how = table["variant"].astype(object).fillna("")
-    return table.assign(variant=(variant + " " + how).str.strip(), N=N)
+def compared(names, work, variant, stage, call, *, N=None, **options):
+    """Rows of `call` of each version's network, after its name a variant."""
+    rows = measure(networks(names, work), work, {stage: call}, **options)
+    return rows.assign(variant=variant, N=N)
 
 
-def by_events(nets, work, stage, call, repeats):
-    """Rows of the same calls, timed by the device between the events before and
-    after.
-    """
-    taken = [
-        {
-            "case": name,
-            "stage": f"{stage}, by events",
-            "repeat": repeat,
-            "seconds": seconds,
-        }
-        for name, net in nets.items()
-        if name.startswith("cuda")
-        for repeat in range(repeats)
-        if (seconds := device.event_seconds(partial(call, net))) is not None
+def by_speed(names, repeats):
+    """(names, repeats) of the slow versions and of the others, where there are any."""
+    slow = [name for name in names if name in SLOW]
+    others = [name for name in names if name not in SLOW]
+    both = [(slow, min(2, repeats)), (others, repeats)]
+    return [(chosen, count) for chosen, count in both if chosen]
+
+
+def table(names, work, dataset, *, repeats, epochs=5, **options):
+    """The source's table: epochs of mini-batch gradient descent."""
+
+    def call(net):
+        train(net, dataset, epochs, work.B, 0.05, progress=False)
+
+    options |= {"N": len(dataset), "least": 0.02}
+    parts = [
+        compared(
+            chosen, work, "table", f"{epochs} epochs", call, repeats=count, **options
+        )
+        for chosen, count in by_speed(names, repeats)
     ]
-    return rows_of(pd.DataFrame(taken), work) if taken else pd.DataFrame()
-
-
-def table(names, work=AIRLINE, dataset=None, *, epochs=5, **options):
-    """The source's table: epochs of mini-batch gradient descent, by default on the
-    airline windows; the slow versions twice.
-    """
-    dataset = dataset or airline_dataset()
-    how = {
-        "epochs": epochs,
-        "batch_size": work.B,
-        "learning_rate": 0.05,
-        "progress": False,
-    }
-    few, parts = options | {"repeats": min(2, options["repeats"]), "again": False}, []
-    for chosen, each in ((SLOW, few), ([n for n in names if n not in SLOW], options)):
-        if nets := networks([name for name in names if name in chosen], work):
-            call, N = (lambda net: train(net, dataset, **how)), len(dataset)
-            stage = f"{epochs} epochs"
-            parts.append(
-                rows(nets, work, "table", stage, call, N=N, least=0.02, **each)
-            )
     return together(parts)
 
 
@@ -93,87 +72,43 @@ def hundreds(names, work, *, repeats, batches=8, epochs=5, **options):
     steps.
     """
     x, target = work.example()
-    dataset, parts = work.dataset(batches * work.B), []
-    how = {
-        "epochs": epochs,
-        "batch_size": work.B,
-        "learning_rate": 1e-4,
-        "progress": False,
-    }
-    long = f"{epochs} epochs"
-    calls = {
-        "step": lambda net: net.step(x, target, 1e-4),
-        long: lambda net: train(net, dataset, **how),
-    }
-    for stage, slow, count in (
-        ("step", True, max(1, repeats // 10)),
-        ("step", False, repeats),
-        (long, False, repeats),
-    ):
-        if chosen := [name for name in names if (name in SLOW) == slow]:
-            N = len(dataset) if stage == long else None
-            some = {"N": N, "repeats": count} | options
-            parts.append(
-                rows(
-                    networks(chosen, work),
-                    work,
-                    "hundreds",
-                    stage,
-                    calls[stage],
-                    **some,
-                )
-            )
-    return together(parts)
+
+    def step(net):
+        net.step(x, target, RATE)
+
+    parts = [
+        compared(chosen, work, "hundreds", "step", step, repeats=count, **options)
+        for chosen, count in by_speed(names, repeats)
+    ]
+    fast = [name for name in names if name not in SLOW]
+    options |= {"repeats": repeats, "epochs": epochs}
+    long = table(fast, work, work.dataset(batches * work.B), **options)
+    return together([*parts, long.assign(variant="hundreds")])
 
 
-def epochs(nets, work, variant, dataset, **options):
-    """An epoch of each network in mini-batches of work.B, the data set where it was."""
-    order = np.random.default_rng(0).permutation(len(dataset))
+def large(names, work, **options):
+    """A step of a network for a whole device."""
+    x, target = work.example()
 
-    def epoch(net):
-        return net.epoch(dataset, order, work.B, 1e-4)
+    def step(net):
+        net.step(x, target, RATE)
 
-    return rows(nets, work, variant, "epoch", epoch, N=len(dataset), **options)
+    return compared(names, work, "large", "step", step, **options)
 
 
-def windows(names, sizes, work, **options):
-    """An epoch of UPDATES steps over data sets of growing size: the mini-batch grows
-    with it.
+def sweep(variant, names, sizes, **options):
+    """An epoch over N random windows in mini-batches of work.B, for (work, N) of
+    `sizes`: the data set is where it was.
     """
-    parts, nets = [], networks(names, work)
-    for N in sizes:
-        sized = replace(work, B=-(-N // UPDATES))
-        parts.append(epochs(nets, sized, "windows", work.dataset(N), **options))
-    return together(parts)
-
-
-def batches(names, sizes, N, work, **options):
-    """An epoch over N windows in mini-batches of growing size."""
-    nets, dataset = networks(names, work), work.dataset(N)
-    return together(
-        [epochs(nets, replace(work, B=B), "batch", dataset, **options) for B in sizes]
-    )
-
-
-def hidden(names, sizes, work, *, steps=4, **options):
-    """An epoch of a few steps of networks of growing size."""
     parts = []
-    for H in sizes:
-        sized = replace(work, H=H)
-        dataset = sized.dataset(steps * work.B)
-        parts.append(
-            epochs(networks(names, sized), sized, "hidden", dataset, **options)
-        )
+    for work, N in sizes:
+        epoch = partial(_epoch, work, work.dataset(N))
+        parts.append(compared(names, work, variant, "epoch", epoch, N=N, **options))
     return together(parts)
 
 
-def sums(work, *, steps=8, **options):
-    """Gradients summed in a fixed order, and with atomics: an epoch of `cuda-epoch`."""
-    from lstm_kernels.versions.cuda_epoch import CudaEpoch
-
-    forms = ("ordered", "atomic")
-    nets = {f"cuda-epoch/{how}": CudaEpoch(work.params(), sums=how) for how in forms}
-    return epochs(nets, work, "sums", work.dataset(steps * work.B), **options)
+def _epoch(work, dataset, net):
+    net.epoch(dataset, np.arange(len(dataset)), work.B, RATE)
 
 
 def copied(net, call):
@@ -184,57 +119,30 @@ def copied(net, call):
 
 
 def transfers(names, work, **options):
-    """What a step copies, and how long these copies take alone; where the network stays
-    on the device, inside an epoch.
+    """What a step copies, and how long these copies take alone.
 
     V1 and V2 copy as Numba does, from and to pageable memory, array by array; V3 by
     pinned memory.
     """
-    dataset, (x, target) = work.dataset(work.B), work.example()
-    order, parts = np.arange(work.B), []
+    x, target = work.example()
+    parts = []
     for name in names:
         net = network(name, work.params())
-        check = partial(verify, {name: net}, work)
-        step = partial(net.step, x, target, 1e-4)
+        step = partial(net.step, x, target, RATE)
         step()
-        bytes_of = {"step": copied(net, step)}
-        if name in STAY:
-            many = np.tile(
-                order, 9
-            )  # what nine steps copy beyond one, shared among eight
-            net.epoch(dataset, order, work.B, 1e-4)
-            one, nine = (
-                copied(net, partial(net.epoch, dataset, steps, work.B, 1e-4))
-                for steps in (order, many)
-            )
-            # The order and the losses: they cross before the first step and after the
-            # last.
-            bytes_of["step of an epoch"] = [
-                (b - a) // 8 for a, b in zip(one, nine, strict=True)
-            ]
-        for stage, counts in bytes_of.items():
-            for way, size in zip(("sent", "fetched"), counts, strict=True):
-                if size:
-                    cases = {stage: {name: copies_alone(net, size, way)}}
-                    times = timed(cases, check, **options)
-                else:
-                    nothing = {
-                        "stage": stage,
-                        "case": name,
-                        "repeat": 0,
-                        "seconds": 0.0,
-                    }
-                    times = pd.DataFrame([nothing])
-                columns = {"variant": f"transfers {way}", "N": None, "bytes": size}
-                parts.append(rows_of(times, work).assign(**columns))
+        check = partial(verify, {name: net}, work)
+        for way, size in zip(("sent", "fetched"), copied(net, step), strict=True):
+            times = timed({"step": {name: copies(net, size, way)}}, check, **options)
+            columns = {"variant": f"transfers {way}", "N": None, "bytes": size}
+            parts.append(rows_of(times, work).assign(**columns))
     return together(parts)
 
 
-def copies_alone(net, size, way):
+def copies(net, size, way):
     """A function that copies `size` bytes as the network does, and waits for it."""
-    pinned = getattr(net, "name", "") == "cuda-v3"
+    pinned = net.name == "cuda-v3"
     host = device.pinned(size, np.uint8) if pinned else np.zeros(size, np.uint8)
-    array = net._device.array(f"copies {way}", size, np.uint8)[:size]
+    array = net._device.array(f"copies {way}", (size,), np.uint8)
 
     def copy():
         if way == "sent":
@@ -246,9 +154,35 @@ def copies_alone(net, size, way):
     return copy
 
 
-def large(names, work, **options):
-    """A step of a network whose weights no block can keep."""
-    nets, (x, target) = networks(names, work), work.example()
-    return rows(
-        nets, work, "large", "step", lambda net: net.step(x, target, 1e-4), **options
-    )
+def plan(preset):
+    """The comparisons in the order of their worth: name -> function that returns
+    rows.
+    """
+    paper = preset == "paper"
+    runs_here = {*available(), *available("gpu")}
+    names = [name for name in (*CPU, *GPU) if name in runs_here]
+    fast = [name for name in ("numba-fused", "cuda-v3", *STAY) if name in names]
+    gpu = [name for name in GPU if name in names]
+    stay = [name for name in STAY if name in names]
+    work = HUNDREDS if paper else SMALL
+    deep = LARGE if paper else SMALL
+    dataset = airline_dataset() if paper else SMALL.dataset(8)
+    airline = AIRLINE if paper else SMALL
+    windows = [round(10 ** (p / 2)) for p in range(4, 13)] if paper else [8, 16]
+    grown = [(replace(work, B=-(-N // 8)), N) for N in windows]  # always eight steps
+    N, batch_sizes = (16384, [16, 64, 256, 1024, 4096, 16384]) if paper else (16, [4])
+    batches = [(replace(work, B=B), N) for B in batch_sizes]
+    units = [8, 16, 32, 64, 128, 256] if paper else [2]
+    hidden = [(replace(work, H=H), 8 * work.B) for H in units]
+    epochs = 5 if paper else 1
+    long = {"batches": 8 if paper else 1, "epochs": epochs}
+    many, few = rounds(preset), rounds(preset, 5)
+    return {
+        "hundreds": partial(hundreds, names, work, **long, **many),
+        "windows": partial(sweep, "windows", fast, grown, **few),
+        "batch": partial(sweep, "batch", fast, batches, **few),
+        "hidden": partial(sweep, "hidden", fast, hidden, **few),
+        "transfers": partial(transfers, gpu, work, **many),
+        "large": partial(large, stay, deep, **few),
+        "table": partial(table, names, airline, dataset, epochs=epochs, **many),
+    }

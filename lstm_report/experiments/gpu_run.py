@@ -7,90 +7,47 @@ holds the rows, gpu-checks.json what came of every part.
 
 import json
 import os
-import pickle
 import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from lstm_kernels.errors import UnavailableError
-from lstm_kernels.gpu import build, device
+from lstm_kernels.gpu import device
 from lstm_kernels.versions import versions
 
 from ..measure import provenance, results
 from ..measure.comparer import compare_to_reference
-from ..measure.runner import available, network, rounds
+from ..measure.process import ProcessError, in_process, run
+from ..measure.runner import network
 from ..measure.timing import together
-from ..measure.workloads import AIRLINE, Workload, airline_dataset
+from ..measure.workloads import Workload
 from . import gpu
-from .gpu import CPU, GPU, HUNDREDS, LARGE, SLOW, STAY
+from .gpu import GPU, HUNDREDS, LARGE, SMALL, STAY
 
-SLOWER = 10 if device.SIMULATED else 1  # how many times as long a simulator may take
+# The most seconds of each part, of a comparison by its name in `gpu.plan`; the checks
+# come last. A simulator may take longer.
+LIMITS = {"probe": 120, "hundreds": 70, "windows": 60, "batch": 40, "hidden": 60}
+LIMITS |= {"transfers": 20, "large": 40, "table": 70}
+CHECK_LIMITS = {"tests": 200, "memcheck": 60, "racecheck": 60}
+SLOWER = 10 if device.SIMULATED else 1
 WATCHED = Workload(L=2, T=4, D=3, H=9, B=37)
-
-
-def plan(preset):
-    """The comparisons in the order of their worth: name -> (most seconds, function)."""
-    paper, here = (
-        preset == "paper",
-        {*available(), *available("gpu")},
-    )
-    names = [name for name in (*CPU, *GPU) if name in here]
-    fast = [
-        n for n in ("numba-fused", "cuda-v3", "cuda-fused", "cuda-epoch") if n in names
-    ]
-    stay = [name for name in fast if name in STAY]
-    work = HUNDREDS if paper else Workload(1, 3, 1, 4, 8)
-    big = LARGE if paper else Workload(2, 3, 4, 6, 8)
-    many, few = rounds(preset), rounds(preset, 5)
-    powers = [round(10 ** (p / 2)) for p in range(4, 13)] if paper else [8, 16]
-    sizes, N = ([16, 64, 256, 1024, 4096, 16384], 16384) if paper else ([4, 8], 16)
-    units, steps = ([8, 16, 32, 64, 128, 256], 8) if paper else ([2, 4], 1)
-    count = {"epochs": 5 if paper else 1}
-    airline = (AIRLINE, airline_dataset()) if paper else (work, work.dataset(8))
-
-    def several_hundreds():
-        more, some = (
-            replace(work, B=work.B * 75 // 32),
-            [n for n in names if n not in SLOW],
-        )
-        how = {"batches": steps} | count | many
-        return together(
-            [gpu.hundreds(names, work, **how), gpu.hundreds(some, more, **how)]
-        )
-
-    return {
-        "hundreds": (70, several_hundreds),
-        "windows": (60, lambda: gpu.windows(fast, powers, work, **few)),
-        "sums": (20, lambda: gpu.sums(work, steps=steps, **many)),
-        "batch": (40, lambda: gpu.batches(fast, sizes, N, work, **few)),
-        "hidden": (60, lambda: gpu.hidden(fast, units, work, **few)),
-        "transfers": (
-            20,
-            lambda: gpu.transfers([n for n in names if n in GPU], work, **many),
-        ),
-        "large": (40, lambda: gpu.large(stay, big, **few)),
-        "table": (70, lambda: gpu.table(names, *airline, **count, **many)),
-    }
 
 
 def probed(preset):
     """(version, workload) of the kernels that the comparisons use, each once."""
     if preset != "paper":
-        return [(name, Workload(1, 3, 1, 4, 8)) for name in GPU]
-    units = [replace(HUNDREDS, H=H) for H in (8, 16, 64, 128, 256)]
-    works = [HUNDREDS, replace(HUNDREDS, B=4096), *units]
-    pairs = [("cuda-v1", replace(HUNDREDS, B=16))]
+        return [(name, SMALL) for name in GPU]
+    works = [HUNDREDS, replace(HUNDREDS, B=4096)]
+    works += [replace(HUNDREDS, H=H) for H in (8, 16, 64, 128, 256)]
+    pairs = [("cuda-v1", replace(HUNDREDS, B=16))]  # V2's kernels are V3's
     pairs += [(name, work) for work in works for name in ("cuda-v3", *STAY)]
     pairs += [(name, replace(LARGE, T=4)) for name in STAY]
     return [*pairs, *((name, WATCHED) for name in ("cuda-v3", *STAY))]
@@ -98,77 +55,44 @@ def probed(preset):
 
 def verified(pair):
     """Compare passes, a step and an epoch of a (version, workload) with the reference;
-    its kernels are on disk afterwards. The largest error, the seconds, how many kernels
-    were asked for; or, a text, what went wrong.
+    its kernels are on disk afterwards. What came of it, a text, and whether it is
+    right.
     """
-    (name, work), start, before = pair, time.perf_counter(), build.asked
+    name, work = pair
+    start = time.perf_counter()
     try:
-        (x, target), params = work.example(), work.params()
+        x, target = work.example()
+        params = work.params()
         few = np.ascontiguousarray(x[:, :300])
         error = compare_to_reference(name, params, few)
-        net, reference = network(name, params), network("numpy", params)
-        losses = [n.step(x, target, 0.1) for n in (net, reference)]
         dataset, order = work.dataset(work.B), np.arange(work.B)
-        losses += [n.epoch(dataset, order, work.B, 0.1)[-1] for n in (net, reference)]
-        np.testing.assert_allclose(losses[::2], losses[1::2], rtol=1e-4)
+        losses = []
+        for net in (network(name, params), network("numpy", params)):
+            loss = net.step(x, target, 0.1)
+            losses.append([loss, *net.epoch(dataset, order, work.B, 0.1)])
+        np.testing.assert_allclose(*losses, rtol=1e-4)
     except Exception as wrong:  # the others are still worth their seconds
-        return f"{type(wrong).__name__}: {device.first_line(wrong)}"
-    return error, time.perf_counter() - start, build.asked - before
+        text = f"{type(wrong).__name__}: {device.first_line(wrong)}"
+        return f"{name} {work}: {text}", False
+    seconds = time.perf_counter() - start
+    return f"{name} {work}: error {error:.1e}, {seconds:.1f} s", True
 
 
 def probe(preset, workers=None):
     """Verify every version with the sizes that are measured, in processes that compile
-    side by side. Prints a line for each; returns an exit code.
+    side by side. How many are right; RuntimeError if one is not.
     """
-    pairs, failed = probed(preset), 0
+    pairs = probed(preset)
     workers = workers or min(8, os.cpu_count() or 1)
+    right = 0
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        kernels = 0
-        for (name, work), got in zip(pairs, pool.map(verified, pairs), strict=True):
-            said = (
-                got
-                if isinstance(got, str)
-                else "error {:.1e}, {:.1f} s, {} kernels".format(*got)
-            )
-            print(f"{name} {work}: {said}", flush=True)
-            failed += isinstance(got, str)
-            kernels += 0 if isinstance(got, str) else got[2]
-    print(f"{len(pairs) - failed} of {len(pairs)} networks right, {kernels} kernels")
-    return 1 if failed else 0
-
-
-def checks():
-    """Command lines of the checks that follow the comparisons: name -> (most seconds,
-    words).
-    """
-    words, commands = (
-        [sys.executable, "-m", "pytest", "-q", "-W", "default", "-k", "cuda"],
-        {},
-    )
-    if (
-        results.ROOT
-    ):  # the tests come with the repository, not with an installed package
-        tests = [f"tests/test_{name}.py" for name in ("cuda", "versions", "bad_input")]
-        # Compiling takes most of the time.
-        words += ["-n", str(min(16, os.cpu_count() or 1))] if find_spec("xdist") else []
-        commands["tests on the device"] = 200, [*words, *tests]
-    if tool := shutil.which("compute-sanitizer"):
-        for kind in ("memcheck", "racecheck"):
-            watch = [
-                tool,
-                "--tool",
-                kind,
-                "--report-api-errors",
-                "no",
-                "--error-exitcode",
-                "9",
-            ]
-            code = "from lstm_report.experiments.gpu_run import watched; watched()"
-            commands[f"compute-sanitizer {kind}"] = (
-                60,
-                [*watch, sys.executable, "-c", code],
-            )
-    return commands
+        for text, is_right in pool.map(verified, pairs):
+            print(text, flush=True)
+            right += is_right
+    total = f"{right} of {len(pairs)} networks right"
+    if right < len(pairs):
+        raise RuntimeError(total)
+    return total
 
 
 def watched():
@@ -176,44 +100,72 @@ def watched():
     small.
     """
     for name in ("cuda-v3", *STAY):
-        if isinstance(said := verified((name, WATCHED)), str):
-            sys.exit(f"{name}: {said}")
+        text, right = verified((name, WATCHED))
+        if not right:
+            sys.exit(text)
     print("nothing found")
 
 
-def run(words, limit):
-    """Run a command in a process group of its own for at most `limit` seconds: its exit
-    status, None at the limit, and its output. Nothing of the group is left.
-    """
-    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(words, cwd=results.ROOT, start_new_session=True, **how)
-    try:
-        said, code = process.communicate(timeout=limit)[0], process.returncode
-    except subprocess.TimeoutExpired:
-        code = None
-    finally:
-        if hasattr(os, "killpg"):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        else:  # Windows knows no groups
-            process.kill()
-    return code, process.communicate()[0] if code is None else said
+def checks():
+    """Command lines of the checks that follow the comparisons: name -> words."""
+    commands = {}
+    if results.ROOT and find_spec("pytest"):  # the tests come with the repository
+        words = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-k", "cuda"]
+        # Compiling takes most of the time.
+        words += ["-n", str(min(16, os.cpu_count() or 1))] if find_spec("xdist") else []
+        tests = [f"tests/test_{name}.py" for name in ("cuda", "versions", "bad_input")]
+        commands["tests"] = [*words, *(str(results.ROOT / test) for test in tests)]
+    if tool := shutil.which("compute-sanitizer"):
+        code = "from lstm_report.experiments.gpu_run import watched; watched()"
+        # Its own calls of the driver may fail and mean nothing.
+        options = ["--report-api-errors", "no", "--error-exitcode", "9"]
+        for kind in ("memcheck", "racecheck"):
+            words = [tool, "--tool", kind, *options, sys.executable, "-c", code]
+            commands[kind] = words
+    return commands
 
 
-def own_process(name, preset, limit, path):
-    """Run a comparison of `plan`, or the probe, in a process of its own, which pickles
-    its rows to `path`: exit status and output, as of `run`.
-    """
-    code = f"from lstm_report.experiments.gpu_run import child; child({name!r}, {preset!r}, {str(path)!r})"
-    return run([sys.executable, "-c", code], limit)
+def rows_as_json(name, preset):
+    """The rows of a comparison and what disturbed them."""
+    rows = gpu.plan(preset)[name]()
+    conditions = rows.attrs.get("conditions", {})
+    return {
+        "rows": rows.to_json(orient="records", double_precision=15),
+        "conditions": conditions,
+    }
 
 
-def child(name, preset, path):
-    """What `own_process` runs."""
-    if name == "probe":
-        sys.exit(probe(preset))
-    rows = plan(preset)[name][1]()
-    Path(path).write_bytes(pickle.dumps(rows))
+def comparison(name, preset, limit):
+    """`rows_as_json` of a process of its own, as a DataFrame."""
+    call = f"{__name__}:rows_as_json"
+    result = in_process(call, [name, preset], limit=limit)
+    rows = pd.DataFrame(json.loads(result["rows"]))
+    rows.attrs["conditions"] = result["conditions"]
+    return rows
+
+
+def verification(preset, limit):
+    return in_process(f"{__name__}:probe", [preset], limit=limit)
+
+
+def command(words, limit):
+    """The last line that a command prints; ProcessError if it fails."""
+    code, output = run(words, limit=limit)
+    last = (output.strip().splitlines() or ["no output"])[-1]
+    if code is None:
+        raise ProcessError(f"not finished in {limit:.0f} s", output)
+    if code:
+        raise ProcessError(f"failed: {last}", output)
+    return last
+
+
+def tasks(preset):
+    """What is run, in order: name -> (most seconds, function of a limit)."""
+    parts = {"probe": partial(verification, preset)}
+    parts |= {name: partial(comparison, name, preset) for name in gpu.plan(preset)}
+    parts |= {name: partial(command, words) for name, words in checks().items()}
+    limits = LIMITS | CHECK_LIMITS
+    return {name: (limits[name] * SLOWER, part) for name, part in parts.items()}
 
 
 def refuse():
@@ -232,41 +184,27 @@ def main(preset="paper", folder=None, minutes=8.0):
     """
     refuse()
     place = results.place(("gpu",), preset=preset, folder=folder)
-    end, parts, failed, said = time.monotonic() + 60 * minutes, [], [], {}
-    now = provenance.machine(preset)
-    said |= {key: now[key] for key in ("date", "commit", "dirty")}
-    measured = plan(preset)
-    tasks = {"probe": (90, None)} | measured | checks()
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, (most, words) in tasks.items():
-            limit, path = (
-                min(most * SLOWER, end - time.monotonic()),
-                Path(scratch, "rows"),
-            )
+    end = time.monotonic() + 60 * minutes
+    machine = provenance.machine(preset)
+    outcomes = {key: machine[key] for key in ("date", "commit", "dirty")}
+    rows, failed = [], []
+    for name, (most, task) in tasks(preset).items():
+        limit = min(most, end - time.monotonic())
+        path = place / "gpu-checks.json"
+        try:
             if limit < 2:
-                code, output = None, ""
-            elif name in measured or name == "probe":
-                code, output = own_process(name, preset, limit, path)
-            else:
-                code, output = run(words, limit)
-            last = (output.strip().splitlines() or ["no output"])[-1]
-            state = {None: f"not finished in {max(0, limit):.0f} s", 0: "passed"}.get(
-                code, "failed"
-            )
-            rows = code == 0 and name in measured
-            said[name] = (
-                "measured" if rows else state if code is None else f"{state}: {last}"
-            )
-            if code != 0:
-                failed.append(f"{name} ({said[name]})")
-                print(output[-6000:], file=sys.stderr, flush=True)
-            checked = place / "gpu-checks.json"
-            results.replace(checked, json.dumps(said, indent=1) + "\n")
-            if rows:
-                parts.append(pickle.loads(path.read_bytes()))
-                written = results.write(
-                    "gpu", together(parts), preset=preset, folder=folder
-                )
-            yield name, parts[-1] if rows else said[name], written if rows else checked
+                raise ProcessError("no time was left")
+            result = task(limit)
+        except ProcessError as error:
+            result = str(error)
+            failed.append(f"{name} ({result})")
+            print(error.output[-6000:], file=sys.stderr, flush=True)
+        measured = isinstance(result, pd.DataFrame)
+        outcomes[name] = "measured" if measured else result
+        results.replace(path, json.dumps(outcomes, indent=1) + "\n")
+        if measured:
+            rows.append(result)
+            path = results.write("gpu", together(rows), preset=preset, folder=folder)
+        yield name, result, path
     if failed:
         raise RuntimeError("; ".join(failed))

@@ -9,26 +9,22 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from lstm_kernels.cells import CELLS
 from lstm_kernels.gpu import device, plans
 from lstm_kernels.gpu.layout import Sizes
-from lstm_kernels.gpu.sample_kernels import UNITS
 
 from ..experiments import gpu
 from ..measure import results
-from ..measure.timing import summary
+from ..measure.timing import summary, together
 from . import plots
 
 NOT_YET = "Not measured yet: no results of a GPU are recorded."
 WAITS = """<details><summary>Not measured yet: this section waits for a GPU</summary>
-<p>None is at hand and no results of one are recorded. With one, this run times the comparisons
-itself; <code>make gpu</code> records them, and they stand here under the machine's name: the times
-of a step and of five epochs, the exponent of the time over the size of the data set, a figure for
-each sweep (data set, mini-batch, hidden units), and the table of all.</p></details>"""
+<p>None is at hand and no results of one are recorded. With one, this run times the
+comparisons itself; <code>make gpu</code> records them, and they stand here under the
+machine's name.</p></details>"""
 THIS_RUN = "this-run"  # the name of the machine in rows that are measured now
-# Of `make ptx`; in a package that brings no results this names the files that are
-# missed.
-PTXAS, SASS = (next(iter(results.find(f)), Path(f)) for f in ("ptxas.csv", "sass.csv"))
+# Of `make ptx`; in a package that brings no results this names the file that is missed.
+PTXAS = next(iter(results.find("ptxas.csv")), Path("ptxas.csv"))
 # NVIDIA's data sheet of the H200 (SXM): single-precision TFLOP/s, device memory TB/s;
 # shared memory has 32 banks of 4 bytes a clock in each multiprocessor (CUDA C++
 # Programming Guide).
@@ -43,16 +39,13 @@ def loads(K=4, rows=4):
 
     Forward a value meets K weights; four samples to a thread share these. In the
     backward pass K gradients meet K weights. For the weights' gradients `rows` values
-    meet K gradients.
+    meet K gradients, or one meets one.
     """
+    by_tile = (rows + K) / (rows * K)
     table = {
-        "a thread per sample": ((1 + K) / K, 2, (rows + K) / (rows * K)),
-        "a tile, one sample to a thread": ((1 + K) / K, 2, (rows + K) / (rows * K)),
-        "a tile, four samples to a thread": (
-            (4 + K) / (4 * K),
-            5 / 4,
-            (rows + K) / (rows * K),
-        ),
+        "a thread per sample": ((1 + K) / K, 2, 2),
+        "a tile, one sample to a thread": ((1 + K) / K, 2, by_tile),
+        "a tile, four samples to a thread": ((4 + K) / (4 * K), 5 / 4, by_tile),
     }
     columns = ["forward", "backward", "gradients"]
     frame = pd.DataFrame.from_dict(table, orient="index", columns=columns)
@@ -62,14 +55,13 @@ def loads(K=4, rows=4):
 def step_bytes(version, work):
     """Bytes that a step sends and fetches: the arrays' sizes, float32."""
     theta = sum(a.size for a in work.params().arrays().values())
-    batch, gradients = (
-        work.T * work.B * work.D + work.B,
-        theta + 1,
-    )  # the loss behind them
+    x, target, gradients = work.T * work.B * work.D, work.B, theta + 1  # with the loss
+    # Two launches of V1 and V2 have x, which Numba copies there and back each time.
+    by_numba = (4 * (2 * x + target + theta + gradients),) * 2
     return {
-        "cuda-v1": (4 * (batch + theta + gradients),) * 2,
-        "cuda-v2": (4 * (batch + theta + gradients),) * 2,
-        "cuda-v3": (4 * (batch + theta), 4 * gradients),
+        "cuda-v1": by_numba,
+        "cuda-v2": by_numba,
+        "cuda-v3": (4 * (x + target + theta), 4 * gradients),
         "cuda-fused": (0, 0),  # inside an epoch
         "cuda-epoch": (0, 0),
     }[version]
@@ -85,52 +77,6 @@ def resources(capability="9.0", kernel="step"):
     return rows.pivot_table(index=keys, columns=columns, values="registers", sort=False)
 
 
-def example_loops():
-    """Instructions for a multiply-add in a loop of products, as it is improved change
-    by change.
-    """
-    rows = pd.read_csv(SASS).query("version == 'example'").set_index("variant")
-    each = rows["instructions"] / rows["multiply_adds"]
-    loads = rows["loads"] / rows["multiply_adds"]
-    columns = {"instructions for a multiply-add": each, "of them loads": loads}
-    return pd.DataFrame(columns).rename_axis(None)
-
-
-def loops(cell="lstm"):
-    """The share of multiply-adds, in per cent, among the instructions of each hot
-    loop.
-    """
-    rows = pd.read_csv(SASS).query("cell == @cell and version != 'example'")
-    rows = rows.assign(share=100 * rows["multiply_adds"] / rows["instructions"])
-    order = rows["loop"].unique()
-    index = ["version", "variant"]
-    return rows.pivot_table(index=index, columns="loop", values="share", sort=False)[
-        order
-    ]
-
-
-def forms(works):
-    """How often a thread turns in its loop for the gradients of a mini-batch of each
-    Workload, in either form, on an H200, and which is taken.
-    """
-    table = {}
-    for work in works:
-        n = Sizes(work.L, work.T, work.B, work.D, work.H, 1)
-        plan = _plan(n)
-        turns = plans.rounds(
-            n, CELLS["lstm"], plan.blocks, plan.all_blocks, plan.threads
-        )
-        name = f"{work.L} x {work.H} units, {work.B} samples"
-        taken = "by all blocks" if plan.product else "by tile"
-        table[name] = {"by tile": turns[0], "by all blocks": turns[1], "taken": taken}
-    return pd.DataFrame.from_dict(table, orient="index")
-
-
-def _plan(n):
-    how = CELLS["lstm"], np.float32, MULTIPROCESSORS, SHARED
-    return plans.plan(n, *how, most_threads=256, most_units=256)
-
-
 def occupancy(work):
     """Blocks that a step launches on an H200, and how many a multiprocessor can hold.
 
@@ -138,28 +84,25 @@ def occupancy(work):
     registers, given out in eights, 228 KiB of shared memory, and takes 32 blocks and 64
     warps.
     """
-    n = Sizes(work.L, work.T, work.B, work.D, work.H, 1)
-    plan = _plan(n)
-    kind = f"{plan.R} to a thread, weights {'shared' if plan.resident else 'in device memory'}"
-    kind, tile = f"{kind}, gradients by tile", (plan.threads, plan.shared)
-    sums = 4 * UNITS * 4 * 4  # bytes of a thread: four rows, K gates
+    n = Sizes(work.L, work.T, work.B, work.D, work.H, 1, 4)
+    limits = {"multiprocessors": MULTIPROCESSORS, "shared": SHARED}
+    plan = plans.plan(n, np.float32, **limits, most_threads=256, most_units=256)
+    variant = f"{plan.R} to a thread, {work.H} units"
+    tile = plan.x * plan.y, plan.shared
     launches = [
-        ("cuda-v1", "one thread", "step", 1, 1, 2 * sums),
-        ("cuda-v2", "thread per sample", "step", -(-work.B // 32), 32, 33 * sums),
-        ("cuda-fused", kind, "step", plan.blocks, *tile),
-        ("cuda-epoch", kind, "epoch", plan.all_blocks, *tile),
+        ("cuda-v1", "one thread", "step", 1, 1, 0),
+        ("cuda-v2", "thread per sample", "step", -(-work.B // 32), 32, 0),
+        ("cuda-fused", variant, "step", plan.blocks, *tile),
+        ("cuda-epoch", variant, "epoch", plan.all_blocks, *tile),
     ]
     table = {}
     for version, variant, kernel, blocks, threads, shared in launches:
         recorded = resources(kernel=kernel)["float32", "lstm"]
         compiled = version.replace("cuda-epoch", "cuda-fused")  # of the same texts
         warps, registers = -(-threads // 32), int(recorded[compiled, variant])
-        hold = min(
-            32, 64 // warps, 65536 // (8 * math.ceil(registers / 8) * 32 * warps)
-        )
-        hold = min(
-            hold, (SHARED + 1024) // (shared + 1024)
-        )  # the system keeps 1 KiB of each
+        # In eights; the system keeps 1 KiB of shared memory of each block.
+        hold = 65536 // (8 * math.ceil(registers / 8) * 32 * warps)
+        hold = min(hold, 32, 64 // warps, (SHARED + 1024) // (shared + 1024))
         table[version] = {
             "blocks": blocks,
             "threads of a block": threads,
@@ -187,25 +130,14 @@ def live():
     return not device.SIMULATED and device.why_unavailable() is None
 
 
-def measured(names, small=False):
-    """Rows of the comparisons of `bench.gpu`: timed now where there is a device, else
-    recorded.
+def measured(preset):
+    """Rows of the comparisons of `experiments.gpu`: timed now where there is a device,
+    else recorded.
     """
     if not live():
         return recorded()
-    names = [name for name in gpu.CPU + gpu.GPU if name in names]
-    work = gpu.Workload(L=1, T=3, D=1, H=4, B=8) if small else gpu.HUNDREDS
-    sizes = [16, 32] if small else [10**p for p in range(2, 7)]
-    many, few = ({"repeats": 1 if small else repeats} for repeats in (20, 5))
-    own = [name for name in names if name in gpu.GPU]
-    airline = (work, work.dataset(8)) if small else ()
-    parts = [gpu.table(names, *airline, **few), gpu.hundreds(names, work, **many)]
-    parts += [gpu.transfers(own, work, **many), gpu.sums(work, **many)]
-    parts += [
-        gpu.batches(gpu.STAY, [work.B], 64 * work.B if not small else 16, work, **few)
-    ]
-    parts += [gpu.windows(["numba-fused", "cuda-v3", *gpu.STAY], sizes, work, **few)]
-    return pd.concat(parts, ignore_index=True).assign(machine=THIS_RUN)
+    parts = [compare() for compare in gpu.plan(preset).values()]
+    return together(parts).assign(machine=THIS_RUN)
 
 
 def where(machine):
@@ -222,10 +154,9 @@ def each(variant, tell, rows=None):
     did.
     """
     rows = recorded() if rows is None else rows
-    rows = rows[~rows["stage"].astype(str).str.endswith("by events")]
     rows = rows[rows["variant"].astype(str).str.startswith(variant)]
-    said = [f"{where(name)}: {tell(part)}" for name, part in rows.groupby("machine")]
-    return "\n\n".join(said) or NOT_YET
+    lines = [f"{where(name)}: {tell(part)}" for name, part in rows.groupby("machine")]
+    return "\n\n".join(lines) or NOT_YET
 
 
 def times(rows):
@@ -238,60 +169,36 @@ def times(rows):
 
 
 def speeds(rows):
-    """Steps of hundreds of samples: how many times as fast as which."""
-    steps = rows[rows["stage"] == "step"].groupby(["B", "version"])["seconds"].median()
-    return " ".join(
-        _speed(B, steps[B], rows[rows["B"] == B]) for B in steps.index.unique("B")
-    )
-
-
-def _speed(B, median, rows):
+    """A step of hundreds of samples, and epochs of such steps: how many times as fast
+    as which.
+    """
+    median = rows[rows["stage"] == "step"].groupby("version")["seconds"].median()
+    v3 = median["cuda-v3"]
     slower = [name for name in ("sequential", "numpy") if name in median]
-    said = ", ".join(
-        f"{median[name] / median['cuda-v3']:.3g} times as fast as `{name}`"
-        for name in slower
-    )
-    ratio = summary(rows[rows["stage"] == "5 epochs"], "cuda-v3", by="version")["ratio"]
+    steps = [f"{median[name] / v3:.3g} times as fast as `{name}`" for name in slower]
+    epochs = rows[rows["stage"] == "5 epochs"]
+    ratio = summary(epochs, "cuda-v3", by="version")["ratio"]
     beyond = [f"{ratio[name]:.3g} times as fast with `{name}`" for name in gpu.STAY]
     return (
-        f"a step of {B} samples takes `cuda-v3` {1e3 * median['cuda-v3']:.3g} ms, "
-        f"{said}; five epochs of such steps run {' and '.join(beyond)}."
+        f"a step of {rows['B'].iloc[0]} samples takes `cuda-v3` {1e3 * v3:.3g} ms, "
+        f"{', '.join(steps)}; five epochs of such steps run {' and '.join(beyond)}."
     )
-
-
-def a_step(rows):
-    """What a step takes inside an epoch of many, where the network stays on the
-    device.
-    """
-    B = gpu.HUNDREDS.B if gpu.HUNDREDS.B in set(rows["B"]) else rows["B"].min()
-    median = rows[rows["B"] == B].groupby("version")["seconds"].median()
-    steps = math.ceil(rows["N"].iloc[0] / B)
-    said = (f"`{name}` {1e6 * median[name] / steps:.3g} µs" for name in gpu.STAY)
-    return f"a step of {B} samples in an epoch of {steps} takes {' and '.join(said)}."
 
 
 def growth(rows):
-    """The exponent of the time over the data set's size, up to where the device is
-    full; and where `cuda-epoch` overtakes `numba-fused`.
+    """How the time of `cuda-epoch` grows with the data set, as an exponent; and from
+    where on it is faster than `numba-fused`.
     """
     both = rows.groupby(["N", "version"])["seconds"].median().unstack()
-    N, fused, cpu = (
-        both.index,
-        both["cuda-epoch"].to_numpy(),
-        both["numba-fused"].to_numpy(),
-    )
-    slopes = np.diff(np.log(fused)) / np.diff(np.log(N))
-    full = next((i for i, slope in enumerate(slopes) if slope > 0.7), len(slopes)) or 1
+    N, seconds = both.index, both["cuda-epoch"].to_numpy()
+    exponent = np.log(seconds[-1] / seconds[0]) / np.log(N[-1] / N[0])
+    faster = N[seconds < both["numba-fused"].to_numpy()]
     crossing = "`numba-fused` is faster at every size measured."
-    if (fused < cpu).any():
-        crossing = (
-            f"`cuda-epoch` overtakes `numba-fused` from {N[fused < cpu][0]:,.0f} windows on, and "
-            f"is {cpu[-1] / fused[-1]:.3g} times as fast at {N[-1]:,.0f}."
-        )
+    if len(faster):
+        crossing = f"It is faster than `numba-fused` from {faster[0]:,.0f} windows on."
     return (
-        f"from {N[0]:,.0f} to {N[full]:,.0f} windows the time grows as their number to the power "
-        f"{np.log(fused[full] / fused[0]) / np.log(N[full] / N[0]):.2f}; beyond, the device is "
-        f"full: {N[-1]:,.0f} windows take {1e3 * fused[-1]:.3g} ms. {crossing}"
+        f"from {N[0]:,.0f} to {N[-1]:,.0f} windows the time of `cuda-epoch` grows as "
+        f"their number to the power {exponent:.2f}. {crossing}"
     )
 
 
@@ -299,21 +206,18 @@ def claims(rows):
     """What the source found, and whether it held in rows that were timed in this run,
     else None.
     """
-    live = rows[rows["machine"] == THIS_RUN]
-    hundreds = live["variant"] == "hundreds"
-    live = live[~hundreds | (live["B"] == live.loc[hundreds, "B"].min())]
-    median = live.groupby(["variant", "stage", "version"])["seconds"].median()
-    epoch = live[(live["variant"] == "windows") & (live["version"] == "cuda-epoch")]
-    epoch = epoch[epoch["stage"] == "epoch"]
-    epoch = epoch.groupby("N")["seconds"].median()
+    rows = rows[rows["machine"] == THIS_RUN]
+    median = rows.groupby(["variant", "stage", "version"])["seconds"].median()
     faster = slower = None
-    if len(live):
+    if len(rows):
         step = median["hundreds", "step"]
         faster = bool(step["cuda-v3"] < step["numpy"])
+        grown = rows[(rows["variant"] == "windows") & (rows["version"] == "cuda-epoch")]
+        epoch = grown.groupby("N")["seconds"].median()
         slower = bool(epoch.iloc[-1] / epoch.iloc[0] < epoch.index[-1] / epoch.index[0])
     return {
         "A step of hundreds of samples takes `cuda-v3` less time than `numpy`": faster,
-        "The time of an epoch of `cuda-epoch` in eight steps grows less than the data set": slower,
+        "The time of an epoch of `cuda-epoch` grows less than the data set": slower,
     }
 
 
@@ -324,16 +228,16 @@ def show(nb, rows):
     if rows.empty:
         return nb.say(WAITS)
     nb.say(each("hundreds", speeds, rows))
-    nb.say(each("batch", a_step, rows))
     nb.say(each("windows", growth, rows))
     for variant, (x, label) in SWEEPS.items():
-        sweep = rows[(rows["variant"] == variant) & (rows["stage"] == "epoch")]
+        sweep = rows[rows["variant"] == variant]
         for machine, part in sweep.groupby("machine"):
             nb.show(scaling(part, x, label), f"07-{variant}-{machine}")
     return times(rows)
 
 
-SWEEPS = {  # comparisons over a size: its column, and what it counts
+# Comparisons over a size: its column, and what it counts.
+SWEEPS = {
     "windows": ("N", "windows"),
     "batch": ("B", "samples in a mini-batch"),
     "hidden": ("H", "hidden units"),
@@ -367,11 +271,6 @@ def mapping(samples=8, units=6, tile=2, threads=4):
         ax.set_title(title, fontsize=9.5)
         ax.grid(visible=False)
     axes[0].set_ylabel("hidden unit")
-    figure.alt = (
-        f"Three grids of {samples} samples by {units} units, coloured by block and numbered by "
-        f"thread: cuda-v1 has one thread for all, cuda-v2 and v3 one thread for a sample's column, "
-        f"cuda-fused a block for {tile} samples with a thread for each unit of each sample."
-    )
     return figure
 
 
@@ -394,11 +293,6 @@ def transfers(work, versions):
     ax.set_title(
         f"V3 copies {share:.0%} of what V2 copies, cuda-fused inside an epoch nothing"
     )
-    told = "; ".join(
-        f"{name} {row.iloc[0]:.1f} and {row.iloc[1]:.1f}"
-        for name, row in table.iterrows()
-    )
-    ax.figure.alt = f"KiB to the device and back in a step of {work.B} samples: {told}."
     return ax.figure
 
 
@@ -407,85 +301,36 @@ def roofline(table):
     `loads()`.
     """
     figure, ax = plt.subplots()
-    x, told = np.geomspace(0.1, 100, 200), []
-    lines = (
-        ("shared memory", SHARED_MEMORY, plots.BLACK),
-        ("device memory", MEMORY, plots.GREY),
-    )
-    for name, speed, colour in lines:
-        ax.plot(x, np.minimum(PEAK, speed * x), color=colour)
-        label = f"{name}, {speed:.3g} TB/s"
-        ax.text(0.13, 1.25 * speed * 0.13, label, color=colour, rotation=33, fontsize=9)
-    ax.text(100, 1.08 * PEAK, f"{PEAK:.0f} TFLOP/s", ha="right")
-    kernels = zip(
-        table["flop per byte"].items(), SHADES, "osD", (12, 9, 6), strict=False
-    )
-    for (
-        name,
-        at,
-    ), colour, marker, size in kernels:  # a smaller marker may lie on a larger one
-        most = min(PEAK, SHARED_MEMORY * at)
-        told.append(f"{name}: {at:.2f} flop per byte, at most {most:.1f} TFLOP/s")
-        ax.plot(
-            at,
-            most,
-            marker,
-            label=told[-1],
-            markersize=size,
-            color=colour,
-            linestyle="",
-        )
-        ax.axvline(at, color=colour, linewidth=0.8, linestyle=":")
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel="flop per byte that threads load",
-        ylabel="TFLOP/s",
-    )
-    ax.set_ylim(0.1, 2 * PEAK)
-    ax.legend(loc="lower right", fontsize=9)
+    slopes = {"shared memory": 1e3 * SHARED_MEMORY, "device memory": 1e3 * MEMORY}
+    plots.roofline(ax, slopes, {"arithmetic": 1e3 * PEAK}, high=100.0)
+    ax.set_xlabel("operations per byte that threads load (by count)")
+    labels = []
+    for (name, flop), colour in zip(
+        table["flop per byte"].items(), SHADES, strict=False
+    ):
+        most = min(1e3 * PEAK, 1e3 * SHARED_MEMORY * flop)
+        text = f"{name}: {flop:.2f} flop per byte, at most {most / 1e3:.1f} TFLOP/s"
+        ax.plot(flop, most, "o", color=colour)
+        labels.append((flop, most, text, colour))
+    plots.label_lines(ax, labels)
     ax.set_title(
         "Loading operands, not arithmetic, limits these kernels (H200, data sheet)"
     )
-    figure.alt = "Roofline of the H200 from its data sheet, kernels placed by count. "
-    figure.alt += "; ".join(told) + "."
     return figure
 
 
 def scaling(rows, x, label):
     """Times of an epoch over a size: a line for each version, quartiles as bars."""
     figure, ax = plt.subplots()
-    told, title = [], ""
-    for version, part in rows.groupby("version", sort=False):
-        low, middle, high = (
-            1e3
-            * part.groupby(x)["seconds"]
-            .quantile([0.25, 0.5, 0.75])
-            .unstack()
-            .T.to_numpy()
-        )
-        sizes, colour = part[x].sort_values().unique(), plots.COLOURS[version]
-        ax.errorbar(
-            sizes,
-            middle,
-            [middle - low, high - middle],
-            color=colour,
-            marker="o",
-            markersize=4,
-        )
-        plots.label_line(ax, sizes[-1], middle[-1], version, colour)
-        title = f"{version}: {middle[-1] / middle[0]:.3g} times the time for "
-        title += f"{sizes[-1] / sizes[0]:.3g} times as many {label}"
-        told.append(f"{version} {middle[0]:.3g} to {middle[-1]:.3g} ms")
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel=label,
-        ylabel="milliseconds an epoch",
-        title=title,
-    )
+    ax.set(xscale="log", yscale="log", xlabel=label, ylabel="milliseconds an epoch")
     ax.margins(x=0.2)
-    figure.alt = (
-        f"Time of an epoch over {label}, both axes logarithmic: {'; '.join(told)}."
+    rows = rows.assign(milliseconds=1e3 * rows["seconds"])
+    colours = plots.COLOURS
+    medians = plots.over(ax, rows, x, "milliseconds", "version", colours=colours)
+    last = rows["version"].iloc[-1]
+    line = medians[last]
+    times, more = line.iloc[-1] / line.iloc[0], line.index[-1] / line.index[0]
+    ax.set_title(
+        f"{last}: {times:.3g} times the time for {more:.3g} times as many {label}"
     )
     return figure

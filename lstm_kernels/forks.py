@@ -8,6 +8,8 @@ needs, and each module says here what a child makes anew.
 
 import os
 
+process = os.getpid()  # this one's number; a call of the system takes six times as long
+
 
 def at_fork(*, hold=None, renew=None):
     """Register what a fork waits for, a lock, and what a child does first, a function.
@@ -22,3 +24,11 @@ def at_fork(*, hold=None, renew=None):
         hooks["after_in_child"] = renew
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(**hooks)
+
+
+def _renew():
+    global process
+    process = os.getpid()
+
+
+at_fork(renew=_renew)

@@ -213,14 +213,16 @@ def add_gradients(job, l, j, gU, gW, gb):
 def unpack(job, j, block, matrix):
     """Rows of a packed block (rows, G*units), to a matrix (rows, G*H) at an address."""
     rows, columns = block.shape
-    G = columns // job.units
+    units = job.units
+    G = columns // units
+    packed = array(job, place(block, (0,)), (rows, G, units))
     plain = array(job, matrix, (rows, G, job.H))
-    begin = j * job.units
-    count = min(job.units, job.H - begin)
+    begin = j * units
+    count = min(units, job.H - begin)
     for r in range(rows):
         for g in range(G):
             for k in range(count):
-                plain[r, g, begin + k] = block[r, g * job.units + k]
+                plain[r, g, begin + k] = packed[r, g, k]
 
 
 @part

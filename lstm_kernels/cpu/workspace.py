@@ -159,8 +159,8 @@ class Work:
         self.arrays = layers, job, self.sync, self.stop
         self.address, self.next_round = at(job), at(self.sync[-1])
         # The same memory as words, which Python fills in faster than fields of records.
-        self.layer_words = layers.view(np.int64).reshape(len(layers), -1)
-        self.job_words = job.view(np.int64)
+        self.layer_words = memoryview(layers.view(np.int64))
+        self.job_words = memoryview(job.view(np.int64))
         point(job, address=self.address, layers=layers, groups=groups)
         point(job, sync=self.sync, stop=self.stop)
 
@@ -223,11 +223,14 @@ class Space:
         training = purpose != "inference"
         self.threads = split.threads
         self.has_c = states == 2
-        self._shape, self._padded = (L, T, B, H), tiles.padded
+        self._shape = L, T, B, H
+        self._top_shape = T + 1, B, H
+        self._last_step = slice(T, None), slice(None), slice(H)
         self._dtype, self._cell = tiles.dtype, net._cell.name
         # Where a cell has no c, that of a layer is its h.
         self._h_fields = self._same_as_h if self.has_c else (*self._same_as_h, "c")
-        self._h_words = [getattr(LAYER_WORD, name) for name in self._h_fields]
+        top_layer = (L - 1) * len(LAYER_WORD)
+        self._h_words = [top_layer + getattr(LAYER_WORD, n) for n in self._h_fields]
         # y is a copy where its storage has padding, or is kept.
         self._copies_y = training or tiles.padded != H
         self.started = False  # is an initial state in the arrays?
@@ -337,18 +340,17 @@ class Space:
         of the top layer (T+1, B, P), which the pass will write. top: where, zeros in
         its slot 0; None is memory of the caller's own, if y needs no copy.
         """
-        _, T, B, H = self._shape
-        work = self.work
-        work.layer_words[0, LAYER_WORD.x] = at(x)
+        words = self.work.layer_words
+        words[LAYER_WORD.x] = at(x)
         if top is None and self._copies_y:
             top = self.arrays["h"][-1]
         elif top is None:
-            top = np.empty((T + 1, B, H), self._dtype)
+            top = np.empty(self._top_shape, self._dtype)
             if not self.has_c:
                 top[0] = 0
         place = at(top)
         for word in self._h_words:
-            work.layer_words[-1, word] = place
+            words[word] = place
         if state is not None or self.started:
             self._begin_state(top, state)
         return top
@@ -367,8 +369,8 @@ class Space:
         """y (T, B, H) and the final state after a pass that wrote `top`: copies, or the
         caller's own.
         """
-        L, T, B, H = self._shape
-        last = top[T:, :, :H]
+        L, _, B, H = self._shape
+        last = top[self._last_step]
         if L == 1:
             h = last.copy()
         else:

@@ -2,7 +2,6 @@
 network in use.
 """
 
-import os
 import threading
 import weakref
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .. import reference
+from .. import forks, reference
 from ..blas import single_threaded
 from ..cells import CELLS
 from ..data import Dataset, check_order
@@ -88,7 +87,7 @@ class Network:
         self._changes = 0  # how often parameters changed
         self._dtype = self._params.dtype
         self._x_shape = ("T", "B", self._params.input_size)
-        self._lock, self._process = threading.RLock(), os.getpid()
+        self._lock, self._process = threading.RLock(), forks.process
 
     def __reduce__(self):
         return partial(type(self), **self._made_with), (self.params(),)
@@ -243,7 +242,7 @@ class Network:
         """The lock of this network, for a `with`: between C's acquire and release there
         is no moment at which an interrupt could lose it.
         """
-        if self._process != os.getpid():
+        if self._process != forks.process:
             got = f"a network of the process {self._process}, of which this is a fork"
             want = "one made in this process: lstm_kernels.network"
             raise RuntimeError(f"{call}: got {got}, want {want}")

@@ -1,4 +1,4 @@
-"""A new cell is two functions and a line in CELLS: every CPU version, and what is about
+"""A new cell is two functions and a line in CELLS: every version, and what is about
 parameters, takes it from there, for any number of gates.
 
 The cell of these tests is an LSTM with coupled gates (Greff et al. 2017): f = 1 - i.
@@ -12,8 +12,9 @@ from lstm_kernels.cells import CELLS, Cell
 from lstm_report.measure import comparer
 from lstm_report.measure.comparer import TOLERANCE, compare
 
-CPU = [version for version in lk.versions() if version.target == "cpu"]
-VERSIONS = [version.name for version in CPU if not version.why_unavailable]
+VERSIONS = [
+    v.name for v in lk.versions() if not v.why_unavailable
+]  # GPU's too, simulated
 L, T, B, D, H, O = 2, 4, 3, 2, 7, 2
 SIZES = {"num_layers": L, "output_size": O}
 
@@ -111,7 +112,7 @@ def example(registered):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", VERSIONS)
-def test_every_cpu_version_has_it(name, dtype, example):
+def test_every_version_has_it(name, dtype, example):
     params, x, target, state, weights, passed, loss, descent = example
     if name == "numba-bf16" and dtype == np.float64:
         pytest.skip("its parameters are float32")

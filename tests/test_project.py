@@ -96,7 +96,6 @@ def test_environment_yml_asks_for_what_pyproject_asks_for():
     listed = map(Requirement, re.findall(r"^  - ([\w-]+>=\S+)$", text, re.MULTILINE))
     conda = {canonicalize_name(one.name): str(one.specifier) for one in listed}
     assert conda.pop("python") == PROJECT["requires-python"]
-    conda["nvidia-cuda-nvdisasm"] = conda.pop("cuda-nvdisasm")  # PyPI's name
     assert conda == required()
 
 

@@ -346,8 +346,16 @@ def epoch(n, tile, order, x, target, theta, work, losses, rate):
     batch = 0
     while first < order.size:
         B = min(n.B, order.size - first)
-        m = Places(n.T, B, *n[2:])
-        mini_batch(m, tile, order, first, x, target, theta, shared, work, rate == 0)
+        # A zero that the compiler does not know: else it computes the addresses of all
+        # phases before the loop, more than there are registers for.
+        zero = cuda.syncthreads_count(0)
+        m = Places(n.T + zero, B, *n[2:])
+        weights = theta[zero:]
+        tape = work[zero:]
+        samples = tile + zero
+        mini_batch(
+            m, samples, order, first, x, target, weights, shared, tape, rate == 0
+        )
         grid.sync()
         blocks = min(cuda.gridDim.x, (B + tile - 1) // tile)
         sum_rows(m, blocks, shared, theta, work, losses, batch, rate)

@@ -142,8 +142,12 @@ class Notebook:
         same = SequenceMatcher(
             None, *(list(map(str.strip, lines)) for lines in (before, after))
         )
-        kept = {b + k for _, b, size in same.get_matching_blocks() for k in range(size)}
-        marked = [f"{' ' if k in kept else '+'} {line}" for k, line in enumerate(after)]
+        unchanged = {
+            b + k for _, b, size in same.get_matching_blocks() for k in range(size)
+        }
+        marked = [
+            f"{' ' if k in unchanged else '+'} {line}" for k, line in enumerate(after)
+        ]
         display(Markdown("```diff\n" + "\n".join(marked) + "\n```"))
 
     def recorded(self, experiment):

@@ -136,9 +136,9 @@ def described(build_of):
     L, D, H, constants = BUILDS[name, variant]
     sizes = Sizes(L, 0, 0, D, H, 1, len(cells.CELLS[cell].gates))
     modules = build.TILES if name == "cuda-fused" else build.SAMPLES
-    how = cell, np.dtype(dtype), modules, ENTRIES[name], sizes
+    arguments = cell, np.dtype(dtype), modules, ENTRIES[name], sizes
     with stand_in(capability):
-        build.build.__wrapped__(*how, compile=compile, **constants)
+        build.build.__wrapped__(*arguments, compile=compile, **constants)
     return rows
 
 

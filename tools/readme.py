@@ -38,8 +38,8 @@ def section():
     """The table of every machine and what each was; ValueError where none has any."""
     rows = results.read(EXPERIMENT)
     lines = [
-        f"- {plain(machine)}: {plain(tables.about(EXPERIMENT, own))}"
-        for machine, own in rows.groupby("machine")
+        f"- {plain(machine)}: {plain(tables.about(EXPERIMENT, group))}"
+        for machine, group in rows.groupby("machine")
     ]
     return "\n\n".join([table(rows), "\n".join(lines)])
 

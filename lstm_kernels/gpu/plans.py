@@ -89,8 +89,8 @@ class Pass:
         self.plan = plan(n, params.dtype, **limits)
         self.places = n.places(self.plan.blocks)
         same = n._replace(T=0, B=0)  # networks of these sizes share their kernels
-        how = params.cell, params.dtype, TILES, entries, same
-        self._kernels = build(*how, R=self.plan.R)
+        arguments = params.cell, params.dtype, TILES, entries, same
+        self._kernels = build(*arguments, R=self.plan.R)
 
     def work(self):
         return self._device.array("work", (self.places.end,), self._dtype)

@@ -122,8 +122,8 @@ class CudaFused(Network):
 
     def _pass(self, T, B):
         if (T, B) not in self._passes:
-            how = self._device, self._params, T, B, self.kernels
-            self._passes[T, B] = Pass(*how)
+            arguments = self._device, self._params, T, B, self.kernels
+            self._passes[T, B] = Pass(*arguments)
         return self._passes[T, B]
 
     def _fetch(self, array):

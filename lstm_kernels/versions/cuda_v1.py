@@ -45,8 +45,8 @@ class CudaV1(Network):
         super().__init__(params, threads)
         self._device = device.Device(self.name)
         sizes = Sizes.of(params, 0, 0)
-        how = params.cell, self._dtype, SAMPLES, KERNELS, sizes
-        self._kernels = build(*how, where=self.where)
+        arguments = params.cell, self._dtype, SAMPLES, KERNELS, sizes
+        self._kernels = build(*arguments, where=self.where)
 
     def _blocks(self, count):
         """Blocks of a launch for so many samples, or gradients."""
@@ -78,8 +78,8 @@ class CudaV1(Network):
         state = sample_last(self._take(state))
         return y, tuple(state[: len(self._cell.state)]), (passed, n)
 
-    def _backward(self, kept, dy, dstate, inputs):
-        passed, n = kept
+    def _backward(self, tape, dy, dstate, inputs):
+        passed, n = tape
         dstate = sample_last(gradient_array(n, self._dtype, dstate))
         dstate = self._pass("state", dstate)
         dx = self._result("dx", n.shape("dx", sample_last=True))

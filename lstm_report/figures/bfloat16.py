@@ -80,8 +80,8 @@ def layout():
                     corner, size = (unit + k / 2, -0.5), (0.45, 0.8)
                 ax.add_patch(plt.Rectangle(corner, *size, color=shades[k], alpha=0.6))
                 centre = corner[0] + size[0] / 2, corner[1] + 0.4
-                how = {"ha": "center", "va": "center", "fontsize": 8}
-                ax.text(*centre, f"W[{k}, {unit}]", **how)
+                style = {"ha": "center", "va": "center", "fontsize": 8}
+                ax.text(*centre, f"W[{k}, {unit}]", **style)
         ax.set(title=title, xlim=(-0.1, 4.1), ylim=(-1.2, 1))
         ax.axis("off")
     rows = "Two rows of four weights each in float32"
@@ -174,9 +174,9 @@ def explained(rows):
 def by_workload(rows):
     """(workload, seconds by round and network) for each workload of recorded rows."""
     known = {(w.L, w.T, w.D, w.H, w.B): name for name, w in WORKS.items()}
-    for size, own in now(rows).groupby(list("LTDHB"), sort=False):
+    for size, group in now(rows).groupby(list("LTDHB"), sort=False):
         size = tuple(map(int, size))
-        times = own.pivot(index="repeat", columns="name", values="seconds")
+        times = group.pivot(index="repeat", columns="name", values="seconds")
         yield known.get(size, str(size)), times
 
 
@@ -207,4 +207,6 @@ def ahead(rows, name=NAMES["pytorch/bfloat16"]):
 def told_passes(table):
     """`bfloat16.passes` as text."""
     forms = {name: "{:.0%}".format if "of its" in name else digits for name in table}
-    return pd.DataFrame({name: own.map(forms[name]) for name, own in table.items()})
+    return pd.DataFrame(
+        {name: column.map(forms[name]) for name, column in table.items()}
+    )

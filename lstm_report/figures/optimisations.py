@@ -35,15 +35,15 @@ def source_table(table):
     """Each switch alone, in the source's order one after the other, and the best
     combination: speed-ups here and as published; table: `optimisations.by_combination`.
     """
-    here, rows = gains(table), {}
+    measured, rows = gains(table), {}
     for switch in SWITCHES:
         published = [alone.get(switch) for alone, _ in PUBLISHED.values()]
-        rows["alone", switch] = [here[switch], *published]
+        rows["alone", switch] = [measured[switch], *published]
     for on in cumulative()[1:]:
         published = [together.get(on) for _, together in PUBLISHED.values()]
-        rows["in turn", f"+ {on[-1]}"] = [here[name(on)], *published]
-    best = here.idxmax()
-    rows["best here", best] = [here[best], None, None]
+        rows["in turn", f"+ {on[-1]}"] = [measured[name(on)], *published]
+    best = measured.idxmax()
+    rows["best here", best] = [measured[best], None, None]
     columns = ["here", *PUBLISHED]
     shown = pd.DataFrame(rows, index=columns, dtype=float).T
     return shown.map(speed).replace("not measured", "")

@@ -53,9 +53,9 @@ def factors(table):
     figure, ax = plt.subplots(figsize=(8, 3.2))
     colours = [plots.COLOURS[version] for version, _ in steps.index]
     ax.barh(steps["idea"], end - begin, left=begin, color=colours)
-    told = steps["factor"].map(speed)
+    labels = steps["factor"].map(speed)
     for place, (text, right) in enumerate(
-        zip(told, np.maximum(begin, end), strict=True)
+        zip(labels, np.maximum(begin, end), strict=True)
     ):
         ax.annotate(
             text, (right, place), (6, 0), textcoords="offset points", va="center"

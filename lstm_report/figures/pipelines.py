@@ -74,11 +74,11 @@ def layer_costs(rows, names):
     """Median milliseconds of each layer forward and backward for a micro-batch and of
     its descent, and the MiB of its gradients; rows of `costs`.
     """
-    own = rows[rows["version"] == "layer"]
-    times = 1e3 * own.groupby(["variant", "stage"])["seconds"].median().unstack()
+    selected = rows[rows["version"] == "layer"]
+    times = 1e3 * selected.groupby(["variant", "stage"])["seconds"].median().unstack()
     table = times[["forward", "backward"]].map(digits).add_suffix(" (ms)")
     table["end of a step (ms)"] = times["descent"].map(digits)
-    sizes = own.groupby("variant")["bytes"].first() / 2**20
+    sizes = selected.groupby("variant")["bytes"].first() / 2**20
     table["gradients (MiB)"] = sizes.map(digits)
     return table.loc[names].rename_axis(index=None, columns=None)
 
@@ -87,8 +87,8 @@ def predicted(rows, names, micro_batches):
     """A function: counts of a partition to the seconds of a step, with the descent of
     the slowest rank; and the LayerCosts that it tells them from. rows: of `costs`.
     """
-    own = rows[rows["version"] == "layer"]
-    medians = own.groupby(["variant", "stage"])["seconds"].median().unstack()
+    selected = rows[rows["version"] == "layer"]
+    medians = selected.groupby(["variant", "stage"])["seconds"].median().unstack()
     layers = [
         LayerCost(name, *medians.loc[name, ["forward", "backward"]].tolist())
         for name in names
@@ -106,8 +106,8 @@ def by_partition(rows, ranks=2):
     """Seconds of a step by partition: median and quartiles, of pipelines on so many
     ranks.
     """
-    own = rows[(rows["version"] == "pipeline") & (rows["stage"] == "step")]
-    times = own[own["ranks"] == ranks].groupby("variant")["seconds"]
+    selected = rows[(rows["version"] == "pipeline") & (rows["stage"] == "step")]
+    times = selected[selected["ranks"] == ranks].groupby("variant")["seconds"]
     table = (
         times.quantile([0.5, 0.25, 0.75])
         .unstack()
@@ -125,9 +125,14 @@ def partitions(table, predicted, best, others):
     figure, ax = plt.subplots(figsize=(8.5, 4.2))
     x = np.arange(len(table))
     bars = np.abs(table[["q1", "q3"]].to_numpy().T - table["median"].to_numpy())
-    how = {"marker": "o", "linestyle": "", "capsize": 3}
+    style = {"marker": "o", "linestyle": "", "capsize": 3}
     ax.errorbar(
-        x, 1e3 * table["median"], 1e3 * bars, color=plots.BLUE, label="measured", **how
+        x,
+        1e3 * table["median"],
+        1e3 * bars,
+        color=plots.BLUE,
+        label="measured",
+        **style,
     )
     guess = 1e3 * pd.Series(predicted)[table.index]
     ax.plot(x, guess, color=plots.GREY, marker=".", linestyle="--", label="predicted")
@@ -161,8 +166,8 @@ def partitions(table, predicted, best, others):
 
 def memory(rows):
     """MiB that the ranks of a pipeline take, by the number of ranks."""
-    own = rows[rows["stage"] == "memory"]
-    sizes = own.groupby("ranks")["bytes"].agg(["max", "sum"]) / 2**20
+    selected = rows[rows["stage"] == "memory"]
+    sizes = selected.groupby("ranks")["bytes"].agg(["max", "sum"]) / 2**20
     table = sizes.rename(
         columns={"max": "largest rank (MiB)", "sum": "all ranks (MiB)"}
     )
@@ -193,10 +198,10 @@ def buckets(wasted, rows):
     axes[0].set(ylabel="% of the steps that is padding", xlabel="buckets", ylim=0)
     axes[0].legend()
     axes[0].set_title(f"Padding: {wasted.iloc[0, 0]:.0%} to {wasted.iloc[-1, 0]:.1%}")
-    own = rows.astype({"variant": int, "ranks": int}).rename(
+    selected = rows.astype({"variant": int, "ranks": int}).rename(
         columns={"version": "borders"}
     )
-    times = own.groupby(["ranks", "borders", "variant"])["seconds"].quantile(
+    times = selected.groupby(["ranks", "borders", "variant"])["seconds"].quantile(
         [0.5, 0.25, 0.75]
     )
     ends = []
@@ -237,12 +242,12 @@ def learned(rows, least, held_out, seed=1):
     """What each cell has learned: the loss of held-out strings, and the outer symbols
     predicted; the least loss that there is.
     """
-    own = rows[rows["stage"] == "held out"].set_index("version")
+    selected = rows[rows["stage"] == "held out"].set_index("version")
     grammar = Reber(least)
     best = grammar.cross_entropy(grammar.strings(held_out, seed=seed))
     lines = {
         name.upper(): [digits(row["loss"]), f"{row['accuracy']:.0%}"]
-        for name, row in own.iterrows()
+        for name, row in selected.iterrows()
     }
     lines["the grammar itself"] = [digits(best), "100%"]
     columns = ["cross-entropy (nats)", "outer symbols predicted"]
@@ -290,10 +295,10 @@ def claim_plan(table, chosen):
 def claim_memory(rows):
     sizes = rows[rows["stage"] == "memory"].groupby("ranks")["bytes"].max()
     sentence = "The largest rank takes less memory the more ranks there are."
-    told = "; ".join(
+    text = "; ".join(
         f"{ranks}: {size / 2**20:.0f} MiB" for ranks, size in sizes.items()
     )
-    return sentence, sizes.is_monotonic_decreasing, told
+    return sentence, sizes.is_monotonic_decreasing, text
 
 
 def claim_buckets(wasted):
@@ -312,5 +317,5 @@ def claim_learned(rows):
     right = rows.dropna(subset="accuracy").set_index("version")["accuracy"]
     sentence = "The LSTM predicts more than 95 % of the outer symbols, "
     sentence += "the RNN fewer than 60 %."
-    told = f"{right['lstm']:.0%} and {right['rnn']:.0%}; guessing has 50 %"
-    return sentence, right["lstm"] > 0.95 and right["rnn"] < 0.6, told
+    text = f"{right['lstm']:.0%} and {right['rnn']:.0%}; guessing has 50 %"
+    return sentence, right["lstm"] > 0.95 and right["rnn"] < 0.6, text

@@ -245,7 +245,7 @@ def words(figure):
     """A drawn figure in words: of each panel its title, its axes and the names on them,
     its labels and its legend.
     """
-    said = [figure.get_suptitle()]
+    parts = [figure.get_suptitle()]
     for ax in figure.axes:
         axes, legend = [], ax.get_legend()
         for axis in (ax.yaxis, ax.xaxis):
@@ -261,13 +261,13 @@ def words(figure):
             text.get_text()
             for text in (*ax.texts, *(legend.get_texts() if legend else ()))
         ]
-        said += [
+        parts += [
             ax.get_title("left") or ax.get_title(),
             " against ".join(filter(None, axes)),
         ]
-        said += [f"Labels: {'; '.join(labels)}"] if labels else []
-    said = (" ".join(part.split()) for part in said)
-    return MATHTEXT.sub("", ". ".join(filter(None, said))) + "."
+        parts += [f"Labels: {'; '.join(labels)}"] if labels else []
+    parts = (" ".join(part.split()) for part in parts)
+    return MATHTEXT.sub("", ". ".join(filter(None, parts))) + "."
 
 
 def rounds(grids):

@@ -120,13 +120,13 @@ def sizes(rows):
     figure, ax = plt.subplots(figsize=(8, 4.2))
     ax.set(xscale="log", yscale="log", xlabel="bytes", ylabel="microseconds, one way")
     curves = {}
-    for name, own in times.groupby(level="version", sort=False):
+    for name, group in times.groupby(level="version", sort=False):
         count, median = (
-            own.index.get_level_values("bytes").to_numpy(),
-            1e6 * own["median"],
+            group.index.get_level_values("bytes").to_numpy(),
+            1e6 * group["median"],
         )
         curves[name] = count, median.to_numpy()
-        ax.fill_between(count, 1e6 * own["q1"], 1e6 * own["q3"], alpha=0.2)
+        ax.fill_between(count, 1e6 * group["q1"], 1e6 * group["q3"], alpha=0.2)
     plots.lines(ax, curves, marker="o", ms=4)
     plots.ticks(ax, "x", times.index.get_level_values("bytes").unique().to_numpy())
     first = times.xs(times.index[0][1], level="bytes")["median"]
@@ -141,8 +141,8 @@ def speeds(rows):
     quartiles.
     """
     parts = {}
-    for H, own in rows.groupby("H"):
-        table = own.pivot_table(index="repeat", columns="version", values="seconds")
+    for H, group in rows.groupby("H"):
+        table = group.pivot_table(index="repeat", columns="version", values="seconds")
         ratios = table.rdiv(table[ONE], axis=0).drop(columns=ONE)
         parts[int(H)] = ratios.quantile([0.5, 0.25, 0.75]).T.set_axis(
             ["ratio", "q1", "q3"], axis=1
@@ -160,9 +160,9 @@ def over_units(rows, title):
     figure, ax = plt.subplots(figsize=(8, 4.2))
     ax.set(xscale="log", xlabel="hidden units", ylabel="speed (one rank = 1)")
     ends = []
-    for name, own in table.groupby(level="version", sort=False):
-        x, y = own.index.get_level_values("H").to_numpy(), own["ratio"].to_numpy()
-        bars = np.abs(own[["q1", "q3"]].to_numpy().T - y)
+    for name, group in table.groupby(level="version", sort=False):
+        x, y = group.index.get_level_values("H").to_numpy(), group["ratio"].to_numpy()
+        bars = np.abs(group[["q1", "q3"]].to_numpy().T - y)
         ax.errorbar(x, y, bars, color=COLOURS[name], marker="o", ms=4, capsize=2)
         ends.append((x[-1], y[-1], WAYS[name], COLOURS[name]))
     ranks = int(rows["ranks"].max())
@@ -182,13 +182,13 @@ def pays_from(rows):
     """Of each way the hidden units from which on it is faster than one rank, at every
     larger size too; None where it is not at the largest.
     """
-    found = {}
-    for name, own in speeds(rows)["ratio"].groupby(level="version", sort=False):
-        faster = (own > 1 + OVERHEAD).droplevel("version").sort_index()
+    gained = {}
+    for name, group in speeds(rows)["ratio"].groupby(level="version", sort=False):
+        faster = (group > 1 + OVERHEAD).droplevel("version").sort_index()
         slow = faster.index[~faster]
         later = faster.index[faster.index > (slow.max() if len(slow) else 0)]
-        found[name] = int(later[0]) if len(later) else None
-    return found
+        gained[name] = int(later[0]) if len(later) else None
+    return gained
 
 
 def answer(rows):
@@ -204,20 +204,23 @@ def answer(rows):
 
 def steps(rows):
     """Median seconds of a step of one rank, by hidden units."""
-    own = rows[rows["version"] == ONE]
-    return (own["seconds"] / own["T"]).groupby(own["H"].astype(int)).median()
+    group = rows[rows["version"] == ONE]
+    return (group["seconds"] / group["T"]).groupby(group["H"].astype(int)).median()
 
 
 def read_out(rows):
     """What the read-out takes, in words: compared with the steps, and shared by the
     ranks.
     """
-    own = rows[(rows["B"] == 1) & (rows["L"] == 1)]
+    group = rows[(rows["B"] == 1) & (rows["L"] == 1)]
     times = (
-        own[own["version"] == ONE].groupby(["H", "stage"])["seconds"].median().unstack()
+        group[group["version"] == ONE]
+        .groupby(["H", "stage"])["seconds"]
+        .median()
+        .unstack()
     )
     H, last = int(times.index[-1]), times.iloc[-1]
-    part = own[(own["stage"] == "read-out") & (own["H"] == H)]
+    part = group[(group["stage"] == "read-out") & (group["H"] == H)]
     gain = summary(part, ONE, by="version")["ratio"]["steps"]
     return (
         f"At H = {H} the read-out takes {1e3 * last['read-out']:.3g} ms, the steps "
@@ -228,7 +231,7 @@ def read_out(rows):
 
 def medians(rows):
     """Milliseconds of every way by hidden units, with the speed over one rank."""
-    table = {H: summary(own, ONE, by="version") for H, own in rows.groupby("H")}
+    table = {H: summary(group, ONE, by="version") for H, group in rows.groupby("H")}
     named = {int(H): t["median"].mul(1e3).map(digits) + " ms" for H, t in table.items()}
     return pd.DataFrame(named).rename(index=WAYS).add_prefix("H = ").fillna("")
 

@@ -85,15 +85,15 @@ def measured(rows, stage):
     the ratios round by round; NaN where that was not measured.
     """
     lines = {}
-    for machine, own in rows.groupby("machine", sort=False):
-        for name, part in of_grid(own, stage).groupby("workload", observed=True):
+    for machine, group in rows.groupby("machine", sort=False):
+        for name, part in of_grid(group, stage).groupby("workload", observed=True):
             if "numba-fused" not in set(part["version"]):
                 continue
             table = summary(part, "numba-fused", by="version")
             seconds = table["median"]["numba-fused"]
             rate = getattr(GRID[name], GFLOP[stage]) / seconds
             line = {"seconds": seconds, "GFLOP/s": rate}
-            line |= {"of SGEMM": rate / ceiling(own)} | (1 / table["ratio"]).to_dict()
+            line |= {"of SGEMM": rate / ceiling(group)} | (1 / table["ratio"]).to_dict()
             lines[machine, name] = line
     index = pd.MultiIndex.from_tuples(list(lines), names=["machine", "workload"])
     columns = ["seconds", "GFLOP/s", "of SGEMM", *PEERS]
@@ -122,9 +122,11 @@ def worst_peer(rows):
     workload where it is least and where it is largest, in a sentence.
     """
     ends = []
-    for machine, own in rows.groupby("machine"):
+    for machine, group in rows.groupby("machine"):
         for stage, what in WORDS.items():
-            best = measured(own, stage)[list(PEERS)].min(axis=1).dropna().sort_values()
+            best = (
+                measured(group, stage)[list(PEERS)].min(axis=1).dropna().sort_values()
+            )
             text = " to ".join(
                 f"{speed(best.iloc[k])} ({best.index[k][-1]})" for k in (0, -1)
             )

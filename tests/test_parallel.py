@@ -7,21 +7,18 @@ import sys
 
 import numpy as np
 import pytest
+import rank_programs
 
 import lstm_kernels as lk
 from lstm_kernels.ranks import launch
-from lstm_kernels.ranks.layers import Encoder, TokenParams
+from lstm_kernels.ranks.parallel import Parallel
+from lstm_kernels.ranks.stage import Stage
+from lstm_kernels.ranks.world import whole_world
 from lstm_kernels.strings import Bucketed, Reber, one_hot
 
 pytestmark = pytest.mark.skipif(
     bool(launch.why_unavailable()), reason=f"no jobs here: {launch.why_unavailable()}"
 )
-
-
-def parallel(params, **options):
-    from lstm_kernels.ranks.parallel import Parallel
-
-    return Parallel(params, **options)
 
 
 def example():
@@ -31,6 +28,8 @@ def example():
 
 
 PARAMS = lk.Params.init(2, 8, num_layers=2, output_size=3)
+E = np.arange(6, dtype=np.float32).reshape(3, 2)
+SYMBOLS = {"loss": "symbols"}
 STRINGS = one_hot(Reber().strings(3, seed=0))
 X, LENGTHS = STRINGS.x, STRINGS.target
 NAN = np.full_like(example()[1], np.nan)
@@ -59,7 +58,7 @@ NOISE = np.random.default_rng(0).random(X.shape, np.float32)
 def test_examples_are_checked_as_a_network_checks_them(loss, x, target, message):
     last = loss == "last"
     params = PARAMS if last else lk.Params.init(7, 8, output_size=7)
-    model = parallel(params, loss=loss)
+    model = Parallel(params, loss=loss)
     for call in (model.loss_and_grads, lambda x, t: model.step(x, t, 0.1)):
         with pytest.raises(ValueError, match=re.escape(message)):
             call(x, target)
@@ -80,13 +79,13 @@ def test_examples_are_checked_as_a_network_checks_them(loss, x, target, message)
 def test_an_order_is_checked_as_a_network_checks_it(order, batch_size, error, message):
     dataset = lk.Dataset(*example())
     with pytest.raises(error, match=re.escape(message)):
-        parallel(PARAMS).epoch(dataset, np.array(order), batch_size, 0.1)
+        Parallel(PARAMS).epoch(dataset, np.array(order), batch_size, 0.1)
 
 
 def test_strings_of_several_lengths_have_no_last_step():
     lengths = LENGTHS[:, 0].astype(int)
     bucketed = Bucketed(STRINGS, sorted(set(lengths.tolist())))
-    model = parallel(lk.Params.init(7, 8, output_size=1))
+    model = Parallel(lk.Params.init(7, 8, output_size=1))
     with pytest.raises(TypeError, match="dataset: got Bucketed"):
         model.epoch(bucketed, np.arange(3), 2, 0.1)
 
@@ -96,22 +95,24 @@ def test_strings_of_several_lengths_have_no_last_step():
     [
         (lk.Params.init(2, 8), {}, "params: got no read-out"),
         (PARAMS, {"loss": "first"}, "loss: got 'first', want one of"),
-        (PARAMS, {"loss": "symbols"}, "params: got 2 inputs and 3 outputs"),
+        (PARAMS, SYMBOLS, "params: got 2 inputs and 3 outputs"),
         (PARAMS, {"micro_batches": 0}, "micro_batches: got 0"),
         (PARAMS, {"stages": [2]}, "stages: got [2], want 3 layers in all"),
         (PARAMS, {"stages": [1, 2]}, "stages: got 2 on 1 ranks, want a divisor"),
         (PARAMS, {"stages": [3, 0]}, "stages: got 0, want an integer"),
         (PARAMS, {"version": "cuda-fused"}, "version: got 'cuda-fused', want one of"),
-        (TokenParams.init(5, 2, 8), {}, "loss: got 'last' for TokenParams"),
+        (PARAMS, {"embedding": E}, "loss: got 'last' with an embedding"),
+        (PARAMS, {"embedding": E[:, :1], **SYMBOLS}, "embedding: got shape (3, 1)"),
+        (PARAMS, {"embedding": E[:2], **SYMBOLS}, "params: got 2 inputs and 3 out"),
     ],
 )
 def test_models_that_cannot_be(params, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        parallel(params, **options)
+        Parallel(params, **options)
 
 
 def test_assign_takes_all_or_nothing():
-    model, before = parallel(PARAMS), None
+    model, before = Parallel(PARAMS), None
     loss, _ = model.loss_and_grads(*example())
     before = model.params().arrays()
     named = lk.Params.init(2, 8, num_layers=2, output_size=3, seed=1).arrays()
@@ -132,7 +133,7 @@ def lines_of_a_step(stop):
     """Raise KeyboardInterrupt at line number `stop` that a step runs in `ranks/`; how
     many lines ran.
     """
-    model, count = parallel(PARAMS, version="numpy", micro_batches=2), 0
+    model, count = Parallel(PARAMS, version="numpy", micro_batches=2), 0
     old = model.params().arrays()
 
     def tracer(frame, event, _):
@@ -162,7 +163,7 @@ def test_an_interrupted_step_leaves_old_parameters_or_new_ones():
     new = whole.params().arrays()
     losses = {}
     for name, named in (("old", old), ("new", new)):
-        other = parallel(PARAMS, version="numpy", micro_batches=2)
+        other = Parallel(PARAMS, version="numpy", micro_batches=2)
         other.assign(type(other.params()).from_arrays(named, "lstm"))
         losses[name] = other.loss_and_grads(*example())
     assert count > 100
@@ -186,11 +187,16 @@ def test_an_interrupted_step_leaves_old_parameters_or_new_ones():
 
 
 def test_an_embedding_adds_up_the_rows_of_a_symbol():
-    layer = Encoder(TokenParams.init(3, 2, 4))
+    options = {"loss": "symbols", "version": "numpy", "threads": 1}
+    stage = Stage({"E": E}, "lstm", is_first=True, **options)
+    stage.begin()
     symbols = np.array([[0, 2], [2, -1]])
-    x = layer.forward(symbols, 0)
-    np.testing.assert_array_equal(x[1, 1], 0)
-    np.testing.assert_array_equal(x[0, 1], layer.arrays["E"][2])
-    dx = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
-    _, named = layer.backward(dx, 0)
-    np.testing.assert_array_equal(named["E"], [[0, 1], [0, 0], [2 + 4, 3 + 5]])
+    x = stage.forward(symbols, 0, None, 1)
+    np.testing.assert_array_equal(x, [[E[0], E[2]], [E[2], [0, 0]]])
+    stage.backward(np.arange(8, dtype=np.float32).reshape(2, 2, 2), 0)
+    want = [0, 1, 0, 0, 2 + 4, 3 + 5]
+    np.testing.assert_array_equal(stage.gradients, want)
+
+
+def test_one_rank_trains_as_a_network_does():
+    rank_programs.models(whole_world())

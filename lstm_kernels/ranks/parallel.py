@@ -13,53 +13,50 @@ sums.
 
 import hashlib
 import math
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from ..data import check_order
 from ..errors import DivergedError, check_array, check_choice, check_int, check_rate
-from ..files import read_npz, write_npz
 from ..strings import check_strings, numbers
-from ..training import FORMAT, Checkpoint
+from ..training import Checkpoint
 from ..versions import versions
-from .layers import LOSSES, Stage, StageParams, TokenParams, layer_names, layers_of
+from .stage import LOSSES, Stage, StageParams, layers_of
 from .world import Sum, whole_world
 
 
 class Wire:
-    """Messages to and from other stages of a replica. Sending does not wait; `flush`
-    does, until all that was sent has left.
+    """Messages to and from other stages of a replica, arrays of one dtype. Sending does
+    not wait; `flush` does, until all that was sent has left.
     """
 
-    def __init__(self, world):
-        self._comm, self._wait, self._sent = world.comm, world.MPI.Request.Waitall, []
+    def __init__(self, world, dtype):
+        self._world, self._dtype, self._requests = world, dtype, []
 
     def send(self, stage, slot, value):
         value = np.ascontiguousarray(value)
-        self._sent.append((self._comm.Isend(value, stage, slot), value))
+        self._requests.append(self._world.comm.Isend(value, stage, slot))
 
-    def receive(self, stage, slot, *, like):
-        """like: an empty array of the shape and dtype."""
-        self._comm.Recv(like, stage, slot)
-        return like
+    def receive(self, stage, slot, shape):
+        value = np.empty(shape, self._dtype)
+        self._world.comm.Recv(value, stage, slot)
+        return value
 
     def flush(self):
-        self._wait([request for request, _ in self._sent])
-        self._sent = []
+        self._world.MPI.Request.Waitall(self._requests)
 
 
 class Parallel:
     """A model over the ranks of a World; `lstm_kernels.train` takes it as it takes a
     network. Every method is collective: all ranks call it with the same arguments.
 
-    params: Params with a read-out, or TokenParams, the same on every rank. world: None
-    is that of all ranks of the job. stages: of each rank of a replica the number of its
-    layers (`layer_names`); None is one stage. micro_batches: into how many the share of
-    a replica is cut, if it has so many samples. loss: of LOSSES; "symbols" is that of
-    NextSymbol, and of TokenParams the only one. version, threads: of the networks, one
-    for each recurrent layer.
+    params: Params with a read-out, the same on every rank. world: None is that of all
+    ranks of the job. embedding: E (S, D), the inputs of the S symbols, or None for
+    inputs that come as they are. stages: of each rank of a replica the number of its
+    layers (`layers_of`); None is one stage. micro_batches: into how many the share of a
+    replica is cut, if it has so many samples. loss: of LOSSES; "symbols" is that of
+    NextSymbol, and with an embedding the only one. version, threads: of the networks.
 
     A mini-batch may have fewer samples than there are replicas or micro-batches: some
     then have none, and add zeros. A step that an exception ends leaves the parameters
@@ -73,6 +70,7 @@ class Parallel:
         params,
         world=None,
         *,
+        embedding=None,
         stages=None,
         micro_batches=1,
         loss="last",
@@ -82,32 +80,32 @@ class Parallel:
         self.world = world = world or whole_world()
         self.loss, self.version = loss, version
         self.stages, self.micro_batches = stages, micro_batches
-        params = world.agreed(lambda: self._checked(params))
-        options = [self.stages, micro_batches, loss, version]
-        world.same("params, stages or options", [params.form, *options])
-        world.same("params, the hash of their values", _digest(params))
+        layers = world.agreed(lambda: self._checked(params, embedding))
+        world.same("stages or options", [self.stages, micro_batches, loss, version])
+        world.same("params, the hash of their values", _digest(layers))
         count = len(self.stages)
         self.replica, self.stage = divmod(world.rank, count)
         self.replicas = world.size // count
         self.is_first, self.is_last = self.stage == 0, self.stage == count - 1
-        self._row, column = world.grid(count)
+        self.row, column = world.grid(count)
         first = sum(self.stages[: self.stage])
-        span = slice(first, first + self.stages[self.stage])
-        how = {"loss": loss, "version": version, "threads": threads}
-        self.local = world.agreed(lambda: Stage(layers_of(params, span=span, **how)))
-        self._sum = Sum(column, self.local.gradients)
-        # Of the model its form alone: a rank holds its own layers, not the others'.
-        self._kind, self._form, self._cell = type(params), params.form, params.cell
-        self._D, self._O = params.input_size, params.output_size
-        encoder = int(isinstance(params, TokenParams))
-        H = params.hidden_size
-        # Numbers of a step and sample that come from the stage before, and go on.
-        self._in, self._out = (
-            self._D if end <= encoder else H for end in (span.start, span.stop)
+        named = {}
+        for layer in layers[first : first + self.stages[self.stage]]:
+            named |= layer
+        options = {"loss": loss, "version": version, "threads": threads}
+        self.local = world.agreed(
+            lambda: Stage(named, params.cell, is_first=self.is_first, **options)
         )
+        self._sum = Sum(column, self.local.gradients)
+        self._form, self._embeds = params.form, embedding is not None
+        self._D, self._O = params.input_size, params.output_size
+        # Numbers of a step and sample that come from the stage before: U or V has them.
+        self._width = len(next(iter(named.values())))
 
-    def _checked(self, params):
-        """The parameters, where they and the options fit each other and the ranks."""
+    def _checked(self, params, embedding):
+        """The layers' arrays, where they and the options fit each other and the
+        ranks.
+        """
         params = params.check()
         # Those of a GPU keep one tape.
         names = [v.name for v in versions() if v.target == "cpu"]
@@ -116,22 +114,27 @@ class Parallel:
         check_int("micro_batches", self.micro_batches)
         if params.V is None:
             raise ValueError("params: got no read-out, want V and b_out")
-        tokens = isinstance(params, TokenParams)
-        if tokens and self.loss != "symbols":
-            raise ValueError(f"loss: got {self.loss!r} for TokenParams, want 'symbols'")
-        inputs = len(params.E) if tokens else params.input_size
+        inputs = params.input_size
+        if embedding is not None:
+            if self.loss != "symbols":
+                got = f"{self.loss!r} with an embedding"
+                raise ValueError(f"loss: got {got}, want 'symbols'")
+            shape = "S", params.input_size
+            embedding = check_array("embedding", embedding, shape, dtype=params.dtype)
+            inputs = len(embedding)
         if self.loss == "symbols" and inputs != params.output_size:
             got = f"{inputs} inputs and {params.output_size} outputs"
             raise ValueError(f"params: got {got}, want as many of each")
-        count = len(layer_names(params))
-        stages = [count] if self.stages is None else self.stages
+        layers = list(layers_of(params, embedding).values())
+        stages = [len(layers)] if self.stages is None else self.stages
         self.stages = [check_int("stages", number) for number in stages]
-        if sum(self.stages) != count:
-            raise ValueError(f"stages: got {self.stages}, want {count} layers in all")
+        if sum(self.stages) != len(layers):
+            want = f"{len(layers)} layers in all"
+            raise ValueError(f"stages: got {self.stages}, want {want}")
         if self.world.size % len(self.stages):
             got = f"{len(self.stages)} on {self.world.size} ranks"
             raise ValueError(f"stages: got {got}, want a divisor of that")
-        return params
+        return layers
 
     def __repr__(self):
         return f"{self._form} on {self.replicas} x {len(self.stages)} ranks"
@@ -147,15 +150,15 @@ class Parallel:
         self.local.theta = self.local.checked(params.arrays())
 
     def gather(self):
-        """A copy of all parameters, on every rank."""
+        """Copies of the arrays of all layers by name, on every rank."""
         named = {}
-        for part in self._row.comm.allgather(self.params().arrays()):
+        for part in self.row.comm.allgather(self.params().arrays()):
             named |= part
-        return self._kind.from_arrays(named, self._cell)
+        return named
 
     def loss_and_grads(self, x, target):
         """The loss of a mini-batch, a float, and the gradients of this rank's
-        parameters.
+        parameters, of no use where the loss is not finite.
 
         x, target: as a network takes them, (T, B, D) and (B, O), or with loss "symbols"
         as NextSymbol does, one-hot rows (T, B, S) and lengths (B, 1). Raises TypeError
@@ -165,8 +168,9 @@ class Parallel:
         return loss, self._named(self.local.gradients)
 
     def step(self, x, target, learning_rate):
-        """A step of gradient descent; the loss before it. Raises DivergedError, on
-        every rank, for a parameter that is not finite: all keep those before the step.
+        """A step of gradient descent; the loss before it. With one that is not finite
+        there is no step. Raises DivergedError, on every rank, for a parameter that is
+        not finite: all keep those before the step.
         """
         rate = check_rate("learning_rate", learning_rate, self.local.theta.dtype)
         return self.descend(*self._examples(x, target), rate)
@@ -175,22 +179,13 @@ class Parallel:
         """A step for each mini-batch of `order`; the losses, up to one that is not
         finite. Raises as `step` does; a DivergedError holds `.step`.
         """
-        rate = check_rate("learning_rate", learning_rate, self.local.theta.dtype)
         mixed = self.loss == "last"
         order, batch_size = self.world.agreed(
             lambda: check_order(dataset, order, batch_size, mixed=mixed)
         )
-        losses = []
-
-        def step(x, target):
-            try:
-                losses.append(self.descend(*self._examples(x, target), rate))
-            except DivergedError as error:
-                error.step = len(losses)
-                raise
-            return losses[-1]
-
-        return dataset.each_batch(order, batch_size, step)
+        return dataset.each_batch(
+            order, batch_size, lambda x, target: self.step(x, target, learning_rate)
+        )
 
     def descend(self, inputs, wanted, count, rate):
         """A step on examples as of `passes`; the loss before it."""
@@ -210,33 +205,34 @@ class Parallel:
         """Forward and back through every stage, and the sums: `local.gradients` are
         then those of the whole mini-batch. The loss.
 
-        inputs: (T, B, D), or symbols (T, B); wanted: what the read-out is compared
-        with, samples last of symbols and first of targets; count: what every loss is
+        inputs: (T, B, D), or symbols (T, B) for an embedding; wanted: what the read-out
+        is compared with, symbols (T, B) or the target (B, O); count: what every loss is
         divided by.
         """
-        local, wire = self.local, Wire(self._row)
+        local, wire = self.local, Wire(self.row, self.local.theta.dtype)
         local.begin()
-        loss, parts = 0.0, self._micro_batches(inputs, wanted)
-        for slot, (x, target) in enumerate(parts):
+        loss, shapes = 0.0, []
+        for slot, (x, target) in enumerate(self._micro_batches(inputs, wanted)):
             if not self.is_first:
-                room = np.empty((*x.shape[:2], self._in), local.theta.dtype)
-                x = wire.receive(self.stage - 1, slot, like=room)
+                shape = *x.shape[:2], self._width
+                x = wire.receive(self.stage - 1, slot, shape)
             y = local.forward(x, slot, target, count)
             if self.is_last:
                 loss += y
             else:
                 wire.send(self.stage + 1, slot, y)
-        for slot, (x, _) in enumerate(parts):
+            shapes.append(np.shape(y))
+        for slot, shape in enumerate(shapes):
             dy = None
             if not self.is_last:
-                room = np.empty((*x.shape[:2], self._out), local.theta.dtype)
-                dy = wire.receive(self.stage + 1, slot, like=room)
+                dy = wire.receive(self.stage + 1, slot, shape)
             dx = local.backward(dy, slot)
             if not self.is_first:
                 wire.send(self.stage - 1, slot, dx)
         wire.flush()
         if self.replicas > 1:
             self._sum.run()
+        loss = math.nan if local.diverged else loss
         return float(sum(self.world.comm.allgather(loss)))
 
     def _micro_batches(self, inputs, wanted):
@@ -244,17 +240,13 @@ class Parallel:
         B = inputs.shape[1]
         low, high = (B * k // self.replicas for k in (self.replica, self.replica + 1))
         count = min(self.micro_batches, high - low)
-        ends = [low + (high - low) * k // max(count, 1) for k in range(count + 1)]
-        return [
-            (
-                np.ascontiguousarray(inputs[:, a:b]),
-                wanted[:, a:b] if self.loss == "symbols" else wanted[a:b],
-            )
-            for a, b in pairwise(ends)
-        ]
+        for k in range(count):
+            a, b = (low + (high - low) * end // count for end in (k, k + 1))
+            part = wanted[:, a:b] if self.loss == "symbols" else wanted[a:b]
+            yield np.ascontiguousarray(inputs[:, a:b]), part
 
     def _examples(self, x, target):
-        """Inputs and targets as `passes` takes them, checked on every rank."""
+        """Inputs, targets and count as `passes` takes them, checked on every rank."""
         dtype = self.local.theta.dtype
 
         def examples():
@@ -265,15 +257,14 @@ class Parallel:
                 return inputs, wanted, wanted.size
             rows = check_strings(x, target, symbols=self._O, dtype=dtype)
             symbols = numbers(rows)
-            tokens = issubclass(self._kind, TokenParams)
-            inputs = symbols[:-1] if tokens else rows[:-1]
+            inputs = symbols[:-1] if self._embeds else rows[:-1]
             return inputs, symbols[1:], int(np.count_nonzero(symbols[1:] >= 0))
 
         return self.world.agreed(examples)
 
     def _named(self, flat):
         named = {name: a.copy() for name, a in self.local.named(flat).items()}
-        return StageParams(named, self._cell)
+        return StageParams(named, self.local.cell)
 
     def checkpoint(self, path):
         """The Checkpoint that `train` writes to a path: one file of all ranks."""
@@ -281,8 +272,8 @@ class Parallel:
 
 
 class SharedCheckpoint(Checkpoint):
-    """A Checkpoint of a Parallel: what each stage's first replica has, in one file,
-    which rank 0 reads and writes.
+    """A Checkpoint of a Parallel: what each stage of the first replica has, in one file
+    that rank 0 writes and every rank reads.
 
     Training goes on only on as many ranks, with the same stages and options, as it was
     written on: else the bits would differ. ValueError, on every rank, where another
@@ -290,57 +281,46 @@ class SharedCheckpoint(Checkpoint):
     """
 
     def __init__(self, path, model):
-        self._model, self._world = model, model.world
-        self._first = model.world.rank == 0
+        self._model, self._agreed = model, model.world.agreed
         self._seen = None  # of the file as this run read or wrote it
-        model.world.agreed(lambda: super(SharedCheckpoint, self).__init__(path))
+        self._agreed(lambda: super(SharedCheckpoint, self).__init__(path))
         self.run = {"ranks": model.world.size, "stages": model.stages}
         self.run |= {"micro_batches": model.micro_batches, "loss": model.loss}
         self.run |= {"version": model.version}
 
     def exists(self):
-        return self._world.comm.bcast(super().exists() if self._first else None)
+        return self._model.world.comm.bcast(super().exists())
 
     def save(self, header, named):
         """Gather the arrays of every stage, and write them, on rank 0."""
-        prefix = f"stage{self._model.stage}."
-        named = {f"{prefix}{name}": a for name, a in named.items()}
-        parts = self._world.comm.gather(named if self._model.replica == 0 else {})
+        parts = self._model.row.comm.gather(named)
+        write = super().save
 
-        def write():
+        def write_all():
+            if self._model.world.rank:
+                return
             if self._state() != self._seen:
                 raise ValueError(f"checkpoint: {self.path} was written by another run")
-            arrays = {name: a for part in parts for name, a in part.items()}
-            write_npz(self.path, header, arrays)
+            arrays = {
+                f"{stage}.{name}": a
+                for stage, part in enumerate(parts)
+                for name, a in part.items()
+            }
+            write(header, arrays)
             self._seen = self._state()
 
-        self._world.agreed(write if self._first else lambda: None)
+        self._agreed(write_all)
 
     def load(self, build):
         """build(header, arrays of this rank's stage), of what `save` wrote."""
+        read, stage = super().load, str(self._model.stage)
 
-        def read():
-            self._seen = self._state()
-            return read_npz(self.path, FORMAT, self._whole, name="checkpoint")
+        def build_stage(header, named):
+            split = ((*name.split(".", 1), a) for name, a in named.items())
+            return build(header, {name: a for of, name, a in split if of == stage})
 
-        saved = self._world.agreed(read if self._first else lambda: None)
-        header, named = self._world.comm.bcast(saved)
-        prefix = f"stage{self._model.stage}."
-        ours = {n.removeprefix(prefix): named[n] for n in named if n.startswith(prefix)}
-
-        def built():
-            try:
-                return build(header, ours)
-            except ValueError as error:
-                raise ValueError(f"checkpoint: {self.path}: {error}") from error
-
-        return self._world.agreed(built)
-
-    def _whole(self, header, named):
-        saved = {name: header["run"].get(name) for name in self.run}
-        if saved != self.run:
-            raise ValueError(f"is of another run, got {saved}, want {self.run}")
-        return header, named
+        self._seen = self._state()
+        return self._agreed(lambda: read(build_stage))
 
     def _state(self):
         """What tells one file from another; None where there is none."""
@@ -350,10 +330,11 @@ class SharedCheckpoint(Checkpoint):
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def _digest(params):
-    """The hash of all values of the parameters."""
+def _digest(layers):
+    """The hash of all names and values of the layers' arrays."""
     digest = hashlib.sha256()
-    for name, a in params.arrays().items():
-        digest.update(f"{name} {a.shape} {a.dtype}".encode())
-        digest.update(np.ascontiguousarray(a))
+    for layer in layers:
+        for name, a in layer.items():
+            digest.update(f"{name} {a.shape} {a.dtype}".encode())
+            digest.update(a)
     return digest.hexdigest()

@@ -46,7 +46,7 @@ class Units:
             raise ValueError(f"world: got {got}, want fewer")
         ends = [tiles.blocks * k // P for k in range(P + 1)]
         places = [end * tiles.units for end in ends[:-1]] + [tiles.padded]
-        self.units = [slice(a, b) for a, b in pairwise(places)]
+        self.units = [slice(a, b) for a, b in pairwise(places)]  # of each rank
         # What `slice_steps` reads: start, stop, this rank's blocks, the address of the
         # ranks' words, how many they are, which is this one's, steps done before.
         low, high = ends[world.rank : world.rank + 2]
@@ -55,28 +55,18 @@ class Units:
     def forward(self, x):
         """y (T, B, H) of x (T, B, D), from a zero state."""
         T, B, _ = x.shape
-        tiles, order, P = self.net.tiles, self._order, self.world.size
+        tiles = self.net.tiles
         shape = T + 1, B, tiles.padded
-        if self.means == "window":  # a line of memory for each rank's word, then h
-            size = P * LINE + int(np.prod(shape)) * tiles.dtype.itemsize
-            # Slot 0 is zero for ever: other shapes would have had other slots there.
-            memory, fresh = self.world.window((self, shape), size)
-            words = memory[: P * LINE].view(np.int64)[:: LINE // 8]
-            h = memory[P * LINE :].view(tiles.dtype).reshape(shape)
-            order[4] = at(memory)
-            order[7] = 0 if fresh else order[7]
+        if self.means == "window":
+            h = self._window(shape)
             self._run(x, h, 0, T)
         else:
             h = np.zeros(shape, tiles.dtype)
-            hand = getattr(self, f"_{self.means}")(h[0])
+            hand_over = getattr(self, f"_{self.means}")(h[0])
             for t in range(T):
                 self._run(x, h, t, t + 1)
-                hand(h[t + 1])
-        y = h[1:, :, : tiles.hidden].copy()
-        if self.means == "window":  # h is read: a step more, before others write again
-            order[7] += T + 1
-            words[self.world.rank] = order[7]
-        return y
+                hand_over(h[t + 1])
+        return h[1:, :, : tiles.hidden].copy()
 
     def _run(self, x, h, start, stop):
         """Steps `start` to `stop` - 1 of this rank's unit blocks; slot 0 of h is the
@@ -89,13 +79,26 @@ class Units:
         self._order[:2] = start, stop
         space.work.run(slice_steps, 1, (space, x, h, self._order))
 
+    def _window(self, shape):
+        """h (T + 1, B, padded H) in a window, after a line for each rank's word."""
+        world, dtype = self.world, self.net.tiles.dtype
+        lines = world.size * LINE
+        memory = world.window(lines + int(np.prod(shape)) * dtype.itemsize)
+        words = memory[:lines].view(np.int64)[:: LINE // 8]
+        h = memory[lines:].view(dtype).reshape(shape)
+        self._order[4] = at(memory)
+        words[world.rank] = 0
+        h[0, :, self.units[world.rank]] = 0
+        world.comm.Barrier()  # every rank's word and slot 0 are zero
+        return h
+
     def _messages(self, like):
         """A function that gives every rank this one's units of h, and takes theirs."""
         MPI, comm, rank = self.world.MPI, self.world.comm, self.world.rank
         blocks = [like[:, units].copy() for units in self.units]
         others = [k for k in range(self.world.size) if k != rank]
 
-        def hand(h):
+        def hand_over(h):
             """h (B, padded H), of one step."""
             blocks[rank][:] = h[:, self.units[rank]]
             requests = [comm.Irecv(blocks[k], k) for k in others]
@@ -104,22 +107,22 @@ class Units:
             for k in others:
                 h[:, self.units[k]] = blocks[k]
 
-        return hand
+        return hand_over
 
     def _collective(self, like):
         """The same by one call."""
-        shapes = [like[:, units].shape for units in self.units]
-        counts = [rows * units for rows, units in shapes]
-        flat = np.empty(sum(counts), like.dtype)
-        blocks = np.split(flat, np.cumsum(counts)[:-1])
+        blocks = [like[:, units] for units in self.units]
+        counts = [block.size for block in blocks]
+        gathered = np.empty(sum(counts), like.dtype)
+        parts = np.split(gathered, np.cumsum(counts)[:-1])
 
-        def hand(h):
-            ours = np.ascontiguousarray(h[:, self.units[self.world.rank]])
-            self.world.comm.Allgatherv(ours, [flat, counts])
-            for units, shape, block in zip(self.units, shapes, blocks, strict=True):
-                h[:, units] = block.reshape(shape)
+        def hand_over(h):
+            block = np.ascontiguousarray(h[:, self.units[self.world.rank]])
+            self.world.comm.Allgatherv(block, [gathered, counts])
+            for units, part in zip(self.units, parts, strict=True):
+                h[:, units] = part.reshape(len(h), -1)
 
-        return hand
+        return hand_over
 
 
 class Samples:
@@ -159,7 +162,7 @@ class Layers:
         """y (T, B, H) of the last layers, on the last rank; None on others."""
         (T, B, _), comm, rank = x.shape, self.world.comm, self.world.rank
         is_last = rank == self.world.size - 1
-        state, requests, outputs = None, [], []
+        state, requests, chunks = None, [], []
         count = min(self.chunks, T)
         for a, b in pairwise(T * k // count for k in range(count + 1)):
             value = x[a:b]
@@ -167,11 +170,11 @@ class Layers:
                 value = np.empty((b - a, B, self._D), x.dtype)
                 comm.Recv(value, rank - 1)
             y, state = self.net.forward(value, state)
-            outputs.append(y)
+            chunks.append(y)
             if not is_last:
                 requests.append(comm.Isend(y, rank + 1))
         self.world.MPI.Request.Waitall(requests)
-        return np.concatenate(outputs) if is_last else None
+        return np.concatenate(chunks) if is_last else None
 
 
 def outputs(params, y):

@@ -45,12 +45,11 @@ def die_with_parent(number):
 
 
 class World:
-    """A communicator and what every program asks of it; programs ask for it once.
+    """A communicator, and what the programs of its ranks ask of it.
 
-    comm: of mpi4py; None is COMM_WORLD, whose ranks share the cores of their machine
-    out. What it takes from MPI, communicators and a window, it uses again, and `close`
-    gives back. Every method but `share` is collective: all ranks call it, in the same
-    order.
+    comm: of mpi4py; None is COMM_WORLD. What it takes from MPI, communicators and a
+    window, it keeps and uses again. Every method but `share` is collective: all ranks
+    call it, in the same order.
     """
 
     def __init__(self, comm=None):
@@ -60,11 +59,13 @@ class World:
         self.comm = MPI.COMM_WORLD if comm is None else comm
         self.rank = self.comm.Get_rank()
         self.size = self.comm.Get_size()
-        self.near = 0, 1  # this rank among those of its machine, and how many they are
+        machine = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        # This rank among those of its machine, and how many they are.
+        self.near = machine.Get_rank(), machine.Get_size()
+        machine.Free()
         self._grids = {}
         self._window = None
         self._memory = np.empty(0, np.uint8)
-        self._owner = None  # whose numbers are in the window
 
     def share(self, count):
         """The bounds of this rank's part of `count` things: shares differ by one at
@@ -104,71 +105,26 @@ class World:
             self._grids[stages] = World(row), World(column)
         return self._grids[stages]
 
-    def window(self, owner, count):
+    def window(self, count):
         """`count` bytes (count,) that all ranks share, from the start of a line of the
-        cache, and whether they begin anew, as zeros: no other owner has had them since
-        they were `owner`'s. There is one window, which grows. ValueError, on every
-        rank, for ranks on several machines.
+        cache; what is in them is of no use. There is one window, which grows: every
+        rank is done with the last one. ValueError, on every rank, for ranks on several
+        machines.
         """
-        fresh = owner != self._owner or len(self._memory) < count
-        if fresh:
-            self.comm.Barrier()  # nobody reads what was in it any more
-            if len(self._memory) < count:
-                self._grow(count)
-            if self.rank == 0:
-                self._memory[:] = 0
-            self.comm.Barrier()
-            self._owner = owner
-        return self._memory[:count], fresh
-
-    def _grow(self, count):
-        machine = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
-        near = machine.Get_size()
-        machine.Free()
-        if near < self.size:
-            got = f"{near} of {self.size} ranks on this machine"
+        if self.near[1] < self.size:
+            got = f"{self.near[1]} of {self.size} ranks on this machine"
             raise ValueError(f"world: got {got}, want all: they share memory")
-        self._free_window()
-        size = count + LINE
-        window = self.MPI.Win.Allocate_shared(
-            size if self.rank == 0 else 0, 1, comm=self.comm
-        )
-        memory = np.frombuffer(window.Shared_query(0)[0], np.uint8, size)
-        self._window = window
-        self._memory = memory[-memory.ctypes.data % LINE :][:count]
-
-    def _free_window(self):
-        self._memory = np.empty(0, np.uint8)
-        if self._window is not None:
-            self._window.Free()
-            self._window = None
-
-    def close(self):
-        """Give back what MPI gave; what shows a window's memory must not be used any
-        more.
-        """
-        self._free_window()
-        for worlds in self._grids.values():
-            for world in worlds:
-                world.close()
-                world.comm.Free()
-        self._grids = {}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.close()
-
-    def pin(self):
-        """Give this process its part of the machine's cores, and let it end with
-        mpiexec.
-        """
-        die_with_parent(signal.SIGKILL)
-        machine = self.comm.Split_type(self.MPI.COMM_TYPE_SHARED)
-        self.near = machine.Get_rank(), machine.Get_size()
-        machine.Free()
-        take_cores(*self.near)
+        self.comm.Barrier()  # nobody uses what is in it any more
+        if len(self._memory) < count:
+            if self._window is not None:
+                self._window.Free()
+            size = count + LINE
+            self._window = self.MPI.Win.Allocate_shared(
+                size if self.rank == 0 else 0, 1, comm=self.comm
+            )
+            memory = np.frombuffer(self._window.Shared_query(0)[0], np.uint8, size)
+            self._memory = memory[-memory.ctypes.data % LINE :][:count]
+        return self._memory[:count]
 
 
 @cache
@@ -186,31 +142,27 @@ class Sum:
     """
 
     def __init__(self, world, array):
-        n, P = array.size, world.size
-        ends = [n * r // P for r in range(P + 1)]
+        ends = [array.size * rank // world.size for rank in range(world.size + 1)]
         counts = np.diff(ends).tolist()
         size = counts[world.rank]
-        kind = world.MPI.Datatype.fromcode(array.dtype.char)
         self._comm = world.comm
-        self._pieces = np.empty((P, size), array.dtype)  # this rank's slice of each
-        self._sliced = [array, (counts, ends[:-1]), kind]
-        places = [size * r for r in range(P)]
-        self._gathered = [self._pieces, ([size] * P, places), kind]
-        self._total = [self._pieces[0], kind]
+        self._slices = [array, counts]
+        self._pieces = np.empty((world.size, size), array.dtype)  # this slice of each
+        self._gathered = [self._pieces, [size] * world.size]
 
     def run(self):
         """Sum now."""
-        self._comm.Alltoallv(self._sliced, self._gathered)
+        self._comm.Alltoallv(self._slices, self._gathered)
         total = self._pieces[0]
         for piece in self._pieces[1:]:
             total += piece
-        self._comm.Allgatherv(self._total, self._sliced)
+        self._comm.Allgatherv(total, self._slices)
 
 
 def main(program):
-    """Run program(world) on every rank. One that raises is named, and ends the job. A
-    rank has one thread of BLAS and one of Numba, unless OMP_NUM_THREADS and
-    NUMBA_NUM_THREADS ask for more.
+    """Run program(world) on every rank, each on its part of its machine's cores. One
+    that raises is named, and ends the job. A rank has one thread of BLAS and one of
+    Numba, unless OMP_NUM_THREADS and NUMBA_NUM_THREADS ask for more.
     """
     if "OMP_NUM_THREADS" not in os.environ:
         threadpool_limits(1)
@@ -218,7 +170,8 @@ def main(program):
         numba.set_num_threads(1)
     world = whole_world()
     try:
-        world.pin()
+        die_with_parent(signal.SIGKILL)
+        take_cores(*world.near)
         program(world)
         world.comm.Barrier()
     except BaseException as error:

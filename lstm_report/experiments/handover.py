@@ -161,8 +161,9 @@ class Line:
         """Seconds that one way took, the mean over the turns, on every rank."""
         world = self._world
         if self._means == "window":
-            self._memory, fresh = world.window(self, len(self._memory))
-            self._done = 0 if fresh else self._done
+            self._memory, self._done = world.window(len(self._memory)), 0
+            if world.rank == 0:
+                self._memory[:] = 0
             taken = timed(world, partial(self._hand, 1 - world.rank))
         else:
             taken = world.comm.bcast(on_two_threads(world, self._hand))

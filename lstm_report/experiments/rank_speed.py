@@ -14,8 +14,8 @@ import pandas as pd
 from lstm_kernels.errors import check_int
 from lstm_kernels.params import Params
 from lstm_kernels.ranks import planner
-from lstm_kernels.ranks.layers import Stage, TokenParams, layer_names, layers_of
 from lstm_kernels.ranks.parallel import Parallel
+from lstm_kernels.ranks.stage import Stage, layers_of
 from lstm_kernels.ranks.world import CORES, Sum, World, take_cores
 from lstm_kernels.strings import (
     SYMBOLS,
@@ -49,10 +49,20 @@ class Example:
 
     @cached_property
     def params(self):
-        sizes = {"num_layers": self.layers, "seed": 0}
-        if self.symbols:
-            return TokenParams.init(self.symbols, self.hidden, self.hidden, **sizes)
-        return Params.init(self.hidden, self.hidden, output_size=1, **sizes)
+        sizes = {"num_layers": self.layers, "output_size": self.symbols or 1, "seed": 0}
+        return Params.init(self.hidden, self.hidden, **sizes)
+
+    @cached_property
+    def embedding(self):
+        if not self.symbols:
+            return None
+        rng, shape = np.random.default_rng(1), (self.symbols, self.hidden)
+        return rng.uniform(-1, 1, shape).astype(np.float32)
+
+    @cached_property
+    def arrays(self):
+        """The arrays of each layer by its name."""
+        return layers_of(self.params, self.embedding)
 
     @property
     def loss(self):
@@ -72,7 +82,8 @@ class Example:
 
     def step(self, world, **how):
         """A step of descent of a model of so many ranks, as a function."""
-        model = Parallel(self.params, world, loss=self.loss, **how)
+        how |= {"embedding": self.embedding, "loss": self.loss}
+        model = Parallel(self.params, world, **how)
         return partial(model.descend, *self.data, RATE)
 
     def columns(self):
@@ -127,7 +138,7 @@ def speed(
             want = f"{ALONE!r}, {NETWORK!r}, {REPLICAS!r} or 'M fill-drain'"
             raise ValueError(f"ways: got {way!r}, want {want}")
     rows = in_turn(cases, repeats).assign(stage="step", **example.columns())
-    whole = sum(a.size for a in example.params.arrays().values())
+    whole = sum(a.size for layer in example.arrays.values() for a in layer.values())
     total = Sum(world, np.zeros(whole, np.float32))
     sums = in_turn({"sum": partial(timed, world, total.run)}, repeats)
     rows = pd.concat([rows, sums.assign(stage="sum", bytes=4 * whole)])
@@ -142,8 +153,8 @@ def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples=8, repeats=
     ranks; `bytes` are those of its gradients.
     """
     example, cases, sizes = Example(layers, hidden, symbols, steps, samples), {}, {}
-    for k, name in enumerate(layer_names(example.params)):
-        cost = _LayerCost(world, example, k)
+    for name in example.arrays:
+        cost = _LayerCost(world, example, name)
         sizes[name] = cost.stage.gradients.nbytes
         for way in ("forward", "backward", "descent"):
             cases[f"{name}/{way}"] = partial(cost.seconds, way)
@@ -157,11 +168,12 @@ def costs(world, layers=4, hidden=512, symbols=0, steps=100, samples=8, repeats=
 class _LayerCost:
     """One layer of an example, with a mini-batch that it goes forward and back on."""
 
-    def __init__(self, world, example, k):
+    def __init__(self, world, example, name):
         self._world, self._calls = world, {}
+        k = list(example.arrays).index(name)
         how = {"loss": example.loss, "version": "numba-fused", "threads": 1}
-        span = slice(k, k + 1)
-        self.stage = Stage(layers_of(example.params, span=span, **how))
+        cell, is_first = example.params.cell, k == 0
+        self.stage = Stage(example.arrays[name], cell, is_first=is_first, **how)
         self.stage.begin()
         inputs, *self._wanted = example.data
         shape = *inputs.shape[:2], example.hidden
@@ -217,7 +229,7 @@ def partitions(
         take_cores(check_int("cores", cores[world.rank], 0), len(CORES))
     example = Example(layers, hidden, symbols, steps, batch)
     if counts is None:
-        counts = planner.partitions(len(layer_names(example.params)), world.size)
+        counts = planner.partitions(len(example.arrays), world.size)
     single = example.step(World(world.MPI.COMM_SELF))
     cases = {ALONE: partial(alone, world, single)}
     for partition in counts:

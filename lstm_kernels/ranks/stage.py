@@ -1,0 +1,167 @@
+"""A stage: the neighbouring layers of a model that one rank has. The first layer may be
+an embedding E, the last is the read-out with its loss, the others are recurrent.
+
+A stage goes forward and back on one micro-batch at a time; several are under way, each
+in a *slot* of its own, a number.
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from ..errors import check_array
+from ..params import Layer, Named, Params
+from ..readout import cross_entropy_and_grads, squared_error_and_grads
+from ..versions import network
+
+# "symbols": the cross-entropy of the symbol after each step; "last": the squares of the
+# last step's error.
+LOSSES = {"symbols": cross_entropy_and_grads, "last": squared_error_and_grads}
+
+
+def layers_of(params, embedding=None):
+    """The layers of a model as they are given to ranks: name -> arrays by name, in
+    order. params: Params with a read-out; embedding: E (S, D) or None.
+    """
+    layers = {} if embedding is None else {"embedding": {"E": embedding}}
+    for k, layer in enumerate(params.layers):
+        named = {f"layers.{k}.{part}": a for part, a in vars(layer).items()}
+        layers[f"layer {k}"] = named
+    return layers | {"read-out": {"V": params.V, "b_out": params.b_out}}
+
+
+@dataclass
+class StageParams:
+    """The parameters of a stage, or their gradients, by name."""
+
+    named: Named
+    cell: str
+
+    def arrays(self):
+        return dict(self.named)
+
+    @classmethod
+    def from_arrays(cls, named, cell):
+        return cls(dict(named), cell)
+
+    @property
+    def dtype(self):
+        return next(iter(self.named.values())).dtype
+
+
+class Stage:
+    """Neighbouring layers: their parameters in one flat array `theta`, which is never
+    written to, only replaced; their gradients in another, `gradients`.
+
+    named: the arrays of the layers (`layers_of`), copied. version, threads: of the
+    network of the recurrent layers. is_first: whether the gradient of the input is of
+    no use. Where the network would take numbers that are not finite it takes zeros, and
+    the step has `diverged`, so that every rank takes part in it to its end.
+    """
+
+    def __init__(self, named, cell, *, loss, version, threads, is_first):
+        self.cell = cell
+        self._shapes = {name: a.shape for name, a in named.items()}
+        self.theta = np.concatenate([a.ravel() for a in named.values()])
+        self.gradients = np.zeros_like(self.theta)
+        self.diverged = False
+        self._loss = LOSSES[loss]
+        self._inputs = not is_first or "E" in named
+        self._prefixes = [name[:-1] for name in named if name.endswith(".U")]
+        self._network = None
+        if self._prefixes:
+            self._network = network(version, self._recurrent(named), threads=threads)
+        self._symbols, self._tapes, self._dy = {}, {}, {}  # by slot
+
+    def named(self, flat):
+        """The parts of `flat` by the names of the parameters: views."""
+        sizes = [int(np.prod(shape)) for shape in self._shapes.values()]
+        ends = pairwise(accumulate(sizes, initial=0))
+        places = zip(self._shapes.items(), ends, strict=True)
+        return {name: flat[a:b].reshape(shape) for (name, shape), (a, b) in places}
+
+    def checked(self, named):
+        """Other parameters by name as a flat array. Raises TypeError or ValueError."""
+        if named.keys() != self._shapes.keys():
+            want = ", ".join(self._shapes)
+            raise ValueError(f"params: got {', '.join(named)}, want {want}")
+        arrays = [
+            check_array(name, named[name], shape, dtype=self.theta.dtype)
+            for name, shape in self._shapes.items()
+        ]
+        return np.concatenate([a.ravel() for a in arrays])
+
+    def begin(self):
+        """A step begins, whatever became of the last one: the gradients are zero, and
+        the network has the parameters of `theta`.
+        """
+        self.gradients[:] = 0
+        self.diverged = False
+        if self._network:
+            self._network.assign(self._recurrent(self.named(self.theta)))
+
+    def forward(self, value, slot, wanted, count):
+        """One micro-batch: y (T, B, H) for the next stage, or the last one's loss.
+
+        value: what the stage before sent, (T, B, D), or symbols (T, B) for an
+        embedding, in which negative ones are rows of zeros. wanted, count: predicted
+        symbols (T, B) or the target (B, O), and what the loss is divided by.
+        """
+        theta, gradients = self.named(self.theta), self.named(self.gradients)
+        if "E" in theta:
+            symbols = self._symbols[slot] = value
+            value = theta["E"][symbols]
+            value[symbols < 0] = 0
+        if self._network:
+            tape = self._tapes.get(slot) or self._network.new_tape()
+            self._tapes[slot] = tape
+            value = self._finite(value)
+            value, _ = self._network.forward(value, training=True, tape=tape)
+        if "V" in theta:
+            value, dy, dV, db_out = self._loss(
+                value, theta["V"], theta["b_out"], wanted, count
+            )
+            self._dy[slot] = dy
+            gradients["V"] += dV
+            gradients["b_out"] += db_out
+        return value
+
+    def backward(self, dy, slot):
+        """One micro-batch back: dx (T, B, D) for the stage before, from dy (T, B, H) of
+        the next one. Gradients of the parameters are added up.
+        """
+        gradients = self.named(self.gradients)
+        if "V" in gradients:
+            dy = self._dy.pop(slot)
+        if self._network:
+            tape, dy = self._tapes[slot], self._finite(dy)
+            grads = self._network.backward(dy, tape=tape, inputs=self._inputs)
+            for prefix, layer in zip(self._prefixes, grads.layers, strict=True):
+                for part, gradient in vars(layer).items():
+                    gradients[prefix + part] += gradient
+            dy = grads.x
+        if "E" in gradients:  # rows of one symbol are added in their order
+            symbols = self._symbols.pop(slot)
+            np.add.at(gradients["E"], symbols[symbols >= 0], dy[symbols >= 0])
+        return dy
+
+    def descended(self, rate):
+        """theta - rate * gradient, a new array; the gradients are used up."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.gradients *= self.gradients.dtype.type(rate)
+            return self.theta - self.gradients
+
+    def _recurrent(self, named):
+        """The recurrent layers as Params of their own."""
+        layers = [
+            Layer(*(named[prefix + part] for part in "UWb"))
+            for prefix in self._prefixes
+        ]
+        return Params(layers, cell=self.cell)
+
+    def _finite(self, value):
+        if np.isfinite(value).all():
+            return value
+        self.diverged = True
+        return np.zeros_like(value)

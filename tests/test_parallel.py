@@ -100,7 +100,6 @@ def test_strings_of_several_lengths_have_no_last_step():
         (PARAMS, {"stages": [2]}, "stages: got [2], want 3 layers in all"),
         (PARAMS, {"stages": [1, 2]}, "stages: got 2 on 1 ranks, want a divisor"),
         (PARAMS, {"stages": [3, 0]}, "stages: got 0, want an integer"),
-        (PARAMS, {"version": "cuda-fused"}, "version: got 'cuda-fused', want one of"),
         (PARAMS, {"embedding": E}, "loss: got 'last' with an embedding"),
         (PARAMS, {"embedding": E[:, :1], **SYMBOLS}, "embedding: got shape (3, 1)"),
         (PARAMS, {"embedding": E[:2], **SYMBOLS}, "params: got 2 inputs and 3 out"),
@@ -133,7 +132,7 @@ def lines_of_a_step(stop):
     """Raise KeyboardInterrupt at line number `stop` that a step runs in `ranks/`; how
     many lines ran.
     """
-    model, count = Parallel(PARAMS, version="numpy", micro_batches=2), 0
+    model, count = Parallel(PARAMS, micro_batches=2), 0
     old = model.params().arrays()
 
     def tracer(frame, event, _):
@@ -163,7 +162,7 @@ def test_an_interrupted_step_leaves_old_parameters_or_new_ones():
     new = whole.params().arrays()
     losses = {}
     for name, named in (("old", old), ("new", new)):
-        other = Parallel(PARAMS, version="numpy", micro_batches=2)
+        other = Parallel(PARAMS, micro_batches=2)
         other.assign(type(other.params()).from_arrays(named, "lstm"))
         losses[name] = other.loss_and_grads(*example())
     assert count > 100
@@ -187,8 +186,7 @@ def test_an_interrupted_step_leaves_old_parameters_or_new_ones():
 
 
 def test_an_embedding_adds_up_the_rows_of_a_symbol():
-    options = {"loss": "symbols", "version": "numpy", "threads": 1}
-    stage = Stage({"E": E}, "lstm", is_first=True, **options)
+    stage = Stage({"E": E}, "lstm", loss="symbols", is_first=True)
     stage.begin()
     symbols = np.array([[0, 2], [2, -1]])
     x = stage.forward(symbols, 0, None, 1)

@@ -21,7 +21,6 @@ from ..data import check_order
 from ..errors import DivergedError, check_array, check_choice, check_int, check_rate
 from ..strings import check_strings, numbers
 from ..training import Checkpoint
-from ..versions import versions
 from .stage import LOSSES, Stage, StageParams, layers_of
 from .world import Sum, whole_world
 
@@ -56,7 +55,7 @@ class Parallel:
     inputs that come as they are. stages: of each rank of a replica the number of its
     layers (`layers_of`); None is one stage. micro_batches: into how many the share of a
     replica is cut, if it has so many samples. loss: of LOSSES; "symbols" is that of
-    NextSymbol, and with an embedding the only one. version, threads: of the networks.
+    NextSymbol, and with an embedding the only one.
 
     A mini-batch may have fewer samples than there are replicas or micro-batches: some
     then have none, and add zeros. A step that an exception ends leaves the parameters
@@ -74,14 +73,15 @@ class Parallel:
         stages=None,
         micro_batches=1,
         loss="last",
-        version="numba-fused",
-        threads=1,
     ):
         self.world = world = world or whole_world()
-        self.loss, self.version = loss, version
-        self.stages, self.micro_batches = stages, micro_batches
+        self.loss, self.micro_batches = loss, micro_batches
         layers = world.agreed(lambda: self._checked(params, embedding))
-        world.same("stages or options", [self.stages, micro_batches, loss, version])
+        count = len(layers)
+        self.stages = world.agreed(lambda: self._checked_stages(stages, count))
+        self.options = {"stages": self.stages, "micro_batches": micro_batches}
+        self.options |= {"loss": loss}
+        world.same("options", self.options)
         world.same("params, the hash of their values", _digest(layers))
         count = len(self.stages)
         self.replica, self.stage = divmod(world.rank, count)
@@ -92,10 +92,7 @@ class Parallel:
         named = {}
         for layer in layers[first : first + self.stages[self.stage]]:
             named |= layer
-        options = {"loss": loss, "version": version, "threads": threads}
-        self.local = world.agreed(
-            lambda: Stage(named, params.cell, is_first=self.is_first, **options)
-        )
+        self.local = Stage(named, params.cell, loss=loss, is_first=self.is_first)
         self._sum = Sum(column, self.local.gradients)
         self._form, self._embeds = params.form, embedding is not None
         self._D, self._O = params.input_size, params.output_size
@@ -103,13 +100,8 @@ class Parallel:
         self._width = len(next(iter(named.values())))
 
     def _checked(self, params, embedding):
-        """The layers' arrays, where they and the options fit each other and the
-        ranks.
-        """
+        """The arrays of each layer, where they and the options fit each other."""
         params = params.check()
-        # Those of a GPU keep one tape.
-        names = [v.name for v in versions() if v.target == "cpu"]
-        check_choice("version", self.version, names)
         check_choice("loss", self.loss, LOSSES)
         check_int("micro_batches", self.micro_batches)
         if params.V is None:
@@ -125,16 +117,18 @@ class Parallel:
         if self.loss == "symbols" and inputs != params.output_size:
             got = f"{inputs} inputs and {params.output_size} outputs"
             raise ValueError(f"params: got {got}, want as many of each")
-        layers = list(layers_of(params, embedding).values())
-        stages = [len(layers)] if self.stages is None else self.stages
-        self.stages = [check_int("stages", number) for number in stages]
-        if sum(self.stages) != len(layers):
-            want = f"{len(layers)} layers in all"
-            raise ValueError(f"stages: got {self.stages}, want {want}")
-        if self.world.size % len(self.stages):
-            got = f"{len(self.stages)} on {self.world.size} ranks"
+        return list(layers_of(params, embedding).values())
+
+    def _checked_stages(self, stages, count):
+        """The number of layers of each stage, of `count` in all."""
+        stages = [count] if stages is None else stages
+        stages = [check_int("stages", number) for number in stages]
+        if sum(stages) != count:
+            raise ValueError(f"stages: got {stages}, want {count} layers in all")
+        if self.world.size % len(stages):
+            got = f"{len(stages)} on {self.world.size} ranks"
             raise ValueError(f"stages: got {got}, want a divisor of that")
-        return layers
+        return stages
 
     def __repr__(self):
         return f"{self._form} on {self.replicas} x {len(self.stages)} ranks"
@@ -284,9 +278,7 @@ class SharedCheckpoint(Checkpoint):
         self._model, self._agreed = model, model.world.agreed
         self._seen = None  # of the file as this run read or wrote it
         self._agreed(lambda: super(SharedCheckpoint, self).__init__(path))
-        self.run = {"ranks": model.world.size, "stages": model.stages}
-        self.run |= {"micro_batches": model.micro_batches, "loss": model.loss}
-        self.run |= {"version": model.version}
+        self.run = {"ranks": model.world.size} | model.options
 
     def exists(self):
         return self._model.world.comm.bcast(super().exists())

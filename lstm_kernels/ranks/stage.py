@@ -54,13 +54,13 @@ class Stage:
     """Neighbouring layers: their parameters in one flat array `theta`, which is never
     written to, only replaced; their gradients in another, `gradients`.
 
-    named: the arrays of the layers (`layers_of`), copied. version, threads: of the
-    network of the recurrent layers. is_first: whether the gradient of the input is of
-    no use. Where the network would take numbers that are not finite it takes zeros, and
-    the step has `diverged`, so that every rank takes part in it to its end.
+    named: the arrays of the layers (`layers_of`), copied. loss: of LOSSES. is_first:
+    whether the gradient of the input is of no use. Where the recurrent layers would
+    take numbers that are not finite they take zeros, and the step has `diverged`, so
+    that every rank takes part in it to its end.
     """
 
-    def __init__(self, named, cell, *, loss, version, threads, is_first):
+    def __init__(self, named, cell, *, loss, is_first):
         self.cell = cell
         self._shapes = {name: a.shape for name, a in named.items()}
         self.theta = np.concatenate([a.ravel() for a in named.values()])
@@ -71,7 +71,7 @@ class Stage:
         self._prefixes = [name[:-1] for name in named if name.endswith(".U")]
         self._network = None
         if self._prefixes:
-            self._network = network(version, self._recurrent(named), threads=threads)
+            self._network = network("numba-fused", self._recurrent(named), threads=1)
         self._symbols, self._tapes, self._dy = {}, {}, {}  # by slot
 
     def named(self, flat):

@@ -171,9 +171,8 @@ class _LayerCost:
     def __init__(self, world, example, name):
         self._world, self._calls = world, {}
         k = list(example.arrays).index(name)
-        how = {"loss": example.loss, "version": "numba-fused", "threads": 1}
-        cell, is_first = example.params.cell, k == 0
-        self.stage = Stage(example.arrays[name], cell, is_first=is_first, **how)
+        how = {"loss": example.loss, "is_first": k == 0}
+        self.stage = Stage(example.arrays[name], example.params.cell, **how)
         self.stage.begin()
         inputs, *self._wanted = example.data
         shape = *inputs.shape[:2], example.hidden

@@ -217,10 +217,7 @@ def trained(params, world, batch_size=15, **options):
 
 
 def models(world):
-    """Ranks train as one process does, and with the same bits each time. A model with
-    an embedding is one whose inputs are rows of E: what one process trains has E U
-    for U, and E alone on a rank of its own trains as with the other layers.
-    """
+    """Ranks train as one process does, and with the same bits each time."""
     for options in MODELS[world.size]:
         embedding = options.get("embedding")
         inputs = 7 if embedding is None else embedding.shape[1]

@@ -12,9 +12,8 @@ import rank_programs
 import lstm_kernels as lk
 from lstm_kernels.ranks import launch
 from lstm_kernels.ranks.parallel import Parallel
-from lstm_kernels.ranks.stage import Stage
 from lstm_kernels.ranks.world import whole_world
-from lstm_kernels.strings import Bucketed, Reber, one_hot
+from lstm_kernels.strings import Bucketed, NextSymbol, Reber, one_hot
 
 pytestmark = pytest.mark.skipif(
     bool(launch.why_unavailable()), reason=f"no jobs here: {launch.why_unavailable()}"
@@ -185,15 +184,21 @@ def test_an_interrupted_step_leaves_old_parameters_or_new_ones():
     assert "old" in met
 
 
-def test_an_embedding_adds_up_the_rows_of_a_symbol():
-    stage = Stage({"E": E}, "lstm", loss="symbols", is_first=True)
-    stage.begin()
-    symbols = np.array([[0, 2], [2, -1]])
-    x = stage.forward(symbols, 0, None, 1)
-    np.testing.assert_array_equal(x, [[E[0], E[2]], [E[2], [0, 0]]])
-    stage.backward(np.arange(8, dtype=np.float32).reshape(2, 2, 2), 0)
-    want = [0, 1, 0, 0, 2 + 4, 3 + 5]
-    np.testing.assert_array_equal(stage.gradients, want)
+def test_an_embedding_is_a_product_with_one_hot_rows():
+    params = lk.Params.init(5, 8, num_layers=2, output_size=7)
+    E = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
+    U = params.layers[0].U
+    product = lk.Params.from_arrays(params.arrays() | {"layers.0.U": E @ U}, "lstm")
+    net = NextSymbol(lk.network("numpy", product))
+    want_loss, grads = net.loss_and_grads(X, LENGTHS)
+    model = Parallel(params, embedding=E, loss="symbols", micro_batches=2)
+    loss, got = model.loss_and_grads(X, LENGTHS)
+    assert loss == pytest.approx(want_loss, rel=1e-5)
+    dEU = grads.layers[0].U
+    want = grads.arrays() | {"layers.0.U": E.T @ dEU, "E": dEU @ U.T}
+    for name, gradient in got.arrays().items():
+        near = {"rtol": 1e-4, "atol": 1e-6, "err_msg": name}
+        np.testing.assert_allclose(gradient, want[name], **near)
 
 
 def test_one_rank_trains_as_a_network_does():

@@ -62,7 +62,7 @@ class Units:
             self._run(x, h, 0, T)
         else:
             h = np.zeros(shape, tiles.dtype)
-            hand_over = getattr(self, f"_{self.means}")(h[0])
+            hand_over = self._hand_over(h[0])
             for t in range(T):
                 self._run(x, h, t, t + 1)
                 hand_over(h[t + 1])
@@ -92,37 +92,36 @@ class Units:
         world.comm.Barrier()  # every rank's word and slot 0 are zero
         return h
 
-    def _messages(self, like):
-        """A function that gives every rank this one's units of h, and takes theirs."""
-        MPI, comm, rank = self.world.MPI, self.world.comm, self.world.rank
-        blocks = [like[:, units].copy() for units in self.units]
+    def _hand_over(self, like):
+        """A function of h (B, padded H) of one step, an array like `like`: it gives
+        every rank this one's units, and takes theirs.
+        """
+        counts = [like[:, units].size for units in self.units]
+        blocks = np.split(np.empty(sum(counts), like.dtype), np.cumsum(counts)[:-1])
+        exchange = {"messages": self._messages, "collective": self._collective}
+
+        def hand_over(h):
+            rank = self.world.rank
+            blocks[rank][:] = h[:, self.units[rank]].ravel()
+            exchange[self.means](blocks)
+            for units, block in zip(self.units, blocks, strict=True):
+                h[:, units] = block.reshape(len(h), -1)
+
+        return hand_over
+
+    def _messages(self, blocks):
+        """Send this rank's block to each other rank, and receive theirs."""
+        comm, rank = self.world.comm, self.world.rank
         others = [k for k in range(self.world.size) if k != rank]
+        requests = [comm.Irecv(blocks[k], k) for k in others]
+        requests += [comm.Isend(blocks[rank], k) for k in others]
+        self.world.MPI.Request.Waitall(requests)
 
-        def hand_over(h):
-            """h (B, padded H), of one step."""
-            blocks[rank][:] = h[:, self.units[rank]]
-            requests = [comm.Irecv(blocks[k], k) for k in others]
-            requests += [comm.Isend(blocks[rank], k) for k in others]
-            MPI.Request.Waitall(requests)
-            for k in others:
-                h[:, self.units[k]] = blocks[k]
-
-        return hand_over
-
-    def _collective(self, like):
-        """The same by one call."""
-        blocks = [like[:, units] for units in self.units]
+    def _collective(self, blocks):
+        """The same by one call; blocks: the parts of one array."""
         counts = [block.size for block in blocks]
-        gathered = np.empty(sum(counts), like.dtype)
-        parts = np.split(gathered, np.cumsum(counts)[:-1])
-
-        def hand_over(h):
-            block = np.ascontiguousarray(h[:, self.units[self.world.rank]])
-            self.world.comm.Allgatherv(block, [gathered, counts])
-            for units, part in zip(self.units, parts, strict=True):
-                h[:, units] = part.reshape(len(h), -1)
-
-        return hand_over
+        gathered = [blocks[0].base, counts]
+        self.world.comm.Allgatherv(self.world.MPI.IN_PLACE, gathered)
 
 
 class Samples:

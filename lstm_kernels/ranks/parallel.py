@@ -94,7 +94,7 @@ class Parallel:
             named |= layer
         self.local = Stage(named, params.cell, loss=loss, is_first=self.is_first)
         self._sum = Sum(column, self.local.gradients)
-        self._form, self._embeds = params.form, embedding is not None
+        self._embeds = embedding is not None
         self._D, self._O = params.input_size, params.output_size
         # Numbers of a step and sample that come from the stage before: U or V has them.
         self._width = len(next(iter(named.values())))
@@ -129,9 +129,6 @@ class Parallel:
             got = f"{len(stages)} on {self.world.size} ranks"
             raise ValueError(f"stages: got {got}, want a divisor of that")
         return stages
-
-    def __repr__(self):
-        return f"{self._form} on {self.replicas} x {len(self.stages)} ranks"
 
     def params(self):
         """A copy of this rank's parameters."""

@@ -130,7 +130,7 @@ def shared_bytes():
     return (state.f_blocks - state.f_bfree) * state.f_frsize
 
 
-def given_back(world):
+def used_again(world):
     """Many models and windows of many shapes take no more than one does."""
     params = lk.Params.init(3, 64, output_size=2)
     unit = rnn.Units(lk.Params.init(3, 64), world, "window")
@@ -345,7 +345,7 @@ def every(world):
     if world.size < 4:
         chosen += [sums, units, shares, cores, windows, refused, wrong_on_one]
     if world.size == 2:
-        chosen += [given_back, diverged, checkpoints, programs]
+        chosen += [used_again, diverged, checkpoints, programs]
     for program in chosen:
         program(world)
 

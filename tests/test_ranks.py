@@ -37,7 +37,7 @@ def train(ranks, show=None, **options):
     return [float(row["loss"]) for row in csv.DictReader(io.StringIO(text))]
 
 
-def train_here(*words):
+def train_in_process(*words):
     """A training of one rank, in this process."""
     run(whole_world(), parser().parse_args(["training", *map(str, words)]))
 
@@ -68,7 +68,7 @@ def rank_process(rank, mark):
 
 def test_a_rank_that_is_killed_ends_the_job_and_the_rest_can_go_on(tmp_path):
     file, killed = tmp_path / "state.npz", []
-    options = {"epochs": 12, "strings": 500, "stages": [1, 2], "checkpoint": file}
+    options = {"epochs": 8, "strings": 500, "stages": [1, 2], "checkpoint": file}
 
     def kill(line):
         if line.startswith("epoch 2 ") and not killed:
@@ -85,7 +85,7 @@ def test_a_rank_that_is_killed_ends_the_job_and_the_rest_can_go_on(tmp_path):
 
 
 def script(path, text):
-    """A program of ranks at `path`, which goes on when every rank has said so."""
+    """Write a program of ranks to `path`; its path as text."""
     path.write_text(
         f"import os, signal, time\nfrom mpi4py.MPI import COMM_WORLD\n{text}"
     )
@@ -138,7 +138,7 @@ def wait_until(condition, seconds=30):
 def test_training_writes_what_it_is_asked_for(tmp_path):
     file = tmp_path / "rows.csv"
     words = ["--held-out", 8, "--buckets", 2, "--forget", 1.0]
-    train_here(*words, "--result", file)
+    train_in_process(*words, "--result", file)
     rows = list(csv.DictReader(io.StringIO(file.read_text())))
     assert [row["stage"] for row in rows] == ["epoch", "epoch", "held out"]
     assert all(float(row["loss"]) > 0 for row in rows)
@@ -159,7 +159,7 @@ def test_training_writes_what_it_is_asked_for(tmp_path):
 )
 def test_bad_input_is_refused_before_any_step(words, error, message, capsys):
     with pytest.raises(error, match=re.escape(message)):
-        train_here(*words)
+        train_in_process(*words)
     assert "epoch" not in capsys.readouterr().out
 
 

@@ -233,21 +233,17 @@ def test_a_first_call_is_timed_beyond_a_later_one(monkeypatch):
         compilers.first_call("numpy", asdict(SMALL), 1)
 
 
-def test_caches_are_empty_at_first_and_filled_then(monkeypatch):
-    folders = []
+def test_what_keeps_no_compiled_code_is_not_loaded(monkeypatch):
+    rows = compilers.compile_times([3], names=["numpy"])
+    assert rows["stage"].to_list() == ["compile"]
 
-    def in_process(call, arguments, env):
-        (folder,) = {env[name] for name in compilers.CACHES}
-        folders.append(folder)
-        return [4.0 if len(folders) % 2 else 1.0, 0.0]
+    def with_caches(call, arguments, *, stages):
+        return {stage: [float(len(stage)), 0.0] for stage in stages}
 
-    real = compilers.compile_times([3], names=["numpy"])
-    assert real["stage"].to_list() == ["compile"]  # it keeps no compiled code
-    monkeypatch.setattr(compilers, "in_process", in_process)
+    monkeypatch.setattr(compilers, "with_caches", with_caches)
     rows = compilers.compile_times([4, 6], names=["numba-fused"])
     table = rows.pivot(index="H", columns="stage", values="seconds")
-    assert table.to_dict("index") == {H: {"compile": 4.0, "load": 1.0} for H in (4, 6)}
-    assert folders[0] == folders[1] != folders[2] == folders[3]
+    assert table.to_dict("index") == {H: {"compile": 7.0, "load": 4.0} for H in (4, 6)}
 
 
 def made(stage, version, H, seconds, **more):

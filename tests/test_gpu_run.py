@@ -38,7 +38,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(gpu_run, "checks", dict)
 
 
-ORDER = "hundreds", "windows", "batch", "hidden", "transfers", "large", "table"
+ORDER = "hundreds", "windows", "batch", "hidden", "large", "table"
 
 
 def test_what_fails_or_hangs_leaves_the_others(monkeypatch, tmp_path, machine, capsys):

@@ -1,8 +1,8 @@
 """Comparisons of the GPU versions with each other and with the CPU's on the same
 machine.
 
-In a row, `variant` names the comparison, N the examples of the data set, bytes what a
-step copies. `gpu_run` runs them all.
+In a row, `variant` names the comparison, N the examples of the data set. `gpu_run` runs
+them all.
 """
 
 from dataclasses import replace
@@ -10,19 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from lstm_kernels.gpu import device
 from lstm_kernels.training import train
 
-from ..measure.runner import (
-    available,
-    measure,
-    network,
-    networks,
-    rounds,
-    rows_of,
-    timed,
-    verify,
-)
+from ..measure.runner import available, measure, networks, rounds
 from ..measure.timing import together
 from ..measure.workloads import AIRLINE, Workload, airline_dataset
 
@@ -118,42 +108,6 @@ def copied(net, call):
     return net._device.sent - before[0], net._device.fetched - before[1]
 
 
-def transfers(names, work, **options):
-    """What a step copies, and how long these copies take alone.
-
-    V1 and V2 copy as Numba does, from and to pageable memory, array by array; V3 by
-    pinned memory.
-    """
-    x, target = work.example()
-    parts = []
-    for name in names:
-        net = network(name, work.params())
-        step = partial(net.step, x, target, RATE)
-        step()
-        check = partial(verify, {name: net}, work)
-        for way, size in zip(("sent", "fetched"), copied(net, step), strict=True):
-            times = timed({"step": {name: copies(net, size, way)}}, check, **options)
-            columns = {"variant": f"transfers {way}", "N": None, "bytes": size}
-            parts.append(rows_of(times, work).assign(**columns))
-    return together(parts)
-
-
-def copies(net, size, way):
-    """A function that copies `size` bytes as the network does, and waits for it."""
-    pinned = net.name == "cuda-v3"
-    host = device.pinned(size, np.uint8) if pinned else np.zeros(size, np.uint8)
-    array = net._device.array(f"copies {way}", (size,), np.uint8)
-
-    def copy():
-        if way == "sent":
-            array.copy_to_device(host)
-        else:
-            array.copy_to_host(host)
-        device.synchronize()
-
-    return copy
-
-
 def plan(preset):
     """The comparisons in the order of their worth: name -> function that returns
     rows.
@@ -162,7 +116,6 @@ def plan(preset):
     runs_here = {*available(), *available("gpu")}
     names = [name for name in (*CPU, *GPU) if name in runs_here]
     fast = [name for name in ("numba-fused", "cuda-v3", *STAY) if name in names]
-    gpu = [name for name in GPU if name in names]
     stay = [name for name in STAY if name in names]
     work = HUNDREDS if paper else SMALL
     deep = LARGE if paper else SMALL
@@ -182,7 +135,6 @@ def plan(preset):
         "windows": partial(sweep, "windows", fast, grown, **few),
         "batch": partial(sweep, "batch", fast, batches, **few),
         "hidden": partial(sweep, "hidden", fast, hidden, **few),
-        "transfers": partial(transfers, gpu, work, **many),
         "large": partial(large, stay, deep, **few),
         "table": partial(table, names, airline, dataset, epochs=epochs, **many),
     }

@@ -35,7 +35,7 @@ from .gpu import GPU, HUNDREDS, LARGE, SMALL, STAY
 # The most seconds of each part, of a comparison by its name in `gpu.plan`; the checks
 # come last. A simulator may take longer.
 LIMITS = {"probe": 120, "hundreds": 70, "windows": 60, "batch": 40, "hidden": 60}
-LIMITS |= {"transfers": 20, "large": 40, "table": 70}
+LIMITS |= {"large": 40, "table": 70}
 CHECK_LIMITS = {"tests": 200, "memcheck": 60, "racecheck": 60}
 SLOWER = 10 if device.SIMULATED else 1
 WATCHED = Workload(L=2, T=4, D=3, H=9, B=37)

@@ -19,8 +19,8 @@ from lstm_kernels.schedules import Costs, Graph, Schedule, Task, wavefront
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 from ..measure.comparer import TOLERANCE, compare, truth
-from ..measure.runner import measure, networks, rows_of, timed
-from ..measure.timing import summary, together
+from ..measure.runner import measure, networks, timed
+from ..measure.timing import summary
 from ..measure.workloads import GRID, Workload
 
 WAYS = ("forward", "backward")
@@ -211,17 +211,6 @@ class Sweep:
         costs = of_layers(self.costs[timed_pass.way], timed_pass.work.L)
         predicted = simulate.simulate(timed_pass.schedule, costs)
         return {"Predicted": predicted, "Measured": timed_pass.timeline}
-
-    def rows(self):
-        """The sweep over layers as rows of a results file."""
-        parts = []
-        for key, timed_pass in self.passes.items():
-            if key[0] == "layers":
-                times = self.times[self.times["case"] == str(key)]
-                times = times.assign(case="numba-wavefront", stage=timed_pass.way)
-                rows = rows_of(times, timed_pass.work)
-                parts.append(rows.assign(threads=timed_pass.threads))
-        return together(parts)
 
 
 def sweep(

@@ -137,9 +137,9 @@ def speeds(sizes=SIZES, repeats=20, *, names=None, threads=None, **options):
         programs = {n: COMPILERS[n].program(params, threads) for n in _chosen(names)}
         cases = {name: partial(program, x) for name, program in programs.items()}
         check = partial(compare_outputs, cases, params, x)
-        how = {"repeats": repeats, "rest": REST} | options
+        options = {"rest": REST} | options
         with threadpool_limits(threads, user_api="blas"):
-            times = timed({"forward": cases}, check, **how)
+            times = timed({"forward": cases}, check, repeats=repeats, **options)
         parts.append(_rows(times, work, threads))
     return together(parts)
 

@@ -96,12 +96,12 @@ def profile(name, work=AIRLINE, *, count=6):
     net, words = network(name, work.params()), (airline_dataset(), 1, work.B, 0.05)
     with cProfile.Profile() as profiler:
         train(net, *words, progress=False)
-    shares = {
+    seconds = {
         f"{function} ({Path(file).name})": row[2]
         for (file, _, function), row in pstats.Stats(profiler).stats.items()
     }
-    own = pd.Series(shares)
-    return (own / own.sum()).sort_values(ascending=False).head(count)
+    seconds = pd.Series(seconds)
+    return (seconds / seconds.sum()).sort_values(ascending=False).head(count)
 
 
 def main(preset="paper", folder=None):

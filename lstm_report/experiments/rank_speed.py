@@ -70,9 +70,9 @@ class Example:
         x = rng.standard_normal((T, B, self.hidden)).astype(np.float32)
         return x, rng.standard_normal((B, 1)).astype(np.float32), B
 
-    def step(self, world, **how):
+    def step(self, world, **options):
         """A step of descent of a model of so many ranks, as a function."""
-        model = Parallel(self.params, world, loss=self.loss, **how)
+        model = Parallel(self.params, world, loss=self.loss, **options)
         return partial(model.descend, *self.data, RATE)
 
     def columns(self):
@@ -121,8 +121,9 @@ def speed(
         elif way == REPLICAS:
             cases[way] = partial(timed, world, example.step(world))
         elif pipe:
-            how = {"stages": example.even(world.size), "micro_batches": int(pipe[1])}
-            cases[way] = partial(timed, world, example.step(world, **how))
+            stages = example.even(world.size)
+            step = example.step(world, stages=stages, micro_batches=int(pipe[1]))
+            cases[way] = partial(timed, world, step)
         else:
             want = f"{ALONE!r}, {NETWORK!r}, {REPLICAS!r} or 'M fill-drain'"
             raise ValueError(f"ways: got {way!r}, want {want}")
@@ -159,9 +160,9 @@ class _LayerCost:
 
     def __init__(self, world, example, k):
         self._world, self._calls = world, {}
-        how = {"loss": example.loss, "version": "numba-fused", "threads": 1}
+        options = {"loss": example.loss, "version": "numba-fused", "threads": 1}
         span = slice(k, k + 1)
-        self.stage = Stage(layers_of(example.params, span=span, **how))
+        self.stage = Stage(layers_of(example.params, span=span, **options))
         self.stage.begin()
         inputs, *self._wanted = example.data
         shape = *inputs.shape[:2], example.hidden
@@ -221,9 +222,9 @@ def partitions(
     single = example.step(World(world.MPI.COMM_SELF))
     cases = {ALONE: partial(alone, world, single)}
     for partition in counts:
-        how = {"stages": list(partition), "micro_batches": micro_batches}
-        name = "+".join(map(str, partition))
-        cases[name] = partial(timed, world, example.step(world, **how))
+        stages = list(partition)
+        step = example.step(world, stages=stages, micro_batches=micro_batches)
+        cases["+".join(map(str, stages))] = partial(timed, world, step)
     rows = in_turn(cases, repeats).rename(columns={"case": "variant"})
     version = np.where(rows["variant"] == ALONE, ALONE, "pipeline")
     ranks = np.where(version == ALONE, 1, world.size)
@@ -278,8 +279,8 @@ def bucketing(
     dataset, lengths = one_hot(words), [len(word) for word in words]
     order, S = np.random.default_rng(0).permutation(strings), len(SYMBOLS)
     params = Params.init(S, hidden, num_layers=2, output_size=S, seed=0)
-    how = {"micro_batches": micro_batches, "stages": stages, "loss": "symbols"}
-    model, cases = Parallel(params, world, **how), {}
+    options = {"micro_batches": micro_batches, "stages": stages, "loss": "symbols"}
+    model, cases = Parallel(params, world, **options), {}
     kinds = {"best borders": borders, "equal borders": equal_borders}
     for count in counts:
         for kind, choose in kinds.items():

@@ -272,35 +272,23 @@ class Still(Peer):
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong", "said"),
+    ("kind", "wrong", "message"),
     [
         (Peer, {"change": lambda y: y * 1.01}, "outputs: relative error"),
-        (
-            Peer,
-            {"change": lambda y: y * np.nan},
-            "outputs: got 24 values that are not finite",
-        ),
-        (
-            Peer,
-            {"loss": lambda value: value * 1.01},
-            "loss before a step: relative error",
-        ),
-        (
-            Peer,
-            {"loss": lambda value: value * 0.99},
-            "loss before a step: relative error",
-        ),
-        (Peer, {"loss": lambda value: np.nan}, "loss before a step: got 1 values"),
+        (Peer, {"change": lambda y: y * np.nan}, "outputs: got 24 values that are not"),
+        (Peer, {"loss": lambda v: v * 1.01}, "loss before a step: relative error"),
+        (Peer, {"loss": lambda v: v * 0.99}, "loss before a step: relative error"),
+        (Peer, {"loss": lambda v: np.nan}, "loss before a step: got 1 values"),
         (Still, {}, "loss after a step: relative error"),
     ],
 )
-def test_a_peer_with_other_outputs_or_loss_is_caught(kind, wrong, said):
+def test_a_peer_with_other_outputs_or_loss_is_caught(kind, wrong, message):
     work = Workload(1, 3, 2, 4, 2)
     example = work.example()
     net = runner.network("numpy", work.params())
     assert peers.agreement(net, {"a": Peer(work)}, *example) == {"a": 0.0}
     net = runner.network("numpy", work.params())
-    with pytest.raises(bench.MismatchError, match=f"^b: {said}"):
+    with pytest.raises(bench.MismatchError, match=f"^b: {message}"):
         peers.agreement(net, {"a": Peer(work), "b": kind(work, **wrong)}, *example)
 
 

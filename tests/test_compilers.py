@@ -158,49 +158,33 @@ def test_pytorch_without_a_cpp_compiler_is_a_gap(monkeypatch):
         compilers.why_unavailable.cache_clear()
 
 
+def inference(sizes):
+    return batches.inference(SMALL, sizes, best=())
+
+
 @pytest.mark.parametrize(
-    ("call", "kind", "said"),
+    ("call", "kind", "message"),
     [
-        (
-            partial(compilers.speeds, []),
-            ValueError,
-            r"sizes: got \[\], want at least one",
-        ),
-        (
-            partial(compilers.speeds, [0]),
-            ValueError,
-            "sizes: got 0, want an integer of at least 1",
-        ),
+        (partial(compilers.speeds, []), ValueError, r"sizes: got \[\], want at least"),
+        (partial(compilers.speeds, [0]), ValueError, "sizes: got 0, want an integer"),
         (partial(compilers.speeds, [2.5]), TypeError, "sizes: got 2.5, want"),
-        (
-            partial(compilers.speeds, [2], names=["gcc"]),
-            ValueError,
-            "name: got 'gcc', want one of",
-        ),
+        (partial(compilers.speeds, [2], names=["gcc"]), ValueError, "name: got 'gcc'"),
         (
             partial(compilers.speeds, [2], names=[]),
             ValueError,
-            r"names: got \[\], want at least",
+            r"names: got \[\], want",
         ),
         (partial(compilers.speeds, [2], threads=0), ValueError, "threads: got 0, want"),
         (partial(compilers.compile_times, []), ValueError, r"sizes: got \[\]"),
         (partial(batches.knee, 0, 1), ValueError, "peak: got 0, want"),
         (partial(batches.knee, 1, math.nan), ValueError, "bandwidth: got nan, want"),
         (partial(batches.knee, "1", 1), TypeError, "peak: got '1', want"),
-        (
-            partial(batches.inference, SMALL, [0], best=()),
-            ValueError,
-            "batches: got 0, want",
-        ),
-        (
-            partial(batches.inference, SMALL, [], best=()),
-            ValueError,
-            r"batches: got \[\], want",
-        ),
+        (partial(inference, [0]), ValueError, "batches: got 0, want"),
+        (partial(inference, []), ValueError, r"batches: got \[\], want"),
     ],
 )
-def test_bad_input_is_refused(call, kind, said):
-    with pytest.raises(kind, match=said):
+def test_bad_input_is_refused(call, kind, message):
+    with pytest.raises(kind, match=message):
         call()
 
 

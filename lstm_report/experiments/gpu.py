@@ -27,63 +27,50 @@ STAY = ("cuda-fused", "cuda-epoch")  # whose network stays on the device
 RATE = 1e-4
 
 
-def compared(names, work, variant, stage, call, *, N=None, **options):
-    """Rows of `call` of each version's network, after its name a variant."""
-    rows = measure(networks(names, work), work, {stage: call}, **options)
-    return rows.assign(variant=variant, N=N)
-
-
-def by_speed(names, repeats):
-    """(names, repeats) of the slow versions and of the others, where there are any."""
+def compared(names, work, variant, stage, call, *, repeats, N=None, **options):
+    """Rows of `call` of each version's network, after its name a variant; the slow
+    versions take two rounds at most.
+    """
     slow = [name for name in names if name in SLOW]
     others = [name for name in names if name not in SLOW]
-    both = [(slow, min(2, repeats)), (others, repeats)]
-    return [(chosen, count) for chosen, count in both if chosen]
+    parts = [
+        measure(networks(chosen, work), work, {stage: call}, repeats=count, **options)
+        for chosen, count in ((slow, min(2, repeats)), (others, repeats))
+        if chosen
+    ]
+    return together(parts).assign(variant=variant, N=N)
 
 
-def table(names, work, dataset, *, repeats, epochs=5, **options):
-    """The source's table: epochs of mini-batch gradient descent."""
+def epochs(variant, names, work, dataset, *, epochs=5, **options):
+    """Epochs of mini-batch gradient descent; of the airline windows they are the
+    source's table.
+    """
 
     def call(net):
         train(net, dataset, epochs, work.B, 0.05, progress=False)
 
     options |= {"N": len(dataset), "least": 0.02}
-    parts = [
-        compared(
-            chosen, work, "table", f"{epochs} epochs", call, repeats=count, **options
-        )
-        for chosen, count in by_speed(names, repeats)
-    ]
-    return together(parts)
+    return compared(names, work, variant, f"{epochs} epochs", call, **options)
 
 
-def hundreds(names, work, *, repeats, batches=8, epochs=5, **options):
+def steps(variant, names, work, **options):
+    """A step of descent on random examples."""
+    x, target = work.example()
+
+    def step(net):
+        net.step(x, target, RATE)
+
+    return compared(names, work, variant, "step", step, **options)
+
+
+def hundreds(names, work, *, batches=8, epochs_of_steps=5, **options):
     """A step of hundreds of samples; and, but for the slow versions, epochs of such
     steps.
     """
-    x, target = work.example()
-
-    def step(net):
-        net.step(x, target, RATE)
-
-    parts = [
-        compared(chosen, work, "hundreds", "step", step, repeats=count, **options)
-        for chosen, count in by_speed(names, repeats)
-    ]
     fast = [name for name in names if name not in SLOW]
-    options |= {"repeats": repeats, "epochs": epochs}
-    long = table(fast, work, work.dataset(batches * work.B), **options)
-    return together([*parts, long.assign(variant="hundreds")])
-
-
-def large(names, work, **options):
-    """A step of a network for a whole device."""
-    x, target = work.example()
-
-    def step(net):
-        net.step(x, target, RATE)
-
-    return compared(names, work, "large", "step", step, **options)
+    dataset = work.dataset(batches * work.B)
+    long = epochs("hundreds", fast, work, dataset, epochs=epochs_of_steps, **options)
+    return together([steps("hundreds", names, work, **options), long])
 
 
 def sweep(variant, names, sizes, **options):
@@ -127,14 +114,16 @@ def plan(preset):
     batches = [(replace(work, B=B), N) for B in batch_sizes]
     units = [8, 16, 32, 64, 128, 256] if paper else [2]
     hidden = [(replace(work, H=H), 8 * work.B) for H in units]
-    epochs = 5 if paper else 1
-    long = {"batches": 8 if paper else 1, "epochs": epochs}
+    count = 5 if paper else 1
+    long = {"batches": 8 if paper else 1, "epochs_of_steps": count}
     many, few = rounds(preset), rounds(preset, 5)
     return {
         "hundreds": partial(hundreds, names, work, **long, **many),
         "windows": partial(sweep, "windows", fast, grown, **few),
         "batch": partial(sweep, "batch", fast, batches, **few),
         "hidden": partial(sweep, "hidden", fast, hidden, **few),
-        "large": partial(large, stay, deep, **few),
-        "table": partial(table, names, airline, dataset, epochs=epochs, **many),
+        "large": partial(steps, "large", stay, deep, **few),
+        "table": partial(
+            epochs, "table", names, airline, dataset, epochs=count, **many
+        ),
     }

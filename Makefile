@@ -117,7 +117,7 @@ bench: .venv/.stamp    ## measure this machine: every version that can run here
 bench-peers: .venv-peers/.stamp    ## measure beside PyTorch, JAX and ONNX Runtime
 	$(PEERS) -m lstm_kernels bench-peers
 
-bench-study: .venv-peers/.stamp    ## measure what notebook 06 shows of switches, batches, compilers and ranks
+bench-study: .venv-peers/.stamp    ## measure what notebook 06 shows of batches, compilers and low rank
 	$(PEERS) -m lstm_kernels bench-study
 
 bench-ranks: .venv/.stamp    ## measure what notebooks 08 and 09 show of several processes (MPI)

@@ -3,7 +3,6 @@
 import re
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -55,24 +54,21 @@ def test_compile_times_are_the_first_step_beyond_the_second(monkeypatch):
         def step(self, x, target, learning_rate):
             clock[0] += steps.pop(0)
 
-    clock, steps, caches = [100.0], [5.0, 1.0], []
+    clock, steps = [100.0], [5.0, 1.0]
     monkeypatch.setattr(ladder, "network", lambda name, params: Net())
     with monkeypatch.context() as patched:
         patched.setattr(time, "perf_counter", lambda: clock[0])
         assert ladder.first_step("numba-fused") == 4.0
 
-    def in_process(call, arguments, env):
-        caches.append(env["NUMBA_CACHE_DIR"])
-        assert Path(caches[-1]).is_dir()
+    def with_caches(call, arguments):
         module, _, function = call.partition(":")
         assert callable(getattr(sys.modules[module], function))
-        return float(len(caches))
+        assert arguments == ["numba-fused"]
+        return {"compile": 3.0, "load": 2.0}
 
-    monkeypatch.setattr(ladder, "in_process", in_process)
+    monkeypatch.setattr(ladder, "with_caches", with_caches)
     rows = ladder.compile_times("numba-fused")
-    assert rows.set_index("stage")["seconds"].to_dict() == {"compile": 1, "load": 2}
-    assert caches[0] == caches[1]  # empty, then filled
-    assert not Path(caches[0]).exists()
+    assert rows.set_index("stage")["seconds"].to_dict() == {"compile": 3, "load": 2}
 
 
 def fixed(seconds):
@@ -121,8 +117,7 @@ def test_bench_experiments_have_a_row_per_repeat():
     assert REFERENCE.gflop == pytest.approx(107.4, abs=0.1)
 
 
-@pytest.mark.parametrize("measure", ["steps", "epochs"])
-def test_a_version_that_breaks_while_it_is_timed_is_caught(monkeypatch, measure):
+def test_a_version_that_breaks_while_it_is_timed_is_caught(monkeypatch):
     from lstm_kernels.versions.base import Network
 
     class Wearing(Network):
@@ -139,7 +134,7 @@ def test_a_version_that_breaks_while_it_is_timed_is_caught(monkeypatch, measure)
     monkeypatch.setattr(runner, "make_network", lambda name, params: Wearing(params))
     work = Workload(1, 12, 1, 4, 16)
     with pytest.raises(bench.MismatchError, match="y: relative error"):
-        getattr(ladder, measure)(["numpy"], work, repeats=1)
+        ladder.steps(["numpy"], work, repeats=1)
 
 
 def test_both_forms_of_the_weight_gradients_agree():
@@ -230,8 +225,8 @@ def test_the_sweep_over_layers_runs_on_one_core(monkeypatch):
     # More threads are an error
     monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", 1)
     found = layers.sweep(layers.SMALL_DEEP, layers=(1, 2), chunks=(4,), repeats=1)
-    assert set(found.rows()["threads"]) == {1}
-    assert len(found.rows()) == len(found.table) == 4
+    assert {one.threads for one in found.passes.values()} == {1}
+    assert len(found.table) == 4
     assert found.costs["forward"].shared == 1
 
 
@@ -245,18 +240,12 @@ def test_a_pass_with_wrong_numbers_is_not_timed(monkeypatch):
         layers.sweep(work, layers=(1,), chunks=(), repeats=1)
 
 
-def test_the_benchmark_writes_every_experiment(tmp_path, monkeypatch):
-    tiny = Workload(1, 3, 1, 4, 2)
-    monkeypatch.setattr(
-        ladder,
-        "compile_times",
-        lambda name: ladder.steps(["numpy"], tiny, repeats=1),
-    )
+def test_the_benchmark_writes_the_grid(tmp_path, monkeypatch):
     assert {"sequential", "numba-fused"} <= set(ladder.available())
     names = ["numpy", "numba-fused"]  # `sequential` takes long
     monkeypatch.setattr(ladder, "available", lambda: names)
     written = {experiment for experiment, _, path in ladder.main("smoke", tmp_path)}
-    assert written == {"airline", "reference", "grid", "layers"}
+    assert written == {"grid"}
     assert set(results.read("grid", tmp_path)["version"]) == set(names)
 
 
@@ -283,35 +272,23 @@ class Still(Peer):
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong", "said"),
+    ("kind", "wrong", "message"),
     [
         (Peer, {"change": lambda y: y * 1.01}, "outputs: relative error"),
-        (
-            Peer,
-            {"change": lambda y: y * np.nan},
-            "outputs: got 24 values that are not finite",
-        ),
-        (
-            Peer,
-            {"loss": lambda value: value * 1.01},
-            "loss before a step: relative error",
-        ),
-        (
-            Peer,
-            {"loss": lambda value: value * 0.99},
-            "loss before a step: relative error",
-        ),
-        (Peer, {"loss": lambda value: np.nan}, "loss before a step: got 1 values"),
+        (Peer, {"change": lambda y: y * np.nan}, "outputs: got 24 values that are not"),
+        (Peer, {"loss": lambda v: v * 1.01}, "loss before a step: relative error"),
+        (Peer, {"loss": lambda v: v * 0.99}, "loss before a step: relative error"),
+        (Peer, {"loss": lambda v: np.nan}, "loss before a step: got 1 values"),
         (Still, {}, "loss after a step: relative error"),
     ],
 )
-def test_a_peer_with_other_outputs_or_loss_is_caught(kind, wrong, said):
+def test_a_peer_with_other_outputs_or_loss_is_caught(kind, wrong, message):
     work = Workload(1, 3, 2, 4, 2)
     example = work.example()
     net = runner.network("numpy", work.params())
     assert peers.agreement(net, {"a": Peer(work)}, *example) == {"a": 0.0}
     net = runner.network("numpy", work.params())
-    with pytest.raises(bench.MismatchError, match=f"^b: {said}"):
+    with pytest.raises(bench.MismatchError, match=f"^b: {message}"):
         peers.agreement(net, {"a": Peer(work), "b": kind(work, **wrong)}, *example)
 
 

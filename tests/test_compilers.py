@@ -158,49 +158,33 @@ def test_pytorch_without_a_cpp_compiler_is_a_gap(monkeypatch):
         compilers.why_unavailable.cache_clear()
 
 
+def inference(sizes):
+    return batches.inference(SMALL, sizes, best=())
+
+
 @pytest.mark.parametrize(
-    ("call", "kind", "said"),
+    ("call", "kind", "message"),
     [
-        (
-            partial(compilers.speeds, []),
-            ValueError,
-            r"sizes: got \[\], want at least one",
-        ),
-        (
-            partial(compilers.speeds, [0]),
-            ValueError,
-            "sizes: got 0, want an integer of at least 1",
-        ),
+        (partial(compilers.speeds, []), ValueError, r"sizes: got \[\], want at least"),
+        (partial(compilers.speeds, [0]), ValueError, "sizes: got 0, want an integer"),
         (partial(compilers.speeds, [2.5]), TypeError, "sizes: got 2.5, want"),
-        (
-            partial(compilers.speeds, [2], names=["gcc"]),
-            ValueError,
-            "name: got 'gcc', want one of",
-        ),
+        (partial(compilers.speeds, [2], names=["gcc"]), ValueError, "name: got 'gcc'"),
         (
             partial(compilers.speeds, [2], names=[]),
             ValueError,
-            r"names: got \[\], want at least",
+            r"names: got \[\], want",
         ),
         (partial(compilers.speeds, [2], threads=0), ValueError, "threads: got 0, want"),
         (partial(compilers.compile_times, []), ValueError, r"sizes: got \[\]"),
         (partial(batches.knee, 0, 1), ValueError, "peak: got 0, want"),
         (partial(batches.knee, 1, math.nan), ValueError, "bandwidth: got nan, want"),
         (partial(batches.knee, "1", 1), TypeError, "peak: got '1', want"),
-        (
-            partial(batches.inference, SMALL, [0], best=()),
-            ValueError,
-            "batches: got 0, want",
-        ),
-        (
-            partial(batches.inference, SMALL, [], best=()),
-            ValueError,
-            r"batches: got \[\], want",
-        ),
+        (partial(inference, [0]), ValueError, "batches: got 0, want"),
+        (partial(inference, []), ValueError, r"batches: got \[\], want"),
     ],
 )
-def test_bad_input_is_refused(call, kind, said):
-    with pytest.raises(kind, match=said):
+def test_bad_input_is_refused(call, kind, message):
+    with pytest.raises(kind, match=message):
         call()
 
 
@@ -233,21 +217,17 @@ def test_a_first_call_is_timed_beyond_a_later_one(monkeypatch):
         compilers.first_call("numpy", asdict(SMALL), 1)
 
 
-def test_caches_are_empty_at_first_and_filled_then(monkeypatch):
-    folders = []
+def test_what_keeps_no_compiled_code_is_not_loaded(monkeypatch):
+    rows = compilers.compile_times([3], names=["numpy"])
+    assert rows["stage"].to_list() == ["compile"]
 
-    def in_process(call, arguments, env):
-        (folder,) = {env[name] for name in compilers.CACHES}
-        folders.append(folder)
-        return [4.0 if len(folders) % 2 else 1.0, 0.0]
+    def with_caches(call, arguments, *, stages):
+        return {stage: [float(len(stage)), 0.0] for stage in stages}
 
-    real = compilers.compile_times([3], names=["numpy"])
-    assert real["stage"].to_list() == ["compile"]  # it keeps no compiled code
-    monkeypatch.setattr(compilers, "in_process", in_process)
+    monkeypatch.setattr(compilers, "with_caches", with_caches)
     rows = compilers.compile_times([4, 6], names=["numba-fused"])
     table = rows.pivot(index="H", columns="stage", values="seconds")
-    assert table.to_dict("index") == {H: {"compile": 4.0, "load": 1.0} for H in (4, 6)}
-    assert folders[0] == folders[1] != folders[2] == folders[3]
+    assert table.to_dict("index") == {H: {"compile": 7.0, "load": 4.0} for H in (4, 6)}
 
 
 def made(stage, version, H, seconds, **more):

@@ -360,15 +360,13 @@ def test_every_comparison_runs(monkeypatch):
     monkeypatch.setattr(gpu, "rounds", lambda *how: {"repeats": 1})
     right = lambda nets, work: dict.fromkeys(nets, 0.0)  # noqa: E731
     monkeypatch.setattr(runner, "verify", right)
-    monkeypatch.setattr(gpu, "verify", right)
     plan = gpu.plan("smoke")
     rows = pd.concat([compare() for compare in plan.values()])
     assert not rows["seconds"].isna().any()
     variants = {"hundreds", "windows", "batch", "hidden", "large", "table"}
-    assert set(rows["variant"]) == variants | {"transfers sent", "transfers fetched"}
+    assert set(rows["variant"]) == variants
     grown = rows[rows["variant"] == "windows"]
     assert grown.groupby("N")["B"].first().to_dict() == {8: 1, 16: 2}  # eight steps
-    assert (rows["bytes"].dropna() > 0).all()
 
 
 def rows_of(times, variant, stage="epoch", **columns):

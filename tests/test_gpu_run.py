@@ -38,7 +38,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(gpu_run, "checks", dict)
 
 
-ORDER = "hundreds", "windows", "batch", "hidden", "transfers", "large", "table"
+ORDER = "hundreds", "windows", "batch", "hidden", "large", "table"
 
 
 def test_what_fails_or_hangs_leaves_the_others(monkeypatch, tmp_path, machine, capsys):
@@ -109,7 +109,7 @@ def test_a_run_fits_its_minutes():
 
 @simulated
 def test_a_comparison_comes_from_a_process_of_its_own():
-    rows = gpu_run.comparison("large", "smoke", 120)
+    rows = gpu_run.comparison("large", "smoke", limit=120)
     assert set(rows["version"]) == set(gpu.STAY)
     assert (rows["seconds"] > 0).all()
     assert (rows["max_err"] < 1e-5).all()

@@ -66,7 +66,7 @@ def test_summary_takes_the_ratio_round_by_round():
 
 def test_cases_may_take_their_own_time():
     times = bench.interleaved(
-        {"a": lambda: 0.5, "b": lambda: 0.25}, repeats=3, own=True
+        {"a": lambda: 0.5, "b": lambda: 0.25}, repeats=3, self_timed=True
     )
     assert times.groupby("case")["seconds"].agg(["min", "max"]).to_numpy().tolist() == [
         [0.5, 0.5],
@@ -138,9 +138,9 @@ def test_rows_of_several_runs_keep_the_worst_that_happened():
 
 
 def test_the_system_tells_what_others_took(monkeypatch):
-    before = timing.System(whole=60.0, used=10.0, stolen=0.1, own=3.0, clock=4.0)
+    before = timing.System(whole=60.0, used=10.0, stolen=0.1, process=3.0, clock=4.0)
     # In 2 s of cores processes used 1.4 s, 1 s of it this one.
-    after = timing.System(whole=62.0, used=11.4, stolen=0.4, own=4.0, clock=3.0)
+    after = timing.System(whole=62.0, used=11.4, stolen=0.4, process=4.0, clock=3.0)
     found = timing.conditions(before, after)
     assert found == pytest.approx({"stolen": 0.15, "others": 0.2, "slower": 0.25})
     soon = before._replace(whole=60.3, stolen=0.3, clock=None)
@@ -152,7 +152,7 @@ def test_the_system_counts_what_this_process_uses():
     while time.process_time() < start + 0.2:
         pass
     after = timing.system()
-    assert after.own - before.own >= 0.1
+    assert after.process - before.process >= 0.1
     assert after.used - before.used >= 0.1
     assert after.whole - after.used - after.stolen >= 0
     assert after.clock is None or 0.2 < after.clock < 10
@@ -165,7 +165,7 @@ def test_a_disturbed_run_is_measured_again_and_the_quieter_kept(monkeypatch, aga
         timing, "system", lambda: timing.System(0, 0, 0, 0, next(clocks))
     )
     times = bench.interleaved(
-        {"a": lambda: 1.0}, repeats=3, least=0, own=True, again=again
+        {"a": lambda: 1.0}, repeats=3, least=0, self_timed=True, again=again
     )
     fall = 25 if again else 50
     assert bench.disturbance(times) == f"the clock {fall} % slower at the end"

@@ -32,6 +32,7 @@ from lstm_kernels.versions import cuda_epoch, cuda_fused, cuda_v1
 from lstm_report.measure import results
 
 CAPABILITIES = ((6, 0), (7, 5), (8, 0), (9, 0))  # P100, T4, A100, H100 and H200
+COLD = 64  # bytes of a thread that an epoch may keep in memory: see `check`
 REGISTERS = 65536  # of a multiprocessor, on all of these: a block must get by with them
 # In a block, cuda-v3 as cuda-v2.
 THREADS = {"cuda-v1": 1, "cuda-v2": 32, "cuda-fused": 256}
@@ -168,15 +169,19 @@ def check(rows):
     """Raise OverBudgetError for kernels that spill, or whose block does not fit.
 
     A launch asks for all shared memory, which begins at a multiple of 16 bytes as long
-    as nothing lies before it: loads of four numbers at once depend on that.
+    as nothing lies before it: loads of four numbers at once depend on that. An epoch
+    has all phases in one kernel: it may keep some addresses in COLD bytes of memory.
     """
     most = (REGISTERS // rows["version"].map(THREADS)).clip(upper=255)
-    in_memory = rows[["shared", "stack", "spills"]].any(axis=1)
-    over = rows[(rows["registers"] > most) | in_memory]
+    cold = COLD * (rows["kernel"] == "epoch")
+    over = (rows["registers"] > most) | (rows["shared"] > 0)
+    over |= (rows["stack"] > cold) | (rows["spills"] > 4 * cold)
+    over = rows[over]
     if not over.empty:
         raise OverBudgetError(
             "rows: want no spills, no stack, no static shared memory and registers "
-            f"for blocks of {THREADS} threads; got\n{over.to_string()}"
+            f"for blocks of {THREADS} threads, and of an epoch a stack of {COLD} bytes; "
+            f"got\n{over.to_string()}"
         )
 
 
@@ -198,7 +203,7 @@ def main():
     rows = rows.assign(compiler=made, sources=sources())
     results.replace(PATH, rows.to_csv(index=False))
     check(rows)
-    print(f"{len(rows)} kernels, none spills; written to {PATH}")
+    print(f"{len(rows)} kernels within their registers; written to {PATH}")
 
 
 if __name__ == "__main__":

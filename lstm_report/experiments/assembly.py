@@ -21,7 +21,7 @@ def counts(lines):
     """
     matching = lambda kind: [line for line in lines if kind.match(line)]  # noqa: E731
     multiply = matching(FUSED) or matching(MULTIPLY)
-    found = {
+    kinds = {
         "multiply-adds": len(multiply),
         "of these with an operand from memory": sum("(" in line for line in multiply),
         "vector loads": len(matching(LOAD)),
@@ -29,9 +29,9 @@ def counts(lines):
         "reads and writes of the stack": len(matching(STACK)),
     }
     others = (
-        len(lines) - sum(found.values()) + found["of these with an operand from memory"]
+        len(lines) - sum(kinds.values()) + kinds["of these with an operand from memory"]
     )
-    return found | {"everything else": others}
+    return kinds | {"everything else": others}
 
 
 def inner_loops(text):

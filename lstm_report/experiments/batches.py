@@ -66,8 +66,8 @@ def inference(work, batches, *, best, names=(), threads=None, **options):
         # The first and the last among them.
         samples = np.unique(np.linspace(0, B - 1, SAMPLES).astype(int))
         check = partial(compare_outputs, cases, params, x, samples=samples)
-        how = {"repeats": batch.repeats, "rest": REST} | options
-        times = timed({"forward": cases}, check, **how)
+        rounds_of_batch = {"repeats": batch.repeats, "rest": REST} | options
+        times = timed({"forward": cases}, check, **rounds_of_batch)
         rows = rows_of(times, batch).assign(threads=threads)
         parts.append(peers.with_releases(rows))
     return together(parts)
@@ -96,11 +96,11 @@ def sweep(preset="paper", *, best=None, names=None):
     work, batches = (WORK, BATCHES) if paper else (SMALL_REFERENCE, (1, 4))
     names = peers.installed(COMPARED) if names is None else names
     best = fastest(work, threads, repeats=3) if best is None else best
-    how = {"again": True} if paper else {"repeats": 2}
+    options = {"again": True} if paper else {"repeats": 2}
     limits = partial(ceilings, threads, **rounds(preset, 9))
     parts = [limits()]
     parts.append(
-        inference(work, batches, best=best, names=names, threads=threads, **how)
+        inference(work, batches, best=best, names=names, threads=threads, **options)
     )
     parts.append(reading(work.H, threads=threads, **rounds(preset)))
     return together([*parts, limits()])

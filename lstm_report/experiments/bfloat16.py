@@ -68,10 +68,10 @@ def speeds(work, threads, **options):
     programs = {name: partial(predict, x) for name, predict in others.items()}
     few = np.arange(min(2, work.B))
     bound = format_error(work.L, work.T, work.T * len(few) * work.H)
-    how = {"samples": few, "tolerances": {"pytorch/bfloat16": bound}}
+    limits = {"samples": few, "tolerances": {"pytorch/bfloat16": bound}}
 
     def check():
-        return compare_outputs(programs, params, x, **how) | verify(nets, work)
+        return compare_outputs(programs, params, x, **limits) | verify(nets, work)
 
     # Its inputs are in bfloat16 before the clock starts, and its outputs stay so.
     timed_programs = programs | {

@@ -4,9 +4,7 @@ compiled and not. For JAX and PyTorch the layer is written once (`measure.peers`
 
 import importlib
 import math
-import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,7 +12,6 @@ from functools import cache, partial
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import pairwise, product
-from pathlib import Path
 
 import pandas as pd
 from threadpoolctl import threadpool_limits
@@ -25,7 +22,7 @@ from lstm_kernels.versions import network
 
 from ..measure.comparer import compare_outputs
 from ..measure.peers import Jax, Torch
-from ..measure.process import in_process
+from ..measure.process import with_caches
 from ..measure.runner import chosen_threads, rounds, rows_of, timed
 from ..measure.timing import REST, together
 from ..measure.workloads import Workload
@@ -35,13 +32,6 @@ SIZES = (10, 16, 32, 64, 128, 256, 512, 1024)
 # mini-batch between the single sample, which reads weights only, and the reference
 # workload's 64.
 T, B = 20, 32
-# Where each package keeps compiled code from one process to the next; JAX keeps none by
-# default.
-CACHES = ("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
-KEEP_ALL = {
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-}
 
 
 def numpy(params, threads):
@@ -147,9 +137,9 @@ def speeds(sizes=SIZES, repeats=20, *, names=None, threads=None, **options):
         programs = {n: COMPILERS[n].program(params, threads) for n in _chosen(names)}
         cases = {name: partial(program, x) for name, program in programs.items()}
         check = partial(compare_outputs, cases, params, x)
-        how = {"repeats": repeats, "rest": REST} | options
+        options = {"rest": REST} | options
         with threadpool_limits(threads, user_api="blas"):
-            times = timed({"forward": cases}, check, **how)
+            times = timed({"forward": cases}, check, repeats=repeats, **options)
         parts.append(_rows(times, work, threads))
     return together(parts)
 
@@ -184,21 +174,13 @@ def compile_times(sizes=SIZES, *, names=None, threads=None):
     """
     threads, parts = chosen_threads(threads), []
     for work, name in product(_inferences(sizes), _chosen(names)):
-        arguments, rows = [name, asdict(work), threads], []
-        with tempfile.TemporaryDirectory() as folder:
-            env = KEEP_ALL | dict.fromkeys(CACHES, folder)
-            for stage in ("compile", "load") if name in KEEPS else ("compile",):
-                found = in_process(f"{__name__}:first_call", arguments, env=env)
-                rows.append((name, stage, 0, *found))
+        arguments = [name, asdict(work), threads]
+        stages = ("compile", "load") if name in KEEPS else ("compile",)
+        calls = with_caches(f"{__name__}:first_call", arguments, stages=stages)
+        rows = [(name, stage, 0, *call) for stage, call in calls.items()]
         columns = ["case", "stage", "repeat", "seconds", "max_err"]
         parts.append(_rows(pd.DataFrame(rows, columns=columns), work, threads))
     return together(parts)
-
-
-def peak(status="/proc/self/status"):
-    """The most memory that this process has held, in bytes, as Linux counts it."""
-    found = re.search(r"^VmHWM:\s*(\d+) kB$", Path(status).read_text(), re.MULTILINE)
-    return 1024 * int(found[1])
 
 
 def speedups(rows):

@@ -46,8 +46,9 @@ class Task:
     def train(self, net, epochs, rate, seed):
         """Train a network; the seconds it took."""
         start = time.perf_counter()
-        how = {"optimizer": "adam", "seed": seed, "progress": False}
-        train(self.model(net), self.training, epochs, self.batch_size, rate, **how)
+        options = {"optimizer": "adam", "seed": seed, "progress": False}
+        model = self.model(net)
+        train(model, self.training, epochs, self.batch_size, rate, **options)
         return time.perf_counter() - start
 
 

@@ -1,8 +1,8 @@
 """Comparisons of the GPU versions with each other and with the CPU's on the same
 machine.
 
-In a row, `variant` names the comparison, N the examples of the data set, bytes what a
-step copies. `gpu_run` runs them all.
+In a row, `variant` names the comparison, N the examples of the data set. `gpu_run` runs
+them all.
 """
 
 from dataclasses import replace
@@ -10,19 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from lstm_kernels.gpu import device
 from lstm_kernels.training import train
 
-from ..measure.runner import (
-    available,
-    measure,
-    network,
-    networks,
-    rounds,
-    rows_of,
-    timed,
-    verify,
-)
+from ..measure.runner import available, measure, networks, rounds
 from ..measure.timing import together
 from ..measure.workloads import AIRLINE, Workload, airline_dataset
 
@@ -37,63 +27,50 @@ STAY = ("cuda-fused", "cuda-epoch")  # whose network stays on the device
 RATE = 1e-4
 
 
-def compared(names, work, variant, stage, call, *, N=None, **options):
-    """Rows of `call` of each version's network, after its name a variant."""
-    rows = measure(networks(names, work), work, {stage: call}, **options)
-    return rows.assign(variant=variant, N=N)
-
-
-def by_speed(names, repeats):
-    """(names, repeats) of the slow versions and of the others, where there are any."""
+def compared(names, work, variant, stage, call, *, repeats, N=None, **options):
+    """Rows of `call` of each version's network, after its name a variant; the slow
+    versions take two rounds at most.
+    """
     slow = [name for name in names if name in SLOW]
     others = [name for name in names if name not in SLOW]
-    both = [(slow, min(2, repeats)), (others, repeats)]
-    return [(chosen, count) for chosen, count in both if chosen]
+    parts = [
+        measure(networks(chosen, work), work, {stage: call}, repeats=count, **options)
+        for chosen, count in ((slow, min(2, repeats)), (others, repeats))
+        if chosen
+    ]
+    return together(parts).assign(variant=variant, N=N)
 
 
-def table(names, work, dataset, *, repeats, epochs=5, **options):
-    """The source's table: epochs of mini-batch gradient descent."""
+def epochs(variant, names, work, dataset, *, epochs=5, **options):
+    """Epochs of mini-batch gradient descent; of the airline windows they are the
+    source's table.
+    """
 
     def call(net):
         train(net, dataset, epochs, work.B, 0.05, progress=False)
 
     options |= {"N": len(dataset), "least": 0.02}
-    parts = [
-        compared(
-            chosen, work, "table", f"{epochs} epochs", call, repeats=count, **options
-        )
-        for chosen, count in by_speed(names, repeats)
-    ]
-    return together(parts)
+    return compared(names, work, variant, f"{epochs} epochs", call, **options)
 
 
-def hundreds(names, work, *, repeats, batches=8, epochs=5, **options):
+def steps(variant, names, work, **options):
+    """A step of descent on random examples."""
+    x, target = work.example()
+
+    def step(net):
+        net.step(x, target, RATE)
+
+    return compared(names, work, variant, "step", step, **options)
+
+
+def hundreds(names, work, *, batches=8, epochs_of_steps=5, **options):
     """A step of hundreds of samples; and, but for the slow versions, epochs of such
     steps.
     """
-    x, target = work.example()
-
-    def step(net):
-        net.step(x, target, RATE)
-
-    parts = [
-        compared(chosen, work, "hundreds", "step", step, repeats=count, **options)
-        for chosen, count in by_speed(names, repeats)
-    ]
     fast = [name for name in names if name not in SLOW]
-    options |= {"repeats": repeats, "epochs": epochs}
-    long = table(fast, work, work.dataset(batches * work.B), **options)
-    return together([*parts, long.assign(variant="hundreds")])
-
-
-def large(names, work, **options):
-    """A step of a network for a whole device."""
-    x, target = work.example()
-
-    def step(net):
-        net.step(x, target, RATE)
-
-    return compared(names, work, "large", "step", step, **options)
+    dataset = work.dataset(batches * work.B)
+    long = epochs("hundreds", fast, work, dataset, epochs=epochs_of_steps, **options)
+    return together([steps("hundreds", names, work, **options), long])
 
 
 def sweep(variant, names, sizes, **options):
@@ -118,42 +95,6 @@ def copied(net, call):
     return net._device.sent - before[0], net._device.fetched - before[1]
 
 
-def transfers(names, work, **options):
-    """What a step copies, and how long these copies take alone.
-
-    V1 and V2 copy as Numba does, from and to pageable memory, array by array; V3 by
-    pinned memory.
-    """
-    x, target = work.example()
-    parts = []
-    for name in names:
-        net = network(name, work.params())
-        step = partial(net.step, x, target, RATE)
-        step()
-        check = partial(verify, {name: net}, work)
-        for way, size in zip(("sent", "fetched"), copied(net, step), strict=True):
-            times = timed({"step": {name: copies(net, size, way)}}, check, **options)
-            columns = {"variant": f"transfers {way}", "N": None, "bytes": size}
-            parts.append(rows_of(times, work).assign(**columns))
-    return together(parts)
-
-
-def copies(net, size, way):
-    """A function that copies `size` bytes as the network does, and waits for it."""
-    pinned = net.name == "cuda-v3"
-    host = device.pinned(size, np.uint8) if pinned else np.zeros(size, np.uint8)
-    array = net._device.array(f"copies {way}", (size,), np.uint8)
-
-    def copy():
-        if way == "sent":
-            array.copy_to_device(host)
-        else:
-            array.copy_to_host(host)
-        device.synchronize()
-
-    return copy
-
-
 def plan(preset):
     """The comparisons in the order of their worth: name -> function that returns
     rows.
@@ -162,7 +103,6 @@ def plan(preset):
     runs_here = {*available(), *available("gpu")}
     names = [name for name in (*CPU, *GPU) if name in runs_here]
     fast = [name for name in ("numba-fused", "cuda-v3", *STAY) if name in names]
-    gpu = [name for name in GPU if name in names]
     stay = [name for name in STAY if name in names]
     work = HUNDREDS if paper else SMALL
     deep = LARGE if paper else SMALL
@@ -174,15 +114,16 @@ def plan(preset):
     batches = [(replace(work, B=B), N) for B in batch_sizes]
     units = [8, 16, 32, 64, 128, 256] if paper else [2]
     hidden = [(replace(work, H=H), 8 * work.B) for H in units]
-    epochs = 5 if paper else 1
-    long = {"batches": 8 if paper else 1, "epochs": epochs}
+    count = 5 if paper else 1
+    long = {"batches": 8 if paper else 1, "epochs_of_steps": count}
     many, few = rounds(preset), rounds(preset, 5)
     return {
         "hundreds": partial(hundreds, names, work, **long, **many),
         "windows": partial(sweep, "windows", fast, grown, **few),
         "batch": partial(sweep, "batch", fast, batches, **few),
         "hidden": partial(sweep, "hidden", fast, hidden, **few),
-        "transfers": partial(transfers, gpu, work, **many),
-        "large": partial(large, stay, deep, **few),
-        "table": partial(table, names, airline, dataset, epochs=epochs, **many),
+        "large": partial(steps, "large", stay, deep, **few),
+        "table": partial(
+            epochs, "table", names, airline, dataset, epochs=count, **many
+        ),
     }

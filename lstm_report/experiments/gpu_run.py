@@ -35,7 +35,7 @@ from .gpu import GPU, HUNDREDS, LARGE, SMALL, STAY
 # The most seconds of each part, of a comparison by its name in `gpu.plan`; the checks
 # come last. A simulator may take longer.
 LIMITS = {"probe": 120, "hundreds": 70, "windows": 60, "batch": 40, "hidden": 60}
-LIMITS |= {"transfers": 20, "large": 40, "table": 70}
+LIMITS |= {"large": 40, "table": 70}
 CHECK_LIMITS = {"tests": 200, "memcheck": 60, "racecheck": 60}
 SLOWER = 10 if device.SIMULATED else 1
 WATCHED = Workload(L=2, T=4, D=3, H=9, B=37)
@@ -135,7 +135,7 @@ def rows_as_json(name, preset):
     }
 
 
-def comparison(name, preset, limit):
+def comparison(name, preset, *, limit):
     """`rows_as_json` of a process of its own, as a DataFrame."""
     call = f"{__name__}:rows_as_json"
     result = in_process(call, [name, preset], limit=limit)
@@ -144,11 +144,7 @@ def comparison(name, preset, limit):
     return rows
 
 
-def verification(preset, limit):
-    return in_process(f"{__name__}:probe", [preset], limit=limit)
-
-
-def command(words, limit):
+def command(words, *, limit):
     """The last line that a command prints; ProcessError if it fails."""
     code, output = run(words, limit=limit)
     last = (output.strip().splitlines() or ["no output"])[-1]
@@ -161,7 +157,7 @@ def command(words, limit):
 
 def tasks(preset):
     """What is run, in order: name -> (most seconds, function of a limit)."""
-    parts = {"probe": partial(verification, preset)}
+    parts = {"probe": partial(in_process, f"{__name__}:probe", [preset])}
     parts |= {name: partial(comparison, name, preset) for name in gpu.plan(preset)}
     parts |= {name: partial(command, words) for name, words in checks().items()}
     limits = LIMITS | CHECK_LIMITS
@@ -194,7 +190,7 @@ def main(preset="paper", folder=None, minutes=8.0):
         try:
             if limit < 2:
                 raise ProcessError("no time was left")
-            result = task(limit)
+            result = task(limit=limit)
         except ProcessError as error:
             result = str(error)
             failed.append(f"{name} ({result})")

@@ -45,25 +45,25 @@ GPU_VERSIONS = ("cuda-v2", "cuda-v3", "cuda-fused")
 TOLERANCE = 2e-4  # relative, of float32 outputs
 
 
-def to_and_fro(own, other, place, numbers, before, turns, first):
+def to_and_fro(word, other_word, place, numbers, before, turns, first):
     """Hand `numbers` integers over, `turns` times each way; how many arrived as they
     were sent.
 
-    own, other: addresses of this participant's word and of the other's, each in a line
-    of its own. place: that of the integers, which both write in turn. before: turns
-    done before this call. first: 1 for who begins, 0 for the other.
+    word, other_word: addresses of this participant's word and of the other's, each in a
+    line of its own. place: that of the integers, which both write in turn. before:
+    turns done before this call. first: 1 for who begins, 0 for the other.
     """
     values, arrived = integers(place, numbers), 0
     for turn in range(before + 1, before + turns + 1):
         if not first:
-            await_steps(other, turn)
+            await_steps(other_word, turn)
             for i in range(numbers):
                 arrived += values[i] == 2 * turn + i
         for i in range(numbers):
             values[i] = 2 * turn + 1 - first + i
-        exchange(own, turn)
+        exchange(word, turn)
         if first:
-            await_steps(other, turn)
+            await_steps(other_word, turn)
             for i in range(numbers):
                 arrived += values[i] == 2 * turn + 1 + i
     return arrived
@@ -110,7 +110,9 @@ def alone(world, call):
 
 def in_turn(cases, repeats):
     """`interleaved` for cases that return their seconds."""
-    return interleaved(cases, repeats=check_int("repeats", repeats), least=0, own=True)
+    return interleaved(
+        cases, repeats=check_int("repeats", repeats), least=0, self_timed=True
+    )
 
 
 def handover(world, sizes=(8, 256, 4096, 65536, 1048576), turns=1000, repeats=20):

@@ -4,7 +4,6 @@ the runner times; its options (`repeats`, `again`) are those of `timing.interlea
 
 import cProfile
 import pstats
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import pandas as pd
 from lstm_kernels.training import train
 
 from ..measure import results
-from ..measure.process import in_process
+from ..measure.process import with_caches
 from ..measure.runner import (
     available,
     measure,
@@ -24,15 +23,7 @@ from ..measure.runner import (
     rows_of,
 )
 from ..measure.timing import together
-from ..measure.workloads import (
-    AIRLINE,
-    GRID,
-    REFERENCE,
-    SMALL_REFERENCE,
-    Workload,
-    airline_dataset,
-)
-from . import layers
+from ..measure.workloads import AIRLINE, GRID, Workload, airline_dataset
 
 FORMS = {
     "numpy": "numpy",
@@ -58,22 +49,9 @@ def compile_times(name):
     """`first_step` of a version, as rows, for an empty and a filled cache of compiled
     code (stages "compile" and "load").
     """
-    with tempfile.TemporaryDirectory() as folder:
-        call = partial(in_process, f"{__name__}:first_step", [name])
-        seconds = [call(env={"NUMBA_CACHE_DIR": folder}) for _ in range(2)]
-    stages = {"stage": ["compile", "load"], "seconds": seconds}
-    return rows_of(pd.DataFrame(stages | {"case": name, "repeat": 0}), AIRLINE)
-
-
-def epochs(names, work=AIRLINE, *, epochs=1, **options):
-    """Time `epochs` training epochs on the airline windows; rows of a results file."""
-    dataset = airline_dataset()
-    words = dataset, epochs, work.B, 0.05
-    stage = f"{epochs} epochs" if epochs > 1 else "epoch"
-    calls = {stage: lambda net: train(net, *words, progress=False)}
-    # Twenty milliseconds at a time: a call of two begins with sleeping threads and cold
-    # caches.
-    return measure(networks(names, work), work, calls, least=0.02, **options)
+    seconds = pd.Series(with_caches(f"{__name__}:first_step", [name]), name="seconds")
+    times = seconds.rename_axis("stage").reset_index()
+    return rows_of(times.assign(case=name, repeat=0), AIRLINE)
 
 
 def steps(names, work, **options):
@@ -82,13 +60,6 @@ def steps(names, work, **options):
     calls = {"forward": lambda net: net.forward(x)}
     calls["step"] = lambda net: net.step(x, target, 1e-4)
     return measure(networks(names, work), work, calls, **options)
-
-
-def packing(work, **options):
-    """Time packing the parameters of `numba-fused`; rows of a results file."""
-    nets, params = networks(["numba-fused"], work), work.params()
-    calls = {"pack": lambda net: net.assign(params)}
-    return measure(nets, work, calls, **options)
 
 
 def grid(names, works, **options):
@@ -125,33 +96,18 @@ def profile(name, work=AIRLINE, *, count=6):
     net, words = network(name, work.params()), (airline_dataset(), 1, work.B, 0.05)
     with cProfile.Profile() as profiler:
         train(net, *words, progress=False)
-    shares = {
+    seconds = {
         f"{function} ({Path(file).name})": row[2]
         for (file, _, function), row in pstats.Stats(profiler).stats.items()
     }
-    own = pd.Series(shares)
-    return (own / own.sum()).sort_values(ascending=False).head(count)
+    seconds = pd.Series(seconds)
+    return (seconds / seconds.sum()).sort_values(ascending=False).head(count)
 
 
 def main(preset="paper", folder=None):
-    """Run every experiment and write its file; yields (experiment, rows, path)."""
-    paper, names, many = preset == "paper", available(), rounds(preset)
-    reference = REFERENCE if paper else SMALL_REFERENCE
-    deep = layers.DEEP if paper else layers.SMALL_DEEP
-    works, how = (GRID.values(), {"again": True}) if paper else ([AIRLINE], many)
-
-    def airline():
-        firsts = map(compile_times, ("numba-sample", "numba-fused"))
-        return together([*firsts, epochs(names, epochs=5 if paper else 1, **many)])
-
-    def on_reference():
-        pair = steps(["numpy-naive", "numpy"], reference, **many)
-        return together([pair, packing(reference, **many)])
-
-    plan = {
-        "airline": airline,
-        "reference": on_reference,
-        "grid": partial(grid, names, works, **how),
-        "layers": lambda: layers.sweep(deep, chunks=(), **many).rows(),
-    }
+    """Measure the grid and write its file; yields (experiment, rows, path)."""
+    works, options = [AIRLINE], rounds(preset)
+    if preset == "paper":
+        works, options = GRID.values(), {"again": True}
+    plan = {"grid": partial(grid, available(), works, **options)}
     return results.fill(plan, preset=preset, folder=folder)

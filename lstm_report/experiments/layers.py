@@ -19,8 +19,8 @@ from lstm_kernels.schedules import Costs, Graph, Schedule, Task, wavefront
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 from ..measure.comparer import TOLERANCE, compare, truth
-from ..measure.runner import measure, networks, rows_of, timed
-from ..measure.timing import summary, together
+from ..measure.runner import measure, networks, timed
+from ..measure.timing import summary
 from ..measure.workloads import GRID, Workload
 
 WAYS = ("forward", "backward")
@@ -212,17 +212,6 @@ class Sweep:
         predicted = simulate.simulate(timed_pass.schedule, costs)
         return {"Predicted": predicted, "Measured": timed_pass.timeline}
 
-    def rows(self):
-        """The sweep over layers as rows of a results file."""
-        parts = []
-        for key, timed_pass in self.passes.items():
-            if key[0] == "layers":
-                times = self.times[self.times["case"] == str(key)]
-                times = times.assign(case="numba-wavefront", stage=timed_pass.way)
-                rows = rows_of(times, timed_pass.work)
-                parts.append(rows.assign(threads=timed_pass.threads))
-        return together(parts)
-
 
 def sweep(
     work=DEEP,
@@ -257,11 +246,11 @@ def sweep(
     def check():
         return {str(key): timed_pass.error() for key, timed_pass in passes.items()}
 
-    times = timed({"pass": cases}, check, repeats=repeats, own=True, **options)
+    times = timed({"pass": cases}, check, repeats=repeats, self_timed=True, **options)
     costs = {}
     for way in WAYS:
-        own = {k[2]: p for k, p in passes.items() if k[:2] == ("calibration", way)}
-        costs[way] = fit(own, hand)
+        fitted = {k[2]: p for k, p in passes.items() if k[:2] == ("calibration", way)}
+        costs[way] = fit(fitted, hand)
     return Sweep(passes, times, costs)
 
 
@@ -284,8 +273,8 @@ def against_fused(batches, hidden, *, L=4, T=100, repeats=7, **options):
         work = Workload(L, T, H, H, B)
         x, nets = work.example()[0], networks(("numba-fused", "numba-wavefront"), work)
         calls = {"forward": lambda net, x=x: net.forward(x)}
-        how = {"repeats": min(repeats, work.repeats), "least": 0.01} | options
-        times = measure(nets, work, calls, **how)
+        rounds = min(repeats, work.repeats)
+        times = measure(nets, work, calls, repeats=rounds, least=0.01, **options)
         ratio = summary(times, "numba-fused", by="version")["ratio"]
         table[B, H] = ratio["numba-wavefront"]
     return pd.Series(table).unstack()

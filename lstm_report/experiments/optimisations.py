@@ -67,8 +67,8 @@ def by_combination(rows):
     """Seconds, a row per round and a column per combination; ValueError unless all 32
     are there.
     """
-    own = rows[(rows["version"] == STUDY) & (rows["stage"] == "forward")]
-    table = own.pivot(index="repeat", columns="variant", values="seconds")
+    study = rows[(rows["version"] == STUDY) & (rows["stage"] == "forward")]
+    table = study.pivot(index="repeat", columns="variant", values="seconds")
     names = [name(on) for on in COMBINATIONS]
     if missing := sorted(set(names) - set(table)):
         want = f"want every combination of {list(SWITCHES)}"

@@ -80,10 +80,10 @@ class Example:
         x = rng.standard_normal((T, B, self.hidden)).astype(np.float32)
         return x, rng.standard_normal((B, 1)).astype(np.float32), B
 
-    def step(self, world, **how):
+    def step(self, world, **options):
         """A step of descent of a model of so many ranks, as a function."""
-        how |= {"embedding": self.embedding, "loss": self.loss}
-        model = Parallel(self.params, world, **how)
+        options |= {"embedding": self.embedding, "loss": self.loss}
+        model = Parallel(self.params, world, **options)
         return partial(model.descend, *self.data, RATE)
 
     def columns(self):
@@ -132,8 +132,9 @@ def speed(
         elif way == REPLICAS:
             cases[way] = partial(timed, world, example.step(world))
         elif pipe:
-            how = {"stages": example.even(world.size), "micro_batches": int(pipe[1])}
-            cases[way] = partial(timed, world, example.step(world, **how))
+            stages = example.even(world.size)
+            step = example.step(world, stages=stages, micro_batches=int(pipe[1]))
+            cases[way] = partial(timed, world, step)
         else:
             want = f"{ALONE!r}, {NETWORK!r}, {REPLICAS!r} or 'M fill-drain'"
             raise ValueError(f"ways: got {way!r}, want {want}")
@@ -171,8 +172,8 @@ class _LayerCost:
     def __init__(self, world, example, name):
         self._world, self._calls = world, {}
         k = list(example.arrays).index(name)
-        how = {"loss": example.loss, "is_first": k == 0}
-        self.stage = Stage(example.arrays[name], example.params.cell, **how)
+        options = {"loss": example.loss, "is_first": k == 0}
+        self.stage = Stage(example.arrays[name], example.params.cell, **options)
         self.stage.begin()
         inputs, *self._wanted = example.data
         shape = *inputs.shape[:2], example.hidden
@@ -232,9 +233,9 @@ def partitions(
     single = example.step(World(world.MPI.COMM_SELF))
     cases = {ALONE: partial(alone, world, single)}
     for partition in counts:
-        how = {"stages": list(partition), "micro_batches": micro_batches}
-        name = "+".join(map(str, partition))
-        cases[name] = partial(timed, world, example.step(world, **how))
+        stages = list(partition)
+        step = example.step(world, stages=stages, micro_batches=micro_batches)
+        cases["+".join(map(str, stages))] = partial(timed, world, step)
     rows = in_turn(cases, repeats).rename(columns={"case": "variant"})
     version = np.where(rows["variant"] == ALONE, ALONE, "pipeline")
     ranks = np.where(version == ALONE, 1, world.size)
@@ -289,8 +290,8 @@ def bucketing(
     dataset, lengths = one_hot(words), [len(word) for word in words]
     order, S = np.random.default_rng(0).permutation(strings), len(SYMBOLS)
     params = Params.init(S, hidden, num_layers=2, output_size=S, seed=0)
-    how = {"micro_batches": micro_batches, "stages": stages, "loss": "symbols"}
-    model, cases = Parallel(params, world, **how), {}
+    options = {"micro_batches": micro_batches, "stages": stages, "loss": "symbols"}
+    model, cases = Parallel(params, world, **options), {}
     kinds = {"best borders": borders, "equal borders": equal_borders}
     for count in counts:
         for kind, choose in kinds.items():

@@ -41,12 +41,11 @@ SMALL_WIDE = {"layers": 4, "hidden": 32, "steps": 10}
 def _job(show, program, ranks, *, threads=1, **options):
     """The rows of a job, with what disturbed it."""
     before = system()
-    how = {"threads": threads, "show": show}
-    if program == "training":
-        text = launch.run("lstm_kernels.ranks", ranks, program, options, **how)
-    else:
-        chosen = {"options": json.dumps(options)} if options else {}
-        text = launch.run(__name__, ranks, program, chosen, **how)
+    module = "lstm_kernels.ranks"
+    if program in PROGRAMS:
+        module = __name__
+        options = {"options": json.dumps(options)} if options else {}
+    text = launch.run(module, ranks, program, options, threads=threads, show=show)
     rows = pd.read_csv(io.StringIO(text))
     rows.attrs["conditions"] = conditions(before, system())
     return rows
@@ -117,8 +116,8 @@ def learning(preset, show=None):
     few |= {"stages": [1, 1], "micro_batches": 4}
     cells = {"lstm": {"forget": 2.0}, "rnn": {}}
     parts = [
-        _job(show, "training", 2, **few, cell=cell, **more)
-        for cell, more in cells.items()
+        _job(show, "training", 2, **few, cell=cell, **bias)
+        for cell, bias in cells.items()
     ]
     return together(parts)
 

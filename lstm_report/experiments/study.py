@@ -5,9 +5,7 @@ page.
 from functools import partial
 
 from ..measure import results
-from ..measure.runner import rounds
-from ..measure.workloads import REFERENCE, SMALL_REFERENCE
-from . import batches, compilers, compression, optimisations
+from . import batches, compilers, compression
 
 
 def main(preset="paper", folder=None):
@@ -17,11 +15,9 @@ def main(preset="paper", folder=None):
     process in which other experiments have run.
     """
     paper = preset == "paper"
-    work = REFERENCE if paper else SMALL_REFERENCE
     seeds, ranks = (5, compression.RANKS) if paper else (1, (1, 4))
     plan = {
         "compilers": partial(compilers.measure, preset),
-        "switches": partial(optimisations.all_combinations, work, **rounds(preset, 10)),
         "batches": partial(batches.sweep, preset),
         "low-rank": partial(compression.study, preset, seeds, ranks),
     }

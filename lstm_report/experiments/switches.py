@@ -101,7 +101,8 @@ class Variant:
         """The products of a layer, pairs of columns of z and the matrix they meet, and
         the bias (K, P). Padding is zero.
         """
-        below, own, P = self._columns(l - 1), self._columns(l), self._tiles.padded
+        below, layer_h = self._columns(l - 1), self._columns(l)
+        P = self._tiles.padded
 
         def gates(matrix, rows):
             return [_padded(gate, rows, P) for gate in blocks(matrix, K)]
@@ -109,9 +110,9 @@ class Variant:
         U, W = gates(layer.U, below.stop - below.start), gates(layer.W, P)
         b = gates(layer.b[None], 1)
         if self.combine:  # the matrix is (D + P, K * P)
-            products = [(slice(below.start, own.stop), np.block([[*U], [*W]]))]
+            products = [(slice(below.start, layer_h.stop), np.block([[*U], [*W]]))]
         else:
-            products = [(below, gate) for gate in U] + [(own, gate) for gate in W]
+            products = [(below, gate) for gate in U] + [(layer_h, gate) for gate in W]
         if self.pack:
             products = [(columns, self._packed(matrix)) for columns, matrix in products]
         return products, np.vstack(b)

@@ -45,9 +45,9 @@ def reference_of(rounding):
     def product(a, b):
         return rounding(a) @ rounding(b)
 
-    how = {} if rounding is None else {"product": product}
-    forward = {"layer_forward": partial(reference.layer_forward, **how)}
-    backward = {"layer_backward": partial(reference.layer_backward, **how)}
+    options = {} if rounding is None else {"product": product}
+    forward = {"layer_forward": partial(reference.layer_forward, **options)}
+    backward = {"layer_backward": partial(reference.layer_backward, **options)}
     return SimpleNamespace(
         forward=partial(reference.forward, **forward),
         backward=partial(reference.backward, **backward),

@@ -16,7 +16,6 @@ from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import allowed
 from lstm_kernels.errors import UnavailableError
 from lstm_kernels.reference import blocks
-from lstm_kernels.training import train
 
 from . import results
 from .ceilings import ceilings
@@ -265,18 +264,13 @@ def descent(either, x, target):
 
 
 def small_calls(threads, **options):
-    """The airline network by rows: an epoch, compiled as a whole, by `train`, and
-    PyTorch's steps one by one; the forward pass by the public call, and the compiled
-    code in it alone.
+    """The airline network by rows: an epoch, compiled as a whole, and PyTorch's steps
+    one by one; the forward pass by the public call, and the compiled code in it alone.
     """
     nets = networks(["numba-fused"], AIRLINE, threads=threads)
     net, (x, _), dataset = nets["numba-fused"], AIRLINE.example(), airline_dataset()
     order, B = np.arange(len(dataset)), AIRLINE.B
-    how = {"epochs": 1, "batch_size": B, "learning_rate": 0.05, "progress": False}
-    epochs = {
-        "numba-fused": lambda: net.epoch(dataset, order, B, 0.05),
-        "numba-fused/train": lambda: train(net, dataset, **how),
-    }
+    epochs = {"numba-fused": lambda: net.epoch(dataset, order, B, 0.05)}
     for name in installed(["pytorch"]):
         step = partial(PEERS[name](AIRLINE.params(), threads).step, rate=0.05)
         epochs[name] = partial(dataset.each_batch, order, B, step)
@@ -295,8 +289,8 @@ def compared(preset, names):
     limits = partial(ceilings, threads, **rounds(preset, 9))
     parts = [limits()]
     for work in works:
-        how = rounds(preset, work.repeats)
-        parts.append(side_by_side(work, names, threads, **how))
+        options = rounds(preset, work.repeats)
+        parts.append(side_by_side(work, names, threads, **options))
     return together([*parts, limits(), small_calls(threads, **rounds(preset))])
 
 

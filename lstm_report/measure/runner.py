@@ -15,20 +15,20 @@ from .comparer import compare_to_reference
 from .timing import interleaved, together
 
 
-def network(version, params, **how):
+def network(version, params, **options):
     """A network of a version; a name with a slash selects a variant
     (`numba-sample/buffers`).
     """
     name, _, variant = version.partition("/")
-    net = make_network(name, params, **how)
+    net = make_network(name, params, **options)
     if variant == "buffers":
         net.layer_backward = partial(net.layer_backward, per_sample=True)
     return net
 
 
-def networks(names, work, **how):
+def networks(names, work, **options):
     """A network of each version with the parameters of a workload, by name."""
-    return {name: network(name, work.params(), **how) for name in names}
+    return {name: network(name, work.params(), **options) for name in names}
 
 
 def available(target="cpu"):
@@ -58,17 +58,17 @@ def verify(nets, work):
     }
 
 
-def timed(cases, check, **how):
+def timed(cases, check, **options):
     """Verify, time the cases of each stage in turn, verify again; a row per repeat:
     stage, case, repeat, seconds, max_err.
 
     cases: stage -> name -> function without arguments. check: a function that returns
-    the largest error of what is timed, by name, and raises MismatchError. how: as
+    the largest error of what is timed, by name, and raises MismatchError. options: as
     `interleaved` takes it.
     """
     errors = check()
     parts = [
-        interleaved(named, **how).assign(stage=stage)
+        interleaved(named, **options).assign(stage=stage)
         for stage, named in cases.items()
         if named
     ]
@@ -86,19 +86,19 @@ def rows_of(times, work):
     return times.drop(columns="case").assign(**columns)
 
 
-def measure(nets, work, calls, **how):
+def measure(nets, work, calls, **options):
     """Time calls of networks, which are verified before and after; rows of a results
     file.
 
     nets: by name; those that round what they multiply are for inference alone. calls:
-    stage -> function of a network. how: as `interleaved` takes it.
+    stage -> function of a network. options: as `interleaved` takes it.
     """
     trained = {name: net for name, net in nets.items() if net.rounding is None}
     cases = {
         stage: each(nets if stage == "forward" else trained, call)
         for stage, call in calls.items()
     }
-    return rows_of(timed(cases, partial(verify, nets, work), **how), work)
+    return rows_of(timed(cases, partial(verify, nets, work), **options), work)
 
 
 def rounds(preset, repeats=20):

@@ -25,7 +25,7 @@ LEAST_SECONDS = 0.5  # the system counts CPU time in hundredths of a second
 
 
 def interleaved(
-    cases, *, repeats=20, least=2e-3, rest=0.0, own=False, seed=0, again=False
+    cases, *, repeats=20, least=2e-3, rest=0.0, self_timed=False, seed=0, again=False
 ):
     """Time several cases side by side; returns a row per repeat: case, repeat, seconds.
 
@@ -34,9 +34,9 @@ def interleaved(
     that drift meets every case alike. A case shorter than `least` seconds is called
     several times in a row and its mean taken. rest: seconds of sleep before each case,
     then a few calls that are not timed: thread pools of the last case, which still wait
-    on the cores for more work, would slow the next. own: cases return the seconds they
-    took. again: measure a disturbed run once more, and keep the quieter one;
-    `disturbance` says of the rows what it was.
+    on the cores for more work, would slow the next. self_timed: cases return the
+    seconds they took. again: measure a disturbed run once more, and keep the quieter
+    one; `disturbance` says of the rows what it was.
     """
     calls = {name: _calls(case, least) for name, case in cases.items()}
     rng, rows, before = np.random.default_rng(seed), [], system()
@@ -50,13 +50,13 @@ def interleaved(
                     case()
             start = time.perf_counter()
             seconds = [case() for _ in range(count)]
-            taken = sum(seconds) if own else time.perf_counter() - start
+            taken = sum(seconds) if self_timed else time.perf_counter() - start
             rows.append((name, repeat, taken / count))
     times = pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
     times.attrs["conditions"] = conditions(before, system())
     if again and disturbance(times):
-        how = {"repeats": repeats, "least": least, "rest": rest, "own": own}
-        other = interleaved(cases, seed=seed + 1, **how)
+        options = {"least": least, "rest": rest, "self_timed": self_timed}
+        other = interleaved(cases, repeats=repeats, seed=seed + 1, **options)
         times = min(times, other, key=unrest)
     return times
 
@@ -96,18 +96,19 @@ class System(NamedTuple):
     whole: float
     used: float
     stolen: float
-    own: float
+    process: float
     clock: float | None
 
 
 def system():
     """The System now."""
-    cpu, own = psutil.cpu_times()._asdict(), psutil.Process().cpu_times()
+    cpu = psutil.cpu_times()._asdict()
+    process = psutil.Process().cpu_times()
     for name in ("guest", "guest_nice"):  # which user and nice hold too
         cpu.pop(name, None)
     whole, stolen = sum(cpu.values()), cpu.pop("steal", 0.0)
     used = whole - stolen - cpu["idle"] - cpu.get("iowait", 0.0)
-    return System(whole, used, stolen, sum(own[:4]), clock())
+    return System(whole, used, stolen, sum(process[:4]), clock())
 
 
 def clock():
@@ -125,7 +126,7 @@ def conditions(before, after):
     """
     known, whole = {}, after.whole - before.whole
     if whole >= LEAST_SECONDS:
-        others = after.used - before.used - (after.own - before.own)
+        others = after.used - before.used - (after.process - before.process)
         known["stolen"] = (after.stolen - before.stolen) / whole
         known["others"] = others / whole
     if before.clock and after.clock:

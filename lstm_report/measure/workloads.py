@@ -22,8 +22,8 @@ class Workload:
     H: int
     B: int
 
-    def params(self, **how):
-        return Params.init(self.D, self.H, num_layers=self.L, output_size=1, **how)
+    def params(self, **options):
+        return Params.init(self.D, self.H, num_layers=self.L, output_size=1, **options)
 
     def example(self, seed=0):
         """Random x (T, B, D) and target (B, 1), float32."""

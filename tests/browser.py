@@ -2,7 +2,6 @@
 for.
 """
 
-import base64
 import json
 import os
 import shutil
@@ -89,13 +88,6 @@ class Browser:
         return [
             request["url"] for request in sent if not request["url"].startswith("data:")
         ]
-
-    def screenshot(self, path, *, full=True):
-        """Write what the page looks like, all of it unless `full` is false, as a
-        PNG.
-        """
-        taken = self.command("Page.captureScreenshot", captureBeyondViewport=full)
-        Path(path).write_bytes(base64.b64decode(taken["data"]))
 
 
 @contextmanager

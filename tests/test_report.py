@@ -55,13 +55,10 @@ def executed(tmp_path_factory):
 
 def test_execute_runs_in_the_notebooks_folder_with_the_parameters(executed):
     notebook = rules.read(executed[0])
+    assert rules.problems_of_execution(notebook) == []  # not even the line of compiling
     assert rules.preset(notebook) == "smoke"
     assert notebook.cells[-1].outputs[0].text == "smoke\nin True\n"
     assert [path.name for path in executed[0].parent.glob("01*")] == ["01_a.ipynb"]
-
-
-def test_execute_keeps_the_line_about_compiling_out_of_the_report(executed):
-    assert rules.problems_of_execution(rules.read(executed[0])) == []
 
 
 def test_a_failing_cell_is_reported_and_leaves_no_result(executed):

@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import linecache
 import re
 import textwrap
 import traceback
@@ -43,24 +42,21 @@ def has_blanks(function):
     return any(blank not in indices for blank in blanks)
 
 
-def told(error, function):
+def described(error, function):
     """An exception, and the last line of the learner's function that it came
     through.
     """
-    name = function.__code__.co_filename
-    lines = [
-        f.lineno
-        for f in traceback.extract_tb(error.__traceback__)
-        if f.filename == name
-    ]
+    file = function.__code__.co_filename
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame for frame in frames if frame.filename == file]
     # Numba names the line in its message, behind the kernel's file and before the
     # passes.
     text = re.sub(r'File "[^"]*", (line \d+).*', r"in \1", " ".join(str(error).split()))
-    said = f"it raised {type(error).__name__}: {text[:300]}"
-    if not lines:
-        return said
-    code = linecache.getline(name, lines[-1]).strip()
-    return f"{said}, in line {lines[-1]}" + (f": {code}" if code else "")
+    text = f"it raised {type(error).__name__}: {text[:300]}"
+    if lines:
+        text += f", in line {lines[-1].lineno}"
+        text += f": {lines[-1].line}" * bool(lines[-1].line)
+    return text
 
 
 class Lesson:
@@ -91,10 +87,10 @@ class Lesson:
         self._solved.pop(name, None)
         who = f"Exercise {exercise.number}"
         if has_blanks(plain):
-            said = f"{who} is open. Hint: {exercise.hint}."
+            message = f"{who} is open. Hint: {exercise.hint}."
             if self._strict:
-                raise Open(said)
-            self._nb.say(said)
+                raise Open(message)
+            self._nb.say(message)
             return
         if exercise.compiled and plain is function:
             raise Wrong(f"{who}: `{name}` is not compiled. Hint: put @njit above it.")
@@ -105,23 +101,25 @@ class Lesson:
                 worst = max(
                     worst, self._check(exercise, form, plain, inputs, f"{who}: ")
                 )
-        said = f"{who} is right: largest relative error {worst:.1e}."
+        message = f"{who} is right: largest relative error {worst:.1e}."
         if name == "tile":
-            one = per_load(plain_product)
+            plain_intensity = per_load(plain_product)
             try:
-                own = per_load(plain)
+                intensity = per_load(plain)
             except Exception:  # no loop over numbers, such as A @ B
-                own = 0.0
-            if own <= one:
+                intensity = 0.0
+            if intensity <= plain_intensity:
                 raise Wrong(
-                    f"{who}: right, but {own:.2f} multiply-adds for each number "
+                    f"{who}: right, but {intensity:.2f} multiply-adds for each number "
                     "loaded. Hint: keep the sums in variables and use each loaded "
                     "number more than once."
                 )
-            said += f" It does {own:.2f} multiply-adds for each number it loads, "
-            said += f"not {one:.2f}."
+            message += (
+                f" It does {intensity:.2f} multiply-adds for each number it loads, "
+            )
+            message += f"not {plain_intensity:.2f}."
         self._solved[name] = function
-        self._nb.say(said)
+        self._nb.say(message)
 
     @staticmethod
     def _check(exercise, form, plain, inputs, who):
@@ -142,7 +140,7 @@ class Lesson:
                 "inputs are still needed: write to results alone" if read_only else None
             )
             raise Wrong(
-                f"{who}{told(error, plain)}. Hint: {hint or exercise.raised}."
+                f"{who}{described(error, plain)}. Hint: {hint or exercise.raised}."
             ) from None
         try:
             return exercise.error(arrays, *inputs)
@@ -247,7 +245,7 @@ class Predictions:
                 )
                 return
             measured, form = self._seconds[before] / self._seconds[after], speed
-            cases = ", ".join(map(self._told, (before, after)))
+            cases = ", ".join(map(self._timed, (before, after)))
         self._guesses[stage] = (value, measured, form)
         self._nb.say(
             f"You guessed {form(value)}, this machine measured **{form(measured)}**: "
@@ -264,7 +262,7 @@ class Predictions:
         )
         return version, threads or most
 
-    def _told(self, case):
+    def _timed(self, case):
         version, threads = case
         on = f" on {threads} threads" if threads > 1 else ""
         return f"`{version}`{on} takes {digits(1e6 * self._seconds[case])} us"

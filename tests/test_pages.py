@@ -165,6 +165,12 @@ def test_headings_out_of_order_are_an_error(tmp_path, source, message):
         page_of(tmp_path, text(source))
 
 
+def test_headings_of_one_name_are_two_places(tmp_path):
+    page, _ = page_of(tmp_path, text("## A\n\n## A"))
+    assert re.findall(r'<h2 id="(.+?)"', page) == ["A", "A-2"]
+    assert page.count('href="#A-2"') == 3  # contents, twice, and the heading's own mark
+
+
 def test_tables_have_headers_that_name_their_cells(tmp_path):
     frame = pd.DataFrame({"ms": [1.5, 2.0], "what": ["fast", "2 x"]}, index=["a", "b"])
     shown = new_output(
@@ -274,6 +280,27 @@ def site_of(tmp_path, notebooks, texts=()):
     return pages.make(built, folder, out, about="a machine"), out
 
 
+def test_make_returns_the_pages_with_their_claims_in_plain_words(tmp_path):
+    cells = [text(TITLE), code("nb.claim()", claim("$x$ is *less*."))]
+    [page], _ = site_of(tmp_path, {"01_a": cells})
+    assert page.claims[0]["text"] == "$x$ is *less*."
+    assert page.claims[0]["sentence"].startswith("<math")
+    assert page.verdicts == {"Held": 1}
+
+
+def test_the_index_opens_with_the_headline_figure_and_its_sentence(tmp_path):
+    shown = drawn(pages.HEADLINE)
+    shown.metadata["image/png"]["alt"] = (
+        "From 613 ms to 0.35 ms: 1740x. idea against speed."
+    )
+    _, out = site_of(tmp_path, {"00_a": [text(TITLE), code("f()", shown)]})
+    index = (out / "index.html").read_text()
+    assert "<figcaption>From 613 ms to 0.35 ms: 1740x. Each bar" in index
+    assert (
+        index.index("The claim, with") < index.index("<figure>") < index.index("<h3>")
+    )
+
+
 def test_documents_and_notebooks_without_a_number_have_pages(tmp_path):
     (tmp_path / "NOTATION.md").write_text("# Symbols\n\nSee [code](tools.py).")
     (tmp_path / "tools.py").write_text("")
@@ -369,6 +396,21 @@ def test_a_bad_formula_is_an_error_with_its_source(tmp_path, latex):
         page_of(tmp_path, text(f"so ${latex}$ is"))
     assert latex in str(caught.value)
     assert "01_a.ipynb, cell 2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "latex",
+    [
+        r"\bar{i}_t = U_i x_t + W_i h_{t-1} + b_i",
+        r"\hat{y}, \tilde{c}, \mathbf{W}^\top \in \mathbb{R}^{T \times B}",
+        r"\begin{bmatrix} 1 & 0 \\ 0 & 1 \end{bmatrix}",
+        r"\sum_{t=1}^{T} \frac{\partial L}{\partial W}",
+        r"\left\lVert \frac{1}{2} \right\rVert \le \max\{a, b\}",
+        r"f(x) = \begin{cases} 1 & x > 0 \\ 0 & \text{otherwise} \end{cases}",
+    ],
+)
+def test_formulas_of_the_report_convert(latex):
+    assert pages.formula(latex).startswith("<math")
 
 
 @pytest.mark.parametrize(

@@ -180,8 +180,8 @@ def check(rows):
     if not over.empty:
         raise OverBudgetError(
             "rows: want no spills, no stack, no static shared memory and registers "
-            f"for blocks of {THREADS} threads, and of an epoch a stack of {COLD} bytes; "
-            f"got\n{over.to_string()}"
+            f"for blocks of {THREADS} threads, but {COLD} bytes of an epoch's; got\n"
+            f"{over.to_string()}"
         )
 
 

@@ -18,7 +18,6 @@ from lstm_kernels.errors import check_choice
 from lstm_kernels.files import writing
 from lstm_kernels.ranks import launch
 
-from .experiments import ranks as experiments
 from .figures import plots
 from .measure import provenance, results
 
@@ -168,6 +167,8 @@ class Notebook:
         if why := launch.why_unavailable():
             self.say(f"Not run here: {why}.")
             return self.recorded(experiment)
+        from .experiments import ranks as experiments  # it loads Numba, others need not
+
         return experiments.EXPERIMENTS[experiment](self.preset, print)
 
     def environment(self):

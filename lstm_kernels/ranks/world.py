@@ -6,7 +6,6 @@ is killed is noticed by mpiexec, which ends the others; a rank whose mpiexec is 
 ended by the system.
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -20,8 +19,8 @@ from threadpoolctl import threadpool_limits
 
 from ..cpu.rounds import LINE
 from ..errors import extra
+from .launch import die_with_parent
 
-PR_SET_PDEATHSIG = 1
 # The cores of this process as it started, where the system tells (Linux).
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
@@ -36,12 +35,6 @@ def take_cores(part=0, parts=1):
         part %= parts
         share = CORES[part * count // parts : (part + 1) * count // parts]
         os.sched_setaffinity(0, share)
-
-
-def die_with_parent(number):
-    """Let the system send this process a signal when its parent ends (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 class World:

@@ -10,7 +10,7 @@ import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
-from lstm_kernels.cells import CELLS, Cell
+from lstm_kernels.cells import CELLS
 from lstm_kernels.gpu import build, device, layout, plans
 from lstm_kernels.versions import cuda_fused
 from lstm_report.experiments import gpu
@@ -121,40 +121,6 @@ def test_packed_parameters_come_back(cell, output_size):
 def test_an_epoch_is_that_of_the_reference_on_cuda(version, cell):
     params, x, target = example((2, 3, 11, 2, 5), cell)
     agree(lk.network(version, params), x, target, batch_size=4)
-
-
-def coupled(tanh, sigmoid):
-    """An LSTM with f = 1 - i: three gates."""
-
-    def forward(i_bar, g_bar, o_bar, c_prev):
-        i, o = sigmoid(i_bar), sigmoid(o_bar)
-        g = tanh(g_bar)
-        c = c_prev + i * (g - c_prev)
-        return i, g, o, o * tanh(c), c
-
-    def backward(dh, dc, i, g, o, c_prev, c):
-        tanh_c = tanh(c)
-        do, dtanh_c = dh * tanh_c, dh * o
-        dc = dc + dtanh_c - dtanh_c * tanh_c * tanh_c
-        di, dg = dc * (g - c_prev), dc * i
-        return (di - di * i) * i, dg - dg * g * g, (do - do * o) * o, dc - dc * i
-
-    return forward, backward
-
-
-@needs_kernels
-@pytest.mark.parametrize("B", [3, 17])
-@pytest.mark.parametrize("version", ["cuda-v1", "cuda-v3", "cuda-fused", "cuda-epoch"])
-def test_a_new_cell_runs_in_every_kind_of_kernel(version, B, monkeypatch):
-    """The reference has it by test_new_cell.py, from equations and differences."""
-    gates = (0, 1, 2)
-    cell = Cell("coupled", ("i", "g", "o"), gates, gates, ("h", "c"), coupled)
-    monkeypatch.setitem(CELLS, "coupled", cell)
-    build.build.cache_clear()
-    params, x, target = example((2, 3, B, 2, 5), "coupled")
-    net = lk.network(version, params)
-    compare_to_reference(net, params, x)
-    agree(net, x, target, batch_size=B - 1)
 
 
 @needs_kernels

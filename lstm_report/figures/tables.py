@@ -46,10 +46,10 @@ def markdown(frame):
 
 def ladder():
     """Every version, what it is, and whether it can run here."""
-    rows = []
-    for v in versions():
-        runs = f"runs here ({v.way})" if v.way else "runs here"
-        rows.append((v.name, v.target, v.summary, v.why_unavailable or runs))
+    rows = [
+        (v.name, v.target, v.summary, v.why_unavailable or "runs here")
+        for v in versions()
+    ]
     columns = ["version", "target", "what it is", "here"]
     return pd.DataFrame(rows, columns=columns).set_index("version")
 

@@ -128,6 +128,27 @@ def test_same_bits_for_every_thread_count_and_run(version, shape):
             np.testing.assert_array_equal(other[name], value, err_msg=name)
 
 
+def test_steps_descend_by_the_gradients_of_the_reference(version, cell):
+    """Several, and after a backward pass that began with a gradient of the final state:
+    each begins with none, in every layer.
+    """
+    params, x, target = example((3, 4, 2, 3, 5), cell)
+    skip_slow(version, (3, 4, 2, 3, 5), cell)
+    net, want, rate = lk.network(version, params), params.astype(np.float64), 0.5
+    y, final = net.forward(x, training=True)
+    net.backward(np.ones_like(y), tuple(np.ones_like(part) for part in final))
+    for _ in range(3):
+        wide = x.astype(np.float64), target.astype(np.float64)
+        loss, grads = reference.loss_and_grads(want, *wide)
+        assert net.step(x, target, rate) == pytest.approx(loss, rel=1e-5)
+        slopes = grads.arrays()
+        moved = {n: a - rate * slopes[n] for n, a in want.arrays().items()}
+        want = want.from_arrays(moved, cell)
+    got = net.params().arrays()
+    for name, a in want.arrays().items():
+        np.testing.assert_allclose(got[name], a, rtol=1e-5, atol=2e-6, err_msg=name)
+
+
 def test_the_caller_owns_what_comes_and_goes(version):
     params, x, target = example((1, 4, 3, 2, 7))
     before, x_before = params.copy(), x.copy()

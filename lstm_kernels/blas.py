@@ -34,13 +34,13 @@ def single_threaded():
     """A context that keeps BLAS to the calling thread. One Python thread at a time is
     inside: BLAS has one number of threads for all of them.
     """
-    with _computing, _libraries().limit(limits=1, user_api="blas"):
+    with _computing, _libraries().limit(limits=1):
         yield
 
 
 @cache
 def _libraries():
-    return ThreadpoolController()
+    return ThreadpoolController().select(user_api="blas")
 
 
 @cache

@@ -14,9 +14,10 @@ import numpy as np
 
 from ..cpu import cost, flow, passes
 from ..cpu import wavefront_kernels as tasks
+from ..cpu.arrays import JOB_WORD
 from ..cpu.interrupts import run_on
 from ..cpu.machine_code import address
-from ..cpu.workspace import Space, point
+from ..cpu.workspace import Space, at
 from ..schedules import Graph, check
 from ..simulate import choose
 from .numba_fused import NumbaFused, machine_costs
@@ -92,15 +93,14 @@ class NumbaWavefront(NumbaFused):
 
     def _flow(self, space, running, task):
         work = space.work
-        point(work.job, tasks=running.tasks, parts=running.schedule.graph.parts)
-        participants = min(self._threads, running.workers)
-        code = address(task, work.job.dtype)
         work.enter()  # which may renew the records
-        places, alive = (work.address, work.stop), (space, work.arrays)
+        work.job_words[JOB_WORD.tasks] = at(running.tasks)
+        work.job_words[JOB_WORD.parts] = running.schedule.graph.parts
+        participants = min(self._threads, running.workers)
+        code, alive = address(task, work.job.dtype), (space, work.arrays)
+        places = work.address, work.stop, alive
         work.leave(
-            run_on(
-                work, space.operations, running.run, participants, code, *places, alive
-            )
+            run_on(work, space.operations, running.run, participants, code, *places)
         )
 
     def _steps(self, space, losses):

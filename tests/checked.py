@@ -172,7 +172,7 @@ class Interpreted:
         replaced |= {"exchange": self._exchange, "call": self._call}
         for space in self._spaces.values():
             space.update({n: f for n, f in replaced.items() if n in space})
-        for module in (workspace, flow, numba_fused):  # who takes addresses
+        for module in (workspace, flow, numba_fused, numba_wavefront):  # take addresses
             monkeypatch.setattr(module, "at", self._at)
         for module in (workspace, flow, numba_wavefront):
             monkeypatch.setattr(module, "address", self._address)

@@ -36,7 +36,7 @@ def test_the_loss_falls(version, dataset, optimizer, rate):
         dataset = lk.Dataset(dataset.x[:, :16].copy(), dataset.target[:16].copy())
     if SIMULATED and version.startswith("cuda"):
         if version != "cuda-epoch":
-            pytest.skip("slow in the simulator, and its steps are test_versions'")
+            pytest.skip("slow in the simulator; test_versions compares its steps")
         dataset = lk.Dataset(dataset.x[6:, :5].copy(), dataset.target[:5].copy())
     history = lk.train(network(version), dataset, 25, 5, rate, optimizer=optimizer)
     assert history.epochs == len(history.seconds) == 25

@@ -97,11 +97,9 @@ class NumbaWavefront(NumbaFused):
         work.job_words[JOB_WORD.tasks] = at(running.tasks)
         work.job_words[JOB_WORD.parts] = running.schedule.graph.parts
         participants = min(self._threads, running.workers)
-        code, alive = address(task, work.job.dtype), (space, work.arrays)
-        places = work.address, work.stop, alive
-        work.leave(
-            run_on(work, space.operations, running.run, participants, code, *places)
-        )
+        code, owner = address(task, work.job.dtype), (space, work.arrays)
+        call = running.run, participants, code, work.address, work.stop, owner
+        work.leave(run_on(work, space.operations, *call))
 
     def _steps(self, space, losses):
         """As of `NumbaFused`, a mini-batch at a time; interrupted, it has ended a whole

@@ -17,8 +17,9 @@ from conftest import SHAPES, example
 import lstm_kernels as lk
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import bfloat16, cost, registers
+from lstm_kernels.cpu import bfloat16, registers
 from lstm_kernels.cpu.bfloat16 import Bfloat16Tiles, rounded
+from lstm_kernels.cpu.divisions import divisions
 from lstm_kernels.versions.numba_bf16 import NumbaBf16
 
 FLOAT = np.dtype(np.float32)
@@ -107,8 +108,8 @@ def test_the_kernels_stay_inside_their_arrays_and_are_right(cell, monkeypatch):
     for shape in [(1, 1, 1, 1, 1), (2, 3, 2, 3, 17), (1, 2, 3, 7, 33)]:
         params, x, _ = example(shape, cell)
         tiles = Bfloat16Tiles(CELLS[cell], FLOAT, shape[4])
-        for split in cost.work_splits(tiles, *x.shape[:2], 2):
-            monkeypatch.setattr(NumbaBf16, "work_split", lambda *_, s=split: s)
+        for division in divisions(shape[0], *x.shape[:2], tiles.blocks, 2):
+            monkeypatch.setattr(NumbaBf16, "_divisions", lambda *_, d=division: [d])
             kernels = Interpreted(monkeypatch, tiles)
             check(NumbaBf16(params), params, x)
             assert kernels.used <= {"whole", "inputs", "step"}

@@ -7,7 +7,6 @@ import inspect
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pytest
@@ -19,13 +18,13 @@ from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import (
     arrays,
     block_kernels,
-    cost,
     passes,
     registers,
     slice_kernels,
     wavefront_kernels,
     workspace,
 )
+from lstm_kernels.cpu.divisions import divisions
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.versions import numba_fused
 from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
@@ -36,6 +35,16 @@ def random_shapes(count, seed=0):
     rng = np.random.default_rng(seed)
     for _ in range(count):
         yield tuple(int(rng.integers(1, most)) for most in (4, 7, 20, 40, 70))
+
+
+def every_division(net, x):
+    """All that would be tried on two threads."""
+    L, blocks = net._params.num_layers, net.tiles.blocks
+    return divisions(L, *x.shape[:2], blocks, 2)
+
+
+def divide_by(monkeypatch, division):
+    monkeypatch.setattr(numba_fused.NumbaFused, "_divisions", lambda *_: [division])
 
 
 KERNELS = (passes, block_kernels, wavefront_kernels, slice_kernels)
@@ -80,10 +89,8 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
         compiled = lk.network("numba-fused", params)
         want = compiled.epoch(dataset, order, B, 0.1)
         tiles = Tiles(CELLS[cell], np.dtype(dtype), shape[4])
-        for split in cost.work_splits(tiles, *x.shape[:2], 2):
-            monkeypatch.setattr(
-                numba_fused.NumbaFused, "work_split", lambda *_, s=split: s
-            )
+        for division in every_division(compiled, x):
+            divide_by(monkeypatch, division)
             kernels = Interpreted(monkeypatch, tiles)
             net = lk.network("numba-fused", params)
             compare_to_reference(net, params, x)
@@ -139,35 +146,27 @@ def test_canaries_around_every_array_survive(monkeypatch):
         monkeypatch.setattr(workspace, "buffer", guarded)
         cell = tuple(CELLS)[number % 3]
         params, x, target = example(shape, cell)
-        T, B, _ = x.shape
-        found = cost.work_splits(
-            Tiles(CELLS[cell], np.dtype(np.float32), shape[4]), T, B, 2
-        )
-        schedule = found[number % len(found)]
-        monkeypatch.setattr(
-            numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s
-        )
-        net = lk.network("numba-fused", params)
+        net = lk.network("numba-fused", params, threads=2)
+        found = every_division(net, x)
+        division = found[number % len(found)]
+        net._divisions = lambda T, B, d=division: [d]
         net.forward(x)
         compare_to_reference(net, params, x)
         net.step(x, target, 0.1)
-        assert guarded.intact(), (cell, shape, schedule)
+        assert guarded.intact(), (cell, shape, division)
     guarded.raw[0][0][guarded.raw[0][2] + 2] ^= 1  # a planted fault is seen
     assert not guarded.intact()
 
 
-def test_every_schedule_gives_the_same_bits(cell, monkeypatch):
+def test_every_division_gives_the_same_bits(cell, monkeypatch):
     for shape in [(2, 5, 17, 3, 33), (1, 9, 4, 40, 64), (3, 4, 30, 7, 100)]:
         params, x, target = example(shape, cell)
-        tiles = Tiles(CELLS[cell], np.dtype(np.float32), shape[4])
-        found = cost.work_splits(tiles, *x.shape[:2], 2)
+        found = every_division(lk.network("numba-fused", params, threads=2), x)
         assert len(found) >= 2
         results = []
-        for schedule in found:
-            monkeypatch.setattr(
-                numba_fused.NumbaFused, "work_split", lambda *_, s=schedule: s
-            )
-            net = lk.network("numba-fused", params)
+        for division in found:
+            divide_by(monkeypatch, division)
+            net = lk.network("numba-fused", params, threads=2)
             loss, grads = net.loss_and_grads(x, target)
             results.append(
                 {"y": net.forward(x)[0], "loss": np.array(loss)} | grads.arrays()
@@ -262,60 +261,6 @@ print(len(seen.buffer))
         for _ in range(2)
     ]
     assert counts[1] == 0
-
-
-COSTS = cost.MachineCosts(
-    fma=0.25e-9, load=0.7e-9, cell=25e-9, enter=2e-6, turn=0.1e-6, hand=8e-9
-)
-
-
-@pytest.mark.parametrize(
-    ("hidden", "T", "B", "shares", "threads"),
-    [
-        (8, 5, 1, 1, 1),  # too small to share
-        (32, 100, 64, 2, 2),  # many samples, small weights
-        (256, 100, 1, 0, 2),  # one sample: only hidden units can be shared
-        (512, 100, 3, 0, 2),  # few samples: sharing them would load all weights twice
-    ],
-)
-def test_the_cost_model_picks_the_natural_schedule(hidden, T, B, shares, threads):
-    tiles = Tiles(CELLS["lstm"], np.dtype(np.float32), hidden)
-    best = cost.choose(COSTS, tiles, [hidden], T, B, False, 2)
-    assert (best.threads, best.shares) == (threads, shares)
-
-
-def test_costs_are_recovered_from_a_noisy_machine_that_obeys_the_model(monkeypatch):
-    # A load that takes longer than the tile's rows of multiply-adds would hide them.
-    costs = COSTS._replace(load=0.45e-9)
-    tiles = partial(Tiles, CELLS["lstm"], np.dtype(np.float32))
-
-    def seconds(H, B, T, schedule):
-        enter = costs.enter if schedule.threads > 1 else 0.0
-        # The first step has no product
-        first = costs._replace(fma=0.0, load=0.0, enter=0.0)
-        rest = costs._replace(enter=0.0)
-        total = cost.predict(first, schedule, tiles(H), [1], 1, B, False)
-        return (
-            1e-6
-            + enter
-            + total
-            + cost.predict(rest, schedule, tiles(H), [1], T - 1, B, False)
-        )
-
-    now = [0.0]  # a clock that runs advance, by a little more in every round but one
-
-    def runner(*case):
-        noise = iter(range(7, 100))
-
-        def run():
-            now[0] += seconds(*case) * (1 + next(noise) * 13 % 11 / 10)
-
-        return run
-
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: now[0])
-    got = cost.measure(runner, tiles, 2)
-    for name, value in costs._asdict().items():
-        assert getattr(got, name) == pytest.approx(value, rel=0.1), name
 
 
 def test_tile_rows_fill_the_registers():

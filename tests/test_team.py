@@ -208,6 +208,7 @@ FORK = """
 import os, sys, threading, warnings
 import numpy as np
 import lstm_kernels as lk
+from lstm_kernels.cpu.divisions import Division
 from lstm_kernels.cpu.team import team
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
 params = lk.Params.init(64, 64, num_layers=2, output_size=1)
@@ -226,6 +227,7 @@ for _ in range(8):
     child = os.fork()
     if child == 0:  # while another thread may be in a region
         net = lk.network("numba-fused", params, threads=2)
+        net._divisions = lambda T, B: [Division("samples")]
         same = all(np.array_equal(net.forward(x)[0], y) for _ in range(20))
         os._exit(0 if same and team()._count == 2 else 1)
     bad += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0

@@ -236,7 +236,7 @@ def test_stress_of_networks_with_random_delays():
         )
         net.forward(x)
         space = net._space(*x.shape[:2], "inference")
-        running = space.flows[0]
+        running = space.ran[False]
         real = address(wavefront_kernels.forward_task, space.work.job.dtype)
         stop = np.zeros(1, np.int64)
         for _ in range(20):
@@ -335,26 +335,12 @@ def test_an_interrupt_ends_the_call_and_the_network_lives():
     assert bits(net, short, target, dy) == want
 
 
-class InterpretedFlow(Interpreted):
-    """The flow as plain Python too, in the order of the tasks."""
-
-    def __init__(self, monkeypatch, *tiles):
-        super().__init__(monkeypatch, *tiles)
-
-        def run(flow_, participants, perform, job, stop, owner):
-            for task in range(len(flow_.tasks)):
-                self._call(perform, task, 0, job)
-            return False
-
-        monkeypatch.setattr(flow.Flow, "run", run)
-
-
 def test_every_address_lies_inside_an_array(cell, monkeypatch):
     rng, used = np.random.default_rng(4), set()
     for shape in [(1, 1, 1, 1, 1), (3, 4, 1, 3, 17), (2, 3, 5, 9, 40)]:
         params, x, target = example(shape, cell)
         tiles = Tiles(CELLS[cell], np.dtype(np.float32), shape[4])
-        kernels = InterpretedFlow(monkeypatch, tiles)
+        kernels = Interpreted(monkeypatch, tiles)
         net = NumbaWavefront(
             params, schedules=lambda graph: random_schedule(rng, graph)
         )
@@ -402,17 +388,20 @@ def test_a_schedule_that_breaks_the_graph_is_refused():
         )
 
 
-def test_the_picked_schedules_hold(cell):
+def test_the_schedules_that_are_tried_hold(cell):
     for shape in [
         (1, 1, 1, 1, 1),
         (1, 50, 1, 3, 16),
         (6, 2, 1, 3, 16),
         (2, 100, 9, 3, 16),
     ]:
-        params, *_ = example(shape, cell)
+        params, x, _ = example(shape, cell)
         for threads in (1, 2):
             net = lk.network("numba-wavefront", params, threads=threads)
-            for backward in (False, True):
-                found = net.pick(net.graph(shape[1], backward=backward), shape[2])
-                check(found)
-                assert found.workers <= min(threads, shape[0])
+            space = net._space(*x.shape[:2], "gradients")
+            for division in net._divisions(*x.shape[:2]):
+                for backward in (False, True):
+                    graph = Graph(shape[0], shape[1], backward=backward)
+                    found = net._schedule(graph, space, division)
+                    check(found)
+                    assert found.workers <= min(threads, shape[0])

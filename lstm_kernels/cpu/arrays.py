@@ -9,9 +9,8 @@ J J_padded  unit blocks (`layout.py`) that hold hidden units, those of P
 J_wide wide wide unit blocks, and units of one
 row         numbers of a row of gates in a unit block; U_row, W_row: of packed weights
 D D_padded  inputs of a layer, the same with padding; D_wide: wide unit blocks of them
-L           layers. L_h, L_c, L_a, L_w: those for which there is memory. The outputs of
-            the top layer may be the caller's, a cell may lack c, gates of inference are
-            used again by the layer above, operands may be h itself
+L           layers. L_h, L_c, L_w: those for which there is memory. The outputs of the
+            top layer may be the caller's, a cell may lack c, operands may be h itself
 gate_steps  T, or in inference those whose inputs are multiplied at once
 c_slots     T + 1, or in inference 2: the initial state and the last one
 ..._words   words: what a product takes of an operand at a time, a number, or two of
@@ -54,7 +53,7 @@ class Array(NamedTuple):
 SPACE = (
     Array("h", "L_h T+1 B P", "all", "forward", "forward backward gradients"),
     Array("c", "L_c c_slots B P", "all", "forward", "forward backward"),
-    Array("a", "L_a J_padded gate_steps B row", "all", "forward", "backward"),
+    Array("a", "L J_padded gate_steps B row", "all", "forward", "backward"),
     Array("h_words", "L_w T+1 B P_words", "words", "forward", "forward"),
     Array("x_words", "T B x_width", "words", "round_x", "forward"),
     # Gradients: of a, which in descent take the place of the gates; of h from above, of
@@ -88,8 +87,10 @@ LAYER_FIELDS = "D D_words D_padded x_width dU dW db U W b UT WT gU gW gb x h c a
 LAYER_FIELDS += " h_words da dy dx"
 SIZES = "L T B H O P J J_wide units wide lanes size row U_row W_row H_words P_words"
 SIZES += " word_bytes gate_steps c_slots"  # word_bytes: of a unit block's operands
-# How the work is divided (`cost.WorkSplit`; shares 0: rounds of unit blocks); is there
-# an initial state?, are gradients added to the parameters?, examples there are.
+# How the work is divided (`divisions.py`): groups of tasks, shares of the samples (0:
+# rounds of unit blocks), steps whose inputs are multiplied at once, shares of a round
+# of the backward pass. Is there an initial state?, are gradients added to the
+# parameters?, examples there are.
 CHOICES = "groups shares input_steps splits starts descend N"
 ADDRESSES = "address layers sync stop tasks parts x target order source labels losses"
 ADDRESSES += " plain dh dc dh0 zero one error V b_out gV gb_out"

@@ -71,8 +71,12 @@ def forward_block(job, l, j, t, begin, end, first, last):
     if job.input_steps == 1:
         whole(job.whole, rows, *from_x, b_j, *from_h, a_t, *cell)
         return
-    if t == begin:
-        inputs(job.inputs, (end - begin) * job.B, *from_x, b_j, a_t)
+    if t == begin and rows == job.B:
+        inputs(job.inputs, (end - begin) * rows, *from_x, b_j, a_t)
+    elif t == begin:  # rows of some samples are no run
+        for k in range(end - begin):
+            x_k = place(x, (t + k, first)), *from_x[1:]
+            inputs(job.inputs, rows, *x_k, b_j, place(a, (j, slot + k, first)))
     step(job.step, rows, *from_h, a_t, *cell)
 
 

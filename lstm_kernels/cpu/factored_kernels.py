@@ -32,7 +32,7 @@ layer_at = record_at(LAYER)
 @part
 def infer(p, turn, job):
     """A forward pass, on shares of the samples."""
-    for task in claimed(job, turn, p, job.shares):
+    for task in claimed(job.sync, job.groups, turn, p, job.shares):
         first, last = job.B * task // job.shares, job.B * (task + 1) // job.shares
         for l in range(job.L):
             for t in range(job.T):

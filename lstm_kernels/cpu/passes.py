@@ -32,15 +32,15 @@ from .rounds import claim, finish, wait
 
 
 @part
-def claimed(job, turn, p, tasks):
+def claimed(sync, groups, turn, p, tasks):
     """The tasks of a round that participant p claims, each done when the next is asked
-    for.
+    for. It gets no JOB: a generator would keep a copy of the record.
     """
-    task = claim(job.sync, job.groups, turn, p, tasks)
+    task = claim(sync, groups, turn, p, tasks)
     while task >= 0:
         yield task
-        finish(job.sync, job.groups, turn)
-        task = claim(job.sync, job.groups, turn, p, tasks)
+        finish(sync, groups, turn)
+        task = claim(sync, groups, turn, p, tasks)
 
 
 @part
@@ -68,7 +68,7 @@ def forward_rounds(p, turn, job):
                 return turn
             begin = t - t % job.input_steps
             end = min(begin + job.input_steps, job.T)
-            for j in claimed(job, turn, p, job.J):
+            for j in claimed(job.sync, job.groups, turn, p, job.J):
                 forward_block(job, l, j, t, begin, end, 0, job.B)
             turn = wait(job.sync, job.groups, turn, job.J)
     return turn
@@ -86,14 +86,14 @@ def backward_rounds(p, turn, job):
         for t in range(job.T - 1, -1, -1):
             if read(job.stop):
                 return turn
-            for task in claimed(job, turn, p, tasks):
+            for task in claimed(job.sync, job.groups, turn, p, tasks):
                 w, s = task // splits, task % splits
                 first, last = job.B * s // splits, job.B * (s + 1) // splits
                 back_block(job, l, w, t, first, last)
             turn = wait(job.sync, job.groups, turn, tasks)
         of_inputs = (rows + ROWS - 1) // ROWS if layer_at(job.layers, l).dx else 0
         tasks_after = of_inputs + (job.dh0 != 0)
-        for task in claimed(job, turn, p, tasks_after):
+        for task in claimed(job.sync, job.groups, turn, p, tasks_after):
             if task < of_inputs:
                 input_gradient(job, l, task * ROWS, min(task * ROWS + ROWS, rows))
             else:
@@ -109,7 +109,7 @@ def gradient_rounds(p, turn, job):
     """
     blocks = job.L * job.J
     tasks = blocks + (job.losses != 0)
-    for task in claimed(job, turn, p, tasks):
+    for task in claimed(job.sync, job.groups, turn, p, tasks):
         if task < blocks:
             gradient_block(job, task // job.J, task % job.J)
         else:
@@ -127,7 +127,7 @@ def run_pass(function, p, turn, job):
     """A forward or backward pass, `function`, on shares of the samples or in rounds."""
     if job.shares == 0:
         return call(function, p, turn, job.address)
-    for task in claimed(job, turn, p, job.shares):
+    for task in claimed(job.sync, job.groups, turn, p, job.shares):
         first, last = job.B * task // job.shares, job.B * (task + 1) // job.shares
         call(function, first, last, job.address)
     return wait(job.sync, job.groups, turn, job.shares)
@@ -148,11 +148,11 @@ def backward(p, turn, job):
 
 @part
 def train(p, turn, job):
-    """As many training steps as `stop` says, each on a mini-batch of `order`."""
+    """The training steps that `stop` says, each on a mini-batch of `order`."""
     tasks = max(job.shares, 1)
-    step = 0
+    step = read(job.stop + 24)  # the fourth word: the first step
     while step < read(job.stop + 8):
-        for task in claimed(job, turn, p, tasks):
+        for task in claimed(job.sync, job.groups, turn, p, tasks):
             first, last = job.B * task // tasks, job.B * (task + 1) // tasks
             if job.order:
                 gather(job, step, first, last)
@@ -163,7 +163,7 @@ def train(p, turn, job):
         turn = wait(job.sync, job.groups, turn, tasks)
         if job.shares == 0:
             turn = call(job.forward, p, turn, job.address)
-            for _ in claimed(job, turn, p, 1):
+            for _ in claimed(job.sync, job.groups, turn, p, 1):
                 begin_backward(job, 0, job.B)
             turn = wait(job.sync, job.groups, turn, 1)
             turn = call(job.backward, p, turn, job.address)

@@ -83,12 +83,9 @@ class Tiles(Layout):
             for i, n, a_i, b_n in pairs:
                 m.set(sums[i][n], self.product(m, a_i, b_n, m.get(sums[i][n])))
 
-        # One row waits for what it loads: with two k at a time there are fewer
-        # instructions around.
-        if len(sums) == 1:
-            m.tiles(count, 2, lambda first, n: [multiply(first + i) for i in range(n)])
-        else:
-            m.loop(count, multiply)
+        # Two k at a time: half of the counting, whose instructions take turns with the
+        # multiply-adds.
+        m.tiles(count, 2, lambda first, n: [multiply(first + i) for i in range(n)])
 
     def product(self, m, a, b, total):
         """total + a b."""

@@ -28,6 +28,11 @@ from .machine_code import address
 from .team import team
 from .tiles import codes
 
+# Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer
+# samples: enough for the weights to be loaded rarely, few enough for the result to stay
+# in L2.
+INPUT_ROWS = 64
+
 _word_at, _HEAD = ctypes.c_int64.from_address, object.__basicsize__
 _probe = np.zeros(1)
 _QUICK = _word_at(id(_probe) + _HEAD).value == _probe.ctypes.data
@@ -152,7 +157,9 @@ class Work:
     def __init__(self, layers, job, groups):
         self.layers, self.job, self._groups = layers, job, groups
         self.sync = rounds.new_sync(buffer, groups)
-        self.stop = buffer(8, dtype=np.int64)  # leave?, training steps to do, done
+        # Leave?; of training steps: the last one and one more, how many are done, the
+        # first.
+        self.stop = buffer(8, dtype=np.int64)
         self._entered = False
         self._codes = {}  # addresses of kernels; those of records are dear to look up
         # What `address` leads to, beside the arrays of the space.
@@ -209,22 +216,21 @@ class Space:
     points to them.
 
     purpose: "inference"; or all steps are kept, for "gradients", which go to the
-    caller, or for "descent", whose gradients go into the parameters. split: how the
-    work is divided, a WorkSplit. together: whether layers run at the same time, so that
-    none may use the arrays of another.
+    caller, or for "descent", whose gradients go into the parameters. How threads divide
+    a pass is written by `divide`; there is memory for every division.
     """
 
     _same_as_h = ("h", "h_words")  # what of a layer's record points to its h
 
-    def __init__(self, net, T, B, purpose, split, together=False):
+    def __init__(self, net, T, B, purpose):
         tiles, params, states = net.tiles, net._params, len(net._cell.state)
         L, O = params.num_layers, params.output_size or 1
         H, D = tiles.hidden, params.input_size
         training = purpose != "inference"
-        self.threads = split.threads
-        self.has_c = states == 2
+        self.threads = self.participants = net._threads
+        self.purpose, self.has_c = purpose, states == 2
         self._shape = L, T, B, H
-        self._top_shape = T + 1, B, H
+        self._top_shape, self.x_shape = (T + 1, B, H), (T, B)
         self._last_step = slice(T, None), slice(None), slice(H)
         self._dtype, self._cell = tiles.dtype, net._cell.name
         # Where a cell has no c, that of a layer is its h.
@@ -237,8 +243,8 @@ class Space:
         self.sizes = {**tiles.sizes(), **tiles.layer_sizes(D), "L": L, "T": T, "B": B}
         self.sizes |= {"O": O, "L_h": L if self._copies_y else L - 1}
         self.sizes |= {"L_c": L if self.has_c else 0}
-        self.sizes["L_a"] = L if training or together else 1
-        self.sizes["gate_steps"] = T if training else split.input_steps
+        input_steps = max(1, min(T, INPUT_ROWS // B))
+        self.sizes["gate_steps"] = T if training else input_steps
         self.sizes["c_slots"] = T + 1 if training or not self.has_c else 2
         self.arrays = self._allocate({"all", purpose, *(["training"] * training)})
         # Of the final state: h of the layers below the top one, c.
@@ -253,16 +259,38 @@ class Space:
         self.operations = T * (B * sum(products) + tasks)
         layers, job = np.zeros(L, LAYER), np.zeros(1, JOBS[tiles.dtype])
         fields = {name: n for name, n in self.sizes.items() if name in job.dtype.names}
-        point(job, **fields, shares=split.shares, input_steps=split.input_steps)
-        point(job, splits=split.splits)
+        point(job, **fields, input_steps=input_steps)
+        # Of the samples in a round of the backward pass: two tasks for each thread.
+        most = B // tiles.tile_rows(tiles.wide_vectors)
+        wanted = -(-2 * self.threads // self.sizes["J_wide"])
+        point(job, splits=max(1, min(most, wanted)))
         self._aim_layers(net, layers)
-        tiles_used = ("whole",) if split.input_steps == 1 else ("inputs", "step")
+        tiles_used = ("whole",) if input_steps == 1 else ("inputs", "step")
         point(job, **codes(tiles, *tiles_used, keep=training))
         self.work = Work(layers, job, self.threads)
         if training:
-            self._aim_training(net, split, purpose == "descent")
-        if not together:  # else a pass is a flow of tasks
-            self._aim_passes(split.shares, training)
+            self._aim_training(net, purpose == "descent")
+        self.division, self.trials = None, {}  # of each kernel (`divisions.py`)
+        self.flows, self.ran = {}, {}  # by division; those that ran last, by direction
+
+    def divide(self, division):
+        """Let the records say how the next passes are divided."""
+        job, kernels = self.work.job_words, ("forward", "backward")
+        by, L = division.by, self.sizes["L"]
+        shares = {"one thread": 1, "samples": min(self.threads, self.sizes["B"])}
+        self.participants = 1 if by == "one thread" else self.threads
+        job[JOB_WORD.groups] = self.participants
+        job[JOB_WORD.shares] = shares.get(by, 0)
+        if by != "layers":  # which are tasks of a flow
+            way = "samples" if by in shares else "rounds"
+            for name in kernels[: 1 if self.purpose == "inference" else 2]:
+                code = address(getattr(passes, f"{name}_{way}"), self.work.job.dtype)
+                job[getattr(JOB_WORD, name)] = code
+        if self.purpose == "inference":  # layer after layer uses the same memory
+            for l in range(L):
+                place = at(self.arrays["a"][l if by == "layers" else 0])
+                self.work.layer_words[l * len(LAYER_WORD) + LAYER_WORD.a] = place
+        self.division = division
 
     def _allocate(self, passes):
         """The arrays of the table that these passes need, by name."""
@@ -278,7 +306,7 @@ class Space:
             point(layer, **net.weights(l), x_width=self.sizes["P_words"] if l else D)
             sizes = net.tiles.layer_sizes(D)
             point(layer, **{n: size for n, size in sizes.items() if n != "D_wide"})
-            point(layer, a=self.arrays["a"][min(l, self.sizes["L_a"] - 1)])
+            point(layer, a=self.arrays["a"][l])
             if self.has_c:
                 point(layer, c=self.arrays["c"][l])
             if l < self.sizes["L_h"]:
@@ -292,13 +320,7 @@ class Space:
         if l + 1 < len(layers):
             point(layers[l + 1], x=h[1:])
 
-    def _aim_passes(self, shares, training):
-        names = ("forward", "backward") if training else ("forward",)
-        for name in names:
-            kernel = getattr(passes, f"{name}_{'samples' if shares else 'rounds'}")
-            point(self.work.job, **{name: address(kernel, self.work.job.dtype)})
-
-    def _aim_training(self, net, split, descends):
+    def _aim_training(self, net, descends):
         """Let the records point to what a backward pass reads and writes."""
         arrays, job, layers = self.arrays, self.work.job, self.work.layers
         arrays["one"][:] = 1

@@ -11,9 +11,8 @@ import numpy as np
 
 from ..cells import Cell
 from ..cpu import factored_kernels as kernels
-from ..cpu.cost import INPUT_ROWS
 from ..cpu.tiles import Tiles, codes
-from ..cpu.workspace import Work, buffer, point
+from ..cpu.workspace import INPUT_ROWS, Work, buffer, point
 from ..low_rank import Factored, through_factors
 from .base import Network
 from .numba_fused import NumbaFused, chosen_threads

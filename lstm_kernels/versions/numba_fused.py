@@ -3,10 +3,10 @@
 What changed from `numba-sample`: weights are packed for vector registers, the cell is
 applied to the sums of a register tile before they are stored, and a whole pass, a
 training step or an epoch runs in one region of threads of its own. They share the
-samples of a mini-batch, or the hidden units of a step, or stay away: `cost.py` predicts
-what is fastest. Bounded by the FMA units for a mini-batch of some samples; by reading
-the weights once a step for a single sample; for the smallest networks by what a call
-costs.
+samples of a mini-batch, or the hidden units of a step, or run layers at the same time,
+or stay away: the first calls try which is fastest (`cpu/divisions.py`). Bounded by the
+FMA units for a mini-batch of some samples; by reading the weights once a step for a
+single sample; for the smallest networks by what a call costs.
 
 Who computes what changes no bit: the order of additions is fixed in `tiles.py` and
 `block_kernels.py`. README says how x gets through these rooms.
@@ -16,35 +16,38 @@ MOST_BYTES; nothing of them is ever returned.
 """
 
 import math
-from functools import cache, partial
+from functools import partial
+from time import perf_counter
 
 import numba
 import numpy as np
 
-from ..cells import CELLS
 from ..cores import cores
-from ..cpu import cost, passes
+from ..cpu import passes
+from ..cpu import wavefront_kernels as tasks
 from ..cpu.arrays import JOB_WORD
+from ..cpu.divisions import Choice, Trial, divisions, trial
+from ..cpu.flow import Flow
+from ..cpu.interrupts import run_on
+from ..cpu.machine_code import address
 from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
 from ..cpu.workspace import Packed, Space, at, point, transposes
-from ..params import Params
+from ..errors import check_choice, check_int
+from ..schedules import Graph, wavefront
 from .base import Network
 
 MOST_SPACES, MOST_BYTES = 4, 1 << 30  # for later calls, beside those of the last one
-
-
-@cache
-def machine_costs(dtype, threads):
-    """The costs of this machine (`cost.py`), measured at the first call: a few
-    milliseconds.
-    """
-
-    def runner(H, B, T, split):
-        net = NumbaFused(Params.init(1, H, dtype=dtype), threads)
-        return net.bare_forward(np.zeros((T, B, 1), dtype), split)
-
-    return cost.measure(runner, partial(Tiles, CELLS["lstm"], dtype), threads)
+# About how much longer than a forward pass a pass takes.
+FORWARD_PASSES = {passes.infer: 1, passes.backward: 2, passes.train: 3}
+# What `division` tells of: for which purpose which pass runs.
+CALLS = {
+    "forward": ("inference", passes.infer),
+    "forward for training": ("gradients", passes.infer),
+    "backward": ("gradients", passes.backward),
+    "loss_and_grads": ("gradients", passes.train),
+    "step": ("descent", passes.train),
+}
 
 
 def chosen_threads(threads):
@@ -91,26 +94,122 @@ class NumbaFused(Network):
         self._transposes_are_old = True
         self.packed.pack(params)
 
-    def bare_forward(self, x, split=None):
+    def division(self, T: int, B: int, call: str = "forward") -> Choice:
+        """How threads divide a call on mini-batches (T, B), and what each division took
+        while they were tried: a Choice, for every network of this form in the process.
+
+        call: "forward", "forward for training", "backward", "loss_and_grads" or "step",
+        which stands for `epoch` too. Raises TypeError or ValueError for another, or for
+        sizes below one.
+        """
+        check_choice("call", call, CALLS)
+        purpose, kernel = CALLS[call]
+        sizes = check_int("T", T), check_int("B", B)
+        return self._trial(*sizes, purpose, kernel).choice()
+
+    def _trial(self, T, B, purpose, kernel):
+        """The Trial of a pass, the same for all networks of this form."""
+        form = self.name, self.tiles, tuple(self.inputs), self._threads
+        name = kernel.py_func.__name__
+        return trial((*form, T, B, purpose, name), tuple(self._divisions(T, B)))
+
+    def _divisions(self, T, B):
+        """The divisions to try."""
+        L, blocks = self._params.num_layers, self.tiles.blocks
+        return divisions(L, T, B, blocks, self._threads)
+
+    def bare_forward(self, x, division=None):
         """The compiled part of `forward(x)`, without arguments: it shows what a public
-        call costs beside it. split: how the work is divided, a WorkSplit.
+        call costs beside it. division: a Division; None is what is tried.
         """
         with self._held("bare_forward"):
-            T, B, _ = x.shape
-            if split is None:
-                space = self._space(T, B, "inference", {})  # of its own
-            else:
-                space = self.space_class(self, T, B, "inference", split)
+            space = self._space(*x.shape[:2], "inference", {})  # of its own
+            if division is not None:
+                space.trials[passes.infer] = Trial([division])
             outputs = space.begin(x)
         return partial(self._infer, space, x, outputs)  # which keeps the arrays alive
 
     def _infer(self, space, *arrays):
         self._run(space, passes.infer)
 
-    def _run(self, space, kernel, forward_passes=1):
-        """Run a kernel on a Space, about as long as so many forward passes."""
-        operations = space.operations * forward_passes
-        space.work.run(kernel, space.threads, space, operations)
+    def _run(self, space, kernel, count=1):
+        """Run a kernel on a Space, a pass or `count` training steps, as it is divided
+        at present; its time is noted.
+        """
+        trial = space.trials.get(kernel)
+        fresh = trial is None
+        if fresh:
+            trial = self._trial(*space.x_shape, space.purpose, kernel)
+        division = trial.division
+        if space.division != division:
+            self._divide(space, division)
+        start = perf_counter()
+        if division.by == "layers":
+            self._run_layers(space, kernel)
+        else:
+            operations = space.operations * FORWARD_PASSES[kernel] * count
+            space.work.run(kernel, space.participants, space, operations)
+        if fresh:  # it compiled, and met new memory
+            space.trials[kernel] = trial
+        else:
+            trial.record(division, (perf_counter() - start) / count)
+
+    def _divide(self, space, division):
+        if division.by == "layers" and division not in space.flows:
+            L, T = self._params.num_layers, space.x_shape[0]
+            ways = (False,) if space.purpose == "inference" else (False, True)
+            graphs = [Graph(L, T, backward=way) for way in ways]
+            schedules = [self._schedule(graph, space, division) for graph in graphs]
+            space.flows[division] = [Flow(schedule) for schedule in schedules]
+            self._compile_tasks(space)
+        space.divide(division)
+
+    def _schedule(self, graph, space, division):
+        """The Schedule of a division by layers."""
+        chunk, together = division.chunk, division.together
+        return wavefront(graph, self._threads, chunk, together=together)
+
+    @staticmethod
+    def _compile_tasks(space):
+        """Compile what layers at the same time run, before that is timed."""
+        kernels = [tasks.forward_task]
+        if space.purpose != "inference":
+            kernels += [tasks.backward_task, tasks.read_out, passes.gradient_rounds]
+        if space.purpose == "descent":
+            kernels.append(tasks.next_batch)
+        for kernel in kernels:
+            address(kernel, space.work.job.dtype)
+
+    def _run_layers(self, space, kernel):
+        """A pass, or training steps, as flows of tasks; interrupted, a whole number of
+        steps has ended.
+        """
+        if kernel is passes.infer:
+            self._flow(space, False, tasks.forward_task)
+        elif kernel is passes.backward:
+            self._flow(space, True, tasks.backward_task)
+            space.work.run(passes.gradient_rounds, self._threads, space)
+        else:
+            first, last = space.work.stop[3], space.work.stop[1]
+            for _ in range(first, last):
+                if space.work.job_words[JOB_WORD.order]:
+                    space.work.run(tasks.next_batch, 1, space)
+                self._run_layers(space, passes.infer)
+                space.work.run(tasks.read_out, 1, space)
+                self._run_layers(space, passes.backward)
+                if space.work.stop[1] == 0:  # the loss was not finite
+                    break
+
+    def _flow(self, space, backward, task):
+        work, running = space.work, space.flows[space.division][backward]
+        space.ran[backward] = running
+        work.enter()  # which may renew the records
+        work.job_words[JOB_WORD.tasks] = at(running.tasks)
+        work.job_words[JOB_WORD.parts] = running.schedule.graph.parts
+        participants = min(self._threads, running.workers)
+        code, owner = address(task, work.job.dtype), (space, work.arrays)
+        call = running.run, participants, code, work.address, work.stop, owner
+        work.leave(run_on(work, space.operations, *call))
 
     def _step(self, x, target, rate):
         space = self._space(*x.shape[:2], "descent")
@@ -146,24 +245,10 @@ class NumbaFused(Network):
                 or sum(space.bytes for space in spaces.values()) > MOST_BYTES
             ):
                 spaces.pop(next(iter(spaces)))
-            space = spaces[key] = self._new_space(T, B, purpose)
+            space = spaces[key] = self.space_class(self, T, B, purpose)
         if purpose != "inference" and self._transposes_are_old:
             self.pack_transposes(space)
         return space
-
-    def _new_space(self, T, B, purpose):
-        split = self.work_split(T, B, purpose != "inference")
-        return self.space_class(self, T, B, purpose, split)
-
-    def work_split(self, T, B, training=False):
-        """How the work on mini-batches (T, B) is divided: what `cost.py` predicts to be
-        fastest.
-        """
-        threads = self._threads
-        if threads == 1:
-            return cost.work_splits(self.tiles, T, B, 1)[0]
-        costs = machine_costs(self._dtype, threads)
-        return cost.choose(costs, self.tiles, self.inputs, T, B, training, threads)
 
     def _guard(self):
         return self._lock  # which is held: of contexts that do nothing, the quickest
@@ -180,7 +265,7 @@ class NumbaFused(Network):
         gradients = space.begin_backward(dy, dstate)
         dx = space.arrays["dx"] if inputs else 0
         point(space.work.layers[0], dx=dx)
-        self._run(space, passes.backward, 2)
+        self._run(space, passes.backward)
         return space.collect(gradients, inputs)
 
     def _loss_and_grads(self, x, target):
@@ -200,12 +285,15 @@ class NumbaFused(Network):
         """
         losses, work = np.empty(count, self._dtype), space.work
         space.begin(x)
-        work.stop[1] = count
         work.stop[2] = 0
         work.job_words[JOB_WORD.losses] = at(losses)
         work.job_words[JOB_WORD.target] = at(target)
-        self._steps(space, losses)
+        first, last = 0, 1
+        while first < count and last:  # 0: the loss was not finite
+            trial = space.trials.get(passes.train)
+            many = trial is not None and trial.decided
+            last = count if many else first + 1  # try on one step at a time
+            space.work.stop[1], space.work.stop[3] = last, first
+            self._run(space, passes.train, last - first)
+            first, last = last, space.work.stop[1]
         return losses[: space.work.stop[2]]
-
-    def _steps(self, space, losses):
-        self._run(space, passes.train, 3 * len(losses))

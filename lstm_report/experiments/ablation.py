@@ -6,18 +6,15 @@ import ctypes
 import timeit
 from functools import partial
 from itertools import chain
-from itertools import product as product_of
 
 import numba
 import numpy as np
 import pandas as pd
 
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import activations, cost, registers, simd, workspace
+from lstm_kernels.cpu import activations, registers, simd, workspace
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.cpu.workspace import at
-from lstm_kernels.params import Params
-from lstm_kernels.versions import numba_fused
 
 from ..measure import runner
 from ..measure.comparer import compare
@@ -198,34 +195,6 @@ def accuracy(count=200_000):
         "tanh": (traced(activations.tanh), np.tanh(exact)),
         "sigmoid": (traced(activations.sigmoid), 1 / (1 + np.exp(-exact))),
     }
-
-
-def work_split_table(shapes, repeats):
-    """Predicted and measured microseconds of every split for shapes (H, T, B), one
-    layer: of an inference and of a training step.
-    """
-    rows = []
-    for (H, T, samples), training in product_of(shapes, (False, True)):
-        net = numba_fused.NumbaFused(Params.init(H, H, output_size=1))
-        costs = numba_fused.machine_costs(FLOAT, net._threads)
-        x, target = np.zeros((T, samples, H), FLOAT), np.zeros((samples, 1), FLOAT)
-        runs = {}
-        for split in cost.work_splits(net.tiles, T, samples, net._threads):
-            runs[split] = net.bare_forward(x, split)
-            if training:
-                space = workspace.Space(net, T, samples, "descent", split)
-                net.pack_transposes(space)
-                runs[split] = partial(net._descend, space, 0.0, x, target, 1)
-        times = summary(interleaved(runs, repeats=repeats, rest=0.01))["median"]
-        for split in runs:
-            divided = "samples" if split.shares else "hidden units"
-            kind = divided if split.threads > 1 else "one thread"
-            sizes = net.tiles, net.inputs, T, samples, training
-            seconds = cost.predict(costs, split, *sizes)
-            name = "training" if training else "inference"
-            rows.append((name, H, T, samples, kind, 1e6 * seconds, 1e6 * times[split]))
-    columns = ["pass", "H", "T", "B", "divided by", "predicted", "measured"]
-    return pd.DataFrame(rows, columns=columns)
 
 
 def rates(big, repeats):

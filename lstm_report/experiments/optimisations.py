@@ -11,7 +11,6 @@ from scipy import stats
 
 from lstm_kernels.low_rank import factor
 from lstm_kernels.versions.factored import FactoredNetwork
-from lstm_kernels.versions.numba_fused import machine_costs
 
 from ..measure.comparer import compare_outputs
 from ..measure.runner import each, network, rows_of, timed, verify

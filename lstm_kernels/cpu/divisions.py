@@ -8,10 +8,15 @@ from functools import cache
 from statistics import median
 from typing import NamedTuple
 
-LONG = 5e-3  # seconds of a pass from which on one run tells something
-ROUNDS, ROUNDS_LONG = 16, 4  # how often each division runs at most
+# A thread that slept works at full speed a millisecond later: so a division runs for a
+# few calls or milliseconds on end, and the last of these calls counts.
+CALLS, SETTLED = 8, 4e-3
+# Rounds in which each division has its turn, at most, of which the last few count;
+# seconds of passes after the first of them, later twice as many each time, in which the
+# best so far runs: threads of a BLAS library wait for more work on the cores for 0.1 s.
+ROUNDS, LAST, REST = 5, 3, 20e-3
 # A pass that takes twice as long as it did may be disturbed; so many in a row are
-# another machine. The next time it takes eight times as many.
+# another use, or another machine. The next time it takes eight times as many.
 SLOWER, IN_A_ROW, RARER = 2.0, 32, 8
 
 
@@ -23,7 +28,8 @@ class Division(NamedTuple):
     together: int = 0  # layers side by side, by layers
 
     def __str__(self):
-        return f"{self.by}, chunks of {self.chunk}" if self.chunk else self.by
+        how = f", chunks of {self.chunk}, {self.together} side by side"
+        return self.by + how * bool(self.chunk)
 
 
 class Choice(NamedTuple):
@@ -67,43 +73,61 @@ class Trial:
     less of one division is all they can do to each other.
     """
 
+    tried = 0  # passes of all trials that were not decided: who times calls waits
+
     def __init__(self, candidates):
         self._candidates, self._patience = tuple(candidates), IN_A_ROW
         self._begin()
 
     def _begin(self):
         self.seconds = {division: [] for division in self._candidates}
-        self._left, self._slow = list(self._candidates), 0
-        self.division = self._left[0]
-        self.decided, self._limit = len(self._left) == 1, float("inf")
+        self._left, self._turn, self._slow = list(self._candidates), [], 0
+        self.division, self._rest, self._limit = self._left[0], 0.0, float("inf")
+        self.decided = len(self._left) == 1
 
     def record(self, division, seconds):
         """A pass took so long."""
         if self.decided:
             self._watch(seconds)
             return
+        Trial.tried += 1
+        if self._rest > 0:
+            self._rest -= seconds
+            if self._rest <= 0:
+                self.division = self._left[0]
+            return
+        self._turn.append(seconds)
+        if len(self._turn) < CALLS and sum(self._turn) < SETTLED:
+            return
+        self._turn = []
         self.seconds[division].append(seconds)
         self.division = min(self._left, key=lambda d: len(self.seconds[d]))
-        runs = len(self.seconds[self.division])  # that each has had
-        if len(self.seconds[division]) == runs:  # a round is complete
-            self._compare(runs)
+        turns = len(self.seconds[self.division])  # that each has had
+        if len(self.seconds[division]) == turns:  # a round is complete
+            self._compare(turns)
 
-    def _compare(self, runs):
-        """Leave out what is slower than the best by more than passes vary: the more
-        runs, the less. The median counts: a thread that has to be woken each time makes
-        half of the runs fast.
+    def _compare(self, turns):
+        """Leave out what is slower than the best by more than turns vary: the more of
+        them, the less. The least time counts there, so that one turn that was disturbed
+        leaves out nothing; the best is that of the least median of the last turns.
         """
-        middle = {d: median(self.seconds[d]) for d in self._left}
-        best = min(middle.values())
-        long = best > LONG
-        if runs >= 3 or long:
-            most = best * (1 + (2.0**-runs if long else 1.5 / runs))
-            self._left = [d for d in self._left if middle[d] <= most]
-        self.division = self._left[0]
-        if len(self._left) == 1 or runs >= (ROUNDS_LONG if long else ROUNDS):
-            self.division = min(self._left, key=middle.get)
-            self._limit = SLOWER * middle[self.division]
-            self.decided = True
+        least = {d: min(self.seconds[d]) for d in self._left}
+        fastest = min(least.values())
+        long = fastest > SETTLED
+        if long or turns > 1:
+            most = fastest * (1 + 2.0 ** (1 - turns - long))
+            self._left = [d for d in self._left if least[d] <= most]
+        best = min(self._left, key=self._middle)
+        if len(self._left) == 1 or turns == ROUNDS:
+            self.division, self.decided = best, True
+            self._limit = SLOWER * self._middle(best)
+        elif long:
+            self.division = self._left[0]
+        else:
+            self.division, self._rest = best, REST * 2 ** (turns - 1)
+
+    def _middle(self, division):
+        return median(self.seconds[division][-LAST:])
 
     def _watch(self, seconds):
         """Try again when passes became slow."""
@@ -114,7 +138,7 @@ class Trial:
 
     def choice(self):
         """The Choice, so far."""
-        seconds = {str(d): median(s) for d, s in self.seconds.items() if s}
+        seconds = {str(d): self._middle(d) for d, s in self.seconds.items() if s}
         return Choice(str(self.division) if self.decided else None, seconds)
 
 

@@ -1,5 +1,5 @@
 """Notebook 04's measurements of `numba-fused`: what each idea is worth, switched on and
-off one after the other, the loop it comes down to, and its model of costs.
+off one after the other, and the loop it comes down to.
 """
 
 import ctypes
@@ -11,14 +11,16 @@ import numba
 import numpy as np
 import pandas as pd
 
+from lstm_kernels import Params
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import activations, registers, simd, workspace
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.cpu.workspace import at
+from lstm_kernels.versions.numba_fused import NumbaFused
 
 from ..measure import runner
 from ..measure.comparer import compare
-from ..measure.timing import interleaved, summary
+from ..measure.timing import interleaved, settle, summary
 from ..measure.workloads import AIRLINE
 from . import assembly
 
@@ -216,3 +218,28 @@ def rates(big, repeats):
             samples = work.B if name in batched else 1
             points[name] = samples / 2, work.gflop / seconds
     return points
+
+
+def seconds_of(H, B, T, D=1):
+    """Seconds of an inference of one layer on one thread, at best; the first step has
+    no product with W.
+    """
+    net = NumbaFused(Params.init(D, H), threads=1)
+    call = net.bare_forward(np.zeros((T, B, D), FLOAT))
+    settle(call)
+    return min(timeit.repeat(call, number=1, repeat=100))
+
+
+def cell_seconds(B=64):
+    """Seconds of the cell on a vector of units, with what is loaded and stored."""
+    units = 4 * lstm_tiles(1).lanes
+    return seconds_of(units, B, 1) / (4 * B)
+
+
+def cache_rate(steps=100):
+    """GB/s at which one sample's steps read weights from a core's cache, its cells
+    included.
+    """
+    H = 8 * lstm_tiles(1).lanes
+    later = seconds_of(H, 1, steps + 1) - seconds_of(H, 1, 1)
+    return 16e-9 * H * H * steps / later

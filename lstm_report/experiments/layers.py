@@ -19,9 +19,10 @@ from lstm_kernels.schedules import Costs, Graph, Schedule, Task, wavefront
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 from ..measure.comparer import TOLERANCE, compare, truth
-from ..measure.runner import measure, networks, timed
-from ..measure.timing import summary
+from ..measure.runner import timed
+from ..measure.timing import settle
 from ..measure.workloads import GRID, Workload
+from . import divisions
 
 WAYS = ("forward", "backward")
 DEEP = GRID["deep, one sample"]
@@ -255,29 +256,32 @@ def sweep(
 
 
 def picked(work):
-    """How many steps the tasks have that `numba-wavefront` picks by itself, in
+    """How many steps the tasks have that `numba-wavefront` keeps after trying, in
     words.
     """
-    net = NumbaWavefront(work.params())
-    graphs = {way: net.graph(work.T, way == "backward") for way in WAYS}
-    plans = {way: net.pick(graph, work.B) for way, graph in graphs.items()}
-    return ", ".join(f"{plan.longest} {way}" for way, plan in plans.items())
+    net, (x, _) = NumbaWavefront(work.params()), work.example()
+    dy = np.ones((work.T, work.B, work.H), x.dtype)
+
+    def both():
+        net.forward(x, training=True)
+        net.backward(dy)
+
+    settle(both)
+    calls = {"forward": "forward for training", "backward": "backward"}
+    found = {
+        way: net.division(work.T, work.B, call).fastest for way, call in calls.items()
+    }
+    return "; ".join(f"{way} {division}" for way, division in found.items())
 
 
-def against_fused(batches, hidden, *, L=4, T=100, repeats=7, **options):
-    """Speed of `numba-wavefront` over `numba-fused`, inference, two threads: a table B
-    x H.
+def against_steps(batches, hidden, *, L=4, T=100, repeats=7, **options):
+    """Speed of layers at the same time over the best division of a step, inference,
+    two threads: a table B x H.
     """
-    table = {}
-    for H, B in product(hidden, batches):
-        work = Workload(L, T, H, H, B)
-        x, nets = work.example()[0], networks(("numba-fused", "numba-wavefront"), work)
-        calls = {"forward": lambda net, x=x: net.forward(x)}
-        rounds = min(repeats, work.repeats)
-        times = measure(nets, work, calls, repeats=rounds, least=0.01, **options)
-        ratio = summary(times, "numba-fused", by="version")["ratio"]
-        table[B, H] = ratio["numba-wavefront"]
-    return pd.Series(table).unstack()
+    works = [Workload(L, T, H, H, B) for H, B in product(hidden, batches)]
+    found = divisions.table(works, stages=["forward"], repeats=repeats, **options)
+    ratio = found.reindex(columns=["units", "samples"]).min(axis=1) / found["layers"]
+    return ratio.droplevel(["stage", "L", "T", "D"]).unstack("H")
 
 
 def many_cores(costs, cores, layers, T):

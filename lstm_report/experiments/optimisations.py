@@ -16,7 +16,7 @@ from ..measure.comparer import compare_outputs
 from ..measure.runner import each, network, rows_of, timed, verify
 from ..measure.timing import interleaved, summary
 from ..measure.workloads import Workload
-from .ablation import lstm_tiles, peak
+from .ablation import cell_seconds, lstm_tiles, peak
 from .switches import BASELINE, COMBINATIONS, SWITCHES, Variant
 
 STUDY, FUSED = "study", "numba-fused"  # versions in the rows
@@ -149,8 +149,8 @@ def bound(work, threads):
     loop with everything in cache, and the vector code of its cells at the cost measured
     of it, on threads that never wait. Returns both parts.
     """
-    costs, tiles = machine_costs(np.dtype(np.float32), threads), lstm_tiles(work.H)
-    cells = work.L * work.T * work.B * tiles.blocks * costs.cell
+    tiles = lstm_tiles(work.H)
+    cells = work.L * work.T * work.B * tiles.blocks * cell_seconds()
     return work.gflop / (threads * peak()), cells / threads
 
 

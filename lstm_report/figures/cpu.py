@@ -3,6 +3,9 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
+from lstm_kernels.errors import counted
+
+from ..experiments.divisions import gains
 from . import plots
 from .tables import speed
 
@@ -93,4 +96,26 @@ def accuracy(x, curves):
         ax.set_title(f"{name}: largest relative error {error.max():.1e}")
     axes[0].set_xscale("log")
     axes[1].set_xlim(-90, 25)
+    return figure
+
+
+def divisions(found):
+    """Which division of an inference is fastest, and how many times as fast as one
+    thread: units over samples, a panel for each number of layers. found: of
+    `divisions.table`.
+    """
+    gain, fastest = gains(found.xs("forward").droplevel(["T", "D"]))
+    layers = sorted(set(gain.index.get_level_values("L")))
+    figure, axes = plt.subplots(
+        1, len(layers), figsize=(4.8 * len(layers), 4.2), sharey=True, squeeze=False
+    )
+    for ax, L in zip(axes.flat, layers, strict=True):
+        table = gain.xs(L).unstack("B")
+        text = fastest.xs(L).unstack("B") + "\n" + table.map(speed)
+        top = max(2.0, gain.max())
+        plots.heat(ax, table, text, cmap="cividis", vmin=1, vmax=top)
+        ax.set(title=f"{counted(L, 'layer')}", xlabel="samples")
+    axes[0, 0].set_ylabel("hidden units")
+    alone = int((fastest == "one thread").sum())
+    figure.suptitle(f"One thread is fastest in {alone} of {len(fastest)} shapes")
     return figure

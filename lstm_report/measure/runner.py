@@ -2,6 +2,7 @@
 file.
 """
 
+import time
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,9 @@ from lstm_kernels.versions import versions
 
 from .comparer import compare_to_reference
 from .timing import interleaved, together
+
+# Seconds in which threads of a BLAS library, after a check, wait on the cores for more.
+AFTER_BLAS = 0.2
 
 
 def network(version, params, **options):
@@ -67,6 +71,7 @@ def timed(cases, check, **options):
     `interleaved` takes it.
     """
     errors = check()
+    time.sleep(AFTER_BLAS)
     parts = [
         interleaved(named, **options).assign(stage=stage)
         for stage, named in cases.items()

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import psutil
 
+from lstm_kernels.cpu.divisions import Trial
+
 # What disturbs a run: the most that a quiet run has, a fraction, and its words with the
 # number in per cent.
 SIGNS = {
@@ -21,6 +23,7 @@ SIGNS = {
 # Seconds of sleep before each case where packages with threads of their own are timed
 # side by side.
 REST = 0.03
+MOST_TRYING = 20  # seconds before a case is timed
 LEAST_SECONDS = 0.5  # the system counts CPU time in hundredths of a second
 
 
@@ -29,8 +32,9 @@ def interleaved(
 ):
     """Time several cases side by side; returns a row per repeat: case, repeat, seconds.
 
-    cases: name -> function without arguments. Each runs once to warm up (compile time
-    is not in these rows), then all run in turn, in a new seeded order each round, so
+    cases: name -> function without arguments. Each runs to warm up (compile time is not
+    in these rows), until it tries no division of its work any more; then all run in
+    turn, in a new seeded order each round, so
     that drift meets every case alike. A case shorter than `least` seconds is called
     several times in a row and its mean taken. rest: seconds of sleep before each case,
     then a few calls that are not timed: thread pools of the last case, which still wait
@@ -61,9 +65,18 @@ def interleaved(
     return times
 
 
-def _calls(case, least):
-    """How many calls of a case take `least` seconds; its first one warms up."""
+def settle(case):
+    """Call a case until no network in it tries how to divide its work."""
     case()
+    tried, until = -1, time.perf_counter() + MOST_TRYING
+    while tried != Trial.tried and time.perf_counter() < until:
+        tried = Trial.tried
+        case()
+
+
+def _calls(case, least):
+    """How many calls of a case take `least` seconds, after it has settled."""
+    settle(case)
     if not least:
         return 1
     start = time.perf_counter()

@@ -1,0 +1,246 @@
+"""The fastest division of a pass is found by trying, at a bounded price, and its choice
+changes no bit.
+"""
+
+from itertools import cycle, pairwise
+
+import numpy as np
+import pytest
+from conftest import example
+
+import lstm_kernels as lk
+from lstm_kernels.cpu import divisions
+from lstm_kernels.cpu.divisions import Division, Trial
+from lstm_kernels.versions import numba_fused
+
+ONE, SAMPLES, UNITS = (Division(by) for by in ("one thread", "samples", "units"))
+EVERY = (UNITS, SAMPLES, ONE)
+
+
+def run(trial, seconds, calls=20_000):
+    """Passes until a trial is decided; seconds: a function of the division and the
+    number of its passes on end. Returns the time they took.
+    """
+    spent, last, again = 0.0, None, 0
+    for _ in range(calls):
+        again = again + 1 if trial.division == last else 0
+        last = trial.division
+        took = seconds(last, again)
+        trial.record(last, took)
+        spent += took
+        if trial.decided:
+            return spent
+    raise AssertionError("never decided")
+
+
+@pytest.mark.parametrize("scale", [20e-6, 1e-3, 3.9e-3, 4.1e-3, 0.5])
+@pytest.mark.parametrize("fastest", EVERY)
+@pytest.mark.parametrize("gap", [0.2, 0.03])
+def test_the_fastest_is_found_whatever_a_pass_takes(scale, fastest, gap):
+    rng = np.random.default_rng(0)
+    times = dict.fromkeys(EVERY, 1 + gap) | {fastest: 1.0}
+    noisy = lambda d, _: scale * times[d] * rng.uniform(1, 1 + gap / 4)  # noqa: E731
+    trial = Trial(EVERY)
+    run(trial, noisy)
+    assert trial.division == fastest
+    choice = trial.choice()
+    assert choice.fastest == str(fastest)
+    assert choice.seconds[str(fastest)] == pytest.approx(scale, rel=0.05)
+
+
+@pytest.mark.parametrize("scale", [20e-6, 0.5])
+def test_trying_costs_a_few_calls_or_milliseconds(scale):
+    times = {UNITS: 1.0, SAMPLES: 2.5, ONE: 2.0}
+    trial, count = Trial(EVERY), [0]
+
+    def seconds(division, _):
+        count[0] += 1
+        return scale * times[division]
+
+    spent = run(trial, seconds)
+    wasted = spent - count[0] * scale
+    assert wasted <= max(3 * scale, 3e-3)
+
+
+def test_a_thread_that_has_to_be_woken_does_not_lose():
+    """The first passes of two threads after others take longest."""
+    woken = [400e-6, 300e-6, 250e-6, 200e-6]
+
+    def seconds(division, again):
+        if division == ONE:
+            return 240e-6
+        return woken[again] if again < len(woken) else 230e-6
+
+    trial = Trial((UNITS, ONE))
+    run(trial, seconds)
+    assert trial.division == UNITS
+
+
+def test_threads_of_others_that_wait_for_a_while_do_not_decide():
+    """Twice as slow for the first 100 ms, as beside a BLAS library's threads."""
+    spent = [0.0]
+
+    def seconds(division, _):
+        alone = 240e-6 if division == ONE else 230e-6
+        busy = division != ONE and spent[0] < 0.1
+        spent[0] += (2 if busy else 1) * alone
+        return (2 if busy else 1) * alone
+
+    trial = Trial((UNITS, ONE))
+    run(trial, seconds)
+    assert trial.division == UNITS
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_one_stall_leaves_out_nothing(turn):
+    count = [-1]
+
+    def seconds(division, _):
+        if division != UNITS:
+            return 50e-6
+        count[0] += 1
+        return 6e-3 if count[0] == 8 * turn else 25e-6
+
+    trial = Trial((UNITS, ONE))
+    run(trial, seconds)
+    assert trial.division == UNITS
+
+
+def test_passes_that_became_slow_are_tried_again_rarely():
+    trial, slow = Trial((UNITS, ONE)), set()
+
+    def seconds(division, _):
+        return 1e-3 * (4 if division in slow else 1 + (division == ONE))
+
+    run(trial, seconds)
+    assert trial.division == UNITS
+    for k in range(1001):  # now and then is no reason
+        trial.record(UNITS, 9e-3 if k % 5 else 1e-3)
+    assert trial.decided
+    slow.add(UNITS)
+    for _ in range(divisions.IN_A_ROW):
+        assert trial.decided
+        trial.record(UNITS, 4e-3)
+    assert not trial.decided
+    run(trial, seconds)
+    assert trial.division == ONE
+    times = cycle([9e-3])
+    for _ in range(divisions.RARER * divisions.IN_A_ROW - 1):
+        trial.record(ONE, next(times))
+    assert trial.decided  # the second time takes eight times as many
+    trial.record(ONE, 9e-3)
+    assert not trial.decided
+
+
+def test_what_can_be_tried_follows_the_network():
+    def names(*sizes):
+        return [division.by for division in divisions.divisions(*sizes)]
+
+    assert names(1, 5, 1, 1, 1) == ["one thread"]
+    assert names(3, 5, 7, 4, 1) == ["one thread"]
+    assert names(1, 5, 1, 1, 2) == ["one thread"]
+    assert names(1, 5, 2, 1, 2) == ["samples", "one thread"]
+    assert names(1, 5, 1, 2, 2) == ["units", "one thread"]
+    assert names(2, 5, 1, 1, 2) == ["layers", "layers", "one thread"]
+    for T in (1, 2, 3, 9, 10, 11, 500):
+        every = divisions.by_layers(4, T, 2)
+        assert len({str(division) for division in every}) == len(every)
+        for one in every:
+            assert 1 <= one.chunk <= T
+        chunks = [one.chunk for one in every if one.together == 4]
+        assert all(a > b for a, b in pairwise(chunks))
+
+
+def settled(net, call, T, B):
+    """Call until the division is known; what the calls return."""
+    for _ in range(100_000):
+        yield call()
+        if net.division(T, B).fastest:
+            return
+    raise AssertionError(net.division(T, B))
+
+
+@pytest.mark.parametrize("version", ["numba-fused", "numba-wavefront"])
+def test_calls_that_try_have_the_same_bits_and_the_same_memory(version):
+    params, x, _ = example((2, 11, 5, 3, 36), seed=7)
+    net = lk.network(version, params, threads=2)
+    assert net.division(11, 5) == (None, {})
+    want = lk.network("numba-fused", params, threads=1).forward(x)[0]
+    net.forward(x)
+    (space,) = net._spaces.values()
+    before = space.bytes
+    for y, _ in settled(net, lambda: net.forward(x), 11, 5):
+        np.testing.assert_array_equal(y, want)
+    assert [*net._spaces.values()] == [space]
+    assert space.bytes == before
+    tried = {str(division) for division in net._divisions(11, 5)}
+    choice = net.division(11, 5)
+    assert choice.fastest in choice.seconds
+    assert tried == set(choice.seconds)
+    assert all(0 < seconds < 1 for seconds in choice.seconds.values())
+    other = lk.network(version, params.copy(), threads=2)  # of the same form
+    assert other.division(11, 5) == choice
+    assert lk.network(version, params, threads=1).division(11, 5) != choice
+    assert net.division(11, 6) == (None, {})
+
+
+@pytest.mark.parametrize("call", [*numba_fused.CALLS])
+def test_every_call_has_a_choice_of_its_own(call):
+    params, x, target = example((1, 4, 3, 2, 40), seed=11)
+    net = lk.network("numba-fused", params, threads=1)  # nothing to try
+    assert net.division(4, 3, call) == ("one thread", {})
+    net = lk.network("numba-fused", params, threads=2)
+    kernel = numba_fused.CALLS[call][1].py_func.__name__
+    for _ in range(30):
+        net.forward(x, training=call in ("forward for training", "backward"))
+        if call == "backward":
+            net.backward(np.ones((4, 3, 40), np.float32))
+        if kernel == "train":
+            net.step(x, target, 1e-9) if call == "step" else net.loss_and_grads(
+                x, target
+            )
+    assert net.division(4, 3, call).seconds
+
+
+def test_a_division_is_of_a_call_and_of_sizes():
+    net = lk.network("numba-fused", lk.Params.init(1, 2))
+    with pytest.raises(ValueError, match="call: got 'fit', want one of 'forward'"):
+        net.division(1, 1, "fit")
+    with pytest.raises(ValueError, match="T: got 0, want an integer of at least 1"):
+        net.division(0, 1)
+    with pytest.raises(TypeError, match=r"B: got 1.5, want an integer of at least 1"):
+        net.division(1, 1.5)
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_an_epoch_that_tries_is_its_steps(decided):
+    params, x, target = example((2, 5, 23, 3, 20), seed=5)
+    dataset, order = lk.Dataset(x, target), np.random.default_rng(0).permutation(23)
+    whole, steps = (lk.network("numba-fused", params, threads=2) for _ in range(2))
+    divisions.trial.cache_clear()
+    for _ in range(300 if decided else 1):
+        losses = whole.epoch(dataset, order, 8, 0.01)
+        again = [
+            steps.step(
+                np.ascontiguousarray(x[:, part]),
+                np.ascontiguousarray(target[part]),
+                0.01,
+            )
+            for part in (order[:8], order[8:16], order[16:])
+        ]
+        assert losses == again
+    for name, value in whole.params().arrays().items():
+        np.testing.assert_array_equal(steps.params().arrays()[name], value)
+
+
+def test_an_epoch_ends_at_a_loss_that_is_not_finite_while_it_tries():
+    params, x, target = example((1, 4, 8, 3, 20), seed=9)
+    divisions.trial.cache_clear()
+    for division in (*EVERY, Division("layers", 4, 1)):
+        net = lk.network("numba-fused", params, threads=2)
+        net._divisions = lambda T, B, d=division: [d, ONE]  # undecided
+        target[4] = np.float32(3e38)
+        losses = net.epoch(lk.Dataset(x, target), np.arange(8), 2, 0.1)
+        assert len(losses) == 3
+        assert np.isfinite(losses[:2]).all()
+        assert not np.isfinite(losses[2])

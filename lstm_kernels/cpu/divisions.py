@@ -115,7 +115,7 @@ class Trial:
         fastest = min(least.values())
         long = fastest > SETTLED
         if long or turns > 1:
-            most = fastest * (1 + 2.0 ** (1 - turns - long))
+            most = fastest * (1 + 2.0 ** (2 - turns - 2 * long))
             self._left = [d for d in self._left if least[d] <= most]
         best = min(self._left, key=self._middle)
         if len(self._left) == 1 or turns == ROUNDS:

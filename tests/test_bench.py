@@ -13,7 +13,7 @@ from lstm_kernels import __main__ as command
 from lstm_kernels import cores, schedules, simulate
 from lstm_report import measure as bench
 from lstm_report import notebook
-from lstm_report.experiments import gpu_run, ladder, layers
+from lstm_report.experiments import divisions, gpu_run, ladder, layers
 from lstm_report.measure import ceilings, peers, provenance, results, runner, timing
 from lstm_report.measure.workloads import AIRLINE, REFERENCE, Workload
 
@@ -95,10 +95,31 @@ def test_forms_of_the_gradients_are_compared_by_their_steps(monkeypatch):
 
 
 def test_layers_in_parallel_are_compared_with_each_step_divided(monkeypatch):
-    monkeypatch.setattr(
-        runner, "interleaved", fixed({"numba-fused": 3.0, "numba-wavefront": 1.0})
-    )
-    assert layers.against_fused([2], [8], L=2, T=3).loc[2, 8] == 3.0
+    seconds = {"units": 3.0, "samples": 2.0, "one thread": 0.5, divisions.CHOSEN: 0.5}
+
+    def of_division(cases, **how):
+        names = {name: name for name in cases if name in seconds}
+        layers_ = {name: 1.0 + 0.5 * n for n, name in enumerate({*cases} - {*names})}
+        return fixed(seconds | layers_)(cases)
+
+    monkeypatch.setattr(runner, "interleaved", of_division)
+    assert layers.against_steps([2], [40], L=2, T=3).loc[2, 40] == 2.0
+
+
+def test_the_fastest_division_is_named_with_its_gain(monkeypatch):
+    works = divisions.grid((1,), (8,), (1, 4))
+    one = {"one thread": 3.0, divisions.CHOSEN: 9.0}
+    loops = timed_rows([one, one | {"samples": 1.5}])
+    monkeypatch.setattr(divisions, "timed", lambda *_, **__: next(loops))
+    gain, fastest = divisions.gains(divisions.table(works, stages=["forward"]))
+    assert gain.to_list() == [1.0, 2.0]
+    assert fastest.to_list() == ["one thread", "samples"]
+
+
+def timed_rows(loops):
+    for loop in loops:
+        rows = [("forward", name, 0, seconds) for name, seconds in loop.items()]
+        yield pd.DataFrame(rows, columns=["stage", "case", "repeat", "seconds"])
 
 
 def test_more_cores_than_layers_find_nothing_to_do():

@@ -39,6 +39,19 @@ def test_every_case_warms_up_and_rounds_go_in_other_orders(repeats):
     assert calls == list("aabbcc")  # the second time is taken
 
 
+def test_a_case_that_tries_divisions_is_timed_when_it_has_chosen(monkeypatch):
+    left, timed = [7], []
+
+    def case():
+        timing.Trial.tried += left[0] > 0
+        left[0] -= 1
+        timed.append(left[0] < -1)  # the call after the last that tried found nothing
+
+    monkeypatch.setattr(timing.Trial, "tried", 0)
+    bench.interleaved({"a": case}, repeats=3, least=0)
+    assert timed == [False] * 8 + [True] * 3
+
+
 def test_a_summary_has_the_median_and_quartiles():
     times = pd.DataFrame(
         {"case": "a", "repeat": range(5), "seconds": [4.0, 0.0, 3.0, 1.0, 2.0]}

@@ -151,6 +151,7 @@ class NumbaFused(Network):
             space.work.run(kernel, space.participants, space, operations)
         if fresh:  # it compiled, and met new memory
             space.trials[kernel] = trial
+            Trial.tried += not trial.decided
         else:
             trial.record(division, (perf_counter() - start) / count)
 

@@ -67,8 +67,7 @@ def interleaved(
 
 def settle(case):
     """Call a case until no network in it tries how to divide its work."""
-    case()
-    tried, until = -1, time.perf_counter() + MOST_TRYING
+    tried, until = None, time.perf_counter() + MOST_TRYING
     while tried != Trial.tried and time.perf_counter() < until:
         tried = Trial.tried
         case()

@@ -176,20 +176,28 @@ def gradient_block(job, l, j):
     descend; else from zero, and then as plain matrices.
     """
     layer = layer_at(job.layers, l)
-    gU = array(job, layer.gU, (job.J, layer.D_padded, job.U_row))[j, : layer.D]
-    gW = array(job, layer.gW, (job.J, job.P, job.W_row))[j, : job.H]
-    gb = array(job, layer.gb, (job.J, 1, job.row))[j]
+    gU = place(array(job, layer.gU, (job.J, layer.D_padded, job.U_row)), (j,))
+    gW = place(array(job, layer.gW, (job.J, job.P, job.W_row)), (j,))
+    gb = place(array(job, layer.gb, (job.J, job.row)), (j,))
     if not job.descend:
-        gU[:] = 0
-        gW[:] = 0
-        gb[:] = 0
-    add_gradients(job, l, j, place(gU, (0,)), place(gW, (0,)), place(gb, (0,)))
+        clear(job, gU, layer.D * job.U_row)
+        clear(job, gW, job.H * job.W_row)
+        clear(job, gb, job.row)
+    add_gradients(job, l, j, gU, gW, gb)
     if job.descend:
         transpose_weights(job, l, j)
         return
-    unpack(job, j, gU, job.plain + layer.dU)
-    unpack(job, j, gW, job.plain + layer.dW)
-    unpack(job, j, gb, job.plain + layer.db)
+    unpack(job, j, gU, layer.D, job.U_row, job.plain + layer.dU)
+    unpack(job, j, gW, job.H, job.W_row, job.plain + layer.dW)
+    unpack(job, j, gb, 1, job.row, job.plain + layer.db)
+
+
+@part
+def clear(job, address, count):
+    """Zeros."""
+    numbers = array(job, address, (count,))
+    for i in range(count):
+        numbers[i] = 0
 
 
 @part
@@ -214,12 +222,11 @@ def add_gradients(job, l, j, gU, gW, gb):
 
 
 @part
-def unpack(job, j, block, matrix):
-    """Rows of a packed block (rows, G*units), to a matrix (rows, G*H) at an address."""
-    rows, columns = block.shape
+def unpack(job, j, block, rows, columns, matrix):
+    """Rows of a packed block (rows, G*units), to a matrix (rows, G*H); addresses."""
     units = job.units
     G = columns // units
-    packed = array(job, place(block, (0,)), (rows, G, units))
+    packed = array(job, block, (rows, G, units))
     plain = array(job, matrix, (rows, G, job.H))
     begin = j * units
     count = min(units, job.H - begin)

@@ -8,9 +8,9 @@ for LINGER nanoseconds, then sleeps on a lock of Python's, which needs no interp
 forked child starts threads of its own. One region at a time has the team; a caller that
 comes meanwhile works alone.
 
-What that is for: beside a PyTorch process that keeps both of two cores busy, the airline
-network's forward pass takes 29 us in the median and 56 us at the 99th percentile; with
-one `prange` of Numba in place of a team it takes 6.4 and 7.4 ms. Quiet, they are level.
+What that is for: beside a PyTorch process that keeps both of two cores busy, a forward
+pass of the airline network takes 29 us in the median and 56 us at the 99th percentile,
+with one `prange` of Numba in place of a team 6.4 and 7.4 ms. Quiet, they are level.
 
 Memory of a team, words of 8 bytes, lines of 64:
   0  door: region number << 16 | threads that joined << 1 | is it open?; -1 at the end

@@ -12,7 +12,7 @@ from ..measure.runner import each, timed, verify
 from ..measure.workloads import Workload
 
 CHOSEN = "chosen"  # among the names of divisions
-UNITS, SAMPLES, LAYERS, T = (32, 64, 128, 256, 512), (1, 4, 16, 64), (1, 4), 20
+UNITS, SAMPLES, LAYERS, T = (32, 64, 128, 512), (1, 4, 16, 64), (1, 4), 20
 SHAPE = ["stage", "L", "T", "D", "H", "B"]
 
 

@@ -21,10 +21,10 @@ class Divided(NumbaFused):
 
     def __init__(self, params, division):
         super().__init__(params)
-        self._only = [division]
+        self._only = division
 
     def _divisions(self, T, B):
-        return self._only
+        return [self._only._replace(chunk=min(self._only.chunk, T))]
 
 
 def grid(layers=LAYERS, units=UNITS, samples=SAMPLES):

@@ -30,7 +30,7 @@ from lstm_kernels.ranks.world import CORES, take_cores
 from lstm_kernels.versions import network, versions
 
 from ..measure.comparer import MismatchError, compare
-from ..measure.timing import interleaved, together
+from ..measure.timing import interleaved, settle, together
 from ..measure.workloads import Workload
 
 WORD = 8  # bytes of what the compiled loops hand over at least
@@ -273,6 +273,8 @@ def inference(
         sizes = {"num_layers": layers, "output_size": H, "cell": "rnn", "seed": 0}
         params, (x, _) = Params.init(H, H, **sizes), work.example(0)
         ways = _of_one(world, params, threads) | _of_all(world, params, work, chunks)
+        if THREADS in ways:
+            alone(world, partial(settle, partial(ways[THREADS], x)))
         want = reference.forward(params.astype(np.float64), x.astype(np.float64))[0]
         check = partial(_errors, world, ways, x, want)
         errors = check()

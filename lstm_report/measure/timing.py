@@ -74,10 +74,13 @@ def settle(case):
 
 
 def _calls(case, least):
-    """How many calls of a case take `least` seconds, after it has settled."""
-    settle(case)
+    """How many calls of a case take `least` seconds, after it has settled; without
+    `least` one, after one: ranks that call it together count alike.
+    """
     if not least:
+        case()
         return 1
+    settle(case)
     start = time.perf_counter()
     case()
     seconds = time.perf_counter() - start

@@ -35,11 +35,11 @@ def run(trial, seconds, calls=20_000):
 
 @pytest.mark.parametrize("scale", [20e-6, 1e-3, 3.9e-3, 4.1e-3, 0.5])
 @pytest.mark.parametrize("fastest", EVERY)
-@pytest.mark.parametrize("gap", [0.2, 0.03])
+@pytest.mark.parametrize("gap", [0.2, 0.08])
 def test_the_fastest_is_found_whatever_a_pass_takes(scale, fastest, gap):
     rng = np.random.default_rng(0)
     times = dict.fromkeys(EVERY, 1 + gap) | {fastest: 1.0}
-    noisy = lambda d, _: scale * times[d] * rng.uniform(1, 1 + gap / 4)  # noqa: E731
+    noisy = lambda d, _: scale * times[d] * rng.uniform(1, 1 + gap / 8)  # noqa: E731
     trial = Trial(EVERY)
     run(trial, noisy)
     assert trial.division == fastest
@@ -69,7 +69,7 @@ def test_a_thread_that_has_to_be_woken_does_not_lose():
     def seconds(division, again):
         if division == ONE:
             return 240e-6
-        return woken[again] if again < len(woken) else 230e-6
+        return woken[again] if again < len(woken) else 222e-6
 
     trial = Trial((UNITS, ONE))
     run(trial, seconds)
@@ -81,7 +81,7 @@ def test_threads_of_others_that_wait_for_a_while_do_not_decide():
     spent = [0.0]
 
     def seconds(division, _):
-        alone = 240e-6 if division == ONE else 230e-6
+        alone = 240e-6 if division == ONE else 222e-6
         busy = division != ONE and spent[0] < 0.1
         spent[0] += (1.45 if busy else 1) * alone
         return (1.45 if busy else 1) * alone
@@ -104,6 +104,13 @@ def test_one_stall_leaves_out_nothing(turn):
     trial = Trial((UNITS, ONE))
     run(trial, seconds)
     assert trial.division == UNITS
+
+
+@pytest.mark.parametrize(("gain", "threads"), [(0.03, False), (0.07, True)])
+def test_threads_have_to_gain_more_than_the_margin(gain, threads):
+    trial = Trial(EVERY)
+    run(trial, lambda d, _: 1e-4 * (1 if d == ONE else 1 - gain))
+    assert (trial.division != ONE) == threads
 
 
 def test_passes_that_became_slow_are_tried_again_rarely():

@@ -15,6 +15,8 @@ CALLS, SETTLED = 8, 4e-3
 # seconds of passes after the first of them, later twice as many each time, in which the
 # best so far runs: threads of a BLAS library wait for more work on the cores for 0.1 s.
 ROUNDS, LAST, REST = 5, 3, 20e-3
+# Threads that gain less than this may lose tomorrow: they are asleep, or held up.
+MARGIN = 0.05
 # A pass that takes twice as long as it did may be disturbed; so many in a row are
 # another use, or another machine. The next time it takes eight times as many.
 SLOWER, IN_A_ROW, RARER = 2.0, 32, 8
@@ -109,7 +111,8 @@ class Trial:
     def _compare(self, turns):
         """Leave out what is slower than the best by more than turns vary: the more of
         them, the less. The least time counts there, so that one turn that was disturbed
-        leaves out nothing; the best is that of the least median of the last turns.
+        leaves out nothing; the best is that of the least median of the last turns, and
+        threads have to gain something.
         """
         least = {d: min(self.seconds[d]) for d in self._left}
         fastest = min(least.values())
@@ -117,7 +120,7 @@ class Trial:
         if long or turns > 1:
             most = fastest * (1 + 2.0 ** (2 - turns - 2 * long))
             self._left = [d for d in self._left if least[d] <= most]
-        best = min(self._left, key=self._middle)
+        best = min(self._left, key=self._price)
         if len(self._left) == 1 or turns == ROUNDS:
             self.division, self.decided = best, True
             self._limit = SLOWER * self._middle(best)
@@ -128,6 +131,10 @@ class Trial:
 
     def _middle(self, division):
         return median(self.seconds[division][-LAST:])
+
+    def _price(self, division):
+        """Seconds, and for threads the margin that they have to gain."""
+        return self._middle(division) * (1 + MARGIN * (division.by != "one thread"))
 
     def _watch(self, seconds):
         """Try again when passes became slow."""

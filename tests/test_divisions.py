@@ -17,7 +17,7 @@ ONE, SAMPLES, UNITS = (Division(by) for by in ("one thread", "samples", "units")
 EVERY = (UNITS, SAMPLES, ONE)
 
 
-def run(trial, seconds, calls=20_000):
+def run(trial, seconds, calls=50_000):
     """Passes until a trial is decided; seconds: a function of the division and the
     number of its passes on end. Returns the time they took.
     """
@@ -33,7 +33,7 @@ def run(trial, seconds, calls=20_000):
     raise AssertionError("never decided")
 
 
-@pytest.mark.parametrize("scale", [20e-6, 1e-3, 3.9e-3, 4.1e-3, 0.5])
+@pytest.mark.parametrize("scale", [4e-4, 1e-3, 3.9e-3, 4.1e-3, 0.5])
 @pytest.mark.parametrize("fastest", EVERY)
 @pytest.mark.parametrize("gap", [0.2, 0.08])
 def test_the_fastest_is_found_whatever_a_pass_takes(scale, fastest, gap):
@@ -109,8 +109,11 @@ def test_one_stall_leaves_out_nothing(turn):
 @pytest.mark.parametrize(("gain", "threads"), [(0.03, False), (0.07, True)])
 def test_threads_have_to_gain_more_than_the_margin(gain, threads):
     trial = Trial(EVERY)
-    run(trial, lambda d, _: 1e-4 * (1 if d == ONE else 1 - gain))
+    run(trial, lambda d, _: 1e-3 * (1 if d == ONE else 1 - gain))
     assert (trial.division != ONE) == threads
+    small = Trial(EVERY)
+    run(small, lambda d, _: 20e-6 * (1 if d == ONE else 0.8))
+    assert small.division == ONE
 
 
 def test_passes_that_became_slow_are_tried_again_rarely():

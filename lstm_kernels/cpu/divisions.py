@@ -15,8 +15,9 @@ CALLS, SETTLED = 8, 4e-3
 # seconds of passes after the first of them, later twice as many each time, in which the
 # best so far runs: threads of a BLAS library wait for more work on the cores for 0.1 s.
 ROUNDS, LAST, REST = 5, 3, 20e-3
-# Threads that gain less than this may lose tomorrow: they are asleep, or held up.
-MARGIN = 0.05
+# Threads that gain less than this part, and these seconds, lose when they have to be
+# woken, as between two loops of calls.
+MARGIN, WAKING = 0.05, 5e-6
 # A pass that takes twice as long as it did may be disturbed; so many in a row are
 # another use, or another machine. The next time it takes eight times as many.
 SLOWER, IN_A_ROW, RARER = 2.0, 32, 8
@@ -134,7 +135,9 @@ class Trial:
 
     def _price(self, division):
         """Seconds, and for threads the margin that they have to gain."""
-        return self._middle(division) * (1 + MARGIN * (division.by != "one thread"))
+        seconds = self._middle(division)
+        alone = division.by == "one thread"
+        return seconds if alone else seconds * (1 + MARGIN) + WAKING
 
     def _watch(self, seconds):
         """Try again when passes became slow."""

@@ -115,13 +115,13 @@ class Trial:
         leaves out nothing; the best is that of the least median of the last turns, and
         threads have to gain something.
         """
-        least = {d: min(self.seconds[d]) for d in self._left}
+        least = {d: self._price(d, min(self.seconds[d])) for d in self._left}
         fastest = min(least.values())
         long = fastest > SETTLED
         if long or turns > 1:
             most = fastest * (1 + 2.0 ** (2 - turns - 2 * long))
             self._left = [d for d in self._left if least[d] <= most]
-        best = min(self._left, key=self._price)
+        best = min(self._left, key=lambda d: self._price(d, self._middle(d)))
         if len(self._left) == 1 or turns == ROUNDS:
             self.division, self.decided = best, True
             self._limit = SLOWER * self._middle(best)
@@ -133,9 +133,9 @@ class Trial:
     def _middle(self, division):
         return median(self.seconds[division][-LAST:])
 
-    def _price(self, division):
+    @staticmethod
+    def _price(division, seconds):
         """Seconds, and for threads the margin that they have to gain."""
-        seconds = self._middle(division)
         alone = division.by == "one thread"
         return seconds if alone else seconds * (1 + MARGIN) + WAKING
 

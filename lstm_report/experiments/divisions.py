@@ -1,5 +1,5 @@
 """How threads divide a pass of `numba-fused`: every division beside what the first
-calls choose, for pages 00, 04 and 05.
+calls choose, for pages 04 and 05.
 """
 
 from functools import partial

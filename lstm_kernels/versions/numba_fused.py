@@ -189,7 +189,8 @@ class NumbaFused(Network):
             self._flow(space, False, tasks.forward_task)
         elif kernel is passes.backward:
             self._flow(space, True, tasks.backward_task)
-            space.work.run(passes.gradient_rounds, self._threads, space)
+            all_threads = self._threads, space, space.operations
+            space.work.run(passes.gradient_rounds, *all_threads)
         else:
             first, last = space.work.stop[3], space.work.stop[1]
             for _ in range(first, last):

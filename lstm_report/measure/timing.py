@@ -34,12 +34,12 @@ def interleaved(
 
     cases: name -> function without arguments. Each runs to warm up (compile time is not
     in these rows), until it tries no division of its work any more; then all run in
-    turn, in a new seeded order each round, so that drift meets every case alike. A case shorter than `least` seconds is called
-    several times in a row and its mean taken. rest: seconds of sleep before each case,
-    then a few calls that are not timed: thread pools of the last case, which still wait
-    on the cores for more work, would slow the next. self_timed: cases return the
-    seconds they took. again: measure a disturbed run once more, and keep the quieter
-    one; `disturbance` says of the rows what it was.
+    turn, in a new seeded order each round, so that drift meets every case alike. A case
+    shorter than `least` seconds is called several times in a row and its mean taken.
+    rest: seconds of sleep before each case, then a few calls that are not timed: thread
+    pools of the last case, which still wait on the cores for more work, would slow the
+    next. self_timed: cases return the seconds they took. again: measure a disturbed run
+    once more, and keep the quieter one; `disturbance` says of the rows what it was.
     """
     calls = {name: _calls(case, least) for name, case in cases.items()}
     rng, rows, before = np.random.default_rng(seed), [], system()

@@ -18,8 +18,8 @@ from lstm_kernels.errors import check_choice
 from lstm_kernels.files import writing
 from lstm_kernels.ranks import launch
 
-from .figures import plots
-from .measure import provenance, results
+from . import plots
+from .measure import evidence, provenance, results
 
 NOQA = re.compile(r"(?<=# )noqa: \w+ - | +# noqa: \w+$", re.MULTILINE)
 VERDICTS = {True: "Held", False: "Did not hold", None: "Not measured"}
@@ -31,13 +31,14 @@ def _marked(disturbed):
 
 class Notebook:
     """A notebook in one of two presets: "paper" runs everything in full, "smoke" every
-    cell on small sizes.
+    cell on small sizes. `page`: its number or letter, for the figures' numbers.
 
     Raises ValueError for another preset.
     """
 
-    def __init__(self, preset):
+    def __init__(self, preset, page=None):
         self.preset = check_choice("PRESET", preset, ("smoke", "paper"))
+        self.page, self.shown = page, 0
         plots.style()
         pd.set_option("display.max_colwidth", None)  # a table shows its texts whole
         root = Path(".." if Path.cwd().name == "notebooks" else ".")
@@ -52,9 +53,19 @@ class Notebook:
         """This machine in words, for captions."""
         return results.label(provenance.machine())
 
-    def show(self, figure, name, disturbed="", interactive=None):
-        """Show a figure, and save it as `name`.svg and `name`.png; its alternative text
-        is the attribute `alt`, or what is written in it.
+    def processes(self, measure, **arguments):
+        """The rows of a measurement from five fresh processes, two in smoke, with a
+        column `process`, as `evidence.fresh` gives them.
+        """
+        count = self.pick(smoke=2, paper=evidence.PROCESSES)
+        return evidence.fresh(measure, count, **arguments)
+
+    def show(self, figure, name, caption="", disturbed="", interactive=None):
+        """Show a figure with its number and its caption, and save it as `name`.svg and
+        `name`.png; its alternative text is the attribute `alt`, or what is written in
+        it.
+
+        caption: what is drawn, Markdown; the title says what was found.
 
         disturbed: what `bench.disturbance` said of the times in it; not empty, it is
         written below. interactive: the script of the site, tools/page/<interactive>.js,
@@ -78,6 +89,10 @@ class Notebook:
         ours = {"figure": name} | ({"interactive": interactive} if interactive else {})
         about = {"image/png": {"alt": alt}, "lstm_kernels": ours}
         display({"image/png": data["png"], "text/plain": alt}, metadata=about, raw=True)
+        if self.page is not None:
+            self.shown += 1
+            number = f"Figure {self.page}.{self.shown}."
+            display(Markdown(f"**{number}** {caption}".rstrip()))
 
     @staticmethod
     def say(text, disturbed=""):
@@ -88,27 +103,30 @@ class Notebook:
         display(Markdown(inspect.cleandoc(text) + mark))
 
     @staticmethod
-    def claim(sentence, held, numbers="", disturbed=""):
-        """Show a claim and whether it held in this run; the pages' index lists those of
-        all.
+    def claim(sentence, held, numbers, *, why, disturbed="", recorded=""):
+        """Show a claim and whether it held; the site's list of claims has them all.
 
         sentence: one that could be false, with its condition. held: True, False, or
-        None where this run did not measure it. numbers: what it rests on, as text.
-        disturbed: what `bench.disturbance` said of its times; not empty, it is shown.
-        Raises TypeError for another `held`, ValueError for an empty sentence.
+        None where it was not measured. numbers: what it rests on, as text. why: the
+        measured reason, shown where it did not hold. disturbed: what `disturbance` said
+        of its times. recorded: date and machine of rows that were not measured now.
+        Raises TypeError for another `held`, ValueError for an empty sentence or reason.
         """
         if held is not None and not isinstance(held, bool | np.bool_):
             raise TypeError(
                 f"held: got {type(held).__name__}, want True, False or None"
             )
-        if not sentence.strip():
-            raise ValueError(
-                "sentence: got an empty text, want one that could be false"
-            )
+        for name, text in (("sentence", sentence), ("why", why)):
+            if not text.strip():
+                raise ValueError(f"{name}: got an empty text, want a sentence")
         held = None if held is None else bool(held)
+        run = f"the recorded run of {recorded}" if recorded else "this run"
         claim = {"sentence": sentence, "verdict": VERDICTS[held], "numbers": numbers}
+        claim |= {"why": why} if held is False else {}
+        claim |= {"recorded": recorded} if recorded else {}
         shown = f"{sentence.rstrip('.')} ({numbers})." if numbers else sentence
-        text = f"**{VERDICTS[held]} in this run.** {shown}"
+        text = f"**{VERDICTS[held]} in {run}.** {shown}"
+        text += f" {why}" if held is False else ""
         if disturbed:
             claim["disturbed"] = disturbed
             text += f" **{_marked(disturbed)}**"

@@ -1,0 +1,278 @@
+"""The five forms of figures, one style: lines over a size, dots with intervals, a
+roofline, a Gantt chart, a heat map; and figures in words.
+
+Figures are as wide as a page's column, 6.4 inches, so that their letters can be read on
+a telephone too.
+"""
+
+import re
+
+import matplotlib.pyplot as plt
+import numpy as np
+from cycler import cycler
+from matplotlib.colors import to_rgb
+from matplotlib.ticker import NullLocator
+from scipy.optimize import isotonic_regression
+
+from .measure.evidence import speed
+
+# Okabe & Ito's palette, which colour-blind readers can tell apart.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#e69f00", "#56b4e9", "#009e73"
+YELLOW, BLUE, RED, PURPLE = "#f0e442", "#0072b2", "#d55e00", "#cc79a7"
+GREY = "#777777"
+COLOURS = {
+    "sequential": GREY,
+    "numpy-sample": ORANGE,
+    "numpy-naive": PURPLE,
+    "numpy": BLUE,
+    "numba-sample": RED,
+    "numba-wavefront": GREEN,
+    "numba-fused": BLACK,
+    "numba-bf16": SKY,
+    "cuda-v1": SKY,
+    "cuda-v2": YELLOW,
+    "cuda-v3": ORANGE,
+    "cuda-fused": RED,
+    "cuda-epoch": BLUE,
+}
+
+# Inches: the width of a page's column.
+WIDTH = 6.4
+
+
+def style():
+    """Set the style of every figure that follows."""
+    plt.rcParams.update(
+        {
+            "figure.figsize": (WIDTH, 3.6),
+            "figure.facecolor": "white",
+            "figure.dpi": 110,
+            "savefig.dpi": 160,
+            "figure.constrained_layout.use": True,
+            "savefig.facecolor": "white",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.titlelocation": "left",
+            "axes.titleweight": "bold",
+            "axes.titlesize": 12,
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "axes.prop_cycle": cycler(
+                color=[BLUE, RED, GREEN, ORANGE, PURPLE, SKY, BLACK]
+            ),
+            "grid.color": "#e6e6e6",
+            "font.size": 10.5,
+            "legend.frameon": False,
+            "lines.linewidth": 1.8,
+            "svg.hashsalt": "lstm_kernels",  # the same drawing gives the same file
+            "svg.fonttype": "path",  # the same everywhere, whatever fonts there are
+        }
+    )
+
+
+def label_line(ax, x, y, text, colour, **options):
+    """Label a line at its end, in its own colour."""
+    place = {"textcoords": "offset points", "va": "center"}
+    ax.annotate(text, (x, y), (5, 0), color=colour, **place, **options)
+
+
+def label_lines(ax, labels, *, lines=1, **options):
+    """Label lines at their ends, apart: `labels` holds (x, y, text, colour), `lines` of
+    text each.
+
+    The labels move up and down as little as keeps them apart. Set scales and limits
+    before.
+    """
+    size = options.setdefault("fontsize", 9)
+    ax.autoscale_view()  # else limits that nobody set are those before the last line
+    ends = ax.transData.transform([(ax.convert_xunits(x), y) for x, y, *_ in labels])
+    ends = ax.transAxes.inverted().transform(ends)
+    order = np.argsort(ends[:, 1])
+    height = ax.get_window_extent().height * 72 / ax.figure.dpi  # in points
+    apart = 1.25 * size * lines / height * np.arange(len(labels))
+    places = isotonic_regression(ends[order, 1] - apart).x + apart
+    for index, place in zip(order, places, strict=True):
+        x, _, text, colour = labels[index]
+        ax.annotate(
+            text,
+            (x, place),
+            (5, 0),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            color=colour,
+            va="center",
+            **options,
+        )
+
+
+def note(ax, text, place, offset=(0, 4), **options):
+    """A small grey remark at a place of the data, `offset` in points."""
+    options = {"color": GREY, "fontsize": 9} | options
+    ax.annotate(text, place, offset, textcoords="offset points", **options)
+
+
+def level(ax, value, text="", **line):
+    """A grey level across the axes, with what it is written above its left end."""
+    line = {"color": GREY, "linewidth": 1} | line
+    ax.axhline(value, **line)
+    if text:
+        across = ax.get_yaxis_transform()
+        note(ax, text, (0.01, value), xycoords=across, color=line["color"])
+
+
+MATHTEXT = re.compile(r"\\mathdefault|[${}\\]")
+
+
+def ticks(ax, axes, values):
+    """Ticks at `values` alone, as they are, on logarithmic axes `axes`: "x" or "xy"."""
+    for name in axes:
+        axis = getattr(ax, f"{name}axis")
+        axis.axes.set(**{f"{name}scale": "log"})
+        axis.set_ticks(values, labels=map(str, values))
+        axis.set_minor_locator(NullLocator())
+
+
+def lines(ax, rows, x, y, by, *, names=None, colours=None, spread=0.5, **options):
+    """Lines of y over x, one for each value of `by`: medians of the rows, with bars (or
+    with `spread=1` the whole range) of that share of them, labelled at the end; the
+    medians, a column a line. Set scales, limits and levels before.
+
+    names: what a line is called; colours: a colour for each; options: of `errorbar`.
+    """
+    labels = []
+    ends = [(1 - spread) / 2, 0.5, (1 + spread) / 2]
+    for name, part in rows.groupby(by, sort=False):
+        quantiles = part.groupby(x)[y].quantile(ends).unstack()
+        low, middle, high = quantiles.to_numpy().T
+        style = {"marker": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
+        style |= {"color": (colours or COLOURS).get(name)} | options
+        bars = [middle - low, high - middle]
+        line = ax.errorbar(quantiles.index, middle, bars, **style)[0]
+        text = (names or {}).get(name, str(name))
+        labels.append((quantiles.index[-1], middle[-1], text, line.get_color()))
+    label_lines(ax, labels)
+    return rows.groupby([x, by])[y].median().unstack()
+
+
+def dots(ax, intervals, *, text=None, colours=BLUE, reference=1.0):
+    """A dot with its interval a row, the first at the top, its value written beside it.
+
+    intervals: a DataFrame by name with columns low, middle, high, as `intervals` gives
+    them; text: what is written, a function of the middle (default: "1.9x"), or a list;
+    reference: where a thin line says that nothing changes, None for none. Set the scale
+    before: a ratio belongs on a log axis, where a bar would have no beginning.
+    """
+    names = list(intervals.index)
+    colours = [colours] * len(names) if isinstance(colours, str) else list(colours)
+    texts = text if isinstance(text, list) else map(text or speed, intervals["middle"])
+    if reference is not None:
+        ax.axvline(reference, color=GREY, linewidth=1)
+    for row, (name, colour, words_) in enumerate(
+        zip(names, colours, texts, strict=True)
+    ):
+        low, middle, high = intervals.loc[name, ["low", "middle", "high"]]
+        ax.plot([low, high], [row, row], color=colour, linewidth=3, alpha=0.4)
+        ax.plot(middle, row, "o", color=colour, markersize=6)
+        note(ax, words_, (high, row), (6, 0), va="center", color=colour)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.grid(axis="y", visible=False)
+    ax.margins(x=0.2)
+
+
+def roofline(ax, slopes, roofs, *, low=0.1, high=400.0):
+    """Roofs over operations per byte, on log axes: GFLOP/s by name, each reached along
+    the slopes, GB/s by name.
+    """
+    x = np.geomspace(low, high, 200)
+    first = 1.3 * low
+    ax.set(xscale="log", yscale="log", xlim=(low, high), ylabel="GFLOP/s")
+    ax.set(xlabel="operations per byte of weights read (by count)")
+    for name, roof in roofs.items():
+        note(ax, f"{name}, {roof:.0f} GFLOP/s", (first, roof))
+        for slope, style in zip(slopes.values(), ("-", "--"), strict=False):
+            y = np.minimum(roof, slope * x)
+            ax.plot(x, y, style, color=GREY, linewidth=1.2)
+    for name, slope in slopes.items():
+        text = f"{name}, {slope:.0f} GB/s"
+        note(ax, text, (first, first * slope), (0, 6), rotation=24)
+
+
+def gantt(charts, lane, what, *, unit=1.0, label="steps"):
+    """What each worker runs over time, a panel a chart.
+
+    charts: title -> (Timeline, function of a task: its colour, its text). `lane` names
+    a worker, `what` says what texts and colours are; a time is shown times `unit`.
+    """
+    figure, axes = plt.subplots(
+        len(charts),
+        figsize=(WIDTH, 1.5 * len(charts) + 0.4),
+        sharex=True,
+        squeeze=False,
+    )
+    longest = max(line.makespan for line, _ in charts.values())
+    for ax, (title, (line, of_task)) in zip(axes.flat, charts.items(), strict=True):
+        for span in line.spans:
+            colour, text = of_task(line.schedule.tasks[span.task])
+            width = span.stop - span.start
+            style = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
+            start = unit * span.start
+            bar = ax.barh(span.worker, unit * width, left=start, height=0.8, **style)
+            if width > 0.02 * longest:
+                ink = "white" if np.mean(to_rgb(colour)) < 0.5 else "black"
+                ax.bar_label(bar, [text], label_type="center", color=ink, fontsize=8)
+        workers = range(line.schedule.workers)
+        ax.set(yticks=workers, yticklabels=[f"{lane} {p}" for p in workers])
+        ax.grid(axis="y", visible=False)
+        ax.invert_yaxis()
+        took = f"{unit * line.makespan:.3g} {label}, idle {line.idle:.1%}"
+        ax.set_title(f"{title}: {took}")
+    ax.set_xlabel(f"{label}; {what}")
+    titles = (ax.get_title("left") for ax in figure.axes)
+    figure.alt = f"Tasks over time, a lane per {lane}. {'; '.join(titles)}."
+    return figure
+
+
+def heat(ax, table, text=None, **options):
+    """A DataFrame as coloured cells with their texts (default: their values), rows
+    upwards as its index goes.
+    """
+    values = table.to_numpy(float)
+    drawn = ax.imshow(values, aspect="auto", origin="lower", **options)
+    texts = table.to_numpy() if text is None else np.asarray(text)
+    for (row, column), value in np.ndenumerate(values):
+        dark = np.mean(drawn.to_rgba(value)[:3]) < 0.5
+        ink = "white" if dark else "black"
+        ax.text(column, row, texts[row, column], ha="center", va="center", color=ink)
+    ax.set_xticks(range(len(table.columns)), table.columns)
+    ax.set_yticks(range(len(table.index)), table.index)
+    ax.grid(visible=False)
+
+
+def words(figure):
+    """A drawn figure in words: of each panel its title, its axes and the names on them,
+    its labels and its legend.
+    """
+    parts = [figure.get_suptitle()]
+    for ax in figure.axes:
+        axes, legend = [], ax.get_legend()
+        for axis in (ax.yaxis, ax.xaxis):
+            names = [tick.get_text() for tick in axis.get_ticklabels()]
+            named = (
+                f" ({', '.join(names)})"
+                if any(name[:1].isalpha() for name in names)
+                else ""
+            )
+            on = " on a log axis" if axis.get_scale() == "log" else ""
+            axes.append(axis.get_label_text() + named + on)
+        labels = [
+            text.get_text()
+            for text in (*ax.texts, *(legend.get_texts() if legend else ()))
+        ]
+        parts += [
+            ax.get_title("left") or ax.get_title(),
+            " against ".join(filter(None, axes)),
+        ]
+        parts += [f"Labels: {'; '.join(labels)}"] if labels else []
+    parts = (" ".join(part.split()) for part in parts)
+    return MATHTEXT.sub("", ". ".join(filter(None, parts))) + "."

@@ -1,5 +1,11 @@
-"""Parallel LSTMs: one dependency graph, many schedules. See NOTATION.md for the
-symbols.
+"""Parallel LSTMs: the same network in many forms, from plain loops to a GPU.
+
+Sequences are time first, x (T, B, D). Symbols: input weights U (D, G*H), recurrent
+weights W (H, G*H), bias b (G*H,), read-out V (H, O) and b_out (O,), for G gates.
+
+>>> params = Params.init(input_size=1, hidden_size=32, output_size=1)
+>>> net = network("numba-fused", params)
+>>> y, state = net.forward(x)  # x (T, B, 1) float32; y (T, B, 32)
 """
 
 import importlib
@@ -39,4 +45,5 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(module.name for module in iter_modules(__path__))})
+    modules = (module.name for module in iter_modules(__path__))
+    return sorted({*__all__, "__doc__", "__version__", *modules})

@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 from os.path import exists
 
-from . import cores, data, network, versions
+from . import __version__, cores, data, network, versions
 from .params import Params
 from .training import OPTIMIZERS, train
 
@@ -91,16 +91,32 @@ def main(words=None):
             want = "lstm_report, which comes with the repository"
             parser.exit(2, f"{parser.prog}: {words[0]} wants {want}\n")
         return importlib.import_module("lstm_report.__main__").main(words)
+    parser.add_argument(
+        "--version", action="version", version=f"lstm_kernels {__version__}"
+    )
     commands = parser.add_subparsers()
-    part = commands.add_parser("train", help="train the airline network and forecast")
-    part.add_argument("--version", default="numba-sample")
-    numbers = {"epochs": 200, "batch-size": 16, "hidden": 32, "seed": 0}
-    for name, default in numbers.items():
-        part.add_argument(f"--{name}", type=int, default=default)
-    part.add_argument("--learning-rate", type=float, default=3e-3)
-    part.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
-    part.add_argument("--checkpoint")
-    part.add_argument("--resume", action="store_true")
+    part = commands.add_parser(
+        "train",
+        help="train the airline network and forecast",
+        description=train_airline.__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    part.add_argument("--version", default="numba-sample", help="a name of the ladder")
+    numbers = {
+        "epochs": (200, "passes over the training windows"),
+        "batch-size": (16, "windows of a mini-batch"),
+        "hidden": (32, "hidden units"),
+        "seed": (0, "of the first parameters and the shuffles"),
+    }
+    for name, (default, about) in numbers.items():
+        part.add_argument(f"--{name}", type=int, default=default, help=about)
+    rates = {"type": float, "default": 3e-3, "help": "of the optimizer's steps"}
+    part.add_argument("--learning-rate", **rates)
+    part.add_argument(
+        "--optimizer", choices=OPTIMIZERS, default="adam", help="rule of an update"
+    )
+    part.add_argument("--checkpoint", help="file written after each epoch")
+    part.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     part.set_defaults(run=train_airline)
     options = parser.parse_args(words)
     run(parser, options) if hasattr(options, "run") else ladder()

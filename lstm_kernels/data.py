@@ -22,6 +22,8 @@ from .errors import (
 if TYPE_CHECKING:
     import pandas as pd
 
+# Of the 144 values joined by commas.
+AIRLINE = "fe529825b8393b6873a1be3d9c484cbd0c7e6853b6ca082612f406a762e2de4e"
 FOLDER = files(__package__) / "series"  # also where the package is in a zip archive
 
 
@@ -39,6 +41,13 @@ class Dataset:
         self.x = check_array("x", self.x, ("T", "N", "D"))
         shape = self.x.shape[1], "O"
         self.target = check_array("target", self.target, shape, dtype=self.x.dtype)
+
+    @classmethod
+    def from_batch_first(cls, x: np.ndarray, target: np.ndarray) -> "Dataset":
+        """Examples whose x is (N, T, D), as Keras and scikit-learn have them. An array
+        of another order cannot be told from one of this order by its shape.
+        """
+        return cls(check_array("x", x, ("N", "T", "D")).swapaxes(0, 1), target)
 
     def __len__(self) -> int:
         return self.x.shape[1]
@@ -107,12 +116,17 @@ def check_order(dataset, order, batch_size, *, mixed=True):
 
 def airline() -> "pd.Series":
     """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel,
-    Series G): a pandas Series of 144 integers, indexed by month.
+    Series G): a pandas Series of 144 integers, indexed by month. Raises ValueError for
+    a file that holds other values.
     """
     import pandas as pd  # slow to import, and only needed here
 
     with (FOLDER / "airline_passengers.csv").open() as file:
         table = pd.read_csv(file, index_col="month")
+    values = ",".join(map(str, table["passengers"]))
+    if hashlib.sha256(values.encode()).hexdigest() != AIRLINE:
+        got = f"{len(table)} values, {values[:20]}..."
+        raise ValueError(f"airline_passengers.csv: got {got}, want the 144 of Series G")
     return table["passengers"].set_axis(pd.PeriodIndex(table.index, freq="M"))
 
 

@@ -137,6 +137,17 @@ class Notebook:
         )
 
     @staticmethod
+    def table(frame):
+        """Show a DataFrame of texts or numbers as a table: its index first, then its
+        columns to the right; numbers with three significant digits.
+        """
+        shown = frame.map(lambda v: v if isinstance(v, str) else evidence.digits(v))
+        cells = shown.reset_index().astype(str).replace(r"\|", r"\\|", regex=True)
+        rule = ["---"] + ["---:"] * (cells.shape[1] - 1)
+        rows = [[*cells.columns], rule, *cells.to_numpy().tolist()]
+        display(Markdown("\n".join(f"| {' | '.join(map(str, r))} |" for r in rows)))
+
+    @staticmethod
     def source(*objects):
         """Show the source of functions of the package, without the marks for its
         linter.

@@ -23,6 +23,26 @@ def test_the_series_is_series_g():
     assert (str(series.index[0]), str(series.index[-1])) == ("1949-01", "1960-12")
 
 
+def test_another_series_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "airline_passengers.csv").write_text(
+        "month,passengers\n1949-01,1\n1949-02,2\n"
+    )
+    monkeypatch.setattr(data, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match="got 2 values, 1,2..., want the 144"):
+        data.airline()
+
+
+def test_examples_that_are_batch_first():
+    x = np.arange(24, dtype=np.float32).reshape(3, 4, 2)  # (N, T, D)
+    dataset = data.Dataset.from_batch_first(x, np.zeros((3, 1), np.float32))
+    assert (len(dataset), dataset.x.shape) == (3, (4, 3, 2))
+    np.testing.assert_array_equal(dataset.x[1, 2], x[2, 1])
+    with pytest.raises(ValueError, match=r"x: got 2 axes, .* want shape \(N, T, D\)"):
+        data.Dataset.from_batch_first(x[0], np.zeros((3, 1), np.float32))
+    with pytest.raises(ValueError, match="target: got shape"):
+        data.Dataset.from_batch_first(x, np.zeros((4, 1), np.float32))
+
+
 def test_windows_hold_every_run_and_the_value_after_it():
     dataset = data.windows(np.arange(6.0), 3)
     assert dataset.x.dtype == np.float32

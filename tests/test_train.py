@@ -510,3 +510,14 @@ def test_too_large_a_network_is_answered_in_one_line(monkeypatch, capsys, error)
     monkeypatch.setattr(lk.Params, "init", init)
     assert run() == 2
     assert capsys.readouterr().err.endswith(f": {str(error) or 'out of memory'}\n")
+
+
+def test_the_commands_say_what_their_options_are(capsys):
+    for words, said in (
+        (["--version"], f"lstm_kernels {lk.__version__}\n"),
+        (["train", "--help"], "windows of a mini-batch (default: 16)"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            command.main(words)
+        assert end.value.code == 0
+        assert said in " ".join(capsys.readouterr().out.split(" "))

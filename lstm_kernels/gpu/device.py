@@ -82,14 +82,15 @@ def why_not_compiled(name, capability, compile):
             folder = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
             return (
                 f"the CUDA compiler (NVVM) was not found in "
-                f"{folder or 'any usual place'}: install lstm-kernels[cuda13], or name "
+                f"{folder or 'any usual place'}: pip install "
+                f"'numba-cuda[cu13]', or name "
                 f"the toolkit's folder in CUDA_HOME ({_told(error)})"
             )
         if capability < FIRST_OF_CUDA_13:
             number = ".".join(map(str, capability))
             return (
                 f"{name} has compute capability {number}, which CUDA 13 no longer "
-                f"compiles for: install lstm-kernels[cuda12] ({first_line(error)})"
+                f"compiles for: pip install 'numba-cuda[cu12]' ({first_line(error)})"
             )
         return f"kernels do not compile for {name} ({_told(error)})"
     return None

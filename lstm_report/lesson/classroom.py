@@ -18,6 +18,7 @@ __all__ = [
     "on_gpu",
     "per_load",
     "plain_product",
+    "recurrence",
     "states",
     "unit",
     "units",
@@ -54,6 +55,25 @@ def units(a, c_prev, h, c):
     H = len(h)
     for j in range(H):
         h[j], c[j] = unit(a[j], a[H + j], a[2 * H + j], a[3 * H + j], c_prev[j])
+
+
+@njit
+def recurrence(x, U, W, b, y):
+    """Fill y (T, B, H), from zero states; x (T, B, D): plain loops, as exercise 3."""
+    (T, B, D), H = x.shape, y.shape[2]
+    h, c, a = np.empty(H, x.dtype), np.empty(H, x.dtype), np.empty(4 * H, x.dtype)
+    for s in range(B):
+        h[:], c[:] = 0, 0
+        for t in range(T):
+            a[:] = b
+            for k in range(D):
+                for n in range(4 * H):
+                    a[n] += x[t, s, k] * U[k, n]
+            for k in range(H):
+                for n in range(4 * H):
+                    a[n] += h[k] * W[k, n]
+            units(a, c, h, c)
+            y[t, s] = h
 
 
 @njit

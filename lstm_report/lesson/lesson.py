@@ -17,9 +17,9 @@ from lstm_kernels.cores import cores
 from lstm_kernels.errors import check_choice, check_numbers
 from lstm_kernels.versions import versions
 
-from ..figures import plots
-from ..figures.tables import digits, speed
+from .. import plots
 from ..measure.comparer import MismatchError
+from ..measure.evidence import digits, speed
 from ..measure.timing import disturbance, interleaved, summary
 from .classroom import on_gpu, per_load, plain_product
 from .exercises import EXERCISES, SIZES, Open, Wrong
@@ -178,11 +178,12 @@ class Lesson:
 
 
 ON_CPU = ("sequential", "numpy-sample", "numpy", "numba-sample", "numba-fused")
+LOOPS = "plain loops, compiled"  # `classroom.recurrence`
 ON_GPU = ("cuda-v1", "cuda-fused")
 # Stage: the cases (version, threads) that are compared; threads None are all.
 STAGES = {
     "NumPy": (("sequential", 1), ("numpy", 1)),
-    "compiled": (("numpy", 1), ("numba-sample", 1)),
+    "compiled": (("numpy", 1), (LOOPS, 1)),
     "threads": (("numba-sample", 1), ("numba-sample", None)),
     "tile": (("numba-sample", 1), ("numba-fused", 1)),
     "GPU": (("numba-fused", 1), ("cuda-fused", 1)),
@@ -190,13 +191,15 @@ STAGES = {
 
 
 def cases():
-    """The cases (version, threads) that can run here: on one thread, then on all."""
+    """The cases (version or LOOPS, threads) that can run here: on one thread, then on
+    all.
+    """
     most = min(cores(), numba.get_num_threads())
     gpu = [
         (v.name, 1) for v in versions() if v.name in ON_GPU and not v.why_unavailable
     ]
     threaded = [("numba-sample", most), ("numba-fused", most)] if most > 1 else []
-    return [(name, 1) for name in ON_CPU] + threaded + gpu
+    return [(name, 1) for name in (*ON_CPU, LOOPS)] + threaded + gpu
 
 
 def verdict(guess, measured):
@@ -224,14 +227,15 @@ class Predictions:
         self._seconds, self._guesses = self._summary["median"], {}
 
     def guess(self, stage, value):
-        """Say a guess, a number above zero, beside the measurement.
+        """Say a guess, a number above zero, and the measurement; None is no guess.
 
         stage: "loops", where the guess is nanoseconds for a multiply-add, or a key of
         STAGES, where it is the factor of the two cases. Raises ValueError, or TypeError
         for no number.
         """
         check_choice("stage", stage, ("loops", *STAGES))
-        value = float(check_numbers("guess", value, (), positive=True))
+        if value is not None:
+            value = float(check_numbers("guess", value, (), positive=True))
         if stage == "loops":
             seconds = self._seconds["sequential", 1]
             measured, form = 1e9 * seconds / self._multiply_adds, "{:.3g} ns".format
@@ -240,19 +244,16 @@ class Predictions:
         else:
             before, after = (self._case(case) for case in STAGES[stage])
             if before == after or after not in self._seconds:
-                self._nb.say(
-                    f"You guessed {speed(value)}. Not measured: {self._why(stage)}."
-                )
+                self._nb.say(f"Not measured: {self._why(stage)}.")
                 return
             measured, form = self._seconds[before] / self._seconds[after], speed
             cases = ", ".join(map(self._timed, (before, after)))
         self._guesses[stage] = (value, measured, form)
-        self._nb.say(
-            f"You guessed {form(value)}, this machine measured **{form(measured)}**: "
-            f"{cases}. "
-            f"The guess is {verdict(value, measured)}.",
-            self._disturbed,
-        )
+        text = f"This machine measured **{form(measured)}**: {cases}."
+        if value is not None:
+            guess = f"You guessed {form(value)}, which is {verdict(value, measured)}."
+            text = f"{text} {guess}"
+        self._nb.say(text, self._disturbed)
 
     def _case(self, case):
         """A case as it was timed: None is the largest number of threads."""
@@ -278,7 +279,11 @@ class Predictions:
         text.
         """
         rows = {
-            stage: (form(guess), form(measured), verdict(guess, measured))
+            stage: (
+                "-" if guess is None else form(guess),
+                form(measured),
+                "" if guess is None else verdict(guess, measured),
+            )
             for stage, (guess, measured, form) in self._guesses.items()
         }
         columns = ["your guess", "measured", "the guess is"]
@@ -311,23 +316,28 @@ class Predictions:
         shown = {s: pair[:2] for s, pair in self._guesses.items() if s in STAGES}
         if not shown:
             raise ValueError(
-                "guess: got no guess of a factor, want one before the figure"
+                "guess: got no stage of a factor, want one before the figure"
             )
-        figure, ax = plt.subplots(figsize=(8, 1.2 + 0.6 * len(shown)))
-        guesses, measured = np.array([*shown.values()]).T
-        places = np.arange(len(shown))
-        ax.hlines(places, guesses, measured, color=plots.GREY, linewidth=1)
-        for values, marker, colour, y in (
-            (guesses, "o", plots.RED, -11),
-            (measured, "s", plots.BLUE, 11),
-        ):
-            ax.plot(values, places, marker, color=colour)
-            what = "guess" if marker == "o" else "measured"
-            for place, value in zip(places, values, strict=True):
-                text = f"{what} {speed(value)}"
-                how = {"textcoords": "offset points", "ha": "center", "va": "center"}
-                ax.annotate(
-                    text, (value, place), (0, -y), color=colour, fontsize=9, **how
+        figure, ax = plt.subplots(figsize=(plots.WIDTH, 1.2 + 0.6 * len(shown)))
+        for place, (guess, measured) in enumerate(shown.values()):
+            if guess is not None:
+                ends = (guess, measured)
+                ax.plot(ends, (place, place), color=plots.GREY, linewidth=1)
+            for what, value, marker, colour, y in (
+                ("guess", guess, "o", plots.RED, 11),
+                ("measured", measured, "s", plots.BLUE, -11),
+            ):
+                if value is None:
+                    continue
+                ax.plot(value, place, marker, color=colour)
+                plots.note(
+                    ax,
+                    f"{what} {speed(value)}",
+                    (value, place),
+                    (0, y),
+                    color=colour,
+                    ha="center",
+                    va="center",
                 )
         ax.axvline(1, color=plots.GREY, linewidth=0.8, linestyle=":")
         ax.set(
@@ -335,7 +345,7 @@ class Predictions:
             xlabel="times as fast as what it is compared with",
             ylabel="stage",
         )
-        ax.set_yticks(places, [*shown])
+        ax.set_yticks(range(len(shown)), [*shown])
         ax.margins(x=0.2, y=0.25)
         ax.invert_yaxis()
         ax.grid(axis="y", visible=False)
@@ -344,8 +354,8 @@ class Predictions:
 
     def score(self):
         """How many guesses are within a factor of two, in words."""
-        close = sum(
-            0.5 <= guess / measured <= 2
-            for guess, measured, _ in self._guesses.values()
-        )
-        return f"{close} of {len(self._guesses)} guesses are within a factor of two"
+        made = [pair[:2] for pair in self._guesses.values() if pair[0] is not None]
+        if not made:
+            return "No guess was made"
+        close = sum(0.5 <= guess / measured <= 2 for guess, measured in made)
+        return f"{close} of {len(made)} guesses are within a factor of two"

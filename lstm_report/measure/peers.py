@@ -300,7 +300,7 @@ def main(preset="paper", folder=None):
     """
     names = installed()
     if not names:
-        want = "pip install 'lstm-kernels[peers]' brings them"
+        want = "pip install torch jax onnxruntime onnx brings them"
         raise UnavailableError(
             f"bench-peers: none of {', '.join(PEERS)} is here; {want}"
         )

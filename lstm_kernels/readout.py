@@ -26,41 +26,61 @@ def cross_entropy(log_p, symbols, count):
         return float(-log_p[*places, symbols[places]].sum() / count)
 
 
-def cross_entropy_and_grads(y, V, b_out, symbols, count):
-    """The loss of `cross_entropy`, and the gradients of y, V and b_out; where the loss
-    is not finite they are zero.
+def cross_entropy_and_dz(y, V, b_out, symbols, count):
+    """The loss of `cross_entropy`, and the gradient of z (T, B, O); None where the loss
+    is not finite.
     """
     log_p = log_softmax(y, V, b_out)
     loss = cross_entropy(log_p, symbols, count)
     if not np.isfinite(loss):
-        return loss, *(np.zeros_like(a) for a in (y, V, b_out))
+        return loss, None
     dz, places = np.exp(log_p), np.nonzero(symbols >= 0)
     dz[*places, symbols[places]] -= 1
     dz[symbols < 0] = 0  # not a product: what is left out may be NaN
     dz /= count
-    return loss, *_back(y, V, dz)
+    return loss, dz
 
 
-def squared_error_and_grads(y, V, b_out, target, count):
+def squared_error_and_dz(y, V, b_out, target, count):
     """The squares of z[-1] - target (B, O), summed over outputs and samples, over
-    `count` numbers; and the gradients of y, V and b_out; where the loss is not finite
-    they are zero.
+    `count` numbers; and the gradient of z[-1] (B, O), None where the loss is not
+    finite.
     """
     with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
         error = y[-1] @ V + b_out - target
         loss = float(np.vdot(error, error) / count)
-        if not np.isfinite(loss):
-            return loss, *(np.zeros_like(a) for a in (y, V, b_out))
-        dz = error * (2 / count)
-        dy = np.zeros_like(y)
-        dy[-1] = dz @ V.T
-        return loss, dy, y[-1].T @ dz, dz.sum(axis=0)
+        return loss, error * (2 / count) if np.isfinite(loss) else None
 
 
-def _back(y, V, dz):
+def back(y, V, dz):
+    """The gradients of y, V and b_out from that of z, (T, B, O), or of z[-1], (B, O);
+    None: zeros.
+    """
+    if dz is None:
+        return np.zeros_like(y), np.zeros_like(V), np.zeros_like(V[0])
     with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
+        if dz.ndim == 2:
+            dy = np.zeros_like(y)
+            dy[-1] = dz @ V.T
+            return dy, y[-1].T @ dz, dz.sum(axis=0)
         dy = (_rows(dz) @ V.T).reshape(y.shape)
         return dy, _rows(y).T @ _rows(dz), _rows(dz).sum(axis=0)
+
+
+def cross_entropy_and_grads(y, V, b_out, symbols, count):
+    """The loss of `cross_entropy`, and the gradients of y, V and b_out; where the loss
+    is not finite they are zero.
+    """
+    loss, dz = cross_entropy_and_dz(y, V, b_out, symbols, count)
+    return loss, *back(y, V, dz)
+
+
+def squared_error_and_grads(y, V, b_out, target, count):
+    """The loss of `squared_error_and_dz`, and the gradients of y, V and b_out; where
+    the loss is not finite they are zero.
+    """
+    loss, dz = squared_error_and_dz(y, V, b_out, target, count)
+    return loss, *back(y, V, dz)
 
 
 def _rows(a):

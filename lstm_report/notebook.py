@@ -138,12 +138,13 @@ class Notebook:
 
     @staticmethod
     def table(frame):
-        """Show a DataFrame of texts or numbers as a table: its index first, then its
-        columns to the right; numbers with three significant digits.
+        """Show a DataFrame of texts and numbers as a table, its index first; numbers
+        have three significant digits and stand to the right.
         """
         shown = frame.map(lambda v: v if isinstance(v, str) else evidence.digits(v))
         cells = shown.reset_index().astype(str).replace(r"\|", r"\\|", regex=True)
-        rule = ["---"] + ["---:"] * (cells.shape[1] - 1)
+        numbers = (pd.api.types.is_numeric_dtype(frame[name]) for name in frame)
+        rule = ["---", *("---:" if number else "---" for number in numbers)]
         rows = [[*cells.columns], rule, *cells.to_numpy().tolist()]
         display(Markdown("\n".join(f"| {' | '.join(map(str, r))} |" for r in rows)))
 

@@ -19,13 +19,14 @@ from .measure.evidence import speed
 # Okabe & Ito's palette, which colour-blind readers can tell apart.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#e69f00", "#56b4e9", "#009e73"
 YELLOW, BLUE, RED, PURPLE = "#f0e442", "#0072b2", "#d55e00", "#cc79a7"
-GREY = "#777777"
+GREY, BROWN = "#777777", "#8c510a"
 COLOURS = {
     "sequential": GREY,
     "numpy-sample": ORANGE,
     "numpy-naive": PURPLE,
     "numpy": BLUE,
     "numba-sample": RED,
+    "numba-tile": BROWN,
     "numba-wavefront": GREEN,
     "numba-fused": BLACK,
     "numba-bf16": SKY,

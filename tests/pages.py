@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import nbformat
 
+from lstm_report import plots
+
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 
 
@@ -19,6 +21,7 @@ def functions(page):
     for cell in notebook.cells:
         if cell.cell_type == "code":
             kept += filter(_defines, ast.parse(cell.source).body)
+    plots.style()  # as a page's first cell does
     space = {"__name__": "page"}
     exec(compile(ast.Module(kept, []), str(path), "exec"), space)
     return SimpleNamespace(**space)

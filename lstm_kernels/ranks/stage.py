@@ -12,12 +12,12 @@ import numpy as np
 
 from ..errors import check_array
 from ..params import Layer, Named, Params
-from ..readout import cross_entropy_and_grads, squared_error_and_grads
+from ..readout import back, cross_entropy_and_dz, squared_error_and_dz
 from ..versions import network
 
 # "symbols": the cross-entropy of the symbol after each step; "last": the squares of the
 # last step's error.
-LOSSES = {"symbols": cross_entropy_and_grads, "last": squared_error_and_grads}
+LOSSES = {"symbols": cross_entropy_and_dz, "last": squared_error_and_dz}
 
 
 def layers_of(params, embedding=None):
@@ -72,7 +72,7 @@ class Stage:
         self._network = None
         if self._prefixes:
             self._network = network("numba-fused", self._recurrent(named), threads=1)
-        self._symbols, self._tapes, self._dy = {}, {}, {}  # by slot
+        self._symbols, self._tapes, self._read = {}, {}, {}  # by slot
 
     def named(self, flat):
         """The parts of `flat` by the names of the parameters: views."""
@@ -108,7 +108,7 @@ class Stage:
         embedding, in which negative ones are rows of zeros. wanted, count: predicted
         symbols (T, B) or the target (B, O), and what the loss is divided by.
         """
-        theta, gradients = self.named(self.theta), self.named(self.gradients)
+        theta = self.named(self.theta)
         if "E" in theta:
             symbols = self._symbols[slot] = value
             value = theta["E"][symbols]
@@ -119,12 +119,9 @@ class Stage:
             value = self._finite(value)
             value, _ = self._network.forward(value, training=True, tape=tape)
         if "V" in theta:
-            value, dy, dV, db_out = self._loss(
-                value, theta["V"], theta["b_out"], wanted, count
-            )
-            self._dy[slot] = dy
-            gradients["V"] += dV
-            gradients["b_out"] += db_out
+            loss, dz = self._loss(value, theta["V"], theta["b_out"], wanted, count)
+            self._read[slot] = value, dz
+            return loss
         return value
 
     def backward(self, dy, slot):
@@ -133,7 +130,10 @@ class Stage:
         """
         gradients = self.named(self.gradients)
         if "V" in gradients:
-            dy = self._dy.pop(slot)
+            y, dz = self._read.pop(slot)
+            dy, dV, db_out = back(y, self.named(self.theta)["V"], dz)
+            gradients["V"] += dV
+            gradients["b_out"] += db_out
         if self._network:
             tape, dy = self._tapes[slot], self._finite(dy)
             grads = self._network.backward(dy, tape=tape, inputs=self._inputs)

@@ -1,12 +1,21 @@
-"""Labels of lines."""
+"""The five forms of figures, on made rows."""
 
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 
-from lstm_report.figures import plots
+from lstm_report import plots
+
+
+@pytest.fixture
+def ax():
+    plots.style()
+    figure, ax = plt.subplots()
+    yield ax
+    plt.close(figure)
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
@@ -25,3 +34,72 @@ def test_labels_of_lines_that_end_together_keep_apart_and_in_order(scale):
     # Alone, so it stays where its line ends
     assert middles[3] == pytest.approx(at[3], abs=3)
     plt.close(figure)
+
+
+def test_dots_have_their_intervals_names_and_values(ax):
+    found = pd.DataFrame(
+        {"low": [1.5, 0.9], "middle": [2.0, 0.95], "high": [2.5, 1.1]},
+        index=["tile", "threads"],
+    )
+    plots.dots(ax, found)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["tile", "threads"]
+    assert [text.get_text() for text in ax.texts] == ["2x", "5 % slower"]
+    assert ax.yaxis_inverted()  # the first at the top
+    lines = [tuple(line.get_xdata()) for line in ax.lines]
+    assert lines == [(1.0, 1.0), (1.5, 2.5), (2.0,), (0.9, 1.1), (0.95,)]
+    assert [line.get_ydata()[0] for line in ax.lines[1:]] == [0, 0, 1, 1]
+
+
+def test_dots_without_a_reference_and_with_texts_of_their_own(ax):
+    found = pd.DataFrame({"low": [1.0], "middle": [2.0], "high": [3.0]}, index=["a"])
+    plots.dots(ax, found, text=["two"], reference=None)
+    assert [text.get_text() for text in ax.texts] == ["two"]
+    assert len(ax.lines) == 2
+    with pytest.raises(ValueError, match=r"zip\(\)"):
+        plots.dots(ax, found, text=["two", "three"])
+
+
+def test_lines_are_medians_with_quartiles_and_labels_at_their_ends(ax):
+    rows = pd.DataFrame(
+        [
+            (size, name, factor * size * rate)
+            for size in (1, 2)
+            for name, factor in (("ours", 1), ("theirs", 10))
+            for rate in (1, 2, 3, 4, 100)
+        ],
+        columns=["H", "who", "seconds"],
+    )
+    medians = plots.lines(ax, rows, "H", "seconds", "who", names={"ours": "Ours"})
+    assert medians["ours"].to_list() == [3, 6]
+    assert medians["theirs"].to_list() == [30, 60]
+    assert [text.get_text() for text in ax.texts] == ["Ours", "theirs"]
+    bars = ax.collections[0].get_segments()
+    assert [list(bar[:, 1]) for bar in bars] == [[2, 4], [4, 8]]  # the quartiles
+
+
+def test_cells_of_a_heat_map_can_be_read_on_every_colour(ax):
+    table = pd.DataFrame([[0.0, 1.0]], index=["row"], columns=["low", "high"])
+    plots.heat(ax, table, text=[["a", "b"]], cmap="gray", vmin=0, vmax=1)
+    assert [text.get_text() for text in ax.texts] == ["a", "b"]
+    assert [text.get_color() for text in ax.texts] == ["white", "black"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["low", "high"]
+
+
+def test_a_roof_is_the_lower_of_its_slope_and_its_height(ax):
+    plots.roofline(ax, {"memory": 10.0}, {"multiply-adds": 50.0}, low=1, high=100)
+    (line,) = ax.lines
+    x, y = line.get_data()
+    assert np.allclose(y, np.minimum(10 * x, 50))
+    assert {text.get_text() for text in ax.texts} == {
+        "multiply-adds, 50 GFLOP/s",
+        "memory, 10 GB/s",
+    }
+
+
+def test_a_figure_in_words(ax):
+    ax.set_title("Twice as fast")
+    ax.set(xlabel="hidden units", ylabel="seconds", xscale="log")
+    plots.note(ax, "$H$", (1, 1))
+    assert plots.words(ax.figure) == (
+        "Twice as fast. seconds against hidden units on a log axis. Labels: H."
+    )

@@ -21,36 +21,26 @@ PYTEST := -m pytest --numprocesses $(WORKERS) --dist loadgroup
 REPORT := $(PY) tools/report.py
 
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
-PAPER := $(NOTEBOOKS:notebooks/%=build/paper/%)
-NOTEBOOK = $(if $(NB),$(wildcard $(patsubst %,notebooks/%.ipynb,$(NB)_* 0$(NB)_* $(NB))))
-SMOKE := $(NOTEBOOKS:notebooks/%=build/smoke/%)
-# What a notebook's results depend on: an edit here executes it again.
-SOURCES := $(shell find lstm_kernels lstm_report -name '*.py' 2>/dev/null) $(wildcard data/*.csv)
 CHECKED := $(wildcard lstm_kernels lstm_report tests tools notebooks)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke notebook pdf colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-study bench-ranks bench-bf16 gpu ptx readme accept lint format lock clean
+.PHONY: help report smoke notebook colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-study bench-ranks bench-bf16 gpu ptx readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
-report: .venv/.stamp    ## execute the notebooks in full; pages to build/site/, the claims at the end
-	@$(call build,$(PAPER),paper)
+report: .venv/.stamp    ## execute the notebooks in full; pages to build/site/, claims and changes at the end
+	@$(call build,paper,build/site)
 
 smoke: .venv/.stamp    ## the same on small sizes, to build/smoke/
-	@$(call build,$(SMOKE),smoke)
+	@$(call build,smoke,build/smoke/site)
 
-notebook: .venv/.stamp    ## execute one notebook and make its page: NB=03, PRESET=smoke for small sizes
-	$(if $(NOTEBOOK),,$(error NB: got "$(NB)", want the number of a notebook, as in make notebook NB=03))
-	$(REPORT) execute $(NOTEBOOK) build/$(PRESET)/$(notdir $(NOTEBOOK)) -p PRESET $(PRESET)
-	$(REPORT) html build/$(PRESET) notebooks $(call site,$(PRESET)) >/dev/null
-	@echo "open $(call site,$(PRESET))/$(basename $(notdir $(NOTEBOOK))).html"
-
-pdf: .venv/.stamp    ## the pages of build/site/ as build/report.pdf, on Debian with chromium and poppler-utils
-	tools/pdf.sh build/site build/report.pdf
+notebook: .venv/.stamp    ## execute one notebook and make its page: NB=3, PRESET=smoke for small sizes
+	@$(if $(NB),,$(error NB: want the number of a notebook, as in make notebook NB=3))
+	@$(call build,$(PRESET),$(if $(filter paper,$(PRESET)),build/site,build/smoke/site),--only $(NB))
 
 colab: .venv/.stamp    ## each notebook as one file for Colab, Kaggle or an empty folder, to dist/
 	$(PY) tools/standalone.py dist $(NOTEBOOKS)
@@ -109,7 +99,7 @@ test-site: $(if $(filter build/smoke/site,$(SITE)),smoke) build/axe/.stamp    ##
 		$(PY) -m pytest tests/test_site.py tests/test_explorer.py
 
 test-arm:    ## run the kernels' tests on an emulated ARM CPU (Debian, QEMU); ARGS="-k gru" for pytest
-	tools/test_arm.sh $(ARGS)
+	tests/arm.sh $(ARGS)
 
 bench: .venv/.stamp    ## measure this machine: every version that can run here
 	$(PY) -m lstm_kernels bench
@@ -133,10 +123,11 @@ ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their regi
 	$(PY) tools/ptx.py
 
 readme: .venv/.stamp    ## renew the results that README.md shows
-	$(PY) tools/readme.py
+	$(REPORT) readme
 
 accept: .venv/.stamp    ## take what `make report` made over into notebooks/, figures/ and README.md
-	$(REPORT) accept build/paper notebooks
+	$(REPORT) accept build/paper
+	$(REPORT) readme
 
 lint: .venv/.stamp    ## check style and format
 	$(PY) -m ruff check $(CHECKED)
@@ -159,23 +150,15 @@ clean:    ## remove build/ and caches; the environments stay
 	find lstm_kernels lstm_report tests tools notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
 		-prune -exec rm -rf {} + 2>/dev/null || true
 
-site = $(if $(filter paper,$(1)),build/site,build/$(1)/site)
-
-# $(call build,NOTEBOOKS,PRESET): one that fails does not stop the others, and what is up to date is
-# not executed again, so that a call goes on after an interruption. The exit status tells of
-# notebooks that failed; a claim that did not hold is a result.
+# $(call build,PRESET,SITE[,OPTIONS]): a notebook that fails does not stop the others, and what is up
+# to date is not executed again, so that a call goes on after an interruption. The exit status tells
+# of notebooks that failed; a claim that did not hold is a result.
 define build
-	status=0; $(MAKE) --no-print-directory --silent --keep-going $(1) || status=1; \
-	$(REPORT) html build/$(2) notebooks $(call site,$(2)) || status=1; \
-	if [ $$status = 0 ]; then echo "open $(call site,$(2))/index.html"; fi; exit $$status
+	status=0; $(REPORT) run build/$(1) -p PRESET $(1) $(3) || status=$$?; \
+	if [ $$status = 130 ]; then exit 130; fi; \
+	$(REPORT) html build/$(1) $(2) || status=1; \
+	if [ $$status = 0 ]; then echo "open $(2)/index.html"; fi; exit $$status
 endef
-
-# The environment is order-only: installing it again does not make results old.
-build/paper/%.ipynb: notebooks/%.ipynb $(SOURCES) | .venv/.stamp
-	$(REPORT) execute $< $@
-
-build/smoke/%.ipynb: notebooks/%.ipynb $(SOURCES) | .venv/.stamp
-	$(REPORT) execute $< $@ -p PRESET smoke
 
 build/axe/.stamp: Makefile
 	@for tool in chromium chromedriver npm; do command -v $$tool >/dev/null || \

@@ -1,12 +1,10 @@
-"""What a schedule would take: timelines from measured costs, the bounds, and the best
-to choose.
-"""
+"""What a schedule would take: timelines from measured costs, and the bounds."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .errors import check_int, check_type
-from .schedules import Costs, Graph, Schedule, wavefront
+from .schedules import Costs, Schedule
 
 
 class Span(NamedTuple):
@@ -57,23 +55,6 @@ def simulate(schedule, costs):
         spans.append(Span(index, worker, start, stop))
         free[worker], before[worker] = stop, task.layer
     return Timeline(schedule, tuple(spans))
-
-
-def choose(graph, workers, costs, most_tasks=1024):
-    """The wavefront that `simulate` predicts to be fastest, over chunks and layers side
-    by side.
-    """
-    check_type("graph", graph, Graph, "a Graph")
-    candidates, workers = [], check_int("workers", workers)
-    for together in sorted({graph.layers, min(workers, graph.layers)}):
-        for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128):
-            if count > graph.steps or (count > 1 and graph.layers * count > most_tasks):
-                break
-            chunk = -(-graph.steps // count)
-            candidates.append(
-                wavefront(graph, workers, chunk, together=together, costs=costs)
-            )
-    return min(candidates, key=lambda schedule: simulate(schedule, costs).makespan)
 
 
 def speedup_bound(layers, steps, chunk=1):

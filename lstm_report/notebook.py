@@ -6,7 +6,6 @@ import inspect
 import io
 import re
 from difflib import SequenceMatcher
-from pathlib import Path
 from textwrap import fill
 
 import matplotlib.pyplot as plt
@@ -41,8 +40,9 @@ class Notebook:
         self.page, self.shown = page, 0
         plots.style()
         pd.set_option("display.max_colwidth", None)  # a table shows its texts whole
-        root = Path(".." if Path.cwd().name == "notebooks" else ".")
-        self.figures = root / "build" / preset / "figures"
+        # Without the repository nothing is written beside the notebook.
+        root = results.ROOT
+        self.figures = root / "build" / preset / "figures" if root else None
 
     def pick(self, *, smoke, paper):
         """The value for this notebook's preset."""
@@ -82,8 +82,8 @@ class Notebook:
         alt = getattr(figure, "alt", None) or plots.words(figure)  # once it is drawn
         alt += f" {_marked(disturbed)}" if disturbed else ""
         plt.close(figure)
-        self.figures.mkdir(parents=True, exist_ok=True)
-        for kind, content in data.items():
+        for kind, content in data.items() if self.figures else ():
+            self.figures.mkdir(parents=True, exist_ok=True)
             with writing(self.figures / f"{name}.{kind}") as file:
                 file.write(content)
         ours = {"figure": name} | ({"interactive": interactive} if interactive else {})

@@ -16,21 +16,18 @@ needs_site = pytest.mark.skipif(
     not SITE, reason="`make test-site` runs these, in Chromium"
 )
 # Debian's Chromium asks nobody for anything but the pages.
-QUIET = (
-    *(
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-    ),
-    *(
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-    ),
-    *("--disable-dev-shm-usage", "--hide-scrollbars"),
-)
+QUIET = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+]
 
 
 class Browser:
@@ -39,13 +36,10 @@ class Browser:
     def __init__(self, driver):
         self.driver = driver
 
-    def open(
-        self, path, *, width=1100, height=900, dark=False, media="screen", scripts=True
-    ):
-        """Show the page of a file, perhaps with a #fragment, in a window of so many
+    def open(self, path, *, width=1100, height=900, dark=False, query="", scripts=True):
+        """Show the page of a file, perhaps with a query, in a window of so many
         pixels.
         """
-        path, _, fragment = str(path).partition("#")
         self.command("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.command(
             "Emulation.setDeviceMetricsOverride",
@@ -55,10 +49,9 @@ class Browser:
             mobile=width < 600,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.command("Emulation.setEmulatedMedia", media=media, features=[scheme])
-        self.driver.get(
-            Path(path).resolve().as_uri() + (f"#{fragment}" if fragment else "")
-        )
+        self.command("Emulation.setEmulatedMedia", features=[scheme])
+        uri = Path(path).resolve().as_uri()
+        self.driver.get(f"{uri}?q={query}" if query else uri)
 
     def command(self, name, **arguments):
         """A command of the Chrome DevTools protocol."""
@@ -68,9 +61,16 @@ class Browser:
         """The value that the body of a function in JavaScript returns."""
         return self.driver.execute_script(script, *arguments)
 
+    def wait(self, script):
+        """Wait until the body of a function in JavaScript returns what is true."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        return WebDriverWait(self.driver, 20).until(lambda _: self.run(script))
+
     def logged(self):
-        """What pages have written to the console since the last call."""
-        return [entry["message"] for entry in self.driver.get_log("browser")]
+        """Warnings and errors on the console since the last call."""
+        entries = self.driver.get_log("browser")
+        return [one["message"] for one in entries if one["level"] != "INFO"]
 
     def requested(self):
         """The addresses that pages have asked for since the last call, but for data in
@@ -80,14 +80,9 @@ class Browser:
             json.loads(entry["message"]) for entry in self.driver.get_log("performance")
         ]
         sent = (event["message"] for event in events)
-        sent = (
-            e["params"]["request"]
-            for e in sent
-            if e["method"] == "Network.requestWillBeSent"
-        )
-        return [
-            request["url"] for request in sent if not request["url"].startswith("data:")
-        ]
+        sent = [one for one in sent if one["method"] == "Network.requestWillBeSent"]
+        urls = [one["params"]["request"]["url"] for one in sent]
+        return [url for url in urls if not url.startswith("data:")]
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """Small notebooks for the tests of the report: cells, outputs, files."""
 
-import base64
-
 import nbformat
 import notebook_rules as rules
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
+# A picture of one point.
+PNG = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAA"
+    "AABJRU5ErkJggg=="
+)
 TITLE = "# Title\n\n**The claim, with $x^2$.**"
 
 

@@ -20,8 +20,9 @@ from lstm_kernels.ranks import rnn
 from lstm_kernels.ranks.parallel import Parallel
 from lstm_kernels.ranks.world import CORES, Sum, World, main, take_cores
 from lstm_kernels.strings import NextSymbol, Reber, one_hot
-from lstm_report.experiments import handover, rank_speed, ranks
+from lstm_report.experiments import devices, handover
 from lstm_report.measure import results
+from lstm_report.measure.comparer import MismatchError
 
 STEPS = {"epochs": 2, "batch_size": 15, "learning_rate": 0.5, "progress": False}
 STRINGS = one_hot(Reber().strings(64, seed=0))
@@ -61,6 +62,7 @@ def units(world):
                 params = lk.Params.init(5, H, cell=cell, dtype=dtype)
                 net = lk.network("numba-fused", params, threads=1)
                 shared = [rnn.Units(params, world, means) for means in rnn.MEANS]
+                shared.append(rnn.Units(params, threads=1))
                 # Shapes in turn, so that what one call leaves behind would show in the
                 # next.
                 for T, B in ((4, 1), (7, 3), (1, 1), (4, 1)):
@@ -69,25 +71,6 @@ def units(world):
                     pairs += [(model.forward(x), want) for model in shared]
     for y, want in pairs:
         np.testing.assert_array_equal(y, want)
-
-
-def shares(world):
-    """Ranks that share samples or layers have the bits of one process."""
-    for H, L in ((17, 4), (33, 5)):
-        params = lk.Params.init(3, H, num_layers=L)
-        net = lk.network("numba-fused", params, threads=1)
-        for T, B in ((5, 1), (6, 2), (7, 9)):
-            x = example(T, B, 3)
-            want, part = net.forward(x)[0], rnn.Samples(params, world).forward(x)
-            low, high = world.share(B)
-            assert (part is None) == (low == high)
-            if part is not None:
-                np.testing.assert_array_equal(part, want[:, low:high])
-            for chunks in (1, 3, 20):
-                y = rnn.Layers(params, world, chunks).forward(x)
-                assert (y is None) == (world.rank < world.size - 1)
-                if y is not None:
-                    np.testing.assert_array_equal(y, want)
 
 
 def cores(world):
@@ -163,21 +146,15 @@ def refused(world):
             raise ValueError("only here")
 
     for make, message in (
-        (lambda: rnn.Units(small, world, "window"), f"got {P} ranks for 1 unit bl"),
+        (lambda: rnn.Units(small, world, "window"), f"got {P} workers for 1 unit"),
         (lambda: rnn.Units(deep, world, "window"), "params: got 2 layers, want 1"),
         (lambda: rnn.Units(small, single, "mail"), "means: got 'mail'"),
-        (lambda: rnn.Layers(small, world, 2), f"got {P} ranks for 1 layers"),
         (lambda: world.same("size", rank), "size: got 0 on rank 0, 1 on 1"),
         (lambda: world.agreed(fails), "only here"),
         (lambda: Parallel(other, world), "params, the hash of their values: got"),
         (lambda: Parallel(read, world, micro_batches=1 + rank), "options: got"),
         (lambda: Parallel(read, world, stages=[2, 1 - rank % 2]), "stages: got"),
         (lambda: Parallel(read, world, stages=[2] * (1 + rank)), "stages: got"),
-        (lambda: rank_speed.speed(world, ways=["data later"]), "ways: got 'data lat"),
-        (lambda: rank_speed.speed(world, ways=["0 fill-drain"]), "ways: got '0 fill"),
-        (lambda: rank_speed.costs(world, layers=1, hidden=4, repeats=0), "repeats: g"),
-        (lambda: rank_speed.partitions(world, cores=[0] * 5), "want one for each of"),
-        (lambda: handover.inference(world, chunks=0), "chunks: got 0"),
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             make()
@@ -316,36 +293,61 @@ def checkpoints(world):
         world.comm.Barrier()
 
 
-SMALL = {
-    "handover": {"sizes": [8, 4096], "turns": 20},
-    "inference": {"hidden": [128], "steps": 4, "batch": 2},
-    "speed": {"layers": 2, "hidden": 8, "steps": 3, "batch": 16},
-    "costs": {"layers": 1, "hidden": 8, "symbols": 5, "steps": 3},
-    "partitions": {"layers": 1, "hidden": 8, "symbols": 5, "steps": 3},
-    "memory": {"layers": 2, "hidden": 8, "symbols": 5, "steps": 3},
-    "bucketing": {"counts": [1, 3], "strings": 40, "hidden": 8},
-}
+SMALL = {"layers": 3, "hidden": 8, "symbols": 5, "steps": 3, "batch": 8}
 
 
 def programs(world):
-    """Every program returns rows of a results file, on rank 0."""
-    for name, program in ranks.PROGRAMS.items():
-        few = {} if name == "memory" else {"repeats": 2}
-        rows = program(world, **few, **SMALL[name])
+    """What page 08 measures is a row of a results file, on rank 0; a pipeline whose
+    stages go round the ranks has the gradients of one rank.
+    """
+    stages = [[1] * (world.size - 1) + [6 - world.size]]
+    ways = {"partitions": stages, "around": [[1] * 5, [2, 1, 2]], "micro_batches": 3}
+    text = {"counts": [1, 3], "strings": 40, "hidden": 8, "batch": 8}
+    for rows in (
+        devices.steps(world, repeats=2, **ways, **SMALL),
+        devices.buckets(world, **text, stages=None, repeats=2),
+        devices.memory(world, **SMALL),
+    ):
         if world.rank == 0:
-            assert len(rows), name
-            assert set(rows) <= set(results.COLUMNS), name
-            assert {"version", "stage", "repeat", "seconds", "ranks"} <= set(rows), name
-            assert (rows["seconds"] >= 0).all(), name
+            assert set(rows) <= set(results.COLUMNS)
+            assert {"version", "stage", "repeat", "seconds", "ranks"} <= set(rows)
+            assert (rows["seconds"] >= 0).all()
+
+
+def wrong_gradients(world):
+    """A way whose gradients are not those of one rank is not timed."""
+    right = devices.Rounds.descend
+
+    def two_samples_less(self, inputs, wanted, count, rate):
+        return right(self, inputs[:, 2:], wanted[:, 2:], count, rate)
+
+    devices.Rounds.descend = two_samples_less
+    try:
+        with pytest.raises(MismatchError):
+            devices.steps(world, [], [[1] * 5], 2, 1, **SMALL)
+    finally:
+        devices.Rounds.descend = right
+
+
+def hand_overs(world):
+    """Every means of page 07 is timed, and every way of its passes has the bits of one
+    thread, else the job ends.
+    """
+    rows = handover.both(world, few=True)
+    if world.rank == 0:
+        assert {"line", "window", "message", "collective"} <= set(rows["case"])
+        assert {*rnn.MEANS, "fixed", "claims", "one thread"} <= set(rows["case"])
+        assert (rows["seconds"] > 0).all()
 
 
 def every(world):
     """What this number of ranks can do of the above."""
     chosen = [models]
     if world.size < 4:
-        chosen += [sums, units, shares, cores, windows, refused, wrong_on_one]
+        chosen += [sums, units, cores, windows, refused, wrong_on_one]
     if world.size == 2:
         chosen += [used_again, diverged, checkpoints, programs]
+        chosen += [wrong_gradients, hand_overs]
     for program in chosen:
         program(world)
 

@@ -11,6 +11,7 @@ import notebook_rules as rules
 import numpy as np
 import pandas as pd
 import pytest
+from form import problems_of_form
 
 from lstm_report.lesson import exercises, lesson
 from lstm_report.lesson.exercises import EXERCISES
@@ -395,7 +396,7 @@ def test_a_guess_is_a_number_above_zero(answers, value):
 
 
 def test_the_notebook_has_the_form_of_the_report():
-    assert rules.problems_of_form(BOOK) == []
+    assert problems_of_form(BOOK) == []
     stages = re.findall(
         r'answers\.guess\("(\w+)", guess\)', "\n".join(c.source for c in BOOK.cells)
     )

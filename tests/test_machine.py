@@ -32,6 +32,7 @@ VERSIONS = [
     "numpy",
     "numpy-naive",
     "numba-sample",
+    "numba-tile",
     "numba-wavefront",
     "numba-fused",
 ]

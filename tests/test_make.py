@@ -1,5 +1,5 @@
-"""`make report` and `make smoke` on small notebooks: lines, failures, interruptions,
-claims.
+"""`make report` and its kin on small notebooks: lines, failures, claims, what is up to
+date.
 """
 
 import os
@@ -7,14 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-import nbformat
-import notebook_rules as rules
-import papermill
 import pytest
-import report
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from made import code, parameters, save, text
 
 ROOT = Path(__file__).parents[1]
 # What `nb.claim` displays, without the time that its imports take.
@@ -25,103 +22,99 @@ display({{"text/markdown": "> it"}}, metadata=about, raw=True)
 """
 
 
-def notebook(path, *sources, seconds=None):
-    """A notebook that is not executed: title, claim, parameters, then `sources`."""
-    first = new_code_cell('PRESET = "paper"')
-    first.metadata.tags = ["parameters"]
-    cells = [new_markdown_cell(f"# {path.stem}\n\n**A claim.**"), first]
-    cells += [new_code_cell(source) for source in sources]
-    metadata = rules.METADATA | ({rules.OURS: {"seconds": seconds}} if seconds else {})
-    path.parent.mkdir(exist_ok=True)
-    nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
-    return path
+def notebook(folder, name, source):
+    """A notebook that is not executed: title, claim, parameters, then `source`."""
+    start = text(f"# {name}\n\n**A claim.**"), parameters()
+    save(folder / "notebooks" / f"{name}.ipynb", *start, code(source, count=None))
 
 
 @pytest.fixture
 def project(tmp_path):
-    """A project of three notebooks, of which the second fails; its tools are those of
-    this one.
-    """
-    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+    """A project of three notebooks, of which the second fails."""
+    for name in (
+        "Makefile",
+        "requirements.lock",
+        "pyproject.toml",
+        "README.md",
+        "tools",
+    ):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, tmp_path / name)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / ".stamp").touch()  # the environment is this one
-    (tmp_path / "tools").symlink_to(ROOT / "tools")
-    notebooks = tmp_path / "notebooks"
-    notebook(notebooks / "01_a.ipynb", CLAIM.format("One is two.", "Did not hold"))
-    notebook(notebooks / "02_b.ipynb", "assert 1 == 2, 'wrong result'")
-    notebook(notebooks / "lesson.ipynb", CLAIM.format("Two is two.", "Held"))
+    notebook(tmp_path, "01_a", CLAIM.format("One is two.", "Did not hold"))
+    notebook(tmp_path, "02_b", "assert 1 == 2, 'wrong result'")
+    notebook(tmp_path, "lesson", CLAIM.format("Two is two.", "Held"))
+    shutil.copy(ROOT / "notebooks" / "references.bib", tmp_path / "notebooks")
     return tmp_path
 
 
-def make(project, target):
+def make(project, *targets):
     own = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-    words = ["make", f"PY={sys.executable}", target]
-    return subprocess.run(
-        words, cwd=project, env=own, capture_output=True, text=True, check=False
-    )
+    words = ["make", f"PY={sys.executable}", *targets]
+    env = own | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(words, cwd=project, env=env, capture_output=True, text=True)
 
 
-def started(said):
-    return re.findall(r"^(\w+) \(\d of 3\): starts", said, re.MULTILINE)
+def started(done):
+    return re.findall(r"^(\w+) \(\d of \d\) starts", done.stdout, re.MULTILINE)
 
 
 def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(project):
     done = make(project, "report")
     assert done.returncode != 0
-    assert started(done.stdout) == ["01_a", "02_b", "lesson"]
+    assert started(done) == ["01_a", "02_b", "lesson"]
+    assert "01_a (1 of 3) starts; the stored run took 0 s, 0.0 min left" in done.stdout
     assert "02_b.ipynb, cell 3 failed: AssertionError: wrong result" in done.stderr
-    told = done.stdout[done.stdout.index("claims:") :]
-    assert told.splitlines() == [
-        "claims: 1 held, 1 did not hold here, 0 not measured",
-        "  did not hold here, 01_a: One is two.",
+    told = done.stdout[done.stdout.index("Claims:") :]
+    assert re.sub(r"\d+ s", "1 s", told).splitlines() == [
+        "Claims: 1 did not hold, 1 held",
+        "01_a: 1 s, stored unknown s",
+        "  did not hold: One is two.",
         "02_b: not executed",
+        "lesson: 1 s, stored unknown s",
     ]
-    pages = {path.name for path in (project / "build" / "site").glob("*.html")}
-    assert {"index.html", "01_a.html", "lesson.html"} <= pages
-    assert "02_b.html" not in pages
-
-    notebook(project / "notebooks" / "02_b.ipynb", "assert 1 == 1")
-    done = make(project, "report")
-    # A claim that does not hold is no failure.
-    assert done.returncode == 0, done.stderr
-    assert started(done.stdout) == ["02_b"]
-    assert done.stdout.endswith("open build/site/index.html\n")
-    files = project / "build" / "site" / "files"
-    assert {path.name for path in files.glob("*.ipynb")} == {
-        "01_a.ipynb",
-        "02_b.ipynb",
-        "lesson.ipynb",
+    site = project / "build" / "site"
+    assert {"index.html", "01_a.html", "lesson.html"} <= {
+        p.name for p in site.iterdir()
     }
-    index = (project / "build" / "site" / "index.html").read_text()
-    assert 'href="files/02_b.ipynb"' in index
+    assert not (site / "02_b.html").exists()
+
+    notebook(project, "02_b", "assert 1 == 1")
+    done = make(project, "report")
+    assert done.returncode == 0, done.stderr  # a claim that does not hold is no failure
+    assert started(done) == ["02_b"]
+    assert done.stdout.endswith("open build/site/index.html\n")
+    assert (site / "02_b.html").exists()
 
 
-def test_an_interrupt_is_a_line_and_leaves_no_result(tmp_path, capsys, monkeypatch):
-    path = notebook(tmp_path / "notebooks" / "01_a.ipynb", "1")
-    out = tmp_path / "out.ipynb"
-
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(papermill, "execute_notebook", interrupted)
-    monkeypatch.setattr(report.logging, "disable", lambda: None)
-    assert report.main(["execute", str(path), str(out)]) == 130
-    assert (
-        capsys.readouterr().err
-        == "report: interrupted; the same call goes on from here\n"
-    )
-    assert not out.exists()
+@pytest.mark.parametrize("number", ["1", "01", "lesson"])
+def test_one_notebook_is_named_by_its_number(project, number):
+    done = make(project, "notebook", f"NB={number}", "PRESET=smoke")
+    assert done.returncode == 0, done.stderr
+    assert started(done) == ["lesson" if number == "lesson" else "01_a"]
+    [built] = (project / "build" / "smoke").glob("*.ipynb")
+    assert 'PRESET = \\"smoke\\"' in built.read_text()
 
 
-def test_a_line_tells_what_a_notebook_took_and_what_it_took_before(tmp_path, capsys):
-    path = notebook(tmp_path / "notebooks" / "01_a.ipynb", "1", seconds=240)
-    for given, before in (
-        ({}, "; the stored run took 4 min"),
-        ({"PRESET": "smoke"}, ""),
-    ):
-        report.execute(path, tmp_path / "out.ipynb", given)
-        first, last = capsys.readouterr().out.splitlines()
-        assert first == f"01_a (1 of 1): starts{before}"
-        assert re.fullmatch(rf"01_a \(1 of 1\): \d+ s{re.escape(before)}", last)
-    assert rules.seconds(rules.read(tmp_path / "out.ipynb")) < 100
+def test_a_number_that_is_none_is_an_error_that_names_those_there_are(project):
+    done = make(project, "notebook", "NB=7")
+    assert done.returncode != 0
+    assert "NB: got '7', want the number or name of 01_a, 02_b, lesson" in done.stderr
+    assert "NB: want the number of a notebook" in make(project, "notebook").stderr
+
+
+def test_code_that_is_newer_makes_results_old(project, monkeypatch):
+    import report
+
+    monkeypatch.setattr(report, "ROOT", project)
+    source, out = project / "notebooks" / "01_a.ipynb", project / "out.ipynb"
+    code_file = project / "lstm_kernels" / "a.py"
+    code_file.parent.mkdir()
+    code_file.touch()
+    os.utime(code_file, (1, 1))
+    assert not report.up_to_date(source, out)
+    shutil.copy(source, out)
+    assert report.up_to_date(source, out)
+    os.utime(code_file, (time.time() + 9,) * 2)
+    assert not report.up_to_date(source, out)

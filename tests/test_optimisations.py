@@ -8,7 +8,7 @@ import pytest
 
 from lstm_kernels import data
 from lstm_report.experiments import compression, optimisations
-from lstm_report.experiments.optimisations import effects, gains, name
+from lstm_report.experiments.optimisations import gains, name
 from lstm_report.experiments.switches import (
     BASELINE,
     COMBINATIONS,
@@ -33,29 +33,6 @@ def planted(factors, together=None, rounds=6, noise=0.0, seed=0):
     return pd.DataFrame(columns)
 
 
-def test_the_effects_are_those_that_were_planted():
-    factors = dict(zip(SWITCHES, (2.0, 1.0, 1.5, 0.8, 1.2), strict=True))
-    table = effects(planted(factors))
-    for switch, factor in factors.items():
-        assert table.loc[switch, "factor"] == pytest.approx(factor)
-    assert table["factor"].drop(list(SWITCHES)).to_numpy() == pytest.approx(np.ones(10))
-    pair = ("combine", "pack")
-    table = effects(planted(factors, {pair: 1.3}))
-    # Half of the settings have the partner on.
-    assert table.loc["combine", "factor"] == pytest.approx(2.0 * 1.3**0.5)
-    assert table.loc["combine x pack", "factor"] == pytest.approx(1.3)
-    assert table.loc["combine x fuse", "factor"] == pytest.approx(1.0)
-
-
-def test_the_intervals_hold_the_truth_as_often_as_they_say():
-    factors, inside = dict.fromkeys(SWITCHES, 1.1), []
-    for seed in range(40):
-        table = effects(planted(factors, noise=0.05, seed=seed))
-        main = table.loc[list(SWITCHES)]
-        inside += list((main["low"] <= 1.1) & (main["high"] >= 1.1))
-    assert 0.88 < np.mean(inside) < 0.995
-
-
 def test_gains_agree_and_a_missing_combination_is_named():
     table = planted(dict.fromkeys(SWITCHES, 1.1))
     drift = pd.Series(np.linspace(1, 3, len(table)))
@@ -66,14 +43,14 @@ def test_gains_agree_and_a_missing_combination_is_named():
     pd.testing.assert_frame_equal(
         optimisations.by_combination(rows), table, check_names=False, check_freq=False
     )
-    with pytest.raises(ValueError, match=r"rows: lack \['combine \+ pack'\]"):
-        optimisations.by_combination(rows[rows["variant"] != "combine + pack"])
+    with pytest.raises(ValueError, match=r"rows: lack \['combine \+ layout'\]"):
+        optimisations.by_combination(rows[rows["variant"] != "combine + layout"])
 
 
 def test_all_combinations_are_verified_and_timed(monkeypatch):
     rows = optimisations.all_combinations(TINY, repeats=2)
     assert set(rows.columns) <= set(results.COLUMNS)
-    assert len(rows) == 2 * 33
+    assert len(rows) == 2 * 37
     assert 0 < rows["max_err"].max() < 2e-5
     assert (optimisations.by_combination(rows) > 0).all(axis=None)
     fused = Variant._fused
@@ -145,16 +122,6 @@ def test_held_out_examples_are_not_trained_on():
 # Figures and tables of the notebook; they need the extra `report`.
 
 
-def rows_of_combinations(**factors):
-    table = planted(dict.fromkeys(SWITCHES, 1.1) | factors)
-    rows = table.melt(ignore_index=False, var_name="variant", value_name="seconds")
-    rows = rows.reset_index(names="repeat").assign(version="study", stage="forward")
-    fused = pd.DataFrame(
-        {"repeat": table.index, "seconds": 0.4, "version": "numba-fused"}
-    )
-    return pd.concat([rows, fused.assign(stage="forward")])
-
-
 def rows_of_ranks(fast):
     """Dense layers of one second; factored ones by rank."""
     rows = []
@@ -180,43 +147,6 @@ def rows_of_losses(losses, dense=1.0):
     columns = ["variant", "repeat", "version", "stage", "low_rank", "loss"]
     other = {"accuracy": 1.0, "parameters": 10, "max_err": 0.1, "seconds": 1.0}
     return pd.DataFrame(rows, columns=columns).assign(**other)
-
-
-def test_the_source_s_table_and_the_best_combination():
-    figures = pytest.importorskip("lstm_report.figures.optimisations")
-    rows = rows_of_combinations(pack=0.5)
-    table = figures.source_table(optimisations.by_combination(rows))
-    assert list(table["here"])[:5] == [
-        "1.10x",
-        "1.10x",
-        "1.10x",
-        "50 % slower",
-        "1.10x",
-    ]
-    best = table.index[-1]
-    assert best == ("best here", "combine + concurrent + fuse + wavefront")
-    assert list(table.loc["in turn"].iloc[:, 1]) == ["3.74x", "6.21x", "6.55x", "7.98x"]
-    said = figures.best_of(rows)
-    assert said["best"] == best[1]
-    assert said["gain"] == pytest.approx(1.1**4)
-    assert said["fused over best"] == pytest.approx(1.1**-4 / 0.4)
-    assert said["fused gain"] == pytest.approx(said["gain"] * said["fused over best"])
-    # Also where some rounds of the baseline are slow.
-    slow = (rows["variant"] == "baseline") & (rows["repeat"] % 2 == 0)
-    said = figures.best_of(rows.assign(seconds=rows["seconds"].where(~slow, 1.3)))
-    assert said["fused gain"] == pytest.approx(said["gain"] * said["fused over best"])
-    assert figures.combinations(optimisations.by_combination(rows), 2.5).axes
-
-
-def test_the_cell_is_counted_from_its_text():
-    figures = pytest.importorskip("lstm_report.figures.optimisations")
-    operations, arrays = figures.pointwise_operations()
-    # Eight sums; 3 sigmoids of 4 passes, 2 tanh, 3 for c, 1 for h.
-    assert operations == 8 + 12 + 2 + 3 + 1
-    assert arrays == 3 * 8 + 2 * 12 + 2 * 2 + 3 * 3 + 3
-    table = figures.counted(Workload(4, 100, 512, 512, 64), 500)
-    assert table.loc["a product of the eight", "count"] == "33.6 MFLOP"
-    assert table.loc["products of a pass", "count"] == "3200, combined 400"
 
 
 def test_low_rank_figures_say_what_was_planted():

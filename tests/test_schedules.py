@@ -20,7 +20,6 @@ from lstm_kernels.schedules import (
 from lstm_kernels.simulate import (
     Span,
     Timeline,
-    choose,
     pipeline_bound,
     simulate,
     speedup_bound,
@@ -218,23 +217,6 @@ def test_a_task_that_waits_for_one_of_its_own_worker_pays_no_hand_over():
     assert [span.start for span in alone.spans] == [0, 1, 1.25, 2.25]
 
 
-def test_a_stack_of_more_layers_than_tasks_wanted_has_a_choice():
-    graph = Graph(5, 4)
-    assert choose(graph, 2, unit(graph), most_tasks=3).longest == 4
-
-
-@given(graphs, st.integers(1, 5))
-@settings(deadline=None, max_examples=30)
-def test_the_choice_is_no_slower_than_layer_by_layer(graph, workers):
-    graph = Graph(graph.layers, graph.steps, backward=graph.backward)
-    costs = Costs((1.0,) * graph.layers, task=0.3, hand=0.1)
-    chosen = choose(graph, workers, costs)
-    check(chosen)
-    assert chosen.workers <= workers
-    alone = simulate(layer_by_layer(graph), costs).makespan
-    assert simulate(chosen, costs).makespan <= alone + 1e-9
-
-
 def one(start=0, worker=0):
     """A schedule of one task, of step `start` up to the first."""
     return Schedule(Graph(1, 1), (Task(0, start, 1, worker=worker),))
@@ -278,8 +260,6 @@ def one(start=0, worker=0):
         (lambda: layer_by_layer(None), "graph: got NoneType, want a Graph"),
         (lambda: wavefront(3, 2), "graph: got int, want a Graph"),
         (lambda: wavefront(Graph(2, 4), 2, costs=3), "costs: got int, want Costs"),
-        (lambda: choose(None, 2, 3), "graph: got NoneType, want a Graph"),
-        (lambda: choose(Graph(2, 4), "2", None), "workers: got '2', want an integer"),
         (lambda: simulate(None, 3), "schedule: got NoneType, want a Schedule"),
         (lambda: check([]), "schedule: got list, want a Schedule"),
         (lambda: Costs(i for i in (1.0, 2.0)), "step: got generator, want a tuple"),
@@ -334,25 +314,6 @@ def test_a_timeline_starts_with_its_first_task():
     plan = layer_by_layer(Graph(2, 1))
     line = Timeline(plan, (Span(0, 0, 5.0, 6.0), Span(1, 0, 6.0, 8.0)))
     assert (line.makespan, line.idle) == (3.0, 0.0)
-
-
-def test_the_choice_is_the_fastest_of_all():
-    """Free tasks are short, and costly ones long; costly moves keep workers with their
-    layers.
-    """
-    graph = Graph(2, 64)
-    assert simulate(choose(graph, 2, unit(graph)), unit(graph)).makespan == 64 + 1
-    costly = Costs((1.0,) * 2, task=100.0)
-    assert choose(graph, 2, costly).longest == 64
-    deep, moving = Graph(4, 64), Costs((1.0,) * 4, moved=8.0)
-    plans = [
-        wavefront(deep, 2, -(-64 // count), together=together, costs=moving)
-        for together in (2, 4)
-        for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-    ]
-    best = min(simulate(plan, moving).makespan for plan in plans)
-    assert simulate(choose(deep, 2, moving), moving).makespan == best
-    assert best < simulate(plans[0], moving).makespan
 
 
 @given(st.integers(1, 20), st.data())

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import nbformat
 import notebook_rules as rules
-import papermill
 import pytest
 import report
 import standalone
+from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from traitlets.config import Config
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOKS = report.sources(ROOT / "notebooks")
+NOTEBOOKS = report.sources()
 RESULTS = ROOT / "data" / "results"
 # The interpreter of an environment such as teachers have: `make test-colab` names it.
 KERNEL = os.environ.get("LSTM_KERNELS_KERNEL")
@@ -55,28 +55,18 @@ def execute(home, tmp_path, monkeypatch):
     nothing of this process's environment, and returns it executed.
     """
 
-    def run(path, python=sys.executable, **given):
-        folder = tmp_path / "empty"
+    def run(path, preset="paper"):
+        folder, book = tmp_path / "empty", rules.read(path)
         folder.mkdir()
+        for cell in book.cells:
+            if "parameters" in rules.tags(cell):
+                cell.source = f'PRESET = "{preset}"'
         # A short path: sockets lie in it
         with tempfile.TemporaryDirectory() as settings:
-            search = os.pathsep.join(
-                [str(Path(python).parent), "/usr/local/bin:/usr/bin:/bin"]
-            )
-            clean = [
-                "env",
-                "-i",
-                f"HOME={home}",
-                f"PATH={search}",
-                f"JUPYTER_RUNTIME_DIR={settings}",
-            ]
-            kernel = [
-                *clean,
-                "PYDEVD_DISABLE_FILE_VALIDATION=1",
-                *ALONE,
-                str(python),
-                "-m",
-            ]
+            search = os.pathsep.join([str(Path(KERNEL).parent), "/usr/bin:/bin"])
+            kernel = ["env", "-i", f"HOME={home}", f"PATH={search}"]
+            kernel += [f"JUPYTER_RUNTIME_DIR={settings}"]
+            kernel += ["PYDEVD_DISABLE_FILE_VALIDATION=1", *ALONE, KERNEL, "-m"]
             kernel += ["ipykernel_launcher", "-f", "{connection_file}"]
             spec = Path(settings, "kernels", "alone", "kernel.json")
             spec.parent.mkdir(parents=True)
@@ -84,24 +74,24 @@ def execute(home, tmp_path, monkeypatch):
             spec.write_text(json.dumps(about))
             monkeypatch.setenv("JUPYTER_PATH", settings)
             monkeypatch.setenv("JUPYTER_RUNTIME_DIR", settings)
-            return papermill.execute_notebook(
-                str(path),
-                None,
-                parameters=given,
+            manager = {"transport": "ipc", "ip": f"{settings}/kernel"}
+            client = NotebookClient(
+                book,
+                timeout=None,
                 kernel_name="alone",
-                cwd=str(folder),
-                progress_bar=False,
-                config=Config(
-                    {"KernelManager": {"transport": "ipc", "ip": f"{settings}/kernel"}}
-                ),
+                resources={"metadata": {"path": str(folder)}},
+                config=Config({"KernelManager": manager}),
             )
+            client.execute()
+        assert not list(folder.iterdir()), "it leaves files in the teacher's folder"
+        return book
 
     return run
 
 
 def said(notebook, name="stdout"):
     """What the cells of a notebook wrote."""
-    streams = (output for _, _, output in rules.outputs(notebook) if "name" in output)
+    streams = (output for _, output, _ in rules.outputs(notebook) if "name" in output)
     return "".join(stream.text for stream in streams if stream.name == name)
 
 
@@ -125,41 +115,50 @@ def test_each_notebook_carries_the_package_and_is_otherwise_its_source(made):
         for one, other in zip(after.cells, before.cells, strict=True):
             text = re.sub(r"\[([^]]+)\]\([\w./]+\)", r"\1", other.source)
             assert one.source == (other.source if other.cell_type == "code" else text)
-        assert not re.search(r"\]\([\w./]*\.(ipynb|md)", rules.dumps(after))
+            if one.cell_type == "markdown":
+                assert not re.search(r"\]\([\w./]*\.(ipynb|md)", one.source)
         assert all(not cell.get("outputs") for cell in after.cells)
 
 
-def test_the_first_cell_brings_every_module_and_every_recorded_result(made, tmp_path):
-    """Both packages as they lie here, and data/results/ where `results` looks."""
-    source = first_cell(made)
-    assert run_cell(source, tmp_path, "-S").returncode == 0
-    (place,) = (tmp_path / ".cache" / "lstm_kernels").iterdir()
-    carried = {
-        path.relative_to(place): path.read_bytes()
-        for path in place.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+def unpacked(source, home):
+    """The files that the first cell unpacks, by their place."""
+    assert run_cell(source, home, "-S").returncode == 0
+    (place,) = (home / ".cache" / "lstm_kernels").iterdir()
+    files = [path for path in place.rglob("*") if path.is_file()]
+    files = [path for path in files if "__pycache__" not in path.parts]
+    return {path.relative_to(place): path.read_bytes() for path in files}
+
+
+def test_the_first_cell_brings_both_packages_and_the_results_it_names(tmp_path):
+    cells = [new_code_cell("a = nb.recorded('peers')\nb = find(\"ptxas.csv\")")]
+    path = save(
+        new_notebook(cells=[new_markdown_cell("# A"), *cells]), tmp_path / "a.ipynb"
+    )
+    source = nbformat.reads(standalone.standalone(path), 4).cells[1].source
+    (tmp_path / "home").mkdir()
+    carried = unpacked(source, tmp_path / "home")
     wanted = {
         path.relative_to(ROOT): path.read_bytes()
         for package in ("lstm_kernels", "lstm_report")
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert len(wanted) > 80
-    recorded = Path("lstm_report", "recorded")
-    for path in RESULTS.rglob("*"):
-        if path.suffix in (".csv", ".json"):
-            wanted[recorded / path.relative_to(RESULTS)] = path.read_bytes()
+    assert len(wanted) > 60
+    recorded = [*RESULTS.glob("*/peers.*"), RESULTS / "ptxas.csv"]
+    assert len(recorded) > 3
+    for path in recorded:
+        place = Path("lstm_report", "recorded", path.relative_to(RESULTS))
+        wanted[place] = path.read_bytes()
     assert carried == wanted
 
 
-def test_the_wheel_beside_them_is_the_package_alone(made):
-    (wheel,) = made.glob("*.whl")
-    names = standalone.zipfile.ZipFile(wheel).namelist()
-    folders = {name.partition("/")[0] for name in names}
-    assert len(folders) == 2
-    assert all(folder.startswith("lstm_kernels") for folder in folders)
-    assert not [name for name in names if "__pycache__" in name]
+def test_a_file_tells_its_version_and_its_size(made):
+    for source in NOTEBOOKS:
+        path = made / source.name
+        title = rules.read(path).cells[1].source.partition("\n")[0]
+        told = re.search(r"lstm_kernels (\S+) .* of (\d+) KB", title)
+        assert told[1] == standalone.__version__
+        assert abs(int(told[2]) - path.stat().st_size / 1000) <= 1
 
 
 def test_the_same_files_make_the_same_bytes(made, tmp_path):
@@ -216,10 +215,14 @@ def test_the_first_cell_unpacks_once_and_tells_where(made, tmp_path):
 
 
 def test_the_first_cell_skips_itself_where_the_package_can_be_imported(made, tmp_path):
-    env = {"PYTHONPATH": str(ROOT)}
-    done = run_cell(first_cell(made), tmp_path, "-S", **env)
+    done = run_cell(first_cell(made), tmp_path)
     assert place_of(done) == ROOT
     assert "already" in done.stdout
+    assert "was made for" not in done.stdout
+    source = re.sub(
+        r'VERSION, SHA256 = "[^"]+"', 'VERSION, SHA256 = "9.8"', first_cell(made)
+    )
+    assert "this notebook was made for 9.8." in run_cell(source, tmp_path).stdout
     assert not (tmp_path / ".cache").exists()
 
 
@@ -293,7 +296,7 @@ def test_a_damaged_cell_is_an_error_that_says_what_to_do(made, tmp_path, fault):
 
 def test_an_old_python_is_an_error_that_says_so(made, tmp_path):
     source = "import sys; sys.hexversion = 0x30A0000\n" + first_cell(made)
-    assert "needs 3.11 or newer" in run_cell(source, tmp_path, "-S").stderr
+    assert "this needs 3.11" in run_cell(source, tmp_path, "-S").stderr
 
 
 needs_kernel = pytest.mark.skipif(
@@ -318,7 +321,7 @@ def test_the_kernel_finds_neither_repository_nor_network(execute, tmp_path, made
         small(cell, probe, "import lstm_kernels; print(lstm_kernels.__file__)"),
         tmp_path / "a.ipynb",
     )
-    folder, network, place = said(execute(path, KERNEL)).splitlines()[-3:]
+    folder, network, place = said(execute(path)).splitlines()[-3:]
     assert folder == "[] []"
     assert network == "OSError" if ALONE else "Error" in network
     assert "/.cache/lstm_kernels/" in place
@@ -327,7 +330,7 @@ def test_the_kernel_finds_neither_repository_nor_network(execute, tmp_path, made
 @needs_kernel
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_in_an_empty_folder(execute, made, path):
-    done = execute(made / path.name, KERNEL, PRESET="smoke")
+    done = execute(made / path.name, "smoke")
     assert "lstm_kernels and lstm_report unpacked to" in said(done)
     loud = COMPILING.sub("", said(done, "stderr")).split("\n")
     assert [line for line in loud if line.strip()] == []

@@ -1,5 +1,5 @@
-"""The five switches of `study/switches.py`: every combination computes the same, at
-every size.
+"""The switches of page 06: every combination computes the same, at every size, and no
+two are the same code.
 """
 
 import threading
@@ -17,7 +17,6 @@ from lstm_report.experiments.switches import (
     BASELINE,
     COMBINATIONS,
     EVERY,
-    SWITCHES,
     Variant,
 )
 from lstm_report.measure.comparer import MismatchError, compare_outputs
@@ -55,7 +54,7 @@ def test_every_combination_agrees_with_the_reference(on):
 
 
 @pytest.mark.parametrize(
-    "on", [BASELINE, EVERY, ("fuse", "pack"), ("combine", "wavefront")]
+    "on", [BASELINE, EVERY, ("fuse", "layout", "kernel"), ("combine", "wavefront")]
 )
 def test_nothing_is_left_from_call_to_call(on):
     params, x, _ = example((3, 9, 5, 7, 40))
@@ -66,34 +65,76 @@ def test_nothing_is_left_from_call_to_call(on):
     np.testing.assert_array_equal(variant.forward(x), first)
 
 
-def test_there_are_32_combinations_in_the_source_s_order():
-    assert len(COMBINATIONS) == len(set(COMBINATIONS)) == 32
-    assert BASELINE == ()
-    assert tuple(SWITCHES) == EVERY
-    params, _, _ = example((1, 1, 1, 1, 1))
-    assert Variant(params, ("pack", "combine")).on == ("combine", "pack")
+def test_no_combination_is_excluded_or_the_same_code_twice():
+    # concurrent, wavefront or neither; no layout, layout, or kernel too; two more.
+    assert len(COMBINATIONS) == len(set(COMBINATIONS)) == 3 * 3 * 2 * 2
+    assert BASELINE in COMBINATIONS
+    assert EVERY in COMBINATIONS
+    params, x, _ = example((3, 7, 9, 5, 33))
+    runs = {Variant(params, on, threads=2).runs(x) for on in COMBINATIONS}
+    assert len(runs) == len(COMBINATIONS)
+    assert Variant(params, ("layout", "combine")).on == ("combine", "layout")
     assert repr(Variant(params)) == "Variant: baseline"
 
 
-def test_switches_that_have_nothing_to_do_change_nothing(monkeypatch):
-    """With one product in a cell there is no second to run beside it: `concurrent` must
-    not take the threads away from that one.
-    """
+def test_what_runs_is_what_is_described(monkeypatch):
+    """At the same time run as many products as the switches say, of such operands."""
     params, x, _ = example((2, 4, 5, 9, 33))
-    used, at_once = [], switches.at_once
-    monkeypatch.setattr(
-        switches, "at_once", lambda *a: used.append(len(a[0])) or at_once(*a)
+    lists, at_once = [], switches.at_once
+
+    def seen(jobs, threads):
+        lists.append([job for job in jobs if len(job.args) == 3])  # a, matrix, out
+        at_once(jobs, threads)
+
+    monkeypatch.setattr(switches, "at_once", seen)
+    for on, lengths, function in [
+        ((), [1] * 8, "matmul"),
+        (("combine",), [1] * 2, "matmul"),
+        (("concurrent", "fuse"), [8], "matmul"),
+        (("combine", "concurrent", "layout"), [2], "matmul"),
+        (("layout", "kernel"), [2] * 8, "_by_tile"),
+        (("combine", "concurrent", "layout", "kernel"), [2], "_by_tile"),
+    ]:
+        lists.clear()
+        variant = Variant(params, on, threads=2)
+        variant.forward(x)
+        cell = [jobs for jobs in lists if jobs][: len(lengths)]
+        assert [len(jobs) for jobs in cell] == lengths
+        _, jobs, described, *_ = variant.runs(x)
+        assert list(described) == lengths
+        assert {name for name, *_ in jobs} == {function}
+        for job, (name, *arrays) in zip(sum(cell, []), jobs, strict=True):  # noqa: RUF017
+            assert job.func.__name__ == name
+            assert [(a.shape, a.strides) for a in job.args] == arrays
+
+
+def test_layout_changes_how_the_same_operand_lies():
+    params, _, _ = example((1, 2, 3, 4, 32))
+    stored, transposed, panels = (
+        Variant(params, on)._layers[0][0][0][0]  # of layer 0, x, gate i
+        for on in (BASELINE, ("layout",), ("layout", "kernel"))
     )
-    for on in [("combine",), ("combine", "pack"), ("combine", "fuse", "pack")]:
-        jobs = []
-        for also in ((), ("concurrent",)):
-            used.clear()
-            variant = Variant(params, on + also, threads=2)
-            assert not variant.concurrent
-            jobs.append((variant.forward(x).copy(), [*used]))
-        np.testing.assert_array_equal(jobs[0][0], jobs[1][0])
-        assert jobs[0][1] == jobs[1][1]
-    assert Variant(params, ("concurrent", "pack")).concurrent
+    np.testing.assert_array_equal(stored[:, :32], params.layers[0].U[:, :32])
+    np.testing.assert_array_equal(stored, transposed)
+    np.testing.assert_array_equal(stored, np.concatenate(panels, axis=1))
+    assert stored.T.flags.c_contiguous  # as PyTorch stores it: a unit's weights
+    assert transposed.flags.c_contiguous
+
+
+def test_without_products_the_rest_remains():
+    params, x, _ = example((2, 3, 4, 5, 16))
+    for on in (BASELINE, EVERY):
+        variant = Variant(params, on, threads=2)
+        y = variant.forward(x, products=False)
+        assert np.isfinite(y).all()
+        with pytest.raises(MismatchError):
+            compare_outputs(
+                {"bare": partial(variant.forward, x, products=False)}, params, x
+            )
+
+
+def test_the_peak_is_a_rate():
+    assert 0.1 < switches.peak(1, rounds=2) < 1e4
 
 
 def test_a_planted_fault_of_each_seam_is_seen(monkeypatch):
@@ -103,15 +144,17 @@ def test_a_planted_fault_of_each_seam_is_seen(monkeypatch):
         with pytest.raises(MismatchError):
             check(Variant(params, on, threads=2), params, x)
 
-    packed = Variant._packed
+    laid_out = Variant._laid_out
     monkeypatch.setattr(
-        Variant, "_packed", lambda self, m: packed(self, np.roll(m, 1, axis=1))
+        Variant, "_laid_out", lambda self, m: laid_out(self, np.roll(m, 1, axis=1))
     )
-    wrong(("pack",))
+    for on in (("layout",), ("layout", "kernel")):
+        wrong(on)
     monkeypatch.undo()
-    forgetful = lambda self, z, matrix, out, threads: []  # noqa: E731 - a product that is left out
+    forgetful = lambda self, a, threads, matrix, out: []  # noqa: E731 - a product that is left out
     monkeypatch.setattr(Variant, "_product", forgetful)
-    wrong(("combine",))
+    for on in (("combine",), ("concurrent",)):
+        wrong(on)
     monkeypatch.undo()
     fused = Variant._fused
     monkeypatch.setattr(
@@ -163,6 +206,8 @@ def test_bad_input():
         (("combine", "fast"), "on: got 'fast', want one of"),
         (("fuse", "fuse"), "each once"),
         ("combine", "on: got 'combine', want names"),
+        (("concurrent", "wavefront"), "on: with wavefront no core is free"),
+        (("kernel",), "on: kernel needs its layout"),
     ]:
         with pytest.raises(ValueError, match=message):
             Variant(params, on)

@@ -1,235 +1,235 @@
-"""Build the report from the notebooks: execute, make pages, take results over.
+"""Build the report from the notebooks: execute them, make the site, take results over.
 
-python tools/report.py execute NOTEBOOK OUT [-p NAME VALUE]...
-python tools/report.py html BUILD NOTEBOOKS SITE
-python tools/report.py accept BUILD NOTEBOOKS
+python tools/report.py execute NOTEBOOK OUT [-p PRESET smoke]
+python tools/report.py run BUILD [-p PRESET smoke] [--only NUMBER]
+python tools/report.py html BUILD SITE
+python tools/report.py accept BUILD
+python tools/report.py readme
 """
 
 import argparse
-import logging
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 
-import notebook_pages
 import notebook_rules as rules
-import standalone
-from notebook_rules import ReportError
+from notebook_rules import ROOT, ReportError
 
-NAMES = "*.ipynb"
-VERDICTS = {
-    "Held": "held",
-    "Did not hold": "did not hold here",
-    "Not measured": "not measured",
-}
+from lstm_kernels.files import writing
+
+NOTEBOOKS = ROOT / "notebooks"
+LAST = ["lesson", "appendix"]
 
 
-def execute(notebook: Path, out: Path, given: dict) -> None:
-    """Execute `notebook` in its own folder into `out`; on failure `out` does not
-    exist.
+def sources():
+    """The report's notebooks in order: by number, then the lesson and the appendix."""
+    found = sorted(NOTEBOOKS.glob("*.ipynb"))
+    return sorted(
+        found, key=lambda path: path.stem in LAST and 1 + LAST.index(path.stem)
+    )
+
+
+def execute(notebook, out, preset="paper"):
+    """Execute `notebook` in its own folder into `out`, in the form that is stored; on
+    failure `out` does not exist.
     """
-    import papermill  # slow to import, and only needed here
-    from papermill.exceptions import PapermillExecutionError
+    from nbclient import NotebookClient  # slow to import
+    from nbclient.exceptions import CellExecutionError, DeadKernelError
     from traitlets.config import Config
 
-    source = rules.read(notebook)
-    known = rules.parameters(source)
-    for name in given:
-        if name not in known:
-            wanted = ", ".join(known) or "none: no cell is tagged 'parameters'"
-            raise ReportError(
-                f"{notebook}: unknown parameter {name!r}, known are {wanted}"
+    book, start = rules.read(notebook), time.monotonic()
+    for cell in book.cells:
+        if cell.cell_type == "code":
+            cell.update(outputs=[], execution_count=None)
+        if "parameters" in rules.tags(cell):
+            new = f'PRESET = "{preset}"'
+            cell.source = re.sub(
+                r"^PRESET = [\"']\w+[\"']", new, cell.source, flags=re.M
             )
-    failed, start = out.with_name(f"{out.stem}.failed.ipynb"), time.monotonic()
-    expected = (
-        rules.seconds(source) if given.get("PRESET", "paper") == "paper" else None
-    )
-    about = (
-        f"; the stored run took {notebook_pages.duration(expected)}" if expected else ""
-    )
-    print(f"{_place(notebook)}: starts{about}", flush=True)
-    out.unlink(missing_ok=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    failed = out.with_name(f"{out.stem}.failed.ipynb")
+    for old in (out, failed):
+        old.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as settings:
         _own_kernel_only(settings)
+        client = NotebookClient(
+            book,
+            timeout=None,
+            record_timing=False,
+            coalesce_streams=True,
+            resources={"metadata": {"path": str(notebook.parent)}},
+            # Sockets in the file system: on TCP others on the machine could listen.
+            config=Config(
+                {"KernelManager": {"transport": "ipc", "ip": f"{settings}/k"}}
+            ),
+        )
         try:
-            result = papermill.execute_notebook(
-                os.path.relpath(notebook),
-                os.path.relpath(failed),  # until it has not
-                parameters=given,
-                kernel_name="python3",
-                cwd=os.path.relpath(notebook.parent),
-                progress_bar=sys.stderr.isatty() and {"desc": notebook.stem},
-                # Sockets in the file system: on TCP others on the machine could listen.
-                config=Config({"KernelManager": {"transport": "ipc"}}),
-            )
-        except PapermillExecutionError as error:
-            raise ReportError(_failure(notebook, failed, error)) from None
-    if problems := rules.problems_of_execution(result):
-        raise ReportError("\n  ".join([f"{notebook} failed", *problems]))
-    failed.replace(out)
-    took = notebook_pages.duration(time.monotonic() - start)
-    print(f"{_place(notebook)}: {took}{about}", flush=True)
+            # A kernel that is interrupted would tell of its sockets.
+            with client.setup_kernel(stderr=subprocess.DEVNULL):
+                for index, cell in enumerate(book.cells):
+                    client.execute_cell(cell, index)
+        except CellExecutionError:
+            pass  # its cell holds it
+        except DeadKernelError:
+            raise ReportError(f"{notebook}: its kernel died") from None
+    if problems := rules.problems_of_execution(book):
+        write(failed, rules.dumps(book).encode())
+        raise ReportError(f"{notebook}, {problems[0]}\n  what ran is in {failed}")
+    book = rules.stored(book, name=out.name, seconds=time.monotonic() - start)
+    write(out, rules.dumps(book).encode())
 
 
-def _place(notebook: Path) -> str:
-    """The notebook's name and its place among those of its folder."""
-    names = [path.name for path in sources(notebook.parent)]
-    return f"{notebook.stem} ({names.index(notebook.name) + 1} of {len(names)})"
-
-
-def _own_kernel_only(settings: str) -> None:
-    """The kernel is this interpreter, without the start-up files of who runs it, and
-    quiet.
+def _own_kernel_only(settings):
+    """The kernel is this interpreter, quiet, without the start-up files of who runs
+    it; programs that a notebook starts, such as mpiexec, come from its environment.
     """
-    # Programs that a notebook starts, such as mpiexec, come from the same environment.
-    os.environ["PATH"] = os.pathsep.join(
-        [os.path.dirname(sys.executable), os.environ["PATH"]]
-    )
+    search = [os.path.dirname(sys.executable), os.environ["PATH"]]
+    os.environ["PATH"] = os.pathsep.join(search)
     os.environ["JUPYTER_PATH"] = os.path.join(sys.prefix, "share", "jupyter")
     os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = settings
-    # The package's line about compiling is for users; on stderr it would be a fault
-    # here.
     os.environ["LSTM_KERNELS_QUIET"] = "1"
     # Python 3.11's frozen modules make the debugger warn on stderr.
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
 
 
-def _failure(notebook: Path, failed: Path, error) -> str:
-    """Where it failed, in words, from papermill's exception."""
-    # Papermill has put two notes of its own into the file; we count as in the source.
-    cells = [
-        c
-        for c in rules.read(failed).cells
-        if "papermill-error-cell-tag" not in rules.tags(c)
-    ]
-    before = cells[: error.cell_index + 1]
-    number = sum(rules.INJECTED not in rules.tags(cell) for cell in before)
-    source = "\n".join(f"    {line}" for line in error.source.strip().splitlines()[:3])
-    reason = f"{error.ename}: {error.evalue}".rstrip(": ")
-    where = f"{notebook}, cell {number} failed: {reason}"
-    return f"{where}\n{source}\n  what ran is in {failed}"
+def write(path, content):
+    """Write beside and rename: `path` is whole or untouched."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path) as file:
+        file.write(content)
 
 
-def accept(build: Path, notebooks: Path) -> list[str]:
+def run(build, preset="paper", only=""):
+    """Execute what is out of date, or `only` the notebook of a number or name; whether
+    all went well. One that fails does not stop the others.
+    """
+    todo = [path for path in sources() if not up_to_date(path, build / path.name)]
+    if only:
+        wanted = re.compile(rf"0*{re.escape(only.lstrip('0'))}(_|$)")
+        todo = [path for path in sources() if wanted.match(path.stem)]
+        if not todo:
+            names = ", ".join(path.stem for path in sources())
+            raise ReportError(f"NB: got {only!r}, want the number or name of {names}")
+    took, fine = [rules.seconds(rules.read(path)) for path in todo], True
+    for place, path in enumerate(todo):
+        left = f", {sum(took[place:]) / 60:.1f} min left" if preset == "paper" else ""
+        about = f"; the stored run took {took[place]} s{left}" if left else ""
+        print(f"{path.stem} ({place + 1} of {len(todo)}) starts{about}", flush=True)
+        try:
+            execute(path, build / path.name, preset)
+        except ReportError as error:
+            print(f"report: {error}", file=sys.stderr, flush=True)
+            fine = False
+    return fine
+
+
+def up_to_date(source, out):
+    """Whether `out` is `source` executed with the code and the series that are here."""
+    if not out.exists() or cells(source) != cells(out):
+        return False
+    code = [*ROOT.glob("lstm_*/**/*.py"), *ROOT.glob("data/*.csv")]
+    newest = max((path.stat().st_mtime for path in code), default=0)
+    return out.stat().st_mtime > newest
+
+
+def cells(path):
+    """What was written of a notebook, but for its parameters."""
+    book = rules.read(path)
+    return [cell.source for cell in book.cells if "parameters" not in rules.tags(cell)]
+
+
+def summary(build):
+    """In lines: how many claims held; for each page its seconds, the claims that did
+    not hold, and the verdicts that differ from the stored run.
+    """
+    lines, books = [], []
+    for source in sources():
+        if not (build / source.name).exists():
+            lines.append(f"{source.stem}: not executed")
+            continue
+        new, old = rules.read(build / source.name), rules.read(source)
+        books.append(new)
+        took, before = rules.seconds(new), rules.seconds(old)
+        lines.append(f"{source.stem}: {took} s, stored {before or 'unknown'} s")
+        for claim, stored in zip_longest(rules.claims(new), rules.claims(old)):
+            verdict, was = claim and claim["verdict"], stored and stored["verdict"]
+            if claim and (verdict != "Held" or was not in (None, verdict)):
+                changed = (
+                    f", stored: {was.lower()}" if was not in (None, verdict) else ""
+                )
+                lines.append(f"  {verdict.lower()}{changed}: {claim['sentence']}")
+    return "\n".join([rules.counted(books), *lines])
+
+
+def accept(build):
     """Put the executed notebooks of `build` in the place of their sources, and the
-    figures that README shows in theirs: all, or none. Returns the names of the files
-    that changed.
+    figures that README shows in theirs; nothing where one is not fit. Returns the names
+    of the files that changed.
     """
     contents, drawn, problems = {}, {}, []
-    for source in sources(notebooks):
+    for source in sources():
         built = build / source.name
-        if not built.exists():
-            problems.append(f"{source.name}: not executed, run `make report`")
-            continue
-        executed = rules.read(built)
-        own = rules.problems_of_execution(executed)
-        preset = rules.preset(executed)
-        if preset != "paper":
-            own.append(f"executed with PRESET {preset!r}, want 'paper'")
-        if _sources(executed) != _sources(rules.read(source)):
-            own.append("edited since it was executed, run `make report`")
-        problems += [f"{source.name}: {problem}" for problem in own]
-        if not own:
-            stored = rules.normalised_text(executed, name=source.name)
-            contents[source] = stored.encode()
-            drawn |= rules.figures(executed)
-    text = notebooks.with_name("README.md").read_text(encoding="utf-8")
-    wanted = re.findall(r"\(figures/([\w-]+)\.png\)", text)
-    problems = problems or [
-        f"README.md: no notebook draws {name}" for name in wanted if name not in drawn
-    ]
+        if not built.exists() or rules.preset(rules.read(built)) != "paper":
+            problems.append(f"{source.name}: not executed with PRESET 'paper'")
+        elif cells(built) != cells(source):
+            problems.append(f"{source.name}: edited since it was executed")
+        else:
+            contents[source] = built.read_bytes()
+            drawn |= rules.figures(rules.read(built))
+    text = (ROOT / "README.md").read_text("utf-8")
+    for name in re.findall(r"\(figures/([\w-]+)\.png\)", text):
+        contents[ROOT / "figures" / f"{name}.png"] = drawn.get(name)
+        problems += [] if name in drawn else [f"README.md: no notebook draws {name}"]
     if problems:
-        raise ReportError("nothing is accepted:\n  " + "\n  ".join(problems))
-    figures = notebooks.with_name("figures")
-    contents |= {figures / f"{name}.png": drawn[name] for name in wanted}
-    contents = {
-        path: content
-        for path, content in contents.items()
-        if not path.exists() or path.read_bytes() != content
-    }
-    times = {path: path.stat() for path in contents if path.suffix == ".ipynb"}
-    rules.write_all(contents)
-    for path, before in times.items():
-        # To make, the notebook has not changed: its cells are those that were executed.
-        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return [path.name for path in contents]
+        raise ReportError("\n  ".join(["nothing is accepted:", *problems]))
+    changed = [p for p in contents if not p.exists() or p.read_bytes() != contents[p]]
+    for path in changed:
+        write(path, contents[path])
+    return [path.name for path in changed]
 
 
-def _sources(notebook) -> list:
-    return [(cell.cell_type, cell.source) for _, cell in rules.numbered(notebook)]
+def readme():
+    """Renew README's results from data/results/."""
+    from lstm_report import machines  # slow to import
+
+    path = ROOT / "README.md"
+    write(path, machines.renewed(path.read_text("utf-8")).encode())
 
 
-def sources(notebooks: Path) -> list[Path]:
-    """The report's notebooks in order."""
-    found = sorted(notebooks.glob(NAMES))
-    if not found:
-        raise ReportError(
-            f"no notebooks in {notebooks}, want some such as 01_equations.ipynb"
-        )
-    return found
+def html(build, site):
+    """Make the site of what was executed, and tell the claims."""
+    import website  # slow to import
+
+    built = [build / path.name for path in sources()]
+    website.make([path for path in built if path.exists()], site)
+    print(summary(build))
 
 
-def summary(found: list) -> str:
-    """The claims of pages in lines: how many held, and which did not or were not
-    measured.
-    """
-    claims = [(page.name[:-5], claim) for page in found for claim in page.claims]
-    count = Counter(claim["verdict"] for _, claim in claims)
-    lines = [
-        "claims: " + ", ".join(f"{count[key]} {word}" for key, word in VERDICTS.items())
-    ]
-    for key, word in list(VERDICTS.items())[1:]:
-        told = [
-            f"  {word}, {name}: {c['text']}"
-            for name, c in claims
-            if c["verdict"] == key
-        ]
-        lines += told
-    return "\n".join(lines)
-
-
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("execute", help="execute one notebook")
-    command.add_argument("notebook", type=Path)
-    command.add_argument("out", type=Path)
-    command.add_argument(
-        "-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE")
-    )
-    pages = commands.add_parser("html", help="make the site of executed notebooks")
-    take = commands.add_parser(
-        "accept", help="put executed notebooks in their sources' place"
-    )
-    for command in (pages, take):
-        command.add_argument("build", type=Path)
-        command.add_argument("notebooks", type=Path)
-    pages.add_argument("site", type=Path)
+    commands = ("execute", "run", "html", "accept", "readme")
+    parser.add_argument("command", choices=commands)
+    parser.add_argument("paths", type=Path, nargs="*")
+    parser.add_argument("-p", nargs=2, default=("PRESET", "paper"))
+    parser.add_argument("--only", default="", help="the number of a notebook")
     given = parser.parse_args(arguments)
     try:
         if given.command == "execute":
-            execute(given.notebook, given.out, dict(given.p))
-        elif given.command == "html":
-            built = [given.build / source.name for source in sources(given.notebooks)]
-            executed = [path for path in built if path.exists()]
-            standalone.make(given.site / "files", sources(given.notebooks))
-            print(summary(notebook_pages.make(executed, given.notebooks, given.site)))
-            for path in built:
-                if path not in executed:
-                    print(f"{path.stem}: not executed")
+            execute(*given.paths, given.p[1])
+        elif given.command == "run":
+            return 0 if run(*given.paths, given.p[1], given.only) else 1
+        elif given.command == "accept":
+            print(", ".join(accept(*given.paths)) or "nothing", "changed")
         else:
-            changed = accept(given.build, given.notebooks)
-            print(f"{len(changed)} changed: {', '.join(changed) or 'none'}")
+            {"html": html, "readme": readme}[given.command](*given.paths)
     except ReportError as error:
         print(f"report: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        logging.disable()  # what asyncio would say of papermill's tasks
         print("report: interrupted; the same call goes on from here", file=sys.stderr)
         return 130
     return 0

@@ -1,5 +1,5 @@
-# Nothing is downloaded or installed: the files go to a folder of your own, named by
-# their hash.
+# @title Run me first: lstm_kernels <VERSION> travels in this file of <SIZE> KB
+# Nothing is downloaded or installed: the files go to a folder named by their hash.
 import base64
 import hashlib
 import importlib.util
@@ -12,15 +12,15 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-SHA256 = "<SHA256>"
+VERSION, SHA256 = "<VERSION>", "<SHA256>"
 PACKED = """
 <TEXT>
 """
 
 
 def parents():
-    """The folders to unpack into, the first that can be written: the cache, where what
-    Numba compiles is kept too, then a temporary one.
+    """Where to unpack, the first that can be written: the cache, where what Numba
+    compiles is kept too, then a temporary folder.
     """
     cache = os.environ.get("XDG_CACHE_HOME", "")
     try:
@@ -36,8 +36,7 @@ def whole(place, files):
     try:
         if hasattr(os, "getuid") and place.stat().st_uid != os.getuid():
             return False
-        names = files.namelist()
-        return all((place / name).read_bytes() == files.read(name) for name in names)
+        return all((place / n).read_bytes() == files.read(n) for n in files.namelist())
     except OSError:
         return False
 
@@ -64,8 +63,7 @@ def unpack():
         )
     with zipfile.ZipFile(io.BytesIO(lzma.decompress(packed))) as files:
         for parent in parents():
-            place = parent / SHA256[:12]
-            reason = None
+            place, reason = parent / SHA256[:12], None
             if not whole(place, files):
                 try:
                     put(files, place)
@@ -78,11 +76,15 @@ def unpack():
 
 
 if sys.hexversion < 0x30B0000:
-    raise RuntimeError(
-        f"Python {sys.version.split()[0]} is too old: this needs 3.11 or newer"
-    )
+    raise RuntimeError(f"Python {sys.version.split()[0]} is too old: this needs 3.11")
 if found := importlib.util.find_spec("lstm_report"):
+    import lstm_kernels
+
     print("lstm_report can be imported here already:", os.path.dirname(found.origin))
+    if lstm_kernels.__version__ != VERSION:
+        print(
+            f"It is {lstm_kernels.__version__}; this notebook was made for {VERSION}."
+        )
 else:
     sys.path.insert(0, unpack())
     others = os.environ.get("PYTHONPATH")  # what a notebook starts finds it too

@@ -59,6 +59,7 @@ _VERSIONS = (
     Version("numpy-naive", "NumPy, a product per gate and operand", "cpu"),
     Version("numpy", "NumPy, combined products: the reference", "cpu"),
     Version("numba-sample", "threads over the samples", "cpu"),
+    Version("numba-tile", "a register tile in plain Numba", "cpu"),
     Version("numba-wavefront", "threads over layers", "cpu"),
     Version("numba-fused", "register tiles, cells fused in", "cpu"),
     Version("numba-bf16", "inference with products in bfloat16", "cpu"),

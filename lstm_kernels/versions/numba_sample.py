@@ -28,7 +28,7 @@ from .. import kernels
 from ..cores import cores
 from ..cpu import activations, simd
 from ..forks import at_fork
-from ..kernels import OPTIONS, cached, fill, part
+from ..kernels import OPTIONS, cached, digest, fill, part
 from ..params import Layer
 from ..reference import Tape
 from .base import Network
@@ -166,7 +166,7 @@ def compiled(kernel, cell=None, dtype=None):
         K = len(cell.gates)
         names = {"cell_forward": forward, "cell_backward": backward, "K": K}
         names |= {"real": dtype.type, "NO_GATES": (dtype.type(0),) * K}
-        label = f"{cell.name}_{dtype.name}"
+        label = f"{cell.name}_{dtype.name}_{digest(__name__)}"  # of all but the kernel
     functions = [kernel, load, store, forward_units, backward_units]
     space = fill(functions, names, label, part)
     return cached(njit, space[kernel.__name__].py_func, parallel=True, **OPTIONS)
@@ -180,13 +180,13 @@ def pieces(count, operations):
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def layer_forward(cell, layer, x, h0, c0):
+def layer_forward(cell, layer, x, h0, c0, kernel=forward_samples):
     """The reference's layer_forward, a sample per iteration of a parallel loop."""
     (T, B, D), (H, KH) = x.shape, layer.W.shape
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
     gates = np.empty((T, B, KH), x.dtype)
     h[0], c[0] = h0, c0
-    kernel = compiled(forward_samples, cell, x.dtype)
+    kernel = compiled(kernel, cell, x.dtype)
     for steps in pieces(T, 2 * B * (D + H) * KH):
         # From the state before the first step
         slots = slice(steps.start, steps.stop + 1)
@@ -194,7 +194,17 @@ def layer_forward(cell, layer, x, h0, c0):
     return Tape(x, h, c, gates)
 
 
-def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
+def layer_backward(
+    cell,
+    layer,
+    tape,
+    dy,
+    dh,
+    dc,
+    per_sample=False,
+    kernel=backward_samples,
+    product=blocked_product,
+):
     """The reference's layer_backward; `per_sample` selects the form of the weight
     gradients.
     """
@@ -204,7 +214,7 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
     dh = dh.copy()
     dc = dc.copy()
     U_T, W_T = np.ascontiguousarray(layer.U.T), np.ascontiguousarray(layer.W.T)
-    kernel = compiled(backward_samples, cell, dy.dtype)
+    kernel = compiled(kernel, cell, dy.dtype)
     for steps in reversed(pieces(T, 2 * B * (D + H) * KH)):
         c, gates = tape.c[steps.start : steps.stop + 1], tape.gates[steps]
         kernel(dy[steps], U_T, W_T, c, gates, dh, dc, da[steps], dx[steps])
@@ -217,7 +227,7 @@ def layer_backward(cell, layer, tape, dy, dh, dc, per_sample=False):
         compiled(sum_of_buffers)(z, da, grad, B)
     else:
         for rows in pieces(T * B, 2 * (D + H + 1) * KH):
-            compiled(blocked_product)(z[rows], da[rows], grad)
+            compiled(product)(z[rows], da[rows], grad)
     return Layer(grad[:D], grad[D:-1], grad[-1]), dx, dh, dc
 
 

@@ -1,30 +1,91 @@
-"""How threads divide a pass of `numba-fused`: every division beside what the first
-calls choose, for pages 04 and 05.
+"""How threads may divide an inference by `numba-fused`: the time of every division, for
+pages 0 and 5.
 """
 
-from functools import partial
+import time
+from functools import cache, partial
+from itertools import product
 
+import numpy as np
 import pandas as pd
 
+from lstm_kernels.reference import forward
 from lstm_kernels.versions.numba_fused import NumbaFused
 
-from ..measure.runner import each, timed, verify
+from ..measure.comparer import TOLERANCE, compare
+from ..measure.evidence import Interval, ratios
+from ..measure.runner import AFTER_BLAS, each, timed, verify
+from ..measure.timing import interleaved, together
 from ..measure.workloads import Workload
 
-CHOSEN = "chosen"  # among the names of divisions
-UNITS, SAMPLES, LAYERS, T = (32, 64, 128, 512), (1, 4, 16, 64), (1, 4), 20
-SHAPE = ["stage", "L", "T", "D", "H", "B"]
+STEP = ("units", "samples")  # the kinds of division that divide each step
+SHAPE = ["L", "H", "B"]
 
 
 class Divided(NumbaFused):
-    """A network that divides its work in one way."""
+    """A network on two threads that divides its work in one way."""
 
     def __init__(self, params, division):
-        super().__init__(params)
+        super().__init__(params, threads=2)
         self._only = division
 
     def _divisions(self, T, B):
-        return [self._only._replace(chunk=min(self._only.chunk, T))]
+        return [self._only]
+
+
+def measure(layers, units, samples, *, T, repeats):
+    """Time an inference of every shape by every division that `numba-fused` tries on
+    two threads: rows of a results file, the division in `variant`. Every output is
+    compared with the reference before and after.
+    """
+    loops, want = {}, {}
+    for L, H in product(layers, units):
+        params = Workload(L, T, H, H, 1).params()
+        tries, network = NumbaFused(params, threads=2), cache(partial(Divided, params))
+        for work in [Workload(L, T, H, H, B) for B in samples]:
+            x, _ = work.example()
+            every = tries._divisions(T, work.B)
+            loops[work] = {str(one): partial(network(one).forward, x) for one in every}
+            want[work] = forward(params.astype(np.float64), x.astype(np.float64))[0]
+
+    def check():
+        most = TOLERANCE[np.dtype(np.float32)]
+        for work, calls in loops.items():
+            for call in calls.values():
+                compare({"y": call()[0]}, {"y": want[work]}, most)
+        time.sleep(AFTER_BLAS)
+
+    check()
+    how = {"version": "numba-fused", "stage": "forward", "threads": 2}
+    parts = [
+        interleaved(calls, repeats=repeats, least=5e-3).assign(**work.columns(), **how)
+        for work, calls in loops.items()
+    ]
+    check()
+    return together(parts).rename(columns={"case": "variant"})
+
+
+def compared(rows, ours, theirs):
+    """How many times as fast the fastest division of kinds `ours` is as that of kinds
+    `theirs`, over processes: columns low, middle, high by shape (L, H, B). Which one is
+    fastest say all processes together, so that no process picks its own luck.
+    """
+    found = {}
+    for shape, part in rows.groupby(SHAPE):
+        kind = part["variant"].str.partition(",")[0]
+        both = [part[kind.isin(kinds)] for kinds in (ours, theirs)]
+        if not any(some.empty for some in both):
+            names = [s.groupby("variant")["seconds"].median().idxmin() for s in both]
+            found[shape] = Interval.of(ratios(part, names[1], by="variant")[names[0]])
+    table = pd.DataFrame.from_dict(found, orient="index", columns=Interval._fields)
+    return table.set_axis(pd.MultiIndex.from_tuples(table.index, names=SHAPE))
+
+
+# What follows serves the former pages 04 and 05 and goes with `figures/cpu.py` and
+# `experiments/layers.py`, and with `each`, `timed`, `verify` above.
+CHOSEN = "chosen"  # among the names of divisions
+UNITS, SAMPLES, LAYERS, T = (32, 64, 128, 512), (1, 4, 16, 64), (1, 4), 20
+OLD_SHAPE = ["stage", "L", "T", "D", "H", "B"]
 
 
 def grid(layers=LAYERS, units=UNITS, samples=SAMPLES):
@@ -43,7 +104,10 @@ def table(works, *, stages=("forward", "step"), **options):
         params, (x, target) = work.params(), work.example()
         chosen = NumbaFused(params)
         every = chosen._divisions(work.T, work.B)
-        nets = {str(one): Divided(params, one) for one in every} | {CHOSEN: chosen}
+        nets = {
+            str(one): Divided(params, one._replace(chunk=min(one.chunk, work.T)))
+            for one in every
+        } | {CHOSEN: chosen}
         calls = {
             "forward": lambda net, x=x: net.forward(x),
             "step": lambda net, x=x, target=target: net.step(x, target, 1e-6),
@@ -54,9 +118,9 @@ def table(works, *, stages=("forward", "step"), **options):
         times = timed(cases, partial(verify, nets, work), **how)
         rows.append(times.assign(**vars(work)))
     rows = pd.concat(rows)
-    medians = rows.groupby([*SHAPE, "case"], sort=False)["seconds"].median()
+    medians = rows.groupby([*OLD_SHAPE, "case"], sort=False)["seconds"].median()
     kinds = medians.rename(index=lambda name: str(name).partition(",")[0], level="case")
-    return kinds.groupby([*SHAPE, "case"], sort=False).min().unstack("case")
+    return kinds.groupby([*OLD_SHAPE, "case"], sort=False).min().unstack("case")
 
 
 def gains(found):

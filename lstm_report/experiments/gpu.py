@@ -73,14 +73,14 @@ def hundreds(names, work, *, batches=8, epochs_of_steps=5, **options):
     return together([steps("hundreds", names, work, **options), long])
 
 
-def sweep(variant, names, sizes, **options):
+def growing(names, sizes, **options):
     """An epoch over N random windows in mini-batches of work.B, for (work, N) of
     `sizes`: the data set is where it was.
     """
     parts = []
     for work, N in sizes:
         epoch = partial(_epoch, work, work.dataset(N))
-        parts.append(compared(names, work, variant, "epoch", epoch, N=N, **options))
+        parts.append(compared(names, work, "windows", "epoch", epoch, N=N, **options))
     return together(parts)
 
 
@@ -110,18 +110,12 @@ def plan(preset):
     airline = AIRLINE if paper else SMALL
     windows = [round(10 ** (p / 2)) for p in range(4, 13)] if paper else [8, 16]
     grown = [(replace(work, B=-(-N // 8)), N) for N in windows]  # always eight steps
-    N, batch_sizes = (16384, [16, 64, 256, 1024, 4096, 16384]) if paper else (16, [4])
-    batches = [(replace(work, B=B), N) for B in batch_sizes]
-    units = [8, 16, 32, 64, 128, 256] if paper else [2]
-    hidden = [(replace(work, H=H), 8 * work.B) for H in units]
     count = 5 if paper else 1
     long = {"batches": 8 if paper else 1, "epochs_of_steps": count}
     many, few = rounds(preset), rounds(preset, 5)
     return {
         "hundreds": partial(hundreds, names, work, **long, **many),
-        "windows": partial(sweep, "windows", fast, grown, **few),
-        "batch": partial(sweep, "batch", fast, batches, **few),
-        "hidden": partial(sweep, "hidden", fast, hidden, **few),
+        "windows": partial(growing, fast, grown, **few),
         "large": partial(steps, "large", stay, deep, **few),
         "table": partial(
             epochs, "table", names, airline, dataset, epochs=count, **many

@@ -1,80 +1,91 @@
-"""What it costs to hand a hidden value over, by every means, and inference by ranks
-that do: the question of the source.
+"""What a hand-over costs by each means, and what a pass of an RNN takes whose steps two
+workers share: page 07.
 
-From one core to another, one way: a line of the cache that two threads write in turn,
-or two processes in a window of shared memory; a barrier of either; a message; a
-collective. To a GPU and back where there is one. Means of MPI are called from Python,
-as `rnn.py` calls them, and their times hold what such a call takes; the others are
-compiled loops.
+Every round times all cases in turn. Threads run in rank 0, while the other rank sleeps;
+ranks have a core each. All loops are compiled, unless a name says "from Python".
+
+    mpiexec -n 2 python -m lstm_report.experiments.handover --options JSON --result PATH
 """
 
+import argparse
 import ctypes
+import io
+import json
 import threading
 import time
 from functools import cache, partial
 
 import numba
 import numpy as np
+import pandas as pd
 
 from lstm_kernels import reference
+from lstm_kernels.cpu.divisions import Division
 from lstm_kernels.cpu.instructions import exchange, integers
-from lstm_kernels.cpu.rounds import LINE, finish, new_sync, wait
-from lstm_kernels.cpu.slice_kernels import await_steps
+from lstm_kernels.cpu.machine_code import address
 from lstm_kernels.cpu.workspace import at, buffer
 from lstm_kernels.errors import check_int
-from lstm_kernels.gpu import device
-from lstm_kernels.kernels import native
+from lstm_kernels.files import writing
+from lstm_kernels.kernels import native, part
 from lstm_kernels.params import Params
-from lstm_kernels.ranks import rnn
-from lstm_kernels.ranks.world import CORES, take_cores
-from lstm_kernels.versions import network, versions
+from lstm_kernels.ranks import launch, rnn
+from lstm_kernels.ranks.shares import (
+    APART,
+    await_steps,
+    share_of_step,
+    sharing_at,
+)
+from lstm_kernels.ranks.world import CORES, main, take_cores
+from lstm_kernels.versions import network
 
-from ..measure.comparer import MismatchError, compare
-from ..measure.timing import interleaved, settle, together
-from ..measure.workloads import Workload
+from ..measure import evidence
+from ..measure.comparer import TOLERANCE, MismatchError, compare
+from ..measure.timing import conditions, interleaved, system, together
+from . import openmp
 
-WORD = 8  # bytes of what the compiled loops hand over at least
-# Two lines from one participant's word to the other's: a core fetches neighbours with a
-# line.
-APART = 2 * LINE
-QUICK = 10  # times as many turns for what is so quick that starting it would show
-LONG = 1 << 16  # bytes; what is longer is handed over less often in a repeat
-POLL = 1e-3  # seconds between two looks of a rank that waits asleep
-ONE, THREADS = "one rank", "threads"
-GPU_VERSIONS = ("cuda-v2", "cuda-v3", "cuda-fused")
-TOLERANCE = 2e-4  # relative, of float32 outputs
+WORD = 8  # bytes
+QUICK = 10  # times as many turns of what starting a thread would show in
+POLL = 2e-3  # seconds between two looks of a rank that waits asleep
+# Steps of a pass, and H squared times the steps that are timed together: a pass is so
+# long that entering it does not show.
+STEPS, WORK, LONGEST = 64, 1 << 25, 640
+ONE = "one thread"
 
 
-def to_and_fro(word, other_word, place, numbers, before, turns, first):
+def to_and_fro(word, other_word, numbers, before, turns, first):
     """Hand `numbers` integers over, `turns` times each way; how many arrived as they
     were sent.
 
-    word, other_word: addresses of this participant's word and of the other's, each in a
-    line of its own. place: that of the integers, which both write in turn. before:
-    turns done before this call. first: 1 for who begins, 0 for the other.
+    word, other_word: addresses of this worker's word and of the other's; the integers
+    of each follow its word, the first of them in the same line. before: turns done
+    before this call. first: 1 for who begins, 0 for the other.
     """
-    values, arrived = integers(place, numbers), 0
+    ours, theirs = integers(word + WORD, numbers), integers(other_word + WORD, numbers)
+    arrived = 0
     for turn in range(before + 1, before + turns + 1):
         if not first:
             await_steps(other_word, turn)
             for i in range(numbers):
-                arrived += values[i] == 2 * turn + i
+                arrived += theirs[i] == turn + i
         for i in range(numbers):
-            values[i] = 2 * turn + 1 - first + i
+            ours[i] = turn + i
         exchange(word, turn)
         if first:
             await_steps(other_word, turn)
             for i in range(numbers):
-                arrived += values[i] == 2 * turn + 1 + i
+                arrived += theirs[i] == turn + i
     return arrived
 
 
-def meetings(sync, participants, turns):
-    """Meet `turns` times: rounds of one task for each participant."""
-    turn = 2
-    for _ in range(turns):
-        finish(sync, 1, turn)
-        turn = wait(sync, 1, turn, participants)
+@part
+def one_step(p, turn, job):
+    """Step `turn` of share p: what each thread of an OpenMP region runs."""
+    share_of_step(job, turn, p, sharing_at(job.tasks, 0).shares)
+    return turn
+
+
+def nothing(p, turn, job):
+    """What threads run in a region whose own cost is to be seen."""
     return turn
 
 
@@ -87,6 +98,8 @@ def _compiled(function, count):
 
 def meet(world):
     """Wait for every rank, asleep, so that one that computes alone is not disturbed."""
+    if world is None:
+        return
     request = world.comm.Ibarrier()
     while not request.Test():
         time.sleep(POLL)
@@ -103,11 +116,6 @@ def timed(world, case):
     return world.comm.allreduce(taken, world.MPI.MAX)
 
 
-def alone(world, call):
-    """Seconds of a call of rank 0, while the others sleep."""
-    return timed(world, call if world.rank == 0 else lambda: None)
-
-
 def in_turn(cases, repeats):
     """`interleaved` for cases that return their seconds."""
     return interleaved(
@@ -115,99 +123,90 @@ def in_turn(cases, repeats):
     )
 
 
-def handover(world, sizes=(8, 256, 4096, 65536, 1048576), turns=1000, repeats=20):
-    """Time every means between two ranks: a row per means, number of bytes and repeat.
-
-    `seconds` are those of one way. sizes: bytes, multiples of 8. turns: there and back
-    in a repeat, fewer of large ones.
+def on_rank_0(world, measure):
+    """What measure(), in seconds, is on rank 0 with every core, while others sleep; on
+    every rank.
     """
-    if world.size != 2:
-        raise ValueError(f"world: got {world.size} ranks, want 2")
-    turns = check_int("turns", turns)
-    has_gpu = device.why_unavailable() is None and not device.SIMULATED
-    has_gpu = all(world.comm.allgather(has_gpu))
+    meet(world)
+    taken = None
+    if world is None or world.rank == 0:
+        take_cores()
+        taken = measure()
+        if world is not None:
+            take_cores(*world.near)
+    meet(world)
+    return taken if world is None else world.comm.bcast(taken)
+
+
+def after_one(call, count):
+    """Mean seconds of `count` calls after one that wakes threads."""
+    call()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+def hand_overs(world, sizes=(8, 256, 1024, 4096), turns=1000, repeats=10):
+    """Time every means: a row per means, bytes and repeat; `seconds` are those of one
+    way.
+
+    sizes: bytes, multiples of 8. world: of two ranks; None: threads alone.
+    """
     cases = {}
     for n in sizes:
-        if check_int("sizes", n) % WORD:
-            raise ValueError(f"sizes: got {n} bytes, want multiples of {WORD}")
-        count = max(10, min(turns, turns * LONG // n))
-        for means in ("cache line", "window"):
-            cases[f"{means} {n}"] = Line(world, means, n, QUICK * count).seconds
-        ours, both = np.ones(n, np.uint8), np.empty(2 * n, np.uint8)
-        message = partial(_message, world, ours, both[:n])
-        collective = partial(world.comm.Allgather, ours, both)
-        cases[f"message {n}"] = partial(_mean, world, message, count, 2)
-        cases[f"collective {n}"] = partial(_mean, world, collective, count, 1)
-        if has_gpu:
-            cases[f"device {n}"] = partial(_device, world, ours, count)
-    cases["thread barrier 0"] = partial(_thread_barrier, world, QUICK * turns)
-    cases["barrier 0"] = partial(_mean, world, world.comm.Barrier, turns, 1)
+        cases[f"line/{n}"] = Line(None, world, n, QUICK * turns).seconds
+        if world is not None:
+            cases[f"window/{n}"] = Line(world, world, n, QUICK * turns).seconds
+            cases |= _messages(world, n, turns, from_python=n == min(sizes))
+    if not openmp.why_unavailable():
+        regions = openmp.Regions(native(nothing, "handover"), 0, 2, turns)
+        region = partial(after_one, regions, 1)
+        cases["openmp/0"] = lambda: on_rank_0(world, region) / turns
     rows = in_turn(cases, repeats)
-    case = rows.pop("case").str.rsplit(" ", n=1, expand=True)
-    rows = rows.assign(version=case[0], bytes=case[1].astype(int), stage="hand over")
-    threads = rows["version"].isin(["cache line", "thread barrier"])
-    return rows.assign(ranks=np.where(threads, 1, 2), threads=np.where(threads, 2, 1))
+    case = rows["case"].str.split("/", expand=True)
+    return rows.assign(case=case[0], bytes=case[1].astype(int), stage="hand over")
 
 
 class Line:
-    """Bytes handed to and fro between two threads of rank 0, or in a window of two
-    ranks.
+    """Bytes handed to and fro, in a window of two ranks or, where that is None, by two
+    threads of rank 0.
     """
 
-    def __init__(self, world, means, count, turns):
-        self._world, self._means, self._turns = world, means, turns
-        self._numbers, self._done = count // WORD, 0
-        self._memory = buffer(2 * APART + count, dtype=np.uint8)
+    def __init__(self, ranks, world, count, turns):
+        self._ranks, self._world, self._turns = ranks, world, turns
+        self._numbers, self._done = check_int("bytes", count) // WORD, 0
+        # Of each worker, its word and its integers
+        self._room = -(-(WORD + count) // APART) * APART
+        self._memory = buffer(2 * self._room, dtype=np.uint8)
 
     def seconds(self):
         """Seconds that one way took, the mean over the turns, on every rank."""
-        world = self._world
-        if self._means == "window":
-            self._memory, self._done = world.window(len(self._memory)), 0
-            if world.rank == 0:
+        ranks = self._ranks
+        if ranks is not None:
+            self._memory, self._done = ranks.window(len(self._memory)), 0
+            if ranks.rank == 0:
                 self._memory[:] = 0
-            taken = timed(world, partial(self._hand, 1 - world.rank))
+            taken = timed(ranks, partial(self._hand, 1 - ranks.rank))
         else:
-            taken = world.comm.bcast(on_two_threads(world, self._hand))
+            taken = on_rank_0(self._world, partial(on_two_threads, self._hand))
         self._done += self._turns
         return taken / (2 * self._turns)
 
     def _hand(self, first):
         start = at(self._memory)
-        words = (start, start + APART) if first else (start + APART, start)
-        run, numbers = _compiled(to_and_fro, 7), self._numbers
-        place = start + 2 * APART
-        arrived = run(*words, place, numbers, self._done, self._turns, first)
-        if arrived != numbers * self._turns:
-            want = numbers * self._turns
+        words = start + first * self._room, start + (1 - first) * self._room
+        run = _compiled(to_and_fro, 6)
+        arrived = run(*words, self._numbers, self._done, self._turns, first)
+        if arrived != self._numbers * self._turns:
+            want = self._numbers * self._turns
             raise MismatchError(f"hand over: got {arrived} of {want} numbers")
 
 
-def _mean(world, call, turns, ways):
-    """Seconds of a way, of `ways` in a call."""
-
-    def calls():
-        for _ in range(turns):
-            call()
-
-    return timed(world, calls) / (ways * turns)
-
-
-def _message(world, ours, other):
-    """There and back."""
-    if world.rank == 0:
-        world.comm.Send(ours, 1)
-        world.comm.Recv(other, 1)
-    else:
-        world.comm.Recv(other, 0)
-        world.comm.Send(ours, 0)
-
-
-def on_two_threads(world, work):
-    """Seconds of work(1) and work(0) on two threads of rank 0, while other ranks sleep;
-    each has a core of its own where there are two.
+def on_two_threads(work):
+    """Seconds of work(1) and work(0) on two threads, each with a core of its own where
+    there are two.
     """
-    meet(world)
     spent, errors, both = [], [], threading.Barrier(2)
 
     def run(first):
@@ -221,128 +220,160 @@ def on_two_threads(world, work):
             errors.append(error)
             both.abort()
 
-    if world.rank == 0:
-        threads = [threading.Thread(target=run, args=(first,)) for first in (1, 0)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    meet(world)
+    threads = [threading.Thread(target=run, args=(first,)) for first in (1, 0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     if errors:
         raise errors[0]
-    return max(spent, default=0.0)
+    return max(spent)
 
 
-def _thread_barrier(world, turns):
-    sync, run = new_sync(buffer, 1), _compiled(meetings, 3)
-    taken = on_two_threads(world, lambda first: run(at(sync), 2, turns)) / turns
-    return world.comm.bcast(taken)
-
-
-def _device(world, ours, turns):
-    """To the GPU and back, on rank 0: one way is half of it."""
-
-    def copies():
-        room = device.cuda.device_array(ours.shape, np.uint8)
-        for _ in range(turns):
-            room.copy_to_device(ours)
-            room.copy_to_host(ours)
-
-    return alone(world, copies) / (2 * turns)
-
-
-def inference(
-    world,
-    hidden=(128, 256, 512, 1024, 2048),
-    batch=1,
-    layers=1,
-    steps=200,
-    chunks=10,
-    repeats=20,
-):
-    """Time inference of RNNs by one rank, by its threads, by a GPU where there is one,
-    and by all ranks in every way that fits: a row per way, hidden units and repeat.
-
-    Each way is compared with the reference before and after; `max_err` is its largest
-    error.
+def _messages(world, n, turns, from_python):
+    """Cases of messages there and back and of collectives, compiled or also from
+    Python.
     """
-    check_int("chunks", chunks)
-    parts, threads = [], min(world.size, numba.get_num_threads())
+    from . import mpi_loops  # which needs mpi4py
+
+    cases = mpi_loops.Loops(world, n, turns).cases()
+    return {
+        f"{name}/{n}": partial(_mean, world, loop, 1, turns * ways)
+        for name, (loop, ways) in cases.items()
+        if from_python or "Python" not in name
+    }
+
+
+def passes(world, hidden=(128, 256, 384, 512, 1024, 2048), repeats=10):
+    """Time a pass of one sample through an RNN of H units and inputs by one thread, and
+    by two workers in every way: a row per H, way and repeat.
+
+    Every way has the bits of one thread before and after, and one thread those of the
+    reference but for rounding, else MismatchError. Fewer rounds for large H.
+    """
+    parts = []
     for H in hidden:
-        work = Workload(L=layers, T=steps, D=H, H=H, B=batch)
-        sizes = {"num_layers": layers, "output_size": H, "cell": "rnn", "seed": 0}
-        params, (x, _) = Params.init(H, H, **sizes), work.example(0)
-        ways = _of_one(world, params, threads) | _of_all(world, params, work, chunks)
-        if THREADS in ways:
-            alone(world, partial(settle, partial(ways[THREADS], x)))
-        want = reference.forward(params.astype(np.float64), x.astype(np.float64))[0]
-        check = partial(_errors, world, ways, x, want)
-        errors = check()
-        calls = {name: partial(way, x) for name, way in ways.items()}
-        rows = in_turn({n: partial(timed, world, c) for n, c in calls.items()}, repeats)
+        T = min(LONGEST, max(STEPS, WORK // 3 // H**2))
+        count = max(1, WORK // (T * H**2))
+        params = Params.init(H, H, cell="rnn", seed=0)
+        x = np.random.default_rng(0).standard_normal((T, 1, H), np.float32)
+        of_threads, of_ranks = _ways(world, params, x)
+        check = partial(_check, world, x, params, of_threads, of_ranks)
         check()
-        rows = rows.assign(stage="forward", max_err=rows["case"].map(errors))
-        # The read-out of all steps on one rank, and with the steps shared by all.
-        y = np.random.default_rng(0).standard_normal((steps, batch, H), np.float32)
-        low, high = world.share(steps)
         cases = {
-            ONE: partial(alone, world, partial(rnn.outputs, params, y)),
-            "steps": partial(timed, world, partial(rnn.outputs, params, y[low:high])),
+            name: partial(on_rank_0, world, partial(after_one, way[0], count))
+            for name, way in of_threads.items()
         }
-        both = [rows, in_turn(cases, repeats).assign(stage="read-out")]
-        parts.append(together(both).assign(**work.columns()))
-    rows = together(parts).rename(columns={"case": "version"})
-    single = rows["version"].isin([ONE, THREADS, *GPU_VERSIONS])
-    rows["threads"] = np.where(rows["version"] == THREADS, threads, 1)
-    return rows.assign(ranks=np.where(single, 1, world.size))
+        for name, (run, _) in of_ranks.items():
+            cases[name] = partial(_mean, world, run, count)
+        rows = in_turn(cases, max(min(repeats, 3), min(repeats, 4096 // H)))
+        check()
+        parts.append(rows.assign(H=H, T=T, stage="forward"))
+    return together(parts)
 
 
-def _of_one(world, params, threads):
-    """Ways of rank 0, while the others sleep: functions of x."""
-    ways = {}
-    if world.rank == 0:
-        ways[ONE] = network("numba-fused", params, threads=1).forward
-        if threads > 1:
-            net = network("numba-fused", params, threads=threads)
-            ways[THREADS] = partial(_on_every_core, world, net.forward)
-        for version in versions():
-            runs = not (version.why_unavailable or device.SIMULATED)
-            if version.name in GPU_VERSIONS and runs:
-                ways[version.name] = network(version.name, params).forward
-    names = world.comm.bcast(list(ways))
-    return {name: ways.get(name, lambda x: None) for name in names}
+def _mean(world, call, count, parts=1):
+    """Seconds of one of `count` calls on all ranks, or of a part of it."""
+
+    def calls():
+        for _ in range(count):
+            call()
+
+    return timed(world, calls) / (count * parts)
 
 
-def _on_every_core(world, call, x):
-    take_cores()
-    try:
-        return call(x)
-    finally:
-        take_cores(*world.near)
+def _ways(world, params, x):
+    """The ways of threads and of ranks, by name: a pass, and the h that it writes."""
+    threads = min(2, numba.config.NUMBA_NUM_THREADS)
+    of_threads = {}
+    for name, count, by in ((ONE, 1, "one thread"), ("claims", threads, "units")):
+        net = network("numba-fused", params, threads=count)
+        run = net.bare_forward(x, Division(by))
+        of_threads[name] = run, run.args[-1]  # h of the top layer
+    units = rnn.Units(params, threads=threads)
+    of_threads["fixed"] = units.bound(x)
+    if not openmp.why_unavailable():
+        run, h = units.bound(x)
+        work = run.args[1].work  # its records
+        code = address(one_step, work.job.dtype)
+        loop = openmp.Regions(code, work.address, threads, len(x))
+        of_threads["openmp"] = loop, h, run  # which keeps the arrays
+    if world is None:
+        return of_threads, {}
+    means = {means: rnn.Units(params, world, means) for means in rnn.MEANS}
+    return of_threads, {name: units.bound(x) for name, units in means.items()}
 
 
-def _of_all(world, params, work, chunks):
-    """Ways of all ranks that this workload has: functions of x."""
-    ways = {}
-    if work.L == 1:
-        ways |= {m: rnn.Units(params, world, m).forward for m in rnn.MEANS}
-    if 1 < world.size <= work.L:
-        ways["layers"] = rnn.Layers(params, world, chunks).forward
-    if 1 < world.size <= work.B:
-        ways["samples"] = rnn.Samples(params, world).forward
-    return ways
+def _check(world, x, params, of_threads, of_ranks):
+    """Every way's h against that of one thread, on every rank that runs it."""
+    (run, h), H = of_threads[ONE], params.hidden_size
+    run()
+    part = x[:20].astype(np.float64)
+    want = reference.forward(params.astype(np.float64), part)[0]
+    compare({"h": h[1:21, :, :H]}, {"h": want}, TOLERANCE[x.dtype])
+    want = h[1:, :, :H].copy()
+    on_rank_0(world, lambda: [_same(want, *way) for way in of_threads.items()])
+    for way in of_ranks.items():
+        _same(want, *way, world.comm.Barrier)
 
 
-def _errors(world, ways, x, want):
-    """Of each way the largest error of any rank; raises MismatchError on a rank that
-    differs.
+def _same(want, name, way, wait=lambda: None):
+    run, h = way[0], way[1][1:, :, : want.shape[2]]  # without padding
+    wait()
+    h[:] = np.nan
+    wait()  # ranks have one h: none writes before it is NaN for all
+    run()
+    if not np.array_equal(h, want):
+        raise MismatchError(f"{name}: other bits than one thread's")
+
+
+def both(world, few=False):
+    """The rows of `hand_overs` and of `passes`."""
+    cut = {"turns": 20, "repeats": 2}, {"hidden": [128, 256], "repeats": 2}
+    first, second = cut if few else ({}, {})
+    return together([hand_overs(world, **first), passes(world, **second)])
+
+
+def measure_threads(few):
+    """What `both` measures where there is no MPI."""
+    from lstm_report.experiments import handover
+
+    return handover.both(None, few)
+
+
+def jobs(count, few=False):
+    """The rows of `both` from `count` jobs of two ranks one after the other, with a
+    column `process`; where no jobs run, those of threads, and why.
     """
-    errors, (low, high) = {}, world.share(x.shape[1])
-    for name, way in ways.items():
-        got, error = way(x), 0.0
-        if got is not None:
-            y = got[0] if isinstance(got, tuple) else got
-            part = want[:, low:high] if name == "samples" else want
-            error = compare({"y": y}, {"y": part}, TOLERANCE)
-        errors[name] = world.comm.allreduce(error, world.MPI.MAX)
-    return errors
+    if why := launch.why_unavailable():
+        return evidence.fresh(measure_threads, count, few=few), why
+    options = {"options": json.dumps({"few": few})}
+    parts = []
+    for process in range(count):
+        before = system()
+        text = launch.run(__name__, 2, "both", options, threads=2)
+        part = pd.read_csv(io.StringIO(text)).assign(process=process)
+        part.attrs["conditions"] = conditions(before, system())
+        parts.append(part)
+    return together(parts), None
+
+
+def job(words=None):
+    """Run `both` on this rank; rank 0 writes its rows."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}")
+    parser.add_argument("program", choices=["both"])
+    parser.add_argument("--options", type=json.loads, default={}, help="a JSON object")
+    parser.add_argument("--result", help="the path of a CSV file for the rows")
+    chosen = parser.parse_args(words)
+
+    def program(world):
+        rows = both(world, **chosen.options)
+        if world.rank == 0 and chosen.result:
+            with writing(chosen.result, text=True) as file:
+                rows.to_csv(file, index=False)
+
+    main(program)
+
+
+if __name__ == "__main__":
+    job()

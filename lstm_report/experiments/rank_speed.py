@@ -28,11 +28,16 @@ from lstm_kernels.strings import (
 from lstm_kernels.versions import network
 
 from ..measure.workloads import Workload
-from .handover import alone, in_turn, timed
+from .handover import in_turn, timed
 
 RATE = 1e-3
 ALONE, NETWORK, REPLICAS = "one rank", "network", "data after"  # ways of training
 ENOUGH, MOST = 5e-3, 50  # seconds that a layer is timed for at least, calls at most
+
+
+def alone(world, call):
+    """Seconds of a call of rank 0, while the others sleep."""
+    return timed(world, call if world.rank == 0 else lambda: None)
 
 
 @dataclass(frozen=True)

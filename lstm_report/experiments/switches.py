@@ -1,33 +1,26 @@
-"""An LSTM's inference with five optimisations that are switched on and off, each by
-itself.
+"""An LSTM's inference with the optimisations of Optim-LSTM as switches of one code, and
+one more that its GPU did not need.
 
-The optimisations are those of the Optim-LSTM project, which follows Appleyard, Kočiský
-& Blunsom (arXiv 1604.01946); SWITCHES has them in its order. All 32 combinations are
-one code, in which a switch is one seam:
-
-    combine     `_matrices`: four gates and both operands in one matrix, or eight
-    concurrent  `_cell`: the products of a cell at the same time, or in turn
-    fuse        `_cell`: the cell in one pass of vector code, or NumPy's operations
-    pack        `_product`: weights in the order a tile reads them, or as they are
+    combine     `_weights`: a product with four gates side by side, or four
+    concurrent  `_cell`: the products of a cell at the same time, or one after another
+    fuse        `_cell`: the cell in one pass, or a pass for each operation
+    layout      `_weights`: transposed beforehand, or as PyTorch stores them
     wavefront   `forward`: the schedule
+    kernel      `_product`: the package's register tile, or BLAS
 
 With none of them on, a cell is eight products of BLAS, each divided among BLAS's own
 threads, and a pass over memory for each point-wise operation, a layer after the other.
-`concurrent` has nothing to do beside two others, and is run all the same: with
-`combine` a cell has one product only, with `wavefront` every thread has a cell of its
-own.
-
-The hidden state of (layer l, step t) lies in `z[t + l + 1]`, in the columns of layer l,
-and x_t in `z[t]`, in front of them. So the two operands of a cell, h of the layer below
-in this step and its own of the step before, are neighbours in one row, and combining
-them copies nothing.
+Two pairs are excluded. With `wavefront` every core has a cell of its own, so that
+`concurrent` would find none free. The `kernel` reads its weights in panels, which is a
+layout.
 """
 
 import ctypes
 import threading
+import timeit
 from contextlib import nullcontext
 from functools import cache, partial
-from itertools import chain, combinations, count, pairwise
+from itertools import chain, combinations, pairwise
 
 import numpy as np
 
@@ -39,30 +32,39 @@ from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.cpu.workspace import at, buffer
 from lstm_kernels.errors import check_array, check_choice, check_int
 from lstm_kernels.params import Params
-from lstm_kernels.reference import blocks, sigmoid
+from lstm_kernels.reference import blocks
 from lstm_kernels.schedules import Graph, layer_by_layer, wavefront
 
-SWITCHES = {
-    "combine": "one product in place of the eight of a cell",
-    "concurrent": "independent products at the same time",
-    "fuse": "point-wise operations in one pass",
-    "pack": "weights laid out beforehand as they are read",
-    "wavefront": "cells of several layers at the same time",
-}
-COMBINATIONS = [on for count in range(6) for on in combinations(SWITCHES, count)]
-BASELINE, EVERY = COMBINATIONS[0], COMBINATIONS[-1]
+SWITCHES = "combine", "concurrent", "fuse", "layout", "wavefront", "kernel"
+
+
+def excluded(on):
+    """Why a combination of switches makes no sense; "" where it does."""
+    if {"concurrent", "wavefront"} <= set(on):
+        return "with wavefront no core is free for concurrent"
+    return "kernel needs its layout" if "kernel" in on and "layout" not in on else ""
+
+
+COMBINATIONS = [
+    on
+    for count in range(len(SWITCHES) + 1)
+    for on in combinations(SWITCHES, count)
+    if not excluded(on)
+]
+BASELINE = ()
+EVERY = tuple(name for name in SWITCHES if name != "concurrent")
 # Steps in a task: long enough for Python's threads, short for the pipeline to fill.
 CHUNK = 2
 K = 4  # gates
 
 
 class Variant:
-    """LSTM inference with some of the five optimisations.
+    """LSTM inference with some of the switches on.
 
     params: lstm_kernels.Params of an LSTM, float32 or float64, copied. on: names of
-    SWITCHES, those that are on. threads: how many to use; None is `cores.cores()`. An
-    object serves one Python thread at a time. Raises TypeError or ValueError for bad
-    params, another cell, an unknown or repeated switch.
+    SWITCHES. threads: how many to use; None is `cores.cores()`. An object serves one
+    Python thread at a time. Raises TypeError or ValueError for bad params, another
+    cell, an unknown or repeated switch, a combination that is excluded.
     """
 
     def __init__(self, params, on=(), *, threads=None):
@@ -72,79 +74,67 @@ class Variant:
         if isinstance(on, str) or len(set(on)) < len(on):
             raise ValueError(f"on: got {on!r}, want names of switches, each once")
         on = {check_choice("on", name, SWITCHES) for name in on}
+        if why := excluded(on):
+            raise ValueError(f"on: {why}")
         self.on = tuple(name for name in SWITCHES if name in on)
-        names = ("combine", "fuse", "pack", "wavefront")
-        self.combine, self.fuse, self.pack, self.wavefront = (n in on for n in names)
-        # With `combine` there is one product.
-        self.concurrent = "concurrent" in on and not self.combine
+        for name in SWITCHES:
+            setattr(self, name, name in on)
         self.threads = cores() if threads is None else check_int("threads", threads)
         self._sizes = params.num_layers, params.input_size, params.hidden_size
-        self._tiles = tiles = Tiles(CELLS["lstm"], params.dtype, params.hidden_size)
-        form = tiles.form("back")  # what compiled code depends on
-        self._multiply = code(form, "multiply") if self.pack else None
-        operands = "cell_of_one" if self.combine else "cell_of_two"
-        self._cell_pass = code(form, operands) if self.fuse else None
-        # Columns of x, of h in z.
-        self._widths = tiles.pad(params.input_size), tiles.padded
-        self._layers = list(map(self._matrices, count(), params.layers))
+        self._tiles = Tiles(CELLS["lstm"], params.dtype, params.hidden_size)
+        self._layers = list(map(self._weights, params.layers))
         self._memory = {}
 
     def __repr__(self):
         return f"Variant: {' + '.join(self.on) or 'baseline'}"
 
-    def _columns(self, l):
-        """The columns of z that hold h of layer l; of layer -1, the input."""
-        D, P = self._widths
-        return slice(0, D) if l < 0 else slice(D + l * P, D + (l + 1) * P)
-
-    def _matrices(self, l, layer):
-        """The products of a layer, pairs of columns of z and the matrix they meet, and
-        the bias (K, P). Padding is zero.
+    def _weights(self, layer):
+        """A layer's matrices by operand, x and h: one for each of its products; and the
+        bias (K, P). The units are padded with zeros to P, whole tiles.
         """
-        below, layer_h = self._columns(l - 1), self._columns(l)
         P = self._tiles.padded
 
-        def gates(matrix, rows):
-            return [_padded(gate, rows, P) for gate in blocks(matrix, K)]
+        def gates(a):  # (rows, K * H) to K of (rows, P), or with combine one (rows, KP)
+            pad = (0, 0), (0, P - a.shape[1] // K)
+            wide = [np.pad(gate, pad) for gate in blocks(a, K)]
+            return [np.concatenate(wide, axis=1)] if self.combine else wide
 
-        U, W = gates(layer.U, below.stop - below.start), gates(layer.W, P)
-        b = gates(layer.b[None], 1)
-        if self.combine:  # the matrix is (D + P, K * P)
-            products = [(slice(below.start, layer_h.stop), np.block([[*U], [*W]]))]
-        else:
-            products = [(below, gate) for gate in U] + [(layer_h, gate) for gate in W]
-        if self.pack:
-            products = [(columns, self._packed(matrix)) for columns, matrix in products]
-        return products, np.vstack(b)
+        matrices = [[*map(self._laid_out, gates(M))] for M in (layer.U, layer.W)]
+        return matrices, np.concatenate(gates(layer.b[None]), axis=1).reshape(K, P)
 
-    def _packed(self, matrix):
-        """A matrix (rows, N) as (N / wide, rows, wide): a tile reads one stream."""
-        wide = self._tiles.wide_units
-        packed = buffer(matrix.shape[1] // wide, len(matrix), wide, dtype=matrix.dtype)
-        packed[...] = matrix.reshape(len(matrix), -1, wide).swapaxes(0, 1)
-        return packed
+    def _laid_out(self, matrix):
+        """A matrix (rows, N) in the order in which it will lie."""
+        if not self.layout:
+            return np.ascontiguousarray(matrix.T).T  # a unit's weights are neighbours
+        if not self.kernel:
+            return np.ascontiguousarray(matrix)
+        wide = self._tiles.wide_units  # (N / wide, rows, wide): a tile reads one stream
+        panels = buffer(matrix.shape[1] // wide, len(matrix), wide, dtype=matrix.dtype)
+        panels[...] = matrix.reshape(len(matrix), -1, wide).swapaxes(0, 1)
+        return panels
 
-    def forward(self, x):
+    def forward(self, x, *, products=True):
         """Outputs from a zero state: x (T, B, D) to y (T, B, H), a view of memory that
-        the next call writes over. Raises TypeError or ValueError for bad x.
+        the next call writes over. products: False leaves them out, to time the rest.
+        Raises TypeError or ValueError for bad x.
         """
         L, D, H = self._sizes
         x = check_array("x", x, ("T", "B", D), dtype=self._tiles.dtype)
         T, B, _ = x.shape
-        z, c, free = self._memory_for(T, B)
+        h, c, free = self._memory_for(T, B)
         c[:] = 0
-        graph = Graph(L, T)
-        plan = layer_by_layer(graph)
-        if self.wavefront:  # as many layers as threads: each keeps its layer's weights
-            plan = wavefront(graph, self.threads, min(CHUNK, T), together=self.threads)
-        threads = max(1, self.threads // plan.employed)  # for a cell
+        plan, threads = self._plan(T)
 
         def perform(task):
-            sums = free.pop()
+            sums, l = free.pop(), task.layer
             for t in range(task.start, task.stop):
-                if task.layer == 0:
-                    z[t, :, :D] = x[t]
-                self._cell(task.layer, t, z, c[task.layer], sums, threads)
+                operands = h[l - 1, t + 1, :, :H] if l else x[t], h[l, t, :, :H]
+                matrices, b = self._layers[l]
+                if products:
+                    for jobs in self._jobs(operands, matrices, sums, threads):
+                        at_once(jobs, threads)
+                point_wise = self._fused if self.fuse else self._unfused
+                point_wise(sums, b, c[l], h[l, t + 1])
             free.append(sums)
 
         # BLAS divides products that are done one after the other; of several each has a
@@ -152,69 +142,100 @@ class Variant:
         several = threads == 1 or self.concurrent
         with single_threaded() if several else nullcontext():
             run(plan, perform)
-        return z[L:, :, self._columns(L - 1)][:, :, :H]
+        return h[L - 1, 1:, :, :H]
+
+    def _plan(self, T):
+        """The schedule of T steps, and the threads of a cell."""
+        graph = Graph(self._sizes[0], T)
+        plan = layer_by_layer(graph)
+        if self.wavefront:  # as many layers as threads: each keeps its layer's weights
+            plan = wavefront(graph, self.threads, min(CHUNK, T), together=self.threads)
+        return plan, max(1, self.threads // plan.employed)
 
     def _memory_for(self, T, B):
-        """z, c of each layer, and for each thread the sums of a cell."""
+        """h of each layer, from step -1 on; c; for each thread the sums of a cell, by
+        operand.
+        """
         if self._memory.get("shape") != (T, B):
             L, P = self._sizes[0], self._tiles.padded
             new = partial(buffer, dtype=self._tiles.dtype)
-            z, c = new(T + L, B, self._columns(L - 1).stop), new(L, B, P)
-            shape = (B, K, P) if self.combine else (2, K, B, P)
-            free = [new(*shape) for _ in range(self.threads)]
-            self._memory = {"shape": (T, B), "arrays": (z, c, free)}
+            sums = (2, B, K, P) if self.combine else (2, K, B, P)
+            free = [new(*sums) for _ in range(self.threads)]
+            arrays = new(L, T + 1, B, P), new(L, B, P), free
+            self._memory = {"shape": (T, B), "arrays": arrays}
         return self._memory["arrays"]
 
-    def _cell(self, l, t, z, c, sums, threads):
-        """Cell (l, t) on so many threads: its products, then what follows them."""
-        products, b = self._layers[l]
-        out = [sums.reshape(len(c), -1)] if self.combine else sums.reshape(-1, *c.shape)
-        parts = [
-            self._product(z[t + l, :, columns], matrix, target, threads)
-            for (columns, matrix), target in zip(products, out, strict=True)
-        ]
-        if self.concurrent:
-            parts = [[*chain(*parts)]]
-        for jobs in parts:
-            at_once(jobs, threads)
-        point_wise = self._fused if self.fuse else self._unfused
-        point_wise(sums, b, c, z[t + l + 1, :, self._columns(l)])
+    def _jobs(self, operands, matrices, sums, threads):
+        """The products of a cell, lists of jobs: those of a list run at the same
+        time.
+        """
+        lists = []
+        for a, of_gates, out in zip(operands, matrices, sums, strict=True):
+            outs = [out.reshape(len(a), -1)] if self.combine else out
+            lists += map(partial(self._product, a, threads), of_gates, outs)
+        return [[*chain(*lists)]] if self.concurrent else lists
 
-    def _product(self, z, matrix, out, threads):
-        """The jobs of out = z matrix, one for each thread that is to take part."""
-        if not self.pack:
-            return [partial(np.matmul, z, matrix, out)]
-        parts = 1 if self.concurrent else min(threads, len(matrix))
+    def _product(self, a, threads, matrix, out):
+        """The jobs of out = a matrix, one for each thread that takes part; BLAS's own
+        threads are not seen here.
+        """
+        if not self.kernel:
+            return [partial(np.matmul, a, matrix, out)]
+        parts, wide = 1 if self.concurrent else threads, self._tiles.wide_units
         cuts = [len(matrix) * k // parts for k in range(parts + 1)]
-        wide = self._tiles.wide_units
         return [
-            self._by_tiles(z, matrix[first:last], out[:, first * wide : last * wide])
-            for first, last in pairwise(cuts)
+            partial(self._by_tile, a, matrix[i:j], out[:, i * wide : j * wide])
+            for i, j in pairwise(cuts)
         ]
 
-    def _by_tiles(self, z, packed, out):
-        """z times some blocks of a packed matrix, as a function without arguments."""
-        rows = len(z), at(z), z.strides[0], packed.shape[1]
-        places = at(packed), len(packed), packed.strides[0], at(out), out.strides[0]
-        return partial(self._multiply, *rows, *places)
+    def _by_tile(self, a, panels, out):
+        """out = a M, M in panels."""
+        multiply, of_a = self._code("multiply"), (len(a), at(a), a.strides[0])
+        of_panels = a.shape[1], at(panels), len(panels), panels.strides[0]
+        multiply(*of_a, *of_panels, at(out), out.strides[0])
+
+    def _code(self, name):
+        return code(self._tiles.form("back"), name)
+
+    def _gates(self, sums):
+        """Sums as (2, K, B, P), whatever the order they lie in."""
+        return sums.swapaxes(1, 2) if self.combine else sums
 
     def _unfused(self, sums, b, c, h):
-        """The cell, operation by operation."""
-        forward, _ = CELLS["lstm"].make(np.tanh, sigmoid)
-        if self.combine:
-            bars = [sums[:, k] + b[k] for k in range(K)]
-        else:
-            bars = [sums[0, k] + sums[1, k] + b[k] for k in range(K)]
-        *_, h[...], c[...] = forward(*bars, c)
+        """The cell, operation by operation, each a pass over memory."""
+        functions = (partial(self._apply, name) for name in ("tanh", "sigmoid"))
+        forward, _ = CELLS["lstm"].make(*functions)
+        of_x, of_h = self._gates(sums)
+        *_, h[...], c[...] = forward(*(of_x[k] + of_h[k] + b[k] for k in range(K)), c)
+
+    def _apply(self, name, a):
+        """tanh or sigmoid of an array in a pass of its own: `fuse` has the same."""
+        a, out = np.ascontiguousarray(a), np.empty(a.shape, a.dtype)
+        self._code(name)(a.size // self._tiles.lanes, at(a), at(out))
+        return out
 
     def _fused(self, sums, b, c, h):
         """The cell in one pass: sums are read once, nothing between is stored."""
-        size, P = sums.itemsize, c.shape[1]
-        gate, row = (P, K * P) if self.combine else (c.size, P)
-        operand = 0 if self.combine else K * c.size
-        strides = operand * size, gate * size, row * size, P * size
-        vectors, arrays = P // self._tiles.lanes, (at(b), at(c), at(h))
-        self._cell_pass(len(c), vectors, at(sums), *strides, *arrays, h.strides[0])
+        operand, gate, row, _ = self._gates(sums).strides
+        vectors = c.shape[1] // self._tiles.lanes
+        strides = operand, gate, row, b.strides[0]
+        cell = self._code("cell")
+        cell(len(c), vectors, at(sums), *strides, at(b), at(c), at(h), h.strides[0])
+
+    def runs(self, x):
+        """What a pass over x consists of, to be compared: its tasks with their workers,
+        the jobs of a cell of layer 0 with shapes and strides, what follows them.
+        """
+        (plan, threads), (T, B, _) = self._plan(len(x)), x.shape
+        h, _, free = self._memory_for(T, B)
+        operands = x[0], h[0, 0, :, : self._sizes[2]]
+        lists = self._jobs(operands, self._layers[0][0], free[0], threads)
+
+        jobs = tuple(
+            (job.func.__name__, *((a.shape, a.strides) for a in job.args))
+            for job in chain(*lists)
+        )
+        return plan.tasks, jobs, tuple(map(len, lists)), free[0].shape, self.fuse
 
 
 def run(schedule, perform):
@@ -243,29 +264,23 @@ def run(schedule, perform):
     at_once([partial(begin, index) for index in range(len(done))], schedule.employed)
 
 
-def _padded(matrix, rows, columns):
-    """A matrix with zeros to the right and below."""
-    return np.pad(matrix, ((0, rows - len(matrix)), (0, columns - matrix.shape[1])))
-
-
 def tile(tiles, name):
-    """The tiles of a Variant, functions of a machine as in `cpu/tiles.py`."""
+    """The vector code of a Variant, functions of a machine as in `cpu/tiles.py`."""
     size, line, vectors = tiles.dtype.itemsize, tiles.vector_bytes, tiles.wide_vectors
 
-    def multiply(m, rows, z, z_row, count, packed, blocks, block, out, out_row):
-        """out = z M for wide blocks of a packed matrix; z_row, out_row, block:
-        bytes.
-        """
+    def multiply(m, rows, a, a_row, count, panels, blocks, block, out, out_row):
+        """out = a M for wide blocks of M in panels; a_row, out_row, block: bytes."""
         zero = m.constant(0.0)
 
         def one_block(j):
             def some_rows(first, height):
                 one_row = range(vectors)
                 sums = [[m.variable(zero) for _ in one_row] for _ in range(height)]
-                z_first = z + first * z_row  # row `first`
-                M = packed + j * block  # block j, row 0
-                tiles.multiply(m, sums, z_first, z_row, size, M, vectors * line, count)
+                a_first = a + first * a_row  # row `first`
+                M = panels + j * block  # block j, row 0
+                tiles.multiply(m, sums, a_first, a_row, size, M, vectors * line, count)
                 for i, row_sums in enumerate(sums):
+                    # row first + i, block j
                     out_i = out + j * (vectors * line) + first * out_row + i * out_row
                     for v, total in enumerate(row_sums):
                         m.store(out_i + v * line, m.get(total))
@@ -275,8 +290,8 @@ def tile(tiles, name):
         m.loop(blocks, one_block)
 
     def cell(m, rows, vectors, sums, operand, gate, row, bias, b, c, h, h_row):
-        """h and c from the sums of one or two operands of each gate, and the bias; c
-        over c.
+        """h and c from the sums of both operands of each gate, and the bias; c over
+        c.
         """
         forward, _ = tiles.cell.make(*activations.functions(m))
 
@@ -284,11 +299,9 @@ def tile(tiles, name):
             def one_vector(v):
                 bars, unit = [], v * line  # bytes to vector v
                 for k in range(K):
-                    a = sums + k * gate + i * row + unit  # gate k, row i, vector v
-                    bar = m.load(b + k * bias + unit) + m.load(a)
-                    bars.append(
-                        bar + m.load(a + operand) if name == "cell_of_two" else bar
-                    )
+                    of_x = sums + k * gate + i * row + unit  # gate k, row i, vector v
+                    bar = m.load(b + k * bias + unit) + m.load(of_x)
+                    bars.append(bar + m.load(of_x + operand))
                 place = c + i * (vectors * line) + unit  # row i, vector v
                 *_, h_new, c_new = forward(*bars, m.load(place))
                 m.store(h + i * h_row + unit, h_new)
@@ -298,7 +311,15 @@ def tile(tiles, name):
 
         m.loop(rows, one_row)
 
-    function = multiply if name == "multiply" else cell
+    def passed(m, vectors, a, out):
+        """A function of each vector of an array."""
+
+        def one_vector(v):
+            m.store(out + v * line, getattr(activations, name)(m, m.load(a + v * line)))
+
+        m.loop(vectors, one_vector)
+
+    function = {"multiply": multiply, "cell": cell}.get(name, passed)
     function.__name__ = name
     return function
 
@@ -307,6 +328,25 @@ def tile(tiles, name):
 def code(tiles, name):
     """A tile as a function of integers that Python can call without its lock."""
     function = tile(tiles, name)
-    address = simd.compiled(function, tiles.dtype, tiles.lanes, tiles.name)
+    address = simd.compiled(function, tiles.dtype, tiles.lanes, f"switch_{tiles.name}")
     arguments = [ctypes.c_int64] * (function.__code__.co_argcount - 1)
     return ctypes.CFUNCTYPE(None, *arguments)(address)
+
+
+def peak(threads, rounds=20):
+    """GFLOP/s of the tile's loop on so many threads at once, by the median round: one
+    panel and one row, over and over, in each core's first cache.
+    """
+    rows, count = 60_000, 64
+    tiles = Tiles(CELLS["lstm"], np.dtype(np.float32), count).form("back")
+    wide, new = tiles.wide_units, partial(buffer, dtype=np.float32)
+
+    def job():
+        a, panel, out = new(count), new(count, wide), new(wide)
+        arguments = rows, at(a), 0, count, at(panel), 1, 0, at(out), 0
+        return a, panel, out, partial(code(tiles, "multiply"), *arguments)
+
+    jobs = [job() for _ in range(threads)]  # which keep their arrays
+    calls = [call for *_, call in jobs]
+    seconds = timeit.repeat(lambda: at_once(calls, threads), number=1, repeat=rounds)
+    return threads * 2e-9 * rows * count * wide / np.median(seconds)

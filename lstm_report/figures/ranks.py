@@ -6,11 +6,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from ..experiments.handover import GPU_VERSIONS, ONE, THREADS
 from ..measure.timing import summary
 from . import plots
 from .tables import digits, speed
 
+GPU_VERSIONS = ("cuda-v2", "cuda-v3", "cuda-fused")
+ONE, THREADS = "one rank", "threads"
 MEANS = {
     "cache line": "cache line, two threads",
     "window": "window of shared memory, two ranks",

@@ -30,7 +30,7 @@ FOLDERS = {"paper": FOLDER, "smoke": SMOKE}
 COLUMNS = [
     *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
     *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
-    *("instruction_set", "low_rank", "parameters", "loss", "accuracy"),
+    *("instruction_set", "low_rank", "parameters", "loss", "accuracy", "process"),
 ]
 # What makes two measurements those of one machine.
 IDENTITY = ("name", "cpu", "cores", "gpu")

@@ -1,0 +1,375 @@
+"""Page 08: ranks that train the model of the MXNet page, an encoder, eight LSTM layers
+and a decoder, by sharing samples or layers.
+
+`devices` starts the jobs, each of fresh processes; a job runs a function of PROGRAMS on
+its ranks, and rank 0 writes the rows:
+
+    mpiexec -n RANKS python -m lstm_report.experiments.devices PROGRAM --options JSON
+"""
+
+import argparse
+import ctypes
+import gc
+import io
+import json
+import re
+import time
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lstm_kernels.files import writing
+from lstm_kernels.params import Params
+from lstm_kernels.ranks import launch
+from lstm_kernels.ranks.parallel import Parallel
+from lstm_kernels.ranks.stage import Stage, layers_of
+from lstm_kernels.ranks.world import Sum, World, main
+from lstm_kernels.strings import SYMBOLS, Bucketed, Reber, borders, one_hot
+
+from ..measure.comparer import compare
+from ..measure.evidence import PROCESSES
+from ..measure.timing import conditions, system, together
+from .handover import in_turn, timed
+
+RATE = 1.0  # gradients times it are themselves: they can be compared after a step
+ROUNDS = 3  # of a job: repeats k * ROUNDS, ..., are those of job k
+SMALL_RATE = 1e-3  # where only time counts: nothing grows
+TOLERANCE = 1e-3  # relative, of float32 gradients after some steps
+MODEL = {"layers": 8, "hidden": 128, "symbols": 1500, "steps": 32, "batch": 64}
+SMALL = {"layers": 8, "hidden": 16, "symbols": 40, "steps": 3, "batch": 8}
+MICRO = 8  # micro-batches of a mini-batch
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model and a mini-batch of random text."""
+
+    layers: int
+    hidden: int
+    symbols: int
+    steps: int
+    batch: int
+
+    @cached_property
+    def params(self):
+        sizes = {"num_layers": self.layers, "output_size": self.symbols}
+        return Params.init(self.hidden, self.hidden, **sizes)
+
+    @cached_property
+    def embedding(self):
+        rng, shape = np.random.default_rng(1), (self.symbols, self.hidden)
+        return rng.uniform(-1, 1, shape).astype(np.float32)
+
+    @cached_property
+    def arrays(self):
+        """The arrays of each layer by its name, encoder and decoder among them."""
+        return layers_of(self.params, self.embedding)
+
+    @cached_property
+    def data(self):
+        """Symbols, those that follow them, their number: as `Parallel.passes` wants."""
+        shape = self.steps + 1, self.batch
+        text = np.random.default_rng(0).integers(self.symbols, size=shape)
+        return text[:-1], text[1:], self.steps * self.batch
+
+    def parallel(self, world, stages=None, micro_batches=1):
+        """The model over the ranks of a World."""
+        options = {"stages": stages, "micro_batches": micro_batches}
+        options |= {"embedding": self.embedding, "loss": "symbols"}
+        return Parallel(self.params, world, **options)
+
+
+class Rounds:
+    """A pipeline whose stages go round the ranks: stage v is on rank v % P, so
+    `counts=[1] * 10` alternates ten layers over two ranks. (`Parallel` has a stage for
+    each rank.)
+
+    A task is a stage and a micro-batch, (v, m), and needs (v - 1, m). Every rank takes
+    its tasks in the order of the turns v + m, and sending does not wait; so what a task
+    needs was sent in an earlier turn, and no rank waits for ever. Back likewise.
+    """
+
+    def __init__(self, example, world, counts, micro_batches):
+        self.world, self.parts, self.last = world, micro_batches, len(counts) - 1
+        self.hidden, self.stages = example.hidden, {}
+        layers, ends = list(example.arrays.values()), accumulate(counts, initial=0)
+        for v, (start, stop) in enumerate(pairwise(ends)):
+            if v % world.size == world.rank:
+                named = {n: a for layer in layers[start:stop] for n, a in layer.items()}
+                options = {"loss": "symbols", "is_first": v == 0}
+                self.stages[v] = Stage(named, example.params.cell, **options)
+
+    def tasks(self, back):
+        """This rank's (v, m) in their order."""
+        turns = [
+            ((self.last - v if back else v) + m, v, m)
+            for v in self.stages
+            for m in range(self.parts)
+        ]
+        return [(v, m) for _, v, m in sorted(turns)]
+
+    def descend(self, inputs, wanted, count, rate):
+        """A step of descent, as that of `Parallel`; the loss before it."""
+        ends = [inputs.shape[1] * k // self.parts for k in range(self.parts + 1)]
+        parts = [slice(*part) for part in pairwise(ends)]
+        requests, loss = [], 0.0
+        for stage in self.stages.values():
+            stage.begin()
+        for v, m in self.tasks(back=False):
+            x = np.ascontiguousarray(inputs[:, parts[m]])
+            value = self._receive(v - 1, v, m, x.shape) if v else x
+            y = self.stages[v].forward(value, m, wanted[:, parts[m]], count)
+            if v == self.last:
+                loss += y
+            else:
+                requests.append(self._send(y, v, v + 1, m))
+        for v, m in self.tasks(back=True):
+            shape = wanted[:, parts[m]].shape
+            dy = None if v == self.last else self._receive(v + 1, v, m, shape)
+            dx = self.stages[v].backward(dy, m)
+            if v:
+                requests.append(self._send(dx, v, v - 1, m))
+        self.world.MPI.Request.Waitall(requests)
+        for stage in self.stages.values():
+            stage.theta = stage.descended(rate)
+        return float(sum(self.world.comm.allgather(loss)))
+
+    def _tag(self, sender, receiver, m):
+        """A number for each message of a step."""
+        return 2 * (sender * self.parts + m) + (receiver < sender)
+
+    def _send(self, value, sender, receiver, m):
+        """Send what stage `sender` has of a micro-batch, without waiting."""
+        value, rank = np.ascontiguousarray(value), receiver % self.world.size
+        return self.world.comm.Isend(value, rank, self._tag(sender, receiver, m))
+
+    def _receive(self, sender, receiver, m, shape):
+        value = np.empty((*shape, self.hidden), "f")
+        tag = self._tag(sender, receiver, m)
+        self.world.comm.Recv(value, sender % self.world.size, tag)
+        return value
+
+
+def alone(world, case):
+    """Seconds of a call of rank 0, while the others sleep."""
+    return timed(world, case if world.rank == 0 else lambda: None)
+
+
+def steps(world, partitions, around, micro_batches=MICRO, repeats=ROUNDS, **sizes):
+    """Time a training step of one rank, of replicas, and of pipelines of two kinds, and
+    what they are made of: the sum of all gradients, a message, and each layer.
+
+    partitions: counts of layers for each rank; around: counts for `Rounds`. All take
+    equally many steps; the last must have the gradients of one rank.
+    """
+    example, single = Example(**sizes), World(world.MPI.COMM_SELF)
+    models = {"one rank": example.parallel(single), "replicas": example.parallel(world)}
+    models["one rank in pieces"] = example.parallel(single, None, micro_batches)
+    for counts in partitions:
+        name = "+".join(map(str, counts))
+        models[name] = example.parallel(world, counts, micro_batches)
+    for counts in around:
+        name = "round " + "+".join(map(str, counts))
+        models[name] = Rounds(example, world, counts, micro_batches)
+    calls = {n: partial(m.descend, *example.data, RATE) for n, m in models.items()}
+    cases = {
+        name: partial(alone if name.startswith("one") else timed, world, call)
+        for name, call in calls.items()
+    }
+    rows = [in_turn(cases, repeats).assign(stage="step")]
+    rows[0]["max_err"] = rows[0]["case"].map(_errors(world, models))
+    whole = sum(a.size for layer in example.arrays.values() for a in layer.values())
+    parts = {"sum": partial(timed, world, Sum(world, np.zeros(whole, "f")).run)}
+    parts["message"] = partial(_message, world, example, micro_batches)
+    rows.append(in_turn(parts, repeats).assign(stage="part"))
+    rows.append(_layers(world, example, micro_batches, repeats))
+    return together(rows).rename(columns={"case": "version"}).assign(ranks=world.size)
+
+
+def _errors(world, models):
+    """Of each way the largest error of the last step's gradients; one rank is right."""
+    gradients = {}
+    for name, model in models.items():
+        stages = model.stages.values() if isinstance(model, Rounds) else [model.local]
+        gradients[name] = {}
+        for stage in stages:
+            gradients[name] |= stage.named(stage.gradients)
+    want, errors = world.comm.bcast(gradients["one rank"]), {}
+    for name, named in gradients.items():
+        if world.rank == 0 or not name.startswith("one"):  # rank 1 slept through those
+            of_one = {part: want[part] for part in named}
+            errors[name] = compare(named, of_one, TOLERANCE)
+    return errors
+
+
+def _message(world, example, micro_batches):
+    """Seconds that the outputs of a layer for a micro-batch take from rank to rank."""
+    shape = example.steps, example.batch // micro_batches, example.hidden
+    value, turns = np.zeros(shape, "f"), 50
+
+    def there_and_back():
+        for _ in range(turns):
+            for sender in (0, 1):
+                if world.rank == sender:
+                    world.comm.Send(value, 1 - sender)
+                elif world.rank == 1 - sender:
+                    world.comm.Recv(value, sender)
+
+    return timed(world, there_and_back) / (2 * turns)
+
+
+def _layers(world, example, micro_batches, repeats):
+    """Time each layer forward, backward and in descent for a micro-batch, on every rank
+    at the same time: the mean over the ranks.
+    """
+    inputs, wanted, count = example.data
+    wanted = wanted[:, : example.batch // micro_batches]
+    text = np.ascontiguousarray(inputs[:, : example.batch // micro_batches])
+    shape = *text.shape, example.hidden
+    x = np.random.default_rng(2).standard_normal(shape).astype("f")
+    dy = np.float32(SMALL_RATE) * x  # as small as it is in training
+    cases = {}
+
+    def seconds(stage, way, value):
+        """The mean over the ranks, of the last of two calls."""
+        world.comm.Barrier()
+        for _ in range(2):
+            if way == "backward":
+                stage.forward(value, 0, wanted, count)
+            start = time.perf_counter()
+            if way == "forward":
+                stage.forward(value, 0, wanted, count)
+            elif way == "backward":
+                stage.backward(dy, 0)
+            else:
+                stage.theta = stage.descended(SMALL_RATE)
+                stage.begin()
+            taken = time.perf_counter() - start
+        return world.comm.allreduce(taken) / world.size
+
+    for k, (name, named) in enumerate(example.arrays.items()):
+        options = {"loss": "symbols", "is_first": k == 0}
+        stage = Stage(named, example.params.cell, **options)
+        stage.begin()
+        for way in ("forward", "backward", "descent"):
+            cases[f"{name}/{way}"] = partial(seconds, stage, way, x if k else text)
+    rows = in_turn(cases, repeats)
+    case = rows.pop("case").str.split("/", expand=True)
+    sizes = {
+        name: sum(a.nbytes for a in named.values())
+        for name, named in example.arrays.items()
+    }
+    rows = rows.assign(case="layer", variant=case[0], stage=case[1])
+    return rows.assign(bytes=rows["variant"].map(sizes))
+
+
+def buckets(world, counts, strings, hidden, batch, stages, repeats=ROUNDS):
+    """Time an epoch of a next-symbol model of two layers, a pipeline, by the number of
+    buckets.
+    """
+    words, S = Reber().strings(strings, seed=0), len(SYMBOLS)
+    lengths, order = [len(word) for word in words], np.arange(strings)
+    params = Params.init(S, hidden, num_layers=2, output_size=S)
+    options = {"stages": stages, "micro_batches": 4, "loss": "symbols"}
+    model, cases = Parallel(params, world, **options), {}
+    for count in counts:
+        dataset = Bucketed(one_hot(words), borders(lengths, count))
+        epoch = partial(model.epoch, dataset, order, batch, SMALL_RATE)
+        cases[str(count)] = partial(timed, world, epoch)
+    rows = in_turn(cases, repeats).rename(columns={"case": "variant"})
+    return rows.assign(version="buckets", stage="epoch", N=strings, ranks=world.size)
+
+
+def memory(world, micro_batches=MICRO, **sizes):
+    """The most bytes that a rank of a pipeline takes for its stage in a step, as Linux
+    counts them: a row per rank.
+    """
+    example = Example(**sizes)
+    _ = example.arrays, example.data
+    few = Example(sizes["layers"], sizes["hidden"], 8, 2, 1)  # so that code is loaded
+    few.parallel(World(world.MPI.COMM_SELF)).descend(*few.data, RATE)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what is free goes back to the system
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
+    before, start = _peak(), time.perf_counter()
+    ends = [sizes["layers"] * r // world.size for r in range(world.size + 1)]
+    counts = np.diff(ends)
+    counts[0] += 1  # the encoder
+    counts[-1] += 1  # the decoder
+    model = example.parallel(world, counts.tolist(), micro_batches)
+    for _ in range(2):
+        model.descend(*example.data, RATE)
+    row = {"version": "memory", "stage": "step", "variant": f"rank {world.rank}"}
+    row |= {"seconds": time.perf_counter() - start, "bytes": _peak() - before}
+    rows = pd.DataFrame(world.comm.gather(row | {"ranks": world.size}))
+    return rows.assign(repeat=0)
+
+
+def _peak():
+    """The most bytes that this process has held since its peak began."""
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", text)[1])
+
+
+def speeds(world, sizes, text, **ways):
+    """The rows of `steps` and of `buckets`, of one job."""
+    return together([steps(world, **ways, **sizes), buckets(world, **text)])
+
+
+PROGRAMS = {"speeds": speeds, "memory": memory}
+PARTITIONS = [[4, 6], [5, 5], [6, 4], [7, 3], [8, 2]]
+AROUND = [[1] * 10, [1, 8, 1]]  # alternating; encoder and decoder on one rank
+TEXT = {"counts": [1, 4], "strings": 192, "hidden": 256, "batch": 64, "stages": [1, 2]}
+
+
+def devices(preset, show=None):
+    """The rows of five jobs of two ranks (in smoke one), one after the other, and of a
+    job of 1, 2 and 5 ranks for their memory. show: called with what the jobs print.
+    """
+    paper = preset == "paper"
+    sizes = MODEL if paper else SMALL
+    text = TEXT if paper else TEXT | {"strings": 24, "hidden": 8, "batch": 8}
+    ways = {"sizes": sizes, "text": text, "partitions": PARTITIONS, "around": AROUND}
+    parts = []
+    for job in range(PROCESSES if paper else 1):
+        rows = _job(show, "speeds", 2, **ways)
+        parts.append(rows.assign(repeat=rows["repeat"] + job * ROUNDS))
+        parts[-1].attrs = rows.attrs
+    if Path("/proc/self/clear_refs").exists():
+        for ranks in (1, 2, 5) if paper else (2,):
+            parts.append(_job(show, "memory", ranks, **sizes))
+    return together(parts)
+
+
+def _job(show, program, ranks, **options):
+    """The rows of a job, with what disturbed it."""
+    before, options = system(), {"options": json.dumps(options)}
+    text = launch.run(__name__, ranks, program, options, show=show)
+    rows = pd.read_csv(io.StringIO(text))
+    rows.attrs["conditions"] = conditions(before, system())
+    return rows
+
+
+def job(words=None):
+    """Run a program on this rank; rank 0 writes its rows."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", choices=PROGRAMS)
+    parser.add_argument("--options", type=json.loads, default={}, help="a JSON object")
+    parser.add_argument("--result", help="the path of a CSV file for the rows")
+    chosen = parser.parse_args(words)
+
+    def program(world):
+        rows = PROGRAMS[chosen.program](world, **chosen.options)
+        if world.rank == 0 and chosen.result:
+            with writing(chosen.result, text=True) as file:
+                rows.to_csv(file, index=False)
+
+    main(program)
+
+
+if __name__ == "__main__":
+    job()

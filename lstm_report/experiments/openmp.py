@@ -1,0 +1,61 @@
+"""Regions of OpenMP from compiled code: what a compiler makes of `#pragma omp
+parallel`, a call of GNU's library.
+"""
+
+import ctypes
+import ctypes.util
+
+import numpy as np
+
+from lstm_kernels.cpu.instructions import call, foreign, integers
+from lstm_kernels.cpu.workspace import at
+from lstm_kernels.kernels import native
+
+
+def why_unavailable():
+    """None where the library is, else the reason."""
+    return None if _library else "GNU's library of OpenMP is not here"
+
+
+def _load():
+    for name in ("libgomp.so.1", ctypes.util.find_library("gomp")):
+        try:
+            return ctypes.CDLL(name) if name else None
+        except OSError:
+            continue
+    return None
+
+
+_library = _load()
+if _library:
+    parallel = foreign("omp_parallel", _library.GOMP_parallel, 0, 64, 64, 32, 32)
+    number = foreign("omp_number", _library.omp_get_thread_num, 32)
+
+
+def region(data):
+    """What each thread runs: function(its number, step, job)."""
+    words = integers(data, 3)
+    function, job, step = words[0], words[1], words[2]
+    return call(function, number(), step, job)
+
+
+def regions(body, data, threads, steps):
+    """A parallel region for each step."""
+    words = integers(data, 3)
+    for t in range(steps):
+        words[2] = t
+        parallel(body, data, threads, 0)
+    return steps
+
+
+class Regions:
+    """A call runs function(thread, step, job) on so many threads, step after step."""
+
+    def __init__(self, function, job, threads, steps):
+        self._words = np.array([function, job, 0])
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
+        self._run = kind(native(regions, "openmp"))
+        self._arguments = native(region, "openmp"), at(self._words), threads, steps
+
+    def __call__(self):
+        self._run(*self._arguments)

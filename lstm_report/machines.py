@@ -1,0 +1,109 @@
+"""Results by machine, from data/results/: README's table, and a page of the site."""
+
+import html
+import re
+
+import pandas as pd
+
+from lstm_kernels.versions import versions
+
+from .measure import results
+from .measure.ceilings import SGEMM_GFLOP
+from .measure.evidence import digits, speed
+from .measure.timing import summary
+from .measure.workloads import GRID
+
+STAGES = {"forward": "inference", "step": "training step"}
+PEERS = {"pytorch": "PyTorch", "jax": "JAX", "onnxruntime": "ONNX Runtime"}
+LEFT_OUT = "one layer", "reference, 16 samples"  # between their neighbours
+
+
+def plain(text):
+    """A text as Markdown that shows it letter by letter, in one line."""
+    text = html.escape(" ".join(str(text).split()))
+    return re.sub(r"[|\[\]`*_~#$\\{}]", lambda match: f"&#{ord(match[0])};", text)
+
+
+def markdown(rows):
+    """Dicts of texts as a Markdown table; a column without any text is left out."""
+    table = pd.DataFrame(rows).dropna(axis=1, how="all").fillna("")
+    lines = [list(table), ["---"] + ["---:"] * (len(table.columns) - 1)]
+    lines += table.map(plain).to_numpy().tolist()
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def workloads(rows, stage):
+    """Pairs (name, rows) of what was measured of a stage, public calls alone."""
+    public = rows["variant"].isna() | rows["version"].isin(PEERS)
+    part = rows[(rows["stage"] == stage) & public]
+    for name, work in GRID.items():
+        sizes = [getattr(work, letter) for letter in "LTDHB"]
+        own = part[(part[list("LTDHB")] == sizes).all(axis=1)]
+        if name not in LEFT_OUT and not own.empty:
+            yield name, own
+
+
+def peers(rows, stage):
+    """`numba-fused` on one machine, a dict of texts for each workload: its share of
+    SGEMM's rate, its speed compared with each peer (median ratio of the rounds).
+    """
+    sgemm = rows[(rows["stage"] == "ceiling") & (rows["version"] == "sgemm")]
+    most = SGEMM_GFLOP / sgemm["seconds"].median()
+    for name, part in workloads(rows, stage):
+        table, work = summary(part, "numba-fused", by="version"), GRID[name]
+        seconds = table["median"]["numba-fused"]
+        rate = (work.gflop if stage == "forward" else work.step_gflop) / seconds
+        line = {"workload": name, "ms": digits(1e3 * seconds), "GFLOP/s": digits(rate)}
+        line["of SGEMM"] = f"{rate / most:.0%}" if most > 0 else None
+        ratios = {label: table["ratio"].get(peer) for peer, label in PEERS.items()}
+        yield line | {f"vs {k}": v and speed(1 / v) for k, v in ratios.items()}
+
+
+def grid(rows, stage):
+    """Median milliseconds of each version on one machine, a dict for each workload."""
+    for name, part in workloads(rows, stage):
+        ms = 1e3 * part.groupby("version")["seconds"].median()
+        order = [version.name for version in versions() if version.name in ms]
+        yield {"workload": name} | {version: digits(ms[version]) for version in order}
+
+
+def page():
+    """The page of the site: `numba-fused` compared with other packages (`make
+    bench-peers`), and every version (`make bench`).
+    """
+    parts = ["# Results by machine", "Medians of rounds in one loop, in milliseconds."]
+    tables = {"peers": ("Other packages", peers), "grid": ("Versions", grid)}
+    for experiment, (title, table) in tables.items():
+        for machine, rows in results.read(experiment).groupby("machine"):
+            about = plain(results.caption(results.record(experiment, machine)))
+            parts += [f"## {title}: {plain(machine)}", f"{about}."]
+            for stage, name in STAGES.items():
+                parts += [f"{name.capitalize()}:", markdown(table(rows, stage))]
+    return "\n\n".join(parts)
+
+
+def newest():
+    """README's table: `numba-fused` on the machine that was measured last."""
+    rows = results.read("peers")
+    about = {name: results.record("peers", name) for name in set(rows["machine"])}
+    machine = max(about, key=lambda name: (about[name]["date"], name))
+    parts = []
+    for stage, name in STAGES.items():
+        table = pd.DataFrame(peers(rows[rows["machine"] == machine], stage))
+        shown = table.set_index("workload")[["ms", "vs PyTorch"]]
+        parts.append(shown.add_prefix(f"{name}: "))
+    table = markdown(pd.concat(parts, axis=1).reset_index())
+    return f"{table}\n\n{plain(results.caption(about[machine]))}."
+
+
+def renewed(readme):
+    """README's text with what stands between its markers renewed; ValueError where it
+    has none.
+    """
+    between = re.compile(
+        r"(<!-- results.*?-->\n).*(<!-- (?:/|end of )results -->)", re.S
+    )
+    text, count = between.subn(lambda m: f"{m[1]}\n{newest()}\n\n{m[2]}", readme)
+    if count != 1:
+        raise ValueError(f"README.md: got {count} places for results, want one")
+    return text

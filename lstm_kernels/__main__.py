@@ -15,7 +15,7 @@ from .training import OPTIMIZERS, train
 # What input, a machine or a file can be the cause of: one line, no traceback.
 ERRORS = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, MemoryError)
 # Commands of lstm_report, which measure: the wheel comes without it.
-REPORT = ("bench", "bench-peers", "bench-study", "bench-ranks", "bench-bf16", "gpu")
+REPORT = ("bench", "bench-peers", "bench-ranks", "gpu")
 FIRST, WINDOW = 120, 12  # the first month that is forecast, and months of an input
 
 

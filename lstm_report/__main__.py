@@ -41,9 +41,7 @@ def gpu(options):
 COMMANDS = (
     ("bench", "experiments.ladder", "measure every version on this machine"),
     ("bench-peers", "measure.peers", "measure beside PyTorch, JAX and ONNX Runtime"),
-    ("bench-study", "experiments.study", "notebook 06: batches, compilers, low rank"),
-    ("bench-ranks", "experiments.ranks", "notebooks 08 and 09: several ranks"),
-    ("bench-bf16", "experiments.bfloat16", "notebook 10: products in bfloat16"),
+    ("bench-ranks", "experiments.ranks", "page 08: several ranks"),
     ("gpu", "experiments.gpu_run", "verify and measure the GPU versions on a GPU"),
 )
 

@@ -15,7 +15,6 @@ from IPython.display import Markdown, display
 
 from lstm_kernels.errors import check_choice
 from lstm_kernels.files import writing
-from lstm_kernels.ranks import launch
 
 from . import plots
 from .measure import evidence, provenance, results
@@ -188,18 +187,6 @@ class Notebook:
         name = name if name in set(rows["machine"]) else rows["machine"].iloc[0]
         self.say(f"Recorded: {results.caption(results.record(experiment, name))}.")
         return rows[rows["machine"] == name]
-
-    def jobs(self, experiment):
-        """The rows of an experiment of several ranks (`experiments.ranks`): its
-        jobs run now, in child processes, and what they say is shown; where none can
-        run, recorded rows and why.
-        """
-        if why := launch.why_unavailable():
-            self.say(f"Not run here: {why}.")
-            return self.recorded(experiment)
-        from .experiments import ranks as experiments  # it loads Numba, others need not
-
-        return experiments.EXPERIMENTS[experiment](self.preset, print)
 
     def environment(self):
         """Show what this notebook ran on."""

@@ -6,6 +6,7 @@ import platform
 from itertools import product
 from pathlib import Path
 
+import assembly
 import numpy as np
 import pytest
 
@@ -13,7 +14,6 @@ import lstm_kernels
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import registers, simd
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_report.experiments import assembly
 from lstm_report.measure.process import in_process
 
 SSE2 = "+64bit,+cmov,+cx16,+fxsr,+sse,+sse2"

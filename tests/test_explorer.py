@@ -23,8 +23,8 @@ FAULTS = {
     "columns instead of diagonals": ("layer + count, +moved", "count, +moved"),
     "a hand-over costs the same worker too": (" * (other.worker !== worker)", ""),
     "only the first worker free is tried": (
-        "&& worker !== idle && !others",
-        "&& others",
+        " && !others.some((other) => other.worker === worker)",
+        "",
     ),
     "a barrier is point to point": ("order === 'barrier' ?", "order === '' ?"),
     "more workers than layers": ("Math.min(workers, layers)", "workers + layers"),

@@ -8,11 +8,9 @@ import psutil
 import pytest
 
 from lstm_report.measure.process import (
-    CACHES,
     ProcessError,
     in_process,
     run,
-    with_caches,
 )
 
 
@@ -28,17 +26,6 @@ def test_the_result_comes_from_another_process_with_its_own_variables(monkeypatc
 
 def test_what_the_function_prints_is_not_its_result():
     assert in_process("builtins:print", ["[1, 2]"]) is None
-
-
-def test_caches_are_empty_at_first_and_filled_then():
-    """A directory made in the cache is there in the second process."""
-    code = f"import os; os.makedirs(os.environ[{CACHES[0]!r}] + '/a')"
-    with pytest.raises(ProcessError, match="status 1: FileExistsError"):
-        with_caches("builtins:exec", [code])
-    assert with_caches("builtins:exec", [code], stages=["once"]) == {"once": None}
-    folders = {with_caches("os:getenv", [name], stages=[0])[0] for name in CACHES}
-    assert len(folders) == len(CACHES)
-    assert not any(os.path.exists(folder) for folder in folders)
 
 
 @pytest.mark.parametrize(

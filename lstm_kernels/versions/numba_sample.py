@@ -5,11 +5,11 @@ loop iteration; samples meet nowhere until the weight gradients. Bounded by the 
 of one vector with W, which reads a weight for every multiply-add, and for the smallest
 networks by entering a parallel region (some 5 us).
 
-Weight gradients: a buffer per sample, added up at the end, is the obvious form
-(`sum_of_buffers`). Its traffic grows as samples x weights, and it falls behind NumPy as
-soon as that leaves the cache. In the form used (`blocked_product`) a thread owns some
-rows of the gradient, for all steps and samples: no buffers, and an order of additions
-that does not depend on the number of threads.
+Weight gradients: a buffer per sample, added up at the end, is the obvious form; its
+traffic grows as samples x weights, and it falls behind NumPy as soon as that leaves the
+cache. Here (`blocked_product`) a thread owns some rows of the gradient, for all steps
+and samples: no buffers, and an order of additions that does not depend on the number of
+threads.
 
 Numba's threads serve one region at a time; a child forked after they began computes on
 one thread.
@@ -133,19 +133,6 @@ def blocked_product(z, da, out):
                 add_product(out[k], z[r : r + 8, k], da[r : r + 8])
 
 
-def sum_of_buffers(z, da, out, samples):
-    """The same product, rows (t, s), with a buffer (m, n) per sample: the form that
-    collapses.
-    """
-    buffers = np.zeros((samples, out.shape[0], out.shape[1]), out.dtype)
-    for s in prange(samples):
-        for k in range(out.shape[0]):
-            add_product(buffers[s, k], z[s::samples, k], da[s::samples])
-    out[:] = 0
-    for s in range(samples):
-        out += buffers[s]
-
-
 PIECE = 1e9  # operations of a region: between two, Python raises a KeyboardInterrupt
 _region = threading.RLock()
 at_fork(hold=_region)
@@ -201,13 +188,10 @@ def layer_backward(
     dy,
     dh,
     dc,
-    per_sample=False,
     kernel=backward_samples,
     product=blocked_product,
 ):
-    """The reference's layer_backward; `per_sample` selects the form of the weight
-    gradients.
-    """
+    """The reference's layer_backward."""
     (T, B, D), (H, KH) = tape.x.shape, layer.W.shape
     da = np.empty_like(tape.gates)
     dx = np.empty_like(tape.x)
@@ -223,11 +207,8 @@ def layer_backward(
     z[..., :D], z[..., D:-1], z[..., -1] = tape.x, tape.h[:-1], 1
     grad = np.zeros((D + H + 1, KH), dy.dtype)
     z, da = z.reshape(T * B, -1), da.reshape(T * B, KH)
-    if per_sample:
-        compiled(sum_of_buffers)(z, da, grad, B)
-    else:
-        for rows in pieces(T * B, 2 * (D + H + 1) * KH):
-            compiled(product)(z[rows], da[rows], grad)
+    for rows in pieces(T * B, 2 * (D + H + 1) * KH):
+        compiled(product)(z[rows], da[rows], grad)
     return Layer(grad[:D], grad[D:-1], grad[-1]), dx, dh, dc
 
 

@@ -14,7 +14,7 @@ from lstm_kernels.versions.numba_fused import NumbaFused
 
 from ..measure.comparer import TOLERANCE, compare
 from ..measure.evidence import Interval, ratios
-from ..measure.runner import AFTER_BLAS, each, timed, verify
+from ..measure.runner import AFTER_BLAS
 from ..measure.timing import interleaved, together
 from ..measure.workloads import Workload
 
@@ -79,54 +79,3 @@ def compared(rows, ours, theirs):
             found[shape] = Interval.of(ratios(part, names[1], by="variant")[names[0]])
     table = pd.DataFrame.from_dict(found, orient="index", columns=Interval._fields)
     return table.set_axis(pd.MultiIndex.from_tuples(table.index, names=SHAPE))
-
-
-# What follows serves the former pages 04 and 05 and goes with `figures/cpu.py` and
-# `experiments/layers.py`, and with `each`, `timed`, `verify` above.
-CHOSEN = "chosen"  # among the names of divisions
-UNITS, SAMPLES, LAYERS, T = (32, 64, 128, 512), (1, 4, 16, 64), (1, 4), 20
-OLD_SHAPE = ["stage", "L", "T", "D", "H", "B"]
-
-
-def grid(layers=LAYERS, units=UNITS, samples=SAMPLES):
-    """The workloads of the map."""
-    return [Workload(L, T, H, H, B) for L in layers for H in units for B in samples]
-
-
-def table(works, *, stages=("forward", "step"), **options):
-    """Median seconds of each kind of division (that by layers with its best chunk), and
-    of what is chosen: a row for each stage and workload. Verified before and after.
-
-    options: as `interleaved` takes them; `repeats` is by default that of the workload.
-    """
-    rows = []
-    for work in works:
-        params, (x, target) = work.params(), work.example()
-        chosen = NumbaFused(params)
-        every = chosen._divisions(work.T, work.B)
-        nets = {
-            str(one): Divided(params, one._replace(chunk=min(one.chunk, work.T)))
-            for one in every
-        } | {CHOSEN: chosen}
-        calls = {
-            "forward": lambda net, x=x: net.forward(x),
-            "step": lambda net, x=x, target=target: net.step(x, target, 1e-6),
-        }
-        cases = {stage: each(nets, calls[stage]) for stage in stages}
-        # Threads that slept are slow for a millisecond.
-        how = {"repeats": work.repeats, "least": 0.02} | options
-        times = timed(cases, partial(verify, nets, work), **how)
-        rows.append(times.assign(**vars(work)))
-    rows = pd.concat(rows)
-    medians = rows.groupby([*OLD_SHAPE, "case"], sort=False)["seconds"].median()
-    kinds = medians.rename(index=lambda name: str(name).partition(",")[0], level="case")
-    return kinds.groupby([*OLD_SHAPE, "case"], sort=False).min().unstack("case")
-
-
-def gains(found):
-    """How many times as fast as one thread the fastest division is, and its name: two
-    Series; found: of `table`.
-    """
-    tried = found.drop(columns=CHOSEN)
-    fastest = tried.idxmin(axis=1)
-    return tried["one thread"] / tried.min(axis=1), fastest

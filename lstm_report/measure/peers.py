@@ -32,23 +32,10 @@ def stack(layer, L, theta, x):
     return x
 
 
-def by_steps(xp, cut, sigmoid, U, W, b, x):
-    """A layer step by step, as users write it, with the products of all inputs at once.
-
-    xp: jax.numpy or torch. cut: an array into those of each step, all at once: the
-    gradient of each a[t], by itself, would be an array of all steps.
-    """
-    cell, _ = CELLS["lstm"].make(xp.tanh, sigmoid)
-    h, y = xp.zeros((x.shape[1], W.shape[0])), []
-    c = h
-    for a in cut(x @ U + b):
-        *_, h, c = cell(*blocks(a + h @ W, 4), c)
-        y.append(h)
-    return xp.stack(y)
-
-
 def by_scan(jax, U, W, b, x):
-    """The same as a loop that XLA sees: one step is compiled, whatever T is."""
+    """A layer as a loop that XLA sees: one step is compiled, whatever T is; the
+    products of all inputs at once.
+    """
     cell, _ = CELLS["lstm"].make(jax.numpy.tanh, jax.nn.sigmoid)
 
     def step(state, a):
@@ -61,36 +48,19 @@ def by_scan(jax, U, W, b, x):
 
 
 class Torch:
-    """PyTorch. form: "lstm", torch.nn.LSTM (oneDNN on a CPU) with torch.optim.SGD;
-    "eager", `by_steps` operation by operation; "compiled", by torch.compile, which
-    writes and compiles C++. dtype: of the lstm's parameters, inputs and outputs.
+    """torch.nn.LSTM (oneDNN on a CPU) with torch.optim.SGD. dtype: of parameters,
+    inputs and outputs.
     """
 
-    def __init__(self, params, threads, form="lstm", dtype="float32"):
+    def __init__(self, params, threads, dtype="float32"):
         import torch
 
         torch.set_num_threads(threads)
         self.torch, self.dtype = torch, getattr(torch, dtype)
-        if form == "lstm":
-            self._lstm(params)
-            return
-        theta = {n: torch.from_numpy(a.copy()) for n, a in params.arrays().items()}
-        layer = partial(by_steps, torch, torch.unbind, torch.sigmoid)
-        outputs = partial(stack, layer, params.num_layers)
-        if form == "compiled":
-            # It keeps what it compiled by function, not by object: another size would
-            # make it compile for any size, and the ninth run as it stands.
-            torch.compiler.reset()
-            outputs = torch.compile(outputs, fullgraph=True, dynamic=False)
-        self._outputs = partial(outputs, theta)
-
-    def _lstm(self, params):
-        nn, sizes = self.torch.nn, (params.input_size, params.hidden_size)
+        nn, sizes = torch.nn, (params.input_size, params.hidden_size)
         net = nn.LSTM(*sizes, params.num_layers)
         readout = nn.Linear(params.hidden_size, params.output_size)
-        named = {
-            n: self.torch.from_numpy(a.copy()) for n, a in params.to_torch().items()
-        }
+        named = {n: torch.from_numpy(a.copy()) for n, a in params.to_torch().items()}
         of_readout = {name: named.pop(f"readout.{name}") for name in ("weight", "bias")}
         net.load_state_dict(named)
         readout.load_state_dict(of_readout)
@@ -99,7 +69,7 @@ class Torch:
         # Its second bias stays: two that descend would be one with twice the rate.
         net = net.to(self.dtype)
         parts = [p for name, p in net.named_parameters() if "bias_hh" not in name]
-        self.optimizer = self.torch.optim.SGD([*parts, *readout.parameters()], lr=1e-3)
+        self.optimizer = torch.optim.SGD([*parts, *readout.parameters()], lr=1e-3)
 
     def tensor(self, x):
         """An array as a tensor of the peer's dtype."""
@@ -125,13 +95,12 @@ class Torch:
 
 
 class Jax:
-    """JAX. form: "scan", a loop that XLA sees, and "unrolled", `by_steps`, both under
-    `jit`; "eager", `by_steps` operation by operation.
+    """JAX, a scan under `jit`.
 
     XLA takes every core this process may run on, so `threads` must be that many.
     """
 
-    def __init__(self, params, threads, form="scan"):
+    def __init__(self, params, threads):
         import jax
 
         if threads != allowed():
@@ -140,11 +109,7 @@ class Jax:
         self.jax, jnp = jax, jax.numpy
         self.theta = {name: jnp.asarray(a) for name, a in params.arrays().items()}
 
-        def cut(a):
-            return [step[0] for step in jnp.split(a, len(a))]
-
-        layer = partial(by_steps, jnp, cut, jax.nn.sigmoid)
-        layer = partial(by_scan, jax) if form == "scan" else layer
+        layer = partial(by_scan, jax)
         outputs = partial(stack, layer, params.num_layers)
 
         def loss(theta, x, target):
@@ -155,7 +120,7 @@ class Jax:
             value, gradient = jax.value_and_grad(loss)(theta, x, target)
             return value, jax.tree.map(lambda p, g: p - rate * g, theta, gradient)
 
-        self._outputs = outputs if form == "eager" else jax.jit(outputs)
+        self._outputs = jax.jit(outputs)
         self._descend = jax.jit(descend, donate_argnums=0)
 
     def predict(self, x):

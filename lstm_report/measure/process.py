@@ -11,13 +11,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-# Where packages keep compiled code from one process to the next, and what makes JAX
-# keep all of it.
-CACHES = ("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")
-KEEP_ALL = {
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-}
 CHILD = """
 import importlib, json, sys
 call, arguments, path = sys.argv[1:]
@@ -53,15 +46,6 @@ def in_process(call, arguments=(), *, env=None, limit=600.0):
             last = (output.strip().splitlines() or ["no output"])[-1]
             raise ProcessError(f"{call}: ended with status {code}: {last}", output)
         return json.loads(path.read_text())
-
-
-def with_caches(call, arguments, *, stages=("compile", "load")):
-    """What `in_process` returns in one new process after the other, by stage. Their
-    caches of compiled code are in one folder, which is empty for the first.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        env = KEEP_ALL | dict.fromkeys(CACHES, folder)
-        return {stage: in_process(call, arguments, env=env) for stage in stages}
 
 
 def run(words, *, env=None, limit=600.0):

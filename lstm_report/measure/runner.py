@@ -7,27 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from lstm_kernels.cores import allowed
-from lstm_kernels.errors import check_int
-from lstm_kernels.versions import network as make_network
-from lstm_kernels.versions import versions
+from lstm_kernels.versions import network, versions
 
 from .comparer import compare_to_reference
 from .timing import interleaved, together
 
 # Seconds in which threads of a BLAS library, after a check, wait on the cores for more.
 AFTER_BLAS = 0.2
-
-
-def network(version, params, **options):
-    """A network of a version; a name with a slash selects a variant
-    (`numba-sample/buffers`).
-    """
-    name, _, variant = version.partition("/")
-    net = make_network(name, params, **options)
-    if variant == "buffers":
-        net.layer_backward = partial(net.layer_backward, per_sample=True)
-    return net
 
 
 def networks(names, work, **options):
@@ -38,11 +24,6 @@ def networks(names, work, **options):
 def available(target="cpu"):
     """Names of the versions of a target that can run here."""
     return [v.name for v in versions() if v.target == target and not v.why_unavailable]
-
-
-def chosen_threads(threads):
-    """`threads`, checked; None is every core that this process may run on."""
-    return allowed() if threads is None else check_int("threads", threads)
 
 
 def each(nets, call):

@@ -108,7 +108,7 @@ function mount(host) {
   const svg = make('svg', {role: 'img', 'aria-label': 'Tasks over time, a lane per worker'});
   for (const [name, [label, min, max, step, value]] of Object.entries(SLIDERS)) {
     const input = make('input', {type: 'range', name, min, max, step, value});
-    form.append(make('label', {}, `${label}: `, make('output', {}), input));
+    form.append(make('label', {}, `${label}: `, make('span', {}), input));
   }
   const choices = ['point-to-point', 'barrier'].map((value) => make('option', {value}, value));
   form.append(make('label', {}, 'Order', make('select', {name: 'order'}, ...choices)));
@@ -118,7 +118,7 @@ function mount(host) {
     const settings = {order: form.order.value};
     for (const name of Object.keys(SLIDERS)) {
       settings[name] = form[name].valueAsNumber;
-      form[name].previousSibling.value = form[name].value;
+      form[name].previousSibling.textContent = form[name].value;
     }
     const tasks = wavefront(settings);
     text.textContent = told(settings, tasks);

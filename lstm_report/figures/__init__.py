@@ -1,1 +1,0 @@
-"""What the pages show: figures and tables, by the page that shows them."""

@@ -1,0 +1,155 @@
+"""Page 04: what is counted, claimed and drawn of GPUs, on made rows."""
+
+import pages
+import pandas as pd
+import pytest
+
+from lstm_report import plots
+from lstm_report.measure.workloads import AIRLINE, Workload
+
+page = pages.functions("04_gpu_ladder")
+WORK = Workload(L=1, T=4, D=2, H=5, B=7)
+PROJECT = {"cuda-v1": 80.0, "cuda-v2": 18.8, "cuda-v3": 17.2}
+
+
+def rows(times, variant, stage, processes=(1.0,), **columns):
+    """Rows of a comparison: (version, windows) -> seconds, in processes that take so
+    many times as long.
+    """
+    parts = [
+        {"version": version, "N": N, "seconds": factor * seconds, "process": process}
+        for process, factor in enumerate(processes)
+        for (version, N), seconds in times.items()
+    ]
+    about = {"variant": variant, "stage": stage, "repeat": 0}
+    return pd.DataFrame(parts).assign(**about, **columns)
+
+
+def nothing():
+    columns = ["variant", "stage", "version", "N", "seconds", "process", "repeat"]
+    return pd.DataFrame(columns=columns)
+
+
+def steps(v3, slow=1.0):
+    """Steps in two processes, in the second of which v3 takes `slow` times as long."""
+    parts = []
+    for process, factor in enumerate((1.0, slow)):
+        times = {
+            ("numpy", 0): 0.8,
+            ("numpy-sample", 0): 2.0,
+            ("cuda-v3", 0): factor * v3,
+        }
+        part = rows(times, "hundreds", "step")
+        parts.append(part.assign(process=process))
+    return pd.concat(parts)
+
+
+def grown(power, versions=("cuda-v3", "cuda-epoch")):
+    times = {
+        (name, N): 1e-5 * N**power
+        for name in versions
+        for N in (100, 10_000, 1_000_000)
+    }
+    return rows(times, "windows", "epoch")
+
+
+def test_bytes_by_hand():
+    """x 56 numbers, twice for Numba's two launches; 7 targets; 166 parameters; 167
+    gradients with the loss.
+    """
+    assert page.bytes_copied("cuda-v1", WORK) == (1808, 1808)
+    assert page.bytes_copied("cuda-v2", WORK) == (1808, 1808)
+    assert page.bytes_copied("cuda-v3", WORK) == (916, 668)
+    assert page.bytes_copied("cuda-fused", WORK) == (56, 4)
+    assert page.bytes_copied("cuda-epoch", WORK) == (56, 4)
+    # 192 inputs, 16 targets, 4385 parameters, 4386 gradients
+    assert page.bytes_copied("cuda-v3", AIRLINE) == (4 * 4593, 4 * 4386)
+
+
+def test_the_figure_of_bytes():
+    counts = {"cuda-v2": (60 * 1024, 60 * 1024), "cuda-v3": (20 * 1024, 10 * 1024)}
+    figure = page.figure_bytes(counts | {"cuda-epoch": (2048, 4)})
+    (ax,) = figure.axes
+    assert ax.get_title("left") == "V3 copies 25 % of what V2 copies"
+    assert ax.get_xlabel() == "KiB copied per mini-batch, by count"
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["v2", "v3", "epoch"]
+    widths = [bar.get_width() for bar in ax.patches]
+    assert widths == pytest.approx([60, 60, 20, 10, 2, 4 / 1024])
+    texts = [text.get_text() for text in ax.texts]
+    assert texts == [
+        "60 there, 60 back",
+        "20 there, 10 back",
+        "2 there, 4 bytes back",
+    ]
+
+
+def test_who_computes_what():
+    figure = page.figure_who()
+    first, second, third = figure.axes
+    assert {text.get_text() for text in first.texts} == {"0"}
+    assert [text.get_text() for text in second.texts[::4]] == [
+        *"01230123"
+    ]  # units down
+    assert [text.get_text() for text in third.texts[:8]] == [*"01234567"]
+    blocks = {patch.get_facecolor() for patch in third.patches}
+    assert len(blocks) == 4
+    assert third.get_xlabel() == "sample of the mini-batch"
+    assert first.get_ylabel() == "unit"
+    assert "each cell to a thread of its own: 8 to a block" in figure.alt
+
+
+def test_launches_by_hand():
+    """256 samples: 8 warps; 128 tiles of two; a mini-batch is two launches."""
+    table = page.launches(page.gpu.HUNDREDS)
+    assert list(table["blocks"]) == [1, 8, 128, 132]
+    assert list(table["multiprocessors with work (%)"]) == [1, 6, 97, 100]
+    assert list(table["launches of an epoch"]) == [16, 16, 16, 1]
+
+
+@pytest.mark.parametrize(
+    ("v3", "slow", "held"),
+    [(0.79, 1.0, True), (0.81, 1.0, False), (0.5, 1.5, True), (0.5, 1.7, False)],
+)
+def test_v3_has_to_be_faster_in_every_process(v3, slow, held):
+    claim = page.claim_step(steps(v3, slow))
+    assert claim["held"] is held
+    assert claim["why"]
+
+
+@pytest.mark.parametrize(("power", "held"), [(0.99, True), (1.01, False)])
+def test_time_has_to_grow_more_slowly_than_the_data(power, held):
+    claim = page.claim_growth(grown(power))
+    assert claim["held"] is held
+    assert f"to the power {power}" in claim["numbers"]
+    both = pd.concat([grown(0.9), grown(power).assign(process=1)])
+    assert page.claim_growth(both)["held"] is held
+
+
+def test_without_a_device_nothing_is_claimed_and_nothing_is_a_time():
+    for claim in (page.claim_step(nothing()), page.claim_growth(nothing())):
+        assert claim["held"] is None
+        assert claim["numbers"] == "no GPU"
+    table = page.times_table(nothing(), PROJECT, 130.0)
+    assert list(table.index) == [*page.SHORT]
+    ours = table.filter(like="ours")
+    assert set(ours.to_numpy().ravel()) == {page.NOT_YET}
+    assert list(table.loc["cuda-v1"])[:2] == ["80", "1.62x"]
+    assert table.loc["cuda-v3", "over its NumPy"] == "7.56x"
+
+
+def test_measured_times_fill_the_table_and_the_figure():
+    table = page.times_table(steps(0.5), PROJECT, 130.0)
+    assert table.loc["cuda-v3", "step (ms), ours"] == "500"
+    assert table.loc["cuda-v3", "over numpy-sample, ours"] == "4x"
+    assert table.loc["cuda-epoch", "step (ms), ours"] == page.NOT_YET
+    figure = page.figure_growth(pd.concat([steps(0.5), grown(0.5)]))
+    (ax,) = figure.axes
+    title = "cuda-epoch: 100 times the time for 10000 times the data"
+    assert ax.get_title("left") == title
+    assert ax.get_xlabel() == "windows of the data set"
+    assert ax.get_ylabel() == "milliseconds of an epoch"
+    line = next(line for line in ax.lines if len(line.get_xdata()) == 3)
+    assert list(line.get_ydata()) == pytest.approx([0.1, 1, 10])  # milliseconds
+    words = plots.words(figure)
+    assert "cuda-v3" in words
+    assert "cuda-epoch" in words

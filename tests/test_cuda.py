@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,6 @@ from lstm_kernels.cells import CELLS
 from lstm_kernels.gpu import build, device, layout, plans
 from lstm_kernels.versions import cuda_fused
 from lstm_report.experiments import gpu
-from lstm_report.figures import gpu as figures_gpu
 from lstm_report.measure import runner
 from lstm_report.measure.comparer import MismatchError, compare, compare_to_reference
 
@@ -145,8 +143,6 @@ def test_what_cuda_versions_copy():
             4 * (x.size + target.size) + 8 * 6,
             4,
         )  # and the order
-    for version in ("cuda-v1", "cuda-v2", "cuda-v3"):
-        assert figures_gpu.step_bytes(version, work) == copied[version]
 
 
 @needs_kernels
@@ -329,101 +325,10 @@ def test_every_comparison_runs(monkeypatch):
     plan = gpu.plan("smoke")
     rows = pd.concat([compare() for compare in plan.values()])
     assert not rows["seconds"].isna().any()
-    variants = {"hundreds", "windows", "batch", "hidden", "large", "table"}
+    variants = {"hundreds", "windows", "large", "table"}
     assert set(rows["variant"]) == variants
     grown = rows[rows["variant"] == "windows"]
     assert grown.groupby("N")["B"].first().to_dict() == {8: 1, 16: 2}  # eight steps
-
-
-def rows_of(times, variant, stage="epoch", **columns):
-    """Rows of a record: version -> seconds, or (version, N) -> seconds."""
-    table = [
-        {"machine": "m", "version": key[0], "N": key[1], "seconds": value}
-        for key, value in times.items()
-    ]
-    return pd.DataFrame(table).assign(variant=variant, stage=stage, repeat=0, **columns)
-
-
-STEPS = {("sequential", 0): 1.7, ("numpy", 0): 0.76, ("cuda-v3", 0): 0.1}
-
-
-def test_sentences_about_records():
-    seconds = {("cuda-epoch", 10**p): 1e-4 * 10 ** (p / 2) for p in range(2, 7)}
-    seconds |= {("numba-fused", 10**p): 2e-6 * 10**p for p in range(2, 7)}
-    assert figures_gpu.growth(rows_of(seconds, "windows")) == (
-        "from 100 to 1,000,000 windows the time of `cuda-epoch` grows as their number "
-        "to the power 0.50. It is faster than `numba-fused` from 10,000 windows on."
-    )
-    long = {("cuda-v3", 0): 1.0, ("cuda-fused", 0): 0.1, ("cuda-epoch", 0): 0.05}
-    parts = [rows_of(STEPS, "h", "step", B=256), rows_of(long, "h", "5 epochs", B=256)]
-    assert figures_gpu.speeds(pd.concat(parts)) == (
-        "a step of 256 samples takes `cuda-v3` 100 ms, 17 times as fast as "
-        "`sequential`, 7.6 times as fast as `numpy`; five epochs of such steps run 10 "
-        "times as fast with `cuda-fused` and 20 times as fast with `cuda-epoch`."
-    )
-    table = figures_gpu.times(pd.concat(parts))
-    assert table.loc[("m", "h", "step"), "cuda-v3 (ms)"].item() == 100
-    assert table.loc[("m", "h", "5 epochs"), "cuda-fused (ms)"].item() == 100
-
-
-@pytest.mark.parametrize("faster", [True, False])
-def test_claims_of_this_run_are_judged(faster):
-    v3 = 0.1 if faster else 0.9
-    steps = rows_of({("numpy", 0): 0.76, ("cuda-v3", 0): v3}, "hundreds", "step")
-    last = 0.5 if faster else 20.0  # ten times the windows
-    grown = {("cuda-epoch", 100): 0.1, ("cuda-epoch", 1000): last}
-    rows = pd.concat([steps, rows_of(grown, "windows")])
-    assert set(figures_gpu.claims(rows).values()) == {None}  # of another run
-    rows = rows.assign(machine=figures_gpu.THIS_RUN)
-    assert set(figures_gpu.claims(rows).values()) == {faster}
-
-
-def test_nothing_recorded_is_said_so(monkeypatch):
-    monkeypatch.setattr(figures_gpu.results, "read", lambda name: none())
-    assert figures_gpu.each("windows", figures_gpu.growth) == figures_gpu.NOT_YET
-    assert set(figures_gpu.claims(figures_gpu.recorded()).values()) == {None}
-
-
-@simulated
-def test_a_notebook_on_a_device_times_itself(monkeypatch):
-    shown = []
-    nb = types.SimpleNamespace(
-        say=shown.append, show=lambda figure, name: shown.append(name)
-    )
-    monkeypatch.setattr(figures_gpu.results, "read", lambda name: none())
-    assert figures_gpu.show(nb, figures_gpu.measured("smoke")) is None
-    assert shown == [figures_gpu.WAITS]
-    monkeypatch.setattr(figures_gpu, "live", lambda: True)
-    monkeypatch.setattr(figures_gpu.device, "describe", lambda: {"name": "a GPU"})
-    seconds = {("cuda-epoch", N): 1e-3 * N for N in (8, 16)}
-    seconds |= {("numba-fused", N): 1e-4 * N for N in (8, 16)}
-    plan = {"windows": lambda: rows_of(seconds, "windows", B=1)}
-    monkeypatch.setattr(gpu, "plan", lambda preset: plan)
-    rows = figures_gpu.measured("smoke")
-    medians = figures_gpu.show(nb, rows)
-    assert shown[2] == (
-        "a GPU, in this run: from 8 to 16 windows the time of `cuda-epoch` grows as "
-        "their number to the power 1.00. `numba-fused` is faster at every size measured."
-    )
-    assert shown[3:] == ["07-windows-this-run"]
-    assert "cuda-epoch (ms)" in medians
-
-
-def none():
-    raise ValueError("no file")
-
-
-def test_rooflines_and_shares():
-    loads = figures_gpu.loads()
-    assert loads["flop per byte"].is_monotonic_increasing
-    assert pytest.approx(33.4, abs=0.1) == figures_gpu.SHARED_MEMORY
-    texts = [t.get_text() for t in figures_gpu.roofline(loads).axes[0].texts]
-    assert any("four samples to a thread: 0.67 flop" in text for text in texts)
-    table = figures_gpu.occupancy(gpu.HUNDREDS)
-    assert table.loc["cuda-epoch", "blocks"] == 132
-    assert table.loc["cuda-v1", "blocks"] == 1
-    assert table.loc["cuda-v2", "blocks"] == 8
-    assert (table["registers of a thread"] < 256).all()
 
 
 @needs_kernels
@@ -442,16 +347,6 @@ def test_kernels_of_other_constants_have_other_names():
         for *words, constants in builds
     ]
     assert len(set(labels)) == len(labels) == 10
-
-
-def test_figures_of_records_say_what_they_show():
-    times = {
-        (name, N): 1e-6 * N for name in ("cuda-v3", "cuda-fused") for N in (100, 1000)
-    }
-    figure = figures_gpu.scaling(rows_of(times, "windows"), "N", "windows")
-    axes = figure.axes[0]
-    title = axes.get_title() + axes.get_title(loc="left")
-    assert title == "cuda-fused: 10 times the time for 10 times as many windows"
 
 
 @needs_kernels

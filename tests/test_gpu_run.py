@@ -309,7 +309,7 @@ def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
     said = device.why_not_compiled("H200", (9, 0), missing)
     assert said.startswith(
-        "the CUDA compiler (NVVM) was not found in /opt/cuda: install"
+        "the CUDA compiler (NVVM) was not found in /opt/cuda: pip install"
     )
     assert "CUDA_HOME" in said
 

@@ -120,7 +120,7 @@ gpu:    ## verify and measure on this machine's GPU, with the packages of python
 	$(GPU_PYTHON) -m lstm_kernels gpu $(if $(FOLDER),--folder "$(FOLDER)")
 
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers
-	$(PY) tools/ptx.py
+	$(PY) tests/ptx.py
 
 readme: .venv/.stamp    ## renew the results that README.md shows
 	$(REPORT) readme

@@ -16,7 +16,7 @@ pytestmark = needs_site
 PAGE = Path(__file__).parents[1] / "tools" / "page"
 SCRIPT = (PAGE / "schedules.js").read_text()
 PORTED = """return JSON.stringify(arguments[0].map((settings) => (
-  lstmWavefront(settings).map((t) => [t.layer, t.start, t.stop, t.worker, t.from, t.to]))));"""
+  wavefront(settings).map((t) => [t.layer, t.start, t.stop, t.worker, t.from, t.to]))));"""
 # What a port gets wrong: old and new text.
 FAULTS = {
     "a tie goes to a worker that ran another layer": ("+moved, layer", "0, layer"),

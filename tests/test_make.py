@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 CLAIM = """
 claim = {{"sentence": {!r}, "verdict": {!r}, "numbers": ""}}
 about = {{"lstm_kernels": {{"claim": claim}}}}
-display({{"text/markdown": "> it"}}, metadata=about, raw=True)
+display({{"text/markdown": "> **It.**"}}, metadata=about, raw=True)
 """
 
 
@@ -69,10 +69,10 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
     told = done.stdout[done.stdout.index("Claims:") :]
     assert re.sub(r"\d+ s", "1 s", told).splitlines() == [
         "Claims: 1 did not hold, 1 held",
-        "01_a: 1 s, stored unknown s",
+        "01_a: 1 s, stored 1 s",
         "  did not hold: One is two.",
         "02_b: not executed",
-        "lesson: 1 s, stored unknown s",
+        "lesson: 1 s, stored 1 s",
     ]
     site = project / "build" / "site"
     assert {"index.html", "01_a.html", "lesson.html"} <= {

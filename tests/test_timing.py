@@ -190,3 +190,17 @@ def test_rows_of_an_experiment_know_what_disturbed_it(monkeypatch):
     work = Workload(1, 3, 1, 4, 2)
     rows = ladder.steps(["numpy"], work, repeats=1)
     assert bench.disturbance(rows) == "quartiles 50 % apart"
+
+
+@pytest.mark.parametrize(("noisy", "said"), [(1, ""), (2, "quartiles 50 % apart")])
+def test_half_of_the_processes_have_to_spread(noisy, said):
+    """What one process has more than the others, the range over processes shows."""
+    rows = [
+        ("a", process, repeat, 1.0 + 0.5 * (process < noisy) * (repeat % 2))
+        for process in range(3)
+        for repeat in range(9)
+    ]
+    times = pd.DataFrame(rows, columns=["case", "process", "repeat", "seconds"])
+    assert timing.disturbance(times) == said
+    times = times.drop(columns="process").assign(N=times["process"])  # other loops
+    assert timing.disturbance(times) == "quartiles 50 % apart"

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from itertools import zip_longest
 from pathlib import Path
 
 import notebook_rules as rules
@@ -23,15 +22,13 @@ from notebook_rules import ROOT, ReportError
 from lstm_kernels.files import writing
 
 NOTEBOOKS = ROOT / "notebooks"
-LAST = ["lesson", "appendix"]
+LAST = "lesson, appendix"
 
 
 def sources():
-    """The report's notebooks in order: by number, then the lesson and the appendix."""
+    """The report's notebooks in order: by number, then those of LAST."""
     found = sorted(NOTEBOOKS.glob("*.ipynb"))
-    return sorted(
-        found, key=lambda path: path.stem in LAST and 1 + LAST.index(path.stem)
-    )
+    return sorted(found, key=lambda path: LAST.find(path.stem))
 
 
 def execute(notebook, out, preset="paper"):
@@ -47,39 +44,30 @@ def execute(notebook, out, preset="paper"):
         if cell.cell_type == "code":
             cell.update(outputs=[], execution_count=None)
         if "parameters" in rules.tags(cell):
-            new = f'PRESET = "{preset}"'
-            cell.source = re.sub(
-                r"^PRESET = [\"']\w+[\"']", new, cell.source, flags=re.M
-            )
-    failed = out.with_name(f"{out.stem}.failed.ipynb")
-    for old in (out, failed):
-        old.unlink(missing_ok=True)
+            value = re.compile(r"(?<=^PRESET = )\S+", re.MULTILINE)
+            cell.source = value.sub(f'"{preset}"', cell.source)
+    out.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as settings:
         _own_kernel_only(settings)
-        client = NotebookClient(
-            book,
-            timeout=None,
-            record_timing=False,
-            coalesce_streams=True,
-            resources={"metadata": {"path": str(notebook.parent)}},
-            # Sockets in the file system: on TCP others on the machine could listen.
-            config=Config(
-                {"KernelManager": {"transport": "ipc", "ip": f"{settings}/k"}}
-            ),
-        )
+        # Sockets in the file system: on TCP others on the machine could listen.
+        sockets = {"transport": "ipc", "ip": f"{settings}/k"}
+        how = {"config": Config({"KernelManager": sockets}), "record_timing": False}
+        how |= {"resources": {"metadata": {"path": str(notebook.parent)}}}
+        client = NotebookClient(book, timeout=None, coalesce_streams=True, **how)
         try:
             # A kernel that is interrupted would tell of its sockets.
             with client.setup_kernel(stderr=subprocess.DEVNULL):
                 for index, cell in enumerate(book.cells):
                     client.execute_cell(cell, index)
-        except CellExecutionError:
-            pass  # its cell holds it
-        except DeadKernelError:
-            raise ReportError(f"{notebook}: its kernel died") from None
-    if problems := rules.problems_of_execution(book):
-        write(failed, rules.dumps(book).encode())
-        raise ReportError(f"{notebook}, {problems[0]}\n  what ran is in {failed}")
-    book = rules.stored(book, name=out.name, seconds=time.monotonic() - start)
+        except (CellExecutionError, DeadKernelError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            where = f"{notebook}, cell {index + 1} failed"
+            raise ReportError(f"{where}: {reason}") from None
+    for number, output, _ in rules.outputs(book):
+        if output.get("name") == "stderr":
+            where = f"{notebook}, cell {number} wrote to stderr"
+            raise ReportError(f"{where}: {output.text.strip()}")
+    book = rules.stored(book, seconds=time.monotonic() - start)
     write(out, rules.dumps(book).encode())
 
 
@@ -87,7 +75,7 @@ def _own_kernel_only(settings):
     """The kernel is this interpreter, quiet, without the start-up files of who runs
     it; programs that a notebook starts, such as mpiexec, come from its environment.
     """
-    search = [os.path.dirname(sys.executable), os.environ["PATH"]]
+    search = os.path.dirname(sys.executable), os.environ["PATH"]
     os.environ["PATH"] = os.pathsep.join(search)
     os.environ["JUPYTER_PATH"] = os.path.join(sys.prefix, "share", "jupyter")
     os.environ["IPYTHONDIR"] = os.environ["JUPYTER_RUNTIME_DIR"] = settings
@@ -116,9 +104,11 @@ def run(build, preset="paper", only=""):
             raise ReportError(f"NB: got {only!r}, want the number or name of {names}")
     took, fine = [rules.seconds(rules.read(path)) for path in todo], True
     for place, path in enumerate(todo):
-        left = f", {sum(took[place:]) / 60:.1f} min left" if preset == "paper" else ""
-        about = f"; the stored run took {took[place]} s{left}" if left else ""
-        print(f"{path.stem} ({place + 1} of {len(todo)}) starts{about}", flush=True)
+        about = f"{path.stem} ({place + 1} of {len(todo)}) starts"
+        if preset == "paper":
+            left = f"{sum(took[place:]) / 60:.1f} min left"
+            about += f"; the stored run took {took[place]} s, {left}"
+        print(about, flush=True)
         try:
             execute(path, build / path.name, preset)
         except ReportError as error:
@@ -153,15 +143,14 @@ def summary(build):
             continue
         new, old = rules.read(build / source.name), rules.read(source)
         books.append(new)
-        took, before = rules.seconds(new), rules.seconds(old)
-        lines.append(f"{source.stem}: {took} s, stored {before or 'unknown'} s")
-        for claim, stored in zip_longest(rules.claims(new), rules.claims(old)):
-            verdict, was = claim and claim["verdict"], stored and stored["verdict"]
-            if claim and (verdict != "Held" or was not in (None, verdict)):
-                changed = (
-                    f", stored: {was.lower()}" if was not in (None, verdict) else ""
-                )
-                lines.append(f"  {verdict.lower()}{changed}: {claim['sentence']}")
+        took, stored = rules.seconds(new), rules.seconds(old)
+        lines.append(f"{source.stem}: {took} s, stored {stored} s")
+        before = dict(enumerate(claim["verdict"] for claim in rules.claims(old)))
+        for number, claim in enumerate(rules.claims(new)):
+            verdict, was = claim["verdict"], before.get(number)
+            if verdict != "Held" or was not in (None, verdict):
+                told = f", stored: {was.lower()}" if was not in (None, verdict) else ""
+                lines.append(f"  {verdict.lower()}{told}: {claim['sentence']}")
     return "\n".join([rules.counted(books), *lines])
 
 
@@ -192,23 +181,6 @@ def accept(build):
     return [path.name for path in changed]
 
 
-def readme():
-    """Renew README's results from data/results/."""
-    from lstm_report import machines  # slow to import
-
-    path = ROOT / "README.md"
-    write(path, machines.renewed(path.read_text("utf-8")).encode())
-
-
-def html(build, site):
-    """Make the site of what was executed, and tell the claims."""
-    import website  # slow to import
-
-    built = [build / path.name for path in sources()]
-    website.make([path for path in built if path.exists()], site)
-    print(summary(build))
-
-
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = ("execute", "run", "html", "accept", "readme")
@@ -224,8 +196,18 @@ def main(arguments=None):
             return 0 if run(*given.paths, given.p[1], given.only) else 1
         elif given.command == "accept":
             print(", ".join(accept(*given.paths)) or "nothing", "changed")
+        elif given.command == "html":
+            import website  # slow to import, as the next
+
+            build, site = given.paths
+            built = [build / path.name for path in sources()]
+            website.make([path for path in built if path.exists()], site)
+            print(summary(build))
         else:
-            {"html": html, "readme": readme}[given.command](*given.paths)
+            from lstm_report import machines
+
+            path = ROOT / "README.md"
+            write(path, machines.renewed(path.read_text("utf-8")).encode())
     except ReportError as error:
         print(f"report: {error}", file=sys.stderr)
         return 1

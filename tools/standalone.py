@@ -7,7 +7,6 @@ names, as text. It needs no network, no pip and no repository.
 """
 
 import base64
-import hashlib
 import io
 import lzma
 import re
@@ -15,6 +14,7 @@ import sys
 import textwrap
 import zipfile
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import notebook_rules as rules
@@ -24,7 +24,6 @@ from notebook_rules import ROOT
 from lstm_kernels import __version__
 
 CELL = Path(__file__).with_name("standalone_cell.py")
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!\w+:|#)[^)\s]+\)")
 # Folded in Colab, in JupyterLab, and on Kaggle.
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 FOLDED |= {"_kg_hide-input": True, "tags": ["package"]}
@@ -35,29 +34,28 @@ def carried(notebook):
     recorded results those of the experiments that its code names.
     """
     results = ROOT / "data" / "results"
-    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    named = {
-        re.sub(r"\.csv$", "", name) for name in re.findall(r"[\"']([\w.-]+)[\"']", code)
+    code = "".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    named = re.findall(r"[\"']([\w-]+)(?:\.csv)?[\"']", code)
+    packages = [*ROOT.glob("lstm_kernels/**/*"), *ROOT.glob("lstm_report/**/*")]
+    files = {path.relative_to(ROOT).as_posix(): path for path in packages}
+    for path in results.glob("**/*.*"):
+        if path.stem in named:  # where `measure.results` looks without a repository
+            place = Path("lstm_report", "recorded", path.relative_to(results))
+            files[place.as_posix()] = path
+    return {
+        name: path
+        for name, path in sorted(files.items())
+        if path.is_file() and "__pycache__" not in name
     }
-    files = {}
-    for package in ("lstm_kernels", "lstm_report"):
-        for path in (ROOT / package).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                files[path.relative_to(ROOT).as_posix()] = path
-    for path in results.rglob("*"):
-        if path.suffix in (".csv", ".json") and path.stem in named:
-            # Where `measure.results` looks when there is no repository.
-            files[f"lstm_report/recorded/{path.relative_to(results).as_posix()}"] = path
-    return dict(sorted(files.items()))
 
 
 @cache
 def packed(files):
-    """Pairs (place, path) as an archive, compressed as one; the same bytes for the same
+    """Pairs (place, path) as an archive, compressed as one: the same bytes for the same
     files.
     """
     raw = io.BytesIO()
-    with zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as target:
+    with zipfile.ZipFile(raw, "w") as target:
         for name, path in files:
             target.writestr(zipfile.ZipInfo(name), path.read_bytes())
     return lzma.compress(raw.getvalue(), preset=9)
@@ -69,14 +67,15 @@ def standalone(path):
     archive = packed(tuple(carried(notebook).items()))
     # Editors are slow with one line of it all.
     lines = textwrap.wrap(base64.b85encode(archive).decode(), 4000)
-    source = CELL.read_text(encoding="utf-8").replace("<TEXT>", "\n".join(lines))
-    source = source.replace("<SHA256>", hashlib.sha256(archive).hexdigest())
-    source = source.replace("<VERSION>", __version__)
+    given = {"TEXT": "\n".join(lines), "VERSION": __version__}
+    source = CELL.read_text("utf-8")
+    for name, value in (given | {"SHA256": sha256(archive).hexdigest()}).items():
+        source = source.replace(f"<{name}>", value)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.update(outputs=[], execution_count=None)
         else:  # links to files beside it lead nowhere
-            cell.source = LINK.sub(r"\1", cell.source)
+            cell.source = rules.linked(cell.source)
     notebook.cells.insert(1, new_code_cell(source, id="package", metadata=FOLDED))
     text = rules.dumps(notebook)
     return text.replace("<SIZE>", f"{len(text.encode()) // 1000}", 1)
@@ -90,7 +89,7 @@ def make(out, notebooks):
     for path in out.glob("*.ipynb"):
         path.unlink()
     for path in notebooks:
-        (out / path.name).write_text(standalone(path), encoding="utf-8")
+        (out / path.name).write_text(standalone(path), "utf-8")
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ def parents():
 def whole(place, files):
     """Whether a folder is this user's and holds the archive's files as they are."""
     try:
-        if hasattr(os, "getuid") and place.stat().st_uid != os.getuid():
-            return False
-        return all((place / n).read_bytes() == files.read(n) for n in files.namelist())
+        ours = not hasattr(os, "getuid") or place.stat().st_uid == os.getuid()
+        same = ((place / n).read_bytes() == files.read(n) for n in files.namelist())
+        return ours and all(same)
     except OSError:
         return False
 
@@ -58,19 +58,17 @@ def unpack():
     """The folder that holds the packages."""
     packed = base64.b85decode("".join(PACKED.split()))
     if hashlib.sha256(packed).hexdigest() != SHA256:
-        raise ValueError(
-            "this cell was cut or changed: take a fresh copy of the notebook"
-        )
-    with zipfile.ZipFile(io.BytesIO(lzma.decompress(packed))) as files:
-        for parent in parents():
-            place, reason = parent / SHA256[:12], None
+        raise ValueError("this cell was cut or changed: take a fresh copy of the file")
+    files = zipfile.ZipFile(io.BytesIO(lzma.decompress(packed)))
+    for parent in parents():
+        place, reason = parent / SHA256[:12], None
+        try:
             if not whole(place, files):
-                try:
-                    put(files, place)
-                except OSError as error:
-                    reason = error
-            if whole(place, files):  # put here now, or by a faster notebook
-                return str(place)
+                put(files, place)
+        except OSError as error:
+            reason = error
+        if whole(place, files):  # put here now, or by a faster notebook
+            return str(place)
     shutil.rmtree(parent, ignore_errors=True)
     raise OSError(f"the packages cannot be unpacked to {place}: {reason}")
 

@@ -24,12 +24,21 @@ CONF = Path(__file__).with_name("page")
 WORKS = ROOT / "notebooks" / "references.bib"
 PLACES = {"doi": "https://doi.org/", "eprint": "https://arxiv.org/abs/", "url": ""}
 FENCE = "`" * 8
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[./]*([^)\s#]+)(#[^)]*)?\)")
 DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.DOTALL)
 KEPT = "table", "thead", "tbody", "tr", "th", "td", "colspan", "rowspan", "scope"
-WORKS_PAGE = "# Bibliography\n\n```{bibliography}\n:all:\n:list: enumerated\n```\n"
-API = "API\n===\n\n.. automodule:: lstm_kernels\n   :members:\n\n"
-API += ".. autoclass:: lstm_kernels.versions.base.Network\n   :members:\n"
+BIBLIOGRAPHY = (
+    f"# Bibliography\n\n{FENCE}{{bibliography}}\n:all:\n:list: enumerated\n{FENCE}"
+)
+API = """# API
+
+```{eval-rst}
+.. automodule:: lstm_kernels
+   :members:
+
+.. autoclass:: lstm_kernels.versions.base.Network
+   :members:
+```
+"""
 
 
 def make(built, site):
@@ -38,20 +47,23 @@ def make(built, site):
         raise ReportError(f"{site}: no notebook is executed")
     books = {path.stem: rules.read(path) for path in built}
     found = [*ROOT.glob("*.md"), *ROOT.glob("data/*.md"), *WORKS.parent.glob("*.md")]
-    found = {_name(path.relative_to(ROOT).as_posix()): path for path in sorted(found)}
-    del found["README.md"]
-    names = {*found, *(path.name for path in built)}
+    names = [
+        path.relative_to(ROOT).as_posix().removeprefix("notebooks/") for path in found
+    ]
     texts = {
-        name: linked(path.read_text("utf-8"), names) for name, path in found.items()
+        name: path.read_text("utf-8") for name, path in zip(names, found, strict=True)
     }
-    texts |= {"claims.md": linked(claims(books), names)}
-    texts |= {"index.md": index(books, [*found])}
-    texts |= {"results.md": machines.page(), "works.md": WORKS_PAGE, "api.rst": API}
+    del texts["README.md"]
+    names = [*sorted(texts), *(path.name for path in built)]
+    more = {"claims.md": claims(books), "results.md": machines.page()}
+    more |= {"bibliography.md": BIBLIOGRAPHY, "api.md": API}
+    texts |= more | {"index.md": index(books, [*more, *sorted(texts)])}
+    texts = {name: rules.linked(text, names) for name, text in texts.items()}
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder, "source"), Path(folder, "site")
-        standalone.make(source / "anywhere", built)
         for name in ("data", "executed", "figures"):
-            (source / name).mkdir()
+            (source / name).mkdir(parents=True)
+        standalone.make(source / "anywhere", built)
         for path in built:
             shutil.copy(path, source / "executed")
             book = page(path.stem, books[path.stem], names, source / "figures")
@@ -65,45 +77,25 @@ def make(built, site):
         shutil.copytree(out, site)
 
 
-def _name(place):
-    return place.removeprefix("notebooks/")
-
-
-def linked(text, names):
-    """Markdown whose links to files lead to pages of `names`; a link to what is not on
-    the site is its text.
-    """
-
-    def link(match):
-        name = _name(match[2])
-        return f"[{match[1]}](/{name}{match[3] or ''})" if name in names else match[1]
-
-    return LINK.sub(link, text)
-
-
 def page(name, book, names, figures):
     """A notebook as Sphinx reads it: code that prepares or only says is folded, so are
-    solutions; works of references.bib are linked; outputs are as `shown`.
+    solutions; works of references.bib are linked; outputs are as `show` makes them.
     """
-    works, sections, count = cited(), False, 0
+    sections, count = False, 0
     for cell in book.cells:
         if cell.cell_type == "code":
-            starts = not sections and "import" in cell.source
-            says = cell.source.startswith(("nb.say(", "nb.claim("))
-            if "parameters" in rules.tags(cell) or starts or says:
+            prepares = "parameters" in rules.tags(cell) or not sections
+            if prepares or cell.source.startswith(("nb.say(", "nb.claim(")):
                 cell.metadata["tags"] = [*rules.tags(cell), "hide-input"]
-            for output in cell.outputs:
-                ours = output.get("metadata", {}).get(rules.OURS, {})
-                count += "claim" in ours
-                show(output, ours, f"claim-{name}-{count}", figures)
-                if "text/markdown" in output.get("data", {}):
-                    text = linked(output.data["text/markdown"], names)
-                    output.data["text/markdown"] = text
         else:
             sections |= "\n## " in f"\n{cell.source}"
             text = DETAILS.sub(rf"{FENCE}{{dropdown}} \1\n\2\n{FENCE}", cell.source)
-            text = re.sub(r"\*([^*\n]+)\*", lambda title: work(title, works), text)
-            cell.source = linked(text, names)
+            cell.source = rules.linked(cited(text), names)
+    for _, output, ours in rules.outputs(book):
+        count += "claim" in ours
+        show(output, ours, f"claim-{name}-{count}", figures)
+        if text := output.get("data", {}).get("text/markdown"):
+            output.data["text/markdown"] = rules.linked(text, names)
     book.cells[0].source += (
         f"\n\nDownload [this page as a notebook](path:executed/{name}.ipynb), or as "
         f"[one file that runs anywhere](path:anywhere/{name}.ipynb)."
@@ -127,7 +119,8 @@ def show(output, ours, claim, figures):
         data["text/markdown"] = f"({claim})=\n{data['text/markdown']}"
     elif "text/html" in data:
         soup = bs4.BeautifulSoup(data["text/html"], "html.parser")
-        for part in soup.find_all(["style", "script"]) + soup.find_all(string=_comment):
+        notes = soup.find_all(string=lambda text: isinstance(text, bs4.Comment))
+        for part in [*soup.find_all(["style", "script"]), *notes]:
             part.extract()
         for tag in soup.find_all(True):
             tag.attrs = {key: tag[key] for key in tag.attrs if key in KEPT}
@@ -138,31 +131,22 @@ def show(output, ours, claim, figures):
         data["text/html"] = str(soup).replace("<table>", '<table class="table">')
 
 
-def _comment(text):
-    return isinstance(text, bs4.Comment)
-
-
-def cited():
-    """Where each work of references.bib is on the net, or nothing, by the letters of
-    its title.
-    """
-    found = {}
+def works():
+    """Where each work of references.bib is on the net, or None, by its title."""
     for entry in parse_file(WORKS).entries.values():
-        places = [
+        found = [
             PLACES[key] + entry.fields[key] for key in PLACES if key in entry.fields
         ]
-        found[letters(entry.fields["title"])] = (*places, "")[0]
-    return found
+        title = re.sub(r"[{}]", "", entry.fields["title"]).replace("--", "–")
+        yield title, next(iter(found), None)
 
 
-def letters(text):
-    return re.sub(r"\W", "", text.casefold())
-
-
-def work(title, works):
-    """A title in italics, linked where it is one of `works`."""
-    place = works.get(letters(title[1]))
-    return f"[{title[0]}]({place})" if place else title[0]
+def cited(text):
+    """Markdown whose titles of works, in italics, are linked to where they are."""
+    for title, place in works():
+        named = re.compile(rf"\*{re.escape(title)}\*", re.IGNORECASE)
+        text = named.sub(rf"[\g<0>]({place})", text) if place else text
+    return text
 
 
 def head(name, book):
@@ -171,42 +155,31 @@ def head(name, book):
     return f"{name[:2]} {title}" if name[0].isdigit() else title
 
 
-def index(books, documents):
+def index(books, more):
     """The first page: every page with its sentence, and what executed them."""
     parts = ["# Parallel LSTMs"]
     for name, book in books.items():
         bold = re.search(r"\*\*(.+?)\*\*", book.cells[0].source, re.DOTALL)
         sentence = " ".join(bold[1].split()) if bold else ""
         parts.append(f"- [{head(name, book)}]({name}.ipynb)\n\n  {sentence}")
-    parts += ["## Claims", f"{rules.counted(books.values())}: [the list](claims.md)."]
+    parts.append(f"{rules.counted(books.values())}: [the list](claims.md).")
     ran = Counter(rules.environment(book) for book in books.values())
-    parts += ["## Executed on"]
-    parts += [f"- {machines.plain(one)}: {number} pages" for one, number in ran.items()]
+    told = [f"- {machines.plain(one)}: {number} pages" for one, number in ran.items()]
+    parts += ["Executed on", "\n".join(told)]
     pages = [f"{head(name, book)} <{name}>" for name, book in books.items()]
-    for name, of in {
-        "Pages": pages,
-        "More": ["claims", "results", *documents, "works", "api"],
-    }.items():
-        lines = ["```{toctree}", ":hidden:", f":caption: {name}", "", *of, "```"]
-        parts.append("\n".join(lines))
+    for title, names in (("Pages", pages), ("More", more)):
+        lines = [f"{FENCE}{{toctree}}", ":hidden:", f":caption: {title}", "", *names]
+        parts.append("\n".join([*lines, FENCE]))
     return "\n\n".join(parts)
 
 
 def claims(books):
-    """The page of claims: sentence, verdict and numbers, with a link to each."""
+    """The page of claims: what each says on its page, with a link to it."""
     parts = ["# Claims", f"{rules.counted(books.values())}."]
     for name, book in books.items():
-        found = rules.claims(book)
-        parts += [f"## {head(name, book)}"] if found else []
-        for number, claim in enumerate(found, start=1):
-            words = {key: " ".join(str(text).split()) for key, text in claim.items()}
-            run = words.get("recorded")
-            run = f" in the recorded run of {run}" if run else ""
-            link = f"[{words['sentence']}](#claim-{name}-{number})"
-            more = f" ({words['numbers']})" if words["numbers"] else ""
-            more += f" {words['why']}" if "why" in words else ""
-            more += (
-                f" Disturbed run: {words['disturbed']}." if "disturbed" in words else ""
-            )
-            parts.append(f"- **{words['verdict']}{run}**: {link}{more}")
+        told = [out for _, out, ours in rules.outputs(book) if "claim" in ours]
+        parts += [f"## {head(name, book)}"] if told else []
+        for number, output in enumerate(told, start=1):
+            text = " ".join(output.data["text/markdown"].lstrip("> ").split())
+            parts.append(f"- {text} [On its page](#claim-{name}-{number})")
     return "\n\n".join(parts)

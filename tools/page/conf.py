@@ -38,11 +38,8 @@ def inline(self, node):
 
 
 def block(self, node):
-    text = node.astext()
-    if "\\\\" in text and "\\begin" not in text:
-        text = rf"\begin{{aligned}}{text}\end{{aligned}}"
-    self.body.append('<div class="math" tabindex="0">' + convert(text, display="block"))
-    self.body.append("</div>")
+    formula = convert(node.astext(), display="block")
+    self.body.append(f'<div class="math" tabindex="0">{formula}</div>')
     raise nodes.SkipNode
 
 

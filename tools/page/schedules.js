@@ -4,7 +4,6 @@
  * a step and a hand-over: the same tasks in the same order, and their times to the last bit, so
  * ties break as Python compares tuples. tests/test_explorer.py compares the two.
  */
-(() => {
 'use strict';
 
 /* The tasks {layer, start, stop, worker, from, to} in the order in which they start. The next is
@@ -26,11 +25,9 @@ function wavefront({layers, steps, chunk, workers, hand, order}) {
   while (started.length < layers * chunks) {
     const idle = free.indexOf(Math.min(...free));
     let best = null;
-    for (let layer = 0; layer < layers; layer++) {
-      const count = rows[layer].length;
+    rows.forEach(({length: count}, layer) => {
       const others = count < chunks ? waits(layer, count) : null;
-      if (!others) continue;
-      free.forEach((time, worker) => {
+      if (others) free.forEach((time, worker) => {
         const moved = ran[worker] !== layer;
         if (moved && worker !== idle && !others.some((other) => other.worker === worker)) return;
         const handed = others.map((other) => other.to + hand * (other.worker !== worker));
@@ -38,7 +35,7 @@ function wavefront({layers, steps, chunk, workers, hand, order}) {
         const place = best ? key.findIndex((value, k) => value !== best[k]) : 0;
         if (!best || key[place] < best[place]) best = key;
       });
-    }
+    });
     const [from, diagonal, , layer, worker] = best;
     const start = (diagonal - layer) * chunk;
     const stop = Math.min(start + chunk, steps);
@@ -49,7 +46,6 @@ function wavefront({layers, steps, chunk, workers, hand, order}) {
   }
   return started;
 }
-globalThis.lstmWavefront = wavefront;
 
 const SLIDERS = {  // text, least, most, step, value
   layers: ['Layers', 1, 16, 1, 4],
@@ -58,53 +54,38 @@ const SLIDERS = {  // text, least, most, step, value
   workers: ['Workers', 1, 16, 1, 2],
   hand: ['Hand-over, in steps', 0, 4, 0.1, 0.1],
 };
-const digits = (value) => String(Number(value.toPrecision(3)));
 
 function make(tag, attributes, ...children) {
-  const drawn = ['svg', 'rect', 'text'].includes(tag);
-  const space = drawn ? 'http://www.w3.org/2000/svg' : 'http://www.w3.org/1999/xhtml';
-  const element = document.createElementNS(space, tag);
+  const drawn = ['svg', 'rect', 'text'].includes(tag) ? '2000/svg' : '1999/xhtml';
+  const element = document.createElementNS(`http://www.w3.org/${drawn}`, tag);
   Object.entries(attributes).forEach(([name, value]) => element.setAttribute(name, value));
   element.append(...children);
   return element;
 }
 
 /* What a schedule takes, in words. */
-function told({layers, steps, chunk}, tasks) {
-  const end = Math.max(...tasks.map((task) => task.to));
-  const [one, bound] = [layers * steps, layers * steps / (steps + (layers - 1) * chunk)];
-  const employed = new Set(tasks.map((task) => task.worker)).size;
-  const idle = Math.max(0, 100 * (1 - one / (end * employed)));
-  const fast = end > one ? `${digits(100 * (1 - one / end))} % slower than` : `${digits(one / end)}x`;
-  return `Makespan ${digits(end)} steps, ${fast} one worker (${one} steps). The bound `
-    + `L T / (T + (L − 1) C) is ${digits(bound)}x. Idle: ${digits(idle)} %.`;
+function told({layers, steps, chunk}, end) {
+  const [one, digits] = [layers * steps, (value) => Number(value.toPrecision(3))];
+  const ratio = end > one ? `${digits(100 * (1 - one / end))} % slower than` : `${digits(one / end)}x`;
+  const bound = digits(one / (steps + (layers - 1) * chunk));
+  return `Makespan ${digits(end)} steps, ${ratio} one worker (${one} steps). `
+    + `The bound L T / (T + (L − 1) C) is ${bound}x. A lane is a worker, a number a layer.`;
 }
 
-/* The Gantt chart: a lane per worker, a rectangle per task with the number of its layer. */
-function draw(svg, {layers}, tasks, width) {
-  const end = Math.max(...tasks.map((task) => task.to));
-  const [left, lane, scale] = [64, 22, (width - 70) / end];
-  const lanes = 1 + Math.max(...tasks.map((task) => task.worker));
-  const parts = [];
-  for (let worker = 0; worker < lanes; worker++) {
-    parts.push(make('text', {x: 0, y: lane * worker + 15}, `worker ${worker}`));
-  }
-  for (const {layer, worker, from, to} of tasks) {
-    const [x, wide, y] = [left + from * scale, (to - from) * scale, lane * worker];
+/* The Gantt chart: a lane per worker, a rectangle per task. */
+function drawn({layers}, tasks, end, width) {
+  return tasks.flatMap(({layer, worker, from, to}) => {
+    const [x, y, wide] = [(from / end) * width, 22 * worker, ((to - from) / end) * width];
     const hue = `--hue: ${100 * layer / Math.max(1, layers - 1)}%`;
-    const size = {x, y, width: Math.max(wide - 1, 0.5), height: lane - 2};
-    parts.push(make('rect', {style: hue, ...size}));
-    if (wide < 18) continue;
-    parts.push(make('text', {class: 'on', x: x + wide / 2 - 8, y: y + 15}, layer));
-  }
-  const unit = `0 to ${digits(end)} steps; a number is the layer of a task`;
-  parts.push(make('text', {x: left, y: lane * lanes + 16}, unit));
-  svg.replaceChildren(...parts);
-  svg.setAttribute('viewBox', `0 0 ${width} ${lane * lanes + 24}`);
+    const size = {width: Math.max(wide - 1, 0.5), height: 20};
+    const number = make('text', {x: x + wide / 2, y: y + 15}, wide < 18 ? '' : layer);
+    return [make('rect', {style: hue, x, y, ...size}), number];
+  });
 }
 
 function mount(host) {
-  const [form, text] = [make('form', {'aria-label': 'Schedule'}), make('p', {'aria-live': 'polite'})];
+  const form = make('form', {'aria-label': 'Schedule'});
+  const text = make('p', {'aria-live': 'polite'});
   const svg = make('svg', {role: 'img', 'aria-label': 'Tasks over time, a lane per worker'});
   for (const [name, [label, min, max, step, value]] of Object.entries(SLIDERS)) {
     const input = make('input', {type: 'range', name, min, max, step, value});
@@ -120,13 +101,14 @@ function mount(host) {
       settings[name] = form[name].valueAsNumber;
       form[name].previousSibling.textContent = form[name].value;
     }
-    const tasks = wavefront(settings);
-    text.textContent = told(settings, tasks);
-    draw(svg, settings, tasks, Math.max(320, host.clientWidth));
+    const [tasks, width] = [wavefront(settings), Math.max(300, host.clientWidth)];
+    const end = Math.max(...tasks.map((task) => task.to));
+    text.textContent = told(settings, end);
+    svg.replaceChildren(...drawn(settings, tasks, end, width));
+    svg.setAttribute('viewBox', `0 0 ${width} ${22 * settings.workers}`);
   };
   form.addEventListener('input', update);
   new ResizeObserver(update).observe(host);
 }
 
 addEventListener('DOMContentLoaded', () => document.querySelectorAll('.schedules').forEach(mount));
-})();

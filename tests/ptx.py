@@ -2,7 +2,7 @@
 
 Every kernel is compiled to PTX by numba-cuda and assembled by ptxas, which needs
 neither a GPU nor a driver, and says how many registers and how much local memory it
-takes. `make ptx`, or `python tools/ptx.py`, takes some minutes and writes
+takes. `make ptx`, or `python tests/ptx.py`, takes some minutes and writes
 data/results/ptxas.csv.
 """
 

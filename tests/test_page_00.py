@@ -37,7 +37,7 @@ def everything(*, fused=1.0, large=2.0, small=1.0):
             rows_of(SHAPES[1], {"1": [1.0] * 3, "2": [1 / small, 1.25, 1.25]}),
             rows_of("layers", {"1": [2.0] * 3, "2": [1.0] * 3}),
             rows_of("inference", {"1": [2.0] * 3, "2": [4.0] * 3}),
-            rows_of("baseline", {"numpy-naive": [6.0] * 3, "numba-fused": [3.0] * 3}),
+            rows_of("baseline", {"baseline": [6.0] * 3, "all": [3.0] * 3}),
         ]
     )
 

@@ -30,12 +30,6 @@ def stream(content, name="stdout"):
     return new_output("stream", text=content, name=name)
 
 
-def image(**about):
-    return new_output(
-        "display_data", data={"image/png": PNG}, metadata={"image/png": about}
-    )
-
-
 def claim(sentence="One is two.", verdict="Held", **more):
     """The output of `nb.claim`."""
     about = {"sentence": sentence, "verdict": verdict, "numbers": "1, 2"} | more
@@ -49,10 +43,6 @@ def drawn(name):
     """The output of `nb.show`."""
     about = {"image/png": {"alt": "A line"}, "lstm_kernels": {"figure": name}}
     return new_output("display_data", data={"image/png": PNG}, metadata=about)
-
-
-def error():
-    return new_output("error", ename="ValueError", evalue="no", traceback=[])
 
 
 def save(path, *cells):

@@ -133,9 +133,7 @@ def test_every_claim_is_listed_with_its_verdict_and_a_link(site):
     [entry] = site["claims"].select("main article li")
     assert entry.get_text().startswith("Did not hold in this run. <img")
     place = entry.find("a", string="On its page")["href"].partition("#")[2]
-    assert (
-        "Did not hold" in site["01_a"].find(id=place).find_next("blockquote").get_text()
-    )
+    assert "Did not hold" in str(site["01_a"].find(id=place))
     assert "Claims: 1 did not hold" in site["index"].get_text()
 
 

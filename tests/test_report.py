@@ -78,7 +78,7 @@ def test_what_goes_to_stderr_is_a_failure(tmp_path):
         code("import sys\nprint('loud', file=sys.stderr)"),
     )
     path = save(tmp_path / "01_a.ipynb", *cells)
-    with pytest.raises(ReportError, match="01_a.ipynb, cell 3 wrote to stderr: loud"):
+    with pytest.raises(ReportError, match=r"01_a\.ipynb, cell 3 wrote to stderr: loud"):
         report.execute(path, tmp_path / "out.ipynb")
     assert [one.name for one in tmp_path.iterdir()] == ["01_a.ipynb"]
 

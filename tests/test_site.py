@@ -59,7 +59,9 @@ def too_wide(browser, page):
 
 
 def cut_formulas(browser, page):
-    """Formulas that are empty, in error, or wider than a box that does not scroll."""
+    """Formulas that are empty, in error, hold LaTeX, or are wider than a box that does
+    not scroll.
+    """
     browser.open(page, width=1400)
     return browser.run(f"""{UNFOLD}
       return [...document.querySelectorAll('math')].filter((formula) => {{
@@ -67,6 +69,7 @@ def cut_formulas(browser, page):
         const box = formula.closest('div.math') ?? formula.parentElement;
         const scrolls = getComputedStyle(box).overflowX === 'auto';
         return !width || !height || formula.querySelector('merror')
+          || /[&\\\\]/.test(formula.textContent)
           || (box.matches('div') && !scrolls && box.scrollWidth > box.clientWidth);
       }}).map((formula) => formula.textContent);""")
 
@@ -148,6 +151,7 @@ PLANTED = {
     "a box wider than a phone": (too_wide, '<div style="width: 500px">x</div>'),
     "a formula in error": (cut_formulas, "<math><merror><mi>x</mi></merror></math>"),
     "an empty formula": (cut_formulas, "<math></math>"),
+    "a command that was not known": (cut_formulas, "<math><mi>\\\\x</mi></math>"),
     "a formula that is cut": (
         cut_formulas,
         f'<div style="overflow: hidden; width: 9em">{WIDE}</div>',

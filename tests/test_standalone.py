@@ -60,7 +60,7 @@ def execute(home, tmp_path, monkeypatch):
         folder.mkdir()
         for cell in book.cells:
             if "parameters" in rules.tags(cell):
-                cell.source = f'PRESET = "{preset}"'
+                cell.source = cell.source.replace('"paper"', f'"{preset}"', 1)
         # A short path: sockets lie in it
         with tempfile.TemporaryDirectory() as settings:
             search = os.pathsep.join([str(Path(KERNEL).parent), "/usr/bin:/bin"])

@@ -60,7 +60,8 @@ def execute(notebook, out, preset="paper"):
                 for index, cell in enumerate(book.cells):
                     client.execute_cell(cell, index)
         except (CellExecutionError, DeadKernelError) as error:
-            reason = str(error).strip().splitlines()[-1]
+            told = [getattr(error, name, "") for name in ("ename", "evalue")]
+            reason = ": ".join(told) if told[0] else str(error)
             where = f"{notebook}, cell {index + 1} failed"
             raise ReportError(f"{where}: {reason}") from None
     for number, output, _ in rules.outputs(book):

@@ -25,7 +25,8 @@ WORKS = ROOT / "notebooks" / "references.bib"
 PLACES = {"doi": "https://doi.org/", "eprint": "https://arxiv.org/abs/", "url": ""}
 FENCE = "`" * 8
 DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.DOTALL)
-KEPT = "table", "thead", "tbody", "tr", "th", "td", "colspan", "rowspan", "scope"
+TAGS = "table", "caption", "thead", "tbody", "tr", "th", "td"
+SPANS = "colspan", "rowspan", "scope"
 BIBLIOGRAPHY = (
     f"# Bibliography\n\n{FENCE}{{bibliography}}\n:all:\n:list: enumerated\n{FENCE}"
 )
@@ -123,8 +124,8 @@ def show(output, ours, claim, figures):
         for part in [*soup.find_all(["style", "script"]), *notes]:
             part.extract()
         for tag in soup.find_all(True):
-            tag.attrs = {key: tag[key] for key in tag.attrs if key in KEPT}
-            if tag.name not in KEPT:
+            tag.attrs = {key: tag[key] for key in tag.attrs if key in SPANS}
+            if tag.name not in TAGS:
                 tag.unwrap()
             elif tag.name == "th" and not tag.text.strip():
                 tag.name = "td"  # which heads nothing

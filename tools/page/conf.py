@@ -38,7 +38,9 @@ def inline(self, node):
 
 
 def block(self, node):
-    formula = convert(node.astext(), display="block")
+    # The converter knows align*, which is the same inside a formula.
+    text = node.astext().replace("{aligned}", "{align*}")
+    formula = convert(text, display="block")
     self.body.append(f'<div class="math" tabindex="0">{formula}</div>')
     raise nodes.SkipNode
 

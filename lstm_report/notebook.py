@@ -141,7 +141,12 @@ class Notebook:
         have three significant digits and stand to the right.
         """
         shown = frame.map(lambda v: v if isinstance(v, str) else evidence.digits(v))
-        cells = shown.reset_index().astype(str).replace(r"\|", r"\\|", regex=True)
+        cells = (
+            shown.rename_axis(frame.index.name or " ")
+            .reset_index()
+            .astype(str)
+            .replace(r"\|", r"\\|", regex=True)
+        )
         numbers = (pd.api.types.is_numeric_dtype(frame[name]) for name in frame)
         rule = ["---", *("---:" if number else "---" for number in numbers)]
         rows = [[*cells.columns], rule, *cells.to_numpy().tolist()]

@@ -142,7 +142,7 @@ def lines(ax, rows, x, y, by, *, names=None, colours=None, spread=0.5, **options
     """
     labels = []
     ends = [(1 - spread) / 2, 0.5, (1 + spread) / 2]
-    for name, part in rows.groupby(by, sort=False):
+    for name, part in rows.groupby(by, sort=False, observed=True):
         quantiles = part.groupby(x)[y].quantile(ends).unstack()
         low, middle, high = quantiles.to_numpy().T
         style = {"marker": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
@@ -152,7 +152,7 @@ def lines(ax, rows, x, y, by, *, names=None, colours=None, spread=0.5, **options
         text = (names or {}).get(name, str(name))
         labels.append((quantiles.index[-1], middle[-1], text, line.get_color()))
     label_lines(ax, labels)
-    return rows.groupby([x, by])[y].median().unstack()
+    return rows.groupby([x, by], observed=True)[y].median().unstack()
 
 
 def dots(ax, intervals, *, text=None, colours=BLUE, reference=1.0):

@@ -84,6 +84,23 @@ def preset(notebook):
     return found and found[1]
 
 
+def with_preset(notebook, preset):
+    """A notebook that papermill executed, without the cell that it put in: the cell
+    tagged `parameters` says the preset.
+    """
+    value = re.compile(r"(?<=^PRESET = )\S+", re.MULTILINE)
+    kept = [cell for cell in notebook.cells if "injected-parameters" not in tags(cell)]
+    executed = [cell for cell in kept if cell.get("execution_count")]
+    for count, cell in enumerate(executed, start=1):
+        for part in (cell, *cell.outputs):
+            if "execution_count" in part:
+                part.execution_count = count
+        if "parameters" in tags(cell):
+            cell.source = value.sub(f'"{preset}"', cell.source)
+    notebook.cells = kept
+    return notebook
+
+
 def environment(notebook):
     """What `nb.environment` told of the machine that executed a notebook, and when."""
     texts = [

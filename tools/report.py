@@ -10,7 +10,6 @@ python tools/report.py readme
 import argparse
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,35 +34,36 @@ def execute(notebook, out, preset="paper"):
     """Execute `notebook` in its own folder into `out`, in the form that is stored; on
     failure `out` does not exist.
     """
-    from nbclient import NotebookClient  # slow to import
-    from nbclient.exceptions import CellExecutionError, DeadKernelError
+    import papermill  # slow to import
+    from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
 
-    book, start = rules.read(notebook), time.monotonic()
-    for cell in book.cells:
-        if cell.cell_type == "code":
-            cell.update(outputs=[], execution_count=None)
-        if "parameters" in rules.tags(cell):
-            value = re.compile(r"(?<=^PRESET = )\S+", re.MULTILINE)
-            cell.source = value.sub(f'"{preset}"', cell.source)
+    start = time.monotonic()
     out.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as settings:
         _own_kernel_only(settings)
         # Sockets in the file system: on TCP others on the machine could listen.
         sockets = {"transport": "ipc", "ip": f"{settings}/k"}
-        how = {"config": Config({"KernelManager": sockets}), "record_timing": False}
-        how |= {"resources": {"metadata": {"path": str(notebook.parent)}}}
-        client = NotebookClient(book, timeout=None, coalesce_streams=True, **how)
         try:
-            # A kernel that is interrupted would tell of its sockets.
-            with client.setup_kernel(stderr=subprocess.DEVNULL):
-                for index, cell in enumerate(book.cells):
-                    client.execute_cell(cell, index)
-        except (CellExecutionError, DeadKernelError) as error:
-            told = [getattr(error, name, "") for name in ("ename", "evalue")]
-            reason = ": ".join(told) if told[0] else str(error)
-            where = f"{notebook}, cell {index + 1} failed"
-            raise ReportError(f"{where}: {reason}") from None
+            book = papermill.execute_notebook(
+                str(notebook),
+                f"{settings}/executed.ipynb",
+                parameters={"PRESET": preset},
+                kernel_name="python3",
+                cwd=str(notebook.parent),
+                progress_bar=False,
+                config=Config({"KernelManager": sockets}),
+                # A kernel that is interrupted would tell of its sockets.
+                extra_arguments=["--log-level=50"],
+            )
+        except PapermillExecutionError as error:
+            # Papermill counts from 0, and its own cell behind the parameters too.
+            tagged = ["parameters" in rules.tags(c) for c in rules.read(notebook).cells]
+            before = error.cell_index <= tagged.index(True)
+            place = error.cell_index + before
+            reason = f"{error.ename}: {error.evalue}".strip(": ")
+            raise ReportError(f"{notebook}, cell {place} failed: {reason}") from None
+    book = rules.with_preset(book, preset)
     for number, output, _ in rules.outputs(book):
         if output.get("name") == "stderr":
             where = f"{notebook}, cell {number} wrote to stderr"

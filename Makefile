@@ -27,7 +27,7 @@ CHECKED := $(wildcard lstm_kernels lstm_report tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke notebook colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-study bench-ranks bench-bf16 gpu ptx readme accept lint format lock clean
+.PHONY: help report smoke notebook colab test test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-ranks gpu ptx readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -107,14 +107,8 @@ bench: .venv/.stamp    ## measure this machine: every version that can run here
 bench-peers: .venv-peers/.stamp    ## measure beside PyTorch, JAX and ONNX Runtime
 	$(PEERS) -m lstm_kernels bench-peers
 
-bench-study: .venv-peers/.stamp    ## measure what notebook 06 shows of batches, compilers and low rank
-	$(PEERS) -m lstm_kernels bench-study
-
-bench-ranks: .venv/.stamp    ## measure what notebooks 08 and 09 show of several processes (MPI)
+bench-ranks: .venv/.stamp    ## measure what page 08 shows of several processes (MPI)
 	$(PY) -m lstm_kernels bench-ranks
-
-bench-bf16: .venv-peers/.stamp    ## measure what notebook 10 shows of products in bfloat16, beside PyTorch
-	$(PEERS) -m lstm_kernels bench-bf16
 
 gpu:    ## verify and measure on this machine's GPU, with the packages of python3; FOLDER=to/write/to
 	$(GPU_PYTHON) -m lstm_kernels gpu $(if $(FOLDER),--folder "$(FOLDER)")

@@ -20,7 +20,6 @@ from lstm_kernels.cpu import (
     block_kernels,
     passes,
     registers,
-    slice_kernels,
     wavefront_kernels,
     workspace,
 )
@@ -47,7 +46,7 @@ def divide_by(monkeypatch, division):
     monkeypatch.setattr(numba_fused.NumbaFused, "_divisions", lambda *_: [division])
 
 
-KERNELS = (passes, block_kernels, wavefront_kernels, slice_kernels)
+KERNELS = (passes, block_kernels, wavefront_kernels)
 
 
 def test_every_field_of_a_record_is_read_and_of_a_record_alone():

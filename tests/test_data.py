@@ -28,7 +28,7 @@ def test_another_series_is_refused(monkeypatch, tmp_path):
         "month,passengers\n1949-01,1\n1949-02,2\n"
     )
     monkeypatch.setattr(data, "FOLDER", tmp_path)
-    with pytest.raises(ValueError, match="got 2 values, 1,2..., want the 144"):
+    with pytest.raises(ValueError, match=r"got 2 values, 1,2\.\.\., want the 144"):
         data.airline()
 
 

@@ -142,7 +142,7 @@ class Notebook:
         """
         shown = frame.map(lambda v: v if isinstance(v, str) else evidence.digits(v))
         cells = (
-            shown.rename_axis(frame.index.name or " ")
+            shown.rename_axis(frame.index.name or "case")
             .reset_index()
             .astype(str)
             .replace(r"\|", r"\\|", regex=True)

@@ -1,4 +1,6 @@
-"""Gradients by differences of the loss, which ours must agree with; for notebook 01."""
+"""Gradients by differences of the loss, which ours must agree with; for page 01 and the
+appendix.
+"""
 
 import numpy as np
 

@@ -7,7 +7,6 @@ its ranks, and rank 0 writes the rows:
     mpiexec -n RANKS python -m lstm_report.experiments.devices PROGRAM --options JSON
 """
 
-import argparse
 import ctypes
 import gc
 import io
@@ -22,18 +21,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lstm_kernels.files import writing
 from lstm_kernels.params import Params
 from lstm_kernels.ranks import launch
 from lstm_kernels.ranks.parallel import Parallel
 from lstm_kernels.ranks.stage import Stage, layers_of
-from lstm_kernels.ranks.world import Sum, World, main
+from lstm_kernels.ranks.world import Sum, World
 from lstm_kernels.strings import SYMBOLS, Bucketed, Reber, borders, one_hot
 
 from ..measure.comparer import compare
 from ..measure.evidence import PROCESSES
 from ..measure.timing import conditions, system, together
-from .handover import in_turn, timed
+from .handover import in_turn, job, timed
 
 RATE = 1.0  # gradients times it are themselves: they can be compared after a step
 ROUNDS = 3  # of a job: repeats k * ROUNDS, ..., are those of job k
@@ -335,9 +333,9 @@ def devices(preset, show=None):
     text = TEXT if paper else TEXT | {"strings": 24, "hidden": 8, "batch": 8}
     ways = {"sizes": sizes, "text": text, "partitions": PARTITIONS, "around": AROUND}
     parts = []
-    for job in range(PROCESSES if paper else 1):
+    for process in range(PROCESSES if paper else 1):
         rows = _job(show, "speeds", 2, **ways)
-        parts.append(rows.assign(repeat=rows["repeat"] + job * ROUNDS))
+        parts.append(rows.assign(repeat=rows["repeat"] + process * ROUNDS))
         parts[-1].attrs = rows.attrs
     if Path("/proc/self/clear_refs").exists():
         for ranks in (1, 2, 5) if paper else (2,):
@@ -354,22 +352,5 @@ def _job(show, program, ranks, **options):
     return rows
 
 
-def job(words=None):
-    """Run a program on this rank; rank 0 writes its rows."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program", choices=PROGRAMS)
-    parser.add_argument("--options", type=json.loads, default={}, help="a JSON object")
-    parser.add_argument("--result", help="the path of a CSV file for the rows")
-    chosen = parser.parse_args(words)
-
-    def program(world):
-        rows = PROGRAMS[chosen.program](world, **chosen.options)
-        if world.rank == 0 and chosen.result:
-            with writing(chosen.result, text=True) as file:
-                rows.to_csv(file, index=False)
-
-    main(program)
-
-
 if __name__ == "__main__":
-    job()
+    job(PROGRAMS)

@@ -358,16 +358,16 @@ def jobs(count, few=False):
     return together(parts), None
 
 
-def job(words=None):
-    """Run `both` on this rank; rank 0 writes its rows."""
-    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}")
-    parser.add_argument("program", choices=["both"])
+def job(programs, words=None):
+    """Run one of `programs`, by its name, on this rank; rank 0 writes its rows."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", choices=programs)
     parser.add_argument("--options", type=json.loads, default={}, help="a JSON object")
     parser.add_argument("--result", help="the path of a CSV file for the rows")
     chosen = parser.parse_args(words)
 
     def program(world):
-        rows = both(world, **chosen.options)
+        rows = programs[chosen.program](world, **chosen.options)
         if world.rank == 0 and chosen.result:
             with writing(chosen.result, text=True) as file:
                 rows.to_csv(file, index=False)
@@ -376,4 +376,4 @@ def job(words=None):
 
 
 if __name__ == "__main__":
-    job()
+    job({"both": both})

@@ -77,6 +77,6 @@ GRID = {
 
 
 def airline_dataset():
-    """The training windows of notebook 02: 12 months each, years 1949-1958."""
+    """The training windows of page 02: 12 months each, years 1949-1958."""
     passengers = data.airline().to_numpy(float)[:120]
     return data.windows(data.LogDifference.fit(passengers).forward(passengers), 12)

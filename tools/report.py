@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import notebook_rules as rules
+import psutil
 from notebook_rules import ROOT, ReportError
 
 from lstm_kernels.files import writing
@@ -56,6 +57,12 @@ def execute(notebook, out, preset="paper"):
                 # A kernel that is interrupted would tell of its sockets.
                 extra_arguments=["--log-level=50"],
             )
+        except KeyboardInterrupt:
+            # One that is just starting would miss the folder of its sockets.
+            for process in psutil.Process().children(recursive=True):
+                process.kill()
+                process.wait()
+            raise
         except PapermillExecutionError as error:
             # Papermill counts from 0, and its own cell behind the parameters too.
             tagged = ["parameters" in rules.tags(c) for c in rules.read(notebook).cells]

@@ -75,7 +75,7 @@ endef
 # What users' machines do to a network and to files: threads, forks, signals, interrupts at every
 # line, damaged files, random calls; and every float32. HOSTILE="-k fork" takes a part of it.
 HOSTILE_TESTS := tests/test_in_use.py tests/test_files.py tests/test_machine.py \
-	tests/test_activations.py
+	tests/test_activations.py tests/test_ptx_machine.py
 
 test-hostile: .venv/.stamp    ## run the tests of a package in use for longer, with each kind of Numba threads
 	LSTM_KERNELS_HOSTILE=1 $(PY) $(PYTEST) $(HOSTILE_TESTS) $(HOSTILE)
@@ -113,8 +113,9 @@ bench-ranks: .venv/.stamp    ## measure what page 08 shows of several processes 
 gpu:    ## verify and measure on this machine's GPU, with the packages of python3; FOLDER=to/write/to
 	$(GPU_PYTHON) -m lstm_kernels gpu $(if $(FOLDER),--folder "$(FOLDER)")
 
-ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers
+ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers, execute them
 	$(PY) tests/ptx.py
+	PYTHONPATH=tests $(PY) -m ptx_machine record
 
 readme: .venv/.stamp    ## renew the results that README.md shows
 	$(REPORT) readme

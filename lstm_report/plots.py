@@ -34,7 +34,9 @@ COLOURS = {
     "cuda-v2": YELLOW,
     "cuda-v3": ORANGE,
     "cuda-fused": RED,
+    "cuda-graph": PURPLE,
     "cuda-epoch": BLUE,
+    "cuda-persistent": BLACK,
 }
 
 # Inches: the width of a page's column.

@@ -61,6 +61,17 @@ def test_four_samples_to_a_thread_on_watched_blocks(watch, version, D, H):
     check(net, x, target, 8)
 
 
+@pytest.mark.parametrize(("B", "H"), [(2, 7), (2, 8), (3, 9), (9, 9)])
+def test_threads_that_share_sums_on_watched_blocks(watch, cell, B, H):
+    """A tile of one sample, of two, of four; units around a multiple of four."""
+    watch()
+    params, x, target = example((2, 2, B + 1, 3, H), cell)
+    net = CudaFused(params)
+    net._device.multiprocessors, net._device.threads = 3, 3 * H
+    assert net._pass(2, B).plan.parts > 1
+    check(net, x, target, B)
+
+
 @pytest.mark.parametrize("version", ["cuda-v2", "cuda-v3"])
 def test_samples_on_watched_blocks(watch, cell, version):
     watch()

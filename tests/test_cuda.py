@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 from conftest import SIMULATED, example
 
@@ -13,7 +12,6 @@ from lstm_kernels.cells import CELLS
 from lstm_kernels.gpu import build, device, layout, plans
 from lstm_kernels.versions import cuda_fused
 from lstm_report.experiments import gpu
-from lstm_report.measure import runner
 from lstm_report.measure.comparer import MismatchError, compare, compare_to_reference
 
 GPU = [v.name for v in lk.versions() if v.target == "gpu"]
@@ -27,11 +25,12 @@ simulated = pytest.mark.skipif(
 
 def test_the_ladder_has_the_source_s_columns():
     rows = {v.name: v for v in lk.versions() if v.target == "gpu"}
-    assert list(rows) == ["cuda-v1", "cuda-v2", "cuda-v3", "cuda-fused", "cuda-epoch"]
+    assert list(rows)[:3] == ["cuda-v1", "cuda-v2", "cuda-v3"]
+    ours = len(rows) - 3
     positioned = [v.thread_positioning for v in rows.values()]
-    assert positioned == [False, True, True, True, True]
+    assert positioned == [False, True, True] + [True] * ours
     optimised = [v.transfer_optimised for v in rows.values()]
-    assert optimised == [False, False, True, True, True]
+    assert optimised == [False, False, True] + [True] * ours
 
 
 def agree(net, x, target, *, batch_size, epochs=2, rate=0.2):
@@ -57,21 +56,29 @@ def test_fused_cuda_plans(cell, B, shared):
 
 
 def test_plans_of_the_tile_kernels():
-    def plan(B, H, shared=200 << 10, dtype=np.float32, K=4):
-        limits = {"multiprocessors": 132, "shared": shared}
-        limits |= {"most_threads": 256, "most_units": 256}
-        return plans.plan(layout.Sizes(1, 12, B, 1, H, 1, K), dtype, **limits)
+    def plan(B, H, shared=200 << 10, dtype=np.float32, K=4, threads=256, by_sample=0):
+        limits = {"multiprocessors": 132, "shared": shared, "threads": threads}
+        sizes = layout.Sizes(1, 12, B, 1, H, 1, K)
+        return plans.plan(sizes, dtype, **limits, by_sample=by_sample)
 
     few, many = plan(256, 32), plan(100_000, 32)
     assert (few.tile, few.blocks, few.R, few.x, few.y) == (2, 128, 1, 32, 8)
     assert (many.tile, many.blocks, many.R, many.all_blocks) == (32, 132, 4, 132)
     assert (plan(256, 300).x, plan(256, 300).y) == (150, 1)  # 300 units in two rounds
     assert plan(100_000, 32, dtype=np.float64).R == plan(100_000, 32, K=5).R == 1
+    # Eight rows of threads: those that have no group of samples share the sums.
+    parts = {B: plan(132 * B, 32).parts for B in (1, 2, 4, 8, 12, 16, 20, 32)}
+    assert parts == {1: 8, 2: 4, 4: 8, 8: 4, 12: 2, 16: 2, 20: 1, 32: 1}
+    assert (plan(1, 33).y, plan(1, 33).parts) == (7, 7)
+    assert (plan(1, 3).y, plan(1, 3).parts) == (85, 1)
+    warp = plan(100, 32, threads=32, by_sample=True)
+    assert (warp.x, warp.y, warp.tile, warp.R, warp.parts) == (1, 32, 32, 1, 1)
+    assert warp.blocks == 4
     for B in (1, 3, 100, 5000):
         for H in (1, 7, 32, 100, 300):
             small = plan(B, H, 48 << 10)
             assert small.shared <= 48 << 10
-            assert small.tile % small.R == 0
+            assert small.tile % small.R == small.y % small.parts == 0
             assert 1 <= small.blocks <= small.all_blocks <= 132
             assert small.x * small.y <= 256
     with pytest.raises(
@@ -87,7 +94,13 @@ def test_arrays_fill_work_at_multiples_of_four():
     n = layout.Sizes(2, 3, 5, 7, 11, 13, 4)
     P = (7 + 11 + 1 + 11 + 11 + 1) * 11 * 4 + 12 * 13
     assert n.P == P
-    sizes = {"partials": 2 * (P + 1), "x": 105, "h": 440, "c": 440, "gates": 1320}
+    sizes = {
+        "partials": 2 * (P + 1 + -(P + 1) % 4),
+        "x": 105,
+        "h": 440,
+        "c": 440,
+        "gates": 1320,
+    }
     sizes |= {"dy": 165, "state": 220, "da": 1320, "dx": 105, "d_out": 65}
     places = n.places(blocks=2)
     assert (places.T, places.B, places.partials) == (3, 5, 0)
@@ -97,7 +110,7 @@ def test_arrays_fill_work_at_multiples_of_four():
         assert getattr(places, name) == begin
         begin += size + -size % 4
     assert places.end == begin
-    assert n.shape("gates", sample_last=True) == (2, 3, 11, 4, 5)
+    assert n.shape("gates") == (2, 3, 5, 11, 4)
 
 
 @pytest.mark.parametrize("output_size", [None, 2])
@@ -105,13 +118,12 @@ def test_packed_parameters_come_back(cell, output_size):
     params = example((3, 1, 1, 5, 7), cell, output_size=output_size)[0]
     n = layout.Sizes.of(params, 1, 1)
     flat = layout.pack(params)
-    assert flat.shape == (n.P,)
     compare(layout.unpack(flat, params), params.arrays(), 0)
-    both = layout.pack(params, transposed=True)
-    np.testing.assert_array_equal(both[: flat.size], flat)
-    behind = both[flat.size + -flat.size % 4 :]
-    U = flat[: 5 * 7 * n.K].reshape(5, 7, n.K)  # of the first layer: inputs, units
-    np.testing.assert_array_equal(behind[: U.size].reshape(7, 5, n.K), U.swapaxes(0, 1))
+    behind = flat[n.P + -n.P % 4 :]
+    first = flat[: 13 * 7 * n.K].reshape(13, 7, n.K)  # rows of U, W and b; units
+    np.testing.assert_array_equal(
+        behind[: first.size].reshape(7, 13, n.K), first.swapaxes(0, 1)
+    )
 
 
 @needs_kernels
@@ -123,21 +135,23 @@ def test_an_epoch_is_that_of_the_reference_on_cuda(version, cell):
 
 @needs_kernels
 def test_what_cuda_versions_copy():
-    """Bytes counted by hand: x, target, parameters and gradients (with the loss), four
-    each.
-    """
+    """Bytes counted by hand, four to a number."""
     work = gpu.Workload(L=1, T=4, D=2, H=5, B=6)
     params, (x, target) = work.params(), work.example()
-    theta = (2 + 5 + 1) * 4 * 5 + 5 + 1
+    layer, readout = (2 + 5 + 1) * 4 * 5, 5 + 1
+    theta = layer + readout + -readout % 4 + layer  # and transposed
+    examples = 4 * (x.size + target.size) + 8 * 6  # and the order
     copied = {}
     for version in GPU:
         net = lk.network(version, params)
         net.step(x, target, 0.1)
         copied[version] = gpu.copied(net, lambda net=net: net.step(x, target, 0.1))
-    # Two launches have x, and Numba copies all arrays there and back.
-    both = 4 * (2 * x.size + target.size + theta + theta + 1)
-    assert copied["cuda-v1"] == copied["cuda-v2"] == (both, both)
-    assert copied["cuda-v3"] == (4 * (x.size + target.size + theta), 4 * (theta + 1))
+    # Numba copies the parameters there and back in both launches, the examples in the
+    # first, the loss in the second; gradients stay until the host takes them.
+    both = examples + 4 * (2 * theta + 1)
+    for version in ("cuda-v1", "cuda-v2"):
+        assert copied[version] == (both, both + 4 * (layer + readout))
+    assert copied["cuda-v3"] == (examples + 4 * theta, 4 * (layer + readout + 1))
     for version in gpu.STAY:
         assert copied[version] == (
             4 * (x.size + target.size) + 8 * 6,
@@ -290,7 +304,7 @@ def test_a_broken_cuda_import_is_a_reason():
 @pytest.mark.parametrize(
     ("version", "name", "fault"),
     [
-        ("cuda-v2", "where", lambda right: lambda: (0, 8)),
+        ("cuda-v2", "lane", lambda right: lambda: (0, 8)),
         ("cuda-v2", "layer_at", lambda right: lambda l: 4 * l),
         ("cuda-v2", "total", lambda right: lambda a: a[0] + a[1] + a[2]),
         ("cuda-fused", "sum_rows", lambda right: lambda n, _, *how: right(n, 1, *how)),
@@ -315,33 +329,14 @@ def test_faults_in_cuda_kernels_are_caught(monkeypatch, version, name, fault):
 
 
 @needs_kernels
-def test_every_comparison_runs(monkeypatch):
-    names = ["numpy", "cuda-v3", "cuda-epoch"]
-    monkeypatch.setattr(gpu, "available", lambda *target: names)
-    monkeypatch.setattr(gpu, "SMALL", gpu.Workload(L=1, T=2, D=1, H=2, B=4))
-    monkeypatch.setattr(gpu, "rounds", lambda *how: {"repeats": 1})
-    right = lambda nets, work: dict.fromkeys(nets, 0.0)  # noqa: E731
-    monkeypatch.setattr(runner, "verify", right)
-    plan = gpu.plan("smoke")
-    rows = pd.concat([compare() for compare in plan.values()])
-    assert not rows["seconds"].isna().any()
-    variants = {"hundreds", "windows", "large", "table"}
-    assert set(rows["variant"]) == variants
-    grown = rows[rows["variant"] == "windows"]
-    assert grown.groupby("N")["B"].first().to_dict() == {8: 1, 16: 2}  # eight steps
-
-
-@needs_kernels
 def test_kernels_of_other_constants_have_other_names():
     """Numba's cache on disk would take one for the other."""
     sizes = layout.Sizes(1, 0, 0, 2, 3, 1, 4)
     tile = CELLS["lstm"], np.float32, build.TILES
-    sample = CELLS["lstm"], np.float32, build.SAMPLES
-    builds = [(*tile, sizes, {"R": R}) for R in (1, 4)]
+    builds = [(*tile, sizes, {"R": R, "parts": p}) for R in (1, 4) for p in (1, 8)]
     builds += [(*tile, sizes._replace(**{name: 7}), {"R": 4}) for name in "LDHO"]
-    builds += [(*sample, sizes, {"where": w}) for w in ("position", "one_thread")]
-    builds += [(CELLS["gru"], *sample[1:], sizes, {"where": "position"})]
-    builds += [(sample[0], np.float64, sample[2], sizes, {"where": "position"})]
+    builds += [(CELLS["gru"], *tile[1:], sizes, {"R": 4})]
+    builds += [(tile[0], np.float64, tile[2], sizes, {"R": 4})]
     labels = [
         build.functions(*words, **constants)["step"].__qualname__
         for *words, constants in builds

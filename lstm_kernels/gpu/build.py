@@ -5,8 +5,8 @@ literals the compiler unrolls loops and folds addresses, which halves the instru
 of a hot loop.
 """
 
-import ast
 import inspect
+import re
 import types
 from functools import cache, partial
 
@@ -15,24 +15,21 @@ import numpy as np
 
 from .. import kernels
 from ..cells import CELLS
-from . import device_functions, layout, sample_kernels, tile_kernels
-from . import gradient_kernels as gradient
+from . import device_functions, gradient_kernels, layout, tile_kernels
 from .device import SIMULATED, cuda
 
 # Nothing but the grid's barrier is linked to the kernels, and compiled in one go they
 # are what `make ptx` records.
 OPTIONS = {"lto": False} if getattr(cuda, "implementation", "") == "NVIDIA" else {}
-SHARED = device_functions, layout
-TILES = *SHARED, gradient, tile_kernels
-SAMPLES = *SHARED, sample_kernels
+TILES = device_functions, layout, gradient_kernels, tile_kernels
 
 
 def functions(cell, dtype, modules, sizes, **constants):
     """The functions of kernel modules, made anew with the constants of a network, in
     Python: a dict of their globals.
 
-    sizes: `layout.Sizes` of the network; its T and B do not matter. constants: R, or
-    where, the name of a function.
+    sizes: `layout.Sizes` of the network; its T and B do not matter. constants: such as
+    R and parts.
     """
     real = np.dtype(dtype).type
     chosen = {axis: getattr(sizes, axis) for axis in "LDHOK"} | constants
@@ -44,8 +41,6 @@ def functions(cell, dtype, modules, sizes, **constants):
     for name, fed in (("U", cell.input_gates), ("W", cell.recurrent_gates)):
         chosen[f"{name}_gates"] = tuple(k in fed for k in range(sizes.K))
     space = kernels.fill(modules, chosen, label)
-    if "where" in chosen:
-        space["where"] = space[chosen["where"]]
     for name, function in space.items():
         if is_ours(function) and "tuple" in function.__code__.co_names:
             space[name] = written_out(function)
@@ -64,41 +59,23 @@ def is_ours(value):
     )
 
 
-class _WrittenOut(ast.NodeTransformer):
-    """Replaces `tuple(f(k) for k in range(3))` by `(f(0), f(1), f(2))`."""
-
-    def __init__(self, space):
-        self.space = space
-        self.names = {}  # of the loops around a node: name -> value
-
-    def visit_Name(self, node):
-        known = node.id in self.names
-        return ast.Constant(self.names[node.id]) if known else node
-
-    def visit_Call(self, node):
-        called = getattr(node.func, "id", "")
-        if called != "tuple" or not isinstance(node.args[0], ast.GeneratorExp):
-            return self.generic_visit(node)
-        entry = node.args[0].elt
-        (loop,) = node.args[0].generators
-        count = eval(ast.unparse(loop.iter.args[0]), self.space)
-        entries = []
-        for k in range(count):
-            self.names[loop.target.id] = k
-            copy = ast.parse(ast.unparse(entry), mode="eval").body
-            entries.append(self.visit(copy))
-        del self.names[loop.target.id]
-        return ast.Tuple(entries, ast.Load())
+TUPLE = re.compile(r"tuple\((.+) for (\w+) in range\((\w+)\)\)")
 
 
 def written_out(function):
-    """The function with its tuples written out."""
-    space = function.__globals__
-    tree = ast.parse(inspect.getsource(function.__code__))
-    tree = ast.fix_missing_locations(_WrittenOut(space).visit(tree))
+    """The function with `tuple(f(k) for k in range(3))` as `(f(0), f(1), f(2))`."""
+    space, code = function.__globals__, function.__code__
+
+    def entries(match):
+        entry, name, count = match.groups()
+        name = re.compile(rf"\b{name}\b")
+        texts = [name.sub(str(k), entry) for k in range(eval(count, space))]
+        return f"({', '.join(texts)},)"
+
     scope = {}
-    exec(compile(tree, function.__code__.co_filename, "exec"), space, scope)
-    return scope[function.__code__.co_name]
+    text = TUPLE.sub(entries, inspect.getsource(code))
+    exec(compile(text, code.co_filename, "exec"), space, scope)
+    return scope[code.co_name]
 
 
 @cache
@@ -108,30 +85,19 @@ def _intrinsics():
     from numba.core import cgutils
     from numba.cuda.extending import intrinsic
 
-    def vectors(context, builder, signature, array, i):
-        """Pointers to the vectors of 16 bytes that the four numbers are, and their
-        type.
-        """
-        data = context.make_array(signature.args[0])(context, builder, array).data
-        number = context.get_value_type(signature.args[0].dtype)
-        lanes = 16 // context.get_abi_sizeof(number)
-        kind = ir.VectorType(number, lanes)
-        for first in range(0, 4, lanes):
-            place = builder.add(i, ir.Constant(i.type, first))
-            pointer = builder.gep(data, [place])
-            yield builder.bitcast(pointer, kind.as_pointer()), kind
+    lanes = [ir.Constant(ir.IntType(32), k) for k in range(4)]
 
-    def lane(i):
-        return ir.Constant(ir.IntType(32), i)
+    def four(context, builder, kind, array, i):
+        """A pointer to four numbers of an array, as a vector."""
+        data = context.make_array(kind)(context, builder, array).data
+        vector = ir.VectorType(context.get_value_type(kind.dtype), 4)
+        return builder.bitcast(builder.gep(data, [i]), vector.as_pointer())
 
     @intrinsic
     def quad(typingctx, a, i):
         def emit(context, builder, signature, args):
-            numbers = []
-            for pointer, kind in vectors(context, builder, signature, *args):
-                vector = builder.load(pointer, align=16)
-                for k in range(kind.count):
-                    numbers.append(builder.extract_element(vector, lane(k)))
+            vector = builder.load(four(context, builder, a, *args), align=16)
+            numbers = [builder.extract_element(vector, k) for k in lanes]
             return context.make_tuple(builder, signature.return_type, numbers)
 
         return numba.types.UniTuple(a.dtype, 4)(a, numba.types.int64), emit
@@ -139,12 +105,13 @@ def _intrinsics():
     @intrinsic
     def store_quad(typingctx, a, i, values):
         def emit(context, builder, signature, args):
-            numbers = cgutils.unpack_tuple(builder, args[2])
-            for pointer, kind in vectors(context, builder, signature, *args[:2]):
-                vector = ir.Constant(kind, ir.Undefined)
-                for k in range(kind.count):
-                    vector = builder.insert_element(vector, numbers.pop(0), lane(k))
-                builder.store(vector, pointer, align=16)
+            pointer = four(context, builder, a, *args[:2])
+            numbers = cgutils.unpack_tuple(builder, args[2])[:4]
+            kind = ir.VectorType(context.get_value_type(a.dtype), 4)
+            vector = ir.Constant(kind, ir.Undefined)
+            for k, value in zip(lanes, numbers, strict=True):
+                vector = builder.insert_element(vector, value, k)
+            builder.store(vector, pointer, align=16)
             return context.get_dummy_value()
 
         return numba.types.void(a, numba.types.int64, values), emit
@@ -179,19 +146,12 @@ def build(cell, dtype, modules, entries, sizes, *, compile=None, **constants):
 def signature(kernel, real):
     """The types of a kernel's arguments, which their names stand for."""
     real, int64 = numba.from_dtype(np.dtype(real)), numba.int64
-    kinds = {
-        "n": numba.types.NamedUniTuple(
-            int64, len(layout.Places._fields), layout.Places
-        ),
-        "rate": real,
-        "order": int64[::1],
-    }
+    places = len(layout.Places._fields), layout.Places
+    kinds = {"n": numba.types.NamedUniTuple(int64, *places), "order": int64[::1]}
+    kinds |= {"rate": real, "x": real[:, :, ::1], "target": real[:, ::1]}
     kinds |= dict.fromkeys(("tile", "first", "blocks", "batch"), int64)
-    for name, array in layout.ARRAYS.items():
-        kinds[name] = numba.types.Array(real, len(array.shape), "C")
-    return tuple(
-        kinds.get(name, real[::1]) for name in inspect.signature(kernel).parameters
-    )
+    names = inspect.signature(kernel).parameters
+    return tuple(kinds.get(name, real[::1]) for name in names)
 
 
 def _compile(function, types):

@@ -67,10 +67,6 @@ def why_unavailable():
     return why_not_compiled(_name(device), capability, _compile_nothing)
 
 
-def _name(device):
-    return device.name.decode() if isinstance(device.name, bytes) else str(device.name)
-
-
 def why_not_compiled(name, capability, compile):
     """None when `compile(capability)` works, else what is wrong, and what to
     install.
@@ -78,22 +74,23 @@ def why_not_compiled(name, capability, compile):
     try:
         compile(capability)
     except Exception as error:
+        wrong = f"kernels do not compile for {name}"
+        wanted = ""
         if "nvvm" in str(error).lower():
             folder = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-            return (
-                f"the CUDA compiler (NVVM) was not found in "
-                f"{folder or 'any usual place'}: pip install "
-                f"'numba-cuda[cu13]', or name "
-                f"the toolkit's folder in CUDA_HOME ({_told(error)})"
-            )
-        if capability < FIRST_OF_CUDA_13:
+            place = folder or "any usual place"
+            wrong = f"the CUDA compiler (NVVM) was not found in {place}"
+            wanted = ": pip install 'numba-cuda[cu13]', or set CUDA_HOME"
+        elif capability < FIRST_OF_CUDA_13:
             number = ".".join(map(str, capability))
-            return (
-                f"{name} has compute capability {number}, which CUDA 13 no longer "
-                f"compiles for: pip install 'numba-cuda[cu12]' ({first_line(error)})"
-            )
-        return f"kernels do not compile for {name} ({_told(error)})"
+            wrong = f"{name} has compute capability {number}, too old for CUDA 13"
+            wanted = ": pip install 'numba-cuda[cu12]'"
+        return f"{wrong}{wanted} ({_told(error)})"
     return None
+
+
+def _name(device):
+    return device.name.decode() if isinstance(device.name, bytes) else str(device.name)
 
 
 def first_line(error):
@@ -133,7 +130,8 @@ class Device:
     """What a network uses of the device: launches, memory, and copies that are counted.
 
     `sent` and `fetched` count the bytes copied to and from the device since the network
-    was made. `shared` is what a block may have of shared memory, in bytes.
+    was made. A block may have `shared` bytes of shared memory and `threads` threads.
+    `capability` says what instructions there are.
     """
 
     def __init__(self, version):
@@ -142,12 +140,23 @@ class Device:
         self.fetched = 0
         self._arrays = {}
         self._configured = {}
-        self.multiprocessors = 4
-        self.shared = SHARED
+        self.multiprocessors, self.shared, self.threads = 4, SHARED, 4
+        self.capability = (9, 0)
         if not SIMULATED:
             device = cuda.current_context().device
             self.multiprocessors = device.MULTIPROCESSOR_COUNT
             self.shared = max(SHARED, device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
+            self.threads = 256
+            self.capability = tuple(device.compute_capability)
+
+    @property
+    def limits(self):
+        """What a plan keeps to."""
+        names = "multiprocessors", "shared", "threads"
+        return {name: getattr(self, name) for name in names}
+
+    def allocate(self, name, size, dtype):
+        return cuda.device_array(size, dtype)
 
     def free(self):
         """Bytes of memory that the device has left; what was let go counts as free."""
@@ -190,18 +199,6 @@ class Device:
                 f"most {most}, which this device holds at a time"
             )
 
-    def launch(self, kernel, blocks, threads, shared, *arguments):
-        """Run a kernel. A NumPy array among the arguments is copied to the device and
-        back.
-        """
-        copied = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
-        self.sent += copied
-        self.fetched += copied
-        # These copies are counted: they are what V1 and V2 show.
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Host array used in CUDA kernel")
-            self.configure(kernel, blocks, threads, shared)(*arguments)
-
     def array(self, name, shape, dtype):
         """A device array of that shape. Its memory is kept for the next call of that
         name; what it holds, too, if the shape is the same.
@@ -219,7 +216,7 @@ class Device:
                     f"for {name!r}, which has {free / 2**20:.1f} MiB free, want a "
                     "smaller mini-batch or network"
                 )
-            self._arrays[name] = cuda.device_array(size, dtype)
+            self._arrays[name] = self.allocate(name, size, dtype)
         return self._arrays[name][:size].reshape(shape)
 
     def send(self, name, host):
@@ -241,18 +238,13 @@ class Device:
         return host
 
 
-_allowed = {}  # kernel -> bytes; the kernels live as long as the process
-
-
+@cache  # once, since it takes time; the kernels live as long as the process
 def allow_shared(kernel, size):
-    """Let a kernel ask for up to `size` bytes of dynamic shared memory: once, and never
-    for less.
+    """Let a kernel ask for up to `size` bytes of dynamic shared memory.
 
     The driver is called by its C interface, which is the same in every release of
     numba-cuda.
     """
-    if _allowed.get(kernel, 0) >= size:
-        return
     library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     for overload in kernel.overloads.values():
         function = overload._codelibrary.get_cufunc()
@@ -268,16 +260,8 @@ def allow_shared(kernel, size):
                 f"the driver does not grant a block {size} bytes of shared memory "
                 f"(error {error})"
             )
-    _allowed[kernel] = size
 
 
 def synchronize():
     """Wait until the device has done what was launched."""
     cuda.synchronize()
-
-
-def pinned(shape, dtype):
-    """A host array that stays where it is in memory: the device reads and writes it
-    directly.
-    """
-    return cuda.pinned_array(shape, dtype)

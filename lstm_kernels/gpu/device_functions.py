@@ -8,7 +8,7 @@ import numpy as np
 
 from ..cells import CELLS
 from .device import cuda
-from .layout import K, R, real
+from .layout import K, R, parts, real
 
 
 def tanh(x):
@@ -85,6 +85,11 @@ def dot(a, v, w):
     return tuple(a[k] + v[k] * w[k] for k in range(K))
 
 
+def fed(a, gates):
+    """a, but zero for the gates that are not fed."""
+    return tuple(a[k] if gates[k] else real(0) for k in range(K))
+
+
 def total(a):
     value = a[0]
     for k in range(1, K):
@@ -116,11 +121,30 @@ def dot_samples(a, source, i, step, w):
     return tuple(dot(a[r], load(source, i + r * step), w) for r in range(R))
 
 
-# Of four rows of a matrix, of which the last one stands for those that it lacks.
+# Of the sums that `parts` threads have each computed a part of, `step` apart: the same
+# order of additions on every run.
 
 
-def clipped(a, i, last):
-    return tuple(a[u(i + min(q, last))] for q in range(4))
+def sum_numbers(shared, i, step):
+    value = shared[u(i)]
+    for p in range(1, parts):
+        value += shared[u(i + p * step)]
+    return value
+
+
+def sum_values(shared, i, step):
+    """K sums."""
+    a = load(shared, i)
+    for p in range(1, parts):
+        a = add(a, real(1), load(shared, i + p * step))
+    return a
+
+
+# Of four rows of a matrix that has `rows` from i on; ones stand for those it lacks.
+
+
+def rows(a, i, count):
+    return tuple(a[u(i + q)] if q < count else real(1) for q in range(4))
 
 
 def add_rows(a, v, w):

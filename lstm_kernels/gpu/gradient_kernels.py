@@ -1,12 +1,22 @@
-"""Device functions of the tile kernels for the end of a mini-batch: read-out,
-gradients, descent.
+"""Device functions of the kernels for the end of a mini-batch: read-out, gradients,
+descent.
 
 Each block adds up its tiles' gradients in a row of its own; then all blocks share the
 numbers among them and add up the rows, in a fixed order: the same bits on every run.
 """
 
 from .device import cuda
-from .device_functions import add_rows, clipped, lane, load, quad, zeros
+from .device_functions import (
+    add,
+    add_rows,
+    fed,
+    lane,
+    load,
+    quad,
+    rows,
+    store,
+    zeros,
+)
 from .layout import (
     D,
     H,
@@ -16,6 +26,7 @@ from .layout import (
     P,
     U_gates,
     W_gates,
+    four,
     gate_at,
     layer_at,
     parameter,
@@ -27,50 +38,45 @@ from .layout import (
 
 
 def readout(n, s0, count, order, first, target, theta, work):
-    """d_out and dy of the tile's samples, order[first + s0:] of target (N, O)."""
+    """d_out of the tile's samples, order[first + s0:] of target (N, O), and dy of their
+    last step.
+    """
     V = layer_at(L)
     me, threads = lane()
     scale = real(2) / real(n.B * max(1, O))
-    for i in range(me, count * O, threads):
+    i = me
+    while i < count * O:
         s, o = i // O, i % O
         h = slot_at(n, n.h, L - 1, n.T, s0 + s)
         # b_out and target of output o
         error = theta[V + H * O + o] - target[order[first + s0 + s], o]
         for k in range(H):
             error += work[h + k] * theta[V + k * O + o]  # row k of V, output o
-        work[n.d_out + (s0 + s) * O + o] = error * scale
+        work[n.d_out + s0 * O + i] = error * scale
+        i += threads
     cuda.syncthreads()
-    s = cuda.threadIdx.y
-    while s < count:
-        k = cuda.threadIdx.x
-        while k < H:
-            value = real(0)
-            for o in range(O):
-                value += work[n.d_out + (s0 + s) * O + o] * theta[V + k * O + o]
-            for t in range(n.T - 1):
-                work[step_at(n, n.dy, t, s0 + s, H) + k] = real(0)
-            work[step_at(n, n.dy, n.T - 1, s0 + s, H) + k] = value
-            k += cuda.blockDim.x
-        s += cuda.blockDim.y
+    i = me
+    while i < count * H:
+        s, k = i // H, i % H
+        value = real(0)
+        for o in range(O):
+            value += work[n.d_out + (s0 + s) * O + o] * theta[V + k * O + o]
+        work[step_at(n, n.dy, n.T - 1, s0, H) + i] = value
+        i += threads
     cuda.syncthreads()
 
 
-def put(n, work, p, value, fresh):
-    """Set gradient p of the block's row, or, not fresh, add to it."""
-    i = n.partials + cuda.blockIdx.x * (P + 1) + p
-    work[i] = value if fresh else work[i] + value
-
-
-def outer_product(n, count, p, gates, source, width, da, work, fresh):
+def outer_product(n, count, row, p, gates, source, width, da, work, fresh):
     """Gradients p and on, of a matrix (width, H, K): the sum over steps and `count`
     samples of source times da, which lie there for the first sample at the first step.
+    Without a source, of width 0, one row of ones: b.
 
-    A thread takes four rows and the K gates of a unit. gates: whether the matrix feeds
-    each gate.
+    A thread takes four rows, from `row` on, and the K gates of a unit. gates: whether
+    the matrix feeds each gate.
     """
-    row = cuda.threadIdx.y * 4
-    while row < width:
-        last = width - 1 - row
+    last = max(width, 1)
+    whole = width > 0 and width % 4 == 0
+    while row < last:
         j = cuda.threadIdx.x
         while j < H:
             a = zeros(), zeros(), zeros(), zeros()
@@ -80,17 +86,19 @@ def outer_product(n, count, p, gates, source, width, da, work, fresh):
                 d = da + (s * H + j) * K
                 t = 0
                 while t < n.T:
-                    v = quad(work, z) if width % 4 == 0 else clipped(work, z, last)
+                    v = quad(work, z) if whole else rows(work, z, width - row)
                     a = add_rows(a, v, load(work, d))
                     z += n.B * width  # the next step
                     d += n.B * H * K
                     t += 1
                 s += 1
-            for i in range(4):
-                for k in range(K):
-                    if i <= last:
-                        value = a[i][k] if gates[k] else real(0)
-                        put(n, work, p + ((row + i) * H + j) * K + k, value, fresh)
+            for q in range(4):
+                if row + q < last:
+                    value = fed(a[q], gates) if width > 0 else a[q]
+                    i = partial_at(n, p + ((row + q) * H + j) * K)
+                    if not fresh:
+                        value = add(value, real(1), load(work, i))
+                    store(work, i, value)
             j += cuda.blockDim.x
         row += cuda.blockDim.y * 4
 
@@ -99,7 +107,6 @@ def gradients(n, s0, count, work, fresh):
     """The block's gradients of all parameters and its loss, of `count` samples from s0
     on.
     """
-    me, threads = lane()
     for l in range(L):
         inputs = D if l == 0 else H
         U = layer_at(l)
@@ -108,15 +115,18 @@ def gradients(n, s0, count, work, fresh):
         below = step_at(n, n.x, 0, s0, D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
         h = slot_at(n, n.h, l, 0, s0)
         da = gate_at(n, n.da, l, 0, s0)
-        outer_product(n, count, U, U_gates, below, inputs, da, work, fresh)
-        outer_product(n, count, W, W_gates, h, H, da, work, fresh)
-        for q in range(me, H * K, threads):
-            value = real(0)
-            for t in range(n.T):
-                for s in range(count):
-                    value += work[gate_at(n, n.da, l, t, s0 + s) + q]
-            put(n, work, b + q, value, fresh)
-    for q in range(me, (H + 1) * O + 1, threads):  # V, b_out, the loss
+        y = cuda.threadIdx.y * 4
+        up = (cuda.blockDim.y - 1) * 4 - y  # the last threads: the first ones have b
+        outer_product(n, count, up, U, U_gates, below, inputs, da, work, fresh)
+        outer_product(n, count, y, W, W_gates, h, H, da, work, fresh)
+        outer_product(n, count, y, b, W_gates, 0, 0, da, work, fresh)
+    readout_gradients(n, s0, count, work, fresh)
+
+
+def readout_gradients(n, s0, count, work, fresh):
+    """Those of V and b_out, and the loss."""
+    me, threads = lane()
+    for q in range(me, (H + 1) * O + 1, threads):
         value = real(0)
         for s in range(s0, s0 + count):
             d_out = n.d_out + s * O
@@ -129,7 +139,13 @@ def gradients(n, s0, count, work, fresh):
                 for o in range(O):
                     error = work[d_out + o] * real(n.B * O) / real(2)
                     value += error * error / real(n.B * O)
-        put(n, work, layer_at(L) + q, value, fresh)
+        i = partial_at(n, layer_at(L) + q)
+        work[i] = value if fresh else work[i] + value
+
+
+def partial_at(n, p):
+    """Where the block's row has gradient p."""
+    return n.partials + cuda.blockIdx.x * four(P + 1) + p
 
 
 def descend(n, p, gradient, theta, work, losses, batch, rate):
@@ -144,31 +160,26 @@ def descend(n, p, gradient, theta, work, losses, batch, rate):
         theta[p] -= rate * gradient
         if p < layer_at(L):
             l, row, j, k = parameter(p)
-            inputs = D if l == 0 else H
-            if row < inputs:
-                theta[transposed_at(l) + (j * inputs + row) * K + k] = theta[p]
-            elif row < inputs + H:
-                i = inputs * H + j * H + row - inputs  # behind U
-                theta[transposed_at(l) + i * K + k] = theta[p]
+            last = (D if l == 0 else H) + H + 1
+            theta[transposed_at(l) + (j * last + row) * K + k] = theta[p]
 
 
-def sum_rows(n, rows, shared, theta, work, losses, batch, rate):
-    """Add up `rows` rows of gradients, and let the parameters take their step. A block
-    takes its share of the numbers, a thread some rows.
+def sum_rows(n, blocks, shared, theta, work, losses, batch, rate):
+    """Add up the gradients of `blocks` blocks, and let the parameters take their step.
+    A block takes its share of the numbers, a thread some rows.
 
     Which numbers meet depends on the grid alone.
     """
-    size = P + 1
-    share = (size + cuda.gridDim.x - 1) // cuda.gridDim.x
+    share = (P + cuda.gridDim.x) // cuda.gridDim.x  # of P + 1
     first = cuda.blockIdx.x * share
-    end = min(first + share, size)
+    end = min(first + share, P + 1)
     me, _ = lane()
     while first < end:
         p = first + cuda.threadIdx.x
         value = real(0)
         row = cuda.threadIdx.y
-        while p < end and row < rows:
-            value += work[n.partials + row * size + p]
+        while p < end and row < blocks:
+            value += work[n.partials + row * four(P + 1) + p]
             row += cuda.blockDim.y
         shared[me] = value
         cuda.syncthreads()

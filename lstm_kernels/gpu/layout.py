@@ -4,16 +4,12 @@ parameters.
 `theta` holds the parameters packed, so that a unit's K weights are one load: of each
 layer the rows of U, those of W, and b, (inputs + H + 1, H, K), with zeros where a gate
 has no weight (a GRU's U does not feed `hn`, its W does not feed `n`). Behind the layers
-lie V (H, O) and b_out (O). In `cuda-fused` and `cuda-epoch` these P numbers are
-followed by the layers once more, each U and W transposed: neighbouring threads of the
-backward pass read neighbouring addresses there. Gradients lie in the order of theta,
-the loss behind them.
+lie V (H, O) and b_out (O). These P numbers are followed by the layers once more, each
+transposed, (H, inputs + H + 1, K): neighbouring threads of the backward pass read
+neighbouring addresses there. Gradients lie in the order of theta, the loss behind them.
 
-`cuda-v1` to `v3` have an array for each row of ARRAYS, in which the samples are the
-last axis: neighbouring threads read neighbouring addresses. `cuda-fused` and
-`cuda-epoch` have those of WORK in one array, `work`, since a launch costs the host time
-for each; there each begins at a multiple of four numbers, so that four can be loaded at
-once.
+All other arrays of a pass lie in one, `work`, since a launch costs the host time for
+each; each begins at a multiple of four numbers, so that four can be loaded at once.
 """
 
 from math import prod
@@ -25,39 +21,24 @@ import numpy as np
 from ..cells import CELLS
 from ..params import Grads, Layer, Params, expand, fold
 
-
-class Array(NamedTuple):
-    """An array of a pass; S is T + 1 slots, of which slot 0 holds the initial state."""
-
-    name: str
-    shape: tuple  # names of sizes
-    written: str
-    read: str
-
-
+# Of each array in `work`: its shape, names of sizes; who writes it; who reads it. S is
+# T + 1 slots, of which slot 0 holds the initial state; Q is a multiple of four.
 ARRAYS = {
-    row[0]: Array(*row)
-    for row in [
-        ("x", ("T", "B", "D"), "host; `gather`", "forward, gradients"),
-        ("target", ("B", "O"), "host", "read-out"),
-        ("h", ("L", "S", "B", "H"), "forward: step t in slot t + 1", "forward, grads"),
-        ("c", ("L", "S", "B", "H"), "forward: step t in slot t + 1", "backward"),
-        ("gates", ("L", "T", "B", "H", "K"), "forward", "backward"),
-        ("y", ("T", "B", "H"), "forward", "host"),
-        ("d_out", ("B", "O"), "read-out", "gradients"),
-        ("dy", ("T", "B", "H"), "host; read-out; the layer above", "backward"),
-        # Of h and c: the initial and then the final state, or their gradients.
-        ("state", ("2", "L", "B", "H"), "host; kernels", "kernels; host"),
-        ("da", ("L", "T", "B", "H", "K"), "backward", "gradients"),
-        ("dx", ("T", "B", "D"), "backward of layer 0", "host"),
-        ("partials", ("blocks", "Q"), "each block: its gradients, its loss", "update"),
-        ("gradients", ("Q",), "gradients", "host"),
-    ]
+    "partials": ("blocks Q", "each block: its gradients, its loss", "update, host"),
+    "x": ("T B D", "host; `gather`", "forward, gradients"),
+    "h": ("L S B H", "forward: step t in slot t + 1", "forward, gradients, host"),
+    "c": ("L S B H", "forward: step t in slot t + 1", "backward"),
+    "gates": ("L T B H K", "forward", "backward"),
+    "dy": ("T B H", "host; read-out; the layer above", "backward"),
+    # Of h and c: the initial and then the final state, or their gradients.
+    "state": ("2 L B H", "host; kernels", "kernels; host"),
+    "da": ("L T B H K", "backward", "gradients"),
+    "dx": ("T B D", "backward of layer 0", "host"),
+    "d_out": ("B O", "read-out", "gradients"),
 }
-WORK = "partials", "x", "h", "c", "gates", "dy", "state", "da", "dx", "d_out"
-# n of the tile kernels: the steps and samples of a pass, where the arrays begin in
-# `work`, and where the last one ends.
-Places = NamedTuple("Places", [(name, int) for name in ("T", "B", *WORK, "end")])
+# n of the kernels: the steps and samples of a pass, where the arrays begin in `work`,
+# and where the last one ends.
+Places = NamedTuple("Places", [(name, int) for name in ("T", "B", *ARRAYS, "end")])
 
 
 class Sizes(NamedTuple):
@@ -85,29 +66,26 @@ class Sizes(NamedTuple):
         layers = self.D + self.H + 1 + (self.L - 1) * (2 * self.H + 1)
         return layers * self.H * self.K + (self.H + 1) * self.O
 
-    def shape(self, name, blocks=1, sample_last=False):
+    def shape(self, name, blocks=1):
         """The shape of an array of the table."""
-        sizes = self._asdict() | {"S": self.T + 1, "Q": self.P + 1}
-        sizes |= {"2": 2, "blocks": blocks}
-        axes = list(ARRAYS[name].shape)
-        if sample_last:
-            axes.remove("B")
-            axes.append("B")
-        return tuple(sizes[axis] for axis in axes)
+        sizes = {"S": self.T + 1, "Q": four(self.P + 1), "2": 2, "blocks": blocks}
+        sizes |= self._asdict()
+        return tuple(sizes[axis] for axis in ARRAYS[name][0].split())
 
     def places(self, blocks):
         """Places in `work`, with a row of partials for so many blocks."""
         begin = [0]
-        for name in WORK:
+        for name in ARRAYS:
             begin.append(begin[-1] + four(prod(self.shape(name, blocks))))
         return Places(self.T, self.B, *begin)
 
 
 # What kernels are compiled for: sizes of the network, its cell and dtype, samples to a
-# thread. `build.functions` makes kernels anew with other values.
+# thread, threads that share a sum. `build.functions` makes kernels anew with other
+# values.
 L, D, H, O, K = 1, 1, 32, 1, 4
 P = Sizes(L, 0, 0, D, H, O, K).P
-R = 1
+R = parts = 1
 U_gates = W_gates = (True,) * K  # whether the matrix feeds each gate
 real, number = np.float32, numba.float32
 
@@ -127,6 +105,11 @@ def weight_at(l, row, j):
     return layer_at(l) + (row * H + j) * K
 
 
+def transposed_at(l):
+    """Where theta has a layer transposed."""
+    return four(P) + layer_at(l)
+
+
 def parameter(p):
     """Of number p of the layers: layer, row of its U, W and b, unit and gate."""
     l = 0 if p < layer_at(1) else 1 + (p - layer_at(1)) // ((2 * H + 1) * H * K)
@@ -134,13 +117,8 @@ def parameter(p):
     return l, q // (H * K), q // K % H, q % K
 
 
-def transposed_at(l):
-    """Where theta has a layer's U, transposed; W follows, transposed."""
-    return four(P) + layer_at(l)
-
-
-# Where an array of the tile kernels, which begins at a place of n, has the first number
-# of sample s.
+# Where an array, which begins at a place of n, has the first number of sample s. The
+# samples of a tile follow each other.
 
 
 def step_at(n, begin, t, s, width):
@@ -163,25 +141,19 @@ def state_at(n, part, l, s):
     return n.state + ((part * L + l) * n.B + s) * H
 
 
-def pack(params, transposed=False):
-    """theta of Params, flat; transposed: with U and W of the layers transposed behind
-    it.
-    """
+def pack(params):
+    """theta of Params, flat."""
     cell, H = CELLS[params.cell], params.hidden_size
-    arrays, behind = [], []
+    layers = []
     for layer in params.layers:
-        full, inputs = expand(cell, layer), len(layer.U)
+        full = expand(cell, layer)
         rows = np.concatenate([full.U, full.W, full.b[None]])
-        rows = rows.reshape(len(rows), -1, H).swapaxes(1, 2)
-        arrays.append(rows)
-        for part in (rows[:inputs], rows[inputs:-1], rows[-1:]):
-            behind.append(part.swapaxes(0, 1))
-    arrays += [] if params.V is None else [params.V, params.b_out]
+        layers.append(rows.reshape(len(rows), -1, H).swapaxes(1, 2))
+    arrays = layers if params.V is None else [*layers, params.V, params.b_out]
     theta = np.concatenate([a.reshape(-1) for a in arrays])
-    if not transposed:
-        return theta
     padding = np.zeros(four(theta.size) - theta.size, theta.dtype)
-    return np.concatenate([theta, padding, *(a.reshape(-1) for a in behind)])
+    behind = [rows.swapaxes(0, 1).reshape(-1) for rows in layers]
+    return np.concatenate([theta, padding, *behind])
 
 
 def unpack(flat, like):
@@ -205,21 +177,13 @@ def unpack(flat, like):
     return Params(layers, V, b_out, like.cell).arrays()
 
 
-def state_array(n, dtype, state):
-    """The array `state` (2, L, B, H) of a tuple (h, c) or (h,), or of None for zeros.
-    Without c, h is handed on in its place.
+def state_array(n, dtype, parts):
+    """The array `state` (2, L, B, H) of (h, c) or of their gradients: zeros where a
+    part, or all of it (None), is missing.
     """
     both = np.zeros(n.shape("state"), dtype)
-    if state is not None:
-        both[0], both[1] = state[0], state[-1]
-    return both
-
-
-def gradient_array(n, dtype, dstate):
-    """The same of gradients of the final state, which are zero where there are none."""
-    both = np.zeros(n.shape("state"), dtype)
-    for part, gradient in zip(both, dstate or (), strict=False):
-        part[:] = gradient
+    for array, part in zip(both, parts or (), strict=False):
+        array[:] = part
     return both
 
 

@@ -7,17 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 from .build import TILES, build
-from .device import SIMULATED
 from .layout import Sizes, four
 
 MOST_SAMPLES = 32  # of a block
-# Of a block: units along x, threads in all.
-MOST_UNITS, MOST_THREADS = (2, 4) if SIMULATED else (256, 256)
+MOST_PARTS = 8  # of a sum
 
 
 class Plan(NamedTuple):
     """Blocks for tiles of `tile` samples; their threads: x units by y groups of R
-    samples.
+    samples, or by `parts` of the sums of fewer groups.
     """
 
     blocks: int
@@ -25,72 +23,72 @@ class Plan(NamedTuple):
     y: int
     tile: int
     R: int
+    parts: int
     shared: int  # bytes of a block
     all_blocks: int  # that the end of a mini-batch is shared among
 
 
-def shared_size(n, dtype, tile):
-    """Bytes of shared memory: the state of a tile."""
-    inputs = n.D if n.L == 1 else max(n.D, n.H)
-    forward = tile * (2 * (four(inputs) + four(n.H)) + n.H)  # two buffers of [x, h], c
-    backward = four(2 * tile * n.H) + 2 * tile * four(n.H * n.K)  # dh, dc, twice da
-    return max(forward, backward, MOST_THREADS) * np.dtype(dtype).itemsize
-
-
-def plan(
-    n,
-    dtype,
-    *,
-    multiprocessors,
-    shared,
-    most_threads=MOST_THREADS,
-    most_units=MOST_UNITS,
-):
+def plan(n, dtype, *, multiprocessors, shared, threads, by_sample=False):
     """The Plan for Sizes n on a device of so many multiprocessors, each block with so
-    many bytes of shared memory.
+    many bytes of shared memory and at most so many threads.
 
     Few samples are spread over the multiprocessors; many fill tiles, whose threads take
-    four samples each. Raises ValueError where not even a sample's state fits.
+    four samples each. by_sample: a thread takes one sample and all its units. Raises
+    ValueError where not even a sample's state fits.
     """
-    tile = min(MOST_SAMPLES, -(-n.B // multiprocessors))
-    tile = four(tile) if tile > 3 else tile
-    while tile > 1 and shared_size(n, dtype, tile) > shared:
-        tile = 1 << (tile - 1).bit_length() - 1  # the next smaller power of two
-    size = shared_size(n, dtype, tile)
+    # Four samples share the weights that a thread loads: 5/4 numbers for a multiply-add
+    # become 1/2. In float64, or with more gates, they need more registers than it has.
+    many = np.dtype(dtype).itemsize == 4 and n.K <= 4 and not by_sample
+    # Units are spread evenly over the rounds.
+    x = 1 if by_sample else -(-n.H // -(-n.H // threads))
+    y = threads // x
+    inputs = n.D if n.L == 1 else max(n.D, n.H)
+
+    def cut(tile):
+        """Samples to a block and to a thread, parts of a sum, bytes."""
+        R = 4 if many and tile > 2 else 1
+        tile = -(-tile // R) * R
+        # Rows of threads without samples share the sums, four numbers at a time.
+        parts = max(1, min(MOST_PARTS, y * R // tile, four(n.H) // 4))
+        states = tile * four(inputs + n.H + 1) + four(tile * n.H)  # [x, h, 1]; c
+        forward = states + parts * tile * n.H * n.K
+        backward = tile * n.H * (n.K + 1) + parts * tile * (n.H + inputs)
+        size = max(forward, backward, threads) * np.dtype(dtype).itemsize
+        return tile, R, parts, size
+
+    few = -(-n.B // multiprocessors)
+    tile, R, parts, size = cut(threads if by_sample else min(MOST_SAMPLES, few))
+    while tile > 1 and size > shared:
+        smaller = 1 << (tile - 1).bit_length() - 1  # the next power of two
+        tile, R, parts, size = cut(smaller)
     if size > shared:
         raise ValueError(
             f"params: hidden_size {n.H} takes {size} bytes of shared memory for the "
             f"state of one sample, the device has {shared} for a block, want a smaller "
             "hidden_size or input_size"
         )
-    # Four samples share the weights that a thread loads: 5/4 numbers for a multiply-add
-    # become 1/2. In float64, or with more gates, they need more registers than it has.
-    many = tile % 4 == 0 and np.dtype(dtype).itemsize == 4 and n.K <= 4
-    x = -(-n.H // -(-n.H // most_units))  # units are spread evenly over the rounds
     blocks = min(-(-n.B // tile), multiprocessors)  # a multiprocessor holds one
     all_blocks = min(multiprocessors, max(blocks, -(-(n.P + 1) // x)))
-    y = max(1, most_threads // x)
-    return Plan(blocks, x, y, tile, 4 if many else 1, size, all_blocks)
+    return Plan(blocks, x, y // parts * parts, tile, R, parts, size, all_blocks)
 
 
 class Pass:
     """Passes of T steps and B samples of a network on a `device.Device`: what its
-    kernels need.
+    kernels need. plan: gives the Plan, as `plan` does.
 
     All passes of a device share the array `work`, which holds everything but the
     parameters: what one leaves there is good until the next.
     """
 
-    def __init__(self, device, params, T, B, entries):
+    def __init__(self, device, params, T, B, entries, plan=plan):
         self._device = device
         self._dtype = params.dtype
         self.n = n = Sizes.of(params, T, B)
-        limits = {"multiprocessors": device.multiprocessors, "shared": device.shared}
-        self.plan = plan(n, params.dtype, **limits)
+        self.plan = plan(n, params.dtype, **device.limits)
         self.places = n.places(self.plan.blocks)
         same = n._replace(T=0, B=0)  # networks of these sizes share their kernels
         arguments = params.cell, params.dtype, TILES, entries, same
-        self._kernels = build(*arguments, R=self.plan.R)
+        self._kernels = build(*arguments, R=self.plan.R, parts=self.plan.parts)
 
     def work(self):
         return self._device.array("work", (self.places.end,), self._dtype)

@@ -1,9 +1,13 @@
 """Kernels in which a block computes a tile of samples from its first step to its last,
 and back.
 
-A block's threads are a matrix: unit j along x, a group of R samples along y. A thread
-loads a unit's weights once for its R samples. n are the `layout.Places` of a pass in
-`work`. A tile's samples are s0, s0 + 1, ...: `count` of them, and zeros up to `tile`.
+A block's threads are a matrix. In products, units are along x; along y are groups of R
+samples, for which a thread loads a weight once, and for each group `parts` threads that
+compute a part of every sum: with few samples they would wait. The rest of the work, a
+number of the tile at a time, is dealt out to all threads.
+
+n are the `layout.Places` of a pass in `work`. A tile's samples are s0, s0 + 1, ...:
+`count` of them, and zeros up to `tile`.
 """
 
 from .device import cuda
@@ -14,9 +18,12 @@ from .device_functions import (
     cell_forward,
     copies,
     dot_samples,
+    lane,
     load,
     quads,
     store,
+    sum_numbers,
+    sum_values,
     total,
     zeros,
 )
@@ -32,6 +39,7 @@ from .layout import (
     four,
     gate_at,
     number,
+    parts,
     real,
     slot_at,
     state_at,
@@ -41,25 +49,41 @@ from .layout import (
 )
 
 
-def copy_rows(shared, to, pitch, source, i, width, rows, count):
-    """`count` rows of `width` numbers into shared memory, `pitch` apart, and zeros up
-    to `rows`.
+def clear(array, i, size):
+    """Zeros from i on."""
+    me, threads = lane()
+    while me < size:
+        array[i + me] = real(0)
+        me += threads
+
+
+def copy(to, i, source, k, size):
+    """Numbers from k on to those from i on."""
+    me, threads = lane()
+    while me < size:
+        to[i + me] = source[k + me]
+        me += threads
+
+
+def copy_rows(shared, to, pitch, work, i, width, count):
+    """Rows of `width` numbers into shared memory, `pitch` apart: by the last threads
+    first, since the first ones compute cells meanwhile.
     """
-    row = cuda.threadIdx.y
-    while row < rows:
-        column = cuda.threadIdx.x
-        while column < width:
-            value = source[i + row * width + column] if row < count else real(0)
-            shared[to + row * pitch + column] = value
-            column += cuda.blockDim.x
+    row = cuda.blockDim.y - 1 - cuda.threadIdx.y
+    while row < count:
+        k = cuda.threadIdx.x
+        while k < width:
+            shared[to + row * pitch + k] = work[i + row * width + k]
+            k += cuda.blockDim.x
         row += cuda.blockDim.y
 
 
-def product(a, theta, w, row, shared, z, step, count):
-    """a plus `count` of the R samples' numbers in `shared` times rows of weights: of
-    sample r from z + r step on, of the weights from w on, rows `row` apart.
+def product(theta, w, row, shared, z, step, count, part):
+    """A part of R sums of `count` numbers in `shared`, of sample r from z + r step on,
+    times weights from w on, `row` apart.
     """
-    k = 0
+    a = copies(zeros())
+    k = 4 * part
     while k + 3 < count:
         v = quads(shared, z + k, step)
         i = w + k * row
@@ -71,142 +95,171 @@ def product(a, theta, w, row, shared, z, step, count):
         a = add_samples(a, v, 1, w1)
         a = add_samples(a, v, 2, w2)
         a = add_samples(a, v, 3, w3)
-        k += 4
+        k += 4 * parts
+    k = count // 4 * 4 + part
     while k < count:
         a = add_numbers(a, shared, z + k, step, load(theta, w + k * row))
-        k += 1
+        k += parts
     return a
 
 
-def product_back(theta, w, row, shared, z, step):
-    """The R samples' K sums over H units of da in `shared`, of sample r from z + r step
-    on, times weights, units `row` apart.
+def product_back(theta, w, row, shared, z, step, part):
+    """A part of R sums over H units of da in `shared`, of sample r from z + r step on,
+    times weights from w on, `row` apart; K numbers, whose `total` it is.
     """
     a = copies(zeros())
-    if K == 1:
-        return product(a, theta, w, row, shared, z, step, H)
-    j = 0
+    j = 4 * part
+    d = z + j * K
+    i = w + j * row
+    while j + 3 < H:
+        a = dot_samples(a, shared, d, step, load(theta, i))
+        a = dot_samples(a, shared, d + K, step, load(theta, i + row))
+        a = dot_samples(a, shared, d + 2 * K, step, load(theta, i + 2 * row))
+        a = dot_samples(a, shared, d + 3 * K, step, load(theta, i + 3 * row))
+        j += 4 * parts
+        d += 4 * parts * K
+        i += 4 * parts * row
+    j = H // 4 * 4 + part
     while j < H:
         a = dot_samples(a, shared, z + j * K, step, load(theta, w + j * row))
-        j += 1
+        j += parts
     return a
+
+
+def products_back(theta, w, row, columns, shared, tile, sums):
+    """The parts of the tile's da times `columns` columns of weights: (parts, tile,
+    columns), from `sums` on.
+    """
+    part = cuda.threadIdx.y % parts
+    s = cuda.threadIdx.y // parts * R
+    while s < tile:
+        k = cuda.threadIdx.x
+        while k < columns:
+            a = product_back(theta, w + k * K, row, shared, s * H * K, H * K, part)
+            for r in range(R):
+                shared[sums + (part * tile + s + r) * columns + k] = total(a[r])
+            k += cuda.blockDim.x
+        s += cuda.blockDim.y // parts * R
 
 
 def forward_layer(l, inputs, n, tile, s0, theta, shared, work):
-    """All steps of a layer for a tile; h and c in slot 0 are the initial state."""
+    """All steps of a layer for a tile, from `state`."""
     count = min(tile, n.B - s0)
-    width = four(inputs) + four(H)  # of a sample's [x_t, h_{t-1}]
-    cells = 2 * tile * width  # the tile's c, behind two buffers of these
-    copy_rows(shared, cells, H, work, slot_at(n, n.c, l, 0, s0), H, tile, count)
-    h = four(inputs)  # of sample 0 in the first buffer
-    copy_rows(shared, h, width, work, slot_at(n, n.h, l, 0, s0), H, tile, count)
+    me, threads = lane()
+    last = inputs + H  # of a sample's [x_t, h_{t-1}, 1]
+    width = four(last + 1)
+    cells = tile * width  # the tile's c
+    sums = cells + four(tile * H)  # of its pre-activations
+    h, c = state_at(n, 0, l, s0), state_at(n, 1, l, s0)
+    copy(work, slot_at(n, n.h, l, 0, s0), work, h, count * H)
+    copy(work, slot_at(n, n.c, l, 0, s0), work, c, count * H)
+    clear(shared, 0, cells)
+    cuda.syncthreads()
+    copy_rows(shared, inputs, width, work, h, H, count)
+    copy(shared, cells, work, c, count * H)
     below = step_at(n, n.x, 0, s0, D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
-    copy_rows(shared, 0, width, work, below, inputs, tile, count)
+    copy_rows(shared, 0, width, work, below, inputs, count)
+    s = me
+    while s < tile:
+        shared[s * width + last] = real(1)  # times b
+        s += threads
     t = 0
     while t < n.T:
         cuda.syncthreads()
-        current = t % 2 * tile * width  # [x_t, h_{t-1}]
-        following = (1 - t % 2) * tile * width  # [x_{t+1}, h_t]
-        if t + 1 < n.T:
-            x = below + (t + 1) * n.B * inputs
-            copy_rows(shared, following, width, work, x, inputs, tile, count)
-        group = cuda.threadIdx.y
-        while group * R < tile:
-            z = current + group * R * width  # sample group R
+        part = cuda.threadIdx.y % parts
+        s = cuda.threadIdx.y // parts * R
+        while s < tile:
             j = cuda.threadIdx.x
             while j < H:
                 w = weight_at(l, 0, j)
-                a = copies(load(theta, weight_at(l, inputs + H, j)))  # b
-                a = product(a, theta, w, H * K, shared, z, width, inputs)
-                w = weight_at(l, inputs, j)
-                a = product(a, theta, w, H * K, shared, z + four(inputs), width, H)
+                a = product(theta, w, H * K, shared, s * width, width, last + 1, part)
                 for r in range(R):
-                    s = group * R + r
-                    out = cell_forward(*a[r], shared[cells + s * H + j])
-                    shared[cells + s * H + j] = out[K + 1]
-                    shared[following + s * width + four(inputs) + j] = out[K]
-                    if s < count:
-                        work[slot_at(n, n.h, l, t + 1, s0 + s) + j] = out[K]
-                        work[slot_at(n, n.c, l, t + 1, s0 + s) + j] = out[K + 1]
-                        store(work, gate_at(n, n.gates, l, t, s0 + s) + j * K, out)
+                    store(shared, sums + ((part * tile + s + r) * H + j) * K, a[r])
                 j += cuda.blockDim.x
-            group += cuda.blockDim.y
+            s += cuda.blockDim.y // parts * R
+        cuda.syncthreads()
+        below += n.B * inputs
+        if t + 1 < n.T:
+            copy_rows(shared, 0, width, work, below, inputs, count)
+        h, c = slot_at(n, n.h, l, t + 1, s0), slot_at(n, n.c, l, t + 1, s0)
+        gates = gate_at(n, n.gates, l, t, s0)
+        i = me  # unit i % H of sample i // H
+        while i < count * H:
+            a = sum_values(shared, sums + i * K, tile * H * K)
+            out = cell_forward(*a, shared[cells + i])
+            shared[cells + i] = out[K + 1]
+            shared[i // H * width + inputs + i % H] = out[K]
+            work[h + i] = out[K]
+            work[c + i] = out[K + 1]
+            store(work, gates + i * K, out)
+            i += threads
         t += 1
     cuda.syncthreads()
+
+
+def taped(n, l, t, s0, i, work):
+    """dy, the gates, c before and after step t, of unit i % H of sample s0 + i // H."""
+    return (
+        work[step_at(n, n.dy, t, s0, H) + i],
+        load(work, gate_at(n, n.gates, l, t, s0) + i * K),
+        work[slot_at(n, n.c, l, t, s0) + i],
+        work[slot_at(n, n.c, l, t + 1, s0) + i],
+    )
 
 
 def backward_layer(l, inputs, n, tile, s0, theta, shared, work, below):
     """All steps back. below: whether the gradient of the layer's input is wanted."""
     count = min(tile, n.B - s0)
-    width = four(H * K)  # of a sample's da
-    dc = tile * H  # the tile's, behind its dh
-    buffers = four(2 * tile * H)  # two of the tile's da
+    me, threads = lane()
+    dc = tile * H * K  # behind the tile's da
+    sums = dc + tile * H  # of dh
+    sums_below = sums + parts * tile * H  # of the gradient of the layer's input
     U = transposed_at(l)
-    W = U + inputs * H * K
-    copy_rows(shared, 0, H, work, state_at(n, 0, l, s0), H, tile, count)
-    copy_rows(shared, dc, H, work, state_at(n, 1, l, s0), H, tile, count)
+    W = U + inputs * K
+    row = (inputs + H + 1) * K
+    dh_outside, dc_outside = state_at(n, 0, l, s0), state_at(n, 1, l, s0)
+    clear(shared, 0, sums_below)
     cuda.syncthreads()
+    copy(shared, sums, work, dh_outside, count * H)
+    copy(shared, dc, work, dc_outside, count * H)
     t = n.T - 1
+    ahead = taped(n, l, t, s0, min(me, count * H - 1), work)
     while t >= 0:
-        current = buffers + t % 2 * tile * width
-        group = cuda.threadIdx.y
-        while group * R < tile:
-            j = cuda.threadIdx.x
-            while j < H:
-                for r in range(R):
-                    s = group * R + r
-                    da = current + s * width + j * K
-                    if s < count:
-                        dy = work[step_at(n, n.dy, t, s0 + s, H) + j]
-                        out = cell_backward(
-                            dy + shared[s * H + j],
-                            shared[dc + s * H + j],
-                            *load(work, gate_at(n, n.gates, l, t, s0 + s) + j * K),
-                            work[slot_at(n, n.c, l, t, s0 + s) + j],
-                            work[slot_at(n, n.c, l, t + 1, s0 + s) + j],
-                        )
-                        store(work, gate_at(n, n.da, l, t, s0 + s) + j * K, out)
-                        store(shared, da, out)
-                        shared[dc + s * H + j] = out[K]
-                    else:
-                        store(shared, da, zeros())
-                j += cuda.blockDim.x
-            group += cuda.blockDim.y
+        da = gate_at(n, n.da, l, t, s0)
+        i = me
+        while i < count * H:
+            dy, gates, c_before, c = ahead
+            # The next number's are under way from here on, over the barriers, too.
+            same = i + threads < count * H
+            where = i + threads if same else me
+            ahead = taped(n, l, t if same else max(t - 1, 0), s0, where, work)
+            dh = dy + sum_numbers(shared, sums + i, tile * H)
+            out = cell_backward(dh, shared[dc + i], *gates, c_before, c)
+            store(work, da + i * K, out)
+            store(shared, i * K, out)
+            shared[dc + i] = out[K]
+            i += threads
         cuda.syncthreads()
-        group = cuda.threadIdx.y
-        while group * R < tile:
-            z = current + group * R * width
-            j = cuda.threadIdx.x
-            while j < H:  # dh of unit j before step t: column j of W transposed
-                a = product_back(theta, W + j * K, H * K, shared, z, width)
-                for r in range(R):
-                    shared[(group * R + r) * H + j] = total(a[r])
-                j += cuda.blockDim.x
-            k = cuda.threadIdx.x
-            while below and k < inputs:
-                a = product_back(theta, U + k * K, inputs * K, shared, z, width)
-                for r in range(R):
-                    s = group * R + r
-                    if s < count and l == 0:
-                        work[step_at(n, n.dx, t, s0 + s, D) + k] = total(a[r])
-                    elif s < count:
-                        work[step_at(n, n.dy, t, s0 + s, H) + k] = total(a[r])
-                k += cuda.blockDim.x
-            group += cuda.blockDim.y
+        products_back(theta, W, row, H, shared, tile, sums)
+        if below:
+            products_back(theta, U, row, inputs, shared, tile, sums_below)
+        cuda.syncthreads()
+        to = step_at(n, n.dx if l == 0 else n.dy, t, s0, inputs)
+        i = me
+        while below and i < count * inputs:
+            work[to + i] = sum_numbers(shared, sums_below + i, tile * inputs)
+            i += threads
         t -= 1
+    i = me
+    while i < count * H:
+        work[dh_outside + i] = sum_numbers(shared, sums + i, tile * H)
+        work[dc_outside + i] = shared[dc + i]
+        i += threads
     cuda.syncthreads()
-    s = cuda.threadIdx.y
-    while s < count:
-        j = cuda.threadIdx.x
-        while j < H:
-            work[state_at(n, 0, l, s0 + s) + j] = shared[s * H + j]
-            work[state_at(n, 1, l, s0 + s) + j] = shared[dc + s * H + j]
-            j += cuda.blockDim.x
-        s += cuda.blockDim.y
 
 
 def forward_layers(n, tile, s0, theta, shared, work):
-    """All layers of a tile, from the states in slot 0."""
+    """All layers of a tile."""
     cuda.syncthreads()
     for l in range(L):
         inputs = D if l == 0 else H
@@ -218,53 +271,28 @@ def backward_layers(n, tile, s0, theta, shared, work, below):
     for l in range(L - 1, -1, -1):
         inputs = D if l == 0 else H
         backward_layer(l, inputs, n, tile, s0, theta, shared, work, l > 0 or below)
-    cuda.syncthreads()
     gradients(n, s0, min(tile, n.B - s0), work, s0 == cuda.blockIdx.x * tile)
-
-
-def copy_states(n, s0, count, slot, work, final):
-    """Copy the initial state to slot 0 of h and c, or, `final`, a slot to where that
-    was.
-    """
-    for l in range(L):
-        s = cuda.threadIdx.y
-        while s < count:
-            j = cuda.threadIdx.x
-            while j < H:
-                h = slot_at(n, n.h, l, slot, s0 + s) + j
-                c = slot_at(n, n.c, l, slot, s0 + s) + j
-                h_outside = state_at(n, 0, l, s0 + s) + j
-                c_outside = state_at(n, 1, l, s0 + s) + j
-                if final:
-                    work[h_outside] = work[h]
-                    work[c_outside] = work[c]
-                else:
-                    work[h] = work[h_outside]
-                    work[c] = work[c_outside]
-                j += cuda.blockDim.x
-            s += cuda.blockDim.y
 
 
 def gather(n, s0, count, order, first, x, work):
     """The tile's examples, order[first + s0:] of x (T, N, D), to their place; zeros for
-    the states and their gradients.
+    the states and all gradients of the outputs.
     """
-    s = cuda.threadIdx.y
-    while s < count:
-        k = cuda.threadIdx.x
-        while k < D:
-            for t in range(n.T):
-                work[step_at(n, n.x, t, s0 + s, D) + k] = x[t, order[first + s0 + s], k]
-            k += cuda.blockDim.x
+    t = cuda.threadIdx.y
+    while t < n.T:
+        i = cuda.threadIdx.x
+        while i < count * D:
+            value = x[t, order[first + s0 + i // D], i % D]
+            work[step_at(n, n.x, t, s0, D) + i] = value
+            i += cuda.blockDim.x
         j = cuda.threadIdx.x
-        while j < H:
-            for l in range(L):
-                work[slot_at(n, n.h, l, 0, s0 + s) + j] = real(0)
-                work[slot_at(n, n.c, l, 0, s0 + s) + j] = real(0)
-                work[state_at(n, 0, l, s0 + s) + j] = real(0)
-                work[state_at(n, 1, l, s0 + s) + j] = real(0)
+        while j < count * H:
+            work[step_at(n, n.dy, t, s0, H) + j] = real(0)
             j += cuda.blockDim.x
-        s += cuda.blockDim.y
+        t += cuda.blockDim.y
+    for l in range(L):
+        clear(work, state_at(n, 0, l, s0), count * H)
+        clear(work, state_at(n, 1, l, s0), count * H)
 
 
 def mini_batch(n, tile, order, first, x, target, theta, shared, work, below):
@@ -286,10 +314,12 @@ def forward(n, tile, theta, work):
     shared = cuda.shared.array(0, number)
     s0 = cuda.blockIdx.x * tile
     while s0 < n.B:
-        count = min(tile, n.B - s0)
-        copy_states(n, s0, count, 0, work, False)
+        size = min(tile, n.B - s0) * H
         forward_layers(n, tile, s0, theta, shared, work)
-        copy_states(n, s0, count, n.T, work, True)
+        for l in range(L):
+            h, c = slot_at(n, n.h, l, n.T, s0), slot_at(n, n.c, l, n.T, s0)
+            copy(work, state_at(n, 0, l, s0), work, h, size)
+            copy(work, state_at(n, 1, l, s0), work, c, size)
         s0 += cuda.gridDim.x * tile
 
 
@@ -300,13 +330,8 @@ def backward(n, tile, theta, work):
     shared = cuda.shared.array(0, number)
     s0 = cuda.blockIdx.x * tile
     while s0 < n.B:
-        s = cuda.threadIdx.y
-        while s < min(tile, n.B - s0):  # y does not depend on the read-out
-            o = cuda.threadIdx.x
-            while o < O:
-                work[n.d_out + (s0 + s) * O + o] = real(0)
-                o += cuda.blockDim.x
-            s += cuda.blockDim.y
+        count = min(tile, n.B - s0)
+        clear(work, n.d_out + s0 * O, count * O)  # y does not depend on the read-out
         backward_layers(n, tile, s0, theta, shared, work, True)
         s0 += cuda.gridDim.x * tile
 
@@ -346,16 +371,8 @@ def epoch(n, tile, order, x, target, theta, work, losses, rate):
     batch = 0
     while first < order.size:
         B = min(n.B, order.size - first)
-        # A zero that the compiler does not know: else it computes the addresses of all
-        # phases before the loop, more than there are registers for.
-        zero = cuda.syncthreads_count(0)
-        m = Places(n.T + zero, B, *n[2:])
-        weights = theta[zero:]
-        tape = work[zero:]
-        samples = tile + zero
-        mini_batch(
-            m, samples, order, first, x, target, weights, shared, tape, rate == 0
-        )
+        m = Places(n.T, B, *n[2:])
+        mini_batch(m, tile, order, first, x, target, theta, shared, work, rate == 0)
         grid.sync()
         blocks = min(cuda.gridDim.x, (B + tile - 1) // tile)
         sum_rows(m, blocks, shared, theta, work, losses, batch, rate)

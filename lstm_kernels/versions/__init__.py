@@ -69,7 +69,11 @@ _VERSIONS = (
     Version(
         "cuda-fused", "the network stays on the GPU", "gpu", "GPU", "GPU", True, True
     ),
+    Version("cuda-graph", "an epoch is a graph", "gpu", "GPU", "GPU", True, True),
     Version("cuda-epoch", "an epoch is one launch", "gpu", "GPU", "GPU", True, True),
+    Version(
+        "cuda-persistent", "weights stay on the chip", "gpu", "GPU", "GPU", True, True
+    ),
 )
 
 

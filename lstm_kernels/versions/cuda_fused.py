@@ -1,20 +1,21 @@
 """`cuda-fused`: the network lives on the device.
 
 What changed from `cuda-v3`: the parameters, the data set and the descent stay on the
-device, so nothing is copied inside an epoch; and a block computes a tile of samples, a
-thread per unit, with the tile's state in shared memory. A mini-batch is two launches:
+device, so nothing is copied inside an epoch; and threads are launched for the units of
+a sample, too, with few samples for parts of their sums. A mini-batch is two launches:
 forward and back, then sums over the blocks, in a fixed order, and descent. Bounded for
-a small network by the host, which launches them; then by the latency of a step, a chain
-of inputs and units long, and for many samples by loading operands from the caches.
+a small network by the host, which launches them; then by the latency of a step, and for
+many samples by loading operands from the caches.
 """
 
 import weakref
+from functools import partial
 
 import numpy as np
 
-from ..gpu import device
-from ..gpu.layout import Sizes, collect, gradient_array, pack, state_array, unpack
-from ..gpu.plans import Pass
+from ..gpu.device import Device
+from ..gpu.layout import Sizes, collect, pack, state_array, unpack
+from ..gpu.plans import Pass, plan
 from ..params import Params
 from .base import Network
 
@@ -29,10 +30,14 @@ class CudaFused(Network):
     name = "cuda-fused"
     tapes = False
     kernels = "forward", "backward", "step", "update"
+    device = Device
+    limits = ()  # pairs: other than those of `Device`
+    plan = staticmethod(plan)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        self._device = device.Device(self.name)
+        self._device = self.device(self.name)
+        vars(self._device).update(self.limits)
         self._passes = {}
         self._dataset = lambda: None  # the data set whose examples are on the device
         self._replace(self._params)
@@ -40,7 +45,7 @@ class CudaFused(Network):
     def _replace(self, params):
         # From here on the device's count, the old ones or the new.
         self._on_host = False
-        self._theta = self._device.send("theta", pack(params, transposed=True))
+        self._theta = self._device.send("theta", pack(params))
         self._params = params
         self._on_host = True
 
@@ -56,26 +61,36 @@ class CudaFused(Network):
     def _forward(self, x, state, training):
         run = self._pass(*x.shape[:2])
         n = run.n
-        run.send(x=x, state=state_array(n, self._dtype, state))
+        # Without c, h is handed on in its place.
+        parts = state and (state[0], state[-1])
+        run.send(x=x, state=state_array(n, self._dtype, parts))
         run.kernel("forward")(run.places, run.plan.tile, self._theta, run.work())
         top = ((n.L - 1) * (n.T + 1) + 1) * n.B * n.H  # the top layer, slot 1
-        y = run.fetch("h", n.shape("y"), skip=top)
+        y = run.fetch("h", n.shape("dy"), skip=top)
         state = run.fetch("state", n.shape("state"))
         return y, tuple(state[: len(self._cell.state)]), run
 
     def _backward(self, run, dy, dstate, inputs):
-        run.send(dy=dy, state=gradient_array(run.n, self._dtype, dstate))
+        run.send(dy=dy, state=state_array(run.n, self._dtype, dstate))
         run.kernel("backward")(run.places, run.plan.tile, self._theta, run.work())
-        self._update(run, self._device.array("losses", (1,), self._dtype), 0, 0.0)
+        losses = self._device.array("losses", (1,), self._dtype)
+        self._update(run, losses, 0, self._dtype.type(0))
         return self._grads(run)
 
     def _loss_and_grads(self, x, target):
-        return self._step(x, target, 0.0), self._grads(self._pass(*x.shape[:2]))
+        loss, run = self._launch_step(x, target)
+        return loss, self._grads(run)
 
     def _step(self, x, target, rate):
+        return self._launch_step(x, target, rate)[0]
+
+    def _launch_step(self, x, target, rate=0.0):
+        """The loss of a mini-batch, and its Pass."""
         self._dataset = lambda: None
         self._send_examples(x, target)
-        return float(self._steps(np.arange(x.shape[1]), x.shape[1], rate)[0])
+        T, B = x.shape[:2]
+        (loss,) = self._steps(np.arange(B), B, rate)
+        return float(loss), self._pass(T, B)
 
     def _send_examples(self, x, target):
         self._examples = self._device.send("x", x), self._device.send("target", target)
@@ -105,25 +120,30 @@ class CudaFused(Network):
         self._launch_steps(order, batch_size, losses, self._dtype.type(rate))
         return self._fetch(losses)
 
-    def _launch_steps(self, order, batch_size, losses, rate):
+    def _launch_steps(self, *how):
+        for kernel, arguments in self._launches(*how):
+            kernel()(*arguments)
+
+    def _launches(self, order, batch_size, losses, rate):
+        """Each launch: what returns its kernel, and the arguments."""
         x, target = self._examples
         for batch, first in enumerate(range(0, order.size, batch_size)):
             run = self._pass(x.shape[0], min(batch_size, order.size - first))
-            examples = first, order, x, target
-            arrays = self._theta, run.work()
-            run.kernel("step")(run.places, run.plan.tile, *examples, *arrays, rate)
-            self._update(run, losses, batch, rate)
+            examples, arrays = (first, order, x, target), (self._theta, run.work())
+            step = run.places, run.plan.tile, *examples, *arrays, rate
+            yield partial(run.kernel, "step"), step
+            update = run.places, run.plan.blocks, *arrays, losses, batch, rate
+            yield partial(run.kernel, "update"), update
 
     def _update(self, run, losses, batch, rate):
         """The end of a step: sums over the blocks, and descent."""
-        rate = self._dtype.type(rate)
         results = self._theta, run.work(), losses, batch, rate
         run.kernel("update")(run.places, run.plan.blocks, *results)
 
     def _pass(self, T, B):
         if (T, B) not in self._passes:
             arguments = self._device, self._params, T, B, self.kernels
-            self._passes[T, B] = Pass(*arguments)
+            self._passes[T, B] = Pass(*arguments, self.plan)
         return self._passes[T, B]
 
     def _fetch(self, array):

@@ -48,50 +48,61 @@ def by_scan(jax, U, W, b, x):
 
 
 class Torch:
-    """torch.nn.LSTM (oneDNN on a CPU) with torch.optim.SGD. dtype: of parameters,
-    inputs and outputs.
+    """torch.nn.LSTM (oneDNN on a CPU, cuDNN on a GPU) with torch.optim.SGD. dtype: of
+    parameters, inputs and outputs. device: where they are.
     """
 
-    def __init__(self, params, threads, dtype="float32"):
+    def __init__(self, params, threads, dtype="float32", device="cpu"):
         import torch
 
         torch.set_num_threads(threads)
-        self.torch, self.dtype = torch, getattr(torch, dtype)
+        self.torch, self.device, self.dtype = torch, device, getattr(torch, dtype)
         nn, sizes = torch.nn, (params.input_size, params.hidden_size)
         net = nn.LSTM(*sizes, params.num_layers)
         readout = nn.Linear(params.hidden_size, params.output_size)
-        named = {n: torch.from_numpy(a.copy()) for n, a in params.to_torch().items()}
-        of_readout = {name: named.pop(f"readout.{name}") for name in ("weight", "bias")}
-        net.load_state_dict(named)
-        readout.load_state_dict(of_readout)
-        self._outputs = lambda x: net(x)[0]
-        self._readout = readout.to(self.dtype)
+        self.net, self.readout = (m.to(device, self.dtype) for m in (net, readout))
+        self.assign(params)
         # Its second bias stays: two that descend would be one with twice the rate.
-        net = net.to(self.dtype)
-        parts = [p for name, p in net.named_parameters() if "bias_hh" not in name]
-        self.optimizer = torch.optim.SGD([*parts, *readout.parameters()], lr=1e-3)
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad_("bias_hh" not in name)
+        self.parts = [
+            p for m in (net, readout) for p in m.parameters() if p.requires_grad
+        ]
+        self.optimizer = torch.optim.SGD(self.parts, lr=1e-3)
+
+    def assign(self, params):
+        """Take over other values for the parameters."""
+        named = {n: self.tensor(a) for n, a in params.to_torch().items()}
+        of_readout = {name: named.pop(f"readout.{name}") for name in ("weight", "bias")}
+        self.net.load_state_dict(named)
+        self.readout.load_state_dict(of_readout)
 
     def tensor(self, x):
-        """An array as a tensor of the peer's dtype."""
-        return self.torch.from_numpy(x).to(self.dtype)
+        """An array as a tensor of the peer's dtype, on its device."""
+        return self.torch.from_numpy(x).to(self.device, self.dtype)
 
     def outputs(self, x):
         """y of a tensor x, a tensor."""
+        self.net.eval()
         with self.torch.no_grad():
-            return self._outputs(x)
+            return self.net(x)[0]
 
     def predict(self, x):
-        return self.outputs(self.tensor(x)).float().numpy()
+        return self.outputs(self.tensor(x)).float().cpu().numpy()
+
+    def descend(self, x, target):
+        """A step on tensors; the loss before it, a tensor."""
+        self.net.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        predicted = self.readout(self.net(x)[0][-1])
+        loss = self.torch.nn.functional.mse_loss(predicted, target)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
 
     def step(self, x, target, rate):
         self.optimizer.param_groups[0]["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        y = self._outputs(self.tensor(x))
-        error = self._readout(y[-1]) - self.tensor(target)
-        loss = (error * error).mean()
-        loss.backward()
-        self.optimizer.step()
-        return loss.item()
+        return self.descend(self.tensor(x), self.tensor(target)).item()
 
 
 class Jax:

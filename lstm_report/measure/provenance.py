@@ -25,7 +25,10 @@ from .timing import clock
 
 PACKAGE = Path(__file__).parents[1]
 SOURCES = ("lstm_kernels", PACKAGE.name)  # what a measurement depends on
-PACKAGES = ("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "numba-cuda")
+PACKAGES = (
+    *("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "numba-cuda"),
+    *("torch", "nvidia-cudnn-cu13"),
+)
 # Variables that make a BLAS library choose other kernels than the machine deserves.
 DISTORTING = (
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),

@@ -96,6 +96,6 @@ def rounds(preset, repeats=20):
 
 def medians(rows):
     """Median seconds by what was compared, for reading."""
-    keys = ["variant", "stage", "N", "L", "H", "B", "version"]
+    keys = ["variant", "stage", "N", "L", "H", "B", "version", "threads"]
     keys = [key for key in keys if key in rows]
     return rows.groupby(keys, sort=False, dropna=False)["seconds"].median()

@@ -1,0 +1,239 @@
+"""Products of a block: rows of an operand in device memory times a matrix.
+
+The rows, and a matrix that is not the block's own, come into shared memory piece by
+piece: the next one is under way while the threads multiply the last. The sums take the
+place of the pieces. A block's threads are a matrix for copies; in a product each takes
+four columns, R rows and a part of the sum over k. The same order of additions on every
+run.
+"""
+
+from typing import NamedTuple
+
+from .device import cuda
+from .device_functions import copies, lane, quad, quads, store_quad
+from .layout import H, K, R, four, real
+from .ptx import copy_number, copy_quad, wait_for_copies
+
+units, buffer = 16, 4352  # of a block: hidden units, numbers of one of four buffers
+ROWS = 64  # at most, of a product
+
+
+def eight(size):
+    """The next multiple of eight: products are computed for so many k at once."""
+    return (size + 7) // 8 * 8
+
+
+def kept_forward():
+    """How far rows of W are apart in shared memory."""
+    return four(units * K) + 4  # rows that follow each other begin in other banks
+
+
+def buffers_at():
+    """Where the buffers begin in shared memory, behind the weights of either pass, and
+    the sums: (parts, rows, columns).
+    """
+    return max(eight(H) * kept_forward(), eight(H * K) * four(units))
+
+
+class Rows(NamedTuple):
+    """`count` rows of work, the first one `at`."""
+
+    at: int
+    stride: int
+    count: int
+
+
+class Matrix(NamedTuple):
+    """A matrix of which number (k, c) is theta's at + k down + c across, for c < width;
+    with `across` zero it is the block's weights in shared memory, rows `down` apart.
+    """
+
+    at: int
+    down: int
+    across: int
+    width: int
+
+
+def stage(shared, to, down, across, source, rows, width, whole_rows, whole_width, fill):
+    """Copy Rows of `width` numbers of source into shared memory: number (i, k) to `to`
+    + i down + k across. `fill` makes them whole_rows of whole_width numbers.
+    """
+    together = across == 1 and (rows.at | rows.stride | width) & 3 == 0
+    i = cuda.threadIdx.y
+    while i < whole_rows:
+        place = to + i * down
+        at = rows.at + i * rows.stride
+        known = width if i < rows.count else 0
+        k = cuda.threadIdx.x
+        if together:
+            k *= 4
+            while k < whole_width:
+                if k < known:
+                    copy_quad(shared, place + k, source, at + k)
+                else:
+                    store_quad(shared, place + k, (fill, fill, fill, fill))
+                k += 4 * cuda.blockDim.x
+        else:
+            while k < whole_width:
+                if k < known:
+                    copy_number(shared, place + k * across, source, at + k)
+                else:
+                    shared[place + k * across] = fill
+                k += cuda.blockDim.x
+        i += cuda.blockDim.y
+
+
+def nothing():
+    return tuple(real(0) for c in range(4))
+
+
+def add_four(a, v, w):
+    return tuple(a[c] + v * w[c] for c in range(4))
+
+
+def add_columns(a, v, q, w):
+    """a plus number q of each of v times the four numbers w."""
+    return tuple(add_four(a[r], v[r][q], w) for r in range(R))
+
+
+def add_outer(a, v, w):
+    """a plus each of the four numbers v times the four numbers w."""
+    return tuple(add_four(a[r], v[r], w) for r in range(4))
+
+
+# How the threads divide a product, (rows, count) times (count, columns). On tensor
+# cores the functions of `tensor_products` take the place of these.
+
+
+def rows_at_once(columns):
+    """The most rows of a product."""
+    _, threads = lane()
+    return R * min(ROWS // R, threads // (columns // 4))
+
+
+def division(rows, columns):
+    """So many rows with those that fill them up, the parts of each sum, and the row,
+    column and part of this thread, which is idle if there is no such part.
+    """
+    me, threads = lane()
+    fours = columns // 4
+    groups = min((rows + R - 1) // R, rows_at_once(columns) // R)
+    group = me // fours % groups
+    part = me // (fours * groups)
+    return groups * R, threads // (fours * groups), group, me % fours * 4, part
+
+
+def no_sums():
+    """The sums of a thread: four columns of R rows."""
+    return copies(nothing())
+
+
+def partial_product(a, shared, z, step, rows, w, pitch, part, parts, count):
+    """a plus a part of `count` numbers of rows, `step` apart from z on, times rows of a
+    matrix, `pitch` apart from w on.
+    """
+    k = 4 * part
+    while k < count:
+        v = quads(shared, z + k, rows // R * step)
+        i = w + k * pitch
+        w0 = quad(shared, i)
+        w1 = quad(shared, i + pitch)
+        w2 = quad(shared, i + 2 * pitch)
+        w3 = quad(shared, i + 3 * pitch)
+        a = add_columns(a, v, 0, w0)
+        a = add_columns(a, v, 1, w1)
+        a = add_columns(a, v, 2, w2)
+        a = add_columns(a, v, 3, w3)
+        k += 4 * parts
+    return a
+
+
+def put_sums(a, shared, i, rows, columns):
+    """Write the sums of a thread from i on."""
+    for r in range(R):
+        store_quad(shared, i + r * (rows // R) * columns, a[r])
+
+
+def stage_piece(to, k, piece, rows, whole, count, matrix, columns, work, theta, shared):
+    """Numbers k to k + piece - 1 of `whole` rows, and those rows of the matrix, unless
+    it is there.
+    """
+    left = count - k
+    some = Rows(rows.at + k, rows.stride, rows.count)
+    stage(shared, to, piece + 4, 1, work, some, left, whole, piece, real(0))
+    to += 2 * buffer
+    pitch = columns + 4
+    if matrix.across == 1:  # rows of theta are rows of the matrix
+        some = Rows(matrix.at + k * matrix.down, matrix.down, left)
+        width = matrix.width
+        stage(shared, to, pitch, 1, theta, some, width, piece, columns, real(0))
+    elif matrix.across > 1:  # they are its columns
+        some = Rows(matrix.at + k, matrix.across, matrix.width)
+        stage(shared, to, 1, pitch, theta, some, left, columns, piece, real(0))
+
+
+def multiply(rows, count, matrix, columns, work, theta, shared):
+    """Let the sums be Rows of `count` numbers times a Matrix (count, columns). Returns
+    how many parts are left to add, and how far apart they are.
+    """
+    whole, parts, row, column, part = division(rows.count, columns)
+    kept = matrix.across == 0
+    pitch = matrix.down if kept else columns + 4
+    size = 2 * buffer if kept else buffer
+    piece = min(eight(count), (size // whole - 4) // 8 * 8)
+    if not kept:
+        piece = min(piece, buffer // pitch // 8 * 8)
+    a = no_sums()
+    here, there = buffers_at(), buffers_at() + size
+    cuda.syncthreads()
+    how = rows, whole, count, matrix, columns, work, theta, shared
+    stage_piece(here, 0, piece, *how)
+    k = 0
+    while k < count:
+        wait_for_copies()
+        cuda.syncthreads()
+        if k + piece < count:
+            stage_piece(there, k + piece, piece, *how)
+        if part < parts:
+            w = column + (k * pitch if kept else here + 2 * buffer)
+            z, step = here + row * (piece + 4), piece + 4
+            some = min(piece, eight(count - k))
+            a = partial_product(a, shared, z, step, whole, w, pitch, part, parts, some)
+        k += piece
+        here, there = there, here
+    cuda.syncthreads()
+    if part < parts:
+        i = buffers_at() + (part * whole + row) * columns + column
+        put_sums(a, shared, i, whole, columns)
+    cuda.syncthreads()
+    return parts, whole * columns
+
+
+def summed(shared, i, parts, step):
+    value = shared[i]
+    for part in range(1, parts):
+        value += shared[i + part * step]
+    return value
+
+
+def transform(rows, count, matrix, columns, bias, to, pitch, work, theta, shared):
+    """Let rows of work from `to` on, `pitch` apart, be Rows times a Matrix, and theta's
+    numbers from `bias` on, if that is positive.
+    """
+    first = 0
+    while first < rows.count:
+        at = rows.at + first * rows.stride
+        most = rows_at_once(columns)
+        some = Rows(at, rows.stride, min(rows.count - first, most))
+        parts, step = multiply(some, count, matrix, columns, work, theta, shared)
+        i = cuda.threadIdx.y
+        while i < some.count:
+            c = cuda.threadIdx.x
+            while c < matrix.width:
+                value = summed(shared, buffers_at() + i * columns + c, parts, step)
+                if bias > 0:
+                    value += theta[bias + c]
+                work[to + (first + i) * pitch + c] = value
+                c += cuda.blockDim.x
+            i += cuda.blockDim.y
+        first += most

@@ -1,0 +1,190 @@
+"""`cuda-persistent`: weights stay on the chip.
+
+What changed from `cuda-fused`: who keeps what. There a block computes some samples with
+all weights, which it loads anew at each step; here it computes some hidden units of a
+layer, and keeps their recurrent weights in shared memory from the first step to the
+last. What the other blocks compute, h going forward and da going back, comes through
+device memory, with a counter for each layer that says how far it is. All layers run at
+the same time, each a step behind the one below. Meant for 128 hidden units and more. A
+network whose weights do not fit into the multiprocessors is refused. Bounded by
+multiply-adds; for few samples by loading weights from shared memory and by the way of h
+from block to block.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..errors import UnavailableError
+from ..gpu import persistent_kernels, products, tensor_products
+from ..gpu.build import TILES, build
+from ..gpu.device import SIMULATED
+from ..gpu.layout import Sizes, four
+from ..gpu.persistent_kernels import CHUNK, COUNTERS_APART
+from ..gpu.plans import Pass
+from ..gpu.products import ROWS, eight
+from .cuda_fused import CudaFused
+
+OLDEST = (7, 0)  # compute capability: it has release and acquire
+MOST_BUFFER = 64 * (64 + 4)  # numbers of a buffer: rows of 64, four apart
+PLAIN = 2 if SIMULATED else 256  # threads of kernels that wait for memory only
+MODULES = products, persistent_kernels
+KERNELS = "examples", "forward", "loss", "backward", "parameter_gradients", "update"
+
+
+class Plan(NamedTuple):
+    """Blocks of x by y threads for `units` hidden units and `tile` samples."""
+
+    blocks: int
+    x: int
+    y: int
+    units: int
+    tile: int
+    R: int  # rows of a product for a thread
+    tensor: bool  # whether products are computed on tensor cores
+    buffer: int  # numbers
+    shared: int  # bytes of a block
+
+
+def numbers(n, units, R, threads):
+    """Numbers of shared memory for a block's weights, forward or transposed, back; and
+    of a buffer at least: there are four, which also hold the sums of a product.
+    """
+    pitch = four(units * n.K) + 4
+    kept = max(eight(n.H) * pitch, eight(n.H * n.K) * four(units))
+    return kept, max(12 * ROWS, R * threads, 8 * pitch)
+
+
+def cost(n, units, tile, R, tensor):
+    """Clocks of a step, up to a factor: 64 multiply-adds take one, 128 on tensor cores,
+    and 16 numbers that are loaded.
+    """
+    columns = four(units * n.K) + n.K * four(units)
+    chunk = max(1, min(CHUNK, ROWS // tile)) if tile == n.B else 1
+    loaded = tile * (2 + 2 * n.K) + 2 * units * n.K / chunk
+    multiplied = 2 * -(-tile // R) * R * columns
+    return multiplied / (128 if tensor else 64) + loaded / 16
+
+
+def plan(n, dtype, *, multiprocessors, shared, tensor_cores=False):
+    """The Plan for Sizes n on a device of so many multiprocessors, each with so many
+    bytes of shared memory for a block.
+
+    Raises ValueError where the weights do not fit.
+    """
+    size = np.dtype(dtype).itemsize
+    x, y = (2, max(2, -(-n.H * n.K // 8))) if SIMULATED else (16, 16)
+    found, least = [], None
+    for units in range(1, min(n.H, 4 * x * y // n.K) + 1):
+        shares = n.L * -(-n.H // units)
+        if shares > multiprocessors:
+            continue
+        tile = -(-n.B // (multiprocessors // shares))
+        R = 1 if tile < 4 else 4 if tile < 32 or size > 4 else 8
+        kept, buffer = numbers(n, units, R, x * y)
+        least = least or (kept + 4 * buffer) * size
+        buffer = min(MOST_BUFFER, max(buffer, (shared // size - kept) // 16 * 4))
+        all_numbers = (kept + 4 * buffer) * size
+        if all_numbers <= shared:
+            blocks = shares * -(-n.B // tile)
+            tensor = tensor_cores and R == 8 and units % 16 == 0
+            made = Plan(blocks, x, y, units, tile, R, tensor, buffer, all_numbers)
+            found.append((cost(n, units, tile, R, tensor), made))
+    if not found:
+        has = f"{multiprocessors} multiprocessors"
+        if least:
+            has += f" with {shared} bytes of shared memory, not the {least} that"
+            has += " each takes"
+        raise ValueError(
+            f"params: {n.L} layers of hidden_size {n.H} do not fit: the device has "
+            f"{has}; want fewer layers or a smaller hidden_size"
+        )
+    return min(found)[1]
+
+
+class PersistentPass(Pass):
+    """A pass as `cuda-fused` has it, with counters behind the arrays of `work`."""
+
+    def __init__(self, device, params, T, B, tensor_cores):
+        self._device, self._dtype = device, params.dtype
+        self.n = n = Sizes.of(params, T, B)
+        limits = {"multiprocessors": device.multiprocessors, "shared": device.shared}
+        self.plan = plan(n, params.dtype, **limits, tensor_cores=tensor_cores)
+        self.places = n.places(1)
+        modules = *TILES, *MODULES, *[tensor_products] * self.plan.tensor
+        names = "R", "units", "buffer", "tensor"
+        constants = {name: getattr(self.plan, name) for name in names}
+        same = n._replace(T=0, B=0)
+        how = params.cell, params.dtype, modules, KERNELS, same
+        self._kernels = build(*how, **constants)
+
+    def work(self):
+        counters = self.n.L * -(-self.n.B // self.plan.tile) * COUNTERS_APART
+        shape = (self.places.end + counters,)
+        return self._device.array("work", shape, self._dtype)
+
+    def kernel(self, name):
+        plan, most = self.plan, self._device.multiprocessors
+        together = name in ("forward", "backward")
+        if together:
+            grid = plan.blocks, (plan.x, plan.y), plan.shared
+        elif name == "parameter_gradients":
+            grid = most, (plan.x, plan.y), plan.shared
+        else:
+            blocks = most if name == "update" else min(most, self.n.B)
+            grid = blocks, (PLAIN, 1), PLAIN * self._dtype.itemsize
+        if SIMULATED:  # one block after another: it takes the layers in turn
+            grid = 1, *grid[1:]
+        return self._device.configure(self._kernels[name], *grid, together=together)
+
+
+class CudaPersistent(CudaFused):
+    """As `cuda-fused` to its user. Needs compute capability 7.0.
+
+    tensor_cores: whether products of 32 float32 samples and more are computed on tensor
+    cores, each as three of TF32; needs compute capability 8.0.
+    """
+
+    name = "cuda-persistent"
+    tensor_cores = False
+
+    def __init__(self, params, threads=None):
+        super().__init__(params, threads)
+        if self._device.capability < OLDEST:
+            got, want = (
+                ".".join(map(str, c)) for c in (self._device.capability, OLDEST)
+            )
+            raise UnavailableError(
+                f"name: {self.name!r} cannot run here: the device has compute "
+                f"capability {got}, want {want} or newer"
+            )
+        if SIMULATED:  # a block for each layer, which keeps all its weights
+            self._device.multiprocessors = params.num_layers
+            self._device.shared = 1 << 30
+
+    def _pass(self, T, B):
+        if (T, B) not in self._passes:
+            how = self._device, self._params, T, B, self.tensor_cores
+            self._passes[T, B] = PersistentPass(*how)
+        return self._passes[T, B]
+
+    def _backward(self, run, dy, dstate, inputs):
+        run.send(d_out=np.zeros(run.n.shape("d_out"), self._dtype))
+        return super()._backward(run, dy, dstate, inputs)
+
+    def _launch_steps(self, order, batch_size, losses, rate):
+        x, target = self._examples
+        for batch, first in enumerate(range(0, order.size, batch_size)):
+            run = self._pass(x.shape[0], min(batch_size, order.size - first))
+            chosen, arrays = (run.places, first, order), (self._theta, run.work())
+            run.kernel("examples")(*chosen, x, run.work())
+            run.kernel("forward")(run.places, run.plan.tile, *arrays)
+            run.kernel("loss")(*chosen, target, *arrays)
+            run.kernel("backward")(run.places, run.plan.tile, *arrays)
+            self._update(run, losses, batch, rate)
+
+    def _update(self, run, losses, batch, rate):
+        """The gradients from the tapes, and descent."""
+        rate, arrays = self._dtype.type(rate), (self._theta, run.work())
+        run.kernel("parameter_gradients")(run.places, *arrays, rate)
+        run.kernel("update")(run.places, 1, *arrays, losses, batch, rate)

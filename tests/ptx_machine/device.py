@@ -1,0 +1,261 @@
+"""Stands in for numba.cuda in the package's GPU code: its host code runs unchanged, its
+kernels as their PTX on the machine."""
+
+import hashlib
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache, partial
+from importlib import import_module
+from importlib.metadata import version
+from math import prod
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import numpy as np
+import ptx
+from numba import cuda, types
+
+import lstm_kernels as lk
+from lstm_kernels.gpu import build, device, graph
+
+from . import machine
+from .parse import Program
+
+CAPABILITY = (9, 0)
+# All are there before `device.cuda` is another: their kernels are real CUDA.
+VERSIONS = [
+    import_module(f"lstm_kernels.versions.{row.name.replace('-', '_')}")
+    for row in lk.versions()
+    if row.target == "gpu"
+]
+
+
+def sources():
+    """What kernels are made of and by: a key of compiled kernels."""
+    package = Path(device.__file__).parents[1]
+    paths = sorted(package.glob("gpu/*.py"))
+    paths += [package / "cells.py", package / "kernels.py"]
+    texts = [path.read_bytes() for path in paths]
+    return b"".join([*texts, version("numba-cuda").encode()])
+
+
+def compiled(function, signature):
+    """The PTX of a Python function."""
+    with ptx.stand_in(CAPABILITY):
+        return cuda.compile_ptx(function, signature, cc=CAPABILITY)[0]
+
+
+@cache
+def program_at(path):
+    name = path.name.rpartition("-")[0]
+    return Program(path.read_text(), machine.OPCODES, name)
+
+
+def program_of(function, signature, key):
+    """The Program of a kernel, whose PTX is kept under its name, its types and key."""
+    name = f"{function.__module__}.{function.__qualname__} {signature} {CAPABILITY}"
+    name = hashlib.sha256(key + name.encode()).hexdigest()[:16]
+
+    def make(path):
+        path.write_text(compiled(function, signature))
+
+    return program_at(machine.kept(f"{function.__name__}-{name}.ptx", make))
+
+
+class Array:
+    """An array of the machine, contiguous, as numba.cuda's."""
+
+    def __init__(self, owner, address, shape, dtype):
+        self.owner, self.address = owner, address
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.size, self.ndim = prod(shape), len(shape)
+        self.nbytes = self.size * self.dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"data": (self.address, False)}
+
+    def __getitem__(self, key):
+        first, end, _ = key.indices(self.size)
+        address = self.address + first * self.dtype.itemsize
+        return Array(self.owner, address, (max(0, end - first),), self.dtype)
+
+    def reshape(self, *shape):
+        shape = shape[0] if isinstance(shape[0], tuple) else shape
+        return Array(self.owner, self.address, shape, self.dtype)
+
+    def copy_to_device(self, host):
+        if (host.shape, host.dtype) != (self.shape, self.dtype):
+            raise ValueError(
+                f"host: got {host.shape} of {host.dtype}, want {self.shape}"
+            )
+        self.owner.write(self.address, host)
+
+    def copy_to_host(self, host=None):
+        read = self.owner.read(self.address, self.size, self.dtype).reshape(self.shape)
+        if host is None:
+            return read
+        host[:] = read
+        return host
+
+
+class Kernel:
+    """A compiled kernel as numba.cuda's dispatcher, of one signature."""
+
+    def __init__(self, owner, program, signature, name):
+        self.owner, self.program, self.signature = owner, program, signature
+        self.name = name
+        self.overloads = {signature: self}
+
+    def max_cooperative_grid_blocks(self, threads, shared=0):
+        return self.owner.multiprocessors
+
+    def __getitem__(self, grid):
+        return Launch(self, *grid)
+
+    def run(self, blocks, threads, shared, arguments):
+        memory = self.owner.memory
+        mark, values, copies = memory.next * 4, [], []
+        for kind, argument in zip(self.signature, arguments, strict=True):
+            values += self._bits(kind, argument, copies)
+        memory.launch(self.program, blocks, threads, shared, values)
+        for host, array in copies:
+            host[:] = memory.view(array.address, array.size, array.dtype).reshape(
+                host.shape
+            )
+        memory.release(mark)
+
+    def _bits(self, kind, argument, copies):
+        """What of an argument becomes parameters in PTX."""
+        if isinstance(kind, types.BaseTuple):
+            return [
+                bits
+                for each, entry in zip(kind, argument, strict=True)
+                for bits in self._bits(each, entry, copies)
+            ]
+        if not isinstance(kind, types.Array):
+            value = np.array(argument, str(kind))
+            return [int(value.view(f"u{value.itemsize}"))]
+        if isinstance(argument, np.ndarray):  # there before the launch, back after it
+            array = self.owner.device_array(argument.shape, argument.dtype)
+            array.copy_to_device(argument)
+            copies.append((argument, array))
+            argument = array
+        if (str(kind.dtype), kind.ndim) != (str(argument.dtype), argument.ndim):
+            raise TypeError(f"{self.name}: got {argument.dtype}, want {kind}")
+        size, shape = argument.dtype.itemsize, argument.shape
+        strides = [size * prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        return [0, 0, argument.size, size, argument.address, *shape, *strides]
+
+
+class Launch:
+    """A kernel with its grid, as numba.cuda's."""
+
+    def __init__(self, kernel, blocks, threads, stream=0, shared=0):
+        self.dispatcher, self.stream, self.sharedmem = kernel, stream, shared
+        self.griddim, self.blockdim = triple(blocks), triple(threads)
+
+    def __call__(self, *arguments):
+        how = prod(self.griddim), self.blockdim, self.sharedmem, arguments
+        recorded = self.dispatcher.owner.recorded
+        if self.stream and recorded is not None:
+            recorded.append(partial(self.dispatcher.run, *how))
+        else:
+            self.dispatcher.run(*how)
+
+
+def triple(size):
+    return (*size, 1, 1)[:3] if isinstance(size, tuple) else (size, 1, 1)
+
+
+class Driver:
+    """The driver's functions for graphs, with which `recorded` begins and ends."""
+
+    def __init__(self, stand):
+        self.stand, self.graphs = stand, []
+
+    def __getattr__(self, name):
+        return lambda *arguments: 0
+
+    def cuStreamCreate(self, stream, flags):
+        stream._obj.value = 1
+
+    def cuStreamBeginCapture_v2(self, stream, mode):
+        self.stand.recorded = []
+
+    def cuStreamEndCapture(self, stream, graph):
+        self.graphs.append(self.stand.recorded)
+        self.stand.recorded, graph._obj.value = None, len(self.graphs)
+
+    def cuGraphInstantiateWithFlags(self, executable, graph, flags):
+        executable._obj.value = graph.value
+
+    def cuGraphLaunch(self, executable, stream):
+        for launch in self.graphs[executable.value - 1]:
+            launch()
+
+
+class Cuda:
+    """What the package uses of numba.cuda, on a Machine `memory`.
+
+    recorded: a list that takes the launches on a stream of its own, or None.
+    """
+
+    external_stream = int
+    defer_cleanup = staticmethod(nullcontext)
+    pinned_array = staticmethod(np.zeros)
+
+    def __init__(self, memory, multiprocessors=4, shared=machine.MOST_SHARED):
+        self.memory, self.multiprocessors, self.shared = memory, multiprocessors, shared
+        self.recorded = None
+
+    def device_array(self, shape, dtype=np.float64):
+        shape = shape if isinstance(shape, tuple) else (shape,)
+        size = prod(shape) * np.dtype(dtype).itemsize
+        return Array(self.memory, self.memory.allocate(size), shape, dtype)
+
+    def to_device(self, host):
+        array = self.device_array(host.shape, host.dtype)
+        array.copy_to_device(host)
+        return array
+
+    def synchronize(self):
+        pass
+
+    def current_context(self):
+        attributes = {"MULTIPROCESSOR_COUNT": self.multiprocessors}
+        attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"] = self.shared
+        attributes["compute_capability"] = CAPABILITY
+        deallocations = SimpleNamespace(clear=lambda: None)
+        return SimpleNamespace(
+            device=SimpleNamespace(**attributes),
+            memory_manager=SimpleNamespace(deallocations=deallocations),
+            get_memory_info=lambda: (1 << 30, 1 << 30),
+        )
+
+    def kernel(self, function, signature, key=None):
+        """A kernel of a Python function for the machine."""
+        if key is None:
+            program = Program(compiled(function, signature), machine.OPCODES)
+        else:
+            program = program_of(function, signature, key)
+        return Kernel(self, program, signature, function.__name__)
+
+
+@contextmanager
+def stand_in(stand):
+    """While inside, the package's GPU code sees a Cuda as its device."""
+    key, driver = sources(), Driver(stand)
+    host = device, graph, *(module for module in VERSIONS if hasattr(module, "cuda"))
+    with ExitStack() as stack:
+        for module, name, value in (
+            *((module, "cuda", stand) for module in host),
+            (device, "why_unavailable", lambda: None),
+            (device, "allow_shared", lambda *how: None),
+            (graph, "_library", lambda: driver),
+            (build, "_compile", lambda *both: stand.kernel(*both, key=key)),
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        build.build.cache_clear()  # kernels belong to one machine
+        stack.callback(build.build.cache_clear)
+        yield stand

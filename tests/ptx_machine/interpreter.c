@@ -1,0 +1,480 @@
+/* A launch, one thread at a time, each until it waits, with a shadow of each word.
+
+   Times are of one clock for all: a block's interval begins at its last barrier. Of two
+   accesses in a block the first happens before the second if an interval began between
+   them, or, within a warp, a bar.warp.sync. Of accesses in two blocks, if the first is
+   not later than what the second's block has learnt of the first's. */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+typedef int8_t s8; typedef int16_t s16; typedef int32_t s32; typedef int64_t s64;
+typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64;
+typedef uint8_t b8; typedef uint16_t b16; typedef uint32_t b32; typedef uint64_t b64;
+typedef float f32; typedef double f64; typedef u32 pred;
+typedef __int128 s128; typedef unsigned __int128 u128;
+typedef union {
+  s8 s8; s16 s16; s32 s32; s64 s64; u8 u8; u16 u16; u32 u32; u64 u64;
+  b8 b8; b16 b16; b32 b32; b64 b64; f32 f32; f64 f64; pred pred;
+} reg;
+enum { RUNS, AT_BARRIER, AT_WARP, AT_GRID, DONE };
+enum { MISALIGNED, OUTSIDE, TRAPPED, ENDLESS, DIVERGED, GRID_DIVERGED, DEADLOCK,
+       LAST_FATAL = DEADLOCK, UNWRITTEN, RACE };
+enum { GLOBAL, SHARED, GENERIC, LOCAL };                    /* spaces */
+enum { STRONG = 1, ACQUIRE = 2, RELEASE = 4 };              /* how */
+enum { FREE, ALLOCATED, WRITTEN };                          /* state of a word */
+enum { SYNC, MMA, IDX, UP, DOWN, BFLY };                     /* of a warp */
+enum { FORWARD, REVERSE, RANDOM };                          /* order of threads */
+enum { ALL = -1, SEVERAL = 0x8000, MANY = 0xffff, PATIENCE = 1000,
+       NOBODY_S = 0x7fc0dead };               /* a NaN that nobody wrote */
+
+typedef struct { s32 op, guard, sense, d, a, b, c, list, n, space, how, offset; } row;
+/* The last write and the last read of a word: when, by which block and thread. A reader
+   SEVERAL + w is several threads of warp w, MANY are of several warps. */
+typedef struct {
+  s32 write_time, read_time, write_block, read_block;
+  u16 writer, reader; u8 strong_write, strong_read;
+  s32 vector, flag;                     /* of `readers` and of `flags`, if they agree */
+} word;
+/* Vectors over the blocks, each of a word. */
+typedef struct { s32 *times, *owners; s64 used, size; } pool;
+typedef struct { u64 to, from; s32 size, group; const row *r; } copy;
+typedef struct {
+  reg *R; s64 pc, ran, ran_before_spin, spin; s32 status, id, group, copies, room;
+  copy *queue;
+} thread;
+typedef struct {
+  thread *threads; s32 id, began, warp_began[32], *known, *pending;
+  u8 *local; s64 first, critical;
+} block;
+typedef struct {
+  s64 slots, length, grid, x, y, together, shared, words, locals, order, most, seed;
+  const row *code; const s32 *lists; const u64 *start; s64 special[4];
+  u32 *memory; u8 *state; word *shadow;
+  s64 *counts, *faults, *first;         /* by pc; kind and pc; kind, pc and three */
+  s64 accesses, critical, now, per_block, base, changed, fatal; pool readers, flags;
+} machine;
+
+static void note(machine *m, int kind, s64 pc, s64 thread, s64 block, s64 address) {
+  s64 i = kind * m->length + pc;
+  if (m->faults[i]++ == 0) {
+    m->first[3 * i] = thread; m->first[3 * i + 1] = block; m->first[3 * i + 2] = address;
+  }
+  if (kind <= LAST_FATAL) m->fatal = 1;
+}
+
+static s32 *vector_of(machine *m, pool *p, s32 at, s64 w) {
+  return at >= 0 && at < p->used && p->owners[at] == w ? p->times + at * m->grid : NULL;
+}
+
+static s32 *new_vector(machine *m, pool *p, s32 *at, s64 w) {
+  if (p->used == p->size) {
+    p->size = 2 * p->size + 64;
+    p->times = realloc(p->times, p->size * m->grid * sizeof(s32));
+    p->owners = realloc(p->owners, p->size * sizeof(s32));
+  }
+  *at = p->used++;
+  p->owners[*at] = w;
+  return memset(p->times + *at * m->grid, 0, m->grid * sizeof(s32));
+}
+
+static void join(machine *m, s32 *to, const s32 *from) {
+  for (s64 c = 0; c < m->grid; c++) if (from[c] > to[c]) to[c] = from[c];
+}
+
+static int warp_of(u16 id) {
+  return id == MANY ? -1 : id & SEVERAL ? id & ~SEVERAL : id / 32;
+}
+
+/* Whether an access in the same block happens before what thread t does now. */
+static int before(const block *b, const thread *t, u16 id, s32 time) {
+  int warp = t->id / 32;
+  return id == t->id || time < b->began ||
+         (warp == warp_of(id) && time < b->warp_began[warp]);
+}
+
+static int ordered(machine *m, block *b, thread *t, s32 by, u16 id, s32 time) {
+  if (time < m->base) return 1;
+  if (by == b->id) return before(b, t, id, time);
+  return by != ALL && m->together && time <= b->known[by];
+}
+
+static int races_with_reads(machine *m, block *b, thread *t, const word *x, s64 w) {
+  s32 *v = vector_of(m, &m->readers, x->vector, w);
+  if (!v) return !ordered(m, b, t, x->read_block, x->reader, x->read_time);
+  for (s64 c = 0; c < m->grid; c++)
+    if (c != b->id && v[c] > b->known[c]) return 1;
+  u16 id = x->read_block == b->id ? x->reader : MANY;
+  return v[b->id] >= m->base && !before(b, t, id, v[b->id]);
+}
+
+static void read_word(machine *m, block *b, thread *t, word *x, s64 w, int strong) {
+  int old = ordered(m, b, t, x->read_block, x->reader, x->read_time);
+  if (strong && !x->strong_read && x->read_time >= m->base) return;   /* tells more */
+  s32 *v = vector_of(m, &m->readers, x->vector, w);
+  u16 reader = t->id;
+  if (!old && x->read_block == b->id) {
+    reader = warp_of(x->reader) == t->id / 32 ? SEVERAL + t->id / 32 : MANY;
+  } else if (!old && !v && !m->together) {
+    x->read_block = ALL; x->read_time = m->now;
+    return;
+  } else if (!old && !v && !(strong && x->strong_read)) {
+    v = new_vector(m, &m->readers, &x->vector, w);
+    v[x->read_block] = x->read_time;
+  }
+  if (v) v[b->id] = m->now;
+  x->reader = reader; x->read_block = b->id; x->read_time = m->now;
+  x->strong_read = strong;
+}
+
+static void write_word(machine *m, block *b, thread *t, word *x, int strong) {
+  x->write_time = m->now; x->write_block = b->id; x->writer = t->id;
+  x->strong_write = strong;
+  x->read_time = 0; x->vector = -1;
+}
+
+/* What a release publishes on a flag, and an acquire learns from it. */
+static void synchronise(machine *m, block *b, word *x, s64 w, int update, int write,
+                        int how) {
+  if (!m->together) return;
+  s32 *v = vector_of(m, &m->flags, x->flag, w);
+  if (v && how & ACQUIRE) join(m, b->pending, v);
+  if (!write) return;
+  if (v && !update) memset(v, 0, m->grid * sizeof(s32));
+  if (!(how & RELEASE)) return;
+  if (!v) v = new_vector(m, &m->flags, &x->flag, w);
+  join(m, v, b->known);
+  if (b->began - 1 > v[b->id]) v[b->id] = b->began - 1;
+}
+
+/* Checks an access of `size` bytes; returns where they are, NULL after a fault. */
+static void *access(machine *m, block *b, thread *t, const row *r, u64 address, int read,
+                    int write, int size) {
+  s64 pc = r - m->code, space = r->space;
+  if (address % size) { note(m, MISALIGNED, pc, t->id, b->id, address); return NULL; }
+  if (space == GENERIC && address >= LOCAL_WINDOW) {
+    space = LOCAL; address -= LOCAL_WINDOW;
+  } else if (space == GENERIC && address >= SHARED_WINDOW) {
+    space = SHARED; address -= SHARED_WINDOW;
+  }
+  s64 end = space == LOCAL ? m->locals : space == SHARED ? m->shared : 4 * m->words;
+  if (address + size > (u64)end || address + size < address) {
+    note(m, OUTSIDE, pc, t->id, b->id, address);
+    return NULL;
+  }
+  if (space == LOCAL) return b->local + t->id * m->locals + address;
+  u64 at = address + (space == SHARED ? 4 * b->first : 0);
+  for (u64 w = at / 4; w < (at + size + 3) / 4; w++) {
+    word *x = m->shadow + w;
+    m->accesses++;
+    if (m->state[w] == FREE) { note(m, OUTSIDE, pc, t->id, b->id, address); return NULL; }
+    if (read && m->state[w] == ALLOCATED) note(m, UNWRITTEN, pc, t->id, b->id, 4 * w);
+    int strong = r->how & STRONG;
+    if (!(strong && x->strong_write) &&
+        !ordered(m, b, t, x->write_block, x->writer, x->write_time))
+      note(m, RACE, pc, t->id, b->id, 4 * w);
+    else if (write && x->read_time >= m->base && !(strong && x->strong_read) &&
+             races_with_reads(m, b, t, x, w))
+      note(m, RACE, pc, t->id, b->id, 4 * w);
+    if (write) { write_word(m, b, t, x, strong); m->state[w] = WRITTEN; }
+    else read_word(m, b, t, x, w, strong);
+    if (strong) synchronise(m, b, x, w, read && write, write, r->how);
+  }
+  return (u8 *)m->memory + at;
+}
+
+/* A copy takes place at any time until it is waited for: now for races with what came
+   before, and nobody may read what it replaces. */
+static int queue(machine *m, block *b, thread *t, const row *r) {
+  copy c = {t->R[r->d].u64 + r->offset, t->R[r->a].u64 + r->list, r->n, t->group, r};
+  u32 *to = access(m, b, t, r, c.to | SHARED_WINDOW, 0, 1, c.size);
+  if (!to || !access(m, b, t, r, c.from, 1, 0, c.size)) return 0;
+  for (int k = 0; k < c.size / 4; k++) {
+    to[k] = NOBODY_S;
+    m->state[to + k - m->memory] = ALLOCATED;
+  }
+  if (t->copies == t->room) {
+    t->room = 2 * t->room + 16;
+    t->queue = realloc(t->queue, t->room * sizeof(copy));
+  }
+  t->queue[t->copies++] = c;
+  return 1;
+}
+
+/* Copies arrive as late as they may: when they are waited for. */
+static int arrive(machine *m, block *b, thread *t, const row *r) {
+  int kept = 0;
+  for (int k = 0; k < t->copies; k++) {
+    copy c = t->queue[k];
+    if (c.group >= t->group - r->n) { t->queue[kept++] = c; continue; }
+    void *from = access(m, b, t, c.r, c.from, 1, 0, c.size);
+    void *to = from ? access(m, b, t, c.r, c.to | SHARED_WINDOW, 0, 1, c.size) : NULL;
+    if (!to) return 0;
+    memcpy(to, from, c.size);
+  }
+  t->copies = kept;
+  m->changed = 1;
+  return 1;
+}
+
+static f32 flushed(f64 x) { f32 y = x; return fabsf(y) < 0x1p-126f ? copysignf(0, y) : y; }
+static f64 upper_half(f64 x) { reg y = {.f64 = x}; y.u64 &= ~0xffffffffull; return y.f64; }
+static u32 tf32(u32 x) { return (x & 0x7f800000) == 0x7f800000 ? x : (x + 0x1000) & ~0x1fffu; }
+
+static f32 fma_down(f32 a, f32 b, f32 c) {        /* the product is exact */
+  f64 p = (f64)a * b, s = p + c, of_p = s - c, lost = (p - of_p) + (c - (s - of_p));
+  f32 y = s;
+  return y > s || (y == s && lost < 0) ? nextafterf(y, -INFINITY) : y;
+}
+
+static s64 to_integer(f64 x, int bits, int is_signed) {
+  f64 low = is_signed ? -ldexp(1, bits - 1) : 0, high = ldexp(1, bits - is_signed);
+  if (isnan(x)) return 0;
+  x = trunc(x);
+  if (x < low) x = low;
+  if (x >= high) return is_signed ? (s64)((1ull << (bits - 1)) - 1)
+                                  : (s64)(bits == 64 ? ~0ull : (1ull << bits) - 1);
+  return is_signed ? (s64)x : (s64)(u64)x;
+}
+
+#define D(kind) R[r->d].kind
+#define A(kind) R[r->a].kind
+#define B(kind) R[r->b].kind
+#define C(kind) R[r->c].kind
+#define STOP(kind) { note(m, kind, pc, t->id, b->id, 0); t->pc = pc; return; }
+#define REACH(kind, read, write)                                                        \
+  kind *p = access(m, b, t, r, A(u64) + r->offset, read, write, r->n * sizeof(kind));   \
+  if (!p) { t->pc = pc; return; }
+/* What another thread may change: the others have their turn before the next try. */
+#define TURN                                                                            \
+  if (r->how) {                                                                         \
+    t->ran = pc == t->spin ? t->ran_before_spin : t->ran;                               \
+    t->ran_before_spin = t->ran; t->spin = pc; t->pc = pc + 1;                          \
+    return;                                                                             \
+  }
+#define LOAD(kind) { REACH(kind, 1, 0)                                                  \
+  for (int k = 0; k < r->n; k++) R[m->lists[r->list + k]].s64 = p[k];                   \
+  TURN }
+#define STORE(kind) { REACH(kind, 0, 1)                                                 \
+  for (int k = 0; k < r->n; k++) {                                                      \
+    kind new = R[m->lists[r->list + k]].kind;                                           \
+    m->changed |= p[k] != new; p[k] = new;                                              \
+  } }
+#define UPDATE(kind, value) { REACH(kind, 1, 1)                                         \
+  kind old = *p, new = value;                                                           \
+  m->changed |= memcmp(&old, &new, sizeof old) != 0;                                    \
+  *p = new; D(kind) = old;                                                              \
+  TURN }
+
+/* Thread t until it waits, has ended or is at fault. */
+static void run(machine *m, block *b, thread *t) {
+  reg *R = t->R;
+  s64 turns = 0;
+  for (s64 pc = t->pc;; pc++) {
+    const row *r = m->code + pc;
+    if (r->guard >= 0 && R[r->guard].pred != (u32)r->sense) continue;
+    m->counts[pc]++;
+    t->ran++;
+    switch (r->op) {
+      STATEMENTS
+    }
+  }
+}
+
+/* D = A (16, 8) B (8, 8) + C of a warp, whose operands lose their low 13 bits; the sums
+   are rounded once. */
+static void multiply(const machine *m, thread *T, const s32 *at) {
+  f64 A[16][8], B[8][8];
+  for (int lane = 0; lane < 32; lane++) {
+    reg *R = T[lane].R;
+    for (int k = 0; k < 6; k++) {
+      reg cut = {.u32 = R[at[4 + k]].u32 & ~0x1fffu};
+      if (k < 4) A[lane / 4 + k % 2 * 8][lane % 4 + k / 2 * 4] = cut.f32;
+      else B[lane % 4 + (k - 4) * 4][lane / 4] = cut.f32;
+    }
+  }
+  for (int lane = 0; lane < 32; lane++) {
+    f64 sums[4];
+    for (int i = 0; i < 4; i++) {
+      sums[i] = T[lane].R[at[10 + i]].f32;
+      for (int k = 0; k < 8; k++)
+        sums[i] += A[lane / 4 + i / 2 * 8][k] * B[k][lane % 4 * 2 + i % 2];
+    }
+    for (int i = 0; i < 4; i++) T[lane].R[at[i]].f32 = sums[i];
+  }
+}
+
+/* Lane by lane what shfl.sync gives; 0 if it asks a lane that takes no part. */
+static int shuffle(thread *T, int lanes, const row *r, const s32 *at, u32 mask) {
+  reg got[32];
+  for (int lane = 0; lane < lanes; lane++) {
+    if (!(mask >> lane & 1)) continue;
+    reg *R = T[lane].R;
+    int b = B(u32) & 31, clamp = C(u32) & 31, segment = C(u32) >> 8 & 31;
+    int last = (lane & segment) | (clamp & ~segment);
+    int from = r->n == IDX ? (lane & segment) | (b & ~segment)
+               : r->n == BFLY ? lane ^ b : r->n == DOWN ? lane + b : lane - b;
+    int inside = r->n == UP ? from >= last : from <= last;
+    if (!inside) from = lane;
+    if (from >= lanes || !(mask >> from & 1)) return 0;
+    got[lane] = T[from].R[r->a];
+    R[at[1]].pred = inside;
+  }
+  for (int lane = 0; lane < lanes; lane++)
+    if (mask >> lane & 1) T[lane].R[r->d] = got[lane];
+  return 1;
+}
+
+/* Whether the lanes of a warp that wait for each other could go on. */
+static int meet(machine *m, block *b, int warp) {
+  thread *T = b->threads + 32 * warp;
+  int lanes = m->per_block - 32 * warp < 32 ? m->per_block - 32 * warp : 32, first = 0;
+  while (first < lanes && T[first].status != AT_WARP) first++;
+  if (first == lanes) return 0;
+  const row *r = m->code + T[first].pc;
+  const s32 *at = m->lists + r->list;
+  u32 mask = r->n == MMA ? ~0u : T[first].R[at[0]].u32;
+  if (lanes < 32) mask &= (1u << lanes) - 1;
+  for (int i = 0; i < lanes; i++)
+    if (mask >> i & 1 && (T[i].status != AT_WARP || T[i].pc != T[first].pc)) return 0;
+  if (r->n == MMA && lanes == 32) multiply(m, T, at);
+  else if (r->n == MMA || (r->n != SYNC && !shuffle(T, lanes, r, at, mask)))
+    note(m, TRAPPED, T[first].pc, T[first].id, b->id, 0);
+  if (r->n == SYNC) b->warp_began[warp] = ++m->now;
+  for (int i = 0; i < lanes; i++)
+    if (mask >> i & 1) { T[i].status = RUNS; T[i].pc++; }
+  return m->changed = 1;
+}
+
+static int all_wait(const machine *m, const block *b, int status) {
+  for (s64 i = 0; i < m->per_block; i++)
+    if (b->threads[i].status != status || b->threads[i].pc != b->threads[0].pc) return 0;
+  return 1;
+}
+
+/* A new interval of the block. */
+static void go_on(machine *m, block *b) {
+  s64 busiest = 0;
+  for (s64 i = 0; i < m->per_block; i++) {
+    thread *t = b->threads + i;
+    busiest = t->ran > busiest ? t->ran : busiest;
+    t->ran = 0; t->spin = -1;
+    if (t->status != DONE) { t->status = RUNS; t->pc++; }
+  }
+  b->critical += busiest;
+  b->began = ++m->now;
+  if (m->together) join(m, b->known, b->pending);
+  m->changed = 1;
+}
+
+static void pass_barrier(machine *m, block *b) {
+  const row *r = m->code + b->threads[0].pc;
+  u32 count = 0;
+  for (s64 i = 0; r->n && i < m->per_block; i++) count += b->threads[i].R[r->a].pred;
+  for (s64 i = 0; r->n && i < m->per_block; i++) b->threads[i].R[r->d].u32 = count;
+  go_on(m, b);
+}
+
+static void pass_grid(machine *m, block *blocks) {
+  for (s64 k = 0; k < m->grid; k++) go_on(m, blocks + k);
+  m->base = ++m->now;
+  m->readers.used = 0;
+  for (s64 k = 0; k < m->grid; k++) blocks[k].began = m->base;
+}
+
+/* Of a block in which nothing can run: one that waits, and for what. */
+static int stuck(machine *m, block *b) {
+  for (s64 i = 0; i < m->per_block; i++) {
+    thread *t = b->threads + i;
+    if (t->status == DONE) continue;
+    note(m, t->status == AT_GRID ? GRID_DIVERGED : t->status == RUNS ? DEADLOCK : DIVERGED,
+         t->pc, t->id, b->id, 0);
+    return 1;
+  }
+  return 0;
+}
+
+static void permute(machine *m, s64 *order, s64 count) {
+  for (s64 i = 0; i < count; i++) order[i] = m->order == REVERSE ? count - 1 - i : i;
+  for (s64 i = count - 1; m->order == RANDOM && i > 0; i--) {
+    u64 seed = m->seed;
+    seed ^= seed << 13; seed ^= seed >> 7; seed ^= seed << 17;
+    m->seed = seed;
+    s64 other = seed % (i + 1), kept = order[i];
+    order[i] = order[other]; order[other] = kept;
+  }
+}
+
+/* Blocks until all their threads have ended. */
+static void run_blocks(machine *m, block *blocks, s64 count, s64 *order) {
+  int idle = 0;
+  while (!m->fatal) {
+    permute(m, order, count * m->per_block);
+    m->changed = 0;
+    for (s64 i = 0; i < count * m->per_block && !m->fatal; i++) {
+      block *b = blocks + order[i] / m->per_block;
+      thread *t = b->threads + order[i] % m->per_block;
+      if (t->status == RUNS) run(m, b, t);
+    }
+    int grid = 1, done = 1;
+    for (s64 k = 0; k < count && !m->fatal; k++) {
+      for (int w = 0; 32 * w < m->per_block; w++) meet(m, blocks + k, w);
+      if (all_wait(m, blocks + k, AT_BARRIER)) pass_barrier(m, blocks + k);
+      grid &= all_wait(m, blocks + k, AT_GRID);
+      for (s64 i = 0; i < m->per_block; i++) done &= blocks[k].threads[i].status == DONE;
+    }
+    if (done || m->fatal) break;
+    if (grid && m->together) pass_grid(m, blocks);
+    idle = m->changed ? 0 : idle + 1;
+    if (idle > PATIENCE) for (s64 k = 0; k < count; k++) if (stuck(m, blocks + k)) break;
+  }
+  for (s64 k = 0; k < count; k++) {
+    go_on(m, blocks + k);
+    if (blocks[k].critical > m->critical) m->critical = blocks[k].critical;
+  }
+}
+
+void launch(machine *m) {
+  m->per_block = m->x * m->y; m->fatal = 0; m->base = ++m->now;
+  s64 count = m->together ? m->grid : 1, threads = count * m->per_block;
+  s64 each = (m->shared + 3) / 4, whole = m->grid > threads ? m->grid : threads;
+  block *blocks = calloc(count, sizeof(block));
+  thread *T = calloc(threads, sizeof(thread));
+  reg *registers = malloc(threads * m->slots * sizeof(reg));
+  u8 *local = malloc(threads * m->locals + 1);
+  s32 *vectors = calloc(2 * count * m->grid, sizeof(s32));
+  s64 *order = malloc(whole * sizeof(s64)), *sequence = malloc(m->grid * sizeof(s64));
+  permute(m, sequence, m->grid);
+  m->readers.used = m->flags.used = 0;
+  for (s64 begin = 0; begin < m->grid && !m->fatal; begin += count) {
+    for (s64 k = 0; k < count; k++) {
+      block *b = blocks + k;
+      *b = (block){.threads = T + k * m->per_block, .began = ++m->now,
+                   .known = vectors + 2 * k * m->grid,
+                   .pending = vectors + (2 * k + 1) * m->grid,
+                   .local = local + k * m->per_block * m->locals,
+                   .first = m->words + k * each};
+      b->id = m->together ? k : sequence[begin];
+      for (s64 w = b->first; w < b->first + each; w++) {
+        m->state[w] = ALLOCATED; m->memory[w] = NOBODY_S;
+        m->shadow[w] = (word){.vector = -1, .flag = -1};
+      }
+      for (s64 i = 0; i < m->per_block; i++) {
+        thread *t = b->threads + i;
+        free(t->queue);
+        *t = (thread){.id = i, .spin = -1};
+        t->R = registers + (k * m->per_block + i) * m->slots;
+        memcpy(t->R, m->start, m->slots * sizeof(reg));
+        s64 values[4] = {i % m->x, i / m->x, b->id, i % 32};
+        for (int n = 0; n < 4; n++) t->R[m->special[n]].s64 = values[n];
+      }
+    }
+    run_blocks(m, blocks, count, order);
+  }
+  m->now++;
+  for (s64 i = 0; i < threads; i++) free(T[i].queue);
+  free(blocks); free(T); free(registers); free(local); free(vectors); free(order);
+  free(sequence); free(m->readers.times); free(m->readers.owners); free(m->flags.times);
+  free(m->flags.owners);
+  memset(&m->readers, 0, sizeof(pool)); memset(&m->flags, 0, sizeof(pool));
+}

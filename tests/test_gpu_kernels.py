@@ -1,0 +1,210 @@
+"""The kernels of layers at the same time and of an RNN's units: right, in every order
+of blocks that their waits allow.
+"""
+
+import json
+import time
+from types import SimpleNamespace
+
+import blocks
+import numpy as np
+import ptx
+import pytest
+from conftest import SIMULATED
+from test_ptx import compiling
+
+import lstm_kernels as lk
+from lstm_kernels.gpu import device
+from lstm_kernels.ranks.rnn import outputs
+from lstm_report.experiments import gpu_kernels
+from lstm_report.measure.comparer import MismatchError, compare
+
+needs_kernels = pytest.mark.skipif(
+    device.why_unavailable() is not None, reason=str(device.why_unavailable())
+)
+simulated = pytest.mark.skipif(not SIMULATED, reason="a stand-in for a device")
+TOLERANCE = 2e-6
+
+
+def stack(L, T, H):
+    """An LSTM of H inputs and units, x (T, 1, H), and y by the reference."""
+    params = lk.Params.init(H, H, num_layers=L)
+    x = np.random.default_rng(0).standard_normal((T, 1, H)).astype(np.float32)
+    return params, x, lk.network("numpy", params).forward(x)[0]
+
+
+def vanilla(T, D, H, O):
+    """An RNN, x (T, 1, D), and the softmax of its outputs by the reference."""
+    params = lk.Params.init(D, H, output_size=O, cell="rnn")
+    x = np.random.default_rng(0).standard_normal((T, 1, D)).astype(np.float32)
+    return params, x, outputs(params, lk.network("numpy", params).forward(x)[0])
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (4, 6, 2)])
+def test_layers_in_turn_and_at_the_same_time(shape):
+    params, x, want = stack(*shape)
+    for run in gpu_kernels.stack_runs(params, x).values():
+        for _ in range(3):  # the counters of steps go on
+            assert compare({"y": run()}, {"y": want}, TOLERANCE) <= TOLERANCE
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 2, 9, 4), (5, 7, 4, 2)])
+def test_units_in_a_block_and_in_the_grid(shape):
+    params, x, want = vanilla(*shape)
+    for run in gpu_kernels.rnn_runs(params, x).values():
+        for _ in range(2):
+            assert compare({"y": run()}, {"y": want}, TOLERANCE) <= TOLERANCE
+
+
+@needs_kernels
+def test_a_softmax_of_large_sums():
+    params, x, _ = vanilla(3, 2, 4, 3)
+    params.V[:] *= 1000
+    want = outputs(params, lk.network("numpy", params).forward(x)[0])
+    for run in gpu_kernels.rnn_runs(params, x).values():
+        compare({"y": run()}, {"y": want}, 1e-3)
+
+
+@needs_kernels
+def test_rows_of_kernels_beside_the_cpu():
+    options = {"repeats": 2, "least": 0}
+    rows = gpu_kernels.layers((1, 2), T=3, H=5, **options)
+    names = {"layers_in_turn", "wavefront", "numba-wavefront", "numba-fused"}
+    assert set(rows["version"]) == names
+    assert len(rows) == 2 * 2 * len(names)
+    assert set(rows["L"]) == {1, 2}
+    more = gpu_kernels.units((5, 9), T=3, D=2, O=4, **options)
+    assert set(more["version"]) == {"rnn", "rnn_grid", "numba-fused"}
+    assert set(more["H"]) == {5, 9}
+    for found in (rows, more):
+        assert (found["seconds"] > 0).all()
+        assert (found["max_err"] < 2e-5).all()
+        on_cpu = found["version"].str.startswith("numba")
+        assert found[on_cpu]["variant"].str.fullmatch(r"\d+ threads").all()
+        assert "conditions" in found.attrs
+
+
+@simulated
+def test_a_wrong_kernel_has_no_rows(monkeypatch):
+    right = gpu_kernels.unit
+
+    def late(t, j, x, h, *weights):
+        return right(t, j, x, h[1:], *weights)  # h of step t, which is not there yet
+
+    monkeypatch.setattr(gpu_kernels, "unit", late)
+    with pytest.raises(MismatchError):
+        gpu_kernels.units((5,), T=3, D=2, O=4, repeats=1)
+
+
+class Shared:
+    """An array that blocks may use as they like."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def __getitem__(self, i):
+        return self.array[i]
+
+    def __setitem__(self, i, value):
+        self.array[i] = value
+
+
+@pytest.fixture
+def on_grid(monkeypatch):
+    """Runs a kernel on blocks that run at the same time."""
+
+    def run(kernel, count, threads, *arguments):
+        grid = blocks.Grid(count, (threads, 1), 0, np.float32)
+        monkeypatch.setattr(gpu_kernels, "cuda", grid)
+        grid.launch(kernel, *arguments)
+
+    return run
+
+
+@simulated
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_layer_waits_for_the_one_below(monkeypatch, on_grid, waits):
+    L, T, H = 3, 4, 2
+    params, x, want = stack(L, T, H)
+    h = np.full((L + 1, T + 1, H), np.nan, np.float32)
+    h[:, 0], h[0, 1:] = 0, x[:, 0]
+    weights = [
+        np.stack([getattr(layer, name).reshape(shape) for layer in params.layers])
+        for name, shape in (("U", (H, 4, H)), ("W", (H, 4, H)), ("b", (4, H)))
+    ]
+    arrays = h, np.zeros((L, T + 1, H), np.float32), *weights, np.full(L, 10)
+    step = gpu_kernels.step
+
+    def slower_below(l, *how):
+        time.sleep(0.01 * (L - 1 - l))
+        step(l, *how)
+
+    monkeypatch.setattr(gpu_kernels, "step", slower_below)
+    if not waits:
+        monkeypatch.setattr(gpu_kernels, "load_acquire", lambda done, l: 100)
+    on_grid(gpu_kernels.wavefront, L, 2, 10, *map(Shared, arrays))
+    assert np.isnan(h[L]).any() == (not waits)
+    if waits:
+        compare({"y": h[L, 1:, None]}, {"y": want}, TOLERANCE)
+
+
+@simulated
+@pytest.mark.parametrize("kernel", ["rnn", "rnn_grid"])
+def test_units_wait_for_each_other(monkeypatch, on_grid, kernel):
+    params, x, _ = vanilla(3, 2, 9, 1)
+    (layer,), h = params.layers, np.zeros((4, 9), np.float32)
+    arrays = x[:, 0].copy(), h, layer.U, layer.W, layer.b
+    grid = (1, 4) if kernel == "rnn" else (3, 2)
+    on_grid(getattr(gpu_kernels, kernel), *grid, *arrays)
+    want = lk.network("numpy", params).forward(x)[0]
+    compare({"h": h[1:, None]}, {"h": want}, TOLERANCE)
+    monkeypatch.setattr(blocks.Grid, "syncthreads", lambda grid: None)
+    monkeypatch.setattr(blocks.Grid, "sync", lambda grid: None)
+    with pytest.raises(blocks.RaceError, match=r"^h\["):
+        on_grid(getattr(gpu_kernels, kernel), *grid, *arrays)
+
+
+@simulated
+def test_outputs_of_a_step_wait_for_each_other(monkeypatch, on_grid):
+    h, V = np.ones((3, 2), np.float32), np.eye(2, 3, dtype=np.float32)
+    b_out, y = np.zeros(3, np.float32), np.zeros((2, 3), np.float32)
+    on_grid(gpu_kernels.softmax, 2, 3, h, V, b_out, y)
+    np.testing.assert_allclose(y, [np.exp([1, 1, 0]) / np.exp([1, 1, 0]).sum()] * 2)
+    monkeypatch.setattr(blocks.Grid, "syncthreads", lambda grid: None)
+    with pytest.raises(blocks.RaceError, match=r"^y\["):
+        on_grid(gpu_kernels.softmax, 2, 3, h, V, b_out, y)
+
+
+PTX = """
+import json
+import ptx
+from numba import cuda
+from lstm_report.experiments.gpu_kernels import SIGNATURES, MOST
+found = {}
+for kernel, types in SIGNATURES.items():
+    with ptx.stand_in((9, 0)):
+        text, _ = cuda.compile_ptx(kernel, types, cc=(9, 0))
+    found[kernel.__name__] = ptx.assemble(text, (9, 0)) | {"text": text}
+print(json.dumps([MOST, found]))
+"""
+
+
+@pytest.mark.skipif(not ptx.ptxas(), reason="ptxas is not installed")
+def test_the_kernels_fit_a_block(tmp_path):
+    most, found = json.loads(compiling(tmp_path, PTX)[-1])
+    for name, kernel in found.items():
+        made = SimpleNamespace(**kernel)
+        assert made.registers * most <= ptx.REGISTERS, name
+        assert made.shared == made.stack == made.spills == 0, name
+        assert ".f64" not in made.text, name
+    waits = found["wavefront"]["text"]
+    assert "ld.acquire.gpu" in waits
+    assert waits.index("ld.acquire.gpu") < waits.index("red.release.gpu")
+    assert [
+        name for name in found if "cudaCGGetIntrinsicHandle" in found[name]["text"]
+    ] == [
+        "wavefront",
+        "rnn_grid",
+    ]

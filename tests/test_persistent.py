@@ -1,0 +1,176 @@
+"""`cuda-persistent`: how it divides a network, what it refuses, and its kernels, on the
+device where there is one, else in the simulator, one block after another.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from conftest import SIMULATED, example
+
+import lstm_kernels as lk
+from lstm_kernels.gpu import build, device, ptx
+from lstm_kernels.gpu.layout import Sizes, four
+from lstm_kernels.versions import cuda_persistent
+from lstm_report.measure.comparer import MismatchError, compare, compare_to_reference
+
+needs_kernels = pytest.mark.skipif(
+    device.why_unavailable() is not None, reason=str(device.why_unavailable())
+)
+simulated = pytest.mark.skipif(
+    not SIMULATED, reason="plants faults that only Python can run"
+)
+H100 = {"multiprocessors": 132, "shared": 227 << 10}
+T4 = {"multiprocessors": 40, "shared": 64 << 10}
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Threads of a plan as on a device."""
+    monkeypatch.setattr(cuda_persistent, "SIMULATED", False)
+
+
+def plan(L, B, H, *, K=4, dtype=np.float32, limits=H100):
+    return cuda_persistent.plan(Sizes(L, 9, B, H, H, 1, K), dtype, **limits)
+
+
+def test_plans_of_known_networks(on_device):
+    reference = plan(4, 64, 512)
+    assert (reference.blocks, reference.units, reference.tile) == (128, 16, 64)
+    assert (reference.R, reference.buffer, reference.shared) == (8, 4352, 208_896)
+    assert not reference.tensor
+    assert plan(4, 64, 512, limits=H100 | {"tensor_cores": True}).tensor
+    # Few layers, few samples: smaller groups; more samples are divided, too.
+    assert plan(1, 1, 512)[:5] == (128, 16, 16, 4, 1)
+    assert plan(1, 64, 512)[:5] == (128, 16, 16, 16, 16)
+    assert plan(1, 64, 128, limits=T4).shared <= T4["shared"]
+
+
+@needs_kernels
+def test_a_device_without_release_and_acquire_is_refused(monkeypatch):
+    limits = (("capability", (6, 1)),)
+    monkeypatch.setattr(cuda_persistent.CudaPersistent, "limits", limits)
+    want = "'cuda-persistent' cannot run here: .* capability 6.1, want 7.0 or newer"
+    with pytest.raises(lk.UnavailableError, match=want):
+        lk.network("cuda-persistent", lk.Params.init(1, 2))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("K", [1, 3, 4, 5])
+@pytest.mark.parametrize("limits", [H100, T4])
+def test_plans_cover_the_network_and_fit_the_device(on_device, dtype, K, limits):
+    for L, B, H in itertools.product(
+        (1, 2, 5), (1, 3, 4, 31, 32, 33, 70, 1000), (1, 7, 17, 31, 32, 33, 64)
+    ):
+        made = plan(L, B, H, K=K, dtype=dtype, limits=limits)
+        shares = L * -(-H // made.units) * -(-B // made.tile)
+        assert made.blocks == shares <= limits["multiprocessors"]
+        assert made.shared <= limits["shared"]
+        threads, columns = made.x * made.y, four(made.units * K)
+        assert columns // 4 <= threads
+        assert 4 * made.R * threads <= 4 * made.buffer  # the sums
+        assert made.buffer % 4 == 0
+        assert made.buffer // cuda_persistent.ROWS >= 12  # eight numbers, four apart
+        assert made.buffer // (columns + 4) >= 8
+        assert made.R == 8 or made.tile < 32 or dtype == np.float64
+
+
+def largest(L, **how):
+    """The largest hidden_size that fits, of multiples of four."""
+    H = 4
+    while True:
+        try:
+            plan(L, 8, H + 4, **how)
+        except ValueError:
+            return H
+        H += 4
+
+
+def test_networks_that_do_not_fit_are_refused(on_device):
+    for L, how in [(1, {}), (4, {}), (4, {"dtype": np.float64}), (1, {"limits": T4})]:
+        H = largest(L, **how)
+        weights = 4 * H * H * L * np.dtype(how.get("dtype", np.float32)).itemsize
+        limits = how.get("limits", H100)
+        assert weights < limits["multiprocessors"] * limits["shared"] < 2.7 * weights
+        said = rf"^params: {L} layers of hidden_size {H + 4} do not fit: .* smaller"
+        with pytest.raises(ValueError, match=said):
+            plan(L, 8, H + 4, **how)
+    with pytest.raises(ValueError, match="has 132 multiprocessors; want fewer layers"):
+        plan(133, 1, 1)
+
+
+@needs_kernels
+def test_a_network_that_does_not_fit_keeps_its_parameters():
+    params, x, target = example((2, 3, 5, 2, 5))
+    net = cuda_persistent.CudaPersistent(params)
+    net._device.shared = 4000
+    with pytest.raises(
+        ValueError, match=r"^params: 2 layers of hidden_size 5 do not fit"
+    ):
+        net.step(x, target, 0.1)
+    compare(net.params().arrays(), params.arrays(), 0)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("shape", "shared"),
+    [
+        ((1, 10, 1, 3, 7), 1 << 20),  # chunks of eight steps, and two more
+        ((3, 3, 3, 9, 4), 1 << 20),  # one row to a thread, more inputs than units
+        ((2, 3, 6, 1, 8), 1 << 20),  # four rows, in part
+        ((2, 2, 34, 4, 8), 14_000),  # eight; short buffers: sums in pieces
+        ((1, 2, 70, 2, 3), 1 << 20),  # more rows than a product takes
+    ],
+)
+def test_sizes_of_persistent_cuda(cell, shape, shared):
+    if cell != "lstm" and shape[2] > 6:
+        pytest.skip("slow in the simulator")
+    params, x, target = example(shape, cell)
+    net, reference = (lk.network(v, params) for v in ("cuda-persistent", "numpy"))
+    if SIMULATED:
+        net._device.shared = shared
+    compare_to_reference(net, params, x)
+    dataset, B = lk.Dataset(x, target), len(target)
+    order = np.random.default_rng(2).permutation(B)
+    losses = [n.epoch(dataset, order, B // 2 + 1, 0.2) for n in (net, reference)]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    compare(net.params().arrays(), reference.params().arrays(), 1e-5)
+
+
+@simulated
+def test_copies_of_four_numbers_begin_at_a_multiple_of_four():
+    a = np.zeros(16)
+    ptx.copy_quad(a, 4, np.arange(16.0), 8)
+    np.testing.assert_array_equal(a[4:8], [8, 9, 10, 11])
+    for i, j in ((2, 4), (4, 2)):
+        with pytest.raises(IndexError, match="want multiples of four"):
+            ptx.copy_quad(a, i, a, j)
+
+
+@simulated
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers nobody has written
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("summed", lambda right: lambda shared, i, parts, step: shared[i + 1]),
+        ("rows_at_once", lambda right: lambda columns: 2 * right(columns)),
+        ("nothing", lambda right: lambda: tuple(x + 1 for x in right())),
+        ("stage", lambda right: lambda *how: right(*how[:6], how[6] - 1, *how[7:])),
+    ],
+)
+def test_faults_in_persistent_kernels_are_caught(monkeypatch, name, fault):
+    original = build.functions
+
+    def functions(*arguments, **keywords):
+        space = original(*arguments, **keywords)
+        space[name] = fault(space[name])
+        return space
+
+    monkeypatch.setattr(build, "functions", functions)
+    build.build.cache_clear()
+    params, x, _ = example((2, 3, 66, 2, 3))
+    try:
+        with pytest.raises((MismatchError, IndexError)):
+            compare_to_reference("cuda-persistent", params, x)
+    finally:
+        build.build.cache_clear()

@@ -1,0 +1,461 @@
+"""The machine that executes kernels' PTX: its arithmetic, the faults that it must see,
+and the GPU versions on it beside the reference."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import ptx
+import pytest
+from ptx_machine import machine
+from ptx_machine.cases import CASES
+from ptx_machine.machine import FaultError, Machine
+from ptx_machine.mutations import PLANTED
+from ptx_machine.parse import Program
+
+from lstm_report.measure import results
+
+HERE = Path(__file__).parent
+hostile = pytest.mark.skipif(
+    "LSTM_KERNELS_HOSTILE" not in os.environ, reason="takes minutes: make test-hostile"
+)
+pytestmark = [
+    pytest.mark.skipif(
+        machine.why_unavailable() is not None, reason=str(machine.why_unavailable())
+    ),
+    pytest.mark.xdist_group("ptx_machine"),
+]
+
+
+def program(body, arrays):
+    """A kernel whose parameters are addresses in %p0, %p1, ...; %t is the thread, %b
+    the block.
+    """
+    names = [f"p{i}" for i in range(arrays)]
+    head = ", ".join(f".param .u64 {name}" for name in names)
+    loads = "".join(f"ld.param.u64 %{name}, [{name}]; " for name in names)
+    loads += "mov.u32 %t, %tid.x; mov.u32 %b, %ctaid.x; "
+    return Program(
+        f".visible .entry k({head}) {{ {loads} {body} ret; }}", machine.OPCODES
+    )
+
+
+def launch(body, *arrays, blocks=1, threads=32, shared=256, order="forward"):
+    """The arrays after a launch, and how many faults of each kind."""
+    memory = Machine(order, words=1 << 16, shared_words=1 << 12)
+    places = []
+    for array in arrays:
+        places.append(memory.allocate(array.nbytes))
+        if array.dtype != np.int8:  # which stands for memory that nobody wrote
+            memory.write(places[-1], array)
+    kernel = program(body, len(arrays))
+    with suppress(FaultError):
+        memory.launch(kernel, blocks, threads, shared, places)
+    pairs = zip(places, arrays, strict=True)
+    got = [memory.view(place, array.size, array.dtype) for place, array in pairs]
+    return got, memory.kinds()
+
+
+# Word i of shared memory is thread i's; each reads its neighbour's.
+NEIGHBOUR = """
+shl.b32 %o, %t, 2; cvt.u64.u32 %s, %o; add.s64 %g, %p0, %s;
+st.shared.u32 [%s], %t; {barrier}
+xor.b32 %n, %o, {other}; cvt.u64.u32 %n, %n; ld.shared.u32 %v, [%n];
+st.global.u32 [%g], %v;
+"""
+# Block 0 writes 32 numbers and raises a flag, block 1 waits and reads them.
+COOPERATIVE = "call.uni (retval0), cudaCGGetIntrinsicHandle, (param0);"
+MESSAGE = (
+    COOPERATIVE
+    + """
+shl.b32 %o, %t, 2; cvt.u64.u32 %s, %o; add.s64 %g, %p0, %s; add.s64 %h, %p2, %s;
+setp.eq.u32 %first, %t, 0; setp.eq.u32 %writer, %b, 0;
+@!%writer bra READER;
+st.global.u32 [%g], %t; {settled}
+@%first {raise} [%p1], 1;
+bra END;
+READER: @!%first bra SEEN;
+WAIT: {wait} %v, [%p1]; setp.eq.u32 %again, %v, 0; @%again bra WAIT;
+SEEN: {seen}
+ld.global.u32 %v, [%g]; st.global.u32 [%h], %v;
+END:
+"""
+)
+RIGHT = {
+    "settled": "bar.sync 0;",
+    "raise": "red.release.gpu.global.add.u32",
+    "wait": "ld.acquire.gpu.global.u32",
+    "seen": "bar.sync 0;",
+}
+
+
+def message(order="forward", **changes):
+    arrays = np.zeros(32, np.uint32), np.zeros(1, np.uint32), np.zeros(32, np.uint32)
+    return launch(MESSAGE.format(**RIGHT | changes), *arrays, blocks=2, order=order)
+
+
+def neighbours(other, barrier="bar.sync 0;", order="forward", threads=64):
+    got, kinds = launch(
+        NEIGHBOUR.format(barrier=barrier, other=4 * other),
+        np.zeros(threads, np.uint32),
+        threads=threads,
+        order=order,
+    )
+    return got[0], kinds
+
+
+@pytest.mark.parametrize("order", machine.ORDERS)
+def test_threads_of_a_block_wait_for_each_other(order):
+    for other, barrier in [(33, "bar.sync 0;"), (3, "bar.warp.sync -1;")]:
+        got, kinds = neighbours(other, barrier, order)
+        assert not kinds
+        np.testing.assert_array_equal(got, np.arange(64) ^ other)
+    for other, barrier in [(33, ""), (33, "bar.warp.sync -1;"), (3, "")]:
+        assert "race" in neighbours(other, barrier, order)[1]
+
+
+@pytest.mark.parametrize("order", machine.ORDERS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        {},
+        {"raise": "st.release.gpu.global.u32"},
+        {"raise": "atom.add.acq_rel.gpu.global.u32 %v,", "wait": "ld.acquire.sys.u32"},
+    ],
+)
+def test_a_block_waits_for_another(order, way):
+    got, kinds = message(order, **way)
+    assert not kinds
+    np.testing.assert_array_equal(got[2], np.arange(32))
+
+
+@pytest.mark.parametrize("order", machine.ORDERS)
+@pytest.mark.parametrize(
+    "planted",
+    [
+        {"wait": "ld.global.u32 %v, [%p1]; ld.acquire.gpu.global.u32"},
+        {"raise": "red.relaxed.gpu.global.add.u32"},
+        {"raise": "red.release.cta.global.add.u32"},
+        {"raise": "st.global.u32"},
+        {"wait": "ld.relaxed.gpu.global.u32"},
+        {"wait": "ld.volatile.global.u32"},
+        {"settled": ""},
+        {"seen": ""},
+        {"wait": "add.u64 %unread, %p1, 0; mov.u32 %v, 1; //"},
+    ],
+)
+def test_a_message_without_its_order_is_a_race(planted, order):
+    kinds = message(order, **planted)[1]
+    assert set(kinds) == {"race"}, kinds
+
+
+def test_threads_that_wait_for_ever():
+    assert message(**{"raise": "setp.eq.u32 %unused, %t, 1; //"})[1] == {"deadlock": 1}
+    alone = MESSAGE.removeprefix(COOPERATIVE).format(**RIGHT)
+    arrays = [np.zeros(32, np.uint32) for _ in range(3)]
+    assert launch(alone, *arrays, blocks=2, order="reverse")[1] == {"deadlock": 1}
+    some = "setp.lt.u32 %some, %t, 7; @%some {};"
+    assert launch(some.format("bar.sync 0"))[1] == {"diverged barrier": 1}
+    grid = "call.uni (retval0), cudaCGSynchronize, (param0)"
+    kinds = launch(COOPERATIVE + some.format(grid), blocks=2)[1]
+    assert kinds == {"grid barrier not reached": 1}
+    assert launch(grid + ";", blocks=2)[1] == {"grid barrier not reached": 1}
+    assert launch(COOPERATIVE + grid + ";", blocks=2)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ("ld.global.v4.f32 {%a, %c, %d, %e}, [%p0+4];", "misaligned"),
+        ("ld.global.v2.f32 {%a, %c}, [%p0+12];", "misaligned"),
+        ("st.global.f64 [%p0+4], 0d0000000000000000;", "misaligned"),
+        ("ld.global.u32 %a, [%p0+64];", "outside"),
+        ("ld.global.u32 %a, [%p0+-4];", "outside"),
+        ("st.global.u32 [%p0+16777216], 1;", "outside"),
+        ("ld.shared.u32 %a, [256];", "outside"),
+        ("cvta.shared.u64 %g, 256; ld.u32 %a, [%g];", "outside"),
+        ("ld.local.u32 %a, [0];", "outside"),
+        ("ld.global.u32 %a, [%p1];", "unwritten"),
+        ("ld.shared.u32 %a, [0];", "unwritten"),
+        ("trap;", "trapped"),
+    ],
+)
+def test_an_access_that_is_wrong(body, kind):
+    arrays = np.zeros(16, np.float32), np.zeros(64, np.int8)
+    assert launch(body, *arrays, threads=1)[1] == {kind: 1}
+
+
+def test_accesses_that_are_right():
+    body = """
+    ld.global.v4.f32 {%a, %c, %d, %e}, [%p0+16]; st.shared.v4.f32 [16], {%a, %c, %d, %e};
+    cvta.shared.u64 %g, 24; ld.v2.u32 {%h, %i}, [%g]; st.global.v2.u32 [%p0], {%i, %h};
+    """
+    got, kinds = launch(body, np.arange(8, dtype=np.float32), threads=1)
+    assert not kinds
+    np.testing.assert_array_equal(got[0][:2], [7, 6])
+
+
+def test_reads_and_writes_of_two_blocks():
+    """Before the launch is before; within it nothing is ordered but by flags."""
+    one = np.zeros(1, np.uint32)
+    assert launch("ld.global.u32 %a, [%p0];", one, blocks=3)[1] == {}
+    assert launch("red.global.add.u32 [%p0], 1;", one, blocks=3)[1] == {}
+    store = "setp.eq.u32 %x, %b, {}; @%x st.global.u32 [%p0], 1;"
+    for block in range(3):
+        body = "ld.global.u32 %a, [%p0];" + store.format(block)
+        for how in ("", COOPERATIVE):
+            assert "race" in launch(how + body, one, blocks=3, threads=1)[1]
+    assert "race" in launch("st.global.u32 [%p0], 1;", one, blocks=2, threads=1)[1]
+
+
+def test_copies_that_nobody_waits_for():
+    body = """
+    cp.async.ca.shared.global [0], [%p0], 16; cp.async.commit_group;
+    cp.async.ca.shared.global [16], [%p0+16], 16; cp.async.commit_group;
+    cp.async.wait_group {}; ld.shared.f32 %a, [28]; st.global.f32 [%p0], %a;
+    """
+    numbers = np.arange(8, dtype=np.float32)
+    got, kinds = launch(body.format(0), numbers, threads=1)
+    assert (got[0][0], kinds) == (7, {})
+    assert launch(body.format(1), numbers, threads=1)[1] == {"unwritten": 1}
+    body = """
+    shl.b32 %o, %t, 2; cvt.u64.u32 %s, %o; add.s64 %g, %p0, %s; st.shared.u32 [%s], %t;
+    bar.sync 0; xor.b32 %n, %o, 4; cvt.u64.u32 %n, %n; ld.shared.u32 %v, [%n]; {}
+    cp.async.ca.shared.global [%s], [%g], 4; bar.sync 0; cp.async.wait_all;
+    """
+    numbers = np.zeros(32, np.uint32)
+    assert launch(body.format("bar.sync 0;"), numbers)[1] == {}
+    assert "race" in launch(body.format(""), numbers)[1]
+
+
+def instruction(text, out, columns):
+    """A kernel of threads that each compute a number of type `out` from theirs of the
+    columns, %x0, %x1, ..., in %y; text: an instruction's name, or statements.
+    """
+    registers = [f"%x{i}" for i in range(len(columns))]
+    body = ""
+    for i, column in enumerate(columns):
+        body += f"mul.wide.u32 %o, %t, {column.itemsize}; add.s64 %o, %o, %p{i};"
+        body += f"ld.global.b{8 * column.itemsize} {registers[i]}, [%o];"
+    body += text if ";" in text else f"{text} %y, {', '.join(registers)};"
+    size = np.dtype(out).itemsize
+    body += f"mul.wide.u32 %o, %t, {size}; add.s64 %o, %o, %p{len(columns)};"
+    return body + f"st.global.b{8 * size} [%o], %y;"
+
+
+def computed(text, out, *columns):
+    """What an instruction gives for each row of the columns, an array of type `out`."""
+    count = len(columns[0])
+    arrays = *columns, np.zeros(count, out)
+    got, kinds = launch(instruction(text, out, columns), *arrays, threads=count)
+    assert not kinds
+    return got[-1]
+
+
+rng = np.random.default_rng(0)
+LIMITS = np.int64([0, 1, -1, 7, -7, 2**31 - 1, -(2**31)])
+INTEGERS = np.concatenate([LIMITS, rng.integers(-99, 99, 25)])
+SPECIAL = [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-40, 3e38]
+REALS = np.concatenate([SPECIAL, rng.standard_normal(23)]).astype(np.float32)
+A, B = INTEGERS.repeat(32), np.tile(INTEGERS, 32)  # each with each
+X, Y = REALS.repeat(32), np.tile(REALS, 32)
+BY = np.abs(B) % 70  # further than a register is wide
+LESS = np.minimum(BY, 31)
+SIGNED, UNSIGNED = [A.astype(np.int32), B.astype(np.int32)], [A % 2**32, B % 2**32]
+UNSIGNED = [a.astype(np.uint32) for a in UNSIGNED]
+SHIFTED = [UNSIGNED[0], BY.astype(np.uint32)]
+
+
+def quotient(a, b):
+    return np.abs(a) // np.abs(b) * np.sign(a) * np.sign(b)
+
+
+with np.errstate(all="ignore"):
+    DIVISOR = np.where((B == 0) | (B == -1), 3, B)
+    DIVIDED = [SIGNED[0], DIVISOR.astype(np.int32)]
+    ARITHMETIC = {
+        "mul.lo.s32": (SIGNED, (A * B).astype(np.int32)),
+        "mul.hi.s32": (SIGNED, (A * B >> 32).astype(np.int32)),
+        "mul.wide.s32": (SIGNED, A * B),
+        "mul.hi.u32": (
+            UNSIGNED,
+            ((A % 2**32).astype("u8") * (B % 2**32).astype("u8") >> 32).astype("u4"),
+        ),
+        "div.s32": (DIVIDED, quotient(A, DIVISOR).astype(np.int32)),
+        "rem.s32": (DIVIDED, (A - quotient(A, DIVISOR) * DIVISOR).astype(np.int32)),
+        "shl.b32": (SHIFTED, np.where(BY < 32, A << LESS, 0).astype(np.uint32)),
+        "shr.u32": (SHIFTED, np.where(BY < 32, A % 2**32 >> LESS, 0).astype("u4")),
+        "shr.s32": ([SIGNED[0], SHIFTED[1]], (A >> LESS).astype(np.int32)),
+        "cvt.s64.s32": (SIGNED[:1], A),
+        "cvt.u64.u32": (UNSIGNED[:1], (A % 2**32).astype(np.uint64)),
+        "cvt.rn.f32.s32": (SIGNED[:1], A.astype(np.float32)),
+        "add.f32": ([X, Y], X + Y),
+        "div.rn.f32": ([X, Y], X / Y),
+        "min.f32": ([X, Y], np.fmin(X, Y)),
+        "max.f32": ([X, Y], np.fmax(X, Y)),
+        "cvt.rni.f32.f32": ([X], np.rint(X)),
+        "cvt.sat.f32.f32": ([X], np.where(X > 0, np.minimum(X, np.float32(1)), 0)),
+    }
+    NONE = np.isnan(X) | np.isnan(Y)
+    COMPARED = {
+        "lt": X < Y,
+        "ltu": (X < Y) | NONE,
+        "ne": (X != Y) & ~NONE,
+        "neu": (X != Y) | NONE,
+        "geu": (X >= Y) | NONE,
+        "num": ~NONE,
+        "nan": NONE,
+    }
+    for test, want in COMPARED.items():
+        text = f"setp.{test}.f32 %p, %x0, %x1; selp.u32 %y, 1, 0, %p;"
+        ARITHMETIC[text] = [X, Y], want.astype(np.uint32)
+for name, (columns, want) in ARITHMETIC.items():
+    # All opcodes are known before the first of them is compiled.
+    program(instruction(name, want.dtype, columns), len(columns) + 1)
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic(name):
+    columns, want = ARITHMETIC[name]
+    np.testing.assert_array_equal(computed(name, want.dtype, *columns), want)
+
+
+@np.errstate(all="ignore")
+def test_a_multiply_add_is_rounded_once():
+    # (1 + u)^2 - 1 is 2 u + u^2, whose square is lost where the product is rounded.
+    u = np.float32(2.0) ** -np.arange(13, 24, dtype=np.float32)
+    one = np.ones_like(u)
+    got = computed("fma.rn.f32", np.float32, one + u, one + u, -one)
+    np.testing.assert_array_equal(got, 2 * u + u * u)
+    Z = np.roll(Y, 5)
+    exact = X.astype(np.float64) * Y + Z
+    good = np.abs(exact) < 1e38
+    down = computed("fma.rm.f32", np.float32, X, Y, Z)
+    assert (down[good] <= exact[good]).all()
+    assert (np.nextafter(down[good], np.float32(np.inf)) >= exact[good]).all()
+
+
+def test_conversions_and_approximations():
+    finite = X[np.isfinite(X)]
+    got = computed("cvt.rna.tf32.f32", np.float32, finite)
+    assert not (got.view(np.uint32) & 0x1FFF).any()
+    np.testing.assert_allclose(got, finite, rtol=2.0**-11, atol=1e-40)
+    numbers = np.float32([1e10, -1e10, np.nan, 2.9, -2.9, 0.5])
+    got = computed("cvt.rzi.s32.f32", np.int32, numbers)
+    np.testing.assert_array_equal(got, [2**31 - 1, -(2**31), 0, 2, -2, 0])
+    numbers = np.float64([3.0, -0.1, 1e300])
+    got = computed("rcp.approx.ftz.f64", np.float64, numbers)
+    np.testing.assert_allclose(got, 1 / numbers, rtol=2.0**-20)
+    got = computed("ex2.approx.ftz.f32", np.float32, np.float32([3, -0.5, -140]))
+    np.testing.assert_array_equal(got, np.float32([8, 2**-0.5, 0]))
+
+
+LANES = np.arange(32)
+
+
+@pytest.mark.parametrize(
+    ("mode", "by", "want"),
+    [
+        ("bfly", 3, LANES ^ 3),
+        ("down", 2, np.where(LANES < 30, LANES + 2, LANES)),  # or its own
+        ("idx", 5, np.full(32, 5)),
+    ],
+)
+def test_lanes_exchange_numbers(mode, by, want):
+    text = f"shfl.sync.{mode}.b32 %y|%p, %x0, {by}, 31, -1;"
+    got = computed(text, np.uint32, LANES.astype(np.uint32))
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_product_of_matrices_in_tf32():
+    """A B + C of a warp, in which A and B lose the low 13 bits of their 24."""
+    rng = np.random.default_rng(0)
+    A, B, C = (rng.standard_normal(s).astype("f4") for s in ((16, 8), (8, 8), (16, 8)))
+    g, t = LANES // 4, LANES % 4
+    columns = [A[g + i % 2 * 8, t + i // 2 * 4] for i in range(4)]
+    columns += [B[t + i * 4, g] for i in range(2)]
+    columns += [C[g + i // 2 * 8, 2 * t + i % 2] for i in range(4)]
+    got = np.zeros((16, 8))
+    for i in range(4):
+        text = f"""
+        mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {{%d0, %d1, %d2, %d3}},
+        {{%x0, %x1, %x2, %x3}}, {{%x4, %x5}}, {{%x6, %x7, %x8, %x9}}; mov.f32 %y, %d{i};
+        """
+        got[g + i // 2 * 8, 2 * t + i % 2] = computed(text, np.float32, *columns)
+    low = np.uint32(0xFFFFE000)
+    cut = [(M.view(np.uint32) & low).view(np.float32).astype("f8") for M in (A, B)]
+    np.testing.assert_allclose(got, cut[0] @ cut[1] + C, rtol=1e-6, atol=1e-6)
+    assert np.abs(got - (A.astype("f8") @ B + C)).max() > 1e-5
+
+
+def on_the_machine(*words):
+    """What a process prints that runs cases, or plants faults, without the simulator."""
+    path = os.pathsep.join([str(HERE), str(HERE.parent)])
+    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": path}
+    reason = "import ptx; print(ptx.why_unavailable() or '')"
+    command = [sys.executable, "-c", reason]
+    how = {"capture_output": True, "text": True, "env": environment}
+    done = subprocess.run(command, check=True, **how)
+    if done.stdout.strip():
+        pytest.skip(done.stdout.strip())
+    done = subprocess.run(
+        [sys.executable, "-m", "ptx_machine", *words], check=False, **how
+    )
+    assert not done.returncode, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check(rows):
+    """Every row is right, without a fault; a case has the same bits in every order."""
+    bits = {}
+    for row in rows:
+        assert row["wrong"] is None, row
+        assert row["faults"] == []
+        assert row["accesses"] > 0
+        assert bits.setdefault(row["case"], row["bits"]) == row["bits"]
+
+
+def test_versions_on_the_machine():
+    rows = on_the_machine("tested", "random")
+    check(rows)
+    assert {row["version"] for row in rows} >= {
+        "cuda-v1",
+        "cuda-v3",
+        "cuda-fused",
+        "cuda-graph",
+        "cuda-epoch",
+    }
+
+
+@hostile
+@pytest.mark.parametrize("name", CASES)
+def test_all_cases_in_every_order(name):
+    check(on_the_machine(*machine.ORDERS, name))
+
+
+@hostile
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_faults(name):
+    """But for what is harmless each is reported, or leads to another result."""
+    rows = pd.DataFrame(on_the_machine("plant", name))
+    found = rows.groupby(["kernel", "planted", "outcome"]).size().unstack(fill_value=0)
+    print(found.to_string())
+    kinds = rows.groupby("planted")["outcome"].agg(set)
+    flags = {"a release less", "a plain flag", "a wait less", "an acquire less"}
+    assert flags <= {*kinds.index} or name != "persistent"
+    # A wait's first try never succeeds: what it acquires does not matter.
+    some = {"a barrier less", "a bound off by one", "an acquire less"}
+    assert all("reported" in outcomes for outcomes in kinds)
+    assert all(kinds[planted] == {"reported"} for planted in {*kinds.index} - some)
+
+
+def test_the_record_is_of_these_kernels():
+    recorded = pd.read_csv(results.FOLDER / "ptx-machine.csv")
+    assert set(recorded["sources"]) == {ptx.sources()}, "want `make ptx`"
+    assert (recorded["faults"] == 0).all()
+    assert (recorded[["passes", "parameters"]] < 2e-5).all(axis=None)

@@ -54,16 +54,17 @@ def grown(power, versions=("cuda-v3", "cuda-epoch")):
 
 
 def test_bytes_by_hand():
-    """x 56 numbers, twice for Numba's two launches; 7 targets; 166 parameters; 167
-    gradients with the loss.
+    """x 56 numbers, 7 targets, 7 samples' numbers of eight bytes; 166 parameters, padded
+    to 168, and the layer's 160 transposed, in each of Numba's two launches; a loss; 166
+    gradients.
     """
-    assert page.bytes_copied("cuda-v1", WORK) == (1808, 1808)
-    assert page.bytes_copied("cuda-v2", WORK) == (1808, 1808)
-    assert page.bytes_copied("cuda-v3", WORK) == (916, 668)
+    assert page.bytes_copied("cuda-v1", WORK) == (2936, 3600)
+    assert page.bytes_copied("cuda-v2", WORK) == (2936, 3600)
+    assert page.bytes_copied("cuda-v3", WORK) == (1620, 668)
     assert page.bytes_copied("cuda-fused", WORK) == (56, 4)
     assert page.bytes_copied("cuda-epoch", WORK) == (56, 4)
-    # 192 inputs, 16 targets, 4385 parameters, 4386 gradients
-    assert page.bytes_copied("cuda-v3", AIRLINE) == (4 * 4593, 4 * 4386)
+    # 192 inputs, 16 targets, 32 for the order, 4388 + 4352 parameters, 4386 gradients
+    assert page.bytes_copied("cuda-v3", AIRLINE) == (4 * 8980, 4 * 4386)
 
 
 def test_the_figure_of_bytes():
@@ -98,12 +99,39 @@ def test_who_computes_what():
     assert "each cell to a thread of its own: 8 to a block" in figure.alt
 
 
-def test_launches_by_hand():
-    """256 samples: 8 warps; 128 tiles of two; a mini-batch is two launches."""
-    table = page.launches(page.gpu.HUNDREDS)
-    assert list(table["blocks"]) == [1, 8, 128, 132]
-    assert list(table["multiprocessors with work (%)"]) == [1, 6, 97, 100]
-    assert list(table["launches of an epoch"]) == [16, 16, 16, 1]
+def test_blocks_by_hand():
+    """256 samples: 8 warps; 128 tiles of two."""
+    assert page.busy(page.gpu.HUNDREDS) == [6, 97]
+    plan, kept, loads, others = page.persistent(page.gpu.LARGE)
+    assert (plan.blocks, plan.units) == (128, 16)
+    # W of 16 units; x and h of 64 samples, U of 16 units; U and W of the layer
+    assert kept == 512 * 16 * 4 * 4
+    assert loads == 4 * (2 * 64 * 512 + 512 * 16 * 4)
+    assert others == 2 * 512 * 512 * 4 * 4
+
+
+def test_the_table_of_what_the_machine_executed():
+    about = {"cell": "lstm", "instructions": 4_000_000, "accesses": 500_000}
+    about |= {"faults": 1}
+    errors = {"passes": 2e-7, "parameters": 1e-7}, {"passes": 1e-7, "parameters": 3e-7}
+    runs = [about | {"version": "cuda-v1"} | each for each in errors]
+    runs.append(runs[0] | {"version": "cuda-epoch", "cell": "gru", "faults": 0})
+    table = page.machine_table(pd.DataFrame(runs))
+    assert list(table.index) == ["cuda-v1", "cuda-epoch"]
+    assert list(table["cases"]) == [2, 1]
+    assert list(table["cells"]) == [1, 1]
+    assert list(table["largest error"]) == ["3e-07", "2e-07"]
+    assert list(table["instructions (million)"]) == ["8", "4"]
+    assert list(table["accesses (million)"]) == ["1", "0.5"]
+    assert list(table["faults"]) == [2, 0]
+
+
+def test_the_sentence_on_planted_faults():
+    faults = {"planted": ["a barrier less", "a plain flag"], "reported": [5, 4]}
+    faults |= {"wrong result": [0, 1], "harmless": [2, 0]}
+    said = page.planted(pd.DataFrame(faults))
+    assert "12 faults, one at a time (a barrier less, a plain flag)" in said
+    assert "reports 9, 1 give a wrong result, and 2 change neither" in said
 
 
 @pytest.mark.parametrize(
@@ -112,6 +140,21 @@ def test_launches_by_hand():
 )
 def test_v3_has_to_be_faster_in_every_process(v3, slow, held):
     claim = page.claim_step(steps(v3, slow))
+    assert claim["held"] is held
+    assert claim["why"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "slow", "held"),
+    [(0.99, 1.0, True), (1.01, 1.0, False), (0.8, 1.2, True), (0.8, 1.3, False)],
+)
+def test_epoch_has_to_be_ahead_of_cudnn_in_every_process(ours, slow, held):
+    parts = []
+    for process, factor in enumerate((1.0, slow)):
+        times = {("cuda-epoch", 1600): factor * ours, ("pytorch-graph", 1600): 1.0}
+        parts.append(rows(times, "airline", "epoch").assign(process=process))
+    parts.append(rows({("cuda-epoch", 108): 0.1}, "airline", "epoch"))
+    claim = page.claim_cudnn(pd.concat(parts))
     assert claim["held"] is held
     assert claim["why"]
 
@@ -126,22 +169,29 @@ def test_time_has_to_grow_more_slowly_than_the_data(power, held):
 
 
 def test_without_a_device_nothing_is_claimed_and_nothing_is_a_time():
-    for claim in (page.claim_step(nothing()), page.claim_growth(nothing())):
+    for claim in (page.claim_step, page.claim_growth, page.claim_cudnn):
+        claim = claim(nothing())
         assert claim["held"] is None
         assert claim["numbers"] == "no GPU"
     table = page.times_table(nothing(), PROJECT, 130.0)
-    assert list(table.index) == [*page.SHORT]
-    ours = table.filter(like="ours")
-    assert set(ours.to_numpy().ravel()) == {page.NOT_YET}
-    assert list(table.loc["cuda-v1"])[:2] == ["80", "1.62x"]
-    assert table.loc["cuda-v3", "over its NumPy"] == "7.56x"
+    assert list(table.index) == [*page.SHORT, "pytorch", "pytorch-graph"]
+    assert set(table.to_numpy()[:, 1:].ravel()) == {page.NOT_YET}
+    assert table.loc["cuda-v1", "over NumPy, project"] == "1.62x"
+    assert table.loc["cuda-v3", "over NumPy, project"] == "7.56x"
 
 
 def test_measured_times_fill_the_table_and_the_figure():
     table = page.times_table(steps(0.5), PROJECT, 130.0)
-    assert table.loc["cuda-v3", "step (ms), ours"] == "500"
     assert table.loc["cuda-v3", "over numpy-sample, ours"] == "4x"
-    assert table.loc["cuda-epoch", "step (ms), ours"] == page.NOT_YET
+    assert table.loc["cuda-epoch", "over numpy-sample, ours"] == page.NOT_YET
+    small = rows({("cuda-epoch", 108): 1.0}, "airline", "epoch")
+    many = {("cuda-epoch", 1600): 2e-3, ("pytorch-graph", 1600): 8e-3}
+    many = rows(many, "airline", "epoch")
+    large = [rows({("pytorch", 0): B * 1e-3}, "large", "step", B=B) for B in (1, 64)]
+    table = page.times_table(pd.concat([small, many, *large]), PROJECT, 130.0)
+    assert table.loc["cuda-epoch", "airline step (us)"] == "20"  # of 100 steps
+    assert table.loc["pytorch-graph", "airline step (us)"] == "80"
+    assert table.loc["pytorch", "reference step (ms)"] == "64"
     figure = page.figure_growth(pd.concat([steps(0.5), grown(0.5)]))
     (ax,) = figure.axes
     title = "cuda-epoch: 100 times the time for 10000 times the data"

@@ -429,6 +429,8 @@ def test_versions_on_the_machine():
         "cuda-fused",
         "cuda-graph",
         "cuda-epoch",
+        "cuda-persistent",
+        "gpu_kernels",
     }
 
 

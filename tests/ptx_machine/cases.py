@@ -2,11 +2,14 @@
 
 import hashlib
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
+from lstm_kernels.ranks.rnn import outputs
+from lstm_report.experiments import gpu_kernels
 from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
 
 from .device import Cuda, stand_in
@@ -38,6 +41,7 @@ TESTED = {  # each kind once; the last two share kernels with others
     "epoch, float64": Case("cuda-epoch", FEW, "lstm", "float64"),
     "persistent": Case("cuda-persistent", FEW, multiprocessors=6),
     "graph": Case("cuda-graph", FEW),
+    "page": Case("gpu_kernels", (3, 4, 1, 9, 9)),
     "epoch": Case("cuda-epoch", MANY),
 }
 TILES = {
@@ -86,8 +90,9 @@ def run(name, order="forward"):
     memory = Machine(order)
     row = {"case": name, "order": order, "wrong": None} | case._asdict()
     try:
-        with stand_in(Cuda(memory, case.multiprocessors, case.shared)):
-            row |= errors(case, memory)
+        with stand_in(Cuda(memory, case.multiprocessors, case.shared)) as stand:
+            of_page = case.version == "gpu_kernels"
+            row |= errors_of_page(case, stand) if of_page else errors(case, memory)
     except (FaultError, AssertionError) as error:
         row["wrong"] = f"{type(error).__name__}: {error}"
     row["instructions"] = sum(int(n.sum()) for _, n in memory.counts.values())
@@ -128,3 +133,26 @@ def errors(case, memory):
         "critical": critical,
         "bits": hashlib.sha256(bits).hexdigest()[:12],
     }
+
+
+def errors_of_page(case, stand):
+    """The same of the report's own kernels: layers at the same time, units of an
+    RNN.
+    """
+    L, T, _, D, H = case.shape
+    x = np.random.default_rng(0).standard_normal((T, 1, D)).astype(np.float32)
+    stack = lk.Params.init(D, H, num_layers=L)
+    rnn = lk.Params.init(D, H, output_size=5, cell="rnn")
+    y, of_rnn = (lk.network("numpy", p).forward(x)[0] for p in (stack, rnn))
+    made = {k: stand.kernel(k, types) for k, types in gpu_kernels.SIGNATURES.items()}
+    tolerance = TOLERANCE[np.dtype(np.float32)]
+    worst, found = 0.0, b""
+    with patch.object(gpu_kernels, "compiled", made.get):
+        runs = gpu_kernels.stack_runs(stack, x), gpu_kernels.rnn_runs(rnn, x)
+        for some, want in zip(runs, (y, outputs(rnn, of_rnn)), strict=True):
+            for run in [*some.values(), *some.values()]:  # each twice
+                got = run()
+                worst = max(worst, compare({"y": got}, {"y": want}, tolerance))
+                found += got.tobytes()
+    bits = hashlib.sha256(found).hexdigest()[:12]
+    return {"passes": worst, "parameters": 0.0, "critical": 0, "bits": bits}

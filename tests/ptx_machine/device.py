@@ -76,9 +76,12 @@ class Array:
         return {"data": (self.address, False)}
 
     def __getitem__(self, key):
-        first, end, _ = key.indices(self.size)
-        address = self.address + first * self.dtype.itemsize
-        return Array(self.owner, address, (max(0, end - first),), self.dtype)
+        whole = self.owner.view(self.address, self.size, self.dtype)
+        part = whole.reshape(self.shape)[key]
+        if not part.flags.c_contiguous:
+            raise NotImplementedError(f"{key}: want a contiguous part")
+        address = self.address + part.ctypes.data - whole.ctypes.data
+        return Array(self.owner, address, part.shape, self.dtype)
 
     def reshape(self, *shape):
         shape = shape[0] if isinstance(shape[0], tuple) else shape

@@ -130,8 +130,8 @@ def test_the_sentence_on_planted_faults():
     faults = {"planted": ["a barrier less", "a plain flag"], "reported": [5, 4]}
     faults |= {"wrong result": [0, 1], "harmless": [2, 0]}
     said = page.planted(pd.DataFrame(faults))
-    assert "12 faults, one at a time (a barrier less, a plain flag)" in said
-    assert "reports 9, 1 give a wrong result, and 2 change neither" in said
+    assert "Of 12 planted faults (a barrier less, a plain flag)" in said
+    assert "reports 9; 1 of the others give a wrong result, 2 change nothing" in said
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,13 @@ def skip_slow(version, shape, cell="lstm", dtype=np.float32):
         pytest.skip("compiles for ten seconds")
 
 
+@pytest.fixture(autouse=True)
+def no_figure_is_left_open():
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
+
+
 @pytest.fixture(params=CELLS)
 def cell(request):
     return request.param

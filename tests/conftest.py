@@ -34,6 +34,8 @@ SHAPES = [
     (1, 12, 16, 1, 32),
     (2, 3, 17, 33, 9),
 ]
+# What changes from the rung below is who copies, and who launches.
+LAUNCHED_ALIKE = "cuda-v3", "cuda-graph"
 # Hidden units equal to a vector, a unit block and a wide block of some instruction set,
 # in either dtype, and one less and one more: where storage has no padding, other code
 # runs.
@@ -59,6 +61,8 @@ def skip_slow(version, shape, cell="lstm", dtype=np.float32):
         )
     ):
         pytest.skip("slow in the simulator")
+    if SIMULATED and version in LAUNCHED_ALIKE and shape not in SHAPES[1:3]:
+        pytest.skip("launches the kernels of the rung below, as that does")
     # Kernels are compiled for the sizes of a network, ten seconds for each.
     if (
         not SIMULATED

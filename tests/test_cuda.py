@@ -297,6 +297,15 @@ def test_a_broken_cuda_import_is_a_reason():
     assert said[1] == f"name: 'cuda-fused' cannot run here: {said[0]}"
 
 
+PERSISTENT = "cuda-persistent"
+PLANTED = {  # there
+    "summed": lambda right: lambda shared, i, parts, step: shared[i + 1],
+    "rows_at_once": lambda right: lambda columns: 2 * right(columns),
+    "nothing": lambda right: lambda: tuple(x + 1 for x in right()),
+    "stage": lambda right: lambda *how: right(*how[:6], how[6] - 1, *how[7:]),
+}
+
+
 @simulated
 @pytest.mark.filterwarnings(
     "ignore::RuntimeWarning"
@@ -304,6 +313,7 @@ def test_a_broken_cuda_import_is_a_reason():
 @pytest.mark.parametrize(
     ("version", "name", "fault"),
     [
+        *((PERSISTENT, *planted) for planted in PLANTED.items()),
         ("cuda-v2", "lane", lambda right: lambda: (0, 8)),
         ("cuda-v2", "layer_at", lambda right: lambda l: 4 * l),
         ("cuda-v2", "total", lambda right: lambda a: a[0] + a[1] + a[2]),
@@ -320,7 +330,8 @@ def test_faults_in_cuda_kernels_are_caught(monkeypatch, version, name, fault):
 
     monkeypatch.setattr(build, "functions", functions)
     build.build.cache_clear()
-    params, x, _ = example((1, 3, 6, 2, 5))
+    shape = (2, 3, 66, 2, 3) if version == PERSISTENT else (1, 3, 6, 2, 5)
+    params, x, _ = example(shape)
     try:
         with pytest.raises((MismatchError, IndexError)):
             compare_to_reference(version, params, x)

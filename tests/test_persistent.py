@@ -9,10 +9,10 @@ import pytest
 from conftest import SIMULATED, example
 
 import lstm_kernels as lk
-from lstm_kernels.gpu import build, device, ptx
+from lstm_kernels.gpu import device, ptx
 from lstm_kernels.gpu.layout import Sizes, four
 from lstm_kernels.versions import cuda_persistent
-from lstm_report.measure.comparer import MismatchError, compare, compare_to_reference
+from lstm_report.measure.comparer import compare, compare_to_reference
 
 needs_kernels = pytest.mark.skipif(
     device.why_unavailable() is not None, reason=str(device.why_unavailable())
@@ -145,32 +145,3 @@ def test_copies_of_four_numbers_begin_at_a_multiple_of_four():
     for i, j in ((2, 4), (4, 2)):
         with pytest.raises(IndexError, match="want multiples of four"):
             ptx.copy_quad(a, i, a, j)
-
-
-@simulated
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numbers nobody has written
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("summed", lambda right: lambda shared, i, parts, step: shared[i + 1]),
-        ("rows_at_once", lambda right: lambda columns: 2 * right(columns)),
-        ("nothing", lambda right: lambda: tuple(x + 1 for x in right())),
-        ("stage", lambda right: lambda *how: right(*how[:6], how[6] - 1, *how[7:])),
-    ],
-)
-def test_faults_in_persistent_kernels_are_caught(monkeypatch, name, fault):
-    original = build.functions
-
-    def functions(*arguments, **keywords):
-        space = original(*arguments, **keywords)
-        space[name] = fault(space[name])
-        return space
-
-    monkeypatch.setattr(build, "functions", functions)
-    build.build.cache_clear()
-    params, x, _ = example((2, 3, 66, 2, 3))
-    try:
-        with pytest.raises((MismatchError, IndexError)):
-            compare_to_reference("cuda-persistent", params, x)
-    finally:
-        build.build.cache_clear()

@@ -139,6 +139,7 @@ class Device:
         self.sent = 0
         self.fetched = 0
         self._arrays = {}
+        self._views = {}  # name -> shape -> the array, made once: a step asks for some
         self._configured = {}
         self.multiprocessors, self.shared, self.threads = 4, SHARED, 4
         self.capability = (9, 0)
@@ -208,6 +209,7 @@ class Device:
         size = prod(shape)
         if name not in self._arrays or self._arrays[name].size < size:
             self._arrays.pop(name, None)
+            self._views.pop(name, None)
             wanted = size * np.dtype(dtype).itemsize
             free = self.free()
             if wanted > free:
@@ -217,7 +219,11 @@ class Device:
                     "smaller mini-batch or network"
                 )
             self._arrays[name] = self.allocate(name, size, dtype)
-        return self._arrays[name][:size].reshape(shape)
+            self._views[name] = {}
+        views = self._views[name]
+        if shape not in views:
+            views[shape] = self._arrays[name][:size].reshape(shape)
+        return views[shape]
 
     def send(self, name, host):
         """The device array `name` with a copy of the host's."""

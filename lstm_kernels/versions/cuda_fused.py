@@ -74,7 +74,7 @@ class CudaFused(Network):
         run.send(dy=dy, state=state_array(run.n, self._dtype, dstate))
         run.kernel("backward")(run.places, run.plan.tile, self._theta, run.work())
         losses = self._device.array("losses", (1,), self._dtype)
-        self._update(run, losses, 0, self._dtype.type(0))
+        self._launch(self._end(run, losses, 0, self._dtype.type(0)))
         return self._grads(run)
 
     def _loss_and_grads(self, x, target):
@@ -121,24 +121,29 @@ class CudaFused(Network):
         return self._fetch(losses)
 
     def _launch_steps(self, *how):
-        for kernel, arguments in self._launches(*how):
+        self._launch(self._launches(*how))
+
+    def _launch(self, launches):
+        for kernel, arguments in launches:
             kernel()(*arguments)
 
     def _launches(self, order, batch_size, losses, rate):
-        """Each launch: what returns its kernel, and the arguments."""
-        x, target = self._examples
+        """Each launch of the steps: what returns its kernel, and the arguments."""
+        T = self._examples[0].shape[0]
         for batch, first in enumerate(range(0, order.size, batch_size)):
-            run = self._pass(x.shape[0], min(batch_size, order.size - first))
-            examples, arrays = (first, order, x, target), (self._theta, run.work())
-            step = run.places, run.plan.tile, *examples, *arrays, rate
-            yield partial(run.kernel, "step"), step
-            update = run.places, run.plan.blocks, *arrays, losses, batch, rate
-            yield partial(run.kernel, "update"), update
+            run = self._pass(T, min(batch_size, order.size - first))
+            yield from self._forward_and_back(run, first, order, rate)
+            yield from self._end(run, losses, batch, rate)
 
-    def _update(self, run, losses, batch, rate):
-        """The end of a step: sums over the blocks, and descent."""
+    def _forward_and_back(self, run, first, order, rate):
+        """The launches of a mini-batch, order[first:], up to its end."""
+        arrays = first, order, *self._examples, self._theta, run.work()
+        yield partial(run.kernel, "step"), (run.places, run.plan.tile, *arrays, rate)
+
+    def _end(self, run, losses, batch, rate):
+        """Those of the end of a step: sums over the blocks, and descent."""
         results = self._theta, run.work(), losses, batch, rate
-        run.kernel("update")(run.places, run.plan.blocks, *results)
+        yield partial(run.kernel, "update"), (run.places, run.plan.blocks, *results)
 
     def _pass(self, T, B):
         if (T, B) not in self._passes:

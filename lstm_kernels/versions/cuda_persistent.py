@@ -11,6 +11,7 @@ multiply-adds; for few samples by loading weights from shared memory and by the 
 from block to block.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -172,19 +173,18 @@ class CudaPersistent(CudaFused):
         run.send(d_out=np.zeros(run.n.shape("d_out"), self._dtype))
         return super()._backward(run, dy, dstate, inputs)
 
-    def _launch_steps(self, order, batch_size, losses, rate):
+    def _forward_and_back(self, run, first, order, rate):
         x, target = self._examples
-        for batch, first in enumerate(range(0, order.size, batch_size)):
-            run = self._pass(x.shape[0], min(batch_size, order.size - first))
-            chosen, arrays = (run.places, first, order), (self._theta, run.work())
-            run.kernel("examples")(*chosen, x, run.work())
-            run.kernel("forward")(run.places, run.plan.tile, *arrays)
-            run.kernel("loss")(*chosen, target, *arrays)
-            run.kernel("backward")(run.places, run.plan.tile, *arrays)
-            self._update(run, losses, batch, rate)
+        chosen, arrays = (run.places, first, order), (self._theta, run.work())
+        both_ways = run.places, run.plan.tile, *arrays
+        yield partial(run.kernel, "examples"), (*chosen, x, run.work())
+        yield partial(run.kernel, "forward"), both_ways
+        yield partial(run.kernel, "loss"), (*chosen, target, *arrays)
+        yield partial(run.kernel, "backward"), both_ways
 
-    def _update(self, run, losses, batch, rate):
+    def _end(self, run, losses, batch, rate):
         """The gradients from the tapes, and descent."""
-        rate, arrays = self._dtype.type(rate), (self._theta, run.work())
-        run.kernel("parameter_gradients")(run.places, *arrays, rate)
-        run.kernel("update")(run.places, 1, *arrays, losses, batch, rate)
+        arrays = self._theta, run.work()
+        yield partial(run.kernel, "parameter_gradients"), (run.places, *arrays, rate)
+        results = run.places, 1, *arrays, losses, batch, rate
+        yield partial(run.kernel, "update"), results

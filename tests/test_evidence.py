@@ -90,6 +90,20 @@ def measure_for_ever():
     time.sleep(60)
 
 
+def measure_that_stays():
+    import ctypes
+
+    import pandas as pd
+
+    # Never freed, and with it the globals of the program.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(measure_that_stays))
+    return pd.DataFrame({"case": ["a"], "repeat": [0], "seconds": [1.0]})
+
+
+def test_rows_arrive_whatever_a_program_keeps_alive():
+    assert evidence.fresh(measure_that_stays, 1)["seconds"].to_list() == [1.0]
+
+
 def test_each_process_is_a_new_one():
     rows = evidence.fresh(measure_pid, 2, value=0.25)
     assert rows["process"].to_list() == [0, 1]

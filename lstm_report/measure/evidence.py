@@ -22,14 +22,16 @@ from .process import ProcessError, run
 from .timing import together
 
 PROCESSES = 5
-# The function's own source, then its rows and what disturbed them.
+# The function's own source, then its rows and what disturbed them. Files are closed at
+# once: what a compiled function keeps alive, the interpreter's end does not write out.
 CHILD = """
 import pickle, sys
+from pathlib import Path
 from lstm_report.measure.timing import conditions, system
-_arguments, _out = (open(path, mode) for path, mode in zip(sys.argv[1:], ("rb", "wb")))
+_arguments, _out = map(Path, sys.argv[1:])
 _before = system()
-_rows = {name}(**pickle.load(_arguments))
-pickle.dump((_rows, conditions(_before, system())), _out)
+_rows = {name}(**pickle.loads(_arguments.read_bytes()))
+_out.write_bytes(pickle.dumps((_rows, conditions(_before, system()))))
 """
 
 

@@ -298,7 +298,7 @@ def test_a_broken_cuda_import_is_a_reason():
 
 
 PERSISTENT = "cuda-persistent"
-PLANTED = {  # there
+PERSISTENT_FAULTS = {
     "summed": lambda right: lambda shared, i, parts, step: shared[i + 1],
     "rows_at_once": lambda right: lambda columns: 2 * right(columns),
     "nothing": lambda right: lambda: tuple(x + 1 for x in right()),
@@ -313,7 +313,7 @@ PLANTED = {  # there
 @pytest.mark.parametrize(
     ("version", "name", "fault"),
     [
-        *((PERSISTENT, *planted) for planted in PLANTED.items()),
+        *((PERSISTENT, *planted) for planted in PERSISTENT_FAULTS.items()),
         ("cuda-v2", "lane", lambda right: lambda: (0, 8)),
         ("cuda-v2", "layer_at", lambda right: lambda l: 4 * l),
         ("cuda-v2", "total", lambda right: lambda a: a[0] + a[1] + a[2]),

@@ -84,6 +84,18 @@ def measure_wrongly():
     raise RuntimeError("no such machine")
 
 
+def measure_once(path):
+    import os
+    from pathlib import Path
+
+    import pandas as pd
+
+    if Path(path).exists():
+        os._exit(0)
+    Path(path).touch()
+    return pd.DataFrame({"case": ["a"], "repeat": [0], "seconds": [1.0]})
+
+
 def measure_for_ever():
     import time
 
@@ -117,3 +129,8 @@ def test_a_process_that_fails_says_what_it_printed():
         evidence.fresh(measure_wrongly, 1)
     with pytest.raises(ProcessError, match="measure_for_ever: not finished in time"):
         evidence.fresh(measure_for_ever, 1, limit=1)
+
+
+def test_rows_of_one_process_do_not_stand_for_those_of_the_next(tmp_path):
+    with pytest.raises(ProcessError, match="measure_once: status 0, no rows"):
+        evidence.fresh(measure_once, 2, path=str(tmp_path / "ran"))

@@ -66,21 +66,24 @@ def fresh(measure, processes=PROCESSES, *, limit=600.0, **arguments):
 
     measure: a function, also one of a notebook; only its source goes to the process, so
     it imports what it needs. arguments: its own, by name; they can be pickled. limit:
-    seconds for each process. Raises ProcessError with the output of one that fails.
+    seconds for each process. Raises ProcessError with the output of one that fails
+    or ends without rows.
     """
     source = textwrap.dedent(inspect.getsource(measure))
     parts = []
     with tempfile.TemporaryDirectory() as folder:
-        given, found = Path(folder, "arguments"), Path(folder, "rows")
+        given = Path(folder, "arguments")
         given.write_bytes(pickle.dumps(arguments))
         program = Path(folder, "measure.py")  # a file, as `inspect` wants
         program.write_text(source + CHILD.format(name=measure.__name__))
         for process in range(processes):
+            found = Path(folder, f"rows{process}")  # never those of the last one
             words = [sys.executable, str(program), str(given), str(found)]
             env = {"PYTHONPATH": str(Path(__file__).parents[2])}
             code, output = run(words, env=env, limit=limit)
-            if code != 0:
+            if code != 0 or not found.exists():
                 what = "not finished in time" if code is None else f"status {code}"
+                what += ", no rows" if code == 0 else ""
                 raise ProcessError(f"{measure.__name__}: {what}:\n{output}", output)
             rows, conditions = pickle.loads(found.read_bytes())
             part = rows.assign(process=process)

@@ -128,10 +128,17 @@ def loss_and_grads(
     gradients.
     """
     y, _, tapes = forward(params, x, layer_forward=layer_forward)
+    loss, dy, V, b_out = readout_loss(params, y, target)
+    grads = backward(params, tapes, dy, layer_backward=layer_backward)
+    grads.V, grads.b_out = V, b_out
+    return loss, grads
+
+
+@quietly
+def readout_loss(params, y, target):
+    """The same loss from y (T, B, H): a float, and its gradients of y, V and b_out."""
     error = y[-1] @ params.V + params.b_out - target  # (B, O)
     d_out = error * (2 / error.size)
     dy = np.zeros_like(y)
     dy[-1] = d_out @ params.V.T
-    grads = backward(params, tapes, dy, layer_backward=layer_backward)
-    grads.V, grads.b_out = y[-1].T @ d_out, d_out.sum(axis=0)
-    return float(np.mean(error * error)), grads
+    return float(np.mean(error * error)), dy, y[-1].T @ d_out, d_out.sum(axis=0)

@@ -47,6 +47,7 @@ from .instructions import (
 from .rounds import LINE, SPINS
 
 MOST_THREADS = 512
+LEAVING = 64  # pauses, some 2 us, for the others to leave a region
 LINGER = (
     200_000  # nanoseconds; longer than Python takes from one small call to the next
 )
@@ -180,6 +181,10 @@ def enter(team, participants, function, job, sync):
     exchange(sync, call(function, 0, turn, job))
     door = add(team, -_OPEN)
     joined = add(team + _JOINED, (door & _JOINS) >> 1) + ((door & _JOINS) >> 1)
+    for _ in range(LEAVING):
+        if read(team + _LEFT) == joined:
+            break
+        pause()
     return joined - read(team + _LEFT)
 
 

@@ -63,6 +63,8 @@ _VERSIONS = (
     Version("numba-wavefront", "threads over layers", "cpu"),
     Version("numba-fused", "register tiles, cells fused in", "cpu"),
     Version("numba-bf16", "inference with products in bfloat16", "cpu"),
+    Version("numba-chunks", "chunks of a sequence, seams verified", "cpu"),
+    Version("numba-newton", "chunks, seams by Newton's method", "cpu"),
     Version("cuda-v1", "quick port: one thread of the GPU", "gpu", *_BOTH),
     Version("cuda-v2", "a thread per sample", "gpu", *_BOTH, True),
     Version("cuda-v3", "transfers by hand", "gpu", *_BOTH, True, True),

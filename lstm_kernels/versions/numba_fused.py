@@ -240,17 +240,22 @@ class NumbaFused(Network):
     def _space(self, T, B, purpose, spaces=None):
         """The Space for mini-batches (T, B); spaces: of another tape than its own."""
         spaces, key = self._spaces if spaces is None else spaces, (T, B, purpose)
-        space = spaces.get(key)
-        if space is None:
+        space = self._kept(spaces, key, partial(self.space_class, self, *key))
+        if purpose != "inference" and self._transposes_are_old:
+            self.pack_transposes(space)
+        return space
+
+    @staticmethod
+    def _kept(spaces, key, make):
+        """What is kept of a tape under a key, or is made now, in the place of others."""
+        if key not in spaces:
             while spaces and (
                 len(spaces) >= MOST_SPACES
                 or sum(space.bytes for space in spaces.values()) > MOST_BYTES
             ):
                 spaces.pop(next(iter(spaces)))
-            space = spaces[key] = self.space_class(self, T, B, purpose)
-        if purpose != "inference" and self._transposes_are_old:
-            self.pack_transposes(space)
-        return space
+            spaces[key] = make()
+        return spaces[key]
 
     def _guard(self):
         return self._lock  # which is held: of contexts that do nothing, the quickest

@@ -1,0 +1,401 @@
+"""One sequence as chunks that run at the same time, and the seams between them.
+
+T steps are C chunks of n, each a lane of vectors (`chunk_tiles.py`). A *sweep* runs
+every chunk from a guess of the state it starts from. Then the seams are looked at: does
+the end of a chunk differ from the start of the next one? What they say is where the
+next sweep starts. Chunk i is exact after i + 1 sweeps, as the first one starts from
+what is given. A *run-up*, some steps before each seam, makes the first guess. Backward
+is the same from the last chunk to the first, with the gradient of the state.
+
+C n may be more than T: the steps before the first one are padding, and the given state
+enters chunk `entry // n` at its step `entry % n`.
+
+p is a participant (`passes.py`), g a group of lanes, q a chunk, `lane` the first one of
+a group. A state lies as rows of lanes, h and then c: (states, H, C).
+"""
+
+import numpy as np
+
+from ..kernels import part
+from .arrays import record
+from .chunk_tiles import backward as backward_tile
+from .chunk_tiles import forward as forward_tile
+from .chunk_tiles import tangents as tangents_tile
+from .instructions import array, integers, number, place, read
+from .passes import claimed
+from .rounds import wait
+from .tiles import transpose
+
+STEPS = 16  # of a call of a tile: between two, a pass can be left
+
+# `rate` is the tolerance. R: inputs of W for a unit; N tangents; `tasks` groups of
+# `width` lanes; steps of the run-up; is every c kept?; sweeps there may be.
+SIZES = "C n D H K R N states lanes width tasks entry ahead kept sweeps"
+# found: exact chunks; sweeps; the last sweep, 0 while there is another. given: the
+# state that enters, or its gradient. ..._rows: (step, numbers), as a caller has them.
+ADDRESSES = "address layers sync groups stop found given x_rows y_rows dy_rows da_rows"
+ADDRESSES += " x h c a dy da dh dc starts ends tangents_h tangents_c following change"
+ADDRESSES += " U W b WT forward backward tangents transpose"
+JOBS = {
+    np.dtype(real): record(SIZES, ADDRESSES, real=real)[0]
+    for real in (np.float32, np.float64)
+}
+WORD = record(SIZES, ADDRESSES)[1]
+
+
+@part
+def swap_axes(job, rows, columns, source, source_row, target, target_row):
+    """target[c][r] = source[r][c]; addresses, and how many numbers a row of each has.
+    Squares of vectors, then the rest.
+    """
+    a = array(job, source, (rows, source_row))
+    out = array(job, target, (columns, target_row))
+    squares, whole = columns // job.lanes, rows - rows % job.lanes
+    for r in range(0, whole, job.lanes):
+        a_r, out_r = place(a, (r, 0)), place(out, (0, r))
+        transpose(job.transpose, squares, a_r, a.strides[0], out_r, out.strides[0])
+        for c in range(squares * job.lanes, columns):
+            for i in range(r, r + job.lanes):
+                out[c, i] = a[i, c]
+    for r in range(whole, rows):
+        for c in range(columns):
+            out[c, r] = a[r, c]
+
+
+@part
+def to_lanes(job, rows, lanes, width, g):
+    """Of a group, rows (step, numbers) to lanes (step, number, chunk)."""
+    plain = array(job, rows, (job.C, job.n * width))
+    out = array(job, lanes, (job.n * width, job.C))
+    lane = g * job.width
+    rows_g, lanes_g = place(plain, (lane, 0)), place(out, (0, lane))
+    swap_axes(job, job.width, job.n * width, rows_g, job.n * width, lanes_g, job.C)
+
+
+@part
+def to_rows(job, lanes, rows, width, g):
+    """The inverse."""
+    plain = array(job, rows, (job.C, job.n * width))
+    source = array(job, lanes, (job.n * width, job.C))
+    lane = g * job.width
+    rows_g, lanes_g = place(plain, (lane, 0)), place(source, (0, lane))
+    swap_axes(job, job.n * width, job.width, lanes_g, job.C, rows_g, job.n * width)
+
+
+@part
+def enters(job, lane):
+    """Does the given state enter this group?"""
+    return lane <= job.entry // job.n < lane + job.width
+
+
+@part
+def run(job, g, first, N):
+    """Steps first, ..., n-1 of a group, and N tangents."""
+    H, n, lane = job.H, job.n, g * job.width
+    h = array(job, job.h, (n + 1, H, job.C))
+    c = array(job, job.c, (n * job.kept + 1, H, job.C))
+    starts = array(job, job.starts, (job.states, H, job.C))
+    ends = array(job, job.ends, (job.states, H, job.C))
+    given = array(job, job.given, (job.states, H))
+    for j in range(H):
+        for q in range(lane, lane + job.width):
+            h[first, j, q] = starts[0, j, q]
+            if job.states == 2:
+                c[first * job.kept, j, q] = starts[1, j, q]
+    if N > 0:
+        begin_tangents(job, lane)
+    entry = job.entry % n
+    if enters(job, lane) and first <= entry:
+        steps(job, lane, first, entry, N)
+        q = job.entry // n
+        for j in range(H):
+            h[entry, j, q] = given[0, j]
+            if job.states == 2:
+                c[entry * job.kept, j, q] = given[1, j]
+        first = entry
+    steps(job, lane, first, n, N)
+    for j in range(H):
+        for q in range(lane, lane + job.width):
+            ends[0, j, q] = h[n, j, q]
+            if job.states == 2:
+                ends[1, j, q] = c[n * job.kept, j, q]
+
+
+@part
+def steps(job, lane, first, last, N):
+    """Steps first, ..., last-1 of the group at a lane, until told to leave."""
+    H, n = job.H, job.n
+    x = array(job, job.x, (n, job.D, job.C))
+    h = array(job, job.h, (n + 1, H, job.C))
+    c = array(job, job.c, (n * job.kept + 1, H, job.C))
+    a = array(job, job.a, (n, H * job.K, job.C))
+    row = h.strides[1]
+    for t in range(first, last, STEPS):
+        if read(job.stop):
+            return
+        count = min(STEPS, last - t)
+        from_x = place(x, (t, 0, lane)), job.D, job.U, job.b
+        from_h = place(h, (t, 0, lane)), H, job.W, job.R
+        c_t, a_t = place(c, (t * job.kept, 0, lane)), place(a, (t, 0, lane))
+        c_step = h.strides[0] * job.kept
+        forward_tile(job.forward, count, *from_x, *from_h, c_t, c_step, a_t, row)
+        if N > 0:
+            dh = place(array(job, job.tangents_h, (N * H, job.C)), (0, lane))
+            dc = place(array(job, job.tangents_c, (N * H, job.C)), (0, lane))
+            room = place(array(job, job.following, (N * H, job.C)), (0, lane))
+            of_layer = H, job.W, job.R, c_t, a_t
+            tangents_tile(job.tangents, count, *of_layer, N, dh, dc, room, row)
+
+
+@part
+def begin_tangents(job, lane):
+    """The derivative of a state by itself: one for each number; where W is diagonal all
+    units are carried together.
+    """
+    H, N = job.H, job.N
+    dh = array(job, job.tangents_h, (N, H, job.C))
+    dc = array(job, job.tangents_c, (N, H, job.C))
+    of_h = N // job.states  # tangents
+    for i in range(N):
+        for j in range(H):
+            one = number(job, of_h == 1 or i % of_h == j)
+            for q in range(lane, lane + job.width):
+                dh[i, j, q] = one if i < of_h else number(job, 0)
+                dc[i, j, q] = one if i >= of_h else number(job, 0)
+
+
+@part
+def run_back(job, g, last):
+    """Steps last-1, ..., 0 of a group, back through time."""
+    H, lane = job.H, g * job.width
+    dh = array(job, job.dh, (H, job.C))
+    dc = array(job, job.dc, (H, job.C))
+    starts = array(job, job.starts, (job.states, H, job.C))
+    ends = array(job, job.ends, (job.states, H, job.C))
+    given = array(job, job.given, (job.states, H))
+    for j in range(H):
+        for q in range(lane, lane + job.width):
+            dh[j, q] = starts[0, j, q]
+            dc[j, q] = starts[1, j, q] if job.states == 2 else number(job, 0)
+    entry = job.entry % job.n
+    if enters(job, lane) and entry < last:
+        steps_back(job, lane, entry, last)
+        q = job.entry // job.n
+        for j in range(H):
+            if job.states == 2:
+                given[0, j], given[1, j] = dh[j, q], dc[j, q]
+            else:
+                given[0, j] = dh[j, q] + dc[j, q]
+            dh[j, q], dc[j, q] = 0, 0
+        last = entry
+    steps_back(job, lane, 0, last)
+    for j in range(H):
+        for q in range(lane, lane + job.width):
+            if job.states == 2:
+                ends[0, j, q], ends[1, j, q] = dh[j, q], dc[j, q]
+            else:
+                ends[0, j, q] = dh[j, q] + dc[j, q]
+
+
+@part
+def steps_back(job, lane, first, last):
+    """Steps last-1, ..., first of the group at a lane."""
+    H, n = job.H, job.n
+    dy = array(job, job.dy, (n, H, job.C))
+    c = array(job, job.c, (n + 1, H, job.C))
+    a = array(job, job.a, (n, H * job.K, job.C))
+    da = array(job, job.da, (n, H * job.K, job.C))
+    dh = array(job, job.dh, (H, job.C))
+    dc = array(job, job.dc, (H, job.C))
+    for end in range(last, first, -STEPS):
+        if read(job.stop):
+            return
+        t = max(first, end - STEPS)
+        weights = place(dy, (t, 0, lane)), job.WT, H
+        of_step = place(c, (t, 0, lane)), place(a, (t, 0, lane)), place(da, (t, 0, lane))
+        state = place(dh, (0, lane)), place(dc, (0, lane)), dh.strides[0]
+        backward_tile(job.backward, end - t, *weights, *of_step, *state)
+
+
+@part
+def ways(job, back):
+    """How many seams there are; the chunks whose end and whose start are at the first
+    of them, counted from the first chunk.
+    """
+    first = job.entry // job.n
+    seams = job.C - 1 - first
+    return (seams, first + 1, first) if back else (seams, first, first + 1)
+
+
+@part
+def hand_on(job, back):
+    """The next sweep starts where the chunks before ended."""
+    starts = array(job, job.starts, (job.states, job.H, job.C))
+    ends = array(job, job.ends, (job.states, job.H, job.C))
+    seams, end, start = ways(job, back)
+    for s in range(job.states):
+        for j in range(job.H):
+            for i in range(seams):
+                starts[s, j, start + i] = ends[s, j, end + i]
+
+
+@part
+def compare(job, back):
+    """How many chunks, the first on the way, start within the tolerance of where the
+    one before ended, in parts of the largest number of a state; of one, if it is less
+    and the state is no gradient.
+    """
+    starts = array(job, job.starts, (job.states, job.H, job.C))
+    ends = array(job, job.ends, (job.states, job.H, job.C))
+    seams, end, start = ways(job, back)
+    largest = number(job, 0 if back else 1)
+    for s in range(job.states):
+        for j in range(job.H):
+            for i in range(seams):
+                largest = max(largest, abs(ends[s, j, end + i]))
+    most = largest * job.rate
+    exact = seams + 1
+    for s in range(job.states):
+        for j in range(job.H):
+            for i in range(seams):
+                moved = abs(ends[s, j, end + i] - starts[s, j, start + i])
+                if not moved <= most:  # NaN too
+                    exact = min(exact, seams - i if back else i + 1)
+    return exact
+
+
+@part
+def correct(job, back):
+    """Newton's next guess: chunk after chunk, the end changes as its start did, to
+    first order. Forward, h is kept within one, and c within twice what it was.
+    """
+    H, C, S = job.H, job.C, job.states
+    starts = array(job, job.starts, (S, H, C))
+    ends = array(job, job.ends, (S, H, C))
+    change = array(job, job.change, (2, S, H))
+    of_units = job.N // S
+    most_c = number(job, 1)
+    for j in range(H):
+        for q in range(job.entry // job.n, C):
+            most_c = max(most_c, 2 * abs(ends[S - 1, j, q]))
+    change[0] = 0
+    seams, end, start = ways(job, back)
+    for i in range(seams):
+        place_ = seams - 1 - i if back else i
+        q, following = end + place_, start + place_
+        before, after = change[i % 2], change[(i + 1) % 2]
+        for s in range(S):
+            most = most_c if s else number(job, 1)
+            for j in range(H):
+                value = ends[s, j, q]
+                value += derivative(job, of_units, s, j, q, before, back)
+                if not back:
+                    value = min(max(value, -most), most)
+                    if value != value:
+                        value = ends[s, j, q]
+                after[s, j] = value - starts[s, j, following]
+                starts[s, j, following] = value
+
+
+@part
+def derivative(job, of_units, s, j, q, change, back):
+    """How number (s, j) of the end of chunk q changes with its start, or backward with
+    its end.
+    """
+    H, C, N = job.H, job.C, job.N
+    dh = array(job, job.tangents_h, (N, H, C))
+    dc = array(job, job.tangents_c, (N, H, C))
+    total = number(job, 0)
+    if of_units == 1:
+        for r in range(job.states):
+            i, part_ = (s, r) if back else (r, s)
+            total += (dc[i, j, q] if part_ else dh[i, j, q]) * change[r, j]
+        return total
+    for r in range(job.states):
+        for k in range(H):
+            if back:
+                i, part_, unit = s * H + j, r, k
+            else:
+                i, part_, unit = r * H + k, s, j
+            total += (dc[i, unit, q] if part_ else dh[i, unit, q]) * change[r, k]
+    return total
+
+
+@part
+def seams(job, back):
+    """Look at the seams after a sweep, and set where the next one starts."""
+    found = integers(job.found, 3)
+    found[0] = compare(job, back)
+    found[1] += 1
+    if found[0] == job.C - job.entry // job.n:
+        found[2] = found[1]
+    elif job.N > 0:
+        correct(job, back)
+    else:
+        hand_on(job, back)
+
+
+@part
+def is_exact(job, g, back):
+    """Is every chunk of a group exact already?"""
+    exact, lane = integers(job.found, 2)[0], g * job.width
+    if back:
+        return lane >= job.C - exact
+    return lane + job.width <= job.entry // job.n + exact
+
+
+@part
+def sweep(p, turn, job, back):
+    """Sweeps until every seam holds, or as many as there may be."""
+    for done in range(1, job.sweeps + 1):
+        for g in claimed(job.sync, job.groups, turn, p, job.tasks):
+            if not is_exact(job, g, back):
+                if back:
+                    run_back(job, g, job.n)
+                    to_rows(job, job.da, job.da_rows, job.H * job.K, g)
+                else:
+                    run(job, g, 0, job.N)
+                    if job.y_rows:
+                        h = array(job, job.h, (job.n + 1, job.H, job.C))
+                        to_rows(job, place(h, (1,)), job.y_rows, job.H, g)
+        turn = wait(job.sync, job.groups, turn, job.tasks)
+        for _ in claimed(job.sync, job.groups, turn, p, 1):
+            seams(job, back)
+        turn = wait(job.sync, job.groups, turn, 1)
+        # Of this sweep: a participant that was held up may see what later ones found.
+        if read(job.found + 16) == done or read(job.stop):
+            break
+    return turn
+
+
+@part
+def begin(p, turn, job, back):
+    """What a caller gave, to lanes; the run-up."""
+    for g in claimed(job.sync, job.groups, turn, p, job.tasks):
+        if back:
+            to_lanes(job, job.dy_rows, job.dy, job.H, g)
+        elif job.x_rows:
+            to_lanes(job, job.x_rows, job.x, job.D, g)
+        if job.ahead > 0:
+            if back:
+                run_back(job, g, job.ahead)
+            else:
+                run(job, g, job.n - job.ahead, 0)
+    turn = wait(job.sync, job.groups, turn, job.tasks)
+    for _ in claimed(job.sync, job.groups, turn, p, job.ahead > 0):
+        hand_on(job, back)
+    return wait(job.sync, job.groups, turn, job.ahead > 0)
+
+
+@part
+def forward(p, turn, job):
+    """A layer forward."""
+    turn = begin(p, turn, job, False)
+    return sweep(p, turn, job, False)
+
+
+@part
+def backward(p, turn, job):
+    """A layer back through time."""
+    turn = begin(p, turn, job, True)
+    return sweep(p, turn, job, True)

@@ -1,0 +1,279 @@
+"""`numba-chunks`: one sequence in parallel, in the direction of time.
+
+What changed from `numba-fused`: for a mini-batch of one sample time becomes the batch.
+The sequence is cut into chunks, which run side by side as lanes of vectors
+(`cpu/chunk_kernels.py`), each from a guess of the state it starts from; then each
+starts anew from the end of the one before, until no seam moves by more than the
+tolerance. So the answer is that of the sequence step by step, to rounding, and it is
+verified: where it is not reached, the version goes on step by step from the last seam
+that holds. Backward is the same with the gradient of the state. Bounded by what a step
+of a chunk costs, by the steps that the network remembers, and for large layers by the
+products, which one sample had to wait for and a batch has to compute.
+
+A mini-batch of more samples is one of `numba-fused`. README says how x gets through.
+"""
+
+import math
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import reference
+from ..blas import single_threaded
+from ..cpu.chunk_tiles import ChunkTiles
+from ..cpu.chunks import ChunkedLayer, Chunking, LaneWeights, is_diagonal
+from ..cpu.divisions import Choice, Trial
+from ..errors import REAL, check_int, check_type
+from ..params import Grads
+from .base import Network
+from .numba_fused import NumbaFused
+
+# What is tried: groups of so many vectors for each thread, or, of layers that fill
+# vectors, so many samples; run-ups of so many steps; chunks of so many steps at least.
+VECTORS, SAMPLES, WIDE, RUN_UPS, SHORTEST = (1, 2, 4), (5, 8, 12), 64, (40, 120), 8
+ROUNDING = 8  # the tolerance, in units of the last place of one
+
+
+class Seams(NamedTuple):
+    """What became of a sequence: chunks of so many steps; of each layer, the sweeps and
+    whether every seam held; from which step on it went step by step, T for nowhere.
+    """
+
+    chunks: int
+    steps: int
+    sweeps: tuple[int, ...]
+    converged: bool
+    alone_from: int
+
+
+class Stack:
+    """The layers of a network over T steps."""
+
+    def __init__(self, net, T, training, chunking):
+        params = net._params
+        carried = net.newton
+        form = net._cell, net._dtype, chunking.vectors, net.diagonal
+        tiles = ChunkTiles(*form, keep=training or carried)
+        self.layers, below = [], None
+        for layer in params.layers:
+            sizes = T, len(layer.U), params.hidden_size
+            how = chunking, net._threads, below, carried
+            below = ChunkedLayer(tiles, *sizes, *how)
+            self.layers.append(below)
+        self.bytes = sum(layer.bytes for layer in self.layers)
+        self.changes = None  # those of the parameters that the layers have
+        self.fresh = True  # of which the first pass compiles, and meets new memory
+
+
+def by_state(layers):
+    """The state of a network, arrays (L, 1, H), from that of each layer (S, H)."""
+    if len(layers) == 1:
+        return tuple(layers[0][:, None, None])
+    return tuple(np.stack(layers, axis=1)[:, :, None])
+
+
+class NumbaChunks(NumbaFused):
+    """A network that cuts one sequence into chunks.
+
+    chunks: how many, at most T; None tries some, and step by step. run_up: steps before
+    each seam that make the first guess; None tries some. tolerance: how far seams may
+    move, in parts of the largest number of a state, or of one; None is eight roundings,
+    0 asks for the same bits. sweeps: at most; None is a quarter of the chunks and one.
+    Raises TypeError or ValueError. `seams` tells of the last forward pass of one
+    sequence. The rest is as of `NumbaFused`.
+    """
+
+    name = "numba-chunks"
+    newton = False
+
+    def __init__(
+        self,
+        params,
+        threads=None,
+        *,
+        chunks=None,
+        run_up=None,
+        tolerance=None,
+        sweeps=None,
+    ):
+        super().__init__(params, threads)
+        chosen = {"chunks": chunks, "sweeps": sweeps}
+        for name, value in chosen.items():
+            chosen[name] = None if value is None else check_int(name, value)
+        chosen["run_up"] = None if run_up is None else check_int("run_up", run_up, 0)
+        if tolerance is not None:
+            want = "a finite number of at least zero"
+            check_type("tolerance", tolerance, REAL, want)
+            if not 0 <= tolerance < math.inf:
+                raise ValueError(f"tolerance: got {tolerance}, want {want}")
+        chosen["tolerance"] = tolerance
+        self._made_with |= chosen
+        self._chosen, self.seams = chosen, None
+        if tolerance is None:
+            tolerance = ROUNDING * float(np.finfo(self._dtype).eps)
+        self._tolerance, self._stacks, self._tried = float(tolerance), {}, {}
+        self._weights_of = None
+
+    def _chunkings(self, T, training):
+        """What is tried for a sequence."""
+        chunks, run_up = self._chosen["chunks"], self._chosen["run_up"]
+        if chunks is not None and chunks > T:
+            raise ValueError(f"chunks: got {chunks}, want at most T, here {T}")
+        lanes = ChunkTiles(self._cell, self._dtype, 1).lanes * self._threads
+        ways = [(chunks or lanes * vectors, vectors) for vectors in VECTORS]
+        if self._params.hidden_size >= WIDE and not (training or self.newton):
+            ways += [(count, 0) for count in ((chunks,) if chunks else SAMPLES)]
+        found = [
+            Chunking(count, min(steps, T // count - 1), vectors)
+            for count, vectors in ways
+            for steps in (RUN_UPS if run_up is None else (run_up,))
+            if chunks or T >= SHORTEST * count
+        ]
+        return [*dict.fromkeys(found), *([] if chunks else [Chunking(1)])]
+
+    def division(self, T: int, B: int, call: str = "forward") -> Choice:
+        """As of `NumbaFused`; of one sequence: how it is cut."""
+        division = super().division(T, B, call)
+        return division if B > 1 else self._trial_of(T, call != "forward").choice()
+
+    def _trial_of(self, T, training):
+        if (T, training) not in self._tried:
+            self._tried[T, training] = Trial(self._chunkings(T, training))
+        return self._tried[T, training]
+
+    def _take_weights(self):
+        layers = self._now().layers
+        self.diagonal = all(map(is_diagonal, layers))
+        self._lanes = [LaneWeights(self._cell, l, self.diagonal) for l in layers]
+        self._weights_of = self._changes
+
+    def _forward(self, x, state, training, spaces=None):
+        if x.shape[1] > 1:
+            return super()._forward(x, state, training, spaces)
+        trial = self._trial_of(len(x), training)
+        chunking, start, fresh = trial.division, perf_counter(), False
+        if chunking.count == 1:
+            self.seams = None
+            result = super()._forward(x, state, training, spaces)
+        elif chunking.vectors == 0:
+            result = self._as_samples(x, state, chunking)
+        else:
+            result, fresh = self._as_lanes(x, state, training, chunking, spaces)
+        if not fresh:
+            trial.record(chunking, perf_counter() - start)
+        return result
+
+    def _as_lanes(self, x, state, training, chunking, spaces):
+        """What `_forward` returns; was its memory new?"""
+        T = len(x)
+        if self._weights_of != self._changes:
+            self._take_weights()
+        spaces = self._stacks if spaces is None else spaces
+        key = T, training, chunking, self.diagonal
+        stack = self._kept(spaces, key, lambda: Stack(self, T, training, chunking))
+        fresh, stack.fresh = stack.fresh, False
+        if stack.changes != self._changes:
+            for layer, weights in zip(stack.layers, self._lanes, strict=True):
+                layer.aim(weights, self._tolerance)
+            stack.changes = self._changes
+        most, warm = self._most_sweeps(chunking), self._chosen.get("warm_start", False)
+        warm = warm and not fresh
+        finals, sweeps, y = [], [], x[:, 0]
+        for l, layer in enumerate(stack.layers):
+            given = 0 if state is None else [s[l, 0] for s in state]
+            y, final, exact, swept = layer.forward(None if l else y, given, most, warm)
+            finals.append(final)
+            sweeps.append(swept)
+            if exact < layer.chunks:
+                break
+        held = exact == layer.chunks
+        alone = T
+        if not held:
+            steps, at = layer.exact(exact)
+            alone = 0 if training or len(stack.layers) > 1 else steps
+        self.seams = Seams(chunking.count, layer.n, tuple(sweeps), held, alone)
+        if held:
+            y = y[:, None].copy() if training else y[:, None]
+            return (y, by_state(finals), (stack, x)), fresh
+        if alone == 0:
+            return super()._forward(x, state, training, spaces), fresh
+        state = tuple(at[:, None, None])
+        y_rest, state, _ = super()._forward(x[alone:], state, False)
+        return (np.concatenate([y[:alone, None], y_rest]), state, None), fresh
+
+    def _most_sweeps(self, chunking):
+        return self._chosen["sweeps"] or chunking.count // 4 + 1
+
+    def _as_samples(self, x, state, chunking):
+        """What `_forward` returns."""
+        forward, count = super()._forward, chunking.count
+        n, rest = divmod(len(x), count)
+        head, sweep, y = [], 0, None
+        if rest:
+            y, state, _ = forward(x[:rest], state, False)
+            head = [y]
+        cut = np.ascontiguousarray(x[rest:, 0].reshape(count, n, -1).swapaxes(0, 1))
+        _, ends, _ = forward(cut[n - max(1, chunking.run_up) :], None, False)
+        starts = [np.zeros_like(end) for end in ends]
+        if state is not None:
+            for start, given in zip(starts, state, strict=True):
+                start[:, :1] = given
+        exact = 0
+        while exact < count and sweep < self._most_sweeps(chunking):
+            for start, end in zip(starts, ends, strict=True):
+                start[:, 1:] = end[:, :-1]
+            y, ends, _ = forward(cut, starts, False)
+            sweep += 1
+            pairs = [*zip(starts, ends, strict=True)]
+            moved = np.max([abs(e[:, :-1] - s[:, 1:]).max((0, 2)) for s, e in pairs], 0)
+            largest = max(1, *(abs(end).max() for end in ends))
+            held = np.append(moved <= self._tolerance * largest, False)
+            exact = int(np.argmin(held)) + 1
+        alone = rest + exact * n
+        y = y.swapaxes(0, 1).reshape(count * n, 1, -1)[: exact * n]
+        final = tuple(end[:, exact - 1 : exact].copy() for end in ends)
+        self.seams = Seams(count, n, (sweep,), exact == count, alone)
+        tail = []
+        if exact < count:
+            y_rest, final, _ = forward(x[alone:], final, False)
+            tail = [y_rest]
+        return np.concatenate([*head, y, *tail]), final, None
+
+    def _backward(self, tape, dy, dstate, inputs):
+        stack, x = tape
+        if not isinstance(stack, Stack):
+            return super()._backward(tape, dy, dstate, inputs)
+        L = len(stack.layers)
+        grads, dstates, dy = [None] * L, [None] * L, dy[:, 0]
+        with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
+            for l in reversed(range(L)):
+                layer, below = stack.layers[l], stack.layers[l - 1]
+                x_l = below.arrays["y_rows"][below.padding :] if l else x[:, 0]
+                dfinal = 0 if dstate is None else [s[l, 0] for s in dstate]
+                grads[l], dy, dstates[l] = layer.backward(x_l, dy, dfinal)
+        state = by_state(dstates)
+        result = Grads(grads, cell=self._cell.name, x=dy[:, None], state=state)
+        if self._params.V is not None:
+            result.V, result.b_out = map(np.zeros_like, (self._params.V, self._params.b_out))
+        return result
+
+    def _loss_and_grads(self, x, target):
+        if x.shape[1] > 1:
+            return super()._loss_and_grads(x, target)
+        y, _, tape = self._forward(x, None, True)
+        loss, dy, gV, gb_out = reference.readout_loss(self._now(), y, target)
+        grads = self._backward(tape, dy, None, True)
+        grads.V, grads.b_out = gV, gb_out
+        return loss, grads
+
+    def _step(self, x, target, rate):
+        if x.shape[1] > 1:
+            return super()._step(x, target, rate)
+        self._params = self._now()
+        return Network._step(self, x, target, rate)
+
+    def _epoch(self, dataset, order, batch_size, rate):
+        if batch_size > 1:
+            return super()._epoch(dataset, order, batch_size, rate)
+        return Network._epoch(self, dataset, order, batch_size, rate)

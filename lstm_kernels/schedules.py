@@ -8,6 +8,7 @@ predicts.
 """
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from itertools import product
@@ -22,7 +23,7 @@ WORKERS = 1024
 class Task(NamedTuple):
     """A chunk: steps start, ..., stop-1 of one layer for one micro-batch, in a backward
     pass last to first; the worker that runs it, and the tasks (places in the schedule)
-    it waits for.
+    it waits for; in which sweep, from 0.
     """
 
     layer: int
@@ -31,21 +32,24 @@ class Task(NamedTuple):
     part: int = 0
     worker: int = 0
     after: tuple[int, ...] = ()
+    sweep: int = 0
 
 
 @dataclass(frozen=True)
 class Graph:
     """The cells (layer, step) of a stack, for each of `parts` micro-batches; which way
-    they go.
+    they go; how often a cell may be computed: with several `sweeps` a chunk need not
+    wait for the state it starts from, but guesses it the first time.
     """
 
     layers: int
     steps: int
     parts: int = 1
     backward: bool = False
+    sweeps: int = 1
 
     def __post_init__(self):
-        for name in ("layers", "steps", "parts"):
+        for name in ("layers", "steps", "parts", "sweeps"):
             check_int(name, getattr(self, name))
 
     def needs(self, layer, step):
@@ -189,6 +193,40 @@ def wavefront(
     return _waiting(graph, *_list_schedule(tasks, needed, workers, diagonal, costs))
 
 
+def side_by_side(graph, workers, chunk):
+    """Chunks of so many steps of a layer at the same time, in sweeps; the k-th one is
+    exact after k of them, and then the next layer takes it.
+
+    Raises TypeError or ValueError for zero workers or a chunk longer than T.
+    """
+    check_type("graph", graph, Graph, "a Graph")
+    check_int("workers", workers)
+    last, tasks, places = graph.sweeps - 1, [], {}
+
+    def rank(task):
+        up, along = graph.rank(task)
+        return task.part, up, task.sweep, along
+
+    def key(task, up=0, along=0, sweep=0):
+        row, begin = graph.rank(task)
+        return task.part, row - up, -(-begin // chunk) - along, sweep
+
+    for task in graph.tasks(chunk):
+        most = min(key(task)[2], last)
+        tasks += [task._replace(sweep=sweep) for sweep in range(most + 1)]
+    tasks.sort(key=rank)
+    places = {key(task, sweep=task.sweep): i for i, task in enumerate(tasks)}
+    needed = []
+    for task in tasks:
+        below = key(task, up=1, sweep=min(key(task)[2], last))
+        before = key(task, along=1, sweep=task.sweep - 1)
+        itself = key(task, sweep=task.sweep - 1)
+        needs = {places[k] for k in (below, before, itself) if k in places}
+        needed.append(sorted(needs))
+    workers, costs = min(workers, len(tasks)), Costs((1.0,) * graph.layers)
+    return _waiting(graph, *_list_schedule(tasks, needed, workers, rank, costs))
+
+
 def pipeline(graph, workers):
     """Neighbouring layers per worker, a stage; micro-batches go from stage to stage.
 
@@ -208,7 +246,8 @@ def pipeline(graph, workers):
 
 
 def check(schedule):
-    """Raise ValueError unless every cell is computed once, surely after what it needs.
+    """Raise ValueError unless every cell is computed once, surely after what it needs;
+    in sweeps, until what it needs is exact, or so many times.
 
     Sure is what a worker's own order and the waiting say: a task that only happens to
     start later is a race, and is refused. Waiting goes back in the list of tasks, so
@@ -216,7 +255,10 @@ def check(schedule):
     WORKERS.
     """
     check_type("schedule", schedule, Schedule, "a Schedule")
-    graph, owner, known, last = schedule.graph, {}, [], {}
+    graph, known, last = schedule.graph, [], {}
+    # Of each cell (part, layer, step) the tasks that compute it; the first that does so
+    # from what is exact.
+    owner, exact = defaultdict(list), {}
     most = max(len(schedule.tasks), WORKERS) - 1
     for index, task in enumerate(schedule.tasks):
         worker, part, layer = task.worker, task.part, task.layer
@@ -236,22 +278,42 @@ def check(schedule):
         for step in reversed(steps) if graph.backward else steps:
             cell = layer, step
             name = f"schedule: cell {cell}"
-            if (part, *cell) in owner:
-                raise ValueError(f"{name}, part {part}, is computed twice")
+            here = part, *cell
+            if len(owner[here]) == graph.sweeps:
+                often = "twice" if graph.sweeps == 1 else "once more than it may be"
+                raise ValueError(f"{name}, part {part}, is computed {often}")
+            right = True  # is it computed from what is exact?
             for need in graph.needs(*cell):
-                other = owner.get((part, *need))
-                if other is None:
+                place, from_below = (part, *need), need[0] != layer
+                computed = owner[place]
+                final = place in exact or len(computed) == graph.sweeps
+                if from_below and not final:
                     raise ValueError(f"{name} needs {need}, which comes later")
-                if other != index and not before >> other & 1:
+                sure = [o for o in computed if o == index or before >> o & 1]
+                if graph.sweeps > 1 and not sure and not owner[here] and not from_below:
+                    right = False  # the first sweep guesses
+                    continue
+                if not computed:
+                    raise ValueError(f"{name} needs {need}, which comes later")
+                if not sure or (from_below and sure[-1] != computed[-1]):
                     raise ValueError(
                         f"{name} needs {need}, and task {index} on worker {worker} "
-                        f"does not wait for task {other}, which computes it"
+                        f"does not wait for task {computed[-1]}, which computes it"
                     )
-            owner[part, *cell] = index
+                right = right and place in exact and exact[place] <= sure[-1]
+            if right:
+                exact.setdefault(here, index)
+            owner[here].append(index)
     cells = set(product(range(graph.parts), range(graph.layers), range(graph.steps)))
-    if owner.keys() != cells:
+    found = {cell for cell, tasks in owner.items() if tasks}
+    if found != cells:
         want = f"the {len(cells)} of {graph}"
-        raise ValueError(f"schedule: got {len(owner)} cells, want {want}")
+        raise ValueError(f"schedule: got {len(found)} cells, want {want}")
+    short = [c for c in cells if c not in exact and len(owner[c]) < graph.sweeps]
+    if short:
+        got = f"cell {short[0][1:]} in {len(owner[short[0]])} sweeps"
+        want = f"{graph.sweeps}, as it is not exact"
+        raise ValueError(f"schedule: got {got}, want {want}")
 
 
 def _needed(graph, tasks):

@@ -10,6 +10,8 @@ import numpy as np
 from lstm_kernels.cpu import (
     bfloat16,
     block_kernels,
+    chunk_kernels,
+    chunks,
     factored_kernels,
     flow,
     passes,
@@ -151,6 +153,7 @@ class Interpreted:
         self._machine = Checked(tiles[0].dtype, tiles[0].lanes)
         self._tiles, self._codes = [], []
         modules = (passes, block_kernels, wavefront_kernels, factored_kernels, flow)
+        modules += (chunk_kernels,)
         self._spaces = {module.__name__: dict(vars(module)) for module in modules}
         functions = {}
         for space in self._spaces.values():
@@ -162,6 +165,7 @@ class Interpreted:
                         space[name] = functions.setdefault(f, new)
         self._functions = functions
         tile_names = "inputs step whole single back through few gradient transpose"
+        tile_names += " forward_tile backward_tile tangents_tile"
         replaced = dict.fromkeys(tile_names.split(), self._tile)
         replaced |= dict.fromkeys(("layer_at", "job_at", "flow_at"), self._record_at)
         replaced |= {"claim": self._claim, "finish": lambda *_: None}
@@ -175,8 +179,10 @@ class Interpreted:
         for module in (workspace, flow, numba_fused):  # take addresses
             monkeypatch.setattr(module, "at", self._at)
             monkeypatch.setattr(module, "address", self._address)
-        for module in (workspace, factored):
+        monkeypatch.setattr(chunks, "at", self._at)
+        for module in (workspace, factored, chunks):
             monkeypatch.setattr(module, "codes", self._codes_of)
+        monkeypatch.setattr(chunks, "code", self._code_of)
 
         def run(work, kernel, participants, owner, operations=0):
             turn = int(work.sync[-1, 0])
@@ -198,6 +204,10 @@ class Interpreted:
             self._tiles.append(tiles.all(keep)[name])
             found[name] = len(self._tiles)
         return found
+
+    def _code_of(self, tiles, name):
+        self._tiles.append(getattr(tiles, name)())
+        return len(self._tiles)
 
     def _address(self, kernel, dtype):
         self._codes.append(kernel)

@@ -15,6 +15,7 @@ from lstm_kernels.schedules import (
     check,
     layer_by_layer,
     pipeline,
+    side_by_side,
     wavefront,
 )
 from lstm_kernels.simulate import (
@@ -325,3 +326,41 @@ def test_stages_of_a_pipeline_are_neighbours_and_as_large(layers, data):
     sizes = [stages.count(worker) for worker in range(workers)]
     assert stages == sorted(stages)
     assert max(sizes) - min(sizes) <= 1
+
+
+@given(sizes, st.integers(1, 20), sizes, st.data())
+def test_sweeps_over_chunks_respect_the_graph(layers, steps, workers, data):
+    chunk = data.draw(st.integers(1, steps))
+    graph = Graph(layers, steps, 1, data.draw(st.booleans()), data.draw(sizes))
+    schedule = side_by_side(graph, workers, chunk)
+    check(schedule)
+    chunks = -(-steps // chunk)
+    each = sum(min(k + 1, graph.sweeps) for k in range(chunks))
+    assert len(schedule.tasks) == layers * each
+
+
+def test_sweeps_end_in_fewer_rounds_than_steps():
+    """By hand: eight chunks of ten steps, two sweeps, eight workers: two rounds of ten,
+    and one for the layer above to follow.
+    """
+    one, two = (Graph(layers, 80, sweeps=2) for layers in (1, 2))
+    assert simulate(side_by_side(one, 8, 10), unit(one)).makespan == 20
+    assert 30 <= simulate(side_by_side(two, 8, 10), unit(two)).makespan <= 40
+    alone = simulate(side_by_side(one, 1, 10), unit(one))
+    assert alone.makespan == 10 * (8 + 7)  # the first chunk is exact at once
+
+
+def test_a_seam_that_is_not_waited_for_is_a_race():
+    graph = Graph(1, 4, sweeps=2)
+    first = [Task(0, 0, 2, 0, 0), Task(0, 2, 4, 0, 1)]
+    check(Schedule(graph, (*first, Task(0, 2, 4, 0, 1, (0,), 1))))
+    with pytest.raises(ValueError, match="does not wait for task 0"):
+        check(Schedule(graph, (*first, Task(0, 2, 4, 0, 1, (), 1))))
+    with pytest.raises(ValueError, match="in 1 sweeps, want 2, as it is not exact"):
+        check(Schedule(graph, tuple(first)))
+    again = [Task(0, 2, 4, 0, 1, (0,), 1)] * 2
+    with pytest.raises(ValueError, match="once more than it may be"):
+        check(Schedule(graph, (*first, *again)))
+    deep = Graph(2, 4, sweeps=2)
+    with pytest.raises(ValueError, match="cell .1, 2. needs .0, 2., which comes later"):
+        check(Schedule(deep, (*first, Task(1, 0, 2, 0, 0), Task(1, 2, 4, 0, 1))))

@@ -31,9 +31,9 @@ STEPS = 16  # of a call of a tile: between two, a pass can be left
 # `rate` is the tolerance. R: inputs of W for a unit; N tangents; `tasks` groups of
 # `width` lanes; steps of the run-up; is every c kept?; sweeps there may be.
 SIZES = "C n D H K R N states lanes width tasks entry ahead kept sweeps"
-# found: exact chunks; sweeps; the last sweep, 0 while there is another. given: the
-# state that enters, or its gradient. ..._rows: (step, numbers), as a caller has them.
-ADDRESSES = "address layers sync groups stop found given x_rows y_rows dy_rows da_rows"
+# given: the state that enters, or its gradient. ..._rows: (step, numbers), as a caller
+# has them.
+ADDRESSES = "address layers sync groups stop given x_rows y_rows dy_rows da_rows"
 ADDRESSES += " x h c a dy da dh dc starts ends tangents_h tangents_c following change"
 ADDRESSES += " U W b WT forward backward tangents transpose"
 JOBS = {
@@ -41,6 +41,9 @@ JOBS = {
     for real in (np.float32, np.float64)
 }
 WORD = record(SIZES, ADDRESSES)[1]
+# Of the words at `stop`, which a region has for itself: how many chunks are exact, how
+# many sweeps there were, and which was the last, 0 while there is another one.
+EXACT, SWEEPS, LAST = 4, 5, 6
 
 
 @part
@@ -212,7 +215,11 @@ def steps_back(job, lane, first, last):
             return
         t = max(first, end - STEPS)
         weights = place(dy, (t, 0, lane)), job.WT, H
-        of_step = place(c, (t, 0, lane)), place(a, (t, 0, lane)), place(da, (t, 0, lane))
+        of_step = (
+            place(c, (t, 0, lane)),
+            place(a, (t, 0, lane)),
+            place(da, (t, 0, lane)),
+        )
         state = place(dh, (0, lane)), place(dc, (0, lane)), dh.strides[0]
         backward_tile(job.backward, end - t, *weights, *of_step, *state)
 
@@ -324,11 +331,11 @@ def derivative(job, of_units, s, j, q, change, back):
 @part
 def seams(job, back):
     """Look at the seams after a sweep, and set where the next one starts."""
-    found = integers(job.found, 3)
-    found[0] = compare(job, back)
-    found[1] += 1
-    if found[0] == job.C - job.entry // job.n:
-        found[2] = found[1]
+    words = integers(job.stop, 8)
+    words[EXACT] = compare(job, back)
+    words[SWEEPS] += 1
+    if words[EXACT] == job.C - job.entry // job.n:
+        words[LAST] = words[SWEEPS]
     elif job.N > 0:
         correct(job, back)
     else:
@@ -338,7 +345,7 @@ def seams(job, back):
 @part
 def is_exact(job, g, back):
     """Is every chunk of a group exact already?"""
-    exact, lane = integers(job.found, 2)[0], g * job.width
+    exact, lane = integers(job.stop, 8)[EXACT], g * job.width
     if back:
         return lane >= job.C - exact
     return lane + job.width <= job.entry // job.n + exact
@@ -363,7 +370,7 @@ def sweep(p, turn, job, back):
             seams(job, back)
         turn = wait(job.sync, job.groups, turn, 1)
         # Of this sweep: a participant that was held up may see what later ones found.
-        if read(job.found + 16) == done or read(job.stop):
+        if read(job.stop + 8 * LAST) == done or read(job.stop):
             break
     return turn
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..cells import CELLS
 from ..params import Layer, expand, fold
 from . import chunk_kernels as kernels
-from .chunk_tiles import ChunkTiles, code
+from .chunk_tiles import code
 from .tiles import Tiles, codes
 from .workspace import Work, at, buffer, point
 
@@ -61,14 +61,16 @@ class LaneWeights:
 
 class ChunkedLayer:
     """A layer of D inputs and H units over T steps. below: the layer whose outputs it
-    reads, or None. tangents: does a forward pass carry them?
+    reads, or None. trains: is there a backward pass? newton: are tangents carried?
     """
 
-    def __init__(self, tiles, T, D, H, chunking, threads, below=None, tangents=False):
+    def __init__(
+        self, tiles, T, D, H, chunking, threads, below=None, *, trains, newton
+    ):
         count, K, S = chunking.count, tiles.K, len(tiles.cell.state)
         C, n = -(-count // tiles.lanes) * tiles.lanes, -(-T // count)
         R = 1 if tiles.diagonal else H
-        N = S * R if tangents else 0
+        N = S * R if newton else 0
         self.T, self.H, self.n, self.padding, self.tiles = T, H, n, C * n - T, tiles
         self.chunks = C - self.padding // n  # those that are not all padding
         kept = tiles.keep or not tiles.has_c
@@ -80,9 +82,10 @@ class ChunkedLayer:
             "given": (S, H),
         }
         if tiles.keep:
-            rows = {"y_rows": (C * n, H), "dy_rows": (C * n, H)}
-            of_gates = dict.fromkeys(("a", "da"), (n, H * K, C))
-            shapes |= rows | of_gates | {"da_rows": (C * n, H * K)}
+            shapes["a"] = n, H * K, C
+        if trains:
+            shapes |= dict.fromkeys(("y_rows", "dy_rows"), (C * n, H))
+            shapes |= {"da_rows": (C * n, H * K), "da": (n, H * K, C)}
             shapes |= {"dy": (n, H, C), "dh": (H, C), "dc": (H, C)}
         if N:
             names = ("tangents_h", "tangents_c", "following")
@@ -95,15 +98,14 @@ class ChunkedLayer:
         self.gradients = np.zeros_like(states), np.zeros_like(states)
         if below:
             self.arrays["x"] = below.arrays["h"][1:]
-        self.found = buffer(8, dtype=np.int64)
         self.operations = 2 * T * H * K * (D + R) * (1 + 2 * N)
         job = np.zeros(1, kernels.JOBS[tiles.dtype])
         tasks = C // tiles.lanes
         point(job, C=C, n=n, D=D, H=H, K=K, R=R, N=N, states=S, tasks=tasks)
         point(job, lanes=tiles.lanes // tiles.vectors, width=tiles.lanes)
         point(job, entry=self.padding, ahead=min(chunking.run_up, n - 1), kept=kept)
-        point(job, found=self.found, **self.arrays)
-        names = ["forward", *["backward"] * tiles.keep, *["tangents"] * tangents]
+        point(job, **self.arrays)
+        names = ["forward", *["backward"] * trains, *["tangents"] * newton]
         squares = Tiles(CELLS["rnn"], tiles.dtype, 1)
         point(job, **codes(squares, "transpose"))
         point(job, **{name: code(tiles, name) for name in names})
@@ -121,10 +123,11 @@ class ChunkedLayer:
 
     def _run(self, kernel, sweeps):
         """Chunks that are exact, and sweeps."""
-        self.found[:3] = 0
+        words = kernels.EXACT, kernels.SWEEPS
+        self.work.stop[kernels.EXACT :] = 0
         self.work.job_words[WORD.sweeps] = sweeps
         self.work.run(kernel, self.participants, self, self.operations)
-        return int(self.found[0]), int(self.found[1])
+        return [int(self.work.stop[word]) for word in words]
 
     def forward(self, x, given, sweeps, warm=False):
         """y (T, H), the final state (S, H), how many chunks are exact, and sweeps. x:

@@ -31,7 +31,8 @@ from .numba_fused import NumbaFused
 
 # What is tried: groups of so many vectors for each thread, or, of layers that fill
 # vectors, so many samples; run-ups of so many steps; chunks of so many steps at least.
-VECTORS, SAMPLES, WIDE, RUN_UPS, SHORTEST = (1, 2, 4), (5, 8, 12), 64, (40, 120), 8
+VECTORS, SAMPLES, WIDE, SHORTEST = (1, 2, 4), (5, 8, 12), 64, 8
+RUN_UPS = (24, 40, 80, 160)
 ROUNDING = 8  # the tolerance, in units of the last place of one
 
 
@@ -51,18 +52,16 @@ class Stack:
     """The layers of a network over T steps."""
 
     def __init__(self, net, T, training, chunking):
-        params = net._params
-        carried = net.newton
-        form = net._cell, net._dtype, chunking.vectors, net.diagonal
-        tiles = ChunkTiles(*form, keep=training or carried)
-        self.layers, below = [], None
-        for layer in params.layers:
-            sizes = T, len(layer.U), params.hidden_size
-            how = chunking, net._threads, below, carried
-            below = ChunkedLayer(tiles, *sizes, *how)
-            self.layers.append(below)
+        sizes = net._cell, net._dtype, chunking.vectors, net.diagonal
+        tiles = ChunkTiles(*sizes, keep=training or net.newton)
+        how = {"trains": training, "newton": net.newton}
+        self.layers, H = [], net._params.hidden_size
+        for D in net.inputs:
+            below = self.layers[-1] if self.layers else None
+            of_layer = T, D, H, chunking, net._threads, below
+            self.layers.append(ChunkedLayer(tiles, *of_layer, **how))
         self.bytes = sum(layer.bytes for layer in self.layers)
-        self.changes = None  # those of the parameters that the layers have
+        self.edition = None  # of the parameters that the layers have
         self.fresh = True  # of which the first pass compiles, and meets new memory
 
 
@@ -105,7 +104,7 @@ class NumbaChunks(NumbaFused):
         if tolerance is not None:
             want = "a finite number of at least zero"
             check_type("tolerance", tolerance, REAL, want)
-            if not 0 <= tolerance < math.inf:
+            if isinstance(tolerance, bool) or not 0 <= tolerance < math.inf:
                 raise ValueError(f"tolerance: got {tolerance}, want {want}")
         chosen["tolerance"] = tolerance
         self._made_with |= chosen
@@ -113,7 +112,15 @@ class NumbaChunks(NumbaFused):
         if tolerance is None:
             tolerance = ROUNDING * float(np.finfo(self._dtype).eps)
         self._tolerance, self._stacks, self._tried = float(tolerance), {}, {}
-        self._weights_of = None
+        self._edition, self._weights_of = 0, None  # of the parameters
+
+    def _change(self, why):
+        super()._change(why)
+        self._edition += 1
+
+    def _replace(self, params):
+        super()._replace(params)
+        self._edition += 1
 
     def _chunkings(self, T, training):
         """What is tried for a sequence."""
@@ -128,7 +135,7 @@ class NumbaChunks(NumbaFused):
             Chunking(count, min(steps, T // count - 1), vectors)
             for count, vectors in ways
             for steps in (RUN_UPS if run_up is None else (run_up,))
-            if chunks or T >= SHORTEST * count
+            if chunks or SHORTEST * count <= T
         ]
         return [*dict.fromkeys(found), *([] if chunks else [Chunking(1)])]
 
@@ -146,7 +153,7 @@ class NumbaChunks(NumbaFused):
         layers = self._now().layers
         self.diagonal = all(map(is_diagonal, layers))
         self._lanes = [LaneWeights(self._cell, l, self.diagonal) for l in layers]
-        self._weights_of = self._changes
+        self._weights_of = self._edition
 
     def _forward(self, x, state, training, spaces=None):
         if x.shape[1] > 1:
@@ -167,16 +174,16 @@ class NumbaChunks(NumbaFused):
     def _as_lanes(self, x, state, training, chunking, spaces):
         """What `_forward` returns; was its memory new?"""
         T = len(x)
-        if self._weights_of != self._changes:
+        if self._weights_of != self._edition:
             self._take_weights()
         spaces = self._stacks if spaces is None else spaces
         key = T, training, chunking, self.diagonal
         stack = self._kept(spaces, key, lambda: Stack(self, T, training, chunking))
         fresh, stack.fresh = stack.fresh, False
-        if stack.changes != self._changes:
+        if stack.edition != self._edition:
             for layer, weights in zip(stack.layers, self._lanes, strict=True):
                 layer.aim(weights, self._tolerance)
-            stack.changes = self._changes
+            stack.edition = self._edition
         most, warm = self._most_sweeps(chunking), self._chosen.get("warm_start", False)
         warm = warm and not fresh
         finals, sweeps, y = [], [], x[:, 0]
@@ -255,7 +262,9 @@ class NumbaChunks(NumbaFused):
         state = by_state(dstates)
         result = Grads(grads, cell=self._cell.name, x=dy[:, None], state=state)
         if self._params.V is not None:
-            result.V, result.b_out = map(np.zeros_like, (self._params.V, self._params.b_out))
+            result.V, result.b_out = map(
+                np.zeros_like, (self._params.V, self._params.b_out)
+            )
         return result
 
     def _loss_and_grads(self, x, target):

@@ -247,7 +247,7 @@ class NumbaFused(Network):
 
     @staticmethod
     def _kept(spaces, key, make):
-        """What is kept of a tape under a key, or is made now, in the place of others."""
+        """What is kept under a key, or what is made now in the place of another."""
         if key not in spaces:
             while spaces and (
                 len(spaces) >= MOST_SPACES

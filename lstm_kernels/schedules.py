@@ -201,7 +201,7 @@ def side_by_side(graph, workers, chunk):
     """
     check_type("graph", graph, Graph, "a Graph")
     check_int("workers", workers)
-    last, tasks, places = graph.sweeps - 1, [], {}
+    last, tasks = graph.sweeps - 1, []
 
     def rank(task):
         up, along = graph.rank(task)
@@ -219,7 +219,7 @@ def side_by_side(graph, workers, chunk):
     needed = []
     for task in tasks:
         below = key(task, up=1, sweep=min(key(task)[2], last))
-        before = key(task, along=1, sweep=task.sweep - 1)
+        before = key(task, along=1, sweep=task.sweep - (last > 0))
         itself = key(task, sweep=task.sweep - 1)
         needs = {places[k] for k in (below, before, itself) if k in places}
         needed.append(sorted(needs))

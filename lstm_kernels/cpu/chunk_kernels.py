@@ -34,8 +34,8 @@ SIZES = "C n D H K R N states lanes width tasks entry ahead kept sweeps"
 # given: the state that enters, or its gradient. ..._rows: (step, numbers), as a caller
 # has them.
 ADDRESSES = "address layers sync groups stop given x_rows y_rows dy_rows da_rows"
-ADDRESSES += " x h c a dy da dh dc starts ends tangents_h tangents_c following change"
-ADDRESSES += " U W b WT forward backward tangents transpose"
+ADDRESSES += " x h c a dy da dh dc starts ends tangents following change"
+ADDRESSES += " U W b WT forward backward tangents_tile transpose"
 JOBS = {
     np.dtype(real): record(SIZES, ADDRESSES, real=real)[0]
     for real in (np.float32, np.float64)
@@ -143,11 +143,15 @@ def steps(job, lane, first, last, N):
         c_step = h.strides[0] * job.kept
         forward_tile(job.forward, count, *from_x, *from_h, c_t, c_step, a_t, row)
         if N > 0:
-            dh = place(array(job, job.tangents_h, (N * H, job.C)), (0, lane))
-            dc = place(array(job, job.tangents_c, (N * H, job.C)), (0, lane))
-            room = place(array(job, job.following, (N * H, job.C)), (0, lane))
+            tangents = array(job, job.tangents, (job.states, N * H, job.C))
+            room = array(job, job.following, (N * H, job.C))
+            dh, dc = (
+                place(tangents, (0, 0, lane)),
+                place(tangents, (job.states - 1, 0, lane)),
+            )
             of_layer = H, job.W, job.R, c_t, a_t
-            tangents_tile(job.tangents, count, *of_layer, N, dh, dc, room, row)
+            room = place(room, (0, lane))
+            tangents_tile(job.tangents_tile, count, *of_layer, N, dh, dc, room, row)
 
 
 @part
@@ -155,16 +159,14 @@ def begin_tangents(job, lane):
     """The derivative of a state by itself: one for each number; where W is diagonal all
     units are carried together.
     """
-    H, N = job.H, job.N
-    dh = array(job, job.tangents_h, (N, H, job.C))
-    dc = array(job, job.tangents_c, (N, H, job.C))
-    of_h = N // job.states  # tangents
-    for i in range(N):
-        for j in range(H):
-            one = number(job, of_h == 1 or i % of_h == j)
-            for q in range(lane, lane + job.width):
-                dh[i, j, q] = one if i < of_h else number(job, 0)
-                dc[i, j, q] = one if i >= of_h else number(job, 0)
+    R, N = job.R, job.N
+    tangents = array(job, job.tangents, (job.states, N, job.H, job.C))
+    for s in range(job.states):
+        for i in range(N):
+            for j in range(job.H):
+                own = i // R == s and (R == 1 or i % R == j)
+                for q in range(lane, lane + job.width):
+                    tangents[s, i, j, q] = number(job, own)
 
 
 @part
@@ -249,13 +251,12 @@ def hand_on(job, back):
 @part
 def compare(job, back):
     """How many chunks, the first on the way, start within the tolerance of where the
-    one before ended, in parts of the largest number of a state; of one, if it is less
-    and the state is no gradient.
+    one before ended, in parts of the largest number of any state.
     """
     starts = array(job, job.starts, (job.states, job.H, job.C))
     ends = array(job, job.ends, (job.states, job.H, job.C))
     seams, end, start = ways(job, back)
-    largest = number(job, 0 if back else 1)
+    largest = number(job, 0)
     for s in range(job.states):
         for j in range(job.H):
             for i in range(seams):
@@ -280,7 +281,6 @@ def correct(job, back):
     starts = array(job, job.starts, (S, H, C))
     ends = array(job, job.ends, (S, H, C))
     change = array(job, job.change, (2, S, H))
-    of_units = job.N // S
     most_c = number(job, 1)
     for j in range(H):
         for q in range(job.entry // job.n, C):
@@ -288,43 +288,36 @@ def correct(job, back):
     change[0] = 0
     seams, end, start = ways(job, back)
     for i in range(seams):
-        place_ = seams - 1 - i if back else i
-        q, following = end + place_, start + place_
+        seam = seams - 1 - i if back else i
         before, after = change[i % 2], change[(i + 1) % 2]
         for s in range(S):
             most = most_c if s else number(job, 1)
             for j in range(H):
-                value = ends[s, j, q]
-                value += derivative(job, of_units, s, j, q, before, back)
+                plain = ends[s, j, end + seam]
+                value = plain + product(job, s, j, end + seam, before, back)
                 if not back:
                     value = min(max(value, -most), most)
-                    if value != value:
-                        value = ends[s, j, q]
-                after[s, j] = value - starts[s, j, following]
-                starts[s, j, following] = value
+                    value = plain if value != value else value  # NaN
+                after[s, j] = value - starts[s, j, start + seam]
+                starts[s, j, start + seam] = value
 
 
 @part
-def derivative(job, of_units, s, j, q, change, back):
-    """How number (s, j) of the end of chunk q changes with its start, or backward with
-    its end.
+def product(job, s, j, q, change, back):
+    """Number (s, j) of the derivative of chunk q, backward of its transpose, times a
+    change of state (S, H). Where W is diagonal, a tangent is of a unit's own numbers.
     """
-    H, C, N = job.H, job.C, job.N
-    dh = array(job, job.tangents_h, (N, H, C))
-    dc = array(job, job.tangents_c, (N, H, C))
+    S, R = job.states, job.R
+    tangents = array(job, job.tangents, (S, job.N, job.H, job.C))
     total = number(job, 0)
-    if of_units == 1:
-        for r in range(job.states):
-            i, part_ = (s, r) if back else (r, s)
-            total += (dc[i, j, q] if part_ else dh[i, j, q]) * change[r, j]
-        return total
-    for r in range(job.states):
-        for k in range(H):
+    for r in range(S):
+        for k in range(R):
+            unit = j if R == 1 else k
             if back:
-                i, part_, unit = s * H + j, r, k
+                by = s * R + (0 if R == 1 else j)
+                total += tangents[r, by, unit, q] * change[r, unit]
             else:
-                i, part_, unit = r * H + k, s, j
-            total += (dc[i, unit, q] if part_ else dh[i, unit, q]) * change[r, k]
+                total += tangents[s, r * R + k, j, q] * change[r, unit]
     return total
 
 

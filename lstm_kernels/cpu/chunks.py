@@ -72,6 +72,7 @@ class ChunkedLayer:
         R = 1 if tiles.diagonal else H
         N = S * R if newton else 0
         self.T, self.H, self.n, self.padding, self.tiles = T, H, n, C * n - T, tiles
+        self.run_up = min(chunking.run_up, n - 1)
         self.chunks = C - self.padding // n  # those that are not all padding
         kept = tiles.keep or not tiles.has_c
         shapes = {
@@ -88,8 +89,8 @@ class ChunkedLayer:
             shapes |= {"da_rows": (C * n, H * K), "da": (n, H * K, C)}
             shapes |= {"dy": (n, H, C), "dh": (H, C), "dc": (H, C)}
         if N:
-            names = ("tangents_h", "tangents_c", "following")
-            shapes |= dict.fromkeys(names, (N, H, C)) | {"change": (2, S, H)}
+            shapes |= {"tangents": (S, N, H, C), "following": (N, H, C)}
+            shapes |= {"change": (2, S, H)}
         self.arrays = {
             name: buffer(*shape, dtype=tiles.dtype) for name, shape in shapes.items()
         }
@@ -103,12 +104,15 @@ class ChunkedLayer:
         tasks = C // tiles.lanes
         point(job, C=C, n=n, D=D, H=H, K=K, R=R, N=N, states=S, tasks=tasks)
         point(job, lanes=tiles.lanes // tiles.vectors, width=tiles.lanes)
-        point(job, entry=self.padding, ahead=min(chunking.run_up, n - 1), kept=kept)
+        point(job, entry=self.padding, ahead=self.run_up, kept=kept)
         point(job, **self.arrays)
-        names = ["forward", *["backward"] * trains, *["tangents"] * newton]
+        used = {"forward": True, "backward": trains, "tangents_tile": newton}
         squares = Tiles(CELLS["rnn"], tiles.dtype, 1)
         point(job, **codes(squares, "transpose"))
-        point(job, **{name: code(tiles, name) for name in names})
+        tile_codes = {
+            name: code(tiles, name.removesuffix("_tile")) for name in used if used[name]
+        }
+        point(job, **tile_codes)
         self.participants = min(threads, tasks)
         self.work = Work(np.zeros(1, np.int64), job, self.participants)
 
@@ -121,13 +125,18 @@ class ChunkedLayer:
         self.weights = weights
         point(self.work.job, rate=tolerance, **weights.arrays)
 
-    def _run(self, kernel, sweeps):
+    def _run(self, kernel, sweeps, starts, ends):
         """Chunks that are exact, and sweeps."""
-        words = kernels.EXACT, kernels.SWEEPS
+        words = self.work.job_words
         self.work.stop[kernels.EXACT :] = 0
-        self.work.job_words[WORD.sweeps] = sweeps
+        words[WORD.sweeps], words[WORD.starts], words[WORD.ends] = (
+            sweeps,
+            at(starts),
+            at(ends),
+        )
         self.work.run(kernel, self.participants, self, self.operations)
-        return [int(self.work.stop[word]) for word in words]
+        found = self.work.stop[[kernels.EXACT, kernels.SWEEPS]]
+        return found.tolist()
 
     def forward(self, x, given, sweeps, warm=False):
         """y (T, H), the final state (S, H), how many chunks are exact, and sweeps. x:
@@ -144,8 +153,10 @@ class ChunkedLayer:
         if rows is None:
             rows = np.empty((self.padding + self.T, self.H), self.tiles.dtype)
             self.work.job_words[WORD.y_rows] = at(rows)
-        found = self._run(kernels.forward, sweeps)
-        return rows[self.padding :], arrays["ends"][..., -1].copy(), *found
+        self.work.job_words[WORD.ahead] = 0 if warm else self.run_up
+        ends = arrays["ends"]
+        found = self._run(kernels.forward, sweeps, arrays["starts"], ends)
+        return rows[self.padding :], ends[..., -1].copy(), *found
 
     def exact(self, chunks):
         """The steps of so many chunks, and the state (S, H) after them."""
@@ -162,9 +173,8 @@ class ChunkedLayer:
         starts, ends = self.gradients
         starts.fill(0)
         starts[..., -1] = dfinal
-        point(self.work.job, starts=starts, ends=ends)
-        self._run(kernels.backward, self.chunks)
-        point(self.work.job, starts=arrays["starts"], ends=arrays["ends"])
+        self.work.job_words[WORD.ahead] = self.run_up
+        self._run(kernels.backward, self.chunks, starts, ends)
         da = arrays["da_rows"][self.padding :]
         y = arrays["y_rows"][self.padding :]
         U = self.weights.arrays["U"].transpose(1, 0, 2).reshape(x.shape[1], -1)

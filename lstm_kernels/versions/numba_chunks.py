@@ -13,7 +13,6 @@ products, which one sample had to wait for and a batch has to compute.
 A mini-batch of more samples is one of `numba-fused`. README says how x gets through.
 """
 
-import math
 from time import perf_counter
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ from .numba_fused import NumbaFused
 # vectors, so many samples; run-ups of so many steps; chunks of so many steps at least.
 VECTORS, SAMPLES, WIDE, SHORTEST = (1, 2, 4), (5, 8, 12), 64, 8
 RUN_UPS = (24, 40, 80, 160)
-ROUNDING = 8  # the tolerance, in units of the last place of one
+ROUNDINGS = 8  # the tolerance, times the last place of one
 
 
 class Seams(NamedTuple):
@@ -77,8 +76,8 @@ class NumbaChunks(NumbaFused):
 
     chunks: how many, at most T; None tries some, and step by step. run_up: steps before
     each seam that make the first guess; None tries some. tolerance: how far seams may
-    move, in parts of the largest number of a state, or of one; None is eight roundings,
-    0 asks for the same bits. sweeps: at most; None is a quarter of the chunks and one.
+    move, in parts of the largest number of a state; None is eight roundings, 0 asks for
+    the same bits. sweeps: at most; None is a quarter of the chunks and one.
     Raises TypeError or ValueError. `seams` tells of the last forward pass of one
     sequence. The rest is as of `NumbaFused`.
     """
@@ -102,17 +101,18 @@ class NumbaChunks(NumbaFused):
             chosen[name] = None if value is None else check_int(name, value)
         chosen["run_up"] = None if run_up is None else check_int("run_up", run_up, 0)
         if tolerance is not None:
-            want = "a finite number of at least zero"
+            want = "a number from zero to less than one"
             check_type("tolerance", tolerance, REAL, want)
-            if isinstance(tolerance, bool) or not 0 <= tolerance < math.inf:
+            if isinstance(tolerance, bool) or not 0 <= tolerance < 1:
                 raise ValueError(f"tolerance: got {tolerance}, want {want}")
         chosen["tolerance"] = tolerance
         self._made_with |= chosen
         self._chosen, self.seams = chosen, None
         if tolerance is None:
-            tolerance = ROUNDING * float(np.finfo(self._dtype).eps)
+            tolerance = ROUNDINGS * float(np.finfo(self._dtype).eps)
         self._tolerance, self._stacks, self._tried = float(tolerance), {}, {}
         self._edition, self._weights_of = 0, None  # of the parameters
+        self.diagonal = False  # is W, of every gate and layer?
 
     def _change(self, why):
         super()._change(why)
@@ -128,9 +128,13 @@ class NumbaChunks(NumbaFused):
         if chunks is not None and chunks > T:
             raise ValueError(f"chunks: got {chunks}, want at most T, here {T}")
         lanes = ChunkTiles(self._cell, self._dtype, 1).lanes * self._threads
-        ways = [(chunks or lanes * vectors, vectors) for vectors in VECTORS]
-        if self._params.hidden_size >= WIDE and not (training or self.newton):
-            ways += [(count, 0) for count in ((chunks,) if chunks else SAMPLES)]
+        as_samples = self._params.hidden_size >= WIDE and not (training or self.newton)
+        ways = [(lanes * vectors, vectors) for vectors in VECTORS]
+        ways += [(count, 0) for count in SAMPLES if as_samples]
+        if chunks is not None:
+            fits = [vectors for count, vectors in ways[:3] if count <= chunks]
+            few = as_samples and chunks < lanes
+            ways = [(chunks, 0 if few else max(fits, default=1))]
         found = [
             Chunking(count, min(steps, T // count - 1), vectors)
             for count, vectors in ways
@@ -167,7 +171,9 @@ class NumbaChunks(NumbaFused):
             result = self._as_samples(x, state, chunking)
         else:
             result, fresh = self._as_lanes(x, state, training, chunking, spaces)
-        if not fresh:
+        if fresh:
+            Trial.tried += not trial.decided
+        else:
             trial.record(chunking, perf_counter() - start)
         return result
 
@@ -234,7 +240,7 @@ class NumbaChunks(NumbaFused):
             sweep += 1
             pairs = [*zip(starts, ends, strict=True)]
             moved = np.max([abs(e[:, :-1] - s[:, 1:]).max((0, 2)) for s, e in pairs], 0)
-            largest = max(1, *(abs(end).max() for end in ends))
+            largest = max(abs(end).max() for end in ends)
             held = np.append(moved <= self._tolerance * largest, False)
             exact = int(np.argmin(held)) + 1
         alone = rest + exact * n

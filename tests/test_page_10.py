@@ -32,7 +32,9 @@ def counted(last, newton):
     return pd.DataFrame(rows)
 
 
-@pytest.mark.parametrize(("last", "newton", "held"), [(40, 4, True), (19, 4, False)])
+@pytest.mark.parametrize(
+    ("last", "newton", "held"), [(40, 4, True), (9, 4, False), (40, 7, False)]
+)
 def test_sweeps_grow_with_what_is_remembered(last, newton, held):
     rows = counted(last, newton)
     claim = page.claim_memory(rows)
@@ -42,30 +44,25 @@ def test_sweeps_grow_with_what_is_remembered(last, newton, held):
     assert f"2 to {last} sweeps" in figure.get_suptitle()
 
 
-def named(T=100, short=50):
-    return [page.name_of(H, T) for H in (1, 2, 4)], page.name_of(32, short)
-
-
 @pytest.mark.parametrize(("least", "held"), [(9.0, True), (8.5, False)])
 def test_small_layers_gain_a_quarter_of_the_lanes(least, held):
-    names, _ = named()
+    names = [page.name_of(H, 100) for H in (1, 2, 4)]
     speeds = dict.fromkeys(names, (20.0, 2.0)) | {names[1]: (least, 2.0)}
-    claim = page.claim_lanes(pd.DataFrame({"lanes": [32]}), gains(**speeds), 100)
+    lanes, limit = pd.DataFrame({"lanes": [32]}), pd.Series({4: 11.0, 64: 3.0})
+    claim = page.claim_lanes(lanes, gains(**speeds), 100, limit)
     assert claim["held"] is held
     assert "at least 8x as fast" in claim["sentence"]
+    assert "11x for 4." in claim["why"]
 
 
 @pytest.mark.parametrize(
-    ("four", "wide", "held"), [(3, 0.2, True), (9, 0.2, False), (3, 0.95, False)]
+    ("keeps", "wide", "held"), [(4, 0.2, True), (2, 0.2, False), (4, 0.95, False)]
 )
-def test_newton_is_said_to_lose(four, wide, held):
-    (*_, name), other = named()
-    found = gains(**{name: (8.0, four), other: (1.0, wide)})
-    assert page.claim_newton(found, 100, 50)["held"] is held
-    figure = page.figure_times(found)
-    assert f"Chunks: up to 8x; Newton: up to {four}x" in figure.axes[0].get_title(
-        "left"
-    )
+def test_newton_gains_where_nothing_is_forgotten(keeps, wide, held):
+    found = gains(one=(1.0, keeps), wide=(1.0, wide))
+    assert page.claim_newton(found, ["one"], "wide")["held"] is held
+    title = page.figure_times(found).axes[0].get_title("left")
+    assert title == f"Chunks: up to 1x; Newton: up to {keeps}x"
 
 
 def forced(even):
@@ -90,16 +87,14 @@ def forced(even):
 
 def test_the_break_even_is_where_the_times_cross():
     rows = forced({1: 300, 4: 900})
-    even = page.break_even(page.call_times(rows))
+    even = page.break_even(rows)
     np.testing.assert_allclose(even["predicted"], [300, 900], rtol=1e-6)
     np.testing.assert_allclose(even["measured"], [300, 900], rtol=0.15)
     assert page.claim_even(even)["held"] is True
+    np.testing.assert_allclose(even["limit"], 10, rtol=1e-6)
     even["predicted"] *= 1.5
     assert page.claim_even(even)["held"] is False
-    assert (
-        page.claim_even(page.break_even(page.call_times(forced({1: 10}))))["held"]
-        is None
-    )
+    assert page.claim_even(page.break_even(forced({1: 10})))["held"] is None
     best = page.best_gains(rows)
     assert best[1, 6400].middle == pytest.approx(6400 / (270 + 640))
     figure = page.figure_map(best, even)

@@ -30,7 +30,7 @@ from .numba_fused import NumbaFused
 
 # What is tried: groups of so many vectors for each thread, or, of layers that fill
 # vectors, so many samples; run-ups of so many steps; chunks of so many steps at least.
-VECTORS, SAMPLES, WIDE, SHORTEST = (1, 2, 4), (5, 8, 12), 64, 8
+VECTORS, WIDE, SHORTEST = (1, 2, 4), 64, 8
 RUN_UPS = (24, 40, 80, 160)
 ROUNDINGS = 8  # the tolerance, times the last place of one
 
@@ -130,7 +130,8 @@ class NumbaChunks(NumbaFused):
         lanes = ChunkTiles(self._cell, self._dtype, 1).lanes * self._threads
         as_samples = self._params.hidden_size >= WIDE and not (training or self.newton)
         ways = [(lanes * vectors, vectors) for vectors in VECTORS]
-        ways += [(count, 0) for count in SAMPLES if as_samples]
+        rows = self.tiles.tile_rows(len(self.tiles.offsets("W")))  # of a register tile
+        ways += [(count, 0) for count in (rows, 2 * rows) if as_samples]
         if chunks is not None:
             fits = [vectors for count, vectors in ways[:3] if count <= chunks]
             few = as_samples and chunks < lanes
@@ -219,39 +220,35 @@ class NumbaChunks(NumbaFused):
         return self._chosen["sweeps"] or chunking.count // 4 + 1
 
     def _as_samples(self, x, state, chunking):
-        """What `_forward` returns."""
+        """What `_forward` returns. Steps that are left over come before the chunks."""
         forward, count = super()._forward, chunking.count
         n, rest = divmod(len(x), count)
-        head, sweep, y = [], 0, None
+        result = np.empty((len(x), 1, self._params.hidden_size), self._dtype)
         if rest:
-            y, state, _ = forward(x[:rest], state, False)
-            head = [y]
+            result[:rest], state, _ = forward(x[:rest], state, False)
         cut = np.ascontiguousarray(x[rest:, 0].reshape(count, n, -1).swapaxes(0, 1))
         _, ends, _ = forward(cut[n - max(1, chunking.run_up) :], None, False)
         starts = [np.zeros_like(end) for end in ends]
-        if state is not None:
-            for start, given in zip(starts, state, strict=True):
-                start[:, :1] = given
-        exact = 0
+        for start, given in zip(starts, state or (), strict=False):
+            start[:, :1] = given
+        exact = sweep = 0
         while exact < count and sweep < self._most_sweeps(chunking):
             for start, end in zip(starts, ends, strict=True):
                 start[:, 1:] = end[:, :-1]
             y, ends, _ = forward(cut, starts, False)
             sweep += 1
-            pairs = [*zip(starts, ends, strict=True)]
-            moved = np.max([abs(e[:, :-1] - s[:, 1:]).max((0, 2)) for s, e in pairs], 0)
-            largest = max(abs(end).max() for end in ends)
-            held = np.append(moved <= self._tolerance * largest, False)
-            exact = int(np.argmin(held)) + 1
+            pairs = zip(starts, ends, strict=True)
+            moved = [abs(end[:, :-1] - s[:, 1:]).max((0, 2)) for s, end in pairs]
+            most = self._tolerance * max(abs(end).max() for end in ends)
+            held = np.append(np.max(moved, axis=0) <= most, False)
+            exact = 1 + int(np.argmin(held))
         alone = rest + exact * n
-        y = y.swapaxes(0, 1).reshape(count * n, 1, -1)[: exact * n]
+        result[rest:].reshape(count, n, -1)[...] = y.swapaxes(0, 1)
         final = tuple(end[:, exact - 1 : exact].copy() for end in ends)
         self.seams = Seams(count, n, (sweep,), exact == count, alone)
-        tail = []
         if exact < count:
-            y_rest, final, _ = forward(x[alone:], final, False)
-            tail = [y_rest]
-        return np.concatenate([*head, y, *tail]), final, None
+            result[alone:], final, _ = forward(x[alone:], final, False)
+        return result, final, None
 
     def _backward(self, tape, dy, dstate, inputs):
         stack, x = tape

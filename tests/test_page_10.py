@@ -56,7 +56,7 @@ def test_small_layers_gain_a_quarter_of_the_lanes(least, held):
 
 
 @pytest.mark.parametrize(
-    ("keeps", "wide", "held"), [(4, 0.2, True), (2, 0.2, False), (4, 0.95, False)]
+    ("keeps", "wide", "held"), [(4, 0.2, True), (1.1, 0.2, False), (4, 0.95, False)]
 )
 def test_newton_gains_where_nothing_is_forgotten(keeps, wide, held):
     found = gains(one=(1.0, keeps), wide=(1.0, wide))
@@ -65,40 +65,53 @@ def test_newton_gains_where_nothing_is_forgotten(keeps, wide, held):
     assert title == f"Chunks: up to 1x; Newton: up to {keeps}x"
 
 
-def forced(even):
-    """Times that cross at `even` steps: a call and a time for each step."""
+def forced(units, w=20):
+    """Times of a call of 100 us whose steps take 1 us, alone or of all chunks."""
     rows = []
-    for H, T0 in even.items():
-        for T in (100, 400, 1600, 6400):
-            cut = 1e-6 * (T0 - T0 / 10 + T / 10)
-            for case, seconds in (
-                (FUSED, 1e-6 * T),
-                ("32 chunks", cut),
-                ("64", 2 * cut),
-            ):
+    for H in units:
+        for T in (100, 200, 400, 800, 1600, 6400):
+            cuts = {f"{C} chunks": 100 + H * page.in_a_row(T, C, w) for C in (32, 64)}
+            for case, microseconds in ({FUSED: T} | cuts).items():
                 rows += [
-                    {"H": H, "T": T, "case": case, "seconds": seconds, "process": p}
-                    | {"repeat": r, "work": f"{H} {T}"}
+                    {"H": H, "T": T, "case": case, "seconds": 1e-6 * microseconds}
+                    | {"work": f"{H} {T}", "process": p, "repeat": r}
                     for p in range(2)
                     for r in range(2)
                 ]
     return pd.DataFrame(rows)
 
 
+def test_steps_in_a_row_are_those_of_the_version():
+    params, x = page.white(4, 400)
+    w = page.forgets(params, page.white(4, 2000)[1])
+    for count in (8, 20, 50):
+        net = page.NumbaChunks(params, chunks=count, run_up=40)
+        net.forward(x)
+        n = net.seams.steps
+        want = page.in_a_row(400, count, w)
+        assert abs(min(40, n - 1) + n * net.seams.sweeps[0] - want) <= n
+
+
 def test_the_break_even_is_where_the_times_cross():
-    rows = forced({1: 300, 4: 900})
-    even = page.break_even(rows)
-    np.testing.assert_allclose(even["predicted"], [300, 900], rtol=1e-6)
-    np.testing.assert_allclose(even["measured"], [300, 900], rtol=0.15)
+    rows, forgotten = forced((1, 2)), {1: 20, 2: 20}
+    even = page.break_even(rows, forgotten)
+    for H, predicted in even["predicted"].items():
+        steps = [
+            min(page.in_a_row(int(predicted) - k, C, 20) for C in (32, 64))
+            for k in (0, 2)
+        ]
+        assert 100 + H * steps[0] <= predicted
+        assert 100 + H * steps[1] >= predicted - 2
+    np.testing.assert_allclose(even["measured"] / even["predicted"], 1, atol=0.2)
     assert page.claim_even(even)["held"] is True
-    np.testing.assert_allclose(even["limit"], 10, rtol=1e-6)
+    np.testing.assert_allclose(even["limit"], [64, 32], rtol=0.05)
     even["predicted"] *= 1.5
     assert page.claim_even(even)["held"] is False
-    assert page.claim_even(page.break_even(forced({1: 10})))["held"] is None
-    best = page.best_gains(rows)
-    assert best[1, 6400].middle == pytest.approx(6400 / (270 + 640))
-    figure = page.figure_map(best, even)
-    assert figure.axes[0].get_title("left") == "Chunks are faster in 5 of 8 fields"
+    none = page.break_even(rows[rows["T"] > 400], forgotten)
+    assert page.claim_even(none)["held"] is None
+    assert page.best_gains(rows)[1, 6400].middle > page.best_gains(rows)[1, 800].middle
+    title = page.figure_map(page.best_gains(rows), even).axes[0].get_title("left")
+    assert title == "Chunks are faster in 10 of 12 fields"
 
 
 def test_tasks_tell_what_came_last():

@@ -30,8 +30,8 @@ from .numba_fused import NumbaFused
 
 # What is tried: groups of so many vectors for each thread, or, of layers that fill
 # vectors, so many samples; run-ups of so many steps; chunks of so many steps at least.
-VECTORS, WIDE, SHORTEST = (1, 2, 4), 64, 8
-RUN_UPS = (24, 40, 80, 160)
+VECTORS, WIDE, SHORTEST = (1, 2), 64, 8
+RUN_UPS = (40, 80, 160)
 ROUNDINGS = 8  # the tolerance, times the last place of one
 
 
@@ -130,12 +130,13 @@ class NumbaChunks(NumbaFused):
         lanes = ChunkTiles(self._cell, self._dtype, 1).lanes * self._threads
         as_samples = self._params.hidden_size >= WIDE and not (training or self.newton)
         ways = [(lanes * vectors, vectors) for vectors in VECTORS]
-        rows = self.tiles.tile_rows(len(self.tiles.offsets("W")))  # of a register tile
-        ways += [(count, 0) for count in (rows, 2 * rows) if as_samples]
         if chunks is not None:
-            fits = [vectors for count, vectors in ways[:3] if count <= chunks]
+            fits = [vectors for count, vectors in ways if count <= chunks]
             few = as_samples and chunks < lanes
             ways = [(chunks, 0 if few else max(fits, default=1))]
+        elif as_samples:
+            rows = self.tiles.tile_rows(len(self.tiles.offsets("W")))  # of a tile
+            ways += [(rows, 0), (2 * rows, 0)]
         found = [
             Chunking(count, min(steps, T // count - 1), vectors)
             for count, vectors in ways

@@ -70,7 +70,9 @@ def forced(units, w=20):
     rows = []
     for H in units:
         for T in (100, 200, 400, 800, 1600, 6400):
-            cuts = {f"{C} chunks": 100 + H * page.in_a_row(T, C, w) for C in (32, 64)}
+            cuts = {
+                f"{C} chunks": 100 + H * page.counts_of(T, C, w)[2] for C in (32, 64)
+            }
             for case, microseconds in ({FUSED: T} | cuts).items():
                 rows += [
                     {"H": H, "T": T, "case": case, "seconds": 1e-6 * microseconds}
@@ -83,29 +85,26 @@ def forced(units, w=20):
 
 def test_steps_in_a_row_are_those_of_the_version():
     params, x = page.white(4, 400)
-    w = page.forgets(params, page.white(4, 2000)[1])
+    w = page.forgets(params, page.white(4, 3200)[1])
     for count in (8, 20, 50):
         net = page.NumbaChunks(params, chunks=count, run_up=40)
         net.forward(x)
         n = net.seams.steps
-        want = page.in_a_row(400, count, w)
+        want = page.counts_of(400, count, w)[2]
         assert abs(min(40, n - 1) + n * net.seams.sweeps[0] - want) <= n
 
 
 def test_the_break_even_is_where_the_times_cross():
     rows, forgotten = forced((1, 2)), {1: 20, 2: 20}
     even = page.break_even(rows, forgotten)
-    for H, predicted in even["predicted"].items():
-        steps = [
-            min(page.in_a_row(int(predicted) - k, C, 20) for C in (32, 64))
-            for k in (0, 2)
-        ]
-        assert 100 + H * steps[0] <= predicted
-        assert 100 + H * steps[1] >= predicted - 2
-    np.testing.assert_allclose(even["measured"] / even["predicted"], 1, atol=0.2)
+    for H, length in even["model"].items():
+        for T, faster in ((int(length) - 1, False), (int(length), True)):
+            steps = min(page.counts_of(T, C, 20)[2] for C in (32, 64))
+            assert (100 + H * steps <= T) is faster
+    np.testing.assert_allclose(even["measured"] / even["model"], 1, atol=0.2)
     assert page.claim_even(even)["held"] is True
     np.testing.assert_allclose(even["limit"], [64, 32], rtol=0.05)
-    even["predicted"] *= 1.5
+    even["model"] *= 1.5
     assert page.claim_even(even)["held"] is False
     none = page.break_even(rows[rows["T"] > 400], forgotten)
     assert page.claim_even(none)["held"] is None

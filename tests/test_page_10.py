@@ -62,7 +62,7 @@ def test_newton_gains_where_nothing_is_forgotten(keeps, wide, held):
     found = gains(one=(1.0, keeps), wide=(1.0, wide))
     assert page.claim_newton(found, ["one"], "wide")["held"] is held
     title = page.figure_times(found).axes[0].get_title("left")
-    assert title == f"Chunks: up to 1x; Newton: up to {keeps}x"
+    assert title == f"Chunks to 1x, Newton to {keeps}x"
 
 
 def forced(units, w=20):

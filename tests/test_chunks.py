@@ -291,7 +291,7 @@ def test_more_chunks_than_steps_are_refused():
 @BOTH
 def test_every_address_lies_inside_an_array(make, cell, monkeypatch):
     for own in (False, True):
-        for L, T, D, H, count in CUTS[2:5]:
+        for L, T, D, H, count in [*CUTS[2:5], (1, 40, 1, 3, LANES + 2)]:
             params, x, _ = example((L, T, 1, D, H), cell)
             params = diagonal(params) if own else params
             checked = Interpreted(monkeypatch, Tiles(CELLS[cell], x.dtype, H))

@@ -51,18 +51,19 @@ def swap_axes(job, rows, columns, source, source_row, target, target_row):
     """target[c][r] = source[r][c]; addresses, and how many numbers a row of each has.
     Squares of vectors, then the rest.
     """
-    a = array(job, source, (rows, source_row))
-    out = array(job, target, (columns, target_row))
+    a = array(job, source, ((rows - 1) * source_row + columns,))
+    out = array(job, target, ((columns - 1) * target_row + rows,))
+    a_row, out_row = a.strides[0] * source_row, out.strides[0] * target_row
     squares, whole = columns // job.lanes, rows - rows % job.lanes
     for r in range(0, whole, job.lanes):
-        a_r, out_r = place(a, (r, 0)), place(out, (0, r))
-        transpose(job.transpose, squares, a_r, a.strides[0], out_r, out.strides[0])
+        a_r, out_r = place(a, (r * source_row,)), place(out, (r,))
+        transpose(job.transpose, squares, a_r, a_row, out_r, out_row)
         for c in range(squares * job.lanes, columns):
             for i in range(r, r + job.lanes):
-                out[c, i] = a[i, c]
+                out[c * target_row + i] = a[i * source_row + c]
     for r in range(whole, rows):
         for c in range(columns):
-            out[c, r] = a[r, c]
+            out[c * target_row + r] = a[r * source_row + c]
 
 
 @part

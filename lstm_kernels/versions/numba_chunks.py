@@ -10,7 +10,8 @@ that holds. Backward is the same with the gradient of the state. Bounded by what
 of a chunk costs, by the steps that the network remembers, and for large layers by the
 products, which one sample had to wait for and a batch has to compute.
 
-A mini-batch of more samples is one of `numba-fused`. README says how x gets through.
+A mini-batch of more samples is one of `numba-fused`. ARCHITECTURE.md says how x gets
+through.
 """
 
 from time import perf_counter

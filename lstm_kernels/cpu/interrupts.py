@@ -4,13 +4,18 @@ Python runs the handler of a signal in the main thread, between its own instruct
 not inside machine code. So a long call runs on another thread, while the main one waits
 for a lock, which a signal interrupts. If the handler raises, the call is told to stop:
 it reads a word between its tasks. Then the exception goes on its way.
+
+A handler can raise between a function's return and the instruction that would keep its
+result. So nothing rests on a result: who runs the call stands in a dict, that it has
+ended in a list, and a lock only wakes who waits.
 """
 
 import _thread
-import os
 import threading
 from functools import partial
+from types import BuiltinFunctionType
 
+from .. import forks
 from .team import team
 
 LONG = 2e9  # operations: from there on, another thread costs less than a hundredth
@@ -29,58 +34,52 @@ def interruptible(call, stop, drain=lambda: None):
     """call(), which leaves soon when stop[0] is 1; its result, or the exception of a
     signal, after drain() once call() has ended.
     """
-    if threading.get_ident() != threading.main_thread().ident:
-        return call()  # no signal will come here
-    outcome, errors = [], []
-    turn, done = _thread.allocate_lock(), _thread.allocate_lock()
-    done.acquire()
+    # No signal comes to another thread. What is not Python's own, as of gevent, starts
+    # no thread: the call would run here in any case.
+    main = threading.get_ident() == threading.main_thread().ident
+    if not main or not isinstance(_thread.start_new_thread, BuiltinFunctionType):
+        return call()
+    process, runner, ended, woken = forks.process, {}, [], _thread.allocate_lock()
+    woken.acquire()
 
     def work():
-        if not turn.acquire(blocking=False):
+        if runner.setdefault("is", "thread") != "thread":
             return  # the caller has given up already
+        result = error = None
         try:
-            outcome.append(call())
+            result = call()
             if stop[0]:
                 drain()
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            done.release()
+        except BaseException as raised:
+            error = raised
+        ended.append((result, error))
+        woken.release()
 
-    process, alone = os.getpid(), False
     try:
         try:
             _thread.start_new_thread(work, ())
         except RuntimeError:  # the system gives no more threads
-            alone = turn.acquire(blocking=False)
-            if not alone:
-                raise
-        while not alone and not done.acquire(timeout=1):
-            if os.getpid() != process:  # a handler forked: the thread is the parent's
+            runner.setdefault("is", "caller")
+            return call()
+        while not ended:
+            woken.acquire(timeout=1)
+            if forks.process != process:  # a handler forked: the thread is the parent's
                 raise ChildProcessError(
                     "a call that was forked in the middle ends in its parent"
                 )
     except BaseException:
         stop[0] = 1
-        while (
-            os.getpid() == process
-            and not turn.acquire(blocking=False)
-            and not _end(done)
-        ):
-            pass
+        while True:  # another interrupt ends a wait, not the waiting
+            try:
+                if ended or runner.setdefault("is", "caller") == "caller":
+                    break
+                if forks.process != process:
+                    break
+                woken.acquire(timeout=1)
+            except BaseException:  # the first one is on its way already
+                continue
         raise
-    if alone:
-        return call()
-    if errors:
-        raise errors[0]
-    return outcome[0]
-
-
-def _end(done):
-    """Whether `done` could be taken; a second interrupt ends the waiting, not the
-    call.
-    """
-    try:
-        return done.acquire()
-    except BaseException:  # the first one is on its way already
-        return False
+    result, error = ended[0]
+    if error is not None:
+        raise error
+    return result

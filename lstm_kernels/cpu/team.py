@@ -4,7 +4,9 @@ Compiled code opens a region and works in it as participant 0; threads of the te
 are awake join as participants 1, 2, ... and claim work (`rounds.py`). The region ends
 when its work is done, where a parallel loop of OpenMP or Numba ends when every thread
 has come, even one that never got a core. After a region a thread looks for the next one
-for LINGER nanoseconds, then sleeps on a lock of Python's, which needs no interpreter. A
+for LINGER nanoseconds, then sleeps on a lock of Python's, which needs no interpreter.
+Threads run machine code alone and are started through Python's C interface, so they are
+threads of the system also where a library such as gevent has replaced Python's. A
 forked child starts threads of its own. One region at a time has the team; a caller that
 comes meanwhile works alone.
 
@@ -17,10 +19,10 @@ Memory of a team, words of 8 bytes, lines of 64:
   1  what to run: function, job, first round, participants; written behind a closed door
   2  how many threads have left a region, ever; have joined one; have ended
   3, 4  a set of cores, for `keep_away`
-  5, 6, ... one line for each thread: is it asleep?, its lock, its number in the system
+  5, 6, ... one line for each thread: is it asleep?, its lock, its number in the system,
+     the address of the team's memory, its participant p
 """
 
-import _thread
 import atexit
 import ctypes
 import os
@@ -57,7 +59,7 @@ LINGER = (
 _FUNCTION, _JOB, _TURN, _WANTED = range(LINE, LINE + 32, 8)
 _LEFT, _JOINED, _ENDED = range(2 * LINE, 2 * LINE + 24, 8)
 _CORES, _THREADS = 3 * LINE, 5 * LINE
-_LOCK, _NUMBER = 8, 16
+_LOCK, _NUMBER, _TEAM, _P = range(8, 40, 8)
 # In the door: is it open?, a thread more, both fields
 _OPEN, _ONE, _JOINS = (1, 2, 0xFFFF)
 _MASK = 128  # bytes of a set of cores
@@ -76,8 +78,9 @@ _take_lock = foreign("sleep", ctypes.pythonapi.PyThread_acquire_lock, 32, 64, 32
 wake = foreign("wake", ctypes.pythonapi.PyThread_release_lock, 0, 64)
 
 # Which cores a thread may use, in Linux alone.
-MOVES = hasattr(library, "sched_getcpu")
+MOVES = hasattr(library, "sched_getcpu") and hasattr(library, "gettid")
 if MOVES:
+    _own_number = foreign("own_number", library.gettid, 32)
     _core = foreign("core", library.sched_getcpu, 32)
     _get_cores = foreign("get_cores", library.sched_getaffinity, 32, 32, 64, 64)
     _set_cores = foreign("set_cores", library.sched_setaffinity, 32, 32, 64, 64)
@@ -100,10 +103,14 @@ def invites(team, door, seen, p):
     return door & _OPEN != 0 and door >> 16 != seen and p < read(team + _WANTED)
 
 
-def attend(team, p):
-    """What thread p of a team does for ever: join regions, and sleep between them."""
+def attend(asleep):
+    """What a thread of a team does for ever: join regions, and sleep between them.
+    asleep: address of its line.
+    """
+    team, p = read(asleep + _TEAM), read(asleep + _P)
     seen, spins, since = 0, 0, clock()
-    asleep = team + _THREADS + p * LINE  # the first word of thread p's line
+    if MOVES:
+        exchange(asleep + _NUMBER, _own_number())
     while True:
         door = read(team)
         if door < 0:  # the process ends
@@ -254,27 +261,28 @@ class Team:
         return self._words[(_THREADS + p * LINE) // 8 :][: LINE // 8]
 
     def _start(self, participants):
+        code = native(attend, "")
         for p in range(self._count, participants):
-            lock = _allocate()
+            lock, line = _allocate(), self._line(p)
             _acquire(lock, 1)
-            self._line(p)[_LOCK // 8] = lock
-            try:
-                _thread.start_new_thread(self._attend, (p,))
-            except RuntimeError:  # the system gives no more: the work is done without
-                return
+            words = {_LOCK: lock, _TEAM: self._address, _P: p}
+            for place, word in words.items():
+                line[place // 8] = word
+            if _start_thread(code, line.ctypes.data) == NO_THREAD:
+                return  # the system gives no more: the work is done without
             self._count = p + 1
 
-    def _attend(self, p):
-        self._line(p)[_NUMBER // 8] = _thread.get_native_id()
-        compiled(attend)(self._address, p)
 
-
+NO_THREAD = ctypes.c_ulong(-1).value
 _allocate = ctypes.pythonapi.PyThread_allocate_lock
 _acquire = ctypes.pythonapi.PyThread_acquire_lock
 _allocate.restype, _allocate.argtypes = ctypes.c_void_p, []
 _release = ctypes.pythonapi.PyThread_release_lock
 _acquire.argtypes = [ctypes.c_void_p, ctypes.c_int]
 _release.argtypes = [ctypes.c_void_p]
+_start_thread = ctypes.pythonapi.PyThread_start_new_thread
+_start_thread.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+_start_thread.restype = ctypes.c_ulong
 
 
 @cache

@@ -252,21 +252,30 @@ def hand_on(job, back):
 @part
 def compare(job, back):
     """How many chunks, the first on the way, start within the tolerance of where the
-    one before ended, in parts of the largest number of any state.
+    one before ended.
+
+    The tolerance is relative to the number itself, or, where that is small, to what is
+    usual for it: the largest of its unit at any seam, but of no other unit, and no more
+    than the largest of any unit at this seam. So neither a large unit nor a large
+    moment hides what is small; h and c are apart.
     """
     starts = array(job, job.starts, (job.states, job.H, job.C))
     ends = array(job, job.ends, (job.states, job.H, job.C))
+    of_unit = array(job, job.change, (2, job.states, job.H))[0]
     seams, end, start = ways(job, back)
-    largest = number(job, 0)
-    for s in range(job.states):
-        for j in range(job.H):
-            for i in range(seams):
-                largest = max(largest, abs(ends[s, j, end + i]))
-    most = largest * job.rate
     exact = seams + 1
     for s in range(job.states):
         for j in range(job.H):
+            of_unit[s, j] = 0
             for i in range(seams):
+                of_unit[s, j] = max(of_unit[s, j], abs(ends[s, j, end + i]))
+        for i in range(seams):
+            of_seam = number(job, 0)
+            for j in range(job.H):
+                of_seam = max(of_seam, abs(ends[s, j, end + i]))
+            for j in range(job.H):
+                own = abs(ends[s, j, end + i])
+                most = job.rate * max(own, min(of_seam, of_unit[s, j]))
                 moved = abs(ends[s, j, end + i] - starts[s, j, start + i])
                 if not moved <= most:  # NaN too
                     exact = min(exact, seams - i if back else i + 1)

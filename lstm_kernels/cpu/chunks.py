@@ -81,6 +81,7 @@ class ChunkedLayer:
             **({"c": (n * kept + 1, H, C)} if tiles.has_c else {}),
             **dict.fromkeys(("starts", "ends"), (S, H, C)),
             "given": (S, H),
+            "change": (2, S, H),
         }
         if tiles.keep:
             shapes["a"] = n, H * K, C
@@ -90,13 +91,14 @@ class ChunkedLayer:
             shapes |= {"dy": (n, H, C), "dh": (H, C), "dc": (H, C)}
         if N:
             shapes |= {"tangents": (S, N, H, C), "following": (N, H, C)}
-            shapes |= {"change": (2, S, H)}
         self.arrays = {
             name: buffer(*shape, dtype=tiles.dtype) for name, shape in shapes.items()
         }
         self.arrays.setdefault("c", self.arrays["h"])
-        states = self.arrays["starts"]
-        self.gradients = np.zeros_like(states), np.zeros_like(states)
+        # Of the gradient: starts, ends and what leaves; a pass back takes nothing away
+        # from what the pass before it has left.
+        states = "starts", "ends", "given"
+        self.gradients = [np.zeros_like(self.arrays[name]) for name in states]
         if below:
             self.arrays["x"] = below.arrays["h"][1:]
         self.operations = 2 * T * H * K * (D + R) * (1 + 2 * N)
@@ -125,15 +127,14 @@ class ChunkedLayer:
         self.weights = weights
         point(self.work.job, rate=tolerance, **weights.arrays)
 
-    def _run(self, kernel, sweeps, starts, ends):
+    def _run(self, kernel, sweeps, starts, ends, given):
         """Chunks that are exact, and sweeps."""
         words = self.work.job_words
         self.work.stop[kernels.EXACT :] = 0
-        words[WORD.sweeps], words[WORD.starts], words[WORD.ends] = (
-            sweeps,
-            at(starts),
-            at(ends),
-        )
+        words[WORD.sweeps] = sweeps
+        words[WORD.starts] = at(starts)
+        words[WORD.ends] = at(ends)
+        words[WORD.given] = at(given)
         self.work.run(kernel, self.participants, self, self.operations)
         found = self.work.stop[[kernels.EXACT, kernels.SWEEPS]]
         return found.tolist()
@@ -155,7 +156,8 @@ class ChunkedLayer:
             self.work.job_words[WORD.y_rows] = at(rows)
         self.work.job_words[WORD.ahead] = 0 if warm else self.run_up
         ends = arrays["ends"]
-        found = self._run(kernels.forward, sweeps, arrays["starts"], ends)
+        states = arrays["starts"], ends, arrays["given"]
+        found = self._run(kernels.forward, sweeps, *states)
         return rows[self.padding :], ends[..., -1].copy(), *found
 
     def exact(self, chunks):
@@ -168,17 +170,17 @@ class ChunkedLayer:
         """The gradient of the layer, of x and of the initial state (S, H). x: (T, D);
         dy: (T, H); dfinal: (S, H).
         """
-        arrays, given = self.arrays, self.arrays["given"].copy()
+        arrays = self.arrays
         arrays["dy_rows"][self.padding :] = dy
-        starts, ends = self.gradients
+        starts, ends, dgiven = self.gradients
         starts.fill(0)
         starts[..., -1] = dfinal
         self.work.job_words[WORD.ahead] = self.run_up
-        self._run(kernels.backward, self.chunks, starts, ends)
+        self._run(kernels.backward, self.chunks, starts, ends, dgiven)
         da = arrays["da_rows"][self.padding :]
         y = arrays["y_rows"][self.padding :]
         U = self.weights.arrays["U"].transpose(1, 0, 2).reshape(x.shape[1], -1)
-        dW = y[:-1].T @ da[1:] + np.multiply.outer(given[0], da[0])
+        dW = y[:-1].T @ da[1:] + np.multiply.outer(arrays["given"][0], da[0])
         H, K = self.H, self.tiles.K
         grads = (
             a.reshape(-1, H, K).transpose(0, 2, 1).reshape(-1, K * H)
@@ -186,4 +188,4 @@ class ChunkedLayer:
         )
         dU, dW, db = grads
         grad = fold(self.tiles.cell, Layer(dU, dW, db[0]))
-        return grad, da @ U.T, arrays["given"].copy()
+        return grad, da @ U.T, dgiven.copy()

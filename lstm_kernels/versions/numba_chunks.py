@@ -239,10 +239,7 @@ class NumbaChunks(NumbaFused):
                 start[:, 1:] = end[:, :-1]
             y, ends, _ = forward(cut, starts, False)
             sweep += 1
-            pairs = zip(starts, ends, strict=True)
-            moved = [abs(end[:, :-1] - s[:, 1:]).max((0, 2)) for s, end in pairs]
-            most = self._tolerance * max(abs(end).max() for end in ends)
-            held = np.append(np.max(moved, axis=0) <= most, False)
+            held = np.append(self._held_seams(starts, ends), False)
             exact = 1 + int(np.argmin(held))
         alone = rest + exact * n
         result[rest:].reshape(count, n, -1)[...] = y.swapaxes(0, 1)
@@ -251,6 +248,18 @@ class NumbaChunks(NumbaFused):
         if exact < count:
             result[alone:], final, _ = forward(x[alone:], final, False)
         return result, final, None
+
+    def _held_seams(self, starts, ends):
+        """Which seams between samples hold, (count - 1,), as
+        `chunk_kernels.compare` has it; starts, ends: h and c, each (L, count, H).
+        """
+        held = True
+        for start, end in zip(starts, ends, strict=True):
+            own, moved = abs(end[:, :-1]), abs(end[:, :-1] - start[:, 1:])
+            usual = np.minimum(own.max(1, keepdims=True), own.max(2, keepdims=True))
+            close = moved <= self._tolerance * np.maximum(own, usual)
+            held = close.all(axis=(0, 2)) & held
+        return held
 
     def _backward(self, tape, dy, dstate, inputs):
         stack, x = tape

@@ -3,12 +3,16 @@
 What changed from `numba-fused`: for a mini-batch of one sample time becomes the batch.
 The sequence is cut into chunks, which run side by side as lanes of vectors
 (`cpu/chunk_kernels.py`), each from a guess of the state it starts from; then each
-starts anew from the end of the one before, until no seam moves by more than the
-tolerance. So the answer is that of the sequence step by step, to rounding, and it is
-verified: where it is not reached, the version goes on step by step from the last seam
-that holds. Backward is the same with the gradient of the state. Bounded by what a step
-of a chunk costs, by the steps that the network remembers, and for large layers by the
-products, which one sample had to wait for and a batch has to compute.
+starts anew from the end of the one before, until no seam moves. So the answer is that
+of the sequence step by step, bit by bit, and it is verified: where it is not reached,
+the version goes on step by step from the last seam that holds. Backward is the same
+with the gradient of the state. Bounded by what a step of a chunk costs, by the steps
+that the network remembers, and for large layers by the products, which one sample had
+to wait for and a batch has to compute.
+
+How a sequence is cut changes no bit of a forward pass, so the first calls try which cut
+is fastest. Sums over time, as the gradients of the weights, are added in an order of
+their own: for training the sizes alone decide the cut, and a call repeats its bits.
 
 A mini-batch of more samples is one of `numba-fused`. ARCHITECTURE.md says how x gets
 through.
@@ -32,8 +36,10 @@ from .numba_fused import NumbaFused
 # What is tried: groups of so many vectors for each thread, or, of layers that fill
 # vectors, so many samples; run-ups of so many steps; chunks of so many steps at least.
 VECTORS, WIDE, SHORTEST = (1, 2), 64, 8
-RUN_UPS = (40, 80, 160)
-ROUNDINGS = 8  # the tolerance, times the last place of one
+RUN_UPS = (60, 120)
+# For training: layers of at most so many units, chunks of so many steps at least, at
+# most so many groups of lanes. Shorter chunks, or wider layers, gain nothing.
+FEW_UNITS, LONG, MOST_GROUPS = 4, 256, 16
 
 
 class Seams(NamedTuple):
@@ -76,15 +82,17 @@ class NumbaChunks(NumbaFused):
     """A network that cuts one sequence into chunks.
 
     chunks: how many, at most T; None tries some, and step by step. run_up: steps before
-    each seam that make the first guess; None tries some. tolerance: how far seams may
-    move, in parts of the largest number of a state; None is eight roundings, 0 asks for
-    the same bits. sweeps: at most; None is a quarter of the chunks and one.
-    Raises TypeError or ValueError. `seams` tells of the last forward pass of one
-    sequence. The rest is as of `NumbaFused`.
+    each seam that make the first guess; None tries some. sweeps: at most; None is a
+    quarter of the chunks and one. tolerance: how far seams may move, relative to each
+    number of a state (`chunk_kernels.compare`); 0 asks for the same bits. With more
+    than 0, bits depend on the cut, and are those of the call before only where `chunks`
+    and `run_up` are given. Raises TypeError or ValueError. `seams` tells of the last
+    forward pass of one sequence. The rest is as of `NumbaFused`.
     """
 
     name = "numba-chunks"
     newton = False
+    roundings = 0  # the tolerance by default, times the last place of one
 
     def __init__(
         self,
@@ -110,7 +118,7 @@ class NumbaChunks(NumbaFused):
         self._made_with |= chosen
         self._chosen, self.seams = chosen, None
         if tolerance is None:
-            tolerance = ROUNDINGS * float(np.finfo(self._dtype).eps)
+            tolerance = self.roundings * float(np.finfo(self._dtype).eps)
         self._tolerance, self._stacks, self._tried = float(tolerance), {}, {}
         self._edition, self._weights_of = 0, None  # of the parameters
         self.diagonal = False  # is W, of every gate and layer?
@@ -124,27 +132,37 @@ class NumbaChunks(NumbaFused):
         self._edition += 1
 
     def _chunkings(self, T, training):
-        """What is tried for a sequence."""
+        """What is tried for a sequence; for training one, which the sizes decide."""
         chunks, run_up = self._chosen["chunks"], self._chosen["run_up"]
         if chunks is not None and chunks > T:
             raise ValueError(f"chunks: got {chunks}, want at most T, here {T}")
-        lanes = ChunkTiles(self._cell, self._dtype, 1).lanes * self._threads
-        as_samples = self._params.hidden_size >= WIDE and not (training or self.newton)
-        ways = [(lanes * vectors, vectors) for vectors in VECTORS]
+        lanes, one_cut = self._lanes(1), training or self.newton
+        as_samples = self._params.hidden_size >= WIDE and not one_cut
+        ways = [(lanes * vectors * self._threads, vectors) for vectors in VECTORS]
         if chunks is not None:
             fits = [vectors for count, vectors in ways if count <= chunks]
-            few = as_samples and chunks < lanes
+            few = as_samples and chunks < lanes * self._threads
             ways = [(chunks, 0 if few else max(fits, default=1))]
+        elif one_cut:
+            small = self._params.hidden_size <= FEW_UNITS
+            groups = min(MOST_GROUPS, T // (LONG * lanes)) if small else 0
+            ways = [(groups * lanes, 1)] if groups else []
         elif as_samples:
             rows = self.tiles.tile_rows(len(self.tiles.offsets("W")))  # of a tile
             ways += [(rows, 0), (2 * rows, 0)]
+        run_ups = RUN_UPS[-1:] if one_cut else RUN_UPS
         found = [
             Chunking(count, min(steps, T // count - 1), vectors)
             for count, vectors in ways
-            for steps in (RUN_UPS if run_up is None else (run_up,))
+            for steps in (run_ups if run_up is None else (run_up,))
             if chunks or SHORTEST * count <= T
         ]
-        return [*dict.fromkeys(found), *([] if chunks else [Chunking(1)])]
+        alone = [] if chunks or (one_cut and found) else [Chunking(1)]
+        return [*dict.fromkeys(found), *alone]
+
+    def _lanes(self, vectors):
+        """Lanes of so many vectors."""
+        return ChunkTiles(self._cell, self._dtype, vectors).lanes
 
     def division(self, T: int, B: int, call: str = "forward") -> Choice:
         """As of `NumbaFused`; of one sequence: how it is cut."""
@@ -159,7 +177,7 @@ class NumbaChunks(NumbaFused):
     def _take_weights(self):
         layers = self._now().layers
         self.diagonal = all(map(is_diagonal, layers))
-        self._lanes = [LaneWeights(self._cell, l, self.diagonal) for l in layers]
+        self._lane_weights = [LaneWeights(self._cell, l, self.diagonal) for l in layers]
         self._weights_of = self._edition
 
     def _forward(self, x, state, training, spaces=None):
@@ -190,7 +208,7 @@ class NumbaChunks(NumbaFused):
         stack = self._kept(spaces, key, lambda: Stack(self, T, training, chunking))
         fresh, stack.fresh = stack.fresh, False
         if stack.edition != self._edition:
-            for layer, weights in zip(stack.layers, self._lanes, strict=True):
+            for layer, weights in zip(stack.layers, self._lane_weights, strict=True):
                 layer.aim(weights, self._tolerance)
             stack.edition = self._edition
         most, warm = self._most_sweeps(chunking), self._chosen.get("warm_start", False)

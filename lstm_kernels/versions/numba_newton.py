@@ -7,7 +7,8 @@ forgets. Chunks of one step are the method of Lim et al. (2024, DEER), one chunk
 sequence step by step; in between this is multiple shooting. Bounded by the tangents: 2
 H of them for an LSTM, each a step's product; two where W is diagonal, as each unit has
 its own. Backward is linear: the same tangents, transposed, are exact after one
-correction.
+correction. A correction rounds, so seams hold to some roundings, not to the bit; the
+sizes alone decide the cut, and a call repeats its bits.
 """
 
 from ..errors import check_type
@@ -23,6 +24,7 @@ class NumbaNewton(NumbaChunks):
 
     name = "numba-newton"
     newton = True
+    roundings = 8
 
     def __init__(self, params, threads=None, *, warm_start=False, **choices):
         super().__init__(params, threads, **choices)

@@ -18,7 +18,15 @@ from pathlib import Path
 import numpy as np
 
 from ..data import check_order
-from ..errors import DivergedError, check_array, check_choice, check_int, check_rate
+from ..errors import (
+    DivergedError,
+    check_array,
+    check_choice,
+    check_int,
+    check_rate,
+    check_type,
+)
+from ..params import Params
 from ..strings import check_strings, numbers
 from ..training import Checkpoint
 from .stage import LOSSES, Stage, StageParams, layers_of
@@ -101,7 +109,7 @@ class Parallel:
 
     def _checked(self, params, embedding):
         """The arrays of each layer, where they and the options fit each other."""
-        params = params.check()
+        params = check_type("params", params, Params).check()
         check_choice("loss", self.loss, LOSSES)
         check_int("micro_batches", self.micro_batches)
         if params.V is None:

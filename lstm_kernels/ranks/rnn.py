@@ -12,10 +12,11 @@ from functools import partial
 import numpy as np
 
 from ..cpu.workspace import buffer, point
-from ..errors import check_choice, check_int
+from ..errors import check_choice, check_int, check_type
 from ..readout import log_softmax
 from ..versions.numba_fused import NumbaFused
 from .shares import APART, SHARING, steps_in_memory
+from .world import World
 
 MEANS = ("window", "messages", "collective")
 
@@ -25,33 +26,41 @@ class Units:
 
     params: Params of one layer, float32 or float64, the same on every rank. means: of
     MEANS, how ranks hand h over. threads: how many share where world is None. Raises
-    ValueError for more layers, or for more workers than unit blocks.
+    TypeError for what is no Params or World, ValueError for more layers, or for more
+    workers than unit blocks.
     """
 
     def __init__(self, params, world=None, means="window", *, threads=2):
+        if world is not None:
+            check_type("world", world, World)
         self.world, self.means = world, check_choice("means", means, MEANS)
         self.shares = check_int("threads", threads) if world is None else world.size
-        if params.num_layers != 1:
-            raise ValueError(f"params: got {params.num_layers} layers, want 1")
         self._participants = threads if world is None else 1
         self.net = NumbaFused(params, threads=self._participants)
+        if params.num_layers != 1:
+            raise ValueError(f"params: got {params.num_layers} layers, want 1")
         blocks = self.net.tiles.blocks
         if blocks < self.shares:
             got = f"{self.shares} workers for {blocks} unit blocks"
             raise ValueError(f"shares: got {got}, want fewer")
 
     def forward(self, x):
-        """y (T, B, H) of x (T, B, D), from a zero state."""
+        """y (T, B, H) of x (T, B, D), from a zero state. Raises as `Network.forward`,
+        on every rank.
+        """
         run, h = self.bound(x)
         run()
         return h[1:, :, : self.net.tiles.hidden].copy()
 
     def bound(self, x):
         """The compiled pass over x (T, B, D) as a function without arguments, and the h
-        (T + 1, B, padded H) that it writes; slot 0 is the initial state, zero.
+        (T + 1, B, padded H) that it writes; slot 0 is the initial state, zero. Raises
+        as `Network.forward`, on every rank.
 
         In a window, h is there until the next pass of any Units is bound.
         """
+        agreed = (lambda call: call()) if self.world is None else self.world.agreed
+        x = agreed(lambda: self.net.checked_input("bound", x))
         T, B, _ = x.shape
         shape, dtype = (T + 1, B, self.net.tiles.padded), self.net.tiles.dtype
         is_message = self.world is not None and self.means != "window"
@@ -67,6 +76,7 @@ class Units:
         sharing = np.zeros(1, SHARING)
         first = 0 if self.world is None else self.world.rank
         point(sharing, shares=self.shares, first=first, words=memory)
+        point(sharing, helps=self.world is None)
         kernel, kept = steps_in_memory, memory
         if is_message:
             kernel, kept = self._messages(sharing, B)
@@ -74,7 +84,8 @@ class Units:
         space = self.net._space(T, B, "inference", {})  # of its own
         space.begin(x, top=h)
         point(space.work.job, tasks=sharing)
-        return partial(self._run, kernel, space, sharing, (x, h, kept)), h
+        space.sharing = sharing
+        return partial(self._run, kernel, space, (x, h, kept)), h
 
     def _messages(self, sharing, B):
         """Let `sharing` say what MPI is called with; the kernel, and the arrays that it
@@ -92,10 +103,21 @@ class Units:
         kernels = messages.steps_by_messages, messages.steps_by_collective
         return kernels[self.means == "collective"], (counts, starts, status)
 
-    def _run(self, kernel, space, sharing, arrays):
-        owner = space, sharing, arrays
-        space.work.run(kernel, self._participants, owner)
-        sharing["before"] += space.x_shape[0]
+    def _run(self, kernel, space, arrays):
+        sharing, work, job = space.sharing, space.work, space.work.job
+        owner, done = (space, sharing, arrays), False
+        # A rank that left would leave the others waiting: a signal ends their job.
+        operations = space.operations if self.world is None else 0
+        try:
+            work.run(kernel, self._participants, owner, operations)
+            done = work.job is job  # else a thread stayed behind
+        finally:
+            if not done:  # which may still read the records: it is to find nothing
+                if work.job is job:
+                    work.renew()
+                space.sharing = sharing = sharing.copy()
+                point(work.job, tasks=sharing)
+            sharing["before"] += space.x_shape[0]
         if error := int(sharing["error"][0]):
             raise self.world.MPI.Exception(error)
 

@@ -330,6 +330,13 @@ class Network:
 
     # Checks.
 
+    def checked_input(self, call, x):
+        """x as `forward` takes it, for another entrance to compiled passes: the name of
+        it, in this process and outside a call of this thread. Raises as `forward`.
+        """
+        with self._held(call):
+            return self._check("x", x, self._x_shape)
+
     def _check(self, name, value, shape):
         return check_array(name, value, shape, dtype=self._dtype)
 

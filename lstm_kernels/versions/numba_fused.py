@@ -120,8 +120,10 @@ class NumbaFused(Network):
 
     def bare_forward(self, x, division=None):
         """The compiled part of `forward(x)`, without arguments: it shows what a public
-        call costs beside it. division: a Division; None is what is tried.
+        call costs beside it. division: a Division; None is what is tried. Raises as
+        `forward`.
         """
+        x = self.checked_input("bare_forward", x)
         with self._held("bare_forward"):
             space = self._space(*x.shape[:2], "inference", {})  # of its own
             if division is not None:

@@ -20,7 +20,7 @@ from lstm_kernels.cpu.chunk_tiles import ChunkTiles
 from lstm_kernels.cpu.chunks import Chunking
 from lstm_kernels.cpu.machine_code import address
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.versions.numba_chunks import WIDE, NumbaChunks
+from lstm_kernels.versions.numba_chunks import FEW_UNITS, LONG, WIDE, NumbaChunks
 from lstm_kernels.versions.numba_newton import NumbaNewton
 from lstm_report.measure.comparer import MismatchError, compare_to_reference
 
@@ -163,7 +163,7 @@ def test_with_as_many_sweeps_as_chunks_it_converges_whatever_the_weights(make, c
 
 def test_one_sweep_does_not_converge_where_the_state_matters():
     params, x, _ = example((1, 64, 1, 1, 4))
-    net = NumbaChunks(params, chunks=LANES, sweeps=1, run_up=0)
+    net = NumbaChunks(params, chunks=LANES, sweeps=1, run_up=0, tolerance=1e-6)
     y, _ = net.forward(x)
     assert not net.seams.converged
     np.testing.assert_allclose(y, reference.forward(params, x)[0], atol=1e-6)
@@ -232,10 +232,9 @@ def test_a_warm_start_begins_with_the_last_seams():
     np.testing.assert_allclose(again[0], first[0], atol=1e-6)
 
 
-@BOTH
-def test_what_is_tried_is_told_and_decided(make):
+def test_what_is_tried_is_told_and_decided():
     params, x, _ = example((1, 16 * LANES, 1, 1, 3))
-    net = make(params, 1)
+    net = NumbaChunks(params, 1)
     assert net.division(len(x), 1).fastest is None
     for _ in range(100_000):
         net.forward(x)
@@ -246,6 +245,108 @@ def test_what_is_tried_is_told_and_decided(make):
     assert "step by step" in choice.seconds
     assert len(choice.seconds) == 3  # groups of one vector and of two
     assert net.division(4, 3).seconds == {}  # of a mini-batch, as `numba-fused`
+
+
+# Sizes beside the least T of a cut for training, and beside the most units.
+EDGES = [(LANES * LONG + beside, FEW_UNITS) for beside in (-1, 0, 1)]
+EDGES += [(2 * LANES * LONG, FEW_UNITS + beside) for beside in (-1, 1)]
+
+
+@pytest.mark.parametrize(("T", "H"), EDGES)
+def test_the_sizes_alone_decide_how_training_is_cut(T, H):
+    params, x, target = example((1, T, 1, 1, H))
+    bits = set()
+    for threads in (1, 2):
+        net = NumbaChunks(params, threads)
+        how = net.division(T, 1, "step").fastest
+        for _ in range(3):
+            loss, grads = net.loss_and_grads(x, target)
+            bits.add((loss, *(a.tobytes() for a in grads.arrays().values())))
+        assert how == net.division(T, 1, "step").fastest
+        assert ("lanes" in how) == (T >= LANES * LONG and H <= FEW_UNITS)
+    assert len(bits) == 1
+
+
+@pytest.mark.parametrize(("cell", "scale", "H"), [("rnn", 6, 16), ("lstm", 1, 3)])
+def test_every_call_has_the_bits_of_step_by_step(cell, scale, H):
+    """While cuts are tried, and after: also of a network that never forgets."""
+    params, x, _ = example((1, 2000, 1, 1, H), cell)
+    params, tried = louder(params, scale), set()
+    want = lk.network("numba-fused", params).forward(x)
+    for threads in (1, 2):
+        net = NumbaChunks(params, threads)
+        for _ in range(60):
+            assert same(net.forward(x), want)
+            tried.add(None if net.seams is None else net.seams[:2])
+    assert len(tried) > 2
+
+
+def test_a_large_number_hides_no_small_one():
+    """A unit that counts, with c to 1e6, beside one whose c forgets in a hundred steps:
+    the seams of that one do not hold after one sweep.
+    """
+    T, H = 4000, 2
+    params = lk.Params.init(1, H, dtype=np.float64)
+    (layer,) = params.layers
+    layer.W[:] = 0
+    layer.U[:] = [[0, 0, 0, 0, 1e3, 1, 0, 0]]
+    layer.b[:] = [9, 9, 40, 4.6, 0, 0, 9, 9]  # gates i, f, g, o of each unit
+    layer.U[0, 4] = 0
+    layer.b[4] = 9
+    x = np.random.default_rng(1).standard_normal((T, 1, 1))
+    state = np.zeros((1, 1, H)), np.array([[[1e6, 0]]])
+    y, (_, c) = lk.network("numpy", params).forward(x, state)
+    assert abs(c[0, 0, 0]) > 1e6
+    for make, how in product_of_cuts():
+        net = cut(make, params, how, tolerance=1e-9, sweeps=1)
+        got, _ = net.forward(x, state)
+        assert not net.seams.converged
+        np.testing.assert_allclose(got, y, atol=1e-9)
+
+
+def product_of_cuts():
+    """Chunks as lanes, and as samples."""
+    return [
+        (NumbaChunks, Chunking(2 * LANES, 0, 1)),
+        (NumbaNewton, Chunking(2 * LANES, 0, 1)),
+        (NumbaChunks, Chunking(20, 0, 0)),
+    ]
+
+
+def test_a_large_moment_hides_no_small_one():
+    """c begins with 1e30 and is forgotten; what comes later is compared by itself."""
+    T, H = 4000, 1
+    params = lk.Params.init(1, H, dtype=np.float64)
+    (layer,) = params.layers
+    layer.W[:] = 0
+    layer.U[:] = [[0, 0, 1, 0]]
+    layer.b[:] = [9, 3, 0, 9]  # f = 0.95
+    x = np.random.default_rng(1).standard_normal((T, 1, 1))
+    state = np.zeros((1, 1, H)), np.full((1, 1, H), 1e30)
+    y, _ = lk.network("numpy", params).forward(x, state)
+    for make, how in product_of_cuts():
+        for sweeps in (1, 2, 3, 40):
+            net = cut(make, params, how, tolerance=1e-9, sweeps=sweeps)
+            np.testing.assert_allclose(net.forward(x, state)[0], y, atol=1e-7)
+
+
+def test_a_gradient_that_grows_hides_no_small_one():
+    """Back through time it grows a million times in a chunk: dy at both ends."""
+    T, H = 40 * LANES, 1
+    params = lk.Params.init(1, H, cell="rnn", dtype=np.float64)
+    (layer,) = params.layers
+    layer.W[:], layer.U[:], layer.b[:] = 1.4, 0, 0  # h = 0 is left by what is added
+    x = np.zeros((T, 1, 1))
+    dy = np.zeros((T, 1, H))
+    dy[0], dy[-1] = 1e9, 1e-3
+    want = lk.network("numpy", params)
+    want.forward(x, training=True)
+    wanted = want.backward(dy)
+    net = cut(NumbaChunks, params, Chunking(LANES, 0, 1), tolerance=1e-9)
+    net.forward(x, training=True)
+    assert net.seams.converged
+    for name, a in net.backward(dy).arrays().items():
+        np.testing.assert_allclose(a, wanted.arrays()[name], rtol=1e-6)
 
 
 @BOTH

@@ -27,9 +27,11 @@ from conftest import example
 from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
-from lstm_kernels import blas
+from lstm_kernels import blas, reference
 from lstm_kernels.cpu import interrupts
 from lstm_kernels.versions import numba_fused
+from lstm_kernels.versions.numba_chunks import NumbaChunks
+from lstm_kernels.versions.numba_newton import NumbaNewton
 from lstm_report.measure.comparer import compare, tolerance
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ
@@ -40,6 +42,7 @@ VERSIONS = [
     "numba-tile",
     "numba-wavefront",
     "numba-fused",
+    "numba-chunks",
 ]
 COMPILED = VERSIONS[2:]
 versions = pytest.mark.parametrize("version", VERSIONS)
@@ -236,6 +239,48 @@ def test_passes_on_several_tapes_are_under_way_at_once(version, cell):
 def _gradients(net, x, dy):
     net.forward(x, training=True)
     return arrays(net.backward(dy))
+
+
+PASSES = {name: partial(lk.network, name) for name in VERSIONS}
+PASSES["numba-chunks, cut"] = partial(NumbaChunks, chunks=5)
+PASSES["numba-newton, cut"] = partial(NumbaNewton, chunks=5)
+
+
+FORMS = [("lstm", 1, np.float32), ("gru", 2, np.float32), ("rnn", 2, np.float64)]
+
+
+@pytest.mark.parametrize(("cell", "layers", "dtype"), FORMS)
+@pytest.mark.parametrize("name", PASSES)
+def test_a_tape_can_be_gone_back_through_again(name, cell, layers, dtype):
+    """Another dy, then the first again: gradients of all, as of a new network."""
+    params, x, _ = example((layers, 40, 1, 2, 5), cell, dtype)
+    rng = np.random.default_rng(0)
+    state, dstate = (
+        tuple(
+            rng.standard_normal((layers, 1, 5)).astype(dtype)
+            for _ in lk.cells.CELLS[cell].state
+        )
+        for _ in range(2)
+    )
+    first, second = (rng.standard_normal((40, 1, 5)).astype(dtype) for _ in range(2))
+    wanted = []
+    for dy in (first, second):
+        fresh = PASSES[name](params)
+        fresh.forward(x, state, training=True)
+        wanted.append(arrays(fresh.backward(dy, dstate)))
+    assert not same(*wanted)
+    net = PASSES[name](params)
+    net.forward(x, state, training=True)
+    for dy, want in ((first, 0), (second, 1), (second, 1), (first, 0)):
+        assert same(arrays(net.backward(dy, dstate)), wanted[want])
+    net.forward(x, training=True)  # from zero, on the same memory
+    compare(arrays(net.backward(first)), _of_reference(params, x, first), 1e-4)
+
+
+def _of_reference(params, x, dy):
+    _, _, tapes = reference.forward(params.astype(float), x.astype(float))
+    grads = reference.backward(params.astype(float), tapes, dy.astype(float))
+    return arrays(grads)
 
 
 def test_a_tape_of_old_parameters_or_of_another_network_is_refused():
@@ -625,6 +670,157 @@ def test_a_long_call_runs_where_no_thread_can_be_had(monkeypatch):
         interrupts.interruptible(lambda: threading.get_ident(), stop)
         == threading.get_ident()
     )
+
+
+# A handler raises when a function has returned, before its result is kept.
+LOST = """
+import _thread, sys
+import numpy as np
+from lstm_kernels.cpu import interrupts
+
+class Raises:
+    # A lock: an interrupt comes right after it was taken, `times` times.
+    def __init__(self):
+        self._lock, self.times = allocate(), int(sys.argv[2])
+
+    def acquire(self, *how, **more):
+        taken = self._lock.acquire(*how, **more)
+        if more and taken and self.times:
+            self.times -= 1
+            raise KeyboardInterrupt
+        return taken
+
+    def release(self):
+        self._lock.release()
+
+def start_and_raise(*how):
+    start(*how)
+    raise KeyboardInterrupt
+
+allocate, start = _thread.allocate_lock, _thread.start_new_thread
+class Patched:
+    allocate_lock, start_new_thread = Raises, start
+if sys.argv[1] == "starting":
+    Patched.allocate_lock, Patched.start_new_thread = allocate, start_and_raise
+    interrupts.BuiltinFunctionType = object  # which this is not
+interrupts._thread = Patched
+for _ in range(20):
+    stop = np.zeros(1, np.int64)
+    try:
+        interrupts.interruptible(lambda: 1, stop)
+        sys.exit("no interrupt")
+    except KeyboardInterrupt:
+        assert stop[0] == 1
+"""
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("moment", ["waiting", "starting"])
+def test_a_result_lost_to_an_interrupt_is_not_waited_for(moment, times):
+    line = [sys.executable, "-c", LOST, moment, str(times)]
+    subprocess.run(line, check=True, timeout=60)
+
+
+# Interrupts at random moments of a call, most of them near its end.
+NEAR = """
+import random, signal, sys, time
+import numpy as np
+import lstm_kernels as lk
+from lstm_kernels.cpu import interrupts
+interrupts.LONG = 0
+version, count, T = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+params = lk.Params.init(3, 40, num_layers=2, output_size=1)
+B = 1 if version == "numba-chunks" else 8
+rng = np.random.default_rng(0)
+x = rng.standard_normal((T, B, 3)).astype(np.float32)
+target = np.ones((B, 1), np.float32)
+net = lk.network(version, params)
+calls = [lambda: net.forward(x)[0], lambda: net.loss_and_grads(x, target)[1].layers[0].W]
+wants, seconds = [call() for call in calls], []
+for call, want in zip(calls, wants):
+    for _ in range(20):
+        start = time.perf_counter()
+        assert (call() == want).all()
+        seconds.append(time.perf_counter() - start)
+    seconds[:-1] = []
+seconds = []
+for call in calls:
+    start = time.perf_counter()
+    call()
+    seconds.append(time.perf_counter() - start)
+interrupted = tried = 0
+while interrupted < count and tried < 20 * count:
+    tried += 1
+    k = tried % 2
+    part = random.uniform(0.8, 1.1) if tried % 3 else random.random()
+    try:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, seconds[k] * part)
+        calls[k]()
+        time.sleep(seconds[k])
+    except KeyboardInterrupt:
+        interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    if tried % 10 == 0:
+        for call, want in zip(calls, wants):
+            assert (call() == want).all()
+print(interrupted)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
+@pytest.mark.parametrize("version", COMPILED)
+def test_no_interrupt_near_the_end_of_a_call_hangs(version):
+    count = 3000 if HOSTILE else 60
+    line = [sys.executable, "-c", NEAR, version, str(count), "200"]
+    told = subprocess.run(
+        line, check=True, timeout=20 + count, capture_output=True, text=True
+    )
+    assert int(told.stdout) == count
+
+
+GREEN = """
+import _thread, threading
+def never(function, arguments, *more):
+    return 1  # as of a library whose threads take turns: it runs when somebody waits
+_thread.start_new_thread = threading._start_new_thread = never
+import numpy as np
+import lstm_kernels as lk
+from lstm_kernels.cpu import interrupts
+x = np.ones((40, 8, 5), np.float32)
+params = lk.Params.init(5, 40, output_size=1)
+for name in ("numba-fused", "numba-wavefront", "numba-chunks", "numba-tile"):
+    net = lk.network(name, params)
+    want, _ = net.forward(x)
+    interrupts.LONG = 0
+    assert all((net.forward(x)[0] == want).all() for _ in range(40)), name
+    net.step(x, np.ones((8, 1), np.float32), 0.1)
+    interrupts.LONG = 2e9
+print("served")
+"""
+
+
+def test_networks_compute_where_threads_of_python_are_none():
+    told = subprocess.check_output([sys.executable, "-c", GREEN], text=True, timeout=60)
+    assert told == "served\n"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_networks_compute_beside_greenlets(version):
+    pytest.importorskip("gevent")
+    head = "from gevent import monkey, sleep; monkey.patch_all()\n"
+    code = f"""
+import numpy as np, lstm_kernels as lk
+net = lk.network({version!r}, lk.Params.init(8, 128))
+x = np.ones((40, 32, 8), np.float32)
+want = net.forward(x)[0]
+assert all((net.forward(x)[0] == want).all() for _ in range(5))
+sleep(0)
+print("served")
+"""
+    line = [sys.executable, "-c", head + code]
+    assert subprocess.check_output(line, text=True, timeout=60) == "served\n"
 
 
 def test_blas_is_kept_to_one_thread_inside():

@@ -281,72 +281,77 @@ def test_every_call_has_the_bits_of_step_by_step(cell, scale, H):
     assert len(tried) > 2
 
 
-def test_a_large_number_hides_no_small_one():
-    """A unit that counts, with c to 1e6, beside one whose c forgets in a hundred steps:
-    the seams of that one do not hold after one sweep.
+def gates(params, **bars):
+    """Pre-activations that units of one layer have in each step, i f g o: constants,
+    or rows of U for x, with W zero.
     """
-    T, H = 4000, 2
-    params = lk.Params.init(1, H, dtype=np.float64)
     (layer,) = params.layers
-    layer.W[:] = 0
-    layer.U[:] = [[0, 0, 0, 0, 1e3, 1, 0, 0]]
-    layer.b[:] = [9, 9, 40, 4.6, 0, 0, 9, 9]  # gates i, f, g, o of each unit
-    layer.U[0, 4] = 0
-    layer.b[4] = 9
-    x = np.random.default_rng(1).standard_normal((T, 1, 1))
-    state = np.zeros((1, 1, H)), np.array([[[1e6, 0]]])
-    y, (_, c) = lk.network("numpy", params).forward(x, state)
-    assert abs(c[0, 0, 0]) > 1e6
-    for make, how in product_of_cuts():
-        net = cut(make, params, how, tolerance=1e-9, sweeps=1)
-        got, _ = net.forward(x, state)
-        assert not net.seams.converged
-        np.testing.assert_allclose(got, y, atol=1e-9)
+    H = params.hidden_size
+    layer.W[:] = layer.U[:] = layer.b[:] = 0
+    for name, values in bars.items():
+        unit = slice("ifgo".index(name[0]) * H, "ifgo".index(name[0]) * H + H)
+        target = layer.U if name.endswith("_x") else layer.b
+        target[..., unit] = values
+    return params
 
 
-def product_of_cuts():
-    """Chunks as lanes, and as samples."""
-    return [
-        (NumbaChunks, Chunking(2 * LANES, 0, 1)),
-        (NumbaNewton, Chunking(2 * LANES, 0, 1)),
-        (NumbaChunks, Chunking(20, 0, 0)),
-    ]
+# Chunks as lanes, by Newton's method, and as samples of a mini-batch.
+CUTTERS = [(NumbaChunks, 1), (NumbaNewton, 1), (NumbaChunks, 0)]
 
 
-def test_a_large_moment_hides_no_small_one():
-    """c begins with 1e30 and is forgotten; what comes later is compared by itself."""
-    T, H = 4000, 1
-    params = lk.Params.init(1, H, dtype=np.float64)
-    (layer,) = params.layers
-    layer.W[:] = 0
-    layer.U[:] = [[0, 0, 1, 0]]
-    layer.b[:] = [9, 3, 0, 9]  # f = 0.95
-    x = np.random.default_rng(1).standard_normal((T, 1, 1))
-    state = np.zeros((1, 1, H)), np.full((1, 1, H), 1e30)
-    y, _ = lk.network("numpy", params).forward(x, state)
-    for make, how in product_of_cuts():
-        for sweeps in (1, 2, 3, 40):
-            net = cut(make, params, how, tolerance=1e-9, sweeps=sweeps)
-            np.testing.assert_allclose(net.forward(x, state)[0], y, atol=1e-7)
+@pytest.mark.parametrize(("make", "vectors"), CUTTERS)
+def test_a_large_unit_hides_no_small_one(make, vectors):
+    """c of one unit is 100 and soon forgotten, that of another grows by a thousandth in
+    a chunk and forgets nothing: its seams move less than rounding would move the first.
+    """
+    n, count = 1000, 20
+    params = lk.Params.init(1, 2, dtype=np.float64)
+    params = gates(params, i=9, f=[4.6, 60], g=[9, 1e-6], o=[9, -800])
+    x = np.zeros((n * count, 1, 1))
+    want = lk.network("numpy", params).forward(x)
+    how = {"tolerance": 1e-4, "sweeps": count}
+    net = cut(make, params, Chunking(count, 0, vectors), **how)
+    got = net.forward(x)
+    np.testing.assert_allclose(got[1][1], want[1][1], rtol=1e-4)
 
 
-def test_a_gradient_that_grows_hides_no_small_one():
-    """Back through time it grows a million times in a chunk: dy at both ends."""
-    T, H = 40 * LANES, 1
-    params = lk.Params.init(1, H, cell="rnn", dtype=np.float64)
-    (layer,) = params.layers
-    layer.W[:], layer.U[:], layer.b[:] = 1.4, 0, 0  # h = 0 is left by what is added
-    x = np.zeros((T, 1, 1))
-    dy = np.zeros((T, 1, H))
-    dy[0], dy[-1] = 1e9, 1e-3
-    want = lk.network("numpy", params)
-    want.forward(x, training=True)
-    wanted = want.backward(dy)
-    net = cut(NumbaChunks, params, Chunking(LANES, 0, 1), tolerance=1e-9)
+@pytest.mark.parametrize(("make", "vectors"), CUTTERS)
+def test_a_large_moment_hides_no_small_one(make, vectors):
+    """c begins with 1e30, is forgotten slowly, and stays unread (o is 0) but once,
+    where it is 1e12: h is 1 there.
+    """
+    n, count, read = 100, 20, 810
+    params = lk.Params.init(1, 1, dtype=np.float64)
+    params = gates(params, i=0, f=3, g=0.1, o=-800, o_x=[[1000]])
+    x = np.zeros((n * count, 1, 1))
+    x[read] = 1
+    state = np.zeros((1, 1, 1)), np.full((1, 1, 1), 1e30)
+    want, _ = lk.network("numpy", params).forward(x, state)
+    assert want[read] > 0.999
+    net = cut(make, params, Chunking(count, 0, vectors), tolerance=1e-6, sweeps=count)
+    np.testing.assert_allclose(net.forward(x, state)[0], want, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [NumbaChunks, NumbaNewton])
+def test_a_large_gradient_hides_no_small_one(make):
+    """1e9 enters in the first half, where everything is forgotten; 1e-3 at the end of
+    the second, which forgets nothing.
+    """
+    n, count = 50, 2 * LANES
+    params = lk.Params.init(2, 1, dtype=np.float64)
+    params = gates(params, i=-4, f_x=[[1], [0]], g_x=[[0], [1]], o=1)
+    x = np.random.default_rng(0).standard_normal((n * count, 1, 2))
+    half = n * count // 2
+    x[:half, 0, 0], x[half:, 0, 0] = 0, 9
+    dy = np.zeros((n * count, 1, 1))
+    dy[2 * n], dy[-1] = 1e9, 1e-3
+    right = lk.network("numpy", params)
+    right.forward(x, training=True)
+    net = cut(make, params, Chunking(count, 0, 1), tolerance=1e-9, sweeps=count)
     net.forward(x, training=True)
     assert net.seams.converged
-    for name, a in net.backward(dy).arrays().items():
-        np.testing.assert_allclose(a, wanted.arrays()[name], rtol=1e-6)
+    got, want = (one.backward(dy).x[:, 0, 1] for one in (net, right))
+    np.testing.assert_allclose(got[half:], want[half:], rtol=1e-6)
 
 
 @BOTH

@@ -5,7 +5,7 @@ network in use.
 import threading
 import weakref
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,7 @@ from ..errors import (
     check_rate,
     counted,
 )
+from ..other_names import NETWORK, OtherNames
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
@@ -50,7 +51,7 @@ class Tape:
         self.missing = why  # while there is none
 
 
-class Network:
+class Network(OtherNames):
     """A recurrent network of one version, with its own copy of the parameters.
 
     params: lstm_kernels.Params, copied. threads: how many to use; None is
@@ -71,6 +72,7 @@ class Network:
     """
 
     name = "network"  # of the version
+    other_names: ClassVar[dict[str, str]] = NETWORK
     parallel = True  # whether it uses `threads`; else one
     tapes = True  # whether it has `new_tape`
     rounding = None  # what products do to their operands, a function of arrays, or None

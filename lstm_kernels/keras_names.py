@@ -35,7 +35,7 @@ def read(layers, readout=None):
         layers, readout = _split(layers[0], readout)
     if not layers:
         raise ValueError(f"layers: got none, want {LAYER}")
-    named, D, H, dtype, kind = {}, "D", "H", None, None
+    named, D, H, dtype, kind = {}, "D", None, None, None
     for index, layer in enumerate(layers):
         name, below = f"layers[{index}]", kind
         kind, arrays = _layer(name, layer, last=index == len(layers) - 1)
@@ -43,8 +43,10 @@ def read(layers, readout=None):
             raise ValueError(f"{name}: got {kind} above {below}, want one cell")
         cell, order = CELLS[CLASSES[kind][0]], CLASSES[kind][1]
         G = len(order)
-        W = check_array(f"{name} recurrent", arrays[1], (H, f"{G}*H"), dtype=dtype)
-        H, dtype = len(W), W.dtype
+        if H is None:
+            H = len(check_array(f"{name} recurrent", arrays[1], ("H", f"{G}*H")))
+        W = check_array(f"{name} recurrent", arrays[1], (H, G * H), dtype=dtype)
+        dtype = W.dtype
         U = check_array(f"{name} kernel", arrays[0], (D, G * H), dtype=dtype)
         b = np.zeros((len(cell.gates), H), dtype)
         if len(arrays) == 3:
@@ -132,7 +134,7 @@ def _counted(name, arrays, counts):
 
 
 def _is(layer, *kinds):
-    """Whether an object's class, or one that it derives from, has one of these names."""
+    """Whether an object's class, or one above it, has one of these names."""
     return any(base.__name__ in kinds for base in type(layer).__mro__)
 
 

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Generic, Literal, Never, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Never, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -224,9 +224,10 @@ class Params(Parameters[Layer]):
         dtype.
         """
         if others:
-            got = f"a third, {others[0]!r}"
-            want = "it by name: num_layers=, output_size="
-            raise TypeError(f"init: got {got}, want {want}; 2 positional arguments")
+            want = "it by name: num_layers= or output_size="
+            raise TypeError(
+                f"init: got {others[0]!r} after 2 positional arguments, want {want}"
+            )
         D = check_int("input_size", input_size)
         H = check_int("hidden_size", hidden_size)
         L = check_int("num_layers", num_layers)
@@ -280,30 +281,30 @@ class Params(Parameters[Layer]):
 
     @classmethod
     def from_torch(
-        cls, source: Mapping[str, object] | object, *, readout: str | None = None
+        cls, state_dict: Mapping[str, object] | Any, *, readout: str | None = None
     ) -> "Params":
-        """Parameters from a torch.nn.RNN (tanh), LSTM or GRU, from a module that holds
-        one, or from a state_dict. Networks here take x time first, (T, B, D), also
-        where the module has batch_first.
+        """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or of a
+        module that holds one, or from the module itself. Networks here take x time
+        first, (T, B, D), also where the module has batch_first.
 
-        source: the module, or its state_dict: name -> array or CPU tensor;
-        `weight_ih_l0` (G*H, D) and so on, with any prefix. The read-out, if any, is
-        `readout.weight` (O, H) and `readout.bias` (O,), as `to_torch` writes them, with
-        the same prefix or none; `readout` names another torch.nn.Linear. The two biases
-        of a layer are added where only their sum matters. Returns Params that share no
-        memory with it. Raises TypeError or ValueError for shapes that do not fit, for
-        names that this form cannot hold (reverse, projections, other modules), and for
-        a module of nonlinearity "relu", or of dropout that is in training mode.
+        state_dict: name -> array or CPU tensor; `weight_ih_l0` (G*H, D) and so on, with
+        any prefix; or a module. The read-out, if any, is `readout.weight` (O, H) and
+        `readout.bias` (O,), as `to_torch` writes them, with the same prefix or none;
+        `readout` names another torch.nn.Linear. The two biases of a layer are added
+        where only their sum matters. Returns Params that share no memory with it.
+        Raises TypeError or ValueError for shapes that do not fit, for names that this
+        form cannot hold (reverse, projections, other modules), and for a module of
+        nonlinearity "relu", or with dropout and in training mode.
 
         A state_dict cannot tell an RNN of "relu" from one of tanh: give the module.
         There is no dropout here: outputs are those after `module.eval()`, and training
         goes on without. What else the `forward` of a module does is not read.
         """
-        named, cell = torch_names.read(source, readout)
+        named, cell = torch_names.read(state_dict, readout)
         return cls.from_arrays(named, cell).check("state_dict")
 
     @classmethod
-    def from_keras(cls, *layers: object, readout: object = None) -> "Params":
+    def from_keras(cls, *layers: Any, readout: Any = None) -> "Params":
         """Parameters from layers of Keras, LSTM, GRU (reset_after) or SimpleRNN, the
         lowest first, or from a Sequential model of these and a Dense at its end.
         Networks here take x time first, (T, B, D), where Keras has (B, T, D).

@@ -13,9 +13,11 @@ import numpy as np
 from .cells import CELLS
 from .errors import check_array, check_type
 
-
-# Parts of names of which this form has nothing, and what they are of.
-FOREIGN = {"_reverse": "bidirectional", "weight_hr_l": "with a projection (proj_size)"}
+# Parts of names that this form cannot hold, what they are of, and what is wanted.
+FOREIGN = {
+    "_reverse": ("bidirectional", "one direction"),
+    "weight_hr_l": ("a projection, proj_size", "none"),
+}
 
 
 def read(source, readout=None):
@@ -31,10 +33,9 @@ def read(source, readout=None):
         check_type("state_dict", state_dict, (), want)
     names, dtype = sorted(state_dict), None
     prefix, left = _prefix(names), set(names)
-    for part, word in FOREIGN.items():
+    for part, (what, want) in FOREIGN.items():
         if foreign := [name for name in names if part in name]:
-            got = f"got {foreign} too, of an RNN that is {word}"
-            raise ValueError(f"state_dict: {got}, want one that is not")
+            raise ValueError(f"state_dict: got {foreign} too ({what}), want {want}")
     if is_module:
         _check_module(source, prefix)
 

@@ -39,15 +39,15 @@ HISTORY = {
 
 
 class OtherNames:
-    """A class that answers to `other_names`: what to use for each."""
+    """A class that answers to `_other_names`: what to use for each."""
 
-    other_names: ClassVar[dict[str, str]] = {}
+    _other_names: ClassVar[dict[str, str]] = {}
 
     if not TYPE_CHECKING:  # to a type checker every name would be an attribute
 
         def __getattr__(self, name):
             """Of a name that is no attribute: an AttributeError."""
             said = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if name in type(self).other_names:
-                said += f", want {type(self).other_names[name]}"
+            if name in type(self)._other_names:
+                said += f", want {type(self)._other_names[name]}"
             raise AttributeError(said, name=name, obj=self)

@@ -99,7 +99,7 @@ class Weights(OtherNames, Generic[LayerOf]):
     name.
     """
 
-    other_names: ClassVar[dict[str, str]] = PARAMETERS
+    _other_names: ClassVar[dict[str, str]] = PARAMETERS
     layers: list[LayerOf]
     V: np.ndarray | None = None
     b_out: np.ndarray | None = None

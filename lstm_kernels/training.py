@@ -37,7 +37,7 @@ class History(OtherNames):
     took, and, with `validation`, the mean squared error of those after it.
     """
 
-    other_names: ClassVar[dict[str, str]] = HISTORY
+    _other_names: ClassVar[dict[str, str]] = HISTORY
     loss: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
@@ -47,13 +47,13 @@ class History(OtherNames):
         return len(self.loss)
 
     @property
-    def last(self) -> dict[str, str]:
+    def _last(self) -> dict[str, str]:
         """The last loss, and the last validation if there is one, in four digits."""
         named = {"loss": self.loss, "validation": self.validation}
         return {name: f"{a[-1]:.4g}" for name, a in named.items() if a}
 
     def __repr__(self) -> str:
-        last = "".join(f", last {name} {text}" for name, text in self.last.items())
+        last = "".join(f", last {name} {text}" for name, text in self._last.items())
         return f"History: {self.epochs} epochs in {sum(self.seconds):.3g} s{last}"
 
 
@@ -217,7 +217,7 @@ def train(
         with tqdm(left, unit="epoch", disable=not _shown(progress)) as bar:
             for _ in bar:
                 good = _epoch(rule, dataset, run, history, validation)
-                bar.set_postfix(history.last)
+                bar.set_postfix(history._last)
                 if checkpoint is not None:
                     header = {"format": FORMAT, "run": run}
                     file.save(header, _arrays(good, rule, history, run))

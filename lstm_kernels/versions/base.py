@@ -72,7 +72,7 @@ class Network(OtherNames):
     """
 
     name = "network"  # of the version
-    other_names: ClassVar[dict[str, str]] = NETWORK
+    _other_names: ClassVar[dict[str, str]] = NETWORK
     parallel = True  # whether it uses `threads`; else one
     tapes = True  # whether it has `new_tape`
     rounding = None  # what products do to their operands, a function of arrays, or None

@@ -471,7 +471,9 @@ def test_a_checkpoint_without_validation_is_as_it_always_was(
         assert "validation" not in str(file["header"])
     options["resume"] = True
     assert lk.train(network(), dataset, 3, **options).validation == []
-    with pytest.raises(ValueError, match=r"another run, got {'validation': None}, want"):
+    with pytest.raises(
+        ValueError, match=r"another run, got {'validation': None}, want"
+    ):
         lk.train(network(), dataset, 4, **options, validation=validation)
 
 

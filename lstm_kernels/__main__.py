@@ -101,7 +101,7 @@ def main(words=None):
         description=train_airline.__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    part.add_argument("--version", default="numba-sample", help="a name of the ladder")
+    part.add_argument("--version", default="numba-fused", help="a name of the ladder")
     numbers = {
         "epochs": (200, "passes over the training windows"),
         "batch-size": (16, "windows of a mini-batch"),

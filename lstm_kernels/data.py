@@ -24,13 +24,17 @@ if TYPE_CHECKING:
 
 # Of the 144 values joined by commas.
 AIRLINE = "fe529825b8393b6873a1be3d9c484cbd0c7e6853b6ca082612f406a762e2de4e"
+PERIODS = {"Y": "year", "Q": "quarter", "M": "month", "W": "week", "D": "day"}
 FOLDER = files(__package__) / "series"  # also where the package is in a zip archive
 
 
 @dataclass(repr=False)
 class Dataset:
-    """Examples for sequence prediction: x (T, N, D) inputs, target (N, O), N
-    examples.
+    """Examples for sequence prediction: x (T, N, D) inputs, time first, target (N, O),
+    N examples.
+
+    Examples of other lengths: a Dataset for each length, since the prediction is read
+    from the last step, which must not be padding.
     """
 
     x: np.ndarray
@@ -114,6 +118,50 @@ def check_order(dataset, order, batch_size, *, mixed=True):
     return np.ascontiguousarray(order, np.int64), batch_size
 
 
+def check_series(name, value, shape=("N",), *, positive=False):
+    """Return a series (N,) as `check_numbers` does, where its index tells no fault.
+
+    A pandas index of dates or periods has to go forward, by the same step each time:
+    else a ValueError says where it does not. Another index cannot tell.
+    """
+    numbers = check_numbers(name, value, shape, positive=positive)
+    index, faults = getattr(value, "index", None), []
+    if not (clocks := clocks_of(index)) or len(index) < 2:
+        return numbers
+    if index.hasnans:
+        raise ValueError(f"{name}.index: got NaT, want a date for each number")
+    for unit, clock in clocks.items():
+        steps, usual = np.diff(clock), 1
+        if len(clocks) > 1 and steps.any():  # dates: as most are; a period: the next
+            sizes, counts = np.unique(np.abs(steps[steps != 0]), return_counts=True)
+            usual = sizes[counts.argmax()]
+        if (steps == usual).all():
+            return numbers
+        faults.append((np.count_nonzero(np.abs(steps) != usual), unit, usual, steps))
+    _, unit, usual, steps = min(faults, key=lambda fault: fault[0])
+    at = int(np.argmax(steps != usual))
+    before, after = (str(day).removesuffix(" 00:00:00") for day in index[at : at + 2])
+    want = f"every {unit} once" if unit and usual == 1 else "equal steps"
+    want += ", oldest first, or the numbers alone: .to_numpy()"
+    raise ValueError(f"{name}.index: got {after} after {before}, want {want}")
+
+
+def clocks_of(index):
+    """Of a pandas index of dates or periods: integers that grow by the same each time
+    where it is regular, by their unit; none for another index.
+    """
+    if type(index).__name__ == "PeriodIndex":
+        unit = PERIODS.get(index.freqstr.partition("-")[0], f"period {index.freqstr}")
+        return {unit: index.asi8 // index.freq.n}
+    if type(index).__name__ != "DatetimeIndex":
+        return {}
+    days = index.tz_localize(None).to_numpy("M8[D]")  # of which some have 23 hours
+    clocks = {"month": 12 * index.year + index.month}
+    if np.is_busday(days).all():
+        clocks["weekday"] = np.busday_count("1970-01-01", days)
+    return clocks | {"day": days.astype(np.int64), "": index.asi8}
+
+
 def airline() -> "pd.Series":
     """Monthly airline passengers in thousands, 1949-1960 (Box, Jenkins & Reinsel,
     Series G): a pandas Series of 144 integers, indexed by month. Raises ValueError for
@@ -137,9 +185,10 @@ def windows(
 
     series: (N,) finite real numbers; dtype: of the examples. Returns a Dataset of N -
     length examples: x (length, N - length, 1), target (N - length, 1). Raises
-    TypeError, or ValueError when the series is not longer than a window.
+    TypeError, or ValueError when the series is not longer than a window, or when its
+    index, of dates or periods, has a gap, a date twice, or the newest first.
     """
-    values = check_numbers("series", series)
+    values = check_series("series", series)
     length = check_int("length", length, 1, len(values) - 1)
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         values = values.astype(check_dtype("dtype", dtype))
@@ -154,7 +203,8 @@ class LogDifference:
     mean) / std.
 
     `mean` and `std` come from the months given to `fit` and from no others. Passengers
-    are finite real numbers above zero; anything else is a TypeError or ValueError.
+    are finite real numbers above zero, a pandas Series of them without a gap and oldest
+    first; anything else is a TypeError or ValueError.
     """
 
     mean: float
@@ -189,7 +239,7 @@ class LogDifference:
 
     @staticmethod
     def _growth(passengers):
-        passengers = check_numbers("passengers", passengers, positive=True)
+        passengers = check_series("passengers", passengers, positive=True)
         if len(passengers) < 2:
             raise ValueError("passengers: got 1 month, want at least 2")
         return np.diff(np.log(passengers))

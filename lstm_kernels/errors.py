@@ -235,7 +235,9 @@ def _plain(name, value, want):
 
 
 def _text(shape):
-    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+    first = ", time first" if shape and shape[0] == "T" else ""
+    end = ",)" if len(shape) == 1 else ")"
+    return f"({', '.join(map(str, shape))}{end}{first}"
 
 
 def _first(bad, value):

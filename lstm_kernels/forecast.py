@@ -3,49 +3,57 @@ to beat.
 
 A *rule* forecasts the month after a history, the (N,) months so far: rule(history) is a
 float. `one_step` hands it the true months, `recursive` its own forecasts. A history or
-series is finite real numbers: an array, a list or a pandas Series. Anything else, and a
-history shorter than the rule needs, is a TypeError or ValueError.
+series is finite real numbers: an array, a list or a pandas Series, of which an index of
+months has every one once, the oldest first. Anything else, and a history shorter than
+the rule needs, is a TypeError or ValueError.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 
-from .errors import check_int, check_numbers, extra
+from .data import LogDifference, check_series, clocks_of
+from .errors import check_int, extra
+
+Rule = Callable[[np.ndarray], float]
 
 
-def one_step(rule, series, *, first):
+def one_step(rule: Rule, series: ArrayLike, *, first: int) -> np.ndarray:
     """Forecast each month of `series` (N,) from `first` on, from the true months before
     it.
 
     Returns (N - first,).
     """
-    series = check_numbers("series", series)
+    series = check_series("series", series)
     first = check_int("first", first, 1, len(series) - 1)
     return np.array([rule(series[:month]) for month in range(first, len(series))])
 
 
-def recursive(rule, series, *, months):
+def recursive(rule: Rule, series: ArrayLike, *, months: int) -> np.ndarray:
     """Forecast the `months` months after `series` (N,), each from the forecasts before
     it.
 
     Returns (months,).
     """
-    path = check_numbers("series", series)
+    path = check_series("series", series)
     for _ in range(check_int("months", months)):
         path = np.append(path, rule(path))
     return path[-months:]
 
 
-def persistence(history):
+def persistence(history: ArrayLike) -> float:
     """The next month is as the last."""
     return _history(history, 1)[-1]
 
 
-def seasonal_naive(history, period=12):
+def seasonal_naive(history: ArrayLike, period: int = 12) -> float:
     """The next month is as the same month of the last period."""
     return _history(history, check_int("period", period))[-period]
 
 
-def seasonal_growth(history, period=12):
+def seasonal_growth(history: ArrayLike, period: int = 12) -> float:
     """The last month times last year's growth: y_{t-1} y_{t-period} /
     y_{t-period-1}.
     """
@@ -53,7 +61,7 @@ def seasonal_growth(history, period=12):
     return history[-1] * history[-period] / history[-period - 1]
 
 
-def network_rule(net, transform, *, window):
+def network_rule(net: Any, transform: LogDifference, *, window: int) -> Rule:
     """The rule of a network trained on windows of `window` values of `transform`."""
     window, dtype = check_int("window", window), net.params().dtype
 
@@ -67,13 +75,13 @@ def network_rule(net, transform, *, window):
 
 def _history(history, least, *, positive=False):
     """`history` as an array of at least `least` months."""
-    history = check_numbers("history", history, positive=positive)
+    history = check_series("history", history, positive=positive)
     if len(history) < least:
         raise ValueError(f"history: got {len(history)} months, want at least {least}")
     return history
 
 
-def holt_winters(history, period=12):
+def holt_winters(history: ArrayLike, period: int = 12) -> Rule:
     """The rule of exponential smoothing with additive trend and multiplicative season
     (Winters 1960), constants and initial state fitted to `history` (N,): above zero,
     two periods at least.
@@ -102,14 +110,20 @@ def holt_winters(history, period=12):
     return rule
 
 
-def errors(forecast, truth):
+def errors(forecast: ArrayLike, truth: ArrayLike) -> dict[str, float]:
     """Root mean squared and mean absolute error, in the series' unit, and MAPE in per
     cent.
 
-    forecast, truth: (N,); a month whose truth is zero has no percentage: ValueError.
+    forecast, truth: (N,), of the same months. A month whose truth is zero has no
+    percentage: ValueError.
     """
-    truth = check_numbers("truth", truth)
-    difference = check_numbers("forecast", forecast, truth.shape) - truth
+    months, others = (getattr(a, "index", None) for a in (truth, forecast))
+    truth = check_series("truth", truth)
+    difference = check_series("forecast", forecast, truth.shape) - truth
+    alike = clocks_of(months) and months.dtype == getattr(others, "dtype", None)
+    if alike and not months.equals(others):
+        got, want = f"{others[0]} to {others[-1]}", f"{months[0]} to {months[-1]}"
+        raise ValueError(f"forecast.index: got {got}, want truth's, {want}")
     if not truth.all():
         zero = np.argmin(truth != 0)
         raise ValueError(f"truth: got 0.0 at index {zero}, want no zero")

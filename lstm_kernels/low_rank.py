@@ -14,7 +14,7 @@ import numpy as np
 
 from .cells import CELLS
 from .errors import check_array, check_choice, check_int, check_type
-from .params import Grads, Layer, Parameters, Params
+from .params import Arrays, Grads, Layer, Parameters, Params
 
 
 def factorable() -> list[str]:
@@ -22,8 +22,8 @@ def factorable() -> list[str]:
     return [n for n, cell in CELLS.items() if cell.input_gates == cell.recurrent_gates]
 
 
-@dataclass
-class FactoredLayer:
+@dataclass(repr=False)
+class FactoredLayer(Arrays):
     """Factors P (D+H, R) and Q (R, K*H) of U over W; bias b (K*H,)."""
 
     P: np.ndarray
@@ -31,7 +31,7 @@ class FactoredLayer:
     b: np.ndarray
 
 
-class Factored(Parameters):
+class Factored(Parameters[FactoredLayer]):
     """Parameters with factored weights: `layers[l].P`, `.Q`, `.b`; the read-out `V`,
     `b_out`.
     """

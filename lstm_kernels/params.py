@@ -4,12 +4,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Generic, Literal, Never, Self, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import torch_names
+from . import keras_names, torch_names
 from .cells import CELLS, Cell
 from .errors import (
     check_array,
@@ -20,13 +20,25 @@ from .errors import (
     counted,
 )
 from .files import read_npz, write_npz
+from .other_names import PARAMETERS, OtherNames
 
 FORMAT = "lstm_kernels.params/3"
 Named = dict[str, np.ndarray]
+CellName = Literal["rnn", "lstm", "gru"]
+LayerOf = TypeVar("LayerOf")  # what each of `layers` is
 
 
-@dataclass
-class Layer:
+class Arrays:
+    """A record of arrays that says their shapes, not their numbers."""
+
+    def __repr__(self) -> str:
+        said = [f"{n} {getattr(a, 'shape', a)}" for n, a in vars(self).items()]
+        dtypes = {str(a.dtype): 0 for a in vars(self).values() if hasattr(a, "dtype")}
+        return f"{type(self).__name__}: {', '.join([*said, *dtypes])}"
+
+
+@dataclass(repr=False)
+class Layer(Arrays):
     """Weights U (D, G*H) of the input, W (H, G*H) of h; bias b (K*H,): K = G, but 4 for
     a GRU.
     """
@@ -82,12 +94,13 @@ def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple
 
 
 @dataclass(repr=False)
-class Weights:
+class Weights(OtherNames, Generic[LayerOf]):
     """What parameters and their gradients share: an array for each parameter, by
     name.
     """
 
-    layers: list
+    _other_names: ClassVar[dict[str, str]] = PARAMETERS
+    layers: list[LayerOf]
     V: np.ndarray | None = None
     b_out: np.ndarray | None = None
     cell: str = "lstm"
@@ -134,7 +147,7 @@ class Weights:
         return named if self.V is None else named | {"V": self.V, "b_out": self.b_out}
 
 
-class Parameters(Weights):
+class Parameters(Weights[LayerOf]):
     """Weights that a network has: they can be copied, and made from arrays by name."""
 
     layer: ClassVar[type] = Layer  # what each of `layers` is
@@ -186,7 +199,7 @@ class Parameters(Weights):
         return self if kept else self.from_arrays(checked, self.cell)
 
 
-class Params(Parameters):
+class Params(Parameters[Layer]):
     """Parameters: `layers[l].U`, `.W`, `.b`, and the read-out `V` (H, O), `b_out` (O,)
     or None.
     """
@@ -196,10 +209,10 @@ class Params(Parameters):
         cls,
         input_size: int,
         hidden_size: int,
-        *,
+        *others: Never,
         num_layers: int = 1,
         output_size: int | None = None,
-        cell: str = "lstm",
+        cell: CellName = "lstm",
         seed: int = 0,
         dtype: DTypeLike = np.float32,
     ) -> Self:
@@ -210,6 +223,11 @@ class Params(Parameters):
         point. Raises TypeError or ValueError for a size below one, an unknown cell or
         dtype.
         """
+        if others:
+            want = "it by name: num_layers= or output_size="
+            raise TypeError(
+                f"init: got {others[0]!r} after 2 positional arguments, want {want}"
+            )
         D = check_int("input_size", input_size)
         H = check_int("hidden_size", hidden_size)
         L = check_int("num_layers", num_layers)
@@ -263,21 +281,47 @@ class Params(Parameters):
 
     @classmethod
     def from_torch(
-        cls, state_dict: Mapping[str, object], *, readout: str | None = None
+        cls, state_dict: Mapping[str, object] | Any, *, readout: str | None = None
     ) -> "Params":
         """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or of a
-        module that holds one.
+        module that holds one, or from the module itself. Networks here take x time
+        first, (T, B, D), also where the module has batch_first.
 
         state_dict: name -> array or CPU tensor; `weight_ih_l0` (G*H, D) and so on, with
-        any prefix. The read-out, if any, is `readout.weight` (O, H) and `readout.bias`
-        (O,), as `to_torch` writes them, with the same prefix or none; `readout` names
-        another torch.nn.Linear. The two biases of a layer are added where only their
-        sum matters. Returns Params that share no memory with it. Raises TypeError or
-        ValueError for shapes that do not fit, and for names that this form cannot hold
-        (reverse, projections, other modules).
+        any prefix; or a module. The read-out, if any, is `readout.weight` (O, H) and
+        `readout.bias` (O,), as `to_torch` writes them, with the same prefix or none;
+        `readout` names another torch.nn.Linear. The two biases of a layer are added
+        where only their sum matters. Returns Params that share no memory with it.
+        Raises TypeError or ValueError for shapes that do not fit, for names that this
+        form cannot hold (reverse, projections, other modules), and for a module of
+        nonlinearity "relu", or with dropout and in training mode.
+
+        A state_dict cannot tell an RNN of "relu" from one of tanh: give the module.
+        There is no dropout here: outputs are those after `module.eval()`, and training
+        goes on without. What else the `forward` of a module does is not read.
         """
         named, cell = torch_names.read(state_dict, readout)
         return cls.from_arrays(named, cell).check("state_dict")
+
+    @classmethod
+    def from_keras(cls, *layers: Any, readout: Any = None) -> "Params":
+        """Parameters from layers of Keras, LSTM, GRU (reset_after) or SimpleRNN, the
+        lowest first, or from a Sequential model of these and a Dense at its end.
+        Networks here take x time first, (T, B, D), where Keras has (B, T, D).
+
+        layers: each a layer, or the arrays of its `get_weights()`: kernel (D, G*H),
+        recurrent kernel (H, G*H) and, with use_bias, bias (G*H,), or (2, G*H) of a GRU.
+        readout: a Dense or its arrays, kernel (H, O) and bias (O,); it is applied to
+        the last step. Returns Params that share no memory with them. Raises TypeError
+        or ValueError for shapes that do not fit, other layers, and a layer with another
+        activation (relu, hard_sigmoid), reset_after=False or go_backwards; below
+        another one, also without return_sequences.
+
+        Arrays cannot tell activations and direction: give the layer where they are not
+        Keras's defaults. There is no dropout here, as in inference.
+        """
+        named, cell = keras_names.read(layers, readout)
+        return cls.from_arrays(named, cell).check("layers")
 
     def to_torch(self, *, prefix: str = "", readout: str = "readout") -> Named:
         """The state_dict of the torch.nn module, and of a torch.nn.Linear called
@@ -291,7 +335,7 @@ class Params(Parameters):
 
 
 @dataclass(repr=False)
-class Grads(Weights):
+class Grads(Weights[Layer]):
     """Gradients: the fields of Params (of `low_rank.Factored`, if it has factors), and
     `.x` (T, B, D) and `.state`, a tuple of (L, B, H).
     """

@@ -13,21 +13,31 @@ import numpy as np
 from .cells import CELLS
 from .errors import check_array, check_type
 
+# Parts of names that this form cannot hold, what they are of, and what is wanted.
+FOREIGN = {
+    "_reverse": ("bidirectional", "one direction"),
+    "weight_hr_l": ("a projection, proj_size", "none"),
+}
 
-def read(state_dict, readout=None):
+
+def read(source, readout=None):
     """The arrays by the names of `Params.arrays`, and the cell; see
     `Params.from_torch`.
     """
+    is_module = callable(getattr(source, "state_dict", None))
+    state_dict = source.state_dict() if is_module else source
     if not isinstance(state_dict, Mapping) or not all(
         isinstance(n, str) for n in state_dict
     ):
-        check_type("state_dict", state_dict, (), "a dict of named arrays")
+        want = "a dict of named arrays or a torch.nn.Module"
+        check_type("state_dict", state_dict, (), want)
     names, dtype = sorted(state_dict), None
-    heads = [name for name in names if name.endswith("weight_ih_l0")]
-    if len(heads) != 1:
-        want = "one ending in 'weight_ih_l0'"
-        raise ValueError(f"state_dict: got names {names}, want {want}")
-    prefix, left = heads[0].removesuffix("weight_ih_l0"), set(names)
+    prefix, left = _prefix(names), set(names)
+    for part, (what, want) in FOREIGN.items():
+        if foreign := [name for name in names if part in name]:
+            raise ValueError(f"state_dict: got {foreign} too ({what}), want {want}")
+    if is_module:
+        _check_module(source, prefix)
 
     def get(name, *shape):
         if name not in state_dict:
@@ -63,9 +73,9 @@ def read(state_dict, readout=None):
         )
     if left:
         want = "an RNN, LSTM or GRU and at most one read-out, 'readout' or what the"
-        raise ValueError(
-            f"state_dict: got {sorted(left)} too, want {want} argument `readout` names"
-        )
+        want += " argument `readout` names; other modules have no place in Params:"
+        want += " give the state_dict of the RNN alone"
+        raise ValueError(f"state_dict: got {sorted(left)} too, want {want}")
     return named, cell.name
 
 
@@ -90,10 +100,42 @@ def write(weights, *, prefix="", readout="readout", gradients=False):
     return named
 
 
+def _prefix(names):
+    """What comes before the names of the one RNN that is there."""
+    first = "weight_ih_l0"
+    prefixes = [n.removesuffix(first) for n in names if n.endswith(first)]
+    if len(prefixes) > 1:
+        want = "one: give the state_dict of each alone"
+        raise ValueError(f"state_dict: got RNNs called {prefixes}, want {want}")
+    if not prefixes:
+        want = f"one ending in {first!r}"
+        if any(name.endswith("weight_ih") for name in names):
+            want += ": those of an RNNCell, LSTMCell or GRUCell with '_l0' added"
+        raise ValueError(f"state_dict: got names {names}, want {want}")
+    return prefixes[0]
+
+
+def _check_module(module, prefix):
+    """Refuse an RNN that computes something else with the same names and shapes."""
+    path, rnn, name = prefix.removesuffix("."), module, "module"
+    if path:
+        rnn, name = dict(module.named_modules()).get(path), f"module.{path}"
+    if (got := getattr(rnn, "nonlinearity", "tanh")) != "tanh":
+        raise ValueError(f"{name}.nonlinearity: got {got!r}, want 'tanh'")
+    drops = getattr(rnn, "dropout", 0) and getattr(rnn, "num_layers", 1) > 1
+    if drops and getattr(rnn, "training", False):
+        got, want = f"{rnn.dropout} in training mode", "0, or module.eval() before"
+        raise ValueError(f"{name}.dropout: got {got}, want {want}")
+
+
 def _array(name, value):
     """The array of a tensor; what is neither stays for `check_array` to refuse."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__array__"):
         return value
+    kind = str(getattr(value, "dtype", ""))  # torch.bfloat16, of which NumPy has none
+    if "float16" in kind:
+        want = "float32 or float64: .float()"
+        raise TypeError(f"state_dict[{name!r}]: got dtype {kind}, want {want}")
     try:
         return value.__array__()
     except (TypeError, ValueError, RuntimeError) as error:  # on a device, with gradient

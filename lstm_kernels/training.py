@@ -4,12 +4,14 @@ resume.
 
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,25 +25,35 @@ from .errors import (
     check_type,
 )
 from .files import check_place, read_npz, write_npz
+from .other_names import HISTORY, OtherNames
 
 FORMAT = "lstm_kernels.checkpoint/3"
+OptimizerName = Literal["sgd", "adam"]
 
 
 @dataclass(repr=False)
-class History:
-    """Per epoch: the mean loss over its examples, each before its step, and the seconds
-    it took.
+class History(OtherNames):
+    """Per epoch: the mean loss over its examples, each before its step, the seconds it
+    took, and, with `validation`, the mean squared error of those after it.
     """
 
+    _other_names: ClassVar[dict[str, str]] = HISTORY
     loss: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
 
     @property
     def epochs(self) -> int:
         return len(self.loss)
 
+    @property
+    def _last(self) -> dict[str, str]:
+        """The last loss, and the last validation if there is one, in four digits."""
+        named = {"loss": self.loss, "validation": self.validation}
+        return {name: f"{a[-1]:.4g}" for name, a in named.items() if a}
+
     def __repr__(self) -> str:
-        last = f", last loss {self.loss[-1]:.4g}" if self.loss else ""
+        last = "".join(f", last {name} {text}" for name, text in self._last.items())
         return f"History: {self.epochs} epochs in {sum(self.seconds):.3g} s{last}"
 
 
@@ -132,8 +144,9 @@ def train(
     batch_size: int,
     learning_rate: float,
     *,
-    optimizer: str = "sgd",
+    optimizer: OptimizerName = "sgd",
     seed: int = 0,
+    validation: Dataset | None = None,
     progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     resume: bool = False,
@@ -143,17 +156,26 @@ def train(
 
     batch_size: examples per step; the last mini-batch of an epoch is smaller when the
     sizes do not divide. optimizer: "sgd" or "adam". seed: epoch e is shuffled by (seed,
-    e). progress: show a bar; None shows it on a terminal. checkpoint: the path of a
-    file, or a Checkpoint, replaced after each epoch by one that is whole. resume: go on
-    from it, to the bits of an uninterrupted run; without it an existing file is an
-    error. on_epoch: called as on_epoch(history, net) after each epoch and its
-    checkpoint, outside its measured time; the next epoch starts from the parameters
-    that it leaves in `net`. Raises TypeError or ValueError for bad input, a checkpoint
-    that is damaged or of another run, network or data set; FileExistsError; OSError,
-    before the first epoch, where the checkpoint cannot be written; DivergedError when a
-    loss, a parameter or a moment is not finite: the network then holds the parameters
-    of the start of that epoch. After a KeyboardInterrupt, which says in which epoch it
-    came, it holds those after the last whole step.
+    e). validation: examples that are predicted after each epoch, outside its measured
+    time, for `History.validation`: a net that has `predict`. progress: show a bar; None
+    shows it on a terminal. checkpoint: the path of a file, or a Checkpoint, replaced
+    after each epoch by one that is whole. resume: go on from it; without it an existing
+    file is an error. on_epoch: called as on_epoch(history, net) after each epoch and
+    its checkpoint, outside its measured time; the next epoch starts from the parameters
+    that it leaves in `net`; when it returns True, training ends with this epoch, on
+    every rank where it does on one.
+
+    A resumed run has the bits of an uninterrupted one for versions whose calls repeat
+    their bits: all but numba-chunks and numba-newton as they choose themselves; with
+    chunks= or tolerance=0 these too.
+
+    Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of
+    another run, network or data set; FileExistsError; OSError, before the first epoch,
+    where the checkpoint cannot be written; DivergedError when a loss, a parameter or a
+    moment is not finite: the network then holds the parameters of the start of that
+    epoch. After a KeyboardInterrupt, which says in which epoch it came, it holds those
+    after the last whole step. Whatever is raised once epochs began, by `on_epoch` too,
+    has the `.history` of those that were whole.
     """
     from tqdm import tqdm  # imported when used
 
@@ -172,6 +194,9 @@ def train(
     if not (on_epoch is None or callable(on_epoch)):
         want = "a function of a History and a network"
         raise TypeError(f"on_epoch: got {on_epoch!r}, want {want}")
+    if validation is not None:
+        _check_validation(validation, net, good)
+        run["validation"] = validation.sha256()
     rule, history = OPTIMIZERS[optimizer](net), History()
     if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
@@ -187,35 +212,70 @@ def train(
             want = "resume=True or another path"
             raise FileExistsError(f"checkpoint: {file.path} exists, want {want}")
 
-    hidden = None if progress is None else not progress  # None: tqdm looks
-    with tqdm(range(history.epochs, epochs), unit="epoch", disable=hidden) as bar:
-        try:
+    left = range(history.epochs, epochs)
+    try:
+        with tqdm(left, unit="epoch", disable=not _shown(progress)) as bar:
             for _ in bar:
-                good = _epoch(rule, dataset, run, history)
-                bar.set_postfix(loss=f"{history.loss[-1]:.4g}")
+                good = _epoch(rule, dataset, run, history, validation)
+                bar.set_postfix(history._last)
                 if checkpoint is not None:
                     header = {"format": FORMAT, "run": run}
-                    file.save(header, _arrays(good, rule, history))
+                    file.save(header, _arrays(good, rule, history, run))
+                ends = False
                 if on_epoch is not None:
-                    on_epoch(history, net)
+                    ends = on_epoch(history, net)
                     good = net.params()
-        except DivergedError as error:
-            net.assign(good)
-            epoch = history.epochs
-            raise DivergedError(
-                f"learning_rate: {error} at epoch {epoch}, step {error.step}; the "
-                f"parameters are those after {epoch} epochs; want a smaller one",
-                epoch=epoch,
-                step=error.step,
-                history=history,
-            ) from None
-        except KeyboardInterrupt as stop:
-            stop.args = (f"stopped in epoch {history.epochs} of {epochs}",)
-            raise
+                if not _on_every_rank(net, not _is_true(ends)):
+                    break
+    except DivergedError as error:
+        net.assign(good)
+        epoch = history.epochs
+        raise DivergedError(
+            f"learning_rate: {error} at epoch {epoch}, step {error.step}; the "
+            f"parameters are those after {epoch} epochs; want a smaller one",
+            epoch=epoch,
+            step=error.step,
+            history=history,
+        ) from None
+    except BaseException as error:
+        for numbers in (history.seconds, history.validation):
+            del numbers[history.epochs :]  # of an epoch that was interrupted
+        if isinstance(error, KeyboardInterrupt):
+            error.args = (f"stopped in epoch {history.epochs} of {epochs}",)
+        with suppress(AttributeError):  # of a class with slots
+            error.history = history
+        raise
     return history
 
 
-def _epoch(rule, dataset, run, history):
+def _check_validation(validation, net, params):
+    """Refuse a validation set that `net` cannot predict."""
+    check_type("validation", validation, Dataset)
+    if not hasattr(net, "predict"):
+        got = f"a Dataset for {type(net).__name__}, which has no predict"
+        raise TypeError(f"validation: got {got}, want None")
+    shape, dtype = ("T", "N", params.input_size), params.dtype
+    check_array("validation.x", validation.x, shape, dtype=dtype)
+    if params.V is not None:
+        shape = len(validation), params.output_size
+        check_array("validation.target", validation.target, shape, dtype=dtype)
+
+
+def _shown(progress):
+    """Whether a bar is shown: only on a standard error that takes one."""
+    try:
+        terminal = sys.stderr.isatty()  # also raises where it is closed
+        return terminal if progress is None else bool(progress)
+    except (AttributeError, ValueError):  # None, closed, or only has `write`
+        return False
+
+
+def _is_true(value):
+    """Whether a value is the True of Python or of NumPy: anything else is no answer."""
+    return isinstance(value, bool | np.bool_) and bool(value)
+
+
+def _epoch(rule, dataset, run, history, validation):
     """The next epoch, of which `history` takes note: the parameters after it."""
     start, batch_size = time.perf_counter(), run["batch_size"]
     shuffle = np.random.default_rng([run["seed"], history.epochs])
@@ -228,24 +288,46 @@ def _epoch(rule, dataset, run, history):
             what = f"the loss is {losses[-1]}"
         raise DivergedError(what, step=len(losses) - 1)
     sizes = [len(index) for index in dataset.batches(order, batch_size)]
-    history.loss.append(float(losses @ sizes / len(dataset)))
+    if validation is not None:
+        error = _squared_error(rule.net, validation, batch_size)
+        if not math.isfinite(error):
+            what = f"the validation loss is {error}"
+            raise DivergedError(what, step=len(losses) - 1)
+        history.validation.append(error)
     history.seconds.append(seconds)
+    history.loss.append(float(losses @ sizes / len(dataset)))  # last: it counts
     return params
+
+
+def _squared_error(net, dataset, batch_size):
+    """The mean squared error of the network's predictions, over all numbers."""
+    total = 0.0
+    for index in dataset.batches(np.arange(len(dataset)), batch_size):
+        x, target = dataset.batch(index)
+        error = np.subtract(net.predict(x), target, dtype=np.float64)
+        total += float(np.vdot(error, error))
+    return total / dataset.target.size
 
 
 def _finite(net, named):
     """Whether arrays are finite: on every rank, of a network that several train."""
-    finite = all(np.isfinite(a).all() for a in named.values())
-    return net.on_every_rank(finite) if hasattr(net, "on_every_rank") else finite
+    return _on_every_rank(net, all(np.isfinite(a).all() for a in named.values()))
 
 
-def _arrays(params, rule, history):
+def _on_every_rank(net, condition):
+    """Whether a condition holds: on every rank, of a network that several train."""
+    return net.on_every_rank(condition) if hasattr(net, "on_every_rank") else condition
+
+
+def _arrays(params, rule, history, run):
     """What a checkpoint holds, by name."""
     groups = {
         "params": params.arrays(),
         "optimizer": rule.moments,
-        "history": vars(history),
+        "history": vars(history).copy(),
     }
+    if "validation" not in run:
+        del groups["history"]["validation"]
     return {
         f"{group}.{name}": np.array(a)
         for group, named in groups.items()
@@ -266,14 +348,15 @@ def _restore(file, run, rule, dataset):
         ):
             got, want = ({k: d.get(k) for k in different} for d in (saved, run))
             raise ValueError(f"is of another run, got {got}, want {want}")
-        like, checked = _arrays(params, rule, History()), {}
+        like, checked = _arrays(params, rule, History(), run), {}
         if missing := like.keys() ^ named.keys():
             raise ValueError(f"lacks or has too much {sorted(missing)}")
         epochs = check_array("history.loss", named["history.loss"], ("E",)).shape
         for name, a in like.items():
             shape = epochs if name.startswith("history.") else a.shape
             checked[name] = check_array(name, named[name], shape, dtype=a.dtype)
-            signed = not name.startswith(("history.seconds", "optimizer.v."))
+            unsigned = "history.seconds", "history.validation", "optimizer.v."
+            signed = not name.startswith(unsigned)
             if not signed and checked[name].min() < 0:
                 got = checked[name].min()
                 raise ValueError(f"{name}: got {got}, want no negative number")

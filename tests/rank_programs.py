@@ -262,6 +262,14 @@ def checkpoints(world):
             lk.train(model, dataset, **STEPS | {"checkpoint": file} | options)
             return model.gather()
 
+        ends = []
+
+        def end(history, _):
+            ends.append(history.epochs)
+            return world.rank == 0 and history.epochs == 2
+
+        train(epochs=9, checkpoint=None, on_epoch=end)
+        assert ends == [1, 2]  # on every rank
         whole = train(checkpoint=None)
         train(epochs=1)
         with pytest.raises(FileExistsError, match="want resume=True or another path"):

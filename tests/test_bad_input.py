@@ -24,9 +24,12 @@ def bad(a, at, value):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x: x[0], r"got 2 axes, shape \(3, 2\), want shape \(T, B, 2\)"),
-        (lambda x: x[..., :1], r"got shape \(4, 3, 1\), want \(T, B, 2\)$"),
-        (lambda x: x[:0], r"got shape \(0, 3, 2\), want \(T, B, 2\) and no empty axis"),
+        (lambda x: x[0], r"got 2 axes, .* want shape \(T, B, 2\), time first$"),
+        (lambda x: x[..., :1], r"got shape \(4, 3, 1\), want \(T, B, 2\), time first$"),
+        (
+            lambda x: x[:0],
+            r"got shape \(0, 3, 2\), want \(T, B, 2\), time first and no empty",
+        ),
         (
             lambda x: x.astype(np.float64),
             r"got .*64, want float32: x.astype\(np.float32",
@@ -38,7 +41,7 @@ def bad(a, at, value):
         (lambda x: x.tolist(), "got list, want a NumPy array"),
         (lambda x: bad(x, 5, np.nan), r"got nan at index \[0, 2, 1\], want finite"),
         (lambda x: bad(x, 0, np.inf), r"got inf at index \[0, 0, 0\]"),
-        (np.ma.array, r"got a masked array, .* \(T, B, 2\) without a mask"),
+        (np.ma.array, r"got a masked array, .* \(T, B, 2\), time first without a mask"),
         (lambda x: np.asmatrix(x[0]), r"got matrix, want a NumPy array of shape \(T"),
         (lambda x: x * 1j, "got dtype complex64, want float32$"),
         (lambda x: x.astype("M8[s]"), "got dtype datetime64"),
@@ -213,6 +216,19 @@ def test_names_and_sizes():
             lambda: lk.train(net, series, 1, 1, 1.0, optimizer="Adam"),
             "optimizer: got 'Adam', want .*; did you mean 'adam'",
         ),
+        (
+            lambda: lk.network("numba-chunks", params, tolerence=0),
+            "network: got option 'tolerence', numba-chunks has chunks, run_up, "
+            "tolerance, sweeps; did you mean 'tolerance'",
+        ),
+        (
+            lambda: lk.network("numba-newton", params, warmth=True),
+            "network: got option 'warmth', numba-newton has warm_start, chunks, run_up",
+        ),
+        (
+            lambda: lk.network("numpy", params, chunks=2),
+            "network: got option 'chunks', numpy has none$",
+        ),
         (lambda: lk.network("numpy", {}), "params: got dict, want lstm_kernels.Params"),
         (lambda: init(1, 0), "hidden_size: got 0, want an integer of at least 1"),
         (lambda: init(1.5, 2), "input_size: got 1.5, want an integer"),
@@ -310,7 +326,10 @@ def test_windows_and_data_sets():
             "target: got dtype float64, want",
         ),
         (lambda: lk.Dataset(x, target[:2]), r"target: got shape \(2, 1\), want \(3, O"),
-        (lambda: lk.Dataset(x[:, :0], target[:0]), r"x: got shape \(4, 0, 1\)"),
+        (
+            lambda: lk.Dataset(x[:, :0], target[:0]),
+            r"x: got shape \(4, 0, 1\), want \(T, N, D\), time first",
+        ),
     ):
         with pytest.raises((TypeError, ValueError), match=f"^{message}"):
             call()

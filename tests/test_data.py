@@ -3,6 +3,7 @@
 import hashlib
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import lstm_kernels as lk
@@ -75,6 +76,92 @@ NO_SERIES = [
     (3, ValueError, "got 0 axes"),
     ([], ValueError, ".* and no empty axis"),
 ]
+
+
+MONTHLY = pd.period_range("1949-01", periods=40, freq="M")
+FREQUENCIES = ["MS", "ME", "BMS", "D", "B", "W-WED", "QE", "YS", "10min"]
+
+
+def of(index):
+    return pd.Series(np.arange(1.0, len(index) + 1), index=index)
+
+
+@pytest.mark.parametrize(
+    ("index", "got"),
+    [
+        (MONTHLY[::-1], "1952-03 after 1952-04"),
+        (MONTHLY.delete(7), "1949-09 after 1949-07"),
+        (MONTHLY.insert(3, MONTHLY[2]), "1949-03 after 1949-03"),
+        (MONTHLY[::2], "1949-03 after 1949-01"),
+        (MONTHLY.to_timestamp().delete(11), "1950-01-01 after 1949-11-01"),
+        (MONTHLY.to_timestamp("M")[::-1], "1952-03-31 after 1952-04-30"),
+        (MONTHLY.to_timestamp().insert(1, MONTHLY.to_timestamp()[0]), "1949-01-01 aft"),
+    ],
+)
+def test_a_series_whose_index_tells_that_it_is_none(index, got):
+    """A month that is missing or there twice, the newest first."""
+    want = rf"got {got}.*, want every month once, oldest first, or .*\.to_numpy\(\)"
+    series = of(index)
+    rule, transform = forecast.persistence, data.LogDifference(0.1, 0.2)
+    fitted = RULES["Holt-Winters"]
+    truth = np.ones(len(series))
+    for name, call in {
+        "series": lambda: data.windows(series, 3),
+        "passengers": lambda: data.LogDifference.fit(series),
+        "passengers ": lambda: transform.forward(series),
+        "series ": lambda: forecast.one_step(rule, series, first=9),
+        " series": lambda: forecast.recursive(rule, series, months=2),
+        "history": lambda: rule(series),
+        "history ": lambda: forecast.seasonal_naive(series),
+        " history": lambda: forecast.seasonal_growth(series),
+        " history ": lambda: network_rule()(series),
+        "history  ": lambda: fitted(series),
+        "  history": lambda: forecast.holt_winters(series, period=2),
+        "forecast": lambda: forecast.errors(series, truth),
+        "truth": lambda: forecast.errors(truth, series),
+    }.items():
+        with pytest.raises(ValueError, match=rf"^{name.strip()}\.index: {want}"):
+            call()
+    assert len(data.windows(series.to_numpy(), 3)) == len(series) - 3
+
+
+@pytest.mark.parametrize("freq", FREQUENCIES)
+def test_dates_that_go_forward_by_the_same_step_are_a_series(freq):
+    index = pd.date_range("2001-02-05", periods=30, freq=freq)
+    index = pd.DatetimeIndex(index.to_numpy())  # as a file gives it
+    assert len(data.windows(of(index), 3)) == 27
+    for wrong in (index[::-1], index.delete(9), index.insert(5, index[4])):
+        with pytest.raises(
+            ValueError, match=r"^series\.index: got 20.* after 20.*, want"
+        ):
+            data.windows(of(wrong), 3)
+
+
+def test_an_index_that_cannot_tell_is_taken():
+    zone = {"tz": "Europe/Berlin"}  # of one of whose days 23 hours, of one 25
+    for index in (
+        range(30),
+        range(30)[::-1],
+        [f"{30 - month}" for month in range(30)],
+        pd.date_range("2001-03-20", periods=30, freq="D", **zone),
+        pd.date_range("2001-10-27", periods=30, freq="h", **zone),
+        pd.period_range("2001Q3", periods=30, freq="Q"),
+        pd.period_range("2001", periods=30, freq="3M"),
+    ):
+        assert len(data.windows(of(index), 3)) == 27
+    with pytest.raises(
+        ValueError, match=r"^series\.index: got NaT, want a date for each"
+    ):
+        data.windows(of(MONTHLY.insert(4, pd.NaT)), 3)
+
+
+def test_errors_of_forecasts_of_other_months():
+    series = of(MONTHLY)
+    want = r"^forecast\.index: got 1949-01 to 1952-03, want truth's, 1949-02 to 1952-04"
+    with pytest.raises(ValueError, match=want):
+        forecast.errors(series[:-1], series[1:])
+    assert forecast.errors(series[1:], series[1:])["RMSE"] == 0
+    assert forecast.errors(series[:-1].to_numpy(), series[1:])["RMSE"] == 1
 
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")

@@ -109,6 +109,15 @@ def test_models_that_cannot_be(params, options, message):
         Parallel(params, **options)
 
 
+def test_training_of_several_ranks_has_no_validation():
+    dataset = lk.Dataset(*example())
+    want = "validation: got a Dataset for Parallel, which has no predict, want None"
+    with pytest.raises(TypeError, match=want):
+        lk.train(Parallel(PARAMS), dataset, 2, 2, 0.1, validation=dataset)
+    end = lambda history, _: history.epochs == 2  # noqa: E731
+    assert lk.train(Parallel(PARAMS), dataset, 9, 2, 0.1, on_epoch=end).epochs == 2
+
+
 def test_assign_takes_all_or_nothing():
     model, before = Parallel(PARAMS), None
     loss, _ = model.loss_and_grads(*example())

@@ -3,13 +3,17 @@
 import copy
 import itertools
 import pickle
+import sys
 from functools import partial
+from typing import get_args
 
 import numpy as np
 import pytest
 from conftest import example
 
 import lstm_kernels as lk
+from lstm_kernels import low_rank, training
+from lstm_kernels import params as module
 from lstm_kernels.cells import CELLS
 
 SHAPE = (2, 4, 3, 2, 5)
@@ -37,7 +41,8 @@ def test_shapes_follow_the_contract(cell):
 
 
 def test_arguments_past_the_second_are_named():
-    with pytest.raises(TypeError, match="positional arguments"):
+    want = "positional arguments, want it by name: num_layers= or output_size="
+    with pytest.raises(TypeError, match=f"^init: got 2 after 2 {want}"):
         lk.Params.init(1, 32, 2)
     with pytest.raises(TypeError, match="positional arguments"):
         lk.network("numpy", lk.Params.init(1, 2), 1)
@@ -260,3 +265,383 @@ def test_torch_names_that_do_not_fit_are_refused(cell):
         TypeError, match=r"state_dict\['bias_ih_l0'\]: got a OnDevice.*cuda:0"
     ):
         lk.Params.from_torch(named | {"bias_ih_l0": OnDevice()})
+
+
+class Module:
+    """What a torch.nn.Module has of what is read: names, attributes, parts."""
+
+    def __init__(self, named=None, parts=None, **attributes):
+        self._named, self._parts = named or {}, parts or {}
+        vars(self).update(attributes)
+
+    def state_dict(self):
+        inner = {
+            f"{path}.{name}": a
+            for path, part in self._parts.items()
+            for name, a in part.state_dict().items()
+        }
+        return self._named | inner
+
+    def named_modules(self):
+        return [("", self), *self._parts.items()]
+
+
+def linear(params):
+    named = params.to_torch()
+    return Module({n: named[f"readout.{n}"] for n in ("weight", "bias")})
+
+
+def recurrent(params, **attributes):
+    named = params.to_torch()
+    return Module({n: a for n, a in named.items() if "_l" in n}, **attributes)
+
+
+def test_a_torch_module_is_its_state_dict(cell):
+    params, _, _ = example(SHAPE, cell)
+    rnn = recurrent(params, batch_first=True, dropout=0.3, num_layers=2, training=False)
+    same(
+        lk.Params.from_torch(
+            Module(parts={"body": rnn, "head": linear(params)}), readout="head"
+        ),
+        params,
+    )
+    alone = example(SHAPE, cell, output_size=None)[0]
+    same(lk.Params.from_torch(rnn), alone)
+
+
+@pytest.mark.parametrize("path", [None, "body"])
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"nonlinearity": "relu"}, "nonlinearity: got 'relu', want 'tanh'"),
+        (
+            {"dropout": 0.2, "num_layers": 2, "training": True},
+            r"dropout: got 0.2 in training mode, want 0, or module.eval\(\) before",
+        ),
+    ],
+)
+def test_what_a_torch_module_tells_beside_its_weights(path, attributes, said):
+    params, _, _ = example(SHAPE, "rnn", output_size=None)
+    module = recurrent(params, **attributes)
+    where = "module"
+    if path:
+        module, where = Module(parts={path: module}), "module.body"
+    with pytest.raises(ValueError, match=rf"^{where}\.{said}"):
+        lk.Params.from_torch(module)
+    # Of one layer nothing is dropped: PyTorch's dropout is between layers.
+    one = example((1, 1, 1, 1, 3), "rnn", output_size=None)[0]
+    drops = {"dropout": 0.2, "num_layers": 1, "training": True, "nonlinearity": "tanh"}
+    same(lk.Params.from_torch(recurrent(one, **drops)), one)
+
+
+class Tensor:
+    """A tensor of a dtype that NumPy may not have."""
+
+    def __init__(self, dtype):
+        self.dtype = dtype
+
+    def __array__(self, *_, **__):
+        raise TypeError("Got unsupported ScalarType")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda d: d | {"bias_ih_l0_reverse": d["bias_ih_l0"]},
+            r"got \['bias_ih_l0_reverse'\] too \(bidirectional\), want one direction",
+        ),
+        (
+            lambda d: d | {"weight_hr_l0": d["weight_hh_l0"][:2]},
+            r"got \['weight_hr_l0'\] too \(a projection, proj_size\), want none",
+        ),
+        (
+            lambda d: {
+                f"{side}.{n}": a for side in ("in", "out") for n, a in d.items()
+            },
+            r"got RNNs called \['in.', 'out.'\], want one: give the state_dict of each",
+        ),
+        (
+            lambda d: {n.removesuffix("_l0"): a for n, a in d.items() if "_l0" in n},
+            "'weight_ih_l0': those of an RNNCell, LSTMCell or GRUCell with '_l0' added",
+        ),
+        (
+            lambda d: d | {"embedding.weight": d["weight_ih_l0"]},
+            r"got \['embedding.weight'\] too, .* give the state_dict of the RNN alone",
+        ),
+        (
+            lambda d: d | {"weight_hh_l0": Tensor("torch.bfloat16")},
+            r"'weight_hh_l0'\]: got dtype torch.bfloat16, want .* float64: \.float\(\)",
+        ),
+        (
+            lambda d: d | {"bias_hh_l1": Tensor("torch.float16")},
+            r"'bias_hh_l1'\]: got dtype torch.float16, want .*: \.float\(\)",
+        ),
+    ],
+)
+def test_what_a_state_dict_has_too_much_goes_by_its_name(change, said):
+    named = example(SHAPE, output_size=None)[0].to_torch()
+    with pytest.raises((TypeError, ValueError), match=f"^state_dict.*{said}"):
+        lk.Params.from_torch(change(named))
+
+
+def test_modules_of_torch_itself():
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(1).standard_normal((6, 3, 2)).astype(np.float32)
+    for kind, options in (
+        ("LSTM", {"num_layers": 2, "dropout": 0.4}),
+        ("GRU", {"bias": False}),
+        ("RNN", {"batch_first": True}),
+    ):
+        module = getattr(torch.nn, kind)(2, 5, **options).eval()
+        first = module.batch_first
+        want = module(torch.from_numpy(x.swapaxes(0, 1) if first else x))[0]
+        want = want.detach().numpy()
+        y, _ = lk.network("numpy", lk.Params.from_torch(module)).forward(x)
+        np.testing.assert_allclose(y.swapaxes(0, 1) if first else y, want, atol=1e-6)
+    for module, said in (
+        (torch.nn.RNN(2, 5, nonlinearity="relu"), "nonlinearity: got 'relu'"),
+        (torch.nn.LSTM(2, 5, 2, dropout=0.4), "dropout: got 0.4 in training mode"),
+        (torch.nn.LSTM(2, 5, bidirectional=True), "bidirectional"),
+        (torch.nn.LSTM(2, 5, proj_size=3), "proj_size"),
+        (torch.nn.LSTMCell(2, 5), "LSTMCell or GRUCell with '_l0' added"),
+        (torch.nn.LSTM(2, 5).bfloat16(), r"want float32 or float64: \.float\(\)"),
+        (torch.nn.LSTM(2, 5).half(), r"want float32 or float64: \.float\(\)"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=said):
+            lk.Params.from_torch(module)
+
+
+def tanh(x):
+    """The function, which a layer of Keras has as its activation."""
+    return np.tanh(x)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def keras_step(kind, x, h, c, kernel, recurrent, bias):
+    """A step of a Keras cell, from its documented equations: h and c after it."""
+    H = h.shape[1]
+    if kind == "GRU":  # reset_after
+        x_z, x_r, x_h = np.split(x @ kernel + bias[0], 3, axis=1)
+        h_z, h_r, h_h = np.split(h @ recurrent + bias[1], 3, axis=1)
+        z, r = sigmoid(x_z + h_z), sigmoid(x_r + h_r)
+        return z * h + (1 - z) * np.tanh(x_h + r * h_h), c
+    a = x @ kernel + h @ recurrent + bias
+    if kind == "SimpleRNN":
+        return np.tanh(a), c
+    i, f, candidate, o = (a[:, n * H : (n + 1) * H] for n in range(4))
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(candidate)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def keras_layer(kind, arrays, **options):
+    """An object of a class of that name, with what Keras's has."""
+    held = {"get_weights": lambda self: list(arrays)}
+    return type(kind, (), held | options)()
+
+
+def keras_arrays(kind, D, H, rng):
+    G = {"SimpleRNN": 1, "LSTM": 4, "GRU": 3}[kind]
+    shapes = (D, G * H), (H, G * H), (2, G * H) if kind == "GRU" else (G * H,)
+    return [rng.standard_normal(shape) for shape in shapes]
+
+
+KINDS = "SimpleRNN", "LSTM", "GRU"
+DEFAULTS = {"activation": staticmethod(tanh), "go_backwards": False}
+OTHERS = {
+    "SimpleRNN": {},
+    "LSTM": {"recurrent_activation": staticmethod(sigmoid)},
+    "GRU": {"recurrent_activation": staticmethod(sigmoid), "reset_after": True},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("form", ["arrays", "layers", "model"])
+def test_layers_of_keras(kind, bias, form):
+    rng = np.random.default_rng(3)
+    stack = [keras_arrays(kind, D, 5, rng) for D in (2, 5)]
+    head = [rng.standard_normal((5, 3)), rng.standard_normal(3)]
+    if not bias:
+        for arrays in (*stack, head):
+            arrays[-1] = np.zeros_like(arrays[-1])
+    x = rng.standard_normal((6, 4, 2))
+    h = [np.zeros((4, 5)) for _ in stack]
+    c = [np.zeros((4, 5)) for _ in stack]
+    for t in range(6):
+        below = x[t]
+        for l, arrays in enumerate(stack):
+            h[l], c[l] = keras_step(kind, below, h[l], c[l], *arrays)
+            below = h[l]
+    want = h[-1] @ head[0] + head[1]
+    if not bias:
+        stack, head = [arrays[:2] for arrays in stack], head[:1]
+    options = DEFAULTS | OTHERS[kind]
+    layers = [keras_layer(kind, a, **options, return_sequences=True) for a in stack]
+    type(layers[-1]).return_sequences = False
+    dense = keras_layer("Dense", head, activation="linear")
+    if form == "arrays":
+        if kind == "GRU" and not bias:
+            with pytest.raises(
+                ValueError, match=r"layers\[0\]: got a GRU without bias"
+            ):
+                lk.Params.from_keras(*stack)
+            return
+        params = lk.Params.from_keras(*stack, readout=head)
+    elif form == "layers":
+        params = lk.Params.from_keras(*layers, readout=dense)
+    else:
+        parts = [layers[0], keras_layer("Dropout", []), layers[1], dense]
+        params = lk.Params.from_keras(keras_layer("Sequential", [], layers=parts))
+    got = lk.network("numpy", params).predict(x)
+    np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+    for b in itertools.chain(*stack, head):
+        assert not any(np.shares_memory(a, b) for a in params.arrays().values())
+
+
+def hard_sigmoid(x):
+    return np.clip(0.2 * x + 0.5, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        ("LSTM", {"activation": "relu"}, r"\.activation: got 'relu', want 'tanh'"),
+        (
+            "LSTM",
+            {"recurrent_activation": staticmethod(hard_sigmoid)},
+            r"\.recurrent_activation: got 'hard_sigmoid', want 'sigmoid'",
+        ),
+        ("GRU", {"reset_after": False}, r"\.reset_after: got False, want True"),
+        ("GRU", {"go_backwards": True}, r"\.go_backwards: got True, want False"),
+        ("Bidirectional", {}, ": got Bidirectional, want a layer of Keras"),
+        ("Embedding", {}, r": got Embedding, want a layer of Keras \(SimpleRNN, LSTM"),
+    ],
+)
+def test_layers_of_keras_that_compute_something_else(kind, options, said):
+    arrays = keras_arrays("GRU" if kind == "GRU" else "LSTM", 2, 5, np.random)
+    layer = keras_layer(kind, arrays, **options)
+    for given in (layer, keras_layer("Sequential", [], layers=[layer])):
+        with pytest.raises((TypeError, ValueError), match=rf"^layers\[0\]{said}"):
+            lk.Params.from_keras(given)
+
+
+def test_arrays_of_keras_that_do_not_fit():
+    arrays = partial(keras_arrays, rng=np.random)
+    lstm, gru = arrays("LSTM", 2, 5), arrays("GRU", 2, 5)
+    last = keras_layer("LSTM", lstm, return_sequences=False)
+    relu = keras_layer("Dense", [np.ones((5, 1)), np.ones(1)], activation="relu")
+    for layers, readout, said in (
+        ([], None, "layers: got none, want a layer"),
+        ([3], None, r"layers\[0\]: got int, want a layer"),
+        ([lstm * 2], None, r"layers\[0\]: got 6 arrays, want 2 or 3, of one layer"),
+        ([[]], None, r"layers\[0\]: got 0 arrays, want 2 or 3, of one layer that is b"),
+        (
+            [[*gru[:2], gru[2][0]]],
+            None,
+            r"layers\[0\] bias \(of reset_after=True\): got 1 axes, shape \(15,\), want",
+        ),
+        (
+            [[lstm[0], lstm[1][:, :10], lstm[2]]],
+            None,
+            r"layers\[0\] recurrent: got shape \(5, 10\), want \(H, G\*H\) with G one",
+        ),
+        (
+            [[lstm[0][:, :10], *lstm[1:]]],
+            None,
+            r"layers\[0\] kernel: got shape \(2, 10\), want \(D, 20\)",
+        ),
+        (
+            [lstm, lstm],
+            None,
+            r"layers\[1\] kernel: got shape \(2, 20\), want \(5, 20\)",
+        ),
+        (
+            [lstm, arrays("GRU", 5, 5)],
+            None,
+            r"layers\[1\]: got GRU above LSTM, want one",
+        ),
+        (
+            [last, arrays("LSTM", 5, 5)],
+            None,
+            r"layers\[0\]\.return_sequences: got False, want True",
+        ),
+        ([lstm], [np.ones((4, 1))], r"readout kernel: got shape \(4, 1\), want \(5, O"),
+        ([lstm], relu, r"readout\.activation: got 'relu', want 'linear'"),
+        ([lstm], last, "readout: got LSTM, want Dense"),
+        (
+            [[a.astype(np.float16) for a in lstm]],
+            None,
+            r"layers\[0\] recurrent: got dty",
+        ),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^{said}"):
+            lk.Params.from_keras(*layers, readout=readout)
+
+
+def test_a_layer_says_its_shapes(cell):
+    params, x, target = example((1, 2, 3, 2, 5), cell)
+    layer = params.layers[0]
+    U, W, b = (getattr(layer, part).shape for part in "UWb")
+    assert repr(layer) == f"Layer: U {U}, W {W}, b {b}, float32"
+    _, grads = lk.network("numpy", params).loss_and_grads(x, target)
+    assert repr(grads.layers[0]) == repr(layer)
+    if cell != "gru":
+        factored = low_rank.factor(params, 2).layers[0]
+        assert (
+            repr(factored) == f"FactoredLayer: P (7, 2), Q (2, {U[1]}), b {b}, float32"
+        )
+    layer.W = None  # as an error of `check` shows it
+    assert repr(layer) == f"Layer: U {U}, W None, b {b}, float32"
+
+
+def test_names_of_other_packages_say_what_is_here():
+    params, x, target = example(SHAPE)
+    net = lk.network("numpy", params)
+    grads = net.loss_and_grads(x, target)[1]
+    for owner, name, said in (
+        (net, "fit", r"lstm_kernels\.train\(net, dataset"),
+        (net, "parameters", r"params\(\)"),
+        (net, "state_dict", r"params\(\)\.to_torch\(\)"),
+        (net, "plot", "matplotlib"),
+        (params, "fit", r"lstm_kernels\.network\(name, params\)"),
+        (params, "parameters", r"arrays\(\)"),
+        (params, "state_dict", r"to_torch\(\)"),
+        (params, "U", r"layers\[0\]\.U"),
+        (grads, "W", r"layers\[0\]\.W"),
+        (lk.History(), "plot", "matplotlib"),
+        (lk.History(), "history", "loss, seconds and validation"),
+    ):
+        kind = type(owner).__name__
+        with pytest.raises(
+            AttributeError,
+            match=f"^'{kind}' object has no attribute '{name}', want .*{said}",
+        ) as caught:
+            getattr(owner, name)
+        assert (caught.value.name, caught.value.obj) == (name, owner)
+        assert not hasattr(owner, name)
+        with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
+            owner.nothing  # noqa: B018
+        for again in (
+            copy.copy,
+            copy.deepcopy,
+            lambda a: pickle.loads(pickle.dumps(a)),
+        ):
+            assert repr(again(owner)) == repr(owner)
+    with pytest.raises(
+        TypeError, match=r"'NumpyBatched' is not called: net\.forward\(x"
+    ):
+        net(x)
+
+
+def test_names_for_a_type_checker_are_those_of_the_registries():
+    registry = sys.modules["lstm_kernels.versions"]  # the name is also a function
+    for names, literal in (
+        ([version.name for version in lk.versions()], registry.VersionName),
+        ([*CELLS], module.CellName),
+        ([*training.OPTIMIZERS], training.OptimizerName),
+    ):
+        assert [*get_args(literal)] == names

@@ -2,6 +2,7 @@
 uninterrupted one.
 """
 
+import io
 import math
 import sys
 import warnings
@@ -12,7 +13,8 @@ from conftest import SIMULATED, example
 
 import lstm_kernels as lk
 from lstm_kernels import __main__ as command
-from lstm_kernels import data
+from lstm_kernels import data, reference, training
+from lstm_kernels.strings import NextSymbol
 from lstm_kernels.training import Adam
 
 
@@ -307,14 +309,14 @@ def test_what_another_rank_finds_stops_this_one_too(dataset, optimizer):
         def on_every_rank(self, finite):
             self.verdicts += 1
             assert finite
-            return self.verdicts < 30
+            return self.verdicts < 31
 
     net = Shared(lk.Params.init(1, 9, output_size=1))
     with pytest.raises(lk.DivergedError, match="is not finite") as caught:
         lk.train(net, dataset, 50, 5, 0.01, optimizer=optimizer)
-    assert net.verdicts == 30
-    # A verdict an epoch, of eleven steps; with Adam one a step, too.
-    assert caught.value.epoch == (29 if optimizer == "sgd" else 2)
+    assert net.verdicts == 31
+    # Two an epoch, of eleven steps: is it finite, does it go on; with Adam one a step, too.
+    assert caught.value.epoch == (15 if optimizer == "sgd" else 2)
 
 
 def test_each_epoch_has_an_order_of_its_own(dataset):
@@ -397,6 +399,211 @@ def test_on_epoch_sees_every_epoch(dataset):
     note = lambda history, net: seen.append(history.epochs)  # noqa: E731
     lk.train(network(), dataset, 3, 5, 0.1, on_epoch=note)
     assert seen == [1, 2, 3]
+
+
+@pytest.fixture
+def validation():
+    return data.windows(np.cos(np.arange(31) / 2), 11)  # 20 of another length
+
+
+def test_validation_is_the_error_after_each_epoch(dataset, validation):
+    """Of all examples alike, though mini-batches of 7 do not divide them."""
+    want, wide = [], [a.astype(float) for a in (validation.x, validation.target)]
+
+    def watch(history, net):
+        want.append(reference.loss_and_grads(net.params().astype(float), *wide)[0])
+        assert len(history.validation) == history.epochs
+
+    options = {"batch_size": 7, "learning_rate": 0.05}
+    net, plain = network(), network()
+    history = lk.train(
+        net, dataset, 3, **options, validation=validation, on_epoch=watch
+    )
+    np.testing.assert_allclose(history.validation, want, rtol=1e-5)
+    assert repr(history).endswith(f", last validation {history.validation[-1]:.4g}")
+    assert lk.train(plain, dataset, 3, **options).loss == history.loss
+    assert lk.train(plain, dataset, 1, **options).validation == []
+
+
+def test_validation_takes_none_of_the_measured_time(dataset, validation, monkeypatch):
+    class Clocked(type(network())):
+        now = 0.0
+
+        def epoch(self, *arguments):
+            Clocked.now += 2
+            return super().epoch(*arguments)
+
+        def predict(self, x):
+            Clocked.now += 50
+            return super().predict(x)
+
+    monkeypatch.setattr(training.time, "perf_counter", lambda: Clocked.now)
+    net = Clocked(lk.Params.init(1, 3, output_size=1))
+    assert lk.train(net, dataset, 2, 7, 0.1, validation=validation).seconds == [2, 2]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_checkpoint_holds_the_validation(tmp_path, dataset, validation, optimizer):
+    path = tmp_path / "run.npz"
+    options = {"batch_size": 7, "learning_rate": 0.01, "optimizer": optimizer}
+    whole = lk.train(network(), dataset, 5, **options, validation=validation)
+    options["checkpoint"] = path
+    lk.train(network(), dataset, 2, **options, validation=validation)
+    with np.load(path) as file:
+        assert file["history.validation"].tolist() == whole.validation[:2]
+    options["resume"] = True
+    again = lk.train(network(), dataset, 5, **options, validation=validation)
+    assert (again.loss, again.validation) == (whole.loss, whole.validation)
+    for other in (None, dataset):
+        want = r"of another run, got {'validation': '\w{64}'}, want {'validation'"
+        with pytest.raises(ValueError, match=want):
+            lk.train(network(), dataset, 6, **options, validation=other)
+
+
+def test_a_checkpoint_without_validation_is_as_it_always_was(
+    tmp_path, dataset, validation
+):
+    options = {"batch_size": 7, "learning_rate": 0.01, "checkpoint": tmp_path / "a.npz"}
+    lk.train(network(), dataset, 2, **options)
+    with np.load(options["checkpoint"]) as file:
+        names = [name for name in file.files if name.startswith("history.")]
+        assert names == ["history.loss", "history.seconds"]
+        assert "validation" not in str(file["header"])
+    options["resume"] = True
+    assert lk.train(network(), dataset, 3, **options).validation == []
+    with pytest.raises(
+        ValueError, match=r"another run, got {'validation': None}, want"
+    ):
+        lk.train(network(), dataset, 4, **options, validation=validation)
+
+
+def test_what_is_no_validation_set(dataset, validation):
+    other = lk.Dataset(validation.x.repeat(2, axis=2), validation.target)
+    wide = lk.Dataset(*(a.astype(float) for a in (validation.x, validation.target)))
+    two = lk.Dataset(validation.x, validation.target.repeat(2, axis=1))
+    model = NextSymbol(network())
+    for net, wrong, said in (
+        (network(), 3, "got int, want lstm_kernels.Dataset"),
+        (network(), (validation.x, validation.target), "got tuple, want lstm_kernels"),
+        (network(), wide, "x: got dtype float64, want float32"),
+        (network(), other, r"x: got shape \(11, 20, 2\), want \(T, N, 1\), time first"),
+        (network(), two, r"target: got shape \(20, 2\), want \(20, 1\)"),
+        (model, validation, "got a Dataset for NextSymbol, which has no predict, want"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=rf"^validation[:.] ?{said}"):
+            lk.train(net, dataset, 1, 7, 0.1, validation=wrong)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_a_validation_that_is_not_finite_is_a_divergence(dataset, validation):
+    class Far(type(network())):
+        def predict(self, x):
+            return super().predict(x) * np.float32(np.inf)
+
+    net = Far(lk.Params.init(1, 9, output_size=1))
+    want = "the validation loss is (inf|nan) at epoch 0, step 7"
+    with np.errstate(invalid="ignore"), pytest.raises(lk.DivergedError, match=want):
+        lk.train(net, dataset, 2, 7, 0.1, validation=validation)
+    same(net, network())
+
+
+@pytest.mark.parametrize(
+    ("answer", "epochs"),
+    [(True, 2), (np.True_, 2), (1, 5), ("no", 5), (None, 5), (False, 5), ([0], 5)],
+)
+def test_on_epoch_ends_training_by_true_alone(tmp_path, dataset, answer, epochs):
+    path, net = tmp_path / "run.npz", network()
+    options = {"checkpoint": path, "seed": 4}
+    end = lambda history, net: answer if history.epochs >= 2 else None  # noqa: E731
+    history = lk.train(net, dataset, 5, 7, 0.1, **options, on_epoch=end)
+    assert history.epochs == epochs
+    again, whole = network(), network()
+    lk.train(again, dataset, 5, 7, 0.1, **options, resume=True)
+    lk.train(whole, dataset, 5, 7, 0.1, seed=4)
+    same(again, whole)
+
+
+class Slotted(BaseException):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, ZeroDivisionError, SystemExit, Slotted]
+)
+def test_whatever_ends_training_has_the_history(dataset, validation, error):
+    def stop(history, net):
+        if history.epochs == 3:
+            raise error
+
+    with pytest.raises(error) as caught:
+        lk.train(network(), dataset, 9, 7, 0.1, on_epoch=stop, validation=validation)
+    history = caught.value.history
+    assert history.epochs == len(history.seconds) == len(history.validation) == 3
+
+
+def test_an_interrupt_between_two_notes_leaves_a_whole_history(
+    dataset, validation, monkeypatch
+):
+    class Interrupted(list):
+        def append(self, number):
+            if len(self) == 2:
+                raise KeyboardInterrupt
+            super().append(number)
+
+    for name in ("loss", "seconds", "validation"):
+        start = {name: Interrupted()}
+        monkeypatch.setattr(
+            training, "History", lambda start=start: lk.History(**start)
+        )
+        with pytest.raises(
+            KeyboardInterrupt, match="stopped in epoch 2 of 4"
+        ) as caught:
+            lk.train(network(), dataset, 4, 7, 0.1, validation=validation)
+        history = caught.value.history
+        assert history.epochs == len(history.seconds) == len(history.validation) == 2
+
+
+class Write:
+    """A standard error of a window, of which only `write` is there."""
+
+    def __init__(self):
+        self.text = ""
+
+    def write(self, text):
+        self.text += text
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [lambda: None, closed, Write])
+@pytest.mark.parametrize("progress", [None, True, False])
+def test_training_needs_no_standard_error(dataset, monkeypatch, stream, progress):
+    monkeypatch.setattr(sys, "stderr", stream())
+    assert lk.train(network(), dataset, 2, 7, 0.1, progress=progress).epochs == 2
+    if isinstance(sys.stderr, Write):
+        assert not sys.stderr.text
+
+
+def test_a_bar_where_it_is_asked_for(dataset, validation, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, progress, shown in (
+        (Terminal, None, True),
+        (Terminal, False, False),
+        (io.StringIO, None, False),
+        (io.StringIO, True, True),
+    ):
+        monkeypatch.setattr(sys, "stderr", stream())
+        options = {"progress": progress, "validation": validation}
+        lk.train(network(), dataset, 2, 7, 0.1, **options)
+        text = sys.stderr.getvalue()
+        assert ("2/2" in text and "validation=" in text) == shown, text
 
 
 def run(*words):
@@ -516,6 +723,7 @@ def test_the_commands_say_what_their_options_are(capsys):
     for words, said in (
         (["--version"], f"lstm_kernels {lk.__version__}\n"),
         (["train", "--help"], "windows of a mini-batch (default: 16)"),
+        (["train", "--help"], "a name of the ladder (default: numba-fused)"),
     ):
         with pytest.raises(SystemExit) as end:
             command.main(words)

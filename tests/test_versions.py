@@ -2,6 +2,8 @@
 odd shapes.
 """
 
+import copy
+import doctest
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ import pytest
 from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 
 import lstm_kernels as lk
-from lstm_kernels import cores, reference
+from lstm_kernels import cores, reference, schedules
 from lstm_kernels.gpu import device
 from lstm_report.measure.comparer import (
     TOLERANCE,
@@ -94,6 +96,42 @@ def test_state_carries_over_a_cut_sequence(version, cell):
     second, state = net.forward(x[2:], state)
     got = {"y": np.concatenate([first, second])} | dict(enumerate(state))
     compare(got, {"y": whole} | dict(enumerate(last)), TOLERANCE[x.dtype])
+
+
+def test_sequences_of_different_lengths(version, cell):
+    """What `forward` says of them, run as it stands there, gives each sequence's own
+    last output and gradients; what they are padded with does not matter.
+    """
+    if (
+        SIMULATED
+        and version.startswith("cuda")
+        and (cell, version) != ("gru", "cuda-v2")
+    ):
+        pytest.skip("slow in the simulator")
+    params, x, _ = example((2, 6, 4, 3, 7), cell, output_size=None)
+    lengths, rng = np.array([6, 1, 4, 3]), np.random.default_rng(8)
+    dlast = rng.standard_normal((4, 7)).astype(np.float32)
+    net = lk.network(version, params)
+    names = {"np": np, "net": net, "x": x, "lengths": lengths, "dlast": dlast}
+    steps = doctest.DocTestParser().get_examples(type(net).forward.__doc__)
+    exec("".join(step.source for step in steps), names)
+    alone, sums = [], {}
+    for sample, length in enumerate(lengths):
+        own = np.ascontiguousarray(x[:length, sample : sample + 1])
+        y, _ = net.forward(own, training=True)
+        alone.append(y[-1, 0])
+        dy = np.zeros_like(y)
+        dy[-1, 0] = dlast[sample]
+        grads = net.backward(dy)
+        dx = names["grads"].x[:, sample]
+        compare({"x": dx[:length]}, {"x": grads.x[:, 0]}, TOLERANCE[x.dtype])
+        assert not dx[length:].any()
+        for name, a in grads.arrays().items():
+            if name.startswith("layers"):
+                sums[name] = sums.get(name, 0) + a
+    compare({"last": names["last"]}, {"last": np.stack(alone)}, TOLERANCE[x.dtype])
+    got = {name: names["grads"].arrays()[name] for name in sums}
+    compare(got, sums, TOLERANCE[x.dtype])
 
 
 def test_step_is_gradient_descent(version, cell):
@@ -216,6 +254,35 @@ def test_every_module_is_reached_without_an_import():
         AttributeError, match="'lstm_kernels' has no attribute 'nothing'"
     ):
         lk.nothing  # noqa: B018
+
+
+CALLED = []
+
+
+def by_layers(graph):
+    CALLED.append(graph)
+    return schedules.layer_by_layer(graph)
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("numba-chunks", {"chunks": 3, "run_up": 5, "tolerance": 0, "sweeps": 2}),
+        ("numba-newton", {"chunks": 4, "warm_start": True}),
+        ("numba-wavefront", {"schedules": by_layers}),
+    ],
+)
+def test_options_of_a_version_are_those_of_its_class(version, options):
+    params, x, _ = example((2, 40, 1, 2, 5))
+    net = lk.network(version, params, threads=1, **options)
+    same = copy.deepcopy(net)  # made with the same
+    want = lk.network("numpy", params).forward(x)[0]
+    for one in (net, same):
+        compare({"y": one.forward(x)[0]}, {"y": want}, TOLERANCE[x.dtype])
+    if "chunks" in options:
+        assert net.seams.chunks == same.seams.chunks == options["chunks"]
+    else:
+        assert len(CALLED) > 1
 
 
 def test_registry_has_the_contract_fields():

@@ -5,15 +5,38 @@ from the rung below and what bounds it. Nothing is imported before it is asked f
 """
 
 import importlib
+import inspect
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UnavailableError, check_choice, why_not_compiled
 from ..params import Params
 
 if TYPE_CHECKING:
     from .base import Network
+
+VersionName = Literal[
+    "sequential",
+    "numpy-sample",
+    "numpy-naive",
+    "numpy",
+    "numba-sample",
+    "numba-tile",
+    "numba-wavefront",
+    "numba-fused",
+    "numba-bf16",
+    "numba-chunks",
+    "numba-newton",
+    "cuda-v1",
+    "cuda-v2",
+    "cuda-v3",
+    "cuda-fused",
+    "cuda-graph",
+    "cuda-epoch",
+    "cuda-persistent",
+]
 
 
 @dataclass(frozen=True)
@@ -22,7 +45,7 @@ class Version:
     table.
     """
 
-    name: str
+    name: VersionName
     summary: str
     target: str  # "cpu" or "gpu"
     mini_batch_on: str = "CPU"
@@ -84,12 +107,18 @@ def versions() -> tuple[Version, ...]:
     return _VERSIONS
 
 
-def network(name: str, params: Params, *, threads: int | None = None) -> "Network":
-    """Make a network of version `name` with a copy of `params`.
+def network(
+    name: VersionName, params: Params, *, threads: int | None = None, **options: Any
+) -> "Network":
+    """Make a network of version `name` with a copy of `params`. It takes x time first,
+    (T, B, D).
 
     threads: how many to use; None is `cores.cores()`. A version that is not parallel
-    uses one. Raises ValueError (unknown name, bad params), TypeError, or
-    UnavailableError with the reason.
+    uses one. options: those of the version, which the docstring of its class explains:
+    schedules of numba-wavefront; chunks, run_up, tolerance and sweeps of numba-chunks;
+    these and warm_start of numba-newton. Raises ValueError (unknown name, bad params),
+    TypeError, also for an option that the version does not have, or UnavailableError
+    with the reason.
     """
     by_name = {version.name: version for version in _VERSIONS}
     version = by_name[check_choice("name", name, by_name)]
@@ -99,4 +128,24 @@ def network(name: str, params: Params, *, threads: int | None = None) -> "Networ
         )
     words = version.module.split("_")
     make = getattr(_module(f".{version.module}"), "".join(map(str.capitalize, words)))
-    return make(params, threads=threads)
+    known = options_of(make)
+    for option in options:
+        if option not in known:
+            near = get_close_matches(option, known, n=1)
+            mean = f"; did you mean {near[0]!r}?" if near else ""
+            has = ", ".join(known) or "none"
+            raise TypeError(f"network: got option {option!r}, {name} has {has}{mean}")
+    return make(params, threads=threads, **options)
+
+
+def options_of(kind: type) -> list[str]:
+    """The keywords of a class of networks, also those that it hands to its parents."""
+    options = []
+    for part in kind.__mro__:
+        if "__init__" not in vars(part):
+            continue
+        parameters = inspect.signature(part.__init__).parameters.values()
+        options += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
+            break
+    return options

@@ -5,7 +5,7 @@ network in use.
 import threading
 import weakref
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Never
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,7 @@ from ..errors import (
     check_rate,
     counted,
 )
+from ..other_names import NETWORK, OtherNames
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
@@ -50,7 +51,7 @@ class Tape:
         self.missing = why  # while there is none
 
 
-class Network:
+class Network(OtherNames):
     """A recurrent network of one version, with its own copy of the parameters.
 
     params: lstm_kernels.Params, copied. threads: how many to use; None is
@@ -71,6 +72,7 @@ class Network:
     """
 
     name = "network"  # of the version
+    _other_names: ClassVar[dict[str, str]] = NETWORK
     parallel = True  # whether it uses `threads`; else one
     tapes = True  # whether it has `new_tape`
     rounding = None  # what products do to their operands, a function of arrays, or None
@@ -97,6 +99,10 @@ class Network:
         used = f", {counted(threads, 'thread')}" if threads else ""
         return f"{self.name}: {self._params.form}{used}"
 
+    def __call__(self, *_: Never) -> Never:
+        """No call, but what a network of another package is asked for by one."""
+        raise TypeError(f"{type(self).__name__!r} is not called: net.forward(x)")
+
     def forward(
         self,
         x: np.ndarray,
@@ -105,14 +111,27 @@ class Network:
         *,
         tape: Tape | None = None,
     ) -> tuple[np.ndarray, State]:
-        """Outputs and final state.
+        """Outputs and final state of x (T, B, D), time first.
 
-        x: (T, B, D), of the parameters' dtype. state: tuple (h, c), or (h,) for rnn and
-        gru, each (L, B, H); None is zero. training=True keeps what `backward` needs; x
-        must not change until then. tape: where, one of `new_tape`; None is the
+        x: of the parameters' dtype. Where the sizes fit, batch first cannot be told: a
+        (B, T, 1) is taken as B steps of T samples. state: tuple (h, c), or (h,) for rnn
+        and gru, each (L, B, H); None is zero. training=True keeps what `backward`
+        needs; x must not change until then. tape: where, one of `new_tape`; None is the
         network's own. Returns y (T, B, H) and the final state, both the caller's own.
         Raises TypeError or ValueError for a wrong type, rank, shape, dtype, an empty
         axis, NaN or infinity.
+
+        Sequences of different `lengths` (B,): pad them at their ends, with any numbers.
+        The final state, and what `predict`, `loss_and_grads` and `step` compute, are
+        then those after the padding. The last outputs of each sequence, and from their
+        gradient `dlast` (B, H) the gradients, are:
+
+        >>> y, _ = net.forward(x, training=True)
+        >>> ends = lengths - 1, np.arange(len(lengths))
+        >>> last = y[ends]
+        >>> dy = np.zeros_like(y)
+        >>> dy[ends] = dlast
+        >>> grads = net.backward(dy)
         """
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
@@ -177,7 +196,7 @@ class Network:
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its
-        Grads.
+        Grads. x: (T, B, D), time first.
         """
         x, target = self._check_example(x, target)
         with self._held("loss_and_grads"), self._guard():
@@ -212,7 +231,9 @@ class Network:
             return self._epoch(dataset, chosen, batch_size, rate) if len(chosen) else []
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The read-out of the last step, y[-1] V + b_out, (B, O)."""
+        """The read-out of the last step, y[-1] V + b_out, (B, O), for x (T, B, D), time
+        first.
+        """
         self._check_readout()
         x = self._check("x", x, self._x_shape)
         with self._held("predict"), self._guard():

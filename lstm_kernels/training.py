@@ -159,15 +159,11 @@ def train(
     e). validation: examples that are predicted after each epoch, outside its measured
     time, for `History.validation`: a net that has `predict`. progress: show a bar; None
     shows it on a terminal. checkpoint: the path of a file, or a Checkpoint, replaced
-    after each epoch by one that is whole. resume: go on from it; without it an existing
-    file is an error. on_epoch: called as on_epoch(history, net) after each epoch and
-    its checkpoint, outside its measured time; the next epoch starts from the parameters
-    that it leaves in `net`; when it returns True, training ends with this epoch, on
-    every rank where it does on one.
-
-    A resumed run has the bits of an uninterrupted one for versions whose calls repeat
-    their bits: all but numba-chunks and numba-newton as they choose themselves; with
-    chunks= or tolerance=0 these too.
+    after each epoch by one that is whole. resume: go on from it, to the bits of an
+    uninterrupted run; without it an existing file is an error. on_epoch: called as
+    on_epoch(history, net) after each epoch and its checkpoint, outside its measured
+    time; the next epoch starts from the parameters that it leaves in `net`; when it
+    returns True, training ends with this epoch, on every rank where it does on one.
 
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of
     another run, network or data set; FileExistsError; OSError, before the first epoch,

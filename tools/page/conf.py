@@ -3,6 +3,7 @@ Markdown cannot do here: whatever a stranger wrote into a page is text.
 """
 
 import re
+import sys
 from functools import wraps
 from html import unescape
 from inspect import unwrap
@@ -14,6 +15,9 @@ from docutils.nodes import image, reference
 from latex2mathml.converter import convert_to_element
 from myst_parser.mdit_to_docutils.base import DocutilsRenderer
 from sphinx.addnodes import download_reference
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from notebook_rules import SCHEMES, scheme
 
 project = html_title = "Parallel LSTMs"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx_design"]
@@ -42,7 +46,6 @@ html_math_renderer = "mathml"
 
 DIRECTIVES = "bibliography", "dropdown", "figure", "toctree"  # what website.py writes
 ADDRESSES = {reference: "refuri", image: "uri", download_reference: "reftarget"}
-SCHEMES = "", "http", "https", "mailto"  # of links; "" is a path
 render = unwrap(DocutilsRenderer.render_directive)
 
 
@@ -59,14 +62,6 @@ def directive(self, token, name="eval-rst", *arguments, **options):
 
 DocutilsRenderer.render_directive = directive
 DocutilsRenderer.render_restructuredtext = directive  # that of eval-rst
-
-
-def scheme(address):
-    """That of an address as browsers read it, which skip blanks and control characters;
-    "" for a path.
-    """
-    found = re.match(r"[^/?#:]*(?=:)", re.sub(r"[\x00-\x20]", "", address))
-    return found[0].lower() if found else ""
 
 
 def led(app, doctree):

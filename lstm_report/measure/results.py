@@ -30,7 +30,8 @@ FOLDERS = {"paper": FOLDER, "smoke": SMOKE}
 # What Markdown would not show as it stands there. A character that is escaped already
 # stays: a text may come by here twice.
 MARKUP = re.compile(
-    r"&#\d+;|^\d+[.)](?= )|^[-+](?= )|(?<!\w)_++|_++(?![^\W_])|[][&<>|`*~#$\\{}]"
+    r"&#\d+;|[][&<>|`*~#$\\{}]|(?<!\w)_++|_++(?![^\W_])"
+    r"|^\d+[.)](?= |$)|^[-+=]+(?= |$)|^%|(?<=\))=$"  # what begins a list, a title
 )
 COLUMNS = [
     *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),

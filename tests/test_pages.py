@@ -78,7 +78,7 @@ def site(tmp_path_factory):
     moving.metadata["image/png"]["alt"] = ALT
     moving.metadata["lstm_kernels"]["interactive"] = "schedules"
     told = claim(f"{HOSTILE} {LINK}", "Did not hold", why=HOSTILE, recorded=HOSTILE)
-    wide = r"$$h_t = o_t \tanh(c_t)$$"
+    wide = "$$h_t = o_t \\tanh(c_t)$$\n\nFor $a < b$."
     cited = "*Long short-term memory*, and [one](02_b.ipynb), [other](03_no.ipynb)"
     cells = [
         text(f"# {HOSTILE}\n\n**One & {HOSTILE}.**"),
@@ -226,6 +226,7 @@ def test_results_of_strangers_are_text_in_readme(monkeypatch):
 def test_a_page_has_formulas_links_figures_and_folds(site):
     page = site["01_a"]
     assert page.select_one("div.math[tabindex] math")
+    assert "a<b" in [formula.get_text() for formula in page.select("math")]
     assert "$" not in page.find("main").get_text().replace("$x", "")
     assert page.find("a", href="02_b.html", string="one")
     assert not page.find("a", string="other")  # a page that is not there

@@ -1,6 +1,5 @@
 """Results by machine, from data/results/: README's table, and a page of the site."""
 
-import html
 import re
 
 import pandas as pd
@@ -10,18 +9,13 @@ from lstm_kernels.versions import versions
 from .measure import results
 from .measure.ceilings import SGEMM_GFLOP
 from .measure.evidence import digits, speed
+from .measure.results import plain
 from .measure.timing import summary
 from .measure.workloads import GRID
 
 STAGES = {"forward": "inference", "step": "training step"}
 PEERS = {"pytorch": "PyTorch", "jax": "JAX", "onnxruntime": "ONNX Runtime"}
 LEFT_OUT = "one layer", "reference, 16 samples"  # between their neighbours
-
-
-def plain(text):
-    """A text as Markdown that shows it letter by letter, in one line."""
-    text = html.escape(" ".join(str(text).split()))
-    return re.sub(r"[|\[\]`*_~#$\\{}]", lambda match: f"&#{ord(match[0])};", text)
 
 
 def markdown(rows):
@@ -75,7 +69,7 @@ def page():
     tables = {"peers": ("Other packages", peers), "grid": ("Versions", grid)}
     for experiment, (title, table) in tables.items():
         for machine, rows in results.read(experiment).groupby("machine"):
-            about = plain(results.caption(results.record(experiment, machine)))
+            about = results.caption(results.record(experiment, machine))
             parts += [f"## {title}: {plain(machine)}", f"{about}."]
             for stage, name in STAGES.items():
                 parts += [f"{name.capitalize()}:", markdown(table(rows, stage))]
@@ -93,7 +87,7 @@ def newest():
         shown = table.set_index("workload")[["ms", "vs PyTorch"]]
         parts.append(shown.add_prefix(f"{name}: "))
     table = markdown(pd.concat(parts, axis=1).reset_index())
-    return f"{table}\n\n{plain(results.caption(about[machine]))}."
+    return f"{table}\n\n{results.caption(about[machine])}."
 
 
 def renewed(readme):

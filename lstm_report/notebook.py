@@ -20,6 +20,8 @@ from . import plots
 from .measure import evidence, provenance, results
 
 NOQA = re.compile(r"(?<=# )noqa: \w+ - | +# noqa: \w+$", re.MULTILINE)
+# What ends a cell of a table in Markdown, or begins markup that no page writes in one.
+CELL = str.maketrans({"|": r"\|", "<": "&#60;", "{": "&#123;"})
 VERDICTS = {True: "Held", False: "Did not hold", None: "Not measured"}
 
 
@@ -106,7 +108,7 @@ class Notebook:
         """Show a claim and whether it held; the site's list of claims has them all.
 
         sentence: one that could be false, with its condition. held: True, False, or
-        None where it was not measured. numbers: what it rests on, as text. why: the
+        None where it was not measured. numbers: what it rests on, Markdown. why: the
         measured reason, shown where it did not hold. disturbed: what `disturbance` said
         of its times. recorded: date and machine of rows that were not measured now.
         Raises TypeError for another `held`, ValueError for an empty sentence or reason.
@@ -118,7 +120,7 @@ class Notebook:
         for name, text in (("sentence", sentence), ("why", why)):
             if not text.strip():
                 raise ValueError(f"{name}: got an empty text, want a sentence")
-        held = None if held is None else bool(held)
+        held, recorded = None if held is None else bool(held), results.plain(recorded)
         run = f"the recorded run of {recorded}" if recorded else "this run"
         claim = {"sentence": sentence, "verdict": VERDICTS[held], "numbers": numbers}
         claim |= {"why": why} if held is False else {}
@@ -137,20 +139,18 @@ class Notebook:
 
     @staticmethod
     def table(frame):
-        """Show a DataFrame of texts and numbers as a table, its index first; numbers
+        """Show a DataFrame of Markdown and numbers as a table, its index first; numbers
         have three significant digits and stand to the right.
         """
         shown = frame.map(lambda v: v if isinstance(v, str) else evidence.digits(v))
-        cells = (
-            shown.rename_axis(frame.index.name or "case")
-            .reset_index()
-            .astype(str)
-            .replace(r"\|", r"\\|", regex=True)
-        )
+        cells = shown.rename_axis(frame.index.name or "case").reset_index()
         numbers = (pd.api.types.is_numeric_dtype(frame[name]) for name in frame)
         rule = ["---", *("---:" if number else "---" for number in numbers)]
-        rows = [[*cells.columns], rule, *cells.to_numpy().tolist()]
-        display(Markdown("\n".join(f"| {' | '.join(map(str, r))} |" for r in rows)))
+        lines = [
+            [" ".join(str(cell).split()).translate(CELL) for cell in line]
+            for line in ([*cells.columns], rule, *cells.to_numpy().tolist())
+        ]
+        display(Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines)))
 
     @staticmethod
     def source(*objects):
@@ -208,5 +208,5 @@ class Notebook:
             "Preset": f"{m['preset']}, {m['date']}",
             "BLAS is slowed by": ", ".join(m["distorting_variables"]),
         }
-        shown = (f"- {name}: {about}" for name, about in lines.items() if about)
+        shown = (f"- {k}: {results.plain(told)}" for k, told in lines.items() if told)
         display(Markdown("\n".join(shown)))

@@ -102,6 +102,16 @@ def measure_for_ever():
     time.sleep(60)
 
 
+def measure_and_crash():
+    import atexit
+    import os
+
+    import pandas as pd
+
+    atexit.register(os._exit, 3)  # once the rows are written
+    return pd.DataFrame({"case": ["a"], "repeat": [0], "seconds": [1.0]})
+
+
 def measure_that_stays():
     import ctypes
 
@@ -129,6 +139,11 @@ def test_a_process_that_fails_says_what_it_printed():
         evidence.fresh(measure_wrongly, 1)
     with pytest.raises(ProcessError, match="measure_for_ever: not finished in time"):
         evidence.fresh(measure_for_ever, 1, limit=1)
+
+
+def test_rows_of_a_process_that_crashed_after_them_are_not_taken():
+    with pytest.raises(ProcessError, match="measure_and_crash: status 3:"):
+        evidence.fresh(measure_and_crash, 1)
 
 
 def test_rows_of_one_process_do_not_stand_for_those_of_the_next(tmp_path):

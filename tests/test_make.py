@@ -10,7 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import notebook_rules as rules
 import pytest
+import report
+import standalone
 from made import code, parameters, save, text
 
 ROOT = Path(__file__).parents[1]
@@ -104,17 +107,58 @@ def test_a_number_that_is_none_is_an_error_that_names_those_there_are(project):
     assert "NB: want the number of a notebook" in make(project, "notebook").stderr
 
 
-def test_code_that_is_newer_makes_results_old(project, monkeypatch):
-    import report
+def read_by_pages():
+    """Of what the pages carry where they stand alone, a file of each folder and kind."""
+    carried = {}
+    for path in report.sources():
+        carried |= standalone.carried(rules.read(path))
+    found = (path.relative_to(ROOT) for path in carried.values())
+    return sorted({(path.parent, path.suffix): path for path in found}.values())
 
-    monkeypatch.setattr(report, "ROOT", project)
-    source, out = project / "notebooks" / "01_a.ipynb", project / "out.ipynb"
-    code_file = project / "lstm_kernels" / "a.py"
-    code_file.parent.mkdir()
-    code_file.touch()
-    os.utime(code_file, (1, 1))
+
+READ = read_by_pages()
+
+
+@pytest.fixture
+def executed(tmp_path, monkeypatch):
+    """A project with files of READ: its root, a notebook, and what was executed of it."""
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    for path in (tmp_path / path for path in READ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    notebook(tmp_path, "01_a", "1")
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1, 1))
+    source, out = tmp_path / "notebooks" / "01_a.ipynb", tmp_path / "out.ipynb"
     assert not report.up_to_date(source, out)
     shutil.copy(source, out)
     assert report.up_to_date(source, out)
-    os.utime(code_file, (time.time() + 9,) * 2)
+    return tmp_path, source, out
+
+
+def test_pages_read_code_series_and_results():
+    kinds = {(path.parts[0], path.suffix) for path in READ}
+    wanted = {("lstm_kernels", ".py"), ("lstm_kernels", ".csv"), ("lstm_report", ".py")}
+    assert wanted | {("data", ".csv"), ("data", ".json")} <= kinds
+
+
+@pytest.mark.parametrize("path", READ, ids=str)
+def test_what_a_page_reads_and_is_newer_makes_it_old(executed, path):
+    project, source, out = executed
+    os.utime(project / path, (time.time() + 9,) * 2)
+    assert not report.up_to_date(source, out)
+
+
+def test_results_that_come_or_go_make_a_page_old_and_caches_do_not(executed):
+    project, source, out = executed
+    cache = project / "lstm_kernels" / "__pycache__" / "a.pyc"
+    cache.parent.mkdir()
+    cache.touch()
+    os.utime(cache, (time.time() + 9,) * 2)
+    assert report.up_to_date(source, out)
+    gone = next(
+        path for path in READ if path.parts[0] == "data" and len(path.parts) > 3
+    )
+    (project / gone).unlink()
+    os.utime((project / gone).parent, (time.time() + 9,) * 2)  # clocks are coarse
     assert not report.up_to_date(source, out)

@@ -2,6 +2,8 @@
 
 import re
 import warnings
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 
 import bs4
@@ -11,6 +13,7 @@ import pytest
 import website
 from made import claim, code, drawn, parameters, save, text
 from nbformat.v4 import new_output
+from notebook_rules import ReportError
 
 from lstm_report import machines
 from lstm_report.measure import results
@@ -19,9 +22,37 @@ ROOT = Path(__file__).parents[1]
 HOSTILE = """<img src=x onerror="f()"> & "a" 'b' <script>g()</script>"""
 RAW = "```{raw} html\n<img src=x onerror=f()>\n```"
 LINK = "[click](javascript:h())"
+# Each would act if it were markup; the word beside it can be read.
+WAYS = [
+    """```{eval-rst}
+.. role:: html(raw)
+   :format: html
+
+:html:`<b onclick="f()">inset</b>`
+```""",
+    '{raw}`<b onclick="f()">role</b>`',
+    "```{button-link} javascript:f()\nbutton\n```",
+    "```{card}\n:link: javascript:f()\n\ncard\n```",
+    "```{only} html\n<b onclick=f()>only</b>\n```",
+    "```{automodule} antigravity\n```\nmodule",
+    f"```{{literalinclude}} {__file__}\n```\nliteral",
+    f"```{{include}} {__file__}\n```\nincluded",
+    "````````{figure} figures/01-x.png\n:target: javascript:f()\n:alt: target\n````````",
+    "![picture](../../../../../../../../etc/hostname)",
+    "[download][there]\n\n[there]: path:../../../../../../../../etc/hostname",
+    r"$\href{javascript:f()}{linked}$ $\style{position: fixed}{styled}$",
+    r"$\text{<script>f()</script>inside}$",
+    r"$$\text{<img/src/onerror=f()>shown}$$",
+    "% comment",
+]
+WORDS = (
+    "inset role button card only module literal included target etc/hostname download"
+)
+WORDS += " inside shown comment"
 FRAME = pd.DataFrame({"ms": [1.5], "what": [HOSTILE]}, index=["a"])
 TABLE = f"<style>p {{}}</style>{FRAME.to_html()}<!-- --!><img src=x onerror=f()> -->"
 TABLE += "<svg><a xlink:href='java&#9;script:h()'>t</a></svg><script>g()</script>"
+ALT = """"a": #b 'c' \\d"""
 DETAILS = (
     "<details><summary>Solution</summary>\n\n*folded* $x^2$\n\n</details>\n\nafter"
 )
@@ -44,9 +75,10 @@ def site(tmp_path_factory):
     )
     picture.metadata["image/png"]["alt"] = HOSTILE
     moving = drawn("01-y")
+    moving.metadata["image/png"]["alt"] = ALT
     moving.metadata["lstm_kernels"]["interactive"] = "schedules"
     told = claim(f"{HOSTILE} {LINK}", "Did not hold", why=HOSTILE, recorded=HOSTILE)
-    wide = r"$$h_t = o_t \tanh(c_t)$$"
+    wide = "$$h_t = o_t \\tanh(c_t)$$\n\nFor $a < b$."
     cited = "*Long short-term memory*, and [one](02_b.ipynb), [other](03_no.ipynb)"
     cells = [
         text(f"# {HOSTILE}\n\n**One & {HOSTILE}.**"),
@@ -56,13 +88,21 @@ def site(tmp_path_factory):
             f"## Section\n\n{HOSTILE}\n\n{LINK}\n\n{RAW}\n\n{wide}\n\n{cited}\n\n{DETAILS}"
         ),
         code("f()", picture, moving, table),
+        text("\n\n".join(WAYS)),
         code("nb.claim()", told),
         code("x = items[0](1)"),
     ]
     start = text("# Second\n\n**Two.**")
+    said = new_output("display_data", data={"text/markdown": "\n\n".join(WAYS)})
+    said.data["application/javascript"] = "f()"
     built = [
         save(folder / "01_a.ipynb", *cells),
-        save(folder / "02_b.ipynb", start, text("[symbols](../NOTATION.md)")),
+        save(
+            folder / "02_b.ipynb",
+            start,
+            text("[symbols](../NOTATION.md)"),
+            code("nb.say()", said),
+        ),
     ]
     with warnings.catch_warnings(action="ignore"):  # what Sphinx says of extensions
         website.make(built, folder / "site")
@@ -75,27 +115,100 @@ def site(tmp_path_factory):
 
 def test_texts_of_strangers_are_texts(site):
     """In a title, a paragraph, an alternative text, a claim, a table, a record."""
-    for name in ("index", "01_a", "claims", "results"):
+    for name in ("index", "01_a", "02_b", "claims", "results"):
         main = site[name].find("main")
         for tag in main.find_all(True):
             assert not [key for key in tag.attrs if key.startswith("on")], tag
-            assert "javascript:" not in "".join(
-                map(str, (tag.get("href"), tag.get("src")))
-            )
+            addresses = str([tag.get("href"), tag.get("src"), tag.get("style")])
+            assert not re.search("script:|hostname|fixed", addresses), tag
             assert tag.name not in ("script", "iframe", "svg") or not tag.find_parent(
                 "table"
             )
         assert not main.find("img", src="x")
-        assert not main.find("script", string=re.compile("g\\(\\)"))
+        assert not main.find("script", string=re.compile(r"[fg]\(\)"))
         assert "onerror=" in main.get_text(), name
     page = site["01_a"]
-    assert [image["alt"] for image in page.select("main figure img")] == [
-        HOSTILE,
-        "A line",
-    ]
+    shown = [image["alt"] for image in page.select("main figure img")]
+    assert shown == [HOSTILE, ALT, "target"]
     assert "onerror" in page.title.get_text()
     assert HOSTILE.split()[0] in page.find("h1").get_text()
     assert HOSTILE in page.select_one("table td:last-child").get_text()
+    for name in ("01_a", "02_b"):
+        shown = str(site[name].find("main"))
+        assert [word for word in WORDS.split() if word not in shown] == []
+        assert "def test_texts_of_strangers" not in shown
+
+
+# What must not be in a page, as Markdown and HTML writers have left it in; each a tag.
+ACTS = [
+    "<script>f()</script>",
+    "<script src='_static/other.js'></script>",
+    "<ScRiPt/x>f()</script>",
+    "<p onclick=f()>",
+    "<img src=x/onerror=f()  onerror = f()>",
+    "<svg/onload=f()>",
+    "<a href='javascript:f()'>",
+    "<a href=' \tJava\nScript\r:f()'>",
+    "<a href='java&#9;script&colon;f()'>",
+    "<a href='&#1;vbscript:f()'>",
+    "<a href='data:text/html,x'>",
+    "<math><mi xlink:href='javascript:f()'>",
+    "<math href='javascript:f()'>",
+    "<iframe srcdoc='&lt;p&gt;'></iframe>",
+    "<object data='x'></object>",
+    "<embed src='x'>",
+    "<base href='x/'>",
+    "<form action='x'>",
+    "<button formaction='javascript:f()'>",
+    "<meta http-equiv='refresh' content='0; url=https://example.org'>",
+    "<link rel='stylesheet' href='https://example.org/a.css'>",
+    "<img src='//example.org/a.png'>",
+    "<img src='https://example.org/a.png'>",
+    "<style>p { color: red }</style>",
+    "<!--><img src=x> -->",
+]
+RESTS = [
+    "<p>onclick=f() javascript:f()</p>",
+    "<a href='https://example.org/a:b'>",
+    "<a href='a.html#javascript:f()'>",
+    "<a href='?q=javascript:f()'>",
+    "<a href='mailto:a@example.org'>",
+    "<img src='_images/a.png' alt='javascript:f()'>",
+    "<link rel='next' href='b.html'>",
+    "&lt;script&gt;f()&lt;/script&gt;",
+]
+
+
+@pytest.mark.parametrize("html", ACTS + RESTS)
+def test_what_acts_in_a_page_is_seen(html):
+    found = website.Finished(f"<main>a {html} b</main>").acting
+    assert bool(found) == (html in ACTS)
+
+
+def test_a_page_that_would_act_is_not_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(website, "show", lambda *output: None)  # a hole in the site
+    output = new_output("display_data", data={"text/html": "<p onclick=f()>a</p>"})
+    built = save(tmp_path / "03_c.ipynb", text("# A\n\n**B.**"), code("f()", output))
+    with (
+        warnings.catch_warnings(action="ignore"),
+        pytest.raises(ReportError, match=r"^03_c\.html: got <p onclick='f\(\)'>, want"),
+    ):
+        website.make([built], tmp_path / "site")
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_page_runs_only_the_scripts_that_stand_in_it_and_files_of_the_site(site):
+    for name, page in site.items():
+        policy = page.select_one("head > meta[http-equiv]")
+        assert policy.find_all_previous(["script", "link", "style"]) == [], name
+        parts = dict(one.split(None, 1) for one in policy["content"].split("; "))
+        assert parts["default-src"] == "'none'"
+        inline = [one.get_text() for one in page.find_all("script", src=False)]
+        wanted = [b64encode(sha256(one.encode()).digest()).decode() for one in inline]
+        assert parts["script-src"].split() == [
+            "'self'",
+            *(f"'sha256-{w}'" for w in wanted),
+        ]
 
 
 def test_results_of_strangers_are_text_in_readme(monkeypatch):
@@ -113,6 +226,7 @@ def test_results_of_strangers_are_text_in_readme(monkeypatch):
 def test_a_page_has_formulas_links_figures_and_folds(site):
     page = site["01_a"]
     assert page.select_one("div.math[tabindex] math")
+    assert "a<b" in [formula.get_text() for formula in page.select("math")]
     assert "$" not in page.find("main").get_text().replace("$x", "")
     assert page.find("a", href="02_b.html", string="one")
     assert not page.find("a", string="other")  # a page that is not there

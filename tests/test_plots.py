@@ -59,7 +59,10 @@ def test_dots_without_a_reference_and_with_texts_of_their_own(ax):
         plots.dots(ax, found, text=["two", "three"])
 
 
-def test_lines_are_medians_with_quartiles_and_labels_at_their_ends(ax):
+@pytest.mark.parametrize(
+    ("how", "ends"), [({}, [[2, 4], [4, 8]]), ({"spread": 1}, [[1, 100], [2, 200]])]
+)
+def test_lines_are_medians_with_their_spread_and_labels_at_their_ends(ax, how, ends):
     rows = pd.DataFrame(
         [
             (size, name, factor * size * rate)
@@ -69,12 +72,13 @@ def test_lines_are_medians_with_quartiles_and_labels_at_their_ends(ax):
         ],
         columns=["H", "who", "seconds"],
     )
-    medians = plots.lines(ax, rows, "H", "seconds", "who", names={"ours": "Ours"})
+    names = {"ours": "Ours"}
+    medians = plots.lines(ax, rows, "H", "seconds", "who", names=names, **how)
     assert medians["ours"].to_list() == [3, 6]
     assert medians["theirs"].to_list() == [30, 60]
     assert [text.get_text() for text in ax.texts] == ["Ours", "theirs"]
     bars = ax.collections[0].get_segments()
-    assert [list(bar[:, 1]) for bar in bars] == [[2, 4], [4, 8]]  # the quartiles
+    assert [list(bar[:, 1]) for bar in bars] == ends
 
 
 def test_cells_of_a_heat_map_can_be_read_on_every_colour(ax):

@@ -3,10 +3,12 @@ of ours.
 """
 
 import base64
+import builtins
 import os
 import re
 import signal
 import subprocess
+import symtable
 import sys
 import time
 from pathlib import Path
@@ -15,6 +17,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import notebook_rules as rules
 import numpy as np
+import pandas as pd
 import pytest
 import report
 from form import problems_of_form
@@ -147,6 +150,64 @@ def test_a_claim_says_whether_it_held_in_which_run_and_why_not(shown, held, reco
     about = metadata["lstm_kernels"]["claim"]
     assert (about["verdict"], about["disturbed"]) == (verdict, "load")
     assert ("why" in about, about.get("recorded", "")) == (bool(why), recorded)
+
+
+def test_a_sentence_says_what_disturbed_its_times(shown):
+    Notebook.say("""
+    One
+    two.""")
+    Notebook.say("Three.", "quartiles 40 % apart")
+    told = [data.data for data, _ in shown]
+    assert told == ["One\ntwo.", "Three. **Disturbed run: quartiles 40 % apart.**"]
+
+
+BAD = "<b>x</b> [y](z) `q`\n\n# t"
+WELL = "&#60;b&#62;x&#60;/b&#62; &#91;y&#93;(z) &#96;q&#96; &#35; t"
+
+
+def test_recorded_rows_are_of_one_machine_and_its_record_is_text(shown, monkeypatch):
+    rows = [("a", 2.0), ("a", 3.0), ("b", 5.0), ("b", 7.0)]
+    table = pd.DataFrame(rows, columns=["machine", "seconds"])
+    asked = []
+    record = notebook.provenance.machine("paper") | {"cpu": BAD, "recorded": True}
+    monkeypatch.setattr(notebook.results, "read", lambda name: table)
+    monkeypatch.setattr(
+        notebook.results, "record", lambda *name: asked.append(name) or record
+    )
+    for here, machine, seconds in (("b", "b", [5, 7]), ("c", "a", [2, 3])):
+        monkeypatch.setattr(notebook.provenance, "machine_name", lambda name=here: name)
+        found = Notebook("smoke").recorded("peers")
+        assert found["seconds"].to_list() == seconds
+        assert asked.pop() == ("peers", machine)
+        assert shown.pop()[0].data.startswith(f"Recorded: {WELL}, ")
+
+
+def test_what_a_machine_says_of_itself_is_text(shown, monkeypatch):
+    here = notebook.provenance.machine("paper")
+    here |= {"cpu": BAD, "gpu": {"name": BAD, "driver": BAD}, "system": BAD}
+    here |= {"distorting_variables": [BAD]}
+    monkeypatch.setattr(notebook.provenance, "machine", lambda preset=None: here)
+    nb = Notebook("paper")
+    assert nb.machine().startswith(f"{WELL}, ")
+    nb.environment()
+    lines = shown[0][0].data.splitlines()
+    assert all(re.match(r"- [A-Z][\w ]+: ", line) for line in lines)
+    assert sum(line.count(WELL) for line in lines) == 5
+    Notebook.claim("One is two.", True, "", why="x", recorded=BAD)
+    assert shown[1][0]["text/markdown"].startswith(
+        f"> **Held in the recorded run of {WELL}."
+    )
+
+
+def test_a_cell_of_a_table_stays_one_cell(shown):
+    cells = {"a | b": ["one\n\n# two", "{c}`d` <e>"], "f": [0.123456, 7.0]}
+    Notebook.table(pd.DataFrame(cells, index=["`g`", "[h](i)"]))
+    assert shown[0][0].data.splitlines() == [
+        r"| case | a \| b | f |",
+        "| --- | --- | ---: |",
+        "| `g` | one # two | 0.123 |",
+        "| [h](i) | &#123;c}`d` &#60;e> | 7 |",
+    ]
 
 
 def test_a_claim_needs_a_sentence_and_a_verdict(shown):
@@ -283,6 +344,23 @@ def test_the_order_of_pages():
     order = [path.stem for path in NOTEBOOKS]
     assert order[-2:] == ["lesson", "appendix"]
     assert order[:-2] == sorted(order[:-2])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_defines_or_imports_each_name_that_it_uses(path):
+    """So that it runs as a plain script too, where no shell brings names."""
+    cells = [c.source for c in rules.read(path).cells if c.cell_type == "code"]
+    table = symtable.symtable("\n\n".join(cells), path.name, "exec")
+    tables, used = [table], set()
+    defined = {*dir(builtins), "__name__", "__file__"}
+    for one in tables:
+        tables += one.get_children()
+        for symbol in one.get_symbols():
+            own = one is table and (symbol.is_assigned() or symbol.is_imported())
+            defined |= {symbol.get_name()} if own else set()
+            free = symbol.is_global() or one is table
+            used |= {symbol.get_name()} if free and symbol.is_referenced() else set()
+    assert used - defined == set()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

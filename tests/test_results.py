@@ -1,7 +1,9 @@
 """Results files, each with the record of its run, and what is recorded."""
 
+import html
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+from mdit_py_plugins.myst_blocks import myst_block_plugin
+from mdit_py_plugins.myst_role import myst_role_plugin
 
 import lstm_kernels
 import lstm_report
@@ -188,6 +196,74 @@ def test_records_without_family_and_model_have_them_from_the_name(tmp_path):
     assert len({text.partition(", recorded")[0] for text in named}) >= len(
         {p.parent.name for p in PATHS}
     )
+
+
+MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+MARKDOWN.use(dollarmath_plugin).use(myst_role_plugin).use(myst_block_plugin)
+SIGNS = st.text("ab1 _*`~#$\\|[](){}<>&;!-+.=:%\"'\n\t\u202e", max_size=30)
+HARDWARE = [
+    "Intel(R) Core(TM)2 Duo CPU T7100 @ 1.80GHz",
+    "AMD Ryzen 7 PRO 4750U with Radeon Graphics",
+    "Intel64 Family 6 Model 142 Stepping 10, GenuineIntel",
+    "ARMv7 Processor rev 4 (v7l)",
+    "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+    "Linux x86_64, 50 % of 2/3, a = -1 + 2.5",
+]
+
+
+def read_by_people(markdown):
+    """The text of a paragraph, and whether it is nothing but text."""
+    shown = MARKDOWN.render(markdown).strip()
+    found = re.fullmatch(r"<p>([^<>]*)</p>", shown)
+    return html.unescape(found[1]) if found else shown
+
+
+@given(SIGNS)
+def test_a_plain_text_is_read_letter_by_letter(text):
+    plain = results.plain(text)
+    assert results.plain(plain) == plain
+    kept = " ".join(text.replace("\u202e", " ").split())
+    want = html.unescape(re.sub(r"&(?!#\d+;)", "&amp;", kept))
+    assert read_by_people(plain) == want if want else plain == ""
+    assert read_by_people(f"A {plain}.") == f"A {want}."
+
+
+@pytest.mark.parametrize("text", HARDWARE)
+def test_what_hardware_is_called_stays_as_it_is(text):
+    assert results.plain(text) == text
+
+
+BAD = ["`a`", "<b>a</b>", "[a](b)", "$a$", "_a_", "a\n\n# b"]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_a_record_says_is_text_wherever_it_is_read(tmp_path, bad):
+    path = results.write("trial", rows(), preset="paper", folder=tmp_path)
+    about = json.loads(path.with_suffix(".json").read_text())
+    about |= {"cpu": bad, "gpu": {"name": bad}, "distorting_variables": [bad]}
+    path.with_suffix(".json").write_text(json.dumps(about))
+    read = results.record("trial", path.parent.name, tmp_path)
+    shown = results.plain(bad)
+    assert bad != shown == read["cpu"] == read["gpu"]["name"]
+    assert read["distorting_variables"] == [shown]
+    own = bench.machine() | {"cpu": bad, "recorded": True}
+    assert results.label(own).startswith(shown)
+    assert results.caption(own | {"preset": bad}).count(shown) == 2
+
+
+@pytest.mark.parametrize("bad", [*BAD[:-1], "a  b"])
+@pytest.mark.parametrize("where", ["folder", "column", "version", "variant"])
+def test_names_in_results_are_no_markup(tmp_path, bad, where):
+    path = results.write("trial", rows(), preset="paper", folder=tmp_path)
+    table = pd.read_csv(path)
+    if where == "folder":
+        name = bad.replace("/", "")
+        path = path.parent.rename(tmp_path / name) / path.name
+    else:
+        table[bad if where == "column" else where] = bad
+        table.to_csv(path, index=False)
+    with pytest.raises(ValueError, match=r"trial\.csv: got .*, want a name, no markup"):
+        results.read("trial", tmp_path)
 
 
 def test_what_disturbed_a_run_is_recorded(tmp_path):

@@ -3,6 +3,7 @@ fits its window and can be read by all; each check finds a page made to fail it.
 """
 
 import os
+import time
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -196,6 +197,47 @@ def test_a_planted_fault_is_found(browser, planted, fault):
     else:
         check, html = PLANTED[fault]
         assert check(browser, planted(html))
+
+
+# What a page could have from a stranger, all of it `pwned`.
+FOREIGN = """
+document.body.insertAdjacentHTML('beforeend', `
+  <img src="x" alt="x" onerror="window.pwned = 'handler'">
+  <a id="foreign" href="javascript:window.pwned = 'link'">x</a>
+  <img src="https://example.invalid/x.png" alt="x">`);
+document.getElementById('foreign').click();
+const script = document.createElement('script');
+script.textContent = "window.pwned = 'script'";
+document.body.append(script);
+"""
+
+
+def test_the_policy_stops_what_is_not_of_the_site(browser):
+    browser.open(FOLDER / "index.html")
+    browser.logged()
+    browser.run(FOREIGN)
+    said, end = [], time.monotonic() + 20
+    while len(said) < 4 and time.monotonic() < end:
+        said += [line for line in browser.logged() if "Security Policy" in line]
+    assert len(said) == 4, said
+    assert browser.run("return window.pwned") is None
+
+
+def test_the_mode_can_be_chosen(browser):
+    browser.open(FOLDER / "index.html")
+    browser.run("document.querySelector('button.theme-switch-button').click()")
+    browser.run("document.querySelector('button[data-mode=dark]')?.click()")
+    browser.wait("return document.documentElement.dataset.theme === 'dark'")
+    browser.run("localStorage.clear()")
+
+
+def test_the_schedule_explorer_is_on_its_page(browser):
+    browser.open(FOLDER / "05_layers.html")
+    before = browser.run("return document.querySelector('.schedules svg').innerHTML")
+    browser.driver.find_element("name", "layers").send_keys("\ue014")  # right
+    after = browser.run("return document.querySelector('.schedules svg').innerHTML")
+    assert before.count("<rect") > 1
+    assert before != after
 
 
 def test_the_search_finds_a_page(browser):

@@ -16,6 +16,7 @@ OURS = (
 )
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+SCHEMES = "", "http", "https", "mailto"  # of links; "" is a path
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[./]*([^)\s#]+)(#[^)]*)?\)")
 
 
@@ -47,6 +48,14 @@ def linked(text, names=()):
         return f"[{match[1]}](/{name}{match[3] or ''})" if name in names else match[1]
 
     return LINK.sub(link, text)
+
+
+def scheme(address):
+    """That of an address as browsers read it, which skip blanks and control characters;
+    "" for a path.
+    """
+    found = re.match(r"[^/?#:]*(?=:)", re.sub(r"[\x00-\x20]", "", address))
+    return found[0].lower() if found else ""
 
 
 def outputs(notebook):

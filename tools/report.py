@@ -126,11 +126,16 @@ def run(build, preset="paper", only=""):
 
 
 def up_to_date(source, out):
-    """Whether `out` is `source` executed with the code and the series that are here."""
+    """Whether `out` is `source` executed with the code, the series and the recorded
+    results that are here.
+    """
     if not out.exists() or cells(source) != cells(out):
         return False
-    code = [*ROOT.glob("lstm_*/**/*.py"), *ROOT.glob("data/*.csv")]
-    newest = max((path.stat().st_mtime for path in code), default=0)
+    # All of it: what one page reads is not worth a list. Folders under data/ too, since
+    # they tell of files that are gone.
+    found = [*ROOT.glob("lstm_*/**/*.*"), *ROOT.glob("data/**/*")]
+    read = [path for path in found if path.parent.name != "__pycache__"]
+    newest = max((path.stat().st_mtime for path in read), default=0)
     return out.stat().st_mtime > newest
 
 

@@ -1,14 +1,17 @@
 """The site: executed notebooks, documents and generated pages, put together for Sphinx.
 
-Raw HTML in Markdown is text (page/conf.py); tables of outputs are written anew here.
+Markup in Markdown is text (page/conf.py); tables of outputs are written anew here. No
+page is finished that holds what acts and is not Sphinx's, the theme's or ours.
 """
 
 import json
 import re
 import shutil
 import tempfile
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections import Counter
+from hashlib import sha256
+from html.parser import HTMLParser
 from pathlib import Path
 
 import bs4
@@ -30,16 +33,23 @@ SPANS = "colspan", "rowspan", "scope"
 BIBLIOGRAPHY = (
     f"# Bibliography\n\n{FENCE}{{bibliography}}\n:all:\n:list: enumerated\n{FENCE}"
 )
-API = """# API
+API = """API
+===
 
-```{eval-rst}
 .. automodule:: lstm_kernels
    :members:
 
 .. autoclass:: lstm_kernels.versions.base.Network
    :members:
-```
 """
+# Of finished pages: tags that act, and attributes whose addresses are loaded.
+ACTIVE = "script", "style", "base", "form", "iframe", "frame", "object", "embed"
+ACTIVE += "animate", "set"
+LOADED = "src", "srcset", "data", "poster", "action", "formaction", "background"
+# The theme and MathML have styles in their tags.
+POLICY = "default-src 'none'; script-src 'self'{}; style-src 'self' 'unsafe-inline'; "
+POLICY += "img-src 'self' data:; font-src 'self'; connect-src 'self'; "
+POLICY += "form-action 'self'; base-uri 'none'"
 
 
 def make(built, site):
@@ -57,7 +67,7 @@ def make(built, site):
     del texts["README.md"]
     names = [*sorted(texts), *(path.name for path in built)]
     more = {"claims.md": claims(books), "results.md": machines.page()}
-    more |= {"bibliography.md": BIBLIOGRAPHY, "api.md": API}
+    more |= {"bibliography.md": BIBLIOGRAPHY, "api.rst": API}
     texts |= more | {"index.md": index(books, [*more, *sorted(texts)])}
     texts = {name: rules.linked(text, names) for name, text in texts.items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -71,11 +81,78 @@ def make(built, site):
             texts[path.name] = rules.dumps(book)
         for name, text in texts.items():
             (source / name).write_text(text, "utf-8")
-        words = ["-c", str(CONF), "-d", f"{folder}/trees", "-q", "-W", "--keep-going"]
-        if build_main([*words, str(source), str(out)]):
-            raise ReportError("Sphinx did not build the site")
+        bare = Path(folder, "bare")  # what acts in pages that say nothing
+        bare.mkdir()
+        (bare / "index.rst").write_text(API, "utf-8")
+        ours = {
+            one
+            for path in sphinx(bare, bare / "site")
+            for one in Finished(path.read_text("utf-8")).acting
+        }
+        for path in sphinx(source, out):
+            text = path.read_text("utf-8")
+            found = Finished(text)
+            if strange := [one for one in found.acting if one not in ours]:
+                where = path.relative_to(out).as_posix()
+                raise ReportError(f"{where}: got {strange[0][:200]}, want text")
+            path.write_text(guarded(text, filter(None, found.inline)), "utf-8")
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(out, site)
+
+
+def sphinx(source, out):
+    """Build the pages of a folder; their paths."""
+    trees = f"{out}-trees"
+    words = ["-c", str(CONF), "-d", trees, "-q", "-W", "--keep-going"]
+    if build_main([*words, str(source), str(out)]):
+        raise ReportError("Sphinx did not build the site")
+    return [path for path in out.rglob("*.html") if "_static" not in path.parts]
+
+
+class Finished(HTMLParser):
+    """A finished page. `acting`: its tags that run or load, have handlers of events, or
+    lead other than to a path or rules.SCHEMES, each the same wherever the page lies;
+    `inline`: the texts of its scripts.
+    """
+
+    def __init__(self, text):
+        super().__init__()
+        self.acting, self.inline = [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        acts, words = tag in ACTIVE, [tag]
+        for name, value in attributes:
+            address = (value or "").strip()
+            if name in LOADED or (tag, name) == ("link", "href"):
+                acts |= rules.scheme(address) != "" or address.startswith("//")
+            elif name.endswith("href"):
+                acts |= rules.scheme(address) not in rules.SCHEMES
+            acts |= name.startswith("on") or name in ("srcdoc", "http-equiv")
+            words.append(f"{name}={address.removeprefix('../')!r}")
+        if acts:
+            self.acting.append(f"<{' '.join(words)}>")
+        self.inline += [""] if tag == "script" else []
+
+    def handle_data(self, data):
+        if self.cdata_elem:  # in a script or a style
+            self.acting[-1] += re.sub(r"(pagename = ')[\w/-]+';", r"\1';", data)
+        if self.cdata_elem == "script":
+            self.inline[-1] += data
+
+    def handle_comment(self, data):  # of which browsers may see another end
+        self.acting += [data] if "<" in data else []
+
+
+def guarded(text, inline):
+    """A page with the policy that browsers hold its own content to: of scripts only
+    files of the site run, and those that stand in it now.
+    """
+    hashes = (b64encode(sha256(one.encode()).digest()).decode() for one in inline)
+    policy = POLICY.format("".join(f" 'sha256-{one}'" for one in hashes))
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    return text.replace("<head>", f"<head>\n    {meta}", 1)
 
 
 def page(name, book, names, figures):
@@ -83,11 +160,13 @@ def page(name, book, names, figures):
     solutions; works of references.bib are linked; outputs are as `show` makes them.
     """
     sections, count = False, 0
+    book.metadata = rules.METADATA  # other entries would be settings of the page
     for cell in book.cells:
+        cell.metadata = {"tags": rules.tags(cell)}
         if cell.cell_type == "code":
             prepares = "parameters" in rules.tags(cell) or not sections
             if prepares or cell.source.startswith(("nb.say(", "nb.claim(")):
-                cell.metadata["tags"] = [*rules.tags(cell), "hide-input"]
+                cell.metadata["tags"] = sorted({*rules.tags(cell), "hide-input"})
         else:
             sections |= "\n## " in f"\n{cell.source}"
             text = DETAILS.sub(rf"{FENCE}{{dropdown}} \1\n\2\n{FENCE}", cell.source)
@@ -106,18 +185,23 @@ def page(name, book, names, figures):
 
 def show(output, ours, claim, figures):
     """Make an output what Sphinx can show: a figure with its alternative text, a claim
-    with a place to link to, a table of nothing but text.
+    with a place to link to, a table of nothing but text, else Markdown or text.
     """
     data = output.get("data", {})
+    known = "image/png", "text/html", "text/markdown", "text/plain"
+    for kind in [kind for kind in data if kind not in known]:
+        del data[kind]
     if "image/png" in data:
         name = ours.get("figure", claim)
         (figures / f"{name}.png").write_bytes(b64decode(data["image/png"]))
-        alt = json.dumps(output.metadata["image/png"]["alt"], ensure_ascii=False)
-        options = f":alt: {alt}\n:figclass: {ours.get('interactive', 'still')}"
+        told = {"alt": output.metadata["image/png"]["alt"]}
+        told["figclass"] = ours.get("interactive", "still")
+        quoted = {key: json.dumps(told[key], ensure_ascii=False) for key in told}
+        options = "\n".join(f":{key}: {value}" for key, value in quoted.items())
         figure = f"{FENCE}{{figure}} figures/{name}.png\n{options}\n{FENCE}"
         output.data = {"text/markdown": figure}
     elif "claim" in ours:
-        data["text/markdown"] = f"({claim})=\n{data['text/markdown']}"
+        output.data = {"text/markdown": f"({claim})=\n{data['text/markdown']}"}
     elif "text/html" in data:
         soup = bs4.BeautifulSoup(data["text/html"], "html.parser")
         notes = soup.find_all(string=lambda text: isinstance(text, bs4.Comment))

@@ -27,6 +27,12 @@ BROUGHT = provenance.PACKAGE / "recorded"
 # Where measurements go by default; small sizes replace nothing that is recorded.
 SMOKE = ROOT / "build/smoke/results" if ROOT else FOLDER / "smoke"
 FOLDERS = {"paper": FOLDER, "smoke": SMOKE}
+# What Markdown would not show as it stands there. A character that is escaped already
+# stays: a text may come by here twice.
+MARKUP = re.compile(
+    r"&#\d+;|[][&<>|`*~#$\\{}]|(?<!\w)_++|_++(?![^\W_])"
+    r"|^\d+[.)](?= |$)|^[-+=]+(?= |$)|^%|(?<=\))=$"  # what begins a list, a title
+)
 COLUMNS = [
     *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
     *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
@@ -121,15 +127,24 @@ def read(experiment, folder=None):
 
 
 def recorded(experiment, folder=None):
-    """The same; an empty table where there are none."""
-    paths = find(f"*/{experiment}.csv", folder)
-    parts = [pd.read_csv(path).assign(machine=path.parent.name) for path in paths]
+    """The same; an empty table where there are none. ValueError for a folder, a column
+    or a text that is not `plain`: they are names, which stand in tables, figures and
+    sentences as they are.
+    """
+    parts = []
+    for path in find(f"*/{experiment}.csv", folder):
+        rows = pd.read_csv(path).assign(machine=path.parent.name)
+        for column in rows:
+            for text in (column, *rows[column].unique()):
+                if isinstance(text, str) and text != plain(text):
+                    raise ValueError(f"{path}: got {text!r}, want a name, no markup")
+        parts.append(rows)
     return pd.concat(parts) if parts else pd.DataFrame(columns=[*COLUMNS, "machine"])
 
 
 def record(experiment, machine, folder=None):
     """What an experiment was measured on, a dict as of `provenance.machine`, with what
-    disturbed it and with `recorded` True.
+    disturbed it and with `recorded` True; its texts are `plain`.
 
     Raises ValueError where there is none, where it cannot be read, or where it is of
     other rows.
@@ -147,7 +162,16 @@ def record(experiment, machine, folder=None):
     # As in the first records; what is left is the spread
     if "disturbance" not in about:
         about["disturbance"] = disturbance(pd.read_csv(path))
-    return about | {"recorded": True}
+    return _plain_texts(about) | {"recorded": True}
+
+
+def _plain_texts(value):
+    """What JSON holds, with each text `plain`."""
+    if isinstance(value, dict):
+        return {key: _plain_texts(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain_texts(one) for one in value]
+    return plain(value) if isinstance(value, str) else value
 
 
 def _about(path):
@@ -168,21 +192,36 @@ def _about(path):
     return older | about
 
 
+def plain(text):
+    """A text as Markdown that shows it letter by letter, in one line: what a machine
+    says of itself may be anything.
+    """
+    line = "".join(letter if letter.isprintable() else " " for letter in str(text))
+    return MARKUP.sub(_escaped, " ".join(line.split()))
+
+
+def _escaped(match):
+    if match[0].startswith("&#"):
+        return match[0]
+    letters = (c if c.isalnum() else f"&#{ord(c)};" for c in match[0])
+    return "".join(letters)
+
+
 def label(record):
-    """A machine in a few words: `AMD EPYC, znver5, family 26, model 2, 4.49 GHz, 2
-    cores`; of a record that was read with `, recorded` and the date.
+    """A machine in a few words, `plain`: `AMD EPYC, znver5, family 26, model 2,
+    4.49 GHz, 2 cores`; of a record that was read with `, recorded` and the date.
     """
     parts = [record["cpu"], *([record["core"]] if record.get("core") else [])]
     parts += [f"{key} {record[key]}" for key in ("family", "model") if record.get(key)]
     parts += [f"{record['clock_ghz']:.2f} GHz"] if record.get("clock_ghz") else []
     parts += [f"{record['cores']} cores"]
     parts += [f"recorded {record['date']}"] if record.get("recorded") else []
-    return ", ".join(parts)
+    return plain(", ".join(parts))
 
 
 def caption(record):
-    """The machine, its BLAS, and which code measured it when, in a line; what disturbed
-    it.
+    """The machine, its BLAS, and which code measured it when, in a line, `plain`; what
+    disturbed it.
     """
     blas = sorted({f"{b['library']} ({b['kernels']} kernels)" for b in record["blas"]})
     code = f"commit {record['commit']}" if record["commit"] else "no commit recorded"
@@ -193,7 +232,7 @@ def caption(record):
     parts += [f"BLAS steered by {name}" for name in record["distorting_variables"]]
     if record.get("disturbance"):
         parts.append(f"disturbed: {record['disturbance']}")
-    return ", ".join(parts)
+    return plain(", ".join(parts))
 
 
 def replace(path, data):

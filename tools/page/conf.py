@@ -1,10 +1,23 @@
-"""Sphinx: the theme, and formulas as MathML, which browsers draw without a script."""
+"""Sphinx: the theme, formulas as MathML, which browsers draw without a script, and what
+Markdown cannot do here: whatever a stranger wrote into a page is text.
+"""
 
+import re
+import sys
+from functools import wraps
+from html import unescape
+from inspect import unwrap
 from pathlib import Path
+from xml.etree.ElementTree import tostring
 
 from docutils import nodes
-from latex2mathml.converter import convert
-from sphinx.directives.code import CodeBlock
+from docutils.nodes import image, reference
+from latex2mathml.converter import convert_to_element
+from myst_parser.mdit_to_docutils.base import DocutilsRenderer
+from sphinx.addnodes import download_reference
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from notebook_rules import SCHEMES, scheme
 
 project = html_title = "Parallel LSTMs"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "sphinx_design"]
@@ -15,7 +28,7 @@ nb_execution_mode = "off"
 nb_render_markdown_format = "myst"
 nb_code_prompt_show = nb_code_prompt_hide = "Code"
 myst_enable_extensions = ["dollarmath", "amsmath"]
-myst_disable_syntax = ["html_block", "html_inline"]  # markup of strangers is text
+myst_disable_syntax = ["html_block", "html_inline", "myst_role", "myst_line_comment"]
 myst_heading_anchors = 3
 default_role = "code"
 add_module_names = False
@@ -31,16 +44,57 @@ html_css_files, html_js_files = ["style.css"], ["schedules.js"]
 html_copy_source = False
 html_math_renderer = "mathml"
 
+DIRECTIVES = "bibliography", "dropdown", "figure", "toctree"  # what website.py writes
+ADDRESSES = {reference: "refuri", image: "uri", download_reference: "reftarget"}
+render = unwrap(DocutilsRenderer.render_directive)
+
+
+@wraps(render)
+def directive(self, token, name="eval-rst", *arguments, **options):
+    """Other directives than DIRECTIVES are text: some read files, import modules or
+    write HTML.
+    """
+    if name in DIRECTIVES:
+        return render(self, token, name, *arguments, **options)
+    shown = nodes.literal_block(token.content, token.content, language="text")
+    self.current_node.append(shown)
+
+
+DocutilsRenderer.render_directive = directive
+DocutilsRenderer.render_restructuredtext = directive  # that of eval-rst
+
+
+def led(app, doctree):
+    """Links lead to SCHEMES; pictures and downloads come out of the folder of the
+    pages: else they are text.
+    """
+    for node in list(doctree.findall(lambda node: type(node) in ADDRESSES)):
+        address, links = node.get(ADDRESSES[type(node)], ""), type(node) is reference
+        outside = not links and ".." in Path(address).parts
+        if outside or scheme(address) not in (SCHEMES if links else [""]):
+            node.replace_self(node.children or nodes.Text(address))
+
+
+def mathml(text, **how):
+    """A formula as MathML; commands that would write attributes are text. The converter
+    has entities in its texts, and to keep them would leave markup as it is.
+    """
+    text = re.sub(r"\\(href|style|class)(?![a-zA-Z])", r"\\text", text)
+    formula = convert_to_element(text, **how)
+    for part in formula.iter():
+        part.text = part.text and unescape(part.text)
+    return tostring(formula, encoding="unicode")
+
 
 def inline(self, node):
-    self.body.append(convert(node.astext()))
+    self.body.append(mathml(node.astext()))
     raise nodes.SkipNode
 
 
 def block(self, node):
     # The converter knows align*, which is the same inside a formula.
     text = node.astext().replace("{aligned}", "{align*}")
-    formula = convert(text, display="block")
+    formula = mathml(text, display="block")
     self.body.append(f'<div class="math" tabindex="0">{formula}</div>')
     raise nodes.SkipNode
 
@@ -54,4 +108,7 @@ def unlabelled(app, name, template, context, doctree):
 def setup(app):
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     app.connect("html-page-context", unlabelled)
-    app.add_directive("raw", CodeBlock, override=True)  # no way to markup either
+    app.connect("doctree-read", led, priority=1)  # before pictures are looked for
+    # Docstrings are reStructuredText, which has more ways to markup and to files.
+    only_text = {"raw_enabled": False, "file_insertion_enabled": False}
+    app.connect("builder-inited", lambda app: app.env.settings.update(only_text))

@@ -737,13 +737,6 @@ target = np.ones((B, 1), np.float32)
 net = lk.network(version, params)
 calls = [lambda: net.forward(x)[0], lambda: net.loss_and_grads(x, target)[1].layers[0].W]
 wants, seconds = [call() for call in calls], []
-for call, want in zip(calls, wants):
-    for _ in range(20):
-        start = time.perf_counter()
-        assert (call() == want).all()
-        seconds.append(time.perf_counter() - start)
-    seconds[:-1] = []
-seconds = []
 for call in calls:
     start = time.perf_counter()
     call()
@@ -769,15 +762,18 @@ print(interrupted)
 """
 
 
+# Steps of a sequence, so calls of some 5 and some 500 ms; how many interrupts.
+SPREAD = [(200, 2900), (10_000, 100)] if HOSTILE else [(200, 60)]
+
+
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
+@pytest.mark.parametrize(("T", "count"), SPREAD)
 @pytest.mark.parametrize("version", COMPILED)
-def test_no_interrupt_near_the_end_of_a_call_hangs(version):
-    count = 3000 if HOSTILE else 60
-    line = [sys.executable, "-c", NEAR, version, str(count), "200"]
-    told = subprocess.run(
-        line, check=True, timeout=20 + count, capture_output=True, text=True
-    )
-    assert int(told.stdout) == count
+def test_no_interrupt_near_the_end_of_a_call_hangs(version, T, count):
+    line = [sys.executable, "-c", NEAR, version, str(count), str(T)]
+    limit = 60 + count * T / 400
+    told = subprocess.check_output(line, timeout=limit, text=True)
+    assert int(told) == count
 
 
 GREEN = """

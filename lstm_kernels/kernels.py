@@ -176,7 +176,7 @@ def digest(*modules):
         elif room.parent == _PACKAGE:  # gpu/
             rooms = [room]
         elif room != _PACKAGE:  # somebody else's
-            rooms = [_PACKAGE / r for r in _ROOMS]
+            rooms = [_PACKAGE / r for r in (*_ROOMS, "gpu")]
             rooms += [room] if module.__package__ else []
         paths |= {path, *(p for r in rooms for p in _sources(r, "*"))}
     try:

@@ -35,8 +35,6 @@ OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
 class _Help:
     """Before Numba's class of a cache: what fails there counts as not kept."""
 
-    kept = True  # is code that was compiled there for the next start?
-
     def load_overload(self, *what):
         self._start = time.perf_counter()
         try:
@@ -44,10 +42,11 @@ class _Help:
         except OSError as error:
             self._lost("read", error)
         except Exception as error:  # whatever damaged bytes are read as
-            removed, files = self._remove(), f"{self._base}.nb*"
-            done = "removed" if removed else "it cannot be removed: please do"
+            files, done = f"{self._base}.nb*", "it was removed, and is compiled anew"
+            if not self._remove():
+                done = "it cannot be removed: please do"
             why = f"is damaged ({type(error).__name__})"
-            note("damaged", f"compiled code in {files} {why}, compiling anew; {done}")
+            note("damaged", f"compiled code in {files} {why}: {done}")
 
     def save_overload(self, *what):
         try:

@@ -9,11 +9,14 @@ from importlib.util import find_spec
 from os.path import exists
 
 from . import __version__, cores, data, network, versions
+from .errors import why_not_compiled
 from .params import Params
 from .training import OPTIMIZERS, train
 
-# What input, a machine or a file can be the cause of: one line, no traceback.
+# What input, a machine, a file or a package that is missing can be the cause of: one
+# line, no traceback.
 ERRORS = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, MemoryError)
+ERRORS += (ModuleNotFoundError,)
 # Commands of lstm_report, which measure: the wheel comes without it.
 REPORT = ("bench", "bench-peers", "bench-ranks", "gpu")
 FIRST, WINDOW = 120, 12  # the first month that is forecast, and months of an input
@@ -23,8 +26,6 @@ def ladder():
     """Print every version, for those that cannot run here the reason, and how many
     threads.
     """
-    import numba  # here and below: what only one command needs
-
     name, summary = (
         max(len(getattr(v, k)) for v in versions()) for k in ("name", "summary")
     )
@@ -33,6 +34,10 @@ def ladder():
         form = f"{version.name:{name}}  {version.target:4} {version.summary:{summary}}"
         print(f"{form} no: {why}" if why else f"{form} runs here")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
+    if why_not_compiled():
+        return
+    import numba  # here and below: what only one command needs
+
     if (most := numba.get_num_threads()) < cores.cores():
         print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
 

@@ -5,7 +5,8 @@ wants.
 import difflib
 import math
 import operator
-from contextlib import contextmanager
+import os
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -137,16 +138,6 @@ def check_int(name, value, low=1, high=None):
     return number
 
 
-def check_ints(name, text, low=1):
-    """Return the integers of a text, with commas between, each as of `check_int`."""
-    try:
-        numbers = [int(word) for word in text.split(",")]
-    except ValueError:
-        want = f"integers of at least {low} with commas between"
-        raise ValueError(f"{name}: got {text!r}, want {want}") from None
-    return [check_int(name, number, low) for number in numbers]
-
-
 def check_type(name, value, kind, want=None):
     """Return `value` if it is a `kind`, in words `want`, or raise TypeError."""
     if not isinstance(value, kind):
@@ -197,12 +188,18 @@ def check_example(x, target, *, inputs, outputs, dtype):
 
 def why_not_compiled():
     """None where Numba can compile this package, else the reason, in words."""
-    import numba  # slow to import, and only needed here
-
+    threads = os.environ.get("NUMBA_NUM_THREADS", "")
+    with suppress(ValueError):  # what is no number, Numba passes over
+        if int(threads) < 1:  # and refuses this as it is imported
+            return f"NUMBA_NUM_THREADS is {threads!r}, want at least 1"
+    try:
+        import numba  # slow to import, and only needed here
+    except Exception as error:
+        return f"Numba cannot be imported: {error}"
     if numba.config.DISABLE_JIT:
         return "NUMBA_DISABLE_JIT is set"
     if not Path(__file__).exists():
-        return "lstm_kernels is in a zip archive, and compiled code needs a folder"
+        return "lstm_kernels is in an archive, and compiled code needs a folder"
     return None
 
 

@@ -2,11 +2,13 @@
 
 Numba's cache knows a function by its file and qualified name, and looks at that file
 alone for changes. So names in the cache hold a hash of all sources that code can be
-compiled from (`digest`): code compiled from other sources is never found again.
+compiled from (`digest`): code compiled from other sources is never found again. The
+cache is a help: whatever fails there, kernels are compiled and run.
 """
 
+import glob
 import hashlib
-import os
+import inspect
 import pathlib
 import re
 import sys
@@ -17,10 +19,12 @@ from functools import cache, partial
 
 import numba
 from numba import njit
-from numba.core import event
+from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.sigutils import normalize_signature
 
 from .forks import at_fork
+from .notes import is_terminal, note, notebook, show
 
 # fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep
 # their order. error_model: division as NumPy's; Python's check for zero would keep the
@@ -28,44 +32,96 @@ from .forks import at_fork
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
 
 
+class _Help:
+    """Before Numba's class of a cache: what fails there counts as not kept."""
+
+    def load_overload(self, *what):
+        self._start = time.perf_counter()
+        try:
+            return super().load_overload(*what)
+        except OSError as error:
+            self._lost("read", error)
+        except Exception as error:  # whatever damaged bytes are read as
+            files, done = f"{self._base}.nb*", "it was removed, and is compiled anew"
+            if not self._remove():
+                done = "it cannot be removed: please do"
+            why = f"is damaged ({type(error).__name__})"
+            note("damaged", f"compiled code in {files} {why}: {done}")
+
+    def save_overload(self, *what):
+        try:
+            super().save_overload(*what)
+        except Exception as error:
+            # The index is written first: it must not name what other code was kept in.
+            self._remove()
+            self._lost("written", error)
+        else:
+            report_compiling(time.perf_counter() - self._start, self.cache_path)
+            self._prune()
+
+    @property
+    def _base(self):
+        """How the paths of the index and the data begin."""
+        return str(pathlib.Path(self.cache_path, self._impl.filename_base))
+
+    def _remove(self):
+        """Remove the index, then the data: whether nothing is left."""
+        paths = glob.glob(f"{glob.escape(self._base)}.*nb[ic]")
+        with suppress(OSError):  # another user's, or in use
+            for path in sorted(paths, key=lambda path: path.endswith(".nbc")):
+                pathlib.Path(path).unlink()
+            return True
+        return False
+
+    def _lost(self, done, error):
+        cause = getattr(error, "strerror", None) or repr(error)
+        where = f"{self.cache_path} cannot be {done} ({cause})"
+        note("no-cache", f"compiled code in {where}{AGAIN}; {ANOTHER}")
+
+    def _prune(self):
+        """Remove the same kernel compiled from other states of the sources: it is not
+        asked for again.
+        """
+        key = self._py_func.__qualname__.rpartition("_")[2]
+        name = pathlib.Path(self._base).name
+        before, _, _ = name.partition(key)
+        other = re.compile(rf"{re.escape(before)}([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]")
+        if not other.fullmatch(f"{name}.nbi"):  # it holds no key
+            return
+        with suppress(OSError):  # another user's, or in use
+            for path in pathlib.Path(self.cache_path).glob("*.nb[ic]"):
+                match = other.fullmatch(path.name)
+                if match and match[1] != key:
+                    path.unlink()
+
+
+AGAIN = ": every start compiles what it needs"
+ANOTHER = "NUMBA_CACHE_DIR may name another folder"
+
+
 def cached(compile, function, **options):
-    """Compile with Numba's cache on disk, or without where no folder can be written."""
-    start = time.perf_counter()
+    """compile(**options)(function), which compiles nothing yet, with Numba's cache on
+    disk where there can be one.
+    """
+    made = compile(**options)(function)
+    if function.__qualname__.endswith(f"_{ANEW}"):
+        return made
     try:
-        made = compile(cache=True, **options)(function)
-    except RuntimeError as error:
-        if "cannot cache" not in str(error):
-            raise
-        tell(
-            "no-cache",
-            "no folder for compiled code can be written: NUMBA_CACHE_DIR may name one",
-        )
-        return compile(**options)(function)
-    folder = made._cache.cache_path
-    _prune(folder, function.__module__)
-    if not getattr(made, "cache_hits", True):  # a C function is compiled at once
-        report_compiling(time.perf_counter() - start, folder)
+        made.enable_caching()
+    except Exception as error:  # no place for it: of several kinds
+        if pathlib.Path(inspect.getfile(function)).exists():
+            cause = f"no folder for compiled code can be written ({error})"
+            note("no-cache", f"{cause}{AGAIN}; {ANOTHER}")
+        else:
+            cause = "compiled code is kept beside sources, and there are none here"
+            note("no-cache", f"{cause}{AGAIN}")
+        return made
+    kind = type(made._cache)
+    made._cache.__class__ = type(kind.__name__, (_Help, kind), {})
     return made
 
 
-_told, _spent = set(), 0.0
-
-
-def tell(what, message, again=False):
-    """A line on stderr, if it is a terminal or a notebook: once, or `again` over the
-    one before.
-    """
-    reads = sys.stderr is not None and (
-        sys.stderr.isatty() or "ipykernel" in sys.modules
-    )
-    if (
-        (again or what not in _told)
-        and reads
-        and "LSTM_KERNELS_QUIET" not in os.environ
-    ):
-        start, end = ("\r", "") if again else ("", "\n")
-        print(f"{start}lstm_kernels: {message}.", file=sys.stderr, flush=True, end=end)
-    _told.add(what)
+_spent = 0.0
 
 
 def report_compiling(seconds, folder):
@@ -75,36 +131,13 @@ def report_compiling(seconds, folder):
     global _spent
     _spent += seconds
     if _spent > 1:
-        if "ipykernel" in sys.modules:
-            so_far = f"{_spent:.0f} s so far; the next start will not"
-            tell("compiling", f"compiling for this CPU, {so_far}", again=True)
-        else:
-            kept_in = f"the next start will not: kept in {folder}"
-            tell("compiling", f"compiling for this CPU; {kept_in}")
+        what, later = "compiling for this machine", "later starts on it will not"
+        if shell := notebook():
+            show(shell, f"{what}, {_spent:.0f} s so far; {later}")
+        elif is_terminal():
+            note("compiling", f"{what}; {later}: kept in {folder}")
 
 
-class _Compiling(event.Listener):
-    """Counts what functions of this package take that Numba compiles when they are
-    called.
-    """
-
-    def __init__(self):
-        self._starts = []
-
-    def on_start(self, happened):
-        self._starts.append(time.perf_counter())
-
-    def on_end(self, happened):
-        start, function = self._starts.pop(), happened.data["dispatcher"]
-        # Anybody's function: what Numba lifts out of one, such as objmode, knows no
-        # cache.
-        folder = getattr(getattr(function, "_cache", None), "cache_path", None)
-        ours = str(function.py_func.__module__).startswith(__package__)
-        if folder and ours and not self._starts:
-            report_compiling(time.perf_counter() - start, folder)
-
-
-event.register("numba:compile", _Compiling())
 # A fork waits until no thread compiles.
 at_fork(hold=global_compiler_lock)
 
@@ -119,45 +152,52 @@ def _renew():
 
 at_fork(renew=_renew)
 
-
-@cache
-def _prune(folder, module):
-    """Remove a module's cached code of other states of the sources: it is not asked for
-    again.
-    """
-    stem = module.rpartition(".")[2]
-    ours = re.compile(rf"{stem}\.\w+_([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]")
-    for path in pathlib.Path(folder).glob("*.nb[ic]"):
-        match = ours.fullmatch(path.name)
-        if match and match[1] != digest(module):
-            with suppress(OSError):  # another user's, or in use
-                path.unlink()
-
-
 _PACKAGE = pathlib.Path(__file__).parent
+# Rooms with kernels; those of each may call the ones before it. gpu/ stands by itself.
+_ROOMS = ("cpu", "versions", "ranks")
+ANEW = "anew"  # in place of a hash where no file is known: each process compiles it
 
 
 @cache
-def digest(module):
-    """A hash of what a module's code can be compiled from: itself, the cells, this file
-    and its room, gpu/ or else cpu/.
+def digest(*modules):
+    """A hash of what kernels of modules can be compiled from, or ANEW: the cells, this
+    file, the module and its room, and the rooms that it may call.
     """
-    room = "gpu" if module.startswith(f"{__package__}.gpu.") else "cpu"
-    paths = {_PACKAGE / "cells.py", _PACKAGE / "kernels.py"}
-    paths |= {*(_PACKAGE / room).glob("*.py")}
-    paths.add(pathlib.Path(getattr(sys.modules.get(module), "__file__", __file__)))
-    texts = [path.read_bytes() for path in sorted(paths)]
+    paths = {*_sources(_PACKAGE, "cells"), *_sources(_PACKAGE, "kernels")}
+    for name in modules:
+        module = sys.modules.get(name)
+        if getattr(module, "__file__", None) is None:  # a notebook's
+            return ANEW
+        path, rooms = pathlib.Path(module.__file__), []
+        room = path.parent
+        if room.parent == _PACKAGE and room.name in _ROOMS:
+            rooms = [_PACKAGE / r for r in _ROOMS[: _ROOMS.index(room.name) + 1]]
+        elif room.parent == _PACKAGE:  # gpu/
+            rooms = [room]
+        elif room != _PACKAGE:  # somebody else's
+            rooms = [_PACKAGE / r for r in (*_ROOMS, "gpu")]
+            rooms += [room] if module.__package__ else []
+        paths |= {path, *(p for r in rooms for p in _sources(r, "*"))}
+    try:
+        texts = [path.read_bytes() for path in sorted(paths)]
+    except OSError:  # removed since
+        return ANEW
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
 
-def fill(sources, names, label, compile=None):
+def _sources(folder, name):
+    """Files of modules, or, in an installation without sources, their bytecode."""
+    return [*folder.glob(f"{name}.py")] or [*folder.glob(f"{name}.pyc")]
+
+
+def fill(sources, names, label, compile=None, origins=()):
     """Functions made anew, free names filled in: a dict of globals in which they find
     each other.
 
     sources: functions, and modules, all of whose functions are taken. names: what free
     names are. label: tells one filling from others in Numba's cache, which knows a
     function by its qualified name. compile: what becomes of each new function; None: it
-    stays Python's.
+    stays Python's. origins: names of modules whose code they call besides.
     """
     modules = [source for source in sources if isinstance(source, types.ModuleType)]
     functions = {f.__name__: f for f in sources if f not in modules}
@@ -169,9 +209,14 @@ def fill(sources, names, label, compile=None):
     for name, value in space.items():
         if isinstance(value, types.FunctionType) and value.__module__ in own:
             functions[name] = value
+    filled = (getattr(value, "py_func", value) for value in names.values())
+    origins = {f.__module__ for f in filled if isinstance(f, types.FunctionType)} | {
+        *origins
+    }
     for name, function in functions.items():
+        key = digest(function.__module__, *sorted(origins))
         new = types.FunctionType(function.__code__, space, function.__name__)
-        new.__qualname__ = f"{function.__name__}_{label}_{digest(function.__module__)}"
+        new.__qualname__ = f"{function.__name__}_{label}_{key}"
         new.__module__ = function.__module__
         space[name] = compile(new) if compile else new
     return space
@@ -193,15 +238,22 @@ def part(function):
 _kept = []  # code must outlive those who know its address
 
 
-def native(function, label, signature=None):
+def native(function, label, signature=None, origins=()):
     """The address of a function as machine code, in C's calling convention; in Numba's
     cache it is under `label`. signature: its types; None: integers of 64 bits, and so
-    is the result.
+    is the result. origins: as of `fill`.
     """
     if signature is None:
         signature = numba.types.int64(
             *[numba.types.int64] * function.__code__.co_argcount
         )
-    new = fill([function], {}, label)[function.__name__]
-    _kept.append(cached(partial(numba.cfunc, signature), new, **OPTIONS))
-    return _kept[-1].address
+    new = fill([function], {}, label, origins=origins)[function.__name__]
+    made = cached(partial(_c_function, signature), new, **OPTIONS)
+    made.compile()
+    _kept.append(made)
+    return made.address
+
+
+def _c_function(signature, **options):
+    """As `numba.cfunc`, which compiles at once."""
+    return lambda function: CFunc(function, normalize_signature(signature), {}, options)

@@ -7,13 +7,17 @@ import importlib
 import os
 
 from lstm_kernels.__main__ import run
+from lstm_kernels.errors import extra
 
-from .measure import runner
+EXTRA = "'.[report]', in the folder of the repository"
 
 
 def bench(options):
     """Measure, write a results file for each experiment, and print its medians."""
-    experiments = importlib.import_module(f".{options.module}", __package__)
+    with extra(EXTRA):
+        from .measure import runner
+
+        experiments = importlib.import_module(f".{options.module}", __package__)
     for experiment, rows, path in experiments.main(options.preset, options.folder):
         print(f"\n{experiment}: median seconds, written to {path}")
         print(runner.medians(rows).to_string())
@@ -23,7 +27,9 @@ def gpu(options):
     """Verify the GPU versions on the device, measure and check them; write the
     results.
     """
-    from .experiments import gpu_run
+    with extra(EXTRA):
+        from .experiments import gpu_run
+        from .measure import runner
 
     if options.commit:
         os.environ["LSTM_KERNELS_COMMIT"] = options.commit

@@ -9,7 +9,7 @@ from conftest import example
 import lstm_kernels as lk
 from lstm_kernels import data
 from lstm_kernels.cells import CELLS
-from lstm_kernels.errors import check_array, check_ints, check_rate
+from lstm_kernels.errors import check_array, check_rate
 
 SHAPE = (2, 4, 3, 2, 5)
 
@@ -333,15 +333,3 @@ def test_windows_and_data_sets():
     ):
         with pytest.raises((TypeError, ValueError), match=f"^{message}"):
             call()
-
-
-def test_integers_of_a_text():
-    assert check_ints("sizes", "1, 20,3") == [1, 20, 3]
-    assert check_ints("cores", "0", 0) == [0]
-    for text in ("", "1,", "1;2", "1.5"):
-        with pytest.raises(
-            ValueError, match=f"sizes: got '{text}', want integers of at least 1"
-        ):
-            check_ints("sizes", text)
-    with pytest.raises(ValueError, match="sizes: got 0, want an integer of at least 1"):
-        check_ints("sizes", "2,0")

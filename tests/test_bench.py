@@ -1,7 +1,11 @@
 """The runner, the benchmark, the peers, and the command line."""
 
+import os
 import re
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,11 +13,13 @@ import pytest
 
 import lstm_kernels as lk
 from lstm_kernels import __main__ as command
-from lstm_kernels import cores, reference
+from lstm_kernels import cores, errors, reference
 from lstm_report import measure as bench
 from lstm_report.experiments import gpu_run, ladder
 from lstm_report.measure import ceilings, peers, provenance, results, runner, timing
 from lstm_report.measure.workloads import REFERENCE, Workload
+
+ROOT = Path(lk.__file__).parents[1]
 
 
 def test_bench_experiments_have_a_row_per_repeat():
@@ -217,6 +223,47 @@ def test_ceilings_are_verified(monkeypatch):
     monkeypatch.setattr(ceilings.np, "copyto", lambda *arrays: None)
     with pytest.raises(bench.MismatchError, match="copy: relative error"):
         ceilings.ceilings(1, repeats=2)
+
+
+@pytest.mark.parametrize("words", [[name] for name in command.REPORT])
+@pytest.mark.parametrize("module", ["lstm_kernels", "lstm_report"])
+def test_a_missing_package_of_the_report_is_a_line(words, module):
+    """What installs it stands there, of whichever of its packages comes first."""
+    lacking = "matplotlib", "psutil", "statsmodels"
+    program = f"import runpy, sys\nsys.modules |= dict.fromkeys({lacking})\n"
+    program += f"sys.argv = {['-m', *words, '--preset', 'smoke']}\n"
+    program += f"runpy.run_module({module!r}, run_name='__main__')"
+    done = python("-c", program)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert re.search(r"\w+ is not installed: pip install '\.\[report\]'", line)
+
+
+def python(*words, **environment):
+    command = [sys.executable, *words]
+    how = {"env": os.environ | environment, "capture_output": True, "text": True}
+    return subprocess.run(command, cwd=ROOT, **how, timeout=120)
+
+
+@pytest.mark.parametrize("number", ["0", "-3"])
+def test_a_number_of_threads_that_numba_refuses_is_the_reason(number):
+    want = f"NUMBA_NUM_THREADS is '{number}', want at least 1"
+    done = python("-m", "lstm_kernels", NUMBA_NUM_THREADS=number)
+    assert (done.returncode, done.stderr) == (0, "")
+    for line in done.stdout.splitlines()[: len(lk.versions())]:
+        compiled = not line.startswith(("numpy", "sequential"))
+        assert line.endswith(f"no: {want}" if compiled else "runs here")
+    words = "-m", "lstm_kernels", "train", "--version"
+    done = python(*words, "numba-fused", NUMBA_NUM_THREADS=number)
+    assert done.stderr.count("\n") == 1
+    assert want in done.stderr
+    done = python(*words, "numpy", "--epochs", "1", NUMBA_NUM_THREADS=number)
+    assert done.returncode == 0, done.stderr
+
+
+def test_numba_that_cannot_be_imported_is_the_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert errors.why_not_compiled().startswith("Numba cannot be imported: ")
 
 
 def scan(step, state, a):

@@ -2,6 +2,7 @@
 them.
 """
 
+import errno
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -371,3 +373,248 @@ def test_no_folder_and_no_file_is_written_over(tmp_path):
     with pytest.raises(ValueError, match="got V without b_out, want both or neither"):
         params.save(tmp_path / "net.npz")
     assert not list(tmp_path.iterdir())
+
+
+# --- what file systems refuse
+
+REFUSED = ["EPERM", "EOPNOTSUPP", "ENOTSUP", "ENOSYS", "EINVAL"]
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    """What is noted, of a process in which nothing was yet."""
+    from lstm_kernels import notes
+
+    lines = []
+    monkeypatch.setattr(notes, "_told", set())
+    monkeypatch.setattr("builtins.print", lambda line, **how: lines.append(line))
+    return lines
+
+
+def refusing(name):
+    """A function that fails with an error of the system."""
+    code = getattr(errno, name)
+
+    def refuse(*what, **how):
+        raise OSError(code, os.strerror(code))
+
+    return refuse
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX modes")
+@pytest.mark.parametrize("function", ["chmod", "fsync"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_mode_or_a_sync_that_is_refused_is_noted_once(
+    tmp_path, dataset, notes, monkeypatch, function, name
+):
+    path = tmp_path / "run.npz"
+    monkeypatch.setattr(os, function, refusing(name))
+    net, run = lk.network("numpy", lk.Params.init(1, 2, output_size=1)), RUN
+    lk.train(net, dataset, checkpoint=path, **run | {"epochs": 1})
+    with_mode = os.umask(0o077)  # an existing file has another mode than a new one
+    try:
+        lk.train(net, dataset, checkpoint=path, resume=True, **run | {"epochs": 4})
+    finally:
+        os.umask(with_mode)
+    (line,) = notes
+    assert str(tmp_path) in line
+    assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
+    with np.load(path) as file:
+        assert len(file["history.loss"]) == 4
+
+
+@pytest.mark.parametrize("name", ["EIO", "ENOSPC", "EDQUOT"])
+def test_a_disk_that_fails_fails_the_write_and_keeps_the_old_file(
+    tmp_path, monkeypatch, name
+):
+    path, params = tmp_path / "net.npz", example((1, 1, 1, 1, 1))[0]
+    params.save(path)
+    old = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", refusing(name))
+    with pytest.raises(OSError, match=os.strerror(getattr(errno, name))):
+        params.save(path)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("net.npz", old)]
+
+
+def test_a_file_is_renamed_where_no_open_file_can_be(tmp_path, monkeypatch):
+    path, replace, opened = tmp_path / "net.npz", os.replace, []
+    real_open = open
+
+    def remember(*what, **how):
+        opened.append(real_open(*what, **how))
+        return opened[-1]
+
+    def of_closed(source, target):
+        if any(not file.closed for file in opened):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        replace(source, target)
+
+    monkeypatch.setattr("builtins.open", remember)
+    monkeypatch.setattr(os, "replace", of_closed)
+    for _ in range(2):
+        with files.writing(path, text=True) as file:
+            file.write("whole")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [
+        ("net.npz", b"whole")
+    ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX locks")
+def test_a_file_system_without_locks_takes_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "flock", refusing("ENOTSUP"))
+    left = tmp_path / f".net.npz.{'0' * 16}.part"
+    left.write_text("of a writer that may be alive")
+    params = example((1, 1, 1, 1, 1))[0]
+    params.save(tmp_path / "net.npz")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [left.name, "net.npz"]
+
+
+def test_a_name_may_be_as_long_as_the_file_system_takes(tmp_path):
+    path = tmp_path / ("n" * 251 + ".npz")
+    for _ in range(2):
+        example((1, 1, 1, 1, 1))[0].save(path)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("step", ["open", "fsync", "replace", "unlink"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_what_a_checkpoint_will_do_is_tried_before_the_first_epoch(
+    tmp_path, dataset, monkeypatch, step, exists
+):
+    path = tmp_path / "run.npz"
+    net = lk.network("numpy", lk.Params.init(1, 2, output_size=1))
+    if exists:
+        lk.train(net, dataset, checkpoint=path, **RUN | {"epochs": 1})
+    before = {
+        p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.iterdir()
+    }
+    params = net.params().arrays()
+    if step == "open":
+        monkeypatch.setattr(files, "_beside", refusing("EROFS"))
+    elif step == "unlink":
+        monkeypatch.setattr("pathlib.Path.unlink", refusing("EACCES"))
+    else:
+        monkeypatch.setattr(os, step, refusing("EIO"))
+    with pytest.raises(OSError, match=f"checkpoint: .*{tmp_path.name}"):
+        lk.train(net, dataset, checkpoint=path, resume=exists, **RUN)
+    for name, a in net.params().arrays().items():
+        np.testing.assert_array_equal(a, params[name])
+    if step != "unlink":
+        after = {
+            p: ((tmp_path / p).read_bytes(), (tmp_path / p).stat().st_mtime_ns)
+            for p in os.listdir(tmp_path)
+        }
+        assert after == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX modes")
+def test_anothers_file_in_a_folder_such_as_tmp_is_refused_at_once(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "run.npz"
+    path.touch()
+    tmp_path.chmod(0o1777)
+    files.check_place("checkpoint", path)  # this user's
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1000)
+    with pytest.raises(PermissionError, match="checkpoint: "):
+        files.check_place("checkpoint", path)
+    files.check_place("checkpoint", tmp_path / "new.npz")
+
+
+# --- what a file may claim
+
+
+def deflated(members):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return stream.getvalue()
+
+
+def memory_of(call):
+    """Bytes that a call took at most."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (
+            lambda file: {**file, "V.npy": bytes(30 << 20)},
+            "V: has 31457280 bytes, want",
+        ),
+        (lambda file: {**file, "more.npy": bytes(30 << 20)}, "'more': 'unknown'"),
+        (lambda file: {**file, "header.npy": bytes(30 << 20)}, "header: has 314"),
+        (lambda file: {"zeros.npy": bytes(30 << 20)}, "header"),
+        (
+            lambda file: {
+                **{n: bytes(30 << 20) if n == "V.npy" else c for n, c in file.items()},
+                "header.npy": npy(np.array('{"format": "another\'s", "arrays": {}}')),
+            },
+            "has format",
+        ),
+    ],
+)
+def test_a_file_that_unpacks_to_more_than_it_tells_of_is_not_unpacked(
+    tmp_path, members, message
+):
+    path = tmp_path / "net.npz"
+    example((2, 1, 1, 2, 3))[0].save(path)
+    path.write_bytes(deflated(members(parts(path.read_bytes()))))
+
+    def load():
+        with pytest.raises(ValueError, match=message):
+            lk.Params.load(path)
+
+    assert memory_of(load) < 5 << 20
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_an_error_names_some_of_many_arrays(tmp_path, told):
+    path = tmp_path / "net.npz"
+    example((2, 1, 1, 2, 3))[0].save(path)
+    content = path.read_bytes()
+    many = {f"a{k}": [1] for k in range(2000)} if told else {}
+
+    def change(text):
+        header = json.loads(text)
+        header["arrays"] |= many
+        return json.dumps(header)
+
+    members = parts(with_header(content, change))
+    one = npy(np.ones(1, np.float32))
+    members |= {f"a{k}.npy": one for k in range(2000)}
+    path.write_bytes(archive(members))
+    with pytest.raises(ValueError, match=r"net.npz: ") as caught:
+        lk.Params.load(path)
+    assert len(str(caught.value)) < 1300
+
+
+def test_an_array_that_is_there_twice_is_refused(tmp_path):
+    path = tmp_path / "net.npz"
+    example((2, 1, 1, 2, 3))[0].save(path)
+    with zipfile.ZipFile(path, "a") as file, pytest.warns(UserWarning, match="Dupl"):
+        file.writestr("V.npy", file.read("V.npy"))
+    with pytest.raises(ValueError, match="holds 1 array twice"):
+        lk.Params.load(path)
+
+
+@pytest.mark.parametrize("shape", [[3, "a"], "text", None, [1e300, 1e300], [[2], 2]])
+def test_a_shape_that_cannot_be_is_refused(tmp_path, shape):
+    path = tmp_path / "net.npz"
+    example((2, 1, 1, 2, 3))[0].save(path)
+
+    def change(text):
+        header = json.loads(text)
+        header["arrays"]["V"] = shape
+        return json.dumps(header)
+
+    path.write_bytes(with_header(path.read_bytes(), change))
+    with pytest.raises(ValueError, match=r"path: .*net.npz: "):
+        lk.Params.load(path)

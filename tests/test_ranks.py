@@ -152,6 +152,8 @@ def test_training_writes_what_it_is_asked_for(tmp_path):
         (["--stages", 1, 1], ValueError, "stages: got [1, 1], want 3 layers in all"),
         (["--held-out", -5], ValueError, "count: got -5"),
         (["--buckets", 0], ValueError, "buckets: got 0"),
+        # More than there are lengths.
+        (["--buckets", 65], ValueError, "buckets: got 65, want an integer from 1 to"),
         (["--cell", "gru", "--forget", 1.0], ValueError, "forget: got 1.0 with cell"),
         (["--result", "/nowhere/x"], FileNotFoundError, "result: No such file"),
         (["--checkpoint", "/nowhere/x"], FileNotFoundError, "checkpoint: No such"),

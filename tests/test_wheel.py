@@ -110,7 +110,7 @@ def test_a_zip_archive_is_enough_for_numpy(installed, tmp_path):
         for path in installed.rglob("*"):
             file.write(path, path.relative_to(installed))
     file, _, epochs, message = run(archive, tmp_path, "-c", ZIPPED)
-    why = "lstm_kernels is in a zip archive, and compiled code needs a folder"
+    why = "lstm_kernels is in an archive, and compiled code needs a folder"
     assert Path(file).is_relative_to(archive)
     assert epochs == "1"
     assert message == f"name: 'numba-fused' cannot run here: {why}"

@@ -11,12 +11,13 @@ that is no operand stay float32.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from numba import njit
 
-from ..kernels import OPTIONS
+from ..kernels import OPTIONS, cached
 from . import registers
 from .tiles import Tiles
 from .workspace import Space, point
@@ -54,7 +55,7 @@ def _upper(bits):
     return min(near, np.uint32(0x7F7F)) | ((bits >> 16) & np.uint32(0x8000))
 
 
-@njit(cache=True, **OPTIONS)
+@partial(cached, njit, **OPTIONS)
 def words_of_rows(bits, out):
     """Rows of finite float32 numbers, their bits (n, D), as bits of words (n, m): two
     numbers each, of an odd D the last one with a zero.

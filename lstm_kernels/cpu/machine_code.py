@@ -21,4 +21,5 @@ def address(kernel, dtype):
     space = {"kernel": kernel, "job_at": record_at(dtype), "__name__": __name__}
     entry = FunctionType(_entry.__code__, space, name)
     entry.__module__ = __name__
-    return native(entry, dtype["rate"].name if "rate" in dtype.names else "")
+    label = dtype["rate"].name if "rate" in dtype.names else ""
+    return native(entry, label, origins=[function.__module__])

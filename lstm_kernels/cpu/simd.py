@@ -366,7 +366,16 @@ def compiled(tile, dtype, lanes, label):
     name apart in the cache.
     """
     function, signature = _function(tile, dtype, lanes)
-    return native(function, f"{tile.__name__}_{label}", signature)
+    return native(function, f"{tile.__name__}_{label}", signature, _origins(tile))
+
+
+def _origins(tile):
+    """Names of the modules that a tile is traced from: its own, those of the class of
+    its object, which may override what it calls, and of its cell.
+    """
+    tiles = inspect.getclosurevars(tile).nonlocals.get("self")
+    more = [] if tiles is None else [type(tiles), tiles.cell.make]
+    return [thing.__module__ for thing in (tile, *more)]
 
 
 def assembly(tile, dtype, lanes):

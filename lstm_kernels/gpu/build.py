@@ -40,7 +40,8 @@ def functions(cell, dtype, modules, sizes, **constants):
     chosen |= {"P": sizes.P, "real": real, "number": numba.from_dtype(np.dtype(real))}
     for name, fed in (("U", cell.input_gates), ("W", cell.recurrent_gates)):
         chosen[f"{name}_gates"] = tuple(k in fed for k in range(sizes.K))
-    space = kernels.fill(modules, chosen, label)
+    origins = [cell.make.__module__]
+    space = kernels.fill(modules, chosen, label, origins=origins)
     for name, function in space.items():
         if is_ours(function) and "tuple" in function.__code__.co_names:
             space[name] = written_out(function)
@@ -157,4 +158,8 @@ def signature(kernel, real):
 def _compile(function, types):
     if SIMULATED:
         return cuda.jit(function)
-    return kernels.cached(partial(cuda.jit, types, **OPTIONS), function)
+    made = kernels.cached(cuda.jit, function, **OPTIONS)
+    made.compile(types)
+    made.disable_compile()
+    made._specialized = True  # as `cuda.jit` with types: launches do not look at them
+    return made

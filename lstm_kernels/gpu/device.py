@@ -54,6 +54,8 @@ def why_unavailable():
     """None when kernels can run here, on a device or simulated, else the reason."""
     if cuda is None:
         return f"numba.cuda cannot be imported ({_broken.splitlines()[0]})"
+    if not os.path.exists(f"{os.path.splitext(__file__)[0]}.py"):
+        return "lstm_kernels is without its sources, from which GPU kernels are written"
     if SIMULATED:
         return None
     try:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from ..cells import CELLS
+from ..errors import check_int
 from ..files import check_place, writing
 from ..params import Params
 from ..strings import (
@@ -114,6 +115,7 @@ def _task(options):
         held_out = grammar.strings(options.held_out, seed=1)
     if options.buckets is not None:
         lengths = [len(string) for string in strings]
+        check_int("buckets", options.buckets, 1, len({*lengths}))  # a length in each
         dataset = Bucketed(dataset, borders(lengths, options.buckets))
     params = Params.init(
         S,

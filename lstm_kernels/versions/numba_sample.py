@@ -28,7 +28,7 @@ from .. import kernels
 from ..cores import cores
 from ..cpu import activations, simd
 from ..forks import at_fork
-from ..kernels import OPTIONS, cached, digest, fill, part
+from ..kernels import OPTIONS, cached, fill, part
 from ..params import Layer
 from ..reference import Tape
 from .base import Network
@@ -153,7 +153,7 @@ def compiled(kernel, cell=None, dtype=None):
         K = len(cell.gates)
         names = {"cell_forward": forward, "cell_backward": backward, "K": K}
         names |= {"real": dtype.type, "NO_GATES": (dtype.type(0),) * K}
-        label = f"{cell.name}_{dtype.name}_{digest(__name__)}"  # of all but the kernel
+        label = f"{cell.name}_{dtype.name}"
     functions = [kernel, load, store, forward_units, backward_units]
     space = fill(functions, names, label, part)
     return cached(njit, space[kernel.__name__].py_func, parallel=True, **OPTIONS)

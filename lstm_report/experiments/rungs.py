@@ -13,7 +13,6 @@ from lstm_kernels.cells import CELLS, lstm, sigmoid_of
 from lstm_kernels.cpu import registers, simd
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.cpu.workspace import at, buffer
-from lstm_kernels.versions import numba_tile
 from lstm_kernels.versions.numba_fused import NumbaFused
 from lstm_kernels.versions.numba_tile import add_rows
 
@@ -21,11 +20,8 @@ PANEL = 256  # columns
 
 
 def compiled(function, **names):
-    """A function through Numba, its free names filled in, cached on disk until its
-    file, `numba_tile.py` or the cells change.
-    """
-    label = kernels.digest(numba_tile.__name__)
-    made = kernels.fill([function], names, label)[function.__name__]
+    """A function through Numba, its free names filled in, cached on disk."""
+    made = kernels.fill([function], names, "rungs")[function.__name__]
     return kernels.cached(njit, made, **kernels.OPTIONS)
 
 

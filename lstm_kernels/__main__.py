@@ -23,7 +23,8 @@ def ladder():
     """Print every version, for those that cannot run here the reason, and how many
     threads.
     """
-    import numba  # here and below: what only one command needs
+    # Here and below: what only one command needs
+    from .kernels import numbas_threads
 
     name, summary = (
         max(len(getattr(v, k)) for v in versions()) for k in ("name", "summary")
@@ -33,7 +34,7 @@ def ladder():
         form = f"{version.name:{name}}  {version.target:4} {version.summary:{summary}}"
         print(f"{form} no: {why}" if why else f"{form} runs here")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
-    if (most := numba.get_num_threads()) < cores.cores():
+    if (most := numbas_threads()) < cores.cores():
         print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
 
 

@@ -120,6 +120,16 @@ def _renew():
 at_fork(renew=_renew)
 
 
+def numbas_threads():
+    """How many threads Numba takes. To ask Numba would begin its threads, which resets
+    the number of OpenMP's that PyTorch takes.
+    """
+    with suppress(ValueError):  # they have not begun
+        if numba.threading_layer():
+            return numba.get_num_threads()
+    return numba.config.NUMBA_NUM_THREADS
+
+
 @cache
 def _prune(folder, module):
     """Remove a module's cached code of other states of the sources: it is not asked for

@@ -2,6 +2,7 @@
 network in use.
 """
 
+import sys
 import threading
 import weakref
 from functools import partial, partialmethod
@@ -56,9 +57,7 @@ def _unpickled(kind, made_with, params):
     threads than it was made with where there are fewer, which changes no bit. Raises
     UnavailableError where its version cannot run.
     """
-    from . import versions  # which names this module
-
-    for version in versions():
+    for version in sys.modules[__package__].versions():  # which imports this module
         if version.name == kind.name and version.why_unavailable:
             why = version.why_unavailable
             raise UnavailableError(f"a pickled {kind.name!r} cannot run here: {why}")

@@ -12,7 +12,8 @@ and samples: no buffers, and an order of additions that does not depend on the n
 threads.
 
 Numba's threads serve one region at a time; they begin with the first call. In a child
-forked after that such a network is an error.
+forked after that such a network is an error, and other OpenMP code, PyTorch's too, ends
+or hangs if they are GNU's: fork with another version, or spawn.
 """
 
 import threading

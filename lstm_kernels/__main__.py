@@ -36,9 +36,9 @@ def ladder():
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
     if why_not_compiled():
         return
-    import numba  # here and below: what only one command needs
+    from .kernels import numbas_threads  # what only one command needs, as below
 
-    if (most := numba.get_num_threads()) < cores.cores():
+    if (most := numbas_threads()) < cores.cores():
         print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
 
 

@@ -6,8 +6,10 @@ shape alone: the product is divided into panels of its result, and each panel is
 computed by one thread, with BLAS kept to that thread.
 """
 
+import ctypes
 import math
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -16,13 +18,16 @@ from functools import cache, partial
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from .cores import cores
+from .cores import allowed
+from .cores import cores as default_threads
 from .forks import at_fork
 
 MOST_PANELS = 16
 # Operations worth a second thread: half of them take some 80 us, about the price of
 # waking it.
 LEAST_WORK = 16_000_000
+# Of the names of OpenBLAS's functions, by who built it
+AFFIXES = [(prefix, end) for prefix in ("", "scipy_") for end in ("", "64_", "_64")]
 
 
 _computing = threading.RLock()
@@ -31,16 +36,101 @@ at_fork(hold=_computing)  # OpenBLAS forgets its number of threads at a fork
 
 @contextmanager
 def single_threaded():
-    """A context that keeps BLAS to the calling thread. One Python thread at a time is
-    inside: BLAS has one number of threads for all of them.
+    """A context that keeps BLAS to the calling thread, and arithmetic in this thread to
+    the standard: round to nearest, keep subnormal numbers. One Python thread at a time
+    is inside: BLAS has one number of threads for all of them.
+
+    At its end the number is what it was, or what others have set meanwhile, and the
+    thread computes as before. What others set meanwhile holds until the next product of
+    `product`; what they do in the middle of one may change its bits. And a limit of
+    theirs that begins inside and ends after has found a 1, and leaves that.
     """
-    with _computing, _libraries().limit(limits=1):
-        yield
+    nested = _computing._is_owned()
+    with _computing:
+        if nested:
+            yield
+            return
+        mode = _standard_arithmetic()
+        try:
+            _keep_alone()
+            yield
+        finally:
+            for library in _libraries():
+                library.give_back()
+            if mode is not None:
+                _environment()[1](mode)
+
+
+class _Library:
+    """A BLAS library and the number of its threads, which is the process's. `others`:
+    the number that is not ours, while one of ours is set.
+    """
+
+    def __init__(self, controller):
+        self.others = None
+        self.number, self.set_number = (
+            controller.get_num_threads,
+            controller.set_num_threads,
+        )
+        layer = getattr(controller, "threading_layer", None)
+        self.by_thread = layer == "openmp"  # is the number one of each thread?
+        # OpenBLAS's own functions: those of threadpoolctl take five times as long, and
+        # change nothing while another Python thread has a limit.
+        for prefix, suffix in () if self.by_thread else AFFIXES:
+            name = f"{prefix}openblas_%s_num_threads{suffix}"
+            if hasattr(controller.dynlib, name % "get"):
+                self.number = getattr(controller.dynlib, name % "get")
+                self.set_number = getattr(controller.dynlib, name % "set")
+
+    def keep_alone(self):
+        now = self.number()
+        if now not in (1, None):
+            self.others = now
+            self.set_number(1)
+
+    def give_back(self):
+        if self.others is not None:
+            if self.number() == 1:  # else it is others' again
+                self.set_number(self.others)
+            self.others = None
 
 
 @cache
 def _libraries():
-    return ThreadpoolController().select(user_api="blas")
+    found = ThreadpoolController().select(user_api="blas")
+    return [_Library(controller) for controller in found.lib_controllers]
+
+
+def _keep_alone():
+    for library in _libraries():
+        library.keep_alone()
+
+
+@cache
+def _environment():
+    """C's fegetenv and fesetenv, and its standard environment; None where C has it in
+    another form.
+    """
+    if sys.platform not in ("linux", "darwin"):
+        return None
+    library = ctypes.CDLL(None)
+    get, put = library.fegetenv, library.fesetenv
+    get.argtypes = put.argtypes = [ctypes.c_void_p]
+    if sys.platform == "linux":
+        return get, put, -1  # FE_DFL_ENV
+    standard = ctypes.c_byte.in_dll(library, "_FE_DFL_ENV")
+    return get, put, ctypes.addressof(standard)
+
+
+def _standard_arithmetic():
+    """From here on this thread computes as C begins; how it did before, or None."""
+    if not _environment():
+        return None
+    get, put, standard = _environment()
+    before = ctypes.create_string_buffer(64)  # an fenv_t takes 32 bytes at most
+    get(before)
+    put(standard)
+    return before
 
 
 @cache
@@ -62,10 +152,12 @@ def panels(M, N, K):
 
 
 def product(a, b, threads=None):
-    """a (M, K) @ b (K, N) on up to `threads` threads; None is `cores()`.
+    """a (M, K) @ b (K, N) on up to `threads` threads; None is `cores.cores()`.
 
     Call it inside `single_threaded`.
     """
+    if _computing._is_owned():
+        _keep_alone()  # others may have changed it
     cuts = panels(a.shape[0], b.shape[1], a.shape[1])
     if len(cuts) == 1:
         return a @ b
@@ -74,7 +166,7 @@ def product(a, b, threads=None):
         partial(np.matmul, a[rows], b[:, columns], out[rows, columns])
         for rows, columns in cuts
     ]
-    at_once(panel, threads or cores())
+    at_once(panel, threads or default_threads())
     return out
 
 
@@ -104,4 +196,14 @@ def at_once(jobs, threads):
 
 @cache
 def _pool(process):  # a forked child does not inherit threads: it makes its own
-    return ThreadPoolExecutor(max(1, cores() - 1))
+    return ThreadPoolExecutor(max(1, allowed() - 1), initializer=_begin)
+
+
+def _begin():
+    """What a thread of the pool does first; it began as the one that started it
+    computes.
+    """
+    _standard_arithmetic()
+    for library in _libraries():
+        if library.by_thread:
+            library.set_number(1)

@@ -1,10 +1,13 @@
 """How many threads a version uses by default: the cores that a process can keep busy.
 
-Two things bound them on Linux: the cores it may run on (its affinity), and the CPU time
-granted to its control groups (a quota, which Docker, JupyterHub and Binder set).
+Three things bound them: the cores it may run on (its affinity), the CPU time granted to
+its control groups (a quota, which Docker, JupyterHub and Binder set; Linux alone has
+these two), and OMP_NUM_THREADS, with which a job says how many threads of a process it
+has cores for.
 """
 
 import os
+import re
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -33,7 +36,8 @@ def cores(root="/"):
     # and all of them stand still for the rest of the period (two threads on one CPU:
     # pauses of 54 ms).
     limit = quota(root)
-    return allowed() if limit is None else max(1, min(allowed(), int(limit)))
+    bounds = [allowed(), asked(), None if limit is None else max(1, int(limit))]
+    return min(bound for bound in bounds if bound is not None)
 
 
 def why(root="/"):
@@ -41,7 +45,17 @@ def why(root="/"):
     limit = quota(root)
     bound = "no CPU quota" if limit is None else f"a quota of {limit:.3g} CPUs"
     places = counted(allowed(), "core")
+    if asked() is not None:
+        bound += f", OMP_NUM_THREADS is {asked()}"
     return f"{counted(cores(root), 'thread')}: {places} this process may use, {bound}"
+
+
+def asked():
+    """What OMP_NUM_THREADS asks for, its first number as for OpenMP, which takes the
+    others inside its threads; None where it is not set, or not a number of threads.
+    """
+    first = re.match(r"\s*(\d+)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""), re.A)
+    return int(first[1]) or None if first else None
 
 
 @cache  # read once: it takes 0.1 ms, and a quota seldom changes while a process runs

@@ -152,6 +152,17 @@ def _renew():
 
 at_fork(renew=_renew)
 
+
+def numbas_threads():
+    """How many threads Numba takes. To ask Numba would begin its threads, which resets
+    the number of OpenMP's that PyTorch takes.
+    """
+    with suppress(ValueError):  # they have not begun
+        if numba.threading_layer():
+            return numba.get_num_threads()
+    return numba.config.NUMBA_NUM_THREADS
+
+
 _PACKAGE = pathlib.Path(__file__).parent
 # Rooms with kernels; those of each may call the ones before it. gpu/ stands by itself.
 _ROOMS = ("cpu", "versions", "ranks")

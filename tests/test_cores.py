@@ -1,5 +1,5 @@
-"""The default number of threads: affinity and CPU quotas, on made files and on a real
-group.
+"""The default number of threads: affinity, OMP_NUM_THREADS and CPU quotas, on made files
+and on a real group.
 """
 
 import os
@@ -22,6 +22,7 @@ def machine(tmp_path, monkeypatch):
     cores.
     """
     monkeypatch.setattr(cores, "allowed", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     def make(groups, files):
         for path, text in {"proc/self/cgroup": groups, **files}.items():
@@ -104,6 +105,27 @@ def test_the_least_of_both_versions_counts(machine):
 def test_malformed_and_missing_files_are_no_quota(machine, text, tmp_path):
     assert cores.cores(machine(text, {})) == 8
     assert cores.cores(tmp_path / "nothing here") == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1", 1), (" 3 ", 3), ("4,2", 4), ("2 , 1", 2), ("007", 7), ("50", 8)]
+    + [(text, 8) for text in ("", "0", "-3", "banana", "2x", "1.5", ",3", "٣")],
+)
+def test_omp_num_threads_bounds_the_threads(machine, monkeypatch, text, count):
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    root = machine("", {})
+    assert cores.cores(root) == count
+    assert ("OMP_NUM_THREADS" in cores.why(root)) == (count < 8 or text == "50")
+    assert cores.cores(machine(*v1("200000"))) == min(2, count)
+
+
+@pytest.mark.parametrize("version", ["numpy", "numba-fused", "numba-sample"])
+def test_networks_take_as_many_threads_as_omp_num_threads_says(monkeypatch, version):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    params, most = Params.init(1, 2), min(2, numba.config.NUMBA_NUM_THREADS)
+    assert network(version, params)._threads == 1
+    assert network(version, params, threads=most)._threads == most
 
 
 def test_affinity_bounds_the_threads():

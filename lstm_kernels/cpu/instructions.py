@@ -93,6 +93,60 @@ def pause(builder):
         builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
 
 
+# By architecture: what stores and loads the register that says how a thread computes,
+# at an address, and what that changes; its value where C begins, which rounds to
+# nearest, keeps subnormal numbers and traps nothing; bits that are no mode.
+_MODES = {
+    "x86_64": ("stmxcsr ($0)", "ldmxcsr ($0)", "", 0x1F80, 0x3F),
+    "aarch64": ("mrs x9, fpcr\nstr x9, [$0]", "ldr x9, [$0]\nmsr fpcr, x9", "x9", 0, 0),
+}
+_MODES["arm64"] = _MODES["aarch64"]
+llvmlite.binding.initialize_native_asmparser()
+
+
+def _modes(builder):
+    """The row of this architecture, None for others, which keep what they have."""
+    return _MODES.get(builder.module.triple.partition("-")[0])
+
+
+def _at_word(builder, code, changed, place):
+    """Emit assembly code that takes the address of a word."""
+    kind = ir.FunctionType(ir.VoidType(), [place.type])
+    changed = f",~{{{changed}}}" if changed else ""
+    builder.asm(kind, code, f"r,~{{memory}}{changed}", [place], side_effect=True)
+
+
+def _load_mode(builder, mode, given):
+    """Load `given` into the register, where `mode` is not the standard one."""
+    _, load, changed, standard, notes = _modes(builder)
+    bits = builder.and_(mode, ir.Constant(WORD, ~notes))
+    with builder.if_then(builder.icmp_unsigned("!=", bits, WORD(standard))):
+        place = cgutils.alloca_once_value(builder, given)
+        _at_word(builder, load, changed, place)
+
+
+@instruction(types.int64)
+def standard_mode(builder):
+    """From here on this thread rounds to nearest and keeps subnormal numbers, which a
+    library may flush to zero; how it computed before, for `set_mode`.
+    """
+    if not _modes(builder):
+        return WORD(0)
+    store, _, changed, standard, _ = _modes(builder)
+    place = cgutils.alloca_once_value(builder, WORD(0))
+    _at_word(builder, store, changed, place)
+    before = builder.load(place)
+    _load_mode(builder, before, WORD(standard))
+    return before
+
+
+@instruction(None, types.int64)
+def set_mode(builder, mode):
+    """This thread computes as before `standard_mode`, which told."""
+    if _modes(builder):
+        _load_mode(builder, mode, mode)
+
+
 def _word(builder, address):
     return builder.inttoptr(address, WORD.as_pointer())
 

@@ -2,9 +2,10 @@
 network in use.
 """
 
+import sys
 import threading
 import weakref
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any, ClassVar, NamedTuple, Never
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike
 from .. import forks, reference
 from ..blas import single_threaded
 from ..cells import CELLS
+from ..cores import cores
 from ..data import Dataset, check_order
 from ..errors import (
     UnavailableError,
@@ -51,6 +53,23 @@ class Tape:
         self.missing = why  # while there is none
 
 
+def _unpickled(kind, made_with, params):
+    """A network as it was pickled, where the machine may be another: it takes fewer
+    threads than it was made with where there are fewer, which changes no bit. Raises
+    UnavailableError where its version cannot run.
+    """
+    for version in sys.modules[__package__].versions():  # which imports this module
+        if version.name == kind.name and version.why_unavailable:
+            why = version.why_unavailable
+            raise UnavailableError(f"a pickled {kind.name!r} cannot run here: {why}")
+    threads = made_with["threads"]
+    if threads is not None:
+        threads = min(threads, cores(), kind.most_threads() or threads)
+    net = kind(params, **made_with | {"threads": threads})
+    net._made_with = made_with  # pickled again, it is as it was
+    return net
+
+
 class Network(OtherNames):
     """A recurrent network of one version, with its own copy of the parameters.
 
@@ -65,7 +84,8 @@ class Network(OtherNames):
     tape or none, and the parameters as they were after the last whole step. A network
     belongs to the process that made it: in a forked child every call of it is a
     RuntimeError that says so. Networks can be copied and pickled: the parameters go
-    along, the tape does not.
+    along, the tape does not. Where a pickle is loaded, a network takes at most
+    `cores.cores()` threads.
 
     A version is a subclass that replaces hooks: `layer_forward`, `layer_backward`, and
     the methods under "Hooks". Their arguments are checked already.
@@ -91,8 +111,18 @@ class Network(OtherNames):
         self._x_shape = ("T", "B", self._params.input_size)
         self._lock, self._process = threading.RLock(), forks.process
 
+    @staticmethod
+    def most_threads():
+        """How many a network can have in this process; None for any number."""
+        return None
+
     def __reduce__(self):
-        return partial(type(self), **self._made_with), (self.params(),)
+        return _unpickled, (type(self), self._made_with, self.params())
+
+    def __deepcopy__(self, memo):  # in the same process: of all that it has
+        return type(self)(self.params(), **self._made_with)
+
+    __copy__ = partialmethod(__deepcopy__, None)
 
     def __repr__(self) -> str:
         threads = self._threads if self.parallel else 1
@@ -240,7 +270,7 @@ class Network(OtherNames):
             self._tape.clear("predict came after it")
             y, _, _ = self._forward(x, None, False)
             now = self._now()
-            with np.errstate(over="ignore", invalid="ignore"):
+            with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
                 return y[-1] @ now.V + now.b_out
 
     def params(self) -> Params:
@@ -292,8 +322,8 @@ class Network(OtherNames):
     # Hooks.
 
     def _guard(self):
-        """The context of every computation: BLAS on one thread, so threads cannot
-        change bits.
+        """The context of every computation: BLAS on one thread and arithmetic as C
+        begins, so threads cannot change bits.
         """
         return single_threaded()
 
@@ -338,9 +368,10 @@ class Network(OtherNames):
     @np.errstate(over="ignore", invalid="ignore")
     def _step(self, x, target, rate):
         loss, gradients = self._descent(x, target)
-        for name, value in self._params.arrays().items():
-            gradients[name] *= -value.dtype.type(rate)
-            gradients[name] += value
+        with single_threaded():
+            for name, value in self._params.arrays().items():
+                gradients[name] *= -value.dtype.type(rate)
+                gradients[name] += value
         # All at once: an interrupt meets the old parameters or the new ones.
         self._replace(self.params_class.from_arrays(gradients, self._cell.name))
         return loss

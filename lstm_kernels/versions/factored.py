@@ -9,13 +9,14 @@ gradients become those of the factors.
 
 import numpy as np
 
+from ..blas import single_threaded
 from ..cells import Cell
 from ..cpu import factored_kernels as kernels
 from ..cpu.tiles import Tiles, codes
 from ..cpu.workspace import INPUT_ROWS, Work, buffer, point
 from ..low_rank import Factored, through_factors
 from .base import Network
-from .numba_fused import NumbaFused, chosen_threads
+from .numba_fused import NumbaFused, chosen_threads, most_threads
 
 LEAST_SHARED = 2e6  # operations of a pass that threads share: some 20 us of one
 
@@ -68,6 +69,7 @@ class FactoredNetwork(Network):
     name = "factored"
     tapes = False
     params_class = Factored
+    most_threads = staticmethod(most_threads)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
@@ -120,15 +122,20 @@ class FactoredNetwork(Network):
     def _dense_network(self):
         """A network with the factors multiplied out."""
         if self._dense is None:
-            self._dense = NumbaFused(self._params.dense(), self._threads)
+            with single_threaded():
+                dense = self._params.dense()
+            self._dense = NumbaFused(dense, self._threads)
         return self._dense
 
     def _backward(self, dense, dy, dstate, inputs):
-        return through_factors(self._params, dense.backward(dy, dstate, inputs=inputs))
+        grads = dense.backward(dy, dstate, inputs=inputs)
+        with single_threaded():
+            return through_factors(self._params, grads)
 
     def _loss_and_grads(self, x, target):
         loss, grads = self._dense_network().loss_and_grads(x, target)
-        return loss, through_factors(self._params, grads)
+        with single_threaded():
+            return loss, through_factors(self._params, grads)
 
 
 class Space:

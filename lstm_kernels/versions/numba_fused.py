@@ -34,6 +34,7 @@ from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
 from ..cpu.workspace import Packed, Space, at, point, transposes
 from ..errors import check_choice, check_int
+from ..kernels import numbas_threads
 from ..schedules import Graph, wavefront
 from .base import Network
 
@@ -50,15 +51,20 @@ CALLS = {
 }
 
 
+def most_threads():
+    """How many threads a network can have."""
+    return min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
+
+
 def chosen_threads(threads):
     """How many threads a network uses for its argument `threads`, checked; None: those
     that keep the cores busy.
     """
-    most = min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
+    most = most_threads()
     if threads is not None and threads > most:
         want = f"at most {most}, Numba's own number"
         raise ValueError(f"threads: got {threads}, want {want}")
-    return threads or min(numba.get_num_threads(), cores(), most)
+    return threads or min(numbas_threads(), cores(), most)
 
 
 class NumbaFused(Network):
@@ -70,6 +76,7 @@ class NumbaFused(Network):
     name = "numba-fused"
     tiles_class = Tiles
     space_class = Space  # of the arrays for a mini-batch
+    most_threads = staticmethod(most_threads)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)

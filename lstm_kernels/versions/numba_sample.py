@@ -11,12 +11,14 @@ cache. Here (`blocked_product`) a thread owns some rows of the gradient, for all
 and samples: no buffers, and an order of additions that does not depend on the number of
 threads.
 
-Numba's threads serve one region at a time; a child forked after they began computes on
-one thread.
+Numba's threads serve one region at a time; they begin with the first call. In a child
+forked after that such a network is an error, and other OpenMP code, PyTorch's too, ends
+or hangs if they are GNU's: fork with another version, or spawn.
 """
 
 import threading
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import cache
 
 import numba
@@ -27,8 +29,9 @@ from numba.cpython.unsafe.tuple import tuple_setitem
 from .. import kernels
 from ..cores import cores
 from ..cpu import activations, simd
+from ..cpu.instructions import set_mode, standard_mode
 from ..forks import at_fork
-from ..kernels import OPTIONS, cached, fill, part
+from ..kernels import OPTIONS, cached, fill, numbas_threads, part
 from ..params import Layer
 from ..reference import Tape
 from .base import Network
@@ -98,12 +101,14 @@ def forward_samples(x, U, W, b, h, c, gates):
     """
     T, B, _ = x.shape
     for s in prange(B):
+        mode = standard_mode()  # of one of Numba's threads, which others use too
         for t in range(T):
             a = gates[t, s]
             a[:] = b
             add_product(a, x[t, s], U)
             add_product(a, h[t, s], W)
             forward_units(a, h[t + 1, s], c[t, s], c[t + 1, s])
+        set_mode(mode)
 
 
 def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
@@ -112,6 +117,7 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
     """
     T, B, _ = dy.shape
     for s in prange(B):
+        mode = standard_mode()
         for t in range(T - 1, -1, -1):
             d = da[t, s]
             backward_units(dy[t, s], dh[s], dc[s], gates[t, s], c[t, s], c[t + 1, s], d)
@@ -119,6 +125,7 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
             add_product(dh[s], d, W_T)
             dx[t, s] = real(0)
             add_product(dx[t, s], d, U_T)
+        set_mode(mode)
 
 
 def blocked_product(z, da, out):
@@ -127,15 +134,26 @@ def blocked_product(z, da, out):
     """
     N, m = z.shape
     for block in prange((m + 7) // 8):
+        mode = standard_mode()
         first, last = 8 * block, min(8 * block + 8, m)
         for r in range(0, N, 8):  # eight rows of da stay in L1 for all rows of out
             for k in range(first, last):
                 add_product(out[k], z[r : r + 8, k], da[r : r + 8])
+        set_mode(mode)
 
 
 PIECE = 1e9  # operations of a region: between two, Python raises a KeyboardInterrupt
 _region = threading.RLock()
 at_fork(hold=_region)
+
+
+@cache
+def _begin():
+    """Begin Numba's threads, on a thread of its own: to begin them sets OpenMP's number
+    of threads for whoever does, and PyTorch takes that of the caller.
+    """
+    with suppress(RuntimeError), ThreadPoolExecutor(1) as aside:  # no thread to be had
+        aside.submit(numba.get_num_threads).result()
 
 
 @cache
@@ -223,19 +241,24 @@ class NumbaSample(Network):
             want = "another version, or a process that is spawned"
             got = "a fork of a process in which Numba's threads had begun"
             raise RuntimeError(f"{self.name}: got {got}, want {want}")
-        most = numba.config.NUMBA_NUM_THREADS
+        most = self.most_threads()
         if threads is not None and threads > most:
             raise ValueError(
                 f"threads: got {threads}, want at most {most}, Numba's own number"
             )
         # Numba's own number is of the cores alone: it knows no quota.
-        self._threads = self._threads or min(numba.get_num_threads(), cores())
+        self._threads = self._threads or min(numbas_threads(), cores())
+
+    @staticmethod
+    def most_threads():
+        return numba.config.NUMBA_NUM_THREADS
 
     @contextmanager
     def _guard(self):
         # Its threads serve one region: under the layer workqueue a second one ends the
         # process.
         with _region, super()._guard():
+            _begin()
             before = numba.get_num_threads()
             try:
                 numba.set_num_threads(self._threads)

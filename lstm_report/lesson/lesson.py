@@ -9,12 +9,12 @@ from functools import partial
 from types import FunctionType
 
 import matplotlib.pyplot as plt
-import numba
 import numpy as np
 import pandas as pd
 
 from lstm_kernels.cores import cores
 from lstm_kernels.errors import check_choice, check_numbers
+from lstm_kernels.kernels import numbas_threads
 from lstm_kernels.versions import versions
 
 from .. import plots
@@ -194,7 +194,7 @@ def cases():
     """The cases (version or LOOPS, threads) that can run here: on one thread, then on
     all.
     """
-    most = min(cores(), numba.get_num_threads())
+    most = min(cores(), numbas_threads())
     gpu = [
         (v.name, 1) for v in versions() if v.name in ON_GPU and not v.why_unavailable
     ]

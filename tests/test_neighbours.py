@@ -1,0 +1,375 @@
+"""What else is in the process: other libraries' threads, forks and floating-point mode,
+and machines that a pickled network comes to. Making and running a network changes
+nothing of theirs, and nothing of theirs changes its bits.
+"""
+
+import copy
+import ctypes
+import os
+import pickle
+import platform
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from functools import partial
+
+import numba
+import numpy as np
+import pytest
+from conftest import example
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import lstm_kernels as lk
+from lstm_kernels import blas, low_rank, schedules
+from lstm_kernels.cpu import instructions, rounds, team, workspace
+from lstm_kernels.gpu import device
+from lstm_kernels.kernels import native
+from lstm_kernels.versions import base
+from lstm_kernels.versions.factored import FactoredNetwork
+from lstm_kernels.versions.numba_fused import NumbaFused
+
+WITH_OPENMP = ("numba-sample", "numba-tile")
+ON_CPU = [v.name for v in lk.versions() if v.target == "cpu" and v.name != "numba-bf16"]
+WITHOUT_OPENMP = [name for name in ON_CPU if name not in WITH_OPENMP]
+
+
+def run(code, *words, **environment):
+    """What a program prints."""
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"} | (
+        environment
+    )
+    call = [sys.executable, "-c", code, *words]
+    done = subprocess.run(
+        call, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# OpenMP, which Numba's threads are of.
+
+USE = """
+import ctypes, os, sys, warnings
+import numpy as np, numba
+import lstm_kernels as lk
+def use(names):
+    x, target = np.ones((4, 5, 3), np.float32), np.ones((5, 1), np.float32)
+    for name in names:
+        net = lk.network(name, lk.Params.init(3, 8, output_size=1))
+        y, _ = net.forward(x, training=True)
+        net.backward(y)
+        net.step(x, target, 0.1)
+        net.predict(x)
+        try:
+            net.forward(x[:, :, :2])
+        except ValueError:
+            pass
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_versions_without_openmp_leave_it_and_forks_of_others_alone():
+    code = """
+from lstm_kernels.__main__ import main
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks
+use(sys.argv[1:])
+main([])
+try:
+    print("begun:", numba.threading_layer())
+except ValueError:
+    pass
+@numba.njit(parallel=True)
+def total(a):
+    s = 0.0
+    for i in numba.prange(len(a)):
+        s += a[i]
+    return s
+child = os.fork()
+if child == 0:  # GNU's OpenMP ends a child of a process in which it has begun
+    big = np.ones((300, 300))
+    os._exit(int(total(np.ones(1000)) != 1000 or (big @ big).sum() != 300**3))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    assert "begun:" not in run(USE + code, *WITHOUT_OPENMP)
+
+
+def test_the_number_of_openmps_threads_stays_as_it_is():
+    code = """
+openmp = ctypes.CDLL("libgomp.so.1")
+openmp.omp_set_num_threads(1)
+use(sys.argv[1:])
+print(numba.threading_layer(), openmp.omp_get_max_threads())
+"""
+    try:
+        ctypes.CDLL("libgomp.so.1")
+    except OSError:
+        pytest.skip("GNU's OpenMP is not here")
+    more = {"NUMBA_THREADING_LAYER": "omp", "NUMBA_NUM_THREADS": "2"}
+    assert run(USE + code, *WITH_OPENMP, **more).split() == ["omp", "1"]
+
+
+# BLAS.
+
+
+def blas_threads():
+    return [
+        library["num_threads"]
+        for library in threadpool_info()
+        if library["user_api"] == "blas"
+    ]
+
+
+several = pytest.mark.skipif(max(blas_threads()) == 1, reason="BLAS has one thread")
+
+
+def inside(steps):
+    """The numbers of threads that BLAS has in a context on another thread, at its begin
+    and before and after a product; steps: events to wait for and to set.
+    """
+    ready, go = steps
+    found = []
+
+    def work():
+        with blas.single_threaded():
+            found.append(blas_threads())
+            ready.set()
+            assert go.wait(30)
+            found.append(blas_threads())
+            blas.product(np.ones((3, 4)), np.ones((4, 5)))
+            found.append(blas_threads())
+
+    other = threading.Thread(target=work)
+    other.start()
+    assert ready.wait(30)
+    return other, found
+
+
+@several
+def test_a_limit_of_another_thread_that_ends_meanwhile():
+    before, steps = blas_threads(), (threading.Event(), threading.Event())
+    with threadpool_limits(1, user_api="blas"):
+        other, found = inside(steps)
+    steps[1].set()
+    other.join()
+    assert set(found[0]) == set(found[2]) == {1}
+    assert found[1] == blas_threads() == before
+
+
+@several
+def test_a_number_set_by_another_thread_meanwhile_stays():
+    before, steps = blas_threads(), (threading.Event(), threading.Event())
+    other, found = inside(steps)
+    for library in blas._libraries():
+        library.set_number(3)
+    steps[1].set()
+    other.join()
+    assert set(found[2]) == {1}
+    assert set(blas_threads()) == {3}
+    for library, number in zip(blas._libraries(), before, strict=True):
+        library.set_number(number)
+    assert blas_threads() == before
+
+
+@several
+def test_blas_is_kept_to_one_thread_beside_a_limit_of_another():
+    """threadpoolctl does nothing where another Python thread has a limit."""
+    before, found = blas_threads(), []
+
+    def work():
+        with blas.single_threaded():
+            found.append(blas_threads())
+
+    with threadpool_limits(2, user_api="blas"):
+        other = threading.Thread(target=work)
+        other.start()
+        other.join()
+    assert set(found[0]) == {1}
+    assert blas_threads() == before
+
+
+# Pickles.
+
+
+def pickled():
+    """Networks of two threads, by what is special in them."""
+    params = example((2, 12, 4, 3, 16))[0]
+    one_by_one = partial(schedules.wavefront, workers=2, chunk=2)
+    made = {
+        name: lk.network(name, params, threads=2)
+        for name in ("numba-fused", "numba-sample", "numba-tile", "numpy", "sequential")
+    }
+    wavefront = type(lk.network("numba-wavefront", params))
+    made["schedules"] = wavefront(params, 2, schedules=one_by_one)
+    made["factored"] = FactoredNetwork(low_rank.factor(params, 4), 2)
+    chunks = type(lk.network("numba-chunks", params))
+    made["chunks"] = chunks(params, 2, chunks=3, run_up=2, tolerance=0.0)
+    return made
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="Numba has one thread")
+def test_a_pickle_takes_the_threads_there_are_where_it_is_loaded():
+    x, nets = example((2, 12, 4, 3, 16))[1], pickled()
+    results = {name: net.forward(x)[0] for name, net in nets.items()}
+    code = """
+import pickle, sys
+import numpy as np
+nets, x = pickle.load(open(0, "rb"))
+out = {name: (net.forward(x)[0], net._threads, net._made_with) for name, net in nets.items()}
+pickle.dump((out, nets), sys.stdout.buffer)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        input=pickle.dumps((nets, x)),
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=120,
+    )
+    found, back = pickle.loads(done.stdout)
+    for name, (y, threads, made_with) in found.items():
+        np.testing.assert_array_equal(y, results[name], err_msg=name)
+        assert threads == 1, name
+        assert made_with["threads"] == 2, name
+    assert found["chunks"][2]["run_up"] == 2
+    if lk.cores.cores() > 1:  # as they were
+        assert {net._threads for net in back.values()} == {2}
+    with pytest.raises(ValueError, match="threads: got 4000, want at most"):
+        lk.network("numba-fused", nets["numba-fused"].params(), threads=4000)
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
+def test_a_copy_in_the_process_keeps_its_threads(monkeypatch, make):
+    nets = pickled() if numba.config.NUMBA_NUM_THREADS > 1 else {}
+    monkeypatch.setattr(base, "cores", lambda: 1)
+    for name, net in nets.items():
+        assert make(net)._threads == 2, name
+        assert pickle.loads(pickle.dumps(net))._threads == 1, name
+
+
+class Rung(NumbaFused):
+    name = "rung"
+
+
+def test_a_pickle_of_a_version_that_cannot_run_here_says_why(monkeypatch):
+    registry = sys.modules["lstm_kernels.versions"]
+    text = pickle.dumps(Rung(example((1, 1, 1, 1, 1))[0]))
+    monkeypatch.setattr(registry, "_VERSIONS", (lk.Version("rung", "of a GPU", "gpu"),))
+    monkeypatch.setattr(device, "why_unavailable", lambda: "there is no such device")
+    want = "a pickled 'rung' cannot run here: there is no such device"
+    with pytest.raises(lk.UnavailableError, match=want):
+        pickle.loads(text)
+
+
+# Flush to zero, which libraries switch on in threads: torch.set_flush_denormal.
+
+MACHINE = platform.machine().lower()
+# Where an fenv_t has the register, its bits that flush, and those that are no mode
+FLUSH = {"x86_64": (28, 0x8040, 0x3F), "aarch64": (0, 1 << 24, 0)}.get(MACHINE)
+flushes = pytest.mark.skipif(
+    sys.platform != "linux" or FLUSH is None, reason="fenv_t of Linux alone is known"
+)
+
+
+def mode(new=None):
+    """How this thread computes, after it was told to compute so."""
+    at, _, notes = FLUSH
+    library, room = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    library.fegetenv(room)
+    if new is not None:
+        room[at : at + 4] = new.to_bytes(4, "little")
+        library.fesetenv(room)
+    return int.from_bytes(room[at : at + 4], "little") & ~notes
+
+
+@contextmanager
+def flushing():
+    """A block in which this thread flushes to zero, and goes on doing so."""
+    before = mode()
+    try:
+        mode(before | FLUSH[1])
+        assert np.float32(1e-40) * np.float32(1) == 0
+        yield
+        assert mode() == before | FLUSH[1]
+    finally:
+        mode(before)
+
+
+def everything(net, x, state, target):
+    """All numbers of all calls."""
+    y, final = net.forward(x, state, training=True)
+    found = [y, *final, *net.backward(y, final).arrays().values()]
+    loss, grads = net.loss_and_grads(x, target)
+    found += [np.array(loss), *grads.arrays().values(), net.predict(x)]
+    net.step(x, target, 1e-3)
+    return [*found, *net.params().arrays().values()]
+
+
+@flushes
+@pytest.mark.parametrize("name", [*ON_CPU, "factored"])
+@pytest.mark.parametrize("B", [1, 6])
+def test_subnormal_numbers_are_kept_where_the_caller_flushes_them(name, B, monkeypatch):
+    monkeypatch.setattr(blas, "LEAST_WORK", 1000)  # so that NumPy's pool takes part
+    blas.panels.cache_clear()
+    params, x, target = example((2, 12, B, 3, 20))
+    for layer in params.layers:
+        layer.b[:] = 0
+    params.b_out[:] = 0
+    x, target = x * np.float32(1e-39), target * np.float32(0)
+    state = tuple(s * np.float32(1e-39) for s in np.ones((2, 2, B, 20), np.float32))
+    several = min(2, numba.config.NUMBA_NUM_THREADS)
+
+    def make(threads):
+        if name == "factored":
+            return FactoredNetwork(low_rank.factor(params, 4), threads)
+        if name == "numba-chunks" or name == "numba-newton":
+            kind = type(lk.network(name, params))
+            return kind(params, threads, chunks=3, run_up=2)
+        return lk.network(name, params, threads=threads)
+
+    want = everything(make(1), x, state, target)
+    assert 0 < np.abs(want[0]).max() < np.finfo(np.float32).tiny
+    with flushing():
+        blas._pool.cache_clear()  # its next threads begin as this one computes
+        for threads in (1, several, several):
+            net = make(threads)
+            found = everything(net, x, state, target)
+            with pytest.raises(ValueError, match=r"^x: got"):
+                net.forward(x[:, :, :1])
+            for one, other in zip(found, want, strict=True):
+                assert one.tobytes() == other.tobytes()
+    blas._pool.cache_clear()
+    blas.panels.cache_clear()
+
+
+def note_mode(p, turn, address):
+    """Each of two participants notes how it computes; the first waits for both."""
+    at = instructions.integers(address, 2)
+    at[p] = instructions.standard_mode()
+    instructions.add(address + 16, 1)
+    while instructions.read(address + 16) < 2:
+        instructions.pause()
+    return turn
+
+
+@flushes
+def test_threads_of_a_team_compute_as_c_begins():
+    found, sync = np.zeros(8, np.int64), rounds.new_sync(workspace.buffer, 2)
+    threads, plain = team.Team(), mode()
+    code, place = native(note_mode, "test"), workspace.at(sync[-1])
+    with flushing():  # which a new thread inherits
+        threads.run(2, code, workspace.at(found), place, "owner")
+    assert ((found[:2] & ~FLUSH[2]) == plain).all()
+    threads.drain()
+    threads.dismiss()
+
+
+@flushes
+def test_arithmetic_is_given_back_after_an_error():
+    with flushing():
+        try:
+            with blas.single_threaded(), blas.single_threaded():
+                assert np.float32(1e-40) * np.float32(1) > 0
+                raise KeyError
+        except KeyError:
+            assert np.float32(1e-40) * np.float32(1) == 0

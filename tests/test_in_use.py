@@ -786,7 +786,7 @@ import lstm_kernels as lk
 from lstm_kernels.cpu import interrupts
 x = np.ones((40, 8, 5), np.float32)
 params = lk.Params.init(5, 40, output_size=1)
-for name in ("numba-fused", "numba-wavefront", "numba-chunks", "numba-tile"):
+for name in ("numba-fused", "numba-wavefront", "numba-chunks"):
     net = lk.network(name, params)
     want, _ = net.forward(x)
     interrupts.LONG = 0

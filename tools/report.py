@@ -15,11 +15,16 @@ import tempfile
 import time
 from pathlib import Path
 
-import notebook_rules as rules
-import psutil
-from notebook_rules import ROOT, ReportError
+INTERRUPTED = "report: interrupted; the same call goes on from here"
+try:  # which takes a second
+    import notebook_rules as rules
+    import psutil
+    from notebook_rules import ROOT, ReportError
 
-from lstm_kernels.files import writing
+    from lstm_kernels.files import writing
+except KeyboardInterrupt:
+    print(INTERRUPTED, file=sys.stderr)
+    sys.exit(130)
 
 NOTEBOOKS = ROOT / "notebooks"
 LAST = "lesson, appendix"
@@ -225,7 +230,7 @@ def main(arguments=None):
         print(f"report: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("report: interrupted; the same call goes on from here", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return 130
     return 0
 

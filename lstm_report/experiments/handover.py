@@ -21,20 +21,22 @@ import pandas as pd
 
 from lstm_kernels import reference
 from lstm_kernels.cpu.divisions import Division
-from lstm_kernels.cpu.instructions import exchange, integers
+from lstm_kernels.cpu.instructions import (
+    exchange,
+    integers,
+    offer_core,
+    pause,
+    read,
+)
 from lstm_kernels.cpu.machine_code import address
+from lstm_kernels.cpu.rounds import SPINS
 from lstm_kernels.cpu.workspace import at, buffer
 from lstm_kernels.errors import check_int
 from lstm_kernels.files import writing
 from lstm_kernels.kernels import native, part
 from lstm_kernels.params import Params
 from lstm_kernels.ranks import launch, rnn
-from lstm_kernels.ranks.shares import (
-    APART,
-    await_steps,
-    share_of_step,
-    sharing_at,
-)
+from lstm_kernels.ranks.shares import APART, share_of_step, sharing_at
 from lstm_kernels.ranks.world import CORES, main, take_cores
 from lstm_kernels.versions import network
 
@@ -50,6 +52,18 @@ POLL = 2e-3  # seconds between two looks of a rank that waits asleep
 # long that entering it does not show.
 STEPS, WORK, LONGEST = 64, 1 << 25, 640
 ONE = "one thread"
+
+
+@part
+def await_steps(word, steps):
+    """Wait until the worker whose word this is has done so many steps."""
+    spins = 0
+    while read(word) < steps:
+        spins += 1
+        if spins < SPINS:
+            pause()
+        else:
+            offer_core()
 
 
 def to_and_fro(word, other_word, numbers, before, turns, first):

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -121,8 +122,9 @@ def check_order(dataset, order, batch_size, *, mixed=True):
 def check_series(name, value, shape=("N",), *, positive=False):
     """Return a series (N,) as `check_numbers` does, where its index tells no fault.
 
-    A pandas index of dates or periods has to go forward, by the same step each time:
-    else a ValueError says where it does not. Another index cannot tell.
+    A pandas index of dates, of texts such as 1949-01, or of periods has to go forward,
+    by the same step each time: else a ValueError says where it does not. Another index
+    cannot tell.
     """
     numbers = check_numbers(name, value, shape, positive=positive)
     index, faults = getattr(value, "index", None), []
@@ -153,6 +155,10 @@ def clocks_of(index):
     if type(index).__name__ == "PeriodIndex":
         unit = PERIODS.get(index.freqstr.partition("-")[0], f"period {index.freqstr}")
         return {unit: index.asi8 // index.freq.n}
+    if getattr(index, "dtype", None) in ("object", "str") and all(map(_is_date, index)):
+        import pandas as pd  # which made the index
+
+        index = pd.DatetimeIndex(index)
     if type(index).__name__ != "DatetimeIndex":
         return {}
     days = index.tz_localize(None).to_numpy("M8[D]")  # of which some have 23 hours
@@ -160,6 +166,11 @@ def clocks_of(index):
     if np.is_busday(days).all():
         clocks["weekday"] = np.busday_count("1970-01-01", days)
     return clocks | {"day": days.astype(np.int64), "": index.asi8}
+
+
+def _is_date(label):
+    """Is it a text such as 1949-01 or 1949-01-31?"""
+    return isinstance(label, str) and bool(re.fullmatch(r"\d{4}-\d\d(-\d\d)?", label))
 
 
 def airline() -> "pd.Series":

@@ -290,15 +290,17 @@ class Params(Parameters[Layer]):
         state_dict: name -> array or CPU tensor; `weight_ih_l0` (G*H, D) and so on, with
         any prefix; or a module. The read-out, if any, is `readout.weight` (O, H) and
         `readout.bias` (O,), as `to_torch` writes them, with the same prefix or none;
-        `readout` names another torch.nn.Linear. The two biases of a layer are added
-        where only their sum matters. Returns Params that share no memory with it.
+        `readout` names another torch.nn.Linear, as in readout="fc". LSTM and RNN: the
+        two biases of a layer are added; a GRU keeps those of n apart, since only the
+        recurrent one is gated. Returns Params that share no memory with it.
         Raises TypeError or ValueError for shapes that do not fit, for names that this
         form cannot hold (reverse, projections, other modules), and for a module of
         nonlinearity "relu", or with dropout and in training mode.
 
         A state_dict cannot tell an RNN of "relu" from one of tanh: give the module.
         There is no dropout here: outputs are those after `module.eval()`, and training
-        goes on without. What else the `forward` of a module does is not read.
+        goes on without. Weights alone are read: what else the `forward` of a module
+        does, such as an activation after the Linear, is lost.
         """
         named, cell = torch_names.read(state_dict, readout)
         return cls.from_arrays(named, cell).check("state_dict")

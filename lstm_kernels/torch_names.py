@@ -72,6 +72,12 @@ def read(source, readout=None):
             get(f"{readout}.bias", O).copy() if has_bias else np.zeros(O, dtype)
         )
     if left:
+        head = min(left).rpartition(".")[0]
+        shape = getattr(state_dict.get(f"{head}.weight"), "shape", ())
+        fits = left <= {f"{head}.weight", f"{head}.bias"} and tuple(shape[1:]) == (H,)
+        if readout is None and fits:
+            want = f"its name, if it is the read-out: readout={head!r}"
+            raise ValueError(f"state_dict: got {sorted(left)} too, want {want}")
         want = "an RNN, LSTM or GRU and at most one read-out, 'readout' or what the"
         want += " argument `readout` names; other modules have no place in Params:"
         want += " give the state_dict of the RNN alone"

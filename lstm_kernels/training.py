@@ -155,23 +155,36 @@ def train(
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 
     batch_size: examples per step; the last mini-batch of an epoch is smaller when the
-    sizes do not divide. optimizer: "sgd" or "adam". seed: epoch e is shuffled by (seed,
-    e). validation: examples that are predicted after each epoch, outside its measured
-    time, for `History.validation`: a net that has `predict`. progress: show a bar; None
-    shows it on a terminal. checkpoint: the path of a file, or a Checkpoint, replaced
-    after each epoch by one that is whole. resume: go on from it, to the bits of an
-    uninterrupted run; without it an existing file is an error. on_epoch: called as
-    on_epoch(history, net) after each epoch and its checkpoint, outside its measured
-    time; the next epoch starts from the parameters that it leaves in `net`; when it
-    returns True, training ends with this epoch, on every rank where it does on one.
+    sizes do not divide. optimizer: "sgd" or "adam". seed: of the shuffling, of which
+    each epoch has its own. validation: a Dataset, whose mean squared error is added to
+    `History.validation` after each epoch; its time is not counted, and the net must
+    have `predict`. progress: show a bar; None shows it on a terminal. checkpoint: the
+    path of a file, or a Checkpoint, replaced after each epoch by one that is whole.
+    resume: go on from it, to the bits of a run without a break; without it an existing
+    file is an error. on_epoch: called as on_epoch(history, net) after each epoch and
+    its checkpoint, outside its measured time; the next epoch starts from the parameters
+    that it leaves in `net`; when it returns True, training ends with this epoch, on
+    every rank where it does on one.
 
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of
     another run, network or data set; FileExistsError; OSError, before the first epoch,
     where the checkpoint cannot be written; DivergedError when a loss, a parameter or a
     moment is not finite: the network then holds the parameters of the start of that
     epoch. After a KeyboardInterrupt, which says in which epoch it came, it holds those
-    after the last whole step. Whatever is raised once epochs began, by `on_epoch` too,
-    has the `.history` of those that were whole.
+    after the last whole step. Any exception raised during training, by `on_epoch` too,
+    carries `.history`, that of the epochs that ended.
+
+    To keep the best parameters, and to stop when ten epochs brought no better ones:
+
+    >>> def on_epoch(history, net):
+    ...     losses = history.validation
+    ...     best = losses.index(min(losses))
+    ...     if best == len(losses) - 1:
+    ...         kept["best"] = net.params()  # a copy
+    ...     return best < len(losses) - 10
+    >>> kept = {}
+    >>> history = train(net, dataset, 1000, 16, 0.05, validation=v, on_epoch=on_epoch)
+    >>> net.assign(kept["best"])
     """
     from tqdm import tqdm  # imported when used
 

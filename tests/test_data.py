@@ -96,6 +96,8 @@ def of(index):
         (MONTHLY.to_timestamp().delete(11), "1950-01-01 after 1949-11-01"),
         (MONTHLY.to_timestamp("M")[::-1], "1952-03-31 after 1952-04-30"),
         (MONTHLY.to_timestamp().insert(1, MONTHLY.to_timestamp()[0]), "1949-01-01 aft"),
+        (MONTHLY.astype(str)[::-1], "1952-03 after 1952-04"),
+        (MONTHLY.astype(str).delete(7), "1949-09 after 1949-07"),
     ],
 )
 def test_a_series_whose_index_tells_that_it_is_none(index, got):
@@ -143,6 +145,7 @@ def test_an_index_that_cannot_tell_is_taken():
         range(30),
         range(30)[::-1],
         [f"{30 - month}" for month in range(30)],
+        [*MONTHLY.astype(str)[:30]],
         pd.date_range("2001-03-20", periods=30, freq="D", **zone),
         pd.date_range("2001-10-27", periods=30, freq="h", **zone),
         pd.period_range("2001Q3", periods=30, freq="Q"),

@@ -366,6 +366,10 @@ class Tensor:
             "'weight_ih_l0': those of an RNNCell, LSTMCell or GRUCell with '_l0' added",
         ),
         (
+            lambda d: d | {"fc.weight": np.ones((2, d["weight_hh_l0"].shape[1]))},
+            r"got \['fc.weight'\] too, want its name, .* read-out: readout='fc'",
+        ),
+        (
             lambda d: d | {"embedding.weight": d["weight_ih_l0"]},
             r"got \['embedding.weight'\] too, .* give the state_dict of the RNN alone",
         ),
@@ -635,6 +639,9 @@ def test_names_of_other_packages_say_what_is_here():
         TypeError, match=r"'NumpyBatched' is not called: net\.forward\(x"
     ):
         net(x)
+    with pytest.raises(AttributeError, match=r"params: .* want net\.assign\(params\)"):
+        net.params = params
+    assert repr(net.params()) == repr(params)
 
 
 def test_names_for_a_type_checker_are_those_of_the_registries():

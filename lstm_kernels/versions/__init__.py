@@ -113,10 +113,11 @@ def network(
     """Make a network of version `name` with a copy of `params`. It takes x time first,
     (T, B, D).
 
-    threads: how many to use; None is `cores.cores()`. A version that is not parallel
-    uses one. options: those of the version, which the docstring of its class explains:
-    schedules of numba-wavefront; chunks, run_up, tolerance and sweeps of numba-chunks;
-    these and warm_start of numba-newton. Raises ValueError (unknown name, bad params),
+    threads: how many to use; None: as many as the cores that this process may use. A
+    version that is not parallel uses one. options: those of the version, which the
+    docstring of its class explains: schedules of numba-wavefront; chunks, run_up,
+    tolerance and sweeps of numba-chunks; chunks, run_up, tolerance, sweeps and
+    warm_start of numba-newton. Raises ValueError (unknown name, bad params),
     TypeError, also for an option that the version does not have, or UnavailableError
     with the reason.
     """

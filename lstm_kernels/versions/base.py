@@ -129,6 +129,11 @@ class Network(OtherNames):
         used = f", {counted(threads, 'thread')}" if threads else ""
         return f"{self.name}: {self._params.form}{used}"
 
+    def __setattr__(self, name, value):
+        if name == "params":  # a method, which all that saves and copies calls
+            raise AttributeError("params: got a value, want net.assign(params)")
+        super().__setattr__(name, value)
+
     def __call__(self, *_: Never) -> Never:
         """No call, but what a network of another package is asked for by one."""
         raise TypeError(f"{type(self).__name__!r} is not called: net.forward(x)")
@@ -143,7 +148,7 @@ class Network(OtherNames):
     ) -> tuple[np.ndarray, State]:
         """Outputs and final state of x (T, B, D), time first.
 
-        x: of the parameters' dtype. Where the sizes fit, batch first cannot be told: a
+        x: of the parameters' dtype. Batch first is not noticed where the sizes fit: a
         (B, T, 1) is taken as B steps of T samples. state: tuple (h, c), or (h,) for rnn
         and gru, each (L, B, H); None is zero. training=True keeps what `backward`
         needs; x must not change until then. tape: where, one of `new_tape`; None is the

@@ -43,8 +43,9 @@ FEW_UNITS, LONG, MOST_GROUPS = 4, 256, 16
 
 
 class Seams(NamedTuple):
-    """What became of a sequence: chunks of so many steps; of each layer, the sweeps and
-    whether every seam held; from which step on it went step by step, T for nowhere.
+    """What became of a sequence: chunks of so many steps; the sweeps of each layer;
+    whether every seam held; the step from which the rest was computed step by step, T
+    where nothing was.
     """
 
     chunks: int
@@ -84,10 +85,10 @@ class NumbaChunks(NumbaFused):
     chunks: how many, at most T; None tries some, and step by step. run_up: steps before
     each seam that make the first guess; None tries some. sweeps: at most; None is a
     quarter of the chunks and one. tolerance: how far seams may move, relative to each
-    number of a state (`chunk_kernels.compare`); 0 asks for the same bits. With more
-    than 0, bits depend on the cut, and are those of the call before only where `chunks`
-    and `run_up` are given. Raises TypeError or ValueError. `seams` tells of the last
-    forward pass of one sequence. The rest is as of `NumbaFused`.
+    number of a state (`chunk_kernels.compare`); 0 asks for the same bits. With more,
+    the last bits can differ from call to call, unless `chunks` and `run_up` are given.
+    Raises TypeError or ValueError. `seams` tells of the last forward pass, None if that
+    was not cut. The rest is as of `NumbaFused`.
     """
 
     name = "numba-chunks"
@@ -182,6 +183,7 @@ class NumbaChunks(NumbaFused):
 
     def _forward(self, x, state, training, spaces=None):
         if x.shape[1] > 1:
+            self.seams = None
             return super()._forward(x, state, training, spaces)
         trial = self._trial_of(len(x), training)
         chunking, start, fresh = trial.division, perf_counter(), False

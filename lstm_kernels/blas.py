@@ -50,15 +50,18 @@ def single_threaded():
         if nested:
             yield
             return
-        mode = _standard_arithmetic()
+        mode = _arithmetic()  # before an interrupt can find another
         try:
+            _standard_arithmetic()
             _keep_alone()
             yield
         finally:
-            for library in _libraries():
-                library.give_back()
-            if mode is not None:
-                _environment()[1](mode)
+            try:
+                if mode is not None:
+                    _environment()[1](mode)
+            finally:
+                for library in _libraries():
+                    library.give_back()
 
 
 class _Library:
@@ -122,15 +125,20 @@ def _environment():
     return get, put, ctypes.addressof(standard)
 
 
-def _standard_arithmetic():
-    """From here on this thread computes as C begins; how it did before, or None."""
+def _arithmetic():
+    """How this thread computes; None where C does not tell."""
     if not _environment():
         return None
-    get, put, standard = _environment()
-    before = ctypes.create_string_buffer(64)  # an fenv_t takes 32 bytes at most
-    get(before)
-    put(standard)
-    return before
+    mode = ctypes.create_string_buffer(64)  # an fenv_t takes 32 bytes at most
+    _environment()[0](mode)
+    return mode
+
+
+def _standard_arithmetic():
+    """From here on this thread computes as C begins."""
+    if _environment():
+        _, put, standard = _environment()
+        put(standard)
 
 
 @cache

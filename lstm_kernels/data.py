@@ -132,8 +132,11 @@ def check_series(name, value, shape=("N",), *, positive=False):
         return numbers
     if index.hasnans:
         raise ValueError(f"{name}.index: got NaT, want a date for each number")
+    every = getattr(getattr(index, "freq", None), "n", 0)  # of dates, pandas looked
+    if every > 0 and len(clocks) > 1:
+        return numbers
     for unit, clock in clocks.items():
-        steps, usual = np.diff(clock), 1
+        steps, usual = np.diff(clock), every or 1
         if len(clocks) > 1 and steps.any():  # dates: as most are; a period: the next
             sizes, counts = np.unique(np.abs(steps[steps != 0]), return_counts=True)
             usual = sizes[counts.argmax()]
@@ -154,7 +157,7 @@ def clocks_of(index):
     """
     if type(index).__name__ == "PeriodIndex":
         unit = PERIODS.get(index.freqstr.partition("-")[0], f"period {index.freqstr}")
-        return {unit: index.asi8 // index.freq.n}
+        return {unit: index.asi8}
     if getattr(index, "dtype", None) in ("object", "str") and all(map(_is_date, index)):
         import pandas as pd  # which made the index
 
@@ -162,7 +165,7 @@ def clocks_of(index):
     if type(index).__name__ != "DatetimeIndex":
         return {}
     days = index.tz_localize(None).to_numpy("M8[D]")  # of which some have 23 hours
-    clocks = {"month": 12 * index.year + index.month}
+    clocks = {"month": 12 * (index.year - 1970) + index.month - 1}  # as of periods
     if np.is_busday(days).all():
         clocks["weekday"] = np.busday_count("1970-01-01", days)
     return clocks | {"day": days.astype(np.int64), "": index.asi8}

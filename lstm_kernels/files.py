@@ -37,7 +37,7 @@ def check_path(name, path):
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise TypeError(f"{name}: got {path!r}, want the path of a file")
-    if not text or "\0" in text:
+    if not text or "\0" in text or text.endswith("/"):
         raise ValueError(f"{name}: got {text!r}, want the path of a file")
     return Path(text)
 

@@ -120,8 +120,10 @@ def errors(forecast: ArrayLike, truth: ArrayLike) -> dict[str, float]:
     months, others = (getattr(a, "index", None) for a in (truth, forecast))
     truth = check_series("truth", truth)
     difference = check_series("forecast", forecast, truth.shape) - truth
-    alike = clocks_of(months) and months.dtype == getattr(others, "dtype", None)
-    if alike and not months.equals(others):
+    clocks, clocks_of_others = clocks_of(months), clocks_of(others)
+    shared = clocks.keys() & clocks_of_others.keys() - {""}
+    by = "day" if "day" in shared else min(shared, default=None)
+    if by and not np.array_equal(clocks[by], clocks_of_others[by]):
         got, want = f"{others[0]} to {others[-1]}", f"{months[0]} to {months[-1]}"
         raise ValueError(f"forecast.index: got {got}, want truth's, {want}")
     if not truth.all():

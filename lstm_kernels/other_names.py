@@ -47,6 +47,8 @@ class OtherNames:
 
         def __getattr__(self, name):
             """Of a name that is no attribute: an AttributeError."""
+            if hasattr(type(self), name):  # it is an error inside a property
+                return object.__getattribute__(self, name)
             said = f"{type(self).__name__!r} object has no attribute {name!r}"
             if name in type(self)._other_names:
                 said += f", want {type(self)._other_names[name]}"

@@ -25,6 +25,7 @@ def read(source, readout=None):
     `Params.from_torch`.
     """
     is_module = callable(getattr(source, "state_dict", None))
+    is_module = is_module and not isinstance(source, type)
     state_dict = source.state_dict() if is_module else source
     if not isinstance(state_dict, Mapping) or not all(
         isinstance(n, str) for n in state_dict
@@ -125,7 +126,8 @@ def _check_module(module, prefix):
     """Refuse an RNN that computes something else with the same names and shapes."""
     path, rnn, name = prefix.removesuffix("."), module, "module"
     if path:
-        rnn, name = dict(module.named_modules()).get(path), f"module.{path}"
+        inside = getattr(module, "named_modules", dict)()
+        rnn, name = dict(inside).get(path), f"module.{path}"
     if (got := getattr(rnn, "nonlinearity", "tanh")) != "tanh":
         raise ValueError(f"{name}.nonlinearity: got {got!r}, want 'tanh'")
     drops = getattr(rnn, "dropout", 0) and getattr(rnn, "num_layers", 1) > 1

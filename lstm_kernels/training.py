@@ -42,6 +42,9 @@ class History(OtherNames):
     seconds: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
 
+    def __setstate__(self, state):  # a pickle may be of before there was `validation`
+        vars(self).update(vars(History()) | state)
+
     @property
     def epochs(self) -> int:
         return len(self.loss)
@@ -163,8 +166,8 @@ def train(
     resume: go on from it, to the bits of a run without a break; without it an existing
     file is an error. on_epoch: called as on_epoch(history, net) after each epoch and
     its checkpoint, outside its measured time; the next epoch starts from the parameters
-    that it leaves in `net`; when it returns True, training ends with this epoch, on
-    every rank where it does on one.
+    that it leaves in `net`, which are not in that checkpoint; when it returns True,
+    training ends with this epoch, on every rank where it does on one.
 
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of
     another run, network or data set; FileExistsError; OSError, before the first epoch,
@@ -225,7 +228,19 @@ def train(
     try:
         with tqdm(left, unit="epoch", disable=not _shown(progress)) as bar:
             for _ in bar:
-                good = _epoch(rule, dataset, run, history, validation)
+                try:
+                    good = _epoch(rule, dataset, run, history, validation)
+                except DivergedError as error:
+                    net.assign(good)
+                    epoch = history.epochs
+                    raise DivergedError(
+                        f"learning_rate: {error} at epoch {epoch}, step {error.step}; "
+                        f"the parameters are those after {epoch} epochs; want a "
+                        "smaller one",
+                        epoch=epoch,
+                        step=error.step,
+                        history=history,
+                    ) from None
                 bar.set_postfix(history._last)
                 if checkpoint is not None:
                     header = {"format": FORMAT, "run": run}
@@ -236,22 +251,12 @@ def train(
                     good = net.params()
                 if not _on_every_rank(net, not _is_true(ends)):
                     break
-    except DivergedError as error:
-        net.assign(good)
-        epoch = history.epochs
-        raise DivergedError(
-            f"learning_rate: {error} at epoch {epoch}, step {error.step}; the "
-            f"parameters are those after {epoch} epochs; want a smaller one",
-            epoch=epoch,
-            step=error.step,
-            history=history,
-        ) from None
     except BaseException as error:
         for numbers in (history.seconds, history.validation):
             del numbers[history.epochs :]  # of an epoch that was interrupted
         if isinstance(error, KeyboardInterrupt):
             error.args = (f"stopped in epoch {history.epochs} of {epochs}",)
-        with suppress(AttributeError):  # of a class with slots
+        with suppress(Exception):  # of a class with slots, or with rules of its own
             error.history = history
         raise
     return history
@@ -274,6 +279,7 @@ def _shown(progress):
     """Whether a bar is shown: only on a standard error that takes one."""
     try:
         terminal = sys.stderr.isatty()  # also raises where it is closed
+        sys.stderr.write("")  # or for reading alone
         return terminal if progress is None else bool(progress)
     except (AttributeError, ValueError):  # None, closed, or only has `write`
         return False

@@ -96,6 +96,7 @@ def of(index):
         (MONTHLY.to_timestamp().delete(11), "1950-01-01 after 1949-11-01"),
         (MONTHLY.to_timestamp("M")[::-1], "1952-03-31 after 1952-04-30"),
         (MONTHLY.to_timestamp().insert(1, MONTHLY.to_timestamp()[0]), "1949-01-01 aft"),
+        (pd.PeriodIndex(MONTHLY[:3].insert(2, MONTHLY[3]), freq="M"), "1949-04 after"),
         (MONTHLY.astype(str)[::-1], "1952-03 after 1952-04"),
         (MONTHLY.astype(str).delete(7), "1949-09 after 1949-07"),
     ],
@@ -152,6 +153,11 @@ def test_an_index_that_cannot_tell_is_taken():
         pd.period_range("2001", periods=30, freq="3M"),
     ):
         assert len(data.windows(of(index), 3)) == 27
+    for freq in ("SMS", "SME", "bh"):  # which pandas says goes on
+        assert len(data.windows(of(pd.date_range("2001", periods=30, freq=freq)), 3))
+    odd = pd.PeriodIndex(["2000-01", "2000-04", "2000-05", "2000-07"], freq="2M")
+    with pytest.raises(ValueError, match="got 2000-04 after 2000-01, want equal steps"):
+        data.windows(of(odd), 2)
     with pytest.raises(
         ValueError, match=r"^series\.index: got NaT, want a date for each"
     ):
@@ -164,6 +170,11 @@ def test_errors_of_forecasts_of_other_months():
     with pytest.raises(ValueError, match=want):
         forecast.errors(series[:-1], series[1:])
     assert forecast.errors(series[1:], series[1:])["RMSE"] == 0
+    dates = of(MONTHLY.to_timestamp())
+    for other in (series, dates, of(MONTHLY.to_timestamp().as_unit("s"))):
+        with pytest.raises(ValueError, match=r"^forecast\.index: got 1949-01"):
+            forecast.errors(other[:-1], dates[1:])
+        assert forecast.errors(other[1:], dates[1:])["RMSE"] == 0
     assert forecast.errors(series[:-1].to_numpy(), series[1:])["RMSE"] == 1
 
 

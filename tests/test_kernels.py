@@ -2,6 +2,7 @@
 it.
 """
 
+import ast
 import errno
 import os
 import pathlib
@@ -609,3 +610,62 @@ def told(script, folder):
     finally:
         os.close(reader)
     return text.decode().splitlines()
+
+
+# Two dtypes, each first used by another process, then both by one from the cache.
+MIXED = """
+import sys
+import numpy as np, lstm_kernels as lk
+def run(H, D, L, dtype, T):
+    params = lk.Params.init(D, H, num_layers=L, output_size=1, cell="rnn", dtype=dtype)
+    x = np.random.default_rng(0).standard_normal((T, 1, D)).astype(dtype)
+    net, right = (lk.network(name, params) for name in ("numba-fused", "numpy"))
+    for one in (net, right):
+        y, _ = one.forward(x, training=True)
+        one.grads = one.backward(np.ones_like(y)).arrays()
+    for name, a in net.grads.items():
+        np.testing.assert_allclose(a, right.grads[name], rtol=1e-3, atol=1e-3)
+for dtype in sys.argv[1:] * 3:
+    run(*((2, 1, 2, dtype, 2) if dtype == "float64" else (4, 3, 2, dtype, 300)))
+"""
+NAMES = """
+import sys
+import numpy as np
+from lstm_kernels.cpu.arrays import JOBS
+from lstm_kernels.cpu import instructions
+names = {}
+for name in sys.argv[1:]:
+    dtype = JOBS[np.dtype(name)]
+    kinds = []
+    instructions.instruction = lambda kind, *more: kinds.append(kind) or (lambda f: f)
+    instructions.record_at(dtype)
+    names[name] = kinds[0].mangling_args
+print(sorted(names.items()))
+"""
+
+
+def run_fresh(code, *words, **environment):
+    line = [sys.executable, "-c", code, *words]
+    return subprocess.run(
+        line,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | environment,
+    ).stdout
+
+
+def test_functions_of_a_record_have_one_name_in_every_process_and_two_for_two():
+    """Else the linker takes one of them for the other, from the cache."""
+    first = run_fresh(NAMES, "float32", "float64")
+    assert run_fresh(NAMES, "float64", "float32") == first
+    (_, one), (_, two) = ast.literal_eval(first)
+    assert one != two
+
+
+@pytest.mark.skipif("LSTM_KERNELS_HOSTILE" not in os.environ, reason="takes a minute")
+def test_dtypes_that_processes_compiled_apart_do_not_meet(tmp_path):
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    for words in (["float32"], ["float64"], ["float64", "float32"]):
+        run_fresh(MIXED, *words, **cache)

@@ -373,3 +373,34 @@ def test_arithmetic_is_given_back_after_an_error():
                 raise KeyError
         except KeyError:
             assert np.float32(1e-40) * np.float32(1) == 0
+
+
+# Rounding upward in the caller's thread, from C's own number for it.
+UPWARD = """
+import ctypes, sys
+import numpy as np, lstm_kernels as lk
+from lstm_kernels.versions import numba_fused
+libm = ctypes.CDLL("libm.so.6")
+x = np.ones((6, 3, 2), np.float32)
+target = np.zeros((3, 1), np.float32)
+found = set()
+for mode in (0, 0x800):
+    for name in ("numpy", "numba-fused", "numba-wavefront", "numba-chunks"):
+        net = lk.network(name, lk.Params.init(2, 5, num_layers=2, output_size=1))
+        numba_fused.descending.cache_clear()
+        libm.fesetround(mode)
+        net.step(x, target, 0.1)
+        net.epoch(lk.Dataset(x, target), [0, 1, 2], 2, 0.1)
+        assert libm.fegetround() == mode, name
+        libm.fesetround(0)
+        found.add((name, net.params().layers[0].W.tobytes()))
+print(len(found))
+"""
+
+
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or sys.platform != "linux", reason="C's numbers"
+)
+def test_a_caller_that_rounds_upward_trains_to_the_same_bits():
+    line = [sys.executable, "-c", UPWARD]
+    assert int(subprocess.check_output(line, text=True, timeout=120)) == 4

@@ -640,6 +640,16 @@ def test_names_of_other_packages_say_what_is_here():
         TypeError, match=r"'NumpyBatched' is not called: net\.forward\(x"
     ):
         net(x)
+    with pytest.raises(TypeError, match=r"is not called: net\.forward\(x"):
+        net(x, training=True)
+
+    class Wrong(type(net)):
+        @property
+        def mine(self):
+            return self.cause
+
+    with pytest.raises(AttributeError, match="has no attribute 'cause'"):
+        Wrong(params).mine  # noqa: B018
     with pytest.raises(AttributeError, match=r"params: .* want net\.assign\(params\)"):
         net.params = params
     assert repr(net.params()) == repr(params)

@@ -4,6 +4,7 @@ uninterrupted one.
 
 import io
 import math
+import pickle
 import sys
 import warnings
 
@@ -358,6 +359,29 @@ def test_adam_stops_at_parameters_and_moments_that_are_not_finite():
             rule.epoch(examples, np.arange(9), 1, rate)
         assert caught.value.step == rule.count == net.t - 1
         assert rate > 1 or (net.theta == before).all()
+
+
+def test_a_history_of_before_there_was_validation_is_read():
+    old = lk.History([1.5], [0.1])
+    del old.validation
+    got = pickle.loads(pickle.dumps(old))
+    assert got.validation == []
+    assert repr(got) == "History: 1 epochs in 0.1 s, last loss 1.5"
+
+
+def test_a_divergence_that_on_epoch_raises_is_not_that_of_this_training(dataset):
+    net = lk.network("numpy", lk.Params.init(1, 4, output_size=1))
+    other = lk.Params.init(1, 4, output_size=1, seed=5)
+
+    def on_epoch(history, net):
+        net.assign(other)
+        raise lk.DivergedError("of another training", epoch=7, step=3)
+
+    with pytest.raises(lk.DivergedError, match=r"^of another training$") as caught:
+        lk.train(net, dataset, 3, 4, 1e-3, on_epoch=on_epoch, progress=False)
+    assert (caught.value.epoch, caught.value.history.epochs) == (7, 1)
+    for name, a in net.params().arrays().items():
+        assert (a == other.arrays()[name]).all()
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -130,6 +130,16 @@ elif case == "two":
     both = [threading.Thread(target=work, args=(200,)) for _ in range(2)]
     [thread.start() for thread in both]
     [thread.join() for thread in both]
+elif case == "one":  # and the same run, which waits for its turn
+    run, h = Units(params, threads=2).bound(x)
+    def turns():
+        for _ in range(100):
+            run()
+        right.append(100)
+    all_three = [threading.Thread(target=turns) for _ in range(3)]
+    [thread.start() for thread in all_three]
+    [thread.join() for thread in all_three]
+    assert (h[1:, :, :256] == want).all()
 elif case == "dismissed":
     work(1)
     team().dismiss()
@@ -142,7 +152,8 @@ print(sum(right))
 
 
 @pytest.mark.parametrize(
-    ("case", "count"), [("busy", 60), ("two", 400), ("dismissed", 21), ("alone", 20)]
+    ("case", "count"),
+    [("busy", 60), ("two", 400), ("one", 300), ("dismissed", 21), ("alone", 20)],
 )
 def test_a_share_that_nobody_comes_for_is_taken_over(case, count):
     line = [sys.executable, "-c", SHARED, case]

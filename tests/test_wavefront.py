@@ -291,6 +291,13 @@ def again_and_again(call):
         call()
 
 
+def test_what_is_no_function_makes_no_schedules():
+    params = lk.Params.init(1, 4, num_layers=2)
+    for given in (3, ()):
+        with pytest.raises(TypeError, match=r"^schedules: got .*, want a function"):
+            lk.network("numba-wavefront", params, schedules=given)
+
+
 def test_an_interrupt_ends_the_call_and_the_network_lives():
     """A signal's exception, as Ctrl-C is one, comes out of the call within slices of
     time.

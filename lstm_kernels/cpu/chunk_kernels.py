@@ -14,6 +14,8 @@ p is a participant (`passes.py`), g a group of lanes, q a chunk, `lane` the firs
 a group. A state lies as rows of lanes, h and then c: (states, H, C).
 """
 
+import math
+
 import numpy as np
 
 from ..kernels import part
@@ -257,7 +259,9 @@ def compare(job, back):
     The tolerance is relative to the number itself, or, where that is small, to what is
     usual for it: the largest of its unit at any seam, but of no other unit, and no more
     than the largest of any unit at this seam. So neither a large unit nor a large
-    moment hides what is small; h and c are apart.
+    moment hides what is small; h and c are apart. Without a tolerance a state is the
+    same to the bit: zeros have signs. (Gradients may differ in those of zeros, which
+    move no sum.)
     """
     starts = array(job, job.starts, (job.states, job.H, job.C))
     ends = array(job, job.ends, (job.states, job.H, job.C))
@@ -277,6 +281,9 @@ def compare(job, back):
                 own = abs(ends[s, j, end + i])
                 most = job.rate * max(own, min(of_seam, of_unit[s, j]))
                 moved = abs(ends[s, j, end + i] - starts[s, j, start + i])
+                if job.rate == 0 and not back and moved == 0:
+                    sign = math.copysign(1, ends[s, j, end + i])
+                    moved += sign != math.copysign(1, starts[s, j, start + i])
                 if not moved <= most:  # NaN too
                     exact = min(exact, seams - i if back else i + 1)
     return exact

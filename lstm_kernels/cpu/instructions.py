@@ -3,6 +3,7 @@ records at addresses, calls of machine code and of C.
 """
 
 import ctypes
+import hashlib
 import inspect
 import os
 
@@ -12,7 +13,7 @@ import numpy as np
 from llvmlite import ir
 from numba import carray, types
 from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic, models, overload, register_model
 from numba.np.arrayobj import make_array
 from numba.np.numpy_support import as_dtype
 
@@ -237,12 +238,32 @@ def place(context, array, index):
     return types.int64(array, index), emit
 
 
+class StableRecord(types.Record):
+    """A record that functions are named after by what is in it.
+
+    Numba names them after the number that a type has in this process. Code in the cache
+    comes from many processes: two functions for different records would have one name,
+    and the linker takes the first it meets.
+    """
+
+    @property
+    def mangling_args(self):
+        digest = hashlib.sha256(self.name.encode()).hexdigest()
+        return "Record", (int(digest[:15], 16),)
+
+
+register_model(StableRecord)(models.RecordModel)
+
+
 def record_at(dtype):
     """A function for compiled code: the k-th record at an address, of a structured
     dtype.
     """
+    plain = numba.from_dtype(dtype)
+    fields = [(name, field._asdict()) for name, field in plain.fields.items()]
+    kind = StableRecord(fields, plain.size, plain.aligned)
 
-    @instruction(numba.from_dtype(dtype), types.int64, types.int64)
+    @instruction(kind, types.int64, types.int64)
     def record(builder, address, k):
         offset = builder.mul(k, ir.Constant(WORD, dtype.itemsize))
         place = builder.add(address, offset)  # the first byte of record k

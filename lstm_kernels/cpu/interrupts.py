@@ -69,13 +69,13 @@ def interruptible(call, stop, drain=lambda: None):
                 )
     except BaseException:
         stop[0] = 1
-        while True:  # another interrupt ends a wait, not the waiting
+        waits = True
+        while waits:  # another interrupt ends a wait, not the waiting
             try:
-                if ended or runner.setdefault("is", "caller") == "caller":
-                    break
-                if forks.process != process:
-                    break
-                woken.acquire(timeout=1)
+                while waits:
+                    woken.acquire(timeout=0 if ended else 1)
+                    left = runner.setdefault("is", "caller") == "caller"
+                    waits = not (ended or left or forks.process != process)
             except BaseException:  # the first one is on its way already
                 continue
         raise

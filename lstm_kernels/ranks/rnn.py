@@ -104,6 +104,10 @@ class Units:
         return kernels[self.means == "collective"], (counts, starts, status)
 
     def _run(self, kernel, space, arrays):
+        with self.net._held("run"):  # a pass counts its steps in words of its own
+            self._pass(kernel, space, arrays)
+
+    def _pass(self, kernel, space, arrays):
         sharing, work, job = space.sharing, space.work, space.work.job
         owner, done = (space, sharing, arrays), False
         # A rank that left would leave the others waiting: a signal ends their job.

@@ -134,7 +134,7 @@ class Network(OtherNames):
             raise AttributeError("params: got a value, want net.assign(params)")
         super().__setattr__(name, value)
 
-    def __call__(self, *_: Never) -> Never:
+    def __call__(self, *_: Never, **__: Never) -> Never:
         """No call, but what a network of another package is asked for by one."""
         raise TypeError(f"{type(self).__name__!r} is not called: net.forward(x)")
 

@@ -42,6 +42,9 @@ RUN_UPS = (60, 120)
 FEW_UNITS, LONG, MOST_GROUPS = 4, 256, 16
 
 
+MOST = 1 << 40  # chunks and sweeps: as many steps are no sequence
+
+
 class Seams(NamedTuple):
     """What became of a sequence: chunks of so many steps; the sweeps of each layer;
     whether every seam held; the step from which the rest was computed step by step, T
@@ -108,7 +111,7 @@ class NumbaChunks(NumbaFused):
         super().__init__(params, threads)
         chosen = {"chunks": chunks, "sweeps": sweeps}
         for name, value in chosen.items():
-            chosen[name] = None if value is None else check_int(name, value)
+            chosen[name] = None if value is None else check_int(name, value, 1, MOST)
         chosen["run_up"] = None if run_up is None else check_int("run_up", run_up, 0)
         if tolerance is not None:
             want = "a number from zero to less than one"
@@ -278,6 +281,8 @@ class NumbaChunks(NumbaFused):
             own, moved = abs(end[:, :-1]), abs(end[:, :-1] - start[:, 1:])
             usual = np.minimum(own.max(1, keepdims=True), own.max(2, keepdims=True))
             close = moved <= self._tolerance * np.maximum(own, usual)
+            if self._tolerance == 0:  # zeros have signs
+                close &= np.signbit(end[:, :-1]) == np.signbit(start[:, 1:])
             held = close.all(axis=(0, 2)) & held
         return held
 

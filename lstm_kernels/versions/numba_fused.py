@@ -16,12 +16,13 @@ MOST_BYTES; nothing of them is ever returned.
 """
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter
 
 import numba
 import numpy as np
 
+from ..blas import single_threaded
 from ..cores import cores
 from ..cpu import passes
 from ..cpu import wavefront_kernels as tasks
@@ -65,6 +66,15 @@ def chosen_threads(threads):
         want = f"at most {most}, Numba's own number"
         raise ValueError(f"threads: got {threads}, want {want}")
     return threads or min(numbas_threads(), cores(), most)
+
+
+@lru_cache(maxsize=64)
+def descending(rate, dtype):
+    """-rate as a number of a dtype, rounded to nearest whatever the caller's mode is:
+    kept, since setting the mode takes longer than a small step may.
+    """
+    with single_threaded():
+        return dtype.type(-rate)
 
 
 class NumbaFused(Network):
@@ -292,7 +302,7 @@ class NumbaFused(Network):
         return float(loss), space.collect(gradients)
 
     def _descend(self, space, rate, x, target, count):
-        space.work.job["rate"] = -rate
+        space.work.job["rate"] = descending(rate, self._dtype)
         return self._train(space, x, target, count)
 
     def _train(self, space, x, target, count):

@@ -24,6 +24,9 @@ class NumbaWavefront(NumbaFused):
     name = "numba-wavefront"
 
     def __init__(self, params, threads=None, *, schedules=None):
+        if not (schedules is None or callable(schedules)):
+            want = "a function of a Graph"
+            raise TypeError(f"schedules: got {schedules!r}, want {want}")
         self._schedules = schedules
         super().__init__(params, threads)
         self._made_with["schedules"] = schedules

@@ -19,7 +19,7 @@ from .params import Grads, Layer, Params
 from .training import History, train
 from .versions import Version, network, versions
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Dataset",
     "DivergedError",

@@ -24,6 +24,14 @@ from lstm_kernels.cells import CELLS  # noqa: E402
 VERSIONS = [
     v.name for v in lk.versions() if not v.why_unavailable and v.name != "numba-bf16"
 ]
+# Those on a CPU: what a user's process does to them. What `numpy-sample` and
+# `sequential` would show of it, `numpy` does, which is as much Python, and faster.
+IN_USE = [
+    name
+    for name in VERSIONS
+    if name.startswith("num") and name not in ("numpy-sample", "numba-newton")
+]
+COMPILED = [name for name in IN_USE if name.startswith("numba")]
 # L, T, B, D, H: ones, sizes just past a block of 8 or 16, D != H, more samples than
 # threads.
 SHAPES = [

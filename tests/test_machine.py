@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 import pytest
+from conftest import IN_USE
 from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
 
@@ -27,16 +28,8 @@ from lstm_kernels.cpu.workspace import Work
 from lstm_report.measure.comparer import compare, tolerance
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ  # long, and from another seed every time
-# `sequential` and `numpy-sample` do here what `numpy` does, slowly.
-VERSIONS = [
-    "numpy",
-    "numpy-naive",
-    "numba-sample",
-    "numba-tile",
-    "numba-wavefront",
-    "numba-fused",
-]
 CALLS = ["forward", "backward", "predict", "loss_and_grads", "step", "epoch", "assign"]
+TEAM = [v for v in IN_USE if v in ("numba-wavefront", "numba-fused", "numba-chunks")]
 RATE = 1e-3
 # The same numbers in another array.
 KINDS = {
@@ -214,7 +207,7 @@ class Machine(stateful.RuleBasedStateMachine):
         return self.another(self.version, **made)
 
     @stateful.precondition(lambda self: self.count < 3)
-    @stateful.rule(target=networks, version=oneof(VERSIONS), **made)
+    @stateful.rule(target=networks, version=oneof(IN_USE), **made)
     def another(self, version, seed, form, threads):
         self.count += 1
         params = drawn(seed, *form)
@@ -308,11 +301,11 @@ class Machine(stateful.RuleBasedStateMachine):
 
 @pytest.mark.parametrize(
     ("version", "stay"),
-    [*((v, False) for v in VERSIONS), *((v, True) for v in VERSIONS[-2:])],
+    [*((v, False) for v in IN_USE), *((v, True) for v in TEAM)],
 )
 def test_any_sequence_of_calls(version, stay, monkeypatch):
     """stay: as if in every region of `team.py` a thread stayed behind."""
-    leave, examples = Work.leave, 10 if stay else 20
+    leave, examples = Work.leave, 20 if version in TEAM and not stay else 8
     monkeypatch.setattr(Work, "leave", lambda work, stayed: leave(work, stay or stayed))
     how = settings(max_examples=1000 if HOSTILE else examples, derandomize=not HOSTILE)
     how = settings(

@@ -206,17 +206,6 @@ def test_the_caller_owns_what_comes_and_goes(version):
     np.testing.assert_array_equal(x, x_before)
 
 
-def test_non_contiguous_input_is_copied_never_misread(version):
-    params, x, _ = example((1, 4, 6, 3, 7))
-    net = lk.network(version, params)
-    wide = np.repeat(x, 2, axis=1)[:, ::2]
-    assert not wide.flags.c_contiguous
-    np.testing.assert_array_equal(net.forward(wide)[0], net.forward(x)[0])
-    np.testing.assert_array_equal(
-        net.forward(np.asfortranarray(x))[0], net.forward(x)[0]
-    )
-
-
 def test_large_inputs_saturate_without_warning(version, cell):
     params, x, _ = example((1, 3, 2, 2, 7), cell)
     y, _ = lk.network(version, params).forward(x * np.float32(1e6))
@@ -230,17 +219,6 @@ def test_a_network_says_what_it_is(version):
     says = f"{version}: LSTM, 2 layers of 7, 3 inputs, read-out 2, float32"
     assert repr(net) in (f"{says}, 1 thread", says)
     assert repr(net) != says or version.startswith("cuda")
-
-
-def test_the_number_of_threads_is_said_where_they_are_used():
-    params = example((1, 1, 1, 1, 5), "gru", np.float64, None)[0]
-    says = "GRU, 1 layer of 5, 1 input, float64"
-    assert repr(lk.network("numpy", params, threads=2)) == f"numpy: {says}, 2 threads"
-    assert (
-        repr(lk.network("sequential", params, threads=2))
-        == f"sequential: {says}, 1 thread"
-    )
-    assert repr(lk.network("numpy", params)).endswith(cores.why().partition(":")[0])
 
 
 def test_every_module_is_reached_without_an_import():
@@ -283,18 +261,6 @@ def test_options_of_a_version_are_those_of_its_class(version, options):
         assert net.seams.chunks == same.seams.chunks == options["chunks"]
     else:
         assert len(CALLED) > 1
-
-
-def test_registry_has_the_contract_fields():
-    names = [version.name for version in lk.versions()]
-    assert len(set(names)) == len(names)
-    for version in lk.versions():
-        assert version.target in ("cpu", "gpu")
-        assert version.summary
-        assert version.mini_batch_on
-        assert version.sample_on
-        assert isinstance(version.thread_positioning, bool)
-        assert isinstance(version.transfer_optimised, bool)
 
 
 def test_an_unavailable_version_says_why(monkeypatch):

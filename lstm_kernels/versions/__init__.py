@@ -4,11 +4,11 @@ A version is a file in this folder; its docstring says what is parallel, what ch
 from the rung below and what bounds it. Nothing is imported before it is asked for.
 """
 
-import importlib
 import inspect
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import UnavailableError, check_choice, why_not_compiled
@@ -47,57 +47,68 @@ class Version:
 
     name: VersionName
     summary: str
-    target: str  # "cpu" or "gpu"
+    made_by: str  # its class, in a file of this folder
+    target: str = "cpu"  # or "gpu"
     mini_batch_on: str = "CPU"
     sample_on: str = "CPU"
     thread_positioning: bool = False
     transfer_optimised: bool = False
 
-    @property
-    def module(self) -> str:
-        """The file of this folder that holds it; its class has the same name."""
-        return "numpy_batched" if self.name == "numpy" else self.name.replace("-", "_")
+    def load(self) -> type["Network"]:
+        """Its class, imported."""
+        module, _, name = self.made_by.partition(".")
+        return getattr(import_module(f".{module}", __package__), name)
 
     @cached_property
     def why_unavailable(self) -> str | None:
         """None when the version can run here, else the reason."""
-        compiled = not self.name.startswith(("numpy", "sequential"))
-        if compiled and (why := why_not_compiled()):
-            return why
-        if self.target == "gpu":
-            return _module("..gpu.device").why_unavailable()
-        if self.name == "numba-bf16":
-            return _module("..cpu.bfloat16").why_unavailable()
-        return None
+        if self.name.startswith(("numpy", "sequential")):
+            return None
+        why = why_not_compiled()
+        return (
+            self.load().why_unavailable() if self.target == "gpu" and not why else why
+        )
 
 
-def _module(name):
-    return importlib.import_module(name, __package__)
-
-
-_BOTH = ("CPU+GPU", "CPU+GPU")  # where the source's versions keep what they work on
+_BOTH = "gpu", "CPU+GPU", "CPU+GPU"  # where the source's versions keep what they use
+_GPU = "gpu", "GPU", "GPU", True, True
 _VERSIONS = (
-    Version("sequential", "plain Python loops", "cpu"),
-    Version("numpy-sample", "NumPy, one sample at a time", "cpu"),
-    Version("numpy-naive", "NumPy, a product per gate and operand", "cpu"),
-    Version("numpy", "NumPy, combined products: the reference", "cpu"),
-    Version("numba-sample", "threads over the samples", "cpu"),
-    Version("numba-tile", "a register tile in plain Numba", "cpu"),
-    Version("numba-wavefront", "threads over layers", "cpu"),
-    Version("numba-fused", "register tiles, cells fused in", "cpu"),
-    Version("numba-bf16", "inference with products in bfloat16", "cpu"),
-    Version("numba-chunks", "chunks of a sequence, seams verified", "cpu"),
-    Version("numba-newton", "chunks, seams by Newton's method", "cpu"),
-    Version("cuda-v1", "quick port: one thread of the GPU", "gpu", *_BOTH),
-    Version("cuda-v2", "a thread per sample", "gpu", *_BOTH, True),
-    Version("cuda-v3", "transfers by hand", "gpu", *_BOTH, True, True),
+    Version("sequential", "plain Python loops", "sequential.Sequential"),
+    Version("numpy-sample", "NumPy, one sample at a time", "numpy_sample.NumpySample"),
     Version(
-        "cuda-fused", "the network stays on the GPU", "gpu", "GPU", "GPU", True, True
+        "numpy-naive", "NumPy, a product per gate and operand", "numpy_naive.NumpyNaive"
     ),
-    Version("cuda-graph", "an epoch is a graph", "gpu", "GPU", "GPU", True, True),
-    Version("cuda-epoch", "an epoch is one launch", "gpu", "GPU", "GPU", True, True),
     Version(
-        "cuda-persistent", "weights stay on the chip", "gpu", "GPU", "GPU", True, True
+        "numpy", "NumPy, combined products: the reference", "numpy_batched.NumpyBatched"
+    ),
+    Version("numba-sample", "threads over the samples", "numba_sample.NumbaSample"),
+    Version("numba-tile", "a register tile in plain Numba", "numba_tile.NumbaTile"),
+    Version("numba-wavefront", "threads over layers", "numba_wavefront.NumbaWavefront"),
+    Version("numba-fused", "register tiles, cells fused in", "numba_fused.NumbaFused"),
+    Version(
+        "numba-bf16", "inference with products in bfloat16", "numba_bf16.NumbaBf16"
+    ),
+    Version(
+        "numba-chunks",
+        "chunks of a sequence, seams verified",
+        "numba_chunks.NumbaChunks",
+    ),
+    Version(
+        "numba-newton", "chunks, seams by Newton's method", "numba_newton.NumbaNewton"
+    ),
+    Version("cuda-v1", "quick port: one thread of the GPU", "cuda_v1.CudaV1", *_BOTH),
+    Version("cuda-v2", "a thread per sample", "cuda_v2.CudaV2", *_BOTH, True),
+    Version("cuda-v3", "transfers by hand", "cuda_v3.CudaV3", *_BOTH, True, True),
+    Version(
+        "cuda-fused", "the network stays on the GPU", "cuda_fused.CudaFused", *_GPU
+    ),
+    Version("cuda-graph", "an epoch is a graph", "cuda_graph.CudaGraph", *_GPU),
+    Version("cuda-epoch", "an epoch is one launch", "cuda_epoch.CudaEpoch", *_GPU),
+    Version(
+        "cuda-persistent",
+        "weights stay on the chip",
+        "cuda_persistent.CudaPersistent",
+        *_GPU,
     ),
 )
 
@@ -127,8 +138,7 @@ def network(
         raise UnavailableError(
             f"name: {name!r} cannot run here: {version.why_unavailable}"
         )
-    words = version.module.split("_")
-    make = getattr(_module(f".{version.module}"), "".join(map(str.capitalize, words)))
+    make = version.load()
     known = options_of(make)
     for option in options:
         if option not in known:

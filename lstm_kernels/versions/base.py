@@ -2,7 +2,6 @@
 network in use.
 """
 
-import sys
 import threading
 import weakref
 from functools import partial, partialmethod
@@ -58,10 +57,8 @@ def _unpickled(kind, made_with, params):
     threads than it was made with where there are fewer, which changes no bit. Raises
     UnavailableError where its version cannot run.
     """
-    for version in sys.modules[__package__].versions():  # which imports this module
-        if version.name == kind.name and version.why_unavailable:
-            why = version.why_unavailable
-            raise UnavailableError(f"a pickled {kind.name!r} cannot run here: {why}")
+    if why := kind.why_unavailable():
+        raise UnavailableError(f"a pickled {kind.name!r} cannot run here: {why}")
     threads = made_with["threads"]
     if threads is not None:
         threads = min(threads, cores(), kind.most_threads() or threads)
@@ -112,7 +109,12 @@ class Network(OtherNames):
         self._lock, self._process = threading.RLock(), forks.process
 
     @staticmethod
-    def most_threads():
+    def why_unavailable() -> str | None:
+        """None where it can run in this process, else the reason."""
+        return None
+
+    @staticmethod
+    def most_threads() -> int | None:
         """How many a network can have in this process; None for any number."""
         return None
 

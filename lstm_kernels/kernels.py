@@ -24,6 +24,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.sigutils import normalize_signature
 
 from .forks import at_fork
+from .interrupts import undisturbed
 from .notes import is_terminal, note, notebook, show
 
 # fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep
@@ -260,7 +261,7 @@ def native(function, label, signature=None, origins=()):
         )
     new = fill([function], {}, label, origins=origins)[function.__name__]
     made = cached(partial(_c_function, signature), new, **OPTIONS)
-    made.compile()
+    undisturbed(made.compile)
     _kept.append(made)
     return made.address
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 
 import lstm_kernels as lk
-from lstm_kernels import cores, reference, schedules
+from lstm_kernels import reference, schedules
 from lstm_kernels.gpu import device
 from lstm_report.measure.comparer import (
     TOLERANCE,

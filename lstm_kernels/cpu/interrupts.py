@@ -1,21 +1,8 @@
-"""Long calls of machine code that answer Ctrl-C.
+"""Long regions of machine code, which a signal ends (`lstm_kernels/interrupts.py`)."""
 
-Python runs the handler of a signal in the main thread, between its own instructions:
-not inside machine code. So a long call runs on another thread, while the main one waits
-for a lock, which a signal interrupts. If the handler raises, the call is told to stop:
-it reads a word between its tasks. Then the exception goes on its way.
-
-A handler can raise between a function's return and the instruction that would keep its
-result. So nothing rests on a result: who runs the call stands in a dict, that it has
-ended in a list, and a lock only wakes who waits.
-"""
-
-import _thread
-import threading
 from functools import partial
-from types import BuiltinFunctionType
 
-from .. import forks
+from ..interrupts import interruptible
 from .team import team
 
 LONG = 2e9  # operations: from there on, another thread costs less than a hundredth
@@ -28,58 +15,3 @@ def run_on(work, operations, function, *arguments):
     if operations < LONG:
         return function(*arguments)
     return interruptible(partial(function, *arguments), work.stop, team().drain)
-
-
-def interruptible(call, stop, drain=lambda: None):
-    """call(), which leaves soon when stop[0] is 1; its result, or the exception of a
-    signal, after drain() once call() has ended.
-    """
-    # No signal comes to another thread. What is not Python's own, as of gevent, starts
-    # no thread: the call would run here in any case.
-    main = threading.get_ident() == threading.main_thread().ident
-    if not main or not isinstance(_thread.start_new_thread, BuiltinFunctionType):
-        return call()
-    process, runner, ended, woken = forks.process, {}, [], _thread.allocate_lock()
-    woken.acquire()
-
-    def work():
-        if runner.setdefault("is", "thread") != "thread":
-            return  # the caller has given up already
-        result = error = None
-        try:
-            result = call()
-            if stop[0]:
-                drain()
-        except BaseException as raised:
-            error = raised
-        ended.append((result, error))
-        woken.release()
-
-    try:
-        try:
-            _thread.start_new_thread(work, ())
-        except RuntimeError:  # the system gives no more threads
-            runner.setdefault("is", "caller")
-            return call()
-        while not ended:
-            woken.acquire(timeout=1)
-            if forks.process != process:  # a handler forked: the thread is the parent's
-                raise ChildProcessError(
-                    "a call that was forked in the middle ends in its parent"
-                )
-    except BaseException:
-        stop[0] = 1
-        waits = True
-        while waits:  # another interrupt ends a wait, not the waiting
-            try:
-                while waits:
-                    woken.acquire(timeout=0 if ended else 1)
-                    left = runner.setdefault("is", "caller") == "caller"
-                    waits = not (ended or left or forks.process != process)
-            except BaseException:  # the first one is on its way already
-                continue
-        raise
-    result, error = ended[0]
-    if error is not None:
-        raise error
-    return result

@@ -20,6 +20,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import report
+import website
+import yaml
 from form import problems_of_form
 from made import PNG, TITLE, claim, code, drawn, parameters, save, stream, text
 from nbformat.v4 import new_notebook
@@ -239,6 +241,16 @@ def test_figures_go_to_build_and_nowhere_without_the_repository(
         folder = tmp_path / "build" / "paper" / "figures"
         assert written == [folder / "trial.png", folder / "trial.svg"]
         assert written[0].read_bytes() == data["image/png"]
+
+
+@pytest.mark.parametrize("alt", ['"A" first', "two\nlines", "a # b", "it's: \\d"])
+def test_an_alternative_text_stays_one_option_of_its_figure(tmp_path, alt):
+    output = drawn("01-x")
+    output.metadata["image/png"]["alt"] = alt
+    website.show(output, {"figure": "01-x"}, "claim-1", tmp_path)
+    lines = output.data["text/markdown"].splitlines()[1:-1]
+    told = yaml.safe_load("\n".join(line.removeprefix(":") for line in lines))
+    assert told == {"alt": alt, "figclass": "still"}
 
 
 # --- accepting, and what differs

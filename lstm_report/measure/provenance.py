@@ -116,16 +116,14 @@ def blas():
     ]
 
 
-def distorting_variables():
-    """The environment variables that steer a loaded BLAS library away from its own
-    choice.
+def distorting_variables(libraries=None, variables=os.environ):
+    """Those that steer a BLAS library away from its own choice; libraries: names, None
+    of those that are loaded.
     """
-    loaded = tuple(pool["library"].upper() for pool in blas())
-    return [
-        f"{name}={os.environ[name]}"
-        for name in DISTORTING
-        if name in os.environ and name.startswith(loaded)
-    ]
+    names = [b["library"] for b in blas()] if libraries is None else libraries
+    steering = tuple(name.upper() for name in names)
+    known = [name for name in DISTORTING if name.startswith(steering)]
+    return [f"{name}={variables[name]}" for name in known if name in variables]
 
 
 def warnings():

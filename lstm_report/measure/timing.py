@@ -4,7 +4,8 @@ something disturbed them.
 
 import math
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,9 +28,64 @@ MOST_TRYING = 20  # seconds before a case is timed
 LEAST_SECONDS = 0.5  # the system counts CPU time in hundredths of a second
 
 
+class System(NamedTuple):
+    """CPU time since the start of the system, in seconds summed over its cores: all of
+    it, what processes used, what the hypervisor gave to others; what this process used;
+    the clock of the fastest core in GHz, None where it cannot be read.
+    """
+
+    whole: float
+    used: float
+    stolen: float
+    process: float
+    clock: float | None
+
+
+def system() -> System:
+    """The System now."""
+    cpu = psutil.cpu_times()._asdict()
+    process = psutil.Process().cpu_times()
+    for name in ("guest", "guest_nice"):  # which user and nice hold too
+        cpu.pop(name, None)
+    whole, stolen = sum(cpu.values()), cpu.pop("steal", 0.0)
+    used = whole - stolen - cpu["idle"] - cpu.get("iowait", 0.0)
+    return System(whole, used, stolen, sum(process[:4]), clock())
+
+
+def clock() -> float | None:
+    """GHz of the fastest core now; None where the system does not say."""
+    try:
+        cores = psutil.cpu_freq(percpu=True)
+    except (OSError, NotImplementedError, RuntimeError):
+        return None
+    return max((core.current for core in cores or ()), default=0.0) / 1e3 or None
+
+
+def conditions(before: System, after: System) -> dict[str, float]:
+    """What disturbed a run between two Systems, as fractions by the names of SIGNS;
+    without an entry where nothing is known.
+    """
+    known, whole = {}, after.whole - before.whole
+    if whole >= LEAST_SECONDS:
+        others = after.used - before.used - (after.process - before.process)
+        known["stolen"] = (after.stolen - before.stolen) / whole
+        known["others"] = others / whole
+    if before.clock and after.clock:
+        known["slower"] = 1 - after.clock / before.clock
+    return known
+
+
 def interleaved(
-    cases, *, repeats=20, least=2e-3, rest=0.0, self_timed=False, seed=0, again=False
-):
+    cases: Mapping[str, Callable],
+    *,
+    repeats: int = 20,
+    least: float = 2e-3,
+    rest: float = 0.0,
+    self_timed: bool = False,
+    seed: int = 0,
+    again: bool = False,
+    system: Callable[[], System] = system,
+) -> pd.DataFrame:
     """Time several cases side by side; returns a row per repeat: case, repeat, seconds.
 
     cases: name -> function without arguments. Each runs to warm up (compile time is not
@@ -40,6 +96,7 @@ def interleaved(
     pools of the last case, which still wait on the cores for more work, would slow the
     next. self_timed: cases return the seconds they took. again: measure a disturbed run
     once more, and keep the quieter one; `disturbance` says of the rows what it was.
+    system: what tells the CPU time and the clock.
     """
     calls = {name: _calls(case, least) for name, case in cases.items()}
     rng, rows, before = np.random.default_rng(seed), [], system()
@@ -58,13 +115,14 @@ def interleaved(
     times = pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
     times.attrs["conditions"] = conditions(before, system())
     if again and disturbance(times):
-        options = {"least": least, "rest": rest, "self_timed": self_timed}
-        other = interleaved(cases, repeats=repeats, seed=seed + 1, **options)
+        how: dict[str, Any] = {"repeats": repeats, "least": least, "rest": rest}
+        how |= {"self_timed": self_timed, "system": system}
+        other = interleaved(cases, seed=seed + 1, **how)
         times = min(times, other, key=unrest)
     return times
 
 
-def settle(case):
+def settle(case: Callable) -> None:
     """Call a case until no network in it tries how to divide its work."""
     tried, until = None, time.perf_counter() + MOST_TRYING
     while tried != Trial.tried and time.perf_counter() < until:
@@ -86,7 +144,9 @@ def _calls(case, least):
     return max(1, math.ceil(least / max(seconds, 1e-7)))
 
 
-def summary(times, baseline=None, by="case"):
+def summary(
+    times: pd.DataFrame, baseline: str | None = None, by: str = "case"
+) -> pd.DataFrame:
     """Median and quartiles for each case, in order of appearance, and how many times
     faster than `baseline`.
 
@@ -101,58 +161,12 @@ def summary(times, baseline=None, by="case"):
     return result
 
 
-class System(NamedTuple):
-    """CPU time since the start of the system, in seconds summed over its cores: all of
-    it, what processes used, what the hypervisor gave to others; what this process used;
-    the clock of the fastest core in GHz, None where it cannot be read.
-    """
-
-    whole: float
-    used: float
-    stolen: float
-    process: float
-    clock: float | None
-
-
-def system():
-    """The System now."""
-    cpu = psutil.cpu_times()._asdict()
-    process = psutil.Process().cpu_times()
-    for name in ("guest", "guest_nice"):  # which user and nice hold too
-        cpu.pop(name, None)
-    whole, stolen = sum(cpu.values()), cpu.pop("steal", 0.0)
-    used = whole - stolen - cpu["idle"] - cpu.get("iowait", 0.0)
-    return System(whole, used, stolen, sum(process[:4]), clock())
-
-
-def clock():
-    """GHz of the fastest core now; None where the system does not say."""
-    try:
-        cores = psutil.cpu_freq(percpu=True)
-    except (OSError, NotImplementedError, RuntimeError):
-        return None
-    return max((core.current for core in cores or ()), default=0.0) / 1e3 or None
-
-
-def conditions(before, after):
-    """What disturbed a run between two Systems, as fractions by the names of SIGNS;
-    without an entry where nothing is known.
-    """
-    known, whole = {}, after.whole - before.whole
-    if whole >= LEAST_SECONDS:
-        others = after.used - before.used - (after.process - before.process)
-        known["stolen"] = (after.stolen - before.stolen) / whole
-        known["others"] = others / whole
-    if before.clock and after.clock:
-        known["slower"] = 1 - after.clock / before.clock
-    return known
-
-
-def together(parts):
+def together(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The rows of several runs as one table, which holds the worst of their
     conditions.
     """
-    rows, worst = pd.concat(parts, ignore_index=True), {}
+    rows = pd.concat(parts, ignore_index=True)
+    worst: dict[str, float] = {}
     for part in parts:
         for name, value in part.attrs.get("conditions", {}).items():
             worst[name] = max(value, worst.get(name, value))
@@ -181,12 +195,12 @@ def _signs(times):
     return {"spread": spread} | times.attrs.get("conditions", {})
 
 
-def unrest(times):
+def unrest(times: pd.DataFrame) -> float:
     """The worst sign of a run over its limit: at most 1 where nothing disturbed it."""
     return max(value / SIGNS[name][0] for name, value in _signs(times).items())
 
 
-def disturbance(times):
+def disturbance(times: pd.DataFrame) -> str:
     """What disturbed a run, in words; "" where nothing did.
 
     times: what `interleaved` returns, or rows of a results file.

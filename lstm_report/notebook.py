@@ -5,8 +5,11 @@ computed sentences.
 import inspect
 import io
 import re
+from collections.abc import Callable
 from difflib import SequenceMatcher
+from pathlib import Path
 from textwrap import fill
+from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,13 +22,14 @@ from lstm_kernels.files import writing
 from . import plots
 from .measure import evidence, provenance, results
 
+Value = TypeVar("Value")
 NOQA = re.compile(r"(?<=# )noqa: \w+ - | +# noqa: \w+$", re.MULTILINE)
 # What ends a cell of a table in Markdown, or begins markup that no page writes in one.
 CELL = str.maketrans({"|": r"\|", "<": "&#60;", "{": "&#123;"})
 VERDICTS = {True: "Held", False: "Did not hold", None: "Not measured"}
 
 
-def _marked(disturbed):
+def _marked(disturbed: str) -> str:
     return f"Disturbed run: {disturbed}."
 
 
@@ -33,28 +37,36 @@ class Notebook:
     """A notebook in one of two presets: "paper" runs everything in full, "smoke" every
     cell on small sizes. `page`: its number or letter, for the figures' numbers.
 
-    Raises ValueError for another preset.
+    display, machine, root: what shows, what tells of the machine, and where the
+    repository is, None without one. Raises ValueError for another preset.
     """
 
-    def __init__(self, preset, page=None):
+    def __init__(
+        self,
+        preset: str,
+        page: int | str | None = None,
+        *,
+        display: Callable[..., Any] = display,
+        machine: Callable[..., dict[str, Any]] = provenance.machine,
+        root: Path | None = results.ROOT,
+    ) -> None:
         self.preset = check_choice("PRESET", preset, ("smoke", "paper"))
         self.page, self.shown = page, 0
+        self._display, self._machine = display, machine
         plots.style()
         pd.set_option("display.max_colwidth", None)  # a table shows its texts whole
         # Without the repository nothing is written beside the notebook.
-        root = results.ROOT
         self.figures = root / "build" / preset / "figures" if root else None
 
-    def pick(self, *, smoke, paper):
+    def pick(self, *, smoke: Value, paper: Value) -> Value:
         """The value for this notebook's preset."""
         return smoke if self.preset == "smoke" else paper
 
-    @staticmethod
-    def machine():
+    def machine(self) -> str:
         """This machine in words, for captions."""
-        return results.label(provenance.machine())
+        return results.label(self._machine())
 
-    def processes(self, measure, **arguments):
+    def processes(self, measure: Callable, **arguments: Any) -> pd.DataFrame:
         """The rows of a measurement from five fresh processes, two in smoke, with a
         column `process`, as `evidence.fresh` gives them.
         """
@@ -89,22 +101,22 @@ class Notebook:
                 file.write(content)
         ours = {"figure": name} | ({"interactive": interactive} if interactive else {})
         about = {"image/png": {"alt": alt}, "lstm_kernels": ours}
-        display({"image/png": data["png"], "text/plain": alt}, metadata=about, raw=True)
+        self._display(
+            {"image/png": data["png"], "text/plain": alt}, metadata=about, raw=True
+        )
         if self.page is not None:
             self.shown += 1
             number = f"Figure {self.page}.{self.shown}."
-            display(Markdown(f"**{number}** {caption}".rstrip()))
+            self._display(Markdown(f"**{number}** {caption}".rstrip()))
 
-    @staticmethod
-    def say(text, disturbed=""):
+    def say(self, text: str, disturbed: str = "") -> None:
         """Show a sentence computed from results, as Markdown; with what
         `bench.disturbance` said of their times.
         """
         mark = f" **{_marked(disturbed)}**" if disturbed else ""
-        display(Markdown(inspect.cleandoc(text) + mark))
+        self._display(Markdown(inspect.cleandoc(text) + mark))
 
-    @staticmethod
-    def claim(sentence, held, numbers, *, why, disturbed="", recorded=""):
+    def claim(self, sentence, held, numbers, *, why, disturbed="", recorded=""):
         """Show a claim and whether it held; the site's list of claims has them all.
 
         sentence: one that could be false, with its condition. held: True, False, or
@@ -131,14 +143,13 @@ class Notebook:
         if disturbed:
             claim["disturbed"] = disturbed
             text += f" **{_marked(disturbed)}**"
-        display(
+        self._display(
             {"text/markdown": f"> {text}", "text/plain": text},
             metadata={"lstm_kernels": {"claim": claim}},
             raw=True,
         )
 
-    @staticmethod
-    def table(frame):
+    def table(self, frame: pd.DataFrame) -> None:
         """Show a DataFrame of Markdown and numbers as a table, its index first; numbers
         have three significant digits and stand to the right.
         """
@@ -150,19 +161,17 @@ class Notebook:
             [" ".join(str(cell).split()).translate(CELL) for cell in line]
             for line in ([*cells.columns], rule, *cells.to_numpy().tolist())
         ]
-        display(Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines)))
+        self._display(Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines)))
 
-    @staticmethod
-    def source(*objects):
+    def source(self, *objects: Any) -> None:
         """Show the source of functions of the package, without the marks for its
         linter.
         """
         for item in objects:
             shown = NOQA.sub("", inspect.getsource(item))
-            display(Markdown(f"```python\n{shown}```"))
+            self._display(Markdown(f"```python\n{shown}```"))
 
-    @staticmethod
-    def changes(old, new):
+    def changes(self, old: Callable, new: Callable) -> None:
         """Show the source of the function `new` whole; a `+` marks each line that `old`
         has not.
 
@@ -172,30 +181,29 @@ class Notebook:
             [line for line in inspect.getsource(item).splitlines() if line.strip()]
             for item in (old, new)
         )
-        same = SequenceMatcher(
-            None, *(list(map(str.strip, lines)) for lines in (before, after))
-        )
+        bare = ([line.strip() for line in lines] for lines in (before, after))
+        same = SequenceMatcher(None, *bare)
         unchanged = {
             b + k for _, b, size in same.get_matching_blocks() for k in range(size)
         }
         marked = [
             f"{' ' if k in unchanged else '+'} {line}" for k, line in enumerate(after)
         ]
-        display(Markdown("```diff\n" + "\n".join(marked) + "\n```"))
+        self._display(Markdown("```diff\n" + "\n".join(marked) + "\n```"))
 
-    def recorded(self, experiment):
+    def recorded(self, experiment: str, folder: Path | None = None) -> pd.DataFrame:
         """The rows that were recorded of an experiment on this machine, else on the
         first that has some; says which. ValueError where there are none.
         """
-        rows = results.read(experiment)
-        name = provenance.machine_name()
+        rows, name = results.read(experiment, folder), self._machine()["name"]
         name = name if name in set(rows["machine"]) else rows["machine"].iloc[0]
-        self.say(f"Recorded: {results.caption(results.record(experiment, name))}.")
+        about = results.record(experiment, name, folder)
+        self.say(f"Recorded: {results.caption(about)}.")
         return rows[rows["machine"] == name]
 
-    def environment(self):
+    def environment(self) -> None:
         """Show what this notebook ran on."""
-        m = provenance.machine(self.preset)
+        m = self._machine(self.preset)
         packages = (f"{name} {got}" for name, got in m["packages"].items() if got)
         blas = (
             f"{b['library']} {b['version']} ({b['kernels']} kernels)" for b in m["blas"]
@@ -209,4 +217,4 @@ class Notebook:
             "BLAS is slowed by": ", ".join(m["distorting_variables"]),
         }
         shown = (f"- {k}: {results.plain(told)}" for k, told in lines.items() if told)
-        display(Markdown("\n".join(shown)))
+        self._display(Markdown("\n".join(shown)))

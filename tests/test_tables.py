@@ -1,16 +1,17 @@
-"""Tables of results by machine, and what a notebook shows of code, from known rows."""
+"""Tables of results by machine, from known rows."""
 
 import pandas as pd
 import pytest
+from filed import filed
 
-from lstm_kernels.versions import numba_sample
-from lstm_report import machines, notebook
-from lstm_report.lesson import mistakes
+from lstm_report import machines
 from lstm_report.measure import ceilings, results
 from lstm_report.measure.workloads import AIRLINE, GRID
 
+FAST = {"numba-fused": 1.0, "pytorch": 2.0, "jax": 3.0, "onnxruntime": 0.5}
 
-def compared(machine="here", stages=("forward", "step"), work=AIRLINE, **seconds):
+
+def compared(work=AIRLINE, **seconds):
     """Rows of three rounds of a workload, by version; a round is twice the one
     before.
     """
@@ -18,19 +19,16 @@ def compared(machine="here", stages=("forward", "step"), work=AIRLINE, **seconds
         [
             work.columns()
             | {"version": name, "variant": "1" if name in machines.PEERS else None}
-            | {"stage": stage, "repeat": r, "seconds": value * 2**r, "machine": machine}
-            for stage in stages
+            | {"stage": stage, "repeat": r, "seconds": value * 2**r}
+            for stage in ("forward", "step")
             for name, value in seconds.items()
             for r in range(3)
         ]
     )
 
 
-FAST = {"numba-fused": 1.0, "pytorch": 2.0, "jax": 3.0, "onnxruntime": 0.5}
-
-
 def test_tables_of_peers_come_from_their_rows():
-    gemm = {"version": "sgemm", "stage": "ceiling", "repeat": 0, "machine": "here"}
+    gemm = {"version": "sgemm", "stage": "ceiling", "repeat": 0}
     gemm |= {"seconds": ceilings.SGEMM_GFLOP}  # of 1 GFLOP/s
     rows = pd.concat([compared(**FAST), pd.DataFrame([gemm])])
     [line] = machines.peers(rows, "step")
@@ -50,59 +48,40 @@ def test_tables_of_peers_come_from_their_rows():
 
 
 def test_the_grid_has_eight_rows_and_each_version_once():
-    parts = [compared(work=work, numpy=0.5, sequential=4.0) for work in GRID.values()]
+    parts = [compared(work, numpy=0.5, sequential=4.0) for work in GRID.values()]
     lines = list(machines.grid(pd.concat(parts), "forward"))
     assert len(lines) == 8
     assert lines[0] == {"workload": "airline", "sequential": "8000", "numpy": "1000"}
 
 
 @pytest.fixture
-def recorded(monkeypatch):
-    """Two machines, the first measured later, and what was said of them."""
-    rows = pd.concat([compared("a", **FAST), compared("b", **FAST)])
-    dates = {"a": "2026-02-01", "b": "2026-01-01"}
-    monkeypatch.setattr(results, "read", lambda experiment: rows)
-    monkeypatch.setattr(
-        results, "record", lambda _, name: {"date": dates[name]} | ABOUT
-    )
-    monkeypatch.setattr(results, "caption", lambda record: f"of {record['date']}")
+def recorded(tmp_path, monkeypatch):
+    """Results of two machines, of which the first was measured later."""
+    for machine, date, factor in (("a", "2026-02-01", 1), ("b", "2026-01-01", 3)):
+        rows = compared(**{name: factor * s for name, s in FAST.items()})
+        filed(tmp_path, rows, "peers", machine=machine, date=date)
+    filed(tmp_path, compared(numpy=1.0), "grid", machine="c")
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
 
 
-ABOUT = {"cpu": "CPU"}
-
-
-def test_readme_holds_the_newest_machine(recorded):
-    text = "a\n<!-- results: x -->\nold\n<!-- end of results -->\nb\n"
-    for marked in (text, text.replace("end of ", "/").replace(": x", "")):
-        renewed = machines.renewed(marked)
-        assert "| airline | 2000 | 2x | 2000 | 2x |" in renewed
-        assert "of 2026-02-01." in renewed
-        assert "old" not in renewed
-        assert machines.renewed(renewed) == renewed
+@pytest.mark.parametrize(
+    ("begin", "end"), [("results: x", "end of results"), ("results", "/results")]
+)
+def test_readme_holds_the_newest_machine(recorded, begin, end):
+    text = f"a\n<!-- {begin} -->\nold\n<!-- {end} -->\nb\n"
+    renewed = machines.renewed(text)
+    assert "| airline | 2000 | 2x | 2000 | 2x |" in renewed
+    assert "recorded 2026-02-01" in renewed
+    assert "old" not in renewed
+    assert machines.renewed(renewed) == renewed
     with pytest.raises(ValueError, match=r"README\.md: got 0 places for results"):
         machines.renewed("no markers")
 
 
-def test_the_page_has_every_machine(recorded):
-    page = machines.page()
-    for title in ("Other packages: a", "Other packages: b", "Versions: a"):
-        assert f"## {title}" in page
-    assert page.count("of 2026-01-01") == 2
-
-
-def test_the_lines_that_changed_are_marked(monkeypatch):
-    shown = []
-    monkeypatch.setattr(notebook, "display", lambda text: shown.append(text.data))
-    notebook.Notebook.changes(mistakes.forward_steps, numba_sample.forward_samples)
-    marked = [line for line in shown[0].splitlines() if line.startswith("+")]
-    assert "+     for s in prange(B):" in marked
-    assert not any("add_product" in line for line in marked)  # indented alike or not
-
-
-def test_a_source_is_shown_without_the_marks_of_its_linter(monkeypatch):
-    told, mark = [], "# " + "noqa"
-    source = f"f = 1  {mark}: E731 - a name\ng = 2  {mark}: B007\n"
-    monkeypatch.setattr(notebook.inspect, "getsource", lambda item: source)
-    monkeypatch.setattr(notebook, "display", lambda text: told.append(text.data))
-    notebook.Notebook.source(None)
-    assert told == ["```python\nf = 1  # a name\ng = 2\n```"]
+def test_the_page_has_every_machine_with_its_own_rows(recorded):
+    parts = machines.page().split("\n## ")[1:]
+    titles = ["Other packages: a", "Other packages: b", "Versions: c"]
+    assert [part.partition("\n")[0] for part in parts] == titles
+    for part, date, ms in zip(parts, ("02-01", "01-01", ""), (2, 6, 2), strict=True):
+        assert f"recorded 2026-{date}" in part
+        assert part.count(f"| airline | {ms}000 |") == 2

@@ -26,13 +26,12 @@ except KeyboardInterrupt:
     print(INTERRUPTED, file=sys.stderr)
     sys.exit(130)
 
-NOTEBOOKS = ROOT / "notebooks"
 LAST = "lesson, appendix"
 
 
-def sources():
+def sources(root=ROOT):
     """The report's notebooks in order: by number, then those of LAST."""
-    found = sorted(NOTEBOOKS.glob("*.ipynb"))
+    found = sorted(root.glob("notebooks/*.ipynb"))
     return sorted(found, key=lambda path: LAST.find(path.stem))
 
 
@@ -130,7 +129,7 @@ def run(build, preset="paper", only=""):
     return fine
 
 
-def up_to_date(source, out):
+def up_to_date(source, out, root=ROOT):
     """Whether `out` is `source` executed with the code, the series and the recorded
     results that are here.
     """
@@ -138,7 +137,7 @@ def up_to_date(source, out):
         return False
     # All of it: what one page reads is not worth a list. Folders under data/ too, since
     # they tell of files that are gone.
-    found = [*ROOT.glob("lstm_*/**/*.*"), *ROOT.glob("data/**/*")]
+    found = [*root.glob("lstm_*/**/*.*"), *root.glob("data/**/*")]
     read = [path for path in found if path.parent.name != "__pycache__"]
     newest = max((path.stat().st_mtime for path in read), default=0)
     return out.stat().st_mtime > newest
@@ -150,12 +149,12 @@ def cells(path):
     return [cell.source for cell in book.cells if "parameters" not in rules.tags(cell)]
 
 
-def summary(build):
+def summary(build, root=ROOT):
     """In lines: how many claims held; for each page its seconds, the claims that did
     not hold, and the verdicts that differ from the stored run.
     """
     lines, books = [], []
-    for source in sources():
+    for source in sources(root):
         if not (build / source.name).exists():
             lines.append(f"{source.stem}: not executed")
             continue
@@ -172,13 +171,13 @@ def summary(build):
     return "\n".join([rules.counted(books), *lines])
 
 
-def accept(build):
+def accept(build, root=ROOT):
     """Put the executed notebooks of `build` in the place of their sources, and the
     figures that README shows in theirs; nothing where one is not fit. Returns the names
     of the files that changed.
     """
     contents, drawn, problems = {}, {}, []
-    for source in sources():
+    for source in sources(root):
         built = build / source.name
         if not built.exists() or rules.preset(rules.read(built)) != "paper":
             problems.append(f"{source.name}: not executed with PRESET 'paper'")
@@ -187,9 +186,9 @@ def accept(build):
         else:
             contents[source] = built.read_bytes()
             drawn |= rules.figures(rules.read(built))
-    text = (ROOT / "README.md").read_text("utf-8")
+    text = (root / "README.md").read_text("utf-8")
     for name in re.findall(r"\(figures/([\w-]+)\.png\)", text):
-        contents[ROOT / "figures" / f"{name}.png"] = drawn.get(name)
+        contents[root / "figures" / f"{name}.png"] = drawn.get(name)
         problems += [] if name in drawn else [f"README.md: no notebook draws {name}"]
     if problems:
         raise ReportError("\n  ".join(["nothing is accepted:", *problems]))

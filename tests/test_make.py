@@ -1,20 +1,23 @@
-"""`make report` and its kin on small notebooks: lines, failures, claims, what is up to
-date.
+"""`make report` and its kin on small notebooks: lines, failures, claims, interrupts, what
+is up to date.
 """
 
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import notebook_rules as rules
+import psutil
 import pytest
 import report
 import standalone
 from made import code, parameters, save, text
+from notebook_rules import ReportError
 
 ROOT = Path(__file__).parents[1]
 # What `nb.claim` displays, without the time that its imports take.
@@ -23,40 +26,41 @@ claim = {{"sentence": {!r}, "verdict": {!r}, "numbers": ""}}
 about = {{"lstm_kernels": {{"claim": claim}}}}
 display({{"text/markdown": "> **It.**"}}, metadata=about, raw=True)
 """
+# A cell that says by a file that it runs, and does not end.
+ENDLESS = "import pathlib, time\npathlib.Path('running').touch()\ntime.sleep(600)"
 
 
 def notebook(folder, name, source):
     """A notebook that is not executed: title, claim, parameters, then `source`."""
     start = text(f"# {name}\n\n**A claim.**"), parameters()
-    save(folder / "notebooks" / f"{name}.ipynb", *start, code(source, count=None))
+    return save(
+        folder / "notebooks" / f"{name}.ipynb", *start, code(source, count=None)
+    )
 
 
 @pytest.fixture
 def project(tmp_path):
-    """A project of three notebooks, of which the second fails."""
-    for name in (
-        "Makefile",
-        "requirements.lock",
-        "pyproject.toml",
-        "README.md",
-        "tools",
-    ):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, tmp_path / name)
+    """A project without a page."""
+    for name in ("Makefile", "requirements.lock", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / ".stamp").touch()  # the environment is this one
-    notebook(tmp_path, "01_a", CLAIM.format("One is two.", "Did not hold"))
-    notebook(tmp_path, "02_b", "assert 1 == 2, 'wrong result'")
-    notebook(tmp_path, "lesson", CLAIM.format("Two is two.", "Held"))
+    (tmp_path / "notebooks").mkdir()
     shutil.copy(ROOT / "notebooks" / "references.bib", tmp_path / "notebooks")
     return tmp_path
 
 
-def make(project, *targets):
+def environment():
+    """Without what a make that runs this test hands down."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    return own | {"PYTHONPATH": str(ROOT)}
+
+
+def make(project, *targets):
     words = ["make", f"PY={sys.executable}", *targets]
-    env = own | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(words, cwd=project, env=env, capture_output=True, text=True)
+    how = {"env": environment(), "capture_output": True, "text": True}
+    return subprocess.run(words, cwd=project, **how)
 
 
 def started(done):
@@ -64,11 +68,15 @@ def started(done):
 
 
 def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(project):
+    notebook(project, "01_a", CLAIM.format("One is two.", "Did not hold"))
+    wrong = notebook(project, "02_b", "assert 1 == 2, 'wrong result'")
+    notebook(project, "lesson", CLAIM.format("Two is two.", "Held"))
+    save(project / "build" / "paper" / wrong.name, text("an old result"))
     done = make(project, "report")
     assert done.returncode != 0
     assert started(done) == ["01_a", "02_b", "lesson"]
     assert "01_a (1 of 3) starts; the stored run took 0 s, 0.0 min left" in done.stdout
-    assert "02_b.ipynb, cell 3 failed: AssertionError: wrong result" in done.stderr
+    assert "02_b.ipynb, cell 3 failed: AssertionError: wrong result\n" in done.stderr
     told = done.stdout[done.stdout.index("Claims:") :]
     assert re.sub(r"\d+ s", "1 s", told).splitlines() == [
         "Claims: 1 did not hold, 1 held",
@@ -78,10 +86,8 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
         "lesson: 1 s, stored 1 s",
     ]
     site = project / "build" / "site"
-    assert {"index.html", "01_a.html", "lesson.html"} <= {
-        p.name for p in site.iterdir()
-    }
-    assert not (site / "02_b.html").exists()
+    pages = {path.name for path in site.iterdir()}
+    assert {"index.html", "01_a.html", "lesson.html"} <= pages - {"02_b.html"} == pages
 
     notebook(project, "02_b", "assert 1 == 1")
     done = make(project, "report")
@@ -91,19 +97,61 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
     assert (site / "02_b.html").exists()
 
 
-@pytest.mark.parametrize("number", ["1", "01", "lesson"])
-def test_one_notebook_is_named_by_its_number(project, number):
-    done = make(project, "notebook", f"NB={number}", "PRESET=smoke")
-    assert done.returncode == 0, done.stderr
-    assert started(done) == ["lesson" if number == "lesson" else "01_a"]
-    [built] = (project / "build" / "smoke").glob("*.ipynb")
-    assert 'PRESET = \\"smoke\\"' in built.read_text()
+@pytest.mark.parametrize("sign", ["line", "kernel", "cell"])
+def test_an_interrupt_is_a_line_without_a_traceback(project, sign):
+    """As soon as the page is announced, its kernel is there, or its cell runs."""
+    notebook(project, "01_a", ENDLESS)
+    process = subprocess.Popen(
+        [sys.executable, "tools/report.py", "run", "build"],
+        cwd=project,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert process.stdout.readline().startswith("01_a (1 of 1) starts")
+    running = project / "notebooks" / "running"
+    reached = {
+        "line": lambda: True,
+        "kernel": psutil.Process(process.pid).children,
+        "cell": running.exists,
+    }
+    while not reached[sign]():
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate()[1]
+    assert said == "report: interrupted; the same call goes on from here\n"
+    assert process.returncode == 130
+    assert not (project / "build").exists()
 
 
-def test_a_number_that_is_none_is_an_error_that_names_those_there_are(project):
-    done = make(project, "notebook", "NB=7")
-    assert done.returncode != 0
-    assert "NB: got '7', want the number or name of 01_a, 02_b, lesson" in done.stderr
+def test_pages_are_chosen_by_number_or_name_and_one_that_fails_stops_none(
+    project, capsys
+):
+    for name in ("01_a", "02_b", "10_c", "lesson"):
+        notebook(project, name, "1")
+    executed = []
+
+    def execute(path, out, preset):
+        executed.append((path.stem, out.parent.name, preset))
+        if path.stem == "02_b":
+            raise ReportError("wrong")
+
+    def run(only):
+        executed.clear()
+        fine = report.run(project / "out", "smoke", only, project, execute)
+        return fine, [stem for stem, *_ in executed]
+
+    for only in ("1", "01", "01_a"):
+        assert run(only) == (True, ["01_a"])
+    assert run("lesson") == (True, ["lesson"])
+    assert executed == [("lesson", "out", "smoke")]
+    assert run("") == (False, ["01_a", "02_b", "10_c", "lesson"])
+    assert "report: wrong" in capsys.readouterr().err
+    with pytest.raises(ReportError, match="NB: got '7', want the number or name of 01"):
+        run("7")
     assert "NB: want the number of a notebook" in make(project, "notebook").stderr
 
 
@@ -120,20 +168,24 @@ READ = read_by_pages()
 
 
 @pytest.fixture
-def executed(tmp_path, monkeypatch):
-    """A project with files of READ: its root, a notebook, and what was executed of it."""
-    monkeypatch.setattr(report, "ROOT", tmp_path)
+def executed(tmp_path):
+    """A project with files of READ: its root, a notebook, what was executed of it, and
+    the root for `up_to_date`.
+    """
     for path in (tmp_path / path for path in READ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    notebook(tmp_path, "01_a", "1")
+    source, out = notebook(tmp_path, "01_a", "1"), tmp_path / "out.ipynb"
     for path in tmp_path.rglob("*"):
         os.utime(path, (1, 1))
-    source, out = tmp_path / "notebooks" / "01_a.ipynb", tmp_path / "out.ipynb"
-    assert not report.up_to_date(source, out)
+    assert not report.up_to_date(source, out, tmp_path)
     shutil.copy(source, out)
-    assert report.up_to_date(source, out)
-    return tmp_path, source, out
+    assert report.up_to_date(source, out, tmp_path)
+    return source, out, tmp_path
+
+
+def renew(path):
+    os.utime(path, (time.time() + 9,) * 2)  # clocks are coarse
 
 
 def test_pages_read_code_series_and_results():
@@ -144,21 +196,18 @@ def test_pages_read_code_series_and_results():
 
 @pytest.mark.parametrize("path", READ, ids=str)
 def test_what_a_page_reads_and_is_newer_makes_it_old(executed, path):
-    project, source, out = executed
-    os.utime(project / path, (time.time() + 9,) * 2)
-    assert not report.up_to_date(source, out)
+    renew(executed[-1] / path)
+    assert not report.up_to_date(*executed)
 
 
 def test_results_that_come_or_go_make_a_page_old_and_caches_do_not(executed):
-    project, source, out = executed
-    cache = project / "lstm_kernels" / "__pycache__" / "a.pyc"
+    cache = executed[-1] / "lstm_kernels" / "__pycache__" / "a.pyc"
     cache.parent.mkdir()
     cache.touch()
-    os.utime(cache, (time.time() + 9,) * 2)
-    assert report.up_to_date(source, out)
-    gone = next(
-        path for path in READ if path.parts[0] == "data" and len(path.parts) > 3
-    )
-    (project / gone).unlink()
-    os.utime((project / gone).parent, (time.time() + 9,) * 2)  # clocks are coarse
-    assert not report.up_to_date(source, out)
+    renew(cache)
+    assert report.up_to_date(*executed)
+    results = (path for path in READ if path.parts[0] == "data")
+    gone = executed[-1] / next(path for path in results if len(path.parts) > 3)
+    gone.unlink()
+    renew(gone.parent)
+    assert not report.up_to_date(*executed)

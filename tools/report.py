@@ -8,6 +8,7 @@ python tools/report.py readme
 """
 
 import argparse
+import logging
 import os
 import re
 import sys
@@ -63,6 +64,7 @@ def execute(notebook, out, preset="paper"):
             )
         except KeyboardInterrupt:
             # One that is just starting would miss the folder of its sockets.
+            logging.disable()  # of what is killed nobody has to be told
             for process in psutil.Process().children(recursive=True):
                 process.kill()
                 process.wait()
@@ -103,16 +105,17 @@ def write(path, content):
         file.write(content)
 
 
-def run(build, preset="paper", only=""):
+def run(build, preset="paper", only="", root=ROOT, execute=execute):
     """Execute what is out of date, or `only` the notebook of a number or name; whether
     all went well. One that fails does not stop the others.
     """
-    todo = [path for path in sources() if not up_to_date(path, build / path.name)]
+    every = sources(root)
+    todo = [path for path in every if not up_to_date(path, build / path.name, root)]
     if only:
         wanted = re.compile(rf"0*{re.escape(only.lstrip('0'))}(_|$)")
-        todo = [path for path in sources() if wanted.match(path.stem)]
+        todo = [path for path in every if wanted.match(path.stem)]
         if not todo:
-            names = ", ".join(path.stem for path in sources())
+            names = ", ".join(path.stem for path in every)
             raise ReportError(f"NB: got {only!r}, want the number or name of {names}")
     took, fine = [rules.seconds(rules.read(path)) for path in todo], True
     for place, path in enumerate(todo):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from conftest import example
 
-import lstm_kernels as lk
-from lstm_kernels import cells, reference
+from lstm_kernels import reference
 from lstm_kernels.params import Layer
 from lstm_kernels.versions.base import Network
 from lstm_report.measure.comparer import (
@@ -15,67 +14,44 @@ from lstm_report.measure.comparer import (
     compare_to_reference,
 )
 
+SHAPE = (2, 4, 3, 3, 7)
+# What changes the tape of a layer's forward pass.
+FAULTS = {
+    "gates permuted": lambda tape: np.copyto(tape.gates, np.roll(tape.gates, 7, -1)),
+    "output untouched": lambda tape: tape.h[1:].fill(0),
+    "one NaN": lambda tape: tape.h[-1:, :1, :1].fill(np.nan),
+    "all NaN": lambda tape: tape.h[1:].fill(np.nan),
+    "a step late": lambda tape: np.copyto(tape.h[2:], tape.h[1:-1].copy()),
+}
 
-def broken_forward(change):
-    """A network whose forward goes through `change(tape)`."""
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_forward_is_caught(fault):
+    params, x, _ = example(SHAPE)
 
     class Broken(Network):
         @staticmethod
         def layer_forward(cell, layer, x, h0, c0):
             tape = reference.layer_forward(cell, layer, x, h0, c0)
-            change(tape)
+            FAULTS[fault](tape)
             return tape
 
-    return Broken
-
-
-def permuted_gates(tape):
-    H = tape.h.shape[-1]
-    tape.gates[..., :H], tape.gates[..., H : 2 * H] = (
-        tape.gates[..., H : 2 * H].copy(),
-        tape.gates[..., :H].copy(),
-    )
-
-
-def untouched_output(tape):
-    tape.h[1:] = 0
-
-
-def one_nan(tape):
-    tape.h[-1, 0, 0] = np.nan
-
-
-def all_nan(tape):
-    tape.h[1:] = np.nan
-
-
-def late_step(tape):
-    tape.h[2:] = tape.h[1:-1].copy()
-
-
-@pytest.mark.parametrize(
-    "fault", [permuted_gates, untouched_output, one_nan, all_nan, late_step]
-)
-def test_a_broken_forward_is_caught(fault):
-    params, x, _ = example((2, 4, 3, 3, 7))
     compare_to_reference(Network(params), params, x)
     with pytest.raises(MismatchError):
-        compare_to_reference(broken_forward(fault)(params), params, x)
+        compare_to_reference(Broken(params), params, x)
 
 
 @pytest.mark.parametrize("path", ["inference from zero", "inference", "training"])
 @pytest.mark.parametrize("part", ["y", "final.0", "final.1"])
 def test_a_fault_on_one_path_alone_is_caught(path, part):
     """Inference was wrong once while training, all that was compared, was right."""
-    params, x, _ = example((2, 4, 3, 3, 7))
+    params, x, _ = example(SHAPE)
 
     class Broken(Network):
         def _forward(self, x, state, training):
             y, final, tapes = super()._forward(x, state, training)
-            here = (
-                "training" if training else "inference" + " from zero" * (state is None)
-            )
-            if here == path:
+            inference = "inference" if state is not None else "inference from zero"
+            if path == ("training" if training else inference):
                 array = y if part == "y" else final[int(part[-1])]
                 array[-1, 0, 0] += np.float32(0.1)
             return y, final, tapes
@@ -85,7 +61,7 @@ def test_a_fault_on_one_path_alone_is_caught(path, part):
 
 
 def test_a_state_left_behind_is_caught():
-    params, x, _ = example((1, 4, 3, 3, 7))
+    params, x, _ = example(SHAPE)
 
     class Broken(Network):
         last = None
@@ -100,7 +76,7 @@ def test_a_state_left_behind_is_caught():
 
 @pytest.mark.parametrize("missing", ["U", "W", "b"])
 def test_a_missing_gradient_is_caught(missing, cell):
-    params, x, _ = example((2, 4, 3, 3, 7), cell)
+    params, x, _ = example(SHAPE, cell)
 
     class Broken(Network):
         @staticmethod
@@ -113,14 +89,19 @@ def test_a_missing_gradient_is_caught(missing, cell):
         compare_to_reference(Broken(params), params, x)
 
 
-def test_parameters_with_permuted_gates_are_caught():
-    params, x, _ = example((1, 4, 3, 3, 7))
-    other = params.copy()
-    for name in ("U", "W", "b"):
-        array = getattr(other.layers[0], name)
-        array[..., :14] = np.concatenate([array[..., 7:14], array[..., :7]], axis=-1)
-    with pytest.raises(MismatchError):
-        compare_to_reference(lk.network("numpy", other), params, x)
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-4), (np.float64, 1e-10)])
+def test_no_tolerance_admits_what_is_more_than_rounding(dtype, error):
+    """Ten roundings in a row stay far below; a network off by this is wrong."""
+    params, x, _ = example(SHAPE, dtype=dtype)
+
+    class Off(Network):
+        def _forward(self, x, state, training):
+            y, final, tapes = super()._forward(x, state, training)
+            return y * dtype(1 + error), final, tapes
+
+    assert np.finfo(dtype).eps < TOLERANCE[np.dtype(dtype)] < error
+    with pytest.raises(MismatchError, match="y: relative error"):
+        compare_to_reference(Off(params), params, x)
 
 
 @pytest.mark.parametrize(
@@ -144,25 +125,8 @@ def test_compare_refuses(got, message):
     assert compare(want, want, 1e-6) == 0
     with pytest.raises(MismatchError, match=message):
         compare(got, want, 1e-6)
-    with pytest.raises(
-        MismatchError, match="a: compared with complex128, want real numbers"
-    ):
+    with pytest.raises(MismatchError, match="a: compared with complex128, want real"):
         compare(want, {"a": want["a"] + 1j}, 1e-6)
-
-
-@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-4), (np.float64, 1e-10)])
-def test_no_tolerance_admits_what_is_more_than_rounding(dtype, error):
-    """Ten roundings in a row stay far below; a network off by this is wrong."""
-    params, x, _ = example((1, 4, 3, 3, 7), dtype=dtype)
-
-    class Off(Network):
-        def _forward(self, x, state, training):
-            y, final, tapes = super()._forward(x, state, training)
-            return y * dtype(1 + error), final, tapes
-
-    assert np.finfo(dtype).eps < TOLERANCE[np.dtype(dtype)] < error
-    with pytest.raises(MismatchError, match="y: relative error"):
-        compare_to_reference(Off(params), params, x)
 
 
 def test_small_arrays_are_judged_by_their_own_size():
@@ -171,30 +135,3 @@ def test_small_arrays_are_judged_by_their_own_size():
     assert compare(off, want, 2e-3) == pytest.approx(1e-3)
     with pytest.raises(MismatchError, match="a: relative error"):
         compare(off, want, TOLERANCE[np.dtype(np.float32)])
-
-
-def coupled(tanh, sigmoid):
-    """An LSTM of three gates and one state array: what it forgets, it takes in."""
-
-    def forward(i_bar, g_bar, o_bar, c_prev):
-        i, g, o = sigmoid(i_bar), tanh(g_bar), sigmoid(o_bar)
-        c = c_prev + i * (g - c_prev)
-        return i, g, o, o * tanh(c), c
-
-    def backward(dh, dc, i, g, o, c_prev, c):
-        t = tanh(c)
-        dc = dc + dh * o - dh * o * t * t
-        di, dg, do = dc * (g - c_prev), dc * i, dh * t
-        bars = (di - di * i) * i, dg - dg * g * g, (do - do * o) * o
-        return *bars, dc - dc * i
-
-    return forward, backward
-
-
-@pytest.mark.parametrize("version", ["numpy", "sequential"])
-def test_a_new_cell_is_compared_with_its_own_gates_and_states(monkeypatch, version):
-    gates = tuple(range(3))
-    cell = cells.Cell("cifg", ("i", "g", "o"), gates, gates, ("h", "c"), coupled)
-    monkeypatch.setitem(cells.CELLS, "cifg", cell)
-    params, x, _ = example((2, 4, 3, 3, 7), "cifg")
-    assert compare_to_reference(version, params, x) < 1e-5

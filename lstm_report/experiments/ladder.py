@@ -5,12 +5,7 @@ the runner times; its options (`repeats`, `again`) are those of `timing.interlea
 from functools import partial
 
 from ..measure import results
-from ..measure.runner import (
-    available,
-    measure,
-    networks,
-    rounds,
-)
+from ..measure.runner import available, measure, networks, rounds
 from ..measure.timing import together
 from ..measure.workloads import AIRLINE, GRID
 
@@ -37,10 +32,12 @@ def grid(names, works, **options):
     return together(parts)
 
 
-def main(preset="paper", folder=None):
-    """Measure the grid and write its file; yields (experiment, rows, path)."""
+def main(preset="paper", folder=None, names=None):
+    """Measure the grid and write its file; yields (experiment, rows, path). names: of
+    versions, None of all that can run here.
+    """
     works, options = [AIRLINE], rounds(preset)
     if preset == "paper":
         works, options = GRID.values(), {"again": True}
-    plan = {"grid": partial(grid, available(), works, **options)}
+    plan = {"grid": partial(grid, names or available(), works, **options)}
     return results.fill(plan, preset=preset, folder=folder)

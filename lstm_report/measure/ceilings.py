@@ -1,6 +1,9 @@
 """What kernels are compared with: BLAS's SGEMM, and copying memory."""
 
+from typing import Any
+
 import numpy as np
+import pandas as pd
 
 from .comparer import compare
 from .runner import timed
@@ -12,12 +15,14 @@ SGEMM_GFLOP = 2 * SIZE**3 / 1e9
 COPY_GB = 2 * 4 * COUNT / 1e9  # read and written
 
 
-def ceilings(threads, repeats=20, **options):
-    """Seconds of an SGEMM by BLAS, SIZE x SIZE, and of copying 256 MiB, as rows of a
-    results file; BLAS takes its own threads, `threads` is what the rows record.
+def ceilings(
+    threads: int, *, size: int = SIZE, count: int = COUNT, **options: Any
+) -> pd.DataFrame:
+    """Seconds of an SGEMM by BLAS, size x size, and of copying `count` numbers, as rows
+    of a results file; BLAS takes its own threads, `threads` is what the rows record.
     """
-    a = np.random.default_rng(0).standard_normal((SIZE, SIZE), dtype=np.float32)
-    out, source = np.zeros_like(a), np.ones(COUNT, np.float32)
+    a = np.random.default_rng(0).standard_normal((size, size), dtype=np.float32)
+    out, source = np.zeros_like(a), np.ones(count, np.float32)
     copy = np.zeros_like(source)
     cases = {
         "sgemm": lambda: np.matmul(a, a, out=out),
@@ -33,5 +38,5 @@ def ceilings(threads, repeats=20, **options):
             "copy": compare({"copy": copy}, {"copy": source}, 0.0),
         }
 
-    times = timed({"ceiling": cases}, check, repeats=repeats, rest=REST, **options)
+    times = timed({"ceiling": cases}, check, rest=REST, **options)
     return times.rename(columns={"case": "version"}).assign(threads=threads)

@@ -270,11 +270,11 @@ def compared(preset, names):
     return together([*parts, limits(), small_calls(threads, **rounds(preset))])
 
 
-def main(preset="paper", folder=None):
-    """Compare; yields (experiment, rows, path) once its file is written. Raises
-    UnavailableError at once where no peer is installed.
+def main(preset="paper", folder=None, names=None):
+    """Compare with the peers that are installed, or `names`; yields (experiment, rows,
+    path) once its file is written. Raises UnavailableError at once for none.
     """
-    names = installed()
+    names = installed() if names is None else names
     if not names:
         want = "pip install torch jax onnxruntime onnx brings them"
         raise UnavailableError(

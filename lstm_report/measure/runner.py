@@ -3,35 +3,41 @@ file.
 """
 
 import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lstm_kernels.versions import network, versions
+from lstm_kernels.versions.base import Network
 
 from .comparer import compare_to_reference
 from .timing import interleaved, together
+from .workloads import Workload
 
+Nets = Mapping[str, Network]
 # Seconds in which threads of a BLAS library, after a check, wait on the cores for more.
 AFTER_BLAS = 0.2
 
 
-def networks(names, work, **options):
+def networks(names: Iterable[str], work: Workload, **options: Any) -> Nets:
     """A network of each version with the parameters of a workload, by name."""
     return {name: network(name, work.params(), **options) for name in names}
 
 
-def available(target="cpu"):
+def available(target: str = "cpu") -> list[str]:
     """Names of the versions of a target that can run here."""
     return [v.name for v in versions() if v.target == target and not v.why_unavailable]
 
 
-def each(nets, call):
+def each(nets: Mapping[str, Any], call: Callable) -> dict[str, Callable]:
     """Cases to time: `call` of each network, by its name."""
     return {name: partial(call, net) for name, net in nets.items()}
 
 
-def verify(nets, work):
+def verify(nets: Nets, work: Workload) -> dict[str, float]:
     """Largest relative error of each network, with the parameters it has now, against
     the reference; raises MismatchError. Of a large workload some steps and samples are
     compared.
@@ -43,7 +49,13 @@ def verify(nets, work):
     }
 
 
-def timed(cases, check, **options):
+def timed(
+    cases: Mapping[str, Mapping[str, Callable]],
+    check: Callable[[], Mapping[str, float]],
+    *,
+    interleaved: Callable = interleaved,
+    **options: Any,
+) -> pd.DataFrame:
     """Verify, time the cases of each stage in turn, verify again; a row per repeat:
     stage, case, repeat, seconds, max_err.
 
@@ -63,7 +75,7 @@ def timed(cases, check, **options):
     return times.assign(max_err=times["case"].map(errors))
 
 
-def rows_of(times, work):
+def rows_of(times: pd.DataFrame, work: Workload) -> pd.DataFrame:
     """Rows of a results file from what `timed` returns: a case `a/b` is version a,
     variant b.
     """
@@ -72,7 +84,9 @@ def rows_of(times, work):
     return times.drop(columns="case").assign(**columns)
 
 
-def measure(nets, work, calls, **options):
+def measure(
+    nets: Nets, work: Workload, calls: Mapping[str, Callable], **options: Any
+) -> pd.DataFrame:
     """Time calls of networks, which are verified before and after; rows of a results
     file.
 
@@ -87,14 +101,14 @@ def measure(nets, work, calls, **options):
     return rows_of(timed(cases, partial(verify, nets, work), **options), work)
 
 
-def rounds(preset, repeats=20):
+def rounds(preset: str, repeats: int = 20) -> dict[str, Any]:
     """Options of `interleaved`: paper measures a disturbed run again, smoke takes two
     rounds.
     """
     return {"repeats": repeats, "again": True} if preset == "paper" else {"repeats": 2}
 
 
-def medians(rows):
+def medians(rows: pd.DataFrame) -> pd.Series:
     """Median seconds by what was compared, for reading."""
     keys = ["variant", "stage", "N", "L", "H", "B", "version", "threads"]
     keys = [key for key in keys if key in rows]

@@ -1,6 +1,5 @@
 """The runner, the benchmark, the peers, and the command line."""
 
-import os
 import re
 import subprocess
 import sys
@@ -32,11 +31,10 @@ SMALL = Workload(1, 3, 2, 4, 2)
 def test_an_experiment_has_a_row_per_repeat():
     table = ladder.steps(["numpy", "numba-sample"], SMALL, repeats=2)
     rows = table.groupby(["version", "stage"]).size().to_dict()
-    assert rows == {(v, s): 2 for v in ("numpy", "numba-sample") for s in STAGES}
+    assert rows == {
+        (v, s): 2 for v in ("numpy", "numba-sample") for s in ("forward", "step")
+    }
     assert table["max_err"].between(0, 1e-4).all()
-
-
-STAGES = "forward", "step"
 
 
 def test_rows_of_an_experiment_know_what_disturbed_it():
@@ -209,11 +207,6 @@ def test_the_layer_as_users_write_it_is_the_references():
 # --- the command line
 
 
-def python(*words, **environment):
-    how = {"env": os.environ | environment, "capture_output": True, "text": True}
-    return subprocess.run([sys.executable, *words], cwd=ROOT, **how)
-
-
 def test_the_command_line(capsys):
     command.main([])
     ladder = capsys.readouterr().out
@@ -237,23 +230,8 @@ def test_a_missing_package_of_the_report_is_a_line(module, name):
     program = f"import runpy, sys\nsys.modules |= dict.fromkeys({lacking})\n"
     program += f"sys.argv = {['-m', name, '--preset', 'smoke']}\n"
     program += f"runpy.run_module({module!r}, run_name='__main__')"
-    done = python("-c", program)
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert re.search(r"\w+ is not installed: pip install '\.\[report\]'", line)
-
-
-@pytest.mark.parametrize("number", ["0", "-3"])
-def test_a_number_of_threads_that_numba_refuses_is_the_reason(number):
-    want = f"NUMBA_NUM_THREADS is '{number}', want at least 1"
-    done = python("-m", "lstm_kernels", NUMBA_NUM_THREADS=number)
-    assert (done.returncode, done.stderr) == (0, "")
-    for line in done.stdout.splitlines()[: len(lk.versions())]:
-        compiled = not line.startswith(("numpy", "sequential"))
-        assert line.endswith(f"no: {want}" if compiled else "runs here")
-    words = "-m", "lstm_kernels", "train", "--epochs", "1", "--version"
-    done = python(*words, "numba-fused", NUMBA_NUM_THREADS=number)
-    assert done.stderr.count("\n") == 1
-    assert want in done.stderr
-    done = python(*words, "numpy", NUMBA_NUM_THREADS=number)
-    assert done.returncode == 0, done.stderr

@@ -3,9 +3,7 @@ of ours.
 """
 
 import base64
-import builtins
 import re
-import symtable
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -296,23 +294,6 @@ def test_departures_from_the_form_are_named():
 def test_the_order_of_pages():
     order = [path.stem for path in NOTEBOOKS]
     assert order == [*sorted(order[:-2]), "lesson", "appendix"]
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_defines_or_imports_each_name_that_it_uses(path):
-    """So that it runs as a plain script too, where no shell brings names."""
-    cells = [c.source for c in rules.read(path).cells if c.cell_type == "code"]
-    table = symtable.symtable("\n\n".join(cells), path.name, "exec")
-    tables, used = [table], set()
-    defined = {*dir(builtins), "__name__", "__file__"}
-    for one in tables:
-        tables += one.get_children()
-        for symbol in one.get_symbols():
-            own = one is table and (symbol.is_assigned() or symbol.is_imported())
-            defined |= {symbol.get_name()} if own else set()
-            free = symbol.is_global() or one is table
-            used |= {symbol.get_name()} if free and symbol.is_referenced() else set()
-    assert used - defined == set()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

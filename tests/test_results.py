@@ -166,14 +166,6 @@ def test_records_without_family_and_model_have_them_from_the_name(tmp_path):
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 MARKDOWN.use(dollarmath_plugin).use(myst_role_plugin).use(myst_block_plugin)
 SIGNS = st.text("ab1 _*`~#$\\|[](){}<>&;!-+.=:%\"'\n\t\u202e", max_size=30)
-HARDWARE = [
-    "Intel(R) Core(TM)2 Duo CPU T7100 @ 1.80GHz",
-    "AMD Ryzen 7 PRO 4750U with Radeon Graphics",
-    "Intel64 Family 6 Model 142 Stepping 10, GenuineIntel",
-    "ARMv7 Processor rev 4 (v7l)",
-    "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
-    "Linux x86_64, 50 % of 2/3, a = -1 + 2.5",
-]
 
 
 def read_by_people(markdown):
@@ -191,10 +183,6 @@ def test_a_plain_text_is_read_letter_by_letter(text):
     want = html.unescape(re.sub(r"&(?!#\d+;)", "&amp;", kept))
     assert read_by_people(plain) == want if want else plain == ""
     assert read_by_people(f"A {plain}.") == f"A {want}."
-
-
-def test_what_hardware_is_called_stays_as_it_is():
-    assert list(map(results.plain, HARDWARE)) == HARDWARE
 
 
 BAD = "<b>a</b> [a](b) $a$ `a` _a_\n\n# b"
@@ -299,18 +287,14 @@ def test_a_checkout_writes_to_its_own_folders():
 
 
 def test_distorting_variables_are_reported_for_the_library_in_use():
-    steer = dict.fromkeys(
-        [
-            *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
-            *("MKL_DEBUG_CPU_TYPE", "NVPL_BLAS_DEBUG_CPU_TYPE"),
-        ],
-        "1",
-    )
-    for library, count in {"openblas": 2, "mkl": 1, "nvpl": 1, "blis": 0}.items():
-        named = provenance.distorting_variables([library], steer)
-        assert named == [f"{n}=1" for n in steer if n.startswith(library.upper())]
-        assert len(named) == count
-        assert provenance.distorting_variables([library], {}) == []
+    names = ["OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_DEBUG_CPU_TYPE"]
+    names += ["NVPL_BLAS_DEBUG_CPU_TYPE"]
+    steering = dict.fromkeys(names, "1")
+    found = {"openblas": names[:2], "mkl": names[2:3], "nvpl": names[3:], "blis": []}
+    for library, those in found.items():
+        told = provenance.distorting_variables([library], steering)
+        assert told == [f"{name}=1" for name in those]
+    assert provenance.distorting_variables(["mkl"], {}) == []
 
 
 def test_warnings_say_what_distorts_and_what_pauses():
@@ -343,6 +327,9 @@ def repository(folder, package="lstm_report", project="lstm-kernels"):
     return package
 
 
+NONE = {"commit": None, "dirty": None}
+
+
 @pytest.mark.parametrize("changed", ["lstm_kernels", "lstm_report"])
 def test_a_commit_is_recorded_with_whether_a_package_differs_from_it(
     tmp_path, monkeypatch, changed
@@ -355,7 +342,7 @@ def test_a_commit_is_recorded_with_whether_a_package_differs_from_it(
     (tmp_path / changed / "code.py").write_text("2")
     assert provenance._commit(package) == clean | {"dirty": True}
     monkeypatch.setenv("PATH", "")
-    assert provenance._commit(package) == {"commit": None, "dirty": None}
+    assert provenance._commit(package) == NONE
 
 
 @pytest.mark.parametrize(
@@ -364,6 +351,6 @@ def test_a_commit_is_recorded_with_whether_a_package_differs_from_it(
 )
 def test_a_repository_around_the_environment_is_not_recorded(tmp_path, place, project):
     package = repository(tmp_path, place, project)
-    assert provenance._commit(package) == {"commit": None, "dirty": None}
+    assert provenance._commit(package) == NONE
     (package.parent / "pyproject.toml").unlink()
-    assert provenance._commit(package) == {"commit": None, "dirty": None}
+    assert provenance._commit(package) == NONE

@@ -25,7 +25,7 @@ from lstm_kernels import __version__
 
 CELL = Path(__file__).with_name("standalone_cell.py")
 # Folded in Colab, in JupyterLab, and on Kaggle.
-FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
+FOLDED: dict[str, object] = {"cellView": "form", "jupyter": {"source_hidden": True}}
 FOLDED |= {"_kg_hide-input": True, "tags": ["package"]}
 
 

@@ -43,8 +43,8 @@ API = """API
    :members:
 """
 # Of finished pages: tags that act, and attributes whose addresses are loaded.
-ACTIVE = "script", "style", "base", "form", "iframe", "frame", "object", "embed"
-ACTIVE += "animate", "set"
+ACTIVE: tuple[str, ...] = "script", "style", "base", "form", "iframe", "frame"
+ACTIVE += "object", "embed", "animate", "set"
 LOADED = "src", "srcset", "data", "poster", "action", "formaction", "background"
 # The theme and MathML have styles in their tags.
 POLICY = "default-src 'none'; script-src 'self'{}; style-src 'self' 'unsafe-inline'; "

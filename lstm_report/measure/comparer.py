@@ -1,6 +1,7 @@
 """The one comparer: results against the reference's, array by array, by name."""
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import SimpleNamespace
 
@@ -8,8 +9,11 @@ import numpy as np
 
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
-from lstm_kernels.versions import network
+from lstm_kernels.params import Params
+from lstm_kernels.versions import VersionName, network
+from lstm_kernels.versions.base import Network
 
+Arrays = Mapping[str, np.ndarray]
 # Largest error, relative to the largest entry of the array, that counts as rounding.
 TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-11}
 # From a bfloat16 number to the next, relative to it: it has 8 bits.
@@ -20,7 +24,7 @@ class MismatchError(AssertionError):
     """Results differ; the message names the array."""
 
 
-def tolerance(net, T):
+def tolerance(net: Network, T: int) -> float:
     """The largest relative error of a network's passes over T steps that counts as
     rounding.
 
@@ -37,7 +41,7 @@ def tolerance(net, T):
     return 4 * LAST_PLACE * math.sqrt((T + params.num_layers) / params.hidden_size)
 
 
-def reference_of(rounding):
+def reference_of(rounding: Callable | None) -> SimpleNamespace:
     """`forward`, `backward` and `loss_and_grads` of the reference, with products whose
     operands a function rounds first; None: as they are.
     """
@@ -55,7 +59,7 @@ def reference_of(rounding):
     )
 
 
-def compare(got, want, tolerance):
+def compare(got: Arrays, want: Arrays, tolerance: float) -> float:
     """Compare two dicts of named arrays; return the largest relative error.
 
     The error of an array is max|got - want| / max|want|; the divisor is 1 where want is
@@ -93,7 +97,14 @@ def _real(name, side, array):
     return np.asarray(array, np.float64)
 
 
-def compare_outputs(programs, params, x, *, samples=None, tolerances=()):
+def compare_outputs(
+    programs: Mapping[str, Callable[[], np.ndarray]],
+    params: Params,
+    x: np.ndarray,
+    *,
+    samples: np.ndarray | None = None,
+    tolerances: Mapping[str, float] | Iterable[tuple[str, float]] = (),
+) -> dict[str, float]:
     """Largest relative error of each program's outputs against the reference in
     float64, by name.
 
@@ -104,10 +115,10 @@ def compare_outputs(programs, params, x, *, samples=None, tolerances=()):
     samples = np.arange(x.shape[1]) if samples is None else samples
     wide = params.astype(np.float64), x[:, samples].astype(np.float64)
     want = {"y": reference.forward(*wide)[0]}
-    errors, tolerances = {}, dict(tolerances)
+    errors, mosts = {}, dict(tolerances)
     for name, program in programs.items():
         try:
-            most = tolerances.get(name, TOLERANCE[x.dtype])
+            most = mosts.get(name, TOLERANCE[x.dtype])
             errors[name] = compare({"y": program()[:, samples]}, want, most)
         except MismatchError as error:
             raise MismatchError(f"{name}: {error}") from None
@@ -161,7 +172,14 @@ def _named(passes):
     return named
 
 
-def compare_to_reference(version, params, x, *, threads=None, seed=0):
+def compare_to_reference(
+    version: VersionName | Network,
+    params: Params,
+    x: np.ndarray,
+    *,
+    threads: int | None = None,
+    seed: int = 0,
+) -> float:
     """Run every public path of a version, from random states and from zero, forward and
     backward; return its largest relative error. Where its products round their
     operands, so do those of what it must agree with; what is returned is the error
@@ -177,9 +195,9 @@ def compare_to_reference(version, params, x, *, threads=None, seed=0):
         tuple(rng.uniform(-1, 1, (L, B, H)).astype(x.dtype) for _ in names)
         for names in [CELLS[params.cell].state] * 2
     )
-    net = version
     if isinstance(version, str):
-        net = network(version, params, threads=threads)
+        version = network(version, params, threads=threads)
+    net = version
     arguments = x, dy, state, dstate
     got, want = run(net, *arguments), truth(params, *arguments, rounding=net.rounding)
     error = compare(got, want, tolerance(net, T))

@@ -12,8 +12,9 @@ import pickle
 import sys
 import tempfile
 import textwrap
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -43,24 +44,30 @@ class Interval(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, values):
+    def of(cls, values: Iterable[float]) -> "Interval":
         """That of numbers, one of each process; ValueError for none or for NaN."""
-        values = np.asarray(values, float)
-        if not values.size or np.isnan(values).any():
-            raise ValueError(f"values: got {values}, want a number of each process")
-        return cls(values.min(), float(np.median(values)), values.max())
+        found = np.asarray(values, float)
+        if not found.size or np.isnan(found).any():
+            raise ValueError(f"values: got {found}, want a number of each process")
+        return cls(found.min(), float(np.median(found)), found.max())
 
     @property
-    def level(self):
+    def level(self) -> bool:
         """Whether 1, no effect, lies in it."""
         return self.low <= 1 <= self.high
 
-    def __str__(self):
+    def __str__(self) -> str:
         ends = f"{digits(self.low)} to {digits(self.high)}"
         return f"{digits(self.middle)} ({ends})"
 
 
-def fresh(measure, processes=PROCESSES, *, limit=600.0, **arguments):
+def fresh(
+    measure: Callable,
+    processes: int = PROCESSES,
+    *,
+    limit: float = 600.0,
+    **arguments: Any,
+) -> pd.DataFrame:
     """The rows of a measurement from each of several new processes, one after the
     other: what it returns, a DataFrame, with a column `process`.
 
@@ -92,13 +99,13 @@ def fresh(measure, processes=PROCESSES, *, limit=600.0, **arguments):
     return together(parts)
 
 
-def seconds(rows, by="case"):
+def seconds(rows: pd.DataFrame, by: str = "case") -> pd.DataFrame:
     """Median seconds of each process: a row a process, a column for each `by`."""
     medians = rows.groupby(["process", by], sort=False)["seconds"].median()
     return medians.unstack(by)
 
 
-def ratios(rows, baseline, by="case"):
+def ratios(rows: pd.DataFrame, baseline: str, by: str = "case") -> pd.DataFrame:
     """How many times faster than `baseline` each case is, a row a process: the median
     of the ratios round by round, in which neighbours in time are compared.
     """
@@ -108,7 +115,7 @@ def ratios(rows, baseline, by="case"):
     return table.rdiv(table[baseline], axis=0).groupby("process").median()
 
 
-def intervals(values):
+def intervals(values: pd.DataFrame) -> pd.DataFrame:
     """The Interval of each column of a table with a row a process, as a DataFrame with
     columns low, middle, high.
     """
@@ -116,12 +123,12 @@ def intervals(values):
     return pd.DataFrame.from_dict(found, orient="index", columns=Interval._fields)
 
 
-def digits(value):
+def digits(value: float) -> str:
     """A number with three significant digits, without an exponent."""
     return f"{float(f'{value:.3g}'):.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def speed(ratio):
+def speed(ratio: float | Interval) -> str:
     """How many times as fast, as text: of a number, or of an Interval of ratios.
 
     "2.1x", "3 % slower"; "1.9x (1.87x to 1.93x)", "level (0.98x to 1.02x)".

@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 CHILD = """
 import importlib, json, sys
@@ -24,12 +26,18 @@ with open(path, "w") as file:
 class ProcessError(RuntimeError):
     """A child process failed or reached its limit. `.output` is what it printed."""
 
-    def __init__(self, message, output=""):
+    def __init__(self, message: str, output: str = "") -> None:
         super().__init__(message)
         self.output = output
 
 
-def in_process(call, arguments=(), *, env=None, limit=600.0):
+def in_process(
+    call: str,
+    arguments: Sequence = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    limit: float = 600.0,
+) -> Any:
     """What a function returns in a new Python process.
 
     call: "module:function". arguments: the function's, a list; they and the result are
@@ -48,13 +56,15 @@ def in_process(call, arguments=(), *, env=None, limit=600.0):
         return json.loads(path.read_text())
 
 
-def run(words, *, env=None, limit=600.0):
+def run(
+    words: Sequence[str], *, env: Mapping[str, str] | None = None, limit: float = 600.0
+) -> tuple[int | None, str]:
     """Run a command in a process group of its own for at most `limit` seconds: its exit
     status, None at the limit, and what it printed. Nothing of the group is left.
     """
     process = subprocess.Popen(
         words,
-        env=os.environ | (env or {}),
+        env={**os.environ, **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

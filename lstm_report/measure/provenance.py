@@ -11,9 +11,11 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import llvmlite.binding
 import psutil
@@ -36,7 +38,7 @@ DISTORTING = (
 )
 
 
-def machine(preset=None):
+def machine(preset: str | None = None) -> dict[str, Any]:
     """What a run is measured on, as a dict: the machine (name, cpu, LLVM's name of its
     core, family and model, clock, cores, memory, caches), the software (blas, packages,
     commit) and the run (threads by default, preset, date).
@@ -68,7 +70,7 @@ def machine(preset=None):
 _clock = cache(clock)  # one number for all captions of a process
 
 
-def machine_name(cpu=None):
+def machine_name(cpu: Mapping[str, str] | None = None) -> str:
     """The folder under data/results/ of this machine: CPU, its family and model, cores,
     GPU.
     """
@@ -78,7 +80,7 @@ def machine_name(cpu=None):
     return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")
 
 
-def simulate_without_gpu():
+def simulate_without_gpu() -> bool:
     """Where there is no CUDA driver, let Numba simulate a GPU; whether it does.
 
     Has an effect only before Numba is imported: it reads the variable then.
@@ -91,7 +93,7 @@ def simulate_without_gpu():
 
 
 @cache
-def gpu():
+def gpu() -> dict[str, Any] | None:
     """The GPU as a dict, with its driver; None where there is none that kernels can run
     on.
     """
@@ -104,7 +106,7 @@ def gpu():
     return device.describe() | {"driver": driver and driver.splitlines()[0]}
 
 
-def blas():
+def blas() -> list[dict[str, Any]]:
     """What each loaded BLAS library is: name, version, kernel set, threads."""
     pools = threadpoolctl.threadpool_info()
     names = {"library": "internal_api", "version": "version"}
@@ -116,7 +118,9 @@ def blas():
     ]
 
 
-def distorting_variables(libraries=None, variables=os.environ):
+def distorting_variables(
+    libraries: Iterable[str] | None = None, variables: Mapping[str, str] = os.environ
+) -> list[str]:
     """Those that steer a BLAS library away from its own choice; libraries: names, None
     of those that are loaded.
     """
@@ -126,7 +130,7 @@ def distorting_variables(libraries=None, variables=os.environ):
     return [f"{name}={variables[name]}" for name in known if name in variables]
 
 
-def warnings():
+def warnings() -> list[str]:
     """What would distort or disturb a measurement in this process, in words."""
     words = [f"{setting} steers BLAS; unset it" for setting in distorting_variables()]
     if cores.cores() < cores.allowed():
@@ -163,7 +167,7 @@ def _version(name):
         return None
 
 
-def checkout(package=PACKAGE):
+def checkout(package: Path = PACKAGE) -> Path | None:
     """The folder of this project in which the package stands; None where it is
     installed alone.
     """

@@ -10,7 +10,9 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -19,6 +21,7 @@ from lstm_kernels.files import writing
 from . import provenance
 from .timing import disturbance
 
+Folder = Path | str | None
 # None where the package is installed without its repository.
 ROOT = provenance.checkout()
 FOLDER = ROOT / "data" / "results" if ROOT else Path("results")
@@ -42,7 +45,7 @@ COLUMNS = [
 IDENTITY = ("name", "cpu", "cores", "gpu")
 
 
-def place(experiments, *, preset, folder=None):
+def place(experiments: Iterable[str], *, preset: str, folder: Folder = None) -> Path:
     """The folder for this machine's results, made if need be: call it before measuring.
 
     folder: None is that of the preset, "paper" or "smoke". Raises ValueError when it
@@ -50,22 +53,24 @@ def place(experiments, *, preset, folder=None):
     that are not smoke's; OSError where nothing can be written.
     """
     machine = provenance.machine(preset)
-    folder = Path(FOLDERS[preset] if folder is None else folder) / machine["name"]
-    for path in sorted(folder.glob("*.csv")):
+    where = Path(FOLDERS[preset] if folder is None else folder) / machine["name"]
+    for path in sorted(where.glob("*.csv")):
         about = path.with_suffix(".json")
         before = _about(about) if about.exists() else {}
         if before and any(before.get(key) != machine[key] for key in IDENTITY):
             other = "another machine of the same name"
-            raise ValueError(f"folder: {folder} belongs to {other}")
+            raise ValueError(f"folder: {where} belongs to {other}")
         if path.stem in experiments and preset == "smoke" != before.get("preset"):
             must = "smoke must not replace it"
             raise ValueError(f"folder: {path} is of preset paper, {must}")
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):  # it can be written to
-        return folder
+    where.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=where):  # it can be written to
+        return where
 
 
-def write(experiment, rows, *, preset, folder=None):
+def write(
+    experiment: str, rows: pd.DataFrame, *, preset: str, folder: Folder = None
+) -> Path:
     """Write the rows of an experiment and the record of their run; returns the path of
     the CSV.
 
@@ -88,7 +93,12 @@ def write(experiment, rows, *, preset, folder=None):
     return path
 
 
-def fill(plan, *, preset, folder=None):
+def fill(
+    plan: Mapping[str, Callable[[], pd.DataFrame]],
+    *,
+    preset: str,
+    folder: Folder = None,
+) -> Iterator[tuple[str, pd.DataFrame, Path]]:
     """Run each experiment of a plan, name -> function that returns rows, and write its
     file; yields (name, rows, path). What would distort or disturb the measurements is
     said on stderr.
@@ -103,7 +113,7 @@ def fill(plan, *, preset, folder=None):
         yield experiment, rows, write(experiment, rows, preset=preset, folder=folder)
 
 
-def find(pattern, folder=None):
+def find(pattern: str, folder: Folder = None) -> list[Path]:
     """The files of results that match, in order: those in `folder`; None: those in
     FOLDER, and what BROUGHT has besides.
     """
@@ -112,7 +122,7 @@ def find(pattern, folder=None):
     return [paths[name] for name in sorted(paths)]
 
 
-def read(experiment, folder=None):
+def read(experiment: str, folder: Folder = None) -> pd.DataFrame:
     """Every machine's rows of an experiment, with a column `machine`; ValueError for
     none.
     """
@@ -126,7 +136,7 @@ def read(experiment, folder=None):
     return rows
 
 
-def recorded(experiment, folder=None):
+def recorded(experiment: str, folder: Folder = None) -> pd.DataFrame:
     """The same; an empty table where there are none. ValueError for a folder, a column
     or a text that is not `plain`: they are names, which stand in tables, figures and
     sentences as they are.
@@ -142,7 +152,7 @@ def recorded(experiment, folder=None):
     return pd.concat(parts) if parts else pd.DataFrame(columns=[*COLUMNS, "machine"])
 
 
-def record(experiment, machine, folder=None):
+def record(experiment: str, machine: str, folder: Folder = None) -> dict[str, Any]:
     """What an experiment was measured on, a dict as of `provenance.machine`, with what
     disturbed it and with `recorded` True; its texts are `plain`.
 
@@ -192,7 +202,7 @@ def _about(path):
     return older | about
 
 
-def plain(text):
+def plain(text: object) -> str:
     """A text as Markdown that shows it letter by letter, in one line: what a machine
     says of itself may be anything.
     """
@@ -207,7 +217,7 @@ def _escaped(match):
     return "".join(letters)
 
 
-def label(record):
+def label(record: Mapping[str, Any]) -> str:
     """A machine in a few words, `plain`: `AMD EPYC, znver5, family 26, model 2,
     4.49 GHz, 2 cores`; of a record that was read with `, recorded` and the date.
     """
@@ -219,7 +229,7 @@ def label(record):
     return plain(", ".join(parts))
 
 
-def caption(record):
+def caption(record: Mapping[str, Any]) -> str:
     """The machine, its BLAS, and which code measured it when, in a line, `plain`; what
     disturbed it.
     """
@@ -235,7 +245,7 @@ def caption(record):
     return plain(", ".join(parts))
 
 
-def replace(path, data):
+def replace(path: Path, data: str | bytes) -> None:
     """Write text or bytes beside its place and rename it."""
     with writing(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lstm_kernels.versions import network, versions
+from lstm_kernels.versions import VersionName, network, versions
 from lstm_kernels.versions.base import Network
 
 from .comparer import compare_to_reference
@@ -22,12 +22,12 @@ Nets = Mapping[str, Network]
 AFTER_BLAS = 0.2
 
 
-def networks(names: Iterable[str], work: Workload, **options: Any) -> Nets:
+def networks(names: Iterable[VersionName], work: Workload, **options: Any) -> Nets:
     """A network of each version with the parameters of a workload, by name."""
     return {name: network(name, work.params(), **options) for name in names}
 
 
-def available(target: str = "cpu") -> list[str]:
+def available(target: str = "cpu") -> list[VersionName]:
     """Names of the versions of a target that can run here."""
     return [v.name for v in versions() if v.target == target and not v.why_unavailable]
 

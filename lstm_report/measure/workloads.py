@@ -3,6 +3,7 @@ series.
 """
 
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,44 +23,44 @@ class Workload:
     H: int
     B: int
 
-    def params(self, **options):
+    def params(self, **options: Any) -> Params:
         return Params.init(self.D, self.H, num_layers=self.L, output_size=1, **options)
 
-    def example(self, seed=0):
+    def example(self, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Random x (T, B, D) and target (B, 1), float32."""
         rng = np.random.default_rng(seed)
         x = rng.standard_normal((self.T, self.B, self.D)).astype(np.float32)
         return x, rng.standard_normal((self.B, 1)).astype(np.float32)
 
-    def dy(self, seed=0):
+    def dy(self, seed: int = 0) -> np.ndarray:
         """A random gradient of y, (T, B, H), float32."""
         rng = np.random.default_rng(seed)
         return rng.standard_normal((self.T, self.B, self.H)).astype(np.float32)
 
-    def dataset(self, N, seed=0):
+    def dataset(self, N: int, seed: int = 0) -> data.Dataset:
         """A data set of N random examples."""
         return data.Dataset(*replace(self, B=N).example(seed))
 
     @property
-    def gflop(self):
+    def gflop(self) -> float:
         """Floating-point operations of one LSTM inference, products only, in 1e9."""
         inputs = self.D + (self.L - 1) * self.H + self.L * self.H
         return 2 * self.T * self.B * 4 * self.H * inputs / 1e9
 
     @property
-    def step_gflop(self):
+    def step_gflop(self) -> float:
         """The same of a training step: twice as many again, but for dx of the first
         layer.
         """
         return 3 * self.gflop - 2 * self.T * self.B * 4 * self.H * self.D / 1e9
 
     @property
-    def repeats(self):
+    def repeats(self) -> int:
         """Rounds that keep a measurement under a minute or two."""
         bounds = {0.1: 20, 10: 10, 200: 5}
         return next((n for most, n in bounds.items() if self.gflop < most), 3)
 
-    def columns(self):
+    def columns(self) -> dict[str, Any]:
         return asdict(self) | {"dtype": "float32"}
 
 
@@ -76,7 +77,7 @@ GRID = {
 }
 
 
-def airline_dataset():
+def airline_dataset() -> data.Dataset:
     """The training windows of page 02: 12 months each, years 1949-1958."""
     passengers = data.airline().to_numpy(float)[:120]
     return data.windows(data.LogDifference.fit(passengers).forward(passengers), 12)

@@ -1,59 +1,26 @@
-"""Page 1: its claims and figures on made rows, and what its new cell computes."""
+"""Page 1: its claims, its figures and what is left of a gradient, on made rows."""
 
 import numpy as np
-import pages
-import pandas as pd
 import pytest
+from pages import claims, functions, rows, says
 
-from lstm_kernels.cells import CELLS, Cell
-from lstm_report import differences, plots
 from lstm_report.measure.evidence import Interval
 
-PAGE = pages.functions("01_cell")
-ONCE, EACH, CHAIN = "dW, one product", "dW, a product a step", "dh"
+page = functions("01")
 
 
-def test_the_share_that_waits():
-    assert PAGE.share(1, 32) == pytest.approx(32 / 66)
-    assert PAGE.share(7, 7) == 0.25
-
-
-def waiting(gains):
-    """A process for each gain: one product takes 1 s, a product a step as often."""
-    rows = [
-        (process, repeat, case, seconds)
-        for process, gain in enumerate(gains)
-        for repeat in range(2)
-        for case, seconds in ((ONCE, 1.0), (EACH, gain), (CHAIN, 3.0))
-    ]
-    return pd.DataFrame(rows, columns=["process", "repeat", "case", "seconds"])
-
-
-@pytest.mark.parametrize(
-    ("gains", "held", "said"),
-    [
-        ((1.01, 1.5, 2, 2, 2), True, "2x (1.01x to 2x)"),
-        ((0.99, 1.5, 2, 2, 2), False, "level (0.99x to 2x)"),
-    ],
-)
-def test_putting_off_is_faster_in_every_process(gains, held, said):
-    claim = PAGE.claim_waiting(waiting(gains))
-    assert claim["held"] == held
-    assert (
-        claim["numbers"]
-        == f"{said}; than the chain of dh, which must wait, 3x (3x to 3x)"
-    )
-    assert said in claim["why"]
-
-
-def test_the_products_that_are_timed_agree():
-    rows = PAGE.measure_waiting(T=3, B=2, H=4, repeats=2)
-    assert set(rows["case"]) == {ONCE, EACH, CHAIN}
-    assert len(rows) == 6
+def waiting(*gains):
+    """How many times as long as one product a product a step takes, by process; the
+    chain of dh takes 3, 5 and 7 times as long.
+    """
+    each = {"dW, one product": 1, "dW, a product a step": gains, "dh": (3, 5, 7)}
+    return rows(each)
 
 
 def left(**changed):
-    """What is left after 60 steps, as an Interval over seeds by network."""
+    """What is left after 60 steps, an Interval over seeds by network: 2^-24 = 5.96e-8
+    lies between those that carry and those that lose.
+    """
     ends = {
         "LSTM, f = 0.99": (0.5, 1, 2),
         "LSTM, f = 0.9": (6.1e-8, 0.1, 0.2),
@@ -64,106 +31,73 @@ def left(**changed):
     return {name: Interval(*each) for name, each in ends.items()}
 
 
-@pytest.mark.parametrize(
-    ("changed", "held"),
-    [
-        ({}, True),  # 2^-24 = 5.96e-8 lies between
-        ({"LSTM, f = 0.9": (5.9e-8, 0.1, 0.2)}, False),
-        ({"LSTM, f = 0.99": (5.9e-8, 1, 2)}, False),
-        ({"RNN, orthogonal W": (1e-9, 1e-8, 6e-8)}, False),
-        ({"RNN": (1e-22, 1e-21, 6e-8)}, False),
-        ({"LSTM, f = 0.5": (1e-14, 1, 2)}, True),  # shown, and in no claim
-    ],
+def lefts(name, *interval):
+    return (left(**{name: interval}),)
+
+
+def by_seed():
+    """Shares of three seeds, 60 steps back, by network: each falls by its own power."""
+    powers = np.array([[1, 2, 7]]).T * np.arange(61)
+    return {name: (1 - 0.01 * k) ** powers for k, name in enumerate(page.NETWORKS)}
+
+
+test_claims = claims(
+    (
+        page.claim_waiting,
+        (waiting(1.01, 2, 1.7),),
+        True,
+        "1.7x (1.01x to 2x); than the chain of dh, which must wait, 5x (3x to 7x)",
+    ),
+    (page.claim_waiting, (waiting(0.99, 2, 1.7),), False, "the ratio is level (0.99x"),
+    (page.claim_reach, (left(),), True, "at least 6e-08 is left", "at most 6e-08"),
+    (page.claim_reach, lefts("LSTM, f = 0.9", 5.9e-8, 0.1, 0.2), False),
+    (page.claim_reach, lefts("LSTM, f = 0.99", 5.9e-8, 1, 2), False),
+    (page.claim_reach, lefts("RNN, orthogonal W", 1e-9, 1e-8, 6e-8), False),
+    (page.claim_reach, lefts("RNN", 1e-22, 1e-21, 6e-8), False),
+    (page.claim_reach, lefts("LSTM, f = 0.5", 1e-14, 1, 2), True),  # shown alone
 )
-def test_the_cell_state_carries_what_an_rnn_loses(changed, held):
-    assert PAGE.claim_reach(left(**changed))["held"] == held
+REACH = "RNN; LSTM, f = 0.5; RNN, orthogonal W; LSTM, f = 0.9; LSTM, f = 0.99."
+test_words = says(
+    (
+        page.figure_reach,
+        (by_seed(), True),
+        "The cell state carries a gradient 60 steps; an RNN loses it. ",
+        "norm of dx_t (share of the last step's) on a log axis against steps back. ",
+        f"Labels: lost in a float32 sum; {REACH}",
+    ),
+    (page.figure_reach, (by_seed(), False), "are not on two sides of the limit"),
+    (page.figure_cell, (), "h_t-1; cdot,W; +; cdot,U; x_t", "through W", "can wait"),
+)
 
 
-def test_the_numbers_of_that_claim_are_the_nearest():
-    numbers = PAGE.claim_reach(left())["numbers"]
-    assert "at least 6e-08 is left" in numbers
-    assert "at most 6e-08" in numbers
-    assert "2^{-24}" in PAGE.claim_reach(left())["sentence"]
-
-
-class Zero:
-    """Draws zeros, for the gradient of the last output ones."""
-
-    def uniform(self, low, high, shape):
-        return np.zeros(shape)
-
-    def standard_normal(self, shape):
-        return np.zeros(shape) if isinstance(shape, tuple) else np.ones(shape)
-
-
-def test_without_weights_the_cell_state_leaves_the_product_of_its_gates(monkeypatch):
-    def init(*sizes, **options):
-        params = draw(*sizes, **options)
-        params.layers[0].U[:, 6:9] = np.eye(3)  # x is seen by g alone
-        return params
-
-    draw = PAGE.lk.Params.init
-    monkeypatch.setattr(PAGE.lk.Params, "init", init)
-    monkeypatch.setattr(PAGE.np.random, "default_rng", lambda seed: Zero())
-    shares = PAGE.reach("lstm", 0.9, False, 0, H=3)
-    np.testing.assert_allclose(shares, 0.9 ** np.arange(61), rtol=1e-9)
-
-
-@pytest.mark.parametrize("held", [True, False])
-def test_the_figure_of_the_reach(held):
-    names = list(PAGE.NETWORKS)
-    shares = {
-        name: np.array([[1, 10.0**-k, 10.0**-k], [1, 10.0 ** -(k + 2), 1]])
-        for k, name in enumerate(names)
-    }
-    figure = PAGE.figure_reach(shares, held)
-    (ax,) = figure.axes
-    title = ax.get_title("left")
-    assert (
-        title.startswith("The cell state carries a gradient 60 steps; an RNN") == held
-    )
-    assert ax.get_xlabel() == "steps back"
-    assert ax.get_ylabel() == "norm of $dx_t$ (share of the last step's)"
-    assert ax.get_yscale() == "log"
+def test_the_figure_of_the_reach_draws_medians_and_the_range_of_seeds():
+    (ax,) = page.figure_reach(by_seed(), True).axes
     level, *lines = ax.lines
     assert level.get_ydata()[0] == 2.0**-24
-    for k, line in enumerate(lines):  # between the two seeds
-        middle = [1, (10.0**-k + 10.0 ** -(k + 2)) / 2, (10.0**-k + 1) / 2]
-        np.testing.assert_allclose(line.get_ydata(), middle)
-    written = [text.get_text() for text in ax.texts]
-    assert written == ["lost in a float32 sum", *names[::-1]] or set(names) < set(
-        written
-    )
-    assert "steps back" in plots.words(figure)
-
-
-def test_the_figure_of_the_cell():
-    figure = PAGE.figure_cell()
-    written = [text.get_text() for ax in figure.axes for text in ax.texts]
-    for name in (
-        "$x_t$",
-        "$h_{t-1}$",
-        "$c_{t-1}$",
-        "$h_t$",
-        r"$\cdot\,U$",
-        r"$\cdot\,W$",
+    for shares, line, band in zip(
+        by_seed().values(), lines, ax.collections, strict=True
     ):
-        assert name in written
-    # Each node is reached by the arrows that its equation has.
-    into = [end for _, end, *_ in PAGE.WAITING]
-    assert {end: into.count(end) for end in ("keep", "put", "add", "show")} == {
-        "keep": 2,
-        "put": 2,
-        "add": 2,
-        "show": 2,
-    }
-    assert "through W" in figure.alt
-    assert "can wait" in figure.alt
+        np.testing.assert_allclose(line.get_ydata(), shares[1])
+        ends = band.get_paths()[0].vertices[:, 1]
+        assert {shares[0, -1], shares[2, -1]} <= set(ends)
 
 
-def test_the_new_cell_has_its_gradient(monkeypatch):
-    three = (0, 1, 2)
-    cell = Cell("cifg", ("i", "g", "o"), three, three, ("h", "c"), PAGE.cifg)
-    monkeypatch.setitem(CELLS, "cifg", cell)
-    case = differences.case("cifg", 3, np.random.default_rng(1))
-    assert differences.error(*case) < 1e-6
+def test_the_share_that_waits():
+    assert page.share(1, 32) == pytest.approx(32 / 66)
+    assert page.share(7, 7) == 0.25
+
+
+def test_a_step_back_leaves_the_forget_gate_of_a_gradient():
+    for f in (0.5, 0.9, 0.99):
+        shares = [page.reach("lstm", f, False, seed, H=1) for seed in range(29)]
+        a_step = [(share[60] / share[20]) ** (1 / 40) for share in shares]
+        assert np.median(a_step) == pytest.approx(f, abs=0.03)
+        assert {len(share) for share in shares} == {61}
+        assert {share[0] for share in shares} == {1}
+    plain, orthogonal = (page.reach("rnn", None, turned, 0) for turned in (False, True))
+    assert plain[60] < 1e-3 * orthogonal[60]
+
+
+def test_every_node_of_the_cell_is_reached_by_what_its_equation_has():
+    into = [end for _, end, *_ in page.WAITING]
+    assert [into.count(end) for end in ("keep", "put", "add", "show")] == [2] * 4

@@ -1,230 +1,210 @@
-"""Page 03, the ladder on a CPU: its claims, figures and study versions on made rows."""
+"""Page 3, the ladder on a CPU: its claims, figures and study versions on made rows."""
 
-import matplotlib.pyplot as plt
 import numpy as np
-import pages
 import pandas as pd
 import pytest
 from conftest import example
+from pages import claims, functions, rows, says
 
 import lstm_kernels as lk
-from lstm_report import plots
 from lstm_report.experiments import rungs
 from lstm_report.measure.comparer import compare, compare_to_reference
-from lstm_report.measure.evidence import digits
 
-PAGE = pages.functions("03_cpu")
-RUNGS = "numpy-sample", "numpy", "numba-sample", "numba-tile", "numba-fused"
-
-
-def rows_of(part, seconds, work="512 units", **columns):
-    """Rows of three processes; seconds: by case, one number or one of each process."""
-    return pd.DataFrame(
-        [
-            {"part": part, "work": work, "case": case, "repeat": 0, "seconds": s}
-            | {"process": process}
-            | columns
-            for case, values in seconds.items()
-            for process, s in enumerate(np.broadcast_to(values, 3))
-        ]
-    )
+page = functions("03_cpu")
+LARGE = "512 units"
 
 
-def ladder_rows(fusing=(1.0, 1.0, 1.0), tile=2.0, packing=1.5, work="512 units"):
-    """Without an idea everything takes `fusing`, `tile`, `packing`, else 4 times as
-    long.
+def ladder(*, fusing=(1, 0.9, 1.1), tile=(2, 3, 5), packing=(1.5, 1.7, 1.9), threads=2):
+    """Rows of both workloads: how many times as long everything takes without fusing,
+    the tile and packing, by process. All is 10 times as slow with 32 units, whose tile
+    and fusing gain 7 times.
     """
-    forward = dict(zip(RUNGS, (64.0, 16.0, 2 * tile, 2.0, 1.0), strict=True))
-    forward |= {"sums stored": fusing, "all cores": 0.5}
+
+    def work(name, fusing, tile, threads, slow=1):
+        took = dict(zip(page.RUNGS[1:4], (64, 16, 2 * np.array(tile)), strict=True))
+        took |= {"numba-tile": 2, "numba-fused": 1, "sums stored": fusing}
+        took |= {"all cores": 1 / np.array(threads)}
+        parts = {"loops": {"sequential": 20, "compiled loops": 4}, "forward": took}
+        parts["product"] = {"rows": packing, "panels": 1}
+        parts["training"] = {"steps from Python": 3, "one call": 1}
+        made = (
+            rows({case: slow * np.array(s) for case, s in of.items()}, part=part)
+            for part, of in parts.items()
+        )
+        return pd.concat(made).assign(work=name)
+
     return pd.concat(
         [
-            rows_of("loops", {"sequential": 4.0, "compiled loops": 1.0}, work),
-            rows_of("product", {"rows": packing, "panels": 1.0}, work),
-            rows_of("forward", forward, work),
-            rows_of("training", {"steps from Python": 4.0, "one call": 1.0}, work),
+            work("airline", 7, 7, (0.9, 1, 1.1), slow=10),
+            work(LARGE, fusing, tile, threads),
         ]
     )
 
 
-def test_effects_divide_what_runs_without_an_idea_by_what_runs_with_it():
-    table = PAGE.effects(ladder_rows(), "512 units")
-    got = table["middle"].to_dict()
-    assert got == {
-        "loops compiled": 4.0,
-        "batch": 4.0,
-        "compiled pass": 16.0,
-        "tile": 2.0,
-        "packing": 1.5,
-        "fusing": 1.0,
-        "epoch in one call": 4.0,
-        "threads": 2.0,
-    }
-
-
-@pytest.mark.parametrize(
-    ("fusing", "tile", "packing", "held"),
-    [
-        ((1.0, 1.0, 1.49), 2.0, 1.5, True),
-        ((1.0, 1.0, 1.5), 2.0, 1.5, False),  # one process is enough
-        ((1.0, 1.0, 1.49), (1.48, 2.0, 2.0), 1.5, False),
-        ((1.0, 1.0, 1.49), 2.0, (1.48, 1.5, 1.5), False),
-    ],
-)
-def test_fusing_gains_less_in_every_process_or_the_claim_fails(
-    fusing, tile, packing, held
-):
-    made = ladder_rows(fusing, np.array(tile), packing)
-    claim = PAGE.claim_fusing(made, "512 units")
-    assert claim["held"] is held
-    assert "512 units" in claim["sentence"]
-    assert held or "overlap" in claim["why"]
-
-
-@pytest.mark.parametrize(("slowest", "held"), [(1.0, True), (1.01, False)])
-def test_ten_times_is_the_least_of_all_processes(slowest, held):
-    took = dict.fromkeys(RUNGS, 0.1) | {"sequential": 10.0}
-    rows = rows_of("epoch", took | {"numpy-sample": (0.9, 0.9, slowest)})
-    claim = PAGE.claim_goals(rows)
-    assert claim["held"] is held
-    assert held or "numpy-sample" in claim["why"]
-    assert "11.1x" in claim["numbers"]
-    assert "100x" in claim["numbers"]
-
-
-def test_both_tables_stand_side_by_side():
-    took = dict(
-        zip(("sequential", *RUNGS), (4.0, 2.0, 1.0, 0.5, 0.2, 0.1), strict=True)
-    )
-    theirs = pd.DataFrame({"version": ["Sequential (plain)", "NumPy"]})
-    theirs["seconds"] = 300, 100
-    table = PAGE.beside(rows_of("epoch", took), theirs)
-    assert table.iloc[0].tolist() == ["300", "1x", "sequential", "20", "1x"]
-    assert table.iloc[1].tolist() == ["100", "3x", "numpy-sample", "10", "2x"]
-    assert table.iloc[5].tolist() == ["", "", "numba-fused", "0.5", "40x"]
-    assert len(table) == 6
-
-
-def growth_rows(exponents):
-    """Sizes 100 and 10,000: seconds grow as N^p, of each process its own p."""
-    return pd.concat(
-        rows_of("size", {case: (N / 100.0) ** np.array(p)}, "airline", windows=N)
-        for case, p in exponents.items()
-        for N in (100, 10_000)
-    )
+def epoch(slowest):
+    """Five epochs of plain loops take 50 seconds; of `numpy-sample`, in the slowest
+    process, five times `slowest`.
+    """
+    took = {"numpy": 0.5, "numba-sample": 0.25, "numba-tile": 0.2, "numba-fused": 0.1}
+    took |= {"sequential": 10, "numpy-sample": (0.7, 0.8, slowest)}
+    return rows(took, part="epoch")
 
 
 GROWTH = {
-    "numpy, 16 samples a step": 1.0,
-    "numpy, 8 steps": 0.7,
+    "numpy, 16 samples a step": (1.0, 1.02, 1.05),
+    "numpy, 8 steps": (0.7, 0.6, 0.8),
     "numba-fused, 16 samples a step": 1.0,
     "numba-fused, 8 steps": 0.9,
-    "numba-fused, 8 steps, all cores": 0.8,
+    "numba-fused, 8 steps, all cores": 0.85,
 }
 
 
-@pytest.mark.parametrize(("last", "held"), [(0.999, True), (1.001, False)])
-def test_time_grows_more_slowly_in_every_process_or_the_claim_fails(last, held):
-    rows = growth_rows(GROWTH | {"numpy, 8 steps": (0.7, 0.7, last)})
-    claim = PAGE.claim_growth(rows)
-    assert claim["held"] is held
-    assert f"0.7 (0.7 to {digits(last)})" in claim["numbers"]
-    assert "16 samples a step 1 (1 to 1)" in claim["numbers"]
+def growth(*exponents):
+    """Sizes 100 and 10,000: seconds grow as N^p, of `numpy` in 8 steps by process."""
+    cases = GROWTH | ({"numpy, 8 steps": exponents} if exponents else {})
+    return pd.concat(
+        rows({c: (N / 100) ** np.array(p) for c, p in cases.items()}, windows=N)
+        for N in (100, 10_000)
+    ).assign(part="size")
 
 
-def test_figure_of_sizes_has_a_line_a_case_with_its_exponent():
-    figure = PAGE.figure_sizes(growth_rows(GROWTH))
-    (ax,) = figure.axes
-    assert ax.get_title("left") == "numpy: time grows as N^1.00, with 8 steps as N^0.70"
-    assert ax.get_xlabel() == "windows in the data set"
-    assert ax.get_ylabel() == "milliseconds for an epoch"
-    texts = {text.get_text() for text in ax.texts}
-    assert {"numpy, 8 steps: 0.70", "numba-fused, 8 steps, all cores: 0.80"} <= texts
-    drawn = {tuple(np.round(line.get_ydata().astype(float), 6)) for line in ax.lines}
-    assert (1e3, 1e5) in drawn
-    assert (1e3, round(1e3 * 100**0.7, 6)) in drawn
-    plt.close(figure)
+def rates():
+    """8e9 operations in a pass; plain loops compute 2e9 of them in 20 s."""
+    roof = rows({"registers": 0.1, "SGEMM": 0.2}, part="roof")
+    return page.rates(ladder(), LARGE, 8.0, 2.0), page.roofs(roof)
 
 
-def test_rates_and_figure_of_the_rungs_under_the_roof():
-    # 8e9 operations in a pass; plain loops compute 2e9 of them in 4 s
-    table = PAGE.rates(ladder_rows(), "512 units", 8.0, 2.0)
-    want = {"sequential": 0.5, "numpy-sample": 0.125, "numpy": 0.5}
-    want |= {"numba-sample": 2.0, "numba-tile": 4.0, "numba-fused": 8.0}
-    assert table["middle"].to_dict() == want
-    roof = PAGE.roofs(rows_of("roof", {"registers": 0.1, "SGEMM": 0.2}))
-    assert roof.to_dict() == pytest.approx({"registers": 10.0, "SGEMM": 5.0})
-    figure = PAGE.figure_rungs(table, roof)
-    (ax,) = figure.axes
-    assert ax.get_title("left") == "From 0.5 to 8 GFLOP/s: 80 % of one core's roof"
-    assert ax.get_xlabel() == "GFLOP/s of inference, products only, one thread"
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == list(want)
-    texts = [text.get_text() for text in ax.texts]
-    assert texts[:6] == ["0.5", "0.125", "0.5", "2", "4", "8"]
-    assert texts[6:] == ["roof 10", "SGEMM 5"]
-    plt.close(figure)
+def ideas(**gains):
+    made = ladder(**gains)
+    return ({name: page.effects(made, name) for name in ("airline", LARGE)},)
 
 
-@pytest.mark.parametrize(
-    ("fusing", "title"),
-    [
-        ((1.0, 1.0, 1.0), "512 units: tile gains 2x; fusing: level"),
-        ((1.2, 1.3, 1.4), "512 units: tile gains 2x; fusing: 1.3x"),
-        ((0.7, 0.8, 0.9), "512 units: tile gains 2x; fusing: 20 % slower"),
-    ],
+def recorded():
+    """Of PyTorch 3 and 5 times the time of a step; an SGEMM at 100 GFLOP/s."""
+    shapes = {(1, 32, 16): (3, 1.622016e-4), (4, 512, 64): (5, 2.147483648)}
+    made = [("ceiling", None, None, None, "sgemm", 2 * 4096**3 / 1e11)]
+    for shape, (torch, forward) in shapes.items():
+        made += [("step", *shape, "pytorch", torch), ("step", *shape, "numba-fused", 1)]
+        made += [("forward", *shape, "pytorch", forward)]
+    columns = ["stage", "L", "H", "B", "version", "seconds"]
+    return pd.DataFrame(made, columns=columns).assign(variant=None)
+
+
+def fusing(**gains):
+    return ladder(**gains), LARGE
+
+
+S1 = pd.DataFrame({"version": ["Sequential (plain)", "NumPy"], "seconds": [300, 100]})
+test_claims = claims(
+    (
+        page.claim_fusing,
+        fusing(),
+        True,
+        "With 512 units",
+        "fusing level (0.9x to 1.1x); tile 3x (2x to 5x); packing 1.7x (1.5x to 1.9x)",
+    ),
+    (page.claim_fusing, fusing(fusing=(1.49, 1, 1.2)), True),
+    # One process is enough.
+    (
+        page.claim_fusing,
+        fusing(fusing=(1.5, 1, 1.2)),
+        False,
+        "overlap: packing at least",
+    ),
+    (page.claim_fusing, fusing(tile=(1.1, 3, 5)), False, "overlap: tile at least 1.1x"),
+    (page.claim_fusing, fusing(packing=(1.7, 1.1, 1.5)), False),
+    (
+        page.claim_goals,
+        (epoch(1.0),),
+        True,
+        "`numpy-sample` 12.5x (10x to 14.3x)",
+        "100x",
+    ),
+    (
+        page.claim_goals,
+        (epoch(1.01),),
+        False,
+        "Below ten in some process: numpy-sample",
+    ),
+    (
+        page.claim_growth,
+        (growth(),),
+        True,
+        "exponent 0.7 (0.6 to 0.8); with 16 samples a step 1.02 (1 to 1.05)",
+    ),
+    (page.claim_growth, (growth(0.6, 0.7, 0.999),), True),
+    (page.claim_growth, (growth(0.6, 0.7, 1.001),), False, "the exponent is 1"),
 )
-def test_figure_of_ideas_says_level_where_an_interval_holds_one(fusing, title):
-    made = ladder_rows(fusing).replace({"all cores": "unused"})
-    made = pd.concat([made, rows_of("forward", {"all cores": (0.9, 1.0, 1.1)})])
-    tables = {"airline": PAGE.effects(ladder_rows(work="airline"), "airline")}
-    tables["512 units"] = PAGE.effects(made, "512 units")
-    figure = PAGE.figure_ideas(tables)
-    assert figure.get_suptitle() == title
-    small, large = figure.axes
-    assert [tick.get_text() for tick in small.get_yticklabels()] == list(PAGE.EFFECTS)
-    assert large.get_xlabel() == "times as fast as without"
-    assert [text.get_text() for text in large.texts][-1] == "level"
-    assert [text.get_text() for text in small.texts][2:4] == ["16x", "2x"]
-    assert large.get_title("left") in plots.words(figure)
-    plt.close(figure)
+test_words = says(
+    (
+        page.beside,
+        (epoch(0.9), S1),
+        "Sequential, 300, 1x, sequential, 50, 1x\nNumPy, 100, 3x, numpy-sample, 3.5, 14.3x",
+        ", , , numba-fused, 0.5, 100x",
+    ),
+    (
+        page.figure_sizes,
+        (growth(),),
+        "numpy: time grows as N^1.02, with 8 steps as N^0.70. ",
+        "milliseconds for an epoch on a log axis against windows in the data set on a",
+        "numpy, 8 steps: 0.70; ",
+        "numba-fused, 8 steps, all cores: 0.85; ",
+    ),
+    (
+        page.figure_rungs,
+        rates(),
+        "From 0.1 to 8 GFLOP/s: 80 % of one core's roof. ",
+        "GFLOP/s of inference, products only, one thread on a log axis",
+        "Labels: 0.1; 0.125; 0.5; 1.6; 4; 8; roof 10; SGEMM 5.",
+    ),
+    (
+        page.figure_ideas,
+        ideas(),
+        "512 units: tile gains 3x; fusing: level. airline. (loops compiled, batch, ",
+        "Labels: 5x; 4x; 4.57x; 7x; 1.7x; 7x; 3x; level.",
+        "512 units. times as fast as without on a log axis. "
+        "Labels: 5x; 4x; 10.7x; 3x; 1.7x; level; 3x; 2x.",
+    ),
+    (page.figure_ideas, ideas(fusing=(1.2, 1.3, 1.4)), "tile gains 3x; fusing: 1.3x. "),
+    (
+        page.figure_ideas,
+        ideas(fusing=(0.7, 0.8, 0.9)),
+        "gains 3x; fusing: 20 % slower.",
+    ),
+    (page.figure_ideas, ideas(packing=(3.2, 3.1, 3)), "512 units: packing gains 3.1x;"),
+    (page.figure_ideas, ideas(threads=(0.9, 1, 1.1)), "1.7x; level; 3x; level."),
+    (
+        page.figure_who,
+        (),
+        "sample s",
+        "step t. ",
+        "WRONG, ",
+        "thread 1 starts at step 3",
+    ),
+    (
+        page.against_torch,
+        (recorded(),),
+        "has 3x the speed",
+        "network, 5x on four layers",
+    ),
+    (page.against_torch, (recorded(),), "the products are 10 % of", "they are 50 %,"),
+)
 
 
-def test_figure_of_who_marks_where_the_wrong_form_starts():
-    figure = PAGE.figure_who()
-    wrong = figure.axes[3]
-    assert wrong.get_title("left").startswith("WRONG")
-    assert wrong.lines[0].get_xdata()[0] == 2.5
-    assert "step 3" in figure.alt
-    assert wrong.get_xlabel() == "step t"
-    assert figure.axes[2].get_ylabel() == "sample s"
-    plt.close(figure)
+def test_the_wrong_form_is_marked_where_it_starts():
+    assert page.figure_who().axes[3].lines[0].get_xdata()[0] == 2.5
 
 
-def test_peers_are_told_with_the_share_of_their_products():
-    keys = ["stage", "L", "H", "B", "version", "seconds"]
-    rows = pd.DataFrame(
-        [
-            ("ceiling", None, None, None, "sgemm", 2 * 4096**3 / 1e11),  # 100 GFLOP/s
-            *(("step", 1, 32, 16, v, s) for v, s in TORCH.items()),
-            *(("step", 4, 512, 64, v, s) for v, s in TORCH.items()),
-            ("forward", 1, 32, 16, "pytorch", 1.622016e-4),
-            ("forward", 4, 512, 64, "pytorch", 2.147483648),
-        ],
-        columns=keys,
-    ).assign(variant=None)
-    told = PAGE.against_torch(rows)
-    assert "has 3x the speed" in told
-    assert "are 10 %" in told
-    assert "are 50 %" in told
-
-
-TORCH = {"pytorch": 3.0, "numba-fused": 1.0}
+def test_milliseconds_are_drawn():
+    (ax,) = page.figure_sizes(growth()).axes
+    drawn = [line.get_ydata().astype(float) for line in ax.lines]
+    assert any(np.allclose(y, [1e3, 1e3 * 100**0.7]) for y in drawn)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 5, 3, 17), (2, 6, 8, 64, 64)], ids=str)
 def test_study_versions_compute_the_same_network(shape):
     params, x, _ = example(shape)
     compare_to_reference(rungs.StoredFused(params), params, x)
-    layer = params.layers[0]
     one = lk.Params.init(shape[3], shape[4], seed=0)
     layer = one.layers[0]
     y = rungs.compiled_loops()(x, layer.U, layer.W, layer.b)
@@ -232,13 +212,11 @@ def test_study_versions_compute_the_same_network(shape):
 
 
 def test_products_of_rows_and_panels_agree():
-    v, W = (
-        np.random.default_rng(n).random(s, "f4")
-        for n, s in ((0, (9, 6)), (1, (6, 512)))
-    )
+    v = np.random.default_rng(0).random((9, 6), "f4")
+    W = np.random.default_rng(1).random((6, 512), "f4")
     add_rows, add_panels = rungs.products()
-    rows, out = np.zeros((9, 512), "f4"), np.zeros((2, 9, 256), "f4")
-    add_rows(rows, v, W)
-    add_panels(out, v, rungs.panels(W))
-    whole = {"rows": rows, "panels": np.concatenate(list(out), axis=1)}
+    by_rows, by_panels = np.zeros((9, 512), "f4"), np.zeros((2, 9, 256), "f4")
+    add_rows(by_rows, v, W)
+    add_panels(by_panels, v, rungs.panels(W))
+    whole = {"rows": by_rows, "panels": np.concatenate(list(by_panels), axis=1)}
     compare(whole, dict.fromkeys(whole, v @ W), 1e-5)

@@ -10,6 +10,7 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from lstm_report import plots
@@ -123,3 +124,9 @@ def text_of(result):
     if isinstance(result, dict):
         return "\n".join(f"{name}: {value}" for name, value in result.items())
     return " ".join(result.split())
+
+
+def bars(ax):
+    """The ends of all error bars of axes, a pair of numbers each."""
+    drawn = (one for one in ax.collections if isinstance(one, LineCollection))
+    return [tuple(bar[:, 1]) for one in drawn for bar in one.get_segments()]

@@ -23,11 +23,14 @@ BOOKS = [path for path in pages.NOTEBOOKS.glob("*.ipynb") if path.stem != "lesso
 
 
 def names(tree):
-    """The names that stand in a tree, and what it takes from `page`."""
-    nodes = list(ast.walk(tree))
-    taken = (n for n in nodes if isinstance(n, ast.Attribute))
-    taken = {n.attr for n in taken if getattr(n.value, "id", "").lower() == "page"}
-    return taken | {n.id for n in nodes if isinstance(n, ast.Name)}
+    """The names that stand in a tree."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def taken(tree):
+    """What a test takes from its `page`."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return {node.attr for node in nodes if getattr(node.value, "id", "") == "page"}
 
 
 @pytest.mark.parametrize("path", sorted(BOOKS), ids=lambda path: path.stem)
@@ -35,7 +38,7 @@ def test_a_test_calls_every_function_of_its_page(path):
     page, kinds = path.stem.partition("_")[0], (ast.FunctionDef, ast.ClassDef)
     defined = {n.name: names(n) for n in pages.statements(path) if isinstance(n, kinds)}
     test = Path(__file__).with_name(f"test_page_{page}.py").read_text("utf-8")
-    called = names(ast.parse(test)) & set(defined)
+    called = taken(ast.parse(test)) & set(defined)
     while more := {n for f in called for n in defined[f] & set(defined)} - called:
         called |= more
     missing = {

@@ -1,211 +1,196 @@
-"""Page 07, what a hand-over costs: its claims, sentences and figures on made rows."""
+"""Page 7, what a hand-over costs: its claims, sentences and figures on made rows."""
 
 import pandas as pd
 import pytest
-from pages import functions
+from pages import bars, claims, functions, rows, says
 
 page = functions("07_handover")
-MESSAGES = "message", "message from Python", "collective", "collective from Python"
-
-
-def rounds(both):
-    """Job, round and number of two jobs of three rounds; `both`: a number, or one for
-    each job.
-    """
-    pair = both if isinstance(both, tuple) else (both, both)
-    return [(job, r, value) for job, value in enumerate(pair) for r in range(3)]
 
 
 def hand_overs(**ns):
     """Rows by means of the ns of 8 bytes; 256 take twice as long, 1024 ten times."""
-    columns = ["case", "bytes", "process", "repeat", "seconds"]
-    rows = [
-        (means.replace("_", " "), n, job, r, factor * value * 1e-9)
-        for means, both in ns.items()
-        for job, r, value in rounds(both)
+    return pd.concat(
+        rows({means.replace("_", " "): factor * 1e-9 * pd.Series(each)}, bytes=n)
+        for means, each in ns.items()
         for n, factor in ((0, 1), (8, 1), (256, 2), (1024, 10))
         if (n == 0) == (means == "openmp")
-    ]
-    return pd.DataFrame(rows, columns=columns)
+    )
 
 
-ALL = {"line": 100, "window": 110, "openmp": 700, "message": 250, "collective": 400}
-ALL |= {"message_from_Python": 600, "collective_from_Python": 900}
+ALL = {
+    "line": 100,
+    "window": (110, 109, 113),
+    "openmp": 700,
+    "message": (250, 230, 270),
+}
+ALL |= {"collective": 400, "message_from_Python": 600, "collective_from_Python": 900}
+EIGHT = hand_overs(**ALL)
 
 
-def passes(speeds, step=2e-6):
-    """Rows of 10 steps. speeds: way -> H -> speed; a step of one thread takes `step` at
-    H = 128, and grows as H squared.
+def passes(*speeds, step=2e-6, **changed):
+    """Rows of 10 steps. speeds: way -> H -> speed, one or that of each job; a step of
+    one thread takes `step` at H = 128, and grows as H squared.
     """
-    columns = ["case", "H", "process", "repeat", "seconds"]
-    sizes = {H for by in speeds.values() for H in by}
-    rows = [
-        (way, H, job, r, 10 * step * (H / 128) ** 2 / value)
-        for way, by in {"one thread": dict.fromkeys(sizes, 1), **speeds}.items()
-        for H, both in by.items()
-        for job, r, value in rounds(both)
-    ]
-    return pd.DataFrame(rows, columns=columns).assign(T=10)
+    by_way = {way: by for ways in speeds for way, by in ways.items()}
+    by_way = {way: by | changed.get(way, {}) for way, by in by_way.items()}
+    sizes = {H for by in by_way.values() for H in by}
+    parts = []
+    for H in sorted(sizes):
+        one = 10 * step * (H / 128) ** 2
+        took = {way: one / pd.Series(by[H]) for way, by in by_way.items() if H in by}
+        parts.append(rows({"one thread": one} | took, H=H))
+    return pd.concat(parts).assign(T=10)
 
 
 THREADS = {
     "claims": {128: 0.5, 256: 0.9, 512: 1.5},
-    "fixed": {128: 0.8, 256: 1.4, 512: 1.8},
-    "openmp": {128: (0.9, 1.1), 256: (0.9, 1.1), 512: 1.6},
+    "fixed": {128: (0.8, 0.7, 0.75), 256: 1.4, 512: (1.8, 1.7, 1.9)},
+    "openmp": {128: (0.9, 1.1, 1), 256: (0.9, 1.2, 1.3), 512: 1.6},
 }
 RANKS = {
     "window": {128: 0.8, 256: 1.4, 512: 1.8},
-    "messages": {128: 0.4, 256: 0.7, 512: (1.1, 1.3)},
-    "collective": {128: 0.3, 256: 0.6, 512: (0.9, 1.1)},
+    "messages": {128: 0.4, 256: 0.7, 512: (1.1, 1.2, 1.4)},
+    "collective": {128: 0.3, 256: 0.6, 512: (0.9, 1.1, 1.2)},
 }
+BOTH = passes(THREADS, RANKS)
+PAY = passes(THREADS, RANKS, collective={512: (1.01, 1.5, 1.3)})
+ONLY = hand_overs(line=100, openmp=700), passes(THREADS)  # without ranks
 
 
-@pytest.mark.parametrize(
-    ("changed", "held"),
-    [
-        ({}, True),
-        ({"message": (111, 300)}, True),
-        ({"message": (109, 300)}, False),  # in one job not longer than the window
-        ({"window": 50, "message": (99, 300)}, False),  # nor than the line
-    ],
+def changed(**ns):
+    return (hand_overs(**ALL | ns),)
+
+
+def of_128(*window):
+    return (passes(THREADS, RANKS, window={128: window}),)
+
+
+def fast(*window):
+    return (passes({"window": {256: (1, 2, 3), 512: window}}),)
+
+
+test_claims = claims(
+    (
+        page.claim_messages,
+        changed(message=(114, 350, 250)),
+        True,
+        "2.5x (1.14x to 3.5x) as long as a line, 2.21x (1.04x to 3.21x) as long as a win",
+    ),
+    (page.claim_messages, changed(message=(109, 350, 250)), False),
+    # Longer than a window, and not than a line.
+    (page.claim_messages, changed(window=50, message=(99, 350, 250)), False),
+    (page.claim_messages, ONLY[:1], None),
+    (page.claim_window, of_128(0.41, 0.9, 0.7), True, "H = 128: 1.75x", "H = 256: 2x"),
+    (page.claim_window, of_128(0.39, 0.9, 0.7), False),
+    (page.claim_window, ONLY[1:], None),
+    (
+        page.claim_large,
+        (PAY,),
+        True,
+        "With 512 units every means pays",
+        "ranks, collective: 1.3x (1.01x to 1.5x)",
+        "ranks, collective is as slow as 1.01x",
+    ),
+    (page.claim_large, ONLY[1:], True, "threads, claims is as slow as 1.5x"),
+    (page.claim_large, (BOTH,), False, "ranks, collective is as slow as 0.9x"),
 )
-def test_a_message_takes_longer_in_every_job(changed, held):
-    claim = page.claim_messages(hand_overs(**ALL | changed))
-    assert claim["held"] == held
-    assert claim["why"]
-    assert "line" in claim["numbers"]
-    assert "window" in claim["numbers"]
-
-
-def test_without_ranks_claims_of_messages_are_not_measured():
-    threads = hand_overs(line=100, openmp=700)
-    assert page.claim_messages(threads)["held"] is None
-    assert page.claim_window(passes(THREADS))["held"] is None
-    assert page.claim_large(passes(THREADS))["held"]
-    assert page.say_hand_overs(threads) == ""
-    assert "window" not in page.say_shares(passes(THREADS))
-    assert list(page.answers(threads, passes(THREADS)).index) == [
-        "threads, fixed shares",
-        "threads, OpenMP",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("window", "held"), [(0.41, True), ((0.39, 0.9), False), ((0.41, 0.9), True)]
+test_words = says(
+    (
+        page.say_hand_overs,
+        (EIGHT,),
+        "made of the same loop: a window takes 1.1x (1.09x to 1.13x) as long as a line",
+        "Calling from Python adds 350 ns to a message, which itself takes 250",
+        "For 1 KiB the loop of lines takes 1000 ns and a message 2500 ns",
+    ),
+    (page.say_hand_overs, changed(window=(90, 110, 95)), "the same thing, and level"),
+    (page.say_hand_overs, changed(message_from_Python=240), "adds nothing that shows"),
+    (
+        page.say_shares,
+        (BOTH,),
+        "With the same fixed shares and H = 128, ranks with a window compared with "
+        "threads: level (1x to 1.14x).",
+        "Threads with fixed shares compared with claims: 1.5x (1.4x to 1.6x).",
+    ),
+    (page.say_shares, ONLY[1:], "no: window"),
+    (
+        page.say_caches,
+        fast(2.1, 2.5, 2.4),
+        "ranks, window, H = 512: 2.4x",
+        "reads 2 MiB",
+    ),
+    (page.say_caches, fast(1.9, 2.5, 2.4), "Nothing is more than twice as fast"),
+    (
+        page.say_learned,
+        (EIGHT, BOTH),
+        "A cache line takes 100 ns to another core, a message 250 ns from compiled code "
+        "and 600 ns from Python",
+        "threads, claims: 512, threads, fixed shares: 256",
+        "ranks, messages: 512, ranks, collective: nowhere.",
+    ),
+    (page.say_learned, ONLY, "no: message"),
+    (
+        page.figure_hand_overs,
+        (EIGHT,),
+        "A message takes 2.5x as long as a cache line. (cache line, two threads, window,"
+        " two ranks, OpenMP region, message, message from Python, collective, ",
+        "against ns until 8 bytes have arrived, one way on a log axis. ",
+        "OpenMP region 700 ns; message 250 ns;",
+    ),
+    (page.figure_hand_overs, changed(message=(99, 250, 90)), "a cache line are level"),
+    (
+        page.figure_hand_overs,
+        changed(message=(50, 40, 90)),
+        "A cache line takes 2x as long as a message",
+    ),
+    (
+        page.figure_speed,
+        (BOTH,),
+        "Pays from H = 256 in memory, from 512 by messages. speed (one thread = 1) "
+        "against hidden units H",
+        "ranks, messages: 512; ranks, collective: none",
+        *page.WAYS.values(),
+    ),
+    (
+        page.where_it_pays,
+        ({"fixed": None, "messages": None},),
+        "Pays nowhere in memory, never by messages",
+    ),
+    (
+        page.figure_divisions,
+        (),
+        "h crosses each step. unit blocks against steps.",
+        "h crosses never. samples against",
+        "by layers, h crosses each chunk",
+    ),
 )
-def test_a_window_beats_messages_in_every_job(window, held):
-    rows = passes(THREADS | RANKS | {"window": RANKS["window"] | {128: window}})
-    claim = page.claim_window(rows)
-    assert claim["held"] == held
-    assert "H = 256: 2x" in claim["numbers"]
-
-
-@pytest.mark.parametrize(("low", "held"), [(1.01, True), (0.99, False)])
-def test_every_means_pays_at_the_largest_size(low, held):
-    ways = THREADS | RANKS | {"collective": {512: (low, 1.5)}}
-    claim = page.claim_large(passes(ways))
-    assert claim["held"] == held
-    assert claim["sentence"] == "With 512 units every means pays"
-    assert f"ranks, collective is as slow as {low}x" in claim["why"]
 
 
 def test_a_means_pays_from_where_every_job_and_every_larger_size_gains():
-    rows = passes(THREADS | RANKS | {"claims": {128: 1.2, 256: 0.9, 512: 1.5}})
-    pays = page.pays_from(rows)
-    threads = {"claims": 512, "fixed": 256, "openmp": 512}
-    assert pays == threads | {"window": 256, "messages": 512, "collective": None}
+    made = passes(THREADS, RANKS, claims={128: 1.2})  # and not at 256
+    pays = {"claims": 512, "fixed": 256, "openmp": 512}
+    pays |= {"window": 256, "messages": 512, "collective": None}
+    assert page.pays_from(made) == pays
 
 
 def test_the_model_asks_for_half_a_step_longer_than_the_hand_over():
     # Half a step: 100, 400, 1600 ns; 256, 512, 1024 bytes cross, which take 2, 4.67 and
     # 10 times as long as 8: a message 110, 257; the collective 340, 793, 1700 ns.
-    rows = passes(RANKS, step=200e-9)
-    ways = {"line": 10, "window": 25, "message": 55, "collective": 170}
-    found = page.predicted(hand_overs(**ways), rows)
+    ways = hand_overs(line=10, window=25, message=55, collective=170)
+    found = page.predicted(ways, passes(RANKS, step=200e-9))
     assert found == {"fixed": 128, "window": 128, "messages": 256, "collective": None}
-    table = page.answers(hand_overs(**ways), passes(THREADS | RANKS, step=200e-9))
+    table = page.answers(ways, passes(THREADS, RANKS, step=200e-9))
     assert list(table.loc["ranks, messages"]) == ["55", 256, 512]
     assert list(table.loc["ranks, collective"])[1:] == ["none of these"] * 2
+    names = ["threads, fixed shares", "threads, OpenMP"]
+    assert list(page.answers(*ONLY).index) == names
 
 
-def test_sentences_tell_what_was_measured():
-    said = page.say_hand_overs(hand_overs(**ALL))
-    assert (
-        "Calling from Python adds 350 ns to a message, which itself takes 250" in said
-    )
-    assert "1.1x (1.1x to 1.1x) as long as a line" in said
-    level = page.say_hand_overs(hand_overs(**ALL | {"window": (90, 110)}))
-    assert "the same thing, and level" in level
-    assert "level" not in said
-    quick = page.say_hand_overs(hand_overs(**ALL | {"message_from_Python": 240}))
-    assert "Python adds nothing that shows" in quick
-    shares = page.say_shares(passes(THREADS | RANKS))
-    assert "ranks with a window compared with threads: level (1x to 1x)" in shares
-    assert "compared with claims: 1.6x (1.6x to 1.6x)" in shares
-    fast = {"window": {512: (2.1, 2.5)}}
-    assert "ranks, window, H = 512: 2.3x" in page.say_caches(passes(fast))
-    assert "reads 2 MiB" in page.say_caches(passes(fast))
-    assert "Nothing" in page.say_caches(passes({"window": {512: (1.9, 2.5)}}))
-    learned = page.say_learned(hand_overs(**ALL), passes(THREADS | RANKS))
-    assert "threads, fixed shares: 256" in learned
-    assert "message 250 ns" in learned
-
-
-@pytest.mark.parametrize(
-    ("message", "title"),
-    [
-        (250, "A message takes 2.5x as long as a cache line"),
-        ((99, 250), "A message and a cache line are level"),
-        (50, "A cache line takes 2x as long as a message"),
-    ],
-)
-def test_the_figure_of_hand_overs_has_a_dot_for_each_means(message, title):
-    figure = page.figure_hand_overs(hand_overs(**ALL | {"message": message}))
-    (ax,) = figure.axes
-    assert ax.get_title("left") == title
-    assert ax.get_xlabel() == "ns until 8 bytes have arrived, one way"
-    names = [tick.get_text() for tick in ax.get_yticklabels()]
-    assert names[:3] == [
-        "cache line, two threads",
-        "window, two ranks",
-        "OpenMP region",
-    ]
-    assert names[3:] == list(MESSAGES)
-    drawn = [line.get_xdata() for line in ax.lines if line.get_marker() == "o"]
-    assert drawn[0] == pytest.approx([100])
-    assert drawn[4] == pytest.approx([600])
-    assert title in figure.alt
-    assert "OpenMP region 700 ns" in figure.alt
-
-
-def test_the_figure_of_speeds_has_a_line_for_each_way():
-    figure = page.figure_speed(passes(THREADS | RANKS))
-    (ax,) = figure.axes
-    title = "Pays from H = 256 in memory, from 512 by messages"
-    assert ax.get_title("left") == title
-    assert (ax.get_xlabel(), ax.get_ylabel()) == (
-        "hidden units H",
-        "speed (one thread = 1)",
-    )
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["128", "256", "512"]
-    assert {text.get_text() for text in ax.texts} >= set(page.WAYS.values())
-    drawn = {
-        tuple(line.get_ydata().round(2))
-        for line in ax.lines
-        if line.get_marker() == "o"
-    }
-    assert (0.4, 0.7, 1.2) in drawn
-    assert (0.5, 0.9, 1.5) in drawn
-    assert "ranks, messages: 512" in figure.alt
-    assert "ranks, collective: none" in figure.alt
-    assert page.where_it_pays({"fixed": None, "messages": None}).endswith(
-        "Pays nowhere in memory, never by messages"
-    )
-
-
-def test_the_figure_of_divisions_tells_what_crosses():
-    figure = page.figure_divisions()
-    said = {ax.get_ylabel(): ax.get_title("left") for ax in figure.axes}
-    assert said["unit blocks"] == "h crosses each step"
-    assert said["samples"] == "h crosses never"
-    assert "by layers, h crosses each chunk" in figure.alt
+def test_what_the_figures_draw():
+    (ax,) = page.figure_hand_overs(EIGHT).axes
+    dots = [line.get_xdata() for line in ax.lines if line.get_marker() == "o"]
+    assert [dots[0], dots[4]] == [pytest.approx([100]), pytest.approx([600])]
+    (ax,) = page.figure_speed(BOTH).axes
+    drawn = [tuple(y.get_ydata()) for y in ax.lines if y.get_marker() == "o"]
+    assert pytest.approx((0.4, 0.7, 1.2)) in drawn
+    assert pytest.approx((0.5, 0.9, 1.5)) in drawn
+    assert pytest.approx((1.1, 1.4)) in bars(ax)

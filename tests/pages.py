@@ -70,8 +70,9 @@ def rows(times, **columns):
 
 
 def claims(*table):
-    """A test of a page's claims: (function, arguments, verdict, words of its sentence,
-    numbers or reason). ValueError for a claim of which not both verdicts are asked.
+    """A test of a page's claims: (function, its argument or a tuple of them, verdict,
+    words of its sentence, numbers or reason). ValueError for a claim of which not both
+    verdicts are asked.
     """
     for function in {case[0] for case in table}:
         asked = {held for one, _, held, *_ in table if one is function}
@@ -79,7 +80,7 @@ def claims(*table):
             raise ValueError(f"{function.__name__}: want rows for both verdicts")
 
     def test(function, arguments, held, words):
-        claim = function(*arguments)
+        claim = _call(function, arguments)
         assert claim["held"] in (held,), claim
         lacks(words, " ".join(claim[name] for name in ("sentence", "numbers", "why")))
 
@@ -88,14 +89,18 @@ def claims(*table):
 
 
 def says(*table):
-    """A test of sentences, tables and figures: (function, arguments, words). A word
-    that begins with "no: " must be missing.
+    """A test of sentences, tables and figures: (function, its argument or a tuple of
+    them, words). A word that begins with "no: " must be missing.
     """
 
     def test(function, arguments, words):
-        lacks(words, text_of(function(*arguments)))
+        lacks(words, text_of(_call(function, arguments)))
 
     return _test(test, "function, arguments, words", [(f, a, w) for f, a, *w in table])
+
+
+def _call(function, given):
+    return function(*given) if isinstance(given, tuple) else function(given)
 
 
 def _test(test, names, cases):

@@ -65,49 +65,27 @@ def epochs(*ensemble):
     return SINGLE, np.array(ensemble), 10
 
 
+DEARER = Interval(0.51, 1.1, 1.2)
 test_claims = claims(
-    (page.claim_forecast, (errors(10.1),), True, "over 72 months", "RMSE 10 and 10.1"),
-    (page.claim_forecast, (errors(10.0),), False),
-    (page.claim_forecast, (errors(9.9),), False),
-    (page.claim_forecast, (one_bad_month(),), False, "holds zero"),
-    (
-        page.claim_batches,
-        (SLOW, 30, Interval(0.51, 1.1, 1.2)),
-        True,
-        "RMSE below 30 thousand: 2.2 times as long, 1.02 to 2.4 times",
-    ),
+    (page.claim_forecast, errors(10.1), True, "over 72 months", "RMSE 10 and 10.1"),
+    (page.claim_forecast, errors(10.0), False),
+    (page.claim_forecast, errors(9.9), False),
+    (page.claim_forecast, one_bad_month(), False, "holds zero"),
+    (page.claim_batches, (SLOW, 30, DEARER), True, "2.2 times as long, 1.02 to 2.4"),
     (page.claim_batches, (SLOW, 30, Interval(0.49, 1.1, 1.2)), False),
     # One seed is as fast; in one the full batch is never below.
     (page.claim_batches, (runs((20, 20, 20)), 30, Interval(1, 1.1, 1.2)), False),
     (page.claim_batches, (runs((20, 20, 99)), 30, Interval(0.6, 1.1, 1.2)), True),
 )
-YEARS = "RMSE on 1957–1958 (thousands) against"
 test_words = says(
-    (
-        page.figure_forecast,
-        forecast(12.0),
-        "RMSE 3 (Holt–Winters), 5 (LSTM). passengers (thousands) against month, 1959",
-        "Labels: LSTM; truth; Holt–Winters. 72 months: three constants err less than",
-        "RMSE (thousands of passengers). Labels: 10; 12; 30; 40; 50.",
-    ),
+    (page.figure_forecast, forecast(12.0), "RMSE 3 (Holt–Winters), 5 (LSTM)"),
+    (page.figure_forecast, forecast(12.0), "err less than", "10; 12; 30; 40; 50."),
     (page.figure_forecast, forecast(10.0), "three constants and the LSTM are level"),
     (page.figure_epochs, epochs(30, 11.1, 10, 20), "Least at 30", "10 % of it from 30"),
     (page.figure_epochs, epochs(30, 10.9, 10, 20), "Least at 30", "10 % of it from 20"),
     (page.figure_epochs, epochs(10, 30, 31, 32), "Least at 10", "10 % of it from 10"),
-    (page.figure_epochs, epochs(10, 30, 31, 32), f"{YEARS} epochs."),
-    (
-        page.figure_noise,
-        (noise(),),
-        "At B = 16 noise is 2x the gradient, later 5x. noise of a gradient (times its",
-        "Labels: at the start; when trained.",
-    ),
-    (
-        page.figure_batches,
-        (SLOW, 31.7, 14.3, True),
-        f"Full batch: slower than 16 to beat seasonal-naive. {YEARS} seconds of",
-        "Labels: seasonal-naive; Holt–Winters; ",
-        "all 83 at once",
-    ),
+    (page.figure_noise, noise(), "At B = 16 noise is 2x the gradient, later 5x"),
+    (page.figure_batches, (SLOW, 31.7, 14.3, True), "slower than 16 to beat"),
     (page.figure_batches, (SLOW, 31.7, 14.3, False), "beat seasonal-naive at one time"),
 )
 

@@ -36,22 +36,19 @@ class Browser:
     def __init__(self, driver):
         self.driver = driver
 
-    def open(self, path, *, width=1100, height=900, dark=False, query="", scripts=True):
-        """Show the page of a file, perhaps with a query, in a window of so many
-        pixels.
-        """
+    def open(self, path, *, width=1100, dark=False, scripts=True):
+        """Show the page of a file in a window of so many pixels."""
         self.command("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.command(
             "Emulation.setDeviceMetricsOverride",
             width=width,
-            height=height,
+            height=900,
             deviceScaleFactor=1,
             mobile=width < 600,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setEmulatedMedia", features=[scheme])
-        uri = Path(path).resolve().as_uri()
-        self.driver.get(f"{uri}?q={query}" if query else uri)
+        self.driver.get(Path(path).resolve().as_uri())
 
     def command(self, name, **arguments):
         """A command of the Chrome DevTools protocol."""
@@ -60,12 +57,6 @@ class Browser:
     def run(self, script, *arguments):
         """The value that the body of a function in JavaScript returns."""
         return self.driver.execute_script(script, *arguments)
-
-    def wait(self, script):
-        """Wait until the body of a function in JavaScript returns what is true."""
-        from selenium.webdriver.support.wait import WebDriverWait
-
-        return WebDriverWait(self.driver, 20).until(lambda _: self.run(script))
 
     def logged(self):
         """Warnings and errors on the console since the last call."""

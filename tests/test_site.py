@@ -1,5 +1,5 @@
-"""The site in Chromium: each page loads without a complaint, asks nobody for anything,
-fits its window and can be read by all; each check finds a page made to fail it.
+"""The site in Chromium: each page loads without a complaint, asks nobody for anything
+and can be read by all; each check finds a page made to fail it.
 """
 
 import os
@@ -48,33 +48,6 @@ def requested(browser, page):
     return [url for url in browser.requested() if not url.startswith(inside)]
 
 
-def too_wide(browser, page):
-    found = []
-    for width in (390, 768, 1400):
-        browser.open(page, width=width)
-        browser.run(UNFOLD)
-        # Not against innerWidth: on a phone that grows with what is too wide.
-        needed = browser.run("return document.documentElement.scrollWidth")
-        found += [f"{needed} pixels on {width}"] if needed > width else []
-    return found
-
-
-def cut_formulas(browser, page):
-    """Formulas that are empty, in error, hold LaTeX, or are wider than a box that does
-    not scroll.
-    """
-    browser.open(page, width=1400)
-    return browser.run(f"""{UNFOLD}
-      return [...document.querySelectorAll('math')].filter((formula) => {{
-        const {{width, height}} = formula.getBoundingClientRect();
-        const box = formula.closest('div.math') ?? formula.parentElement;
-        const scrolls = getComputedStyle(box).overflowX === 'auto';
-        return !width || !height || formula.querySelector('merror')
-          || /[&\\\\]/.test(formula.textContent)
-          || (box.matches('div') && !scrolls && box.scrollWidth > box.clientWidth);
-      }}).map((formula) => formula.textContent);""")
-
-
 def bad_images(browser, page):
     browser.open(page)
     return browser.run("""
@@ -103,14 +76,6 @@ def dead_links(_, page):
     return found
 
 
-def too_heavy(_, page):
-    """More than 1.5 MB of text and pictures."""
-    images = {image["src"] for image in parsed(page).find_all("img", src=True)}
-    files = [page.parent / src for src in images if not src.startswith("data:")]
-    size = sum(path.stat().st_size for path in [page, *files] if path.exists())
-    return [size] if size > 1_500_000 else []
-
-
 def barriers(browser, page):
     """What axe-core finds, in both modes, on a phone and on a wide window."""
     found = []
@@ -123,8 +88,7 @@ def barriers(browser, page):
     return found
 
 
-CHECKS = [logged, requested, too_wide, cut_formulas, bad_images, dead_links]
-CHECKS += [too_heavy, barriers]
+CHECKS = logged, requested, bad_images, dead_links, barriers
 
 
 def test_there_is_a_site():
@@ -140,63 +104,30 @@ def test_pages(browser, page, check):
 
 DOT = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
 SOUND = (
-    '<p>Text, <a href="#end">a link</a> and <math><mi>x</mi></math></p>'
-    f'<img src="{DOT}" alt="A dot"><details><summary>More</summary><p>x</p></details>'
-    '<h2 id="end">End</h2>'
+    f'<p><a href="#end">a link</a></p><img src="{DOT}" alt="A dot"><h2 id="end">x</h2>'
 )
-WIDE = '<math><mi style="padding: 9em 60em">x</mi></math>'
-PLANTED = {
-    "an error on the console": (logged, "<script>console.error('no')</script>"),
-    "an exception": (logged, "<script>nothing.at.all</script>"),
-    "a request": (requested, '<img src="https://example.invalid/x.png" alt="x">'),
-    "a box wider than a phone": (too_wide, '<div style="width: 500px">x</div>'),
-    "a formula in error": (cut_formulas, "<math><merror><mi>x</mi></merror></math>"),
-    "an empty formula": (cut_formulas, "<math></math>"),
-    "a command that was not known": (cut_formulas, "<math><mi>\\\\x</mi></math>"),
-    "a formula that is cut": (
-        cut_formulas,
-        f'<div style="overflow: hidden; width: 9em">{WIDE}</div>',
-    ),
-    "an image that does not load": (
-        bad_images,
-        '<img src="data:image/png;base64,AA" alt="x">',
-    ),
-    "an image without words": (bad_images, f'<img src="{DOT}" alt="">'),
-    "a link to no file": (dead_links, '<a href="gone.html">x</a>'),
-    "a link to no place": (dead_links, '<a href="#gone">x</a>'),
-    "a page that is too heavy": (too_heavy, "x" * 1_600_000),
-    "text that cannot be read in the dark": (
-        barriers,
-        "<style>@media (prefers-color-scheme: dark) { p { color: #333; background: #222 }}</style>",
-    ),
-    "a control without a name": (barriers, '<input type="range">'),
-}
+DARK = "@media (prefers-color-scheme: dark) { p { color: #333; background: #222 }}"
+PLANTED = [
+    (logged, "<script>nothing.at.all</script>"),
+    (requested, '<img src="https://example.invalid/x.png" alt="x">'),
+    (bad_images, '<img src="data:image/png;base64,AA" alt="x">'),
+    (bad_images, f'<img src="{DOT}" alt="">'),
+    (dead_links, '<a href="gone.html">x</a>'),
+    (dead_links, '<a href="#gone">x</a>'),
+    (barriers, f"<style>{DARK}</style>"),
+    (barriers, '<input type="range">'),
+]
 
 
-@pytest.fixture
-def planted(tmp_path):
-    """Writes a page that is sound but for `more`."""
-
-    def page(more=""):
-        path = tmp_path / "page.html"
-        path.write_text(
-            '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Page</title>'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"</head><body><main><h1>Page</h1>{SOUND}{more}</main></body></html>"
-        )
-        parsed.cache_clear()
-        return path
-
-    return page
-
-
-@pytest.mark.parametrize("fault", [None, *PLANTED])
-def test_a_planted_fault_is_found(browser, planted, fault):
-    if fault is None:
-        assert [found for check in CHECKS if (found := check(browser, planted()))] == []
-    else:
-        check, html = PLANTED[fault]
-        assert check(browser, planted(html))
+@pytest.mark.parametrize(("check", "fault"), [(c, "") for c in CHECKS] + PLANTED)
+def test_a_planted_fault_is_found(browser, tmp_path, check, fault):
+    page = tmp_path / "page.html"
+    page.write_text(
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>A</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"</head><body><main><h1>Page</h1>{SOUND}{fault}</main></body></html>"
+    )
+    assert bool(check(browser, page)) == bool(fault)
 
 
 # What a page could have from a stranger, all of it `pwned`.
@@ -223,14 +154,6 @@ def test_the_policy_stops_what_is_not_of_the_site(browser):
     assert browser.run("return window.pwned") is None
 
 
-def test_the_mode_can_be_chosen(browser):
-    browser.open(FOLDER / "index.html")
-    browser.run("document.querySelector('button.theme-switch-button').click()")
-    browser.run("document.querySelector('button[data-mode=dark]')?.click()")
-    browser.wait("return document.documentElement.dataset.theme === 'dark'")
-    browser.run("localStorage.clear()")
-
-
 def test_the_schedule_explorer_is_on_its_page(browser):
     browser.open(FOLDER / "05_layers.html")
     before = browser.run("return document.querySelector('.schedules svg').innerHTML")
@@ -238,9 +161,3 @@ def test_the_schedule_explorer_is_on_its_page(browser):
     after = browser.run("return document.querySelector('.schedules svg').innerHTML")
     assert before.count("<rect") > 1
     assert before != after
-
-
-def test_the_search_finds_a_page(browser):
-    browser.open(f"{FOLDER}/search.html", query="wavefront")
-    shown = "return [...document.querySelectorAll('#search-results li a')].length"
-    browser.wait(shown)

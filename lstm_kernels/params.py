@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, Never, Self, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import keras_names, torch_names
+from . import other_frameworks
 from .cells import CELLS, Cell
 from .errors import (
     check_array,
@@ -20,7 +20,7 @@ from .errors import (
     counted,
 )
 from .files import read_npz, write_npz
-from .other_names import PARAMETERS, OtherNames
+from .other_names import OtherNames
 
 FORMAT = "lstm_kernels.params/3"
 Named = dict[str, np.ndarray]
@@ -99,7 +99,6 @@ class Weights(OtherNames, Generic[LayerOf]):
     name.
     """
 
-    _other_names: ClassVar[dict[str, str]] = PARAMETERS
     layers: list[LayerOf]
     V: np.ndarray | None = None
     b_out: np.ndarray | None = None
@@ -283,46 +282,40 @@ class Params(Parameters[Layer]):
     def from_torch(
         cls, state_dict: Mapping[str, object] | Any, *, readout: str | None = None
     ) -> "Params":
-        """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or of a
-        module that holds one, or from the module itself. Networks here take x time
-        first, (T, B, D), also where the module has batch_first.
+        """Parameters of a torch.nn.RNN (tanh), LSTM or GRU, or of a module that holds
+        one. Networks here take x time first, also where the module has batch_first.
 
-        state_dict: name -> array or CPU tensor; `weight_ih_l0` (G*H, D) and so on, with
-        any prefix; or a module. The read-out, if any, is `readout.weight` (O, H) and
-        `readout.bias` (O,), as `to_torch` writes them, with the same prefix or none;
-        `readout` names another torch.nn.Linear, as in readout="fc". LSTM and RNN: the
-        two biases of a layer are added; a GRU keeps those of n apart, since only the
-        recurrent one is gated. Returns Params that share no memory with it.
-        Raises TypeError or ValueError for shapes that do not fit, for names that this
-        form cannot hold (reverse, projections, other modules), and for a module of
-        nonlinearity "relu", or with dropout and in training mode.
+        state_dict: that of the module, name -> array or CPU tensor, with any prefix; or
+        the module, which also tells its nonlinearity and dropout. readout: the name of
+        the torch.nn.Linear that is the read-out, as in readout="fc"; None is "readout",
+        as `to_torch` has it, where there is one. LSTM and RNN: the two biases of a
+        layer are added; a GRU keeps those of n apart, since only the recurrent one is
+        gated. Returns Params that share no memory with it. Raises TypeError or
+        ValueError for shapes that do not fit, for names that have no place here
+        (reverse, projections, other modules), and for a module of nonlinearity "relu",
+        or with dropout and in training mode.
 
-        A state_dict cannot tell an RNN of "relu" from one of tanh: give the module.
-        There is no dropout here: outputs are those after `module.eval()`, and training
-        goes on without. Weights alone are read: what else the `forward` of a module
-        does, such as an activation after the Linear, is lost.
+        Weights alone are read: there is no dropout here, and an activation after the
+        Linear is lost.
         """
-        named, cell = torch_names.read(state_dict, readout)
+        named, cell = other_frameworks.read_torch(state_dict, readout)
         return cls.from_arrays(named, cell).check("state_dict")
 
     @classmethod
     def from_keras(cls, *layers: Any, readout: Any = None) -> "Params":
-        """Parameters from layers of Keras, LSTM, GRU (reset_after) or SimpleRNN, the
-        lowest first, or from a Sequential model of these and a Dense at its end.
-        Networks here take x time first, (T, B, D), where Keras has (B, T, D).
+        """Parameters of layers of Keras, LSTM, GRU (reset_after) or SimpleRNN, the
+        lowest first, or of a Sequential model of these and a Dense at its end. Networks
+        here take x time first, (T, B, D), where Keras has (B, T, D).
 
-        layers: each a layer, or the arrays of its `get_weights()`: kernel (D, G*H),
-        recurrent kernel (H, G*H) and, with use_bias, bias (G*H,), or (2, G*H) of a GRU.
-        readout: a Dense or its arrays, kernel (H, O) and bias (O,); it is applied to
-        the last step. Returns Params that share no memory with them. Raises TypeError
-        or ValueError for shapes that do not fit, other layers, and a layer with another
-        activation (relu, hard_sigmoid), reset_after=False or go_backwards; below
-        another one, also without return_sequences.
-
-        Arrays cannot tell activations and direction: give the layer where they are not
-        Keras's defaults. There is no dropout here, as in inference.
+        layers: each a layer, or its `get_weights()`, which cannot tell activations and
+        direction: kernel (D, G*H), recurrent kernel (H, G*H), bias (G*H,) if any, or
+        (2, G*H) of a GRU. readout: a Dense or its arrays; it is applied to the last
+        step. Returns Params that share no memory with them. Raises TypeError or
+        ValueError for shapes that do not fit, other layers, and a layer with another
+        activation, reset_after=False or go_backwards; below another one, also without
+        return_sequences.
         """
-        named, cell = keras_names.read(layers, readout)
+        named, cell = other_frameworks.read_keras(layers, readout)
         return cls.from_arrays(named, cell).check("layers")
 
     def to_torch(self, *, prefix: str = "", readout: str = "readout") -> Named:
@@ -333,7 +326,7 @@ class Params(Parameters[Layer]):
         `bias_hh` is zero but for a GRU's last block. Raises ValueError for a cell that
         PyTorch does not have.
         """
-        return torch_names.write(self, prefix=prefix, readout=readout)
+        return other_frameworks.write_torch(self, prefix=prefix, readout=readout)
 
 
 @dataclass(repr=False)
@@ -357,4 +350,4 @@ class Grads(Weights[Layer]):
         """The gradients of PyTorch's parameters; the same of both biases where they are
         added.
         """
-        return torch_names.write(self, gradients=True)
+        return other_frameworks.write_torch(self, gradients=True)

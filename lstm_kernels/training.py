@@ -25,7 +25,7 @@ from .errors import (
     check_type,
 )
 from .files import check_place, read_npz, write_npz
-from .other_names import HISTORY, OtherNames
+from .other_names import OtherNames
 
 FORMAT = "lstm_kernels.checkpoint/3"
 OptimizerName = Literal["sgd", "adam"]
@@ -37,13 +37,9 @@ class History(OtherNames):
     took, and, with `validation`, the mean squared error of those after it.
     """
 
-    _other_names: ClassVar[dict[str, str]] = HISTORY
     loss: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
-
-    def __setstate__(self, state):  # a pickle may be of before there was `validation`
-        vars(self).update(vars(History()) | state)
 
     @property
     def epochs(self) -> int:

@@ -103,7 +103,7 @@ def of(index):
 )
 def test_a_series_whose_index_tells_that_it_is_none(index, got):
     """A month that is missing or there twice, the newest first."""
-    want = rf"got {got}.*, want every month once, oldest first, or .*\.to_numpy\(\)"
+    want = rf"got {got}.*, want equal steps, oldest first, or .*\.to_numpy\(\)"
     series = of(index)
     rule, transform = forecast.persistence, data.LogDifference(0.1, 0.2)
     fitted = RULES["Holt-Winters"]

@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 from functools import partial, partialmethod
-from typing import Any, ClassVar, NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +24,7 @@ from ..errors import (
     check_rate,
     counted,
 )
-from ..other_names import NETWORK, OtherNames
+from ..other_names import OtherNames
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
@@ -92,7 +92,6 @@ class Network(OtherNames):
     """
 
     name = "network"  # of the version
-    _other_names: ClassVar[dict[str, str]] = NETWORK
     parallel = True  # whether it uses `threads`; else one
     tapes = True  # whether it has `new_tape`
     rounding = None  # what products do to their operands, a function of arrays, or None

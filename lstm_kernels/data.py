@@ -7,7 +7,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -119,7 +119,13 @@ def check_order(dataset, order, batch_size, *, mixed=True):
     return np.ascontiguousarray(order, np.int64), batch_size
 
 
-def check_series(name, value, shape=("N",), *, positive=False):
+def check_series(
+    name: str,
+    value: Any,
+    shape: tuple[int | str, ...] = ("N",),
+    *,
+    positive: bool = False,
+) -> np.ndarray:
     """Return a series (N,) as `check_numbers` does, where its index tells no fault: its
     dates, if it has any, go forward in equal steps, else a ValueError says where not.
     """
@@ -234,12 +240,12 @@ class LogDifference:
 
         Raises ValueError, too, for a value whose passengers are beyond float64.
         """
-        before = check_numbers("before", before, None, positive=True)
-        z = check_numbers("z", z, None)
+        last = check_numbers("before", before, None, positive=True)
+        values = check_numbers("z", z, None)
         with np.errstate(over="ignore"):
-            passengers = before * np.exp(z * self.std + self.mean)
+            passengers = last * np.exp(values * self.std + self.mean)
         if not np.isfinite(passengers).all():
-            raise ValueError(f"z: got up to {z.max():.3g}, want finite passengers")
+            raise ValueError(f"z: got up to {values.max():.3g}, want finite passengers")
         return passengers
 
     @staticmethod

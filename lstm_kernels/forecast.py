@@ -73,7 +73,7 @@ def network_rule(net: Any, transform: LogDifference, *, window: int) -> Rule:
     return rule
 
 
-def _history(history, least, *, positive=False):
+def _history(history: ArrayLike, least: int, *, positive: bool = False) -> np.ndarray:
     """`history` as an array of at least `least` months."""
     history = check_series("history", history, positive=positive)
     if len(history) < least:

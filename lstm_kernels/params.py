@@ -25,11 +25,12 @@ from .other_names import OtherNames
 FORMAT = "lstm_kernels.params/3"
 Named = dict[str, np.ndarray]
 CellName = Literal["rnn", "lstm", "gru"]
-LayerOf = TypeVar("LayerOf")  # what each of `layers` is
 
 
 class Arrays:
-    """A record of arrays that says their shapes, not their numbers."""
+    """A record of arrays, one the bias, that says their shapes, not their numbers."""
+
+    b: np.ndarray
 
     def __repr__(self) -> str:
         said = [f"{n} {getattr(a, 'shape', a)}" for n, a in vars(self).items()]
@@ -46,6 +47,9 @@ class Layer(Arrays):
     U: np.ndarray
     W: np.ndarray
     b: np.ndarray
+
+
+LayerOf = TypeVar("LayerOf", bound=Arrays)  # what each of `layers` is
 
 
 def expand(cell: Cell, layer: Layer) -> Layer:
@@ -106,7 +110,7 @@ class Weights(OtherNames, Generic[LayerOf]):
 
     @property
     def input_size(self) -> int:
-        return self.layers[0].U.shape[0]
+        return len(self.layers[0].U)  # type: ignore[attr-defined]
 
     @property
     def hidden_size(self) -> int:
@@ -150,6 +154,14 @@ class Parameters(Weights[LayerOf]):
     """Weights that a network has: they can be copied, and made from arrays by name."""
 
     layer: ClassVar[type] = Layer  # what each of `layers` is
+
+    def check(self, name: str = "params") -> Self:
+        """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
+
+        Returns parameters of plain C-contiguous arrays: these, or others where one had
+        to be copied or viewed; the caller's own stay as they are.
+        """
+        raise NotImplementedError
 
     @classmethod
     def from_arrays(cls, named: Mapping[str, np.ndarray], cell: str) -> Self:
@@ -241,12 +253,7 @@ class Params(Parameters[Layer]):
         }
         return cls.from_arrays(named, cell)
 
-    def check(self, name: str = "params") -> "Params":
-        """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
-
-        Returns Params of plain C-contiguous arrays: these, or others where one had to
-        be copied or viewed; the caller's own stay as they are.
-        """
+    def check(self, name: str = "params") -> Self:
         return check_type(name, self, Params)._checked(name, CELLS)
 
     def _shapes(self, name, cell):

@@ -242,7 +242,7 @@ def train(
                 if file is not None:
                     header = {"format": FORMAT, "run": run}
                     file.save(header, _arrays(good, rule, history, run))
-                ends = False
+                ends: object = False
                 if on_epoch is not None:
                     ends = on_epoch(history, net)
                     good = net.params()
@@ -254,7 +254,7 @@ def train(
         if isinstance(error, KeyboardInterrupt):
             error.args = (f"stopped in epoch {history.epochs} of {epochs}",)
         with suppress(Exception):  # of a class with slots, or with rules of its own
-            error.history = history
+            error.history = history  # type: ignore[attr-defined]
         raise
     return history
 

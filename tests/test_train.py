@@ -2,6 +2,7 @@
 uninterrupted one.
 """
 
+import doctest
 import io
 import json
 import math
@@ -612,3 +613,10 @@ def test_the_command_line_answers_in_one_line(capsys, words, said):
     assert err.startswith("python -m lstm_kernels: ")
     assert said in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", [lk, training])
+def test_examples_of_docstrings(module):
+    failed, tried = doctest.testmod(module)
+    assert tried
+    assert not failed

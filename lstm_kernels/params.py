@@ -338,8 +338,8 @@ class Params(Parameters[Layer]):
 
 @dataclass(repr=False)
 class Grads(Weights[Layer]):
-    """Gradients: the fields of Params (of `low_rank.Factored`, if it has factors), and
-    `.x` (T, B, D) and `.state`, a tuple of (L, B, H).
+    """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L,
+    B, H).
     """
 
     x: np.ndarray | None = None

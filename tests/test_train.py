@@ -15,7 +15,6 @@ from conftest import SIMULATED, example
 import lstm_kernels as lk
 from lstm_kernels import __main__ as command
 from lstm_kernels import data, reference, training
-from lstm_kernels.strings import NextSymbol
 from lstm_kernels.training import Adam
 
 
@@ -505,14 +504,17 @@ def test_what_is_no_validation_set(dataset, validation):
     other = lk.Dataset(validation.x.repeat(2, axis=2), validation.target)
     wide = lk.Dataset(*(a.astype(float) for a in (validation.x, validation.target)))
     two = lk.Dataset(validation.x, validation.target.repeat(2, axis=1))
-    model = NextSymbol(network())
+
+    class Model:  # as `train` takes it, without predict
+        epoch, params = None, network().params
+
     for net, wrong, said in (
         (network(), 3, "got int, want lstm_kernels.Dataset"),
         (network(), (validation.x, validation.target), "got tuple, want lstm_kernels"),
         (network(), wide, "x: got dtype float64, want float32"),
         (network(), other, r"x: got shape \(11, 20, 2\), want \(T, N, 1\), time first"),
         (network(), two, r"target: got shape \(20, 2\), want \(20, 1\)"),
-        (model, validation, "got a Dataset for NextSymbol, which has no predict, want"),
+        (Model(), validation, "got a Dataset for Model, which has no predict, want"),
     ):
         with pytest.raises((TypeError, ValueError), match=rf"^validation[:.] ?{said}"):
             lk.train(net, dataset, 1, 7, 0.1, validation=wrong)

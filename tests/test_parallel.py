@@ -12,6 +12,7 @@ import rank_programs
 import lstm_kernels as lk
 from lstm_kernels.ranks import launch
 from lstm_kernels.ranks.parallel import Parallel
+from lstm_kernels.ranks.stage import Slots
 from lstm_kernels.ranks.world import whole_world
 from lstm_report.studies import strings
 
@@ -162,6 +163,23 @@ def test_an_interrupted_step_leaves_old_parameters_or_new_ones():
         assert loss == wants[found[0]][1]
         for name, array in grads.arrays().items():
             np.testing.assert_array_equal(array, wants[found[0]][2][name])
+
+
+def test_passes_in_slots_have_the_bits_of_passes_alone():
+    params = lk.Params.init(3, 17, num_layers=2)
+    net, alone = Slots(params), lk.network("numba-fused", params, threads=1)
+    examples = [
+        RNG.standard_normal((T, B, 3)).astype(np.float32)
+        for T, B in ((6, 5), (6, 5), (4, 7))
+    ]
+    for order in ((0, 1, 2), (2, 0, 1)):  # the arrays of a slot are used again
+        ys = [net.forward_in(slot, x) for slot, x in enumerate(examples)]
+        for slot in order:
+            got = net.backward_in(slot, ys[slot], inputs=True).arrays()
+            y, _ = alone.forward(examples[slot], training=True)
+            np.testing.assert_array_equal(ys[slot], y)
+            for name, array in alone.backward(y).arrays().items():
+                np.testing.assert_array_equal(got[name], array)
 
 
 def test_an_embedding_is_a_product_with_one_hot_rows():

@@ -7,7 +7,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -40,7 +40,6 @@ class Dataset:
 
     x: np.ndarray
     target: np.ndarray
-    mixes: ClassVar[bool] = True  # whether a mini-batch is as the order has it
 
     def __post_init__(self):
         self.x = check_array("x", self.x, ("T", "N", "D"))
@@ -98,16 +97,12 @@ class Dataset:
         return digest.hexdigest()
 
 
-def check_order(dataset, order, batch_size, *, mixed=True):
+def check_order(dataset, order, batch_size):
     """Return indices `order` of examples as int64 (N,), and `batch_size` as an int.
 
-    dataset: a Dataset. mixed: refuse one whose mini-batches are not as the order has
-    them. Raises TypeError, or ValueError for an index that is no example.
+    dataset: a Dataset. Raises TypeError, or ValueError for an index that is no example.
     """
     check_type("dataset", dataset, Dataset)
-    if mixed and not dataset.mixes:
-        got = f"{type(dataset).__name__}, whose mini-batches are of one length each"
-        raise TypeError(f"dataset: got {got}, want one whose examples are all as long")
     order = np.asarray(order)
     if order.ndim != 1 or order.dtype.kind not in "iu":
         got = f"shape {order.shape} of {order.dtype}"

@@ -3,8 +3,8 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, Literal, Never, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, Never, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -27,19 +27,8 @@ Named = dict[str, np.ndarray]
 CellName = Literal["rnn", "lstm", "gru"]
 
 
-class Arrays:
-    """A record of arrays, one the bias, that says their shapes, not their numbers."""
-
-    b: np.ndarray
-
-    def __repr__(self) -> str:
-        said = [f"{n} {getattr(a, 'shape', a)}" for n, a in vars(self).items()]
-        dtypes = {str(a.dtype): 0 for a in vars(self).values() if hasattr(a, "dtype")}
-        return f"{type(self).__name__}: {', '.join([*said, *dtypes])}"
-
-
 @dataclass(repr=False)
-class Layer(Arrays):
+class Layer:
     """Weights U (D, G*H) of the input, W (H, G*H) of h; bias b (K*H,): K = G, but 4 for
     a GRU.
     """
@@ -48,8 +37,9 @@ class Layer(Arrays):
     W: np.ndarray
     b: np.ndarray
 
-
-LayerOf = TypeVar("LayerOf", bound=Arrays)  # what each of `layers` is
+    def __repr__(self) -> str:
+        said = [f"{name} {getattr(a, 'shape', a)}" for name, a in vars(self).items()]
+        return f"Layer: {', '.join(said)}, {getattr(self.b, 'dtype', None)}"
 
 
 def expand(cell: Cell, layer: Layer) -> Layer:
@@ -98,19 +88,19 @@ def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple
 
 
 @dataclass(repr=False)
-class Weights(OtherNames, Generic[LayerOf]):
+class Weights(OtherNames):
     """What parameters and their gradients share: an array for each parameter, by
     name.
     """
 
-    layers: list[LayerOf]
+    layers: list[Layer]
     V: np.ndarray | None = None
     b_out: np.ndarray | None = None
     cell: str = "lstm"
 
     @property
     def input_size(self) -> int:
-        return len(self.layers[0].U)  # type: ignore[attr-defined]
+        return len(self.layers[0].U)
 
     @property
     def hidden_size(self) -> int:
@@ -150,67 +140,7 @@ class Weights(OtherNames, Generic[LayerOf]):
         return named if self.V is None else named | {"V": self.V, "b_out": self.b_out}
 
 
-class Parameters(Weights[LayerOf]):
-    """Weights that a network has: they can be copied, and made from arrays by name."""
-
-    layer: ClassVar[type] = Layer  # what each of `layers` is
-
-    def check(self, name: str = "params") -> Self:
-        """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
-
-        Returns parameters of plain C-contiguous arrays: these, or others where one had
-        to be copied or viewed; the caller's own stay as they are.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def from_arrays(cls, named: Mapping[str, np.ndarray], cell: str) -> Self:
-        """The inverse of `arrays`."""
-        count = sum(name.endswith(".b") for name in named)
-        parts = [field.name for field in fields(cls.layer)]
-        layers = [
-            cls.layer(*(named[f"layers.{index}.{part}"] for part in parts))
-            for index in range(count)
-        ]
-        return cls(layers, named.get("V"), named.get("b_out"), cell)
-
-    def copy(self) -> Self:
-        """A deep copy."""
-        named = {name: a.copy() for name, a in self.arrays().items()}
-        return self.from_arrays(named, self.cell)
-
-    def astype(self, dtype: DTypeLike) -> Self:
-        """A copy in float32 or float64. Raises TypeError for another dtype, ValueError
-        for numbers that it cannot hold.
-        """
-        dtype = check_dtype("dtype", dtype)
-        with np.errstate(over="ignore"):
-            named = {n: a.astype(dtype) for n, a in self.arrays().items()}
-        return self.from_arrays(named, self.cell).check()
-
-    def _checked(self, name, cells):
-        """These parameters, of a cell of `cells`, or others where one had to be copied
-        or viewed; for the `check` of a subclass, which has `_shapes`.
-        """
-        cell = CELLS[check_choice(f"{name}.cell", self.cell, cells)]
-        if not isinstance(self.layers, list | tuple) or not self.layers:
-            want = f"a list of at least one {self.layer.__name__}"
-            raise ValueError(f"{name}.layers: got {self.layers!r}, want {want}")
-        for index, layer in enumerate(self.layers):
-            check_type(f"{name}.layers[{index}]", layer, self.layer)
-        if (self.V is None) != (self.b_out is None):
-            lone = "V without b_out" if self.b_out is None else "b_out without V"
-            raise ValueError(f"{name}: got {lone}, want both or neither")
-        arrays, checked, dtype = self.arrays(), {}, None
-        for path, shape in self._shapes(name, cell).items():
-            place = re.sub(r"layers\.(\d+)", r"layers[\1]", f"{name}.{path}")
-            checked[path] = check_array(place, arrays[path], shape, dtype=dtype)
-            dtype = checked[path].dtype
-        kept = all(checked[path] is a for path, a in arrays.items())
-        return self if kept else self.from_arrays(checked, self.cell)
-
-
-class Params(Parameters[Layer]):
+class Params(Weights):
     """Parameters: `layers[l].U`, `.W`, `.b`, and the read-out `V` (H, O), `b_out` (O,)
     or None.
     """
@@ -253,17 +183,59 @@ class Params(Parameters[Layer]):
         }
         return cls.from_arrays(named, cell)
 
-    def check(self, name: str = "params") -> Self:
-        return check_type(name, self, Params)._checked(name, CELLS)
+    @classmethod
+    def from_arrays(cls, named: Mapping[str, np.ndarray], cell: str) -> Self:
+        """The inverse of `arrays`."""
+        count = sum(name.endswith(".b") for name in named)
+        layers = [
+            Layer(*(named[f"layers.{index}.{part}"] for part in "UWb"))
+            for index in range(count)
+        ]
+        return cls(layers, named.get("V"), named.get("b_out"), cell)
 
-    def _shapes(self, name, cell):
+    def copy(self) -> Self:
+        """A deep copy."""
+        named = {name: a.copy() for name, a in self.arrays().items()}
+        return self.from_arrays(named, self.cell)
+
+    def astype(self, dtype: DTypeLike) -> Self:
+        """A copy in float32 or float64. Raises TypeError for another dtype, ValueError
+        for numbers that it cannot hold.
+        """
+        dtype = check_dtype("dtype", dtype)
+        with np.errstate(over="ignore"):
+            named = {n: a.astype(dtype) for n, a in self.arrays().items()}
+        return self.from_arrays(named, self.cell).check()
+
+    def check(self, name: str = "params") -> Self:
+        """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
+
+        Returns Params of plain C-contiguous arrays: these, or others where one had to
+        be copied or viewed; the caller's own stay as they are.
+        """
+        check_type(name, self, Params)
+        cell = CELLS[check_choice(f"{name}.cell", self.cell, CELLS)]
+        if not isinstance(self.layers, list | tuple) or not self.layers:
+            want = "a list of at least one Layer"
+            raise ValueError(f"{name}.layers: got {self.layers!r}, want {want}")
+        for index, layer in enumerate(self.layers):
+            check_type(f"{name}.layers[{index}]", layer, Layer)
+        if (self.V is None) != (self.b_out is None):
+            lone = "V without b_out" if self.b_out is None else "b_out without V"
+            raise ValueError(f"{name}: got {lone}, want both or neither")
         bottom, GH = f"{name}.layers[0]", f"{len(cell.input_gates)}*H"
         D, _ = check_array(f"{bottom}.U", self.layers[0].U, ("D", GH)).shape
         H, _ = check_array(f"{bottom}.W", self.layers[0].W, ("H", GH)).shape
         O = None
         if self.V is not None:
             O = check_array(f"{name}.V", self.V, ("H", "O")).shape[1]
-        return shapes(cell, D, H, self.num_layers, O)
+        arrays, checked, dtype = self.arrays(), {}, None
+        for path, shape in shapes(cell, D, H, self.num_layers, O).items():
+            place = re.sub(r"layers\.(\d+)", r"layers[\1]", f"{name}.{path}")
+            checked[path] = check_array(place, arrays[path], shape, dtype=dtype)
+            dtype = checked[path].dtype
+        kept = all(checked[path] is a for path, a in arrays.items())
+        return self if kept else self.from_arrays(checked, self.cell)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an .npz file, all of it or nothing. Raises as `check` does, and
@@ -337,9 +309,9 @@ class Params(Parameters[Layer]):
 
 
 @dataclass(repr=False)
-class Grads(Weights[Layer]):
-    """Gradients: the fields of Params (of `low_rank.Factored`, if it has factors), and
-    `.x` (T, B, D) and `.state`, a tuple of (L, B, H).
+class Grads(Weights):
+    """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L,
+    B, H).
     """
 
     x: np.ndarray | None = None

@@ -3,9 +3,13 @@
 Sequences are time first, x (T, B, D). Symbols: input weights U (D, G*H), recurrent
 weights W (H, G*H), bias b (G*H,), read-out V (H, O) and b_out (O,), for G gates.
 
+>>> import numpy as np
 >>> params = Params.init(input_size=1, hidden_size=32, output_size=1)
 >>> net = network("numba-fused", params)
->>> y, state = net.forward(x)  # x (T, B, 1) float32; y (T, B, 32)
+>>> x = np.ones((12, 3, 1), np.float32)
+>>> y, state = net.forward(x)
+>>> y.shape
+(12, 3, 32)
 """
 
 import importlib

@@ -3,10 +3,11 @@
 import hashlib
 import math
 import re
+from bisect import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 # Of the 144 values joined by commas.
 AIRLINE = "fe529825b8393b6873a1be3d9c484cbd0c7e6853b6ca082612f406a762e2de4e"
-PERIODS = {"Y": "year", "Q": "quarter", "M": "month", "W": "week", "D": "day"}
 FOLDER = files(__package__) / "series"  # also where the package is in a zip archive
 
 
@@ -40,7 +40,6 @@ class Dataset:
 
     x: np.ndarray
     target: np.ndarray
-    mixes: ClassVar[bool] = True  # whether a mini-batch is as the order has it
 
     def __post_init__(self):
         self.x = check_array("x", self.x, ("T", "N", "D"))
@@ -98,16 +97,12 @@ class Dataset:
         return digest.hexdigest()
 
 
-def check_order(dataset, order, batch_size, *, mixed=True):
+def check_order(dataset, order, batch_size):
     """Return indices `order` of examples as int64 (N,), and `batch_size` as an int.
 
-    dataset: a Dataset. mixed: refuse one whose mini-batches are not as the order has
-    them. Raises TypeError, or ValueError for an index that is no example.
+    dataset: a Dataset. Raises TypeError, or ValueError for an index that is no example.
     """
     check_type("dataset", dataset, Dataset)
-    if mixed and not dataset.mixes:
-        got = f"{type(dataset).__name__}, whose mini-batches are of one length each"
-        raise TypeError(f"dataset: got {got}, want one whose examples are all as long")
     order = np.asarray(order)
     if order.ndim != 1 or order.dtype.kind not in "iu":
         got = f"shape {order.shape} of {order.dtype}"
@@ -119,60 +114,57 @@ def check_order(dataset, order, batch_size, *, mixed=True):
     return np.ascontiguousarray(order, np.int64), batch_size
 
 
-def check_series(name, value, shape=("N",), *, positive=False):
-    """Return a series (N,) as `check_numbers` does, where its index tells no fault.
-
-    A pandas index of dates, of texts such as 1949-01, or of periods has to go forward,
-    by the same step each time: else a ValueError says where it does not. Another index
-    cannot tell.
+def check_series(
+    name: str,
+    value: Any,
+    shape: tuple[int | str, ...] = ("N",),
+    *,
+    positive: bool = False,
+) -> np.ndarray:
+    """Return a series (N,) as `check_numbers` does, where its index tells no fault: its
+    dates, if it has any, go forward in equal steps, else a ValueError says where not.
     """
     numbers = check_numbers(name, value, shape, positive=positive)
-    index, faults = getattr(value, "index", None), []
-    if not (clocks := clocks_of(index)) or len(index) < 2:
+    dates = dates_of(value)
+    if dates is None:
         return numbers
-    if index.hasnans:
+    if dates.hasnans:
         raise ValueError(f"{name}.index: got NaT, want a date for each number")
-    every = getattr(getattr(index, "freq", None), "n", 0)  # of dates, pandas looked
-    if every > 0 and len(clocks) > 1:
-        return numbers
-    for unit, clock in clocks.items():
-        steps, usual = np.diff(clock), every or 1
-        if len(clocks) > 1 and steps.any():  # dates: as most are; a period: the next
-            sizes, counts = np.unique(np.abs(steps[steps != 0]), return_counts=True)
-            usual = sizes[counts.argmax()]
-        if (steps == usual).all():
-            return numbers
-        faults.append((np.count_nonzero(np.abs(steps) != usual), unit, usual, steps))
-    _, unit, usual, steps = min(faults, key=lambda fault: fault[0])
-    at = int(np.argmax(steps != usual))
-    before, after = (str(day).removesuffix(" 00:00:00") for day in index[at : at + 2])
-    want = f"every {unit} once" if unit and usual == 1 else "equal steps"
-    want += ", oldest first, or the numbers alone: .to_numpy()"
-    raise ValueError(f"{name}.index: got {after} after {before}, want {want}")
+    if not _is_regular(dates):
+        counts = range(2, len(dates) + 1)
+        count = 2 + bisect(counts, 0, key=lambda n: not _is_regular(dates[:n]))
+        labels = (str(label) for label in value.index[count - 2 : count])
+        before, after = (label.removesuffix(" 00:00:00") for label in labels)
+        want = "equal steps, oldest first, or the numbers alone: .to_numpy()"
+        raise ValueError(f"{name}.index: got {after} after {before}, want {want}")
+    return numbers
 
 
-def clocks_of(index):
-    """Of a pandas index of dates or periods: integers that grow by the same each time
-    where it is regular, by their unit; none for another index.
+def _is_regular(dates):
+    """Whether dates or periods go forward, and none of them is left out."""
+    steps = np.diff(dates.asi8)
+    if not hasattr(dates, "tz"):  # periods
+        return bool((steps == dates.freq.n).all())
+    # Pandas knows that months and years are of unequal length; of two dates nothing.
+    kind = type(dates)
+    goes_on = len(dates) < 3 or kind(dates, freq="infer").freq is not None
+    return bool((steps > 0).all()) and goes_on
+
+
+def dates_of(series):
+    """The pandas index of a series if it is of dates or periods, or of texts such as
+    1949-01 or 1949-01-31; else None.
     """
-    if type(index).__name__ == "PeriodIndex":
-        unit = PERIODS.get(index.freqstr.partition("-")[0], f"period {index.freqstr}")
-        return {unit: index.asi8}
+    index = getattr(series, "index", None)
+    kind = type(index).__name__
     if getattr(index, "dtype", None) in ("object", "str") and all(map(_is_date, index)):
-        import pandas as pd  # which made the index
+        import pandas as pd
 
-        index = pd.DatetimeIndex(index)
-    if type(index).__name__ != "DatetimeIndex":
-        return {}
-    days = index.tz_localize(None).to_numpy("M8[D]")  # of which some have 23 hours
-    clocks = {"month": 12 * (index.year - 1970) + index.month - 1}  # as of periods
-    if np.is_busday(days).all():
-        clocks["weekday"] = np.busday_count("1970-01-01", days)
-    return clocks | {"day": days.astype(np.int64), "": index.asi8}
+        return pd.DatetimeIndex(index)
+    return index if kind in ("DatetimeIndex", "PeriodIndex") else None
 
 
 def _is_date(label):
-    """Is it a text such as 1949-01 or 1949-01-31?"""
     return isinstance(label, str) and bool(re.fullmatch(r"\d{4}-\d\d(-\d\d)?", label))
 
 
@@ -243,12 +235,12 @@ class LogDifference:
 
         Raises ValueError, too, for a value whose passengers are beyond float64.
         """
-        before = check_numbers("before", before, None, positive=True)
-        z = check_numbers("z", z, None)
+        last = check_numbers("before", before, None, positive=True)
+        values = check_numbers("z", z, None)
         with np.errstate(over="ignore"):
-            passengers = before * np.exp(z * self.std + self.mean)
+            passengers = last * np.exp(values * self.std + self.mean)
         if not np.isfinite(passengers).all():
-            raise ValueError(f"z: got up to {z.max():.3g}, want finite passengers")
+            raise ValueError(f"z: got up to {values.max():.3g}, want finite passengers")
         return passengers
 
     @staticmethod

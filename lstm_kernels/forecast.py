@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .data import LogDifference, check_series, clocks_of
+from .data import LogDifference, check_series, dates_of
 from .errors import check_int, extra
 
 Rule = Callable[[np.ndarray], float]
@@ -73,7 +73,7 @@ def network_rule(net: Any, transform: LogDifference, *, window: int) -> Rule:
     return rule
 
 
-def _history(history, least, *, positive=False):
+def _history(history: ArrayLike, least: int, *, positive: bool = False) -> np.ndarray:
     """`history` as an array of at least `least` months."""
     history = check_series("history", history, positive=positive)
     if len(history) < least:
@@ -117,13 +117,10 @@ def errors(forecast: ArrayLike, truth: ArrayLike) -> dict[str, float]:
     forecast, truth: (N,), of the same months. A month whose truth is zero has no
     percentage: ValueError.
     """
-    months, others = (getattr(a, "index", None) for a in (truth, forecast))
+    months, others = dates_of(truth), dates_of(forecast)
     truth = check_series("truth", truth)
     difference = check_series("forecast", forecast, truth.shape) - truth
-    clocks, clocks_of_others = clocks_of(months), clocks_of(others)
-    shared = clocks.keys() & clocks_of_others.keys() - {""}
-    by = "day" if "day" in shared else min(shared, default=None)
-    if by and not np.array_equal(clocks[by], clocks_of_others[by]):
+    if not (months is None or others is None or _same(months, others)):
         got, want = f"{others[0]} to {others[-1]}", f"{months[0]} to {months[-1]}"
         raise ValueError(f"forecast.index: got {got}, want truth's, {want}")
     if not truth.all():
@@ -134,3 +131,16 @@ def errors(forecast: ArrayLike, truth: ArrayLike) -> dict[str, float]:
         "MAE": float(np.mean(np.abs(difference))),
         "MAPE": float(100 * np.mean(np.abs(difference / truth))),
     }
+
+
+def _same(dates, others):
+    """Whether two pandas indices are of the same dates; a period has all of its own."""
+    if type(dates) is not type(others):
+        periods = next(index for index in (dates, others) if hasattr(index, "qyear"))
+        dates, others = (
+            index
+            if index is periods
+            else index.tz_localize(None).to_period(periods.freq)
+            for index in (dates, others)
+        )
+    return bool((dates == others).all())

@@ -2,46 +2,32 @@
 an AttributeError that says what to use.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-_TRAIN = "lstm_kernels.train(net, dataset, epochs, batch_size, learning_rate)"
-_PLOT = "a figure of your own, such as matplotlib's plot(history.loss)"
-NETWORK = {
-    "fit": _TRAIN,
-    "train": _TRAIN,
-    "eval": "forward(x), which is inference without training=True",
-    "parameters": "params(), a copy, whose arrays() are by name",
-    "layers": "params().layers",
-    "state_dict": "params().to_torch()",
-    "load_state_dict": "assign(Params.from_torch(state_dict))",
-    "get_weights": "params().layers",
-    "set_weights": "assign(params)",
-    "save": "params().save(path)",
-    "plot": _PLOT,
-}
-PARAMETERS = {
-    "fit": f"a network, lstm_kernels.network(name, params), and {_TRAIN}",
-    "forward": "a network: lstm_kernels.network(name, params).forward(x)",
-    "predict": "a network: lstm_kernels.network(name, params).predict(x)",
-    "parameters": "arrays(), by name",
-    "state_dict": "to_torch()",
-    "load_state_dict": "Params.from_torch(state_dict)",
-    "get_weights": "layers, V and b_out, or arrays(), by name",
+# params are Params, net is a network, and net.params() its Params.
+HERE = {
+    "fit": "lstm_kernels.train(net, dataset, epochs, batch_size, learning_rate)",
+    "train": "lstm_kernels.train(net, dataset, epochs, batch_size, learning_rate)",
+    "eval": "net.forward(x), which is inference without training=True",
+    "forward": "net.forward(x), net = lstm_kernels.network(name, params)",
+    "predict": "net.predict(x), net = lstm_kernels.network(name, params)",
+    "parameters": "arrays() of params or net.params(), by name",
+    "layers": "net.params().layers",
     "U": "layers[0].U",
     "W": "layers[0].W",
     "b": "layers[0].b",
-    "plot": _PLOT,
-}
-HISTORY = {
+    "state_dict": "to_torch() of params or net.params()",
+    "load_state_dict": "Params.from_torch(state_dict), and net.assign(params)",
+    "get_weights": "layers, V and b_out of params or net.params()",
+    "set_weights": "net.assign(params)",
+    "save": "net.params().save(path)",
     "history": "loss, seconds and validation, lists",
-    "plot": _PLOT,
+    "plot": "a figure of your own, such as matplotlib's plot(history.loss)",
 }
 
 
 class OtherNames:
-    """A class that answers to `_other_names`: what to use for each."""
-
-    _other_names: ClassVar[dict[str, str]] = {}
+    """A class whose objects answer to the names of `HERE` that they have not."""
 
     if not TYPE_CHECKING:  # to a type checker every name would be an attribute
 
@@ -50,6 +36,6 @@ class OtherNames:
             if hasattr(type(self), name):  # it is an error inside a property
                 return object.__getattribute__(self, name)
             said = f"{type(self).__name__!r} object has no attribute {name!r}"
-            if name in type(self)._other_names:
-                said += f", want {type(self)._other_names[name]}"
+            if name in HERE:
+                said += f", want {HERE[name]}"
             raise AttributeError(said, name=name, obj=self)

@@ -3,13 +3,13 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Generic, Literal, Never, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, Never, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from . import keras_names, torch_names
+from . import other_frameworks
 from .cells import CELLS, Cell
 from .errors import (
     check_array,
@@ -20,25 +20,15 @@ from .errors import (
     counted,
 )
 from .files import read_npz, write_npz
-from .other_names import PARAMETERS, OtherNames
+from .other_names import OtherNames
 
 FORMAT = "lstm_kernels.params/3"
 Named = dict[str, np.ndarray]
 CellName = Literal["rnn", "lstm", "gru"]
-LayerOf = TypeVar("LayerOf")  # what each of `layers` is
-
-
-class Arrays:
-    """A record of arrays that says their shapes, not their numbers."""
-
-    def __repr__(self) -> str:
-        said = [f"{n} {getattr(a, 'shape', a)}" for n, a in vars(self).items()]
-        dtypes = {str(a.dtype): 0 for a in vars(self).values() if hasattr(a, "dtype")}
-        return f"{type(self).__name__}: {', '.join([*said, *dtypes])}"
 
 
 @dataclass(repr=False)
-class Layer(Arrays):
+class Layer:
     """Weights U (D, G*H) of the input, W (H, G*H) of h; bias b (K*H,): K = G, but 4 for
     a GRU.
     """
@@ -46,6 +36,10 @@ class Layer(Arrays):
     U: np.ndarray
     W: np.ndarray
     b: np.ndarray
+
+    def __repr__(self) -> str:
+        said = [f"{name} {getattr(a, 'shape', a)}" for name, a in vars(self).items()]
+        return f"Layer: {', '.join(said)}, {getattr(self.b, 'dtype', None)}"
 
 
 def expand(cell: Cell, layer: Layer) -> Layer:
@@ -94,20 +88,19 @@ def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple
 
 
 @dataclass(repr=False)
-class Weights(OtherNames, Generic[LayerOf]):
+class Weights(OtherNames):
     """What parameters and their gradients share: an array for each parameter, by
     name.
     """
 
-    _other_names: ClassVar[dict[str, str]] = PARAMETERS
-    layers: list[LayerOf]
+    layers: list[Layer]
     V: np.ndarray | None = None
     b_out: np.ndarray | None = None
     cell: str = "lstm"
 
     @property
     def input_size(self) -> int:
-        return self.layers[0].U.shape[0]
+        return len(self.layers[0].U)
 
     @property
     def hidden_size(self) -> int:
@@ -147,59 +140,7 @@ class Weights(OtherNames, Generic[LayerOf]):
         return named if self.V is None else named | {"V": self.V, "b_out": self.b_out}
 
 
-class Parameters(Weights[LayerOf]):
-    """Weights that a network has: they can be copied, and made from arrays by name."""
-
-    layer: ClassVar[type] = Layer  # what each of `layers` is
-
-    @classmethod
-    def from_arrays(cls, named: Mapping[str, np.ndarray], cell: str) -> Self:
-        """The inverse of `arrays`."""
-        count = sum(name.endswith(".b") for name in named)
-        parts = [field.name for field in fields(cls.layer)]
-        layers = [
-            cls.layer(*(named[f"layers.{index}.{part}"] for part in parts))
-            for index in range(count)
-        ]
-        return cls(layers, named.get("V"), named.get("b_out"), cell)
-
-    def copy(self) -> Self:
-        """A deep copy."""
-        named = {name: a.copy() for name, a in self.arrays().items()}
-        return self.from_arrays(named, self.cell)
-
-    def astype(self, dtype: DTypeLike) -> Self:
-        """A copy in float32 or float64. Raises TypeError for another dtype, ValueError
-        for numbers that it cannot hold.
-        """
-        dtype = check_dtype("dtype", dtype)
-        with np.errstate(over="ignore"):
-            named = {n: a.astype(dtype) for n, a in self.arrays().items()}
-        return self.from_arrays(named, self.cell).check()
-
-    def _checked(self, name, cells):
-        """These parameters, of a cell of `cells`, or others where one had to be copied
-        or viewed; for the `check` of a subclass, which has `_shapes`.
-        """
-        cell = CELLS[check_choice(f"{name}.cell", self.cell, cells)]
-        if not isinstance(self.layers, list | tuple) or not self.layers:
-            want = f"a list of at least one {self.layer.__name__}"
-            raise ValueError(f"{name}.layers: got {self.layers!r}, want {want}")
-        for index, layer in enumerate(self.layers):
-            check_type(f"{name}.layers[{index}]", layer, self.layer)
-        if (self.V is None) != (self.b_out is None):
-            lone = "V without b_out" if self.b_out is None else "b_out without V"
-            raise ValueError(f"{name}: got {lone}, want both or neither")
-        arrays, checked, dtype = self.arrays(), {}, None
-        for path, shape in self._shapes(name, cell).items():
-            place = re.sub(r"layers\.(\d+)", r"layers[\1]", f"{name}.{path}")
-            checked[path] = check_array(place, arrays[path], shape, dtype=dtype)
-            dtype = checked[path].dtype
-        kept = all(checked[path] is a for path, a in arrays.items())
-        return self if kept else self.from_arrays(checked, self.cell)
-
-
-class Params(Parameters[Layer]):
+class Params(Weights):
     """Parameters: `layers[l].U`, `.W`, `.b`, and the read-out `V` (H, O), `b_out` (O,)
     or None.
     """
@@ -242,22 +183,59 @@ class Params(Parameters[Layer]):
         }
         return cls.from_arrays(named, cell)
 
-    def check(self, name: str = "params") -> "Params":
+    @classmethod
+    def from_arrays(cls, named: Mapping[str, np.ndarray], cell: str) -> Self:
+        """The inverse of `arrays`."""
+        count = sum(name.endswith(".b") for name in named)
+        layers = [
+            Layer(*(named[f"layers.{index}.{part}"] for part in "UWb"))
+            for index in range(count)
+        ]
+        return cls(layers, named.get("V"), named.get("b_out"), cell)
+
+    def copy(self) -> Self:
+        """A deep copy."""
+        named = {name: a.copy() for name, a in self.arrays().items()}
+        return self.from_arrays(named, self.cell)
+
+    def astype(self, dtype: DTypeLike) -> Self:
+        """A copy in float32 or float64. Raises TypeError for another dtype, ValueError
+        for numbers that it cannot hold.
+        """
+        dtype = check_dtype("dtype", dtype)
+        with np.errstate(over="ignore"):
+            named = {n: a.astype(dtype) for n, a in self.arrays().items()}
+        return self.from_arrays(named, self.cell).check()
+
+    def check(self, name: str = "params") -> Self:
         """Raise TypeError or ValueError if shapes, dtypes or values do not fit.
 
         Returns Params of plain C-contiguous arrays: these, or others where one had to
         be copied or viewed; the caller's own stay as they are.
         """
-        return check_type(name, self, Params)._checked(name, CELLS)
-
-    def _shapes(self, name, cell):
+        check_type(name, self, Params)
+        cell = CELLS[check_choice(f"{name}.cell", self.cell, CELLS)]
+        if not isinstance(self.layers, list | tuple) or not self.layers:
+            want = "a list of at least one Layer"
+            raise ValueError(f"{name}.layers: got {self.layers!r}, want {want}")
+        for index, layer in enumerate(self.layers):
+            check_type(f"{name}.layers[{index}]", layer, Layer)
+        if (self.V is None) != (self.b_out is None):
+            lone = "V without b_out" if self.b_out is None else "b_out without V"
+            raise ValueError(f"{name}: got {lone}, want both or neither")
         bottom, GH = f"{name}.layers[0]", f"{len(cell.input_gates)}*H"
         D, _ = check_array(f"{bottom}.U", self.layers[0].U, ("D", GH)).shape
         H, _ = check_array(f"{bottom}.W", self.layers[0].W, ("H", GH)).shape
         O = None
         if self.V is not None:
             O = check_array(f"{name}.V", self.V, ("H", "O")).shape[1]
-        return shapes(cell, D, H, self.num_layers, O)
+        arrays, checked, dtype = self.arrays(), {}, None
+        for path, shape in shapes(cell, D, H, self.num_layers, O).items():
+            place = re.sub(r"layers\.(\d+)", r"layers[\1]", f"{name}.{path}")
+            checked[path] = check_array(place, arrays[path], shape, dtype=dtype)
+            dtype = checked[path].dtype
+        kept = all(checked[path] is a for path, a in arrays.items())
+        return self if kept else self.from_arrays(checked, self.cell)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an .npz file, all of it or nothing. Raises as `check` does, and
@@ -283,46 +261,40 @@ class Params(Parameters[Layer]):
     def from_torch(
         cls, state_dict: Mapping[str, object] | Any, *, readout: str | None = None
     ) -> "Params":
-        """Parameters from the state_dict of a torch.nn.RNN (tanh), LSTM or GRU, or of a
-        module that holds one, or from the module itself. Networks here take x time
-        first, (T, B, D), also where the module has batch_first.
+        """Parameters of a torch.nn.RNN (tanh), LSTM or GRU, or of a module that holds
+        one. Networks here take x time first, also where the module has batch_first.
 
-        state_dict: name -> array or CPU tensor; `weight_ih_l0` (G*H, D) and so on, with
-        any prefix; or a module. The read-out, if any, is `readout.weight` (O, H) and
-        `readout.bias` (O,), as `to_torch` writes them, with the same prefix or none;
-        `readout` names another torch.nn.Linear, as in readout="fc". LSTM and RNN: the
-        two biases of a layer are added; a GRU keeps those of n apart, since only the
-        recurrent one is gated. Returns Params that share no memory with it.
-        Raises TypeError or ValueError for shapes that do not fit, for names that this
-        form cannot hold (reverse, projections, other modules), and for a module of
-        nonlinearity "relu", or with dropout and in training mode.
+        state_dict: that of the module, name -> array or CPU tensor, with any prefix; or
+        the module, which also tells its nonlinearity and dropout. readout: the name of
+        the torch.nn.Linear that is the read-out, as in readout="fc"; None is "readout",
+        as `to_torch` has it, where there is one. LSTM and RNN: the two biases of a
+        layer are added; a GRU keeps those of n apart, since only the recurrent one is
+        gated. Returns Params that share no memory with it. Raises TypeError or
+        ValueError for shapes that do not fit, for names that have no place here
+        (reverse, projections, other modules), and for a module of nonlinearity "relu",
+        or with dropout and in training mode.
 
-        A state_dict cannot tell an RNN of "relu" from one of tanh: give the module.
-        There is no dropout here: outputs are those after `module.eval()`, and training
-        goes on without. Weights alone are read: what else the `forward` of a module
-        does, such as an activation after the Linear, is lost.
+        Weights alone are read: there is no dropout here, and an activation after the
+        Linear is lost.
         """
-        named, cell = torch_names.read(state_dict, readout)
+        named, cell = other_frameworks.read_torch(state_dict, readout)
         return cls.from_arrays(named, cell).check("state_dict")
 
     @classmethod
     def from_keras(cls, *layers: Any, readout: Any = None) -> "Params":
-        """Parameters from layers of Keras, LSTM, GRU (reset_after) or SimpleRNN, the
-        lowest first, or from a Sequential model of these and a Dense at its end.
-        Networks here take x time first, (T, B, D), where Keras has (B, T, D).
+        """Parameters of layers of Keras, LSTM, GRU (reset_after) or SimpleRNN, the
+        lowest first, or of a Sequential model of these and a Dense at its end. Networks
+        here take x time first, (T, B, D), where Keras has (B, T, D).
 
-        layers: each a layer, or the arrays of its `get_weights()`: kernel (D, G*H),
-        recurrent kernel (H, G*H) and, with use_bias, bias (G*H,), or (2, G*H) of a GRU.
-        readout: a Dense or its arrays, kernel (H, O) and bias (O,); it is applied to
-        the last step. Returns Params that share no memory with them. Raises TypeError
-        or ValueError for shapes that do not fit, other layers, and a layer with another
-        activation (relu, hard_sigmoid), reset_after=False or go_backwards; below
-        another one, also without return_sequences.
-
-        Arrays cannot tell activations and direction: give the layer where they are not
-        Keras's defaults. There is no dropout here, as in inference.
+        layers: each a layer, or its `get_weights()`, which cannot tell activations and
+        direction: kernel (D, G*H), recurrent kernel (H, G*H), bias (G*H,) if any, or
+        (2, G*H) of a GRU. readout: a Dense or its arrays; it is applied to the last
+        step. Returns Params that share no memory with them. Raises TypeError or
+        ValueError for shapes that do not fit, other layers, and a layer with another
+        activation, reset_after=False or go_backwards; below another one, also without
+        return_sequences.
         """
-        named, cell = keras_names.read(layers, readout)
+        named, cell = other_frameworks.read_keras(layers, readout)
         return cls.from_arrays(named, cell).check("layers")
 
     def to_torch(self, *, prefix: str = "", readout: str = "readout") -> Named:
@@ -333,13 +305,13 @@ class Params(Parameters[Layer]):
         `bias_hh` is zero but for a GRU's last block. Raises ValueError for a cell that
         PyTorch does not have.
         """
-        return torch_names.write(self, prefix=prefix, readout=readout)
+        return other_frameworks.write_torch(self, prefix=prefix, readout=readout)
 
 
 @dataclass(repr=False)
-class Grads(Weights[Layer]):
-    """Gradients: the fields of Params (of `low_rank.Factored`, if it has factors), and
-    `.x` (T, B, D) and `.state`, a tuple of (L, B, H).
+class Grads(Weights):
+    """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L,
+    B, H).
     """
 
     x: np.ndarray | None = None
@@ -357,4 +329,4 @@ class Grads(Weights[Layer]):
         """The gradients of PyTorch's parameters; the same of both biases where they are
         added.
         """
-        return torch_names.write(self, gradients=True)
+        return other_frameworks.write_torch(self, gradients=True)

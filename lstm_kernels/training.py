@@ -25,7 +25,7 @@ from .errors import (
     check_type,
 )
 from .files import check_place, read_npz, write_npz
-from .other_names import HISTORY, OtherNames
+from .other_names import OtherNames
 
 FORMAT = "lstm_kernels.checkpoint/3"
 OptimizerName = Literal["sgd", "adam"]
@@ -37,13 +37,9 @@ class History(OtherNames):
     took, and, with `validation`, the mean squared error of those after it.
     """
 
-    _other_names: ClassVar[dict[str, str]] = HISTORY
     loss: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
-
-    def __setstate__(self, state):  # a pickle may be of before there was `validation`
-        vars(self).update(vars(History()) | state)
 
     @property
     def epochs(self) -> int:
@@ -157,17 +153,16 @@ def train(
 ) -> History:
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 
-    batch_size: examples per step; the last mini-batch of an epoch is smaller when the
-    sizes do not divide. optimizer: "sgd" or "adam". seed: of the shuffling, of which
-    each epoch has its own. validation: a Dataset, whose mean squared error is added to
-    `History.validation` after each epoch; its time is not counted, and the net must
-    have `predict`. progress: show a bar; None shows it on a terminal. checkpoint: the
+    batch_size: examples per step; the last mini-batch of an epoch may be smaller.
+    optimizer: "sgd" or "adam". seed: of the shuffling, of which each epoch has its own.
+    validation: a Dataset, whose mean squared error is noted after each epoch, in no
+    measured time. progress: show a bar; None shows it on a terminal. checkpoint: the
     path of a file, or a Checkpoint, replaced after each epoch by one that is whole.
     resume: go on from it, to the bits of a run without a break; without it an existing
     file is an error. on_epoch: called as on_epoch(history, net) after each epoch and
-    its checkpoint, outside its measured time; the next epoch starts from the parameters
-    that it leaves in `net`, which are not in that checkpoint; when it returns True,
-    training ends with this epoch, on every rank where it does on one.
+    its checkpoint, in no measured time; the next epoch starts from the parameters that
+    it leaves in `net`, which are not in that checkpoint; when it returns True, training
+    ends with this epoch, on every rank where it does on one.
 
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of
     another run, network or data set; FileExistsError; OSError, before the first epoch,
@@ -179,14 +174,19 @@ def train(
 
     To keep the best parameters, and to stop when ten epochs brought no better ones:
 
+    >>> from lstm_kernels import Params, data, network
+    >>> wave = np.sin(np.arange(80))
+    >>> dataset, validation = data.windows(wave[:60], 8), data.windows(wave[52:], 8)
+    >>> net = network("numpy", Params.init(1, 4, output_size=1))
+    >>> kept = {}
     >>> def on_epoch(history, net):
     ...     losses = history.validation
     ...     best = losses.index(min(losses))
     ...     if best == len(losses) - 1:
     ...         kept["best"] = net.params()  # a copy
     ...     return best < len(losses) - 10
-    >>> kept = {}
-    >>> history = train(net, dataset, 1000, 16, 0.05, validation=v, on_epoch=on_epoch)
+    >>> more = {"validation": validation, "on_epoch": on_epoch}
+    >>> history = train(net, dataset, 30, 16, 0.05, **more)
     >>> net.assign(kept["best"])
     """
     from tqdm import tqdm  # imported when used
@@ -209,11 +209,10 @@ def train(
     if validation is not None:
         _check_validation(validation, net, good)
         run["validation"] = validation.sha256()
-    rule, history = OPTIMIZERS[optimizer](net), History()
-    if resume and checkpoint is None:
+    rule, history, file = OPTIMIZERS[optimizer](net), History(), checkpoint
+    if resume and file is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
-    if checkpoint is not None:
-        file = checkpoint
+    if file is not None:
         if not isinstance(file, Checkpoint):  # of several ranks, one file for all
             file = getattr(net, "checkpoint", Checkpoint)(checkpoint)
         run |= {"dataset": dataset.sha256(), **rule.constants, **file.run}
@@ -227,25 +226,23 @@ def train(
     left = range(history.epochs, epochs)
     try:
         with tqdm(left, unit="epoch", disable=not _shown(progress)) as bar:
-            for _ in bar:
+            for epoch in bar:
                 try:
                     good = _epoch(rule, dataset, run, history, validation)
                 except DivergedError as error:
                     net.assign(good)
-                    epoch = history.epochs
+                    where = f"at epoch {epoch}, step {error.step}"
+                    what = f"the parameters are those after {epoch} epochs"
                     raise DivergedError(
-                        f"learning_rate: {error} at epoch {epoch}, step {error.step}; "
-                        f"the parameters are those after {epoch} epochs; want a "
-                        "smaller one",
+                        f"learning_rate: {error} {where}; {what}; want a smaller one",
                         epoch=epoch,
                         step=error.step,
-                        history=history,
                     ) from None
                 bar.set_postfix(history._last)
-                if checkpoint is not None:
+                if file is not None:
                     header = {"format": FORMAT, "run": run}
                     file.save(header, _arrays(good, rule, history, run))
-                ends = False
+                ends: object = False
                 if on_epoch is not None:
                     ends = on_epoch(history, net)
                     good = net.params()
@@ -257,7 +254,7 @@ def train(
         if isinstance(error, KeyboardInterrupt):
             error.args = (f"stopped in epoch {history.epochs} of {epochs}",)
         with suppress(Exception):  # of a class with slots, or with rules of its own
-            error.history = history
+            error.history = history  # type: ignore[attr-defined]
         raise
     return history
 
@@ -336,13 +333,10 @@ def _on_every_rank(net, condition):
 
 def _arrays(params, rule, history, run):
     """What a checkpoint holds, by name."""
-    groups = {
-        "params": params.arrays(),
-        "optimizer": rule.moments,
-        "history": vars(history).copy(),
-    }
-    if "validation" not in run:
-        del groups["history"]["validation"]
+    noted = {"loss": history.loss, "seconds": history.seconds}
+    if "validation" in run:
+        noted["validation"] = history.validation
+    groups = {"params": params.arrays(), "optimizer": rule.moments, "history": noted}
     return {
         f"{group}.{name}": np.array(a)
         for group, named in groups.items()
@@ -358,29 +352,26 @@ def _restore(file, run, rule, dataset):
 
     def build(header, named):
         saved = check_type("run", header["run"], dict, "a dict")
-        if different := sorted(
-            k for k in run | saved if repr(run.get(k)) != repr(saved.get(k))
-        ):
-            got, want = ({k: d.get(k) for k in different} for d in (saved, run))
+        every = sorted(run | saved)
+        if other := [k for k in every if repr(run.get(k)) != repr(saved.get(k))]:
+            got, want = ({k: d.get(k) for k in other} for d in (saved, run))
             raise ValueError(f"is of another run, got {got}, want {want}")
-        like, checked = _arrays(params, rule, History(), run), {}
+        like = _arrays(params, rule, History(), run)
         if missing := like.keys() ^ named.keys():
             raise ValueError(f"lacks or has too much {sorted(missing)}")
         epochs = check_array("history.loss", named["history.loss"], ("E",)).shape
+        groups = {"params": {}, "optimizer": {}, "history": {}}
         for name, a in like.items():
-            shape = epochs if name.startswith("history.") else a.shape
-            checked[name] = check_array(name, named[name], shape, dtype=a.dtype)
+            group, _, inside = name.partition(".")
+            shape = epochs if group == "history" else a.shape
+            array = check_array(name, named[name], shape, dtype=a.dtype)
             unsigned = "history.seconds", "history.validation", "optimizer.v."
-            signed = not name.startswith(unsigned)
-            if not signed and checked[name].min() < 0:
-                got = checked[name].min()
-                raise ValueError(f"{name}: got {got}, want no negative number")
-        return checked
+            if name.startswith(unsigned) and array.min() < 0:
+                raise ValueError(f"{name}: got {array.min()}, want no negative number")
+            groups[group][inside] = array
+        return groups
 
-    groups = {"params": {}, "optimizer": {}, "history": {}}
-    for name, a in file.load(build).items():
-        group, _, name = name.partition(".")
-        groups[group][name] = a
+    groups = file.load(build)
     history = History(**{name: a.tolist() for name, a in groups["history"].items()})
     steps = sum(1 for _ in dataset.batches(np.arange(len(dataset)), run["batch_size"]))
     rule.count, rule.moments = steps * history.epochs, groups["optimizer"]

@@ -12,13 +12,12 @@ from lstm_kernels.cpu import (
     block_kernels,
     chunk_kernels,
     chunks,
-    factored_kernels,
     flow,
     passes,
     wavefront_kernels,
     workspace,
 )
-from lstm_kernels.versions import factored, numba_fused
+from lstm_kernels.versions import numba_fused
 
 
 class Checked:
@@ -152,7 +151,7 @@ class Interpreted:
         self.used, self._seen, self._turns = set(), {}, {}
         self._machine = Checked(tiles[0].dtype, tiles[0].lanes)
         self._tiles, self._codes = [], []
-        modules = (passes, block_kernels, wavefront_kernels, factored_kernels, flow)
+        modules = (passes, block_kernels, wavefront_kernels, flow)
         modules += (chunk_kernels,)
         self._spaces = {module.__name__: dict(vars(module)) for module in modules}
         functions = {}
@@ -180,7 +179,7 @@ class Interpreted:
             monkeypatch.setattr(module, "at", self._at)
             monkeypatch.setattr(module, "address", self._address)
         monkeypatch.setattr(chunks, "at", self._at)
-        for module in (workspace, factored, chunks):
+        for module in (workspace, chunks):
             monkeypatch.setattr(module, "codes", self._codes_of)
         monkeypatch.setattr(chunks, "code", self._code_of)
 

@@ -177,7 +177,6 @@ def test_what_it_cannot_do_is_refused():
         lambda: net.step(x, target, 0.1),
         lambda: net.loss_and_grads(x, target),
         lambda: net.epoch(lk.Dataset(x, target), [0], 1, 0.1),
-        net.new_tape,
     ]
     for call in calls:
         with pytest.raises(lk.UnavailableError, match="numba-bf16"):

@@ -179,45 +179,6 @@ def test_a_tape_that_is_gone_is_an_error_that_says_why(version, spoil, message):
         net.backward(np.ones((3, 2, 7), np.float32))
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_passes_on_several_tapes_are_under_way_at_once(version, cell):
-    params, x, _ = example((2, 6, 5, 3, 17), cell)
-    net, rng = lk.network(version, params), np.random.default_rng(0)
-    if not net.tapes:
-        with pytest.raises(
-            lk.UnavailableError, match=f"new_tape: {version} keeps one tape"
-        ):
-            net.new_tape()
-        return
-    batches = [
-        rng.standard_normal((T, B, 3)).astype(np.float32)
-        for T, B in [(6, 5)] * 3 + [(4, 7)]
-    ]
-    dys = [rng.standard_normal((*b.shape[:2], 17)).astype(np.float32) for b in batches]
-    wants = []
-    for batch, dy in zip(batches, dys, strict=True):
-        y, _ = net.forward(batch, training=True)
-        wants.append((y, arrays(net.backward(dy))))
-    tapes = [net.new_tape() for _ in batches]
-    for turn in range(3):  # the arrays of a tape are used again
-        for tape, batch, (y, _) in zip(tapes, batches, wants, strict=True):
-            np.testing.assert_array_equal(
-                net.forward(batch, training=True, tape=tape)[0], y
-            )
-        own, _ = net.forward(x, training=True)
-        for place in ((0, 1, 2, 3), (3, 1, 0, 2), (2, 3, 1, 0))[turn]:
-            assert same(
-                arrays(net.backward(dys[place], tape=tapes[place])), wants[place][1]
-            )
-        fresh = lk.network(version, params)
-        assert same(arrays(net.backward(own)), _gradients(fresh, x, own))
-
-
-def _gradients(net, x, dy):
-    net.forward(x, training=True)
-    return arrays(net.backward(dy))
-
-
 PASSES = {name: partial(lk.network, name) for name in IN_USE}
 PASSES["numba-chunks, cut"] = partial(NumbaChunks, chunks=5)
 PASSES["numba-newton, cut"] = partial(NumbaNewton, chunks=5)
@@ -258,37 +219,6 @@ def _of_reference(params, x, dy):
     _, _, tapes = reference.forward(params.astype(float), x.astype(float))
     grads = reference.backward(params.astype(float), tapes, dy.astype(float))
     return arrays(grads)
-
-
-def test_a_tape_of_old_parameters_or_of_another_network_is_refused():
-    params, x, target = example((1, 3, 2, 1, 7))
-    net, other = (lk.network("numba-fused", params) for _ in range(2))
-    tape, dy = net.new_tape(), np.ones((3, 2, 7), np.float32)
-    with pytest.raises(RuntimeError, match="there was none"):
-        net.backward(dy, tape=tape)
-    for change in (
-        lambda: net.step(x, target, 0.1),
-        lambda: net.assign(params),
-        lambda: net.epoch(lk.Dataset(x, target), [0, 1], 1, 0.1),
-    ):
-        net.forward(x, training=True, tape=tape)
-        net.loss_and_grads(x, target)  # which leaves it as it is
-        net.backward(dy, tape=tape)
-        change()
-        with pytest.raises(RuntimeError, match="the parameters changed since"):
-            net.backward(dy, tape=tape)
-    with pytest.raises(ValueError, match="tape: got one of another network"):
-        other.forward(x, training=True, tape=tape)
-    with pytest.raises(ValueError, match="tape: got one without training=True"):
-        net.forward(x, tape=tape)
-    with pytest.raises(TypeError, match="tape: got int"):
-        net.backward(dy, tape=1)
-    net.forward(x, training=True, tape=tape)
-    with (
-        ThreadPoolExecutor(1) as pool,
-        pytest.raises(RuntimeError, match="another Python thread"),
-    ):
-        pool.submit(net.backward, dy, tape=tape).result()
 
 
 def test_a_timeline_is_of_a_pass_that_ran():

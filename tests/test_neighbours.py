@@ -21,12 +21,11 @@ from conftest import example
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import lstm_kernels as lk
-from lstm_kernels import blas, low_rank, schedules
+from lstm_kernels import blas, schedules
 from lstm_kernels.cpu import instructions, rounds, team, workspace
 from lstm_kernels.gpu import device
 from lstm_kernels.kernels import native
 from lstm_kernels.versions import base
-from lstm_kernels.versions.factored import FactoredNetwork
 from lstm_kernels.versions.numba_fused import NumbaFused
 
 WITH_OPENMP = ("numba-sample", "numba-tile")
@@ -201,7 +200,6 @@ def pickled():
     }
     wavefront = type(lk.network("numba-wavefront", params))
     made["schedules"] = wavefront(params, 2, schedules=one_by_one)
-    made["factored"] = FactoredNetwork(low_rank.factor(params, 4), 2)
     chunks = type(lk.network("numba-chunks", params))
     made["chunks"] = chunks(params, 2, chunks=3, run_up=2, tolerance=0.0)
     return made
@@ -306,7 +304,7 @@ def everything(net, x, state, target):
 
 
 @flushes
-@pytest.mark.parametrize("name", [*ON_CPU, "factored"])
+@pytest.mark.parametrize("name", ON_CPU)
 @pytest.mark.parametrize("B", [1, 6])
 def test_subnormal_numbers_are_kept_where_the_caller_flushes_them(name, B, monkeypatch):
     monkeypatch.setattr(blas, "LEAST_WORK", 1000)  # so that NumPy's pool takes part
@@ -320,8 +318,6 @@ def test_subnormal_numbers_are_kept_where_the_caller_flushes_them(name, B, monke
     several = min(2, numba.config.NUMBA_NUM_THREADS)
 
     def make(threads):
-        if name == "factored":
-            return FactoredNetwork(low_rank.factor(params, 4), threads)
         if name == "numba-chunks" or name == "numba-newton":
             kind = type(lk.network(name, params))
             return kind(params, threads, chunks=3, run_up=2)

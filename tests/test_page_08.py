@@ -183,6 +183,15 @@ def made_rows():
     return pd.DataFrame(made)
 
 
+@pytest.mark.parametrize(("stage", "seen"), [("step", True), ("epoch", False)])
+def test_a_disturbed_step_is_told(stage, seen):
+    quiet = pd.DataFrame({"version": "6+4", "repeat": range(6), "seconds": 0.1})
+    other = "epoch" if stage == "step" else "step"
+    uneven = quiet.assign(seconds=3 * [0.1, 0.2], stage=stage)
+    rows = pd.concat([quiet.assign(stage=other), uneven])
+    assert bool(page.noise_of(rows)) == seen
+
+
 def test_layers_keep_their_order_and_their_costs():
     rows = made_rows()
     table = page.by_layer(rows)

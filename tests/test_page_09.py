@@ -5,10 +5,11 @@ import pages
 import pandas as pd
 import pytest
 
-from lstm_kernels import Params, low_rank, reference
+from lstm_kernels import Params, reference
 from lstm_kernels.cpu import bfloat16
 from lstm_report import plots
 from lstm_report.measure.evidence import Interval
+from lstm_report.studies import low_rank
 
 page = pages.functions("09_bytes")
 ONE, MANY = "256 units, 1 sample", "256 units, 64 samples"
@@ -56,6 +57,11 @@ def test_ratios_are_those_of_processes_and_a_dot_product_counts_twice():
         (MANY, page.BF16): (1.0, 2.0, 4.0),
         ("instruction", page.BF16): (2.0, 4.0, 8.0),
     }
+    for process in range(2):
+        parts.append(times(process, MANY, page.DENSE, [6.0, 6.0]))
+        parts.append(times(process, MANY, "rank 8", [2.0, 2.0]))
+    few = pd.concat(part for part in parts if part["process"].max() < 2)
+    assert page.ratios_of(few)[MANY, "rank 8"] == (3.0, 3.0, 3.0)  # of dense numpy
 
 
 @pytest.mark.parametrize(
@@ -145,7 +151,8 @@ def test_the_figure_of_costs_shows_loss_over_speed():
 
 
 def test_the_table_has_milliseconds_and_speeds_from_dense_to_the_lowest_rank():
-    cases = {page.FUSED: 1.0, page.BF16: 2.0, "rank 8": 0.1, "rank 32": 0.2}
+    cases = {page.FUSED: 9.0, page.BF16: 2.0}
+    cases |= {page.DENSE: 1.0, "rank 8": 0.1, "rank 32": 0.2}
     rows = pd.concat(
         times(0, work, case, [value])
         for work in (ONE, MANY)

@@ -12,81 +12,56 @@ import rank_programs
 import lstm_kernels as lk
 from lstm_kernels.ranks import launch
 from lstm_kernels.ranks.parallel import Parallel
+from lstm_kernels.ranks.stage import Slots
 from lstm_kernels.ranks.world import whole_world
-from lstm_kernels.strings import Bucketed, NextSymbol, Reber, one_hot
+from lstm_report.studies import strings
 
 pytestmark = pytest.mark.skipif(
     bool(launch.why_unavailable()), reason=f"no jobs here: {launch.why_unavailable()}"
 )
-
-
-def example():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((4, 5, 2)).astype(np.float32)
-    return x, rng.standard_normal((5, 3)).astype(np.float32)
-
-
+RNG = np.random.default_rng(0)
+ROWS = RNG.standard_normal((4, 5, 2)).astype(np.float32)
+TARGET = RNG.standard_normal((5, 3)).astype(np.float32)
 PARAMS = lk.Params.init(2, 8, num_layers=2, output_size=3)
 E = np.arange(6, dtype=np.float32).reshape(3, 2)
 SYMBOLS = {"loss": "symbols"}
-STRINGS = one_hot(Reber().strings(3, seed=0))
+STRINGS = strings.one_hot(strings.reber(3))
 X, LENGTHS = STRINGS.x, STRINGS.target
-NAN = np.full_like(example()[1], np.nan)
 GAP = np.concatenate([X[:3], np.zeros_like(X[:1]), X[4:]])
 TWO = X.copy()
 TWO[0] = 1
 NOISE = np.random.default_rng(0).random(X.shape, np.float32)
 
 
+def refused(call, message, error=ValueError):
+    with pytest.raises(error, match=re.escape(message)):
+        call()
+
+
 @pytest.mark.parametrize(
     ("loss", "x", "target", "message"),
     [
-        ("last", example()[0], example()[1][:, :1], r"target: got shape (5, 1), want"),
-        ("last", example()[0], example()[1][:4], r"target: got shape (4, 3), want (5,"),
-        ("last", example()[0], NAN, "target: got nan"),
-        ("last", example()[0][..., :1], example()[1], "x: got shape (4, 5, 1), want"),
-        ("symbols", X, LENGTHS + 1, "target: got"),
-        ("symbols", X, -LENGTHS, "target: got -"),
+        ("last", ROWS, TARGET[:, :1], "target: got shape (5, 1), want"),
+        ("last", ROWS, np.full_like(TARGET, np.nan), "target: got nan"),
+        ("last", ROWS[..., :1], TARGET, "x: got shape (4, 5, 1), want"),
+        ("symbols", X, LENGTHS + 1, ": got"),
+        ("symbols", X, LENGTHS - 1, "x: got ["),
+        ("symbols", X, LENGTHS - 0.5, "target: got"),
+        ("symbols", X, LENGTHS + 99, "target: got"),
+        ("symbols", X[:1], np.ones_like(LENGTHS), "target: got 1.0 at index [0, 0]"),
         ("symbols", X, LENGTHS[:2], "target: got shape (2, 1), want (3, 1)"),
         ("symbols", NOISE, LENGTHS, "x: got ["),
         ("symbols", TWO, LENGTHS, "x: got ["),
         ("symbols", GAP, LENGTHS, "x: got ["),
+        ("symbols", 2 * X, LENGTHS, "x: got ["),
         ("symbols", X[..., :6], LENGTHS, "x: got shape"),
     ],
 )
-def test_examples_are_checked_as_a_network_checks_them(loss, x, target, message):
-    last = loss == "last"
-    params = PARAMS if last else lk.Params.init(7, 8, output_size=7)
+def test_examples_are_checked(loss, x, target, message):
+    params = PARAMS if loss == "last" else lk.Params.init(7, 8, output_size=7)
     model = Parallel(params, loss=loss)
-    for call in (model.loss_and_grads, lambda x, t: model.step(x, t, 0.1)):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            call(x, target)
-        for wrong in (None, target.tolist(), target.astype(np.float64)):
-            with pytest.raises(TypeError, match="target: got"):
-                call(example()[0] if last else X, wrong)
-
-
-@pytest.mark.parametrize(
-    ("order", "batch_size", "error", "message"),
-    [
-        ([-1, 0], 2, ValueError, "order: got indices -1 to 0, want 0 to 4"),
-        ([99], 2, ValueError, "order: got indices 99 to 99"),
-        ([0.0], 2, TypeError, "order: got shape (1,) of float64"),
-        ([0, 1], -1, ValueError, "batch_size: got -1"),
-    ],
-)
-def test_an_order_is_checked_as_a_network_checks_it(order, batch_size, error, message):
-    dataset = lk.Dataset(*example())
-    with pytest.raises(error, match=re.escape(message)):
-        Parallel(PARAMS).epoch(dataset, np.array(order), batch_size, 0.1)
-
-
-def test_strings_of_several_lengths_have_no_last_step():
-    lengths = LENGTHS[:, 0].astype(int)
-    bucketed = Bucketed(STRINGS, sorted(set(lengths.tolist())))
-    model = Parallel(lk.Params.init(7, 8, output_size=1))
-    with pytest.raises(TypeError, match="dataset: got Bucketed"):
-        model.epoch(bucketed, np.arange(3), 2, 0.1)
+    refused(lambda: model.loss_and_grads(x, target), message)
+    refused(lambda: model.step(x, target, 0.1), message)
 
 
 @pytest.mark.parametrize(
@@ -105,22 +80,24 @@ def test_strings_of_several_lengths_have_no_last_step():
     ],
 )
 def test_models_that_cannot_be(params, options, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Parallel(params, **options)
+    refused(lambda: Parallel(params, **options), message)
 
 
-def test_training_of_several_ranks_has_no_validation():
-    dataset = lk.Dataset(*example())
+def test_it_is_trained_as_a_network_is():
+    rank_programs.models(whole_world())
+    dataset, model = lk.Dataset(ROWS, TARGET), Parallel(PARAMS)
+    refused(lambda: model.step(ROWS, [[1.0]], 0.1), "target: got list", TypeError)
+    refused(lambda: model.epoch(dataset, [-1], 2, 0.1), "order: got indices -1 to -1")
     want = "validation: got a Dataset for Parallel, which has no predict, want None"
-    with pytest.raises(TypeError, match=want):
-        lk.train(Parallel(PARAMS), dataset, 2, 2, 0.1, validation=dataset)
+    validated = {"validation": dataset}
+    refused(lambda: lk.train(model, dataset, 2, 2, 0.1, **validated), want, TypeError)
     end = lambda history, _: history.epochs == 2  # noqa: E731
-    assert lk.train(Parallel(PARAMS), dataset, 9, 2, 0.1, on_epoch=end).epochs == 2
+    assert lk.train(model, dataset, 9, 2, 0.1, on_epoch=end).epochs == 2
 
 
 def test_assign_takes_all_or_nothing():
-    model, before = Parallel(PARAMS), None
-    loss, _ = model.loss_and_grads(*example())
+    model = Parallel(PARAMS)
+    loss, _ = model.loss_and_grads(ROWS, TARGET)
     before = model.params().arrays()
     named = lk.Params.init(2, 8, num_layers=2, output_size=3, seed=1).arrays()
     for wrong, message in (
@@ -129,19 +106,17 @@ def test_assign_takes_all_or_nothing():
         ({"V": named["V"]}, "params: got V, want layers.0.U"),
     ):
         like = type(model.params()).from_arrays(wrong, "lstm")
-        with pytest.raises(ValueError, match=re.escape(message)):
-            model.assign(like)
+        refused(lambda like=like: model.assign(like), message)
         for name, array in model.params().arrays().items():
             np.testing.assert_array_equal(array, before[name])
-        assert model.loss_and_grads(*example())[0] == loss
+        assert model.loss_and_grads(ROWS, TARGET)[0] == loss
 
 
-def lines_of_a_step(stop):
-    """Raise KeyboardInterrupt at line number `stop` that a step runs in `ranks/`; how
-    many lines ran.
+def interrupted(stop):
+    """Raise KeyboardInterrupt at line number `stop` that a step runs in `ranks/`: the
+    model, and how many lines ran.
     """
     model, count = Parallel(PARAMS, micro_batches=2), 0
-    old = model.params().arrays()
 
     def tracer(frame, event, _):
         nonlocal count
@@ -156,41 +131,55 @@ def lines_of_a_step(stop):
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
-        model.step(*example(), 0.5)
+        model.step(ROWS, TARGET, 0.5)
     except KeyboardInterrupt:
         pass
     finally:
         sys.settrace(before)
-    return model, old, count
+    return model, count
 
 
 def test_an_interrupted_step_leaves_old_parameters_or_new_ones():
     """And the next step computes with those and with no gradient of the last one."""
-    whole, old, count = lines_of_a_step(0)
-    new = whole.params().arrays()
-    losses = {}
-    for name, named in (("old", old), ("new", new)):
+    whole, count = interrupted(0)
+    wants = []  # of the old parameters and of the new ones
+    for named in (PARAMS.arrays(), whole.params().arrays()):
         other = Parallel(PARAMS, micro_batches=2)
         other.assign(type(other.params()).from_arrays(named, "lstm"))
-        losses[name] = other.loss_and_grads(*example())
+        loss, grads = other.loss_and_grads(ROWS, TARGET)
+        wants.append((named, loss, grads.arrays()))
     assert count > 100
-    met = set()
     for stop in range(1, count + 1):
-        model, _, _ = lines_of_a_step(stop)
+        model, _ = interrupted(stop)
         now = model.params().arrays()
-        same = [
-            name
-            for name, named in (("old", old), ("new", new))
+        found = [
+            place
+            for place, (named, _, _) in enumerate(wants)
             if all(np.array_equal(now[n], a) for n, a in named.items())
         ]
-        assert same, f"line {stop}: parameters are neither old nor new"
-        met.add(same[0])
-        loss, grads = model.loss_and_grads(*example())
-        want, gradients = losses[same[0]]
-        assert loss == want
+        assert found, f"line {stop}: parameters are neither old nor new"
+        assert stop > 1 or found == [0]
+        loss, grads = model.loss_and_grads(ROWS, TARGET)
+        assert loss == wants[found[0]][1]
         for name, array in grads.arrays().items():
-            np.testing.assert_array_equal(array, gradients.arrays()[name])
-    assert "old" in met
+            np.testing.assert_array_equal(array, wants[found[0]][2][name])
+
+
+def test_passes_in_slots_have_the_bits_of_passes_alone():
+    params = lk.Params.init(3, 17, num_layers=2)
+    net, alone = Slots(params), lk.network("numba-fused", params, threads=1)
+    examples = [
+        RNG.standard_normal((T, B, 3)).astype(np.float32)
+        for T, B in ((6, 5), (6, 5), (4, 7))
+    ]
+    for order in ((0, 1, 2), (2, 0, 1)):  # the arrays of a slot are used again
+        ys = [net.forward_in(slot, x) for slot, x in enumerate(examples)]
+        for slot in order:
+            got = net.backward_in(slot, ys[slot], inputs=True).arrays()
+            y, _ = alone.forward(examples[slot], training=True)
+            np.testing.assert_array_equal(ys[slot], y)
+            for name, array in alone.backward(y).arrays().items():
+                np.testing.assert_array_equal(got[name], array)
 
 
 def test_an_embedding_is_a_product_with_one_hot_rows():
@@ -198,17 +187,13 @@ def test_an_embedding_is_a_product_with_one_hot_rows():
     E = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
     U = params.layers[0].U
     product = lk.Params.from_arrays(params.arrays() | {"layers.0.U": E @ U}, "lstm")
-    net = NextSymbol(lk.network("numpy", product))
-    want_loss, grads = net.loss_and_grads(X, LENGTHS)
+    want_loss, grads = rank_programs.next_symbol(product, X)
     model = Parallel(params, embedding=E, loss="symbols", micro_batches=2)
-    loss, got = model.loss_and_grads(X, LENGTHS)
+    padded = np.concatenate([X, np.zeros_like(X)])
+    loss, got = model.loss_and_grads(padded, LENGTHS)
     assert loss == pytest.approx(want_loss, rel=1e-5)
-    dEU = grads.layers[0].U
-    want = grads.arrays() | {"layers.0.U": E.T @ dEU, "E": dEU @ U.T}
+    dEU = grads["layers.0.U"]
+    want = grads | {"layers.0.U": E.T @ dEU, "E": dEU @ U.T}
     for name, gradient in got.arrays().items():
         near = {"rtol": 1e-4, "atol": 1e-6, "err_msg": name}
         np.testing.assert_allclose(gradient, want[name], **near)
-
-
-def test_one_rank_trains_as_a_network_does():
-    rank_programs.models(whole_world())

@@ -287,18 +287,3 @@ def test_an_epoch_refuses_indices_that_are_no_examples(version, order, kind):
     with pytest.raises(ValueError, match=r"^batch_size: got 0"):
         net.epoch(dataset, [0, 1], 0, 0.1)
     assert len(net.epoch(dataset, [0, 1, 2], 2, 0.1)) == 2
-
-
-def test_gradients_without_those_of_the_inputs(version):
-    params, x, _ = example((2, 4, 3, 5, 9))
-    net = lk.network(version, params)
-    y, _ = net.forward(x, training=True)
-    want = net.backward(np.ones_like(y))
-    net.forward(x, training=True)
-    got = net.backward(np.ones_like(y), inputs=False)
-    assert got.x is None
-    for one, other in zip(got.layers, want.layers, strict=True):
-        for part in "UWb":
-            np.testing.assert_array_equal(getattr(one, part), getattr(other, part))
-    for a, b in zip(got.state, want.state, strict=True):
-        np.testing.assert_array_equal(a, b)

@@ -1,15 +1,17 @@
 """Start a job of several ranks as a child process, show what it prints, and bring back
-what rank 0 wrote.
+what rank 0 returned.
 
-    mpiexec -n RANKS python -m MODULE PROGRAM --option value
+    mpiexec -n RANKS python PROGRAM
 
-is all that `run` does, with an end: mpiexec stops a job whose time is over, whose
+is all that `follow` does, with an end: mpiexec stops a job whose time is over, whose
 caller is interrupted or killed, or one of whose ranks fails. On a cluster the same line
 takes a host file (`mpiexec --hostfile`).
 """
 
 import ctypes
+import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -17,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
+from collections.abc import Callable
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from ..errors import UnavailableError, check_int
 
@@ -75,39 +79,50 @@ def environment(threads):
     return os.environ | limits | mpi
 
 
-def words(options):
-    """Options as words of a command line: a list is its items one after another."""
-    for name, value in options.items():
-        yield f"--{name.replace('_', '-')}"
-        yield from map(str, value if isinstance(value, list) else [value])
+def run(
+    module: str,
+    function: str,
+    ranks: int,
+    options: dict[str, Any],
+    *,
+    threads: int = 1,
+    limit: int = 600,
+    show: Callable[[str], object] = lambda line: None,
+) -> Any:
+    """What module.function(world, **options) returns on rank 0 of so many ranks.
+
+    options: what JSON can hold. What comes back is pickled. Other arguments, and what
+    is raised, as of `follow`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "result")
+        words = [module, function, json.dumps(options), str(path)]
+        line = ["-m", __package__, *words]
+        follow(line, ranks, threads=threads, limit=limit, show=show)
+        return pickle.loads(path.read_bytes())
 
 
-def run(module, ranks, program, options, *, threads=1, limit=600, show=None):
-    """Run a program on so many ranks; the text that rank 0 wrote to its `--result`.
+def follow(
+    line: list[str],
+    ranks: int,
+    *,
+    threads: int = 1,
+    limit: int = 600,
+    show: Callable[[str], object] = lambda line: None,
+) -> None:
+    """Run a Python command line, such as ["program.py"], on so many ranks to its end.
 
-    module: `python -m module program` is the command line. options: of the program, as
-    `words` takes them. threads: of BLAS and Numba in each rank. limit: whole seconds;
-    then the job is stopped. show: called with the command line and with each line that
-    the job prints; None drops them. There may be more ranks than cores: they take
-    turns. Raises UnavailableError where jobs cannot run, JobError for one that failed
-    or ran out of time, TypeError or ValueError for bad input.
+    threads: of BLAS and Numba in each rank. limit: whole seconds; then the job is
+    stopped. show: called with the command line and with each line that the job prints.
+    There may be more ranks than cores: they take turns. Raises UnavailableError where
+    jobs cannot run, JobError for one that failed or ran out of time, TypeError or
+    ValueError for bad input.
     """
     if why := why_unavailable():
-        raise UnavailableError(f"run: {why}")
-    line = ["-m", module, program, *words(options)]
-    show = show or (lambda line: None)
-    show(" ".join(["mpiexec -n", str(ranks), "python", *line]))
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder, "result")
-        line += ["--result", str(result)]
-        follow(line, ranks, threads=threads, limit=limit, show=show)
-        return result.read_text(encoding="utf-8")
-
-
-def follow(line, ranks, *, threads=1, limit=600, show):
-    """Run a Python command line on so many ranks to its end; arguments as of `run`."""
+        raise UnavailableError(f"follow: {why}")
     start = [mpiexec(), "-n", str(check_int("ranks", ranks)), "--oversubscribe"]
     start += ["--bind-to", "none", "--timeout", str(check_int("limit", limit))]
+    show(" ".join(["mpiexec -n", str(ranks), "python", *line]))
     lines = deque(maxlen=200)  # the last that the job printed
     with subprocess.Popen(
         [*start, sys.executable, *line],
@@ -127,11 +142,7 @@ def follow(line, ranks, *, threads=1, limit=600, show):
             raise
     if job.returncode:
         # The lowest rank that said why, else the last words of mpiexec.
-        failed = sorted(filter(FAILED.fullmatch, lines), key=_rank)
+        if failed := list(filter(None, map(FAILED.fullmatch, lines))):
+            raise JobError(min(failed, key=lambda match: int(match[1]))[0])
         last = " ".join(list(lines)[-12:])
-        ended = f"the job ended with status {job.returncode}: {last}"
-        raise JobError(failed[0] if failed else ended)
-
-
-def _rank(text):
-    return int(FAILED.fullmatch(text)[1])
+        raise JobError(f"the job ended with status {job.returncode}: {last}")

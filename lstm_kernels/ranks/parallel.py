@@ -13,11 +13,13 @@ sums.
 
 import hashlib
 import math
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ..data import check_order
+from ..data import Dataset, check_order
 from ..errors import (
     DivergedError,
     check_array,
@@ -26,32 +28,10 @@ from ..errors import (
     check_rate,
     check_type,
 )
-from ..params import Params
-from ..strings import check_strings, numbers
+from ..params import Named, Params
 from ..training import Checkpoint
 from .stage import LOSSES, Stage, StageParams, layers_of
-from .world import Sum, whole_world
-
-
-class Wire:
-    """Messages to and from other stages of a replica, arrays of one dtype. Sending does
-    not wait; `flush` does, until all that was sent has left.
-    """
-
-    def __init__(self, world, dtype):
-        self._world, self._dtype, self._requests = world, dtype, []
-
-    def send(self, stage, slot, value):
-        value = np.ascontiguousarray(value)
-        self._requests.append(self._world.comm.Isend(value, stage, slot))
-
-    def receive(self, stage, slot, shape):
-        value = np.empty(shape, self._dtype)
-        self._world.comm.Recv(value, stage, slot)
-        return value
-
-    def flush(self):
-        self._world.MPI.Request.Waitall(self._requests)
+from .world import Sum, World, whole_world
 
 
 class Parallel:
@@ -62,8 +42,9 @@ class Parallel:
     ranks of the job. embedding: E (S, D), the inputs of the S symbols, or None for
     inputs that come as they are. stages: of each rank of a replica the number of its
     layers (`layers_of`); None is one stage. micro_batches: into how many the share of a
-    replica is cut, if it has so many samples. loss: of LOSSES; "symbols" is that of
-    NextSymbol, and with an embedding the only one.
+    replica is cut, if it has so many samples. loss: "last", the mean squared error of
+    the last step, or "symbols", the mean cross-entropy of the symbols after the first;
+    with an embedding the only one.
 
     A mini-batch may have fewer samples than there are replicas or micro-batches: some
     then have none, and add zeros. A step that an exception ends leaves the parameters
@@ -74,19 +55,18 @@ class Parallel:
 
     def __init__(
         self,
-        params,
-        world=None,
+        params: Params,
+        world: World | None = None,
         *,
-        embedding=None,
-        stages=None,
-        micro_batches=1,
-        loss="last",
+        embedding: np.ndarray | None = None,
+        stages: list[int] | None = None,
+        micro_batches: int = 1,
+        loss: str = "last",
     ):
         self.world = world = world or whole_world()
         self.loss, self.micro_batches = loss, micro_batches
         layers = world.agreed(lambda: self._checked(params, embedding))
-        count = len(layers)
-        self.stages = world.agreed(lambda: self._checked_stages(stages, count))
+        self.stages = world.agreed(lambda: self._checked_stages(stages, len(layers)))
         self.options = {"stages": self.stages, "micro_batches": micro_batches}
         self.options |= {"loss": loss}
         world.same("options", self.options)
@@ -138,49 +118,53 @@ class Parallel:
             raise ValueError(f"stages: got {got}, want a divisor of that")
         return stages
 
-    def params(self):
+    def params(self) -> StageParams:
         """A copy of this rank's parameters."""
         return self._named(self.local.theta)
 
-    def assign(self, params):
+    def assign(self, params: StageParams) -> None:
         """Take over other values for this rank's parameters, of the same shapes and
         dtype.
         """
-        self.local.theta = self.local.checked(params.arrays())
+        self.local.assign(params.arrays())
 
-    def gather(self):
+    def gather(self) -> Named:
         """Copies of the arrays of all layers by name, on every rank."""
         named = {}
         for part in self.row.comm.allgather(self.params().arrays()):
             named |= part
         return named
 
-    def loss_and_grads(self, x, target):
-        """The loss of a mini-batch, a float, and the gradients of this rank's
-        parameters, of no use where the loss is not finite.
+    def loss_and_grads(
+        self, x: np.ndarray, target: np.ndarray
+    ) -> tuple[float, StageParams]:
+        """The loss of a mini-batch, and the gradients of this rank's parameters, of no
+        use where the loss is not finite.
 
-        x, target: as a network takes them, (T, B, D) and (B, O), or with loss "symbols"
-        as NextSymbol does, one-hot rows (T, B, S) and lengths (B, 1). Raises TypeError
-        or ValueError for bad input, on every rank, before anything is computed.
+        x, target: as a network takes them, (T, B, D) and (B, O). With loss "symbols"
+        one-hot rows (T, B, S) and how many of them each sequence has, (B, 1), two or
+        more; after these, rows of zeros. Raises TypeError or ValueError for bad input,
+        on every rank, before anything is computed.
         """
         loss = self.passes(*self._examples(x, target))
         return loss, self._named(self.local.gradients)
 
-    def step(self, x, target, learning_rate):
+    def step(self, x: np.ndarray, target: np.ndarray, learning_rate: float) -> float:
         """A step of gradient descent; the loss before it. With one that is not finite
-        there is no step. Raises DivergedError, on every rank, for a parameter that is
-        not finite: all keep those before the step.
+        there is no step. Raises as `loss_and_grads`; DivergedError, on every rank, for
+        a parameter that is not finite: all keep those before the step.
         """
         rate = check_rate("learning_rate", learning_rate, self.local.theta.dtype)
         return self.descend(*self._examples(x, target), rate)
 
-    def epoch(self, dataset, order, batch_size, learning_rate):
+    def epoch(
+        self, dataset: Dataset, order: ArrayLike, batch_size: int, learning_rate: float
+    ) -> list[float]:
         """A step for each mini-batch of `order`; the losses, up to one that is not
         finite. Raises as `step` does; a DivergedError holds `.step`.
         """
-        mixed = self.loss == "last"
         order, batch_size = self.world.agreed(
-            lambda: check_order(dataset, order, batch_size, mixed=mixed)
+            lambda: check_order(dataset, order, batch_size)
         )
         return dataset.each_batch(
             order, batch_size, lambda x, target: self.step(x, target, learning_rate)
@@ -196,7 +180,7 @@ class Parallel:
             self.local.theta = theta  # the step: old parameters before, new ones after
         return loss
 
-    def on_every_rank(self, condition):
+    def on_every_rank(self, condition: object) -> bool:
         """Whether a condition holds on every rank."""
         return all(self.world.comm.allgather(bool(condition)))
 
@@ -208,27 +192,33 @@ class Parallel:
         is compared with, symbols (T, B) or the target (B, O); count: what every loss is
         divided by.
         """
-        local, wire = self.local, Wire(self.row, self.local.theta.dtype)
+        local, comm, sent = self.local, self.row.comm, []
+
+        def send(stage, slot, value):  # without waiting
+            sent.append(comm.Isend(np.ascontiguousarray(value), stage, slot))
+
+        def receive(stage, slot, shape):
+            value = np.empty(shape, local.theta.dtype)
+            comm.Recv(value, stage, slot)
+            return value
+
         local.begin()
         loss, shapes = 0.0, []
         for slot, (x, target) in enumerate(self._micro_batches(inputs, wanted)):
             if not self.is_first:
-                shape = *x.shape[:2], self._width
-                x = wire.receive(self.stage - 1, slot, shape)
+                x = receive(self.stage - 1, slot, (*x.shape[:2], self._width))
             y = local.forward(x, slot, target, count)
             if self.is_last:
                 loss += y
             else:
-                wire.send(self.stage + 1, slot, y)
+                send(self.stage + 1, slot, y)
             shapes.append(np.shape(y))
         for slot, shape in enumerate(shapes):
-            dy = None
-            if not self.is_last:
-                dy = wire.receive(self.stage + 1, slot, shape)
+            dy = None if self.is_last else receive(self.stage + 1, slot, shape)
             dx = local.backward(dy, slot)
             if not self.is_first:
-                wire.send(self.stage - 1, slot, dx)
-        wire.flush()
+                send(self.stage - 1, slot, dx)
+        self.world.MPI.Request.Waitall(sent)
         if self.replicas > 1:
             self._sum.run()
         loss = math.nan if local.diverged else loss
@@ -254,10 +244,9 @@ class Parallel:
                 shape = inputs.shape[1], self._O
                 wanted = check_array("target", target, shape, dtype=dtype)
                 return inputs, wanted, wanted.size
-            rows = check_strings(x, target, symbols=self._O, dtype=dtype)
-            symbols = numbers(rows)
-            inputs = symbols[:-1] if self._embeds else rows[:-1]
-            return inputs, symbols[1:], int(np.count_nonzero(symbols[1:] >= 0))
+            rows, symbols = _symbols(x, target, self._O, dtype)
+            inputs = symbols if self._embeds else rows
+            return inputs[:-1], symbols[1:], int(np.count_nonzero(symbols[1:] >= 0))
 
         return self.world.agreed(examples)
 
@@ -265,7 +254,7 @@ class Parallel:
         named = {name: a.copy() for name, a in self.local.named(flat).items()}
         return StageParams(named, self.local.cell)
 
-    def checkpoint(self, path):
+    def checkpoint(self, path: Any) -> "SharedCheckpoint":
         """The Checkpoint that `train` writes to a path: one file of all ranks."""
         return SharedCheckpoint(path, self)
 
@@ -275,56 +264,52 @@ class SharedCheckpoint(Checkpoint):
     that rank 0 writes and every rank reads.
 
     Training goes on only on as many ranks, with the same stages and options, as it was
-    written on: else the bits would differ. ValueError, on every rank, where another
-    run has replaced the file since.
+    written on: else the bits would differ.
     """
 
-    def __init__(self, path, model):
+    def __init__(self, path, model: Parallel):
         self._model, self._agreed = model, model.world.agreed
-        self._seen = None  # of the file as this run read or wrote it
         self._agreed(lambda: super(SharedCheckpoint, self).__init__(path))
         self.run = {"ranks": model.world.size} | model.options
 
-    def exists(self):
+    def exists(self) -> bool:
         return self._model.world.comm.bcast(super().exists())
 
-    def save(self, header, named):
+    def save(self, header: dict, named: Named) -> None:
         """Gather the arrays of every stage, and write them, on rank 0."""
-        parts = self._model.row.comm.gather(named)
+        parts = enumerate(self._model.row.comm.gather(named) or [])
+        every = {f"{stage}.{n}": a for stage, part in parts for n, a in part.items()}
         write = super().save
+        self._agreed(lambda: self._model.world.rank or write(header, every))
 
-        def write_all():
-            if self._model.world.rank:
-                return
-            if self._state() != self._seen:
-                raise ValueError(f"checkpoint: {self.path} was written by another run")
-            arrays = {
-                f"{stage}.{name}": a
-                for stage, part in enumerate(parts)
-                for name, a in part.items()
-            }
-            write(header, arrays)
-            self._seen = self._state()
-
-        self._agreed(write_all)
-
-    def load(self, build):
+    def load(self, build: Callable) -> Any:
         """build(header, arrays of this rank's stage), of what `save` wrote."""
-        read, stage = super().load, str(self._model.stage)
+        read, stage = super().load, f"{self._model.stage}."
 
         def build_stage(header, named):
-            split = ((*name.split(".", 1), a) for name, a in named.items())
-            return build(header, {name: a for of, name, a in split if of == stage})
+            own = {n: a for n, a in named.items() if n.startswith(stage)}
+            return build(header, {n.removeprefix(stage): a for n, a in own.items()})
 
-        self._seen = self._state()
         return self._agreed(lambda: read(build_stage))
 
-    def _state(self):
-        """What tells one file from another; None where there is none."""
-        if not Path(self.path).exists():
-            return None
-        stat = Path(self.path).stat()
-        return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+def _symbols(x, target, S, dtype):
+    """One-hot rows x (T, B, S) up to the longest of the lengths `target` (B, 1), and
+    their symbols (T, B), -1 after a sequence's end; or TypeError or ValueError.
+    """
+    x = check_array("x", x, ("T", "B", S), dtype=dtype)
+    target = check_array("target", target, (x.shape[1], 1), dtype=dtype)
+    inside = np.arange(len(x))[:, None] < target[:, 0]
+    if (wrong := (inside.sum(axis=0) != target[:, 0]) | (target[:, 0] < 2)).any():
+        got = f"{target[wrong, 0][0]} at index [{wrong.argmax()}, 0]"
+        raise ValueError(f"target: got {got}, want a length, 2 to {len(x)}")
+    wrong = (np.count_nonzero(x, axis=2) != inside) | (x.sum(axis=2) != inside)
+    if wrong.any():
+        t, b = np.argwhere(wrong)[0].tolist()
+        want = "a one-hot row up to the length in target, and zeros after it"
+        raise ValueError(f"x: got {x[t, b]} at index [{t}, {b}], want {want}")
+    longest = int(target.max())
+    return x[:longest], np.where(inside, x.argmax(axis=2), -1)[:longest]
 
 
 def _digest(layers):

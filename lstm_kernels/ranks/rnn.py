@@ -13,8 +13,9 @@ import numpy as np
 
 from ..cpu.workspace import buffer, point
 from ..errors import check_choice, check_int, check_type
+from ..params import Params
 from ..readout import log_softmax
-from ..versions.numba_fused import NumbaFused
+from ..versions.numba_fused import NumbaFused, Pass
 from .shares import APART, SHARING, steps_in_memory
 from .world import World
 
@@ -30,7 +31,14 @@ class Units:
     workers than unit blocks.
     """
 
-    def __init__(self, params, world=None, means="window", *, threads=2):
+    def __init__(
+        self,
+        params: Params,
+        world: World | None = None,
+        means: str = "window",
+        *,
+        threads: int = 2,
+    ):
         if world is not None:
             check_type("world", world, World)
         self.world, self.means = world, check_choice("means", means, MEANS)
@@ -44,20 +52,19 @@ class Units:
             got = f"{self.shares} workers for {blocks} unit blocks"
             raise ValueError(f"shares: got {got}, want fewer")
 
-    def forward(self, x):
+    def forward(self, x: np.ndarray) -> np.ndarray:
         """y (T, B, H) of x (T, B, D), from a zero state. Raises as `Network.forward`,
         on every rank.
         """
-        run, h = self.bound(x)
-        run()
-        return h[1:, :, : self.net.tiles.hidden].copy()
+        bound = self.bound(x)
+        bound()
+        return bound.h[1:, :, : self.net.tiles.hidden].copy()
 
-    def bound(self, x):
-        """The compiled pass over x (T, B, D) as a function without arguments, and the h
-        (T + 1, B, padded H) that it writes; slot 0 is the initial state, zero. Raises
-        as `Network.forward`, on every rank.
+    def bound(self, x: np.ndarray) -> Pass:
+        """The compiled Pass over x (T, B, D), from a zero state. Raises as
+        `Network.forward`, on every rank.
 
-        In a window, h is there until the next pass of any Units is bound.
+        In a window, its h is there until the next pass of any Units is bound.
         """
         agreed = (lambda call: call()) if self.world is None else self.world.agreed
         x = agreed(lambda: self.net.checked_input("bound", x))
@@ -85,7 +92,7 @@ class Units:
         space.begin(x, top=h)
         point(space.work.job, tasks=sharing)
         space.sharing = sharing
-        return partial(self._run, kernel, space, (x, h, kept)), h
+        return Pass(partial(self._run, kernel, space, (x, h, kept)), space, h)
 
     def _messages(self, sharing, B):
         """Let `sharing` say what MPI is called with; the kernel, and the arrays that it
@@ -105,27 +112,24 @@ class Units:
 
     def _run(self, kernel, space, arrays):
         with self.net._held("run"):  # a pass counts its steps in words of its own
-            self._pass(kernel, space, arrays)
-
-    def _pass(self, kernel, space, arrays):
-        sharing, work, job = space.sharing, space.work, space.work.job
-        owner, done = (space, sharing, arrays), False
-        # A rank that left would leave the others waiting: a signal ends their job.
-        operations = space.operations if self.world is None else 0
-        try:
-            work.run(kernel, self._participants, owner, operations)
-            done = work.job is job  # else a thread stayed behind
-        finally:
-            if not done:  # which may still read the records: it is to find nothing
-                if work.job is job:
-                    work.renew()
-                space.sharing = sharing = sharing.copy()
-                point(work.job, tasks=sharing)
-            sharing["before"] += space.x_shape[0]
-        if error := int(sharing["error"][0]):
-            raise self.world.MPI.Exception(error)
+            sharing, work, job = space.sharing, space.work, space.work.job
+            owner, done = (space, sharing, arrays), False
+            # A rank that left would leave the others waiting: a signal ends their job.
+            operations = space.operations if self.world is None else 0
+            try:
+                work.run(kernel, self._participants, owner, operations)
+                done = work.job is job  # else a thread stayed behind
+            finally:
+                if not done:  # which may still read the records: it is to find nothing
+                    if work.job is job:
+                        work.renew()
+                    space.sharing = sharing = sharing.copy()
+                    point(work.job, tasks=sharing)
+                sharing["before"] += space.x_shape[0]
+            if error := int(sharing["error"][0]):
+                raise self.world.MPI.Exception(error)
 
 
-def outputs(params, y):
+def outputs(params: Params, y: np.ndarray) -> np.ndarray:
     """softmax(y V + b_out), (T, B, O)."""
     return np.exp(log_softmax(y, params.V, params.b_out))

@@ -5,6 +5,7 @@ A stage goes forward and back on one micro-batch at a time; several are under wa
 in a *slot* of its own, a number.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -13,14 +14,14 @@ import numpy as np
 from ..errors import check_array
 from ..params import Layer, Named, Params
 from ..readout import back, cross_entropy_and_dz, squared_error_and_dz
-from ..versions import network
+from ..versions.numba_fused import NumbaFused
 
 # "symbols": the cross-entropy of the symbol after each step; "last": the squares of the
 # last step's error.
 LOSSES = {"symbols": cross_entropy_and_dz, "last": squared_error_and_dz}
 
 
-def layers_of(params, embedding=None):
+def layers_of(params: Params, embedding: np.ndarray | None = None) -> dict[str, Named]:
     """The layers of a model as they are given to ranks: name -> arrays by name, in
     order. params: Params with a read-out; embedding: E (S, D) or None.
     """
@@ -38,16 +39,40 @@ class StageParams:
     named: Named
     cell: str
 
-    def arrays(self):
+    def arrays(self) -> Named:
         return dict(self.named)
 
     @classmethod
-    def from_arrays(cls, named, cell):
+    def from_arrays(cls, named: Named, cell: str) -> "StageParams":
         return cls(dict(named), cell)
 
     @property
-    def dtype(self):
+    def dtype(self) -> np.dtype:
         return next(iter(self.named.values())).dtype
+
+
+class Slots(NumbaFused):
+    """A network whose training passes can be under way in several slots: each has its
+    own arrays, all have the same weights. For the one thread that made it.
+    """
+
+    def __init__(self, params, threads=1):
+        super().__init__(params, threads)
+        self._slots, self._passes = defaultdict(dict), {}
+
+    def forward_in(self, slot, x):
+        """y (T, B, H) of x (T, B, D), finite numbers; what `backward_in` needs stays in
+        the slot.
+        """
+        self._spaces = self._slots[slot]
+        y, _, self._passes[slot] = self._forward(x, None, True)
+        return y
+
+    def backward_in(self, slot, dy, inputs):
+        """The Grads of the pass of a slot, from dy (T, B, H). inputs: whether with that
+        of x.
+        """
+        return self._backward(self._passes.pop(slot), dy, None, inputs)
 
 
 class Stage:
@@ -60,7 +85,7 @@ class Stage:
     that every rank takes part in it to its end.
     """
 
-    def __init__(self, named, cell, *, loss, is_first):
+    def __init__(self, named: Named, cell: str, *, loss: str, is_first: bool):
         self.cell = cell
         self._shapes = {name: a.shape for name, a in named.items()}
         self.theta = np.concatenate([a.ravel() for a in named.values()])
@@ -69,20 +94,18 @@ class Stage:
         self._loss = LOSSES[loss]
         self._inputs = not is_first or "E" in named
         self._prefixes = [name[:-1] for name in named if name.endswith(".U")]
-        self._network = None
-        if self._prefixes:
-            self._network = network("numba-fused", self._recurrent(named), threads=1)
-        self._symbols, self._tapes, self._read = {}, {}, {}  # by slot
+        self._network = Slots(self._recurrent(named)) if self._prefixes else None
+        self._symbols, self._read = {}, {}  # by slot
 
-    def named(self, flat):
+    def named(self, flat: np.ndarray) -> Named:
         """The parts of `flat` by the names of the parameters: views."""
         sizes = [int(np.prod(shape)) for shape in self._shapes.values()]
         ends = pairwise(accumulate(sizes, initial=0))
         places = zip(self._shapes.items(), ends, strict=True)
         return {name: flat[a:b].reshape(shape) for (name, shape), (a, b) in places}
 
-    def checked(self, named):
-        """Other parameters by name as a flat array. Raises TypeError or ValueError."""
+    def assign(self, named: Named) -> None:
+        """Take over other parameters. Raises TypeError or ValueError."""
         if named.keys() != self._shapes.keys():
             want = ", ".join(self._shapes)
             raise ValueError(f"params: got {', '.join(named)}, want {want}")
@@ -90,9 +113,9 @@ class Stage:
             check_array(name, named[name], shape, dtype=self.theta.dtype)
             for name, shape in self._shapes.items()
         ]
-        return np.concatenate([a.ravel() for a in arrays])
+        self.theta = np.concatenate([a.ravel() for a in arrays])
 
-    def begin(self):
+    def begin(self) -> None:
         """A step begins, whatever became of the last one: the gradients are zero, and
         the network has the parameters of `theta`.
         """
@@ -114,10 +137,7 @@ class Stage:
             value = theta["E"][symbols]
             value[symbols < 0] = 0
         if self._network:
-            tape = self._tapes.get(slot) or self._network.new_tape()
-            self._tapes[slot] = tape
-            value = self._finite(value)
-            value, _ = self._network.forward(value, training=True, tape=tape)
+            value = self._network.forward_in(slot, self._finite(value))
         if "V" in theta:
             loss, dz = self._loss(value, theta["V"], theta["b_out"], wanted, count)
             self._read[slot] = value, dz
@@ -135,8 +155,7 @@ class Stage:
             gradients["V"] += dV
             gradients["b_out"] += db_out
         if self._network:
-            tape, dy = self._tapes[slot], self._finite(dy)
-            grads = self._network.backward(dy, tape=tape, inputs=self._inputs)
+            grads = self._network.backward_in(slot, self._finite(dy), self._inputs)
             for prefix, layer in zip(self._prefixes, grads.layers, strict=True):
                 for part, gradient in vars(layer).items():
                     gradients[prefix + part] += gradient
@@ -146,7 +165,7 @@ class Stage:
             np.add.at(gradients["E"], symbols[symbols >= 0], dy[symbols >= 0])
         return dy
 
-    def descended(self, rate):
+    def descended(self, rate: float) -> np.ndarray:
         """theta - rate * gradient, a new array; the gradients are used up."""
         with np.errstate(over="ignore", invalid="ignore"):
             self.gradients *= self.gradients.dtype.type(rate)

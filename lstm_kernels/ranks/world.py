@@ -41,8 +41,8 @@ class World:
     """A communicator, and what the programs of its ranks ask of it.
 
     comm: of mpi4py; None is COMM_WORLD. What it takes from MPI, communicators and a
-    window, it keeps and uses again. Every method but `share` is collective: all ranks
-    call it, in the same order.
+    window, it keeps and uses again. Every method is collective: all ranks call it, in
+    the same order.
     """
 
     def __init__(self, comm=None):
@@ -59,12 +59,6 @@ class World:
         self._grids = {}
         self._window = None
         self._memory = np.empty(0, np.uint8)
-
-    def share(self, count):
-        """The bounds of this rank's part of `count` things: shares differ by one at
-        most.
-        """
-        return count * self.rank // self.size, count * (self.rank + 1) // self.size
 
     def agreed(self, call):
         """What call() returns. An error on any rank is raised on every rank: that of

@@ -3,9 +3,8 @@ network in use.
 """
 
 import threading
-import weakref
 from functools import partial, partialmethod
-from typing import Any, ClassVar, NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,7 +22,7 @@ from ..errors import (
     check_rate,
     counted,
 )
-from ..other_names import NETWORK, OtherNames
+from ..other_names import OtherNames
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
@@ -35,16 +34,12 @@ class TrainingPass(NamedTuple):
     shape: tuple[int, ...]  # of x
     thread: int  # the Python thread that ran it
     arrays: Any  # what `_forward` left for `_backward`
-    changes: int  # of the network's parameters, before it
 
 
 class Tape:
-    """What one forward pass leaves for `backward`, and the memory for it, which is used
-    again: `Network.new_tape`.
-    """
+    """What the last forward pass leaves for `backward`, or why there is nothing."""
 
-    def __init__(self, net):
-        self.network, self.spaces = weakref.ref(net), {}
+    def __init__(self):
         self.clear("there was none")
 
     def clear(self, why):
@@ -76,22 +71,19 @@ class Network(OtherNames):
     A network computes one call at a time. A call from another thread waits; one from a
     signal handler or a finaliser that would enter a call of its own thread gets a
     RuntimeError. The tape of `forward(x, training=True)` belongs to the thread that
-    made it, until the next call that computes; several passes can be under way on tapes
-    of `new_tape`. A call that an exception ends, KeyboardInterrupt too, leaves a whole
-    tape or none, and the parameters as they were after the last whole step. A network
-    belongs to the process that made it: in a forked child every call of it is a
-    RuntimeError that says so. Networks can be copied and pickled: the parameters go
-    along, the tape does not. Where a pickle is loaded, a network takes at most
-    `cores.cores()` threads.
+    made it, until the next call that computes. A call that an exception ends,
+    KeyboardInterrupt too, leaves a whole tape or none, and the parameters as they were
+    after the last whole step. A network belongs to the process that made it: in a
+    forked child every call of it is a RuntimeError that says so. Networks can be copied
+    and pickled: the parameters go along, the tape does not. Where a pickle is loaded, a
+    network takes at most `cores.cores()` threads.
 
     A version is a subclass that replaces hooks: `layer_forward`, `layer_backward`, and
     the methods under "Hooks". Their arguments are checked already.
     """
 
     name = "network"  # of the version
-    _other_names: ClassVar[dict[str, str]] = NETWORK
     parallel = True  # whether it uses `threads`; else one
-    tapes = True  # whether it has `new_tape`
     rounding = None  # what products do to their operands, a function of arrays, or None
     params_class = Params  # the class of its parameters
     layer_forward = staticmethod(reference.layer_forward)
@@ -102,8 +94,7 @@ class Network(OtherNames):
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
         self._made_with = {"threads": threads}  # a copy is too
-        self._tape = Tape(self)
-        self._changes = 0  # how often parameters changed
+        self._tape = Tape()
         self._dtype = self._params.dtype
         self._x_shape = ("T", "B", self._params.input_size)
         self._lock, self._process = threading.RLock(), forks.process
@@ -145,18 +136,15 @@ class Network(OtherNames):
         x: np.ndarray,
         state: State | None = None,
         training: bool = False,
-        *,
-        tape: Tape | None = None,
     ) -> tuple[np.ndarray, State]:
         """Outputs and final state of x (T, B, D), time first.
 
         x: of the parameters' dtype. Batch first is not noticed where the sizes fit: a
         (B, T, 1) is taken as B steps of T samples. state: tuple (h, c), or (h,) for rnn
         and gru, each (L, B, H); None is zero. training=True keeps what `backward`
-        needs; x must not change until then. tape: where, one of `new_tape`; None is the
-        network's own. Returns y (T, B, H) and the final state, both the caller's own.
-        Raises TypeError or ValueError for a wrong type, rank, shape, dtype, an empty
-        axis, NaN or infinity.
+        needs; x must not change until then. Returns y (T, B, H) and the final state,
+        both the caller's own. Raises TypeError or ValueError for a wrong type, rank,
+        shape, dtype, an empty axis, NaN or infinity.
 
         Sequences of different `lengths` (B,): pad them at their ends, with any numbers.
         The final state, and what `predict`, `loss_and_grads` and `step` compute, are
@@ -172,49 +160,27 @@ class Network(OtherNames):
         """
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
-        spaces = () if tape is None else (self._check_tape(tape, training).spaces,)
-        tape = tape or self._tape
+        tape = self._tape
         with self._held("forward"), self._guard():
             tape.clear("the last forward was not finished")
-            y, state, arrays = self._forward(x, state, training, *spaces)
+            y, state, arrays = self._forward(x, state, training)
             if training:
                 thread = threading.get_ident()
-                tape.passed = TrainingPass(x.shape, thread, arrays, self._changes)
+                tape.passed = TrainingPass(x.shape, thread, arrays)
             else:
                 tape.missing = "the last forward was without training=True"
             return y, state
 
-    def new_tape(self) -> Tape:
-        """A Tape for `forward` and `backward` of this network: passes on different
-        tapes can be under way at the same time, until the parameters change. It is used
-        again and again: its arrays are kept. Raises UnavailableError where a version
-        has but its own.
-        """
-        if not self.tapes:
-            raise UnavailableError(f"new_tape: {self.name} keeps one tape, its own")
-        return Tape(self)
-
-    def backward(
-        self,
-        dy: np.ndarray,
-        dstate: State | None = None,
-        *,
-        tape: Tape | None = None,
-        inputs: bool = True,
-    ) -> Grads:
+    def backward(self, dy: np.ndarray, dstate: State | None = None) -> Grads:
         """Gradients after `forward(x, training=True)`.
 
         dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None
-        is zero. tape: that of the forward pass, as there. inputs: False leaves out the
-        gradient of x, None. Returns Grads; V and b_out, which y does not use, get zero.
-        Raises RuntimeError when no such forward came before, TypeError or ValueError
-        for bad input.
+        is zero. Returns Grads; V and b_out, which y does not use, get zero. Raises
+        RuntimeError when no such forward came before, TypeError or ValueError for bad
+        input.
         """
-        tape = self._tape if tape is None else self._check_tape(tape, True)
         with self._held("backward"), self._guard():
-            passed, why = tape.passed, tape.missing
-            if passed is not None and passed.changes != self._changes:
-                passed, why = None, "the parameters changed since"
+            passed, why = self._tape.passed, self._tape.missing
             if passed is None:
                 got = f"nothing to go back through ({why})"
                 want = "forward(x, training=True) before"
@@ -226,10 +192,7 @@ class Network(OtherNames):
             shape = (*passed.shape[:2], self._params.hidden_size)
             dy = self._check("dy", dy, shape)
             dstate = self._check_state("dstate", dstate, passed.shape[1])
-            grads = self._backward(passed.arrays, dy, dstate, inputs)
-            if not inputs:
-                grads.x = None
-            return grads
+            return self._backward(passed.arrays, dy, dstate, True)
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its
@@ -310,23 +273,11 @@ class Network(OtherNames):
             raise RuntimeError(f"{call}: got {got}, want {want}")
         return self._lock
 
-    def _change(self, why):
-        """The parameters are about to change: no tape is of use any more."""
-        self._tape.clear(why)
-        self._changes += 1
-
-    def _check_tape(self, tape, training):
-        """A tape of `new_tape`, if it is of this network, for a training pass."""
-        if not isinstance(tape, Tape):
-            raise TypeError(f"tape: got {type(tape).__name__}, want one of new_tape()")
-        if tape.network() is not self:
-            want = "one of this one's new_tape()"
-            raise ValueError(f"tape: got one of another network, want {want}")
-        if not training:
-            raise ValueError("tape: got one without training=True, want None")
-        return tape
-
     # Hooks.
+
+    def _change(self, why):
+        """The parameters are about to change."""
+        self._tape.clear(why)
 
     def _guard(self):
         """The context of every computation: BLAS on one thread and arithmetic as C
@@ -341,10 +292,8 @@ class Network(OtherNames):
     def _replace(self, params):
         self._params = params
 
-    def _forward(self, x, state, training, spaces=None):
-        """y, the final state and what `_backward` needs. spaces: the memory of another
-        tape than the network's own.
-        """
+    def _forward(self, x, state, training):
+        """y, the final state and what `_backward` needs."""
         layer = self.layer_forward
         y, state, tapes = reference.forward(self._params, x, state, layer_forward=layer)
         return (y.copy(), state, tapes) if training else (y, state, None)

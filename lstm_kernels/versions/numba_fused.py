@@ -16,6 +16,8 @@ MOST_BYTES; nothing of them is ever returned.
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from time import perf_counter
 
@@ -77,6 +79,18 @@ def descending(rate, dtype):
         return dtype.type(-rate)
 
 
+@dataclass(frozen=True)
+class Pass:
+    """A compiled pass over one x, as a function without arguments."""
+
+    run: Callable[[], None]
+    space: Space
+    h: np.ndarray  # of the top layer, (T + 1, B, padded H), which the pass writes
+
+    def __call__(self) -> None:
+        self.run()
+
+
 class NumbaFused(Network):
     """A network whose parameters live packed, and whose passes run in compiled code as
     a whole. A signal ends a long call between two steps, but waits while it changes the
@@ -136,17 +150,17 @@ class NumbaFused(Network):
         return divisions(L, T, B, blocks, self._threads)
 
     def bare_forward(self, x, division=None):
-        """The compiled part of `forward(x)`, without arguments: it shows what a public
-        call costs beside it. division: a Division; None is what is tried. Raises as
-        `forward`.
+        """The compiled part of `forward(x)`, a Pass: it shows what a public call costs
+        beside it. division: a Division; None is what is tried. Raises as `forward`.
         """
         x = self.checked_input("bare_forward", x)
         with self._held("bare_forward"):
             space = self._space(*x.shape[:2], "inference", {})  # of its own
             if division is not None:
                 space.trials[passes.infer] = Trial([division])
-            outputs = space.begin(x)
-        return partial(self._infer, space, x, outputs)  # which keeps the arrays alive
+            h = space.begin(x)
+        run = partial(self._infer, space, x, h)  # which keeps the arrays alive
+        return Pass(run, space, h)
 
     def _infer(self, space, *arrays):
         self._run(space, passes.infer)

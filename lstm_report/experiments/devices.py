@@ -1,16 +1,12 @@
 """Page 08: ranks that train the model of the MXNet page, an encoder, eight LSTM layers
 and a decoder, by sharing samples or layers.
 
-`devices` starts the jobs, each of fresh processes; a job runs a function of PROGRAMS on
-its ranks, and rank 0 writes the rows:
-
-    mpiexec -n RANKS python -m lstm_report.experiments.devices PROGRAM --options JSON
+`devices` starts the jobs, each of fresh processes, whose ranks run `speeds` or
+`memory`.
 """
 
 import ctypes
 import gc
-import io
-import json
 import re
 import time
 from dataclasses import dataclass
@@ -26,12 +22,12 @@ from lstm_kernels.ranks import launch
 from lstm_kernels.ranks.parallel import Parallel
 from lstm_kernels.ranks.stage import Stage, layers_of
 from lstm_kernels.ranks.world import Sum, World
-from lstm_kernels.strings import SYMBOLS, Bucketed, Reber, borders, one_hot
 
 from ..measure.comparer import compare
 from ..measure.evidence import PROCESSES
 from ..measure.timing import conditions, system, together
-from .handover import in_turn, job, timed
+from ..studies import strings
+from .handover import in_turn, timed
 
 RATE = 1.0  # gradients times it are themselves: they can be compared after a step
 ROUNDS = 3  # of a job: repeats k * ROUNDS, ..., are those of job k
@@ -265,21 +261,25 @@ def _layers(world, example, micro_batches, repeats):
     return rows.assign(bytes=rows["variant"].map(sizes))
 
 
-def buckets(world, counts, strings, hidden, batch, stages, repeats=ROUNDS):
+def buckets(world, counts, N, hidden, batch, stages, repeats=ROUNDS):
     """Time an epoch of a next-symbol model of two layers, a pipeline, by the number of
-    buckets.
+    buckets of its N strings.
     """
-    words, S = Reber().strings(strings, seed=0), len(SYMBOLS)
-    lengths, order = [len(word) for word in words], np.arange(strings)
+    words, S = strings.reber(N), len(strings.SYMBOLS)
+    dataset, lengths = strings.one_hot(words), [len(word) for word in words]
     params = Params.init(S, hidden, num_layers=2, output_size=S)
     options = {"stages": stages, "micro_batches": 4, "loss": "symbols"}
     model, cases = Parallel(params, world, **options), {}
+
+    def epoch(ends):
+        for index in strings.batches(lengths, ends, np.arange(N), batch):
+            model.step(*dataset.batch(index), SMALL_RATE)
+
     for count in counts:
-        dataset = Bucketed(one_hot(words), borders(lengths, count))
-        epoch = partial(model.epoch, dataset, order, batch, SMALL_RATE)
-        cases[str(count)] = partial(timed, world, epoch)
+        ends = strings.borders(lengths, count)
+        cases[str(count)] = partial(timed, world, partial(epoch, ends))
     rows = in_turn(cases, repeats).rename(columns={"case": "variant"})
-    return rows.assign(version="buckets", stage="epoch", N=strings, ranks=world.size)
+    return rows.assign(version="buckets", stage="epoch", N=N, ranks=world.size)
 
 
 def memory(world, micro_batches=MICRO, **sizes):
@@ -318,39 +318,33 @@ def speeds(world, sizes, text, **ways):
     return together([steps(world, **ways, **sizes), buckets(world, **text)])
 
 
-PROGRAMS = {"speeds": speeds, "memory": memory}
 PARTITIONS = [[4, 6], [5, 5], [6, 4], [7, 3], [8, 2]]
 AROUND = [[1] * 10, [1, 8, 1]]  # alternating; encoder and decoder on one rank
-TEXT = {"counts": [1, 4], "strings": 192, "hidden": 256, "batch": 64, "stages": [1, 2]}
+TEXT = {"counts": [1, 4], "N": 192, "hidden": 256, "batch": 64, "stages": [1, 2]}
 
 
-def devices(preset, show=None):
+def devices(preset):
     """The rows of five jobs of two ranks (in smoke one), one after the other, and of a
-    job of 1, 2 and 5 ranks for their memory. show: called with what the jobs print.
+    job of 1, 2 and 5 ranks for their memory.
     """
     paper = preset == "paper"
     sizes = MODEL if paper else SMALL
-    text = TEXT if paper else TEXT | {"strings": 24, "hidden": 8, "batch": 8}
+    text = TEXT if paper else TEXT | {"N": 24, "hidden": 8, "batch": 8}
     ways = {"sizes": sizes, "text": text, "partitions": PARTITIONS, "around": AROUND}
     parts = []
     for process in range(PROCESSES if paper else 1):
-        rows = _job(show, "speeds", 2, **ways)
+        rows = _job("speeds", 2, **ways)
         parts.append(rows.assign(repeat=rows["repeat"] + process * ROUNDS))
         parts[-1].attrs = rows.attrs
     if Path("/proc/self/clear_refs").exists():
         for ranks in (1, 2, 5) if paper else (2,):
-            parts.append(_job(show, "memory", ranks, **sizes))
+            parts.append(_job("memory", ranks, **sizes))
     return together(parts)
 
 
-def _job(show, program, ranks, **options):
+def _job(program, ranks, **options):
     """The rows of a job, with what disturbed it."""
-    before, options = system(), {"options": json.dumps(options)}
-    text = launch.run(__name__, ranks, program, options, show=show)
-    rows = pd.read_csv(io.StringIO(text))
+    before = system()
+    rows = launch.run(__name__, program, ranks, options)
     rows.attrs["conditions"] = conditions(before, system())
     return rows
-
-
-if __name__ == "__main__":
-    job(PROGRAMS)

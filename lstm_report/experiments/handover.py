@@ -3,21 +3,16 @@ workers share: page 07.
 
 Every round times all cases in turn. Threads run in rank 0, while the other rank sleeps;
 ranks have a core each. All loops are compiled, unless a name says "from Python".
-
-    mpiexec -n 2 python -m lstm_report.experiments.handover --options JSON --result PATH
 """
 
-import argparse
 import ctypes
-import io
-import json
 import threading
 import time
+from dataclasses import replace
 from functools import cache, partial
 
 import numba
 import numpy as np
-import pandas as pd
 
 from lstm_kernels import reference
 from lstm_kernels.cpu.divisions import Division
@@ -32,12 +27,11 @@ from lstm_kernels.cpu.machine_code import address
 from lstm_kernels.cpu.rounds import SPINS
 from lstm_kernels.cpu.workspace import at, buffer
 from lstm_kernels.errors import check_int
-from lstm_kernels.files import writing
 from lstm_kernels.kernels import native, part
 from lstm_kernels.params import Params
 from lstm_kernels.ranks import launch, rnn
 from lstm_kernels.ranks.shares import APART, share_of_step, sharing_at
-from lstm_kernels.ranks.world import CORES, main, take_cores
+from lstm_kernels.ranks.world import CORES, take_cores
 from lstm_kernels.versions import network
 
 from ..measure import evidence
@@ -275,11 +269,11 @@ def passes(world, hidden=(128, 256, 384, 512, 1024, 2048), repeats=10):
         check = partial(_check, world, x, params, of_threads, of_ranks)
         check()
         cases = {
-            name: partial(on_rank_0, world, partial(after_one, way[0], count))
+            name: partial(on_rank_0, world, partial(after_one, way, count))
             for name, way in of_threads.items()
         }
-        for name, (run, _) in of_ranks.items():
-            cases[name] = partial(_mean, world, run, count)
+        for name, way in of_ranks.items():
+            cases[name] = partial(_mean, world, way, count)
         rows = in_turn(cases, max(min(repeats, 3), min(repeats, 4096 // H)))
         check()
         parts.append(rows.assign(H=H, T=T, stage="forward"))
@@ -297,21 +291,20 @@ def _mean(world, call, count, parts=1):
 
 
 def _ways(world, params, x):
-    """The ways of threads and of ranks, by name: a pass, and the h that it writes."""
+    """The ways of threads and of ranks, by name: a Pass of each."""
     threads = min(2, numba.config.NUMBA_NUM_THREADS)
     of_threads = {}
     for name, count, by in ((ONE, 1, "one thread"), ("claims", threads, "units")):
         net = network("numba-fused", params, threads=count)
-        run = net.bare_forward(x, Division(by))
-        of_threads[name] = run, run.args[-1]  # h of the top layer
+        of_threads[name] = net.bare_forward(x, Division(by))
     units = rnn.Units(params, threads=threads)
     of_threads["fixed"] = units.bound(x)
     if not openmp.why_unavailable():
-        run, h = units.bound(x)
-        work = run.args[1].work  # its records
-        code = address(one_step, work.job.dtype)
-        loop = openmp.Regions(code, work.address, threads, len(x))
-        of_threads["openmp"] = loop, h, run  # which keeps the arrays
+        bound = units.bound(x)  # its records and arrays, for another loop
+        code = address(one_step, bound.space.work.job.dtype)
+        work = bound.space.work.address
+        loop = openmp.Regions(code, work, threads, len(x), kept=bound)
+        of_threads["openmp"] = replace(bound, run=loop)
     if world is None:
         return of_threads, {}
     means = {means: rnn.Units(params, world, means) for means in rnn.MEANS}
@@ -320,23 +313,23 @@ def _ways(world, params, x):
 
 def _check(world, x, params, of_threads, of_ranks):
     """Every way's h against that of one thread, on every rank that runs it."""
-    (run, h), H = of_threads[ONE], params.hidden_size
-    run()
+    one, H = of_threads[ONE], params.hidden_size
+    one()
     part = x[:20].astype(np.float64)
     want = reference.forward(params.astype(np.float64), part)[0]
-    compare({"h": h[1:21, :, :H]}, {"h": want}, TOLERANCE[x.dtype])
-    want = h[1:, :, :H].copy()
+    compare({"h": one.h[1:21, :, :H]}, {"h": want}, TOLERANCE[x.dtype])
+    want = one.h[1:, :, :H].copy()
     on_rank_0(world, lambda: [_same(want, *way) for way in of_threads.items()])
     for way in of_ranks.items():
         _same(want, *way, world.comm.Barrier)
 
 
 def _same(want, name, way, wait=lambda: None):
-    run, h = way[0], way[1][1:, :, : want.shape[2]]  # without padding
+    h = way.h[1:, :, : want.shape[2]]  # without padding
     wait()
     h[:] = np.nan
     wait()  # ranks have one h: none writes before it is NaN for all
-    run()
+    way()
     if not np.array_equal(h, want):
         raise MismatchError(f"{name}: other bits than one thread's")
 
@@ -361,33 +354,11 @@ def jobs(count, few=False):
     """
     if why := launch.why_unavailable():
         return evidence.fresh(measure_threads, count, few=few), why
-    options = {"options": json.dumps({"few": few})}
     parts = []
     for process in range(count):
         before = system()
-        text = launch.run(__name__, 2, "both", options, threads=2)
-        part = pd.read_csv(io.StringIO(text)).assign(process=process)
+        part = launch.run(__name__, "both", 2, {"few": few}, threads=2)
+        part = part.assign(process=process)
         part.attrs["conditions"] = conditions(before, system())
         parts.append(part)
     return together(parts), None
-
-
-def job(programs, words=None):
-    """Run one of `programs`, by its name, on this rank; rank 0 writes its rows."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program", choices=programs)
-    parser.add_argument("--options", type=json.loads, default={}, help="a JSON object")
-    parser.add_argument("--result", help="the path of a CSV file for the rows")
-    chosen = parser.parse_args(words)
-
-    def program(world):
-        rows = programs[chosen.program](world, **chosen.options)
-        if world.rank == 0 and chosen.result:
-            with writing(chosen.result, text=True) as file:
-                rows.to_csv(file, index=False)
-
-    main(program)
-
-
-if __name__ == "__main__":
-    job({"both": both})

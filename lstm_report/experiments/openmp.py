@@ -49,9 +49,13 @@ def regions(body, data, threads, steps):
 
 
 class Regions:
-    """A call runs function(thread, step, job) on so many threads, step after step."""
+    """A call runs function(thread, step, job) on so many threads, step after step.
 
-    def __init__(self, function, job, threads, steps):
+    function, job: addresses. kept: what must live as long, the arrays of the job.
+    """
+
+    def __init__(self, function, job, threads, steps, kept=None):
+        self._kept = kept
         self._words = np.array([function, job, 0])
         kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
         self._run = kind(native(regions, "openmp"))

@@ -1,0 +1,259 @@
+"""Weights of PyTorch and Keras: read, and for PyTorch written. Neither is needed.
+
+`_assemble` makes parameters of a framework's arrays; a framework is what it is told:
+
+| | a layer | matrices | blocks | biases |
+|---|---|---|---|---|
+| PyTorch | `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, ... | transposed | ours | 2 |
+| Keras | kernel, recurrent kernel, bias | as ours | `KERAS_BLOCKS` | 1 |
+
+Where U and W feed the same gates, only the sum of two biases matters. In a GRU they do
+not, and both frameworks have two.
+"""
+
+from collections.abc import Mapping
+from itertools import count
+
+import numpy as np
+
+from .cells import CELLS
+from .errors import check_array, check_type
+
+# Of each cell, for each block of ours the number of Keras's.
+KERAS_BLOCKS = {
+    "rnn": [0],
+    "lstm": [0, 1, 2, 3],  # i, f, c, o
+    "gru": [1, 0, 2],  # z, r, h
+}
+KERAS_LAYERS = "SimpleRNN", "LSTM", "GRU"
+# Options of these layers, and what the cells compute.
+KERAS_OPTIONS = {
+    "activation": "tanh",
+    "recurrent_activation": "sigmoid",
+    "reset_after": True,
+    "go_backwards": False,
+}
+WITHOUT_WEIGHTS = "InputLayer", "Dropout"  # and without effect in inference
+# Parts of PyTorch's names that have no place here, and what they tell of.
+FOREIGN = {"_reverse": "bidirectional", "weight_hr_l": "a projection, proj_size"}
+
+
+def read_torch(source, readout=None):
+    """The arrays by the names of `Params.arrays`, and the cell; see
+    `Params.from_torch`.
+    """
+    is_module = hasattr(type(source), "state_dict")
+    left = source.state_dict() if is_module else source
+    if not isinstance(left, Mapping) or not all(isinstance(n, str) for n in left):
+        want = "a dict of named arrays or a torch.nn.Module"
+        check_type("state_dict", left, (), want)
+    left, names = dict(left), sorted(left)
+    prefix = _prefix(names)
+    if is_module:
+        _check_module(source, prefix)
+
+    def take(*wanted):
+        for name in wanted:
+            if name not in left:
+                raise ValueError(f"state_dict: got names {names}, want {name!r} too")
+        paths = {name: f"state_dict[{name!r}]" for name in wanted}
+        return [(paths[name], _array(paths[name], left.pop(name))) for name in wanted]
+
+    layers = []
+    for index in count():
+        weights = [f"{prefix}weight_{side}_l{index}" for side in ("ih", "hh")]
+        biases = [name.replace("weight_", "bias_") for name in weights]
+        if weights[0] not in left:
+            break
+        layers.append(take(*weights, *(biases if left.keys() & {*biases} else ())))
+    if readout is None:
+        usual = f"{prefix}readout", "readout"
+        readout = next((name for name in usual if f"{name}.weight" in left), None)
+    head = []
+    if readout is not None:
+        bias = f"{readout}.bias"  # torch.nn.Linear(..., bias=False) has none
+        head = take(f"{readout}.weight", *([bias] if bias in left else ()))
+    if left:
+        reasons = [why for part, why in FOREIGN.items() if part in " ".join(left)]
+        got = f"{sorted(left)} too{f' ({reasons[0]})' if reasons else ''}"
+        want = "the state_dict of an RNN, LSTM or GRU alone, of one direction, and at"
+        want += " most one Linear, the read-out, by its name: readout='fc'"
+        raise ValueError(f"state_dict: got {got}, want {want}")
+    blocks = {c.name: [*range(len(c.input_gates))] for c in CELLS.values() if c.torch}
+    return _assemble(layers, head, blocks, transposed=True, biases=2)
+
+
+def read_keras(layers, readout=None):
+    """As `read_torch`; see `Params.from_keras`."""
+    if len(layers) == 1 and _is(layers[0], "Sequential"):
+        layers = [a for a in layers[0].layers if not _is(a, *WITHOUT_WEIGHTS)]
+        if readout is None and layers and _is(layers[-1], "Dense"):
+            readout = layers.pop()
+    if not layers:
+        raise ValueError(f"layers: got none, want layers of {', '.join(KERAS_LAYERS)}")
+    stack, head = [], []
+    for index, layer in enumerate(layers):
+        name, below = f"layers[{index}]", index < len(layers) - 1
+        options = KERAS_OPTIONS | ({"return_sequences": True} if below else {})
+        U, W, *bias = _weights(name, layer, (2, 3), KERAS_LAYERS, options)
+        rows = bias  # a GRU has two: beside U, beside W
+        if bias and getattr(bias[0], "ndim", 1) == 2:
+            rows = [*bias[0]]
+        parts = [(f"{name} kernel", U), (f"{name} recurrent", W)]
+        stack.append(parts + [(f"{name} bias", row) for row in rows])
+    if readout is not None:
+        kinds, options = ("Dense",), {"activation": "linear"}
+        weights = _weights("readout", readout, (1, 2), kinds, options)
+        head = [*zip(("readout kernel", "readout bias"), weights, strict=False)]
+    named, cell = _assemble(stack, head, KERAS_BLOCKS, transposed=False, biases=1)
+    for index, layer in enumerate(layers):
+        if cell == "gru" and not hasattr(layer, "get_weights") and len(layer) == 2:
+            want = "the layer itself, which tells whether reset_after is True"
+            raise ValueError(f"layers[{index}]: got a GRU without bias, want {want}")
+    return named, cell
+
+
+def write_torch(weights, *, prefix="", readout="readout", gradients=False):
+    """The state_dict of Params, or of Grads, where both biases get what only their sum
+    has.
+    """
+    cell, named = CELLS[weights.cell], {}
+    if cell.torch is None:
+        raise ValueError(f"cell: got {cell.name!r}, want one that PyTorch has")
+    for index, layer in enumerate(weights.layers):
+        b = layer.b.reshape(len(cell.gates), -1)
+        b_ih, b_hh = b[[*cell.input_gates]], b[[*cell.recurrent_gates]]
+        if not gradients:
+            b_hh[np.isin(cell.recurrent_gates, cell.input_gates)] = 0
+        parts = {"weight_ih": layer.U.T.copy(), "weight_hh": layer.W.T.copy()}
+        parts |= {"bias_ih": b_ih.reshape(-1), "bias_hh": b_hh.reshape(-1)}
+        named |= {f"{prefix}{name}_l{index}": a for name, a in parts.items()}
+    if weights.V is not None:
+        named[f"{readout}.weight"] = weights.V.T.copy()
+        named[f"{readout}.bias"] = weights.b_out.copy()
+    return named
+
+
+def _assemble(layers, readout, blocks, *, transposed, biases):
+    """New arrays by the names of `Params.arrays`, and the cell.
+
+    layers: of each U, W and its biases, if any, as (path, array). readout: V and its
+    bias, or nothing. blocks: of each cell that the framework has, for each block of
+    ours the number of its block. transposed: whether matrices are (outputs, inputs).
+    biases: how many where U and W feed the same gates.
+    """
+    dtype = None
+
+    def check(part, *shape):
+        path, array = part
+        shape = shape[::-1] if transposed else shape
+        array = check_array(path, array, shape, dtype=dtype)
+        return array.T if transposed else array
+
+    def ours(a):
+        return a.reshape(-1, G, H)[:, order].reshape(a.shape)
+
+    W = check(layers[0][1], "H", "G*H")
+    dtype, (H, GH), D = W.dtype, W.shape, "D"
+    cells = {len(order): CELLS[name] for name, order in blocks.items()}
+    if GH % H or GH // H not in cells:
+        path, W = layers[0][1]
+        form = "(G*H, H)" if transposed else "(H, G*H)"
+        want = f"{form} with G one of {', '.join(map(str, cells))}"
+        raise ValueError(f"{path}: got shape {W.shape}, want {want}")
+    G, cell = GH // H, cells[GH // H]
+    order, named = blocks[cell.name], {}
+    sides = [cell.input_gates, cell.recurrent_gates]
+    if cell.input_gates == cell.recurrent_gates:
+        sides = sides[:biases]
+    for index, (U, W, *added) in enumerate(layers):
+        if len(added) not in (0, len(sides)):
+            want = "one" if len(sides) == 1 else "one of U and one of W"
+            got = f"{len(added)} of {GH} numbers"
+            raise ValueError(f"{added[0][0]}: got {got}, want {want}")
+        b = np.zeros((len(cell.gates), H), dtype)
+        for gates, bias in zip(sides, added, strict=False):
+            b[[*gates]] += ours(check(bias, GH)).reshape(G, H)
+        parts = {"U": ours(check(U, D, GH)), "W": ours(check(W, H, GH))}
+        parts["b"], D = b.reshape(-1), H
+        named |= {f"layers.{index}.{part}": a for part, a in parts.items()}
+    if readout:
+        V, *bias = readout
+        named["V"] = check(V, H, "O").copy()
+        O = named["V"].shape[1]
+        named["b_out"] = check(bias[0], O).copy() if bias else np.zeros(O, dtype)
+    return named, cell.name
+
+
+def _prefix(names):
+    """What comes before the names of the one RNN that a state_dict has."""
+    first = "weight_ih_l0"
+    prefixes = [n.removesuffix(first) for n in names if n.endswith(first)]
+    if len(prefixes) > 1:
+        want = "one: give the state_dict of each alone"
+        raise ValueError(f"state_dict: got RNNs called {prefixes}, want {want}")
+    if not prefixes:
+        want = f"one ending in {first!r}"
+        if any(name.endswith("weight_ih") for name in names):
+            want += ": those of an RNNCell, LSTMCell or GRUCell with '_l0' added"
+        raise ValueError(f"state_dict: got names {names}, want {want}")
+    return prefixes[0]
+
+
+def _check_module(module, prefix):
+    """Refuse an RNN of PyTorch that computes something else with the same arrays."""
+    path, rnn, name = prefix.removesuffix("."), module, "module"
+    if path:
+        inside = getattr(module, "named_modules", dict)()
+        rnn, name = dict(inside).get(path), f"module.{path}"
+    _check_option(name, rnn, "nonlinearity", "tanh")
+    if getattr(rnn, "training", False) and getattr(rnn, "num_layers", 1) > 1:
+        _check_option(name, rnn, "dropout", 0, " in training mode, or module.eval()")
+
+
+def _array(path, tensor):
+    """The array of a tensor; what is neither stays for `check_array` to refuse."""
+    if isinstance(tensor, np.ndarray) or not hasattr(tensor, "__array__"):
+        return tensor
+    kind = str(getattr(tensor, "dtype", ""))  # torch.bfloat16, of which NumPy has none
+    if "float16" in kind:
+        want = "float32 or float64: .float()"
+        raise TypeError(f"{path}: got dtype {kind}, want {want}")
+    try:
+        return tensor.__array__()
+    except (TypeError, ValueError, RuntimeError) as error:  # on a device, with gradient
+        got = f"a {type(tensor).__name__}, want an array ({error})"
+        raise TypeError(f"{path}: got {got}") from None
+
+
+def _weights(name, layer, counts, kinds, options):
+    """The arrays of a layer of Keras: of one of the classes `kinds`, made with
+    `options`, or the list of its `get_weights()` itself.
+    """
+    want = f"a layer of Keras ({', '.join(kinds)}) or the list of its get_weights()"
+    if hasattr(layer, "get_weights"):
+        if not _is(layer, *kinds):
+            raise TypeError(f"{name}: got {type(layer).__name__}, want {want}")
+        for option, held in options.items():
+            _check_option(name, layer, option, held)
+        layer = layer.get_weights()
+    check_type(name, layer, list | tuple, want)
+    if len(layer) not in counts:
+        want = f"{counts[0]} or {counts[1]}, of one layer that is built"
+        raise ValueError(f"{name}: got {len(layer)} arrays, want {want}")
+    return layer
+
+
+def _check_option(name, owner, option, want, more=""):
+    """Refuse what was made with another `option`, if it has that option: a function,
+    known by its name, or a value.
+    """
+    got = getattr(owner, option, want)
+    got = getattr(got, "__name__", got)
+    if got != want:
+        raise ValueError(f"{name}.{option}: got {got!r}, want {want!r}{more}")
+
+
+def _is(layer, *kinds):
+    """Whether an object's class, or one above it, has one of these names."""
+    return any(base.__name__ in kinds for base in type(layer).__mro__)

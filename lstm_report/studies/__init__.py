@@ -1,0 +1,1 @@
+"""Plain code that a page studies: strings and their buckets, weights of low rank."""

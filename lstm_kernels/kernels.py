@@ -8,14 +8,14 @@ cache is a help: whatever fails there, kernels are compiled and run.
 
 import glob
 import hashlib
-import inspect
 import pathlib
-import re
 import sys
 import time
 import types
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
+from typing import Any
 
 import numba
 from numba import njit
@@ -25,12 +25,13 @@ from numba.core.sigutils import normalize_signature
 
 from .forks import at_fork
 from .interrupts import undisturbed
-from .notes import is_terminal, note, notebook, show
+from .notes import is_watched, note
 
 # fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep
 # their order. error_model: division as NumPy's; Python's check for zero would keep the
 # loops scalar.
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
+AGAIN = "every start compiles what it needs; NUMBA_CACHE_DIR may name another folder"
 
 
 class _Help:
@@ -40,67 +41,32 @@ class _Help:
         self._start = time.perf_counter()
         try:
             return super().load_overload(*what)
-        except OSError as error:
-            self._lost("read", error)
         except Exception as error:  # whatever damaged bytes are read as
-            files, done = f"{self._base}.nb*", "it was removed, and is compiled anew"
-            if not self._remove():
-                done = "it cannot be removed: please do"
-            why = f"is damaged ({type(error).__name__})"
-            note("damaged", f"compiled code in {files} {why}: {done}")
+            self._lost("read", error, "it is compiled anew")
 
     def save_overload(self, *what):
         try:
             super().save_overload(*what)
         except Exception as error:
-            # The index is written first: it must not name what other code was kept in.
-            self._remove()
-            self._lost("written", error)
+            self._lost("written", error, AGAIN)
         else:
             report_compiling(time.perf_counter() - self._start, self.cache_path)
-            self._prune()
 
-    @property
-    def _base(self):
-        """How the paths of the index and the data begin."""
-        return str(pathlib.Path(self.cache_path, self._impl.filename_base))
-
-    def _remove(self):
-        """Remove the index, then the data: whether nothing is left."""
-        paths = glob.glob(f"{glob.escape(self._base)}.*nb[ic]")
+    def _lost(self, done, error, then):
+        """Remove what is kept of the function, the index first: it must not name data
+        that other code was kept in.
+        """
+        base = pathlib.Path(self.cache_path, self._impl.filename_base)
+        paths = glob.glob(f"{glob.escape(str(base))}.*nb[ic]")
         with suppress(OSError):  # another user's, or in use
             for path in sorted(paths, key=lambda path: path.endswith(".nbc")):
                 pathlib.Path(path).unlink()
-            return True
-        return False
-
-    def _lost(self, done, error):
-        cause = getattr(error, "strerror", None) or repr(error)
-        where = f"{self.cache_path} cannot be {done} ({cause})"
-        note("no-cache", f"compiled code in {where}{AGAIN}; {ANOTHER}")
-
-    def _prune(self):
-        """Remove the same kernel compiled from other states of the sources: it is not
-        asked for again.
-        """
-        key = self._py_func.__qualname__.rpartition("_")[2]
-        name = pathlib.Path(self._base).name
-        before, _, _ = name.partition(key)
-        other = re.compile(rf"{re.escape(before)}([0-9a-f]{{12}})-\d+\.py.*\.nb[ic]")
-        if not other.fullmatch(f"{name}.nbi"):  # it holds no key
-            return
-        with suppress(OSError):  # another user's, or in use
-            for path in pathlib.Path(self.cache_path).glob("*.nb[ic]"):
-                match = other.fullmatch(path.name)
-                if match and match[1] != key:
-                    path.unlink()
+        note(
+            f"not {done}", f"compiled code in {base}.* is not {done} ({error}): {then}"
+        )
 
 
-AGAIN = ": every start compiles what it needs"
-ANOTHER = "NUMBA_CACHE_DIR may name another folder"
-
-
-def cached(compile, function, **options):
+def cached(compile: Callable, function: Callable, **options: Any) -> Any:
     """compile(**options)(function), which compiles nothing yet, with Numba's cache on
     disk where there can be one.
     """
@@ -110,12 +76,7 @@ def cached(compile, function, **options):
     try:
         made.enable_caching()
     except Exception as error:  # no place for it: of several kinds
-        if pathlib.Path(inspect.getfile(function)).exists():
-            cause = f"no folder for compiled code can be written ({error})"
-            note("no-cache", f"{cause}{AGAIN}; {ANOTHER}")
-        else:
-            cause = "compiled code is kept beside sources, and there are none here"
-            note("no-cache", f"{cause}{AGAIN}")
+        note("no cache", f"no folder takes compiled code ({error}): {AGAIN}")
         return made
     kind = type(made._cache)
     made._cache.__class__ = type(kind.__name__, (_Help, kind), {})
@@ -125,18 +86,13 @@ def cached(compile, function, **options):
 _spent = 0.0
 
 
-def report_compiling(seconds, folder):
-    """Say so when compiling has taken more than a second in all; a notebook sees the
-    seconds.
-    """
+def report_compiling(seconds: float, folder: str) -> None:
+    """Say so, once, when compiling has taken more than a second in all."""
     global _spent
     _spent += seconds
-    if _spent > 1:
-        what, later = "compiling for this machine", "later starts on it will not"
-        if shell := notebook():
-            show(shell, f"{what}, {_spent:.0f} s so far; {later}")
-        elif is_terminal():
-            note("compiling", f"{what}; {later}: kept in {folder}")
+    if _spent > 1 and is_watched():
+        later = "later starts on it will not"
+        note("compiling", f"compiling for this machine; {later}: kept in {folder}")
 
 
 # A fork waits until no thread compiles.
@@ -154,7 +110,7 @@ def _renew():
 at_fork(renew=_renew)
 
 
-def numbas_threads():
+def numbas_threads() -> int:
     """How many threads Numba takes. To ask Numba would begin its threads, which resets
     the number of OpenMP's that PyTorch takes.
     """
@@ -165,41 +121,35 @@ def numbas_threads():
 
 
 _PACKAGE = pathlib.Path(__file__).parent
-# Rooms with kernels; those of each may call the ones before it. gpu/ stands by itself.
-_ROOMS = ("cpu", "versions", "ranks")
+# Rooms with kernels. Those of the first two call none outside; others may call all.
+_ROOMS = [_PACKAGE / name for name in ("cpu", "gpu", "versions", "ranks")]
 ANEW = "anew"  # in place of a hash where no file is known: each process compiles it
 
 
 @cache
-def digest(*modules):
+def digest(*modules: str) -> str:
     """A hash of what kernels of modules can be compiled from, or ANEW: the cells, this
-    file, the module and its room, and the rooms that it may call.
+    file, the module and its folder, and the rooms that it may call.
     """
-    paths = {*_sources(_PACKAGE, "cells"), *_sources(_PACKAGE, "kernels")}
+    paths = {_PACKAGE / "cells.py", _PACKAGE / "kernels.py"}
     for name in modules:
         module = sys.modules.get(name)
         if getattr(module, "__file__", None) is None:  # a notebook's
             return ANEW
-        path, rooms = pathlib.Path(module.__file__), []
-        room = path.parent
-        if room.parent == _PACKAGE and room.name in _ROOMS:
-            rooms = [_PACKAGE / r for r in _ROOMS[: _ROOMS.index(room.name) + 1]]
-        elif room.parent == _PACKAGE:  # gpu/
+        path = pathlib.Path(module.__file__)
+        room, rooms = path.parent, _ROOMS
+        if room in _ROOMS[:2]:
             rooms = [room]
-        elif room != _PACKAGE:  # somebody else's
-            rooms = [_PACKAGE / r for r in (*_ROOMS, "gpu")]
-            rooms += [room] if module.__package__ else []
-        paths |= {path, *(p for r in rooms for p in _sources(r, "*"))}
+        elif room == _PACKAGE:
+            rooms = []
+        elif module.__package__:  # else a file alone
+            rooms = [*_ROOMS, room]
+        paths |= {path, *(p for folder in rooms for p in folder.glob("*.py"))}
     try:
         texts = [path.read_bytes() for path in sorted(paths)]
-    except OSError:  # removed since
+    except OSError:  # removed since, or an installation without sources
         return ANEW
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
-
-
-def _sources(folder, name):
-    """Files of modules, or, in an installation without sources, their bytecode."""
-    return [*folder.glob(f"{name}.py")] or [*folder.glob(f"{name}.pyc")]
 
 
 def fill(sources, names, label, compile=None, origins=()):
@@ -234,7 +184,7 @@ def fill(sources, names, label, compile=None, origins=()):
     return space
 
 
-def part(function):
+def part(function: Callable) -> Any:
     """Compile a function as part of what calls it, when that is compiled."""
     made = njit(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
     typed = made.get_call_template

@@ -103,16 +103,16 @@ test-arm:    ## run the kernels' tests on an emulated ARM CPU (Debian, QEMU); AR
 	tests/arm.sh $(ARGS)
 
 bench: .venv/.stamp    ## measure this machine: every version that can run here
-	$(PY) -m lstm_kernels bench
+	$(PY) -m lstm_report bench
 
 bench-peers: .venv-peers/.stamp    ## measure beside PyTorch, JAX and ONNX Runtime
-	$(PEERS) -m lstm_kernels bench-peers
+	$(PEERS) -m lstm_report bench-peers
 
 bench-ranks: .venv/.stamp    ## measure what page 08 shows of several processes (MPI)
-	$(PY) -m lstm_kernels bench-ranks
+	$(PY) -m lstm_report bench-ranks
 
 gpu:    ## verify and measure on this machine's GPU, with the packages of python3; FOLDER=to/write/to
-	$(GPU_PYTHON) -m lstm_kernels gpu $(if $(FOLDER),--folder "$(FOLDER)")
+	$(GPU_PYTHON) -m lstm_report gpu $(if $(FOLDER),--folder "$(FOLDER)")
 
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers, execute them
 	$(PY) tests/ptx.py

@@ -1,15 +1,19 @@
-"""`python -m lstm_kernels`: the ladder; `train` trains the airline network, `bench` and
-the others measure, where the report is installed too.
+"""`python -m lstm_kernels`: the versions, and which of them can run here. `bench` times
+these, `train` trains the airline network.
 """
 
 import argparse
-import importlib
+import os
 import sys
-from importlib.util import find_spec
-from os.path import exists
+from collections.abc import Sequence
+from functools import partial
+from statistics import median
+from time import perf_counter
+
+import numpy as np
 
 from . import __version__, cores, data, network, versions
-from .errors import why_not_compiled
+from .errors import UnavailableError, why_not_compiled
 from .params import Params
 from .training import OPTIMIZERS, train
 
@@ -17,12 +21,10 @@ from .training import OPTIMIZERS, train
 # line, no traceback.
 ERRORS = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, MemoryError)
 ERRORS += (ModuleNotFoundError,)
-# Commands of lstm_report, which measure: the wheel comes without it.
-REPORT = ("bench", "bench-peers", "bench-ranks", "gpu")
 FIRST, WINDOW = 120, 12  # the first month that is forecast, and months of an input
 
 
-def ladder():
+def ladder(options: argparse.Namespace) -> None:
     """Print every version, for those that cannot run here the reason, and how many
     threads.
     """
@@ -42,7 +44,41 @@ def ladder():
         print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
 
 
-def train_airline(options):
+def bench(options: argparse.Namespace) -> None:
+    """Time inference and a training step of versions, by default of all that can run
+    here, after a first call, which compiles. Writes no file.
+    """
+    L, T, B, H = options.layers, options.steps, options.batch_size, options.hidden
+    params, rng = (
+        Params.init(1, H, num_layers=L, output_size=1),
+        np.random.default_rng(0),
+    )
+    x, target = (rng.standard_normal((*n, 1)).astype("f4") for n in ((T, B), (B,)))
+    print(f"{L} layers of {H} units, {T} steps, {B} samples; median milliseconds")
+    print(f"{'':16}{'forward':>12}{'step':>12}")
+    for name in options.names or [v.name for v in versions() if not v.why_unavailable]:
+        net = network(name, params)
+        print(f"{name:16}", end="", flush=True)
+        for call in (partial(net.forward, x), partial(net.step, x, target, 1e-4)):
+            print(f"{_time(call, options.seconds):>12}", end="", flush=True)
+        print()
+
+
+def _time(call, seconds):
+    """The median time of a call, of at least three that take so long in all."""
+    times = []
+    try:
+        call()
+    except UnavailableError:  # of a version that does not train
+        return "-"
+    while len(times) < 3 or sum(times) < seconds:
+        start = perf_counter()
+        call()
+        times.append(perf_counter() - start)
+    return f"{1e3 * median(times):.3g}"
+
+
+def train_airline(options: argparse.Namespace) -> None:
     """Train on 1949-1958 and forecast 1959-1960 one month ahead."""
     from . import forecast
 
@@ -71,40 +107,52 @@ def train_airline(options):
     print(f"1959-1960, one month ahead: {figures}")
 
 
-def run(parser, options):
-    """Run a command; what its input, the machine or a file is the cause of ends it in a
-    line.
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Call `options.run`; what its input, the machine or a file is the cause of ends it
+    in a line.
     """
     try:
         options.run(options)
+        sys.stdout.flush()
     except KeyboardInterrupt as stop:
         saved = getattr(options, "checkpoint", None)
         resume = ""
-        if saved and exists(saved):
+        if saved and os.path.exists(saved):
             resume = f"; --checkpoint {saved} --resume goes on"
         parser.exit(130, f"{parser.prog}: {str(stop) or 'interrupted'}{resume}\n")
+    except BrokenPipeError:  # who reads has enough, as `head` does
+        # Else Python complains when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        parser.exit(1)
     except ERRORS as error:
         parser.exit(2, f"{parser.prog}: {str(error) or 'out of memory'}\n")
 
 
-def main(words=None):
+def main(words: Sequence[str] | None = None) -> None:
     """Run the command that the words name; without one, print the ladder."""
-    words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(prog="python -m lstm_kernels", description=__doc__)
-    if words[:1] and words[0] in REPORT:
-        if find_spec("lstm_report") is None:
-            want = "lstm_report, which comes with the repository"
-            parser.exit(2, f"{parser.prog}: {words[0]} wants {want}\n")
-        return importlib.import_module("lstm_report.__main__").main(words)
     parser.add_argument(
         "--version", action="version", version=f"lstm_kernels {__version__}"
     )
+    parser.set_defaults(run=ladder)
     commands = parser.add_subparsers()
-    part = commands.add_parser(
-        "train",
-        help="train the airline network and forecast",
-        description=train_airline.__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    part = _command(commands, "bench", bench, "time the versions that can run here")
+    part.add_argument("names", nargs="*", help="of versions; without one, all")
+    numbers = {
+        "layers": (1, "of the network"),
+        "hidden": (32, "hidden units of each"),
+        "steps": (12, "of a sample"),
+        "batch-size": (16, "samples"),
+    }
+    _add_numbers(part, numbers)
+    seconds = {
+        "type": float,
+        "default": 0.5,
+        "help": "that calls of each take at least",
+    }
+    part.add_argument("--seconds", **seconds)
+    part = _command(
+        commands, "train", train_airline, "train the airline network and forecast"
     )
     part.add_argument("--version", default="numba-fused", help="a name of the ladder")
     numbers = {
@@ -113,8 +161,7 @@ def main(words=None):
         "hidden": (32, "hidden units"),
         "seed": (0, "of the first parameters and the shuffles"),
     }
-    for name, (default, about) in numbers.items():
-        part.add_argument(f"--{name}", type=int, default=default, help=about)
+    _add_numbers(part, numbers)
     rates = {"type": float, "default": 3e-3, "help": "of the optimizer's steps"}
     part.add_argument("--learning-rate", **rates)
     part.add_argument(
@@ -122,9 +169,23 @@ def main(words=None):
     )
     part.add_argument("--checkpoint", help="file written after each epoch")
     part.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    part.set_defaults(run=train_airline)
-    options = parser.parse_args(words)
-    run(parser, options) if hasattr(options, "run") else ladder()
+    run(parser, parser.parse_args(words))
+
+
+def _command(commands, name, function, about):
+    part = commands.add_parser(
+        name,
+        help=about,
+        description=function.__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    part.set_defaults(run=function)
+    return part
+
+
+def _add_numbers(part, numbers):
+    for name, (default, about) in numbers.items():
+        part.add_argument(f"--{name}", type=int, default=default, help=about)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ files.
 import argparse
 import importlib
 import os
+from collections.abc import Sequence
 
 from lstm_kernels.__main__ import run
 from lstm_kernels.errors import extra
@@ -12,7 +13,7 @@ from lstm_kernels.errors import extra
 EXTRA = "'.[report]', in the folder of the repository"
 
 
-def bench(options):
+def bench(options: argparse.Namespace) -> None:
     """Measure, write a results file for each experiment, and print its medians."""
     with extra(EXTRA):
         from .measure import runner
@@ -20,10 +21,10 @@ def bench(options):
         experiments = importlib.import_module(f".{options.module}", __package__)
     for experiment, rows, path in experiments.main(options.preset, options.folder):
         print(f"\n{experiment}: median seconds, written to {path}")
-        print(runner.medians(rows).to_string())
+        print(runner.medians(rows).to_string(), flush=True)
 
 
-def gpu(options):
+def gpu(options: argparse.Namespace) -> None:
     """Verify the GPU versions on the device, measure and check them; write the
     results.
     """
@@ -48,22 +49,18 @@ COMMANDS = (
     ("bench", "experiments.ladder", "measure every version on this machine"),
     ("bench-peers", "measure.peers", "measure beside PyTorch, JAX and ONNX Runtime"),
     ("bench-ranks", "experiments.ranks", "page 08: several ranks"),
-    ("gpu", "experiments.gpu_run", "verify and measure the GPU versions on a GPU"),
 )
+FOLDER = "default data/results/ of the repository, else ./results/; smoke has its own"
 
 
-def main(words=None):
-    parser = argparse.ArgumentParser(prog="python -m lstm_kernels", description=__doc__)
-    commands = parser.add_subparsers(required=True)
-    folder = (
-        "default data/results/ of the repository, else ./results/; smoke has its own"
-    )
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command that the words name."""
+    parser = argparse.ArgumentParser(prog="python -m lstm_report", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
     for name, module, about in COMMANDS:
-        part = commands.add_parser(name, help=about)
-        part.add_argument("--preset", choices=("smoke", "paper"), default="paper")
-        part.add_argument("--folder", help=folder)
-        part.set_defaults(run=gpu if name == "gpu" else bench, module=module)
-    # Of the last of these, gpu.
+        _command(commands, name, about).set_defaults(run=bench, module=module)
+    part = _command(commands, "gpu", "verify and measure the GPU versions on a GPU")
+    part.set_defaults(run=gpu)
     part.add_argument(
         "--minutes", type=float, default=9.0, help="the most it takes; default 9"
     )
@@ -71,6 +68,13 @@ def main(words=None):
         "--commit", help="what to record where there is no repository to ask"
     )
     run(parser, parser.parse_args(words))
+
+
+def _command(commands, name, about):
+    part = commands.add_parser(name, help=about)
+    part.add_argument("--preset", choices=("smoke", "paper"), default="paper")
+    part.add_argument("--folder", help=FOLDER)
+    return part
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The runner, the benchmark, the peers, and the command line."""
 
+import os
 import re
 import subprocess
 import sys
@@ -207,31 +208,78 @@ def test_the_layer_as_users_write_it_is_the_references():
 # --- the command line
 
 
-def test_the_command_line(capsys):
+def test_the_command_line(capsys, tmp_path):
     command.main([])
     ladder = capsys.readouterr().out
     lines = ladder.partition("\n\n")[0].splitlines()
     places = {re.search(r" (cpu|gpu) +\S", line).start() for line in lines}
     # The columns are straight
     assert (len(lines), len(places)) == (len(lk.versions()), 1)
+    assert "sequential" in ladder
+    assert "runs here" in ladder
     assert cores.why() in ladder
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["train", "--version", "cudnn"])
+    command.main(["train", "--epochs", "2", "--version", "numpy"])
+    assert "1959-1960, one month ahead: RMSE" in capsys.readouterr().out
+    assert run_of("train", "--version", "cudnn") == 2
     assert "name: got 'cudnn'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [*(("lstm_kernels", name) for name in command.REPORT), ("lstm_report", "bench")],
-)
-def test_a_missing_package_of_the_report_is_a_line(module, name):
+def test_versions_are_timed(capsys):
+    command.main(["bench", "numba-sample", "numpy", "--hidden", "3", "--seconds", "0"])
+    head, titles, *lines = capsys.readouterr().out.splitlines()
+    assert head.startswith("1 layers of 3 units, 12 steps, 16 samples")
+    assert titles.split() == ["forward", "step"]
+    assert [line.split()[0] for line in lines] == ["numba-sample", "numpy"]
+    assert all(float(time) > 0 for line in lines for time in line.split()[1:])
+    assert run_of("bench", "cudnn") == 2
+    assert "name: got 'cudnn'" in capsys.readouterr().err
+
+
+def run_of(*words):
+    with pytest.raises(SystemExit) as end:
+        command.main(words)
+    return end.value.code
+
+
+def test_by_default_all_that_can_run_are_timed():
+    words = "-m", "lstm_kernels", "bench", "--seconds", "0", "--steps", "1"
+    done = python(*words, NUMBA_DISABLE_JIT="1")
+    names = [line.split()[0] for line in done.stdout.splitlines()[2:]]
+    all_names = [version.name for version in lk.versions()]
+    assert names == [n for n in all_names if n.startswith(("numpy", "sequential"))]
+
+
+def test_a_version_that_does_not_train_has_no_time_of_a_step():
+    def step():
+        raise lk.UnavailableError("name: got 'numba-bf16' for training")
+
+    assert command._time(step, 0.0) == "-"
+
+
+def test_who_reads_a_line_alone_ends_it_without_a_traceback():
+    """As `python -m lstm_kernels | head -1` does."""
+    line = [sys.executable, "-m", "lstm_kernels"]
+    how = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, **how) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("name", ["bench", "bench-peers", "bench-ranks", "gpu"])
+def test_a_missing_package_of_the_report_is_a_line(name):
     """What installs it stands there, of whichever of its packages comes first."""
     lacking = "matplotlib", "psutil", "statsmodels"
     program = f"import runpy, sys\nsys.modules |= dict.fromkeys({lacking})\n"
     program += f"sys.argv = {['-m', name, '--preset', 'smoke']}\n"
-    program += f"runpy.run_module({module!r}, run_name='__main__')"
-    words = [sys.executable, "-c", program]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    program += "runpy.run_module('lstm_report', run_name='__main__')"
+    done = python("-c", program)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert re.search(r"\w+ is not installed: pip install '\.\[report\]'", line)
+
+
+def python(*words, **environment):
+    command = [sys.executable, *words]
+    how = {"env": os.environ | environment, "capture_output": True, "text": True}
+    return subprocess.run(command, cwd=ROOT, **how, timeout=120)

@@ -409,7 +409,7 @@ def test_make_gpu_writes_where_it_is_told():
     done = subprocess.run(
         words, cwd=results.ROOT, capture_output=True, text=True, check=True
     )
-    assert '-m lstm_kernels gpu --folder "/some where"' in done.stdout
+    assert '-m lstm_report gpu --folder "/some where"' in done.stdout
 
 
 def test_the_commit_can_come_from_outside(monkeypatch, tmp_path):

@@ -10,72 +10,88 @@ import os
 import re
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from .errors import counted
 
-# By the controller's name in /proc/self/cgroup: where its groups are mounted, and the
-# files with the quota and its period, in microseconds.
-CONTROLLERS = {
-    "cpu": ("sys/fs/cgroup/cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")),
-    "": ("sys/fs/cgroup", ("cpu.max",)),
-}
+# Where the groups of cgroup v1 and v2 are mounted, and their files with a quota and its
+# period, in microseconds.
+V1 = "sys/fs/cgroup/cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+V2 = "sys/fs/cgroup", ("cpu.max",)
 
 
-def allowed():
+class Bounds(NamedTuple):
+    """What bounds the threads of a process: cores that it may run on, what
+    OMP_NUM_THREADS asks for, CPUs that a quota grants; None: no such bound.
+    """
+
+    allowed: int
+    asked: int | None
+    quota: float | None
+
+    @property
+    def threads(self) -> int:
+        """How many cores it can keep busy, at least 1."""
+        # Rounded down: threads that want more time than the quota grants use it up
+        # early, and all of them stand still for the rest of the period (two threads on
+        # one CPU: pauses of 54 ms).
+        granted = self.allowed if self.quota is None else max(1, int(self.quota))
+        return min(self.allowed, self.asked or self.allowed, granted)
+
+    def __str__(self) -> str:
+        quota = f"a quota of {self.quota:.3g} CPUs" if self.quota else "no CPU quota"
+        asked = f", OMP_NUM_THREADS is {self.asked}" if self.asked else ""
+        places = f"{counted(self.allowed, 'core')} this process may use"
+        return f"{counted(self.threads, 'thread')}: {places}, {quota}{asked}"
+
+
+def cores() -> int:
+    """How many cores this process can keep busy, at least 1."""
+    return _bounds().threads
+
+
+def why() -> str:
+    """What bounds `cores`, in words."""
+    return str(_bounds())
+
+
+def allowed() -> int:
     """How many cores this process may run on, whatever CPU time it is granted."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def cores(root="/"):
-    """How many cores this process can keep busy, at least 1; root: where /proc and /sys
-    are.
-    """
-    # Rounded down: threads that want more time than the quota grants use it up early,
-    # and all of them stand still for the rest of the period (two threads on one CPU:
-    # pauses of 54 ms).
-    limit = quota(root)
-    bounds = [allowed(), asked(), None if limit is None else max(1, int(limit))]
-    return min(bound for bound in bounds if bound is not None)
+def _bounds():
+    return Bounds(allowed(), asked(os.environ.get("OMP_NUM_THREADS", "")), quota())
 
 
-def why(root="/"):
-    """What bounds `cores`, in words."""
-    limit = quota(root)
-    bound = "no CPU quota" if limit is None else f"a quota of {limit:.3g} CPUs"
-    places = counted(allowed(), "core")
-    if asked() is not None:
-        bound += f", OMP_NUM_THREADS is {asked()}"
-    return f"{counted(cores(root), 'thread')}: {places} this process may use, {bound}"
-
-
-def asked():
+def asked(text: str) -> int | None:
     """What OMP_NUM_THREADS asks for, its first number as for OpenMP, which takes the
-    others inside its threads; None where it is not set, or not a number of threads.
+    others inside its threads; None where it is not a number of threads.
     """
-    first = re.match(r"\s*(\d+)\s*(,|$)", os.environ.get("OMP_NUM_THREADS", ""), re.A)
+    first = re.match(r"\s*(\d+)\s*(,|$)", text, re.A)
     return int(first[1]) or None if first else None
 
 
 @cache  # read once: it takes 0.1 ms, and a quota seldom changes while a process runs
-def quota(root="/"):
+def quota(root: str | os.PathLike = "/") -> float | None:
     """The least quota of this process's control groups and of all groups around them,
-    in CPUs; None without one.
+    in CPUs; None without one. root: the folder with proc/ and sys/.
     """
     quotas = []
-    for line in _text(Path(root, "proc/self/cgroup")).splitlines():
-        # As in `4:cpu,cpuacct:/docker/1f2e`.
-        _, names, path, *_ = *line.split(":", 2), "", ""
-        name = "cpu" if "cpu" in names.split(",") else names
-        mount, files = CONTROLLERS.get(name, ("", ()))
+    # Lines as `4:cpu,cpuacct:/docker/1f2e`, of v2 as `0::/docker/1f2e`
+    lines = _text(Path(root, "proc/self/cgroup"))
+    for names, group in re.findall(r"^\d+:(.*?):(/.*)$", lines, re.MULTILINE):
+        if names and "cpu" not in names.split(","):
+            continue
+        mount, files = V1 if names else V2
         # In a container, which sees only the top, the group may be the host's.
-        group = PurePosixPath("/", path)
-        for folder in (group, *group.parents) if files else ():
+        for folder in (PurePosixPath(group), *PurePosixPath(group).parents):
             place = Path(root, mount, folder.relative_to("/"))
-            numbers = [word for file in files for word in _text(place / file).split()]
-            if len(numbers) == 2 and all(word.isdigit() for word in numbers):
-                granted, period = map(int, numbers)  # else `max` or -1: no quota
+            text = " ".join(_text(place / file) for file in files)
+            if number := re.match(r"(\d+)\s+(\d+)\s*$", text):  # else `max` or -1
+                granted, period = map(int, number.groups())
                 if granted and period:
                     quotas.append(granted / period)
     return min(quotas, default=None)

@@ -3,6 +3,7 @@ and on a real group.
 """
 
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -13,119 +14,81 @@ import numba
 import pytest
 
 from lstm_kernels import Params, cores, network
-from lstm_kernels.versions import numba_sample
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """Make a root folder of files by path, for a process that may run on eight
-    cores.
-    """
-    monkeypatch.setattr(cores, "allowed", lambda: 8)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-
-    def make(groups, files):
-        for path, text in {"proc/self/cgroup": groups, **files}.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text + "\n")
-        cores.quota.cache_clear()
-        return tmp_path
-
-    yield make
-    cores.quota.cache_clear()
-
-
-def v1(quota, period="100000", group="own"):
-    """What `machine` takes for a group of cgroup v1 with a quota."""
-    folder = f"sys/fs/cgroup/cpu/{group}".rstrip("/")
-    files = {f"{folder}/cpu.cfs_quota_us": quota, f"{folder}/cpu.cfs_period_us": period}
-    return "4:cpu,cpuacct:/own\n5:memory:/other", files
-
-
-def v2(limits, group="/"):
-    """The same of cgroup v2; limits: cpu.max by the group's path."""
-    return f"0::{group}", {
-        f"sys/fs/cgroup/{path}/cpu.max": v for path, v in limits.items()
-    }
+from lstm_kernels.cores import Bounds
 
 
 @pytest.mark.parametrize(
-    ("quota", "count"),
+    ("bounds", "said"),
     [
-        ("100000", 1),
-        ("150000", 1),
-        ("200000", 2),
-        ("50000", 1),
-        ("1600000", 8),
-        ("-1", 8),
+        ((8, None, None), "8 threads: 8 cores this process may use, no CPU quota"),
+        ((8, None, 3.0), "3 threads: 8 cores this process may use, a quota of 3 CPUs"),
+        ((8, None, 1.99), "1 thread: .*, a quota of 1.99 CPUs"),
+        ((8, None, 0.5), "1 thread: .*, a quota of 0.5 CPUs"),
+        ((8, None, 16.0), "8 threads: .*, a quota of 16 CPUs"),
+        ((8, 3, None), "3 threads: .*, no CPU quota, OMP_NUM_THREADS is 3"),
+        ((8, 50, 2.5), "2 threads: .* of 2.5 CPUs, OMP_NUM_THREADS is 50"),
+        ((1, None, None), "1 thread: 1 core this"),
     ],
 )
-def test_a_quota_is_rounded_down_to_one_thread_at_least(machine, quota, count):
-    assert cores.cores(machine(*v1(quota))) == count
-
-
-@pytest.mark.parametrize(
-    "text", ["max 100000", "", "max", "100000", "0 100000", "300000 0", "x y"]
-)
-def test_what_is_no_quota(machine, text):
-    root = machine(*v2({".": text}))
-    assert cores.cores(root) == 8
-    assert cores.why(root) == "8 threads: 8 cores this process may use, no CPU quota"
-
-
-def test_the_least_quota_of_nested_groups_counts(machine):
-    root = machine(
-        *v2({".": "700000 100000", "a": "30000 10000", "a/b": "max 100000"}, "/a/b")
-    )
-    assert cores.cores(root) == 3
-    want = "3 threads: 8 cores this process may use, a quota of 3 CPUs"
-    assert cores.why(root) == want
-    # Groups that this process is not in do not.
-    root = machine(
-        *v2({".": "max 100000", "a": "max 100000", "z": "100000 100000"}, "/a")
-    )
-    assert cores.cores(root) == 8
-
-
-def test_groups_inside_a_container(machine):
-    # The group's path is the host's; its folder is the top of what the container sees.
-    assert cores.cores(machine(*v1("250000", group=""))) == 2
-    assert cores.cores(machine(*v2({".": "150000 100000"}, "/pod/7/job"))) == 1
-    assert cores.cores(machine(*v2({".": "400000 100000"}, "/../outside"))) == 4
-
-
-def test_the_least_of_both_versions_counts(machine):
-    (first, one), (second, other) = v1("300000"), v2({".": "500000 100000"})
-    root = machine(f"{first}\n{second}", one | other)
-    assert cores.cores(root) == 3
-    assert cores.why(root).endswith("a quota of 3 CPUs")
-
-
-@pytest.mark.parametrize("text", ["", ":", "0::", "nonsense", "4:cpu", "4:cpu:/own"])
-def test_malformed_and_missing_files_are_no_quota(machine, text, tmp_path):
-    assert cores.cores(machine(text, {})) == 8
-    assert cores.cores(tmp_path / "nothing here") == 8
+def test_the_least_bound_counts(bounds, said):
+    assert Bounds(*bounds).threads == int(said.split()[0])
+    assert re.match(said, str(Bounds(*bounds)))
 
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("1", 1), (" 3 ", 3), ("4,2", 4), ("2 , 1", 2), ("007", 7), ("50", 8)]
-    + [(text, 8) for text in ("", "0", "-3", "banana", "2x", "1.5", ",3", "٣")],
+    [("1", 1), (" 3 ", 3), ("4,2", 4), ("2 , 1", 2), ("007", 7), ("50", 50)]
+    + [(text, None) for text in ("", "0", "-3", "banana", "2x", "1.5", ",3", "٣")],
 )
-def test_omp_num_threads_bounds_the_threads(machine, monkeypatch, text, count):
-    monkeypatch.setenv("OMP_NUM_THREADS", text)
-    root = machine("", {})
-    assert cores.cores(root) == count
-    assert ("OMP_NUM_THREADS" in cores.why(root)) == (count < 8 or text == "50")
-    assert cores.cores(machine(*v1("200000"))) == min(2, count)
+def test_what_omp_num_threads_asks_for(text, count):
+    assert cores.asked(text) == count
 
 
-@pytest.mark.parametrize("version", ["numpy", "numba-fused", "numba-sample"])
-def test_networks_take_as_many_threads_as_omp_num_threads_says(monkeypatch, version):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    params, most = Params.init(1, 2), min(2, numba.config.NUMBA_NUM_THREADS)
-    assert network(version, params)._threads == 1
-    assert network(version, params, threads=most)._threads == most
+V1_LINES = "4:cpu,cpuacct:/own\n5:memory:/other"
+NESTED = {".": "700000 100000", "a": "30000 10000", "a/b": "max 100000"}
+NOT_IN = {".": "max 100000", "a": "max 100000", "z": "100000 100000"}
+
+
+def v1(quota, group="own", period="100000"):
+    """Files of a group of cgroup v1."""
+    folder = f"cpu/{group}".rstrip("/")
+    return {
+        f"{folder}/cpu.cfs_quota_us": quota,
+        f"{folder}/cpu.cfs_period_us": period,
+    }
+
+
+def v2(limits):
+    """Files of groups of cgroup v2; limits: cpu.max by the group's path."""
+    return {f"{path}/cpu.max": limit for path, limit in limits.items()}
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "want"),
+    [
+        (V1_LINES, v1("150000"), 1.5),
+        (V1_LINES, v1("-1"), None),
+        (V1_LINES, v1("250000", group=""), 2.5),  # a container sees the top alone
+        ("0::/", v2({".": "50000 100000"}), 0.5),
+        ("0::/pod/7/job", v2({".": "150000 100000"}), 1.5),
+        ("0::/../outside", v2({".": "400000 100000"}), 4),
+        ("0::/a/b", v2(NESTED), 3),
+        ("0::/a", v2(NOT_IN), None),  # this process is not in z
+        (f"{V1_LINES}\n0::/", v1("300000") | v2({".": "500000 100000"}), 3),
+        *(
+            ("0::/", v2({".": text}), None)
+            for text in ("max 100000", "", "max", "100000", "0 100000", "3 0", "x y")
+        ),
+        *((text, {}, None) for text in ("", "0::", "nonsense", V1_LINES)),
+    ],
+)
+def test_the_least_quota_of_all_groups_counts(tmp_path, groups, files, want):
+    files = {f"sys/fs/cgroup/{path}": text for path, text in files.items()}
+    for path, text in {"proc/self/cgroup": groups, **files}.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text + "\n")
+    assert cores.quota(tmp_path) == want
+    assert cores.quota(tmp_path / "nothing here") is None
 
 
 def test_affinity_bounds_the_threads():
@@ -140,13 +103,16 @@ def test_affinity_bounds_the_threads():
         os.sched_setaffinity(0, before)
 
 
-def test_numba_sample_takes_so_many_threads(monkeypatch):
-    monkeypatch.setattr(numba_sample, "cores", lambda: 1)
-    params, before = Params.init(1, 2), numba.get_num_threads()
-    with network("numba-sample", params)._guard():
-        assert numba.get_num_threads() == 1
-    with network("numba-sample", params, threads=before)._guard():
-        assert numba.get_num_threads() == before  # asked for by hand
+@pytest.mark.parametrize("version", ["numpy", "numba-fused", "numba-sample"])
+def test_networks_take_as_many_threads_as_omp_num_threads_says(monkeypatch, version):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    params, most = Params.init(1, 2), min(2, numba.config.NUMBA_NUM_THREADS)
+    assert network(version, params)._threads == 1
+    assert network(version, params, threads=most)._threads == most
+    before = numba.get_num_threads()
+    for threads, want in (None, 1), (before, before):  # asked for by hand
+        with network("numba-sample", params, threads=threads)._guard():
+            assert numba.get_num_threads() == want
     assert numba.get_num_threads() == before
 
 
@@ -155,34 +121,22 @@ def group():
     """A control group with a quota of one CPU, made for the test: the file to enter it
     by.
     """
-    kinds = {
-        "/sys/fs/cgroup/cpu": {
-            "cpu.cfs_period_us": "100000",
-            "cpu.cfs_quota_us": "100000",
-        },
-        "/sys/fs/cgroup": {"cpu.max": "100000 100000"},
-    }
-    for top, limits in kinds.items():
-        folder = Path(top) / f"lstm-kernels-{uuid.uuid4().hex}"
+    limits = {cores.V1: ("100000", "100000"), cores.V2: ("100000 100000",)}
+    for (top, files), values in limits.items():
+        folder = Path("/", top, f"lstm-kernels-{uuid.uuid4().hex}")
         try:
             folder.mkdir()
-        except OSError:
-            continue
-        try:
-            # Else: no such controller here
-            if all((folder / name).exists() for name in limits):
-                for name, value in limits.items():
+            if all((folder / name).exists() for name in files):
+                for name, value in zip(files, values, strict=True):
                     (folder / name).write_text(value)
                 yield folder / "cgroup.procs"
                 return
-        except OSError:  # not for this user
+        except OSError:  # no such hierarchy, or not for this user
             continue
         finally:
             with suppress(OSError):
                 folder.rmdir()
-    pytest.skip(
-        "no control group can be made here: it takes root and a writable hierarchy"
-    )
+    pytest.skip("it takes root and a writable hierarchy to make a control group")
 
 
 def test_a_real_quota(group):
@@ -190,13 +144,9 @@ def test_a_real_quota(group):
 import os, sys
 open(sys.argv[1], "w").write(str(os.getpid()))
 from lstm_kernels import cores
-print(cores.cores())
-print(cores.why())
+print(cores.quota(), cores.why())
 """
     words = [sys.executable, "-c", code, str(group)]
-    said = subprocess.run(
-        words, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    assert said[0] == "1"
-    if cores.allowed() > 1:
-        assert "a quota of 1 CPU" in said[1]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("1.0 1 thread: ")
+    assert "a quota of 1 CPU" in said

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
@@ -35,7 +36,7 @@ at_fork(hold=_computing)  # OpenBLAS forgets its number of threads at a fork
 
 
 @contextmanager
-def single_threaded():
+def single_threaded() -> Iterator[None]:
     """A context that keeps BLAS to the calling thread, and arithmetic in this thread to
     the standard: round to nearest, keep subnormal numbers. One Python thread at a time
     is inside: BLAS has one number of threads for all of them.
@@ -50,15 +51,16 @@ def single_threaded():
         if nested:
             yield
             return
-        mode = _arithmetic()  # before an interrupt can find another
+        get, put, standard = _environment()
+        mode = ctypes.create_string_buffer(64)  # an fenv_t takes 32 bytes at most
+        get(mode)  # before an interrupt can find another
         try:
-            _standard_arithmetic()
+            put(standard)
             _keep_alone()
             yield
         finally:
             try:
-                if mode is not None:
-                    _environment()[1](mode)
+                put(mode)
             finally:
                 for library in _libraries():
                     library.give_back()
@@ -71,19 +73,17 @@ class _Library:
 
     def __init__(self, controller):
         self.others = None
-        self.number, self.set_number = (
-            controller.get_num_threads,
-            controller.set_num_threads,
-        )
-        layer = getattr(controller, "threading_layer", None)
-        self.by_thread = layer == "openmp"  # is the number one of each thread?
+        self.number = controller.get_num_threads
+        self.set_number = controller.set_num_threads
+        # Is the number one of each thread?
+        self.by_thread = getattr(controller, "threading_layer", None) == "openmp"
         # OpenBLAS's own functions: those of threadpoolctl take five times as long, and
         # change nothing while another Python thread has a limit.
-        for prefix, suffix in () if self.by_thread else AFFIXES:
-            name = f"{prefix}openblas_%s_num_threads{suffix}"
-            if hasattr(controller.dynlib, name % "get"):
-                self.number = getattr(controller.dynlib, name % "get")
-                self.set_number = getattr(controller.dynlib, name % "set")
+        own, library = "{}openblas_{}_num_threads{}", controller.dynlib
+        for prefix, end in () if self.by_thread else AFFIXES:
+            if hasattr(library, own.format(prefix, "get", end)):
+                self.number = getattr(library, own.format(prefix, "get", end))
+                self.set_number = getattr(library, own.format(prefix, "set", end))
 
     def keep_alone(self):
         now = self.number()
@@ -111,11 +111,11 @@ def _keep_alone():
 
 @cache
 def _environment():
-    """C's fegetenv and fesetenv, and its standard environment; None where C has it in
-    another form.
+    """C's fegetenv and fesetenv, and its standard environment; where C has it in
+    another form, functions that do nothing.
     """
     if sys.platform not in ("linux", "darwin"):
-        return None
+        return (nothing := lambda place: None), nothing, None
     library = ctypes.CDLL(None)
     get, put = library.fegetenv, library.fesetenv
     get.argtypes = put.argtypes = [ctypes.c_void_p]
@@ -125,32 +125,16 @@ def _environment():
     return get, put, ctypes.addressof(standard)
 
 
-def _arithmetic():
-    """How this thread computes; None where C does not tell."""
-    if not _environment():
-        return None
-    mode = ctypes.create_string_buffer(64)  # an fenv_t takes 32 bytes at most
-    _environment()[0](mode)
-    return mode
-
-
-def _standard_arithmetic():
-    """From here on this thread computes as C begins."""
-    if _environment():
-        _, put, standard = _environment()
-        put(standard)
-
-
 @cache
-def panels(M, N, K):
+def panels(M: int, N: int, K: int) -> list[tuple[slice, slice]]:
     """Cut an (M, N) product over K into slices of rows or columns, by its shape
     alone.
     """
     work, size = 2 * M * N * K, max(M, N)
-    # Few and wide: BLAS packs the other operand anew for every panel.
-    count = (
-        1 if work < LEAST_WORK else min(MOST_PANELS, max(2, work // (4 * LEAST_WORK)))
-    )
+    count = 1
+    if work >= LEAST_WORK:
+        # Few and wide: BLAS packs the other operand anew for every panel.
+        count = min(MOST_PANELS, max(2, work // (4 * LEAST_WORK)))
     # Whole cache lines, whole tiles of BLAS's kernel
     width = 64 * math.ceil(size / count / 64)
     pieces = [slice(start, min(start + width, size)) for start in range(0, size, width)]
@@ -159,7 +143,7 @@ def panels(M, N, K):
     ]
 
 
-def product(a, b, threads=None):
+def product(a: np.ndarray, b: np.ndarray, threads: int | None = None) -> np.ndarray:
     """a (M, K) @ b (K, N) on up to `threads` threads; None is `cores.cores()`.
 
     Call it inside `single_threaded`.
@@ -178,7 +162,7 @@ def product(a, b, threads=None):
     return out
 
 
-def at_once(jobs, threads):
+def at_once(jobs: Sequence[Callable[[], object]], threads: int) -> None:
     """Call functions without arguments on up to `threads` threads, the caller's among
     them, each the next in the list that nobody has begun: one may wait for another
     before it.
@@ -211,7 +195,8 @@ def _begin():
     """What a thread of the pool does first; it began as the one that started it
     computes.
     """
-    _standard_arithmetic()
+    _, put, standard = _environment()
+    put(standard)
     for library in _libraries():
         if library.by_thread:
             library.set_number(1)

@@ -23,7 +23,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import lstm_kernels as lk
 from lstm_kernels import blas, schedules
 from lstm_kernels.cpu import instructions, rounds, team, workspace
-from lstm_kernels.gpu import device
 from lstm_kernels.kernels import native
 from lstm_kernels.versions import base
 from lstm_kernels.versions.numba_fused import NumbaFused
@@ -122,69 +121,45 @@ def blas_threads():
 several = pytest.mark.skipif(max(blas_threads()) == 1, reason="BLAS has one thread")
 
 
-def inside(steps):
-    """The numbers of threads that BLAS has in a context on another thread, at its begin
-    and before and after a product; steps: events to wait for and to set.
+@several
+@pytest.mark.parametrize("meanwhile", ["limit ends", "number set", "limit stays"])
+def test_blas_has_one_thread_inside_and_what_others_say_after(meanwhile):
+    """Numbers of threads at the begin of a context on another thread, and after a
+    product; threadpoolctl does nothing where another Python thread has a limit.
     """
-    ready, go = steps
-    found = []
+    before, found = blas_threads(), []
+    ready, go = threading.Event(), threading.Event()
 
     def work():
         with blas.single_threaded():
             found.append(blas_threads())
             ready.set()
             assert go.wait(30)
-            found.append(blas_threads())
             blas.product(np.ones((3, 4)), np.ones((4, 5)))
             found.append(blas_threads())
 
     other = threading.Thread(target=work)
-    other.start()
-    assert ready.wait(30)
-    return other, found
-
-
-@several
-def test_a_limit_of_another_thread_that_ends_meanwhile():
-    before, steps = blas_threads(), (threading.Event(), threading.Event())
-    with threadpool_limits(1, user_api="blas"):
-        other, found = inside(steps)
-    steps[1].set()
-    other.join()
-    assert set(found[0]) == set(found[2]) == {1}
-    assert found[1] == blas_threads() == before
-
-
-@several
-def test_a_number_set_by_another_thread_meanwhile_stays():
-    before, steps = blas_threads(), (threading.Event(), threading.Event())
-    other, found = inside(steps)
-    for library in blas._libraries():
-        library.set_number(3)
-    steps[1].set()
-    other.join()
-    assert set(found[2]) == {1}
-    assert set(blas_threads()) == {3}
-    for library, number in zip(blas._libraries(), before, strict=True):
-        library.set_number(number)
-    assert blas_threads() == before
-
-
-@several
-def test_blas_is_kept_to_one_thread_beside_a_limit_of_another():
-    """threadpoolctl does nothing where another Python thread has a limit."""
-    before, found = blas_threads(), []
-
-    def work():
-        with blas.single_threaded():
-            found.append(blas_threads())
-
-    with threadpool_limits(2, user_api="blas"):
-        other = threading.Thread(target=work)
-        other.start()
+    try:
+        with threadpool_limits({"limit ends": 1}.get(meanwhile, 2), user_api="blas"):
+            other.start()
+            assert ready.wait(30)
+            if meanwhile == "limit stays":
+                go.set()
+                other.join()
+                assert set(blas_threads()) == {2}
+        if meanwhile == "number set":
+            for library in blas._libraries():
+                library.set_number(3)
+        go.set()
         other.join()
-    assert set(found[0]) == {1}
-    assert blas_threads() == before
+        assert set(found[0]) == set(found[1]) == {1}
+        if meanwhile == "number set":
+            assert set(blas_threads()) == {3}
+        else:
+            assert blas_threads() == before
+    finally:
+        for library, number in zip(blas._libraries(), before, strict=True):
+            library.set_number(number)
 
 
 # Pickles.
@@ -236,12 +211,12 @@ pickle.dump((out, nets), sys.stdout.buffer)
         lk.network("numba-fused", nets["numba-fused"].params(), threads=4000)
 
 
-@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy])
-def test_a_copy_in_the_process_keeps_its_threads(monkeypatch, make):
-    nets = pickled() if numba.config.NUMBA_NUM_THREADS > 1 else {}
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="Numba has one thread")
+def test_a_copy_in_the_process_keeps_its_threads(monkeypatch):
+    nets = pickled()
     monkeypatch.setattr(base, "cores", lambda: 1)
     for name, net in nets.items():
-        assert make(net)._threads == 2, name
+        assert copy.copy(net)._threads == copy.deepcopy(net)._threads == 2, name
         assert pickle.loads(pickle.dumps(net))._threads == 1, name
 
 
@@ -250,10 +225,12 @@ class Rung(NumbaFused):
 
 
 def test_a_pickle_of_a_version_that_cannot_run_here_says_why(monkeypatch):
-    registry = sys.modules["lstm_kernels.versions"]
-    text = pickle.dumps(Rung(example((1, 1, 1, 1, 1))[0]))
-    monkeypatch.setattr(registry, "_VERSIONS", (lk.Version("rung", "of a GPU", "gpu"),))
-    monkeypatch.setattr(device, "why_unavailable", lambda: "there is no such device")
+    text, rung = (
+        pickle.dumps(Rung(example((1, 1, 1, 1, 1))[0])),
+        lk.Version("rung", "", ""),
+    )
+    vars(rung)["why_unavailable"] = "there is no such device"
+    monkeypatch.setattr(sys.modules["lstm_kernels.versions"], "_VERSIONS", (rung,))
     want = "a pickled 'rung' cannot run here: there is no such device"
     with pytest.raises(lk.UnavailableError, match=want):
         pickle.loads(text)

@@ -75,14 +75,6 @@ def cross_entropy_and_grads(y, V, b_out, symbols, count):
     return loss, *back(y, V, dz)
 
 
-def squared_error_and_grads(y, V, b_out, target, count):
-    """The loss of `squared_error_and_dz`, and the gradients of y, V and b_out; where
-    the loss is not finite they are zero.
-    """
-    loss, dz = squared_error_and_dz(y, V, b_out, target, count)
-    return loss, *back(y, V, dz)
-
-
 def _rows(a):
     """(T, B, n) as (T * B, n)."""
     return a.reshape(-1, a.shape[2])

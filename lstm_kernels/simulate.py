@@ -1,4 +1,4 @@
-"""What a schedule would take: timelines from measured costs, and the bounds."""
+"""What a schedule would take: timelines from measured costs, and a bound."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,13 +24,13 @@ class Timeline:
     spans: tuple[Span, ...]
 
     @property
-    def makespan(self):
+    def makespan(self) -> float:
         """Seconds from the first start to the last stop."""
         start = min(span.start for span in self.spans)
         return max(span.stop for span in self.spans) - start
 
     @property
-    def idle(self):
+    def idle(self) -> float:
         """The share of the time of the workers that have a task in which they ran
         nothing.
         """
@@ -39,7 +39,7 @@ class Timeline:
         return 1 - busy / most if most else 0.0
 
 
-def simulate(schedule, costs):
+def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """The Timeline of a schedule: a task starts when its worker is free and its waits
     are over.
     """
@@ -57,18 +57,7 @@ def simulate(schedule, costs):
     return Timeline(schedule, tuple(spans))
 
 
-def speedup_bound(layers, steps, chunk=1):
-    """Of a wavefront on any number of workers: L T / (T + (L-1) C), for C = 1 L T / (L
-    + T - 1).
-
-    Raises TypeError, or ValueError for a number below one or a chunk longer than T.
-    """
-    check_int("layers", layers)
-    check_int("steps", steps)
-    return layers * steps / (steps + (layers - 1) * check_int("chunk", chunk, 1, steps))
-
-
-def pipeline_bound(micro_batches, workers):
+def pipeline_bound(micro_batches: int, workers: int) -> float:
     """Of a pipeline of equal stages: M P / (M + P - 1).
 
     Raises TypeError, or ValueError for a number below one.

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from lstm_kernels.readout import (
+    back,
     cross_entropy,
     cross_entropy_and_grads,
     log_softmax,
-    squared_error_and_grads,
+    squared_error_and_dz,
 )
 from lstm_report.measure.comparer import compare
 
@@ -28,6 +29,12 @@ def example(dtype=np.float64):
     symbols = rng.integers(0, O, (T, B))
     symbols[2:, 1], symbols[1:, 2] = -1, -7
     return [a.astype(dtype) for a in (y, V, b_out)], symbols, target.astype(dtype)
+
+
+def squared_error_and_grads(y, V, b_out, target, count):
+    """As a stage of a pipeline does it."""
+    loss, dz = squared_error_and_dz(y, V, b_out, target, count)
+    return loss, *back(y, V, dz)
 
 
 def finite_differences(loss, arrays):

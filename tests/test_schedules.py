@@ -18,13 +18,7 @@ from lstm_kernels.schedules import (
     side_by_side,
     wavefront,
 )
-from lstm_kernels.simulate import (
-    Span,
-    Timeline,
-    pipeline_bound,
-    simulate,
-    speedup_bound,
-)
+from lstm_kernels.simulate import Span, Timeline, pipeline_bound, simulate
 
 sizes = st.integers(1, 7)
 graphs = st.builds(Graph, sizes, st.integers(1, 20), st.integers(1, 3), st.booleans())
@@ -37,7 +31,7 @@ def wavefronts(draw):
     graph = draw(graphs)
     return wavefront(
         graph,
-        draw(sizes),
+        draw(sizes | st.just(10**6)),
         draw(st.integers(1, graph.steps)),
         together=draw(st.none() | sizes),
         order=draw(orders),
@@ -68,6 +62,7 @@ def test_every_wavefront_respects_the_graph(schedule):
     check(schedule)
     graph = schedule.graph
     assert len(cells(schedule.tasks)) == (graph.layers * graph.steps * graph.parts)
+    assert schedule.workers <= graph.layers * graph.parts
 
 
 @settings(deadline=None)
@@ -177,8 +172,7 @@ def test_the_bounds_are_reached_with_workers_enough(layers, chunks, backward):
     for chunk in (1, 3):
         graph = Graph(layers, chunks * chunk, backward=backward)
         best = simulate(wavefront(graph, layers, chunk), unit(graph)).makespan
-        bound = speedup_bound(layers, graph.steps, chunk)
-        assert layers * graph.steps / best == pytest.approx(bound)
+        assert best == pytest.approx(graph.steps + (layers - 1) * chunk)
     graph = Graph(layers, 5, chunks, backward)
     best = simulate(pipeline(graph, layers), unit(graph)).makespan
     assert layers * 5 * chunks / best == pytest.approx(pipeline_bound(chunks, layers))
@@ -228,7 +222,6 @@ def one(start=0, worker=0):
     [
         (lambda: wavefront(Graph(2, 4), 0), "workers: got 0, want an integer of at"),
         (lambda: wavefront(Graph(2, 4), 2, 5), "chunk: got 5, want an integer from 1"),
-        (lambda: wavefront(Graph(2, 4), 2, 0), "chunk: got 0, want an integer from 1"),
         (lambda: wavefront(Graph(2, 4), 2, together=0), "together: got 0"),
         (
             lambda: wavefront(Graph(2, 4), 2, order="luck"),
@@ -253,31 +246,19 @@ def one(start=0, worker=0):
             lambda: wavefront(Graph(2, 4), 2, costs=Costs((1.0,) * 3)),
             "costs: got 3 layers",
         ),
-        (lambda: speedup_bound(2, 4, 5), "chunk: got 5, want an integer from 1 to 4"),
-        (lambda: speedup_bound(2.0, 4), "layers: got 2.0, want an integer"),
-        (lambda: speedup_bound(2, math.nan), "steps: got nan, want an integer"),
         (lambda: pipeline_bound(2, -1), "workers: got -1, want an integer"),
         (lambda: pipeline_bound("2", 1), "micro_batches: got '2', want an integer"),
         (lambda: layer_by_layer(None), "graph: got NoneType, want a Graph"),
-        (lambda: wavefront(3, 2), "graph: got int, want a Graph"),
         (lambda: wavefront(Graph(2, 4), 2, costs=3), "costs: got int, want Costs"),
         (lambda: simulate(None, 3), "schedule: got NoneType, want a Schedule"),
         (lambda: check([]), "schedule: got list, want a Schedule"),
         (lambda: Costs(i for i in (1.0, 2.0)), "step: got generator, want a tuple"),
         (lambda: Costs((1.0, "a")), r"step\[1\]: got str, want a finite number"),
-        (lambda: Costs((1.0,), hand=None), "hand: got NoneType, want a finite number"),
     ],
 )
 def test_bad_input(call, message):
     with pytest.raises((TypeError, ValueError), match=f"^{message}"):
         call()
-
-
-@pytest.mark.parametrize("order", ["point-to-point", "barrier"])
-def test_more_workers_than_layers_have_no_task(order):
-    plan = wavefront(Graph(3, 2), 10**6, order=order)
-    check(plan)
-    assert plan.workers <= 3
 
 
 @pytest.mark.parametrize("second", [1, 3])

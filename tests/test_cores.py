@@ -68,6 +68,7 @@ def v2(limits):
     [
         (V1_LINES, v1("150000"), 1.5),
         (V1_LINES, v1("-1"), None),
+        ("4:cpuset:/own", v1("150000"), None),
         (V1_LINES, v1("250000", group=""), 2.5),  # a container sees the top alone
         ("0::/", v2({".": "50000 100000"}), 0.5),
         ("0::/pod/7/job", v2({".": "150000 100000"}), 1.5),

@@ -309,6 +309,7 @@ def test_stages_of_a_pipeline_are_neighbours_and_as_large(layers, data):
     assert max(sizes) - min(sizes) <= 1
 
 
+@settings(deadline=None)
 @given(sizes, st.integers(1, 20), sizes, st.data())
 def test_sweeps_over_chunks_respect_the_graph(layers, steps, workers, data):
     chunk = data.draw(st.integers(1, steps))

@@ -164,7 +164,7 @@ class Interpreted:
                         space[name] = functions.setdefault(f, new)
         self._functions = functions
         tile_names = "inputs step whole single back through few gradient transpose"
-        tile_names += " forward_tile backward_tile tangents_tile"
+        tile_names += " forward_tile backward_tile"
         replaced = dict.fromkeys(tile_names.split(), self._tile)
         replaced |= dict.fromkeys(("layer_at", "job_at", "flow_at"), self._record_at)
         replaced |= {"claim": self._claim, "finish": lambda *_: None}

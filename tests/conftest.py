@@ -20,17 +20,10 @@ if SIMULATED:
 import lstm_kernels as lk  # noqa: E402
 from lstm_kernels.cells import CELLS  # noqa: E402
 
-# Those that train: numba-bf16 has tests of its own.
-VERSIONS = [
-    v.name for v in lk.versions() if not v.why_unavailable and v.name != "numba-bf16"
-]
+VERSIONS = [v.name for v in lk.versions() if not v.why_unavailable]
 # Those on a CPU: what a user's process does to them. What `numpy-sample` and
 # `sequential` would show of it, `numpy` does, which is as much Python, and faster.
-IN_USE = [
-    name
-    for name in VERSIONS
-    if name.startswith("num") and name not in ("numpy-sample", "numba-newton")
-]
+IN_USE = [v for v in VERSIONS if v.startswith("num") and v != "numpy-sample"]
 COMPILED = [name for name in IN_USE if name.startswith("numba")]
 # L, T, B, D, H: ones, sizes just past a block of 8 or 16, D != H, more samples than
 # threads.
@@ -43,7 +36,7 @@ SHAPES = [
     (2, 3, 17, 33, 9),
 ]
 # What changes from the rung below is who copies, and who launches.
-LAUNCHED_ALIKE = "cuda-v3", "cuda-graph"
+LAUNCHED_ALIKE = ("cuda-v3",)
 # Hidden units equal to a vector, a unit block and a wide block of some instruction set,
 # in either dtype, and one less and one more: where storage has no padding, other code
 # runs.

@@ -31,7 +31,6 @@ import lstm_kernels as lk
 from lstm_kernels import blas, interrupts, reference
 from lstm_kernels.versions import numba_fused
 from lstm_kernels.versions.numba_chunks import NumbaChunks
-from lstm_kernels.versions.numba_newton import NumbaNewton
 from lstm_report.measure.comparer import compare
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ
@@ -181,7 +180,6 @@ def test_a_tape_that_is_gone_is_an_error_that_says_why(version, spoil, message):
 
 PASSES = {name: partial(lk.network, name) for name in IN_USE}
 PASSES["numba-chunks, cut"] = partial(NumbaChunks, chunks=5)
-PASSES["numba-newton, cut"] = partial(NumbaNewton, chunks=5)
 
 
 FORMS = [("lstm", 1, np.float32), ("gru", 2, np.float32), ("rnn", 2, np.float64)]
@@ -713,7 +711,9 @@ print("served")
 
 
 def test_networks_compute_where_threads_of_python_are_none():
-    told = subprocess.check_output([sys.executable, "-c", GREEN], text=True, timeout=300)
+    told = subprocess.check_output(
+        [sys.executable, "-c", GREEN], text=True, timeout=300
+    )
     assert told == "served\n"
 
 

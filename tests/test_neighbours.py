@@ -28,7 +28,7 @@ from lstm_kernels.versions import base
 from lstm_kernels.versions.numba_fused import NumbaFused
 
 WITH_OPENMP = ("numba-sample", "numba-tile")
-ON_CPU = [v.name for v in lk.versions() if v.target == "cpu" and v.name != "numba-bf16"]
+ON_CPU = [v.name for v in lk.versions() if v.target == "cpu"]
 WITHOUT_OPENMP = [name for name in ON_CPU if name not in WITH_OPENMP]
 
 
@@ -295,7 +295,7 @@ def test_subnormal_numbers_are_kept_where_the_caller_flushes_them(name, B, monke
     several = min(2, numba.config.NUMBA_NUM_THREADS)
 
     def make(threads):
-        if name == "numba-chunks" or name == "numba-newton":
+        if name == "numba-chunks":
             kind = type(lk.network(name, params))
             return kind(params, threads, chunks=3, run_up=2)
         return lk.network(name, params, threads=threads)

@@ -37,8 +37,6 @@ def test_sizes_beside_a_vector_and_a_block_agree(version, cell, dtype):
     """One layer and two, one step and some, at every size where a kernel may change its
     ways.
     """
-    if version == "numba-bf16":
-        skip_slow(version, None, cell, dtype)
     for number, H in enumerate(EDGES):
         shape = (
             1 + number % 2,
@@ -246,7 +244,6 @@ def by_layers(graph):
     ("version", "options"),
     [
         ("numba-chunks", {"chunks": 3, "run_up": 5, "tolerance": 0, "sweeps": 2}),
-        ("numba-newton", {"chunks": 4, "warm_start": True}),
         ("numba-wavefront", {"schedules": by_layers}),
     ],
 )

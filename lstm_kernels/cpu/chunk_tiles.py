@@ -1,4 +1,4 @@
-"""Tiles whose lanes are chunks of one sequence: `numba-chunks` and `numba-newton`.
+"""Tiles whose lanes are chunks of one sequence: `numba-chunks`.
 
 Each lane is a chunk at the same step of its own, so a layer of a few units fills whole
 vectors. Rows of lanes are `[step][unit][gate]`; weights are numbers that all lanes
@@ -8,9 +8,8 @@ wide one, whose parts LLVM computes in turns: the chain of a cell's instructions
 longer than a core looks ahead.
 
 Arguments are addresses and counts; `row`: bytes from one row of lanes to the next.
-Every gate is fed by U and W (`params.expand`): U (H, D, K), W (H, R, K), b (H, K), and
-WT (H, H K), the weights that unit j's h is multiplied by. R is H, or 1 where W is
-diagonal: unit j is then fed by its own h alone.
+Every gate is fed by U and W (`params.expand`): U (H, D, K), W (H, H, K), b (H, K), and
+WT (H, H K), the weights that unit j's h is multiplied by.
 """
 
 from dataclasses import dataclass
@@ -22,19 +21,17 @@ from ..cells import CELLS, Cell
 from . import activations, registers, simd
 
 MOST_UNITS = 4  # of a tile: the rest of each size is compiled too
-LEAST = 1e-20  # tangents far below it are zero: CPUs are slow on the smallest numbers
 
 
 @dataclass(frozen=True)
 class ChunkTiles:
     """The tiles of a cell, for float32 or float64, and groups of so many vectors of
-    lanes, 1, 2 or 4. diagonal: is W? keep: are the gates and every c kept?
+    lanes, 1, 2 or 4. keep: are the gates and every c kept, for a backward pass?
     """
 
     cell: Cell
     dtype: np.dtype
     vectors: int
-    diagonal: bool = False
     keep: bool = False
 
     @property
@@ -55,11 +52,12 @@ class ChunkTiles:
         room = registers.vector_registers().count - self.vectors - 2
         return max(1, min(MOST_UNITS, room // (sums * self.vectors)))
 
-    def _multiply(self, m, sums, a, row, weights, apart, count):
+    def _multiply(self, m, sums, a, row, weights, count):
         """sums[i][g] += sum over k < count of a[k] times number (k, g) of the weights
-        of unit i, which lie `apart` bytes apart.
+        of unit i, (count, len(sums[i])), which lie one behind another.
         """
         size = self.dtype.itemsize
+        apart = count * (len(sums[0]) * size)  # bytes from a unit to the next
 
         def multiply(k):
             lanes = m.load(a + k * row)
@@ -71,23 +69,13 @@ class ChunkTiles:
 
         m.loop(count, multiply)
 
-    def _recurrent(self, m, sums, h, row, W, R, first):
-        """sums += h W for units `first`, ... of the layer."""
-        apart = R * (self.K * self.dtype.itemsize)
-        if not self.diagonal:
-            self._multiply(m, sums, h, row, W + first * apart, apart, R)
-            return
-        for i, gates in enumerate(sums):
-            unit = first + i
-            self._multiply(m, [gates], h + unit * row, row, W + unit * apart, apart, 1)
-
     def forward(self):
         """Steps of a layer: a = b + x U + h W, then the cell. h and c: before the first
         step; a step finds c `c_step` bytes on: 0 where it is not kept.
         """
         K, size = self.K, self.dtype.itemsize
 
-        def forward(m, steps, x, D, U, b, h, H, W, R, c, c_step, a, row):
+        def forward(m, steps, x, D, U, b, h, H, W, c, c_step, a, row):
             cell, _ = self.cell.make(*activations.functions(m))
 
             def one_step(t):
@@ -101,10 +89,10 @@ class ChunkTiles:
                         ]
                         for i in range(count)
                     ]
-                    apart = D * (K * size)
-                    x_t, U_first = x + t * D * row, U + first * apart
-                    self._multiply(m, sums, x_t, row, U_first, apart, D)
-                    self._recurrent(m, sums, h_t, row, W, R, first)
+                    U_first = U + first * (D * (K * size))
+                    W_first = W + first * (H * (K * size))
+                    self._multiply(m, sums, x + t * D * row, row, U_first, D)
+                    self._multiply(m, sums, h_t, row, W_first, H)
                     for i, gates in enumerate(sums):
                         unit = (first + i) * row
                         c_i = m.load(c_t + unit)
@@ -150,10 +138,10 @@ class ChunkTiles:
                     m.store(dc + unit, dc_j)
 
                 def through_W(first, count):
-                    zero, apart = m.constant(0.0), H * (K * self.dtype.itemsize)
+                    zero = m.constant(0.0)
                     sums = [[m.variable(zero)] for _ in range(count)]
-                    of_units = WT + first * apart
-                    self._multiply(m, sums, da_t, row, of_units, apart, H * K)
+                    WT_first = WT + first * (H * (K * self.dtype.itemsize))
+                    self._multiply(m, sums, da_t, row, WT_first, H * K)
                     for i, (total,) in enumerate(sums):
                         m.store(dh + first * row + i * row, m.get(total))
 
@@ -164,65 +152,15 @@ class ChunkTiles:
 
         return backward
 
-    def tangents(self):
-        """The derivatives dh, dc (N, H) of the state by N numbers, carried through the
-        same steps: the gates and c of each are kept.
-
-        With p = dh W, and the gradients of h' and of c' that the cell's backward gives:
-        dh' and dc' are their products with p and dc. next: room for dh of a step.
-        """
-        K = self.K
-
-        def tangents(m, steps, H, W, R, c, a, N, dh, dc, following, row):
-            _, cell = self.cell.make(*activations.functions(m))
-            one, zero = m.constant(1.0), m.constant(0.0)
-            least = m.constant(LEAST)
-
-            def one_step(t):
-                c_t, a_t = c + t * H * row, a + t * H * K * row
-
-                def one_unit(j):
-                    unit = j * row
-                    gates = [m.load(a_t + unit * K + g * row) for g in range(K)]
-                    states = m.load(c_t + unit), m.load(c_t + H * row + unit)
-                    of_h = [m.variable(v) for v in cell(one, zero, *gates, *states)]
-                    of_c = [m.variable(v) for v in cell(zero, one, *gates, *states)]
-
-                    def one_tangent(n):
-                        dh_n, place = dh + n * H * row, n * H * row + unit
-                        sums = [m.variable(zero) for _ in range(K)]
-                        self._recurrent(m, [sums], dh_n, row, W, R, j)
-                        carried = m.load((dc if self.has_c else dh) + place)
-                        p = [*map(m.get, sums), carried]
-                        rows = (following, of_h), (dc, of_c)
-                        for target, factors in rows[: len(self.cell.state)]:
-                            total = zero
-                            for factor, p_g in zip(factors, p, strict=True):
-                                total = m.fma(m.get(factor), p_g, total)
-                            m.store(target + place, total + least - least)
-
-                    m.loop(N, one_tangent)
-
-                m.loop(H, one_unit)
-                m.loop(
-                    N * H, lambda n: m.store(dh + n * row, m.load(following + n * row))
-                )
-
-            m.loop(steps, one_step)
-
-        return tangents
-
 
 @cache
 def code(tiles, name):
     """The address of a tile's machine code, compiled when first asked for."""
-    form = f"{tiles.cell.name}_{tiles.dtype.name}_{tiles.vectors}"
-    label = f"{form}_{tiles.diagonal:d}{tiles.keep:d}"
-    return simd.compiled(getattr(tiles, name)(), tiles.dtype, tiles.lanes, label)
+    form = f"{tiles.cell.name}_{tiles.dtype.name}_{tiles.vectors}_{tiles.keep:d}"
+    return simd.compiled(getattr(tiles, name)(), tiles.dtype, tiles.lanes, form)
 
 
 # Tiles by their address, for compiled code.
 _TILES = ChunkTiles(CELLS["lstm"], np.dtype(np.float32), 1)
 forward = simd.caller(_TILES.forward())
 backward = simd.caller(_TILES.backward())
-tangents = simd.caller(_TILES.tangents())

@@ -26,14 +26,11 @@ VersionName = Literal[
     "numba-tile",
     "numba-wavefront",
     "numba-fused",
-    "numba-bf16",
     "numba-chunks",
-    "numba-newton",
     "cuda-v1",
     "cuda-v2",
     "cuda-v3",
     "cuda-fused",
-    "cuda-graph",
     "cuda-epoch",
     "cuda-persistent",
 ]
@@ -86,15 +83,9 @@ _VERSIONS = (
     Version("numba-wavefront", "threads over layers", "numba_wavefront.NumbaWavefront"),
     Version("numba-fused", "register tiles, cells fused in", "numba_fused.NumbaFused"),
     Version(
-        "numba-bf16", "inference with products in bfloat16", "numba_bf16.NumbaBf16"
-    ),
-    Version(
         "numba-chunks",
         "chunks of a sequence, seams verified",
         "numba_chunks.NumbaChunks",
-    ),
-    Version(
-        "numba-newton", "chunks, seams by Newton's method", "numba_newton.NumbaNewton"
     ),
     Version("cuda-v1", "quick port: one thread of the GPU", "cuda_v1.CudaV1", *_BOTH),
     Version("cuda-v2", "a thread per sample", "cuda_v2.CudaV2", *_BOTH, True),
@@ -102,7 +93,6 @@ _VERSIONS = (
     Version(
         "cuda-fused", "the network stays on the GPU", "cuda_fused.CudaFused", *_GPU
     ),
-    Version("cuda-graph", "an epoch is a graph", "cuda_graph.CudaGraph", *_GPU),
     Version("cuda-epoch", "an epoch is one launch", "cuda_epoch.CudaEpoch", *_GPU),
     Version(
         "cuda-persistent",
@@ -127,8 +117,7 @@ def network(
     threads: how many to use; None: as many as the cores that this process may use. A
     version that is not parallel uses one. options: those of the version, which the
     docstring of its class explains: schedules of numba-wavefront; chunks, run_up,
-    tolerance and sweeps of numba-chunks; chunks, run_up, tolerance, sweeps and
-    warm_start of numba-newton. Raises ValueError (unknown name, bad params),
+    tolerance and sweeps of numba-chunks. Raises ValueError (unknown name, bad params),
     TypeError, also for an option that the version does not have, or UnavailableError
     with the reason.
     """

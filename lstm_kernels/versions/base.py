@@ -325,7 +325,7 @@ class Network(OtherNames):
     def _step(self, x, target, rate):
         loss, gradients = self._descent(x, target)
         with single_threaded():
-            for name, value in self._params.arrays().items():
+            for name, value in self._now().arrays().items():
                 gradients[name] *= -value.dtype.type(rate)
                 gradients[name] += value
         # All at once: an interrupt meets the old parameters or the new ones.

@@ -26,10 +26,10 @@ import numpy as np
 from .. import reference
 from ..blas import single_threaded
 from ..cpu.chunk_tiles import ChunkTiles
-from ..cpu.chunks import ChunkedLayer, Chunking, LaneWeights, is_diagonal
+from ..cpu.chunks import ChunkedLayer, Chunking, lane_weights
 from ..cpu.divisions import Choice, Trial
 from ..errors import REAL, check_int, check_type
-from ..params import Grads
+from ..params import Grads, Params
 from .base import Network
 from .numba_fused import NumbaFused
 
@@ -40,9 +40,6 @@ RUN_UPS = (60, 120)
 # For training: layers of at most so many units, chunks of so many steps at least, at
 # most so many groups of lanes. Shorter chunks, or wider layers, gain nothing.
 FEW_UNITS, LONG, MOST_GROUPS = 4, 256, 16
-
-
-MOST = 1 << 40  # chunks and sweeps: as many steps are no sequence
 
 
 class Seams(NamedTuple):
@@ -59,27 +56,23 @@ class Seams(NamedTuple):
 
 
 class Stack:
-    """The layers of a network over T steps."""
+    """The layers of a network over T steps, as lanes."""
 
     def __init__(self, net, T, training, chunking):
-        sizes = net._cell, net._dtype, chunking.vectors, net.diagonal
-        tiles = ChunkTiles(*sizes, keep=training or net.newton)
-        how = {"trains": training, "newton": net.newton}
-        self.layers, H = [], net._params.hidden_size
+        H, tiles = net._params.hidden_size, net._tiles(chunking.vectors, training)
+        self.layers, below, self.weights = [], None, None
         for D in net.inputs:
-            below = self.layers[-1] if self.layers else None
-            of_layer = T, D, H, chunking, net._threads, below
-            self.layers.append(ChunkedLayer(tiles, *of_layer, **how))
+            of_layer = T, D, H, chunking, net._threads, below, net._tolerance
+            below = ChunkedLayer(tiles, *of_layer)
+            self.layers.append(below)
         self.bytes = sum(layer.bytes for layer in self.layers)
-        self.edition = None  # of the parameters that the layers have
-        self.fresh = True  # of which the first pass compiles, and meets new memory
 
-
-def by_state(layers):
-    """The state of a network, arrays (L, 1, H), from that of each layer (S, H)."""
-    if len(layers) == 1:
-        return tuple(layers[0][:, None, None])
-    return tuple(np.stack(layers, axis=1)[:, :, None])
+    def aim(self, weights):
+        """Take over the weights of each layer."""
+        if self.weights is not weights:
+            for layer, arrays in zip(self.layers, weights, strict=True):
+                layer.aim(arrays)
+            self.weights = weights
 
 
 class NumbaChunks(NumbaFused):
@@ -88,85 +81,55 @@ class NumbaChunks(NumbaFused):
     chunks: how many, at most T; None tries some, and step by step. run_up: steps before
     each seam that make the first guess; None tries some. sweeps: at most; None is a
     quarter of the chunks and one. tolerance: how far seams may move, relative to each
-    number of a state (`chunk_kernels.compare`); 0 asks for the same bits. With more,
+    number of a state (`chunk_kernels.holding`); 0 asks for the same bits. With more,
     the last bits can differ from call to call, unless `chunks` and `run_up` are given.
     Raises TypeError or ValueError. `seams` tells of the last forward pass, None if that
     was not cut. The rest is as of `NumbaFused`.
     """
 
     name = "numba-chunks"
-    newton = False
-    roundings = 0  # the tolerance by default, times the last place of one
+    seams: Seams | None = None
 
     def __init__(
         self,
-        params,
-        threads=None,
+        params: Params,
+        threads: int | None = None,
         *,
-        chunks=None,
-        run_up=None,
-        tolerance=None,
-        sweeps=None,
+        chunks: int | None = None,
+        run_up: int | None = None,
+        tolerance: float = 0.0,
+        sweeps: int | None = None,
     ):
         super().__init__(params, threads)
-        chosen = {"chunks": chunks, "sweeps": sweeps}
-        for name, value in chosen.items():
-            chosen[name] = None if value is None else check_int(name, value, 1, MOST)
-        chosen["run_up"] = None if run_up is None else check_int("run_up", run_up, 0)
-        if tolerance is not None:
-            want = "a number from zero to less than one"
-            check_type("tolerance", tolerance, REAL, want)
-            if isinstance(tolerance, bool) or not 0 <= tolerance < 1:
-                raise ValueError(f"tolerance: got {tolerance}, want {want}")
-        chosen["tolerance"] = tolerance
-        self._made_with |= chosen
-        self._chosen, self.seams = chosen, None
-        if tolerance is None:
-            tolerance = self.roundings * float(np.finfo(self._dtype).eps)
-        self._tolerance, self._stacks, self._tried = float(tolerance), {}, {}
-        self._edition, self._weights_of = 0, None  # of the parameters
-        self.diagonal = False  # is W, of every gate and layer?
+        self._chunks = None if chunks is None else check_int("chunks", chunks)
+        self._run_up = None if run_up is None else check_int("run_up", run_up, 0)
+        self._sweeps = None if sweeps is None else check_int("sweeps", sweeps)
+        want = "a number from zero to less than one"
+        check_type("tolerance", tolerance, REAL, want)
+        if isinstance(tolerance, bool) or not 0 <= tolerance < 1:
+            raise ValueError(f"tolerance: got {tolerance}, want {want}")
+        self._tolerance = self._dtype.type(tolerance)
+        self._made_with |= {"chunks": chunks, "run_up": run_up}
+        self._made_with |= {"sweeps": sweeps, "tolerance": tolerance}
+        self._stacks, self._trials = {}, {}
+        self._weights = None  # of each layer, as lanes read them; None: they changed
 
     def _change(self, why):
         super()._change(why)
-        self._edition += 1
+        self._weights = None
 
     def _replace(self, params):
         super()._replace(params)
-        self._edition += 1
+        self._weights = None
 
-    def _chunkings(self, T, training):
-        """What is tried for a sequence; for training one, which the sizes decide."""
-        chunks, run_up = self._chosen["chunks"], self._chosen["run_up"]
-        if chunks is not None and chunks > T:
-            raise ValueError(f"chunks: got {chunks}, want at most T, here {T}")
-        lanes, one_cut = self._lanes(1), training or self.newton
-        as_samples = self._params.hidden_size >= WIDE and not one_cut
-        ways = [(lanes * vectors * self._threads, vectors) for vectors in VECTORS]
-        if chunks is not None:
-            fits = [vectors for count, vectors in ways if count <= chunks]
-            few = as_samples and chunks < lanes * self._threads
-            ways = [(chunks, 0 if few else max(fits, default=1))]
-        elif one_cut:
-            small = self._params.hidden_size <= FEW_UNITS
-            groups = min(MOST_GROUPS, T // (LONG * lanes)) if small else 0
-            ways = [(groups * lanes, 1)] if groups else []
-        elif as_samples:
-            rows = self.tiles.tile_rows(len(self.tiles.offsets("W")))  # of a tile
-            ways += [(rows, 0), (2 * rows, 0)]
-        run_ups = RUN_UPS[-1:] if one_cut else RUN_UPS
-        found = [
-            Chunking(count, min(steps, T // count - 1), vectors)
-            for count, vectors in ways
-            for steps in (run_ups if run_up is None else (run_up,))
-            if chunks or SHORTEST * count <= T
-        ]
-        alone = [] if chunks or (one_cut and found) else [Chunking(1)]
-        return [*dict.fromkeys(found), *alone]
+    def _now_in_lanes(self):
+        if self._weights is None:
+            layers = self._now().layers
+            self._weights = [lane_weights(self._cell, layer) for layer in layers]
+        return self._weights
 
-    def _lanes(self, vectors):
-        """Lanes of so many vectors."""
-        return ChunkTiles(self._cell, self._dtype, vectors).lanes
+    def _tiles(self, vectors, training=False):
+        return ChunkTiles(self._cell, self._dtype, vectors, keep=training)
 
     def division(self, T: int, B: int, call: str = "forward") -> Choice:
         """As of `NumbaFused`; of one sequence: how it is cut."""
@@ -174,79 +137,115 @@ class NumbaChunks(NumbaFused):
         return division if B > 1 else self._trial_of(T, call != "forward").choice()
 
     def _trial_of(self, T, training):
-        if (T, training) not in self._tried:
-            self._tried[T, training] = Trial(self._chunkings(T, training))
-        return self._tried[T, training]
+        if (T, training) not in self._trials:
+            self._trials[T, training] = Trial(self._chunkings(T, training))
+        return self._trials[T, training]
 
-    def _take_weights(self):
-        layers = self._now().layers
-        self.diagonal = all(map(is_diagonal, layers))
-        self._lane_weights = [LaneWeights(self._cell, l, self.diagonal) for l in layers]
-        self._weights_of = self._edition
+    def _chunkings(self, T, training):
+        """What is tried for a sequence. For training it is one, which the sizes alone
+        decide: sums over time have the same order in every call.
+        """
+        found = [
+            Chunking(count, min(steps, T // count - 1), vectors)
+            for count, vectors in self._counts(T, training)
+            for steps in self._run_ups(training)
+        ]
+        if not found or not (self._chunks or training):
+            found.append(Chunking(1))
+        return [*dict.fromkeys(found)]
 
-    def _forward(self, x, state, training, spaces=None):
-        if x.shape[1] > 1:
-            self.seams = None
-            return super()._forward(x, state, training, spaces)
-        trial = self._trial_of(len(x), training)
-        chunking, start, fresh = trial.division, perf_counter(), False
-        if chunking.count == 1:
-            self.seams = None
-            result = super()._forward(x, state, training, spaces)
-        elif chunking.vectors == 0:
-            result = self._as_samples(x, state, chunking)
-        else:
-            result, fresh = self._as_lanes(x, state, training, chunking, spaces)
-        if fresh:
-            Trial.tried += not trial.decided
-        else:
-            trial.record(chunking, perf_counter() - start)
-        return result
+    def _run_ups(self, training):
+        if self._run_up is not None:
+            return (self._run_up,)
+        return RUN_UPS[-1:] if training else RUN_UPS
 
-    def _as_lanes(self, x, state, training, chunking, spaces):
-        """What `_forward` returns; was its memory new?"""
-        T = len(x)
-        if self._weights_of != self._edition:
-            self._take_weights()
-        spaces = self._stacks if spaces is None else spaces
-        key = T, training, chunking, self.diagonal
-        stack = self._kept(spaces, key, lambda: Stack(self, T, training, chunking))
-        fresh, stack.fresh = stack.fresh, False
-        if stack.edition != self._edition:
-            for layer, weights in zip(stack.layers, self._lane_weights, strict=True):
-                layer.aim(weights, self._tolerance)
-            stack.edition = self._edition
-        most, warm = self._most_sweeps(chunking), self._chosen.get("warm_start", False)
-        warm = warm and not fresh
-        finals, sweeps, y = [], [], x[:, 0]
-        for l, layer in enumerate(stack.layers):
-            given = 0 if state is None else [s[l, 0] for s in state]
-            y, final, exact, swept = layer.forward(None if l else y, given, most, warm)
-            finals.append(final)
-            sweeps.append(swept)
-            if exact < layer.chunks:
-                break
-        held = exact == layer.chunks
-        alone = T
-        if not held:
-            steps, at = layer.exact(exact)
-            alone = 0 if training or len(stack.layers) > 1 else steps
-        self.seams = Seams(chunking.count, layer.n, tuple(sweeps), held, alone)
-        if held:
-            y = y[:, None].copy() if training else y[:, None]
-            return (y, by_state(finals), (stack, x)), fresh
-        if alone == 0:
-            return super()._forward(x, state, training, spaces), fresh
-        state = tuple(at[:, None, None])
-        y_rest, state, _ = super()._forward(x[alone:], state, False)
-        return (np.concatenate([y[:alone, None], y_rest]), state, None), fresh
+    def _counts(self, T, training):
+        """Numbers of chunks to try, each with the vectors of a group of lanes; 0:
+        samples.
+        """
+        lanes, H = self._tiles(1).lanes, self._params.hidden_size
+        all_lanes, as_samples = lanes * self._threads, H >= WIDE and not training
+        if (count := self._chunks) is not None:
+            if count > T:
+                raise ValueError(f"chunks: got {count}, want at most T, here {T}")
+            if as_samples and count < all_lanes:
+                return [(count, 0)] if count > 1 else []
+            fits = [v for v in VECTORS if v * all_lanes <= count]
+            return [(count, max(fits, default=1))] if count > 1 else []
+        if training:
+            groups = min(MOST_GROUPS, T // (LONG * lanes)) if H <= FEW_UNITS else 0
+            return [(groups * lanes, 1)] if groups else []
+        counts = [(vectors * all_lanes, vectors) for vectors in VECTORS]
+        if as_samples:
+            rows = self.tiles.tile_rows(len(self.tiles.offsets("W")))  # of a tile
+            counts += [(rows, 0), (2 * rows, 0)]
+        return [(count, vectors) for count, vectors in counts if SHORTEST * count <= T]
 
     def _most_sweeps(self, chunking):
-        return self._chosen["sweeps"] or chunking.count // 4 + 1
+        return min(self._sweeps or chunking.chunks // 4 + 1, chunking.chunks)
+
+    def _forward(self, x, state, training, spaces=None):
+        self.seams = None
+        if x.shape[1] > 1:
+            return super()._forward(x, state, training, spaces)
+        trial = self._trial_of(len(x), training)
+        chunking = trial.division
+        if chunking.vectors:  # what is compiled now is not timed
+            stack = self._stack(len(x), training, chunking, spaces)
+        start = perf_counter()
+        if chunking.chunks == 1:
+            result = super()._forward(x, state, training, spaces)
+        elif chunking.vectors:
+            result = self._as_lanes(stack, x, state, training, chunking, spaces)
+        else:
+            result = self._as_samples(x, state, chunking)
+        trial.record(chunking, perf_counter() - start)
+        return result
+
+    def _stack(self, T, training, chunking, spaces):
+        spaces = self._stacks if spaces is None else spaces
+        key = T, training, chunking
+        stack = self._kept(spaces, key, lambda: Stack(self, *key))
+        stack.aim(self._now_in_lanes())
+        return stack
+
+    def _as_lanes(self, stack, x, state, training, chunking, spaces):
+        """What `_forward` returns."""
+        y, T, most = x[:, 0], len(x), self._most_sweeps(chunking)
+        for l, layer in enumerate(stack.layers):
+            given = 0 if state is None else [s[l, 0] for s in state]
+            y = layer.forward(None if l else y, given, most)
+            held = layer.exact == layer.chunks
+            if not held:
+                break
+        sweeps = tuple(layer.sweeps for layer in stack.layers[: l + 1])
+        alone = T
+        if not held:  # a layer alone goes on from its last seam that holds
+            alone = 0 if training or len(stack.layers) > 1 else layer.exact_steps
+        self.seams = Seams(chunking.chunks, layer.n, sweeps, held, alone)
+        if alone == 0:
+            return super()._forward(x, state, training, spaces)
+        state = self._states(layer.exact_state for layer in stack.layers)
+        if held:
+            y = y[:, None].copy() if training else y[:, None]
+            return y, state, (stack, x)
+        rest, state, _ = super()._forward(x[alone:], state, False)
+        return np.concatenate([y[:alone, None], rest]), state, None
+
+    def _states(self, layers):
+        """The state of the network, arrays (L, 1, H), from those of its layers, each
+        (2, H).
+        """
+        states = np.empty(
+            (2, len(self.inputs), 1, self._params.hidden_size), self._dtype
+        )
+        for l, layer in enumerate(layers):
+            states[:, l, 0] = layer
+        return tuple(states[: len(self._cell.state)])
 
     def _as_samples(self, x, state, chunking):
         """What `_forward` returns. Steps that are left over come before the chunks."""
-        forward, count = super()._forward, chunking.count
+        forward, count = super()._forward, chunking.chunks
         n, rest = divmod(len(x), count)
         result = np.empty((len(x), 1, self._params.hidden_size), self._dtype)
         if rest:
@@ -273,14 +272,15 @@ class NumbaChunks(NumbaFused):
         return result, final, None
 
     def _held_seams(self, starts, ends):
-        """Which seams between samples hold, (count - 1,), as
-        `chunk_kernels.compare` has it; starts, ends: h and c, each (L, count, H).
+        """Which seams between samples hold, (count - 1,), as `chunk_kernels.holding`
+        has it; starts, ends: h and c, each (L, count, H).
         """
         held = True
         for start, end in zip(starts, ends, strict=True):
             own, moved = abs(end[:, :-1]), abs(end[:, :-1] - start[:, 1:])
             usual = np.minimum(own.max(1, keepdims=True), own.max(2, keepdims=True))
-            close = moved <= self._tolerance * np.maximum(own, usual)
+            close = moved <= self._tolerance * own  # not where one is NaN
+            close |= moved <= self._tolerance * usual
             if self._tolerance == 0:  # zeros have signs
                 close &= np.signbit(end[:, :-1]) == np.signbit(start[:, 1:])
             held = close.all(axis=(0, 2)) & held
@@ -290,20 +290,22 @@ class NumbaChunks(NumbaFused):
         stack, x = tape
         if not isinstance(stack, Stack):
             return super()._backward(tape, dy, dstate, inputs)
-        L = len(stack.layers)
-        grads, dstates, dy = [None] * L, [None] * L, dy[:, 0]
+        grads, dstates, dy = [], [], dy[:, 0]
         with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
-            for l in reversed(range(L)):
-                layer, below = stack.layers[l], stack.layers[l - 1]
+            for l, layer in reversed([*enumerate(stack.layers)]):
+                below = stack.layers[l - 1]
                 x_l = below.arrays["y_rows"][below.padding :] if l else x[:, 0]
-                dfinal = 0 if dstate is None else [s[l, 0] for s in dstate]
-                grads[l], dy, dstates[l] = layer.backward(x_l, dy, dfinal)
-        state = by_state(dstates)
+                dfinal = () if dstate is None else [s[l, 0] for s in dstate]
+                grad, dy, dinitial = layer.backward(x_l, dy, dfinal)
+                if len(self._cell.state) == 1:  # c is h
+                    dinitial[0] += dinitial[1]
+                grads.insert(0, grad)
+                dstates.insert(0, dinitial)
+        state = self._states(dstates)
         result = Grads(grads, cell=self._cell.name, x=dy[:, None], state=state)
-        if self._params.V is not None:
-            result.V, result.b_out = map(
-                np.zeros_like, (self._params.V, self._params.b_out)
-            )
+        if self._params.V is not None:  # y does not depend on the read-out
+            result.V = np.zeros_like(self._params.V)
+            result.b_out = np.zeros_like(self._params.b_out)
         return result
 
     def _loss_and_grads(self, x, target):
@@ -317,12 +319,9 @@ class NumbaChunks(NumbaFused):
         return loss, grads
 
     def _step(self, x, target, rate):
-        if x.shape[1] > 1:
-            return super()._step(x, target, rate)
-        self._params = self._now()
-        return Network._step(self, x, target, rate)
+        kind = NumbaFused if x.shape[1] > 1 else Network
+        return kind._step(self, x, target, rate)
 
     def _epoch(self, dataset, order, batch_size, rate):
-        if batch_size > 1:
-            return super()._epoch(dataset, order, batch_size, rate)
-        return Network._epoch(self, dataset, order, batch_size, rate)
+        kind = NumbaFused if batch_size > 1 else Network
+        return kind._epoch(self, dataset, order, batch_size, rate)

@@ -319,7 +319,7 @@ def test_a_participant_that_comes_late_finds_nothing_to_do():
     while layer.work.sync[-1, 0] == 2:  # a thread was late, and these are new records
         net.forward(x)
     kept = layer.work.arrays  # and so at their addresses
-    code, start = address(kernels.forward, kept[1].dtype), layer.work.address
+    code, start = address(kernels.sweep, kept[1].dtype), layer.work.address
     late = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(code)
     layer.work.renew()
     net.forward(x)

@@ -31,9 +31,9 @@ from .tiles import transpose
 
 STEPS = 16  # of a call of a tile: between two, a pass can be left
 
-# K inputs of W for a unit; `tasks` groups of `width` lanes, in vectors of `lanes`;
-# steps of the run-up; is every c kept?; sweeps there may be.
-SIZES = "C n D H K lanes width tasks entry ahead kept sweeps"
+# K gates; `tasks` groups of `width` lanes, in vectors of `lanes`; `ahead` steps of the
+# run-up; is every c kept?; is this the pass back?; sweeps there may be.
+SIZES = "C n D H K lanes width tasks entry ahead kept back sweeps"
 # tolerance: one number. given: the state that enters, (2, H), or its gradient.
 # ..._rows: (step, numbers), as a caller has them.
 ADDRESSES = "address layers sync groups stop tolerance given x_rows y_rows dy_rows"
@@ -192,22 +192,22 @@ def steps_back(job, lane, first, last):
 
 
 @part
-def at_seams(job, back):
+def at_seams(job):
     """The ends before and the starts behind each seam, (2, H, seams), the first seam on
     the way first; chunks that are all padding have none.
     """
     starts = array(job, job.starts, (2, job.H, job.C))
     ends = array(job, job.ends, (2, job.H, job.C))
     first = job.entry // job.n
-    if back:
+    if job.back:
         return ends[:, :, :first:-1], starts[:, :, first:-1][:, :, ::-1]
     return ends[:, :, first:-1], starts[:, :, first + 1 :]
 
 
 @part
-def hand_on(job, back):
+def hand_on(job):
     """The next sweep starts where the chunks before ended."""
-    ends, starts = at_seams(job, back)
+    ends, starts = at_seams(job)
     for s in range(2):
         copy(ends[s], starts[s])
 
@@ -249,81 +249,76 @@ def holding(ends, starts, tolerance, signs):
 
 
 @part
-def look(job, back):
+def look(job):
     """Look at the seams after a sweep, and set where the next one starts."""
     words, chunks = integers(job.stop, 8), job.C - job.entry // job.n
-    ends, starts = at_seams(job, back)
-    # Gradients may differ in the signs of zeros, which move no sum.
     tolerance = array(job, job.tolerance, (1,))[0]
-    words[EXACT] = 1 + holding(ends, starts, tolerance, not back)
+    ends, starts = at_seams(job)
+    # Gradients may differ in the signs of zeros, which move no sum.
+    words[EXACT] = 1 + holding(ends, starts, tolerance, job.back == 0)
     words[SWEEPS] += 1
     if words[EXACT] == chunks:
         words[LAST] = words[SWEEPS]
     else:
-        hand_on(job, back)
+        hand_on(job)
 
 
 @part
-def is_exact(job, g, back):
+def is_exact(job, g):
     """Is every chunk of a group exact already?"""
     exact, lane = word(job, EXACT), g * job.width
-    if back:
+    if job.back:
         return lane >= job.C - exact
     return lane + job.width <= job.entry // job.n + exact
 
 
 @part
-def sweep(p, turn, job, back):
-    """Sweeps until every seam holds, or as many as there may be."""
+def begin(job, g):
+    """What a caller gave, to the lanes of a group; its run-up."""
+    if job.back:
+        to_lanes(job, job.dy_rows, job.dy, job.H, g)
+        if job.ahead > 0:
+            run_back(job, g, job.ahead)
+    else:
+        if job.x_rows:
+            to_lanes(job, job.x_rows, job.x, job.D, g)
+        if job.ahead > 0:
+            run(job, g, job.n - job.ahead)
+
+
+@part
+def compute(job, g):
+    """All steps of a group, and what a caller gets."""
+    if job.back:
+        run_back(job, g, job.n)
+        to_rows(job, job.da, job.da_rows, job.H * job.K, g)
+    else:
+        run(job, g, 0)
+        h = array(job, job.h, (job.n + 1, job.H, job.C))
+        to_rows(job, place(h, (1,)), job.y_rows, job.H, g)
+
+
+@part
+def sweep(p, turn, job):
+    """A layer forward, or back through time: the run-up, and sweeps until every seam
+    holds, or as many as there may be.
+    """
+    sync, groups = job.sync, job.groups
+    for g in claimed(sync, groups, turn, p, job.tasks):
+        begin(job, g)
+    turn = wait(sync, groups, turn, job.tasks)
+    for _ in claimed(sync, groups, turn, p, job.ahead > 0):
+        hand_on(job)
+    turn = wait(sync, groups, turn, job.ahead > 0)
     for done in range(1, job.sweeps + 1):
-        for g in claimed(job.sync, job.groups, turn, p, job.tasks):
-            if is_exact(job, g, back):
-                continue
-            if back:
-                run_back(job, g, job.n)
-                to_rows(job, job.da, job.da_rows, job.H * job.K, g)
-            else:
-                run(job, g, 0)
-                h = array(job, job.h, (job.n + 1, job.H, job.C))
-                to_rows(job, place(h, (1,)), job.y_rows, job.H, g)
-        turn = wait(job.sync, job.groups, turn, job.tasks)
-        for _ in claimed(job.sync, job.groups, turn, p, 1):
-            look(job, back)
-        turn = wait(job.sync, job.groups, turn, 1)
+        for g in claimed(sync, groups, turn, p, job.tasks):
+            if not is_exact(job, g):
+                compute(job, g)
+        turn = wait(sync, groups, turn, job.tasks)
+        for _ in claimed(sync, groups, turn, p, 1):
+            look(job)
+        turn = wait(sync, groups, turn, 1)
         # Of this sweep: a participant that was held up may see what later ones found.
         if word(job, LAST) == done or word(job, LEAVE):
             break
     return turn
-
-
-@part
-def begin(p, turn, job, back):
-    """What a caller gave, to lanes; the run-up."""
-    for g in claimed(job.sync, job.groups, turn, p, job.tasks):
-        if back:
-            to_lanes(job, job.dy_rows, job.dy, job.H, g)
-        elif job.x_rows:
-            to_lanes(job, job.x_rows, job.x, job.D, g)
-        if job.ahead > 0:
-            if back:
-                run_back(job, g, job.ahead)
-            else:
-                run(job, g, job.n - job.ahead)
-    turn = wait(job.sync, job.groups, turn, job.tasks)
-    for _ in claimed(job.sync, job.groups, turn, p, job.ahead > 0):
-        hand_on(job, back)
-    return wait(job.sync, job.groups, turn, job.ahead > 0)
-
-
-@part
-def forward(p, turn, job):
-    """A layer forward."""
-    turn = begin(p, turn, job, False)
-    return sweep(p, turn, job, False)
-
-
-@part
-def backward(p, turn, job):
-    """A layer back through time."""
-    turn = begin(p, turn, job, True)
-    return sweep(p, turn, job, True)

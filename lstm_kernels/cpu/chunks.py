@@ -70,9 +70,9 @@ class ChunkedLayer:
             "tolerance": (1,),
         }
         if tiles.keep:
-            shapes |= dict.fromkeys(("y_rows", "dy_rows"), (C * n, H))
             shapes |= dict.fromkeys(("a", "da"), (n, H * tiles.K, C))
-            shapes |= {"da_rows": (C * n, H * tiles.K), "dy": (n, H, C)}
+            shapes |= {"da_rows": (C * n, H * tiles.K)}
+            shapes |= {"dy_rows": (C * n, H), "dy": (n, H, C)}
         states = {"starts": (2, H, C), "ends": (2, H, C), "given": (2, H)}
         self.arrays, self.states, self.gradients = (
             {name: buffer(*shape, dtype=tiles.dtype) for name, shape in each.items()}
@@ -91,11 +91,13 @@ class ChunkedLayer:
         used = ("forward", "backward") if tiles.keep else ("forward",)
         point(job, **{name: code(tiles, name) for name in used})
         point(job, **codes(Tiles(CELLS["rnn"], tiles.dtype, 1), "transpose"))
-        address(kernels.forward, job.dtype)  # compile it before a pass is timed
-        self._forward_places, self._backward_places = (
+        address(kernels.sweep, job.dtype)  # compile it before a pass is timed
+        # What the words of the record are forward, and in the pass back.
+        self._words = [
             {getattr(WORD, name): at(array) for name, array in each.items()}
-            for each in (self.states, self.gradients)
-        )
+            | {WORD.back: back}
+            for back, each in enumerate((self.states, self.gradients))
+        ]
         self.participants = min(threads, tasks)
         self.work = Work(np.zeros(1, np.int64), job, self.participants)
 
@@ -128,34 +130,31 @@ class ChunkedLayer:
         self.weights = weights
         point(self.work.job, **weights)
 
-    def _run(self, kernel, sweeps, places):
-        """places: of starts, ends and given, by their words."""
+    def _run(self, sweeps, back):
         words = self.work.job_words
         self.work.stop[kernels.EXACT :] = 0
         words[WORD.sweeps] = sweeps
-        for word, place in places.items():
-            words[word] = place
-        self.work.run(kernel, self.participants, self, self.operations)
+        for word, value in self._words[back].items():
+            words[word] = value
+        self.work.run(kernels.sweep, self.participants, self, self.operations)
 
     def forward(self, x, given, sweeps):
-        """y (T, H). x: (T, D), or None: of the layer below. given: the initial state,
-        or what broadcasts to it.
+        """y (T, H), which `backward` reads. x: (T, D), or None: of the layer below.
+        given: the initial state, or what broadcasts to it.
         """
         arrays, states = self.arrays, self.states
         if x is not None:
             arrays["x_rows"][self.padding :] = x
         states["starts"].fill(0)
         states["given"][:] = given
-        rows = arrays.get("y_rows")
-        if rows is None:
-            rows = np.empty((self.padding + self.T, self.H), self.tiles.dtype)
-            self.work.job_words[WORD.y_rows] = at(rows)
-        self._run(kernels.forward, sweeps, self._forward_places)
+        rows = np.empty((self.padding + self.T, self.H), self.tiles.dtype)
+        self.work.job_words[WORD.y_rows] = at(rows)
+        self._run(sweeps, False)
         return rows[self.padding :]
 
-    def backward(self, x, dy, dfinal):
+    def backward(self, x, y, dy, dfinal):
         """The gradient of the layer, of x and of the initial state, a view. x: (T, D);
-        dy: (T, H); dfinal: that of the final state, h and c, or () for zero. What
+        y, dy: (T, H); dfinal: that of the final state, h and c, or () for zero. What
         `forward` left stays as it is: another pass back begins there.
         """
         arrays, gradients, padding = self.arrays, self.gradients, self.padding
@@ -163,8 +162,8 @@ class ChunkedLayer:
         gradients["starts"].fill(0)
         for start, d in zip(gradients["starts"], dfinal, strict=False):
             start[:, -1] = d
-        self._run(kernels.backward, self.chunks, self._backward_places)
-        da, y = arrays["da_rows"][padding:], arrays["y_rows"][padding:]
+        self._run(self.chunks, True)
+        da = arrays["da_rows"][padding:]
         U = self.weights["U"].transpose(1, 0, 2).reshape(x.shape[1], -1)
         h0 = self.states["given"][0]
         dW = y[:-1].T @ da[1:] + np.multiply.outer(h0, da[0])

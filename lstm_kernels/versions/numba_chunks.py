@@ -211,10 +211,10 @@ class NumbaChunks(NumbaFused):
 
     def _as_lanes(self, stack, x, state, training, chunking, spaces):
         """What `_forward` returns."""
-        y, T, most = x[:, 0], len(x), self._most_sweeps(chunking)
+        xs, T, most = [x[:, 0]], len(x), self._most_sweeps(chunking)
         for l, layer in enumerate(stack.layers):
             given = 0 if state is None else [s[l, 0] for s in state]
-            y = layer.forward(None if l else y, given, most)
+            xs.append(layer.forward(None if l else xs[0], given, most))
             held = layer.exact == layer.chunks
             if not held:
                 break
@@ -227,10 +227,10 @@ class NumbaChunks(NumbaFused):
             return super()._forward(x, state, training, spaces)
         state = self._states(layer.exact_state for layer in stack.layers)
         if held:
-            y = y[:, None].copy() if training else y[:, None]
-            return y, state, (stack, x)
+            y = xs[-1][:, None]
+            return y.copy() if training else y, state, (stack, xs)
         rest, state, _ = super()._forward(x[alone:], state, False)
-        return np.concatenate([y[:alone, None], rest]), state, None
+        return np.concatenate([xs[-1][:alone, None], rest]), state, None
 
     def _states(self, layers):
         """The state of the network, arrays (L, 1, H), from those of its layers, each
@@ -287,16 +287,14 @@ class NumbaChunks(NumbaFused):
         return held
 
     def _backward(self, tape, dy, dstate, inputs):
-        stack, x = tape
+        stack, xs = tape
         if not isinstance(stack, Stack):
             return super()._backward(tape, dy, dstate, inputs)
         grads, dstates, dy = [], [], dy[:, 0]
         with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
             for l, layer in reversed([*enumerate(stack.layers)]):
-                below = stack.layers[l - 1]
-                x_l = below.arrays["y_rows"][below.padding :] if l else x[:, 0]
                 dfinal = () if dstate is None else [s[l, 0] for s in dstate]
-                grad, dy, dinitial = layer.backward(x_l, dy, dfinal)
+                grad, dy, dinitial = layer.backward(xs[l], xs[l + 1], dy, dfinal)
                 if len(self._cell.state) == 1:  # c is h
                     dinitial[0] += dinitial[1]
                 grads.insert(0, grad)

@@ -118,16 +118,13 @@ def test_zeros_have_the_signs_of_step_by_step(cell, vectors):
     assert same(got, fused(params, x))
 
 
-@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(("vectors", "training"), [(0, False), (1, False), (1, True)])
 @pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("vectors", [0, 1])
-@pytest.mark.parametrize("sweeps", [1, 2, 5])
+@pytest.mark.parametrize("sweeps", [1, 3])
 def test_what_does_not_converge_goes_on_step_by_step(
-    cell, training, layers, vectors, sweeps
+    cell, vectors, training, layers, sweeps
 ):
     """A chunk more is exact after each sweep."""
-    if training and not vectors:
-        pytest.skip("samples are of inference")
     T, count = 83, 10  # lanes: 9 steps, the first 7 padding; samples: 8, after 3
     params, x, _ = example((layers, T, 1, 1, 8), cell)
     params = louder(params, 16)

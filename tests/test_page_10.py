@@ -1,5 +1,7 @@
 """Page 10: what is claimed and drawn of chunks in time, on made rows."""
 
+from itertools import product
+
 import numpy as np
 import pages
 import pandas as pd
@@ -63,21 +65,16 @@ def test_small_layers_gain_a_quarter_of_the_lanes(least, held):
     assert title == "Chunks to 20x"
 
 
-def forced(units, w=20):
+def forced(units, lengths=(100, 200, 400, 800, 1600, 6400), w=20):
     """Times of a call of 100 us whose steps take 1 us, alone or of all chunks."""
     rows = []
-    for H in units:
-        for T in (100, 200, 400, 800, 1600, 6400):
-            cuts = {
-                f"{C} chunks": 100 + H * page.counts_of(T, C, w)[2] for C in (32, 64)
-            }
-            for case, microseconds in ({FUSED: T} | cuts).items():
-                row = {"H": H, "T": T, "case": case, "seconds": 1e-6 * microseconds}
-                rows += [
-                    row | {"work": f"{H} {T}", "process": p, "repeat": r}
-                    for p in range(2)
-                    for r in range(2)
-                ]
+    for H, T, count, process in product(units, lengths, (1, 32, 64), range(2)):
+        microseconds = T
+        if count > 1:
+            microseconds = 100 + H * page.counts_of(T, count, w)[2]
+        case = FUSED if count == 1 else f"{count} chunks"
+        about = {"work": f"{H} {T}", "H": H, "T": T, "process": process, "repeat": 0}
+        rows.append(about | {"case": case, "seconds": 1e-6 * microseconds})
     return pd.DataFrame(rows)
 
 

@@ -29,7 +29,6 @@ COLOURS = {
     "numba-tile": BROWN,
     "numba-wavefront": GREEN,
     "numba-fused": BLACK,
-    "numba-bf16": SKY,
     "cuda-v1": SKY,
     "cuda-v2": YELLOW,
     "cuda-v3": ORANGE,

@@ -8,7 +8,6 @@ from types import FunctionType
 import numpy as np
 
 from lstm_kernels.cpu import (
-    bfloat16,
     block_kernels,
     chunk_kernels,
     chunks,
@@ -33,15 +32,14 @@ class Checked:
         """Confine the tiles to these contiguous arrays."""
         self.arrays = [(a.ctypes.data, a.ctypes.data + a.nbytes, a) for a in arrays]
 
-    def _view(self, address, count, dtype=None):
-        dtype = dtype or self.dtype
-        size = count * dtype.itemsize
+    def _view(self, address, count):
+        size = count * self.dtype.itemsize
         for start, stop, array in self.arrays:
             if start <= address and address + size <= stop:
                 flat = array.reshape(-1).view(np.uint8)[
                     address - start : address - start + size
                 ]
-                return flat.view(dtype)
+                return flat.view(self.dtype)
         raise IndexError(f"address {address:#x}: {size} bytes outside every array")
 
     def load(self, address):
@@ -69,19 +67,6 @@ class Checked:
 
     def fma(self, x, y, z):
         return x * y + z
-
-    def rounded(self, x):
-        return bfloat16.rounded(x)
-
-    def store_rounded(self, address, x):
-        half = self._view(address, self.lanes, np.dtype(np.uint16))
-        half[:] = x.view(np.uint32) >> 16
-
-    def dot(self, x, y, z):
-        for shift in (0, 16):  # the first number of a word lies in its low half
-            a, b = ((word.view(np.uint32) >> shift) << 16 for word in (x, y))
-            z = a.view(np.float32) * b.view(np.float32) + z  # the product is exact
-        return z
 
     def clamp(self, x, low, high):
         return np.clip(x, self.dtype.type(low), self.dtype.type(high))
@@ -272,12 +257,12 @@ class Interpreted:
                 return Record(array[index + k])
         raise IndexError(f"address {address:#x}: no record")
 
-    def _tile(self, code, *numbers):
+    def _tile(self, code, *numbers, **named):
         tile, m = self._tiles[code - 1], self._machine
         self.used.add(tile.__name__)
-        *numbers, last = numbers
-        last = m.splat(last) if isinstance(last, float) else int(last)
-        tile(m, *map(int, numbers), last)
+        kinds = {float: m.splat}
+        of = lambda n: kinds.get(type(n), int)(n)  # noqa: E731
+        tile(m, *map(of, numbers), **{name: of(n) for name, n in named.items()})
 
     def _claim(self, sync, groups, turn, me, tasks):
         self._turns[turn] = self._turns.get(turn, -1) + 1

@@ -9,12 +9,10 @@ J J_padded  unit blocks (`layout.py`) that hold hidden units, those of P
 J_wide wide wide unit blocks, and units of one
 row         numbers of a row of gates in a unit block; U_row, W_row: of packed weights
 D D_padded  inputs of a layer, the same with padding; D_wide: wide unit blocks of them
-L           layers. L_h, L_c, L_w: those for which there is memory. The outputs of the
-            top layer may be the caller's, a cell may lack c, operands may be h itself
+L           layers. L_h, L_c: those for which there is memory. The outputs of the
+            top layer may be the caller's, a cell may lack c
 gate_steps  T, or in inference those whose inputs are multiplied at once
 c_slots     T + 1, or in inference 2: the initial state and the last one
-..._words   words: what a product takes of an operand at a time, a number, or two of
-            bfloat16
 
 Slot 0 of h and c is the initial state; step t reads slot t and writes slot t + 1.
 
@@ -54,8 +52,6 @@ SPACE = (
     Array("h", "L_h T+1 B P", "all", "forward", "forward backward gradients"),
     Array("c", "L_c c_slots B P", "all", "forward", "forward backward"),
     Array("a", "L J_padded gate_steps B row", "all", "forward", "backward"),
-    Array("h_words", "L_w T+1 B P_words", "words", "forward", "forward"),
-    Array("x_words", "T B x_width", "words", "round_x", "forward"),
     # Gradients: of a, which in descent take the place of the gates; of h from above, of
     # the top layer and of one below; of x; of the final h and c; of the initial h.
     Array("da", "L J_padded T B row", "gradients", "backward", "backward gradients"),
@@ -74,7 +70,7 @@ SPACE = (
 # Of each layer: packed parameters, whose gradients gU, gW, gb are alike; transposes.
 PARAMETERS = (
     Array("U", "J_padded D_padded U_row", "all", "assign descend", "forward gradients"),
-    Array("W", "J_padded P_words W_row", "all", "assign descend", "forward gradients"),
+    Array("W", "J_padded P W_row", "all", "assign descend", "forward gradients"),
     Array("b", "J_padded row", "all", "assign descend", "forward"),
 )
 TRANSPOSES = (
@@ -83,10 +79,10 @@ TRANSPOSES = (
 )
 
 # What the records hold beside these arrays; dU, dW, db: bytes from `plain` on.
-LAYER_FIELDS = "D D_words D_padded x_width dU dW db U W b UT WT gU gW gb x h c a"
-LAYER_FIELDS += " h_words da dy dx"
-SIZES = "L T B H O P J J_wide units wide lanes size row U_row W_row H_words P_words"
-SIZES += " word_bytes gate_steps c_slots"  # word_bytes: of a unit block's operands
+LAYER_FIELDS = "D D_padded x_width dU dW db U W b UT WT gU gW gb x h c a"
+LAYER_FIELDS += " da dy dx"
+SIZES = "L T B H O P J J_wide units wide lanes size row U_row W_row gate_steps"
+SIZES += " c_slots"
 # How the work is divided (`divisions.py`): groups of tasks, shares of the samples (0:
 # rounds of unit blocks), steps whose inputs are multiplied at once, shares of a round
 # of the backward pass. Is there an initial state?, are gradients added to the

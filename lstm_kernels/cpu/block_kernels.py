@@ -44,40 +44,51 @@ def forward_block(job, l, j, t, begin, end, first, last):
     layer = layer_at(job.layers, l)
     x = array(job, layer.x, (job.T, job.B, layer.x_width))
     U = array(job, layer.U, (job.J, layer.D_padded, job.U_row))
-    W = array(job, layer.W, (job.J, job.P_words, job.W_row))
+    W = array(job, layer.W, (job.J, job.P, job.W_row))
     b = array(job, layer.b, (job.J, job.row))
     h = array(job, layer.h, (job.T + 1, job.B, job.P))
-    h_words = array(job, layer.h_words, (job.T + 1, job.B, job.P_words))
     c = array(job, layer.c, (job.c_slots, job.B, job.P))
     a = array(job, layer.a, (job.J, job.gate_steps, job.B, job.row))
-    k = j * job.units
+    unit = j * job.units  # the block's first
     slot = t if job.gate_steps == job.T else t - begin  # of a
     last_slot = job.c_slots - 1  # in inference c has two: the initial one and the last
-    row = h.strides[1]
+    x_row, row, rows = x.strides[1], h.strides[1], last - first
     # Without an initial state the first step has no product with W.
-    H = job.H_words if t > 0 or job.starts else 0
-    rows = last - first
-    from_x = place(x, (t, first)), x.strides[1], layer.D_words, place(U, (j, 0))
-    from_h = place(h_words, (t, first)), h_words.strides[1], H, place(W, (j, 0))
-    b_j = place(b, (j, 0))
+    H = job.H if t > 0 or job.starts else 0
+    U_j, W_j, b_j = place(U, (j, 0)), place(W, (j, 0)), place(b, (j, 0))
+    x_t, h_t = place(x, (t, first)), place(h, (t, first))
     a_t = place(a, (j, slot, first))
-    cell = (
-        place(c, (min(t, last_slot), first, k)),
-        place(c, (min(t + 1, last_slot), first, k)),
-        place(h, (t + 1, first, k)),
-        row,
-        place(h_words, (t + 1, first)) + j * job.word_bytes,
-    )
+    c_t = place(c, (min(t, last_slot), first, unit))
+    c_new = place(c, (min(t + 1, last_slot), first, unit))
+    h_new = place(h, (t + 1, first, unit))
     if job.input_steps == 1:
-        whole(job.whole, rows, *from_x, b_j, *from_h, a_t, *cell)
+        whole(
+            job.whole,
+            rows,
+            x=x_t,
+            x_row=x_row,
+            D=layer.D,
+            U=U_j,
+            b=b_j,
+            h=h_t,
+            H=H,
+            W=W_j,
+            a=a_t,
+            c=c_t,
+            c_new=c_new,
+            h_new=h_new,
+            row=row,
+        )
         return
     if t == begin and rows == job.B:
-        inputs(job.inputs, (end - begin) * rows, *from_x, b_j, a_t)
+        all_rows = (end - begin) * rows
+        inputs(job.inputs, all_rows, x_t, x_row, layer.D, U_j, b_j, a_t)
     elif t == begin:  # rows of some samples are no run
-        for k in range(end - begin):
-            x_k = place(x, (t + k, first)), *from_x[1:]
-            inputs(job.inputs, rows, *x_k, b_j, place(a, (j, slot + k, first)))
-    step(job.step, rows, *from_h, a_t, *cell)
+        for later in range(end - begin):
+            x_later = place(x, (t + later, first))
+            a_later = place(a, (j, slot + later, first))
+            inputs(job.inputs, rows, x_later, x_row, layer.D, U_j, b_j, a_later)
+    step(job.step, rows, h_t, H, W_j, a_t, c_t, c_new, h_new, row)
 
 
 @part
@@ -113,21 +124,31 @@ def back_block(job, l, w, t, first, last):
     dc = array(job, job.dc, (job.L, job.B, job.P))
     WT = array(job, layer.WT, (job.J_wide, job.J * job.W_row, job.wide))
     zero = array(job, job.zero, (job.P,))
-    k = w * job.wide
-    j = k // job.units  # the wide block's first unit block
+    unit = w * job.wide  # the wide block's first
+    j = unit // job.units  # and its first unit block
     row = dy.strides[1]
     if t == job.T - 1:
-        from_dh = 0, place(da, (0, t, first))  # there is no step after it
-        final = place(dh, (l, first, k)), row
+        J, da_next = 0, place(da, (0, t, first))  # there is no step after it
+        dh_final, dh_row = place(dh, (l, first, unit)), row
     else:
-        from_dh = job.J, place(da, (0, t + 1, first))
-        final = place(zero, (k,)), 0  # zeros, for every sample
-    blocks, da_next = from_dh
+        J, da_next = job.J, place(da, (0, t + 1, first))
+        dh_final, dh_row = place(zero, (unit,)), 0  # zeros, for every sample
     back(
-        *(job.back, last - first, da_next, blocks, da.strides[0], place(WT, (w, 0))),
-        *(place(dy, (t, first, k)), *final, row),
-        *(place(a, (j, t, first)), place(da, (j, t, first)), place(dc, (l, first, k))),
-        *(place(c, (t, first, k)), place(c, (t + 1, first, k))),
+        job.back,
+        last - first,
+        da_next,
+        J,
+        block=da.strides[0],
+        WT=place(WT, (w, 0)),
+        dy=place(dy, (t, first, unit)),
+        dh=dh_final,
+        dh_row=dh_row,
+        row=row,
+        a=place(a, (j, t, first)),
+        da=place(da, (j, t, first)),
+        dc=place(dc, (l, first, unit)),
+        c=place(c, (t, first, unit)),
+        c_new=place(c, (t + 1, first, unit)),
     )
 
 
@@ -143,17 +164,15 @@ def input_gradient(job, l, first, last):
     UT = array(job, layer.UT, (wide_blocks, job.J * job.U_row, job.wide))
     for n in range(first, last, ROWS):
         rows = min(ROWS, last - n)
-        of_gates = place(da, (0, n)), job.J, da.strides[0]
+        da_n, block, row = place(da, (0, n)), da.strides[0], dx.strides[0]
         if layer.D <= FEW:
-            of_U = place(U, (0,)), U.strides[0]
-            few(
-                job.few, rows, layer.D, *of_gates, *of_U, place(dx, (n,)), dx.strides[0]
-            )
+            U_0, out = place(U, (0,)), place(dx, (n,))
+            few(job.few, rows, layer.D, da_n, job.J, block, U_0, U.strides[0], out, row)
         else:
             for w in range(wide_blocks):
                 out = place(dx, (n, w * job.wide))
                 UT_w = place(UT, (w,))
-                through(job.through_U, rows, *of_gates, UT_w, out, dx.strides[0])
+                through(job.through_U, rows, da_n, job.J, block, UT_w, out, row)
 
 
 @part
@@ -163,11 +182,12 @@ def initial_gradient(job, l, first, last):
     da = array(job, layer.da, (job.J, job.T, job.B, job.row))
     dh0 = array(job, job.dh0, (job.L, job.B, job.P))
     WT = array(job, layer.WT, (job.J_wide, job.J * job.W_row, job.wide))
-    of_gates = place(da, (0, 0, first)), job.J, da.strides[0]
+    da_0, block = place(da, (0, 0, first)), da.strides[0]
+    rows, row = last - first, dh0.strides[1]
     for w in range(job.J_wide):
         out = place(dh0, (l, first, w * job.wide))
         WT_w = place(WT, (w,))
-        through(job.through_W, last - first, *of_gates, WT_w, out, dh0.strides[1])
+        through(job.through_W, rows, da_0, job.J, block, WT_w, out, row)
 
 
 @part
@@ -211,14 +231,13 @@ def add_gradients(job, l, j, gU, gW, gb):
     da = array(job, layer.da, (job.J, N, job.row))
     for n in range(0, N, GRAIN):
         count = min(GRAIN, N - n)
-        da_n = place(da, (j, n))
-        x_n = place(x, (n,)), job.size, x.strides[0]
-        gradient(job.gradient_U, layer.D, *x_n, count, da_n, gU, rate)
+        x_n, da_n, row = place(x, (n,)), place(da, (j, n)), x.strides[0]
+        gradient(job.gradient_U, layer.D, x_n, job.size, row, count, da_n, gU, rate)
         gradient(job.gradient_b, 1, job.one, 0, 0, count, da_n, gb, rate)
     for n in range(0 if job.starts else job.B, N, GRAIN):
         count = min(GRAIN, N - n)
-        h_n = place(h, (n,)), job.size, h.strides[0]
-        gradient(job.gradient_W, job.H, *h_n, count, place(da, (j, n)), gW, rate)
+        h_n, da_n, row = place(h, (n,)), place(da, (j, n)), h.strides[0]
+        gradient(job.gradient_W, job.H, h_n, job.size, row, count, da_n, gW, rate)
 
 
 @part
@@ -253,9 +272,8 @@ def transpose_block(job, j, weights, rows, columns, transposed):
     MT = array(job, transposed, (rows // job.wide, job.J * columns, job.wide))
     for k in range(0, rows, job.lanes):
         out = place(MT, (k // job.wide, j * columns, k % job.wide))
-        squares = columns // job.lanes
-        M_k = place(M, (j, k)), M.strides[1]
-        transpose(job.transpose, squares, *M_k, out, MT.strides[1])
+        squares, M_k = columns // job.lanes, place(M, (j, k))
+        transpose(job.transpose, squares, M_k, M.strides[1], out, MT.strides[1])
 
 
 @part

@@ -23,24 +23,25 @@ WORD, BYTE = ir.IntType(64), ir.IntType(8)
 library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
 
 
-def instruction(result, *kinds):
+def instruction(result, *kinds, names=None):
     """A decorator: emit(builder, *values), which emits LLVM code, becomes a function
-    for compiled code. result, kinds: its Numba types; None: it returns nothing.
+    for compiled code. result, kinds: its Numba types; None: it returns nothing. names:
+    of its arguments, for those who call it by keyword.
     """
+    names = names or [f"a{k}" for k in range(len(kinds))]
 
     def decorate(emit):
-        def typing(context, *arguments):
+        def typing(context, *arguments, **named):
             def generate(context, builder, signature, values):
                 value = emit(builder, *values)
                 return context.get_dummy_value() if result is None else value
 
             return (result or types.void)(*kinds), generate
 
-        names = ["context", *(f"a{k}" for k in range(len(kinds)))]
-        # Numba counts the arguments there
+        # Numba finds the arguments there
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         typing.__signature__ = inspect.Signature(
-            [inspect.Parameter(n, kind) for n in names]
+            [inspect.Parameter(n, kind) for n in ("context", *names)]
         )
         typing.__name__ = typing.__qualname__ = emit.__name__
         return intrinsic(typing)

@@ -12,7 +12,6 @@ row of gradients.
 
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,7 +27,6 @@ class Layout:
     dtype: np.dtype
     hidden: int
     wide_vectors: int | None = None  # vectors of a wide unit block; None: 4 or 2
-    numbers: ClassVar[int] = 1  # of a word, which a product takes of an operand at once
 
     def __post_init__(self):
         K = len(self.cell.gates)
@@ -55,7 +53,6 @@ class Layout:
     def sizes(self):
         """The sizes of `arrays.py` that are those of every layer."""
         U_row, W_row, row = (self.units * len(self.gates[m]) for m in "UWb")
-        size = self.dtype.itemsize
         return {
             "H": self.hidden,
             "P": self.padded,
@@ -65,23 +62,19 @@ class Layout:
             "units": self.units,
             "wide": self.wide_units,
             "lanes": self.lanes,
-            "size": size,
+            "size": self.dtype.itemsize,
             "row": row,
             "U_row": U_row,
             "W_row": W_row,
             "U_lines": self.blocks * U_row,
             "W_lines": self.blocks * W_row,
-            "H_words": self.words(self.hidden),
-            "P_words": self.words(self.padded),
-            "word_bytes": self.units * size // self.numbers,
         }
 
     def layer_sizes(self, D):
         """Those of a layer of D inputs."""
         return {
             "D": D,
-            "D_words": self.words(D),
-            "D_padded": self.words(self.pad(D)),
+            "D_padded": self.pad(D),
             "D_wide": self.pad(D) // self.wide_units,
         }
 
@@ -100,10 +93,6 @@ class Layout:
         """Bytes from a row of a unit block to vector v of each of its K gates."""
         return self.offsets("b")[v :: self.vectors]
 
-    def words(self, count):
-        """How many words so many numbers take."""
-        return -(-count // self.numbers)
-
     def runs(self, matrix):
         """The gates that a matrix feeds as runs (first number, numbers) of a unit
         block's row; neighbours are one run.
@@ -115,7 +104,3 @@ class Layout:
             else:
                 runs.append((g * self.units, self.units))
         return runs
-
-    def tile_rows(self, vectors):
-        """The tallest tile with `vectors` vectors a row."""
-        return registers.tile_rows(vectors)

@@ -53,16 +53,15 @@ def vector_registers():
 MOST_ROWS = 8
 
 
-def tile_rows(vectors, halves=1):
+def tile_rows(vectors):
     """The tallest tile with `vectors` vectors a row whose sums and operands fit the
-    registers; a product takes one more where it is not fused with its sum. halves:
-    registers of an operand, two where words are widened, for which there is a mask.
+    registers; a product takes one more where it is not fused with its sum.
     """
-    registers = vector_registers().count - (not vector_registers().fused) - (halves > 1)
+    registers = vector_registers().count - (not vector_registers().fused)
     rows = 1
     while rows < MOST_ROWS:
         tall = rows + 1
-        if tall * vectors + halves * (min(tall, vectors) + 1) > registers:
+        if tall * vectors + min(tall, vectors) + 1 > registers:
             break
         rows = tall
     return rows

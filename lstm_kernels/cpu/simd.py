@@ -16,7 +16,6 @@ applied to the sums before they are stored, which saves a pass over memory.
 import inspect
 from types import FunctionType
 
-import llvmlite.binding
 import numba
 import numpy as np
 from llvmlite import ir
@@ -25,21 +24,6 @@ from numba.core import cgutils
 
 from ..kernels import OPTIONS, native
 from .instructions import BYTE, WORD, call_address, instruction
-
-HALF = ir.IntType(16)
-
-
-class _Bfloat(ir.types.Type):
-    """LLVM's bfloat, which llvmlite does not know."""
-
-    def __str__(self):
-        return "bfloat"
-
-    def __eq__(self, other):
-        return isinstance(other, _Bfloat)
-
-    def __hash__(self):
-        return hash(_Bfloat)
 
 
 class Number:
@@ -213,45 +197,6 @@ class LLVM:
         place = self.builder.store(number, self._pointer(address, number.type))
         place.align = self.dtype.itemsize
 
-    # A word holds two bfloat16 numbers, the first in its low half: a number of that
-    # format is the upper half of a float32.
-
-    def rounded(self, x):
-        """x, finite, to the nearest bfloat16, of two the even one. As float32: its last
-        16 bits are zero.
-        """
-        build = self.builder
-        bits = build.bitcast(x.value, self._bits(0).type)
-        even = build.and_(build.lshr(bits, self._bits(16)), self._bits(1))
-        near = build.add(build.add(bits, self._bits(0x7FFF)), even)
-        near = build.and_(near, self._bits(0xFFFF0000))
-        return Vector(self, build.bitcast(near, self.type))
-
-    def store_rounded(self, address, x):
-        """The upper halves of a vector that is rounded."""
-        bits = self.builder.bitcast(x.value, self._bits(0).type)
-        half = self.builder.trunc(
-            self.builder.lshr(bits, self._bits(16)), self._wide(HALF)
-        )
-        place = self.builder.store(half, self._pointer(address, half.type))
-        place.align = 2
-
-    def dot(self, x, y, z):
-        """z plus the two products of the words of x and y, by AVX512_BF16's
-        instruction, which adds the second one first, and rounds each sum.
-        """
-        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
-        words = ir.VectorType(_Bfloat(), 2 * self.lanes)
-        if llvmlite.binding.llvm_version_info[0] < 16:  # it took integers then
-            words = self._bits(0).type
-        function = ir.FunctionType(self.type, [self.type, words, words])
-        callee = cgutils.get_or_insert_function(self.builder.module, function, name)
-        x, y = (self.builder.bitcast(v.value, words) for v in (x, y))
-        return Vector(self, self.builder.call(callee, [z.value, x, y]))
-
-    def _bits(self, number):
-        return self._constant(ir.IntType(32), number)
-
     def variable(self, vector):
         """A register that changes in a loop: use `get` and `set`."""
         slot = cgutils.alloca_once(self.builder, self.type)
@@ -398,12 +343,13 @@ def of_numbers(function, dtype):
 
 
 def caller(tile):
-    """A function for Numba code that calls a tile of this form: its address, then its
-    arguments.
+    """A function for Numba code that calls a tile of this form: its address, `code`,
+    then its arguments, also by keyword.
     """
+    names, kinds = _arguments(tile)
 
     def emit(builder, address, *values):
         call_address(builder, ir.VoidType(), address, values)
 
     emit.__name__ = tile.__name__
-    return instruction(None, types.intp, *_arguments(tile)[1])(emit)
+    return instruction(None, types.intp, *kinds, names=["code", *names])(emit)

@@ -1,9 +1,9 @@
 """The register tiles of `numba-fused`: a matrix product, and what becomes of its sums.
 
 Arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t,
-sample); `row`, `x_row`, `dh_row`: from sample to sample of h and c, x, dh; `blocks`
-unit blocks of gradients, `block` from one to the next. A tile checks nothing; the tests
-run its callers with tiles that do.
+sample); `row`, `x_row`, `dh_row`: from sample to sample of h and c, x, dh; J unit
+blocks of gradients, `block` from one to the next. A tile checks nothing; the tests run
+its callers with tiles that do.
 """
 
 from dataclasses import replace
@@ -32,7 +32,6 @@ class Tiles(Layout):
             "inputs": self.inputs(),
             "step": self.step(keep),
             "whole": self.whole(keep),
-            "single": self.single(keep),
             "back": self.back(),
             **{f"through_{m}": self.through(m) for m in "UW"},
             "few": self.few(),
@@ -44,7 +43,7 @@ class Tiles(Layout):
         self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None
     ):
         """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is
-        spent in; k counts words, each one number or, in bfloat16, two.
+        spent in.
 
         Rows of B are whole vectors, aligned. Of the operands of a k the fewer stay in
         registers: 3 rows of 4 vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more
@@ -81,7 +80,7 @@ class Tiles(Layout):
                     for n in columns
                 )
             for i, n, a_i, b_n in pairs:
-                m.set(sums[i][n], self.product(m, a_i, b_n, m.get(sums[i][n])))
+                m.set(sums[i][n], m.fma(a_i, b_n, m.get(sums[i][n])))
 
         # Two k at a time: half of the counting, which takes turns with the
         # multiply-adds (4 % with AVX2, 3 % with AVX-512, Xeon of 2023). Taller tiles
@@ -92,29 +91,14 @@ class Tiles(Layout):
         else:
             m.loop(count, multiply)
 
-    def product(self, m, a, b, total):
-        """total + a b."""
-        return m.fma(a, b, total)
-
-    def store_words(self, m, address, h):
-        """Store a vector of h once more, where operands are not h itself."""
-
-    def _feed(self, m, sums, matrix, A, A_row, count, B):
+    def _feed(self, m, sums, matrix, A, A_row, B, count):
         """Add A B to the sums of the gates that a packed matrix feeds; sums: by offset,
         of rows.
         """
         fed = self.offsets(matrix)
         chosen = [[row_sums[o] for o in fed] for row_sums in sums]
-        self.multiply(
-            m,
-            chosen,
-            A,
-            A_row,
-            self.dtype.itemsize,
-            B,
-            len(fed) * self.vector_bytes,
-            count,
-        )
+        size, B_row = self.dtype.itemsize, len(fed) * self.vector_bytes
+        self.multiply(m, chosen, A, A_row, size, B, B_row, count)
 
     def _feed_back(self, m, sums, matrix, da, blocks, block, MT):
         """Add da M^T to sums of a wide unit block: over the unit blocks of gradients,
@@ -122,16 +106,16 @@ class Tiles(Layout):
         """
         # Of a row of M^T
         runs, line = (self.runs(matrix), self.wide_units * self.dtype.itemsize)
-        width = sum(words for _, words in runs)
+        width = sum(count for _, count in runs)
 
         def one_block(j):
             done = 0
-            for first, words in runs:
+            for first, count in runs:
                 # Row 0 of block j, the run
                 a = da + j * block + first * self.dtype.itemsize
                 b = MT + (j * width + done) * line  # the row of M^T that it begins with
-                self.multiply(m, sums, a, self.row, self.dtype.itemsize, b, line, words)
-                done += words
+                self.multiply(m, sums, a, self.row, self.dtype.itemsize, b, line, count)
+                done += count
 
         m.loop(blocks, one_block)
 
@@ -146,44 +130,23 @@ class Tiles(Layout):
     def step(self, keep=True):
         """a + h W of a unit block, then the cell while the sums are in registers.
 
-        h: the whole rows of the state before it as operands, H words of them counted.
-        c, c_new, h_new: this unit block in the row of the first sample, before the step
-        and after; words_new: of h_new as operands. keep: store the gates in a.
+        h: the whole rows of the state before it, H of their numbers counted. c, c_new,
+        h_new: this unit block in the row of the first sample, before the step and
+        after. keep: store the gates in a.
         """
 
-        def step(m, rows, h, h_row, H, W, a, c, c_new, h_new, row, words_new):
-            cell = c, c_new, h_new, row, words_new, h_row
-            self._forward(
-                m, rows, "W", a, from_h=(h, h_row, H, W), cell=cell, keep=keep
-            )
+        def step(m, rows, h, H, W, a, c, c_new, h_new, row):
+            cell = c, c_new, h_new, row
+            self._forward(m, rows, "W", a, from_h=(h, row, H, W), cell=cell, keep=keep)
 
         return step
 
     def whole(self, keep=True):
         """Both, and the pre-activations are never stored."""
 
-        def whole(
-            m,
-            rows,
-            x,
-            x_row,
-            D,
-            U,
-            b,
-            h,
-            h_row,
-            H,
-            W,
-            a,
-            c,
-            c_new,
-            h_new,
-            row,
-            words_new,
-        ):
-            from_x, from_h = (x, x_row, D, U), (h, h_row, H, W)
-            cell = c, c_new, h_new, row, words_new, h_row
-            products = {"from_x": from_x, "from_h": from_h}
+        def whole(m, rows, x, x_row, D, U, b, h, H, W, a, c, c_new, h_new, row):
+            products = {"from_x": (x, x_row, D, U), "from_h": (h, row, H, W)}
+            cell = c, c_new, h_new, row
             self._forward(m, rows, "b", a, b=b, **products, cell=cell, keep=keep)
 
         return whole
@@ -202,10 +165,9 @@ class Tiles(Layout):
             sums = [{o: m.variable(m.load(begin + o)) for o in fed} for begin in begins]
             for operand, weights in ((from_x, "U"), (from_h, "W")):
                 if operand:
-                    A, A_row, words, packed = operand
-                    self._feed(
-                        m, sums, weights, A + first * A_row, A_row, words, packed
-                    )
+                    A, A_row, count_k, packed = operand
+                    A_first = A + first * A_row
+                    self._feed(m, sums, weights, A_first, A_row, packed, count_k)
             if cell:
                 self.apply(m, sums, keep, a_rows[0], first, *cell)
                 return
@@ -215,31 +177,9 @@ class Tiles(Layout):
                         a_i + o, m.get(row_sums[o]) if o in row_sums else m.load(b + o)
                     )
 
-        m.tiles(rows, self.tile_rows(len(fed)), tile)
+        m.tiles(rows, registers.tile_rows(len(fed)), tile)
 
-    def single(self, keep=True):
-        """A forward step of one row z of N numbers, all unit blocks in one call: a = b
-        + z W, then the cell, with the bits of "whole". One sample waits for its
-        weights: here one stream.
-
-        b, a, c, c_new, h_new: of unit block 0.
-        """
-        fed, units = self.offsets("W"), self.units * self.dtype.itemsize
-
-        def single(m, blocks, z, N, W, W_block, b, a, a_block, c, c_new, h_new):
-            def one_block(j):
-                sums = {o: m.variable(m.load(b + j * self.row + o)) for o in fed}
-                self._feed(m, [sums], "W", z, 0, N, W + j * W_block)  # block j
-                cell = [place + j * units for place in (c, c_new, h_new)]  # its units
-                self.apply(m, [sums], keep, a + j * a_block, 0, *cell, 0, 0, 0)
-
-            m.loop(blocks, one_block)
-
-        return single
-
-    def apply(
-        self, m, sums, keep, a, first, c, c_new, h_new, row, words_new, words_row
-    ):
+    def apply(self, m, sums, keep, a, first, c, c_new, h_new, row):
         """The cell on finished sums of rows from `first` on; pre-activations that are
         not among them are in a, the gates of row `first`.
         """
@@ -254,10 +194,6 @@ class Tiles(Layout):
             ]
             *gates, h_value, c_value = forward(*bars, m.load(c + unit))
             m.store(h_new + unit, h_value)
-            words = first * words_row + i * words_row  # the same of operands
-            self.store_words(
-                m, words_new + words + v * self.vector_bytes // self.numbers, h_value
-            )
             if c_value is not h_value:
                 m.store(c_new + unit, c_value)
             if keep:
@@ -268,28 +204,14 @@ class Tiles(Layout):
         """dy + dh + da_next W^T, then the cell backwards while the sums are in
         registers.
 
-        da_next: gradients of step t+1; no blocks at the last step; block: from one of
-        their unit blocks to the next. gates, da: those of step t, from this wide unit
-        block's first unit block on. dy, dh, dc, c, c_new: this wide unit block, c
-        before the step and c_new after; dc is read and written over.
+        da_next: gradients of step t+1, J unit blocks of them, none at the last step;
+        block: from one to the next. a, da: gates and gradients of step t, from this
+        wide unit block's first unit block on. dy, dh, dc, c, c_new: this wide unit
+        block, c before the step and c_new after; dc is read and written over.
         """
 
         def back(
-            m,
-            rows,
-            da_next,
-            blocks,
-            block,
-            WT,
-            dy,
-            dh,
-            dh_row,
-            row,
-            gates,
-            da,
-            dc,
-            c,
-            c_new,
+            m, rows, da_next, J, block, WT, dy, dh, dh_row, row, a, da, dc, c, c_new
         ):
             _, backward = self.cell.make(*activations.functions(m))
 
@@ -303,7 +225,7 @@ class Tiles(Layout):
                     dh_i = m.load(dh + place(i, v, dh_row))
                     sums[i][v] = m.variable(m.load(dy + place(i, v, row)) + dh_i)
                 da_first = da_next + first * self.row  # step t+1 from row `first` on
-                self._feed_back(m, sums, "W", da_first, blocks, block, WT)
+                self._feed_back(m, sums, "W", da_first, J, block, WT)
                 for i, v in vectors:
                     j, inner = divmod(v, self.vectors)
                     unit = place(i, v, row)
@@ -313,7 +235,7 @@ class Tiles(Layout):
                     *bars, dc_before = backward(
                         m.get(sums[i][v]),
                         m.load(dc + unit),
-                        *(m.load(gates + gate + o) for o in offsets),
+                        *(m.load(a + gate + o) for o in offsets),
                         m.load(c + unit),
                         m.load(c_new + unit),
                     )
@@ -321,7 +243,7 @@ class Tiles(Layout):
                         m.store(da + gate + o, bar)
                     m.store(dc + unit, dc_before)
 
-            m.tiles(rows, self.tile_rows(self.wide_vectors), tile)
+            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
 
         return back
 
@@ -330,18 +252,18 @@ class Tiles(Layout):
         W.
         """
 
-        def through(m, rows, da, blocks, block, MT, out, row):
+        def through(m, rows, da, J, block, MT, out, row):
             zero, vectors = m.constant(0.0), range(self.wide_vectors)
 
             def tile(first, count):
                 sums = [[m.variable(zero) for _ in vectors] for _ in range(count)]
                 da_first = da + first * self.row  # from row `first` on
-                self._feed_back(m, sums, matrix, da_first, blocks, block, MT)
+                self._feed_back(m, sums, matrix, da_first, J, block, MT)
                 for i, v in product(range(count), vectors):
                     out_i = out + first * row + i * row  # row first + i
                     m.store(out_i + v * self.vector_bytes, m.get(sums[i][v]))
 
-            m.tiles(rows, self.tile_rows(self.wide_vectors), tile)
+            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
 
         through.__name__ = f"through_{matrix}"
         return through
@@ -352,7 +274,7 @@ class Tiles(Layout):
         """
         fed = self.offsets("U")
 
-        def few(m, rows, D, da, blocks, block, U, U_block, out, row):
+        def few(m, rows, D, da, J, block, U, U_block, out, row):
             zero = m.constant(0.0)
 
             def tile(first, count):
@@ -372,7 +294,7 @@ class Tiles(Layout):
                                 a_n = m.load(a + (i * self.row + o))
                                 m.set(total, m.fma(a_n, u_n, m.get(total)))
 
-                    m.loop(blocks, one_block)
+                    m.loop(J, one_block)
                     for i, total in enumerate(sums):
                         out_i = out + first * row + i * row  # row first + i
                         m.store_number(
@@ -401,24 +323,14 @@ class Tiles(Layout):
             def tile(first, height):
                 sums = [[m.variable(zero) for _ in offsets] for _ in range(height)]
                 z_first = z + first * step  # what row `first` multiplied, sample 0
-                self.multiply(
-                    m,
-                    sums,
-                    z_first,
-                    step,
-                    z_row,
-                    da,
-                    self.row,
-                    count,
-                    offsets,
-                    ahead=64,
-                )
+                da_of = da, self.row, count, offsets
+                self.multiply(m, sums, z_first, step, z_row, *da_of, ahead=64)
                 for i, n in product(range(height), range(len(offsets))):
                     # First + i
                     place = out + first * width + (i * width + n * self.vector_bytes)
                     m.store(place, m.fma(rate, m.get(sums[i][n]), m.load(place)))
 
-            m.tiles(rows, self.tile_rows(len(offsets)), tile)
+            m.tiles(rows, registers.tile_rows(len(offsets)), tile)
 
         gradient.__name__ = f"gradient_{matrix}"
         return gradient
@@ -453,7 +365,6 @@ _TILES = Tiles(CELLS["rnn"], np.dtype(np.float32), 1).all()
 inputs = simd.caller(_TILES["inputs"])
 step = simd.caller(_TILES["step"])
 whole = simd.caller(_TILES["whole"])
-single = simd.caller(_TILES["single"])
 back = simd.caller(_TILES["back"])
 through = simd.caller(_TILES["through_U"])
 few = simd.caller(_TILES["few"])
@@ -461,7 +372,7 @@ gradient = simd.caller(_TILES["gradient_U"])
 transpose = simd.caller(_TILES["transpose"])
 
 # Tiles that differ where the gates are kept for a backward pass.
-_KEEPING = ("step", "whole", "single")
+_KEEPING = ("step", "whole")
 
 
 @cache

@@ -25,6 +25,7 @@ from .arrays import (
 from .block_kernels import FEW
 from .interrupts import run_on
 from .machine_code import address
+from .registers import tile_rows
 from .team import team
 from .tiles import codes
 
@@ -220,8 +221,6 @@ class Space:
     a pass is written by `divide`; there is memory for every division.
     """
 
-    _same_as_h = ("h", "h_words")  # what of a layer's record points to its h
-
     def __init__(self, net, T, B, purpose):
         tiles, params, states = net.tiles, net._params, len(net._cell.state)
         L, O = params.num_layers, params.output_size or 1
@@ -234,7 +233,7 @@ class Space:
         self._last_step = slice(T, None), slice(None), slice(H)
         self._dtype, self._cell = tiles.dtype, net._cell.name
         # Where a cell has no c, that of a layer is its h.
-        self._h_fields = self._same_as_h if self.has_c else (*self._same_as_h, "c")
+        self._h_fields = ("h",) if self.has_c else ("h", "c")
         top_layer = (L - 1) * len(LAYER_WORD)
         self._h_words = [top_layer + getattr(LAYER_WORD, n) for n in self._h_fields]
         # y is a copy where its storage has padding, or is kept.
@@ -261,7 +260,7 @@ class Space:
         fields = {name: n for name, n in self.sizes.items() if name in job.dtype.names}
         point(job, **fields, input_steps=input_steps)
         # Of the samples in a round of the backward pass: two tasks for each thread.
-        most = B // tiles.tile_rows(tiles.wide_vectors)
+        most = B // tile_rows(tiles.wide_vectors)
         wanted = -(-2 * self.threads // self.sizes["J_wide"])
         point(job, splits=max(1, min(most, wanted)))
         self._aim_layers(net, layers)
@@ -303,10 +302,9 @@ class Space:
     def _aim_layers(self, net, layers):
         """Let the LAYERs point to the parameters, and to what a forward pass writes."""
         for l, (layer, D) in enumerate(zip(layers, net.inputs, strict=True)):
-            point(layer, **net.weights(l), x_width=self.sizes["P_words"] if l else D)
-            sizes = net.tiles.layer_sizes(D)
-            point(layer, **{n: size for n, size in sizes.items() if n != "D_wide"})
-            point(layer, a=self.arrays["a"][l])
+            point(layer, **net.packed.layers[l], **net.transposes[l])
+            point(layer, D=D, D_padded=net.tiles.pad(D), a=self.arrays["a"][l])
+            point(layer, x_width=self.sizes["P"] if l else D)
             if self.has_c:
                 point(layer, c=self.arrays["c"][l])
             if l < self.sizes["L_h"]:

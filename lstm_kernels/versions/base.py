@@ -84,7 +84,6 @@ class Network(OtherNames):
 
     name = "network"  # of the version
     parallel = True  # whether it uses `threads`; else one
-    rounding = None  # what products do to their operands, a function of arrays, or None
     params_class = Params  # the class of its parameters
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)

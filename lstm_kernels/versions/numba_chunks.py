@@ -28,6 +28,7 @@ from ..blas import single_threaded
 from ..cpu.chunk_tiles import ChunkTiles
 from ..cpu.chunks import ChunkedLayer, Chunking, lane_weights
 from ..cpu.divisions import Choice, Trial
+from ..cpu.registers import tile_rows
 from ..errors import REAL, check_int, check_type
 from ..params import Grads, Params
 from .base import Network
@@ -177,7 +178,7 @@ class NumbaChunks(NumbaFused):
             return [(groups * lanes, 1)] if groups else []
         counts = [(vectors * all_lanes, vectors) for vectors in VECTORS]
         if as_samples:
-            rows = self.tiles.tile_rows(len(self.tiles.offsets("W")))  # of a tile
+            rows = tile_rows(len(self.tiles.offsets("W")))  # of a tile
             counts += [(rows, 0), (2 * rows, 0)]
         return [(count, vectors) for count, vectors in counts if SHORTEST * count <= T]
 

@@ -99,7 +99,6 @@ class NumbaFused(Network):
 
     name = "numba-fused"
     tiles_class = Tiles
-    space_class = Space  # of the arrays for a mini-batch
     most_threads = staticmethod(most_threads)
 
     def __init__(self, params, threads=None):
@@ -110,13 +109,9 @@ class NumbaFused(Network):
         self.tiles = self.tiles_class(*sizes)
         self.inputs = [len(layer.U) for layer in params.layers]
         self.packed = Packed(Tiles(*sizes), self.inputs, params.V, params.b_out)
-        self._transposes = transposes(self.tiles, self.inputs)
+        self.transposes = transposes(self.tiles, self.inputs)
         self._spaces, self._transposes_are_old = {}, True
         self.packed.pack(params)  # from now on the parameters: `_params` is their form
-
-    def weights(self, l):
-        """The packed arrays that products with the weights of layer l read, by name."""
-        return self.packed.layers[l] | self._transposes[l]
 
     def _now(self):
         return self.packed.unpack(self._params)
@@ -273,7 +268,7 @@ class NumbaFused(Network):
     def _space(self, T, B, purpose, spaces=None):
         """The Space for mini-batches (T, B); spaces: of another tape than its own."""
         spaces, key = self._spaces if spaces is None else spaces, (T, B, purpose)
-        space = self._kept(spaces, key, partial(self.space_class, self, *key))
+        space = self._kept(spaces, key, partial(Space, self, *key))
         if purpose != "inference" and self._transposes_are_old:
             self.pack_transposes(space)
         return space

@@ -1,9 +1,6 @@
 """The one comparer: results against the reference's, array by array, by name."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -16,47 +13,10 @@ from lstm_kernels.versions.base import Network
 Arrays = Mapping[str, np.ndarray]
 # Largest error, relative to the largest entry of the array, that counts as rounding.
 TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-11}
-# From a bfloat16 number to the next, relative to it: it has 8 bits.
-LAST_PLACE = 2.0**-7
 
 
 class MismatchError(AssertionError):
     """Results differ; the message names the array."""
-
-
-def tolerance(net: Network, T: int) -> float:
-    """The largest relative error of a network's passes over T steps that counts as
-    rounding.
-
-    A network whose products round their operands is compared with a reference that
-    rounds them too. The two add in another order, so a sum close to the middle between
-    two bfloat16 numbers may be rounded to the other one. One of the H terms of a sum
-    that is off by LAST_PLACE changes it by LAST_PLACE / sqrt(H) of its size; such
-    changes add up over T steps and L layers like a random walk; the largest of some
-    thousand values is four times a typical one, sqrt(2 ln 2N).
-    """
-    params = net.params()
-    if net.rounding is None:
-        return TOLERANCE[params.dtype]
-    return 4 * LAST_PLACE * math.sqrt((T + params.num_layers) / params.hidden_size)
-
-
-def reference_of(rounding: Callable | None) -> SimpleNamespace:
-    """`forward`, `backward` and `loss_and_grads` of the reference, with products whose
-    operands a function rounds first; None: as they are.
-    """
-
-    def product(a, b):
-        return rounding(a) @ rounding(b)
-
-    options = {} if rounding is None else {"product": product}
-    forward = {"layer_forward": partial(reference.layer_forward, **options)}
-    backward = {"layer_backward": partial(reference.layer_backward, **options)}
-    return SimpleNamespace(
-        forward=partial(reference.forward, **forward),
-        backward=partial(reference.backward, **backward),
-        loss_and_grads=partial(reference.loss_and_grads, **forward, **backward),
-    )
 
 
 def compare(got: Arrays, want: Arrays, tolerance: float) -> float:
@@ -128,8 +88,7 @@ def compare_outputs(
 def run(net, x, dy, state, dstate):
     """What a network computes on each public path, as a dict of named arrays.
 
-    Inference from `state`, then from zero; then, unless the network rounds what it
-    multiplies, which is for inference alone, a training pass from `state` and every
+    Inference from `state`, then from zero; then a training pass from `state` and every
     gradient. A path that no comparison takes may be wrong unseen, and a state that one
     call leaves behind shows in the next.
     """
@@ -137,30 +96,23 @@ def run(net, x, dy, state, dstate):
         "inference": net.forward(x, state),
         "inference from zero": net.forward(x),
     }
-    if net.rounding is not None:
-        return _named(passes)
     passes["training"] = net.forward(x, state, training=True)
     return _named(passes) | net.backward(dy, dstate).arrays()
 
 
-def truth(params, x, dy, state=None, dstate=None, rounding=None):
-    """What `run` returns, from the reference in float64. rounding: of what products
-    multiply, in inference; None: nothing.
-    """
-    exact = reference_of(rounding)
+def truth(params, x, dy, state=None, dstate=None):
+    """What `run` returns, from the reference in float64."""
     params, x, dy = (array.astype(np.float64) for array in (params, x, dy))
     state, dstate = (
         arrays and tuple(a.astype(np.float64) for a in arrays)
         for arrays in (state, dstate)
     )
-    y, final, tapes = exact.forward(params, x, state)
+    y, final, tapes = reference.forward(params, x, state)
     passes = {"inference": (y, final), "inference from zero": (y, final)}
     if state is not None:
-        passes["inference from zero"] = exact.forward(params, x)[:2]
-    if rounding is not None:
-        return _named(passes)
+        passes["inference from zero"] = reference.forward(params, x)[:2]
     passes["training"] = y, final
-    return _named(passes) | exact.backward(params, tapes, dy, dstate).arrays()
+    return _named(passes) | reference.backward(params, tapes, dy, dstate).arrays()
 
 
 def _named(passes):
@@ -181,9 +133,7 @@ def compare_to_reference(
     seed: int = 0,
 ) -> float:
     """Run every public path of a version, from random states and from zero, forward and
-    backward; return its largest relative error. Where its products round their
-    operands, so do those of what it must agree with; what is returned is the error
-    against the reference that rounds nothing.
+    backward; return its largest relative error.
 
     version: its name, or a network made from `params`. x: (T, B, D). Raises
     MismatchError.
@@ -199,9 +149,5 @@ def compare_to_reference(
         version = network(version, params, threads=threads)
     net = version
     arguments = x, dy, state, dstate
-    got, want = run(net, *arguments), truth(params, *arguments, rounding=net.rounding)
-    error = compare(got, want, tolerance(net, T))
-    if net.rounding is None:
-        return error
-    unrounded = truth(params, *arguments)
-    return compare(got, {name: unrounded[name] for name in got}, math.inf)
+    got, want = run(net, *arguments), truth(params, *arguments)
+    return compare(got, want, TOLERANCE[params.dtype])

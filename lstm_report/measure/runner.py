@@ -90,14 +90,10 @@ def measure(
     """Time calls of networks, which are verified before and after; rows of a results
     file.
 
-    nets: by name; those that round what they multiply are for inference alone. calls:
-    stage -> function of a network. options: as `interleaved` takes it.
+    nets: by name. calls: stage -> function of a network. options: as `interleaved`
+    takes it.
     """
-    trained = {name: net for name, net in nets.items() if net.rounding is None}
-    cases = {
-        stage: each(nets if stage == "forward" else trained, call)
-        for stage, call in calls.items()
-    }
+    cases = {stage: each(nets, call) for stage, call in calls.items()}
     return rows_of(timed(cases, partial(verify, nets, work), **options), work)
 
 

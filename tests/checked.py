@@ -160,13 +160,8 @@ class Interpreted:
         replaced |= {"exchange": self._exchange, "call": self._call}
         for space in self._spaces.values():
             space.update({n: f for n, f in replaced.items() if n in space})
-        for module in (workspace, flow, numba_fused):  # take addresses
-            monkeypatch.setattr(module, "at", self._at)
-            monkeypatch.setattr(module, "address", self._address)
-        monkeypatch.setattr(chunks, "at", self._at)
-        for module in (workspace, chunks):
-            monkeypatch.setattr(module, "codes", self._codes_of)
-        monkeypatch.setattr(chunks, "code", self._code_of)
+        taken = {"at": self._at, "address": self._address}
+        taken |= {"codes": self._codes_of, "code": self._code_of}
 
         def run(work, kernel, participants, owner, operations=0):
             turn = int(work.sync[-1, 0])
@@ -179,8 +174,11 @@ class Interpreted:
                 self._call(perform, task, 0, job)
             return False
 
-        monkeypatch.setattr(workspace.Work, "run", run)
-        monkeypatch.setattr(flow.Flow, "run", run_flow)
+        changes = [(workspace.Work, "run", run), (flow.Flow, "run", run_flow)]
+        for module in (workspace, flow, chunks, numba_fused):  # take addresses
+            changes += [(module, *f) for f in taken.items() if f[0] in vars(module)]
+        for change in changes:
+            monkeypatch.setattr(*change)
 
     def _codes_of(self, tiles, *names, keep=True):
         found = {}
@@ -232,7 +230,7 @@ class Interpreted:
     def _array(self, job, address, shape):
         if not address:  # of an array that this pass does not use
             return Absent()
-        return self._inside(int(address), shape, job._row.dtype["rate"])
+        return self._inside(int(address), shape, job._row.dtype["real"])
 
     def _integers(self, address, count):
         return self._inside(int(address), (int(count),), np.dtype(np.int64))

@@ -177,37 +177,6 @@ def test_vectors_and_numbers_have_the_same_bits(dtype):
         np.testing.assert_array_equal(one[name], other[name])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_both_machines_make_the_same_powers_of_two(dtype):
-    bias, digits = _bias(dtype), _digits(dtype)
-    n = np.arange(-bias, bias + 1).astype(dtype)
-    n = np.append(n, np.zeros(-len(n) % 64, dtype))
-
-    def powers(m, count, x, signs, out):
-        shift, size = m.constant(1.5 * 2.0**digits + bias), m.lanes * m.dtype.itemsize
-
-        def body(i):
-            here, sign = m.load(x + i * size), m.load(signs + i * size)
-            m.store(
-                out + i * size, m.copysign(m.exponent(m.magnitude(here) + shift), sign)
-            )
-
-        m.loop(count, body)
-
-    out, again = np.empty_like(n), np.empty_like(n)
-    lanes = registers.vector_registers().bytes // dtype.itemsize
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(
-        simd.compiled(powers, dtype, lanes, f"test_{dtype}")
-    )
-    call(len(n) // lanes, *(a.ctypes.data for a in (n, n, out)))
-    m = Checked(dtype, len(n), [n, again])
-    powers(m, 1, *(a.ctypes.data for a in (n, n, again)))
-    np.testing.assert_array_equal(
-        out, np.copysign(np.ldexp(dtype.type(1), np.abs(n).astype(int)), n)
-    )
-    np.testing.assert_array_equal(again, out)
-
-
 @pytest.mark.skipif(
     device.why_unavailable() is not None, reason="no CUDA, nor its simulator"
 )

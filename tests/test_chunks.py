@@ -320,7 +320,7 @@ def test_a_participant_that_comes_late_finds_nothing_to_do():
     late = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(code)
     layer.work.renew()
     net.forward(x)
-    layer.work.stop[kernels.EXACT :] = 0  # as at the beginning of a third
+    layer.work.progress[kernels.EXACT :] = 0  # as at the beginning of a third
     arrays = [*layer.arrays.values(), *layer.states.values()]
     for array in arrays:
         array[:] = np.nan

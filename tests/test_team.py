@@ -204,44 +204,6 @@ def test_a_thread_that_sleeps_is_not_woken_on_the_core_of_its_caller():
     threads.dismiss()
 
 
-FORK = """
-import os, sys, threading, warnings
-import numpy as np
-import lstm_kernels as lk
-from lstm_kernels.cpu.divisions import Division
-from lstm_kernels.cpu.team import team
-warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork with threads
-params = lk.Params.init(64, 64, num_layers=2, output_size=1)
-x = np.ones((20, 32, 64), np.float32)
-net = lk.network("numba-fused", params, threads=2)
-y, _ = net.forward(x)
-busy = lk.network("numba-fused", params, threads=2)
-stop = []
-def keep_busy():
-    while not stop:
-        busy.forward(x)
-thread = threading.Thread(target=keep_busy)
-thread.start()
-bad = 0
-for _ in range(8):
-    child = os.fork()
-    if child == 0:  # while another thread may be in a region
-        net = lk.network("numba-fused", params, threads=2)
-        net._divisions = lambda T, B: [Division("samples")]
-        same = all(np.array_equal(net.forward(x)[0], y) for _ in range(20))
-        os._exit(0 if same and team()._count == 2 else 1)
-    bad += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
-stop.append(1)
-thread.join()
-sys.exit(bad)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_has_threads_of_its_own():
-    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=120)
-
-
 def test_a_process_that_ends_in_the_middle_of_work_ends_cleanly():
     code = """
 import threading, time

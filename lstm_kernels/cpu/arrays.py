@@ -1,7 +1,6 @@
 """The arrays of a pass: one table, of which memory, records and this text are made.
 
-A line names an array, its shape, the passes that need it, who writes it and who reads
-it. The sizes are
+A line names an array, its shape and the passes that need it. The sizes are
 
 T B O       steps, samples, outputs
 H P         hidden units, the same with padding to whole wide unit blocks
@@ -32,9 +31,7 @@ class Array(NamedTuple):
 
     name: str
     shape: str
-    passes: str  # all; training is gradients or descent; words: where x and h are
-    written: str
-    read: str
+    passes: str  # all, training (gradients or descent), gradients or descent
 
     def sizes(self, sizes):
         """The shape in numbers; sizes: dict of ints by name."""
@@ -49,33 +46,33 @@ class Array(NamedTuple):
 
 
 SPACE = (
-    Array("h", "L_h T+1 B P", "all", "forward", "forward backward gradients"),
-    Array("c", "L_c c_slots B P", "all", "forward", "forward backward"),
-    Array("a", "L J_padded gate_steps B row", "all", "forward", "backward"),
+    Array("h", "L_h T+1 B P", "all"),
+    Array("c", "L_c c_slots B P", "all"),
+    Array("a", "L J_padded gate_steps B row", "all"),
     # Gradients: of a, which in descent take the place of the gates; of h from above, of
     # the top layer and of one below; of x; of the final h and c; of the initial h.
-    Array("da", "L J_padded T B row", "gradients", "backward", "backward gradients"),
-    Array("dy", "2 T B P", "training", "backward", "backward"),
-    Array("dx", "T B D_padded", "gradients", "backward", "collect"),
-    Array("dh", "L B P", "training", "begin_backward", "backward"),
-    Array("dc", "L B P", "training", "backward", "backward collect"),
-    Array("dh0", "L B P", "gradients", "backward", "collect"),
-    Array("zero", "P", "training", "nobody", "backward"),
-    Array("one", "1", "training", "Space", "gradients"),  # what b multiplies
-    Array("error", "B O", "training", "begin_backward", "readout_gradient"),
+    Array("da", "L J_padded T B row", "gradients"),
+    Array("dy", "2 T B P", "training"),
+    Array("dx", "T B D_padded", "gradients"),
+    Array("dh", "L B P", "training"),
+    Array("dc", "L B P", "training"),
+    Array("dh0", "L B P", "gradients"),
+    Array("zero", "P", "training"),
+    Array("one", "1", "training"),  # what b multiplies
+    Array("error", "B O", "training"),
     # The mini-batch that compiled code takes out of a data set.
-    Array("x", "T B D", "descent", "gather", "forward gradients"),
-    Array("target", "B O", "descent", "gather", "begin_backward"),
+    Array("x", "T B D", "descent"),
+    Array("target", "B O", "descent"),
 )
 # Of each layer: packed parameters, whose gradients gU, gW, gb are alike; transposes.
 PARAMETERS = (
-    Array("U", "J_padded D_padded U_row", "all", "assign descend", "forward gradients"),
-    Array("W", "J_padded P W_row", "all", "assign descend", "forward gradients"),
-    Array("b", "J_padded row", "all", "assign descend", "forward"),
+    Array("U", "J_padded D_padded U_row", "all"),
+    Array("W", "J_padded P W_row", "all"),
+    Array("b", "J_padded row", "all"),
 )
 TRANSPOSES = (
-    Array("UT", "D_wide U_lines wide", "training", "pack_transposes", "backward"),
-    Array("WT", "J_wide W_lines wide", "training", "pack_transposes", "backward"),
+    Array("UT", "D_wide U_lines wide", "training"),
+    Array("WT", "J_wide W_lines wide", "training"),
 )
 
 # What the records hold beside these arrays; dU, dW, db: bytes from `plain` on.
@@ -88,27 +85,34 @@ SIZES += " c_slots"
 # of the backward pass. Is there an initial state?, are gradients added to the
 # parameters?, examples there are.
 CHOICES = "groups shares input_steps splits starts descend N"
-ADDRESSES = "address layers sync stop tasks parts x target order source labels losses"
+ADDRESSES = (
+    "address layers sync progress tasks parts x target order source labels losses"
+)
 ADDRESSES += " plain dh dc dh0 zero one error V b_out gV gb_out"
 CODE = "forward backward gradients inputs step whole back few through_U through_W"
 CODE += " gradient_U gradient_W gradient_b transpose"
 
 
-def record(*fields, real=None):
+def record(*fields, real=None, reals=""):
     """The dtype of a record of 8-byte integers, and its fields' places among its words,
-    by name; real: the dtype of one more field, `rate`.
+    by name. real: the dtype of the arrays, that of a field `real`, which says no more,
+    and of the fields `reals`.
     """
     names = " ".join(fields).split()
     kinds = [(name, np.int64) for name in names]
     if real is not None:
-        kinds.append(("rate", real))
+        kinds += [(name, real) for name in f"real {reals}".split()]
     return np.dtype(kinds, align=True), namedtuple("Words", names)(*range(len(names)))
 
 
 LAYER, LAYER_WORD = record(LAYER_FIELDS)
-# Kernels are compiled for the type of a JOB: that of its `rate` is the arrays' dtype.
+# Kernels are compiled for the type of a JOB. rate: what gradients are multiplied by.
 JOBS = {
-    np.dtype(real): record(SIZES, CHOICES, ADDRESSES, CODE, real=real)[0]
+    np.dtype(real): record(SIZES, CHOICES, ADDRESSES, CODE, real=real, reals="rate")[0]
     for real in (np.float32, np.float64)
 }
 JOB_WORD = record(SIZES, CHOICES, ADDRESSES, CODE)[1]
+# How far a region has come. Is it to be left?; the first of its training steps, the
+# one after the last, how many are done; of the sweeps of `chunk_kernels.py`: how many
+# chunks are exact, how many there were, which was the last, 0 while there is another.
+PROGRESS, PROGRESS_WORD = record("leave first last done exact sweeps last_sweep")

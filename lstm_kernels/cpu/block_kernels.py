@@ -9,7 +9,7 @@ first and last bound the samples.
 """
 
 from ..kernels import part
-from .arrays import LAYER
+from .arrays import LAYER, PROGRESS
 from .instructions import array, integers, number, place, read, record_at
 from .tiles import back, few, gradient, inputs, step, through, transpose, whole
 
@@ -18,6 +18,9 @@ ROWS = 96  # rows (t, sample) of dx at once
 FEW = 4  # inputs up to which dx is a dot product for each
 
 layer_at = record_at(LAYER)
+progress_at = record_at(PROGRESS)
+# Bytes to words of it that change while threads read them
+LEAVE, LAST = (PROGRESS.fields[name][1] for name in ("leave", "last"))
 
 
 @part
@@ -27,7 +30,7 @@ def forward_steps(job, l, start, stop, first, last):
     the cache.
     """
     for t in range(start, stop):
-        if read(job.stop):
+        if read(job.progress + LEAVE):
             return
         begin = t - (t - start) % job.input_steps
         end = min(begin + job.input_steps, stop)
@@ -100,7 +103,7 @@ def backward_steps(job, l, start, stop, first, last):
     # Steps whose rows are a run.
     together = max(1, ROWS // job.B) if last - first == job.B else 1
     for t in range(stop - 1, start - 1, -1):
-        if read(job.stop):
+        if read(job.progress + LEAVE):
             return
         for i in range(job.J_wide):
             w = i if t % 2 == 0 else job.J_wide - 1 - i

@@ -21,7 +21,7 @@ import math
 import numpy as np
 
 from ..kernels import part
-from .arrays import record
+from .arrays import PROGRESS_WORD, record
 from .chunk_tiles import backward as backward_tile
 from .chunk_tiles import forward as forward_tile
 from .instructions import array, integers, place, read
@@ -36,23 +36,22 @@ STEPS = 16  # of a call of a tile: between two, a pass can be left
 SIZES = "C n D H K lanes width tasks entry ahead kept back sweeps"
 # tolerance: one number. given: the state that enters, (2, H), or its gradient.
 # ..._rows: (step, numbers), as a caller has them.
-ADDRESSES = "address layers sync groups stop tolerance given x_rows y_rows dy_rows"
+ADDRESSES = "address layers sync groups progress tolerance given x_rows y_rows dy_rows"
 ADDRESSES += " da_rows x h c a dy da starts ends U W b WT forward backward transpose"
 JOBS = {
     np.dtype(real): record(SIZES, ADDRESSES, real=real)[0]
     for real in (np.float32, np.float64)
 }
 WORD = record(SIZES, ADDRESSES)[1]
-# The words at `stop`: is the pass to be left?; and, of those that a region has for
-# itself: how many chunks are exact, how many sweeps there were, and which was the last,
-# 0 while there is another one.
-LEAVE, EXACT, SWEEPS, LAST = 0, 4, 5, 6
+LEAVE, EXACT, SWEEPS, LAST = (
+    getattr(PROGRESS_WORD, name) for name in ("leave", "exact", "sweeps", "last_sweep")
+)
 
 
 @part
 def word(job, which):
-    """One of the words at `stop`, as it is now."""
-    return read(job.stop + 8 * which)
+    """A word of PROGRESS, as it is now."""
+    return read(job.progress + 8 * which)
 
 
 @part
@@ -251,7 +250,7 @@ def holding(ends, starts, tolerance, signs):
 @part
 def look(job):
     """Look at the seams after a sweep, and set where the next one starts."""
-    words, chunks = integers(job.stop, 8), job.C - job.entry // job.n
+    words, chunks = integers(job.progress, LAST + 1), job.C - job.entry // job.n
     tolerance = array(job, job.tolerance, (1,))[0]
     ends, starts = at_seams(job)
     # Gradients may differ in the signs of zeros, which move no sum.

@@ -109,12 +109,12 @@ class ChunkedLayer:
     @property
     def exact(self):
         """How many chunks are exact after a pass."""
-        return int(self.work.stop[kernels.EXACT])
+        return int(self.work.progress[kernels.EXACT])
 
     @property
     def sweeps(self):
         """How many there were in a pass."""
-        return int(self.work.stop[kernels.SWEEPS])
+        return int(self.work.progress[kernels.SWEEPS])
 
     @property
     def exact_steps(self):
@@ -132,7 +132,7 @@ class ChunkedLayer:
 
     def _run(self, sweeps, back):
         words = self.work.job_words
-        self.work.stop[kernels.EXACT :] = 0
+        self.work.progress[kernels.EXACT :] = 0
         words[WORD.sweeps] = sweeps
         for word, value in self._words[back].items():
             words[word] = value

@@ -5,22 +5,18 @@ of a network run each in turn, and the times of these calls decide.
 """
 
 from functools import cache
-from statistics import median
 from typing import NamedTuple
 
 # A thread that slept works at full speed a millisecond later: so a division runs for a
 # few calls or milliseconds on end, and the last of these calls counts.
 CALLS, SETTLED = 8, 4e-3
-# Rounds in which each division has its turn, at most, of which the last few count;
-# seconds of passes after the first of them, later twice as many each time, in which the
-# best so far runs: threads of a BLAS library wait for more work on the cores for 0.1 s.
-ROUNDS, LAST, REST = 5, 3, 20e-3
+# Rounds in which each division has its turn, at most; seconds of passes after the first
+# of them, later twice as many each time, in which the best so far runs: threads of a
+# BLAS library wait for more work on the cores for 0.1 s.
+ROUNDS, REST = 5, 20e-3
 # Threads that gain less than this part, and these seconds, lose when they have to be
 # woken, as between two loops of calls.
 MARGIN, WAKING = 0.05, 5e-6
-# A pass that takes twice as long as it did may be disturbed; so many in a row are
-# another use, or another machine. The next time it takes eight times as many.
-SLOWER, IN_A_ROW, RARER = 2.0, 32, 8
 
 
 class Division(NamedTuple):
@@ -36,8 +32,8 @@ class Division(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What was tried: the fastest division, None while that is not known, and the
-    median seconds of each that has run.
+    """What was tried: the fastest division, None while that is not known, and the least
+    seconds of each that has run.
     """
 
     fastest: str | None
@@ -79,19 +75,14 @@ class Trial:
     tried = 0  # passes of all trials that were not decided: who times calls waits
 
     def __init__(self, candidates):
-        self._candidates, self._patience = tuple(candidates), IN_A_ROW
-        self._begin()
-
-    def _begin(self):
-        self.seconds = {division: [] for division in self._candidates}
-        self._left, self._turn, self._slow = list(self._candidates), [], 0
-        self.division, self._rest, self._limit = self._left[0], 0.0, float("inf")
-        self.decided = len(self._left) == 1
+        self.seconds = {division: [] for division in candidates}  # one of each turn
+        self._left = list(self.seconds)
+        self.division, self.decided = self._left[0], len(self._left) == 1
+        self._turn, self._rest = [], 0.0  # passes of this turn; seconds to rest
 
     def record(self, division, seconds):
         """A pass took so long."""
         if self.decided:
-            self._watch(seconds)
             return
         Trial.tried += 1
         if self._rest > 0:
@@ -111,44 +102,30 @@ class Trial:
 
     def _compare(self, turns):
         """Leave out what is slower than the best by more than turns vary: the more of
-        them, the less. The least time counts there, so that one turn that was disturbed
-        leaves out nothing; the best is that of the least median of the last turns, and
-        threads have to gain something.
+        them, the less. The least time counts, so that one turn that was disturbed
+        leaves out nothing.
         """
-        least = {d: self._price(d, min(self.seconds[d])) for d in self._left}
-        fastest = min(least.values())
-        long = fastest > SETTLED
+        price = {d: self._price(d) for d in self._left}
+        best = min(price, key=price.get)
+        long = price[best] > SETTLED
         if long or turns > 1:
-            most = fastest * (1 + 2.0 ** (2 - turns - 2 * long))
-            self._left = [d for d in self._left if least[d] <= most]
-        best = min(self._left, key=lambda d: self._price(d, self._middle(d)))
-        if len(self._left) == 1 or turns == ROUNDS:
-            self.division, self.decided = best, True
-            self._limit = SLOWER * self._middle(best)
-        elif long:
-            self.division = self._left[0]
-        else:
+            most = price[best] * (1 + 2.0 ** (2 - turns - 2 * long))
+            self._left = [d for d in self._left if price[d] <= most]
+        self.decided = len(self._left) == 1 or turns == ROUNDS
+        if self.decided or not long:
             self.division, self._rest = best, REST * 2 ** (turns - 1)
+        else:
+            self.division = self._left[0]
 
-    def _middle(self, division):
-        return median(self.seconds[division][-LAST:])
-
-    @staticmethod
-    def _price(division, seconds):
-        """Seconds, and for threads the margin that they have to gain."""
+    def _price(self, division):
+        """The least seconds of a turn, and for threads what they have to gain."""
+        seconds = min(self.seconds[division])
         alone = division.by == "one thread"
         return seconds if alone else seconds * (1 + MARGIN) + WAKING
 
-    def _watch(self, seconds):
-        """Try again when passes became slow."""
-        self._slow = self._slow + 1 if seconds > self._limit else 0
-        if self._slow == self._patience:
-            self._patience *= RARER
-            self._begin()
-
     def choice(self):
         """The Choice, so far."""
-        seconds = {str(d): self._middle(d) for d, s in self.seconds.items() if s}
+        seconds = {str(d): min(s) for d, s in self.seconds.items() if s}
         return Choice(str(self.division) if self.decided else None, seconds)
 
 

@@ -29,7 +29,7 @@ PATIENCE = (
 # participants leave when it is set; pauses before one that waits helps out; the work,
 # machine code perform(task, 0, job), and what it gets.
 FLOW, FLOW_WORD = record(
-    "tasks lists bounds after first state stop patience perform job"
+    "tasks lists bounds after first state leave patience perform job"
 )
 flow_at = record_at(FLOW)
 
@@ -86,7 +86,7 @@ def wait_for(flow, task, p):
             pause()
         elif spins < 2 * flow.patience:
             offer_core()
-        elif read(flow.stop):
+        elif read(flow.leave):
             return False
         elif not help_out(flow, p):
             offer_core()
@@ -107,7 +107,7 @@ def participate(p, turn, flow):
         for e in range(first[task], first[task + 1]):
             if not wait_for(flow, after[e], p):
                 return 1
-        if read(flow.stop):
+        if read(flow.leave):
             return 1
         take(flow, task, p)
     if p == 0:
@@ -153,9 +153,9 @@ class Flow:
         left = buffer(8, dtype=np.int64)  # its first word: are tasks left?
         vars(self).update(state=state, _left=left, _record=record)
 
-    def run(self, participants, perform, job, stop, owner):
-        """Run perform(task, 0, job), machine code, for all tasks, or until stop[0] is
-        not zero.
+    def run(self, participants, perform, job, progress, owner):
+        """Run perform(task, 0, job), machine code, for all tasks, or until
+        progress[0], a word, is not zero.
 
         owner: what `job` points into. Returns whether a thread stayed behind
         (`Team.run`).
@@ -164,10 +164,10 @@ class Flow:
         flow = self._record.view(np.int64)  # fields of records take Python longer
         flow[FLOW_WORD.perform] = perform
         flow[FLOW_WORD.job] = job
-        flow[FLOW_WORD.stop] = at(stop)
+        flow[FLOW_WORD.leave] = at(progress)
         # One participant has nothing to wait for.
         flow[FLOW_WORD.patience] = 0 if participants == 1 else PATIENCE
-        alive = owner, self._arrays, self.state, self._record, self._left, stop
+        alive = owner, self._arrays, self.state, self._record, self._left, progress
         code, places = address(participate, FLOW), (at(self._record), at(self._left))
         stayed = team().run(participants, code, *places, alive)
         self._last = self.state

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import inspect
 import os
+from types import FunctionType
 
 import llvmlite.binding
 import numba
@@ -47,6 +48,16 @@ def instruction(result, *kinds, names=None):
         return intrinsic(typing)
 
     return decorate
+
+
+def function_of(text, name, module, file, **names):
+    """The function that the text of a lambda makes, whose free names are `names`: one
+    that encloses compiled code would never be found in Numba's cache. name, module,
+    file: what the cache knows it by.
+    """
+    names["__name__"] = module
+    code = eval(text, names).__code__.replace(co_filename=file, co_name=name)
+    return FunctionType(code, names, name)
 
 
 def call_address(builder, result, address, values):
@@ -208,7 +219,7 @@ def array(job, address, shape):
 
 @overload(array)
 def _array(job, address, shape):
-    real = as_dtype(job.typeof("rate")).type
+    real = as_dtype(job.typeof("real")).type
     return lambda job, address, shape: carray(_pointer(address), shape, real)
 
 
@@ -219,7 +230,7 @@ def number(job, value):
 
 @overload(number)
 def _number(job, value):
-    real = as_dtype(job.typeof("rate")).type
+    real = as_dtype(job.typeof("real")).type
     return lambda job, value: real(value)
 
 

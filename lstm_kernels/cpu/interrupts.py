@@ -10,8 +10,8 @@ LONG = 2e9  # operations: from there on, another thread costs less than a hundre
 
 def run_on(work, operations, function, *arguments):
     """function(*arguments), a region or a flow on a Work; a signal ends a long one,
-    and the next one gets records whose stop word is new (`Work.enter`).
+    and the next one gets a new PROGRESS (`Work.enter`).
     """
     if operations < LONG:
         return function(*arguments)
-    return interruptible(partial(function, *arguments), work.stop, team().drain)
+    return interruptible(partial(function, *arguments), work.progress, team().drain)

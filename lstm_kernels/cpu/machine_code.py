@@ -1,14 +1,11 @@
 """Kernels as machine code: each is compiled when its address is first asked for."""
 
 from functools import cache
-from types import FunctionType
 
 from ..kernels import native
-from .instructions import record_at
+from .instructions import function_of, record_at
 
-
-def _entry(p, turn, address):
-    return kernel(p, turn, job_at(address, 0))  # noqa: F821 - globals, below
+ENTRY = "lambda p, turn, address: kernel(p, turn, record_at(address, 0))"
 
 
 @cache
@@ -18,8 +15,7 @@ def address(kernel, dtype):
     """
     function = kernel.py_func  # of which there may be one of this name elsewhere
     name = f"{function.__module__.rpartition('.')[2]}_{function.__name__}"
-    space = {"kernel": kernel, "job_at": record_at(dtype), "__name__": __name__}
-    entry = FunctionType(_entry.__code__, space, name)
-    entry.__module__ = __name__
-    label = dtype["rate"].name if "rate" in dtype.names else ""
+    free = {"kernel": kernel, "record_at": record_at(dtype)}
+    entry = function_of(ENTRY, name, __name__, __file__, **free)
+    label = dtype["real"].name if "real" in dtype.names else ""
     return native(entry, label, origins=[function.__module__])

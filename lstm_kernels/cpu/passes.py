@@ -6,13 +6,16 @@ round (`rounds.py`) and a JOB (`arrays.py`); it returns the number of the next r
 pass is machine code of its own, which others call by its address: so what a network
 does not use is not compiled. Tasks are in `block_kernels.py`.
 
-A pass is left between two steps when the word `job.stop` is set; what it has written is
-lost then. Nobody leaves while parameters change: `stop` is read once more before the
-round that changes them, and whoever read a zero there has waited for all others.
+A pass is left between two steps when `leave` of its PROGRESS is set; what it has
+written is lost then. Nobody leaves while parameters change: the word is read once more
+before the round that changes them, and whoever read a zero there has waited for all
+others.
 """
 
 from ..kernels import part
 from .block_kernels import (
+    LAST,
+    LEAVE,
     ROWS,
     back_block,
     backward_steps,
@@ -24,10 +27,11 @@ from .block_kernels import (
     initial_gradient,
     input_gradient,
     layer_at,
+    progress_at,
     readout_gradient,
     transpose_weights,
 )
-from .instructions import array, call, exchange, integers, read
+from .instructions import array, call, exchange, read
 from .rounds import claim, finish, wait
 
 
@@ -64,7 +68,7 @@ def forward_rounds(p, turn, job):
     """Every layer and step in rounds of unit blocks."""
     for l in range(job.L):
         for t in range(job.T):
-            if read(job.stop):
+            if read(job.progress + LEAVE):
                 return turn
             begin = t - t % job.input_steps
             end = min(begin + job.input_steps, job.T)
@@ -84,7 +88,7 @@ def backward_rounds(p, turn, job):
     tasks = job.J_wide * splits
     for l in range(job.L - 1, -1, -1):
         for t in range(job.T - 1, -1, -1):
-            if read(job.stop):
+            if read(job.progress + LEAVE):
                 return turn
             for task in claimed(job.sync, job.groups, turn, p, tasks):
                 w, s = task // splits, task % splits
@@ -114,11 +118,12 @@ def gradient_rounds(p, turn, job):
             gradient_block(job, task // job.J, task % job.J)
         else:
             loss = readout_gradient(job)
-            words = integers(job.stop, 3)  # leave?, steps to do, steps done
-            array(job, job.losses, (words[2] + 1,))[words[2]] = loss
-            words[2] += 1
+            progress = progress_at(job.progress, 0)
+            done = progress.done
+            array(job, job.losses, (done + 1,))[done] = loss
+            progress.done = done + 1
             if loss - loss != 0:  # it is not finite: this was the last step
-                exchange(job.stop + 8, 0)
+                exchange(job.progress + LAST, 0)
     return wait(job.sync, job.groups, turn, tasks)
 
 
@@ -143,15 +148,19 @@ def infer(p, turn, job):
 def backward(p, turn, job):
     """A backward pass and the weight gradients."""
     turn = run_pass(job.backward, p, turn, job)
-    return turn if read(job.stop) else call(job.gradients, p, turn, job.address)
+    return (
+        turn
+        if read(job.progress + LEAVE)
+        else call(job.gradients, p, turn, job.address)
+    )
 
 
 @part
 def train(p, turn, job):
-    """The training steps that `stop` says, each on a mini-batch of `order`."""
+    """The training steps that PROGRESS says, each on a mini-batch of `order`."""
     tasks = max(job.shares, 1)
-    step = read(job.stop + 24)  # the fourth word: the first step
-    while step < read(job.stop + 8):
+    step = progress_at(job.progress, 0).first
+    while step < read(job.progress + LAST):
         for task in claimed(job.sync, job.groups, turn, p, tasks):
             first, last = job.B * task // tasks, job.B * (task + 1) // tasks
             if job.order:
@@ -167,7 +176,7 @@ def train(p, turn, job):
                 begin_backward(job, 0, job.B)
             turn = wait(job.sync, job.groups, turn, 1)
             turn = call(job.backward, p, turn, job.address)
-        if read(job.stop):
+        if read(job.progress + LEAVE):
             return turn
         turn = call(job.gradients, p, turn, job.address)
         step += 1

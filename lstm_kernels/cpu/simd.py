@@ -14,7 +14,6 @@ applied to the sums before they are stored, which saves a pass over memory.
 """
 
 import inspect
-from types import FunctionType
 
 import numba
 import numpy as np
@@ -23,7 +22,7 @@ from numba import types
 from numba.core import cgutils
 
 from ..kernels import OPTIONS, native
-from .instructions import BYTE, WORD, call_address, instruction
+from .instructions import BYTE, WORD, call_address, function_of, instruction
 
 
 class Number:
@@ -296,11 +295,9 @@ def _function(tile, dtype, lanes):
         tile(m, *map(m.argument, values))
 
     trace, names = instruction(None, *kinds)(emit), ", ".join(names)
-    function = eval(
-        f"lambda {names}: trace({names})", {"trace": trace, "__name__": __name__}
-    )
-    code = function.__code__.replace(co_filename=__file__, co_name=tile.__name__)
-    return FunctionType(code, function.__globals__, tile.__name__), types.void(*kinds)
+    text, known_by = f"lambda {names}: trace({names})", (__name__, __file__)
+    function = function_of(text, tile.__name__, *known_by, trace=trace)
+    return function, types.void(*kinds)
 
 
 def compiled(tile, dtype, lanes, label):

@@ -19,6 +19,7 @@ from .arrays import (
     LAYER,
     LAYER_WORD,
     PARAMETERS,
+    PROGRESS,
     SPACE,
     TRANSPOSES,
 )
@@ -33,6 +34,13 @@ from .tiles import codes
 # samples: enough for the weights to be loaded rarely, few enough for the result to stay
 # in L2.
 INPUT_ROWS = 64
+
+# The forward and the backward pass, by how threads divide it (`divisions.py`).
+PASSES = {
+    "one thread": (passes.forward_samples, passes.backward_samples),
+    "samples": (passes.forward_samples, passes.backward_samples),
+    "units": (passes.forward_rounds, passes.backward_rounds),
+}
 
 _word_at, _HEAD = ctypes.c_int64.from_address, object.__basicsize__
 _probe = np.zeros(1)
@@ -150,34 +158,32 @@ def point(record, **fields):
 
 
 class Work:
-    """The records of a region: a LAYER for each layer, the JOB, and the words of its
-    rounds. They are written between regions only, and never again once a thread may
-    have stayed in one: `renew`.
+    """The records of a region: a LAYER for each layer, the JOB, its PROGRESS as words,
+    and those of its rounds. They are written between regions only, and never again once
+    a thread may have stayed in one: `renew`.
     """
 
     def __init__(self, layers, job, groups):
         self.layers, self.job, self._groups = layers, job, groups
         self.sync = rounds.new_sync(buffer, groups)
-        # Leave?; of training steps: the last one and one more, how many are done, the
-        # first.
-        self.stop = buffer(8, dtype=np.int64)
+        self.progress = buffer(1, dtype=PROGRESS).view(np.int64)
         self._entered = False
         self._codes = {}  # addresses of kernels; those of records are dear to look up
         # What `address` leads to, beside the arrays of the space.
-        self.arrays = layers, job, self.sync, self.stop
+        self.arrays = layers, job, self.sync, self.progress
         self.address, self.next_round = at(job), at(self.sync[-1])
         # The same memory as words, which Python fills in faster than fields of records.
         self.layer_words = memoryview(layers.view(np.int64))
         self.job_words = memoryview(job.view(np.int64))
         point(job, address=self.address, layers=layers, groups=groups)
-        point(job, sync=self.sync, stop=self.stop)
+        point(job, sync=self.sync, progress=self.progress)
 
     def renew(self):
         """Go over to copies, all at once: an interrupt finds the old records or the
         new.
         """
         new = Work(self.layers.copy(), self.job.copy(), self._groups)
-        new.stop[1:] = self.stop[1:]
+        new.progress[1:] = self.progress[1:]  # it is not to be left
         vars(self).update(vars(new))
 
     def run(self, kernel, participants, owner, operations=0):
@@ -274,17 +280,16 @@ class Space:
 
     def divide(self, division):
         """Let the records say how the next passes are divided."""
-        job, kernels = self.work.job_words, ("forward", "backward")
-        by, L = division.by, self.sizes["L"]
+        job, by, L = self.work.job_words, division.by, self.sizes["L"]
         shares = {"one thread": 1, "samples": min(self.threads, self.sizes["B"])}
         self.participants = 1 if by == "one thread" else self.threads
         job[JOB_WORD.groups] = self.participants
         job[JOB_WORD.shares] = shares.get(by, 0)
-        if by != "layers":  # which are tasks of a flow
-            way = "samples" if by in shares else "rounds"
-            for name in kernels[: 1 if self.purpose == "inference" else 2]:
-                code = address(getattr(passes, f"{name}_{way}"), self.work.job.dtype)
-                job[getattr(JOB_WORD, name)] = code
+        if by in PASSES:  # layers are tasks of a flow
+            forward, backward = PASSES[by]
+            job[JOB_WORD.forward] = address(forward, self.work.job.dtype)
+            if self.purpose != "inference":
+                job[JOB_WORD.backward] = address(backward, self.work.job.dtype)
         if self.purpose == "inference":  # layer after layer uses the same memory
             for l in range(L):
                 place = at(self.arrays["a"][l if by == "layers" else 0])

@@ -75,7 +75,7 @@ def await_share(job, s, t, share):
     """Wait until step t of a share is done; whether it is, or all are to leave."""
     word, spins = s.words + share * APART, 0
     while read(word) < s.before + t + 1:
-        if read(job.stop):
+        if read(job.progress):
             return False
         spins += 1
         if spins < SPINS:

@@ -9,7 +9,7 @@ FMA units for a mini-batch of some samples; by reading the weights once a step f
 single sample; for the smallest networks by what a call costs.
 
 Who computes what changes no bit: the order of additions is fixed in `tiles.py` and
-`block_kernels.py`. README says how x gets through these rooms.
+`block_kernels.py`. ARCHITECTURE.md says how x gets through these rooms.
 
 A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and
 MOST_BYTES; nothing of them is ever returned.
@@ -28,7 +28,7 @@ from ..blas import single_threaded
 from ..cores import cores
 from ..cpu import passes
 from ..cpu import wavefront_kernels as tasks
-from ..cpu.arrays import JOB_WORD
+from ..cpu.arrays import JOB_WORD, PROGRESS_WORD
 from ..cpu.divisions import Choice, Trial, divisions, trial
 from ..cpu.flow import Flow
 from ..cpu.interrupts import run_on
@@ -220,14 +220,14 @@ class NumbaFused(Network):
             all_threads = self._threads, space, space.operations
             space.work.run(passes.gradient_rounds, *all_threads)
         else:
-            first, last = space.work.stop[3], space.work.stop[1]
-            for _ in range(first, last):
+            progress, word = space.work.progress, PROGRESS_WORD
+            for _ in range(progress[word.first], progress[word.last]):
                 if space.work.job_words[JOB_WORD.order]:
                     space.work.run(tasks.next_batch, 1, space)
                 self._run_layers(space, passes.infer)
                 space.work.run(tasks.read_out, 1, space)
                 self._run_layers(space, passes.backward)
-                if space.work.stop[1] == 0:  # the loss was not finite
+                if space.work.progress[word.last] == 0:  # the loss was not finite
                     break
 
     def _flow(self, space, backward, task):
@@ -238,7 +238,7 @@ class NumbaFused(Network):
         work.job_words[JOB_WORD.parts] = running.schedule.graph.parts
         participants = min(self._threads, running.workers)
         code, owner = address(task, work.job.dtype), (space, work.arrays)
-        call = running.run, participants, code, work.address, work.stop, owner
+        call = running.run, participants, code, work.address, work.progress, owner
         work.leave(run_on(work, space.operations, *call))
 
     def _step(self, x, target, rate):
@@ -319,8 +319,9 @@ class NumbaFused(Network):
         what it names, taken over into these; the losses, up to one not finite.
         """
         losses, work = np.empty(count, self._dtype), space.work
+        word = PROGRESS_WORD
         space.begin(x)
-        work.stop[2] = 0
+        work.progress[word.done] = 0
         work.job_words[JOB_WORD.losses] = at(losses)
         work.job_words[JOB_WORD.target] = at(target)
         first, last = 0, 1
@@ -328,7 +329,9 @@ class NumbaFused(Network):
             trial = space.trials.get(passes.train)
             many = trial is not None and trial.decided
             last = count if many else first + 1  # try on one step at a time
-            space.work.stop[1], space.work.stop[3] = last, first
+            # `work` may have gone over to new records
+            progress = work.progress
+            progress[word.first], progress[word.last] = first, last
             self._run(space, passes.train, last - first)
-            first, last = last, space.work.stop[1]
-        return losses[: space.work.stop[2]]
+            first, last = last, work.progress[word.last]
+        return losses[: work.progress[word.done]]

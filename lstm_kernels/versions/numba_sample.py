@@ -16,6 +16,7 @@ forked after that such a network is an error, and other OpenMP code, PyTorch's t
 or hangs if they are GNU's: fork with another version, or spawn.
 """
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from numba import njit, prange
 from numba.cpython.unsafe.tuple import tuple_setitem
 
 from .. import kernels
+from ..cells import lstm, sigmoid_of
 from ..cores import cores
 from ..cpu import activations, simd
 from ..cpu.instructions import set_mode, standard_mode
@@ -36,8 +38,10 @@ from ..params import Layer
 from ..reference import Tape
 from .base import Network
 
-# The free names, which `compiled` fills in: the cell, how many gates it has, the dtype.
-cell_forward = cell_backward = K = NO_GATES = real = None
+# The cell of these kernels, and its gates: an LSTM in plain Python. `compiled` makes
+# them anew for the cell and the dtype of a network.
+cell_forward, cell_backward = lstm(math.tanh, sigmoid_of(math.tanh))
+K, NO_GATES = 4, (0.0,) * 4
 
 
 def load(a, j, H):
@@ -121,9 +125,9 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
         for t in range(T - 1, -1, -1):
             d = da[t, s]
             backward_units(dy[t, s], dh[s], dc[s], gates[t, s], c[t, s], c[t + 1, s], d)
-            dh[s] = real(0)
+            dh[s] = 0
             add_product(dh[s], d, W_T)
-            dx[t, s] = real(0)
+            dx[t, s] = 0
             add_product(dx[t, s], d, U_T)
         set_mode(mode)
 
@@ -170,7 +174,7 @@ def compiled(kernel, cell=None, dtype=None):
         )
         K = len(cell.gates)
         names = {"cell_forward": forward, "cell_backward": backward, "K": K}
-        names |= {"real": dtype.type, "NO_GATES": (dtype.type(0),) * K}
+        names["NO_GATES"] = (dtype.type(0),) * K
         label = f"{cell.name}_{dtype.name}"
     functions = [kernel, load, store, forward_units, backward_units]
     space = fill(functions, names, label, part)

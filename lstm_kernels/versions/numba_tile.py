@@ -15,8 +15,6 @@ from ..kernels import OPTIONS
 from . import numba_sample
 from .numba_sample import NumbaSample, add_product, backward_units, forward_units
 
-real = None  # the dtype, which `compiled` fills in
-
 
 @njit(**OPTIONS)
 def four(v, k):
@@ -79,7 +77,7 @@ def backward_tiles(dy, U_T, W_T, c, gates, dh, dc, da, dx):
                     *(gates[t, s], c[t, s], c[t + 1, s], da[t, s]),
                 )
             d = da[t, first:last]
-            dh[first:last], dx[t, first:last] = real(0), real(0)
+            dh[first:last], dx[t, first:last] = 0, 0
             add_rows(dh[first:last], d, W_T)
             add_rows(dx[t, first:last], d, U_T)
         set_mode(mode)

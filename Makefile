@@ -115,8 +115,8 @@ gpu:    ## verify and measure on this machine's GPU, with the packages of python
 	$(GPU_PYTHON) -m lstm_report gpu $(if $(FOLDER),--folder "$(FOLDER)")
 
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers, execute them
-	$(PY) tests/ptx.py
-	PYTHONPATH=tests $(PY) -m ptx_machine record
+	$(PY) tools/ptx.py
+	PYTHONPATH=tools $(PY) -m ptx_machine record
 
 readme: .venv/.stamp    ## renew the results that README.md shows
 	$(REPORT) readme

@@ -33,7 +33,6 @@ COLOURS = {
     "cuda-v2": YELLOW,
     "cuda-v3": ORANGE,
     "cuda-fused": RED,
-    "cuda-graph": PURPLE,
     "cuda-epoch": BLUE,
     "cuda-persistent": BLACK,
 }

@@ -72,13 +72,6 @@ def test_threads_that_share_sums_on_watched_blocks(watch, cell, B, H):
     check(net, x, target, B)
 
 
-@pytest.mark.parametrize("version", ["cuda-v2", "cuda-v3"])
-def test_samples_on_watched_blocks(watch, cell, version):
-    watch()
-    params, x, target = example((2, 2, 5, 2, 3), cell)
-    check(lk.network(version, params), x, target, 4)
-
-
 def without(barrier):
     """A change of kernels: their `cuda` without one of its barriers."""
 

@@ -56,10 +56,10 @@ def test_fused_cuda_plans(cell, B, shared):
 
 
 def test_plans_of_the_tile_kernels():
-    def plan(B, H, shared=200 << 10, dtype=np.float32, K=4, threads=256, by_sample=0):
+    def plan(B, H, shared=200 << 10, dtype=np.float32, K=4, threads=256):
         limits = {"multiprocessors": 132, "shared": shared, "threads": threads}
         sizes = layout.Sizes(1, 12, B, 1, H, 1, K)
-        return plans.plan(sizes, dtype, **limits, by_sample=by_sample)
+        return plans.plan(sizes, dtype, **limits)
 
     few, many = plan(256, 32), plan(100_000, 32)
     assert (few.tile, few.blocks, few.R, few.x, few.y) == (2, 128, 1, 32, 8)
@@ -71,9 +71,6 @@ def test_plans_of_the_tile_kernels():
     assert parts == {1: 8, 2: 4, 4: 8, 8: 4, 12: 2, 16: 2, 20: 1, 32: 1}
     assert (plan(1, 33).y, plan(1, 33).parts) == (7, 7)
     assert (plan(1, 3).y, plan(1, 3).parts) == (85, 1)
-    warp = plan(100, 32, threads=32, by_sample=True)
-    assert (warp.x, warp.y, warp.tile, warp.R, warp.parts) == (1, 32, 32, 1, 1)
-    assert warp.blocks == 4
     for B in (1, 3, 100, 5000):
         for H in (1, 7, 32, 100, 300):
             small = plan(B, H, 48 << 10)
@@ -138,20 +135,23 @@ def test_what_cuda_versions_copy():
     """Bytes counted by hand, four to a number."""
     work = gpu.Workload(L=1, T=4, D=2, H=5, B=6)
     params, (x, target) = work.params(), work.example()
-    layer, readout = (2 + 5 + 1) * 4 * 5, 5 + 1
-    theta = layer + readout + -readout % 4 + layer  # and transposed
-    examples = 4 * (x.size + target.size) + 8 * 6  # and the order
+    layer, state, step = (2 + 5 + 1) * 4 * 5, 2 * 6 * 5, 6 * 5
+    tape, gates = (4 + 1) * step, 4 * 4 * step
     copied = {}
     for version in GPU:
         net = lk.network(version, params)
         net.step(x, target, 0.1)
         copied[version] = gpu.copied(net, lambda net=net: net.step(x, target, 0.1))
-    # Numba copies the parameters there and back in both launches, the examples in the
-    # first, the loss in the second; gradients stay until the host takes them.
-    both = examples + 4 * (2 * theta + 1)
+    # Numba copies all arrays of a launch there and back: forward, backward (without b,
+    # with dy and dx) and gradients.
+    both = state + x.size + layer + 2 * tape + gates
+    both += layer - 4 * 5 + tape + 2 * gates + 4 * step + state + x.size
+    both += x.size + tape + gates + layer
     for version in ("cuda-v1", "cuda-v2"):
-        assert copied[version] == (both, both + 4 * (layer + readout))
-    assert copied["cuda-v3"] == (examples + 4 * theta, 4 * (layer + readout + 1))
+        assert copied[version] == (4 * both, 4 * both)
+    sent = x.size + layer + state, 4 * step + state
+    fetched = tape + step, x.size + state + layer
+    assert copied["cuda-v3"] == (4 * sum(sent), 4 * sum(fetched))
     for version in gpu.STAY:
         assert copied[version] == (
             4 * (x.size + target.size) + 8 * 6,
@@ -299,9 +299,9 @@ def test_a_broken_cuda_import_is_a_reason():
 
 PERSISTENT = "cuda-persistent"
 PERSISTENT_FAULTS = {
-    "summed": lambda right: lambda shared, i, parts, step: shared[i + 1],
+    "sum_numbers": lambda right: lambda shared, i, parts, step: shared[i + 1],
     "rows_at_once": lambda right: lambda columns: 2 * right(columns),
-    "nothing": lambda right: lambda: tuple(x + 1 for x in right()),
+    "division": lambda right: lambda *how: (*right(*how)[:3], 0, 0),
     "stage": lambda right: lambda *how: right(*how[:6], how[6] - 1, *how[7:]),
 }
 
@@ -314,9 +314,10 @@ PERSISTENT_FAULTS = {
     ("version", "name", "fault"),
     [
         *((PERSISTENT, *planted) for planted in PERSISTENT_FAULTS.items()),
-        ("cuda-v2", "lane", lambda right: lambda: (0, 8)),
-        ("cuda-v2", "layer_at", lambda right: lambda l: 4 * l),
-        ("cuda-v2", "total", lambda right: lambda a: a[0] + a[1] + a[2]),
+        ("cuda-v2", "multiply_back", lambda right: lambda da, M, to: None),
+        ("cuda-v2", "walk", lambda right: lambda s, *how: right(0, *how)),
+        ("cuda-fused", "layer_at", lambda right: lambda l: 4 * l),
+        ("cuda-fused", "total", lambda right: lambda a: a[0] + a[1] + a[2]),
         ("cuda-fused", "sum_rows", lambda right: lambda n, _, *how: right(n, 1, *how)),
     ],
 )

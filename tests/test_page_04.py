@@ -1,5 +1,7 @@
 """Page 04: what is counted, claimed and drawn of GPUs, on made rows."""
 
+from dataclasses import replace
+
 import pages
 import pandas as pd
 import pytest
@@ -54,17 +56,21 @@ def grown(power, versions=("cuda-v3", "cuda-epoch")):
 
 
 def test_bytes_by_hand():
-    """x 56 numbers, 7 targets, 7 samples' numbers of eight bytes; 166 parameters, padded
-    to 168, and the layer's 160 transposed, in each of Numba's two launches; a loss; 166
-    gradients.
+    """x 56 numbers, states 70, of every step 35, of all 140, h or c 175, gates 560, the
+    layer 160, of which b is 20.
     """
-    assert page.bytes_copied("cuda-v1", WORK) == (2936, 3600)
-    assert page.bytes_copied("cuda-v2", WORK) == (2936, 3600)
-    assert page.bytes_copied("cuda-v3", WORK) == (1620, 668)
+    forward = 70 + 56 + 160 + 2 * 175 + 560
+    backward = 140 + 175 + 2 * 560 + 140 + 70 + 56
+    all_launches = 4 * (forward + backward + 56 + 175 + 560 + 160)
+    assert page.bytes_copied("cuda-v1", WORK) == (all_launches, all_launches)
+    assert page.bytes_copied("cuda-v2", WORK) == (all_launches, all_launches)
+    sent, fetched = 56 + 160 + 70 + 140 + 70, 175 + 35 + 56 + 70 + 160
+    assert page.bytes_copied("cuda-v3", WORK) == (4 * sent, 4 * fetched)
     assert page.bytes_copied("cuda-fused", WORK) == (56, 4)
     assert page.bytes_copied("cuda-epoch", WORK) == (56, 4)
-    # 192 inputs, 16 targets, 32 for the order, 4388 + 4352 parameters, 4386 gradients
-    assert page.bytes_copied("cuda-v3", AIRLINE) == (4 * 8980, 4 * 4386)
+    # The solution of exercise 3: the parameters, and 524 numbers a sample each way.
+    each_way = 4 * (4352 + 9 * 524)
+    assert page.bytes_copied("cuda-v3", replace(AIRLINE, B=9)) == (each_way, each_way)
 
 
 def test_the_figure_of_bytes():

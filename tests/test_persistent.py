@@ -38,8 +38,6 @@ def test_plans_of_known_networks(on_device):
     reference = plan(4, 64, 512)
     assert (reference.blocks, reference.units, reference.tile) == (128, 16, 64)
     assert (reference.R, reference.buffer, reference.shared) == (8, 4352, 208_896)
-    assert not reference.tensor
-    assert plan(4, 64, 512, limits=H100 | {"tensor_cores": True}).tensor
     # Few layers, few samples: smaller groups; more samples are divided, too.
     assert plan(1, 1, 512)[:5] == (128, 16, 16, 4, 1)
     assert plan(1, 64, 512)[:5] == (128, 16, 16, 16, 16)

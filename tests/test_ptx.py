@@ -12,11 +12,11 @@ import pytest
 
 # Each kind of kernels, and each cell and capability, once.
 SOME = [
-    ("cuda-v3", "thread per sample", "gru", "float32", (7, 5)),
+    ("cuda-v1", "thread per sample", "gru", "float32", (7, 5)),
     ("cuda-fused", "1 sample, 8 parts, 32 units", "lstm", "float32", (6, 0)),
     ("cuda-fused", "1 sample, 512 units", "rnn", "float64", (8, 0)),
     ("cuda-fused", "4 samples, 512 units", "lstm", "float32", (9, 0)),
-    ("cuda-persistent", "tensor cores, 512 units", "gru", "float32", (8, 0)),
+    ("cuda-persistent", "8 samples, 512 units", "gru", "float32", (8, 0)),
 ]
 CODE = """
 import json, sys

@@ -20,7 +20,7 @@ from ptx_machine.parse import Program
 
 from lstm_report.measure import results
 
-HERE = Path(__file__).parent
+TOOLS = Path(ptx.__file__).parent
 hostile = pytest.mark.skipif(
     "LSTM_KERNELS_HOSTILE" not in os.environ, reason="takes minutes: make test-hostile"
 )
@@ -395,7 +395,7 @@ def test_a_product_of_matrices_in_tf32():
 
 def on_the_machine(*words):
     """What a process prints that runs cases, or plants faults, without the simulator."""
-    path = os.pathsep.join([str(HERE), str(HERE.parent)])
+    path = os.pathsep.join([str(TOOLS), str(TOOLS.parent)])
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": path}
     reason = "import ptx; print(ptx.why_unavailable() or '')"
     command = [sys.executable, "-c", reason]
@@ -427,7 +427,6 @@ def test_versions_on_the_machine():
         "cuda-v1",
         "cuda-v3",
         "cuda-fused",
-        "cuda-graph",
         "cuda-epoch",
         "cuda-persistent",
         "gpu_kernels",

@@ -158,8 +158,20 @@ class Device:
         names = "multiprocessors", "shared", "threads"
         return {name: getattr(self, name) for name in names}
 
-    def allocate(self, name, size, dtype):
-        return cuda.device_array(size, dtype)
+    def allocate(self, name, shape, dtype):
+        """A new device array; ValueError if the device has no room for it."""
+        self.check_room(prod(shape) * np.dtype(dtype).itemsize, name)
+        return cuda.device_array(shape, dtype)
+
+    def check_room(self, wanted, name):
+        """Raise ValueError where the device has not that many bytes left."""
+        free = self.free()
+        if wanted > free:
+            raise ValueError(
+                f"x: {self.version} wants {wanted / 2**20:.1f} MiB on the device for "
+                f"{name!r}, which has {free / 2**20:.1f} MiB free, want a smaller "
+                "mini-batch or network"
+            )
 
     def free(self):
         """Bytes of memory that the device has left; what was let go counts as free."""
@@ -212,15 +224,7 @@ class Device:
         if name not in self._arrays or self._arrays[name].size < size:
             self._arrays.pop(name, None)
             self._views.pop(name, None)
-            wanted = size * np.dtype(dtype).itemsize
-            free = self.free()
-            if wanted > free:
-                raise ValueError(
-                    f"x: {self.version} wants {wanted / 2**20:.1f} MiB on the device "
-                    f"for {name!r}, which has {free / 2**20:.1f} MiB free, want a "
-                    "smaller mini-batch or network"
-                )
-            self._arrays[name] = self.allocate(name, size, dtype)
+            self._arrays[name] = self.allocate(name, (size,), dtype)
             self._views[name] = {}
         views = self._views[name]
         if shape not in views:

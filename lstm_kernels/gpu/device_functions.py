@@ -1,28 +1,14 @@
-"""Device functions that every GPU kernel uses: the cell's functions, and a unit's K
-values as a tuple.
-"""
+"""Device functions that every kernel uses: threads, places of numbers, sums.
 
-import math
+A kernel and what it calls are compiled for a network: `net` is its `layout.Net`, all
+that is constant in them.
+"""
 
 import numpy as np
 
-from ..cells import CELLS
 from .device import cuda
-from .layout import K, R, parts, real
-
-
-def tanh(x):
-    return math.tanh(x)
-
-
-def sigmoid(x):
-    """By e^-|x|, which never overflows, in Python neither: right at both ends."""
-    small = math.exp(-abs(x))
-    one = real(1)
-    return (one if x >= real(0) else small) / (one + small)
-
-
-cell_forward, cell_backward = CELLS["lstm"].make(tanh, sigmoid)
+from .layout import four, net
+from .registers import add, load
 
 
 def u(i):
@@ -38,115 +24,99 @@ def lane():
     return cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x, threads
 
 
-def quad(a, i):
-    """Numbers i to i + 3 of an array, at once; `build` has the device's."""
-    if i % 4:
-        raise IndexError(f"i: got {i}, want a multiple of four")
-    return tuple(a[i + k] for k in range(4))
+def clear(array, i, size):
+    """Zeros from i on."""
+    me, threads = lane()
+    while me < size:
+        array[i + me] = net.zero
+        me += threads
 
 
-def store_quad(a, i, values):
-    """Let numbers i to i + 3 be the values."""
-    if i % 4:
-        raise IndexError(f"i: got {i}, want a multiple of four")
-    for k in range(4):
-        a[i + k] = values[k]
+# Where theta has parameters (`layout`).
 
 
-def store(a, i, values):
-    """Let numbers i to i + K - 1 be the first K values."""
-    if K == 4:
-        store_quad(a, i, values)
-    else:
-        for k in range(K):
-            a[u(i + k)] = values[k]
+def layer_at(l):
+    """Where a layer begins; the read-out, for l = L."""
+    if l == 0:
+        return 0
+    return (net.D + net.H + 1 + (l - 1) * (2 * net.H + 1)) * net.H * net.K
 
 
-# `build` writes the tuples below out, `(f(0), f(1), ...)`: Numba knows no tuple of a
-# generator, and a loop would put the numbers into memory.
+def weight_at(l, row, j):
+    """Gate 0 of unit j in a row of a layer's U, W and b."""
+    return layer_at(l) + (row * net.H + j) * net.K
 
 
-def load(a, i):
-    """Numbers i to i + K - 1 of an array."""
-    return quad(a, i) if K == 4 else tuple(a[u(i + k)] for k in range(K))
+def transposed_at(l):
+    """Where a layer begins that is transposed."""
+    return four(net.P) + layer_at(l)
 
 
-def zeros():
-    return tuple(real(0) for k in range(K))
+def parameter(p):
+    """Of number p of the layers: layer, row of its U, W and b, unit and gate."""
+    later = (2 * net.H + 1) * net.H * net.K  # numbers of a layer above the first
+    l = 0 if p < layer_at(1) else 1 + (p - layer_at(1)) // later
+    q = p - layer_at(l)
+    return l, q // (net.H * net.K), q // net.K % net.H, q % net.K
 
 
-def add(a, v, w):
-    """a + v w, for a number v."""
-    return tuple(a[k] + v * w[k] for k in range(K))
+# Where an array, which begins at a place of n, has the first number of sample s. The
+# samples of a tile follow each other.
 
 
-def dot(a, v, w):
-    """a + v w, number by number; `total` adds them up."""
-    return tuple(a[k] + v[k] * w[k] for k in range(K))
+def step_at(n, begin, t, s, width):
+    """Of x, dx and dy at step t."""
+    return begin + (t * n.B + s) * width
 
 
-def fed(a, gates):
-    """a, but zero for the gates that are not fed."""
-    return tuple(a[k] if gates[k] else real(0) for k in range(K))
+def slot_at(n, begin, l, slot, s):
+    """Of h and c of a layer in a slot."""
+    return begin + ((l * (n.T + 1) + slot) * n.B + s) * net.H
+
+
+def gate_at(n, begin, l, t, s):
+    """Of gates and da of a layer at step t."""
+    return begin + ((l * n.T + t) * n.B + s) * net.H * net.K
+
+
+def state_at(n, part, l, s):
+    """Of a layer's h (part 0) or c (1) in state."""
+    return n.state + ((part * net.L + l) * n.B + s) * net.H
+
+
+# Sums that several threads have each computed a part of, `step` apart: the same order
+# of additions on every run.
+
+
+def sum_numbers(shared, i, parts, step):
+    value = shared[u(i)]
+    for part in range(1, parts):
+        value += shared[u(i + part * step)]
+    return value
+
+
+def sum_values(shared, i, parts, step):
+    """K sums."""
+    a = load(net.zeros, shared, i)
+    for part in range(1, parts):
+        a = add(a, load(net.zeros, shared, i + part * step))
+    return a
 
 
 def total(a):
     value = a[0]
-    for k in range(1, K):
+    for k in range(1, net.K):
         value += a[k]
     return value
 
 
-# Of R samples of a thread: their K values each; their numbers lie `step` apart.
-
-
-def copies(a):
-    return tuple(a for r in range(R))
-
-
-def quads(source, i, step):
-    return tuple(quad(source, i + r * step) for r in range(R))
-
-
-def add_samples(a, v, q, w):
-    """a plus number q of each of v times w."""
-    return tuple(add(a[r], v[r][q], w) for r in range(R))
-
-
-def add_numbers(a, source, i, step, w):
-    return tuple(add(a[r], source[u(i + r * step)], w) for r in range(R))
-
-
-def dot_samples(a, source, i, step, w):
-    return tuple(dot(a[r], load(source, i + r * step), w) for r in range(R))
-
-
-# Of the sums that `parts` threads have each computed a part of, `step` apart: the same
-# order of additions on every run.
-
-
-def sum_numbers(shared, i, step):
-    value = shared[u(i)]
-    for p in range(1, parts):
-        value += shared[u(i + p * step)]
-    return value
-
-
-def sum_values(shared, i, step):
-    """K sums."""
-    a = load(shared, i)
-    for p in range(1, parts):
-        a = add(a, real(1), load(shared, i + p * step))
-    return a
-
-
-# Of four rows of a matrix that has `rows` from i on; ones stand for those it lacks.
-
-
 def rows(a, i, count):
-    return tuple(a[u(i + q)] if q < count else real(1) for q in range(4))
-
-
-def add_rows(a, v, w):
-    """a[q] + v[q] w for each of four rows q."""
-    return tuple(add(a[q], v[q], w) for q in range(4))
+    """Four rows of a matrix that has `count` from i on; ones stand for those it
+    lacks.
+    """
+    return (
+        a[u(i)] if count > 0 else net.one,
+        a[u(i + 1)] if count > 1 else net.one,
+        a[u(i + 2)] if count > 2 else net.one,
+        a[u(i + 3)] if count > 3 else net.one,
+    )

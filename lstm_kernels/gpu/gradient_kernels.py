@@ -7,61 +7,44 @@ numbers among them and add up the rows, in a fixed order: the same bits on every
 
 from .device import cuda
 from .device_functions import (
-    add,
-    add_rows,
-    fed,
-    lane,
-    load,
-    quad,
-    rows,
-    store,
-    zeros,
-)
-from .layout import (
-    D,
-    H,
-    K,
-    L,
-    O,
-    P,
-    U_gates,
-    W_gates,
-    four,
     gate_at,
+    lane,
     layer_at,
     parameter,
-    real,
+    rows,
     slot_at,
     step_at,
     transposed_at,
 )
+from .layout import four, net
+from .registers import add, add_outer, fed, load, store
 
 
 def readout(n, s0, count, order, first, target, theta, work):
     """d_out of the tile's samples, order[first + s0:] of target (N, O), and dy of their
     last step.
     """
-    V = layer_at(L)
+    V = layer_at(net.L)
     me, threads = lane()
-    scale = real(2) / real(n.B * max(1, O))
+    scale = net.real(2) / net.real(n.B * max(1, net.O))
     i = me
-    while i < count * O:
-        s, o = i // O, i % O
-        h = slot_at(n, n.h, L - 1, n.T, s0 + s)
+    while i < count * net.O:
+        s, o = i // net.O, i % net.O
+        h = slot_at(n, n.h, net.L - 1, n.T, s0 + s)
         # b_out and target of output o
-        error = theta[V + H * O + o] - target[order[first + s0 + s], o]
-        for k in range(H):
-            error += work[h + k] * theta[V + k * O + o]  # row k of V, output o
-        work[n.d_out + s0 * O + i] = error * scale
+        error = theta[V + net.H * net.O + o] - target[order[first + s0 + s], o]
+        for k in range(net.H):
+            error += work[h + k] * theta[V + k * net.O + o]  # row k of V, output o
+        work[n.d_out + s0 * net.O + i] = error * scale
         i += threads
     cuda.syncthreads()
     i = me
-    while i < count * H:
-        s, k = i // H, i % H
-        value = real(0)
-        for o in range(O):
-            value += work[n.d_out + (s0 + s) * O + o] * theta[V + k * O + o]
-        work[step_at(n, n.dy, n.T - 1, s0, H) + i] = value
+    while i < count * net.H:
+        s, k = i // net.H, i % net.H
+        value = net.zero
+        for o in range(net.O):
+            value += work[n.d_out + (s0 + s) * net.O + o] * theta[V + k * net.O + o]
+        work[step_at(n, n.dy, n.T - 1, s0, net.H) + i] = value
         i += threads
     cuda.syncthreads()
 
@@ -78,27 +61,27 @@ def outer_product(n, count, row, p, gates, source, width, da, work, fresh):
     whole = width > 0 and width % 4 == 0
     while row < last:
         j = cuda.threadIdx.x
-        while j < H:
-            a = zeros(), zeros(), zeros(), zeros()
+        while j < net.H:
+            a = net.zeros, net.zeros, net.zeros, net.zeros
             s = 0
             while s < count:
                 z = source + s * width + row
-                d = da + (s * H + j) * K
+                d = da + (s * net.H + j) * net.K
                 t = 0
                 while t < n.T:
-                    v = quad(work, z) if whole else rows(work, z, width - row)
-                    a = add_rows(a, v, load(work, d))
+                    v = load(net.quad, work, z) if whole else rows(work, z, width - row)
+                    a = add_outer(a, v, load(net.zeros, work, d))
                     z += n.B * width  # the next step
-                    d += n.B * H * K
+                    d += n.B * net.H * net.K
                     t += 1
                 s += 1
             for q in range(4):
                 if row + q < last:
-                    value = fed(a[q], gates) if width > 0 else a[q]
-                    i = partial_at(n, p + ((row + q) * H + j) * K)
+                    value = fed(a[q], gates, net.zero) if width > 0 else a[q]
+                    i = partial_at(n, p + ((row + q) * net.H + j) * net.K)
                     if not fresh:
-                        value = add(value, real(1), load(work, i))
-                    store(work, i, value)
+                        value = add(value, load(net.zeros, work, i))
+                    store(net.zeros, work, i, value)
             j += cuda.blockDim.x
         row += cuda.blockDim.y * 4
 
@@ -107,61 +90,63 @@ def gradients(n, s0, count, work, fresh):
     """The block's gradients of all parameters and its loss, of `count` samples from s0
     on.
     """
-    for l in range(L):
-        inputs = D if l == 0 else H
+    for l in range(net.L):
+        inputs = net.D if l == 0 else net.H
         U = layer_at(l)
-        W = U + inputs * H * K
-        b = W + H * H * K
-        below = step_at(n, n.x, 0, s0, D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
+        W = U + inputs * net.H * net.K
+        b = W + net.H * net.H * net.K
+        below = (
+            step_at(n, n.x, 0, s0, net.D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
+        )
         h = slot_at(n, n.h, l, 0, s0)
         da = gate_at(n, n.da, l, 0, s0)
         y = cuda.threadIdx.y * 4
         up = (cuda.blockDim.y - 1) * 4 - y  # the last threads: the first ones have b
-        outer_product(n, count, up, U, U_gates, below, inputs, da, work, fresh)
-        outer_product(n, count, y, W, W_gates, h, H, da, work, fresh)
-        outer_product(n, count, y, b, W_gates, 0, 0, da, work, fresh)
+        outer_product(n, count, up, U, net.U_gates, below, inputs, da, work, fresh)
+        outer_product(n, count, y, W, net.W_gates, h, net.H, da, work, fresh)
+        outer_product(n, count, y, b, net.W_gates, 0, 0, da, work, fresh)
     readout_gradients(n, s0, count, work, fresh)
 
 
 def readout_gradients(n, s0, count, work, fresh):
     """Those of V and b_out, and the loss."""
     me, threads = lane()
-    for q in range(me, (H + 1) * O + 1, threads):
-        value = real(0)
+    for q in range(me, (net.H + 1) * net.O + 1, threads):
+        value = net.zero
         for s in range(s0, s0 + count):
-            d_out = n.d_out + s * O
-            if q < H * O:  # row q // O of V, output q % O
-                h = slot_at(n, n.h, L - 1, n.T, s)
-                value += work[h + q // O] * work[d_out + q % O]
-            elif q < (H + 1) * O:
-                value += work[d_out + q - H * O]
+            d_out = n.d_out + s * net.O
+            if q < net.H * net.O:  # row q // O of V, output q % O
+                h = slot_at(n, n.h, net.L - 1, n.T, s)
+                value += work[h + q // net.O] * work[d_out + q % net.O]
+            elif q < (net.H + 1) * net.O:
+                value += work[d_out + q - net.H * net.O]
             else:
-                for o in range(O):
-                    error = work[d_out + o] * real(n.B * O) / real(2)
-                    value += error * error / real(n.B * O)
-        i = partial_at(n, layer_at(L) + q)
+                for o in range(net.O):
+                    error = work[d_out + o] * net.real(n.B * net.O) / net.real(2)
+                    value += error * error / net.real(n.B * net.O)
+        i = partial_at(n, layer_at(net.L) + q)
         work[i] = value if fresh else work[i] + value
 
 
 def partial_at(n, p):
     """Where the block's row has gradient p."""
-    return n.partials + cuda.blockIdx.x * four(P + 1) + p
+    return n.partials + cuda.blockIdx.x * four(net.P + 1) + p
 
 
 def descend(n, p, gradient, theta, work, losses, batch, rate):
     """Let parameter p take its step; number P is the loss. With a rate of zero, keep
     the gradient, in the first row.
     """
-    if p == P:
+    if p == net.P:
         losses[batch] = gradient
     elif rate == 0:
         work[n.partials + p] = gradient
     else:
         theta[p] -= rate * gradient
-        if p < layer_at(L):
+        if p < layer_at(net.L):
             l, row, j, k = parameter(p)
-            last = (D if l == 0 else H) + H + 1
-            theta[transposed_at(l) + (j * last + row) * K + k] = theta[p]
+            last = (net.D if l == 0 else net.H) + net.H + 1
+            theta[transposed_at(l) + (j * last + row) * net.K + k] = theta[p]
 
 
 def sum_rows(n, blocks, shared, theta, work, losses, batch, rate):
@@ -170,16 +155,16 @@ def sum_rows(n, blocks, shared, theta, work, losses, batch, rate):
 
     Which numbers meet depends on the grid alone.
     """
-    share = (P + cuda.gridDim.x) // cuda.gridDim.x  # of P + 1
+    share = (net.P + cuda.gridDim.x) // cuda.gridDim.x  # of P + 1
     first = cuda.blockIdx.x * share
-    end = min(first + share, P + 1)
+    end = min(first + share, net.P + 1)
     me, _ = lane()
     while first < end:
         p = first + cuda.threadIdx.x
-        value = real(0)
+        value = net.zero
         row = cuda.threadIdx.y
         while p < end and row < blocks:
-            value += work[n.partials + row * four(P + 1) + p]
+            value += work[n.partials + row * four(net.P + 1) + p]
             row += cuda.blockDim.y
         shared[me] = value
         cuda.syncthreads()

@@ -12,8 +12,9 @@ All other arrays of a pass lie in one, `work`, since a launch costs the host tim
 each; each begins at a multiple of four numbers, so that four can be loaded at once.
 """
 
+from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numba
 import numpy as np
@@ -21,20 +22,20 @@ import numpy as np
 from ..cells import CELLS
 from ..params import Grads, Layer, Params, expand, fold
 
-# Of each array in `work`: its shape, names of sizes; who writes it; who reads it. S is
-# T + 1 slots, of which slot 0 holds the initial state; Q is a multiple of four.
+# The shape of each array in `work`, names of sizes. S is T + 1 slots, of which slot 0
+# holds the initial state; Q is a multiple of four.
 ARRAYS = {
-    "partials": ("blocks Q", "each block: its gradients, its loss", "update, host"),
-    "x": ("T B D", "host; `gather`", "forward, gradients"),
-    "h": ("L S B H", "forward: step t in slot t + 1", "forward, gradients, host"),
-    "c": ("L S B H", "forward: step t in slot t + 1", "backward"),
-    "gates": ("L T B H K", "forward", "backward"),
-    "dy": ("T B H", "host; read-out; the layer above", "backward"),
+    "partials": "blocks Q",  # of each block: its gradients and its loss
+    "x": "T B D",
+    "h": "L S B H",  # of step t in slot t + 1
+    "c": "L S B H",
+    "gates": "L T B H K",
+    "dy": "T B H",
     # Of h and c: the initial and then the final state, or their gradients.
-    "state": ("2 L B H", "host; kernels", "kernels; host"),
-    "da": ("L T B H K", "backward", "gradients"),
-    "dx": ("T B D", "backward of layer 0", "host"),
-    "d_out": ("B O", "read-out", "gradients"),
+    "state": "2 L B H",
+    "da": "L T B H K",
+    "dx": "T B D",
+    "d_out": "B O",
 }
 # n of the kernels: the steps and samples of a pass, where the arrays begin in `work`,
 # and where the last one ends.
@@ -60,6 +61,11 @@ class Sizes(NamedTuple):
         width = params.input_size, params.hidden_size, params.output_size or 0
         return cls(params.num_layers, T, B, *width, gates)
 
+    @classmethod
+    def of_cell(cls, cell):
+        """For kernels that take all other sizes from their arrays."""
+        return cls(1, 0, 0, 1, 1, 0, len(cell.gates))
+
     @property
     def P(self):
         """How many numbers the packed parameters are."""
@@ -70,7 +76,7 @@ class Sizes(NamedTuple):
         """The shape of an array of the table."""
         sizes = {"S": self.T + 1, "Q": four(self.P + 1), "2": 2, "blocks": blocks}
         sizes |= self._asdict()
-        return tuple(sizes[axis] for axis in ARRAYS[name][0].split())
+        return tuple(sizes[axis] for axis in ARRAYS[name].split())
 
     def places(self, blocks):
         """Places in `work`, with a row of partials for so many blocks."""
@@ -80,65 +86,54 @@ class Sizes(NamedTuple):
         return Places(self.T, self.B, *begin)
 
 
-# What kernels are compiled for: sizes of the network, its cell and dtype, samples to a
-# thread, threads that share a sum. `build.functions` makes kernels anew with other
-# values.
-L, D, H, O, K = 1, 1, 32, 1, 4
-P = Sizes(L, 0, 0, D, H, O, K).P
-R = parts = 1
-U_gates = W_gates = (True,) * K  # whether the matrix feeds each gate
-real, number = np.float32, numba.float32
+class Net(NamedTuple):
+    """What kernels are compiled for, all that is constant in them.
+
+    L to P: as of Sizes. R: samples of a thread, or rows of a product; parts: threads
+    that share a sum; units: of a layer, that a block keeps; buffer: numbers of one of
+    its four buffers. U_gates, W_gates: whether the matrix feeds each gate. real,
+    number: NumPy's and Numba's type of numbers, of which zero and one are. zeros: K of
+    them; sums: R times K; quad: four; quads: R times four. forward, backward: the cell
+    (`cells.py`).
+    """
+
+    L: int
+    D: int
+    H: int
+    O: int
+    K: int
+    P: int
+    R: int
+    parts: int
+    units: int
+    buffer: int
+    U_gates: tuple[bool, ...]
+    W_gates: tuple[bool, ...]
+    real: type
+    number: numba.types.Float
+    zero: np.floating
+    one: np.floating
+    zeros: tuple
+    sums: tuple
+    quad: tuple
+    quads: tuple
+    forward: Callable
+    backward: Callable
+
+
+class _OfNoNetwork:
+    """Where kernels look for their Net until `build` makes them for a network."""
+
+    def __getattr__(self, name):
+        raise AttributeError(f"net.{name}: want a kernel of `build.build`")
+
+
+net: Net = cast(Net, _OfNoNetwork())
 
 
 def four(size):
     """The next multiple of four: where four numbers can be loaded at once."""
     return (size + 3) // 4 * 4
-
-
-def layer_at(l):
-    """Where a layer begins in theta; the read-out, for l = L."""
-    return 0 if l == 0 else (D + H + 1 + (l - 1) * (2 * H + 1)) * H * K
-
-
-def weight_at(l, row, j):
-    """Where theta has gate 0 of unit j in a row of a layer's U, W and b."""
-    return layer_at(l) + (row * H + j) * K
-
-
-def transposed_at(l):
-    """Where theta has a layer transposed."""
-    return four(P) + layer_at(l)
-
-
-def parameter(p):
-    """Of number p of the layers: layer, row of its U, W and b, unit and gate."""
-    l = 0 if p < layer_at(1) else 1 + (p - layer_at(1)) // ((2 * H + 1) * H * K)
-    q = p - layer_at(l)
-    return l, q // (H * K), q // K % H, q % K
-
-
-# Where an array, which begins at a place of n, has the first number of sample s. The
-# samples of a tile follow each other.
-
-
-def step_at(n, begin, t, s, width):
-    """Of x, dx and dy at step t."""
-    return begin + (t * n.B + s) * width
-
-
-def slot_at(n, begin, l, slot, s):
-    """Of h and c of a layer in a slot."""
-    return begin + ((l * (n.T + 1) + slot) * n.B + s) * H
-
-
-def gate_at(n, begin, l, t, s):
-    """Of gates and da of a layer at step t."""
-    return begin + ((l * n.T + t) * n.B + s) * H * K
-
-
-def state_at(n, part, l, s):
-    """Of a layer's h (part 0) or c (1) in state."""
-    return n.state + ((part * L + l) * n.B + s) * H
 
 
 def pack(params):

@@ -12,51 +12,33 @@ needs. Each thread computes cells of its own, from the sums that a product leave
 
 from .device import cuda
 from .device_functions import (
-    add,
-    cell_backward,
-    cell_forward,
-    lane,
-    load,
-    quad,
-    store,
-)
-from .gradient_kernels import readout, readout_gradients
-from .layout import (
-    D,
-    H,
-    K,
-    L,
-    U_gates,
-    W_gates,
-    four,
+    clear,
     gate_at,
+    lane,
     layer_at,
-    number,
-    real,
     slot_at,
     state_at,
     step_at,
+    sum_numbers,
     weight_at,
 )
+from .gradient_kernels import readout, readout_gradients
+from .layout import four, net
 from .products import (
     ROWS,
     Matrix,
     Rows,
-    add_outer,
-    buffer,
     buffers_at,
     eight,
     kept_forward,
     multiply,
-    nothing,
     rows_at_once,
     stage,
-    summed,
     transform,
-    units,
 )
 from .ptx import add_release, load_acquire, wait_for_copies
-from .tile_kernels import clear, gather
+from .registers import add, add_outer, load, store
+from .tile_kernels import gather
 
 CHUNK = 8  # steps, at most, whose input products are computed at once
 COUNTERS_APART = 32  # each has a line of the cache
@@ -64,7 +46,7 @@ COUNTERS_APART = 32  # each has a line of the cache
 
 def shares_of_layer():
     """Blocks that a layer's hidden units are divided among."""
-    return (H + units - 1) // units
+    return (net.H + net.units - 1) // net.units
 
 
 def chunk_of(n, tile):
@@ -85,7 +67,7 @@ def counter_at(n, tile, l, s0):
 
 def clear_counters(n, tile, work):
     if cuda.blockIdx.x == 0:
-        clear(work, n.end, counter_at(n, tile, L, 0) - n.end)
+        clear(work, n.end, counter_at(n, tile, net.L, 0) - n.end)
 
 
 def arrive(counter, work):
@@ -111,16 +93,16 @@ def await_steps(counter, steps, work):
 def forward_share(l, s0, j0, n, tile, theta, work, shared):
     """All steps of a block's units and samples of a layer."""
     count = min(tile, n.B - s0)
-    width = min(units, H - j0)
-    inputs = D if l == 0 else H
-    columns = four(units * K)
-    row = H * K  # of theta
-    W = Rows(weight_at(l, inputs, j0), row, H)
+    width = min(net.units, net.H - j0)
+    inputs = net.D if l == 0 else net.H
+    columns = four(net.units * net.K)
+    row = net.H * net.K  # of theta
+    W = Rows(weight_at(l, inputs, j0), row, net.H)
     pitch = kept_forward()
-    stage(shared, 0, pitch, 1, theta, W, width * K, eight(H), columns, real(0))
+    stage(shared, 0, pitch, 1, theta, W, width * net.K, eight(net.H), columns, net.zero)
     kept = Matrix(0, pitch, 0, columns)
-    U = Matrix(weight_at(l, 0, j0), row, 1, width * K)
-    b = weight_at(l, inputs + H, j0)
+    U = Matrix(weight_at(l, 0, j0), row, 1, width * net.K)
+    b = weight_at(l, inputs + net.H, j0)
     copy_states(l, s0, j0, count, width, 0, n, work, False)
     own = counter_at(n, tile, l, s0)
     arrive(own, work)
@@ -129,34 +111,34 @@ def forward_share(l, s0, j0, n, tile, theta, work, shared):
     while t < n.T:
         if t % chunk == 0:
             steps = min(chunk, n.T - t)
-            x = step_at(n, n.x, t, s0, D)
+            x = step_at(n, n.x, t, s0, net.D)
             if l > 0:
                 x = slot_at(n, n.h, l - 1, t + 1, s0)
                 await_steps(counter_at(n, tile, l - 1, s0), t + steps + 1, work)
-            a = gate_at(n, n.gates, l, t, s0) + j0 * K
+            a = gate_at(n, n.gates, l, t, s0) + j0 * net.K
             rows = Rows(x, inputs, steps * count)
             transform(rows, inputs, U, columns, b, a, row, work, theta, shared)
         await_steps(own, t + 1, work)
         first = s0
         while first < s0 + count:
             some = min(s0 + count - first, rows_at_once(columns))
-            h = Rows(slot_at(n, n.h, l, t, first), H, some)
-            parts, step = multiply(h, H, kept, columns, work, theta, shared)
+            h = Rows(slot_at(n, n.h, l, t, first), net.H, some)
+            parts, step = multiply(h, net.H, kept, columns, work, theta, shared)
             i = cuda.threadIdx.y
             while i < some:
                 s = first + i
                 j = cuda.threadIdx.x
                 while j < width:
-                    gates = gate_at(n, n.gates, l, t, s) + (j0 + j) * K
-                    a = load(work, gates)
-                    sums = buffers_at() + i * columns + j * K
+                    gates = gate_at(n, n.gates, l, t, s) + (j0 + j) * net.K
+                    a = load(net.zeros, work, gates)
+                    sums = buffers_at() + i * columns + j * net.K
                     for part in range(parts):
-                        a = add(a, real(1), load(shared, sums + part * step))
+                        a = add(a, load(net.zeros, shared, sums + part * step))
                     c = slot_at(n, n.c, l, t, s) + j0 + j
-                    out = cell_forward(*a, work[c])
-                    work[slot_at(n, n.h, l, t + 1, s) + j0 + j] = out[K]
-                    work[slot_at(n, n.c, l, t + 1, s) + j0 + j] = out[K + 1]
-                    store(work, gates, out)
+                    out = net.forward(*a, work[c])
+                    work[slot_at(n, n.h, l, t + 1, s) + j0 + j] = out[-2]
+                    work[slot_at(n, n.c, l, t + 1, s) + j0 + j] = out[-1]
+                    store(net.zeros, work, gates, out)
                     j += cuda.blockDim.x
                 i += cuda.blockDim.y
             first += some
@@ -188,26 +170,26 @@ def copy_states(l, s0, j0, count, width, slot, n, work, final):
 def backward_share(l, s0, j0, n, tile, theta, work, shared):
     """All steps back, to the gradient of the initial state, before which t is -1."""
     count = min(tile, n.B - s0)
-    width = min(units, H - j0)
-    inputs = D if l == 0 else H
-    columns = four(units)
-    row = H * K  # of theta: a unit's weights to all units' gates
+    width = min(net.units, net.H - j0)
+    inputs = net.D if l == 0 else net.H
+    columns = four(net.units)
+    row = net.H * net.K  # of theta: a unit's weights to all units' gates
     W = Rows(weight_at(l, inputs + j0, 0), row, width)
-    stage(shared, 0, 1, columns, theta, W, row, columns, eight(row), real(0))
+    stage(shared, 0, 1, columns, theta, W, row, columns, eight(row), net.zero)
     kept = Matrix(0, columns, 0, columns)
     own = counter_at(n, tile, l, s0)
     chunk = chunk_of(n, tile)
     t = n.T - 1
     while t >= -1:
-        if l < L - 1 and t >= 0 and (n.T - 1 - t) % chunk == 0:
+        if l < net.L - 1 and t >= 0 and (n.T - 1 - t) % chunk == 0:
             steps = min(chunk, t + 1)
             earliest = t - steps + 1
             above = counter_at(n, tile, l + 1, s0)
             await_steps(above, n.T - earliest, work)
             rows = Rows(gate_at(n, n.da, l + 1, earliest, s0), row, steps * count)
             U = Matrix(weight_at(l + 1, j0, 0), 1, row, width)
-            dy = step_at(n, n.dy, earliest, s0, H) + j0
-            transform(rows, row, U, columns, 0, dy, H, work, theta, shared)
+            dy = step_at(n, n.dy, earliest, s0, net.H) + j0
+            transform(rows, row, U, columns, 0, dy, net.H, work, theta, shared)
         await_steps(own, n.T - 1 - t, work)
         first = s0
         while first < s0 + count:
@@ -226,19 +208,25 @@ def backward_share(l, s0, j0, n, tile, theta, work, shared):
                     value = work[dh]
                     if t < n.T - 1:
                         sums = buffers_at() + i * columns + j - j0
-                        value = summed(shared, sums, parts, step)
+                        value = sum_numbers(shared, sums, parts, step)
                     if t < 0:
                         work[dh] = value
                     else:
-                        out = cell_backward(
-                            value + work[step_at(n, n.dy, t, s, H) + j],
+                        out = net.backward(
+                            value + work[step_at(n, n.dy, t, s, net.H) + j],
                             work[dc],
-                            *load(work, gate_at(n, n.gates, l, t, s) + j * K),
+                            *load(
+                                net.zeros,
+                                work,
+                                gate_at(n, n.gates, l, t, s) + j * net.K,
+                            ),
                             work[slot_at(n, n.c, l, t, s) + j],
                             work[slot_at(n, n.c, l, t + 1, s) + j],
                         )
-                        store(work, gate_at(n, n.da, l, t, s) + j * K, out)
-                        work[dc] = out[K]
+                        store(
+                            net.zeros, work, gate_at(n, n.da, l, t, s) + j * net.K, out
+                        )
+                        work[dc] = out[-1]
                     j += cuda.blockDim.x
                 i += cuda.blockDim.y
             first += some
@@ -256,18 +244,18 @@ def share(i, n, tile):
     return (
         i // of_layer,
         rest // shares_of_layer() * tile,
-        rest % shares_of_layer() * units,
+        rest % shares_of_layer() * net.units,
     )
 
 
 def forward(n, tile, theta, work):
     """Kernel: the tape from x and state; the final state over the initial one."""
-    shared = cuda.shared.array(0, number)
+    shared = cuda.shared.array(0, net.number)
     clear_counters(n, tile, work)
     cuda.cg.this_grid().sync()
     i = cuda.blockIdx.x
     l, s0, j0 = share(i, n, tile)
-    while l < L:  # once, where the grid has a block for each share
+    while l < net.L:  # once, where the grid has a block for each share
         forward_share(l, s0, j0, n, tile, theta, work, shared)
         i += cuda.gridDim.x
         l, s0, j0 = share(i, n, tile)
@@ -277,13 +265,13 @@ def backward(n, tile, theta, work):
     """Kernel: da from dy, the tape and the gradient of the final state, which becomes
     that of the initial state.
     """
-    shared = cuda.shared.array(0, number)
+    shared = cuda.shared.array(0, net.number)
     clear_counters(n, tile, work)
     cuda.cg.this_grid().sync()
     i = cuda.blockIdx.x
     above, s0, j0 = share(i, n, tile)
-    while above < L:
-        backward_share(L - 1 - above, s0, j0, n, tile, theta, work, shared)
+    while above < net.L:
+        backward_share(net.L - 1 - above, s0, j0, n, tile, theta, work, shared)
         i += cuda.gridDim.x
         above, s0, j0 = share(i, n, tile)
 
@@ -305,9 +293,9 @@ def loss(n, first, order, target, theta, work):
     """
     for s in range(cuda.blockIdx.x, n.B, cuda.gridDim.x):
         readout(n, s, 1, order, first, target, theta, work)
-        for l in range(L):
-            clear(work, state_at(n, 0, l, s), H)
-            clear(work, state_at(n, 1, l, s), H)
+        for l in range(net.L):
+            clear(work, state_at(n, 0, l, s), net.H)
+            clear(work, state_at(n, 1, l, s), net.H)
 
 
 def matrix_gradients(tile, p, gates, at, width, rows, da, n, work, shared):
@@ -318,15 +306,15 @@ def matrix_gradients(tile, p, gates, at, width, rows, da, n, work, shared):
     The grid's blocks take tiles in turn, from `tile` on. Returns the tile of the next
     matrix that is this block's.
     """
-    row, zero, one = H * K, real(0), real(1)
+    row, zero, one = net.H * net.K, net.zero, net.one
     down, across = 4 * cuda.blockDim.y, 4 * cuda.blockDim.x
     in_row = (row + across - 1) // across
     tiles = (rows + down - 1) // down * in_row
-    piece = buffer // max(down, across) // 4 * 4
-    left, right = buffers_at(), buffers_at() + 2 * buffer
+    piece = net.buffer // max(down, across) // 4 * 4
+    left, right = buffers_at(), buffers_at() + 2 * net.buffer
     while tile < tiles:
         i0, q0 = tile // in_row * down, tile % in_row * across
-        a = nothing(), nothing(), nothing(), nothing()
+        a = net.quad, net.quad, net.quad, net.quad
         first = -piece
         which = 1
         while first < n.T * n.B:
@@ -335,20 +323,22 @@ def matrix_gradients(tile, p, gates, at, width, rows, da, n, work, shared):
             begin = first + piece
             known = min(piece, n.T * n.B - begin)
             if known > 0:
-                to = left + (1 - which) * buffer
+                to = left + (1 - which) * net.buffer
                 some = Rows(at + begin * width + i0, width, known)
                 stage(shared, to, down, 1, work, some, width - i0, piece, down, one)
-                to = right + (1 - which) * buffer
+                to = right + (1 - which) * net.buffer
                 some, width_of = Rows(da + begin * row + q0, row, known), row - q0
                 stage(shared, to, across, 1, work, some, width_of, piece, across, zero)
             if first >= 0:
-                v = left + which * buffer + 4 * cuda.threadIdx.y
-                w = right + which * buffer + 4 * cuda.threadIdx.x
+                v = left + which * net.buffer + 4 * cuda.threadIdx.y
+                w = right + which * net.buffer + 4 * cuda.threadIdx.x
                 k = 0
                 while k < piece:
                     for q in range(4):
-                        rows_of = quad(shared, v + (k + q) * down)
-                        a = add_outer(a, rows_of, quad(shared, w + (k + q) * across))
+                        rows_of = load(net.quad, shared, v + (k + q) * down)
+                        a = add_outer(
+                            a, rows_of, load(net.quad, shared, w + (k + q) * across)
+                        )
                     k += 4
             first = begin
             which = 1 - which
@@ -356,7 +346,7 @@ def matrix_gradients(tile, p, gates, at, width, rows, da, n, work, shared):
             for c in range(4):
                 i, q = i0 + 4 * cuda.threadIdx.y + r, q0 + 4 * cuda.threadIdx.x + c
                 if i < rows and q < row:
-                    fed = i == width or gates[q % K]
+                    fed = i == width or gates[q % net.K]
                     work[p + i * row + q] = a[r][c] if fed else zero
         tile += cuda.gridDim.x
     return tile - tiles
@@ -366,29 +356,31 @@ def parameter_gradients(n, theta, work, rate):
     """Kernel: gradients of all parameters and the loss from the finished tapes, into
     the first row of partials; with a rate of zero dx too.
     """
-    shared = cuda.shared.array(0, number)
+    shared = cuda.shared.array(0, net.number)
     tile = cuda.blockIdx.x
-    for l in range(L):
-        inputs = D if l == 0 else H
+    for l in range(net.L):
+        inputs = net.D if l == 0 else net.H
         U = n.partials + layer_at(l)
         x = n.x if l == 0 else slot_at(n, n.h, l - 1, 1, 0)
         h = slot_at(n, n.h, l, 0, 0)
         da = gate_at(n, n.da, l, 0, 0)
         tile = matrix_gradients(
-            tile, U, U_gates, x, inputs, inputs, da, n, work, shared
+            tile, U, net.U_gates, x, inputs, inputs, da, n, work, shared
         )
-        W = U + inputs * H * K
-        tile = matrix_gradients(tile, W, W_gates, h, H, H + 1, da, n, work, shared)
+        W = U + inputs * net.H * net.K
+        tile = matrix_gradients(
+            tile, W, net.W_gates, h, net.H, net.H + 1, da, n, work, shared
+        )
     if cuda.blockIdx.x == 0:
         readout_gradients(n, 0, n.B, work, True)
-    row = H * K
+    row = net.H * net.K
     columns = 4 * cuda.blockDim.x
     rows = rows_at_once(columns)
     first = cuda.blockIdx.x * rows if rate == 0 else n.T * n.B
     while first < n.T * n.B:
-        for k in range(0, D, columns):
+        for k in range(0, net.D, columns):
             some = Rows(n.da + first * row, row, min(rows, n.T * n.B - first))
-            U = Matrix(weight_at(0, k, 0), 1, row, min(columns, D - k))
-            dx = n.dx + first * D + k
-            transform(some, row, U, columns, 0, dx, D, work, theta, shared)
+            U = Matrix(weight_at(0, k, 0), 1, row, min(columns, net.D - k))
+            dx = n.dx + first * net.D + k
+            transform(some, row, U, columns, 0, dx, net.D, work, theta, shared)
         first += cuda.gridDim.x * rows

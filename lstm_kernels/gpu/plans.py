@@ -28,19 +28,18 @@ class Plan(NamedTuple):
     all_blocks: int  # that the end of a mini-batch is shared among
 
 
-def plan(n, dtype, *, multiprocessors, shared, threads, by_sample=False):
+def plan(n, dtype, *, multiprocessors, shared, threads):
     """The Plan for Sizes n on a device of so many multiprocessors, each block with so
     many bytes of shared memory and at most so many threads.
 
     Few samples are spread over the multiprocessors; many fill tiles, whose threads take
-    four samples each. by_sample: a thread takes one sample and all its units. Raises
-    ValueError where not even a sample's state fits.
+    four samples each. Raises ValueError where not even a sample's state fits.
     """
     # Four samples share the weights that a thread loads: 5/4 numbers for a multiply-add
     # become 1/2. In float64, or with more gates, they need more registers than it has.
-    many = np.dtype(dtype).itemsize == 4 and n.K <= 4 and not by_sample
+    many = np.dtype(dtype).itemsize == 4 and n.K <= 4
     # Units are spread evenly over the rounds.
-    x = 1 if by_sample else -(-n.H // -(-n.H // threads))
+    x = -(-n.H // -(-n.H // threads))
     y = threads // x
     inputs = n.D if n.L == 1 else max(n.D, n.H)
 
@@ -57,7 +56,7 @@ def plan(n, dtype, *, multiprocessors, shared, threads, by_sample=False):
         return tile, R, parts, size
 
     few = -(-n.B // multiprocessors)
-    tile, R, parts, size = cut(threads if by_sample else min(MOST_SAMPLES, few))
+    tile, R, parts, size = cut(min(MOST_SAMPLES, few))
     while tile > 1 and size > shared:
         smaller = 1 << (tile - 1).bit_length() - 1  # the next power of two
         tile, R, parts, size = cut(smaller)

@@ -10,11 +10,11 @@ run.
 from typing import NamedTuple
 
 from .device import cuda
-from .device_functions import copies, lane, quad, quads, store_quad
-from .layout import H, K, R, four, real
+from .device_functions import lane, sum_numbers
+from .layout import four, net
 from .ptx import copy_number, copy_quad, wait_for_copies
+from .registers import add_four, load, store
 
-units, buffer = 16, 4352  # of a block: hidden units, numbers of one of four buffers
 ROWS = 64  # at most, of a product
 
 
@@ -25,14 +25,16 @@ def eight(size):
 
 def kept_forward():
     """How far rows of W are apart in shared memory."""
-    return four(units * K) + 4  # rows that follow each other begin in other banks
+    return (
+        four(net.units * net.K) + 4
+    )  # rows that follow each other begin in other banks
 
 
 def buffers_at():
     """Where the buffers begin in shared memory, behind the weights of either pass, and
     the sums: (parts, rows, columns).
     """
-    return max(eight(H) * kept_forward(), eight(H * K) * four(units))
+    return max(eight(net.H) * kept_forward(), eight(net.H * net.K) * four(net.units))
 
 
 class Rows(NamedTuple):
@@ -71,7 +73,7 @@ def stage(shared, to, down, across, source, rows, width, whole_rows, whole_width
                 if k < known:
                     copy_quad(shared, place + k, source, at + k)
                 else:
-                    store_quad(shared, place + k, (fill, fill, fill, fill))
+                    store(net.quad, shared, place + k, (fill, fill, fill, fill))
                 k += 4 * cuda.blockDim.x
         else:
             while k < whole_width:
@@ -83,32 +85,13 @@ def stage(shared, to, down, across, source, rows, width, whole_rows, whole_width
         i += cuda.blockDim.y
 
 
-def nothing():
-    return tuple(real(0) for c in range(4))
-
-
-def add_four(a, v, w):
-    return tuple(a[c] + v * w[c] for c in range(4))
-
-
-def add_columns(a, v, q, w):
-    """a plus number q of each of v times the four numbers w."""
-    return tuple(add_four(a[r], v[r][q], w) for r in range(R))
-
-
-def add_outer(a, v, w):
-    """a plus each of the four numbers v times the four numbers w."""
-    return tuple(add_four(a[r], v[r], w) for r in range(4))
-
-
-# How the threads divide a product, (rows, count) times (count, columns). On tensor
-# cores the functions of `tensor_products` take the place of these.
+# How the threads divide a product, (rows, count) times (count, columns).
 
 
 def rows_at_once(columns):
     """The most rows of a product."""
     _, threads = lane()
-    return R * min(ROWS // R, threads // (columns // 4))
+    return net.R * min(ROWS // net.R, threads // (columns // 4))
 
 
 def division(rows, columns):
@@ -117,15 +100,10 @@ def division(rows, columns):
     """
     me, threads = lane()
     fours = columns // 4
-    groups = min((rows + R - 1) // R, rows_at_once(columns) // R)
+    groups = min((rows + net.R - 1) // net.R, rows_at_once(columns) // net.R)
     group = me // fours % groups
     part = me // (fours * groups)
-    return groups * R, threads // (fours * groups), group, me % fours * 4, part
-
-
-def no_sums():
-    """The sums of a thread: four columns of R rows."""
-    return copies(nothing())
+    return groups * net.R, threads // (fours * groups), group, me % fours * 4, part
 
 
 def partial_product(a, shared, z, step, rows, w, pitch, part, parts, count):
@@ -134,24 +112,20 @@ def partial_product(a, shared, z, step, rows, w, pitch, part, parts, count):
     """
     k = 4 * part
     while k < count:
-        v = quads(shared, z + k, rows // R * step)
         i = w + k * pitch
-        w0 = quad(shared, i)
-        w1 = quad(shared, i + pitch)
-        w2 = quad(shared, i + 2 * pitch)
-        w3 = quad(shared, i + 3 * pitch)
-        a = add_columns(a, v, 0, w0)
-        a = add_columns(a, v, 1, w1)
-        a = add_columns(a, v, 2, w2)
-        a = add_columns(a, v, 3, w3)
+        w0 = load(net.quad, shared, i)
+        w1 = load(net.quad, shared, i + pitch)
+        w2 = load(net.quad, shared, i + 2 * pitch)
+        w3 = load(net.quad, shared, i + 3 * pitch)
+        a = add_four(a, shared, z + k, rows // net.R * step, w0, w1, w2, w3)
         k += 4 * parts
     return a
 
 
 def put_sums(a, shared, i, rows, columns):
     """Write the sums of a thread from i on."""
-    for r in range(R):
-        store_quad(shared, i + r * (rows // R) * columns, a[r])
+    for r in range(net.R):
+        store(net.quad, shared, i + r * (rows // net.R) * columns, a[r])
 
 
 def stage_piece(to, k, piece, rows, whole, count, matrix, columns, work, theta, shared):
@@ -160,16 +134,16 @@ def stage_piece(to, k, piece, rows, whole, count, matrix, columns, work, theta, 
     """
     left = count - k
     some = Rows(rows.at + k, rows.stride, rows.count)
-    stage(shared, to, piece + 4, 1, work, some, left, whole, piece, real(0))
-    to += 2 * buffer
+    stage(shared, to, piece + 4, 1, work, some, left, whole, piece, net.zero)
+    to += 2 * net.buffer
     pitch = columns + 4
     if matrix.across == 1:  # rows of theta are rows of the matrix
         some = Rows(matrix.at + k * matrix.down, matrix.down, left)
         width = matrix.width
-        stage(shared, to, pitch, 1, theta, some, width, piece, columns, real(0))
+        stage(shared, to, pitch, 1, theta, some, width, piece, columns, net.zero)
     elif matrix.across > 1:  # they are its columns
         some = Rows(matrix.at + k, matrix.across, matrix.width)
-        stage(shared, to, 1, pitch, theta, some, left, columns, piece, real(0))
+        stage(shared, to, 1, pitch, theta, some, left, columns, piece, net.zero)
 
 
 def multiply(rows, count, matrix, columns, work, theta, shared):
@@ -179,11 +153,11 @@ def multiply(rows, count, matrix, columns, work, theta, shared):
     whole, parts, row, column, part = division(rows.count, columns)
     kept = matrix.across == 0
     pitch = matrix.down if kept else columns + 4
-    size = 2 * buffer if kept else buffer
+    size = 2 * net.buffer if kept else net.buffer
     piece = min(eight(count), (size // whole - 4) // 8 * 8)
     if not kept:
-        piece = min(piece, buffer // pitch // 8 * 8)
-    a = no_sums()
+        piece = min(piece, net.buffer // pitch // 8 * 8)
+    a = net.quads
     here, there = buffers_at(), buffers_at() + size
     cuda.syncthreads()
     how = rows, whole, count, matrix, columns, work, theta, shared
@@ -195,7 +169,7 @@ def multiply(rows, count, matrix, columns, work, theta, shared):
         if k + piece < count:
             stage_piece(there, k + piece, piece, *how)
         if part < parts:
-            w = column + (k * pitch if kept else here + 2 * buffer)
+            w = column + (k * pitch if kept else here + 2 * net.buffer)
             z, step = here + row * (piece + 4), piece + 4
             some = min(piece, eight(count - k))
             a = partial_product(a, shared, z, step, whole, w, pitch, part, parts, some)
@@ -207,13 +181,6 @@ def multiply(rows, count, matrix, columns, work, theta, shared):
         put_sums(a, shared, i, whole, columns)
     cuda.syncthreads()
     return parts, whole * columns
-
-
-def summed(shared, i, parts, step):
-    value = shared[i]
-    for part in range(1, parts):
-        value += shared[i + part * step]
-    return value
 
 
 def transform(rows, count, matrix, columns, bias, to, pitch, work, theta, shared):
@@ -230,7 +197,7 @@ def transform(rows, count, matrix, columns, bias, to, pitch, work, theta, shared
         while i < some.count:
             c = cuda.threadIdx.x
             while c < matrix.width:
-                value = summed(shared, buffers_at() + i * columns + c, parts, step)
+                value = sum_numbers(shared, buffers_at() + i * columns + c, parts, step)
                 if bias > 0:
                     value += theta[bias + c]
                 work[to + (first + i) * pitch + c] = value

@@ -26,13 +26,9 @@ if SIMULATED:
     def wait_for_copies():
         pass
 
-    def multiply_tf32(c, a, b):
-        raise NotImplementedError("multiply_tf32: 32 threads compute it together")
-
 elif cuda is not None:
     from llvmlite import ir
     from numba import types
-    from numba.core import cgutils
     from numba.cuda.extending import intrinsic
 
     GLOBAL, SHARED = 1, 3  # PTX's state spaces as LLVM numbers them
@@ -140,33 +136,3 @@ elif cuda is not None:
             return builder.zext(got, ir.IntType(64))
 
         return types.int64(a, types.int64), emit
-
-    @intrinsic
-    def multiply_tf32(typingctx, c, a, b):
-        """A warp's c (16, 8) plus a (16, 8) times b (8, 8), float32 numbers in two
-        parts each: a thread has four numbers of c and a, two of b.
-        """
-        text = "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-        text += "{$0,$1,$2,$3}, {$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
-        constraints = ",".join(["=f"] * 4 + ["r"] * 6 + ["f"] * 4)
-        real, word = ir.FloatType(), ir.IntType(32)
-        upper = ir.Constant(word, 0xFFFFE000)  # what TF32 has of a number
-
-        def parts(builder, numbers):
-            """The upper parts and what is left, as words."""
-            words = [builder.bitcast(x, word) for x in numbers]
-            highs = [builder.and_(x, upper) for x in words]
-            pairs = zip(numbers, highs, strict=True)
-            lows = [builder.fsub(x, builder.bitcast(high, real)) for x, high in pairs]
-            return highs, [builder.bitcast(low, word) for low in lows]
-
-        def emit(context, builder, signature, args):
-            c, *both = (cgutils.unpack_tuple(builder, tuple_) for tuple_ in args)
-            (a_high, a_low), (b_high, b_low) = (parts(builder, x) for x in both)
-            kind = ir.LiteralStructType([real] * 4)
-            for a, b in ((a_low, b_high), (a_high, b_low), (a_high, b_high)):
-                sums = instruction(builder, text, constraints, [*a, *b, *c], kind)
-                c = [builder.extract_value(sums, k) for k in range(4)]
-            return context.make_tuple(builder, signature.return_type, c)
-
-        return types.UniTuple(types.float32, 4)(c, a, b), emit

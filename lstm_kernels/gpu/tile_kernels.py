@@ -12,49 +12,21 @@ n are the `layout.Places` of a pass in `work`. A tile's samples are s0, s0 + 1, 
 
 from .device import cuda
 from .device_functions import (
-    add_numbers,
-    add_samples,
-    cell_backward,
-    cell_forward,
-    copies,
-    dot_samples,
-    lane,
-    load,
-    quads,
-    store,
-    sum_numbers,
-    sum_values,
-    total,
-    zeros,
-)
-from .gradient_kernels import gradients, readout, sum_rows
-from .layout import (
-    D,
-    H,
-    K,
-    L,
-    O,
-    Places,
-    R,
-    four,
+    clear,
     gate_at,
-    number,
-    parts,
-    real,
+    lane,
     slot_at,
     state_at,
     step_at,
+    sum_numbers,
+    sum_values,
+    total,
     transposed_at,
     weight_at,
 )
-
-
-def clear(array, i, size):
-    """Zeros from i on."""
-    me, threads = lane()
-    while me < size:
-        array[i + me] = real(0)
-        me += threads
+from .gradient_kernels import gradients, readout, sum_rows
+from .layout import Places, four, net
+from .registers import add_four, add_number, add_products, load, store
 
 
 def copy(to, i, source, k, size):
@@ -82,24 +54,23 @@ def product(theta, w, row, shared, z, step, count, part):
     """A part of R sums of `count` numbers in `shared`, of sample r from z + r step on,
     times weights from w on, `row` apart.
     """
-    a = copies(zeros())
+    a = net.sums
     k = 4 * part
     while k + 3 < count:
-        v = quads(shared, z + k, step)
         i = w + k * row
-        w0 = load(theta, i)  # all four are under way before the first is used
-        w1 = load(theta, i + row)
-        w2 = load(theta, i + 2 * row)
-        w3 = load(theta, i + 3 * row)
-        a = add_samples(a, v, 0, w0)
-        a = add_samples(a, v, 1, w1)
-        a = add_samples(a, v, 2, w2)
-        a = add_samples(a, v, 3, w3)
-        k += 4 * parts
+        w0 = load(
+            net.zeros, theta, i
+        )  # all four are under way before the first is used
+        w1 = load(net.zeros, theta, i + row)
+        w2 = load(net.zeros, theta, i + 2 * row)
+        w3 = load(net.zeros, theta, i + 3 * row)
+        a = add_four(a, shared, z + k, step, w0, w1, w2, w3)
+        k += 4 * net.parts
     k = count // 4 * 4 + part
     while k < count:
-        a = add_numbers(a, shared, z + k, step, load(theta, w + k * row))
-        k += parts
+        w0 = load(net.zeros, theta, w + k * row)
+        a = add_number(a, shared, z + k, step, w0)
+        k += net.parts
     return a
 
 
@@ -107,22 +78,22 @@ def product_back(theta, w, row, shared, z, step, part):
     """A part of R sums over H units of da in `shared`, of sample r from z + r step on,
     times weights from w on, `row` apart; K numbers, whose `total` it is.
     """
-    a = copies(zeros())
+    a = net.sums
     j = 4 * part
-    d = z + j * K
+    d = z + j * net.K
     i = w + j * row
-    while j + 3 < H:
-        a = dot_samples(a, shared, d, step, load(theta, i))
-        a = dot_samples(a, shared, d + K, step, load(theta, i + row))
-        a = dot_samples(a, shared, d + 2 * K, step, load(theta, i + 2 * row))
-        a = dot_samples(a, shared, d + 3 * K, step, load(theta, i + 3 * row))
-        j += 4 * parts
-        d += 4 * parts * K
-        i += 4 * parts * row
-    j = H // 4 * 4 + part
-    while j < H:
-        a = dot_samples(a, shared, z + j * K, step, load(theta, w + j * row))
-        j += parts
+    while j + 3 < net.H:
+        for q in range(4):
+            w0 = load(net.zeros, theta, i + q * row)
+            a = add_products(a, shared, d + q * net.K, step, w0)
+        j += 4 * net.parts
+        d += 4 * net.parts * net.K
+        i += 4 * net.parts * row
+    j = net.H // 4 * 4 + part
+    while j < net.H:
+        w0 = load(net.zeros, theta, w + j * row)
+        a = add_products(a, shared, z + j * net.K, step, w0)
+        j += net.parts
     return a
 
 
@@ -130,53 +101,68 @@ def products_back(theta, w, row, columns, shared, tile, sums):
     """The parts of the tile's da times `columns` columns of weights: (parts, tile,
     columns), from `sums` on.
     """
-    part = cuda.threadIdx.y % parts
-    s = cuda.threadIdx.y // parts * R
+    part = cuda.threadIdx.y % net.parts
+    s = cuda.threadIdx.y // net.parts * net.R
     while s < tile:
         k = cuda.threadIdx.x
         while k < columns:
-            a = product_back(theta, w + k * K, row, shared, s * H * K, H * K, part)
-            for r in range(R):
+            a = product_back(
+                theta,
+                w + k * net.K,
+                row,
+                shared,
+                s * net.H * net.K,
+                net.H * net.K,
+                part,
+            )
+            for r in range(net.R):
                 shared[sums + (part * tile + s + r) * columns + k] = total(a[r])
             k += cuda.blockDim.x
-        s += cuda.blockDim.y // parts * R
+        s += cuda.blockDim.y // net.parts * net.R
 
 
 def forward_layer(l, inputs, n, tile, s0, theta, shared, work):
     """All steps of a layer for a tile, from `state`."""
     count = min(tile, n.B - s0)
     me, threads = lane()
-    last = inputs + H  # of a sample's [x_t, h_{t-1}, 1]
+    last = inputs + net.H  # of a sample's [x_t, h_{t-1}, 1]
     width = four(last + 1)
     cells = tile * width  # the tile's c
-    sums = cells + four(tile * H)  # of its pre-activations
+    sums = cells + four(tile * net.H)  # of its pre-activations
     h, c = state_at(n, 0, l, s0), state_at(n, 1, l, s0)
-    copy(work, slot_at(n, n.h, l, 0, s0), work, h, count * H)
-    copy(work, slot_at(n, n.c, l, 0, s0), work, c, count * H)
+    copy(work, slot_at(n, n.h, l, 0, s0), work, h, count * net.H)
+    copy(work, slot_at(n, n.c, l, 0, s0), work, c, count * net.H)
     clear(shared, 0, cells)
     cuda.syncthreads()
-    copy_rows(shared, inputs, width, work, h, H, count)
-    copy(shared, cells, work, c, count * H)
-    below = step_at(n, n.x, 0, s0, D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
+    copy_rows(shared, inputs, width, work, h, net.H, count)
+    copy(shared, cells, work, c, count * net.H)
+    below = step_at(n, n.x, 0, s0, net.D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
     copy_rows(shared, 0, width, work, below, inputs, count)
     s = me
     while s < tile:
-        shared[s * width + last] = real(1)  # times b
+        shared[s * width + last] = net.one  # times b
         s += threads
     t = 0
     while t < n.T:
         cuda.syncthreads()
-        part = cuda.threadIdx.y % parts
-        s = cuda.threadIdx.y // parts * R
+        part = cuda.threadIdx.y % net.parts
+        s = cuda.threadIdx.y // net.parts * net.R
         while s < tile:
             j = cuda.threadIdx.x
-            while j < H:
+            while j < net.H:
                 w = weight_at(l, 0, j)
-                a = product(theta, w, H * K, shared, s * width, width, last + 1, part)
-                for r in range(R):
-                    store(shared, sums + ((part * tile + s + r) * H + j) * K, a[r])
+                a = product(
+                    theta, w, net.H * net.K, shared, s * width, width, last + 1, part
+                )
+                for r in range(net.R):
+                    store(
+                        net.zeros,
+                        shared,
+                        sums + ((part * tile + s + r) * net.H + j) * net.K,
+                        a[r],
+                    )
                 j += cuda.blockDim.x
-            s += cuda.blockDim.y // parts * R
+            s += cuda.blockDim.y // net.parts * net.R
         cuda.syncthreads()
         below += n.B * inputs
         if t + 1 < n.T:
@@ -184,14 +170,14 @@ def forward_layer(l, inputs, n, tile, s0, theta, shared, work):
         h, c = slot_at(n, n.h, l, t + 1, s0), slot_at(n, n.c, l, t + 1, s0)
         gates = gate_at(n, n.gates, l, t, s0)
         i = me  # unit i % H of sample i // H
-        while i < count * H:
-            a = sum_values(shared, sums + i * K, tile * H * K)
-            out = cell_forward(*a, shared[cells + i])
-            shared[cells + i] = out[K + 1]
-            shared[i // H * width + inputs + i % H] = out[K]
-            work[h + i] = out[K]
-            work[c + i] = out[K + 1]
-            store(work, gates + i * K, out)
+        while i < count * net.H:
+            a = sum_values(shared, sums + i * net.K, net.parts, tile * net.H * net.K)
+            out = net.forward(*a, shared[cells + i])
+            shared[cells + i] = out[-1]
+            shared[i // net.H * width + inputs + i % net.H] = out[-2]
+            work[h + i] = out[-2]
+            work[c + i] = out[-1]
+            store(net.zeros, work, gates + i * net.K, out)
             i += threads
         t += 1
     cuda.syncthreads()
@@ -200,8 +186,8 @@ def forward_layer(l, inputs, n, tile, s0, theta, shared, work):
 def taped(n, l, t, s0, i, work):
     """dy, the gates, c before and after step t, of unit i % H of sample s0 + i // H."""
     return (
-        work[step_at(n, n.dy, t, s0, H) + i],
-        load(work, gate_at(n, n.gates, l, t, s0) + i * K),
+        work[step_at(n, n.dy, t, s0, net.H) + i],
+        load(net.zeros, work, gate_at(n, n.gates, l, t, s0) + i * net.K),
         work[slot_at(n, n.c, l, t, s0) + i],
         work[slot_at(n, n.c, l, t + 1, s0) + i],
     )
@@ -211,48 +197,48 @@ def backward_layer(l, inputs, n, tile, s0, theta, shared, work, below):
     """All steps back. below: whether the gradient of the layer's input is wanted."""
     count = min(tile, n.B - s0)
     me, threads = lane()
-    dc = tile * H * K  # behind the tile's da
-    sums = dc + tile * H  # of dh
-    sums_below = sums + parts * tile * H  # of the gradient of the layer's input
+    dc = tile * net.H * net.K  # behind the tile's da
+    sums = dc + tile * net.H  # of dh
+    sums_below = sums + net.parts * tile * net.H  # of the gradient of the layer's input
     U = transposed_at(l)
-    W = U + inputs * K
-    row = (inputs + H + 1) * K
+    W = U + inputs * net.K
+    row = (inputs + net.H + 1) * net.K
     dh_outside, dc_outside = state_at(n, 0, l, s0), state_at(n, 1, l, s0)
     clear(shared, 0, sums_below)
     cuda.syncthreads()
-    copy(shared, sums, work, dh_outside, count * H)
-    copy(shared, dc, work, dc_outside, count * H)
+    copy(shared, sums, work, dh_outside, count * net.H)
+    copy(shared, dc, work, dc_outside, count * net.H)
     t = n.T - 1
-    ahead = taped(n, l, t, s0, min(me, count * H - 1), work)
+    ahead = taped(n, l, t, s0, min(me, count * net.H - 1), work)
     while t >= 0:
         da = gate_at(n, n.da, l, t, s0)
         i = me
-        while i < count * H:
+        while i < count * net.H:
             dy, gates, c_before, c = ahead
             # The next number's are under way from here on, over the barriers, too.
-            same = i + threads < count * H
+            same = i + threads < count * net.H
             where = i + threads if same else me
             ahead = taped(n, l, t if same else max(t - 1, 0), s0, where, work)
-            dh = dy + sum_numbers(shared, sums + i, tile * H)
-            out = cell_backward(dh, shared[dc + i], *gates, c_before, c)
-            store(work, da + i * K, out)
-            store(shared, i * K, out)
-            shared[dc + i] = out[K]
+            dh = dy + sum_numbers(shared, sums + i, net.parts, tile * net.H)
+            out = net.backward(dh, shared[dc + i], *gates, c_before, c)
+            store(net.zeros, work, da + i * net.K, out)
+            store(net.zeros, shared, i * net.K, out)
+            shared[dc + i] = out[-1]
             i += threads
         cuda.syncthreads()
-        products_back(theta, W, row, H, shared, tile, sums)
+        products_back(theta, W, row, net.H, shared, tile, sums)
         if below:
             products_back(theta, U, row, inputs, shared, tile, sums_below)
         cuda.syncthreads()
         to = step_at(n, n.dx if l == 0 else n.dy, t, s0, inputs)
         i = me
         while below and i < count * inputs:
-            work[to + i] = sum_numbers(shared, sums_below + i, tile * inputs)
+            work[to + i] = sum_numbers(shared, sums_below + i, net.parts, tile * inputs)
             i += threads
         t -= 1
     i = me
-    while i < count * H:
-        work[dh_outside + i] = sum_numbers(shared, sums + i, tile * H)
+    while i < count * net.H:
+        work[dh_outside + i] = sum_numbers(shared, sums + i, net.parts, tile * net.H)
         work[dc_outside + i] = shared[dc + i]
         i += threads
     cuda.syncthreads()
@@ -261,15 +247,15 @@ def backward_layer(l, inputs, n, tile, s0, theta, shared, work, below):
 def forward_layers(n, tile, s0, theta, shared, work):
     """All layers of a tile."""
     cuda.syncthreads()
-    for l in range(L):
-        inputs = D if l == 0 else H
+    for l in range(net.L):
+        inputs = net.D if l == 0 else net.H
         forward_layer(l, inputs, n, tile, s0, theta, shared, work)
 
 
 def backward_layers(n, tile, s0, theta, shared, work, below):
     """The layers from the top down, then the tile's share of the gradients."""
-    for l in range(L - 1, -1, -1):
-        inputs = D if l == 0 else H
+    for l in range(net.L - 1, -1, -1):
+        inputs = net.D if l == 0 else net.H
         backward_layer(l, inputs, n, tile, s0, theta, shared, work, l > 0 or below)
     gradients(n, s0, min(tile, n.B - s0), work, s0 == cuda.blockIdx.x * tile)
 
@@ -281,18 +267,18 @@ def gather(n, s0, count, order, first, x, work):
     t = cuda.threadIdx.y
     while t < n.T:
         i = cuda.threadIdx.x
-        while i < count * D:
-            value = x[t, order[first + s0 + i // D], i % D]
-            work[step_at(n, n.x, t, s0, D) + i] = value
+        while i < count * net.D:
+            value = x[t, order[first + s0 + i // net.D], i % net.D]
+            work[step_at(n, n.x, t, s0, net.D) + i] = value
             i += cuda.blockDim.x
         j = cuda.threadIdx.x
-        while j < count * H:
-            work[step_at(n, n.dy, t, s0, H) + j] = real(0)
+        while j < count * net.H:
+            work[step_at(n, n.dy, t, s0, net.H) + j] = net.zero
             j += cuda.blockDim.x
         t += cuda.blockDim.y
-    for l in range(L):
-        clear(work, state_at(n, 0, l, s0), count * H)
-        clear(work, state_at(n, 1, l, s0), count * H)
+    for l in range(net.L):
+        clear(work, state_at(n, 0, l, s0), count * net.H)
+        clear(work, state_at(n, 1, l, s0), count * net.H)
 
 
 def mini_batch(n, tile, order, first, x, target, theta, shared, work, below):
@@ -311,12 +297,12 @@ def mini_batch(n, tile, order, first, x, target, theta, shared, work, below):
 
 def forward(n, tile, theta, work):
     """Kernel: the tape from x and state; the final state over the initial one."""
-    shared = cuda.shared.array(0, number)
+    shared = cuda.shared.array(0, net.number)
     s0 = cuda.blockIdx.x * tile
     while s0 < n.B:
-        size = min(tile, n.B - s0) * H
+        size = min(tile, n.B - s0) * net.H
         forward_layers(n, tile, s0, theta, shared, work)
-        for l in range(L):
+        for l in range(net.L):
             h, c = slot_at(n, n.h, l, n.T, s0), slot_at(n, n.c, l, n.T, s0)
             copy(work, state_at(n, 0, l, s0), work, h, size)
             copy(work, state_at(n, 1, l, s0), work, c, size)
@@ -327,11 +313,13 @@ def backward(n, tile, theta, work):
     """Kernel: the tiles' gradients from dy and state, then the initial state's; for
     `update`.
     """
-    shared = cuda.shared.array(0, number)
+    shared = cuda.shared.array(0, net.number)
     s0 = cuda.blockIdx.x * tile
     while s0 < n.B:
         count = min(tile, n.B - s0)
-        clear(work, n.d_out + s0 * O, count * O)  # y does not depend on the read-out
+        clear(
+            work, n.d_out + s0 * net.O, count * net.O
+        )  # y does not depend on the read-out
         backward_layers(n, tile, s0, theta, shared, work, True)
         s0 += cuda.gridDim.x * tile
 
@@ -343,7 +331,7 @@ def step(n, tile, first, order, x, target, theta, work, rate):
     The blocks' gradients and losses are for `update`. With a rate of zero dx and state
     hold the gradients of the input and of the initial state.
     """
-    shared = cuda.shared.array(0, number)
+    shared = cuda.shared.array(0, net.number)
     mini_batch(n, tile, order, first, x, target, theta, shared, work, rate == 0)
 
 
@@ -354,7 +342,7 @@ def update(n, blocks, theta, work, losses, batch, rate):
     losses[batch] becomes the mean squared error. With a rate of zero the parameters
     stay, and the gradients are the first row of partials.
     """
-    shared = cuda.shared.array(0, number)
+    shared = cuda.shared.array(0, net.number)
     sum_rows(n, blocks, shared, theta, work, losses, batch, rate)
 
 
@@ -365,7 +353,7 @@ def epoch(n, tile, order, x, target, theta, work, losses, rate):
     All blocks run at the same time and wait for each other where the other versions end
     a launch.
     """
-    shared = cuda.shared.array(0, number)
+    shared = cuda.shared.array(0, net.number)
     grid = cuda.cg.this_grid()
     first = 0
     batch = 0

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..errors import UnavailableError
-from ..gpu import persistent_kernels, products, tensor_products
+from ..gpu import persistent_kernels, products
 from ..gpu.build import TILES, build
 from ..gpu.device import SIMULATED
 from ..gpu.layout import Sizes, four
@@ -42,7 +42,6 @@ class Plan(NamedTuple):
     units: int
     tile: int
     R: int  # rows of a product for a thread
-    tensor: bool  # whether products are computed on tensor cores
     buffer: int  # numbers
     shared: int  # bytes of a block
 
@@ -56,18 +55,18 @@ def numbers(n, units, R, threads):
     return kept, max(12 * ROWS, R * threads, 8 * pitch)
 
 
-def cost(n, units, tile, R, tensor):
-    """Clocks of a step, up to a factor: 64 multiply-adds take one, 128 on tensor cores,
-    and 16 numbers that are loaded.
+def cost(n, units, tile, R):
+    """Clocks of a step, up to a factor: 64 multiply-adds take one, and so do 16 numbers
+    that are loaded.
     """
     columns = four(units * n.K) + n.K * four(units)
     chunk = max(1, min(CHUNK, ROWS // tile)) if tile == n.B else 1
     loaded = tile * (2 + 2 * n.K) + 2 * units * n.K / chunk
     multiplied = 2 * -(-tile // R) * R * columns
-    return multiplied / (128 if tensor else 64) + loaded / 16
+    return multiplied / 64 + loaded / 16
 
 
-def plan(n, dtype, *, multiprocessors, shared, tensor_cores=False):
+def plan(n, dtype, *, multiprocessors, shared):
     """The Plan for Sizes n on a device of so many multiprocessors, each with so many
     bytes of shared memory for a block.
 
@@ -88,9 +87,8 @@ def plan(n, dtype, *, multiprocessors, shared, tensor_cores=False):
         all_numbers = (kept + 4 * buffer) * size
         if all_numbers <= shared:
             blocks = shares * -(-n.B // tile)
-            tensor = tensor_cores and R == 8 and units % 16 == 0
-            made = Plan(blocks, x, y, units, tile, R, tensor, buffer, all_numbers)
-            found.append((cost(n, units, tile, R, tensor), made))
+            made = Plan(blocks, x, y, units, tile, R, buffer, all_numbers)
+            found.append((cost(n, units, tile, R), made))
     if not found:
         has = f"{multiprocessors} multiprocessors"
         if least:
@@ -106,14 +104,14 @@ def plan(n, dtype, *, multiprocessors, shared, tensor_cores=False):
 class PersistentPass(Pass):
     """A pass as `cuda-fused` has it, with counters behind the arrays of `work`."""
 
-    def __init__(self, device, params, T, B, tensor_cores):
+    def __init__(self, device, params, T, B):
         self._device, self._dtype = device, params.dtype
         self.n = n = Sizes.of(params, T, B)
         limits = {"multiprocessors": device.multiprocessors, "shared": device.shared}
-        self.plan = plan(n, params.dtype, **limits, tensor_cores=tensor_cores)
+        self.plan = plan(n, params.dtype, **limits)
         self.places = n.places(1)
-        modules = *TILES, *MODULES, *[tensor_products] * self.plan.tensor
-        names = "R", "units", "buffer", "tensor"
+        modules = *TILES, *MODULES
+        names = "R", "units", "buffer"
         constants = {name: getattr(self.plan, name) for name in names}
         same = n._replace(T=0, B=0)
         how = params.cell, params.dtype, modules, KERNELS, same
@@ -140,14 +138,9 @@ class PersistentPass(Pass):
 
 
 class CudaPersistent(CudaFused):
-    """As `cuda-fused` to its user. Needs compute capability 7.0.
-
-    tensor_cores: whether products of 32 float32 samples and more are computed on tensor
-    cores, each as three of TF32; needs compute capability 8.0.
-    """
+    """As `cuda-fused` to its user. Needs compute capability 7.0."""
 
     name = "cuda-persistent"
-    tensor_cores = False
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
@@ -165,8 +158,7 @@ class CudaPersistent(CudaFused):
 
     def _pass(self, T, B):
         if (T, B) not in self._passes:
-            how = self._device, self._params, T, B, self.tensor_cores
-            self._passes[T, B] = PersistentPass(*how)
+            self._passes[T, B] = PersistentPass(self._device, self._params, T, B)
         return self._passes[T, B]
 
     def _backward(self, run, dy, dstate, inputs):

@@ -1,73 +1,95 @@
 """`cuda-v1`: the quick port. The kernels run on the GPU, on one thread.
 
-What changed from `numpy`: the loops over samples, steps and units run in a kernel.
-NumPy arrays are passed as they are, so Numba copies each of them to the device before a
-launch and back after it; what one launch leaves for the next, the tape and the
-gradients, stays there. A mini-batch is one launch, and a second for its gradients,
-which are sums over all samples. Nothing is parallel: bounded by the latency of one
-thread, which waits for every load.
+What changed from `numpy`: the loops over samples, steps and units of a layer run in
+kernels (`gpu/plain_kernels.py`); the read-out and the descent stay on the host. NumPy
+arrays are passed as they are, so Numba copies each of them to the device before a
+launch and back after it, whether the kernel writes it or not. Nothing is parallel:
+bounded by the latency of one thread, which waits for every load.
 """
 
 import warnings
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from ..gpu import plain_kernels
+from ..gpu.build import build
 from ..gpu.device import Device
-from ..gpu.layout import unpack
-from ..gpu.plans import plan
+from ..gpu.layout import Sizes
+from ..params import Layer
 from .base import Network
-from .cuda_fused import CudaFused
+
+KERNELS = "forward", "backward", "gradients"
 
 
-class Host(Device):
-    """A device whose arrays are NumPy's, but for `work`: each launch copies those it is
-    given.
+class Tape(NamedTuple):
+    """Of a layer: h (T+1, B, H) and the last c on the host; what kernels have, x, U, W,
+    h, c and gates.
     """
 
-    def allocate(self, name, size, dtype):
-        if name == "work":
-            return super().allocate(name, size, dtype)
-        return np.empty(size, dtype)
+    h: np.ndarray
+    c: np.ndarray
+    kept: tuple
 
-    def configure(self, *how, **options):
-        return partial(self._launch, super().configure(*how, **options))
 
-    def _launch(self, kernel, *arguments):
-        copied = sum(a.nbytes for a in arguments if isinstance(a, np.ndarray))
-        self.sent += copied
-        self.fetched += copied
+class CudaV1(Network):
+    """Gradients are summed in a fixed order: the same bits on every run."""
+
+    name = "cuda-v1"
+    kind = Device
+
+    def __init__(self, params, threads=None):
+        super().__init__(params, threads)
+        self._device = self.kind(self.name)
+        how = params.cell, params.dtype, (plain_kernels,), KERNELS
+        self._kernels = build(*how, Sizes.of_cell(self._cell))
+
+    def layer_forward(self, cell, layer, x, h0, c0):
+        (T, B, D), H, K = x.shape, len(layer.W), len(cell.gates)
+        matrices = layer.U.reshape(D, K, H), layer.W.reshape(H, K, H)
+        x, U, W, b, h0, c0 = map(
+            self.there, (x, *matrices, layer.b.reshape(K, H), h0, c0)
+        )
+        h, c = self.empty(T + 1, B, H), self.empty(T + 1, B, H)
+        gates = self.empty(T, B, H, K)
+        self._launch("forward", B, h0, c0, x, U, W, b, h, c, gates)
+        return Tape(self.back(h), self.back(c[-1:]), (x, U, W, h, c, gates))
+
+    def layer_backward(self, cell, layer, tape, dy, dh, dc):
+        x, U, W, h, c, gates = tape.kept
+        (T, B, H, K), D = gates.shape, x.shape[2]
+        dy, dh, dc = map(self.there, (dy, dh, dc))
+        da, dx = self.empty(T, B, H, K), self.empty(T, B, D)
+        rows = self.empty(D + H + 1, K, H)
+        self._launch("backward", B, U, W, c, gates, dy, dh, dc, da, dx)
+        self._launch("gradients", D + H + 1, x, h, da, rows)
+        dx, dh, dc, rows = map(self.back, (dx, dh, dc, rows))
+        rows = rows.reshape(D + H + 1, K * H)
+        return Layer(rows[:D], rows[D:-1], rows[-1]), dx, dh, dc
+
+    def grid(self, count):
+        """Blocks and threads of a launch for so many samples or rows."""
+        return 1, 1
+
+    def there(self, array):
+        """A host's array as the kernels get it; they may write it."""
+        return array.copy()
+
+    def empty(self, *shape):
+        """An array that a kernel fills."""
+        self._device.check_room(np.prod(shape) * self._dtype.itemsize, "a tape")
+        return np.empty(shape, self._dtype)
+
+    def back(self, array):
+        """What a kernel has written, on the host."""
+        return array
+
+    def _launch(self, name, count, *arrays):
+        kernel = self._device.configure(self._kernels[name], *self.grid(count), 0)
+        copied = sum(a.nbytes for a in arrays if isinstance(a, np.ndarray))
+        self._device.sent += copied
+        self._device.fetched += copied
         # These copies are counted: they are what V1 and V2 show.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Host array used in CUDA kernel")
-            kernel(*arguments)
-
-    def copy_to(self, array, host):
-        if not isinstance(array, np.ndarray):
-            return super().copy_to(array, host)
-        array[:] = host.reshape(array.shape)
-        return array
-
-    def copy_from(self, array, host):
-        if not isinstance(array, np.ndarray):
-            return super().copy_from(array, host)
-        host[:] = array.reshape(host.shape)
-        return host
-
-
-class CudaV1(CudaFused):
-    """The parameters and the descent stay on the host; V2 and V3 change one thing
-    each.
-    """
-
-    name = "cuda-v1"
-    kernels = "forward", "backward", "step", "update"
-    device = Host
-    limits = ("multiprocessors", 1), ("threads", 1)
-    plan = staticmethod(partial(plan, by_sample=True))
-    _step = Network._step
-    _epoch = Network._epoch
-
-    def _descent(self, x, target):
-        loss, run = self._launch_step(x, target)
-        return loss, unpack(run.fetch("partials", (run.n.P,)), self._params)
+            kernel(*arrays)

@@ -1,8 +1,7 @@
 """`cuda-v3`: transfers by hand.
 
-What changed from `cuda-v2`: the arrays are the device's. The mini-batch and the
-parameters go there and are not copied back, the gradients come back and are not copied
-there, the tape stays, and all that is copied goes through pinned memory, which the
+What changed from `cuda-v2`: who copies. What a kernel only reads goes to the device
+once, the tape stays there, and results come back, through pinned memory, which the
 device reads and writes directly. Bounded by the chain of one sample's multiply-adds.
 """
 
@@ -39,4 +38,13 @@ class Pinned(Device):
 
 class CudaV3(CudaV2):
     name = "cuda-v3"
-    device = Pinned
+    kind = Pinned
+
+    def there(self, array):
+        return self._device.copy_to(self.empty(*array.shape), array)
+
+    def empty(self, *shape):
+        return self._device.allocate("a tape", shape, self._dtype)
+
+    def back(self, array):
+        return self._device.copy_from(array, np.empty(array.shape, self._dtype))

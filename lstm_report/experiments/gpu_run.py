@@ -50,7 +50,7 @@ def probed(preset):
     if preset != "paper":
         names = gpu.here(None, ["cuda-v1", "cuda-v2", "cuda-v3", *STAY])
         return [(name, SMALL, "lstm") for name in names]
-    first = [name for name in STAY if name not in (LARGE_ONLY, "cuda-graph")]
+    first = [name for name in STAY if name != LARGE_ONLY]
     works = HUNDREDS, replace(HUNDREDS, B=4096), WATCHED
     stacks = [replace(LAYER, L=L) for L in DEPTHS]
     large, stack = replace(LARGE, T=20), replace(STACK, T=20)
@@ -58,7 +58,6 @@ def probed(preset):
     pairs += [(name, work) for name in ("cuda-v3", *first) for work in works]
     pairs += [("numba-fused", HUNDREDS), ("numba-wavefront", stack)]
     pairs += [("cuda-fused", work) for work in (large, *stacks)]
-    pairs += [("cuda-graph", work) for work in works]  # whose kernels are there by now
     works = [large, replace(large, B=16), replace(large, B=1), *stacks, WATCHED]
     pairs += [(LARGE_ONLY, work) for work in works]
     here = gpu.here(None, {name for name, _ in pairs})
@@ -81,14 +80,11 @@ def _verified(name, work, cell):
         params = work.params(cell=cell)
         few = np.ascontiguousarray(x[:, :300])
         error = compare_to_reference(name, params, few)
-        # cuda-graph records the second of epochs that are alike, and replays the third.
-        epochs, steps = (3, 2) if name == "cuda-graph" else (1, 1)
-        dataset, order = work.dataset(steps * work.B), np.arange(steps * work.B)
+        dataset, order = work.dataset(work.B), np.arange(work.B)
         losses = []
         for net in (network(name, params), network("numpy", params)):
-            losses.append([net.step(x, target, 0.1)])
-            for _ in range(epochs):
-                losses[-1] += net.epoch(dataset, order, work.B, 0.1)
+            step = net.step(x, target, 0.1)
+            losses.append([step, *net.epoch(dataset, order, work.B, 0.1)])
         np.testing.assert_allclose(*losses, rtol=1e-4)
     except Exception as wrong:  # the others are still worth their seconds
         return f"{type(wrong).__name__}: {device.first_line(wrong)}", False
@@ -139,10 +135,10 @@ def checks():
     """Command lines of the checks that follow the comparisons: name -> words."""
     commands = {}
     if results.ROOT and find_spec("pytest"):  # the tests come with the repository
-        names = "cuda", "graph", "persistent", "gpu_kernels", "versions", "bad_input"
+        names = "cuda", "persistent", "gpu_kernels", "versions", "bad_input"
         paths = (results.ROOT / f"tests/test_{name}.py" for name in names)
         words = [sys.executable, "-m", "pytest", "-q", "-W", "default"]
-        words += ["-k", " or ".join(names[:4])]
+        words += ["-k", " or ".join(names[:3])]
         # Compiling takes most of the time.
         words += ["-n", str(min(16, os.cpu_count() or 1))] if find_spec("xdist") else []
         commands["tests"] = [*words, *(str(path) for path in paths if path.exists())]

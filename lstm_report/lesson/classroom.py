@@ -3,17 +3,19 @@ with.
 """
 
 import math
+from functools import cache
 
 import numpy as np
 from numba import njit
 
-from lstm_kernels.cells import lstm, sigmoid_of
+from lstm_kernels.cells import CELLS, lstm, sigmoid_of
 from lstm_kernels.cpu import activations, simd
 from lstm_kernels.kernels import OPTIONS, fill
 from lstm_kernels.versions.numba_sample import add_product
 
 __all__ = [
     "add_product",
+    "arrays_of_walk",
     "cell_by_cell",
     "on_gpu",
     "per_load",
@@ -25,7 +27,7 @@ __all__ = [
     "walk",
 ]
 
-SINGLE = np.dtype(np.float32)
+LSTM, SINGLE = CELLS["lstm"], np.dtype(np.float32)
 _functions = (
     simd.of_numbers(f, SINGLE) for f in (activations.tanh, activations.sigmoid)
 )
@@ -88,29 +90,23 @@ def plain_product(A, B, C):
             C[r, j] = total
 
 
-def sigmoid(a):
-    return 1 / (1 + math.exp(-a))
+@cache
+def walk_in_python():
+    """The package's `plain_kernels.walk` of an LSTM, to be called without a GPU."""
+    from lstm_kernels.gpu import build, layout, plain_kernels, registers
+
+    sizes = layout.Sizes.of_cell(LSTM)
+    net = build.net_of(LSTM, SINGLE, sizes, part=lambda function: function)
+    names = registers.PYTHON | {"net": net}
+    return fill([plain_kernels], names, "lesson")["walk"]
 
 
-def walk(s, x, U, W, b, h, c):
-    """Sample s from its first step to its last: what a thread of a GPU does. Fills h, c
-    (T+1, B, H) from slot 1 on; x (T, B, D).
+def walk(*arguments):
+    """Sample s from its first step to its last, what a thread of a GPU does: s, x (T,
+    B, D), U (D, 4, H), W (H, 4, H), b (4, H); fills h and c (T+1, B, H) from slot 1 on,
+    and gates (T, B, H, 4).
     """
-    H = h.shape[2]
-    for t in range(x.shape[0]):
-        for j in range(H):
-            i, f, g, o = b[j], b[H + j], b[2 * H + j], b[3 * H + j]
-            for k in range(x.shape[2]):
-                v = x[t, s, k]
-                i, f = i + v * U[k, j], f + v * U[k, H + j]
-                g, o = g + v * U[k, 2 * H + j], o + v * U[k, 3 * H + j]
-            for k in range(H):
-                v = h[t, s, k]
-                i, f = i + v * W[k, j], f + v * W[k, H + j]
-                g, o = g + v * W[k, 2 * H + j], o + v * W[k, 3 * H + j]
-            new = sigmoid(f) * c[t, s, j] + sigmoid(i) * math.tanh(g)
-            c[t + 1, s, j] = new
-            h[t + 1, s, j] = sigmoid(o) * math.tanh(new)
+    walk_in_python()(*arguments)
 
 
 def states(x, U, W, b):
@@ -120,12 +116,23 @@ def states(x, U, W, b):
     return h, c
 
 
+def arrays_of_walk(x, U, W, b):
+    """What `walk` is given besides a sample, of x (T, B, D) and weights as
+    `recurrence` has them.
+    """
+    H, h_and_c = len(W), states(x, U, W, b)
+    gates = np.empty((*x.shape[:2], H, 4), x.dtype)
+    weights = U.reshape(-1, 4, H), W.reshape(H, 4, H), b.reshape(4, H)
+    return x, *weights, *h_and_c, gates
+
+
 cuda = work = None  # free names of `kernel`, which `on_gpu` fills in
 
 
-def kernel(x, U, W, b, h, c):
+def kernel(x, U, W, b, h, c, gates):
     """What the GPU runs: `work` is exercise 6, given the numbers of a thread."""
-    work(cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x, x, U, W, b, h, c)
+    numbers = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    work(*numbers, x, U, W, b, h, c, gates)
 
 
 def on_gpu(thread, size=128):
@@ -134,14 +141,19 @@ def on_gpu(thread, size=128):
     """
     from numba import cuda  # only where there is a GPU
 
-    device = fill([sigmoid, walk, thread], {}, "lesson", cuda.jit(device=True))
+    from lstm_kernels.gpu import build, layout, plain_kernels
+
+    sizes = layout.Sizes.of_cell(LSTM)
+    made = build.functions(LSTM, SINGLE, (plain_kernels,), sizes)
+    names = {"walk": build.of_device(made["walk"])}
+    device = fill([thread], names, "lesson", build.of_device)
     names = {"cuda": cuda, "work": device[thread.__name__]}
     launched = cuda.jit(fill([kernel], names, "lesson")["kernel"])
 
     def run(*inputs):
-        sent = [cuda.to_device(array) for array in (*inputs, *states(*inputs))]
+        sent = [cuda.to_device(array) for array in arrays_of_walk(*inputs)]
         launched[-(-inputs[0].shape[1] // size), size](*sent)
-        h, c = (array.copy_to_host() for array in sent[-2:])
+        h, c = (array.copy_to_host() for array in sent[4:6])
         return {"h": h, "c": c}
 
     return run

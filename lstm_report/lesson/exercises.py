@@ -16,7 +16,7 @@ from lstm_kernels.params import Layer
 from lstm_kernels.versions.numba_sample import add_product
 
 from ..measure.comparer import TOLERANCE, MismatchError, compare
-from .classroom import SINGLE, states, units, walk
+from .classroom import SINGLE, arrays_of_walk, states, units, walk
 from .mistakes import late_c, sigmoid_g
 
 # T, B, D, H: odd, so that no vector, tile or block of two comes out even; then ones.
@@ -244,7 +244,7 @@ def run_tile(function, A, B):
 
 def run_thread(function, x, U, W, b):
     """Every thread of every block in turn, and how often each sample was computed."""
-    h, c = states(x, U, W, b)
+    arrays = arrays_of_walk(x, U, W, b)
     B = x.shape[1]
     counts = np.zeros((len(BLOCKS), B), int)
 
@@ -258,8 +258,8 @@ def run_thread(function, x, U, W, b):
     for row, size in enumerate(BLOCKS):  # noqa: B007 - `counted` reads it
         for block in range(-(-B // size)):
             for thread in range(size):
-                function(block, thread, size, x, U, W, b, h, c)
-    return {"threads of a sample": counts, "h": h, "c": c}
+                function(block, thread, size, *arrays)
+    return {"threads of a sample": counts, "h": arrays[4], "c": arrays[5]}
 
 
 # Why: a hint for what the function returned, or None.

@@ -27,7 +27,6 @@ class Case(NamedTuple):
     dtype: str = "float32"
     multiprocessors: int = 4
     shared: int = 227 << 10
-    tensor_cores: bool = False
 
 
 FEW, MANY = (2, 3, 5, 3, 9), (2, 3, 37, 3, 9)  # samples; sizes that nothing divides
@@ -40,7 +39,7 @@ TESTED = {  # each kind once; the last two share kernels with others
     "fused, gru": Case("cuda-fused", FEW, "gru"),
     "epoch, float64": Case("cuda-epoch", FEW, "lstm", "float64"),
     "persistent": Case("cuda-persistent", FEW, multiprocessors=6),
-    "graph": Case("cuda-graph", FEW),
+    "persistent, eight samples": Case("cuda-persistent", (2, 3, 40, 3, 32), "gru"),
     "page": Case("gpu_kernels", (3, 4, 1, 9, 9)),
     "epoch": Case("cuda-epoch", MANY),
 }
@@ -65,11 +64,6 @@ CASES |= {
     "fused, large": Case("cuda-fused", LARGE, multiprocessors=8),
     "epoch, large": Case("cuda-epoch", LARGE),
     "persistent, many": Case("cuda-persistent", MANY, multiprocessors=8),
-    "persistent, tensor cores": Case(
-        "cuda-persistent",
-        (2, 3, 40, 3, 32),
-        tensor_cores=True,
-    ),
     "persistent, wide": Case("cuda-persistent", (2, 3, 5, 3, 128), multiprocessors=9),
 }
 
@@ -116,7 +110,6 @@ def errors(case, memory):
     """
     params, x, target = example(case)
     both = net, reference = [lk.network(v, params) for v in (case.version, "numpy")]
-    net.tensor_cores = case.tensor_cores  # which cuda-persistent alone looks at
     tolerance = TOLERANCE[np.dtype(case.dtype)]
     passes = compare_to_reference(net, params, x)
     (loss, grads), (true, expected) = (n.loss_and_grads(x, target) for n in both)

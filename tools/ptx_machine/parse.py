@@ -131,7 +131,7 @@ class Program:
         return row
 
     def _encoded(self, scope, name, parts, texts):
-        """Fields of an instruction of that name, `parts` without dots, with operands."""
+        """Fields of an instruction, `parts` its name without dots, with operands."""
 
         def slot(text):
             return self._operand(scope, text)

@@ -2,8 +2,8 @@
 kernels as their PTX on the machine."""
 
 import hashlib
-from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache, partial
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from math import prod
@@ -16,7 +16,7 @@ import ptx
 from numba import cuda, types
 
 import lstm_kernels as lk
-from lstm_kernels.gpu import build, device, graph
+from lstm_kernels.gpu import build, device
 
 from . import machine
 from .parse import Program
@@ -155,62 +155,25 @@ class Launch:
     """A kernel with its grid, as numba.cuda's."""
 
     def __init__(self, kernel, blocks, threads, stream=0, shared=0):
-        self.dispatcher, self.stream, self.sharedmem = kernel, stream, shared
+        self.dispatcher, self.sharedmem = kernel, shared
         self.griddim, self.blockdim = triple(blocks), triple(threads)
 
     def __call__(self, *arguments):
         how = prod(self.griddim), self.blockdim, self.sharedmem, arguments
-        recorded = self.dispatcher.owner.recorded
-        if self.stream and recorded is not None:
-            recorded.append(partial(self.dispatcher.run, *how))
-        else:
-            self.dispatcher.run(*how)
+        self.dispatcher.run(*how)
 
 
 def triple(size):
     return (*size, 1, 1)[:3] if isinstance(size, tuple) else (size, 1, 1)
 
 
-class Driver:
-    """The driver's functions for graphs, with which `recorded` begins and ends."""
-
-    def __init__(self, stand):
-        self.stand, self.graphs = stand, []
-
-    def __getattr__(self, name):
-        return lambda *arguments: 0
-
-    def cuStreamCreate(self, stream, flags):
-        stream._obj.value = 1
-
-    def cuStreamBeginCapture_v2(self, stream, mode):
-        self.stand.recorded = []
-
-    def cuStreamEndCapture(self, stream, graph):
-        self.graphs.append(self.stand.recorded)
-        self.stand.recorded, graph._obj.value = None, len(self.graphs)
-
-    def cuGraphInstantiateWithFlags(self, executable, graph, flags):
-        executable._obj.value = graph.value
-
-    def cuGraphLaunch(self, executable, stream):
-        for launch in self.graphs[executable.value - 1]:
-            launch()
-
-
 class Cuda:
-    """What the package uses of numba.cuda, on a Machine `memory`.
+    """What the package uses of numba.cuda, on a Machine `memory`."""
 
-    recorded: a list that takes the launches on a stream of its own, or None.
-    """
-
-    external_stream = int
-    defer_cleanup = staticmethod(nullcontext)
     pinned_array = staticmethod(np.zeros)
 
     def __init__(self, memory, multiprocessors=4, shared=machine.MOST_SHARED):
         self.memory, self.multiprocessors, self.shared = memory, multiprocessors, shared
-        self.recorded = None
 
     def device_array(self, shape, dtype=np.float64):
         shape = shape if isinstance(shape, tuple) else (shape,)
@@ -248,14 +211,13 @@ class Cuda:
 @contextmanager
 def stand_in(stand):
     """While inside, the package's GPU code sees a Cuda as its device."""
-    key, driver = sources(), Driver(stand)
-    host = device, graph, *(module for module in VERSIONS if hasattr(module, "cuda"))
+    key = sources()
+    host = device, *(module for module in VERSIONS if hasattr(module, "cuda"))
     with ExitStack() as stack:
         for module, name, value in (
             *((module, "cuda", stand) for module in host),
             (device, "why_unavailable", lambda: None),
             (device, "allow_shared", lambda *how: None),
-            (graph, "_library", lambda: driver),
             (build, "_compile", lambda *both: stand.kernel(*both, key=key)),
         ):
             stack.enter_context(patch.object(module, name, value))

@@ -2,7 +2,7 @@
 
 Every kernel is compiled to PTX by numba-cuda and assembled by ptxas, which needs
 neither a GPU nor a driver, and says how many registers and how much local memory it
-takes. `make ptx`, or `python tests/ptx.py`, takes some minutes and writes
+takes. `make ptx`, or `python tools/ptx.py`, takes some minutes and writes
 data/results/ptxas.csv.
 """
 
@@ -26,22 +26,22 @@ import pandas as pd
 
 from lstm_kernels import cells
 from lstm_kernels.cores import cores
-from lstm_kernels.gpu import build, device, ptx, tensor_products
+from lstm_kernels.gpu import build, device, plain_kernels, ptx, registers
 from lstm_kernels.gpu.layout import Sizes
-from lstm_kernels.versions import cuda_epoch, cuda_fused, cuda_persistent, cuda_v3
+from lstm_kernels.versions import cuda_epoch, cuda_fused, cuda_persistent, cuda_v1
 from lstm_report.measure import results
 
 CAPABILITIES = ((6, 0), (7, 5), (8, 0), (9, 0))  # P100, T4, A100, H100 and H200
 REGISTERS = 65536  # of a multiprocessor, on all of these: a block must get by with them
-# In a block; cuda-v1's and cuda-v2's kernels are cuda-v3's.
-THREADS = {"cuda-v3": 32, "cuda-fused": 256, "cuda-persistent": 256}
+# In a block; cuda-v2's and cuda-v3's kernels are cuda-v1's.
+THREADS = {"cuda-v1": 32, "cuda-fused": 256, "cuda-persistent": 256}
 PATH = results.FOLDER / "ptxas.csv"
 # What a build of kernels can vary besides the cell, the dtype and the capability:
 # version and variant -> layers, inputs, units, and constants. A thread takes some
 # samples; 8 threads compute a part each of a sum.
-KEPT = {"units": 16, "buffer": 4352, "tensor": False}  # of the reference network
+KEPT = {"units": 16, "buffer": 4352}  # of the reference network
 BUILDS = {
-    ("cuda-v3", "thread per sample"): (1, 1, 32, {"R": 1, "parts": 1}),
+    ("cuda-v1", "thread per sample"): (1, 1, 1, {}),  # sizes do not matter
     ("cuda-fused", "1 sample, 8 parts, 32 units"): (1, 1, 32, {"R": 1, "parts": 8}),
     ("cuda-fused", "4 samples, 8 parts, 32 units"): (1, 1, 32, {"R": 4, "parts": 8}),
     ("cuda-fused", "4 samples, 32 units"): (1, 1, 32, {"R": 4, "parts": 1}),
@@ -49,18 +49,18 @@ BUILDS = {
     ("cuda-fused", "4 samples, 512 units"): (2, 64, 512, {"R": 4, "parts": 1}),
     ("cuda-persistent", "1 sample, 512 units"): (2, 64, 512, KEPT | {"R": 1}),
     ("cuda-persistent", "8 samples, 512 units"): (2, 64, 512, KEPT | {"R": 8}),
-    ("cuda-persistent", "tensor cores, 512 units"): (
-        *(2, 64, 512),
-        KEPT | {"R": 8, "tensor": True},
-    ),
 }
 # The oldest capability that has what kernels ask for.
-OLDEST = {"cuda-persistent": (7, 0), "tensor cores, 512 units": (8, 0)}
+OLDEST = {"cuda-persistent": (7, 0)}
 ENTRIES = {
-    "cuda-v3": cuda_v3.CudaV3.kernels,
+    "cuda-v1": cuda_v1.KERNELS,
     "cuda-fused": (*cuda_fused.CudaFused.kernels, cuda_epoch.CudaEpoch.kernels[-1]),
     "cuda-persistent": cuda_persistent.KERNELS,
 }
+
+
+MODULES = {"cuda-v1": (plain_kernels,), "cuda-fused": build.TILES}
+MODULES["cuda-persistent"] = (*build.TILES, *cuda_persistent.MODULES)
 
 
 class OverBudgetError(AssertionError):
@@ -148,10 +148,7 @@ def described(build_of):
 
     L, D, H, constants = BUILDS[name, variant]
     sizes = Sizes(L, 0, 0, D, H, 1, len(cells.CELLS[cell].gates))
-    modules = build.TILES
-    if name == "cuda-persistent":
-        modules += cuda_persistent.MODULES
-        modules += (tensor_products,) if constants["tensor"] else ()
+    modules = MODULES[name]
     arguments = cell, np.dtype(dtype), modules, ENTRIES[name], sizes
     with stand_in(capability):
         build.build.__wrapped__(*arguments, compile=compile, **constants)
@@ -171,7 +168,7 @@ def every_build():
         for (name, variant), cell, dtype, capability in kinds
         # As the plans have it: in float64 a thread takes one sample.
         if (dtype == "float32" or variant.startswith(("1", "thread")))
-        and capability >= max(OLDEST.get(key, (0, 0)) for key in (name, variant))
+        and capability >= OLDEST.get(name, (0, 0))
     ]
 
 
@@ -200,7 +197,7 @@ def check(rows):
 
 def sources():
     """A hash of the texts that kernels are made of."""
-    modules = cells, ptx, tensor_products, *build.TILES, *cuda_persistent.MODULES
+    modules = cells, build, registers, ptx, plain_kernels, *MODULES["cuda-persistent"]
     paths = sorted(module.__file__ for module in modules)
     texts = b"".join(Path(path).read_bytes() for path in paths)
     return hashlib.sha256(texts).hexdigest()[:12]

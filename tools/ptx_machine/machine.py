@@ -84,7 +84,7 @@ _libraries = {}  # number of opcodes -> interpreter
 
 
 def _has_fma():
-    """Whether fmaf can be an instruction; else it is a function, as right and slower."""
+    """Whether fmaf can be an instruction; else it is a slower function."""
     told = Path("/proc/cpuinfo")
     return (
         platform.machine() == "x86_64" and told.exists() and " fma " in told.read_text()

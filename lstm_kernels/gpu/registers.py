@@ -1,0 +1,212 @@
+"""Tuples of numbers in registers: a unit's K values, four neighbours, rows of either.
+
+Numba knows no tuple of a generator, and a loop would put the numbers into memory. So
+these functions are written once, for tuples of any size. In Numba's simulator they run
+as they are; for a device they run while a kernel is compiled, on `Number`s, which stand
+for registers, and what they add and multiply becomes instructions.
+"""
+
+import inspect
+
+from .device import SIMULATED, cuda
+
+COMPILED = not SIMULATED and cuda is not None
+if COMPILED:
+    from llvmlite import ir
+    from numba import types
+    from numba.cuda.extending import intrinsic
+
+PYTHON = {}  # what `traced` was given, by name
+
+
+class Number:
+    """A number of compiled code; an integer is an address."""
+
+    def __init__(self, builder, value):
+        self.builder, self.value = builder, value
+        self.is_integer = isinstance(value.type, ir.IntType)
+
+    def _combined(self, of_integers, of_reals, other):
+        if not isinstance(other, Number):
+            other = Number(self.builder, ir.Constant(self.value.type, other))
+        combine = of_integers if self.is_integer else of_reals
+        return Number(self.builder, combine(self.value, other.value))
+
+    def __add__(self, other):
+        return self._combined(self.builder.add, self.builder.fadd, other)
+
+    def __mul__(self, other):
+        return self._combined(self.builder.mul, self.builder.fmul, other)
+
+    def choose(self, this, that):
+        """this where it is true, else that."""
+        chosen = self.builder.select(self.value, this.value, that.value)
+        return Number(self.builder, chosen)
+
+
+class Memory:
+    """An array of compiled code."""
+
+    def __init__(self, builder, first):
+        self.builder, self.first = builder, first
+
+    def _four(self, i):
+        vector = ir.VectorType(self.first.type.pointee, 4)
+        place = self.builder.gep(self.first, [i.value])
+        return self.builder.bitcast(place, vector.as_pointer()), vector
+
+    def __getitem__(self, i):
+        place = self.builder.gep(self.first, [i.value])
+        return Number(self.builder, self.builder.load(place))
+
+    def __setitem__(self, i, number):
+        self.builder.store(number.value, self.builder.gep(self.first, [i.value]))
+
+    def load_four(self, i):
+        place, _ = self._four(i)
+        vector = self.builder.load(place, align=16)
+        numbers = (self.builder.extract_element(vector, lane) for lane in lanes())
+        return tuple(Number(self.builder, number) for number in numbers)
+
+    def store_four(self, i, numbers):
+        place, kind = self._four(i)
+        vector = ir.Constant(kind, ir.Undefined)
+        for lane, number in zip(lanes(), numbers, strict=True):
+            vector = self.builder.insert_element(vector, number.value, lane)
+        self.builder.store(vector, place, align=16)
+
+
+def lanes():
+    return [ir.Constant(ir.IntType(32), k) for k in range(4)]
+
+
+def traced(function):
+    """A function as part of compiled code. What it returns has the type of its first
+    argument; one that returns nothing is called for what it stores.
+    """
+    PYTHON[function.__name__] = function
+    if not COMPILED:
+        return function
+
+    def typed(typingctx, *kinds):
+        kinds = [types.int64 if isinstance(k, types.Integer) else k for k in kinds]
+
+        def emit(context, builder, signature, args):
+            def opened(kind, value):
+                if isinstance(kind, types.BaseTuple):
+                    parts = (builder.extract_value(value, k) for k in range(len(kind)))
+                    return tuple(map(opened, kind, parts))
+                if isinstance(kind, types.Array):
+                    array = context.make_array(kind)(context, builder, value)
+                    return Memory(builder, array.data)
+                return Number(builder, value)
+
+            def closed(kind, value):
+                if not isinstance(value, tuple):
+                    return value.value
+                return context.make_tuple(builder, kind, map(closed, kind, value))
+
+            result = function(*map(opened, signature.args, args))
+            if result is None:
+                return context.get_dummy_value()
+            return closed(signature.return_type, result)
+
+        stores = function.__name__.startswith("store")
+        return (types.void if stores else kinds[0])(*kinds), emit
+
+    # Numba takes the names of the arguments from here.
+    first = inspect.Parameter("typingctx", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    typed.__signature__ = inspect.Signature([first, *parameters])
+    typed.__name__ = typed.__qualname__ = function.__name__
+    return intrinsic(typed)
+
+
+def neighbours(a, i, count):
+    """Numbers i to i + count - 1 of an array; four at once, from a multiple of four
+    on.
+    """
+    if count == 4 and isinstance(a, Memory):
+        return a.load_four(i)
+    if count == 4:
+        check_multiples(i)
+    return tuple(a[i + k] for k in range(count))
+
+
+def check_multiples(*places):
+    """Raise IndexError where a device would trap: four numbers are loaded at once."""
+    if any(i % 4 for i in places):
+        raise IndexError(f"got {places}, want multiples of four")
+
+
+@traced
+def load(like, a, i):
+    """As many numbers as `like` has, from i on."""
+    return neighbours(a, i, len(like))
+
+
+@traced
+def store(like, a, i, values):
+    """Let as many numbers as `like` has, from i on, be the first of the values."""
+    if len(like) == 4 and isinstance(a, Memory):
+        a.store_four(i, values[:4])
+        return
+    if len(like) == 4:
+        check_multiples(i)
+    for k, _ in enumerate(like):
+        a[i + k] = values[k]
+
+
+@traced
+def add(a, b):
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+@traced
+def fed(a, gates, zero):
+    """a, but zero for the gates that are not fed."""
+    pairs = zip(a, gates, strict=True)
+    if isinstance(zero, Number):
+        return tuple(gate.choose(x, zero) for x, gate in pairs)
+    return tuple(x if gate else zero for x, gate in pairs)
+
+
+@traced
+def add_outer(a, v, w):
+    """a[r] + v[r] w: rows of an outer product."""
+    return _outer(a, v, w)
+
+
+def _outer(a, v, w):
+    return tuple(
+        tuple(x + v_r * y for x, y in zip(row, w, strict=True))
+        for row, v_r in zip(a, v, strict=True)
+    )
+
+
+# Rows of a product: of R samples, whose operands lie `step` apart.
+
+
+@traced
+def add_number(a, source, i, step, w):
+    """a[r] plus one number of sample r times w."""
+    return _outer(a, [source[i + step * r] for r in range(len(a))], w)
+
+
+@traced
+def add_four(a, source, i, step, w0, w1, w2, w3):
+    """a[r] plus four numbers of sample r, one after the other, times the rows of w."""
+    samples = [neighbours(source, i + step * r, 4) for r in range(len(a))]
+    for q, w in enumerate((w0, w1, w2, w3)):
+        a = _outer(a, [v[q] for v in samples], w)
+    return a
+
+
+@traced
+def add_products(a, source, i, step, w):
+    """a[r] plus the K numbers of sample r, each times the one of w."""
+    samples = [neighbours(source, i + step * r, len(w)) for r in range(len(a))]
+    return tuple(
+        tuple(x + y * z for x, y, z in zip(row, v, w, strict=True))
+        for row, v in zip(a, samples, strict=True)
+    )

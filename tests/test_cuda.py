@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,6 +83,43 @@ def test_plans_of_the_tile_kernels():
         ValueError, match=r"^params: hidden_size 9000 takes \d+ bytes of shared"
     ):
         plan(1, 9000)
+
+
+class Shared:
+    """A block's shared memory, which remembers the last number that was used."""
+
+    last = 0
+
+    def __getitem__(self, i):
+        self.last = max(self.last, int(i))
+        return np.float32(0)
+
+    def __setitem__(self, i, value):
+        self.last = max(self.last, int(i))
+
+
+@simulated
+@pytest.mark.parametrize("shared", [48 << 10, 1500])
+@pytest.mark.parametrize(("D", "H"), [(1, 5), (9, 2), (17, 5), (4, 8)])
+@pytest.mark.parametrize("cell", ["rnn", "lstm"])
+def test_a_launch_asks_for_the_shared_memory_that_its_kernels_use(cell, D, H, shared):
+    limits = {"multiprocessors": 2, "shared": shared, "threads": 4 * H}
+    for B in (1, 6, 20):
+        n = layout.Sizes(1, 1, B, D, H, 1, len(CELLS[cell].gates))
+        made, places = plans.plan(n, np.float32, **limits), n.places(2)
+        how = CELLS[cell], np.float32, build.TILES, n
+        space = build.functions(*how, R=made.R, parts=made.parts)
+        block = SimpleNamespace(syncthreads=lambda: None, gridDim=SimpleNamespace(x=1))
+        block.blockDim = SimpleNamespace(x=1, y=made.parts)  # of so many threads
+        block.threadIdx, space["cuda"] = SimpleNamespace(x=0, y=0), block
+        theta, work = np.zeros(2 * n.P + 4), np.zeros(places.end)
+        used = Shared()
+        for block.threadIdx.y in range(made.parts):
+            arrays = theta, used, work
+            space["forward_layer"](0, D, places, made.tile, 0, *arrays)
+            space["backward_layer"](0, D, places, made.tile, 0, *arrays, True)
+        assert made.tile * H <= used.last < made.shared // 4
+        assert made.x * made.y <= made.shared // 4  # `sum_rows`
 
 
 def test_arrays_fill_work_at_multiples_of_four():

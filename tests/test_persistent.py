@@ -45,12 +45,16 @@ def test_plans_of_known_networks(on_device):
 
 
 @needs_kernels
-def test_a_device_without_release_and_acquire_is_refused(monkeypatch):
-    limits = (("capability", (6, 1)),)
-    monkeypatch.setattr(cuda_persistent.CudaPersistent, "limits", limits)
+def test_a_device_without_release_and_acquire_is_refused():
+    class Old(device.Device):
+        capability = property(lambda self: (6, 1), lambda self, value: None)
+
+    class OnOld(cuda_persistent.CudaPersistent):
+        device = Old
+
     want = "'cuda-persistent' cannot run here: .* capability 6.1, want 7.0 or newer"
     with pytest.raises(lk.UnavailableError, match=want):
-        lk.network("cuda-persistent", lk.Params.init(1, 2))
+        OnOld(lk.Params.init(1, 2))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

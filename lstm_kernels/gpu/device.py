@@ -128,6 +128,10 @@ def describe():
     }
 
 
+def load_driver():
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
 class Device:
     """What a network uses of the device: launches, memory, and copies that are counted.
 
@@ -136,6 +140,8 @@ class Device:
     `capability` says what instructions there are.
     """
 
+    load_driver = staticmethod(load_driver)
+
     def __init__(self, version):
         self.version = version
         self.sent = 0
@@ -143,6 +149,7 @@ class Device:
         self._arrays = {}
         self._views = {}  # name -> shape -> the array, made once: a step asks for some
         self._configured = {}
+        self.simulated = SIMULATED
         self.multiprocessors, self.shared, self.threads = 4, SHARED, 4
         self.capability = (9, 0)
         if not SIMULATED:
@@ -189,9 +196,9 @@ class Device:
         """
         key = kernel, blocks, threads, shared
         # The simulator's kernel has one grid at a time.
-        if SIMULATED or key not in self._configured:
-            if shared > SHARED and not SIMULATED:
-                allow_shared(kernel, self.shared)
+        if self.simulated or key not in self._configured:
+            if shared > SHARED and not self.simulated:
+                allow_shared(kernel, self.shared, self.load_driver)
             if together:
                 self._refuse_too_many(kernel, blocks, threads, shared)
             # A grid that leaves most of the device idle is a subject, not a mistake.
@@ -203,7 +210,7 @@ class Device:
     def _refuse_too_many(self, kernel, blocks, threads, shared):
         """Blocks that wait for one which cannot start would wait for ever."""
         most = 1  # Numba's simulator runs one block after another
-        if not SIMULATED:
+        if not self.simulated:
             overloads = kernel.overloads.values()
             held = (o.max_cooperative_grid_blocks(threads, shared) for o in overloads)
             most = min(held)
@@ -251,13 +258,13 @@ class Device:
 
 
 @cache  # once, since it takes time; the kernels live as long as the process
-def allow_shared(kernel, size):
+def allow_shared(kernel, size, load_driver):
     """Let a kernel ask for up to `size` bytes of dynamic shared memory.
 
     The driver is called by its C interface, which is the same in every release of
     numba-cuda.
     """
-    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    library = load_driver()
     for overload in kernel.overloads.values():
         function = overload._codelibrary.get_cufunc()
         handle = getattr(function.handle, "value", function.handle)

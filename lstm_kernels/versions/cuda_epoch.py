@@ -14,8 +14,11 @@ from .cuda_fused import CudaFused
 class CudaEpoch(CudaFused):
     name = "cuda-epoch"
     kernels = "forward", "backward", "update", "epoch"
-    # The simulator runs one block after another: none can wait for the next.
-    limits = (("multiprocessors", 1),) if SIMULATED else ()
+
+    def __init__(self, params, threads=None):
+        super().__init__(params, threads)
+        if SIMULATED:  # one block after another: none can wait for the next
+            self._device.multiprocessors = 1
 
     def _launch_steps(self, order, batch_size, losses, rate):
         x, target = self._examples

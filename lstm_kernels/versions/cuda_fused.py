@@ -31,13 +31,11 @@ class CudaFused(Network):
     tapes = False
     kernels = "forward", "backward", "step", "update"
     device = Device
-    limits = ()  # pairs: other than those of `Device`
     plan = staticmethod(plan)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
         self._device = self.device(self.name)
-        vars(self._device).update(self.limits)
         self._passes = {}
         self._dataset = lambda: None  # the data set whose examples are on the device
         self._replace(self._params)

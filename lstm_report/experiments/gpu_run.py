@@ -91,12 +91,12 @@ def _verified(name, work, cell):
     return f"error {error:.1e}, {time.perf_counter() - start:.1f} s", True
 
 
-def probe(preset, wrong, workers=None, *, limit):
+def probe(preset, wrong, workers=None, *, limit, cases=None):
     """Verify every version with the sizes that are measured, in processes that compile
     side by side. How many are right; adds (version, H) of the others to `wrong`, and
     raises ProcessError.
     """
-    end, cases = time.monotonic() + limit, probed(preset)
+    end, cases = time.monotonic() + limit, probed(preset) if cases is None else cases
     jobs = [[case] for case in cases] if preset == "paper" else [cases]
 
     def verify(job):
@@ -201,23 +201,33 @@ def refuse():
             raise UnavailableError(f"{version.name}: {version.why_unavailable}")
 
 
-def main(preset="paper", folder=None, minutes=9.0, only=()):
+def main(
+    preset="paper",
+    folder=None,
+    minutes=9.0,
+    only=(),
+    *,
+    parts=None,
+    clock=time.monotonic,
+):
     """Verify, measure and check, in at most so many minutes; yields (name, what came of
     it, path) after each part: rows of a comparison, or a sentence. All results so far
-    are written. only: names of parts; none is all.
+    are written. only: names of parts; none is all. parts: name -> function of a limit
+    in seconds; None is `tasks`. clock: returns seconds.
 
     One that fails leaves the others to run; RuntimeError names it at the end.
     """
     refuse()
     place = results.place(("gpu",), preset=preset, folder=folder)
-    end = time.monotonic() + 60 * minutes
+    end = clock() + 60 * minutes
     machine = provenance.machine(preset)
     outcomes = {key: machine[key] for key in ("date", "commit", "dirty")}
     rows, failed, path = [], [], place / "gpu-checks.json"
-    parts = {n: task for n, task in tasks(preset).items() if n in only or not only}
+    parts = tasks(preset) if parts is None else parts
+    parts = {n: task for n, task in parts.items() if n in only or not only}
     due = sum(map(LIMITS.get, parts))  # seconds of what is left to do
     for name, task in parts.items():
-        due, left = due - LIMITS[name], end - time.monotonic()
+        due, left = due - LIMITS[name], end - clock()
         limit = max(min(LIMITS[name] * SLOWER, left), left - due)
         try:
             if limit < 2:

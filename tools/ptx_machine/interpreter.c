@@ -23,7 +23,7 @@ enum { MISALIGNED, OUTSIDE, TRAPPED, ENDLESS, DIVERGED, GRID_DIVERGED, DEADLOCK,
 enum { GLOBAL, SHARED, GENERIC, LOCAL };                    /* spaces */
 enum { STRONG = 1, ACQUIRE = 2, RELEASE = 4 };              /* how */
 enum { FREE, ALLOCATED, WRITTEN };                          /* state of a word */
-enum { SYNC, MMA, IDX, UP, DOWN, BFLY };                     /* of a warp */
+enum { SYNC, IDX, UP, DOWN, BFLY };                          /* of a warp */
 enum { FORWARD, REVERSE, RANDOM };                          /* order of threads */
 enum { ALL = -1, SEVERAL = 0x8000, MANY = 0xffff, PATIENCE = 1000,
        NOBODY_S = 0x7fc0dead };               /* a NaN that nobody wrote */
@@ -219,7 +219,6 @@ static int arrive(machine *m, block *b, thread *t, const row *r) {
 
 static f32 flushed(f64 x) { f32 y = x; return fabsf(y) < 0x1p-126f ? copysignf(0, y) : y; }
 static f64 upper_half(f64 x) { reg y = {.f64 = x}; y.u64 &= ~0xffffffffull; return y.f64; }
-static u32 tf32(u32 x) { return (x & 0x7f800000) == 0x7f800000 ? x : (x + 0x1000) & ~0x1fffu; }
 
 static f32 fma_down(f32 a, f32 b, f32 c) {        /* the product is exact */
   f64 p = (f64)a * b, s = p + c, of_p = s - c, lost = (p - of_p) + (c - (s - of_p));
@@ -281,29 +280,6 @@ static void run(machine *m, block *b, thread *t) {
   }
 }
 
-/* D = A (16, 8) B (8, 8) + C of a warp, whose operands lose their low 13 bits; the sums
-   are rounded once. */
-static void multiply(const machine *m, thread *T, const s32 *at) {
-  f64 A[16][8], B[8][8];
-  for (int lane = 0; lane < 32; lane++) {
-    reg *R = T[lane].R;
-    for (int k = 0; k < 6; k++) {
-      reg cut = {.u32 = R[at[4 + k]].u32 & ~0x1fffu};
-      if (k < 4) A[lane / 4 + k % 2 * 8][lane % 4 + k / 2 * 4] = cut.f32;
-      else B[lane % 4 + (k - 4) * 4][lane / 4] = cut.f32;
-    }
-  }
-  for (int lane = 0; lane < 32; lane++) {
-    f64 sums[4];
-    for (int i = 0; i < 4; i++) {
-      sums[i] = T[lane].R[at[10 + i]].f32;
-      for (int k = 0; k < 8; k++)
-        sums[i] += A[lane / 4 + i / 2 * 8][k] * B[k][lane % 4 * 2 + i % 2];
-    }
-    for (int i = 0; i < 4; i++) T[lane].R[at[i]].f32 = sums[i];
-  }
-}
-
 /* Lane by lane what shfl.sync gives; 0 if it asks a lane that takes no part. */
 static int shuffle(thread *T, int lanes, const row *r, const s32 *at, u32 mask) {
   reg got[32];
@@ -333,12 +309,11 @@ static int meet(machine *m, block *b, int warp) {
   if (first == lanes) return 0;
   const row *r = m->code + T[first].pc;
   const s32 *at = m->lists + r->list;
-  u32 mask = r->n == MMA ? ~0u : T[first].R[at[0]].u32;
+  u32 mask = T[first].R[at[0]].u32;
   if (lanes < 32) mask &= (1u << lanes) - 1;
   for (int i = 0; i < lanes; i++)
     if (mask >> i & 1 && (T[i].status != AT_WARP || T[i].pc != T[first].pc)) return 0;
-  if (r->n == MMA && lanes == 32) multiply(m, T, at);
-  else if (r->n == MMA || (r->n != SYNC && !shuffle(T, lanes, r, at, mask)))
+  if (r->n != SYNC && !shuffle(T, lanes, r, at, mask))
     note(m, TRAPPED, T[first].pc, T[first].id, b->id, 0);
   if (r->n == SYNC) b->warp_began[warp] = ++m->now;
   for (int i = 0; i < lanes; i++)

@@ -7,7 +7,7 @@ COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 COMPARE |= {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 WAITS = {"bar": "AT_BARRIER", "grid": "AT_GRID", "warp": "AT_WARP"}
-WAITS |= {"shfl": "AT_WARP", "mma": "AT_WARP"}
+WAITS["shfl"] = "AT_WARP"
 CONTROL = {
     "bra": "if (r->d <= pc && ++turns > m->most) STOP(ENDLESS); pc = r->d - 1; break;",
     "ret": "t->pc = pc; t->status = DONE; m->changed = 1; return;",
@@ -152,8 +152,6 @@ def computed(name, parts, a, b, c):
 def converted(parts):
     to, source = parts[-2:]
     a = f"A({source})"
-    if parts == ["rna", "tf32", "f32"]:
-        return "b32", "tf32(A(b32))"
     if "sat" in parts and to[0] == "f":
         return to, f"isnan({a}) || {a} < 0 ? 0 : {a} > 1 ? 1 : {a}"
     if "sat" in parts or "f16" in (to, source):

@@ -8,7 +8,6 @@ from . import opcodes
 
 FIELDS = ["op", "guard", "sense", "d", "a", "b", "c"]
 FIELDS += ["list", "n", "space", "how", "offset"]
-MMA = ["m16n8k8", "row", "col", "f32", "tf32", "tf32", "f32"]
 # Registers that hold a thread's place before its first instruction, in the order of
 # `special` in interpreter.c, then those that all threads share.
 PLACES = "%tid.x", "%tid.y", "%ctaid.x", "%laneid"
@@ -18,7 +17,7 @@ GIVEN |= dict.fromkeys(["%tid.z", "%ctaid.y", "%ctaid.z"], 0)
 UNKNOWN = "%clock", "%globaltimer", "%warpid", "%nwarpid", "%smid", "%lanemask"
 SPACES = {"global": 0, "shared": 1, "generic": 2, "local": 3}
 HOW = {"relaxed": 1, "volatile": 1, "acquire": 3, "release": 5, "acq_rel": 7}
-SHUFFLES = {"idx": 2, "up": 3, "down": 4, "bfly": 5}
+SHUFFLES = {"idx": 1, "up": 2, "down": 3, "bfly": 4}
 SILENT = "membar", "fence", "nanosleep", "prefetch", "st.param"
 LABEL = re.compile(r"\s*([\w$]+):\s*")
 NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?")
@@ -160,8 +159,8 @@ class Program:
             source = address(texts[1])[0] if "retval" not in texts[1] else slot("0")
             op = self.opcode(f"mov.b{kind[1:]}")
             return {"op": op, "d": slot(texts[0]), "a": source}
-        if "warp" in parts or first in ("shfl", "mma"):
-            return self._collective(first, parts, texts, slot, several)
+        if "warp" in parts or first == "shfl":
+            return self._collective(first, parts, texts, slot)
         if first in ("bar", "barrier"):
             if "popc" in parts:
                 fields = {"d": slot(texts[0]), "a": slot(texts[2])}
@@ -204,13 +203,8 @@ class Program:
         fields |= {"list": self._list(values), "n": len(values)}
         return {"op": self.opcode(f"{first}.{kind}")} | fields
 
-    def _collective(self, first, parts, texts, slot, several):
+    def _collective(self, first, parts, texts, slot):
         """What the lanes of a warp do together."""
-        if first == "mma":
-            if parts[3:] != MMA:
-                raise ValueError(parts)
-            slots = [each for text in texts for each in several(text)]
-            return {"op": self.opcode("mma"), "list": self._list(slots), "n": 1}
         if first == "shfl":
             d, _, inside = texts[0].partition("|")
             lists = self._list([slot(texts[4]), slot(inside or "%unused")])

@@ -104,6 +104,10 @@ class Pass:
         host = np.empty(shape, self._dtype)
         return self._device.copy_from(self.work()[first : first + host.size], host)
 
+    def launch(self, name, *arguments):
+        """Run a kernel with its grid; arguments: those behind n."""
+        self.kernel(name)(self.places, *arguments)
+
     def kernel(self, name):
         """A kernel with its grid."""
         plan = self.plan

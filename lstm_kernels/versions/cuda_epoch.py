@@ -24,4 +24,4 @@ class CudaEpoch(CudaFused):
         x, target = self._examples
         run = self._pass(x.shape[0], min(batch_size, order.size))
         arrays = order, x, target, self._theta, run.work(), losses
-        run.kernel("epoch")(run.places, run.plan.tile, *arrays, rate)
+        run.launch("epoch", run.plan.tile, *arrays, rate)

@@ -9,7 +9,6 @@ many samples by loading operands from the caches.
 """
 
 import weakref
-from functools import partial
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class CudaFused(Network):
         # Without c, h is handed on in its place.
         parts = state and (state[0], state[-1])
         run.send(x=x, state=state_array(n, self._dtype, parts))
-        run.kernel("forward")(run.places, run.plan.tile, self._theta, run.work())
+        run.launch("forward", run.plan.tile, self._theta, run.work())
         top = ((n.L - 1) * (n.T + 1) + 1) * n.B * n.H  # the top layer, slot 1
         y = run.fetch("h", n.shape("dy"), skip=top)
         state = run.fetch("state", n.shape("state"))
@@ -70,9 +69,9 @@ class CudaFused(Network):
 
     def _backward(self, run, dy, dstate, inputs):
         run.send(dy=dy, state=state_array(run.n, self._dtype, dstate))
-        run.kernel("backward")(run.places, run.plan.tile, self._theta, run.work())
+        run.launch("backward", run.plan.tile, self._theta, run.work())
         losses = self._device.array("losses", (1,), self._dtype)
-        self._launch(self._end(run, losses, 0, self._dtype.type(0)))
+        self._end(run, losses, 0, self._dtype.type(0))
         return self._grads(run)
 
     def _loss_and_grads(self, x, target):
@@ -118,30 +117,22 @@ class CudaFused(Network):
         self._launch_steps(order, batch_size, losses, self._dtype.type(rate))
         return self._fetch(losses)
 
-    def _launch_steps(self, *how):
-        self._launch(self._launches(*how))
-
-    def _launch(self, launches):
-        for kernel, arguments in launches:
-            kernel()(*arguments)
-
-    def _launches(self, order, batch_size, losses, rate):
-        """Each launch of the steps: what returns its kernel, and the arguments."""
+    def _launch_steps(self, order, batch_size, losses, rate):
         T = self._examples[0].shape[0]
         for batch, first in enumerate(range(0, order.size, batch_size)):
             run = self._pass(T, min(batch_size, order.size - first))
-            yield from self._forward_and_back(run, first, order, rate)
-            yield from self._end(run, losses, batch, rate)
+            self._forward_and_back(run, first, order, rate)
+            self._end(run, losses, batch, rate)
 
     def _forward_and_back(self, run, first, order, rate):
-        """The launches of a mini-batch, order[first:], up to its end."""
-        arrays = first, order, *self._examples, self._theta, run.work()
-        yield partial(run.kernel, "step"), (run.places, run.plan.tile, *arrays, rate)
+        """A mini-batch, order[first:], up to its end."""
+        arrays = order, *self._examples, self._theta, run.work()
+        run.launch("step", run.plan.tile, first, *arrays, rate)
 
     def _end(self, run, losses, batch, rate):
-        """Those of the end of a step: sums over the blocks, and descent."""
+        """The end of a step: sums over the blocks, and descent."""
         results = self._theta, run.work(), losses, batch, rate
-        yield partial(run.kernel, "update"), (run.places, run.plan.blocks, *results)
+        run.launch("update", run.plan.blocks, *results)
 
     def _pass(self, T, B):
         if (T, B) not in self._passes:

@@ -11,7 +11,6 @@ multiply-adds; for few samples by loading weights from shared memory and by the 
 from block to block.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -167,16 +166,14 @@ class CudaPersistent(CudaFused):
 
     def _forward_and_back(self, run, first, order, rate):
         x, target = self._examples
-        chosen, arrays = (run.places, first, order), (self._theta, run.work())
-        both_ways = run.places, run.plan.tile, *arrays
-        yield partial(run.kernel, "examples"), (*chosen, x, run.work())
-        yield partial(run.kernel, "forward"), both_ways
-        yield partial(run.kernel, "loss"), (*chosen, target, *arrays)
-        yield partial(run.kernel, "backward"), both_ways
+        theta, work, tile = self._theta, run.work(), run.plan.tile
+        run.launch("examples", first, order, x, work)
+        run.launch("forward", tile, theta, work)
+        run.launch("loss", first, order, target, theta, work)
+        run.launch("backward", tile, theta, work)
 
     def _end(self, run, losses, batch, rate):
         """The gradients from the tapes, and descent."""
-        arrays = self._theta, run.work()
-        yield partial(run.kernel, "parameter_gradients"), (run.places, *arrays, rate)
-        results = run.places, 1, *arrays, losses, batch, rate
-        yield partial(run.kernel, "update"), results
+        theta, work = self._theta, run.work()
+        run.launch("parameter_gradients", theta, work, rate)
+        run.launch("update", 1, theta, work, losses, batch, rate)

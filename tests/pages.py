@@ -81,8 +81,8 @@ def claims(*table):
 
     def test(function, arguments, held, words):
         claim = _call(function, arguments)
-        assert claim["held"] in (held,), claim
-        lacks(words, " ".join(claim[name] for name in ("sentence", "numbers", "why")))
+        assert claim["held"] == held, claim
+        has(words, " ".join(claim[name] for name in ("sentence", "numbers", "why")))
 
     cases = [(f, a, held, words) for f, a, held, *words in table]
     return _test(test, "function, arguments, held, words", cases)
@@ -94,7 +94,7 @@ def says(*table):
     """
 
     def test(function, arguments, words):
-        lacks(words, text_of(_call(function, arguments)))
+        has(words, text_of(_call(function, arguments)))
 
     return _test(test, "function, arguments, words", [(f, a, w) for f, a, *w in table])
 
@@ -108,8 +108,8 @@ def _test(test, names, cases):
     return pytest.mark.parametrize(names, cases, ids=ids)(test)
 
 
-def lacks(words, text):
-    """Fail where the text lacks some of the words, or has one that it must not."""
+def has(words, text):
+    """Fail where the text has some of the words, or has one that it must not."""
     missing = [
         word
         for word in words

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from form import problems_of_form
-from pages import lacks, text_of
+from pages import has, text_of
 
 from lstm_report.lesson import exercises, lesson
 from lstm_report.lesson.exercises import EXERCISES
@@ -262,7 +262,7 @@ def answers():
 )
 def test_a_guess_stands_beside_the_measured_factor(answers, stage, value, words):
     answers.guess(stage, value)
-    lacks(words, answers._nb.said[0])
+    has(words, answers._nb.said[0])
 
 
 def test_all_guesses_are_shown_and_counted(answers):
@@ -276,7 +276,7 @@ def test_all_guesses_are_shown_and_counted(answers):
     assert answers.score() == "3 of 4 guesses are within a factor of two"
     versions = [f"`{version}`" for version, _ in SECONDS]
     assert answers.times()["version"].to_list() == versions
-    lacks(["guess 16x", "measured 50 % slower"], text_of(answers.figure()))
+    has(["guess 16x", "measured 50 % slower"], text_of(answers.figure()))
 
 
 def test_no_guess_is_no_guess(answers):

@@ -128,14 +128,14 @@ class Stage:
         """One micro-batch: y (T, B, H) for the next stage, or the last one's loss.
 
         value: what the stage before sent, (T, B, D), or symbols (T, B) for an
-        embedding, in which negative ones are rows of zeros. wanted, count: predicted
-        symbols (T, B) or the target (B, O), and what the loss is divided by.
+        embedding, where negative ones come after a sequence's end: whatever they are,
+        nothing wanted depends on them, and their gradient is zero. wanted, count:
+        predicted symbols (T, B) or the target (B, O), and what the loss is divided by.
         """
         theta = self.named(self.theta)
         if "E" in theta:
             symbols = self._symbols[slot] = value
             value = theta["E"][symbols]
-            value[symbols < 0] = 0
         if self._network:
             value = self._network.forward_in(slot, self._finite(value))
         if "V" in theta:
@@ -161,8 +161,7 @@ class Stage:
                     gradients[prefix + part] += gradient
             dy = grads.x
         if "E" in gradients:  # rows of one symbol are added in their order
-            symbols = self._symbols.pop(slot)
-            np.add.at(gradients["E"], symbols[symbols >= 0], dy[symbols >= 0])
+            np.add.at(gradients["E"], self._symbols.pop(slot), dy)
         return dy
 
     def descended(self, rate: float) -> np.ndarray:

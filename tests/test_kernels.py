@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -101,7 +101,7 @@ def told(monkeypatch):
         )
 
     monkeypatch.delenv("LSTM_KERNELS_QUIET", raising=False)
-    here.change = change
+    here.change, here.setenv = change, monkeypatch.setenv
     here.lines = lambda: here.stream.text.splitlines()
     change()
     return here
@@ -135,8 +135,8 @@ def test_a_file_or_a_pipe_is_told_what_went_wrong_alone(told):
 
 
 @pytest.mark.parametrize("where", ["terminal", "notebook"])
-def test_nobody_is_told_where_quiet_is_asked_for(told, where, monkeypatch):
-    monkeypatch.setenv("LSTM_KERNELS_QUIET", "1")
+def test_nobody_is_told_where_quiet_is_asked_for(told, where):
+    told.setenv("LSTM_KERNELS_QUIET", "1")
     told.stream.terminal = True
     told.change(shell=told.shell if where == "notebook" else None)
     compile_for(9)
@@ -381,8 +381,7 @@ def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
         before = now
 
 
-def test_what_a_notebook_defines_is_compiled_anew(kept, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "a_notebook", ModuleType("a_notebook"))
+def test_what_a_notebook_defines_is_compiled_anew(kept, tmp_path):
     there = {"__name__": "a_notebook"}
     exec("def cell(x):\n    return x + 1", there)
     new = kernels.fill([weighted], {"weight": 3, "cell": there["cell"]}, "notebook")

@@ -14,7 +14,9 @@ from flit_core.wheel import make_wheel_in
 import lstm_kernels as lk
 
 ROOT = Path(__file__).parents[1]
-COMPILED = [v.name for v in lk.versions() if v.module[:2] in ("nu", "cu")][3:]
+COMPILED = [
+    v.name for v in lk.versions() if not v.name.startswith(("numpy", "sequential"))
+]
 # What a user of a few lines does; prints where the package came from and what it
 # needed.
 USE = """

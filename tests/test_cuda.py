@@ -269,17 +269,17 @@ def test_memory_that_the_device_lacks(version):
 
 @needs_kernels
 @pytest.mark.parametrize("version", GPU)
-def test_a_failing_kernel_leaves_the_host_s_parameters(version, monkeypatch):
+def test_a_failing_kernel_leaves_the_host_s_parameters(version):
     params, x, target = example((1, 4, 6, 2, 5))
     net = lk.network(version, params)
 
-    def broken(self, *where, together=False):
+    def broken(*where, together=False):
         def launch(*arguments):
             raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
 
         return launch
 
-    monkeypatch.setattr(device.Device, "configure", broken)
+    net._device.configure = broken
     for call in (
         lambda: net.step(x, target, 0.1),
         lambda: net.loss_and_grads(x, target),
@@ -306,6 +306,13 @@ def test_why_a_gpu_cannot_be_used():
     assert "cu12" not in said
     assert "ValueError: compute capability" in said
     assert device.why_not_compiled("H200", (9, 0), lambda capability: None) is None
+
+    def missing(capability):
+        raise RuntimeError("libNVVM cannot be found.\nDo `conda install cudatoolkit`")
+
+    said = device.why_not_compiled("H200", (9, 0), missing)
+    assert said.startswith("the CUDA compiler (NVVM) was not found in ")
+    assert "pip install" in said
 
 
 IMPORTS = """

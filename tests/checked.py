@@ -16,6 +16,7 @@ from lstm_kernels.cpu import (
     wavefront_kernels,
     workspace,
 )
+from lstm_kernels.cpu.arrays import PROGRESS
 from lstm_kernels.versions import numba_fused
 
 
@@ -124,6 +125,9 @@ class Record:
     def __getattr__(self, name):
         return self._row[name]
 
+    def __setattr__(self, name, value):
+        self._row[name] = value
+
 
 class Interpreted:
     """Kernels as plain Python. Tiles, records and arrays may touch what the package
@@ -152,6 +156,7 @@ class Interpreted:
         tile_names += " forward_tile backward_tile"
         replaced = dict.fromkeys(tile_names.split(), self._tile)
         replaced |= dict.fromkeys(("layer_at", "job_at", "flow_at"), self._record_at)
+        replaced["progress_at"] = self._progress_at
         replaced |= {"claim": self._claim, "finish": lambda *_: None}
         replaced |= {"wait": lambda sync, groups, turn, tasks: turn + 1}
         replaced |= {"array": self._array, "number": lambda job, value: float(value)}
@@ -254,6 +259,9 @@ class Interpreted:
             if array.dtype.fields and not inside and 0 <= index < len(array) - k:
                 return Record(array[index + k])
         raise IndexError(f"address {address:#x}: no record")
+
+    def _progress_at(self, address, _):
+        return Record(self._integers(address, len(PROGRESS.names)).view(PROGRESS)[0])
 
     def _tile(self, code, *numbers, **named):
         tile, m = self._tiles[code - 1], self._machine

@@ -130,13 +130,15 @@ class ChunkedLayer:
         self.weights = weights
         point(self.work.job, **weights)
 
-    def _run(self, sweeps, back):
+    def _run(self, sweeps, back, *alive):
+        """alive: arrays, beside the layer's own, that addresses lead to."""
         words = self.work.job_words
         self.work.progress[kernels.EXACT :] = 0
         words[WORD.sweeps] = sweeps
         for word, value in self._words[back].items():
             words[word] = value
-        self.work.run(kernels.sweep, self.participants, self, self.operations)
+        owner = self, self.weights, alive
+        self.work.run(kernels.sweep, self.participants, owner, self.operations)
 
     def forward(self, x, given, sweeps):
         """y (T, H), which `backward` reads. x: (T, D), or None: of the layer below.
@@ -149,7 +151,7 @@ class ChunkedLayer:
         states["given"][:] = given
         rows = np.empty((self.padding + self.T, self.H), self.tiles.dtype)
         self.work.job_words[WORD.y_rows] = at(rows)
-        self._run(sweeps, False)
+        self._run(sweeps, False, rows)
         return rows[self.padding :]
 
     def backward(self, x, y, dy, dfinal):

@@ -120,8 +120,8 @@ class NumbaChunks(NumbaFused):
         self._weights = None
 
     def _replace(self, params):
-        super()._replace(params)
         self._weights = None
+        super()._replace(params)
 
     def _now_in_lanes(self):
         if self._weights is None:

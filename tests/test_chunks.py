@@ -267,6 +267,9 @@ def test_steps_of_one_sequence_descend():
         network.losses += network.epoch(dataset, [0, 1], 1, 0.1)
         network.losses += network.epoch(dataset, [0, 1], 2, 0.1)
     assert net.losses == pytest.approx(want.losses, rel=1e-5)
+    net.step(x, target, 0.1)  # and the lanes have what it made
+    assert same(net.forward(x), fused(net.params(), x))
+    want.step(x, target, 0.1)
     for name, value in net.params().arrays().items():
         np.testing.assert_allclose(value, want.params().arrays()[name], atol=1e-6)
 

@@ -40,15 +40,18 @@ def ended(pid):
         return True
 
 
-def test_what_reaches_the_limit_is_killed_with_its_children():
+def test_what_reaches_the_limit_is_killed_with_its_children(tmp_path):
     """However long Python takes to start: the limit comes after its sign of life."""
     program = "import subprocess, sys, time;"
-    program += "print(subprocess.Popen(['sleep', '600']).pid, flush=True);"
+    program += "print(subprocess.Popen(['sh', '-c', sys.argv[1]]).pid, flush=True);"
     program += "time.sleep(600)"
-    limit, output = 1.0, ""
+    survived, limit, output = tmp_path / "survived", 1, ""
     while not output:
         limit *= 2
-        code, output = run([sys.executable, "-c", program], limit=limit)
+        child = f"sleep {limit + 20}; touch {survived}"
+        code, output = run([sys.executable, "-c", program, child], limit=limit)
     assert code is None
-    while not ended(int(output)):  # a test that hangs ends the run
+    assert not survived.exists()
+    while not ended(int(output)):  # once killed, soon
+        assert not survived.exists()
         time.sleep(0.05)

@@ -53,7 +53,7 @@ test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencie
 
 # Every network and kernel that this CPU would not run by itself, compiled as for an older one.
 ISA_TESTS := tests/test_activations.py tests/test_fused.py tests/test_wavefront.py tests/test_versions.py \
-	tests/test_bfloat16.py tests/test_low_rank.py tests/test_switches.py \
+	tests/test_switches.py \
 	-k "not cuda and not sequential \
 	and not numpy and not numba-sample and not float64 and not stress and not interrupt and not ctrl_c \
 	and not every_address and not process and not forked"
@@ -69,7 +69,8 @@ define restricted
 	export NUMBA_CPU_NAME=$(1) NUMBA_CPU_FEATURES=$($(2)); \
 	$(PY) -c 'from lstm_kernels.cpu.registers import vector_registers as registers; \
 		assert registers().name == "$(2)", registers()' && \
-	$(PY) $(PYTEST) $(ISA_TESTS)
+	$(PY) $(PYTEST) $(ISA_TESTS) && \
+	LSTM_KERNELS_ISA=1 $(PY) $(PYTEST) tests/test_assembly.py
 endef
 
 # What users' machines do to a network and to files: threads, forks, signals, interrupts at every
@@ -125,9 +126,10 @@ accept: .venv/.stamp    ## take what `make report` made over into notebooks/, fi
 	$(REPORT) accept build/paper
 	$(REPORT) readme
 
-lint: .venv/.stamp    ## check style and format
+lint: .venv/.stamp    ## check style, format and types
 	$(PY) -m ruff check $(CHECKED)
 	$(PY) -m ruff format --check $(CHECKED)
+	$(PY) -m mypy
 
 format: .venv/.stamp    ## repair style and format
 	$(PY) -m ruff check --fix $(CHECKED)

@@ -61,10 +61,9 @@ class Version:
         """None when the version can run here, else the reason."""
         if self.name.startswith(("numpy", "sequential")):
             return None
-        why = why_not_compiled()
-        return (
-            self.load().why_unavailable() if self.target == "gpu" and not why else why
-        )
+        if why := why_not_compiled():
+            return why
+        return self.load().why_unavailable() if self.target == "gpu" else None
 
 
 _BOTH = "gpu", "CPU+GPU", "CPU+GPU"  # where the source's versions keep what they use
@@ -128,7 +127,8 @@ def network(
             f"name: {name!r} cannot run here: {version.why_unavailable}"
         )
     make = version.load()
-    known = options_of(make)
+    parameters = inspect.signature(make).parameters.values()
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     for option in options:
         if option not in known:
             near = get_close_matches(option, known, n=1)
@@ -136,16 +136,3 @@ def network(
             has = ", ".join(known) or "none"
             raise TypeError(f"network: got option {option!r}, {name} has {has}{mean}")
     return make(params, threads=threads, **options)
-
-
-def options_of(kind: type) -> list[str]:
-    """The keywords of a class of networks, also those that it hands to its parents."""
-    options = []
-    for part in kind.__mro__:
-        if "__init__" not in vars(part):
-            continue
-        parameters = inspect.signature(part.__init__).parameters.values()
-        options += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-        if all(p.kind is not p.VAR_KEYWORD for p in parameters):
-            break
-    return options

@@ -84,12 +84,11 @@ class Network(OtherNames):
 
     name = "network"  # of the version
     parallel = True  # whether it uses `threads`; else one
-    params_class = Params  # the class of its parameters
     layer_forward = staticmethod(reference.layer_forward)
     layer_backward = staticmethod(reference.layer_backward)
 
     def __init__(self, params: Params, threads: int | None = None):
-        self._params = self.params_class.check(params).copy()
+        self._params = Params.check(params).copy()
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
         self._made_with = {"threads": threads}  # a copy is too
@@ -251,7 +250,7 @@ class Network(OtherNames):
         """Take over other values for the parameters, of the same cell, shapes and
         dtype.
         """
-        new = self.params_class.check(params).copy()
+        new = Params.check(params).copy()
         if new.form != self._params.form:
             raise ValueError(f"params: got {new.form}, want {self._params.form}")
         with self._held("assign"):
@@ -328,7 +327,7 @@ class Network(OtherNames):
                 gradients[name] *= -value.dtype.type(rate)
                 gradients[name] += value
         # All at once: an interrupt meets the old parameters or the new ones.
-        self._replace(self.params_class.from_arrays(gradients, self._cell.name))
+        self._replace(Params.from_arrays(gradients, self._cell.name))
         return loss
 
     def _epoch(self, dataset, order, batch_size, rate):
@@ -353,11 +352,8 @@ class Network(OtherNames):
         names = self._cell.state
         if not isinstance(state, tuple) or len(state) != len(names):
             want = f"a tuple ({', '.join(names)}) of arrays (L, B, H)"
-            got = (
-                f"a tuple of {len(state)}"
-                if isinstance(state, tuple)
-                else type(state).__name__
-            )
+            got = type(state).__name__
+            got = f"a tuple of {len(state)}" if isinstance(state, tuple) else got
             raise TypeError(f"{name}: got {got}, want {want}")
         parts = dict(zip(names, state, strict=True))
         shape = (self._params.num_layers, B, self._params.hidden_size)

@@ -28,10 +28,8 @@ from conftest import COMPILED, IN_USE, example
 from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
-from lstm_kernels import blas, interrupts, reference
+from lstm_kernels import blas, interrupts
 from lstm_kernels.versions import numba_fused
-from lstm_kernels.versions.numba_chunks import NumbaChunks
-from lstm_report.measure.comparer import compare
 
 HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ
 versions = pytest.mark.parametrize("version", IN_USE)
@@ -129,28 +127,6 @@ assert sorted(good) == [4, 5, 6, 7]
     )
 
 
-def test_a_thread_may_outlive_the_main_one():
-    code = """
-import threading, time, numpy as np, lstm_kernels as lk
-net = lk.network("numpy", lk.Params.init(64, 256, output_size=1), threads=2)
-x = np.ones((64, 32, 64), np.float32)
-net.forward(x)
-def work():
-    threading.main_thread().join()
-    time.sleep(0.1)
-    print(net.forward(x)[0].shape, flush=True)
-threading.Thread(target=work).start()
-"""
-    out = subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert (out.stdout, out.stderr) == ("(64, 32, 256)\n", "")
-
-
 # The tape.
 
 
@@ -176,47 +152,6 @@ def test_a_tape_that_is_gone_is_an_error_that_says_why(version, spoil, message):
     spoil(net, x, target)
     with pytest.raises(RuntimeError, match=f"{message}.*want forward"):
         net.backward(np.ones((3, 2, 7), np.float32))
-
-
-PASSES = {name: partial(lk.network, name) for name in IN_USE}
-PASSES["numba-chunks, cut"] = partial(NumbaChunks, chunks=5)
-
-
-FORMS = [("lstm", 1, np.float32), ("gru", 2, np.float32), ("rnn", 2, np.float64)]
-
-
-@pytest.mark.parametrize(("cell", "layers", "dtype"), FORMS)
-@pytest.mark.parametrize("name", PASSES)
-def test_a_tape_can_be_gone_back_through_again(name, cell, layers, dtype):
-    """Another dy, then the first again: gradients of all, as of a new network."""
-    params, x, _ = example((layers, 40, 1, 2, 5), cell, dtype)
-    rng = np.random.default_rng(0)
-    state, dstate = (
-        tuple(
-            rng.standard_normal((layers, 1, 5)).astype(dtype)
-            for _ in lk.cells.CELLS[cell].state
-        )
-        for _ in range(2)
-    )
-    first, second = (rng.standard_normal((40, 1, 5)).astype(dtype) for _ in range(2))
-    wanted = []
-    for dy in (first, second):
-        fresh = PASSES[name](params)
-        fresh.forward(x, state, training=True)
-        wanted.append(arrays(fresh.backward(dy, dstate)))
-    assert not same(*wanted)
-    net = PASSES[name](params)
-    net.forward(x, state, training=True)
-    for dy, want in ((first, 0), (second, 1), (second, 1), (first, 0)):
-        assert same(arrays(net.backward(dy, dstate)), wanted[want])
-    net.forward(x, training=True)  # from zero, on the same memory
-    compare(arrays(net.backward(first)), _of_reference(params, x, first), 1e-4)
-
-
-def _of_reference(params, x, dy):
-    _, _, tapes = reference.forward(params.astype(float), x.astype(float))
-    grads = reference.backward(params.astype(float), tapes, dy.astype(float))
-    return arrays(grads)
 
 
 def test_a_timeline_is_of_a_pass_that_ran():
@@ -356,8 +291,8 @@ LINES = Path(numba_fused.__file__).parents[1]
 class Interrupter:
     """Raises KeyboardInterrupt before the n-th line of this package that runs.
 
-    Not at a `with`: tracing sees that line once more when its block ends, where no
-    signal comes.
+    Not at a `with`: tracing sees that line once more when its block ends; nor at a
+    `try`, which is an instruction of its own. No signal comes at either.
     """
 
     def __init__(self, n):
@@ -380,7 +315,11 @@ class Interrupter:
 
     def _line(self, frame, event, arg):
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and self.where is None and not line.startswith("with "):
+        if (
+            event == "line"
+            and self.where is None
+            and not line.startswith(("with ", "try:"))
+        ):
             self.left -= 1
             if self.left < 0:
                 self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
@@ -520,21 +459,14 @@ def test_ctrl_c_ends_a_long_call_between_two_steps(version):
 
 @versions
 def test_ctrl_c_ends_a_long_pass(version):
-    params, _, _ = example(
-        (1, 1, 1, 4, 250)
-    )  # with padding: y is a copy of what is kept
+    params, _, _ = example((1, 1, 1, 4, 250))  # with padding: y is a copy
     net = lk.network(version, params)
     short, long = np.ones((3, 16, 4), np.float32), np.ones((20_000, 16, 4), np.float32)
     want, _ = net.forward(short)
 
     with ctrl_c_after(0.2):
         net.forward(long)
-    if version not in (
-        "numpy",
-        "numpy-naive",
-        "numba-sample",
-        "numba-tile",
-    ):  # it was left: the last step is as it was made
+    if hasattr(net, "_spaces"):  # it was left: the last step is as it was made
         assert not net._spaces[20_000, 16, "inference"].arrays["h"][-1, -1].any()
     assert (net.forward(short)[0] == want).all()
 

@@ -24,6 +24,10 @@ from .parse import PLACES, SHARED
 
 HERE = Path(__file__).parent
 FOLDER = HERE.parents[1] / "build" / "ptx_machine"
+# Opcodes met, as this text of opcodes.py knows them.
+MET = (
+    f"opcodes-{hashlib.sha256((HERE / 'opcodes.py').read_bytes()).hexdigest()[:8]}.txt"
+)
 MOST_SHARED, MOST_THREADS = 227 << 10, 1024  # of a block
 NOBODY = 0x7FC0_DEAD  # a NaN that nobody wrote
 KINDS = "misaligned", "outside", "trapped", "endless", "diverged barrier"
@@ -74,7 +78,7 @@ def kept(name, make):
 
 def _opcodes_met():
     """Those of the runs before: the next one compiles no interpreter for them."""
-    path = FOLDER / "opcodes.txt"
+    path = FOLDER / MET
     names = path.read_text().split() if path.exists() else []
     return {name: i for i, name in enumerate(filter(opcodes.is_known, names))}
 
@@ -114,7 +118,7 @@ def interpreter():
     library = ctypes.CDLL(str(kept(f"{key}.so", make)))
     met = FOLDER / f"{os.getpid()}.opcodes.txt"
     met.write_text("\n".join(OPCODES))
-    met.replace(FOLDER / "opcodes.txt")
+    met.replace(FOLDER / MET)
     _libraries[len(OPCODES)] = library
     return library
 

@@ -141,11 +141,6 @@ def test_the_command_line_shows_the_ladder_and_trains(installed, tmp_path):
     ("package", "use", "want"),
     [
         (
-            "statsmodels.tsa.holtwinters",
-            "lk.forecast.holt_winters([1.0] * 24)",
-            "statsmodels.tsa.holtwinters is not installed: pip install statsmodels",
-        ),
-        (
             "numba",
             "lk.network('numba-fused', lk.Params.init(1, 4))",
             "name: 'numba-fused' cannot run here: Numba cannot be imported: ",

@@ -33,7 +33,6 @@ KERAS_OPTIONS = {
     "reset_after": True,
     "go_backwards": False,
 }
-WITHOUT_WEIGHTS = "InputLayer", "Dropout"  # and without effect in inference
 # Parts of PyTorch's names that have no place here, and what they tell of.
 FOREIGN = {"_reverse": "bidirectional", "weight_hr_l": "a projection, proj_size"}
 
@@ -44,10 +43,8 @@ def read_torch(source, readout=None):
     """
     is_module = hasattr(type(source), "state_dict")
     left = source.state_dict() if is_module else source
-    if not isinstance(left, Mapping) or not all(isinstance(n, str) for n in left):
-        want = "a dict of named arrays or a torch.nn.Module"
-        check_type("state_dict", left, (), want)
-    left, names = dict(left), sorted(left)
+    check_type("state_dict", left, Mapping, "a dict of arrays or a torch.nn.Module")
+    left, names = dict(left), sorted(map(str, left))
     prefix = _prefix(names)
     if is_module:
         _check_module(source, prefix)
@@ -74,8 +71,9 @@ def read_torch(source, readout=None):
         bias = f"{readout}.bias"  # torch.nn.Linear(..., bias=False) has none
         head = take(f"{readout}.weight", *([bias] if bias in left else ()))
     if left:
-        reasons = [why for part, why in FOREIGN.items() if part in " ".join(left)]
-        got = f"{sorted(left)} too{f' ({reasons[0]})' if reasons else ''}"
+        rest = sorted(map(str, left))
+        reasons = [why for part, why in FOREIGN.items() if part in " ".join(rest)]
+        got = f"{rest} too{f' ({reasons[0]})' if reasons else ''}"
         want = "the state_dict of an RNN, LSTM or GRU alone, of one direction, and at"
         want += " most one Linear, the read-out, by its name: readout='fc'"
         raise ValueError(f"state_dict: got {got}, want {want}")
@@ -85,52 +83,38 @@ def read_torch(source, readout=None):
 
 def read_keras(layers, readout=None):
     """As `read_torch`; see `Params.from_keras`."""
-    if len(layers) == 1 and _is(layers[0], "Sequential"):
-        layers = [a for a in layers[0].layers if not _is(a, *WITHOUT_WEIGHTS)]
-        if readout is None and layers and _is(layers[-1], "Dense"):
-            readout = layers.pop()
     if not layers:
         raise ValueError(f"layers: got none, want layers of {', '.join(KERAS_LAYERS)}")
     stack, head = [], []
     for index, layer in enumerate(layers):
         name, below = f"layers[{index}]", index < len(layers) - 1
         options = KERAS_OPTIONS | ({"return_sequences": True} if below else {})
-        U, W, *bias = _weights(name, layer, (2, 3), KERAS_LAYERS, options)
-        rows = bias  # a GRU has two: beside U, beside W
-        if bias and getattr(bias[0], "ndim", 1) == 2:
-            rows = [*bias[0]]
+        U, W, *bias = _weights(name, layer, 3, KERAS_LAYERS, options)
+        # A GRU has two: beside U, beside W.
+        rows = [*bias[0]] if bias and np.ndim(bias[0]) == 2 else bias
         parts = [(f"{name} kernel", U), (f"{name} recurrent", W)]
         stack.append(parts + [(f"{name} bias", row) for row in rows])
     if readout is not None:
-        kinds, options = ("Dense",), {"activation": "linear"}
-        weights = _weights("readout", readout, (1, 2), kinds, options)
+        weights = _weights("readout", readout, 2, ["Dense"], {"activation": "linear"})
         head = [*zip(("readout kernel", "readout bias"), weights, strict=False)]
-    named, cell = _assemble(stack, head, KERAS_BLOCKS, transposed=False, biases=1)
-    for index, layer in enumerate(layers):
-        if cell == "gru" and not hasattr(layer, "get_weights") and len(layer) == 2:
-            want = "the layer itself, which tells whether reset_after is True"
-            raise ValueError(f"layers[{index}]: got a GRU without bias, want {want}")
-    return named, cell
+    return _assemble(stack, head, KERAS_BLOCKS, transposed=False, biases=1)
 
 
-def write_torch(weights, *, prefix="", readout="readout", gradients=False):
-    """The state_dict of Params, or of Grads, where both biases get what only their sum
-    has.
-    """
-    cell, named = CELLS[weights.cell], {}
+def write_torch(params, *, prefix="", readout="readout"):
+    """The state_dict of Params; see `Params.to_torch`."""
+    cell, named = CELLS[params.cell], {}
     if cell.torch is None:
         raise ValueError(f"cell: got {cell.name!r}, want one that PyTorch has")
-    for index, layer in enumerate(weights.layers):
+    for index, layer in enumerate(params.layers):
         b = layer.b.reshape(len(cell.gates), -1)
         b_ih, b_hh = b[[*cell.input_gates]], b[[*cell.recurrent_gates]]
-        if not gradients:
-            b_hh[np.isin(cell.recurrent_gates, cell.input_gates)] = 0
+        b_hh[np.isin(cell.recurrent_gates, cell.input_gates)] = 0
         parts = {"weight_ih": layer.U.T.copy(), "weight_hh": layer.W.T.copy()}
         parts |= {"bias_ih": b_ih.reshape(-1), "bias_hh": b_hh.reshape(-1)}
         named |= {f"{prefix}{name}_l{index}": a for name, a in parts.items()}
-    if weights.V is not None:
-        named[f"{readout}.weight"] = weights.V.T.copy()
-        named[f"{readout}.bias"] = weights.b_out.copy()
+    if params.V is not None:
+        named[f"{readout}.weight"] = params.V.T.copy()
+        named[f"{readout}.bias"] = params.b_out.copy()
     return named
 
 
@@ -193,21 +177,17 @@ def _prefix(names):
         want = "one: give the state_dict of each alone"
         raise ValueError(f"state_dict: got RNNs called {prefixes}, want {want}")
     if not prefixes:
-        want = f"one ending in {first!r}"
-        if any(name.endswith("weight_ih") for name in names):
-            want += ": those of an RNNCell, LSTMCell or GRUCell with '_l0' added"
-        raise ValueError(f"state_dict: got names {names}, want {want}")
+        raise ValueError(f"state_dict: got names {names}, want one ending in {first!r}")
     return prefixes[0]
 
 
 def _check_module(module, prefix):
     """Refuse an RNN of PyTorch that computes something else with the same arrays."""
-    path, rnn, name = prefix.removesuffix("."), module, "module"
-    if path:
-        inside = getattr(module, "named_modules", dict)()
-        rnn, name = dict(inside).get(path), f"module.{path}"
+    path = prefix.removesuffix(".")
+    name = f"module.{path}" if path else "module"
+    rnn = dict(module.named_modules())[path]
     _check_option(name, rnn, "nonlinearity", "tanh")
-    if getattr(rnn, "training", False) and getattr(rnn, "num_layers", 1) > 1:
+    if rnn.training and rnn.num_layers > 1:  # dropout is between layers
         _check_option(name, rnn, "dropout", 0, " in training mode, or module.eval()")
 
 
@@ -215,31 +195,28 @@ def _array(path, tensor):
     """The array of a tensor; what is neither stays for `check_array` to refuse."""
     if isinstance(tensor, np.ndarray) or not hasattr(tensor, "__array__"):
         return tensor
-    kind = str(getattr(tensor, "dtype", ""))  # torch.bfloat16, of which NumPy has none
-    if "float16" in kind:
-        want = "float32 or float64: .float()"
-        raise TypeError(f"{path}: got dtype {kind}, want {want}")
     try:
         return tensor.__array__()
-    except (TypeError, ValueError, RuntimeError) as error:  # on a device, with gradient
+    except (TypeError, RuntimeError) as error:  # bfloat16, on a device, with gradient
         got = f"a {type(tensor).__name__}, want an array ({error})"
         raise TypeError(f"{path}: got {got}") from None
 
 
-def _weights(name, layer, counts, kinds, options):
+def _weights(name, layer, most, kinds, options):
     """The arrays of a layer of Keras: of one of the classes `kinds`, made with
-    `options`, or the list of its `get_weights()` itself.
+    `options`, whose bias may be missing; or a list of all `most` of them.
     """
-    want = f"a layer of Keras ({', '.join(kinds)}) or the list of its get_weights()"
+    want = f"a layer of Keras ({', '.join(kinds)}) or its {most} arrays"
+    least = most
     if hasattr(layer, "get_weights"):
-        if not _is(layer, *kinds):
+        if type(layer).__name__ not in kinds:
             raise TypeError(f"{name}: got {type(layer).__name__}, want {want}")
         for option, held in options.items():
             _check_option(name, layer, option, held)
-        layer = layer.get_weights()
+        layer, least = layer.get_weights(), most - 1
     check_type(name, layer, list | tuple, want)
-    if len(layer) not in counts:
-        want = f"{counts[0]} or {counts[1]}, of one layer that is built"
+    if not least <= len(layer) <= most:
+        want = f"{most}, the last one the bias, of one layer that is built"
         raise ValueError(f"{name}: got {len(layer)} arrays, want {want}")
     return layer
 
@@ -252,8 +229,3 @@ def _check_option(name, owner, option, want, more=""):
     got = getattr(got, "__name__", got)
     if got != want:
         raise ValueError(f"{name}.{option}: got {got!r}, want {want!r}{more}")
-
-
-def _is(layer, *kinds):
-    """Whether an object's class, or one above it, has one of these names."""
-    return any(base.__name__ in kinds for base in type(layer).__mro__)

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,14 +24,13 @@ from .errors import (
     check_type,
 )
 from .files import check_place, read_npz, write_npz
-from .other_names import OtherNames
 
 FORMAT = "lstm_kernels.checkpoint/3"
 OptimizerName = Literal["sgd", "adam"]
 
 
 @dataclass(repr=False)
-class History(OtherNames):
+class History:
     """Per epoch: the mean loss over its examples, each before its step, the seconds it
     took, and, with `validation`, the mean squared error of those after it.
     """
@@ -147,7 +145,7 @@ def train(
     seed: int = 0,
     validation: Dataset | None = None,
     progress: bool | None = None,
-    checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     on_epoch: Callable[[History, Any], object] | None = None,
 ) -> History:
@@ -157,12 +155,12 @@ def train(
     optimizer: "sgd" or "adam". seed: of the shuffling, of which each epoch has its own.
     validation: a Dataset, whose mean squared error is noted after each epoch, in no
     measured time. progress: show a bar; None shows it on a terminal. checkpoint: the
-    path of a file, or a Checkpoint, replaced after each epoch by one that is whole.
-    resume: go on from it, to the bits of a run without a break; without it an existing
-    file is an error. on_epoch: called as on_epoch(history, net) after each epoch and
-    its checkpoint, in no measured time; the next epoch starts from the parameters that
-    it leaves in `net`, which are not in that checkpoint; when it returns True, training
-    ends with this epoch, on every rank where it does on one.
+    path of a file, replaced after each epoch by one that is whole. resume: go on from
+    it, to the bits of a run without a break; without it an existing file is an error.
+    on_epoch: called as on_epoch(history, net) after each epoch and its checkpoint, in
+    no measured time; the next epoch starts from the parameters that it leaves in `net`,
+    which are not in that checkpoint; when it returns True, training ends with this
+    epoch, on every rank where it does on one.
 
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of
     another run, network or data set; FileExistsError; OSError, before the first epoch,
@@ -209,12 +207,11 @@ def train(
     if validation is not None:
         _check_validation(validation, net, good)
         run["validation"] = validation.sha256()
-    rule, history, file = OPTIMIZERS[optimizer](net), History(), checkpoint
-    if resume and file is None:
+    rule, history, file = OPTIMIZERS[optimizer](net), History(), None
+    if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
-    if file is not None:
-        if not isinstance(file, Checkpoint):  # of several ranks, one file for all
-            file = getattr(net, "checkpoint", Checkpoint)(checkpoint)
+    if checkpoint is not None:  # of several ranks, one file for all
+        file = getattr(net, "checkpoint", Checkpoint)(checkpoint)
         run |= {"dataset": dataset.sha256(), **rule.constants, **file.run}
         if resume:
             history = _restore(file, run, rule, dataset)
@@ -224,8 +221,10 @@ def train(
             raise FileExistsError(f"checkpoint: {file.path} exists, want {want}")
 
     left = range(history.epochs, epochs)
+    hidden = None if progress is None else not progress  # None: but on a terminal
     try:
-        with tqdm(left, unit="epoch", disable=not _shown(progress)) as bar:
+        # Python without a console has no standard error.
+        with tqdm(left, unit="epoch", disable=not sys.stderr or hidden) as bar:
             for epoch in bar:
                 try:
                     good = _epoch(rule, dataset, run, history, validation)
@@ -242,19 +241,19 @@ def train(
                 if file is not None:
                     header = {"format": FORMAT, "run": run}
                     file.save(header, _arrays(good, rule, history, run))
-                ends: object = False
+                answer = None
                 if on_epoch is not None:
-                    ends = on_epoch(history, net)
+                    answer = on_epoch(history, net)
                     good = net.params()
-                if not _on_every_rank(net, not _is_true(ends)):
+                ends = isinstance(answer, bool | np.bool_) and answer
+                if not _on_every_rank(net, not ends):
                     break
     except BaseException as error:
         for numbers in (history.seconds, history.validation):
             del numbers[history.epochs :]  # of an epoch that was interrupted
         if isinstance(error, KeyboardInterrupt):
             error.args = (f"stopped in epoch {history.epochs} of {epochs}",)
-        with suppress(Exception):  # of a class with slots, or with rules of its own
-            error.history = history  # type: ignore[attr-defined]
+        error.history = history  # type: ignore[attr-defined]
         raise
     return history
 
@@ -270,21 +269,6 @@ def _check_validation(validation, net, params):
     if params.V is not None:
         shape = len(validation), params.output_size
         check_array("validation.target", validation.target, shape, dtype=dtype)
-
-
-def _shown(progress):
-    """Whether a bar is shown: only on a standard error that takes one."""
-    try:
-        terminal = sys.stderr.isatty()  # also raises where it is closed
-        sys.stderr.write("")  # or for reading alone
-        return terminal if progress is None else bool(progress)
-    except (AttributeError, ValueError):  # None, closed, or only has `write`
-        return False
-
-
-def _is_true(value):
-    """Whether a value is the True of Python or of NumPy: anything else is no answer."""
-    return isinstance(value, bool | np.bool_) and bool(value)
 
 
 def _epoch(rule, dataset, run, history, validation):
@@ -364,11 +348,7 @@ def _restore(file, run, rule, dataset):
         for name, a in like.items():
             group, _, inside = name.partition(".")
             shape = epochs if group == "history" else a.shape
-            array = check_array(name, named[name], shape, dtype=a.dtype)
-            unsigned = "history.seconds", "history.validation", "optimizer.v."
-            if name.startswith(unsigned) and array.min() < 0:
-                raise ValueError(f"{name}: got {array.min()}, want no negative number")
-            groups[group][inside] = array
+            groups[group][inside] = check_array(name, named[name], shape, dtype=a.dtype)
         return groups
 
     groups = file.load(build)

@@ -227,7 +227,6 @@ TARGET = X[0]
         ),
         (INIT, (1, 0), {}, "hidden_size: got 0, want an integer of at least 1"),
         (INIT, (1.5, 2), {}, "input_size: got 1.5, want an integer"),
-        (INIT, (1, 8, 2), {}, "init: got 2 after 2 .* want it by name: num_layers="),
         *(
             (INIT, (1, 2), {"cell": cell}, "cell: got .*, want one of 'rnn', 'lstm', ")
             for cell in ("mamba", ["lstm"], None, np.array(["lstm", "gru"]), {"lstm"})

@@ -2,7 +2,6 @@
 uninterrupted one.
 """
 
-import doctest
 import io
 import json
 import math
@@ -191,20 +190,15 @@ def test_parameters_and_losses_that_overflow_leave_those_of_before(
     ("change", "message"),
     [
         ({"epochs": 0}, "epochs: got 0"),
-        ({"epochs": True}, "epochs: got True, want an integer"),
-        ({"batch_size": 0}, "batch_size: got 0"),
         ({"batch_size": 53}, "batch_size: got 53, want an integer from 1 to 52"),
-        ({"learning_rate": 0}, "learning_rate: got 0"),
         ({"learning_rate": 1e39}, r"learning_rate: got 1e\+39, want .* in float32"),
         ({"optimizer": "Adam"}, "optimizer: got 'Adam', want .*; did you mean 'adam'"),
-        ({"optimizer": ["sgd"]}, r"optimizer: got \['sgd'\], want one of 'sgd'"),
         ({"seed": -1}, "seed: got -1"),
         ({"dataset": (1, 2)}, "dataset: got tuple, want lstm_kernels.Dataset"),
         ({"validation": 3}, "validation: got int, want lstm_kernels.Dataset"),
         ({"resume": True}, "checkpoint: got None, want the path to resume from"),
         ({"net": 3}, "net: got int, want a network"),
         ({"on_epoch": 3}, "on_epoch: got 3, want a function"),
-        ({"checkpoint": ""}, "checkpoint: got '', want the path of a file"),
         ({"checkpoint": 3}, "checkpoint: got 3, want the path of a file"),
     ],
 )
@@ -216,59 +210,60 @@ def test_bad_arguments(dataset, change, message):
 
 def test_what_is_no_validation_set(dataset, validation):
     x, target = validation.x, validation.target
-    predicts_nothing = type("Model", (), {"epoch": None, "params": network().params})()
-    for net, wrong, said in (
-        (network(), (x.astype(float), target.astype(float)), "x: got dtype float64"),
-        (network(), (x.repeat(2, axis=2), target), r"x: got shape \(11, 20, 2\), want"),
+    parts = {"epoch": None, "params": network().params}
+    mute = type("Mute", (), parts)()  # it predicts nothing
+    for net, *wrong, said in (
+        (network(), x.astype(float), target.astype(float), r"\.x: got dtype float64"),
+        (network(), x.repeat(2, axis=2), target, r"\.x: got shape \(11, 20, 2\), want"),
         (
             network(),
-            (x, target.repeat(2, axis=1)),
-            r"target: got shape \(20, 2\), want",
+            x,
+            target.repeat(2, axis=1),
+            r"\.target: got shape \(20, 2\), want",
         ),
-        (
-            predicts_nothing,
-            (x, target),
-            "got a Dataset for Model, which has no predict",
-        ),
+        (mute, x, target, ": got a Dataset for Mute, which has no predict"),
     ):
-        with pytest.raises((TypeError, ValueError), match=rf"^validation[:.] ?{said}"):
+        with pytest.raises((TypeError, ValueError), match=rf"^validation{said}"):
             lk.train(net, dataset, 1, 7, 0.1, validation=lk.Dataset(*wrong))
 
 
 def test_checkpoints_are_guarded(tmp_path, dataset, validation):
-    path, none = tmp_path / "run.npz", tmp_path / "none"
-    options = {"epochs": 2, "batch_size": 5, "learning_rate": 0.1, "checkpoint": path}
-    options["optimizer"] = "adam"
+    path, other = tmp_path / "run.npz", tmp_path / "other.npz"
+    options = {"epochs": 2, "batch_size": 5, "learning_rate": 0.1, "optimizer": "adam"}
 
-    def again(dataset=dataset, resume=True, cell="lstm", H=9, **change):
-        net = lk.network("numpy", lk.Params.init(1, H, output_size=1, cell=cell))
-        lk.train(net, dataset, **options | change, resume=resume)
+    def again(dataset=dataset, resume=True, file=path, cell="lstm", H=9, L=1, **change):
+        sizes = {"num_layers": L, "output_size": 1, "cell": cell}
+        net = lk.network("numpy", lk.Params.init(1, H, **sizes))
+        lk.train(net, dataset, **options | change, resume=resume, checkpoint=file)
 
+    again(resume=False, L=2)
+    path.rename(other)  # of two layers
     again(resume=False)
     before = path.read_bytes()
     with np.load(path) as file:
         parts = dict(file)
     names = [name for name in parts if name.startswith("history.")]
     assert names == ["history.loss", "history.seconds"]
-    other = tmp_path / "other.npz"  # of other decay rates
+    rates = tmp_path / "rates.npz"
     header = json.loads(str(parts["header"]))
     header["run"]["beta2"] = 0.99
-    np.savez(other, **parts | {"header": np.array(json.dumps(header))})
+    np.savez(rates, **parts | {"header": np.array(json.dumps(header))})
     lk.Params.init(1, 1).save(tmp_path / "net.npz")
     moved = lk.Dataset(dataset.x, dataset.target + np.float32(1e-6))
-    turned = lk.Dataset(dataset.x[:, ::-1], dataset.target)
+    none = {"file": tmp_path / "none"}
     for change, error, message in (
         ({"resume": False}, FileExistsError, "checkpoint: .* exists, want resume=True"),
         ({"learning_rate": 0.2}, ValueError, "run, got {'learning_rate': 0.1}, want"),
         ({"optimizer": "sgd"}, ValueError, "run, got {'beta1': 0.9.* 'adam'}, want"),
         ({"dataset": moved}, ValueError, r"run, got {'dataset': '\w{64}'}, want"),
-        ({"dataset": turned}, ValueError, r"run, got {'dataset': '\w{64}'}, want"),
         ({"validation": validation}, ValueError, "run, got {'validation': None}, want"),
         ({"H": 4}, ValueError, r"run.npz: params.layers.0.U: got shape \(1, 36\)"),
         ({"cell": "rnn"}, ValueError, "got {'cell': 'lstm'}, want {'cell': 'rnn'}"),
-        ({"checkpoint": none}, FileNotFoundError, "none"),
-        ({"checkpoint": other}, ValueError, "another run, got {'beta2': 0.99}, want"),
-        ({"checkpoint": tmp_path / "net.npz"}, ValueError, "has format .*params/3', w"),
+        ({"file": other}, ValueError, r"lacks or has too much \['optimizer.m.layers.1"),
+        ({"L": 2}, ValueError, r"lacks or has too much \['optimizer.m.layers.1.U'"),
+        (none, FileNotFoundError, "none"),
+        ({"file": rates}, ValueError, "another run, got {'beta2': 0.99}, want"),
+        ({"file": tmp_path / "net.npz"}, ValueError, "has format .*params/3', want"),
     ):
         with pytest.raises(error, match=message):
             again(**change)
@@ -439,7 +434,7 @@ def test_a_validation_that_is_not_finite_is_a_divergence(dataset, validation):
 
 @pytest.mark.parametrize(
     ("answer", "epochs"),
-    [(True, 2), (np.True_, 2), (1, 5), ("no", 5), (None, 5), (False, 5), ([0], 5)],
+    [(True, 2), (np.True_, 2), ("no", 5), (None, 5), (np.False_, 5)],
 )
 def test_on_epoch_ends_training_by_true_alone(tmp_path, dataset, answer, epochs):
     options = {"checkpoint": tmp_path / "run.npz", "seed": 4}
@@ -452,14 +447,10 @@ def test_on_epoch_ends_training_by_true_alone(tmp_path, dataset, answer, epochs)
     same(again, whole)
 
 
-class Slotted(BaseException):
-    __slots__ = ()
-
-
 OTHER = lk.DivergedError("of another training", epoch=7, step=3)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Slotted, OTHER])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OTHER])
 def test_whatever_ends_training_has_the_history(dataset, validation, error):
     other = start(seed=5)
 
@@ -479,9 +470,8 @@ def test_whatever_ends_training_has_the_history(dataset, validation, error):
         assert (str(error), error.epoch) == ("of another training", 7)
 
 
-@pytest.mark.parametrize("name", ["loss", "seconds", "validation"])
 def test_an_interrupt_between_two_notes_leaves_a_whole_history(
-    dataset, validation, monkeypatch, name
+    dataset, validation, monkeypatch
 ):
     class Interrupted(list):
         def append(self, number):
@@ -489,21 +479,11 @@ def test_an_interrupt_between_two_notes_leaves_a_whole_history(
                 raise KeyboardInterrupt
             super().append(number)
 
-    noted = {name: Interrupted()}
-    monkeypatch.setattr(training, "History", lambda: lk.History(**noted))
+    monkeypatch.setattr(training, "History", lambda: lk.History(Interrupted()))
     with pytest.raises(KeyboardInterrupt, match="stopped in epoch 2 of 4") as caught:
         lk.train(network(), dataset, 4, 7, 0.1, validation=validation)
     history = caught.value.history
     assert history.epochs == len(history.seconds) == len(history.validation) == 2
-
-
-class Write:
-    """A standard error of a window, of which only `write` is there."""
-
-    text = ""
-
-    def write(self, text):
-        self.text += text
 
 
 class Terminal(io.StringIO):
@@ -511,21 +491,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def closed():
-    stream = io.StringIO()
-    stream.close()
-    return stream
-
-
 @pytest.mark.parametrize(
     ("stream", "shown"),
-    [
-        (lambda: None, {}),
-        (closed, {}),
-        (Write, {}),
-        (io.StringIO, {True}),
-        (Terminal, {None, True}),
-    ],
+    [(lambda: None, {}), (io.StringIO, {True}), (Terminal, {None, True})],
 )
 def test_a_bar_where_it_is_asked_for_and_can_be_shown(
     dataset, validation, stream, shown
@@ -534,12 +502,9 @@ def test_a_bar_where_it_is_asked_for_and_can_be_shown(
         with redirect_stderr(stream()) as error:
             options = {"progress": progress, "validation": validation}
             assert lk.train(network(), dataset, 2, 7, 0.1, **options).epochs == 2
-        if isinstance(error, Write):
-            assert not error.text
-        elif isinstance(error, io.StringIO) and not error.closed:
-            text = error.getvalue()
-            bar = "2/2" in text and "validation=" in text
-            assert bar == (progress in shown), text
+        text = error.getvalue() if error else ""
+        bar = "2/2" in text and "validation=" in text
+        assert bar == (progress in shown), text
 
 
 def run(*words):
@@ -613,10 +578,3 @@ def test_the_command_line_answers_in_one_line(capsys, words, said):
     assert err.startswith("python -m lstm_kernels: ")
     assert said in err
     assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("module", [lk, training])
-def test_examples_of_docstrings(module):
-    failed, tried = doctest.testmod(module)
-    assert tried
-    assert not failed

@@ -11,7 +11,6 @@ from lstm_kernels.errors import check_array, check_rate
 
 SHAPE = (2, 4, 3, 2, 5)
 REFUSED = TypeError, ValueError
-PLAIN = pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of np.matrix
 
 
 def bad(a, at, value):
@@ -24,22 +23,19 @@ class Sub(np.ndarray):
     """A subclass that adds nothing."""
 
 
-@PLAIN
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of np.matrix
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda x: x[0], r"got 2 axes, .* want shape \(T, B, 2\), time first$"),
-        (lambda x: x[..., :1], r"got shape \(4, 3, 1\), want \(T, B, 2\), time first$"),
         (lambda x: x[:0], r"got shape \(0, 3, 2\), want .*, time first and no empty"),
         (lambda x: x.astype("f8"), r"got .*64, want float32: x.astype\(np.float32"),
         (lambda x: x.astype("i4"), r"got .* int32, want float32: x.astype\(np.float"),
         (lambda x: x.tolist(), "got list, want a NumPy array"),
-        (lambda x: None, "got NoneType, want a NumPy array of shape"),
         (lambda x: bad(x, 5, np.nan), r"got nan at index \[0, 2, 1\], want finite"),
         (np.ma.array, r"got a masked array, .* \(T, B, 2\), time first without a mask"),
         (lambda x: np.asmatrix(x[0]), r"got matrix, want a NumPy array of shape \(T"),
         (lambda x: x * 1j, "got dtype complex64, want float32$"),
-        (lambda x: x.astype("M8[s]"), "got dtype datetime64"),
         (lambda x: x.astype(object), "got dtype object, want float32"),
         (lambda x: x.astype(">f4"), "got dtype >f4, want float32"),
     ],
@@ -153,44 +149,35 @@ def test_one_number_that_is_not_finite_is_found_in_an_array_of_any_size(size, va
             check_array("x", bad(x, at, value), ("N",))
 
 
+F32, F64 = np.float32, np.float64
+
+
 @pytest.mark.parametrize(
     ("value", "dtype", "message"),
     [
-        (True, np.float64, "got True, want a number above zero"),
-        ("0.1", np.float64, "got '0.1', want a number"),
-        (None, np.float64, "got None, want a number"),
-        (0.1 + 0j, np.float64, "got .*, want a number above zero"),
-        (np.ones(1), np.float64, "got .*, want a number above zero"),
-        (10**400, np.float64, "got inf, want a finite number above zero"),
-        (-1, np.float64, "got -1, want a finite number above zero"),
-        (np.nan, np.float32, "got nan, want a finite number above zero"),
-        (1e39, np.float32, "got 1e.39, want a finite number .* in float32 .* to 3.4e"),
-        (1e-50, np.float32, "got 1e-50, .* above zero, in float32 from 1.18e-38"),
+        (True, F64, "got True, want a number above zero"),
+        ("0.1", F64, "got '0.1', want a number"),
+        (np.ones(1), F64, "got .*, want a number above zero"),
+        (10**400, F64, "got inf, want a finite number above zero"),
+        (-1, F64, "got -1, want a finite number above zero"),
+        (np.nan, F32, "got nan, want a finite number above zero"),
+        (1e39, F32, "got 1e.39, want a finite number .* in float32 .* to 3.4e"),
+        (1e-50, F32, "got 1e-50, .* above zero, in float32 from 1.18e-38"),
     ],
 )
 def test_rates(value, dtype, message):
     with pytest.raises(REFUSED, match=f"^rate: {message}"):
         check_rate("rate", value, dtype)
-    assert check_rate("rate", np.float32(0.5), dtype) == check_rate("rate", 0.5) == 0.5
+    assert check_rate("rate", F32(0.5), dtype) == check_rate("rate", 0.5) == 0.5
     assert check_rate("rate", 1e39) == 1e39
-
-
-@pytest.mark.parametrize("value", [True, np.True_, 1.0, np.float32(1), "1", None, [1]])
-def test_what_is_no_integer(value):
-    for call in (
-        lambda: lk.Params.init(3, value),
-        lambda: lk.Params.init(3, 2, seed=value),
-        lambda: data.windows(np.arange(9.0), value),
-    ):
-        with pytest.raises(TypeError, match=r": got .*, want an integer "):
-            call()
 
 
 INIT, NETWORK, WINDOWS = lk.Params.init, lk.network, data.windows
 PARAMS, X = example(SHAPE)[0], np.zeros((4, 3, 1), np.float32)
 WIDE = lk.Params.init(1, 2, dtype=np.float64)
 WIDE.layers[0].W[0, 0] = 1e39
-TARGET = X[0]
+TARGET, Y, TWO = X[0], np.arange(12.0), [1, 2, np.nan, 3]
+ASSIGN, OTHER = NETWORK("numpy", PARAMS).assign, INIT(2, 5, output_size=2)
 
 
 @pytest.mark.parametrize(
@@ -198,52 +185,35 @@ TARGET = X[0]
     [
         (NETWORK, ("cudnn", PARAMS), {}, "name: got 'cudnn', want one of 'sequent"),
         (NETWORK, ("numba-fusd", PARAMS), {}, "name: .*; did you mean 'numba-fused'"),
-        (NETWORK, ("Numpy", PARAMS), {}, "name: .*; did you mean 'numpy'"),
         (NETWORK, ("numpy", {}), {}, "params: got dict, want lstm_kernels.Params"),
-        (NETWORK, ("numpy", PARAMS, 1), {}, ".* positional arguments"),
         (
             NETWORK,
             ("numpy", PARAMS),
             {"chunks": 2},
-            "network: got option 'chunks', numpy has none$",
+            ".*option 'chunks', numpy has none",
         ),
+        (NETWORK, ("numba-chunks", PARAMS), {"tolerence": 0}, ".*mean 'tolerance'"),
+        (NETWORK, ("numba-sample", PARAMS), {"threads": 4096}, "threads: got 4096"),
         (
-            NETWORK,
-            ("numba-chunks", PARAMS),
-            {"tolerence": 0},
-            "network: got option 'tolerence', .*; did you mean 'tolerance'",
-        ),
-        (
-            NETWORK,
-            ("numba-sample", PARAMS),
-            {"threads": 4096},
-            "threads: got 4096, want at most",
-        ),
-        (
-            NETWORK("numpy", PARAMS).assign,
-            (INIT(2, 5, output_size=2),),
+            ASSIGN,
+            (OTHER,),
             {},
-            "params: got LSTM, 1 layer of 5.* want LSTM, 2 layers of 5",
+            "params: got LSTM, 1 layer of 5.* want LSTM, 2 layers o",
         ),
         (INIT, (1, 0), {}, "hidden_size: got 0, want an integer of at least 1"),
-        (INIT, (1.5, 2), {}, "input_size: got 1.5, want an integer"),
         *(
             (INIT, (1, 2), {"cell": cell}, "cell: got .*, want one of 'rnn', 'lstm', ")
-            for cell in ("mamba", ["lstm"], None, np.array(["lstm", "gru"]), {"lstm"})
+            for cell in ("mamba", ["lstm"], None)
         ),
         *(
-            (call, arguments, {"dtype": dtype}, "dtype: got .*, want float32 or float6")
+            (INIT, (1, 2), {"dtype": dtype}, "dtype: got .*, want float32 or float64")
             for dtype in (np.float16, "nonsense", None, ">f8", int)
-            for call, arguments in (
-                (INIT, (1, 2)),
-                (PARAMS.astype, ()),
-                (WINDOWS, (np.arange(6.0), 3)),
-            )
         ),
+        (WINDOWS, (Y, 3), {"dtype": int}, "dtype: got int64, want float32 or float64"),
         (WIDE.astype, ("f4",), {}, r"params.layers\[0\].W: got inf at index \[0, 0\]"),
-        (WINDOWS, (np.arange(12.0), 12), {}, "length: got 12, want .* 1 to 11"),
-        (WINDOWS, (np.arange(12.0), 0), {}, "length: got 0"),
-        (WINDOWS, ([1, 2, np.nan, 3], 2), {}, r"series: got nan at index \[2\]"),
+        (WIDE.astype, (int,), {}, "dtype: got int64, want float32 or float64"),
+        (WINDOWS, (Y, 12), {}, "length: got 12, want .* 1 to 11"),
+        (WINDOWS, (TWO, 2), {}, r"series: got nan at index \[2\]"),
         (WINDOWS, (10.0 ** np.arange(35, 42), 3), {}, "target: got inf|x: got inf"),
         (lk.Dataset, (np.ma.array(X), TARGET), {}, "x: got a masked array"),
         (lk.Dataset, (X, np.ma.array(TARGET)), {}, "target: got a masked array"),
@@ -257,20 +227,17 @@ def test_calls(call, arguments, options, message):
         call(*arguments, **options)
 
 
-@PLAIN
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
         ("W", None, r"layers\[0\].W: got NoneType, want .* shape \(H, 4\*H\)"),
-        ("W", [[1.0] * 4], r"layers\[0\].W: got list, want .* shape \(H, 4\*H\)"),
         ("W", np.ones(4), r"layers\[0\].W: got 1 axes, .* shape \(H, 4\*H\)"),
-        ("W", np.matrix, r"layers\[0\].W: got matrix"),
         ("W", np.ones((5, 20), int), r"layers\[0\].W: got dtype int64, want float32"),
         ("W", np.ones((0, 0)), r"layers\[0\].W: got shape .*\(H, 4\*H\) and no empty"),
         ("U", np.ma.ones((2, 20)), r"layers\[0\].U: got a masked array, want"),
         ("b", "b", r"layers\[0\].b: got str, want a NumPy array of shape \(20,\)"),
         ("cell", ["lstm"], r"cell: got \['lstm'\], want one of"),
-        ("layers", 3, "layers: got 3, want a list of at least one Layer"),
+        ("layers", [], r"layers: got \[\], want a list of at least one Layer"),
         ("layers", [3], r"layers\[0\]: got int, want lstm_kernels.Layer"),
         ("V", None, "got b_out without V, want both or neither"),
         ("b_out", None, "got V without b_out, want both or neither"),
@@ -278,7 +245,6 @@ def test_calls(call, arguments, options, message):
 )
 def test_parts_of_parameters_that_cannot_be(part, value, message):
     params = example(SHAPE)[0]
-    value = np.asmatrix(params.layers[0].W) if value is np.matrix else value
     setattr(params.layers[0] if part in "UWb" else params, part, value)
     for call in (params.check, lambda: lk.network("numpy", params)):
         with pytest.raises(REFUSED, match=f"^params[.:] ?{message}"):

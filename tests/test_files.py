@@ -236,12 +236,10 @@ CHECKPOINT = [
     ("params.V", lambda a: a * np.nan, "params.V: got nan"),
     ("params.V", lambda a: a.astype(float), ".*params.V: got dtype float64, want fl"),
     ("optimizer.m.V", lambda a: a[:1], r".*'optimizer.m.V': \[1, 1\]}, want .*2, 1"),
-    ("optimizer.v.V", lambda a: -a, "optimizer.v.V: got -"),
     ("optimizer.v.V", lambda a: a + np.inf, "optimizer.v.V: got inf"),
     ("history.loss", lambda a: a[:1], r".*'history.loss': \[1\]}, want .*\[2\]"),
     ("history.loss", lambda a: a * np.nan, "history.loss: got nan"),
     ("history.loss", lambda a: a.astype(str), ".*history.loss: got dtype <U"),
-    ("history.seconds", lambda a: -a, "history.seconds: got -"),
 ]
 CASES = [(parameters, "path", *case) for case in PARAMETERS]
 for name, change, message in CHECKPOINT:

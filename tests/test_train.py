@@ -209,19 +209,14 @@ def test_bad_arguments(dataset, change, message):
 
 
 def test_what_is_no_validation_set(dataset, validation):
-    x, target = validation.x, validation.target
+    x, y = validation.x, validation.target
     parts = {"epoch": None, "params": network().params}
     mute = type("Mute", (), parts)()  # it predicts nothing
     for net, *wrong, said in (
-        (network(), x.astype(float), target.astype(float), r"\.x: got dtype float64"),
-        (network(), x.repeat(2, axis=2), target, r"\.x: got shape \(11, 20, 2\), want"),
-        (
-            network(),
-            x,
-            target.repeat(2, axis=1),
-            r"\.target: got shape \(20, 2\), want",
-        ),
-        (mute, x, target, ": got a Dataset for Mute, which has no predict"),
+        (network(), x.astype(float), y.astype(float), r"\.x: got dtype float64"),
+        (network(), x.repeat(2, axis=2), y, r"\.x: got shape \(11, 20, 2\), want"),
+        (network(), x, y.repeat(2, axis=1), r"\.target: got shape \(20, 2\), want"),
+        (mute, x, y, ": got a Dataset for Mute, which has no predict"),
     ):
         with pytest.raises((TypeError, ValueError), match=rf"^validation{said}"):
             lk.train(net, dataset, 1, 7, 0.1, validation=lk.Dataset(*wrong))
@@ -268,15 +263,6 @@ def test_checkpoints_are_guarded(tmp_path, dataset, validation):
         with pytest.raises(error, match=message):
             again(**change)
     assert path.read_bytes() == before
-
-
-def test_a_place_that_cannot_be_written_is_known_before_the_first_epoch(
-    tmp_path, dataset
-):
-    net, path = network(), tmp_path / "none" / "run.npz"
-    net.epoch = None  # not reached
-    with pytest.raises(OSError, match="checkpoint: "):
-        lk.train(net, dataset, 1, 5, 0.1, checkpoint=path)
 
 
 class Linear:
@@ -409,25 +395,22 @@ def test_validation_takes_none_of_the_measured_time(dataset, validation):
 
     class Slow(Numpy):
         def predict(self, x):
-            if len(times) == 1:
-                times.append(time.perf_counter())
-                time.sleep(0.2)
+            times.append(time.perf_counter())
+            time.sleep(0.05)  # more than what is before the epoch
             return super().predict(x)
 
-    net = Slow(start())
-    history = lk.train(net, dataset, 1, 7, 0.1, validation=validation)
+    history = lk.train(Slow(start()), dataset, 1, 7, 0.1, validation=validation)
     assert history.seconds[0] <= times[1] - times[0]
 
 
-@pytest.mark.filterwarnings("ignore:overflow")
 def test_a_validation_that_is_not_finite_is_a_divergence(dataset, validation):
     class Far(Numpy):
         def predict(self, x):
-            return super().predict(x) * np.float32(np.inf)
+            return np.full((x.shape[1], 1), np.inf)
 
     net = Far(start())
-    want = "the validation loss is (inf|nan) at epoch 0, step 7"
-    with np.errstate(invalid="ignore"), pytest.raises(lk.DivergedError, match=want):
+    want = "the validation loss is inf at epoch 0, step 7"
+    with pytest.raises(lk.DivergedError, match=want):
         lk.train(net, dataset, 2, 7, 0.1, validation=validation)
     same(net, network())
 

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import time
-import warnings
 from contextlib import redirect_stderr
 
 import numpy as np
@@ -159,29 +158,18 @@ def test_an_interrupt_leaves_whole_steps_and_whole_epochs(tmp_path, dataset, opt
     same(later, whole)
 
 
-@OPTIMIZERS
-def test_a_learning_rate_that_diverges(version, dataset, optimizer):
-    dataset = lk.Dataset(dataset.x[:, :4].copy(), dataset.target[:4].copy())
-    net = network(version)
-    with warnings.catch_warnings():
-        if version.startswith("cuda"):  # the threads of the simulator warn
-            warnings.simplefilter("ignore")
-        with pytest.raises(lk.DivergedError, match="learning_rate: "):
-            lk.train(net, dataset, 50, 2, 1e38, optimizer=optimizer)
-    assert all(np.isfinite(a).all() for a in net.params().arrays().values())
-
-
-@pytest.mark.parametrize("version", ["numpy", "numba-fused"])
+@pytest.mark.filterwarnings("ignore")  # of overflow, in a simulated GPU's threads
 @pytest.mark.parametrize(
     ("optimizer", "rate", "size"),
     [("sgd", 3e37, 2), ("sgd", 3e37, 4), ("adam", 3.4e38, 2)],
 )
-def test_parameters_and_losses_that_overflow_leave_those_of_before(
+def test_what_diverges_leaves_the_parameters_of_before(
     dataset, version, optimizer, rate, size
 ):
     few = lk.Dataset(dataset.x[:, :4].copy(), np.float32(1e5) * dataset.target[:4])
     net = network(version)
-    with pytest.raises(lk.DivergedError, match=r"is (nan|inf|not finite) at epoch"):
+    want = r"^learning_rate: .* is (nan|inf|not finite) at epoch 0"
+    with pytest.raises(lk.DivergedError, match=want):
         lk.train(net, few, 9, size, rate, optimizer=optimizer)
     same(net, network())
 
@@ -549,9 +537,7 @@ def test_the_command_line_says_where_it_was_stopped(tmp_path, monkeypatch, capsy
     ("words", "said"),
     [
         (("--hidden", 2**62), "Maximum allowed dimension exceeded"),
-        (("--checkpoint", ""), "checkpoint: got '', want the path of a file"),
         (("--learning-rate", "1e39"), "learning_rate: got 1e+39, want"),
-        (("--version", "cudnn"), "name: got 'cudnn', want one of"),
     ],
 )
 def test_the_command_line_answers_in_one_line(capsys, words, said):

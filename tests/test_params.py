@@ -217,6 +217,9 @@ def test_what_a_torch_module_tells_beside_its_weights(attributes, said):
 class Tensor:
     """A tensor that NumPy cannot take."""
 
+    def __init__(self, dtype="torch.float32"):
+        self.dtype = dtype
+
     def __array__(self):
         raise TypeError("can't convert cuda:0 device type tensor")
 
@@ -251,6 +254,7 @@ HH = r"\['weight_hh_l0'\]: got "
         (lambda d: d | {"fc.weight": 1}, rf": got \['fc.weight'\] too, {ALONE}"),
         (lambda d: d | {1: 2}, rf": got \['1'\] too, {ALONE}"),
         (lambda d: d | {"weight_hh_l0": Tensor()}, HH + "a Tensor, .*cuda:0"),
+        (lambda d: d | {"weight_hh_l0": Tensor("torch.bfloat16")}, r".*: \.float\(\)"),
         (
             with_shape(7, 5),
             HH + r"shape \(7, 5\), want \(G\*H, H\) with G one of 1, 4, 3",
@@ -440,3 +444,30 @@ def test_names_for_a_type_checker_are_those_of_the_registries():
         ([*training.OPTIMIZERS], training.OptimizerName),
     ):
         assert [*get_args(literal)] == names
+
+
+def test_names_of_other_packages_say_what_is_here():
+    params, x, target = example(SHAPE)
+    net = lk.network("numpy", params)
+    grads = net.loss_and_grads(x, target)[1]
+    for owner, name, said in (
+        (net, "fit", r"lstm_kernels\.train\(net, dataset"),
+        (net, "state_dict", r"to_torch\(\) of params or net\.params\(\)"),
+        (params, "forward", r"lstm_kernels\.network\(name, params\)"),
+        (params, "parameters", r"arrays\(\)"),
+        (grads, "W", r"layers\[0\]\.W"),
+        (lk.History(), "plot", "matplotlib"),
+    ):
+        kind = type(owner).__name__
+        want = f"^'{kind}' object has no attribute '{name}', want .*{said}"
+        with pytest.raises(AttributeError, match=want) as caught:
+            getattr(owner, name)
+        assert (caught.value.name, caught.value.obj) == (name, owner)
+        with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
+            owner.nothing  # noqa: B018
+    with pytest.raises(TypeError, match=r"'NumpyBatched' is not called: net\.forward"):
+        net(x, training=True)
+    with pytest.raises(AttributeError, match=r"params: .* want net\.assign\(params\)"):
+        net.params = params
+    with pytest.raises(TypeError, match=r"^init: got a third size.* 1.*num_layers="):
+        lk.Params.init(1, 8, 1)

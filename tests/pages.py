@@ -50,12 +50,13 @@ def _defines(node):
     return isinstance(node, kinds)
 
 
-def rows(times, **columns):
+def rows(times, by="case", **columns):
     """Rows of three processes, three rounds each, as `interleaved` and `fresh` give
     them.
 
     times: seconds by case, a number or one of each process, in the round and process
-    that are neither slow nor fast. columns: what all rows have.
+    that are neither slow nor fast. by: the name of the column of cases; columns: what
+    all rows have.
     """
     made = [
         (case, process, repeat, taken * slow * slower)
@@ -65,7 +66,7 @@ def rows(times, **columns):
         )
         for repeat, slower in enumerate(OF_ROUND)
     ]
-    names = ["case", "process", "repeat", "seconds"]
+    names = [by, "process", "repeat", "seconds"]
     return pd.DataFrame(made, columns=names).assign(**columns)
 
 

@@ -134,6 +134,25 @@ def test_the_noise_of_all_examples_is_none():
     assert by_size[[16, 32, 64]].max() < 1e-5 < 0.1 < by_size[1]
 
 
+def test_a_pair_of_years_is_forecast_by_every_rule():
+    passengers = page.data.airline().to_numpy(float)
+    members = [np.full(24, value) for value in (1, 9, 2)]
+    found = page.pair(passengers, 72, page.rules(passengers, 72), members)
+    assert list(found) == ["LSTM", "Holt–Winters", *RULES]
+    assert set(found["LSTM"]) == {2}
+    for name, months in (("persistence", 1), ("seasonal-naive", 12)):
+        known = passengers[72 - months : 96 - months]
+        np.testing.assert_array_equal(found[name], known)
+
+
+def test_a_descent_is_recorded_every_fifth_epoch_unless_it_diverges():
+    passengers = page.data.airline().to_numpy(float)
+    made = page.descend(passengers, 96, 16, 0.01, 11, 3)
+    assert list(made["epochs"]) == [5, 10]
+    assert made["rmse"].between(1, 1000).all()
+    assert page.descend(passengers, 96, 16, 1e30, 11, 3).empty
+
+
 def test_each_size_takes_its_best_rate():
     slow, fast = runs((40, 40, 40)), runs((20, 20, 20), last=4.0)
     both = pd.concat([slow.assign(rate=0.1), fast.assign(rate=0.5)])

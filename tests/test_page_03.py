@@ -128,3 +128,19 @@ test_words = says(
 
 def test_the_wrong_form_is_marked_where_it_starts():
     assert page.figure_who().axes[3].lines[0].get_xdata()[0] == 2.5
+
+
+def shown(parts):
+    first = 0
+    yield first
+    return parts
+
+
+def test_an_excerpt_has_the_lines_from_one_to_another():
+    code = page.excerpt(shown, ("def", "first"), ("return", "return"))
+    assert code == "def shown(parts):\n    first = 0\n    return parts"
+
+
+def test_products_take_a_share_of_a_step():
+    work = page.AIRLINE
+    assert 0 < page.share_of_products(page.airline_dataset(), work.params(), work.B) < 1

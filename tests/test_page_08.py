@@ -1,36 +1,20 @@
 """Page 8: its predictions, claims, sentences and figures on made rows."""
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from pages import functions
-
-from lstm_report import plots
+from pages import claims, functions, rows, says
 
 page = functions("08_devices")
 ALTERNATING, ENDS = "round 1+1+1+1+1+1+1+1+1+1", "round 1+8+1"
+SECONDS = {"one rank": 0.2, "one rank in pieces": 0.25, "replicas": 0.1}
+SECONDS |= {"4+6": 0.16, "5+5": 0.14, "6+4": 0.125, "7+3": 0.13}
+SECONDS |= {ALTERNATING: 0.15, ENDS: 0.18}
 
 
-@pytest.fixture(autouse=True)
-def closed():
-    yield
-    plt.close("all")
-
-
-def steps_of(**changed):
-    """Rows of three jobs, two rounds each; name -> seconds in the jobs."""
-    times = {"one rank": 0.2, "one rank in pieces": 0.25, "replicas": 0.1}
-    times |= {"4+6": 0.16, "5+5": 0.14, "6+4": 0.125, "7+3": 0.13}
-    times |= {ALTERNATING: 0.15, ENDS: 0.18} | changed
-    made = [
-        (name, process, 2 * process + k, seconds)
-        for name, each in times.items()
-        for process, seconds in enumerate(
-            each if isinstance(each, list) else [each] * 3
-        )
-        for k in range(2)
-    ]
-    return pd.DataFrame(made, columns=["version", "process", "repeat", "seconds"])
+def steps(name="5+5", *seconds):
+    """Steps of three jobs, those of one way changed."""
+    changed = {name: seconds} if seconds else {}
+    return rows(SECONDS | changed, by="version")
 
 
 def costs():
@@ -41,6 +25,91 @@ def costs():
     table.loc["embedding"] = [0.0, 0.0, 0.001]
     table.loc["read-out"] = [0.002, 0.004, 0.003]
     return table.assign(bytes=2**20)
+
+
+def layers():
+    """Rows of layers, in an order that is not theirs."""
+    ways = "forward", "backward", "descent"
+    parts = [
+        rows({way: c[way]}, by="stage", variant=name, bytes=c["bytes"])
+        for name, c in costs().iloc[::-1].iterrows()
+        for way in ways
+    ]
+    return pd.concat(parts).assign(version="layer")
+
+
+def memory():
+    made = [(1, 300), (2, 170), (2, 150)]
+    made = [("memory", ranks, mib * 2**20) for ranks, mib in made]
+    return pd.DataFrame(made, columns=["version", "ranks", "bytes"])
+
+
+def uneven(stage, even):
+    """Rounds of a stage that take one or two times a time; of another, even ones."""
+    one = {"version": "6+4", "repeat": range(6), "seconds": 3 * [0.1, 0.2]}
+    one = pd.DataFrame(one).assign(stage=stage)
+    return pd.concat([one, one.assign(seconds=0.1, stage=even)])
+
+
+def placed(plan, *seconds):
+    return steps("+".join(map(str, plan)), *seconds), costs(), plan, 0.0
+
+
+BUCKETS = rows({"1": 2.0, "4": (1.1, 1.0, 1.2)}, by="variant", version="buckets", N=64)
+EQUAL, EARLY, LATE = [5, 5], [6, 4], [7, 3]
+LINES = "6+4 (by seconds), 7+3, alternating, 1+8+1 (ends together), replicas"
+NEAR, FAR, MESSAGE = 0.1401, 0.1399, (costs(), 1e-5)
+test_claims = claims(
+    # One job of three is enough.
+    (page.claim_balance, (steps("6+4", 0.1, FAR, 0.12), EARLY), True, "6+4: 1.17x (1x"),
+    (
+        page.claim_balance,
+        (steps("6+4", 0.1, NEAR, 0.1), EARLY),
+        False,
+        "differ by less",
+    ),
+    (page.claim_balance, (steps("7+3", 0.1, 0.2, 0.1), LATE), False, "7+3: level"),
+    (page.claim_balance, (steps("6+4", 0.15), EARLY), False, "alone does not tell"),
+    (page.claim_balance, (steps(), EQUAL), False, "choose the same border"),
+    (
+        page.claim_neighbours,
+        (steps(ALTERNATING, 0.2, NEAR, 0.3), *MESSAGE),
+        True,
+        "1.43x",
+    ),
+    (page.claim_neighbours, (steps(ALTERNATING, 0.2, FAR, 0.3), *MESSAGE), False),
+    (page.claim_neighbours, (steps(), *MESSAGE), True, "; 16 and 144 messages a step"),
+    (page.claim_neighbours, (steps(), *MESSAGE), True, "10 µs, 1.0% of a layer"),
+    (page.claim_neighbours, (steps(), *MESSAGE), True, "all 144 cost 1.4 ms of a step"),
+    (page.claim_samples, (steps("replicas", 0.1, 0.1249, 0.1), "6+4", 0.01), True),
+    (page.claim_samples, (steps("replicas", 0.1, 0.1251, 0.1), "6+4", 0.01), False),
+    (page.claim_samples, (steps(), "6+4", 0.01), True, "1.25x (1.25x to 1.25x); comp"),
+    (page.claim_samples, (steps(), "6+4", 0.01), True, "2x (2x to 2x) and 1.6x (1.6x"),
+    (page.claim_samples, (steps(), "6+4", 0.01), True, "takes 10% of a replica's step"),
+)
+test_words = says(
+    (
+        page.figure_order,
+        (),
+        "Neighbours together: 8 messages, idle 20%. (rank 0, rank 1)",
+    ),
+    (page.figure_order, (), "Alternating: 24 messages, idle 11%", "passes of a layer"),
+    (page.figure_placements, placed(EARLY, 0.125), "by count: 1.12x. ", LINES),
+    (page.figure_placements, placed(EARLY, 0.13, 0.15, 0.14), "by count: level. "),
+    (page.figure_placements, placed(EARLY, 0.16), "by count: 12.5 % slower. "),
+    (page.figure_placements, placed(EARLY), "(4+6, 5+5 (by count), 6+4 (by seconds)"),
+    (
+        page.figure_placements,
+        placed(EQUAL),
+        "are the same here.",
+        "4+6, 5+5 (by both), 6",
+    ),
+    (page.kinds, page.by_layer(layers()), "read-out, 2, 4, 3, 1", "layer, 1, 2, 1, 1"),
+    (page.memory_text, memory(), "takes 300 MiB with 1 rank, 170 MiB with 2 ranks."),
+    (page.memory_text, steps(), "Memory is not measured here"),
+    (page.buckets_text, BUCKETS, "four buckets compared with one: 1.82x (1.67x to 2x)"),
+    (page.buckets_text, BUCKETS, "The 64 strings have 9 to "),
+)
 
 
 def test_a_timeline_is_what_a_hand_draws():
@@ -54,11 +123,6 @@ def test_a_timeline_is_what_a_hand_draws():
     assert max(s[-1] for s in late) == 10  # half a unit there, half a unit back
     same = page.timeline([1, 1], [1, 1], [2, 2], micro=2, ranks=1, hand=0.5)
     assert max(s[-1] for s in same) == 12
-
-
-def test_messages_are_counted_at_each_border_both_ways():
-    assert page.messages([5, 5], 8) == 16
-    assert page.messages([1] * 10, 8) == 144
 
 
 def test_a_step_is_the_passes_and_the_slower_descent():
@@ -76,140 +140,21 @@ def test_alternating_loses_from_the_message_that_is_told():
     assert 1e-5 < limit < 1e-2
 
 
-@pytest.mark.parametrize(
-    ("name", "plan", "slow", "held"),
-    [
-        ("6+4", [6, 4], 0.1399, True),
-        ("6+4", [6, 4], 0.1401, False),  # one job of three is enough
-        ("7+3", [7, 3], 0.2, False),
-        ("5+5", [5, 5], 0.14, False),
-    ],
-)
-def test_the_balance_is_judged_by_the_slowest_job(name, plan, slow, held):
-    times = slow if plan == [5, 5] else [0.1, slow, 0.12]
-    claim = page.claim_balance(steps_of(**{name: times}), plan)
-    assert claim["held"] == held
-    assert name in claim["numbers"]
-
-
-def test_a_balance_that_is_not_better_says_why():
-    why = "differ by less", "same border", "alone does not tell"
-    made = ([6, 4], [0.1, 0.2, 0.1]), ([5, 5], 0.14), ([6, 4], 0.15)
-    for text, (plan, times) in zip(why, made, strict=True):
-        name = "+".join(map(str, plan))
-        assert text in page.claim_balance(steps_of(**{name: times}), plan)["why"]
-
-
-@pytest.mark.parametrize(("slow", "held"), [(0.1401, True), (0.1399, False)])
-def test_neighbours_are_judged_by_the_slowest_job(slow, held):
-    rows = steps_of(**{ALTERNATING: [0.2, slow, 0.2]})
-    claim = page.claim_neighbours(rows, costs(), 1e-5)
-    assert claim["held"] == held
-    assert "16 and 144 messages" in claim["numbers"]
-    assert "10 µs, 1.0% of a layer" in claim["why"]
-    assert "cost 1.4 ms" in claim["why"]
-
-
-@pytest.mark.parametrize(("slow", "held"), [(0.1249, True), (0.1251, False)])
-def test_samples_are_judged_by_the_slowest_job(slow, held):
-    claim = page.claim_samples(steps_of(replicas=[0.1, slow, 0.1]), "6+4", 0.01)
-    assert claim["held"] == held
-    assert "one rank 2x (1.6x to 2x) and 1.6x (1.6x to 1.6x)" in claim["numbers"]
-    assert "10% of a replica's step" in claim["why"]
-
-
-def test_the_order_of_micro_batches():
-    figure = page.figure_order()
-    titles = [ax.get_title("left") for ax in figure.axes]
-    assert titles == [
-        "Neighbours together: 8 messages, idle 20%",
-        "Alternating: 24 messages, idle 11%",
-    ]
-    assert all(title in figure.alt for title in titles)
-    top, below = figure.axes
-    assert len(top.patches) == 2 * 2 * 4
-    assert len(below.patches) == 4 * 2 * 4
+def test_what_the_figures_draw():
+    top, below = page.figure_order().axes
+    assert (len(top.patches), len(below.patches)) == (2 * 2 * 4, 4 * 2 * 4)
     assert max(bar.get_x() + bar.get_width() for bar in top.patches) == 30
-    assert "forward passes of a layer" in below.get_xlabel()
+    (ax,) = page.figure_placements(*placed(EARLY)).axes
+    measured, guessed = (
+        [float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() == mark]
+        for mark in "oD"
+    )
+    assert measured == pytest.approx([160, 140, 125, 130, 150, 180, 100])
+    assert len(guessed) == 6  # replicas are not predicted
+    assert guessed[1] == pytest.approx(163)
 
 
-@pytest.mark.parametrize(
-    ("plan", "times", "title"),
-    [
-        ([6, 4], 0.125, "compared with by count: 1.12x"),
-        ([6, 4], [0.13, 0.15, 0.14], "compared with by count: level"),
-        ([6, 4], 0.16, "compared with by count: 12.5 % slower"),
-        ([5, 5], 0.14, "by seconds and by count are the same here"),
-    ],
-)
-def test_placements_measured_and_predicted(plan, times, title):
-    rows = steps_of(**{"+".join(map(str, plan)): times})
-    figure = page.figure_placements(rows, costs(), plan, 0.0)
-    (ax,) = figure.axes
-    assert figure.get_suptitle().endswith(title)
-    assert "ms for a training step" in ax.get_xlabel()
-    names = [tick.get_text() for tick in ax.get_yticklabels()]
-    seconds, both = "6+4 (by seconds)", plan == [5, 5]
-    assert names == [
-        *("4+6", "5+5 (by both)" if both else "5+5 (by count)"),
-        *("6+4" if both else seconds, "7+3"),
-        *("alternating", "1+8+1 (ends together)", "replicas"),
-    ]
-    dots = [line for line in ax.lines if line.get_marker() == "o"]
-    x = [float(line.get_xdata()[0]) for line in dots]
-    assert x[:2] == pytest.approx([160, 140])
-    assert x[4:] == pytest.approx([150, 180, 100])
-    diamonds = [line for line in ax.lines if line.get_marker() == "D"]
-    assert len(diamonds) == 6  # replicas are not predicted
-    assert float(diamonds[1].get_xdata()[0]) == pytest.approx(163)
-    assert "ms for a training step" in plots.words(figure)
-
-
-def made_rows():
-    """Rows of layers, of memory and of buckets."""
-    table = costs()
-    made = [
-        {"version": "layer", "variant": name, "stage": way, "seconds": c[way]}
-        | {"bytes": c["bytes"]}
-        for name, c in table.iterrows()
-        for way in ("forward", "backward", "descent")
-    ]
-    for ranks, mib in ((1, 300), (2, 170), (2, 150)):
-        made.append({"version": "memory", "ranks": ranks, "bytes": mib * 2**20})
-    for process in range(3):
-        row = {"version": "buckets", "process": process, "repeat": process, "N": 64}
-        made.append(row | {"variant": "1", "seconds": 2.0})
-        made.append(row | {"variant": "4", "seconds": 1.0 + process / 10})
-    return pd.DataFrame(made)
-
-
-@pytest.mark.parametrize(("stage", "seen"), [("step", True), ("epoch", False)])
-def test_a_disturbed_step_is_told(stage, seen):
-    quiet = pd.DataFrame({"version": "6+4", "repeat": range(6), "seconds": 0.1})
-    other = "epoch" if stage == "step" else "step"
-    uneven = quiet.assign(seconds=3 * [0.1, 0.2], stage=stage)
-    rows = pd.concat([quiet.assign(stage=other), uneven])
-    assert bool(page.noise_of(rows)) == seen
-
-
-def test_layers_keep_their_order_and_their_costs():
-    rows = made_rows()
-    table = page.by_layer(rows)
-    assert list(table.index[[0, 1, 8, 9]]) == [
-        *("embedding", "layer 0", "layer 7", "read-out")
-    ]
-    shown = page.kinds(table)
-    assert list(shown.loc["read-out"]) == ["2", "4", "3", "1"]
-    assert list(shown.loc["an LSTM layer", ["forward (ms)", "backward (ms)"]]) == [
-        *("1", "2")
-    ]
-
-
-def test_sentences_of_memory_and_buckets():
-    rows = made_rows()
-    text = page.memory_text(rows)
-    assert "300 MiB with 1 rank, 170 MiB with 2 ranks." in text
-    assert "not measured" in page.memory_text(rows[rows["version"] != "memory"])
-    text = " ".join(page.buckets_text(rows).split())
-    assert "four buckets compared with one: 1.82x (1.67x to 2x)" in text
-    assert "The 64 strings have 9 to " in text
+def test_a_disturbed_step_is_told():
+    assert page.noise_of(uneven("step", even="epoch"))
+    assert not page.noise_of(uneven("epoch", even="step"))
+    assert page.part_of(rows({"sum": 2, "message": 3}, by="version"), "message") == 3

@@ -3,79 +3,105 @@
 from itertools import product
 
 import numpy as np
-import pages
 import pandas as pd
 import pytest
+from pages import claims, functions, rows, says
 
-page = pages.functions("10_time")
+page = functions("10_time")
 FUSED, CHUNKS, NEWTON = page.FUSED, page.CHUNKS, page.NEWTON
 
 
-def gains(**found):
-    """Intervals by work, as the page has them; found: name -> middle."""
-    ends = ["low", "middle", "high"]
-    return {
-        work: pd.DataFrame({CHUNKS: [0.9 * a, a, 1.1 * a]}, index=ends).T
-        for work, a in found.items()
-    }
-
-
-# The last median sweeps of chunks and of Newton's method, over means; signs have others.
-MEMORY = [(40, 4, True), (9, 4, False), (40, 7, False)]
-
-
-@pytest.mark.parametrize(("last", "newton", "held"), MEMORY)
-def test_sweeps_grow_with_what_is_remembered(last, newton, held):
-    ends = {
-        (page.SIGN, CHUNKS): (3, 13),
-        (page.SIGN, NEWTON): (5, 11),
-        (page.MEAN, CHUNKS): (2, last),
-        (page.MEAN, NEWTON): (2, newton),
-    }
-    rows = pd.DataFrame(
-        {"task": task, "method": method, "d": d, "seed": seed, "sweeps": n + seed - 1}
+def counted(last=40, newton=4):
+    """Sweeps of three seeds by what is to be remembered: those of a mean end at `last`
+    and `newton`, those of the sign elsewhere.
+    """
+    ends = {(page.SIGN, CHUNKS): (3, 13), (page.SIGN, NEWTON): (5, 11)}
+    ends |= {(page.MEAN, CHUNKS): (2, last), (page.MEAN, NEWTON): (2, newton)}
+    made = [
+        (task, method, d, seed, sweeps + spread)
         for (task, method), each in ends.items()
-        for d, n in zip((1, 64), each, strict=True)
-        for seed in range(3)
-    )
-    claim = page.claim_memory(rows)
-    assert claim["held"] is held
-    assert f"numba-chunks 2 and {last}; Newton's method 2 and" in claim["numbers"]
-    assert f"2 to {last} sweeps" in page.figure_memory(rows, 64).get_suptitle()
+        for d, sweeps in zip((1, 64), each, strict=True)
+        for seed, spread in enumerate((0, -1, 9))
+    ]
+    return pd.DataFrame(made, columns=["task", "method", "d", "seed", "sweeps"])
+
+
+def gains(one=20, two=20, four=20):
+    """Intervals by work, as the page has them: of the least gains of small layers."""
+    return {
+        page.name_of(H, 100): pd.DataFrame(
+            {CHUNKS: [least, 1.2 * least, 3 * least]}, index=["low", "middle", "high"]
+        ).T
+        for H, least in ((1, one), (2, two), (4, four))
+    }
+
+
+def lanes(**least):
+    limit = pd.Series({4: 11.0, 64: 3.0})
+    return pd.DataFrame({"lanes": [32]}), gains(**least), 100, limit
+
+
+def cuts():
+    """What chunks chose and the sweeps they took; of step by step, none."""
+    chosen = pd.DataFrame({"chosen": ["32 chunks", "32 chunks", "64 chunks"]})
+    chosen = chosen.assign(work="small", sweeps=[2, 3, 3], case=CHUNKS)
+    other = chosen.assign(work="large", chosen="step by step", sweeps=None)
+    return pd.concat([chosen, other, chosen.assign(case=FUSED, chosen=None, sweeps=9)])
+
+
+LENGTHS = 100, 200, 400, 800, 1600, 6400
+
+
+def forced(lengths=LENGTHS):
+    """Times of a call of 100 us whose steps take 1 us, alone or of all chunks."""
+    parts = []
+    for H, T in product((1, 2), lengths):
+        steps = {f"{n} chunks": page.counts_of(T, n, 20)[2] for n in (32, 64)}
+        times = {name: 1e-6 * (100 + H * n) for name, n in steps.items()}
+        parts.append(rows({FUSED: 1e-6 * T} | times, H=H, T=T))
+    return pd.concat(parts)
+
+
+FORGOTTEN = {1: 20, 2: 20}
+EVEN = page.break_even(forced(), FORGOTTEN)
+NONE = page.break_even(forced(LENGTHS[3:]), FORGOTTEN)
+MAP, FAST = (page.best_gains(forced()), EVEN), gains(two=11)
+test_claims = claims(
+    (page.claim_memory, counted(), True, "numba-chunks 2 and 40; Newton's method 2 an"),
+    (page.claim_memory, counted(), True, "From a mean over 1 to one over 64 steps"),
+    (page.claim_memory, counted(last=9), False),
+    (page.claim_memory, counted(newton=7), False, "Newton's method 2 and 7"),
+    (
+        page.claim_lanes,
+        lanes(two=8),
+        True,
+        "at least 8x as fast",
+        "2 units, 100 steps: ",
+    ),
+    (page.claim_lanes, lanes(two=7.9), False, "would tend to 11x for 4."),
+    (page.claim_lanes, lanes(four=7.9), False),
+    (page.claim_even, EVEN, True, "1 unit: "),
+    (page.claim_even, EVEN.assign(model=1.19 * EVEN["measured"]), True),
+    (page.claim_even, EVEN.assign(model=EVEN["measured"] * [1, 1.21]), False),
+    (page.claim_even, EVEN.assign(model=EVEN["measured"] * [0.79, 1]), False),
+    (page.claim_even, NONE, None),
+)
+test_words = says(
+    (page.figure_memory, (counted(), 64), "from 2 to 40 sweeps. last sign. sweeps"),
+    (page.figure_memory, (counted(), 64), "running mean.", "64 chunks", "Newton"),
+    (page.figure_times, FAST, "Chunks to 24x. ", "24x; 13.2x; 24x."),
+    (page.figure_map, MAP, "Chunks are faster in 10 of 12 fields"),
+    (page.chosen_table, cuts(), "small, 32 chunks, 3\nlarge, step by step, 1"),
+    (page.figure_sweeps, (), "Step by step", "4 chunks, 2 sweeps"),
+)
 
 
 def test_networks_that_did_not_learn_are_left_out_and_counted():
     losses = [(CHUNKS, 0, 0.1), (NEWTON, 0, 0.1), (CHUNKS, 1, 0.25), (NEWTON, 1, 0.25)]
     losses += [(CHUNKS, 2, 0.24), (CHUNKS, 3, 1.0), (CHUNKS, 4, np.nan)]
-    rows = pd.DataFrame(losses, columns=["method", "seed", "loss"])
-    learned, lost = page.split_learned(rows.assign(task="a", d=2), 0.25)
+    made = pd.DataFrame(losses, columns=["method", "seed", "loss"])
+    learned, lost = page.split_learned(made.assign(task="a", d=2), 0.25)
     assert (list(learned["seed"]), lost) == ([0, 0, 2], 3)
-
-
-@pytest.mark.parametrize(("least", "held"), [(9.0, True), (8.5, False)])
-def test_small_layers_gain_a_quarter_of_the_lanes(least, held):
-    names = [page.name_of(H, 100) for H in (1, 2, 4)]
-    speeds = dict.fromkeys(names, 20.0) | {names[1]: least}
-    lanes, limit = pd.DataFrame({"lanes": [32]}), pd.Series({4: 11.0, 64: 3.0})
-    claim = page.claim_lanes(lanes, gains(**speeds), 100, limit)
-    assert claim["held"] is held
-    assert "at least 8x as fast" in claim["sentence"]
-    assert "11x for 4." in claim["why"]
-    title = page.figure_times(gains(**speeds)).axes[0].get_title("left")
-    assert title == "Chunks to 20x"
-
-
-def forced(units, lengths=(100, 200, 400, 800, 1600, 6400), w=20):
-    """Times of a call of 100 us whose steps take 1 us, alone or of all chunks."""
-    rows = []
-    for H, T, count, process in product(units, lengths, (1, 32, 64), range(2)):
-        microseconds = T
-        if count > 1:
-            microseconds = 100 + H * page.counts_of(T, count, w)[2]
-        case = FUSED if count == 1 else f"{count} chunks"
-        about = {"work": f"{H} {T}", "H": H, "T": T, "process": process, "repeat": 0}
-        rows.append(about | {"case": case, "seconds": 1e-6 * microseconds})
-    return pd.DataFrame(rows)
 
 
 def test_steps_in_a_row_are_those_of_the_version():
@@ -90,22 +116,14 @@ def test_steps_in_a_row_are_those_of_the_version():
 
 
 def test_the_break_even_is_where_the_times_cross():
-    rows, forgotten = forced((1, 2)), {1: 20, 2: 20}
-    even = page.break_even(rows, forgotten)
-    for H, length in even["model"].items():
+    for H, length in EVEN["model"].items():
         for T, faster in ((int(length) - 1, False), (int(length), True)):
             steps = min(page.counts_of(T, C, 20)[2] for C in (32, 64))
             assert (100 + H * steps <= T) is faster
-    np.testing.assert_allclose(even["measured"] / even["model"], 1, atol=0.2)
-    np.testing.assert_allclose(even["limit"], [64, 32], rtol=0.05)
-    assert page.claim_even(even)["held"] is True
-    even["model"] *= 1.5
-    assert page.claim_even(even)["held"] is False
-    none = page.break_even(rows[rows["T"] > 400], forgotten)
-    assert page.claim_even(none)["held"] is None
-    assert page.best_gains(rows)[1, 6400].middle > page.best_gains(rows)[1, 800].middle
-    title = page.figure_map(page.best_gains(rows), even).axes[0].get_title("left")
-    assert title == "Chunks are faster in 10 of 12 fields"
+    np.testing.assert_allclose(EVEN["measured"] / EVEN["model"], 1, atol=0.2)
+    np.testing.assert_allclose(EVEN["limit"], [64, 32], rtol=0.05)
+    steps = page.counts_of(6400, 64, 20)[2]
+    assert MAP[0][1, 6400].middle == pytest.approx(6400 / (100 + steps))
 
 
 def test_tasks_tell_what_came_last():
@@ -120,14 +138,22 @@ def test_tasks_tell_what_came_last():
     np.testing.assert_allclose(target[:, 0], mean, rtol=1e-5)
 
 
+def test_the_airline_series_is_repeated_and_its_network_trained():
+    params, x = page.airline(2, 1)
+    assert (x.shape, x.dtype, params.hidden_size) == ((2002, 1, 1), np.float32, 2)
+    np.testing.assert_array_equal(x[:143], x[-143:])
+    assert not np.array_equal(params.V, page.lk.Params.init(1, 2, output_size=1).V)
+
+
 @pytest.mark.parametrize("count", [1, 4, 40])
 def test_sweeps_in_numpy_end_with_the_right_answer(count):
     params, x = page.white(3, 40)
     right, *_ = page.reference.forward(params, x)
-    for y, sweeps in (
+    chunks, newton = (
         page.in_chunks(params, x, count, 0),
         page.by_newton(params, x, count),
-    ):
+    )
+    for y, sweeps in (chunks, newton):
         np.testing.assert_allclose(y, right, atol=1e-6)
         assert sweeps <= count
 
@@ -136,9 +162,8 @@ def test_newton_needs_fewer_sweeps_where_nothing_is_forgotten():
     params, x = page.white(2, 60)
     params.layers[0].b[2:4] += 4  # forget gates near one
     params, x = params.astype(np.float64), x.astype(np.float64)
-    assert (
-        page.by_newton(params, x, 20)[1] < page.in_chunks(params, x, 20, 1e-12)[1] / 2
-    )
+    newton, chunks = page.by_newton(params, x, 20), page.in_chunks(params, x, 20, 1e-12)
+    assert newton[1] < chunks[1] / 2
 
 
 def test_jacobians_are_the_slopes_of_the_ends():

@@ -50,12 +50,8 @@ test_claims = claims(
     (page.claim_reach, left("LSTM, f = 0.5", 1e-14, 1, 2), True),  # shown alone
 )
 test_words = says(
-    (
-        page.figure_reach,
-        (by_seed(), True),
-        "an RNN loses it",
-        "sum; RNN; LSTM, f = 0.5",
-    ),
+    (page.figure_reach, (by_seed(), True), "an RNN loses it"),
+    (page.figure_reach, (by_seed(), True), "sum; RNN; LSTM, f = 0.5"),
     (page.figure_reach, (by_seed(), False), "are not on two sides of the limit"),
     (page.figure_cell, (), "h_t-1; cdot,W; +; cdot,U; x_t"),
 )

@@ -86,21 +86,11 @@ def fusing(**gains):
 
 S1 = pd.DataFrame({"version": ["Sequential (plain)", "NumPy"], "seconds": [300, 100]})
 test_claims = claims(
-    (
-        page.claim_fusing,
-        fusing(),
-        True,
-        "512 units",
-        "level (0.9x to 1.1x); tile 3x (2x",
-    ),
+    (page.claim_fusing, fusing(), True, "512 units"),
+    (page.claim_fusing, fusing(), True, "level (0.9x to 1.1x); tile 3x (2x"),
     (page.claim_fusing, fusing(fusing=(1.49, 1, 1.2)), True),
     # One process is enough.
-    (
-        page.claim_fusing,
-        fusing(fusing=(1.5, 1, 1.2)),
-        False,
-        "overlap: packing at least",
-    ),
+    (page.claim_fusing, fusing(fusing=(1.5, 1, 1.2)), False, "overlap: packing at lea"),
     (page.claim_fusing, fusing(tile=(1.1, 3, 5)), False, "overlap: tile at least 1.1x"),
     (page.claim_fusing, fusing(packing=(1.7, 1.1, 1.5)), False),
     (page.claim_goals, epoch(1.0), True, "`numpy-sample` 12.5x (10x to 14.3x)", "100x"),
@@ -137,8 +127,8 @@ def shown(parts):
 
 
 def test_an_excerpt_has_the_lines_from_one_to_another():
-    code = page.excerpt(shown, ("def", "first"), ("return", "return"))
-    assert code == "def shown(parts):\n    first = 0\n    return parts"
+    code = page.excerpt(shown, ("first", "yield"), ("return", "return"))
+    assert code == "first = 0\nyield first\nreturn parts"
 
 
 def test_products_take_a_share_of_a_step():

@@ -102,11 +102,7 @@ test_words = says(
     ),
     (page.table_goals, (FEW, C), "layers | reached: 1.8x (1.7x to 1.9x)", "90% of min"),
     (page.table_goals, (FEW, C), "| not reached: level (0.9x to 1.2x) |"),
-    (
-        page.figure_map,
-        shapes(),
-        "Layers faster in 1 of 4 shapes, steps in 1, level in 2",
-    ),
+    (page.figure_map, shapes(), "Layers faster in 1 of 4 shapes, steps in 1, level in"),
     (page.figure_map, shapes(), "Labels: 2.00x; 0.50x; level; level."),
     (page.sentence_caches, caches(2.01), "4 MiB", "more than two cores", "1.3 (1.2 to"),
     (page.sentence_caches, caches(2.0), "no: more than two cores"),

@@ -88,22 +88,14 @@ test_claims = claims(
     (page.claim_samples, (steps(), "6+4", 0.01), True, "takes 10% of a replica's step"),
 )
 test_words = says(
-    (
-        page.figure_order,
-        (),
-        "Neighbours together: 8 messages, idle 20%. (rank 0, rank 1)",
-    ),
+    (page.figure_order, (), "Neighbours together: 8 messages, idle 20%. (rank 0, rank"),
     (page.figure_order, (), "Alternating: 24 messages, idle 11%", "passes of a layer"),
     (page.figure_placements, placed(EARLY, 0.125), "by count: 1.12x. ", LINES),
     (page.figure_placements, placed(EARLY, 0.13, 0.15, 0.14), "by count: level. "),
     (page.figure_placements, placed(EARLY, 0.16), "by count: 12.5 % slower. "),
     (page.figure_placements, placed(EARLY), "(4+6, 5+5 (by count), 6+4 (by seconds)"),
-    (
-        page.figure_placements,
-        placed(EQUAL),
-        "are the same here.",
-        "4+6, 5+5 (by both), 6",
-    ),
+    (page.figure_placements, placed(EQUAL), "are the same here."),
+    (page.figure_placements, placed(EQUAL), "4+6, 5+5 (by both), 6"),
     (page.kinds, page.by_layer(layers()), "read-out, 2, 4, 3, 1", "layer, 1, 2, 1, 1"),
     (page.memory_text, memory(), "takes 300 MiB with 1 rank, 170 MiB with 2 ranks."),
     (page.memory_text, steps(), "Memory is not measured here"),

@@ -61,12 +61,7 @@ def told(case):
 TABLE = timed(), gains()
 test_claims = claims(
     (page.claim_rank, gains(one=5.12), True, "reaches Optim-LSTM's 5.12x"),  # 42.8/8.36
-    (
-        page.claim_rank,
-        gains(),
-        True,
-        "1 sample: 13x (12x to 14x); 64 samples: 6.5x (6x",
-    ),
+    (page.claim_rank, gains(), True, "1 sample: 13x (12x to 14x); 64 samples: 6.5x (6"),
     (page.claim_rank, gains(one=5.11), False),
     (page.claim_rank, gains(many=5.11), False),
     (page.claim_rank, {}, None),
@@ -78,25 +73,13 @@ test_claims = claims(
 test_words = says(
     (page.rank_table, TABLE, "dense, 1000, , 10000, \nrank 64", "\nrank 16"),
     (page.rank_table, TABLE, "rank 8, 69.4, 15.6x (14.4x to 16.8x), 1390, 7.8x ("),
-    (
-        page.told,
-        told("rank 32"),
-        "5x (4x to 6x) with 64 samples; loss over dense: 64 s",
-    ),
+    (page.told, told("rank 32"), "5x (4x to 6x) with 64 samples; loss over dense: 64"),
     (page.told, told("rank 32"), "64 signs 20, airline 1"),
-    (
-        page.figure_cost,
-        cost(),
-        "Loss at rank 32, dense = 1: 1 on airline, 20 on 64 sig",
-    ),
+    (page.figure_cost, cost(), "Loss at rank 32, dense = 1: 1 on airline, 20 on 64 si"),
     (page.figure_cost, cost(airline=1.31, signs=2.0), "1.31 on airline, 2 on 64 signs"),
     (page.figure_cost, cost(), "rank 64; rank 16; rank 32; rank 8; dense", "airline;"),
-    (
-        page.figure_formats,
-        (),
-        "(float32, bfloat16, float16)",
-        "exponent 8; fraction 7;",
-    ),
+    (page.figure_formats, (), "(float32, bfloat16, float16)"),
+    (page.figure_formats, (), "exponent 8; fraction 7;"),
 )
 
 

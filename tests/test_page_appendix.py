@@ -42,12 +42,8 @@ TABLE = page.compared_with_pytorch(peers())
 ETAS = np.array([1e-2, 1e-4, 1e-6])
 CURVES = {"central": [1e-4, 1e-8, 1e-6], "complex": [1e-4, 1e-8, 1e-12]}
 test_words = says(
-    (
-        page.figure_machines,
-        TABLE,
-        "Inference: 0.7x or more. ",
-        "Training: 3x or more. ",
-    ),
+    (page.figure_machines, TABLE, "Inference: 0.7x or more. "),
+    (page.figure_machines, TABLE, "Training: 3x or more. "),
     (page.table_compilers, (compilers(), 512), "JAX, a scan compiled, 2, 0.5, 4, 64"),
     (page.table_compilers, (compilers(), 512), "NumPy, this package, -, -, -, -"),
     (page.figure_differences, (ETAS, CURVES), "is most exact at a step of 1e-04. "),

@@ -72,9 +72,7 @@ def test_an_exercise_with_blanks_is_open_and_its_solution_right(names, name):
     grader.score()
     assert said[-1] == "Exercises solved: 0 of 6."
     grader, said = grade(names, SOLUTIONS[name])
-    right = (
-        rf"Exercise {exercise.number} is right: largest relative error \d\.\de-\d\d\."
-    )
+    right = rf"Exercise {exercise.number} is right: largest relative error \d\.\de-\d\d"
     assert re.match(right, said[0])
     grader.score()
     assert said[-1] == f"Exercises solved: 1 of 6: {exercise.number}."
@@ -92,15 +90,6 @@ IN_PLACE = """
                 h[j], c[j] = unit(a[j], a[H + j], a[2 * H + j], a[3 * H + j], c[j])
             y[t, s] = h
 """
-PLAIN = """range(M):
-        for j in range(N):
-            total = 0.0
-            for k in range(K):
-                total += A[r, k] * B[k, j]
-            C[r, j] = total
-
-
-"""
 RESET = "        h[:], c[:] = 0, 0  # the state before the first step\n"
 OUTER, INNER = "    for s in range(B):\n", "        for t in range(T):\n"
 LATE, TWICE = RESET[4:] + INNER[4:] + "    " + OUTER, RESET + INNER
@@ -109,7 +98,6 @@ FIVE = "sigmoid(f_bar), sigmoid(i_bar), sigmoid(o_bar)"
 BLOCKS = "i_bar, f_bar, g_bar, o_bar = np.split"
 COLUMNS = "(a[:, k::4] for k in range(4))"
 START = "block * block_size + index"
-WRAPPED = "index\n    s %= x.shape[1]\n    if True:"
 ORDER, UNWRITTEN = "order is i, f, g, o", "never written stay NaN"
 EDGE = "the last tile has fewer rows"
 # What of a solution becomes what, and what the message must say.
@@ -125,17 +113,14 @@ PLANTED = {
         ("return h, c", "return h", "it returns float, want h and c"),
         ("    return h, c\n", "", "it returns nothing"),
         ("i * g", "i * g / 0", "raised ZeroDivisionError: .*, in line 5"),
-        ("return h, c", "return 'h', 'c'", "raised|want real numbers"),
     ],
     "step": [
         (BLOCKS, "i_bar, f_bar, o_bar, g_bar = np.split", ORDER),
         ("np.split(a, 4, axis=1)", COLUMNS, "every fourth column"),
-        (" + b ", " ", "b is missing"),
         (" + h @ W", "", "h W is missing"),
         ("(f_bar) * c", "(f_bar) * h", "h stands in the place of c"),
         ("    c = ", "    c *= 1\n    c = ", "read-only.*write to results"),
         ("return h, c", "return h[:1], c", r"h: got shape \(1, 7\), want \(3, 7\)"),
-        ("return h, c", "return 0 * h, c", "h: relative error 1 at"),
         ("return h, c", "return h.astype(np.float16), c", "h: relative error"),
         ("return h, c", "return h, np.full_like(c, np.nan)", "not finite"),
     ],
@@ -144,10 +129,8 @@ PLANTED = {
         (OUTER + RESET + INNER, LATE, "order of loops"),
         (TWICE, INNER + "    " + RESET, "reset at every step"),
         (r"(?s)\n            a\[:\].+?y\[t, s\] = h\n", IN_PLACE, "h is overwritten"),
-        ("c[j])\n", "h[j])\n", "h stands in the place of c"),
         ("a[H + j], a[2 * H + j]", "a[2 * H + j], a[H + j]", ORDER),
         ("range(T)", "range(T - 1)", UNWRITTEN),
-        ("range(T)", "range(T + 1)", "raised IndexError: .*, in line 12"),
         ("@njit\n", "", "not compiled"),
         ("a[:] = b", "a[:] = eval('b')", "raised TypingError: .*eval.*in line 9"),
         ("a[:] = b", "b[:] = a", "read-only"),
@@ -156,29 +139,19 @@ PLANTED = {
         (r"(?s)prange\(B\)(.+)range\(T\)", r"range(B)\1prange(T)", "the same time"),
         ("prange(B)", "range(B)", "no loop is a prange"),
         ("prange(B)", "prange(B - 1)", UNWRITTEN),
-        ("prange(B)", "prange(B + 1)", "raised IndexError"),
-        ("range(T)", "range(0)", UNWRITTEN),
         ("h[t, s], W", "h[t, s], 0 * W", "h W is missing"),
     ],
     "tile": [
         ("min(r + 1, M - 1)", "r + 1", f"raised IndexError.*{EDGE}"),
-        ("min(j + 1, N - 1)", "j + 1", f"raised IndexError.*{EDGE}"),
         ("range(0, M, 2)", "range(0, M - 1, 2)", f"C: got .* {EDGE}"),
-        ("range(0, M, 2)", "range(0, M - M % 2, 2)", EDGE),
         ("s01 + a0 * b1", "s01 + a1 * b0", "sum rc is row r times column c"),
-        ("C[r, j1] = s00, s01", "C[r, j1] = s01, s00", "sum rc is row r times col"),
-        (r"(?s)range\(0, M, 2\):\n.+?\n\n\n", PLAIN, "more than once"),
         ("range(K)", "range(K - 1)", "C: relative error"),
         (r"(?s)    for r in range.+?\n\n\n", "    C[:] = A @ B\n\n\n", "than once"),
     ],
     "thread": [
         ("if s < x.shape[1]:", "if True:", "IndexError: sample 3 of 3 .*the guard"),
-        ("s < x", "s <= x", "raised IndexError: sample 3 of 3 .*the guard"),
         ("x.shape[1]:", "x.shape[1] - 1:", "leaves out the last sample"),
         (START, "index", "threads share a sample"),
-        (START, "index - block", "raised IndexError: sample -1"),
-        ("walk(s,", "walk(0,", "threads share a sample"),
-        ("index\n    if s < x.shape[1]:", WRAPPED, "threads share a sample"),
         ("        walk", "        0 and walk", UNWRITTEN),
     ],
 }
@@ -210,16 +183,22 @@ def test_what_is_wrong_again_is_no_longer_solved(names):
     assert said[-1] == "Exercises solved: 0 of 6."
 
 
-def test_the_grader_refuses_bad_input():
-    grader = lesson.Lesson(Page())
-    with pytest.raises(
-        ValueError, match="name: got 'Cell', want one of 'cell', 'step'"
-    ):
-        grader.grade("Cell", len)
-    with pytest.raises(TypeError, match="function: got int, want a function"):
-        grader.grade("cell", 3)
-    with pytest.raises(TypeError, match="strict: got str, want True or False"):
-        lesson.Lesson(Page(), strict="no")
+BAD = [
+    (lambda: lesson.Lesson(Page()).grade("Cell", len), "name: got 'Cell', want one of"),
+    (lambda: lesson.Lesson(Page()).grade("cell", 3), "function: got int, want a funct"),
+    (lambda: lesson.Lesson(Page(), strict="no"), "strict: got str, want True or False"),
+    (lambda: predictions().guess("NumPy", 0), "guess: got 0"),
+    (lambda: predictions().guess("NumPy", float("nan")), "guess: got nan"),
+    (lambda: predictions().guess("NumPy", "ten"), "guess: got"),
+    (lambda: predictions().guess("nothing", 1), "stage: got 'nothing'"),
+    (lambda: predictions().figure(), "want one before the figure"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), BAD)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
 
 
 def test_a_solved_exercise_is_timed_beside_the_package(names):
@@ -236,12 +215,7 @@ SECONDS = {("sequential", 1): 8.0, ("numpy", 1): 2.0, ("numba-sample", 1): 0.5}
 SECONDS |= {("numba-fused", 1): 1.0, (lesson.LOOPS, 1): 0.5}
 GUESSES = [
     ("loops", 3, "measured **2 ns**", "guessed 3 ns, which is within a factor of two"),
-    (
-        "NumPy",
-        16,
-        "measured **4x**",
-        "guessed 16x, which is too high by a factor of 4.",
-    ),
+    ("NumPy", 16, "measured **4x**", "16x, which is too high by a factor of 4."),
     ("NumPy", 1, "measured **4x**", "guessed 1x, which is too low by a factor of 4."),
     ("NumPy", None, "measured **4x**: ", "no: guess"),
     ("compiled", 4, "measured **4x**", "within a factor of two"),
@@ -250,26 +224,23 @@ GUESSES = [
 ]
 
 
-@pytest.fixture
-def answers():
+def predictions(*guesses):
+    """Predictions after some guesses, pairs of a stage and a value."""
     times = [(case, repeat, s) for case, s in SECONDS.items() for repeat in range(3)]
     times = pd.DataFrame(times, columns=["case", "repeat", "seconds"])
-    return lesson.Predictions(Page(), times, 4_000_000_000)
+    answers = lesson.Predictions(Page(), times, 4_000_000_000)
+    for guess in guesses:
+        answers.guess(*guess)
+    return answers
 
 
-@pytest.mark.parametrize(
-    ("stage", "value", "words"), [(s, v, w) for s, v, *w in GUESSES]
-)
-def test_a_guess_stands_beside_the_measured_factor(answers, stage, value, words):
-    answers.guess(stage, value)
-    has(words, answers._nb.said[0])
+@pytest.mark.parametrize(("guess", "words"), [(g[:2], g[2:]) for g in GUESSES])
+def test_a_guess_stands_beside_the_measured_factor(guess, words):
+    has(words, predictions(guess)._nb.said[0])
 
 
-def test_all_guesses_are_shown_and_counted(answers):
-    with pytest.raises(ValueError, match="want one before the figure"):
-        answers.figure()
-    for stage, value, *_ in GUESSES[:2] + GUESSES[4:]:
-        answers.guess(stage, value)
+def test_all_guesses_are_shown_and_counted():
+    answers = predictions(*(guess[:2] for guess in GUESSES[:2] + GUESSES[4:]))
     measured = answers.table()["measured"].to_list()
     assert measured == ["2 ns", "4x", "4x", "50 % slower"]
     assert answers.factors() == "NumPy 4x, compiled 4x, tile 50 % slower"
@@ -279,24 +250,13 @@ def test_all_guesses_are_shown_and_counted(answers):
     has(["guess 16x", "measured 50 % slower"], text_of(answers.figure()))
 
 
-def test_no_guess_is_no_guess(answers):
-    answers.guess("loops", None)
-    answers.guess("NumPy", None)
+def test_no_guess_is_no_guess():
+    answers = predictions(("loops", None), ("NumPy", None))
     assert answers.table()["your guess"].to_list() == ["-", "-"]
     assert answers.score() == "No guess was made"
     assert "Labels: measured 4x." in text_of(answers.figure())
     answers.guess("NumPy", 3)
     assert answers.score() == "1 of 1 guesses are within a factor of two"
-
-
-@pytest.mark.parametrize("value", [0, -1, float("nan")])
-def test_a_guess_is_a_number_above_zero(answers, value):
-    with pytest.raises(ValueError, match="guess: got"):
-        answers.guess("NumPy", value)
-    with pytest.raises(TypeError, match="guess: got"):
-        answers.guess("NumPy", "ten")
-    with pytest.raises(ValueError, match="stage: got 'nothing'"):
-        answers.guess("nothing", 1)
 
 
 def test_the_notebook_has_the_form_of_the_report():

@@ -16,18 +16,9 @@ needs_site = pytest.mark.skipif(
     not SITE, reason="`make test-site` runs these, in Chromium"
 )
 # Debian's Chromium asks nobody for anything but the pages.
-QUIET = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-]
+QUIET = "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run "
+QUIET += "--disable-background-networking --disable-component-update --disable-sync "
+QUIET += "--disable-dev-shm-usage --hide-scrollbars"
 
 
 class Browser:
@@ -39,13 +30,9 @@ class Browser:
     def open(self, path, *, width=1100, dark=False, scripts=True):
         """Show the page of a file in a window of so many pixels."""
         self.command("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self.command(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        screen = {"width": width, "height": 900, "deviceScaleFactor": 1}
+        screen["mobile"] = width < 600
+        self.command("Emulation.setDeviceMetricsOverride", **screen)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.command("Emulation.setEmulatedMedia", features=[scheme])
         self.driver.get(Path(path).resolve().as_uri())
@@ -67,10 +54,8 @@ class Browser:
         """The addresses that pages have asked for since the last call, but for data in
         them.
         """
-        events = [
-            json.loads(entry["message"]) for entry in self.driver.get_log("performance")
-        ]
-        sent = (event["message"] for event in events)
+        entries = self.driver.get_log("performance")
+        sent = [json.loads(entry["message"])["message"] for entry in entries]
         sent = [one for one in sent if one["method"] == "Network.requestWillBeSent"]
         urls = [one["params"]["request"]["url"] for one in sent]
         return [url for url in urls if not url.startswith("data:")]
@@ -82,7 +67,7 @@ def chromium():
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
-    for option in QUIET:
+    for option in QUIET.split():
         options.add_argument(option)
     options.binary_location = shutil.which("chromium")
     options.set_capability(

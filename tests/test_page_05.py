@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from pages import bars, claims, functions, says
+from pages import bars, claims, functions, rows, says
 
 from lstm_kernels.cores import cores
 from lstm_kernels.schedules import Costs, Graph, check, layer_by_layer, wavefront
@@ -171,19 +171,10 @@ def test_the_best_chunk_follows_from_the_hand_over():
 
 
 def test_kinds_of_division_are_compared_by_what_all_processes_find_fastest():
-    seconds = {
-        "layers, chunks of 3, 2 side by side": (1.0, 1.0),
-        "layers, chunks of 8, 2 side by side": (0.5, 9.0),  # by luck, in one process
-        "units": (2.0, 4.0),
-        "one thread": (0.1, 0.1),
-    }
-    made = [
-        (4, 64, 1, name, process, 0, value)
-        for name, values in seconds.items()
-        for process, value in enumerate(values)
-    ]
-    names = ["L", "H", "B", "variant", "process", "repeat", "seconds"]
-    made = pd.DataFrame(made, columns=names)
+    seconds = {"layers, chunks of 3, 2 side by side": 1, "units": (2, 3, 4)}
+    # The fastest in one process, by luck
+    seconds |= {"layers, chunks of 8, 2 side by side": (0.5, 9, 9), "one thread": 0.1}
+    made = rows(seconds, by="variant", L=4, H=64, B=1)
     found = divisions.compared(made, ("layers",), divisions.STEP)
     assert found.loc[(4, 64, 1)].to_list() == [2.0, 3.0, 4.0]
     assert divisions.compared(made, ("one thread",), ("units",))["high"].item() == 40.0

@@ -140,27 +140,6 @@ def test_the_airline_series_is_repeated_and_its_network_trained():
     assert not np.array_equal(params.V, page.lk.Params.init(1, 2, output_size=1).V)
 
 
-@pytest.mark.parametrize("count", [1, 4, 40])
-def test_sweeps_in_numpy_end_with_the_right_answer(count):
-    params, x = page.white(3, 40)
-    right, *_ = page.reference.forward(params, x)
-    chunks, newton = (
-        page.in_chunks(params, x, count, 0),
-        page.by_newton(params, x, count),
-    )
-    for y, sweeps in (chunks, newton):
-        np.testing.assert_allclose(y, right, atol=1e-6)
-        assert sweeps <= count
-
-
-def test_newton_needs_fewer_sweeps_where_nothing_is_forgotten():
-    params, x = page.white(2, 60)
-    params.layers[0].b[2:4] += 4  # forget gates near one
-    params, x = params.astype(np.float64), x.astype(np.float64)
-    newton, chunks = page.by_newton(params, x, 20), page.in_chunks(params, x, 20, 1e-12)
-    assert newton[1] < chunks[1] / 2
-
-
 def test_jacobians_are_the_slopes_of_the_ends():
     params, x = page.white(2, 60)
     params, x = params.astype(np.float64), x.astype(np.float64)

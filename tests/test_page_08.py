@@ -96,7 +96,7 @@ test_words = says(
     (page.figure_placements, placed(EARLY), "(4+6, 5+5 (by count), 6+4 (by seconds)"),
     (page.figure_placements, placed(EQUAL), "are the same here."),
     (page.figure_placements, placed(EQUAL), "4+6, 5+5 (by both), 6"),
-    (page.kinds, page.by_layer(layers()), "read-out, 2, 4, 3, 1", "layer, 1, 2, 1, 1"),
+    (page.kinds, page.by_layer(layers()), "layer, 1, 2, 1, 1\nread-out, 2, 4, 3, 1"),
     (page.memory_text, memory(), "takes 300 MiB with 1 rank, 170 MiB with 2 ranks."),
     (page.memory_text, steps(), "Memory is not measured here"),
     (page.buckets_text, BUCKETS, "four buckets compared with one: 1.82x (1.67x to 2x)"),

@@ -1,6 +1,8 @@
 """Results by machine, from data/results/: README's table, and a page of the site."""
 
 import re
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pandas as pd
 
@@ -13,12 +15,13 @@ from .measure.results import plain
 from .measure.timing import summary
 from .measure.workloads import GRID
 
+Line = dict[str, Any]  # of a table: texts by column
 STAGES = {"forward": "inference", "step": "training step"}
 PEERS = {"pytorch": "PyTorch", "jax": "JAX", "onnxruntime": "ONNX Runtime"}
 LEFT_OUT = "one layer", "reference, 16 samples"  # between their neighbours
 
 
-def markdown(rows):
+def markdown(rows: Iterable[Line] | pd.DataFrame) -> str:
     """Dicts of texts as a Markdown table; a column without any text is left out."""
     table = pd.DataFrame(rows).dropna(axis=1, how="all").fillna("")
     lines = [list(table), ["---"] + ["---:"] * (len(table.columns) - 1)]
@@ -26,7 +29,7 @@ def markdown(rows):
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def workloads(rows, stage):
+def workloads(rows: pd.DataFrame, stage: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """Pairs (name, rows) of what was measured of a stage, public calls alone."""
     public = rows["variant"].isna() | rows["version"].isin(PEERS)
     part = rows[(rows["stage"] == stage) & public]
@@ -37,7 +40,7 @@ def workloads(rows, stage):
             yield name, own
 
 
-def peers(rows, stage):
+def peers(rows: pd.DataFrame, stage: str) -> Iterator[Line]:
     """`numba-fused` on one machine, a dict of texts for each workload: its share of
     SGEMM's rate, its speed compared with each peer (median ratio of the rounds).
     """
@@ -47,13 +50,14 @@ def peers(rows, stage):
         table, work = summary(part, "numba-fused", by="version"), GRID[name]
         seconds = table["median"]["numba-fused"]
         rate = (work.gflop if stage == "forward" else work.step_gflop) / seconds
-        line = {"workload": name, "ms": digits(1e3 * seconds), "GFLOP/s": digits(rate)}
+        line: Line = {"workload": name, "ms": digits(1e3 * seconds)}
+        line["GFLOP/s"] = digits(rate)
         line["of SGEMM"] = f"{rate / most:.0%}" if most > 0 else None
         ratios = {label: table["ratio"].get(peer) for peer, label in PEERS.items()}
         yield line | {f"vs {k}": v and speed(1 / v) for k, v in ratios.items()}
 
 
-def grid(rows, stage):
+def grid(rows: pd.DataFrame, stage: str) -> Iterator[Line]:
     """Median milliseconds of each version on one machine, a dict for each workload."""
     for name, part in workloads(rows, stage):
         ms = 1e3 * part.groupby("version")["seconds"].median()
@@ -61,7 +65,7 @@ def grid(rows, stage):
         yield {"workload": name} | {version: digits(ms[version]) for version in order}
 
 
-def page():
+def page() -> str:
     """The page of the site: `numba-fused` compared with other packages (`make
     bench-peers`), and every version (`make bench`).
     """
@@ -76,7 +80,7 @@ def page():
     return "\n\n".join(parts)
 
 
-def newest():
+def newest() -> str:
     """README's table: `numba-fused` on the machine that was measured last."""
     rows = results.read("peers")
     about = {name: results.record("peers", name) for name in set(rows["machine"])}
@@ -90,7 +94,7 @@ def newest():
     return f"{table}\n\n{results.caption(about[machine])}."
 
 
-def renewed(readme):
+def renewed(readme: str) -> str:
     """README's text with what stands between its markers renewed; ValueError where it
     has none.
     """

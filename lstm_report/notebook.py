@@ -15,9 +15,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
+from matplotlib.figure import Figure
 
 from lstm_kernels.errors import check_choice
-from lstm_kernels.files import writing
 
 from . import plots
 from .measure import evidence, provenance, results
@@ -73,7 +73,14 @@ class Notebook:
         count = self.pick(smoke=2, paper=evidence.PROCESSES)
         return evidence.fresh(measure, count, **arguments)
 
-    def show(self, figure, name, caption="", disturbed="", interactive=None):
+    def show(
+        self,
+        figure: Figure,
+        name: str,
+        caption: str = "",
+        disturbed: str = "",
+        interactive: str | None = None,
+    ) -> None:
         """Show a figure with its number and its caption, and save it as `name`.svg and
         `name`.png; its alternative text is the attribute `alt`, or what is written in
         it.
@@ -95,10 +102,10 @@ class Notebook:
         alt = getattr(figure, "alt", None) or plots.words(figure)  # once it is drawn
         alt += f" {_marked(disturbed)}" if disturbed else ""
         plt.close(figure)
-        for kind, content in data.items() if self.figures else ():
+        if self.figures:
             self.figures.mkdir(parents=True, exist_ok=True)
-            with writing(self.figures / f"{name}.{kind}") as file:
-                file.write(content)
+            for kind, content in data.items():
+                results.replace(self.figures / f"{name}.{kind}", content)
         ours = {"figure": name} | ({"interactive": interactive} if interactive else {})
         about = {"image/png": {"alt": alt}, "lstm_kernels": ours}
         self._display(
@@ -116,7 +123,16 @@ class Notebook:
         mark = f" **{_marked(disturbed)}**" if disturbed else ""
         self._display(Markdown(inspect.cleandoc(text) + mark))
 
-    def claim(self, sentence, held, numbers, *, why, disturbed="", recorded=""):
+    def claim(
+        self,
+        sentence: str,
+        held: bool | np.bool_ | None,
+        numbers: str,
+        *,
+        why: str,
+        disturbed: str = "",
+        recorded: str = "",
+    ) -> None:
         """Show a claim and whether it held; the site's list of claims has them all.
 
         sentence: one that could be false, with its condition. held: True, False, or
@@ -181,8 +197,8 @@ class Notebook:
             [line for line in inspect.getsource(item).splitlines() if line.strip()]
             for item in (old, new)
         )
-        bare = ([line.strip() for line in lines] for lines in (before, after))
-        same = SequenceMatcher(None, *bare)
+        bare, new_bare = ([line.strip() for line in lines] for lines in (before, after))
+        same = SequenceMatcher(None, bare, new_bare)
         unchanged = {
             b + k for _, b, size in same.get_matching_blocks() for k in range(size)
         }

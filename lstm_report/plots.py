@@ -6,13 +6,20 @@ a telephone too.
 """
 
 import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from cycler import cycler
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from scipy.optimize import isotonic_regression
+
+from lstm_kernels.simulate import Timeline
 
 from .measure.evidence import speed
 
@@ -39,9 +46,10 @@ COLOURS = {
 
 # Inches: the width of a page's column.
 WIDTH = 6.4
+Label = tuple[Any, float, str, Any]  # of a line's end: x, y, text, colour
 
 
-def style():
+def style() -> None:
     """Set the style of every figure that follows."""
     plt.rcParams.update(
         {
@@ -71,13 +79,17 @@ def style():
     )
 
 
-def label_line(ax, x, y, text, colour, **options):
+def label_line(
+    ax: Axes, x: float, y: float, text: str, colour: str, **options: Any
+) -> None:
     """Label a line at its end, in its own colour."""
-    place = {"textcoords": "offset points", "va": "center"}
-    ax.annotate(text, (x, y), (5, 0), color=colour, **place, **options)
+    options |= {"color": colour, "textcoords": "offset points", "va": "center"}
+    ax.annotate(text, (x, y), (5, 0), **options)
 
 
-def label_lines(ax, labels, *, lines=1, **options):
+def label_lines(
+    ax: Axes, labels: Sequence[Label], *, lines: int = 1, **options: Any
+) -> None:
     """Label lines at their ends, apart: `labels` holds (x, y, text, colour), `lines` of
     text each.
 
@@ -106,25 +118,31 @@ def label_lines(ax, labels, *, lines=1, **options):
         )
 
 
-def note(ax, text, place, offset=(0, 4), **options):
+def note(
+    ax: Axes,
+    text: str,
+    place: tuple[Any, Any],
+    offset: tuple[float, float] = (0, 4),
+    **options: Any,
+) -> None:
     """A small grey remark at a place of the data, `offset` in points."""
-    options = {"color": GREY, "fontsize": 9} | options
-    ax.annotate(text, place, offset, textcoords="offset points", **options)
+    style: dict[str, Any] = {"color": GREY, "fontsize": 9} | options
+    ax.annotate(text, place, offset, textcoords="offset points", **style)
 
 
-def level(ax, value, text="", **line):
+def level(ax: Axes, value: float, text: str = "", **line: Any) -> None:
     """A grey level across the axes, with what it is written above its left end."""
-    line = {"color": GREY, "linewidth": 1} | line
-    ax.axhline(value, **line)
+    style: dict[str, Any] = {"color": GREY, "linewidth": 1} | line
+    ax.axhline(value, **style)
     if text:
         across = ax.get_yaxis_transform()
-        note(ax, text, (0.01, value), xycoords=across, color=line["color"])
+        note(ax, text, (0.01, value), xycoords=across, color=style["color"])
 
 
 MATHTEXT = re.compile(r"\\mathdefault|[${}\\]")
 
 
-def ticks(ax, axes, values):
+def ticks(ax: Axes, axes: str, values: Sequence[float]) -> None:
     """Ticks at `values` alone, as they are, on logarithmic axes `axes`: "x" or "xy"."""
     for name in axes:
         axis = getattr(ax, f"{name}axis")
@@ -133,7 +151,18 @@ def ticks(ax, axes, values):
         axis.set_minor_locator(NullLocator())
 
 
-def lines(ax, rows, x, y, by, *, names=None, colours=None, spread=0.5, **options):
+def lines(
+    ax: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    y: str,
+    by: str,
+    *,
+    names: Mapping[Any, str] | None = None,
+    colours: Mapping[Any, str] | None = None,
+    spread: float = 0.5,
+    **options: Any,
+) -> pd.DataFrame:
     """Lines of y over x, one for each value of `by`: medians of the rows, with bars (or
     with `spread=1` the whole range) of that share of them, labelled at the end; the
     medians, a column a line. Set scales, limits and levels before.
@@ -145,8 +174,8 @@ def lines(ax, rows, x, y, by, *, names=None, colours=None, spread=0.5, **options
     for name, part in rows.groupby(by, sort=False, observed=True):
         quantiles = part.groupby(x)[y].quantile(ends).unstack()
         low, middle, high = quantiles.to_numpy().T
-        style = {"marker": "o", "markersize": 4, "capsize": 2, "elinewidth": 1}
-        style |= {"color": (colours or COLOURS).get(name)} | options
+        style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2}
+        style |= {"elinewidth": 1, "color": (colours or COLOURS).get(name)} | options
         bars = [middle - low, high - middle]
         line = ax.errorbar(quantiles.index, middle, bars, **style)[0]
         text = (names or {}).get(name, str(name))
@@ -155,7 +184,14 @@ def lines(ax, rows, x, y, by, *, names=None, colours=None, spread=0.5, **options
     return rows.groupby([x, by], observed=True)[y].median().unstack()
 
 
-def dots(ax, intervals, *, text=None, colours=BLUE, reference=1.0):
+def dots(
+    ax: Axes,
+    intervals: pd.DataFrame,
+    *,
+    text: Callable[[float], str] | list[str] | None = None,
+    colours: str | Sequence[str] = BLUE,
+    reference: float | None = 1.0,
+) -> None:
     """A dot with its interval a row, the first at the top, its value written beside it.
 
     intervals: a DataFrame by name with columns low, middle, high, as `intervals` gives
@@ -181,7 +217,14 @@ def dots(ax, intervals, *, text=None, colours=BLUE, reference=1.0):
     ax.margins(x=0.2)
 
 
-def roofline(ax, slopes, roofs, *, low=0.1, high=400.0):
+def roofline(
+    ax: Axes,
+    slopes: Mapping[str, float],
+    roofs: Mapping[str, float],
+    *,
+    low: float = 0.1,
+    high: float = 400.0,
+) -> None:
     """Roofs over operations per byte, on log axes: GFLOP/s by name, each reached along
     the slopes, GB/s by name.
     """
@@ -199,12 +242,20 @@ def roofline(ax, slopes, roofs, *, low=0.1, high=400.0):
         note(ax, text, (first, first * slope), (0, 6), rotation=24)
 
 
-def gantt(charts, lane, what, *, unit=1.0, label="steps"):
+def gantt(
+    charts: Mapping[str, tuple[Timeline, Callable]],
+    lane: str,
+    what: str,
+    *,
+    unit: float = 1.0,
+    label: str = "steps",
+) -> Figure:
     """What each worker runs over time, a panel a chart.
 
     charts: title -> (Timeline, function of a task: its colour, its text). `lane` names
     a worker, `what` says what texts and colours are; a time is shown times `unit`.
     """
+    figure: Any  # which gets `alt`
     figure, axes = plt.subplots(
         len(charts),
         figsize=(WIDTH, 1.5 * len(charts) + 0.4),
@@ -234,13 +285,15 @@ def gantt(charts, lane, what, *, unit=1.0, label="steps"):
     return figure
 
 
-def heat(ax, table, text=None, **options):
+def heat(
+    ax: Axes, table: pd.DataFrame, text: Any | None = None, **options: Any
+) -> None:
     """A DataFrame as coloured cells with their texts (default: their values), rows
     upwards as its index goes.
     """
     values = table.to_numpy(float)
     drawn = ax.imshow(values, aspect="auto", origin="lower", **options)
-    texts = table.to_numpy() if text is None else np.asarray(text)
+    texts: Any = table.to_numpy() if text is None else np.asarray(text)
     for (row, column), value in np.ndenumerate(values):
         dark = np.mean(drawn.to_rgba(value)[:3]) < 0.5
         ink = "white" if dark else "black"
@@ -250,7 +303,7 @@ def heat(ax, table, text=None, **options):
     ax.grid(visible=False)
 
 
-def words(figure):
+def words(figure: Figure) -> str:
     """A drawn figure in words: of each panel its title, its axes and the names on them,
     its labels and its legend.
     """
@@ -275,5 +328,5 @@ def words(figure):
             " against ".join(filter(None, axes)),
         ]
         parts += [f"Labels: {'; '.join(labels)}"] if labels else []
-    parts = (" ".join(part.split()) for part in parts)
-    return MATHTEXT.sub("", ". ".join(filter(None, parts))) + "."
+    texts = (" ".join(part.split()) for part in parts)
+    return MATHTEXT.sub("", ". ".join(filter(None, texts))) + "."

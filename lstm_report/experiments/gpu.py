@@ -42,7 +42,8 @@ RATE, TRAINING_RATE, WHOLE = 1e-4, 0.05, 1.0  # by WHOLE a gradient shows in ful
 # have the 11 bits of TF32.
 CLOSE, CLOSE_TF32 = 1e-4, 3e-2
 
-left_out = []  # of this process's comparisons: who is not in them, and why
+# Of this process's comparisons: who is not in them, and why.
+left_out: list[str] = []
 
 
 def truth(params, x, dataset, batch_size, rate):

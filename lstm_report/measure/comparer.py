@@ -11,6 +11,7 @@ from lstm_kernels.versions import VersionName, network
 from lstm_kernels.versions.base import Network
 
 Arrays = Mapping[str, np.ndarray]
+State = tuple[np.ndarray, ...]
 # Largest error, relative to the largest entry of the array, that counts as rounding.
 TOLERANCE = {np.dtype(np.float32): 2e-5, np.dtype(np.float64): 1e-11}
 
@@ -85,7 +86,9 @@ def compare_outputs(
     return errors
 
 
-def run(net, x, dy, state, dstate):
+def run(
+    net: Network, x: np.ndarray, dy: np.ndarray, state: State, dstate: State
+) -> dict[str, np.ndarray]:
     """What a network computes on each public path, as a dict of named arrays.
 
     Inference from `state`, then from zero; then a training pass from `state` and every
@@ -100,19 +103,26 @@ def run(net, x, dy, state, dstate):
     return _named(passes) | net.backward(dy, dstate).arrays()
 
 
-def truth(params, x, dy, state=None, dstate=None):
+def truth(
+    params: Params,
+    x: np.ndarray,
+    dy: np.ndarray,
+    state: State | None = None,
+    dstate: State | None = None,
+) -> dict[str, np.ndarray]:
     """What `run` returns, from the reference in float64."""
-    params, x, dy = (array.astype(np.float64) for array in (params, x, dy))
-    state, dstate = (
-        arrays and tuple(a.astype(np.float64) for a in arrays)
-        for arrays in (state, dstate)
-    )
+    params, (x, dy) = params.astype(np.float64), _wide((x, dy))
+    state, dstate = state and _wide(state), dstate and _wide(dstate)
     y, final, tapes = reference.forward(params, x, state)
     passes = {"inference": (y, final), "inference from zero": (y, final)}
     if state is not None:
         passes["inference from zero"] = reference.forward(params, x)[:2]
     passes["training"] = y, final
     return _named(passes) | reference.backward(params, tapes, dy, dstate).arrays()
+
+
+def _wide(arrays):
+    return tuple(array.astype(np.float64) for array in arrays)
 
 
 def _named(passes):

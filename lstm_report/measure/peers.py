@@ -6,33 +6,40 @@ of gradient descent on the mean squared error, and its loss before it. The packa
 imported where they are used: the report does not need them.
 """
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import allowed
 from lstm_kernels.errors import UnavailableError
+from lstm_kernels.params import Params
 from lstm_kernels.reference import blocks
+from lstm_kernels.versions import VersionName
+from lstm_kernels.versions.base import Network
 
 from . import results
 from .ceilings import ceilings
 from .comparer import MismatchError, compare
 from .runner import each, networks, rounds, rows_of, timed, verify
 from .timing import REST, together
-from .workloads import AIRLINE, GRID, airline_dataset
+from .workloads import AIRLINE, GRID, Workload, airline_dataset
 
 
-def stack(layer, L, theta, x):
+def stack(layer: Callable, L: int, theta: Mapping[str, Any], x: Any) -> Any:
     """y (T, B, H) of L layers, each layer(U, W, b, x); theta: parameters by name."""
     for l in range(L):
         x = layer(*(theta[f"layers.{l}.{name}"] for name in "UWb"), x)
     return x
 
 
-def by_scan(jax, U, W, b, x):
+def by_scan(jax: Any, U: Any, W: Any, b: Any, x: Any) -> Any:
     """A layer as a loop that XLA sees: one step is compiled, whatever T is; the
     products of all inputs at once.
     """
@@ -52,7 +59,9 @@ class Torch:
     parameters, inputs and outputs. device: where they are.
     """
 
-    def __init__(self, params, threads, dtype="float32", device="cpu"):
+    def __init__(
+        self, params: Params, threads: int, dtype: str = "float32", device: str = "cpu"
+    ) -> None:
         import torch
 
         torch.set_num_threads(threads)
@@ -70,27 +79,27 @@ class Torch:
         ]
         self.optimizer = torch.optim.SGD(self.parts, lr=1e-3)
 
-    def assign(self, params):
+    def assign(self, params: Params) -> None:
         """Take over other values for the parameters."""
         named = {n: self.tensor(a) for n, a in params.to_torch().items()}
         of_readout = {name: named.pop(f"readout.{name}") for name in ("weight", "bias")}
         self.net.load_state_dict(named)
         self.readout.load_state_dict(of_readout)
 
-    def tensor(self, x):
+    def tensor(self, x: np.ndarray) -> Any:
         """An array as a tensor of the peer's dtype, on its device."""
         return self.torch.from_numpy(x).to(self.device, self.dtype)
 
-    def outputs(self, x):
+    def outputs(self, x: Any) -> Any:
         """y of a tensor x, a tensor."""
         self.net.eval()
         with self.torch.no_grad():
             return self.net(x)[0]
 
-    def predict(self, x):
+    def predict(self, x: np.ndarray) -> np.ndarray:
         return self.outputs(self.tensor(x)).float().cpu().numpy()
 
-    def descend(self, x, target):
+    def descend(self, x: Any, target: Any) -> Any:
         """A step on tensors; the loss before it, a tensor."""
         self.net.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -100,7 +109,7 @@ class Torch:
         self.optimizer.step()
         return loss.detach()
 
-    def step(self, x, target, rate):
+    def step(self, x: np.ndarray, target: np.ndarray, rate: float) -> float:
         self.optimizer.param_groups[0]["lr"] = rate
         return self.descend(self.tensor(x), self.tensor(target)).item()
 
@@ -111,7 +120,7 @@ class Jax:
     XLA takes every core this process may run on, so `threads` must be that many.
     """
 
-    def __init__(self, params, threads):
+    def __init__(self, params: Params, threads: int) -> None:
         import jax
 
         if threads != allowed():
@@ -134,10 +143,10 @@ class Jax:
         self._outputs = jax.jit(outputs)
         self._descend = jax.jit(descend, donate_argnums=0)
 
-    def predict(self, x):
+    def predict(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(self._outputs(self.theta, x))
 
-    def step(self, x, target, rate):
+    def step(self, x: np.ndarray, target: np.ndarray, rate: float) -> float:
         loss, self.theta = self._descend(self.theta, x, target, rate)
         self.jax.block_until_ready(self.theta)
         return float(loss)
@@ -146,7 +155,7 @@ class Jax:
 class OnnxRuntime:
     """A stack of ONNX `LSTM` operators; inference only."""
 
-    def __init__(self, params, threads):
+    def __init__(self, params: Params, threads: int) -> None:
         import onnxruntime
         from onnx import numpy_helper, parser
 
@@ -176,20 +185,20 @@ class OnnxRuntime:
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
 
-    def predict(self, x):
+    def predict(self, x: np.ndarray) -> np.ndarray:
         return self.session.run(None, {"x": x})[0]
 
 
-PEERS = {"pytorch": Torch, "jax": Jax, "onnxruntime": OnnxRuntime}
+PEERS: dict[str, Any] = {"pytorch": Torch, "jax": Jax, "onnxruntime": OnnxRuntime}
 PACKAGES = {"pytorch": "torch", "jax": "jax", "onnxruntime": "onnxruntime"}
 
 
-def installed(names=tuple(PEERS)):
+def installed(names: Iterable[str] = tuple(PEERS)) -> list[str]:
     """Those of PEERS whose package is here."""
     return [name for name in names if find_spec(PACKAGES[name])]
 
 
-def with_releases(rows):
+def with_releases(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows whose variant is, of a peer, the release of its package."""
     releases = {
         n: metadata.version(PACKAGES[n]) for n in set(rows["version"]) & set(PACKAGES)
@@ -198,11 +207,13 @@ def with_releases(rows):
     return rows.assign(variant=variant.where(variant.notna(), rows["variant"]))
 
 
-def side_by_side(work, names, threads, **options):
+def side_by_side(
+    work: Workload, names: Iterable[str], threads: int, **options: Any
+) -> pd.DataFrame:
     """Rows of a results file: `numba-fused`, `numba-wavefront` where it has something
     to gain, and the peers, in one loop, on one workload.
     """
-    deep = ["numba-wavefront"] if work.L > 1 and work.B == 1 else []
+    deep: list[VersionName] = ["numba-wavefront"] if work.L > 1 and work.B == 1 else []
     nets = networks(["numba-fused", *deep], work, threads=threads)
     peers = {name: PEERS[name](work.params(), threads) for name in names}
     x, target = work.example()
@@ -210,13 +221,15 @@ def side_by_side(work, names, threads, **options):
     trained = {name: peer for name, peer in peers.items() if hasattr(peer, "step")}
     forward = each(peers, lambda peer: peer.predict(x))
     forward |= each(nets, lambda net: net.forward(x))
-    step = each(trained | nets, lambda either: either.step(x, target, 1e-4))
+    step = each({**trained, **nets}, lambda either: either.step(x, target, 1e-4))
     cases = {"forward": forward, "step": step}
     times = timed(cases, lambda: errors | verify(nets, work), rest=REST, **options)
     return with_releases(rows_of(times, work).assign(threads=threads))
 
 
-def agreement(net, peers, x, target):
+def agreement(
+    net: Network, peers: Mapping[str, Any], x: np.ndarray, target: np.ndarray
+) -> dict[str, float]:
     """Largest relative error of each peer, by name: its outputs and losses compared
     with those of a network with the same parameters, which all take two steps.
     MismatchError names the peer.
@@ -233,20 +246,26 @@ def agreement(net, peers, x, target):
     return errors
 
 
-def descent(either, x, target):
+def descent(either: Any, x: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
     """The losses before and after a step of gradient descent, by name."""
     whens = ("before", "after")
-    return {f"loss {when} a step": either.step(x, target, 0.01) for when in whens}
+    losses = (np.asarray(either.step(x, target, 0.01)) for _ in whens)
+    return {
+        f"loss {when} a step": loss for when, loss in zip(whens, losses, strict=True)
+    }
 
 
-def small_calls(threads, **options):
+def small_calls(threads: int, **options: Any) -> pd.DataFrame:
     """The airline network by rows: an epoch, compiled as a whole, and PyTorch's steps
     one by one; the forward pass by the public call, and the compiled code in it alone.
     """
     nets = networks(["numba-fused"], AIRLINE, threads=threads)
-    net, (x, _), dataset = nets["numba-fused"], AIRLINE.example(), airline_dataset()
+    net: Any = nets["numba-fused"]  # the version that has `bare_forward`
+    (x, _), dataset = AIRLINE.example(), airline_dataset()
     order, B = np.arange(len(dataset)), AIRLINE.B
-    epochs = {"numba-fused": lambda: net.epoch(dataset, order, B, 0.05)}
+    epochs: dict[str, Callable] = {
+        "numba-fused": lambda: net.epoch(dataset, order, B, 0.05)
+    }
     for name in installed(["pytorch"]):
         step = partial(PEERS[name](AIRLINE.params(), threads).step, rate=0.05)
         epochs[name] = partial(dataset.each_batch, order, B, step)
@@ -259,7 +278,7 @@ def small_calls(threads, **options):
     return rows_of(times, AIRLINE).assign(threads=threads)
 
 
-def compared(preset, names):
+def compared(preset: str, names: Iterable[str]) -> pd.DataFrame:
     """Every workload with each peer, small calls, and the ceilings before and after."""
     threads, works = allowed(), GRID.values() if preset == "paper" else [AIRLINE]
     limits = partial(ceilings, threads, **rounds(preset, 9))
@@ -270,7 +289,11 @@ def compared(preset, names):
     return together([*parts, limits(), small_calls(threads, **rounds(preset))])
 
 
-def main(preset="paper", folder=None, names=None):
+def main(
+    preset: str = "paper",
+    folder: results.Folder = None,
+    names: Iterable[str] | None = None,
+) -> Iterator[tuple[str, pd.DataFrame, Path]]:
     """Compare with the peers that are installed, or `names`; yields (experiment, rows,
     path) once its file is written. Raises UnavailableError at once for none.
     """

@@ -96,6 +96,8 @@ def factor(params: Params, rank: int) -> Factored:
     GRU.
     """
     check_choice("params.cell", params.cell, FACTORABLE)
+    if params.V is None or params.b_out is None:
+        raise ValueError("params: got no read-out, want one: output_size=1")
     rank, layers = check_int("rank", rank, 1, full_rank(params)), []
     for layer in params.layers:
         matrix = np.vstack([layer.U, layer.W]).astype(np.float64)

@@ -66,15 +66,6 @@ def test_no_combination_is_excluded_or_the_same_code_twice():
     assert Variant(params, ("layout", "combine")).on == ("combine", "layout")
 
 
-class Seen(Variant):
-    """One that keeps the products of every cell."""
-
-    def _jobs(self, *operands):
-        lists = super()._jobs(*operands)
-        self.seen = [*getattr(self, "seen", ()), lists]
-        return lists
-
-
 @pytest.mark.parametrize(
     ("on", "lengths", "function"),
     [
@@ -86,20 +77,13 @@ class Seen(Variant):
         (("combine", "concurrent", "layout", "kernel"), [2], "_by_tile"),
     ],
 )
-def test_what_runs_is_what_is_described(on, lengths, function):
-    """At the same time run as many products as the switches say, of such operands."""
+def test_as_many_products_run_at_the_same_time_as_the_switches_say(
+    on, lengths, function
+):
     params, x, _ = example((2, 4, 5, 9, 33))
-    variant = Seen(params, on, threads=2)
-    variant.forward(x)
-    cell = variant.seen[0]
-    assert [len(jobs) for jobs in cell] == lengths
-    _, described, same_time, *_ = variant.runs(x)
+    _, jobs, same_time, *_ = Variant(params, on, threads=2).runs(x)
     assert list(same_time) == lengths
-    assert {name for name, *_ in described} == {function}
-    jobs = [job for some in cell for job in some]
-    for job, (name, *arrays) in zip(jobs, described, strict=True):
-        assert job.func.__name__ == name
-        assert [(a.shape, a.strides) for a in job.args] == arrays
+    assert {name for name, *_ in jobs} == {function}
 
 
 def test_layout_changes_how_the_same_operand_lies():
@@ -130,45 +114,42 @@ def test_the_peak_is_a_rate():
 
 def test_a_task_that_fails_ends_the_others():
     plan = schedules.wavefront(schedules.Graph(3, 12), 3, 2)
-    seen, lock = [], threading.Lock()
+    seen = []
 
     def perform(task):
-        with lock:
-            seen.append(task)
-        if len(seen) == 5:
+        seen.append(task)
+        if task == plan.tasks[len(plan.tasks) // 2]:
             raise KeyboardInterrupt("planted")
 
     with pytest.raises(KeyboardInterrupt, match="planted"):
         switches.run(plan, perform)
-    assert 5 <= len(seen) < len(plan.tasks)
+    assert len(seen) < len(plan.tasks)
     done = []
     switches.run(plan, done.append)
     assert sorted(done) == sorted(plan.tasks)
 
 
+PARAMS, X, _ = example((2, 4, 3, 5, 8))
+GRU = lk.Params.init(2, 3, cell="gru")
+
+
 @pytest.mark.parametrize(
-    ("on", "message"),
+    ("params", "on", "message"),
     [
-        (("combine", "fast"), "on: got 'fast', want one of"),
-        (("fuse", "fuse"), "each once"),
-        ("combine", "on: got 'combine', want names"),
-        (("concurrent", "wavefront"), "on: with wavefront no core is free"),
-        (("kernel",), "on: kernel needs its layout"),
+        (PARAMS, ("combine", "fast"), "on: got 'fast', want one of"),
+        (PARAMS, ("fuse", "fuse"), "each once"),
+        (PARAMS, "combine", "on: got 'combine', want names"),
+        (PARAMS, ("concurrent", "wavefront"), "on: with wavefront no core is free"),
+        (PARAMS, ("kernel",), "on: kernel needs its layout"),
+        (GRU, (), "got cell 'gru', want 'lstm'"),
     ],
 )
-def test_switches_that_make_no_sense_are_refused(on, message):
+def test_switches_that_make_no_sense_are_refused(params, on, message):
     with pytest.raises(ValueError, match=message):
-        Variant(example((2, 4, 3, 5, 8))[0], on)
+        Variant(params, on)
 
 
-def test_bad_input():
-    params, x, _ = example((2, 4, 3, 5, 8))
-    with pytest.raises(ValueError, match="got cell 'gru', want 'lstm'"):
-        Variant(lk.Params.init(2, 3, cell="gru"))
-    with pytest.raises(TypeError, match="params: got dict"):
-        Variant({})
-    with pytest.raises(ValueError, match="threads"):
-        Variant(params, threads=0)
-    for bad in (x[:, :, :4].copy(), x[:0], x[0], np.where(x == x[1, 2, 3], np.nan, x)):
-        with pytest.raises(ValueError, match="x: got"):
-            Variant(params).forward(bad)
+@pytest.mark.parametrize("bad", [X[:, :, :4].copy(), X[:0], X[0], X * np.nan])
+def test_bad_inputs_are_refused(bad):
+    with pytest.raises(ValueError, match="x: got"):
+        Variant(PARAMS).forward(bad)

@@ -31,10 +31,10 @@ SMALL = Workload(1, 3, 2, 4, 2)
 
 def test_an_experiment_has_a_row_per_repeat():
     table = ladder.steps(["numpy", "numba-sample"], SMALL, repeats=2)
-    rows = table.groupby(["version", "stage"]).size().to_dict()
-    assert rows == {
-        (v, s): 2 for v in ("numpy", "numba-sample") for s in ("forward", "step")
-    }
+    rows = table.groupby(["version", "stage"]).size()
+    assert rows.unstack().to_dict() == dict.fromkeys(
+        ("forward", "step"), {"numpy": 2, "numba-sample": 2}
+    )
     assert table["max_err"].between(0, 1e-4).all()
 
 
@@ -80,11 +80,10 @@ def test_the_wrong_parallel_loop_is_caught():
     finally:
         numba.set_num_threads(before)
     # With two threads the loop may or may not be wrong; what they compute when it is,
-    # surely is.
+    # surely is, from the half on that was begun too early.
     ahead = mistakes.second_half_first(params, x)
     assert "y: relative error" in mistakes.caught(ahead, y)
-    bench.compare({"y": ahead[:24]}, {"y": y[:24]}, 1e-5)
-    assert mistakes.caught(ahead[24:], y[24:])
+    assert mistakes.caught(ahead[:24], y[:24]) is None
 
 
 def test_the_benchmark_writes_the_grid(tmp_path):
@@ -128,7 +127,6 @@ class Peer:
         ({"change": lambda y: y * 1.01}, "outputs: relative error"),
         ({"change": lambda y: y * np.nan}, "outputs: got 24 values that are not"),
         ({"loss": lambda v: v * 1.01}, "loss before a step: relative error"),
-        ({"loss": lambda v: v * 0.99}, "loss before a step: relative error"),
         ({"loss": lambda v: np.nan}, "loss before a step: got 1 values"),
         ({"still": True}, "loss after a step: relative error"),
     ],
@@ -176,13 +174,10 @@ def test_ceilings_are_verified():
     how = {"size": 64, "count": 64, "repeats": 2}
     rows = ceilings.ceilings(1, **how)
     assert rows.groupby("version").size().to_dict() == {"copy": 2, "sgemm": 2}
-    for right, what in (
-        ("np.copyto(copy, source)", "copy"),
-        ("np.matmul(a, a, out=out)", "row"),
-    ):
-        wrong = planted(ceilings, right, "None")
+    wrongs = {"np.copyto(copy, source)": "copy", "np.matmul(a, a, out=out)": "row"}
+    for right, what in wrongs.items():
         with pytest.raises(bench.MismatchError, match=f"{what}: relative error"):
-            wrong.ceilings(1, **how)
+            planted(ceilings, right, "None").ceilings(1, **how)
 
 
 def scan(step, state, a):

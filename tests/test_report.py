@@ -18,7 +18,6 @@ import yaml
 from filed import filed, rows_of
 from form import problems_of_form
 from made import PNG, TITLE, claim, code, drawn, parameters, save, stream, text
-from nbformat.v4 import new_notebook
 from notebook_rules import ReportError
 
 from lstm_kernels.versions import numba_sample
@@ -33,19 +32,21 @@ NOTEBOOKS = report.sources()
 # --- executing, and the stored form
 
 
-def test_execute_runs_in_the_notebooks_folder_with_the_preset(tmp_path):
+def test_execute_runs_in_the_notebooks_folder_and_stores_what_a_reader_sees(tmp_path):
     loud = "import os\nfrom lstm_kernels.kernels import report_compiling\n"
     loud += "report_compiling(9, 'x')"
-    last = "print(PRESET)\nprint('in', os.getcwd().endswith('notebooks'))"
+    last = f"print(PRESET, {f'{ROOT}/data'!r})\n"
+    last += "print('in', os.getcwd().endswith('notebooks'))"
     cells = text(TITLE), parameters(), code(loud), code(last)
     source = save(tmp_path / "notebooks" / "01_a.ipynb", *cells)
     report.execute(source, tmp_path / "01_a.ipynb", "smoke")
     book = rules.read(tmp_path / "01_a.ipynb")
     assert not [out for _, out, _ in rules.outputs(book) if out.get("name") == "stderr"]
     assert rules.preset(book) == "smoke"
-    assert book.cells[-1].outputs[0].text == "smoke\nin True\n"
+    assert book.cells[-1].outputs[0].text == "smoke data\nin True\n"
     assert rules.dumps(book) == (tmp_path / "01_a.ipynb").read_text()
-    assert set(book.metadata) == {*rules.METADATA, rules.OURS}
+    assert book.metadata == rules.METADATA | {rules.OURS: book.metadata[rules.OURS]}
+    assert isinstance(rules.seconds(book), int)
     assert all(set(cell.metadata) <= {"tags"} for cell in book.cells)
 
 
@@ -56,17 +57,6 @@ def test_what_goes_to_stderr_is_a_failure_that_leaves_no_result(tmp_path):
     with pytest.raises(ReportError, match=r"01_a\.ipynb, cell 3 wrote to stderr: loud"):
         report.execute(path, out)
     assert [one.name for one in tmp_path.iterdir()] == ["01_a.ipynb"]
-
-
-def test_the_stored_form_is_the_same_everywhere():
-    cell = code("1", stream(f"in {ROOT}/data\n"), tags=["a"])
-    cell.metadata["collapsed"] = True
-    book = rules.stored(new_notebook(cells=[cell]), seconds=1.4)
-    assert book.cells[0].outputs[0].text == "in data\n"
-    assert book.cells[0].metadata == {"tags": ["a"]}
-    assert book.metadata == rules.METADATA | {rules.OURS: {"seconds": 1}}
-    text = rules.dumps(book)
-    assert rules.dumps(rules.stored(book, seconds=rules.seconds(book))) == text
 
 
 # --- what a notebook shows
@@ -107,12 +97,19 @@ def test_a_claim_says_whether_it_held_in_which_run_and_why_not(
     assert ("why" in about, about.get("recorded", "")) == (bool(why), recorded)
 
 
-def test_a_claim_needs_a_sentence_and_a_verdict(shown):
-    nb = shown.notebook()
-    with pytest.raises(TypeError, match="held: got str, want True, False or None"):
-        nb.claim("One is two.", "yes", "", why="x")
-    with pytest.raises(ValueError, match="sentence: got an empty text"):
-        nb.claim(" ", True, "", why="x")
+@pytest.mark.parametrize(
+    ("sentence", "held", "why", "said"),
+    [
+        ("One is two.", "yes", "x", "held: got str, want True, False or None"),
+        (" ", True, "x", "sentence: got an empty text"),
+        ("One is two.", True, "", "why: got an empty text"),
+    ],
+)
+def test_a_claim_needs_a_sentence_a_verdict_and_a_reason(
+    shown, sentence, held, why, said
+):
+    with pytest.raises((TypeError, ValueError), match=said):
+        shown.notebook().claim(sentence, held, "", why=why)
     assert not shown
 
 
@@ -164,22 +161,19 @@ def test_a_cell_of_a_table_stays_one_cell(shown):
     ]
 
 
-def test_the_lines_that_changed_are_marked(shown):
-    shown.notebook().changes(mistakes.forward_steps, numba_sample.forward_samples)
-    marked = [line for line in shown[0][0].splitlines() if line.startswith("+")]
-    assert "+     for s in prange(B):" in marked
-    assert not any("add_product" in line for line in marked)  # indented alike or not
-
-
-def marked():
+def linted():
     one = lambda: 1  # noqa: E731 - a name
     return one
 
 
-def test_a_source_is_shown_without_the_marks_of_its_linter(shown):
-    shown.notebook().source(marked)
-    lines = "def marked():\n    one = lambda: 1  # a name\n    return one\n"
-    assert shown == [(f"```python\n{lines}```", None)]
+def test_sources_are_shown_without_marks_and_with_the_lines_that_changed(shown):
+    shown.notebook().source(linted)
+    lines = "def linted():\n    one = lambda: 1  # a name\n    return one\n"
+    assert shown.pop() == (f"```python\n{lines}```", None)
+    shown.notebook().changes(mistakes.forward_steps, numba_sample.forward_samples)
+    marked = [line for line in shown[0][0].splitlines() if line.startswith("+")]
+    assert "+     for s in prange(B):" in marked
+    assert not any("add_product" in line for line in marked)  # indented alike or not
 
 
 @pytest.mark.parametrize("standalone", [False, True])
@@ -195,12 +189,11 @@ def test_figures_go_to_build_and_nowhere_without_the_repository(
     assert metadata["lstm_kernels"] == {"figure": "trial", "interactive": "schedules"}
     assert metadata["image/png"]["alt"].startswith("A line. Disturbed run: load")
     assert caption == "**Figure 5.1.** It falls."
+    written = content(tmp_path)
     folder = tmp_path / "build" / "paper" / "figures"
-    written = sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    assert written == [folder / f"trial.{kind}" for kind in ("png", "svg")] * (
-        not standalone
-    )
-    assert standalone or written[0].read_bytes() == data["image/png"]
+    names = [] if standalone else ["trial.png", "trial.svg"]
+    assert set(written) == {folder / name for name in names}
+    assert standalone or written[folder / "trial.png"] == data["image/png"]
 
 
 @pytest.mark.parametrize("alt", ['"A" first', "two\nlines", "a # b", "it's: \\d"])
@@ -253,9 +246,9 @@ def test_accept_refuses_and_changes_nothing(tmp_path, built, message):
 def test_accept_renews_notebooks_and_figures_of_one_run(tmp_path):
     done = parameters(), code("f()", stream("42\n"))
     project(tmp_path, *done, overview=[drawn("00-x")])
-    changed = report.accept(tmp_path / "build", tmp_path)
-    assert set(changed) == {"00_o.ipynb", "01_a.ipynb", "00-x.png"}
-    for name in ("00_o.ipynb", "01_a.ipynb"):
+    names = {"00_o.ipynb", "01_a.ipynb"}
+    assert {*report.accept(tmp_path / "build", tmp_path)} == {*names, "00-x.png"}
+    for name in names:
         built = (tmp_path / "build" / name).read_bytes()
         assert (tmp_path / "notebooks" / name).read_bytes() == built
     picture = (tmp_path / "figures" / "00-x.png").read_bytes()
@@ -277,23 +270,6 @@ def test_the_summary_counts_claims_and_tells_what_changed(tmp_path):
 
 
 # --- the notebooks of the report
-
-
-def test_departures_from_the_form_are_named():
-    names = "Environment", "What we learned", "Exercises"
-    cited = text("As Gers et al. show, and (Hochreiter & Schmidhuber 1997) before.")
-    picture = drawn("01-x")
-    picture.metadata["image/png"]["alt"] = " "
-    cells = [parameters(), text(TITLE), *(text(f"## {name}") for name in names)]
-    cells += [cited, code("a" * 88), code("a" * 89), code("f()", picture)]
-    found = problems_of_form(new_notebook(cells=cells))
-    places = [re.match(r"\w+( \d)?", problem)[0] for problem in found]
-    assert places == ["cell 1", "cell 2", "sections", "cites", "cell 8", "cell 9"]
-
-
-def test_the_order_of_pages():
-    order = [path.stem for path in NOTEBOOKS]
-    assert order == [*sorted(order[:-2]), "lesson", "appendix"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

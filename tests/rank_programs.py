@@ -20,11 +20,12 @@ from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.ranks import rnn
 from lstm_kernels.ranks.parallel import Parallel
 from lstm_kernels.ranks.world import CORES, Sum, World, main, take_cores
-from lstm_report.experiments import devices, handover
+from lstm_report.experiments import devices, handover, mpi_loops
 from lstm_report.measure import results
 from lstm_report.measure.comparer import MismatchError
 from lstm_report.studies import strings
 
+KERNELS = mpi_loops.steps_by_messages, mpi_loops.steps_by_collective
 STEPS = {"epochs": 2, "batch_size": 15, "learning_rate": 0.5, "progress": False}
 STRINGS = strings.one_hot(strings.reber(64))
 
@@ -62,14 +63,17 @@ def units(world):
             for H in (least - 1, least + 1):
                 params = lk.Params.init(5, H, cell=cell, dtype=dtype)
                 net = lk.network("numba-fused", params, threads=1)
-                shared = [rnn.Units(params, world, means) for means in rnn.MEANS]
-                shared.append(rnn.Units(params, threads=1))
+                shared = rnn.Units(params, world), rnn.Units(params, threads=1)
                 # Shapes in turn, so that what one call leaves behind would show in the
                 # next.
                 for T, B in ((4, 1), (7, 3), (1, 1), (4, 1)):
                     x = example(T, B, 5, dtype=dtype, seed=T)
                     want = net.forward(x)[0]
                     pairs += [(model.forward(x), want) for model in shared]
+                    for kernel in KERNELS:
+                        run = mpi_loops.bound(params, world, x, kernel)
+                        run()
+                        pairs.append((run.h[1:, :, :H], want))
     for y, want in pairs:
         np.testing.assert_array_equal(y, want)
 
@@ -115,7 +119,7 @@ def shared_bytes():
 def used_again(world):
     """Many models and windows of many shapes take no more than one does."""
     params = lk.Params.init(3, 64, output_size=2)
-    unit = rnn.Units(lk.Params.init(3, 64), world, "window")
+    unit = rnn.Units(lk.Params.init(3, 64), world)
 
     def use(T):
         model = Parallel(params, world, stages=[1, 1])
@@ -342,8 +346,10 @@ def hand_overs(world):
     """
     rows = handover.both(world, few=True)
     if world.rank == 0:
-        assert {"line", "window", "message", "collective"} <= set(rows["case"])
-        assert {*rnn.MEANS, "fixed", "claims", "one thread"} <= set(rows["case"])
+        assert {"line", "window", "message"} <= set(rows["case"])
+        assert {"messages", "collective", "fixed", "claims", "one thread"} <= set(
+            rows["case"]
+        )
         assert (rows["seconds"] > 0).all()
 
 

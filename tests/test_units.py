@@ -61,7 +61,6 @@ def test_other_arguments_are_named():
         (lambda: rnn.Units(None), "params: got NoneType, want lstm_kernels.Params"),
         (lambda: rnn.Units(params, 3), "world: got int, want lstm_kernels.World"),
         (lambda: rnn.Units(params, threads=2.0), "threads: got 2.0"),
-        (lambda: rnn.Units(params, means="mail"), "means: got 'mail'"),
         (lambda: rnn.Units(lk.Params.init(2, 4)), "shares: got 2 workers for 1 unit"),
         (lambda: rnn.Units(deep), "params: got 2 layers, want"),
     ):
@@ -180,14 +179,14 @@ def test_in_a_fork_they_are_another_process_s():
 @pytest.mark.parametrize("failing", range(3))
 def test_an_error_of_any_message_is_kept(kernel, failing):
     """The kernel in Python, with calls of MPI that return an error once."""
-    messages = pytest.importorskip("lstm_kernels.ranks.messages")
+    messages = pytest.importorskip("lstm_report.experiments.mpi_loops")
     codes = iter([17 * (step == failing) for step in range(3)])
     sharing = SimpleNamespace(
-        shares=2, first=0, error=0, kind=0, comm=0, status=0, counts=0, starts=0
+        shares=2, me=0, error=0, kind=0, comm=0, status=0, counts=0, starts=0
     )
     fakes = dict.fromkeys(("array", "place", "share_of_step"), lambda *_: None)
     fakes |= dict.fromkeys(("send_receive", "gather_shares"), lambda *_: next(codes))
-    fakes |= {"sharing_at": lambda *_: sharing, "units_of": lambda *_: (0, 1)}
+    fakes |= {"messages_at": lambda *_: sharing, "units_of": lambda *_: (0, 1)}
     fakes |= {"layer_at": lambda *_: SimpleNamespace(h=0)}
     code = getattr(messages, kernel).py_func.__code__
     job = SimpleNamespace(T=3, B=1, P=8, tasks=0, layers=0)

@@ -33,12 +33,6 @@ SHARING = np.dtype(
         ("helps", np.int64),  # may a participant take steps of other shares?
         ("words", np.int64),  # address of the shares' words: steps done, steps begun
         ("before", np.int64),  # steps that the words have counted before this pass
-        ("comm", np.int64),  # of messages: MPI's communicator
-        ("kind", np.int64),  # and MPI's datatype of one hidden unit of all samples
-        ("counts", np.int64),  # address of the shares' hidden units, int32 (shares,)
-        ("starts", np.int64),  # address of the first of each, int32 (shares,)
-        ("status", np.int64),  # address of room for an MPI_Status
-        ("error", np.int64),  # what MPI returned, 0 for success
     ]
 )
 sharing_at = record_at(SHARING)

@@ -307,8 +307,12 @@ def _ways(world, params, x):
         of_threads["openmp"] = replace(bound, run=loop)
     if world is None:
         return of_threads, {}
-    means = {means: rnn.Units(params, world, means) for means in rnn.MEANS}
-    return of_threads, {name: units.bound(x) for name, units in means.items()}
+    from . import mpi_loops  # which needs mpi4py
+
+    kernels = {"messages": mpi_loops.steps_by_messages}
+    kernels["collective"] = mpi_loops.steps_by_collective
+    ways = {name: mpi_loops.bound(params, world, x, k) for name, k in kernels.items()}
+    return of_threads, {"window": rnn.Units(params, world).bound(x)} | ways
 
 
 def _check(world, x, params, of_threads, of_ranks):

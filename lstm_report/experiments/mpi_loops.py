@@ -1,24 +1,123 @@
-"""Messages to and fro and collectives between two ranks, in compiled loops and in loops
-of Python.
+"""MPI called from compiled code: messages to and fro and collectives between two ranks,
+beside the same from Python, and a layer whose ranks hand h over so.
+
+The functions are those of the library that mpi4py has loaded; handles are integers.
 """
 
 import ctypes
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 from mpi4py import MPI
 
-from lstm_kernels.cpu.workspace import at
-from lstm_kernels.kernels import native
-from lstm_kernels.ranks.messages import (
-    STATUS_WORDS,
-    gather,
-    handle,
-    receive,
-    send,
-)
+from lstm_kernels.cpu.block_kernels import layer_at
+from lstm_kernels.cpu.instructions import array, foreign, place, record_at
+from lstm_kernels.cpu.workspace import at, point
+from lstm_kernels.kernels import native, part
+from lstm_kernels.ranks.rnn import Units
+from lstm_kernels.ranks.shares import blocks_of, share_of_step
 
 from ..measure.comparer import MismatchError
+
+_library = ctypes.CDLL(MPI.__file__)  # it looks in what it is linked with, too
+_BUFFER = 64, 32, 64  # bits of an address, a count and a datatype
+send = foreign("MPI_Send", _library.MPI_Send, 32, *_BUFFER, 32, 32, 64)
+receive = foreign("MPI_Recv", _library.MPI_Recv, 32, *_BUFFER, 32, 32, 64, 64)
+send_receive = foreign(
+    "MPI_Sendrecv",
+    _library.MPI_Sendrecv,
+    *(32, *_BUFFER, 32, 32, *_BUFFER, 32, 32, 64, 64),
+)
+gather = foreign("MPI_Allgather", _library.MPI_Allgather, 32, *_BUFFER, *_BUFFER, 64)
+gather_shares = foreign(
+    "MPI_Allgatherv", _library.MPI_Allgatherv, 32, *_BUFFER, 64, 64, 64, 64, 64
+)
+IN_PLACE, STATUS_WORDS = int(MPI.IN_PLACE), 8
+handle = MPI._handleof  # the integer by which C knows a communicator or a datatype
+# What a rank reads of a pass whose h goes by messages; JOB.tasks is its address.
+MESSAGES = np.dtype(
+    [
+        ("shares", np.int64),  # the ranks
+        ("me", np.int64),
+        ("comm", np.int64),
+        ("kind", np.int64),  # MPI's datatype of one hidden unit of all samples
+        ("counts", np.int64),  # address of the ranks' hidden units, int32 (shares,)
+        ("starts", np.int64),  # address of the first of each, int32 (shares,)
+        ("status", np.int64),  # address of room for an MPI_Status
+        ("error", np.int64),  # what MPI returned, 0 for success
+    ]
+)
+messages_at = record_at(MESSAGES)
+
+
+@cache
+def unit_kind(char, samples, units):
+    """The datatype of one hidden unit of all samples, in an array (samples, units)."""
+    number = MPI._typedict[char]
+    if samples == 1:
+        return number
+    column = number.Create_vector(samples, 1, units)
+    return column.Create_resized(0, number.Get_size()).Commit()
+
+
+@part
+def units_of(job, h, t, share, shares):
+    """The first unit of a share after step t, its address, and how many there are."""
+    low, high = blocks_of(job, share, shares)
+    return place(h, (t + 1, 0, low * job.units)), (high - low) * job.units
+
+
+@part
+def steps_by_messages(p, turn, job):
+    """The steps of a rank, which sends its units to each other one and takes theirs."""
+    s = messages_at(job.tasks, 0)
+    me, shares, kind = s.me, s.shares, s.kind
+    h = array(job, layer_at(job.layers, 0).h, (job.T + 1, job.B, job.P))
+    for t in range(job.T):
+        share_of_step(job, t, me, shares)
+        ours, count = units_of(job, h, t, me, shares)
+        for k in range(1, shares):
+            to, other = (me + k) % shares, (me - k) % shares
+            theirs, number = units_of(job, h, t, other, shares)
+            out, back = (ours, count, kind, to, 0), (theirs, number, kind, other, 0)
+            s.error |= send_receive(*out, *back, s.comm, s.status)
+    return turn
+
+
+@part
+def steps_by_collective(p, turn, job):
+    """The same by one call a step."""
+    s = messages_at(job.tasks, 0)
+    h = array(job, layer_at(job.layers, 0).h, (job.T + 1, job.B, job.P))
+    for t in range(job.T):
+        share_of_step(job, t, s.me, s.shares)
+        all_units = place(h, (t + 1,)), s.counts, s.starts, s.kind
+        s.error |= gather_shares(IN_PLACE, 0, s.kind, *all_units, s.comm)
+    return turn
+
+
+def bound(params, world, x, kernel):
+    """The Pass over x (T, B, D) of ranks that share the units of one layer, each with
+    an h of its own. kernel: steps_by_messages or steps_by_collective.
+    """
+    units, shares = Units(params, threads=1), world.size
+    alone, tiles = units.bound(x), units.net.tiles  # records and arrays of its own
+    ends = np.arange(shares + 1) * tiles.blocks // shares * tiles.units
+    counts, starts = np.diff(ends).astype(np.int32), ends[:-1].astype(np.int32)
+    status, record = np.zeros(STATUS_WORDS, np.int64), np.zeros(1, MESSAGES)
+    kind = unit_kind(tiles.dtype.char, x.shape[1], tiles.padded)
+    point(record, shares=shares, me=world.rank, counts=counts, starts=starts)
+    point(record, comm=handle(world.comm), kind=handle(kind), status=status)
+    point(alone.space.work.job, tasks=record)
+
+    def run():
+        owner = alone, record, counts, starts, status
+        alone.space.work.run(kernel, 1, owner)
+        if error := int(record["error"][0]):
+            raise MPI.Exception(error)
+
+    return replace(alone, run=run)
 
 
 def messages(ours, theirs, count, turns, first, other, comm, byte, status):

@@ -201,10 +201,11 @@ def trained_by_definition(params, batch_size):
 
 # By the number of ranks: what they train with.
 MODELS = {
-    1: [{}, {"micro_batches": 5}],  # more than the last mini-batch has samples
+    1: [{}, {"stages": [2, 1], "micro_batches": 5}],  # than the last has samples
     2: [
         {},
         {"stages": [1, 2], "micro_batches": 4},
+        {"stages": [1, 1, 1], "micro_batches": 4},
         {"embedding": example(7, 6), "stages": [1, 3]},
     ],
     3: [{"batch_size": 2}, {"stages": [1, 1, 1], "micro_batches": 5}],
@@ -332,7 +333,7 @@ def wrong_gradients(world):
     """A way whose gradients are not those of one rank is not timed."""
     case = devices.Example(**SMALL)
     made = {"one rank": case.parallel(World(world.MPI.COMM_SELF))}
-    made["round"] = devices.Rounds(case, world, [1] * 5, 2)
+    made["round"] = case.parallel(world, [1] * 5, 2)
     inputs, wanted, count = case.data
     made["one rank"].descend(inputs, wanted, count, 1.0)
     made["round"].descend(inputs[:, 2:], wanted[:, 2:], count, 1.0)

@@ -72,7 +72,6 @@ def test_examples_are_checked(loss, x, target, message):
         (PARAMS, SYMBOLS, "params: got 2 inputs and 3 outputs"),
         (PARAMS, {"micro_batches": 0}, "micro_batches: got 0"),
         (PARAMS, {"stages": [2]}, "stages: got [2], want 3 layers in all"),
-        (PARAMS, {"stages": [1, 2]}, "stages: got 2 on 1 ranks, want a divisor"),
         (PARAMS, {"stages": [3, 0]}, "stages: got 0, want an integer"),
         (PARAMS, {"embedding": E}, "loss: got 'last' with an embedding"),
         (PARAMS, {"embedding": E[:, :1], **SYMBOLS}, "embedding: got shape (3, 1)"),

@@ -1,11 +1,11 @@
-"""Training by several ranks: each has a stage of the layers, or a share of the samples,
-or both.
+"""Training by several ranks: each has some of the layers, or of the samples, or both.
 
-Ranks form a grid of replicas x stages. A mini-batch is shared out over the replicas;
-the share of one is cut into micro-batches, all of which go forward through its stages
-before the first one goes back (fill and drain, Huang et al. 2019). Gradients of a stage
-are then summed over the replicas, in the order of the ranks, so that a run has the same
-bits each time. One stage is data parallelism, one replica model parallelism.
+Ranks form a grid of replicas, each of the ranks that its stages go round. A mini-batch
+is shared out over the replicas; the share of one is cut into micro-batches, all of
+which go forward through its stages before the first one goes back (fill and drain,
+Huang et al. 2019). Gradients of a stage are then summed over the replicas, in the order
+of the ranks, so that a run has the same bits each time. One stage is data parallelism,
+one replica model parallelism.
 
 Every rank reads the data by itself; between ranks go activations, their gradients, and
 sums.
@@ -14,6 +14,7 @@ sums.
 import hashlib
 import math
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,12 @@ class Parallel:
 
     params: Params with a read-out, the same on every rank. world: None is that of all
     ranks of the job. embedding: E (S, D), the inputs of the S symbols, or None for
-    inputs that come as they are. stages: of each rank of a replica the number of its
-    layers (`layers_of`); None is one stage. micro_batches: into how many the share of a
-    replica is cut, if it has so many samples. loss: "last", the mean squared error of
-    the last step, or "symbols", the mean cross-entropy of the symbols after the first;
-    with an embedding the only one.
+    inputs that come as they are. stages: of each stage the number of its layers
+    (`layers_of`); None is one stage. A replica has a rank for each stage; of more
+    stages than ranks, stage v is on rank v % ranks. micro_batches: into how many the
+    share of a replica is cut, if it has so many samples. loss: "last", the mean squared
+    error of the last step, or "symbols", the mean cross-entropy of the symbols after
+    the first; with an embedding the only one.
 
     A mini-batch may have fewer samples than there are replicas or micro-batches: some
     then have none, and add zeros. A step that an exception ends leaves the parameters
@@ -71,21 +73,23 @@ class Parallel:
         self.options |= {"loss": loss}
         world.same("options", self.options)
         world.same("params, the hash of their values", _digest(layers))
-        count = len(self.stages)
-        self.replica, self.stage = divmod(world.rank, count)
-        self.replicas = world.size // count
-        self.is_first, self.is_last = self.stage == 0, self.stage == count - 1
-        self.row, column = world.grid(count)
-        first = sum(self.stages[: self.stage])
-        named = {}
-        for layer in layers[first : first + self.stages[self.stage]]:
-            named |= layer
-        self.local = Stage(named, params.cell, loss=loss, is_first=self.is_first)
-        self._sum = Sum(column, self.local.gradients)
-        self._embeds = embedding is not None
-        self._D, self._O = params.input_size, params.output_size
-        # Numbers of a step and sample that come from the stage before: U or V has them.
-        self._width = len(next(iter(named.values())))
+        self.ranks = min(len(self.stages), world.size)  # of a replica
+        self.replicas, self.replica = world.size // self.ranks, world.rank // self.ranks
+        self.row, column = world.grid(self.ranks)
+        self.local, self.thetas = {}, {}  # by number: this rank's stages, parameters
+        ends = list(accumulate(self.stages, initial=0))
+        for v in range(self.row.rank, len(self.stages), self.ranks):
+            own = layers[ends[v] : ends[v + 1]]
+            named = {name: a for layer in own for name, a in layer.items()}
+            stage = Stage(named, params.cell, loss=loss, is_first=v == 0)
+            self.local[v], self.thetas[v] = stage, stage.flat(named)
+        self._sums = [Sum(column, stage.gradients) for stage in self.local.values()]
+        self._embeds, self._cell = embedding is not None, params.cell
+        self._D, self._O, self.dtype = (
+            params.input_size,
+            params.output_size,
+            params.dtype,
+        )
 
     def _checked(self, params, embedding):
         """The arrays of each layer, where they and the options fit each other."""
@@ -113,20 +117,35 @@ class Parallel:
         stages = [check_int("stages", number) for number in stages]
         if sum(stages) != count:
             raise ValueError(f"stages: got {stages}, want {count} layers in all")
-        if self.world.size % len(stages):
+        if self.world.size % min(len(stages), self.world.size):
             got = f"{len(stages)} on {self.world.size} ranks"
-            raise ValueError(f"stages: got {got}, want a divisor of that")
+            raise ValueError(f"stages: got {got}, want a divisor of that, or more")
         return stages
 
     def params(self) -> StageParams:
         """A copy of this rank's parameters."""
-        return self._named(self.local.theta)
+        return self._copied(self.thetas)
 
     def assign(self, params: StageParams) -> None:
         """Take over other values for this rank's parameters, of the same shapes and
         dtype.
         """
-        self.local.assign(params.arrays())
+        named = params.arrays()
+        names = [name for stage in self.local.values() for name in stage.shapes]
+        if named.keys() != set(names):
+            got, want = ", ".join(named), ", ".join(names)
+            raise ValueError(f"params: got {got}, want {want}")
+        self.thetas = {v: stage.flat(named) for v, stage in self.local.items()}
+
+    def gradients(self) -> StageParams:
+        """A copy of those that the last pass left of this rank's parameters."""
+        return self._copied({v: stage.gradients for v, stage in self.local.items()})
+
+    def _copied(self, flats):
+        named = {}
+        for v, flat in flats.items():
+            named |= self.local[v].named(flat.copy())
+        return StageParams(named, self._cell)
 
     def gather(self) -> Named:
         """Copies of the arrays of all layers by name, on every rank."""
@@ -147,14 +166,14 @@ class Parallel:
         on every rank, before anything is computed.
         """
         loss = self.passes(*self._examples(x, target))
-        return loss, self._named(self.local.gradients)
+        return loss, self.gradients()
 
     def step(self, x: np.ndarray, target: np.ndarray, learning_rate: float) -> float:
         """A step of gradient descent; the loss before it. With one that is not finite
         there is no step. Raises as `loss_and_grads`; DivergedError, on every rank, for
         a parameter that is not finite: all keep those before the step.
         """
-        rate = check_rate("learning_rate", learning_rate, self.local.theta.dtype)
+        rate = check_rate("learning_rate", learning_rate, self.dtype)
         return self.descend(*self._examples(x, target), rate)
 
     def epoch(
@@ -174,10 +193,12 @@ class Parallel:
         """A step on examples as of `passes`; the loss before it."""
         loss = self.passes(inputs, wanted, count)
         if math.isfinite(loss):
-            theta = self.local.descended(rate)
-            if not self.on_every_rank(np.isfinite(theta).all()):
+            thetas = {v: stage.descended(rate) for v, stage in self.local.items()}
+            if not self.on_every_rank(
+                all(np.isfinite(a).all() for a in thetas.values())
+            ):
                 raise DivergedError("a parameter is not finite")
-            self.local.theta = theta  # the step: old parameters before, new ones after
+            self.thetas = thetas  # the step: old parameters before, new ones after
         return loss
 
     def on_every_rank(self, condition: object) -> bool:
@@ -185,43 +206,54 @@ class Parallel:
         return all(self.world.comm.allgather(bool(condition)))
 
     def passes(self, inputs, wanted, count):
-        """Forward and back through every stage, and the sums: `local.gradients` are
-        then those of the whole mini-batch. The loss.
+        """Forward and back through every stage, and the sums: `gradients` are then
+        those of the whole mini-batch. The loss.
 
         inputs: (T, B, D), or symbols (T, B) for an embedding; wanted: what the read-out
         is compared with, symbols (T, B) or the target (B, O); count: what every loss is
         divided by.
         """
-        local, comm, sent = self.local, self.row.comm, []
+        parts, last = list(self._micro_batches(inputs, wanted)), len(self.stages) - 1
+        comm, loss, shapes, sent = self.row.comm, 0.0, {}, []
 
-        def send(stage, slot, value):  # without waiting
-            sent.append(comm.Isend(np.ascontiguousarray(value), stage, slot))
+        def tag(v, to, m):  # another one for each message of a step
+            return 2 * (v * len(parts) + m) + (to < v)
 
-        def receive(stage, slot, shape):
-            value = np.empty(shape, local.theta.dtype)
-            comm.Recv(value, stage, slot)
+        def send(v, to, m, value):  # without waiting
+            value = np.ascontiguousarray(value)
+            sent.append(comm.Isend(value, to % self.ranks, tag(v, to, m)))
+
+        def receive(v, to, m, shape):
+            value = np.empty(shape, self.dtype)
+            comm.Recv(value, v % self.ranks, tag(v, to, m))
             return value
 
-        local.begin()
-        loss, shapes = 0.0, []
-        for slot, (x, target) in enumerate(self._micro_batches(inputs, wanted)):
-            if not self.is_first:
-                x = receive(self.stage - 1, slot, (*x.shape[:2], self._width))
-            y = local.forward(x, slot, target, count)
-            if self.is_last:
+        for v, stage in self.local.items():
+            stage.begin(self.thetas[v])
+        # A rank takes its tasks in the order of their turns, v + m. What a task needs
+        # was sent in the turn before, so that no rank waits for ever.
+        tasks = [(v, m) for v in self.local for m in range(len(parts))]
+        for v, m in sorted(tasks, key=sum):
+            x, target = parts[m]
+            if v > 0:
+                x = receive(v - 1, v, m, (*x.shape[:2], self.local[v].width))
+            y = self.local[v].forward(x, m, target, count)
+            shapes[v, m] = np.shape(y)
+            if v == last:
                 loss += y
             else:
-                send(self.stage + 1, slot, y)
-            shapes.append(np.shape(y))
-        for slot, shape in enumerate(shapes):
-            dy = None if self.is_last else receive(self.stage + 1, slot, shape)
-            dx = local.backward(dy, slot)
-            if not self.is_first:
-                send(self.stage - 1, slot, dx)
+                send(v, v + 1, m, y)
+        for v, m in sorted(tasks, key=lambda task: task[1] - task[0]):
+            dy = None if v == last else receive(v + 1, v, m, shapes[v, m])
+            dx = self.local[v].backward(dy, m)
+            if v > 0:
+                send(v, v - 1, m, dx)
         self.world.MPI.Request.Waitall(sent)
         if self.replicas > 1:
-            self._sum.run()
-        loss = math.nan if local.diverged else loss
+            for each in self._sums:
+                each.run()
+        if any(stage.diverged for stage in self.local.values()):
+            loss = math.nan
         return float(sum(self.world.comm.allgather(loss)))
 
     def _micro_batches(self, inputs, wanted):
@@ -236,7 +268,7 @@ class Parallel:
 
     def _examples(self, x, target):
         """Inputs, targets and count as `passes` takes them, checked on every rank."""
-        dtype = self.local.theta.dtype
+        dtype = self.dtype
 
         def examples():
             if self.loss == "last":
@@ -250,17 +282,13 @@ class Parallel:
 
         return self.world.agreed(examples)
 
-    def _named(self, flat):
-        named = {name: a.copy() for name, a in self.local.named(flat).items()}
-        return StageParams(named, self.local.cell)
-
     def checkpoint(self, path: Any) -> "SharedCheckpoint":
         """The Checkpoint that `train` writes to a path: one file of all ranks."""
         return SharedCheckpoint(path, self)
 
 
 class SharedCheckpoint(Checkpoint):
-    """A Checkpoint of a Parallel: what each stage of the first replica has, in one file
+    """A Checkpoint of a Parallel: what each rank of the first replica has, in one file
     that rank 0 writes and every rank reads.
 
     Training goes on only on as many ranks, with the same stages and options, as it was
@@ -276,21 +304,21 @@ class SharedCheckpoint(Checkpoint):
         return self._model.world.comm.bcast(super().exists())
 
     def save(self, header: dict, named: Named) -> None:
-        """Gather the arrays of every stage, and write them, on rank 0."""
+        """Gather the arrays of a replica, and write them, on rank 0."""
         parts = enumerate(self._model.row.comm.gather(named) or [])
-        every = {f"{stage}.{n}": a for stage, part in parts for n, a in part.items()}
+        every = {f"{rank}.{n}": a for rank, part in parts for n, a in part.items()}
         write = super().save
         self._agreed(lambda: self._model.world.rank or write(header, every))
 
     def load(self, build: Callable) -> Any:
-        """build(header, arrays of this rank's stage), of what `save` wrote."""
-        read, stage = super().load, f"{self._model.stage}."
+        """build(header, arrays of this rank), of what `save` wrote."""
+        read, own = super().load, f"{self._model.row.rank}."
 
-        def build_stage(header, named):
-            own = {n: a for n, a in named.items() if n.startswith(stage)}
-            return build(header, {n.removeprefix(stage): a for n, a in own.items()})
+        def build_own(header, named):
+            named = {n: a for n, a in named.items() if n.startswith(own)}
+            return build(header, {n.removeprefix(own): a for n, a in named.items()})
 
-        return self._agreed(lambda: read(build_stage))
+        return self._agreed(lambda: read(build_own))
 
 
 def _symbols(x, target, S, dtype):

@@ -1,5 +1,5 @@
-"""A stage: the neighbouring layers of a model that one rank has. The first layer may be
-an embedding E, the last is the read-out with its loss, the others are recurrent.
+"""A stage: neighbouring layers of a model, on one rank. The first layer may be an
+embedding E, the last is the read-out with its loss, the others are recurrent.
 
 A stage goes forward and back on one micro-batch at a time; several are under way, each
 in a *slot* of its own, a number.
@@ -34,7 +34,7 @@ def layers_of(params: Params, embedding: np.ndarray | None = None) -> dict[str, 
 
 @dataclass
 class StageParams:
-    """The parameters of a stage, or their gradients, by name."""
+    """The parameters of a rank, or their gradients, by name."""
 
     named: Named
     cell: str
@@ -76,20 +76,21 @@ class Slots(NumbaFused):
 
 
 class Stage:
-    """Neighbouring layers: their parameters in one flat array `theta`, which is never
-    written to, only replaced; their gradients in another, `gradients`.
+    """Neighbouring layers: a step begins with their parameters in one flat array, which
+    is only read, and adds their gradients up in another, `gradients`.
 
-    named: the arrays of the layers (`layers_of`), copied. loss: of LOSSES. is_first:
-    whether the gradient of the input is of no use. Where the recurrent layers would
-    take numbers that are not finite they take zeros, and the step has `diverged`, so
-    that every rank takes part in it to its end.
+    named: the arrays of the layers (`layers_of`). loss: of LOSSES. is_first: whether
+    the gradient of the input is of no use. Where the recurrent layers would take
+    numbers that are not finite they take zeros, and the step has `diverged`, so that
+    every rank takes part in it to its end.
     """
 
     def __init__(self, named: Named, cell: str, *, loss: str, is_first: bool):
         self.cell = cell
-        self._shapes = {name: a.shape for name, a in named.items()}
-        self.theta = np.concatenate([a.ravel() for a in named.values()])
-        self.gradients = np.zeros_like(self.theta)
+        self.shapes = {name: a.shape for name, a in named.items()}
+        first = next(iter(named.values()))
+        self.width, self.dtype = len(first), first.dtype  # width: inputs, of U or V
+        self.gradients = np.zeros(sum(a.size for a in named.values()), self.dtype)
         self.diverged = False
         self._loss = LOSSES[loss]
         self._inputs = not is_first or "E" in named
@@ -97,32 +98,28 @@ class Stage:
         self._network = Slots(self._recurrent(named)) if self._prefixes else None
         self._symbols, self._read = {}, {}  # by slot
 
+    def flat(self, named: Named) -> np.ndarray:
+        """The layers' arrays in one, a copy. Raises TypeError or ValueError."""
+        arrays = [
+            check_array(name, named[name], shape, dtype=self.dtype)
+            for name, shape in self.shapes.items()
+        ]
+        return np.concatenate([a.ravel() for a in arrays])
+
     def named(self, flat: np.ndarray) -> Named:
         """The parts of `flat` by the names of the parameters: views."""
-        sizes = [int(np.prod(shape)) for shape in self._shapes.values()]
+        sizes = [int(np.prod(shape)) for shape in self.shapes.values()]
         ends = pairwise(accumulate(sizes, initial=0))
-        places = zip(self._shapes.items(), ends, strict=True)
+        places = zip(self.shapes.items(), ends, strict=True)
         return {name: flat[a:b].reshape(shape) for (name, shape), (a, b) in places}
 
-    def assign(self, named: Named) -> None:
-        """Take over other parameters. Raises TypeError or ValueError."""
-        if named.keys() != self._shapes.keys():
-            want = ", ".join(self._shapes)
-            raise ValueError(f"params: got {', '.join(named)}, want {want}")
-        arrays = [
-            check_array(name, named[name], shape, dtype=self.theta.dtype)
-            for name, shape in self._shapes.items()
-        ]
-        self.theta = np.concatenate([a.ravel() for a in arrays])
-
-    def begin(self) -> None:
-        """A step begins, whatever became of the last one: the gradients are zero, and
-        the network has the parameters of `theta`.
-        """
+    def begin(self, theta: np.ndarray) -> None:
+        """A step with these parameters begins, whatever became of the last one."""
+        self._flat, self._theta = theta, self.named(theta)
         self.gradients[:] = 0
         self.diverged = False
         if self._network:
-            self._network.assign(self._recurrent(self.named(self.theta)))
+            self._network.assign(self._recurrent(self._theta))
 
     def forward(self, value, slot, wanted, count):
         """One micro-batch: y (T, B, H) for the next stage, or the last one's loss.
@@ -132,7 +129,7 @@ class Stage:
         nothing wanted depends on them, and their gradient is zero. wanted, count:
         predicted symbols (T, B) or the target (B, O), and what the loss is divided by.
         """
-        theta = self.named(self.theta)
+        theta = self._theta
         if "E" in theta:
             symbols = self._symbols[slot] = value
             value = theta["E"][symbols]
@@ -151,7 +148,7 @@ class Stage:
         gradients = self.named(self.gradients)
         if "V" in gradients:
             y, dz = self._read.pop(slot)
-            dy, dV, db_out = back(y, self.named(self.theta)["V"], dz)
+            dy, dV, db_out = back(y, self._theta["V"], dz)
             gradients["V"] += dV
             gradients["b_out"] += db_out
         if self._network:
@@ -165,10 +162,10 @@ class Stage:
         return dy
 
     def descended(self, rate: float) -> np.ndarray:
-        """theta - rate * gradient, a new array; the gradients are used up."""
+        """The parameters minus rate * gradient, a new array; gradients are used up."""
         with np.errstate(over="ignore", invalid="ignore"):
             self.gradients *= self.gradients.dtype.type(rate)
-            return self.theta - self.gradients
+            return self._flat - self.gradients
 
     def _recurrent(self, named):
         """The recurrent layers as Params of their own."""

@@ -11,7 +11,6 @@ import re
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -77,77 +76,6 @@ class Example:
         return Parallel(self.params, world, **options)
 
 
-class Rounds:
-    """A pipeline whose stages go round the ranks: stage v is on rank v % P, so
-    `counts=[1] * 10` alternates ten layers over two ranks. (`Parallel` has a stage for
-    each rank.)
-
-    A task is a stage and a micro-batch, (v, m), and needs (v - 1, m). Every rank takes
-    its tasks in the order of the turns v + m, and sending does not wait; so what a task
-    needs was sent in an earlier turn, and no rank waits for ever. Back likewise.
-    """
-
-    def __init__(self, example, world, counts, micro_batches):
-        self.world, self.parts, self.last = world, micro_batches, len(counts) - 1
-        self.hidden, self.stages = example.hidden, {}
-        layers, ends = list(example.arrays.values()), accumulate(counts, initial=0)
-        for v, (start, stop) in enumerate(pairwise(ends)):
-            if v % world.size == world.rank:
-                named = {n: a for layer in layers[start:stop] for n, a in layer.items()}
-                options = {"loss": "symbols", "is_first": v == 0}
-                self.stages[v] = Stage(named, example.params.cell, **options)
-
-    def tasks(self, back):
-        """This rank's (v, m) in their order."""
-        turns = [
-            ((self.last - v if back else v) + m, v, m)
-            for v in self.stages
-            for m in range(self.parts)
-        ]
-        return [(v, m) for _, v, m in sorted(turns)]
-
-    def descend(self, inputs, wanted, count, rate):
-        """A step of descent, as that of `Parallel`; the loss before it."""
-        ends = [inputs.shape[1] * k // self.parts for k in range(self.parts + 1)]
-        parts = [slice(*part) for part in pairwise(ends)]
-        requests, loss = [], 0.0
-        for stage in self.stages.values():
-            stage.begin()
-        for v, m in self.tasks(back=False):
-            x = np.ascontiguousarray(inputs[:, parts[m]])
-            value = self._receive(v - 1, v, m, x.shape) if v else x
-            y = self.stages[v].forward(value, m, wanted[:, parts[m]], count)
-            if v == self.last:
-                loss += y
-            else:
-                requests.append(self._send(y, v, v + 1, m))
-        for v, m in self.tasks(back=True):
-            shape = wanted[:, parts[m]].shape
-            dy = None if v == self.last else self._receive(v + 1, v, m, shape)
-            dx = self.stages[v].backward(dy, m)
-            if v:
-                requests.append(self._send(dx, v, v - 1, m))
-        self.world.MPI.Request.Waitall(requests)
-        for stage in self.stages.values():
-            stage.theta = stage.descended(rate)
-        return float(sum(self.world.comm.allgather(loss)))
-
-    def _tag(self, sender, receiver, m):
-        """A number for each message of a step."""
-        return 2 * (sender * self.parts + m) + (receiver < sender)
-
-    def _send(self, value, sender, receiver, m):
-        """Send what stage `sender` has of a micro-batch, without waiting."""
-        value, rank = np.ascontiguousarray(value), receiver % self.world.size
-        return self.world.comm.Isend(value, rank, self._tag(sender, receiver, m))
-
-    def _receive(self, sender, receiver, m, shape):
-        value = np.empty((*shape, self.hidden), "f")
-        tag = self._tag(sender, receiver, m)
-        self.world.comm.Recv(value, sender % self.world.size, tag)
-        return value
-
-
 def alone(world, case):
     """Seconds of a call of rank 0, while the others sleep."""
     return timed(world, case if world.rank == 0 else lambda: None)
@@ -157,18 +85,16 @@ def steps(world, partitions, around, micro_batches=MICRO, repeats=ROUNDS, **size
     """Time a training step of one rank, of replicas, and of pipelines of two kinds, and
     what they are made of: the sum of all gradients, a message, and each layer.
 
-    partitions: counts of layers for each rank; around: counts for `Rounds`. All take
-    equally many steps; the last must have the gradients of one rank.
+    partitions: counts of layers for each rank; around: of more stages. All take equally
+     many steps; the last must have the gradients of one rank.
     """
     example, single = Example(**sizes), World(world.MPI.COMM_SELF)
     models = {"one rank": example.parallel(single), "replicas": example.parallel(world)}
     models["one rank in pieces"] = example.parallel(single, None, micro_batches)
-    for counts in partitions:
-        name = "+".join(map(str, counts))
-        models[name] = example.parallel(world, counts, micro_batches)
-    for counts in around:
-        name = "round " + "+".join(map(str, counts))
-        models[name] = Rounds(example, world, counts, micro_batches)
+    for kind, ways in (("", partitions), ("round ", around)):
+        for counts in ways:
+            name = kind + "+".join(map(str, counts))
+            models[name] = example.parallel(world, counts, micro_batches)
     calls = {n: partial(m.descend, *example.data, RATE) for n, m in models.items()}
     cases = {
         name: partial(alone if name.startswith("one") else timed, world, call)
@@ -186,12 +112,7 @@ def steps(world, partitions, around, micro_batches=MICRO, repeats=ROUNDS, **size
 
 def _errors(world, models):
     """Of each way the largest error of the last step's gradients; one rank is right."""
-    gradients = {}
-    for name, model in models.items():
-        stages = model.stages.values() if isinstance(model, Rounds) else [model.local]
-        gradients[name] = {}
-        for stage in stages:
-            gradients[name] |= stage.named(stage.gradients)
+    gradients = {name: model.gradients().arrays() for name, model in models.items()}
     want, errors = world.comm.bcast(gradients["one rank"]), {}
     for name, named in gradients.items():
         if world.rank == 0 or not name.startswith("one"):  # rank 1 slept through those
@@ -240,15 +161,14 @@ def _layers(world, example, micro_batches, repeats):
             elif way == "backward":
                 stage.backward(dy, 0)
             else:
-                stage.theta = stage.descended(SMALL_RATE)
-                stage.begin()
+                stage.begin(stage.descended(SMALL_RATE))
             taken = time.perf_counter() - start
         return world.comm.allreduce(taken) / world.size
 
     for k, (name, named) in enumerate(example.arrays.items()):
         options = {"loss": "symbols", "is_first": k == 0}
         stage = Stage(named, example.params.cell, **options)
-        stage.begin()
+        stage.begin(stage.flat(named))
         for way in ("forward", "backward", "descent"):
             cases[f"{name}/{way}"] = partial(seconds, stage, way, x if k else text)
     rows = in_turn(cases, repeats)

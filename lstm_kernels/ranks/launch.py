@@ -43,9 +43,7 @@ class JobError(RuntimeError):
 
 
 def mpiexec():
-    """The path of mpiexec: that of this Python's environment, else the first on the
-    path.
-    """
+    """Its path, in this Python's environment or the first on the path, or None."""
     beside = Path(sys.executable).parent / "mpiexec"
     return str(beside) if beside.exists() else shutil.which("mpiexec")
 
@@ -80,25 +78,17 @@ def environment(threads):
 
 
 def run(
-    module: str,
-    function: str,
-    ranks: int,
-    options: dict[str, Any],
-    *,
-    threads: int = 1,
-    limit: int = 600,
-    show: Callable[[str], object] = lambda line: None,
+    module: str, function: str, ranks: int, options: dict[str, Any], **job: Any
 ) -> Any:
     """What module.function(world, **options) returns on rank 0 of so many ranks.
 
-    options: what JSON can hold. What comes back is pickled. Other arguments, and what
-    is raised, as of `follow`.
+    options: what JSON can hold. What comes back is pickled. job: `threads`, `limit` and
+    `show` of `follow`, as which it raises.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "result")
         words = [module, function, json.dumps(options), str(path)]
-        line = ["-m", __package__, *words]
-        follow(line, ranks, threads=threads, limit=limit, show=show)
+        follow(["-m", __package__, *words], ranks, **job)
         return pickle.loads(path.read_bytes())
 
 

@@ -70,7 +70,7 @@ class Parallel:
         layers = world.agreed(lambda: self._checked(params, embedding))
         self.stages = world.agreed(lambda: self._checked_stages(stages, len(layers)))
         self.options = {"stages": self.stages, "micro_batches": micro_batches}
-        self.options |= {"loss": loss}
+        self.options["loss"] = loss
         world.same("options", self.options)
         world.same("params, the hash of their values", _digest(layers))
         self.ranks = min(len(self.stages), world.size)  # of a replica
@@ -85,11 +85,8 @@ class Parallel:
             self.local[v], self.thetas[v] = stage, stage.flat(named)
         self._sums = [Sum(column, stage.gradients) for stage in self.local.values()]
         self._embeds, self._cell = embedding is not None, params.cell
-        self._D, self._O, self.dtype = (
-            params.input_size,
-            params.output_size,
-            params.dtype,
-        )
+        self._D, self._O = params.input_size, params.output_size
+        self.dtype = params.dtype
 
     def _checked(self, params, embedding):
         """The arrays of each layer, where they and the options fit each other."""
@@ -112,7 +109,6 @@ class Parallel:
         return list(layers_of(params, embedding).values())
 
     def _checked_stages(self, stages, count):
-        """The number of layers of each stage, of `count` in all."""
         stages = [count] if stages is None else stages
         stages = [check_int("stages", number) for number in stages]
         if sum(stages) != count:
@@ -127,9 +123,7 @@ class Parallel:
         return self._copied(self.thetas)
 
     def assign(self, params: StageParams) -> None:
-        """Take over other values for this rank's parameters, of the same shapes and
-        dtype.
-        """
+        """Take over other values for this rank's parameters, all or none."""
         named = params.arrays()
         names = [name for stage in self.local.values() for name in stage.shapes]
         if named.keys() != set(names):
@@ -194,9 +188,8 @@ class Parallel:
         loss = self.passes(inputs, wanted, count)
         if math.isfinite(loss):
             thetas = {v: stage.descended(rate) for v, stage in self.local.items()}
-            if not self.on_every_rank(
-                all(np.isfinite(a).all() for a in thetas.values())
-            ):
+            finite = all(np.isfinite(theta).all() for theta in thetas.values())
+            if not self.on_every_rank(finite):
                 raise DivergedError("a parameter is not finite")
             self.thetas = thetas  # the step: old parameters before, new ones after
         return loss
@@ -250,8 +243,8 @@ class Parallel:
                 send(v, v - 1, m, dx)
         self.world.MPI.Request.Waitall(sent)
         if self.replicas > 1:
-            for each in self._sums:
-                each.run()
+            for gradients in self._sums:
+                gradients.run()
         if any(stage.diverged for stage in self.local.values()):
             loss = math.nan
         return float(sum(self.world.comm.allgather(loss)))
@@ -267,16 +260,15 @@ class Parallel:
             yield np.ascontiguousarray(inputs[:, a:b]), part
 
     def _examples(self, x, target):
-        """Inputs, targets and count as `passes` takes them, checked on every rank."""
-        dtype = self.dtype
+        """What `passes` takes, checked on every rank."""
 
         def examples():
             if self.loss == "last":
-                inputs = check_array("x", x, ("T", "B", self._D), dtype=dtype)
+                inputs = check_array("x", x, ("T", "B", self._D), dtype=self.dtype)
                 shape = inputs.shape[1], self._O
-                wanted = check_array("target", target, shape, dtype=dtype)
+                wanted = check_array("target", target, shape, dtype=self.dtype)
                 return inputs, wanted, wanted.size
-            rows, symbols = _symbols(x, target, self._O, dtype)
+            rows, symbols = _symbols(x, target, self._O, self.dtype)
             inputs = symbols if self._embeds else rows
             return inputs[:-1], symbols[1:], int(np.count_nonzero(symbols[1:] >= 0))
 
@@ -289,10 +281,8 @@ class Parallel:
 
 class SharedCheckpoint(Checkpoint):
     """A Checkpoint of a Parallel: what each rank of the first replica has, in one file
-    that rank 0 writes and every rank reads.
-
-    Training goes on only on as many ranks, with the same stages and options, as it was
-    written on: else the bits would differ.
+    that rank 0 writes and every rank reads. Training goes on only on as many ranks and
+    with the same options: else the bits would differ.
     """
 
     def __init__(self, path, model: Parallel):

@@ -22,9 +22,7 @@ from ..errors import REAL, check_int
 
 @dataclass(frozen=True)
 class LayerCost:
-    """The seconds that a layer of any kind takes for one micro-batch, forward and
-    backward.
-    """
+    """The seconds that a layer takes for one micro-batch, forward and backward."""
 
     name: str
     forward: float
@@ -40,19 +38,15 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Plan:
-    """A partition: how many layers each rank has, in order, and the seconds of a step
-    that are predicted.
-    """
+    """How many layers each rank has, in order, and the predicted seconds of a step."""
 
     counts: tuple[int, ...]
     seconds: float
 
 
 def predict(layers, counts, micro_batches):
-    """The Plan of a partition.
-
-    layers: a LayerCost of each. counts: how many of them each rank has. Raises
-    TypeError or ValueError.
+    """The Plan of a partition: layers, a LayerCost of each; counts, how many of them
+    each rank has. Raises TypeError or ValueError.
     """
     M = check_int("micro_batches", micro_batches)
     ends = list(accumulate((check_int("counts", n) for n in counts), initial=0))
@@ -95,9 +89,7 @@ def plan(layers, ranks, micro_batches):
 
 
 def _unbeaten(states):
-    """Those that no other state is at least as good as in both numbers; of equal ones
-    the first.
-    """
+    """Those that no other is at least as good as in both; of equal ones the first."""
     unbeaten, least = [], math.inf
     for (forward, backward), counts in sorted(states):
         if backward < least:

@@ -105,11 +105,9 @@ class World:
         if len(self._memory) < count:
             if self._window is not None:
                 self._window.Free()
-            size = count + LINE
-            self._window = self.MPI.Win.Allocate_shared(
-                size if self.rank == 0 else 0, 1, comm=self.comm
-            )
-            memory = np.frombuffer(self._window.Shared_query(0)[0], np.uint8, size)
+            size = count + LINE if self.rank == 0 else 0
+            self._window = self.MPI.Win.Allocate_shared(size, 1, comm=self.comm)
+            memory = np.frombuffer(self._window.Shared_query(0)[0], np.uint8)
             self._memory = memory[-memory.ctypes.data % LINE :][:count]
         return self._memory[:count]
 
@@ -121,11 +119,9 @@ def whole_world():
 
 
 class Sum:
-    """The sum of an array over all ranks, in place, added in the order of the ranks.
-
-    A rank adds up its slice of everyone's, and gives the result to all: each number
+    """The sum of an array (n,) over all ranks, in place, added in the order of the
+    ranks: each adds up its slice of everyone's, and gives it to all. So each number
     crosses twice, whatever the number of ranks, and every rank has the same bits.
-    array: contiguous, (n,).
     """
 
     def __init__(self, world, array):

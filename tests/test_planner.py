@@ -1,6 +1,7 @@
 """The planner against every partition, its formula against a simulation, bad input."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -35,13 +36,11 @@ def simulated(f, b, M):
     return free[0]
 
 
-@pytest.mark.parametrize("seed", range(0, 100, 20))
-def test_no_partition_is_faster_and_seconds_are_those_of_a_simulation(seed):
-    for layers, P, M, rng in map(example, range(seed, seed + 20)):
+def test_no_partition_is_faster_and_seconds_are_those_of_a_simulation():
+    for layers, P, M, rng in map(example, range(100)):
         every = list(partitions(len(layers), P))
-        plans = [predict(layers, counts, M) for counts in every]
         best = plan(layers, P, M)
-        least = min(other.seconds for other in plans)
+        least = min(predict(layers, counts, M).seconds for counts in every)
         assert best.seconds == pytest.approx(least, rel=1e-12)
         assert best.counts in every
         assert len(set(every)) == len(every) == math.comb(len(layers) - 1, P - 1)
@@ -53,50 +52,27 @@ def test_no_partition_is_faster_and_seconds_are_those_of_a_simulation(seed):
         assert seconds == pytest.approx(simulated(f, b, M), rel=1e-12)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1e-9, "1", None, 1j])
-def test_a_cost_that_is_no_cost(value):
-    for field in ("forward", "backward"):
-        message = rf"top\.{field}: got {value!r}, want a finite number"
-        with pytest.raises(ValueError, match=message):
-            LayerCost(
-                "top", **{"forward": np.float32(1), "backward": 2} | {field: value}
-            )
-
-
-LAYERS = [LayerCost(str(i), 1, 2) for i in range(4)]
+LAYERS = [LayerCost(str(i), np.float32(1), 2) for i in range(4)]
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "arguments", "message"),
     [
-        (
-            lambda: plan(LAYERS, 5, 2),
-            ValueError,
-            "ranks: got 5, want an integer from 1",
-        ),
-        (lambda: plan(LAYERS, 0, 2), ValueError, "ranks: got 0"),
-        (lambda: plan(LAYERS, 2.0, 2), TypeError, "ranks: got 2.0, want an integer"),
-        (lambda: plan(LAYERS, 2, 0), ValueError, "micro_batches: got 0"),
-        (lambda: plan([], 1, 2), ValueError, "layers: got none, want at least one"),
-        (
-            lambda: predict(LAYERS, (2, 3), 2),
-            ValueError,
-            r"counts: got \(2, 3\), want 4",
-        ),
-        (
-            lambda: predict(LAYERS, (5, -1), 2),
-            ValueError,
-            "counts: got -1, want an int",
-        ),
-        (lambda: predict(LAYERS, (4, 0), 2), ValueError, "counts: got 0, want an int"),
-        (
-            lambda: predict(LAYERS, (), 2),
-            ValueError,
-            r"counts: got \(\), want 4 layers",
-        ),
-        (lambda: predict(LAYERS, (2, 2), 0), ValueError, "micro_batches: got 0"),
+        (plan, (LAYERS, 5, 2), "ranks: got 5, want an integer from 1"),
+        (plan, (LAYERS, 0, 2), "ranks: got 0"),
+        (plan, (LAYERS, 2.0, 2), "ranks: got 2.0, want an integer"),
+        (plan, (LAYERS, 2, 0), "micro_batches: got 0"),
+        (plan, ([], 1, 2), "layers: got none, want at least one"),
+        (predict, (LAYERS, (2, 3), 2), "counts: got (2, 3), want 4 layers"),
+        (predict, (LAYERS, (5, -1), 2), "counts: got -1, want an int"),
+        (predict, (LAYERS, (4, 0), 2), "counts: got 0, want an int"),
+        (predict, (LAYERS, (2, 2), 0), "micro_batches: got 0"),
+        (LayerCost, ("top", math.nan, 1), "top.forward: got nan, want a finite num"),
+        (LayerCost, ("top", 1, math.inf), "top.backward: got inf, want a finite"),
+        (LayerCost, ("top", -1e-9, 1), "top.forward: got -1e-09, want a finite"),
+        (LayerCost, ("top", 1, "1"), "top.backward: got '1', want a finite"),
     ],
 )
-def test_bad_input(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+def test_bad_input(call, arguments, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call(*arguments)

@@ -50,9 +50,9 @@ class Parallel:
 
     A mini-batch may have fewer samples than there are replicas or micro-batches: some
     then have none, and add zeros. A step that an exception ends leaves the parameters
-    as they were. Raises TypeError or ValueError, on every rank, for ranks that are no
-    multiple of the stages, stages that do not add up to the layers, or ranks that
-    disagree, about the parameters' values too.
+    as they were. Raises TypeError or ValueError, on every rank, for ranks that are more
+    than the stages and no multiple of them, stages that do not add up to the layers, or
+    ranks that disagree, about the parameters' values too.
     """
 
     def __init__(
@@ -113,9 +113,11 @@ class Parallel:
         stages = [check_int("stages", number) for number in stages]
         if sum(stages) != count:
             raise ValueError(f"stages: got {stages}, want {count} layers in all")
-        if self.world.size % min(len(stages), self.world.size):
-            got = f"{len(stages)} on {self.world.size} ranks"
-            raise ValueError(f"stages: got {got}, want a divisor of that, or more")
+        ranks = self.world.size
+        if ranks % len(stages) and not 1 < ranks < len(stages):
+            got = f"{len(stages)} on {ranks} ranks"
+            want = "a divisor of that, or more on several"
+            raise ValueError(f"stages: got {got}, want {want}")
         return stages
 
     def params(self) -> StageParams:

@@ -25,13 +25,9 @@ def run_program(name, ranks, *words, show=print):
     launch.follow([str(PROGRAMS), name, *words], ranks, limit=120, show=show)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_ranks_compute_what_one_process_does(ranks):
     run_program("every", ranks)
-
-
-def test_replicas_of_pipelines_compute_what_one_process_does():
-    run_program("every", 4)
 
 
 def test_a_fault_of_a_rank_is_seen():
@@ -84,19 +80,15 @@ def test_a_rank_that_is_killed_ends_the_job_and_the_rest_can_go_on(tmp_path):
     assert time.monotonic() - killed[0] < 10
     run_program("training", 2, file, show=resumed.append)
     run_program("training", 2, str(tmp_path / "other.npz"), show=whole.append)
-    resumed, whole = (
-        [line for line in lines if line.startswith("epoch")]
-        for lines in (resumed, whole)
-    )
+    resumed, whole = ([n for n in lines if "loss" in n] for lines in (resumed, whole))
     assert 0 < len(resumed) < len(whole) == 8
     assert resumed == whole[-len(resumed) :]
 
 
 def script(path, text):
     """Write a program of ranks to `path`; its path as text."""
-    path.write_text(
-        f"import os, signal, time\nfrom mpi4py.MPI import COMM_WORLD\n{text}"
-    )
+    head = "import os, signal, time\nfrom mpi4py.MPI import COMM_WORLD\n"
+    path.write_text(head + text)
     return str(path)
 
 
@@ -122,7 +114,7 @@ def test_an_interrupt_ends_the_job(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells on Linux")
 def test_a_job_ends_with_its_caller(tmp_path):
-    """A program that prints nothing meets no closed pipe."""
+    """Of a program that prints nothing, and so meets no closed pipe."""
     text = "open(__file__ + str(COMM_WORLD.rank), 'w')\ntime.sleep(60)"
     mark = script(tmp_path / "silent.py", text)
     code = "import sys; from lstm_kernels.ranks import launch\n"

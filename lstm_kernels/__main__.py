@@ -6,14 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from statistics import median
 from time import perf_counter
 
 import numpy as np
 
 from . import __version__, cores, data, network, versions
-from .errors import UnavailableError, why_not_compiled
+from .errors import why_not_compiled
 from .params import Params
 from .training import OPTIMIZERS, train
 
@@ -28,13 +27,11 @@ def ladder(options: argparse.Namespace) -> None:
     """Print every version, for those that cannot run here the reason, and how many
     threads.
     """
-    name, summary = (
-        max(len(getattr(v, k)) for v in versions()) for k in ("name", "summary")
-    )
+    width = max(len(version.summary) for version in versions())
     for version in versions():
         why = version.why_unavailable
-        form = f"{version.name:{name}}  {version.target:4} {version.summary:{summary}}"
-        print(f"{form} no: {why}" if why else f"{form} runs here")
+        can = f"no: {why}" if why else "runs here"
+        print(f"{version.name:16} {version.target:4} {version.summary:{width}} {can}")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
     if why_not_compiled():
         return
@@ -49,33 +46,26 @@ def bench(options: argparse.Namespace) -> None:
     here, after a first call, which compiles. Writes no file.
     """
     L, T, B, H = options.layers, options.steps, options.batch_size, options.hidden
-    params, rng = (
-        Params.init(1, H, num_layers=L, output_size=1),
-        np.random.default_rng(0),
-    )
-    x, target = (rng.standard_normal((*n, 1)).astype("f4") for n in ((T, B), (B,)))
+    params = Params.init(1, H, num_layers=L, output_size=1)
+    x, target = np.ones((T, B, 1), np.float32), np.ones((B, 1), np.float32)
     print(f"{L} layers of {H} units, {T} steps, {B} samples; median milliseconds")
     print(f"{'':16}{'forward':>12}{'step':>12}")
     for name in options.names or [v.name for v in versions() if not v.why_unavailable]:
         net = network(name, params)
-        print(f"{name:16}", end="", flush=True)
-        for call in (partial(net.forward, x), partial(net.step, x, target, 1e-4)):
-            print(f"{_time(call, options.seconds):>12}", end="", flush=True)
-        print()
+        forward = _median_ms(lambda net: net.forward(x), net)
+        step = _median_ms(lambda net: net.step(x, target, 1e-4), net)
+        print(f"{name:16}{forward:12.3g}{step:12.3g}", flush=True)
 
 
-def _time(call, seconds):
-    """The median time of a call, of at least three that take so long in all."""
+def _median_ms(call, net, least=3, seconds=0.5):
+    """The median of at least so many calls, which take so long in all."""
+    call(net)
     times = []
-    try:
-        call()
-    except UnavailableError:  # of a version that does not train
-        return "-"
-    while len(times) < 3 or sum(times) < seconds:
+    while len(times) < least or sum(times) < seconds:
         start = perf_counter()
-        call()
+        call(net)
         times.append(perf_counter() - start)
-    return f"{1e3 * median(times):.3g}"
+    return 1e3 * median(times)
 
 
 def train_airline(options: argparse.Namespace) -> None:
@@ -131,61 +121,36 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 def main(words: Sequence[str] | None = None) -> None:
     """Run the command that the words name; without one, print the ladder."""
     parser = argparse.ArgumentParser(prog="python -m lstm_kernels", description=__doc__)
-    parser.add_argument(
-        "--version", action="version", version=f"lstm_kernels {__version__}"
-    )
+    release = f"lstm_kernels {__version__}"
+    parser.add_argument("--version", action="version", version=release)
     parser.set_defaults(run=ladder)
     commands = parser.add_subparsers()
-    part = _command(commands, "bench", bench, "time the versions that can run here")
-    part.add_argument("names", nargs="*", help="of versions; without one, all")
-    numbers = {
-        "layers": (1, "of the network"),
-        "hidden": (32, "hidden units of each"),
-        "steps": (12, "of a sample"),
-        "batch-size": (16, "samples"),
-    }
-    _add_numbers(part, numbers)
-    seconds = {
-        "type": float,
-        "default": 0.5,
-        "help": "that calls of each take at least",
-    }
-    part.add_argument("--seconds", **seconds)
-    part = _command(
-        commands, "train", train_airline, "train the airline network and forecast"
-    )
-    part.add_argument("--version", default="numba-fused", help="a name of the ladder")
-    numbers = {
-        "epochs": (200, "passes over the training windows"),
-        "batch-size": (16, "windows of a mini-batch"),
-        "hidden": (32, "hidden units"),
-        "seed": (0, "of the first parameters and the shuffles"),
-    }
-    _add_numbers(part, numbers)
-    rates = {"type": float, "default": 3e-3, "help": "of the optimizer's steps"}
-    part.add_argument("--learning-rate", **rates)
-    part.add_argument(
-        "--optimizer", choices=OPTIMIZERS, default="adam", help="rule of an update"
-    )
-    part.add_argument("--checkpoint", help="file written after each epoch")
-    part.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    add = _command(commands, "bench", bench, "time the versions that can run here")
+    add("names", nargs="*", help="of versions; without one, all")
+    add("--layers", type=int, default=1, help="of the network")
+    add("--hidden", type=int, default=32, help="hidden units of each")
+    add("--steps", type=int, default=12, help="of a sample")
+    add("--batch-size", type=int, default=16, help="samples")
+    about = "train the airline network and forecast"
+    add = _command(commands, "train", train_airline, about)
+    add("--version", default="numba-fused", help="a name of the ladder")
+    add("--epochs", type=int, default=200, help="passes over the training windows")
+    add("--batch-size", type=int, default=16, help="windows of a mini-batch")
+    add("--hidden", type=int, default=32, help="hidden units")
+    add("--seed", type=int, default=0, help="of the first parameters and the shuffles")
+    add("--learning-rate", type=float, default=3e-3, help="of the optimizer's steps")
+    add("--optimizer", choices=OPTIMIZERS, default="adam", help="rule of an update")
+    add("--checkpoint", help="file written after each epoch")
+    add("--resume", action="store_true", help="go on from the checkpoint")
     run(parser, parser.parse_args(words))
 
 
 def _command(commands, name, function, about):
-    part = commands.add_parser(
-        name,
-        help=about,
-        description=function.__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    form = argparse.ArgumentDefaultsHelpFormatter
+    how = {"help": about, "description": function.__doc__, "formatter_class": form}
+    part = commands.add_parser(name, **how)
     part.set_defaults(run=function)
-    return part
-
-
-def _add_numbers(part, numbers):
-    for name, (default, about) in numbers.items():
-        part.add_argument(f"--{name}", type=int, default=default, help=about)
+    return part.add_argument
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""What bad input gets: an error that names the argument, what it got and what it
-wants.
-"""
+"""What bad input gets: an error that names the argument, what it got and wants."""
 
 import difflib
 import math
@@ -51,29 +49,25 @@ def check_array(name, value, shape, *, dtype=None):
         want = "float32 or float64" if dtype is None else np.dtype(dtype)
         if value.dtype.kind in "iuf":
             want = f"{want}: {name}.astype(np.{str(want).split()[0]})"
-        raise TypeError(f"{name}: got dtype {value.dtype}, want {want}")
+        raise _wrong(TypeError, name, f"dtype {value.dtype}", want)
     got = value.shape
     if len(got) != len(shape):
-        raise ValueError(
-            f"{name}: got {len(got)} axes, shape {got}, want shape {_text(shape)}"
-        )
+        axes = f"{len(got)} axes, shape {got}"
+        raise _wrong(ValueError, name, axes, f"shape {_text(shape)}")
     for size, want in zip(got, shape, strict=True):
         if size == 0 or (want.__class__ is not str and size != want):
             empty = " and no empty axis" if 0 in got else ""
-            raise ValueError(f"{name}: got shape {got}, want {_text(shape)}{empty}")
+            raise _wrong(ValueError, name, f"shape {got}", _text(shape) + empty)
     # A small array is judged by its square, in one call: only finite numbers have a
     # finite one.
     finite = value.size <= SMALL and math.isfinite(np.vdot(value, value))
     if not (finite or np.isfinite(value).all()):
-        raise ValueError(
-            f"{name}: got {_first(~np.isfinite(value), value)}, want finite values"
+        raise _wrong(
+            ValueError, name, _first(~np.isfinite(value), value), "finite values"
         )
-    flags = value.flags
-    return (
-        value
-        if flags.c_contiguous and flags.aligned
-        else np.require(value, None, ("C", "A"))
-    )
+    if value.flags.c_contiguous and value.flags.aligned:
+        return value
+    return np.require(value, None, ("C", "A"))
 
 
 def check_numbers(name, value, shape=("N",), *, positive=False):
@@ -87,34 +81,28 @@ def check_numbers(name, value, shape=("N",), *, positive=False):
     want = "real numbers" if shape is None else f"real numbers of shape {_text(shape)}"
     if isinstance(value, np.ndarray):
         value = _plain(name, value, want)
+    kind = type(value).__name__
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"{name}: got {type(value).__name__} ({error}), want {want}"
-        ) from None
+        raise _wrong(TypeError, name, f"{kind} ({error})", want) from None
     if array.dtype.kind not in "iuf":
-        raise TypeError(
-            f"{name}: got {type(value).__name__} of {array.dtype}, want {want}"
-        )
-    array = check_array(
-        name, array.astype(np.float64), array.shape if shape is None else shape
-    )
+        raise _wrong(TypeError, name, f"{kind} of {array.dtype}", want)
+    shape = array.shape if shape is None else shape
+    array = check_array(name, array.astype(np.float64), shape)
     if positive and array.min() <= 0:
-        raise ValueError(
-            f"{name}: got {_first(array <= 0, array)}, want numbers above zero"
-        )
+        first = _first(array <= 0, array)
+        raise _wrong(ValueError, name, first, "numbers above zero")
     return array
 
 
 def check_dtype(name, value):
     """Return the np.dtype of float32 or float64, or raise TypeError."""
-    try:
+    dtype = None
+    with suppress(TypeError, ValueError, SyntaxError):  # NumPy parses text
         dtype = None if value is None else np.dtype(value)
-    except (TypeError, ValueError, SyntaxError):
-        dtype = None
-    if dtype is None or dtype not in FLOATS:
-        raise TypeError(f"{name}: got {dtype or repr(value)}, want float32 or float64")
+    if dtype is None or dtype not in FLOATS:  # None equals float64
+        raise _wrong(TypeError, name, dtype or repr(value), "float32 or float64")
     return dtype
 
 
@@ -122,19 +110,13 @@ def check_int(name, value, low=1, high=None):
     """Return `value` as an int of `low` to `high` (None: any), or raise TypeError,
     ValueError.
     """
-    want = (
-        f"an integer of at least {low}"
-        if high is None
-        else f"an integer from {low} to {high}"
-    )
-    try:
+    span = f"of at least {low}" if high is None else f"from {low} to {high}"
+    number = None
+    with suppress(TypeError):
         number = None if isinstance(value, bool | np.bool_) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None:
-        raise TypeError(f"{name}: got {value!r}, want {want}")
-    if number < low or (high is not None and number > high):
-        raise ValueError(f"{name}: got {value!r}, want {want}")
+    if number is None or number < low or (high is not None and number > high):
+        kind = TypeError if number is None else ValueError
+        raise _wrong(kind, name, repr(value), f"an integer {span}")
     return number
 
 
@@ -142,7 +124,7 @@ def check_type(name, value, kind, want=None):
     """Return `value` if it is a `kind`, in words `want`, or raise TypeError."""
     if not isinstance(value, kind):
         want = want or f"lstm_kernels.{kind.__name__}"
-        raise TypeError(f"{name}: got {type(value).__name__}, want {want}")
+        raise _wrong(TypeError, name, type(value).__name__, want)
     return value
 
 
@@ -151,8 +133,8 @@ def check_choice(name, value, choices):
     if not isinstance(value, str) or value not in choices:
         near = difflib.get_close_matches(str(value).lower(), choices, n=1)
         mean = f"; did you mean {near[0]!r}?" if near else ""
-        want = ", ".join(map(repr, choices))
-        raise ValueError(f"{name}: got {value!r}, want one of {want}{mean}")
+        want = f"one of {', '.join(map(repr, choices))}{mean}"
+        raise _wrong(ValueError, name, repr(value), want)
     return value
 
 
@@ -161,7 +143,7 @@ def check_rate(name, value, dtype=np.float64):
     ValueError.
     """
     if not isinstance(value, REAL) or isinstance(value, bool):
-        raise TypeError(f"{name}: got {value!r}, want a number above zero")
+        raise _wrong(TypeError, name, repr(value), "a number above zero")
     low, high = SPAN[np.dtype(dtype)]
     try:
         number = float(value)
@@ -169,8 +151,7 @@ def check_rate(name, value, dtype=np.float64):
         value = number = math.inf
     if not low <= number <= high:
         span = f"in {np.dtype(dtype)} from {low:.3g} to {high:.3g}"
-        want = f"a finite number above zero, {span}"
-        raise ValueError(f"{name}: got {value}, want {want}")
+        raise _wrong(ValueError, name, value, f"a finite number above zero, {span}")
     return number
 
 
@@ -181,7 +162,7 @@ def check_example(x, target, *, inputs, outputs, dtype):
     """
     if outputs is None:
         want = "V and b_out (output_size of Params.init)"
-        raise ValueError(f"params: got no read-out, want {want}")
+        raise _wrong(ValueError, "params", "no read-out", want)
     x = check_array("x", x, ("T", "B", inputs), dtype=dtype)
     return x, check_array("target", target, (x.shape[1], outputs), dtype=dtype)
 
@@ -222,12 +203,17 @@ def counted(number, word):
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+def _wrong(kind, name, got, want):
+    """The exception, of a kind, that every check raises."""
+    return kind(f"{name}: got {got}, want {want}")
+
+
 def _plain(name, value, want):
     """`value` as an np.ndarray and no subclass, without a copy, or TypeError."""
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(f"{name}: got a masked array, want {want} without a mask")
+        raise _wrong(TypeError, name, "a masked array", f"{want} without a mask")
     if isinstance(value, np.matrix) or not isinstance(value, np.ndarray):
-        raise TypeError(f"{name}: got {type(value).__name__}, want {want}")
+        raise _wrong(TypeError, name, type(value).__name__, want)
     return np.asarray(value)
 
 

@@ -67,10 +67,12 @@ class _Help:
 
 
 def cached(compile: Callable, function: Callable, **options: Any) -> Any:
-    """compile(**options)(function), which compiles nothing yet, with Numba's cache on
-    disk where there can be one.
+    """compile(**options)(function), which compiles nothing yet; when it does, it is
+    left whole by signals. With Numba's cache on disk where there can be one.
     """
     made = compile(**options)(function)
+    disturbed = made.compile
+    made.compile = lambda *types: undisturbed(partial(disturbed, *types))
     if function.__qualname__.endswith(f"_{ANEW}"):
         return made
     try:
@@ -131,20 +133,19 @@ def digest(*modules: str) -> str:
     """A hash of what kernels of modules can be compiled from, or ANEW: the cells, this
     file, the module and its folder, and the rooms that it may call.
     """
-    paths = {_PACKAGE / "cells.py", _PACKAGE / "kernels.py"}
+    always = {_PACKAGE / "cells.py", _PACKAGE / "kernels.py"}
+    paths = set(always)
     for name in modules:
-        module = sys.modules.get(name)
-        if getattr(module, "__file__", None) is None:  # a notebook's
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None:  # a notebook's
             return ANEW
-        path = pathlib.Path(module.__file__)
-        room, rooms = path.parent, _ROOMS
-        if room in _ROOMS[:2]:
-            rooms = [room]
-        elif room == _PACKAGE:
-            rooms = []
-        elif module.__package__:  # else a file alone
-            rooms = [*_ROOMS, room]
-        paths |= {path, *(p for folder in rooms for p in folder.glob("*.py"))}
+        path = pathlib.Path(file)
+        folders = {path.parent} if sys.modules[name].__package__ else set()
+        if path in always:
+            folders = set()
+        elif not folders & {*_ROOMS[:2]}:
+            folders |= {*_ROOMS}
+        paths |= {path, *(p for folder in folders for p in folder.glob("*.py"))}
     try:
         texts = [path.read_bytes() for path in sorted(paths)]
     except OSError:  # removed since, or an installation without sources
@@ -161,20 +162,19 @@ def fill(sources, names, label, compile=None, origins=()):
     function by its qualified name. compile: what becomes of each new function; None: it
     stays Python's. origins: names of modules whose code they call besides.
     """
+    functions = {f.__name__: f for f in sources if isinstance(f, types.FunctionType)}
     modules = [source for source in sources if isinstance(source, types.ModuleType)]
-    functions = {f.__name__: f for f in sources if f not in modules}
     space = {}
     for scope in [*map(vars, modules), *(f.__globals__ for f in functions.values())]:
-        space |= {name: value for name, value in scope.items() if value is not None}
+        space |= scope
     space |= names
     own = {module.__name__ for module in modules}
     for name, value in space.items():
         if isinstance(value, types.FunctionType) and value.__module__ in own:
             functions[name] = value
     filled = (getattr(value, "py_func", value) for value in names.values())
-    origins = {f.__module__ for f in filled if isinstance(f, types.FunctionType)} | {
-        *origins
-    }
+    origins = {*origins}
+    origins |= {f.__module__ for f in filled if isinstance(f, types.FunctionType)}
     for name, function in functions.items():
         key = digest(function.__module__, *sorted(origins))
         new = types.FunctionType(function.__code__, space, function.__name__)
@@ -211,7 +211,7 @@ def native(function, label, signature=None, origins=()):
         )
     new = fill([function], {}, label, origins=origins)[function.__name__]
     made = cached(partial(_c_function, signature), new, **OPTIONS)
-    undisturbed(made.compile)
+    made.compile()
     _kept.append(made)
     return made.address
 

@@ -9,15 +9,12 @@ predicts.
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import product
 from typing import NamedTuple
 
 from .errors import REAL, check_choice, check_int, check_type
-
-# So many numbers may be used by few tasks; what runs a schedule looks at each.
-WORKERS = 1024
 
 
 class Task(NamedTuple):
@@ -111,25 +108,19 @@ class Schedule:
 class Costs:
     """Seconds that list scheduling and `simulate` count with.
 
-    step: of a step of each layer, (L,). task: what a task takes
-    beyond its steps. hand: from the end of a task to the start of one that waited for
-    it, on another worker. moved: what a task takes more when its worker ran another
-    layer before, so that its cache holds other weights. shared: no time but a factor,
-    on all of that where more than one worker computes, and they share a cache, the
-    memory, or the power. Raises TypeError or ValueError for what is not finite numbers,
-    zero or more.
+    step: of a step of each layer, (L,). task: what a task takes beyond its steps. hand:
+    from the end of a task to the start of one that waited for it, on another worker.
+    Raises TypeError or ValueError for what is not finite numbers, zero or more.
     """
 
     step: tuple[float, ...]
     task: float = 0.0
     hand: float = 0.0
-    moved: float = 0.0
-    shared: float = 1.0
 
     def __post_init__(self):
         check_type("step", self.step, (tuple, list), "a tuple of numbers")
-        numbers = vars(self) | {f"step[{i}]": a for i, a in enumerate(self.step)}
-        del numbers["step"]
+        numbers = {f"step[{i}]": seconds for i, seconds in enumerate(self.step)}
+        numbers |= {"task": self.task, "hand": self.hand}
         for name, value in numbers.items():
             want = "a finite number, not negative"
             check_type(name, value, REAL, want)
@@ -143,11 +134,9 @@ class Costs:
             raise ValueError(f"costs: got {got}, want {graph.layers}")
         return self
 
-    def seconds(self, task, before, workers):
-        """What a task takes on a worker that ran layer `before`, one of so many."""
-        time = self.task + self.step[task.layer] * (task.stop - task.start)
-        time += self.moved if before != task.layer else 0.0
-        return time * (self.shared if workers > 1 else 1.0)
+    def seconds(self, task):
+        """What a task takes."""
+        return self.task + self.step[task.layer] * (task.stop - task.start)
 
 
 def layer_by_layer(graph):
@@ -185,12 +174,12 @@ def wavefront(
     tasks = sorted(graph.tasks(chunk), key=diagonal)
     needed = _needed(graph, tasks)
     if order == "barrier":
-        places = {}
+        places = defaultdict(list)
         for place, task in enumerate(tasks):
-            places.setdefault(diagonal(task), []).append(place)
+            places[diagonal(task)].append(place)
         before = dict(zip(places, [[], *places.values()], strict=False))
         needed = [before[diagonal(task)] for task in tasks]
-    return _waiting(graph, *_list_schedule(tasks, needed, workers, diagonal, costs))
+    return _list_schedule(graph, tasks, needed, workers, diagonal, costs)
 
 
 def side_by_side(graph, workers, chunk):
@@ -201,30 +190,20 @@ def side_by_side(graph, workers, chunk):
     """
     check_type("graph", graph, Graph, "a Graph")
     check_int("workers", workers)
-    last, tasks = graph.sweeps - 1, []
 
     def rank(task):
         up, along = graph.rank(task)
         return task.part, up, task.sweep, along
 
-    def key(task, up=0, along=0, sweep=0):
-        row, begin = graph.rank(task)
-        return task.part, row - up, -(-begin // chunk) - along, sweep
-
+    tasks = []
     for task in graph.tasks(chunk):
-        most = min(key(task)[2], last)
-        tasks += [task._replace(sweep=sweep) for sweep in range(most + 1)]
+        before = -(-graph.rank(task)[1] // chunk)  # chunks
+        sweeps = range(min(before + 1, graph.sweeps))
+        tasks += [task._replace(sweep=sweep) for sweep in sweeps]
     tasks.sort(key=rank)
-    places = {key(task, sweep=task.sweep): i for i, task in enumerate(tasks)}
-    needed = []
-    for task in tasks:
-        below = key(task, up=1, sweep=min(key(task)[2], last))
-        before = key(task, along=1, sweep=task.sweep - (last > 0))
-        itself = key(task, sweep=task.sweep - 1)
-        needs = {places[k] for k in (below, before, itself) if k in places}
-        needed.append(sorted(needs))
     workers, costs = min(workers, len(tasks)), Costs((1.0,) * graph.layers)
-    return _waiting(graph, *_list_schedule(tasks, needed, workers, rank, costs))
+    needed = _needed(graph, tasks)
+    return _list_schedule(graph, tasks, needed, workers, rank, costs)
 
 
 def pipeline(graph, workers):
@@ -251,15 +230,14 @@ def check(schedule):
 
     Sure is what a worker's own order and the waiting say: a task that only happens to
     start later is a race, and is refused. Waiting goes back in the list of tasks, so
-    nobody waits in a circle. Workers are numbered from 0, below the number of tasks or
-    WORKERS.
+    nobody waits in a circle. Workers are numbered from 0, below the number of tasks.
     """
     check_type("schedule", schedule, Schedule, "a Schedule")
     graph, known, last = schedule.graph, [], {}
     # Of each cell (part, layer, step) the tasks that compute it; the first that does so
     # from what is exact.
     owner, exact = defaultdict(list), {}
-    most = max(len(schedule.tasks), WORKERS) - 1
+    most = len(schedule.tasks) - 1
     for index, task in enumerate(schedule.tasks):
         worker, part, layer = task.worker, task.part, task.layer
         name = f"schedule: task {index}"
@@ -317,24 +295,27 @@ def check(schedule):
 
 
 def _needed(graph, tasks):
-    """For each task the places in `tasks` of those that it needs; all chunks are
-    equal.
+    """For each task the places in `tasks` of those that it needs; all chunks are equal,
+    and are computed in every sweep until they are exact.
     """
-    chunk = max(task.stop - task.start for task in tasks)
-    # Chunks need each other as the cells of a graph with fewer steps do.
-    chunks = replace(graph, steps=-(-graph.steps // chunk))
-    cells = [(task.layer, task.start // chunk) for task in tasks]
-    every = zip(tasks, cells, strict=True)
-    places = {(task.part, *cell): i for i, (task, cell) in enumerate(every)}
-    return [
-        [places[task.part, *need] for need in chunks.needs(*cell)]
-        for task, cell in zip(tasks, cells, strict=True)
-    ]
+    chunk, last = max(task.stop - task.start for task in tasks), graph.sweeps - 1
+
+    def key(task, up=0, along=0):
+        row, begin = graph.rank(task)
+        return task.part, row - up, -(-begin // chunk) - along
+
+    places = {(*key(task), task.sweep): i for i, task in enumerate(tasks)}
+    needed = []
+    for task in tasks:
+        below = *key(task, up=1), min(key(task)[2], last)
+        before = *key(task, along=1), task.sweep - (last > 0)
+        itself = *key(task), task.sweep - 1
+        needed.append([places[k] for k in (below, before, itself) if k in places])
+    return needed
 
 
-def _list_schedule(tasks, needed, workers, rank, costs):
-    """The tasks in the order in which they start, with the workers that run them, and
-    what each needs of that order: the next is the task that can start first; among
+def _list_schedule(graph, tasks, needed, workers, rank, costs):
+    """The schedule in which the next task is the one that can start first; among
     several that of lowest rank, on a worker that ran its layer before.
     """
     order = TopologicalSorter(dict(enumerate(needed)))
@@ -354,13 +335,13 @@ def _list_schedule(tasks, needed, workers, rank, costs):
                 keys.append((start, ranks[place], moved, place, worker))
         start, _, _, place, worker = min(keys)
         task = started[place] = tasks[place]._replace(worker=worker)
-        free[worker] = start + costs.seconds(task, before.get(worker), workers)
+        free[worker] = start + costs.seconds(task)
         before[worker], done[place] = task.layer, (free[worker], worker)
         ready.remove(place)
         order.done(place)
     at = {place: index for index, place in enumerate(started)}
-    waits = [[at[need] for need in needed[place]] for place in started]
-    return [*started.values()], waits
+    needed = [[at[need] for need in needed[place]] for place in started]
+    return _waiting(graph, [*started.values()], needed)
 
 
 def _waiting(graph, tasks, needed):

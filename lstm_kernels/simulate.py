@@ -45,15 +45,14 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """
     check_type("schedule", schedule, Schedule, "a Schedule")
     check_type("costs", costs, Costs, "Costs").of(schedule.graph)
-    spans, free, before, workers = [], {}, {}, schedule.employed
+    spans, free = [], {}
     for index, task in enumerate(schedule.tasks):
         start, worker = free.get(task.worker, 0.0), task.worker
         for other in task.after:
             hand = costs.hand * (spans[other].worker != worker)
             start = max(start, spans[other].stop + hand)
-        stop = start + costs.seconds(task, before.get(worker), workers)
-        spans.append(Span(index, worker, start, stop))
-        free[worker], before[worker] = stop, task.layer
+        free[worker] = start + costs.seconds(task)
+        spans.append(Span(index, worker, start, free[worker]))
     return Timeline(schedule, tuple(spans))
 
 

@@ -8,6 +8,7 @@ has cores for.
 
 import os
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -55,15 +56,15 @@ def why() -> str:
     return str(_bounds())
 
 
+def _bounds():
+    return Bounds(allowed(), asked(os.environ.get("OMP_NUM_THREADS", "")), quota())
+
+
 def allowed() -> int:
     """How many cores this process may run on, whatever CPU time it is granted."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _bounds():
-    return Bounds(allowed(), asked(os.environ.get("OMP_NUM_THREADS", "")), quota())
 
 
 def asked(text: str) -> int | None:
@@ -82,23 +83,20 @@ def quota(root: str | os.PathLike = "/") -> float | None:
     quotas = []
     # Lines as `4:cpu,cpuacct:/docker/1f2e`, of v2 as `0::/docker/1f2e`
     lines = _text(Path(root, "proc/self/cgroup"))
-    for names, group in re.findall(r"^\d+:(.*?):(/.*)$", lines, re.MULTILINE):
+    for names, group in re.findall(r"^\d+:(.*?):/(.*)$", lines, re.MULTILINE):
         if names and "cpu" not in names.split(","):
             continue
         mount, files = V1 if names else V2
         # In a container, which sees only the top, the group may be the host's.
         for folder in (PurePosixPath(group), *PurePosixPath(group).parents):
-            place = Path(root, mount, folder.relative_to("/"))
-            text = " ".join(_text(place / file) for file in files)
-            if number := re.match(r"(\d+)\s+(\d+)\s*$", text):  # else `max` or -1
-                granted, period = map(int, number.groups())
-                if granted and period:
-                    quotas.append(granted / period)
+            text = " ".join(_text(Path(root, mount, folder, file)) for file in files)
+            number = re.match(r"([1-9]\d*)\s+([1-9]\d*)\s*$", text)  # or `max`, -1
+            if number:
+                quotas.append(int(number[1]) / int(number[2]))
     return min(quotas, default=None)
 
 
 def _text(path):
-    try:
+    with suppress(OSError):
         return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    return ""

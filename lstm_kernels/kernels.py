@@ -128,24 +128,27 @@ _ROOMS = [_PACKAGE / name for name in ("cpu", "gpu", "versions", "ranks")]
 ANEW = "anew"  # in place of a hash where no file is known: each process compiles it
 
 
+def sources(path: pathlib.Path) -> set[pathlib.Path]:
+    """The files that kernels of a module's file can be compiled from: the cells, this
+    file, the module with its package's folder, and the rooms that it may call.
+    """
+    paths = {_PACKAGE / "cells.py", _PACKAGE / "kernels.py"}
+    if path in paths:
+        return paths
+    rooms = [path.parent] if path.parent in _ROOMS[:2] else [path.parent, *_ROOMS]
+    folders = [room for room in rooms if (room / "__init__.py").exists()]
+    return paths | {path, *(p for folder in folders for p in folder.glob("*.py"))}
+
+
 @cache
 def digest(*modules: str) -> str:
-    """A hash of what kernels of modules can be compiled from, or ANEW: the cells, this
-    file, the module and its folder, and the rooms that it may call.
-    """
-    always = {_PACKAGE / "cells.py", _PACKAGE / "kernels.py"}
-    paths = set(always)
+    """A hash of the sources of modules, or ANEW."""
+    paths = set()
     for name in modules:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is None:  # a notebook's
             return ANEW
-        path = pathlib.Path(file)
-        folders = {path.parent} if sys.modules[name].__package__ else set()
-        if path in always:
-            folders = set()
-        elif not folders & {*_ROOMS[:2]}:
-            folders |= {*_ROOMS}
-        paths |= {path, *(p for folder in folders for p in folder.glob("*.py"))}
+        paths |= sources(pathlib.Path(file))
     try:
         texts = [path.read_bytes() for path in sorted(paths)]
     except OSError:  # removed since, or an installation without sources
@@ -153,30 +156,29 @@ def digest(*modules: str) -> str:
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
 
-def fill(sources, names, label, compile=None, origins=()):
+def fill(of, names, label, compile=None, origins=()):
     """Functions made anew, free names filled in: a dict of globals in which they find
     each other.
 
-    sources: functions, and modules, all of whose functions are taken. names: what free
+    of: functions, and modules, all of whose functions are taken. names: what free
     names are. label: tells one filling from others in Numba's cache, which knows a
     function by its qualified name. compile: what becomes of each new function; None: it
     stays Python's. origins: names of modules whose code they call besides.
     """
-    functions = {f.__name__: f for f in sources if isinstance(f, types.FunctionType)}
-    modules = [source for source in sources if isinstance(source, types.ModuleType)]
+    functions = {f.__name__: f for f in of if isinstance(f, types.FunctionType)}
+    modules = {m.__name__: vars(m) for m in of if isinstance(m, types.ModuleType)}
     space = {}
-    for scope in [*map(vars, modules), *(f.__globals__ for f in functions.values())]:
+    for scope in [*modules.values(), *(f.__globals__ for f in functions.values())]:
         space |= scope
     space |= names
-    own = {module.__name__ for module in modules}
     for name, value in space.items():
-        if isinstance(value, types.FunctionType) and value.__module__ in own:
+        if isinstance(value, types.FunctionType) and value.__module__ in modules:
             functions[name] = value
     filled = (getattr(value, "py_func", value) for value in names.values())
-    origins = {*origins}
-    origins |= {f.__module__ for f in filled if isinstance(f, types.FunctionType)}
+    called = {f.__module__ for f in filled if isinstance(f, types.FunctionType)}
+    origins = sorted(called.union(origins))
     for name, function in functions.items():
-        key = digest(function.__module__, *sorted(origins))
+        key = digest(function.__module__, *origins)
         new = types.FunctionType(function.__code__, space, function.__name__)
         new.__qualname__ = f"{function.__name__}_{label}_{key}"
         new.__module__ = function.__module__

@@ -1,14 +1,7 @@
-"""The default number of threads: affinity, OMP_NUM_THREADS and CPU quotas, on made files
-and on a real group.
-"""
+"""The default number of threads: affinity, OMP_NUM_THREADS and CPU quotas."""
 
 import os
 import re
-import subprocess
-import sys
-import uuid
-from contextlib import suppress
-from pathlib import Path
 
 import numba
 import pytest
@@ -44,52 +37,37 @@ def test_what_omp_num_threads_asks_for(text, count):
     assert cores.asked(text) == count
 
 
-V1_LINES = "4:cpu,cpuacct:/own\n5:memory:/other"
-NESTED = {".": "700000 100000", "a": "30000 10000", "a/b": "max 100000"}
-NOT_IN = {".": "max 100000", "a": "max 100000", "z": "100000 100000"}
-
-
-def v1(quota, group="own", period="100000"):
-    """Files of a group of cgroup v1."""
-    folder = f"cpu/{group}".rstrip("/")
-    return {
-        f"{folder}/cpu.cfs_quota_us": quota,
-        f"{folder}/cpu.cfs_period_us": period,
-    }
-
-
-def v2(limits):
-    """Files of groups of cgroup v2; limits: cpu.max by the group's path."""
-    return {f"{path}/cpu.max": limit for path, limit in limits.items()}
+GROUP = "4:cpu,cpuacct:/own\n5:memory:/other"
+V1 = ["cpu/own/cpu.cfs_quota_us", "cpu/own/cpu.cfs_period_us"]
+TOP = ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]
+V2 = ["cpu.max"]
+NESTED = ["cpu.max", "a/cpu.max", "a/b/cpu.max"]
 
 
 @pytest.mark.parametrize(
-    ("groups", "files", "want"),
+    ("groups", "files", "texts", "want"),
     [
-        (V1_LINES, v1("150000"), 1.5),
-        (V1_LINES, v1("-1"), None),
-        ("4:cpuset:/own", v1("150000"), None),
-        (V1_LINES, v1("250000", group=""), 2.5),  # a container sees the top alone
-        ("0::/", v2({".": "50000 100000"}), 0.5),
-        ("0::/pod/7/job", v2({".": "150000 100000"}), 1.5),
-        ("0::/../outside", v2({".": "400000 100000"}), 4),
-        ("0::/a/b", v2(NESTED), 3),
-        ("0::/a", v2(NOT_IN), None),  # this process is not in z
-        (f"{V1_LINES}\n0::/", v1("300000") | v2({".": "500000 100000"}), 3),
-        *(
-            ("0::/", v2({".": text}), None)
-            for text in ("max 100000", "", "max", "100000", "0 100000", "3 0", "x y")
-        ),
-        *((text, {}, None) for text in ("", "0::", "nonsense", V1_LINES)),
+        (GROUP, V1, ["150000", "100000"], 1.5),
+        (GROUP, V1, ["-1", "100000"], None),
+        (GROUP, TOP, ["250000", "100000"], 2.5),  # a container sees the top alone
+        ("4:cpuset:/own", V1, ["150000", "100000"], None),
+        (f"{GROUP}\n0::/", V1 + V2, ["300000", "100000", "500000 100000"], 3),
+        ("0::/", V2, ["50000 100000"], 0.5),
+        ("0::/pod/7/job", V2, ["150000 100000"], 1.5),
+        ("0::/../outside", V2, ["400000 100000"], 4),
+        ("0::/a/b", NESTED, ["700000 100000", "30000 10000", "max 100000"], 3),
+        ("0::/a", ["cpu.max", "z/cpu.max"], ["max 100000", "100000 100000"], None),
+        *(("0::/", V2, [text], None) for text in ("max 100000", "", "100000", "x y")),
+        *(("0::/", V2, [text], None) for text in ("0 100000", "3 0", "max")),
+        *((text, [], [], None) for text in ("", "0::", "nonsense", GROUP)),
     ],
 )
-def test_the_least_quota_of_all_groups_counts(tmp_path, groups, files, want):
-    files = {f"sys/fs/cgroup/{path}": text for path, text in files.items()}
-    for path, text in {"proc/self/cgroup": groups, **files}.items():
+def test_the_least_quota_of_all_groups_counts(tmp_path, groups, files, texts, want):
+    made = {f"sys/fs/cgroup/{p}": text for p, text in zip(files, texts, strict=True)}
+    for path, text in {"proc/self/cgroup": groups, **made}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text + "\n")
     assert cores.quota(tmp_path) == want
-    assert cores.quota(tmp_path / "nothing here") is None
 
 
 def test_affinity_bounds_the_threads():
@@ -115,39 +93,3 @@ def test_networks_take_as_many_threads_as_omp_num_threads_says(monkeypatch, vers
         with network("numba-sample", params, threads=threads)._guard():
             assert numba.get_num_threads() == want
     assert numba.get_num_threads() == before
-
-
-@pytest.fixture
-def group():
-    """A control group with a quota of one CPU, made for the test: the file to enter it
-    by.
-    """
-    limits = {cores.V1: ("100000", "100000"), cores.V2: ("100000 100000",)}
-    for (top, files), values in limits.items():
-        folder = Path("/", top, f"lstm-kernels-{uuid.uuid4().hex}")
-        try:
-            folder.mkdir()
-            if all((folder / name).exists() for name in files):
-                for name, value in zip(files, values, strict=True):
-                    (folder / name).write_text(value)
-                yield folder / "cgroup.procs"
-                return
-        except OSError:  # no such hierarchy, or not for this user
-            continue
-        finally:
-            with suppress(OSError):
-                folder.rmdir()
-    pytest.skip("it takes root and a writable hierarchy to make a control group")
-
-
-def test_a_real_quota(group):
-    code = """
-import os, sys
-open(sys.argv[1], "w").write(str(os.getpid()))
-from lstm_kernels import cores
-print(cores.quota(), cores.why())
-"""
-    words = [sys.executable, "-c", code, str(group)]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert said.startswith("1.0 1 thread: ")
-    assert "a quota of 1 CPU" in said

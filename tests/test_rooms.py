@@ -71,8 +71,8 @@ def arrows_up(graph):
         or (
             name not in ROOF
             and (
-                other in ROOF - {"lstm_kernels", "lstm_kernels.__main__"}
-                or (other in ROOF and name.startswith("lstm_kernels"))
+                (other in ROOF and name.startswith("lstm_kernels"))
+                or other == "lstm_report.__main__"
                 or ROOMS.index(room(other)) > ROOMS.index(room(name))
             )
         )

@@ -205,10 +205,7 @@ def test_the_command_line(capsys, tmp_path):
     command.main([])
     ladder = capsys.readouterr().out
     lines = ladder.partition("\n\n")[0].splitlines()
-    places = {re.search(r" (cpu|gpu) +\S", line).start() for line in lines}
-    # The columns are straight
-    assert (len(lines), len(places)) == (len(lk.versions()), 1)
-    assert "sequential" in ladder
+    assert [line.split()[0] for line in lines] == [v.name for v in lk.versions()]
     assert "runs here" in ladder
     assert cores.why() in ladder
     command.main(["train", "--epochs", "2", "--version", "numpy"])
@@ -218,7 +215,7 @@ def test_the_command_line(capsys, tmp_path):
 
 
 def test_versions_are_timed(capsys):
-    command.main(["bench", "numba-sample", "numpy", "--hidden", "3", "--seconds", "0"])
+    command.main(["bench", "numba-sample", "numpy", "--hidden", "3"])
     head, titles, *lines = capsys.readouterr().out.splitlines()
     assert head.startswith("1 layers of 3 units, 12 steps, 16 samples")
     assert titles.split() == ["forward", "step"]
@@ -235,18 +232,11 @@ def run_of(*words):
 
 
 def test_by_default_all_that_can_run_are_timed():
-    words = "-m", "lstm_kernels", "bench", "--seconds", "0", "--steps", "1"
+    words = "-m", "lstm_kernels", "bench", "--steps", "1", "--batch-size", "1"
     done = python(*words, NUMBA_DISABLE_JIT="1")
     names = [line.split()[0] for line in done.stdout.splitlines()[2:]]
     all_names = [version.name for version in lk.versions()]
     assert names == [n for n in all_names if n.startswith(("numpy", "sequential"))]
-
-
-def test_a_version_that_does_not_train_has_no_time_of_a_step():
-    def step():
-        raise lk.UnavailableError("name: got 'numba-bf16' for training")
-
-    assert command._time(step, 0.0) == "-"
 
 
 def test_who_reads_a_line_alone_ends_it_without_a_traceback():

@@ -5,6 +5,7 @@ installed.
 import numpy as np
 import pytest
 from conftest import example
+from test_readout import finite_differences
 
 import lstm_kernels as lk
 from lstm_kernels import reference
@@ -32,35 +33,17 @@ def test_every_gradient_against_finite_differences(cell, shape):
     got = reference.backward(params, tapes, weights[0], tuple(weights[1:])).arrays()
     inputs = params.arrays() | {"x": x}
     inputs |= {f"state.{n}": a for n, a in zip(CELLS[cell].state, states, strict=True)}
-    want = {}
-    for name, a in inputs.items():
-        want[name] = np.zeros_like(a)
-        for at in np.ndindex(a.shape):
-            middle, eps = a[at], 1e-6
-            a[at] = middle + eps
-            up = value()
-            a[at] = middle - eps
-            want[name][at] = (up - value()) / (2 * eps)
-            a[at] = middle
+    want = finite_differences(value, inputs)
     compare(got, want, 1e-7)
 
 
 def test_loss_gradients_of_the_read_out(cell):
     params, x, target = example((1, 3, 4, 2, 3), cell, np.float64)
     _, grads = reference.loss_and_grads(params, x, target)
-    want = {}
-    for name in ("V", "b_out"):
-        a = getattr(params, name)
-        want[name] = np.zeros_like(a)
-        for at in np.ndindex(a.shape):
-            middle, eps = a[at], 1e-6
-            a[at] = middle + eps
-            up = reference.loss_and_grads(params, x, target)[0]
-            a[at] = middle - eps
-            want[name][at] = (up - reference.loss_and_grads(params, x, target)[0]) / (
-                2 * eps
-            )
-            a[at] = middle
+    read_out = {"V": params.V, "b_out": params.b_out}
+    want = finite_differences(
+        lambda: reference.loss_and_grads(params, x, target)[0], read_out
+    )
     compare({name: grads.arrays()[name] for name in want}, want, 1e-7)
 
 

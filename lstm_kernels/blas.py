@@ -192,11 +192,9 @@ def _pool(process):  # a forked child does not inherit threads: it makes its own
 
 
 def _begin():
-    """What a thread of the pool does first; it began as the one that started it
-    computes.
+    """What a thread of the pool does first; it computes as the one that started it did
+    then, inside `single_threaded`.
     """
-    _, put, standard = _environment()
-    put(standard)
     for library in _libraries():
         if library.by_thread:
             library.set_number(1)

@@ -4,6 +4,7 @@ it.
 
 import ast
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -263,6 +264,9 @@ def reached(name):
 
 def test_an_edit_of_what_a_kernel_reaches_changes_its_key():
     assert len(WITH_KERNELS) > 15
+    alone = pathlib.Path(__file__)
+    assert alone in kernels.sources(alone)
+    assert alone.with_name("conftest.py") not in kernels.sources(alone)
     for name in WITH_KERNELS:
         read = kernels.sources(MODULES[name])
         assert {MODULES[other] for other in reached(name)} <= read, name

@@ -111,7 +111,9 @@ def blas_threads():
 
 
 @pytest.mark.skipif(blas_threads() == {1}, reason="BLAS has one thread")
-@pytest.mark.parametrize("meanwhile", ["limit ends", "number set", "limit stays"])
+@pytest.mark.parametrize(
+    "meanwhile", ["limit ends", "number set", "limit stays", "set at the end"]
+)
 def test_blas_has_one_thread_inside_and_what_others_say_after(meanwhile):
     """Numbers of threads at the begin of a context on another thread, and after a
     product; threadpoolctl does nothing where another Python thread has a limit.
@@ -127,6 +129,12 @@ def test_blas_has_one_thread_inside_and_what_others_say_after(meanwhile):
             assert go.wait(30)
             blas.product(np.ones((3, 4)), np.ones((4, 5)))
             found.append(blas_threads())
+            if meanwhile == "set at the end":
+                set_to_three()
+
+    def set_to_three():
+        for library in blas._libraries():
+            library.set_number(3)
 
     other = threading.Thread(target=work)
     try:
@@ -139,12 +147,11 @@ def test_blas_has_one_thread_inside_and_what_others_say_after(meanwhile):
                 other.join()
                 assert blas_threads() == {2}
         if meanwhile == "number set":
-            for library in blas._libraries():
-                library.set_number(3)
+            set_to_three()
         go.set()
         other.join()
         assert found == [{1}, {1}]
-        assert blas_threads() == ({3} if meanwhile == "number set" else before)
+        assert blas_threads() == ({3} if "set" in meanwhile else before)
     finally:
         for library, number in zip(blas._libraries(), numbers, strict=True):
             library.set_number(number)

@@ -153,7 +153,7 @@ def test_packed_parameters_come_back(cell, output_size):
     params = example((3, 1, 1, 5, 7), cell, output_size=output_size)[0]
     n = layout.Sizes.of(params, 1, 1)
     flat = layout.pack(params)
-    compare(layout.unpack(flat, params), params.arrays(), 0)
+    compare(layout.unpack(flat, params).arrays(), params.arrays(), 0)
     behind = flat[n.P + -n.P % 4 :]
     first = flat[: 13 * 7 * n.K].reshape(13, 7, n.K)  # rows of U, W and b; units
     np.testing.assert_array_equal(

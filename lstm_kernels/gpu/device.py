@@ -6,7 +6,6 @@ run in Numba's simulator, on the host and slowly.
 """
 
 import ctypes
-import glob
 import os
 import shutil
 import sys
@@ -19,19 +18,15 @@ import numba
 import numpy as np
 
 
-def toolkit():
-    """The folder of the CUDA toolkit whose nvcc is on the PATH or in the usual place,
-    or None.
-    """
-    usual = sorted(glob.glob("/usr/local/cuda*/bin/nvcc"), reverse=True)
-    compiler = next(filter(None, [shutil.which("nvcc"), *usual]), None)
-    return compiler and dirname(dirname(realpath(compiler)))
+def named_toolkit():
+    """The folder of the CUDA toolkit that the environment names, or None."""
+    return os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
 
 
-# Without its own wheels numba-cuda looks for the compiler (NVVM) where these variables
-# point.
-if not (os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")) and toolkit():
-    os.environ["CUDA_HOME"] = toolkit()
+# Without its own wheels numba-cuda looks for the compiler (NVVM) in the named toolkit.
+_nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+if _nvcc and not named_toolkit():
+    os.environ["CUDA_HOME"] = dirname(dirname(realpath(_nvcc)))
 
 # A broken installation must not break the import of this package.
 try:
@@ -65,8 +60,8 @@ def why_unavailable():
         device = cuda.get_current_device()
     except Exception as error:
         return f"the CUDA driver does not work ({_told(error)})"
-    capability = tuple(device.compute_capability)
-    return why_not_compiled(_name(device), capability, _compile_nothing)
+    how = tuple(device.compute_capability), _compile_nothing
+    return why_not_compiled(_name(device), *how)
 
 
 def why_not_compiled(name, capability, compile):
@@ -79,8 +74,7 @@ def why_not_compiled(name, capability, compile):
         wrong = f"kernels do not compile for {name}"
         wanted = ""
         if "nvvm" in str(error).lower():
-            folder = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-            place = folder or "any usual place"
+            place = named_toolkit() or "any usual place"
             wrong = f"the CUDA compiler (NVVM) was not found in {place}"
             wanted = ": pip install 'numba-cuda[cu13]', or set CUDA_HOME"
         elif capability < FIRST_OF_CUDA_13:
@@ -128,10 +122,6 @@ def describe():
     }
 
 
-def load_driver():
-    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-
-
 class Device:
     """What a network uses of the device: launches, memory, and copies that are counted.
 
@@ -139,8 +129,6 @@ class Device:
     was made. A block may have `shared` bytes of shared memory and `threads` threads.
     `capability` says what instructions there are.
     """
-
-    load_driver = staticmethod(load_driver)
 
     def __init__(self, version):
         self.version = version
@@ -159,16 +147,9 @@ class Device:
             self.threads = 256
             self.capability = tuple(device.compute_capability)
 
-    @property
-    def limits(self):
-        """What a plan keeps to."""
-        names = "multiprocessors", "shared", "threads"
-        return {name: getattr(self, name) for name in names}
-
-    def allocate(self, name, shape, dtype):
-        """A new device array; ValueError if the device has no room for it."""
-        self.check_room(prod(shape) * np.dtype(dtype).itemsize, name)
-        return cuda.device_array(shape, dtype)
+    @staticmethod
+    def load_driver():
+        return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
 
     def check_room(self, wanted, name):
         """Raise ValueError where the device has not that many bytes left."""
@@ -231,7 +212,8 @@ class Device:
         if name not in self._arrays or self._arrays[name].size < size:
             self._arrays.pop(name, None)
             self._views.pop(name, None)
-            self._arrays[name] = self.allocate(name, (size,), dtype)
+            self.check_room(size * np.dtype(dtype).itemsize, name)
+            self._arrays[name] = cuda.device_array((size,), dtype)
             self._views[name] = {}
         views = self._views[name]
         if shape not in views:
@@ -249,9 +231,7 @@ class Device:
         return array
 
     def copy_from(self, array, host):
-        """Copy a device array into a contiguous host array of as many numbers; returns
-        that.
-        """
+        """Copy a device array into a host array of as many numbers; returns that."""
         array.copy_to_host(host.reshape(array.shape))
         self.fetched += host.nbytes
         return host

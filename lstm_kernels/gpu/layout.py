@@ -136,40 +136,42 @@ def four(size):
     return (size + 3) // 4 * 4
 
 
+def parts(flat, n):
+    """Views of packed numbers: of each layer (inputs + H + 1, H, K), V, b_out."""
+    inputs = [n.D] + [n.H] * (n.L - 1)
+    shapes = [(rows + n.H + 1, n.H, n.K) for rows in inputs] + [(n.H, n.O), (n.O,)]
+    ends = np.cumsum([prod(shape) for shape in shapes])
+    arrays = np.split(flat[: n.P], ends[:-1])
+    return [a.reshape(shape) for a, shape in zip(arrays, shapes, strict=True)]
+
+
 def pack(params):
     """theta of Params, flat."""
-    cell, H = CELLS[params.cell], params.hidden_size
-    layers = []
-    for layer in params.layers:
-        full = expand(cell, layer)
-        rows = np.concatenate([full.U, full.W, full.b[None]])
-        layers.append(rows.reshape(len(rows), -1, H).swapaxes(1, 2))
-    arrays = layers if params.V is None else [*layers, params.V, params.b_out]
-    theta = np.concatenate([a.reshape(-1) for a in arrays])
-    padding = np.zeros(four(theta.size) - theta.size, theta.dtype)
-    behind = [rows.swapaxes(0, 1).reshape(-1) for rows in layers]
-    return np.concatenate([theta, padding, *behind])
+    n = Sizes.of(params, 0, 0)
+    theta = np.zeros(four(n.P), params.dtype)
+    *layers, V, b_out = parts(theta, n)
+    for rows, layer in zip(layers, params.layers, strict=True):
+        full = expand(CELLS[params.cell], layer)
+        matrix = np.concatenate([full.U, full.W, full.b[None]])
+        rows[:] = matrix.reshape(-1, n.K, n.H).swapaxes(1, 2)
+    if params.V is not None:
+        V[:], b_out[:] = params.V, params.b_out
+    transposed = (rows.swapaxes(0, 1).reshape(-1) for rows in layers)
+    return np.concatenate([theta, *transposed])
 
 
 def unpack(flat, like):
-    """Arrays by name, as `Params.arrays` has them, of packed numbers; like: Params of
-    the sizes.
-    """
-    cell, H, begin, layers = CELLS[like.cell], like.hidden_size, 0, []
-    for layer in like.layers:
-        inputs = len(layer.U)
-        shape = inputs + H + 1, H, len(cell.gates)
-        rows = flat[begin : begin + prod(shape)].reshape(shape).swapaxes(1, 2)
-        rows = rows.reshape(shape[0], -1)
-        folded = fold(cell, Layer(rows[:inputs], rows[inputs:-1], rows[-1]))
-        arrays = folded.U, folded.W, folded.b
-        layers.append(Layer(*(np.array(a, order="C") for a in arrays)))
-        begin += prod(shape)
-    if like.V is None:
-        return Params(layers, cell=like.cell).arrays()
-    V = flat[begin : begin + like.V.size].reshape(like.V.shape).copy()
-    b_out = flat[begin + V.size :][: like.b_out.size].copy()
-    return Params(layers, V, b_out, like.cell).arrays()
+    """Params of packed numbers; like: Params of the sizes."""
+    n, layers = Sizes.of(like, 0, 0), []
+    *packed, V, b_out = parts(flat, n)
+    for rows in packed:
+        matrix = rows.swapaxes(1, 2).reshape(len(rows), -1)
+        U, W, (b,) = np.split(matrix, [-n.H - 1, -1])
+        folded = fold(CELLS[like.cell], Layer(U, W, b))
+        copies = (np.array(a, order="C") for a in (folded.U, folded.W, folded.b))
+        layers.append(Layer(*copies))
+    read_out = (None, None) if like.V is None else (V.copy(), b_out.copy())
+    return Params(layers, *read_out, like.cell)
 
 
 def state_array(n, dtype, parts):
@@ -184,7 +186,7 @@ def state_array(n, dtype, parts):
 
 def collect(params, flat, dx, dstate):
     """Grads of packed gradients `flat`, of x, and of the initial state (2, L, B, H)."""
-    p = Params.from_arrays(unpack(flat, params), params.cell)
+    p = unpack(flat, params)
     with_c = len(CELLS[params.cell].state) == 2
     state = tuple(dstate) if with_c else (dstate[0] + dstate[1],)
     return Grads(p.layers, p.V, p.b_out, p.cell, x=dx, state=state)

@@ -11,6 +11,7 @@ from .layout import Sizes, four
 
 MOST_SAMPLES = 32  # of a block
 MOST_PARTS = 8  # of a sum
+LIMITS = "multiprocessors", "shared", "threads"  # of a Device, that a plan keeps to
 
 
 class Plan(NamedTuple):
@@ -73,45 +74,60 @@ def plan(n, dtype, *, multiprocessors, shared, threads):
 
 class Pass:
     """Passes of T steps and B samples of a network on a `device.Device`: what its
-    kernels need. plan: gives the Plan, as `plan` does.
+    kernels, `entries` of `modules`, need.
 
     All passes of a device share the array `work`, which holds everything but the
-    parameters: what one leaves there is good until the next.
+    parameters: what one leaves there is good until the next. A subclass for kernels
+    that are planned another way replaces `modules`, `constants`, `planned` and `grid`.
     """
 
-    def __init__(self, device, params, T, B, entries, plan=plan):
-        self._device = device
-        self._dtype = params.dtype
-        self.n = n = Sizes.of(params, T, B)
-        self.plan = plan(n, params.dtype, **device.limits)
-        self.places = n.places(self.plan.blocks)
-        same = n._replace(T=0, B=0)  # networks of these sizes share their kernels
-        arguments = params.cell, params.dtype, TILES, entries, same
-        self._kernels = build(*arguments, R=self.plan.R, parts=self.plan.parts)
+    modules = TILES
+    constants = "R", "parts"  # of the plan, that kernels are compiled for
+
+    def __init__(self, device, params, T, B, entries):
+        self._device, self._dtype = device, params.dtype
+        self.n = Sizes.of(params, T, B)
+        self.plan, rows, behind = self.planned(device)
+        self.places = self.n.places(rows)
+        self._size = self.places.end + behind
+        same = self.n._replace(T=0, B=0)  # networks of these sizes share their kernels
+        how = params.cell, params.dtype, self.modules, entries, same
+        constants = {name: getattr(self.plan, name) for name in self.constants}
+        self._kernels = build(*how, **constants)
+
+    def planned(self, device):
+        """The plan, how many rows of partials there are, numbers behind all arrays."""
+        limits = {name: getattr(device, name) for name in LIMITS}
+        made = plan(self.n, self._dtype, **limits)
+        return made, made.blocks, 0
+
+    def grid(self, name):
+        """Blocks, their threads and bytes of shared memory for a kernel, and whether
+        the blocks wait for each other.
+        """
+        plan, together = self.plan, name == "epoch"
+        blocks = plan.all_blocks if together or name == "update" else plan.blocks
+        return blocks, (plan.x, plan.y), plan.shared, together
 
     def work(self):
-        return self._device.array("work", (self.places.end,), self._dtype)
+        return self._device.array("work", (self._size,), self._dtype)
+
+    def _part(self, name, size, skip=0):
+        first = getattr(self.places, name) + skip
+        return self.work()[first : first + size]
 
     def send(self, **arrays):
         """Copy arrays into their places of `work`."""
         for name, array in arrays.items():
-            first = getattr(self.places, name)
-            self._device.copy_to(self.work()[first : first + array.size], array)
+            self._device.copy_to(self._part(name, array.size), array)
 
     def fetch(self, name, shape, skip=0):
         """An array of `work` on the host, or a part of it, from `skip` numbers on."""
-        first = getattr(self.places, name) + skip
         host = np.empty(shape, self._dtype)
-        return self._device.copy_from(self.work()[first : first + host.size], host)
+        return self._device.copy_from(self._part(name, host.size, skip), host)
 
     def launch(self, name, *arguments):
         """Run a kernel with its grid; arguments: those behind n."""
-        self.kernel(name)(self.places, *arguments)
-
-    def kernel(self, name):
-        """A kernel with its grid."""
-        plan = self.plan
-        together = name == "epoch"
-        blocks = plan.all_blocks if together or name == "update" else plan.blocks
-        grid = blocks, (plan.x, plan.y), plan.shared
-        return self._device.configure(self._kernels[name], *grid, together=together)
+        *grid, together = self.grid(name)
+        kernel = self._device.configure(self._kernels[name], *grid, together=together)
+        kernel(self.places, *arguments)

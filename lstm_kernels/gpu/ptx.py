@@ -7,7 +7,7 @@ memory.
 
 from .device import SIMULATED, cuda
 
-if SIMULATED:
+if SIMULATED or cuda is None:
 
     def add_release(a, i):
         a[i] += 1
@@ -26,7 +26,7 @@ if SIMULATED:
     def wait_for_copies():
         pass
 
-elif cuda is not None:
+else:
     from llvmlite import ir
     from numba import types
     from numba.cuda.extending import intrinsic

@@ -12,10 +12,9 @@ import weakref
 
 import numpy as np
 
-from ..gpu.device import Device
+from ..gpu.device import Device, why_unavailable
 from ..gpu.layout import Sizes, collect, pack, state_array, unpack
-from ..gpu.plans import Pass, plan
-from ..params import Params
+from ..gpu.plans import Pass
 from .base import Network
 
 
@@ -29,8 +28,8 @@ class CudaFused(Network):
     name = "cuda-fused"
     tapes = False
     kernels = "forward", "backward", "step", "update"
-    device = Device
-    plan = staticmethod(plan)
+    device, pass_of = Device, Pass
+    why_unavailable = staticmethod(why_unavailable)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
@@ -50,8 +49,7 @@ class CudaFused(Network):
         """The host's parameters, brought up to date once all of them have arrived."""
         if not self._on_host:
             size = Sizes.of(self._params, 0, 0).P
-            named = unpack(self._fetch(self._theta[:size]), self._params)
-            self._params = Params.from_arrays(named, self._cell.name)
+            self._params = unpack(self._fetch(self._theta[:size]), self._params)
             self._on_host = True
         return self._params
 
@@ -137,7 +135,7 @@ class CudaFused(Network):
     def _pass(self, T, B):
         if (T, B) not in self._passes:
             arguments = self._device, self._params, T, B, self.kernels
-            self._passes[T, B] = Pass(*arguments, self.plan)
+            self._passes[T, B] = self.pass_of(*arguments)
         return self._passes[T, B]
 
     def _fetch(self, array):

@@ -17,9 +17,9 @@ import numpy as np
 
 from ..errors import UnavailableError
 from ..gpu import persistent_kernels, products
-from ..gpu.build import TILES, build
+from ..gpu.build import TILES
 from ..gpu.device import SIMULATED
-from ..gpu.layout import Sizes, four
+from ..gpu.layout import four
 from ..gpu.persistent_kernels import CHUNK, COUNTERS_APART
 from ..gpu.plans import Pass
 from ..gpu.products import ROWS, eight
@@ -103,43 +103,34 @@ def plan(n, dtype, *, multiprocessors, shared):
 class PersistentPass(Pass):
     """A pass as `cuda-fused` has it, with counters behind the arrays of `work`."""
 
-    def __init__(self, device, params, T, B):
-        self._device, self._dtype = device, params.dtype
-        self.n = n = Sizes.of(params, T, B)
+    modules = *TILES, *MODULES
+    constants = "R", "units", "buffer"
+
+    def planned(self, device):
         limits = {"multiprocessors": device.multiprocessors, "shared": device.shared}
-        self.plan = plan(n, params.dtype, **limits)
-        self.places = n.places(1)
-        modules = *TILES, *MODULES
-        names = "R", "units", "buffer"
-        constants = {name: getattr(self.plan, name) for name in names}
-        same = n._replace(T=0, B=0)
-        how = params.cell, params.dtype, modules, KERNELS, same
-        self._kernels = build(*how, **constants)
+        made = plan(self.n, self._dtype, **limits)
+        counters = self.n.L * -(-self.n.B // made.tile)
+        return made, 1, counters * COUNTERS_APART
 
-    def work(self):
-        counters = self.n.L * -(-self.n.B // self.plan.tile) * COUNTERS_APART
-        shape = (self.places.end + counters,)
-        return self._device.array("work", shape, self._dtype)
-
-    def kernel(self, name):
-        plan, most = self.plan, self._device.multiprocessors
+    def grid(self, name):
+        plan, blocks = self.plan, self._device.multiprocessors
+        threads, shared = (plan.x, plan.y), plan.shared
         together = name in ("forward", "backward")
         if together:
-            grid = plan.blocks, (plan.x, plan.y), plan.shared
-        elif name == "parameter_gradients":
-            grid = most, (plan.x, plan.y), plan.shared
-        else:
-            blocks = most if name == "update" else min(most, self.n.B)
-            grid = blocks, (PLAIN, 1), PLAIN * self._dtype.itemsize
-        if SIMULATED:  # one block after another: it takes the layers in turn
-            grid = 1, *grid[1:]
-        return self._device.configure(self._kernels[name], *grid, together=together)
+            blocks = plan.blocks
+        elif name != "parameter_gradients":
+            blocks = blocks if name == "update" else min(blocks, self.n.B)
+            threads, shared = (PLAIN, 1), PLAIN * self._dtype.itemsize
+        # The simulator runs one block after another: it takes the layers in turn.
+        return 1 if SIMULATED else blocks, threads, shared, together
 
 
 class CudaPersistent(CudaFused):
     """As `cuda-fused` to its user. Needs compute capability 7.0."""
 
     name = "cuda-persistent"
+    kernels = KERNELS
+    pass_of = PersistentPass
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
@@ -154,11 +145,6 @@ class CudaPersistent(CudaFused):
         if SIMULATED:  # a block for each layer, which keeps all its weights
             self._device.multiprocessors = params.num_layers
             self._device.shared = 1 << 30
-
-    def _pass(self, T, B):
-        if (T, B) not in self._passes:
-            self._passes[T, B] = PersistentPass(self._device, self._params, T, B)
-        return self._passes[T, B]
 
     def _backward(self, run, dy, dstate, inputs):
         run.send(d_out=np.zeros(run.n.shape("d_out"), self._dtype))

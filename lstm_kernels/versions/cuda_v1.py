@@ -14,7 +14,7 @@ import numpy as np
 
 from ..gpu import plain_kernels
 from ..gpu.build import build
-from ..gpu.device import Device
+from ..gpu.device import Device, why_unavailable
 from ..gpu.layout import Sizes
 from ..params import Layer
 from .base import Network
@@ -36,11 +36,12 @@ class CudaV1(Network):
     """Gradients are summed in a fixed order: the same bits on every run."""
 
     name = "cuda-v1"
-    kind = Device
+    device = Device
+    why_unavailable = staticmethod(why_unavailable)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        self._device = self.kind(self.name)
+        self._device = self.device(self.name)
         how = params.cell, params.dtype, (plain_kernels,), KERNELS
         self._kernels = build(*how, Sizes.of_cell(self._cell))
 

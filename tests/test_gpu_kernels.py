@@ -4,25 +4,19 @@ of blocks that their waits allow.
 
 import json
 import time
-from types import SimpleNamespace
 
 import blocks
 import numpy as np
 import ptx
 import pytest
-from conftest import SIMULATED
-from test_ptx import compiling
+from test_cuda import needs_kernels, simulated
+from test_ptx import without_simulator
 
 import lstm_kernels as lk
-from lstm_kernels.gpu import device
 from lstm_kernels.ranks.rnn import outputs
 from lstm_report.experiments import gpu_kernels
 from lstm_report.measure.comparer import MismatchError, compare
 
-needs_kernels = pytest.mark.skipif(
-    device.why_unavailable() is not None, reason=str(device.why_unavailable())
-)
-simulated = pytest.mark.skipif(not SIMULATED, reason="a stand-in for a device")
 TOLERANCE = 2e-6
 
 
@@ -41,21 +35,22 @@ def vanilla(T, D, H, O):
 
 
 @needs_kernels
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (4, 6, 2)])
-def test_layers_in_turn_and_at_the_same_time(shape):
-    params, x, want = stack(*shape)
-    for run in gpu_kernels.stack_runs(params, x).values():
+@pytest.mark.parametrize(
+    ("runs", "network", "shape"),
+    [
+        *(
+            (gpu_kernels.stack_runs, stack, s)
+            for s in [(1, 1, 1), (2, 3, 5), (4, 6, 2)]
+        ),
+        *((gpu_kernels.rnn_runs, vanilla, s) for s in [(1, 1, 1, 1), (3, 2, 9, 4)]),
+        (gpu_kernels.rnn_runs, vanilla, (5, 7, 4, 2)),
+    ],
+)
+def test_kernels_agree_with_the_reference(runs, network, shape):
+    params, x, want = network(*shape)
+    for run in runs(params, x).values():
         for _ in range(3):  # the counters of steps go on
-            assert compare({"y": run()}, {"y": want}, TOLERANCE) <= TOLERANCE
-
-
-@needs_kernels
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (3, 2, 9, 4), (5, 7, 4, 2)])
-def test_units_in_a_block_and_in_the_grid(shape):
-    params, x, want = vanilla(*shape)
-    for run in gpu_kernels.rnn_runs(params, x).values():
-        for _ in range(2):
-            assert compare({"y": run()}, {"y": want}, TOLERANCE) <= TOLERANCE
+            compare({"y": run()}, {"y": want}, TOLERANCE)
 
 
 @needs_kernels
@@ -182,30 +177,22 @@ import json
 import ptx
 from numba import cuda
 from lstm_report.experiments.gpu_kernels import SIGNATURES, MOST
-found, reason = {}, ptx.why_unavailable()
-for kernel, types in () if reason else SIGNATURES.items():
+found = {}
+for kernel, types in SIGNATURES.items():
     with ptx.stand_in((9, 0)):
         text, _ = cuda.compile_ptx(kernel, types, cc=(9, 0))
     found[kernel.__name__] = ptx.assemble(text, (9, 0)) | {"text": text}
-print(json.dumps([reason, MOST, found]))
+print(json.dumps([MOST, found]))
 """
 
 
-def test_the_kernels_fit_a_block(tmp_path):
-    reason, most, found = json.loads(compiling(tmp_path, PTX)[-1])
-    if reason:
-        pytest.skip(reason)
+def test_the_kernels_fit_a_block():
+    most, found = json.loads(without_simulator("-c", PTX)[-1])
     for name, kernel in found.items():
-        made = SimpleNamespace(**kernel)
-        assert made.registers * most <= ptx.REGISTERS, name
-        assert made.shared == made.stack == made.spills == 0, name
-        assert ".f64" not in made.text, name
+        assert kernel["registers"] * most <= ptx.REGISTERS, name
+        assert kernel["shared"] == kernel["stack"] == kernel["spills"] == 0, name
+        assert ".f64" not in kernel["text"], name
     waits = found["wavefront"]["text"]
-    assert "ld.acquire.gpu" in waits
-    assert waits.index("ld.acquire.gpu") < waits.index("red.release.gpu")
-    assert [
-        name for name in found if "cudaCGGetIntrinsicHandle" in found[name]["text"]
-    ] == [
-        "wavefront",
-        "rnn_grid",
-    ]
+    assert 0 < waits.index("ld.acquire.gpu") < waits.index("red.release.gpu")
+    together = [n for n in found if "cudaCGGetIntrinsicHandle" in found[n]["text"]]
+    assert together == ["wavefront", "rnn_grid"]

@@ -22,59 +22,35 @@ CODE = """
 import json, sys
 import ptx
 if __name__ == "__main__":
-    reason = ptx.why_unavailable()
     builds = [(*build[:4], tuple(build[4])) for build in json.loads(sys.argv[1])]
-    rows = None if reason else ptx.table(builds).to_dict("records")
-    print(json.dumps([reason, rows]))
-"""
-# Linked for a device that is only named: with what the grid's barrier needs.
-LINK = """
-import numpy as np, ptx
-from numba.cuda.cudadrv import devices
-from numba.cuda.dispatcher import _Kernel
-from lstm_kernels.gpu import build, layout
-device = type("Device", (), {"compute_capability": (9, 0), "id": 0})
-devices.get_context = lambda *which: type("Context", (), {"device": device})
-sizes = layout.Sizes(1, 0, 0, 1, 32, 1, 4)
-how = "lstm", np.float32, build.TILES, ("epoch", "update"), sizes
-with ptx.stand_in((9, 0)):
-    for function, types in build.build(*how, compile=lambda *both: both, R=4).values():
-        kernel = _Kernel(function, types, **build.OPTIONS)
-        cubin = kernel._codelibrary.get_cubin(cc=(9, 0))
-        print(kernel.cooperative, len(getattr(cubin, "code", cubin)) > 5_000)
+    print(json.dumps(ptx.table(builds).to_dict("records")))
 """
 GOOD = {"version": "cuda-fused", "variant": "v", "cell": "lstm", "dtype": "float32"}
 GOOD |= {"capability": "9.0", "kernel": "step", "registers": 250}
 GOOD |= {"shared": 0, "stack": 0, "spills": 0}
 
 
-def compiling(folder, code, *words):
-    """The lines that a program prints which is no simulator's, with the tools at
-    hand.
+def without_simulator(*words):
+    """The lines that a Python prints which has no simulator, with the tools at hand;
+    skips the test where kernels cannot be compiled.
     """
-    script, tools = folder / "compile_kernels.py", Path(ptx.__file__).parent
-    script.write_text(code)
+    tools = Path(ptx.__file__).parent
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "0"}
     environment |= {"PYTHONPATH": f"{tools}{os.pathsep}{tools.parent}"}
-    words = [sys.executable, str(script), *words]
-    done = subprocess.run(
-        words, capture_output=True, text=True, check=True, env=environment
-    )
+    how = {"capture_output": True, "text": True, "env": environment}
+    ask = [sys.executable, "-c", "import ptx; print(ptx.why_unavailable() or '')"]
+    if reason := subprocess.run(ask, check=True, **how).stdout.strip():
+        pytest.skip(reason)
+    done = subprocess.run([sys.executable, *words], check=False, **how)
+    assert not done.returncode, done.stderr
     return done.stdout.splitlines()
 
 
-def test_an_epoch_is_a_cooperative_launch(tmp_path):
-    (reason,) = compiling(tmp_path, "import ptx; print(ptx.why_unavailable() or '')")
-    if reason:
-        pytest.skip(reason)
-    assert compiling(tmp_path, LINK) == ["True True", "False True"]
-
-
 def test_kernels_compile_and_fit(tmp_path):
-    reason, rows = json.loads(compiling(tmp_path, CODE, json.dumps(SOME))[-1])
-    if reason:
-        pytest.skip(reason)
-    rows = pd.DataFrame(rows)
+    script = tmp_path / "compile_kernels.py"  # which processes of it import
+    script.write_text(CODE)
+    (rows,) = without_simulator(str(script), json.dumps(SOME))
+    rows = pd.DataFrame(json.loads(rows))
     assert len(rows) == sum(len(ptx.ENTRIES[build[0]]) for build in SOME)
     ptx.check(rows)
     recorded = pd.read_csv(ptx.PATH, dtype={"capability": str})
@@ -100,9 +76,8 @@ def test_the_budget_fails_when_exceeded(change):
     ptx.check(pd.DataFrame([GOOD]))
     with pytest.raises(ptx.OverBudgetError) as caught:
         ptx.check(pd.DataFrame([GOOD, GOOD | change]))
-    *_, header, row = str(
-        caught.value
-    ).splitlines()  # the one that is over, and its place
+    # The one that is over, and its place.
+    *_, header, row = str(caught.value).splitlines()
     assert row.split()[0] == "1"
     found = dict(zip(header.split(), row.split()[1:], strict=True))
     assert all(found[name] == str(value) for name, value in change.items())

@@ -38,7 +38,7 @@ from .products import (
 )
 from .ptx import add_release, load_acquire, wait_for_copies
 from .registers import add, add_outer, load, store
-from .tile_kernels import gather
+from .tile_kernels import gather, taped
 
 CHUNK = 8  # steps, at most, whose input products are computed at once
 COUNTERS_APART = 32  # each has a line of the cache
@@ -212,20 +212,10 @@ def backward_share(l, s0, j0, n, tile, theta, work, shared):
                     if t < 0:
                         work[dh] = value
                     else:
-                        out = net.backward(
-                            value + work[step_at(n, n.dy, t, s, net.H) + j],
-                            work[dc],
-                            *load(
-                                net.zeros,
-                                work,
-                                gate_at(n, n.gates, l, t, s) + j * net.K,
-                            ),
-                            work[slot_at(n, n.c, l, t, s) + j],
-                            work[slot_at(n, n.c, l, t + 1, s) + j],
-                        )
-                        store(
-                            net.zeros, work, gate_at(n, n.da, l, t, s) + j * net.K, out
-                        )
+                        dy, gates, c_before, c = taped(n, l, t, s, j, work)
+                        out = net.backward(value + dy, work[dc], *gates, c_before, c)
+                        to = gate_at(n, n.da, l, t, s) + j * net.K
+                        store(net.zeros, work, to, out)
                         work[dc] = out[-1]
                     j += cuda.blockDim.x
                 i += cuda.blockDim.y
@@ -241,11 +231,8 @@ def share(i, n, tile):
     divisions = (n.B + tile - 1) // tile
     of_layer = divisions * shares_of_layer()
     rest = i % of_layer
-    return (
-        i // of_layer,
-        rest // shares_of_layer() * tile,
-        rest % shares_of_layer() * net.units,
-    )
+    s0 = rest // shares_of_layer() * tile
+    return i // of_layer, s0, rest % shares_of_layer() * net.units
 
 
 def forward(n, tile, theta, work):
@@ -336,9 +323,8 @@ def matrix_gradients(tile, p, gates, at, width, rows, da, n, work, shared):
                 while k < piece:
                     for q in range(4):
                         rows_of = load(net.quad, shared, v + (k + q) * down)
-                        a = add_outer(
-                            a, rows_of, load(net.quad, shared, w + (k + q) * across)
-                        )
+                        columns_of = load(net.quad, shared, w + (k + q) * across)
+                        a = add_outer(a, rows_of, columns_of)
                     k += 4
             first = begin
             which = 1 - which
@@ -364,13 +350,10 @@ def parameter_gradients(n, theta, work, rate):
         x = n.x if l == 0 else slot_at(n, n.h, l - 1, 1, 0)
         h = slot_at(n, n.h, l, 0, 0)
         da = gate_at(n, n.da, l, 0, 0)
-        tile = matrix_gradients(
-            tile, U, net.U_gates, x, inputs, inputs, da, n, work, shared
-        )
         W = U + inputs * net.H * net.K
-        tile = matrix_gradients(
-            tile, W, net.W_gates, h, net.H, net.H + 1, da, n, work, shared
-        )
+        how = da, n, work, shared
+        tile = matrix_gradients(tile, U, net.U_gates, x, inputs, inputs, *how)
+        tile = matrix_gradients(tile, W, net.W_gates, h, net.H, net.H + 1, *how)
     if cuda.blockIdx.x == 0:
         readout_gradients(n, 0, n.B, work, True)
     row = net.H * net.K

@@ -25,9 +25,8 @@ def eight(size):
 
 def kept_forward():
     """How far rows of W are apart in shared memory."""
-    return (
-        four(net.units * net.K) + 4
-    )  # rows that follow each other begin in other banks
+    # Rows that follow each other begin in other banks.
+    return four(net.units * net.K) + 4
 
 
 def buffers_at():
@@ -122,12 +121,6 @@ def partial_product(a, shared, z, step, rows, w, pitch, part, parts, count):
     return a
 
 
-def put_sums(a, shared, i, rows, columns):
-    """Write the sums of a thread from i on."""
-    for r in range(net.R):
-        store(net.quad, shared, i + r * (rows // net.R) * columns, a[r])
-
-
 def stage_piece(to, k, piece, rows, whole, count, matrix, columns, work, theta, shared):
     """Numbers k to k + piece - 1 of `whole` rows, and those rows of the matrix, unless
     it is there.
@@ -178,7 +171,8 @@ def multiply(rows, count, matrix, columns, work, theta, shared):
     cuda.syncthreads()
     if part < parts:
         i = buffers_at() + (part * whole + row) * columns + column
-        put_sums(a, shared, i, whole, columns)
+        for r in range(net.R):
+            store(net.quad, shared, i + r * (whole // net.R) * columns, a[r])
     cuda.syncthreads()
     return parts, whole * columns
 

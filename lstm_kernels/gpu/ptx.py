@@ -5,6 +5,8 @@ Addresses are those of a number of an array: of device memory, or of a block's s
 memory.
 """
 
+from functools import partial
+
 from .device import SIMULATED, cuda
 
 if SIMULATED or cuda is None:
@@ -53,7 +55,7 @@ else:
     def address(builder, place):
         return builder.ptrtoint(place, ir.IntType(64))
 
-    def copy_bytes(context, builder, signature, args, numbers):
+    def copy_emitted(numbers, context, builder, signature, args):
         """Copy so many numbers, up to 16 bytes at a time, past the registers."""
         to_type, _, from_type, _ = signature.args
         to = pointer(context, builder, to_type, args[0], args[1], SHARED)
@@ -83,19 +85,13 @@ else:
         """Let numbers i to i + 3 be numbers j to j + 3 of source, both multiples of
         four; they have arrived after `wait_for_copies`.
         """
-
-        def emit(*how):
-            return copy_bytes(*how, 4)
-
+        emit = partial(copy_emitted, 4)
         return types.void(shared, types.int64, source, types.int64), emit
 
     @intrinsic
     def copy_number(typingctx, shared, i, source, j):
         """Let number i be number j of source, as `copy_quad` does."""
-
-        def emit(*how):
-            return copy_bytes(*how, 1)
-
+        emit = partial(copy_emitted, 1)
         return types.void(shared, types.int64, source, types.int64), emit
 
     @intrinsic

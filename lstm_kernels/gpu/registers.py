@@ -26,17 +26,18 @@ class Number:
         self.builder, self.value = builder, value
         self.is_integer = isinstance(value.type, ir.IntType)
 
-    def _combined(self, of_integers, of_reals, other):
+    def _with(self, other, operation):
         if not isinstance(other, Number):
             other = Number(self.builder, ir.Constant(self.value.type, other))
-        combine = of_integers if self.is_integer else of_reals
+        name = operation if self.is_integer else f"f{operation}"
+        combine = getattr(self.builder, name)
         return Number(self.builder, combine(self.value, other.value))
 
     def __add__(self, other):
-        return self._combined(self.builder.add, self.builder.fadd, other)
+        return self._with(other, "add")
 
     def __mul__(self, other):
-        return self._combined(self.builder.mul, self.builder.fmul, other)
+        return self._with(other, "mul")
 
     def choose(self, this, that):
         """this where it is true, else that."""
@@ -50,34 +51,31 @@ class Memory:
     def __init__(self, builder, first):
         self.builder, self.first = builder, first
 
-    def _four(self, i):
-        vector = ir.VectorType(self.first.type.pointee, 4)
-        place = self.builder.gep(self.first, [i.value])
-        return self.builder.bitcast(place, vector.as_pointer()), vector
+        self.four = ir.VectorType(first.type.pointee, 4)
+        self.lanes = [ir.Constant(ir.IntType(32), k) for k in range(4)]
+
+    def _place(self, i):
+        return self.builder.gep(self.first, [i.value])
+
+    def _place_of_four(self, i):
+        return self.builder.bitcast(self._place(i), self.four.as_pointer())
 
     def __getitem__(self, i):
-        place = self.builder.gep(self.first, [i.value])
-        return Number(self.builder, self.builder.load(place))
+        return Number(self.builder, self.builder.load(self._place(i)))
 
     def __setitem__(self, i, number):
-        self.builder.store(number.value, self.builder.gep(self.first, [i.value]))
+        self.builder.store(number.value, self._place(i))
 
     def load_four(self, i):
-        place, _ = self._four(i)
-        vector = self.builder.load(place, align=16)
-        numbers = (self.builder.extract_element(vector, lane) for lane in lanes())
+        four = self.builder.load(self._place_of_four(i), align=16)
+        numbers = (self.builder.extract_element(four, lane) for lane in self.lanes)
         return tuple(Number(self.builder, number) for number in numbers)
 
     def store_four(self, i, numbers):
-        place, kind = self._four(i)
-        vector = ir.Constant(kind, ir.Undefined)
-        for lane, number in zip(lanes(), numbers, strict=True):
-            vector = self.builder.insert_element(vector, number.value, lane)
-        self.builder.store(vector, place, align=16)
-
-
-def lanes():
-    return [ir.Constant(ir.IntType(32), k) for k in range(4)]
+        four = ir.Constant(self.four, ir.Undefined)
+        for lane, number in zip(self.lanes, numbers, strict=True):
+            four = self.builder.insert_element(four, number.value, lane)
+        self.builder.store(four, self._place_of_four(i), align=16)
 
 
 def traced(function):
@@ -171,18 +169,15 @@ def fed(a, gates, zero):
     return tuple(x if gate else zero for x, gate in pairs)
 
 
-@traced
-def add_outer(a, v, w):
+def outer(a, v, w):
     """a[r] + v[r] w: rows of an outer product."""
-    return _outer(a, v, w)
-
-
-def _outer(a, v, w):
     return tuple(
         tuple(x + v_r * y for x, y in zip(row, w, strict=True))
         for row, v_r in zip(a, v, strict=True)
     )
 
+
+add_outer = traced(outer)
 
 # Rows of a product: of R samples, whose operands lie `step` apart.
 
@@ -190,7 +185,7 @@ def _outer(a, v, w):
 @traced
 def add_number(a, source, i, step, w):
     """a[r] plus one number of sample r times w."""
-    return _outer(a, [source[i + step * r] for r in range(len(a))], w)
+    return outer(a, [source[i + step * r] for r in range(len(a))], w)
 
 
 @traced
@@ -198,7 +193,7 @@ def add_four(a, source, i, step, w0, w1, w2, w3):
     """a[r] plus four numbers of sample r, one after the other, times the rows of w."""
     samples = [neighbours(source, i + step * r, 4) for r in range(len(a))]
     for q, w in enumerate((w0, w1, w2, w3)):
-        a = _outer(a, [v[q] for v in samples], w)
+        a = outer(a, [v[q] for v in samples], w)
     return a
 
 

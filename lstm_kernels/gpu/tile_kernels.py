@@ -58,9 +58,8 @@ def product(theta, w, row, shared, z, step, count, part):
     k = 4 * part
     while k + 3 < count:
         i = w + k * row
-        w0 = load(
-            net.zeros, theta, i
-        )  # all four are under way before the first is used
+        # All four are under way before the first is used.
+        w0 = load(net.zeros, theta, i)
         w1 = load(net.zeros, theta, i + row)
         w2 = load(net.zeros, theta, i + 2 * row)
         w3 = load(net.zeros, theta, i + 3 * row)
@@ -102,19 +101,13 @@ def products_back(theta, w, row, columns, shared, tile, sums):
     columns), from `sums` on.
     """
     part = cuda.threadIdx.y % net.parts
+    step = net.H * net.K
     s = cuda.threadIdx.y // net.parts * net.R
     while s < tile:
         k = cuda.threadIdx.x
         while k < columns:
-            a = product_back(
-                theta,
-                w + k * net.K,
-                row,
-                shared,
-                s * net.H * net.K,
-                net.H * net.K,
-                part,
-            )
+            i = w + k * net.K
+            a = product_back(theta, i, row, shared, s * step, step, part)
             for r in range(net.R):
                 shared[sums + (part * tile + s + r) * columns + k] = total(a[r])
             k += cuda.blockDim.x
@@ -127,6 +120,7 @@ def forward_layer(l, inputs, n, tile, s0, theta, shared, work):
     me, threads = lane()
     last = inputs + net.H  # of a sample's [x_t, h_{t-1}, 1]
     width = four(last + 1)
+    row = net.H * net.K  # of theta
     cells = tile * width  # the tile's c
     sums = cells + four(tile * net.H)  # of its pre-activations
     h, c = state_at(n, 0, l, s0), state_at(n, 1, l, s0)
@@ -150,17 +144,11 @@ def forward_layer(l, inputs, n, tile, s0, theta, shared, work):
         while s < tile:
             j = cuda.threadIdx.x
             while j < net.H:
-                w = weight_at(l, 0, j)
-                a = product(
-                    theta, w, net.H * net.K, shared, s * width, width, last + 1, part
-                )
+                w, z = weight_at(l, 0, j), s * width
+                a = product(theta, w, row, shared, z, width, last + 1, part)
                 for r in range(net.R):
-                    store(
-                        net.zeros,
-                        shared,
-                        sums + ((part * tile + s + r) * net.H + j) * net.K,
-                        a[r],
-                    )
+                    i = sums + ((part * tile + s + r) * net.H + j) * net.K
+                    store(net.zeros, shared, i, a[r])
                 j += cuda.blockDim.x
             s += cuda.blockDim.y // net.parts * net.R
         cuda.syncthreads()
@@ -317,9 +305,8 @@ def backward(n, tile, theta, work):
     s0 = cuda.blockIdx.x * tile
     while s0 < n.B:
         count = min(tile, n.B - s0)
-        clear(
-            work, n.d_out + s0 * net.O, count * net.O
-        )  # y does not depend on the read-out
+        # y does not depend on the read-out.
+        clear(work, n.d_out + s0 * net.O, count * net.O)
         backward_layers(n, tile, s0, theta, shared, work, True)
         s0 += cuda.gridDim.x * tile
 

@@ -95,9 +95,9 @@ def gradients(n, s0, count, work, fresh):
         U = layer_at(l)
         W = U + inputs * net.H * net.K
         b = W + net.H * net.H * net.K
-        below = step_at(n, n.x, 0, s0, net.D)
-        if l > 0:
-            below = slot_at(n, n.h, l - 1, 1, s0)
+        below = (
+            step_at(n, n.x, 0, s0, net.D) if l == 0 else slot_at(n, n.h, l - 1, 1, s0)
+        )
         h = slot_at(n, n.h, l, 0, s0)
         da = gate_at(n, n.da, l, 0, s0)
         y = cuda.threadIdx.y * 4

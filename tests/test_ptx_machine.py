@@ -188,16 +188,6 @@ def test_an_access_that_is_wrong(body, kind):
     assert launch(body, *arrays, threads=1)[1] == {kind: 1}
 
 
-def test_accesses_that_are_right():
-    body = """
-    ld.global.v4.f32 {%a, %c, %d, %e}, [%p0+16]; st.shared.v4.f32 [16], {%a, %c, %d, %e};
-    cvta.shared.u64 %g, 24; ld.v2.u32 {%h, %i}, [%g]; st.global.v2.u32 [%p0], {%i, %h};
-    """
-    got, kinds = launch(body, np.arange(8, dtype=np.float32), threads=1)
-    assert not kinds
-    np.testing.assert_array_equal(got[0][:2], [7, 6])
-
-
 def test_reads_and_writes_of_two_blocks():
     """Before the launch is before; within it nothing is ordered but by flags."""
     one = np.zeros(1, np.uint32)

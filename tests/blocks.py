@@ -49,17 +49,16 @@ class Watched:
         with self.grid.lock:
             for other in self.seen[place]:
                 if self.clash(me, other, how):
-                    message = f"{self.name}[{i}]: {me.who} {how}, {other[0]} {other[1]} it, too"
-                    raise RaceError(message)
+                    both = f"{me.who} {how}, {other[0]} {other[1]} it, too"
+                    raise RaceError(f"{self.name}[{i}]: {both}")
             self.seen[place].append((me.who, how, me.phase, me.interval))
 
     def clash(self, me, other, how):
         who, did, phase, interval = other
-        apart = me.who[0] != who[0]  # in different blocks
-        together = (
-            me.phase == phase if apart else (me.phase, me.interval) == (phase, interval)
-        )
-        return together and me.who != who and (how, did) != ("reads", "reads")
+        if me.who == who or me.phase != phase or how == did == "reads":
+            return False
+        # A barrier of a block holds for its own threads alone.
+        return me.who[0] != who[0] or me.interval == interval
 
 
 class Grid:
@@ -105,14 +104,9 @@ class Grid:
         """Run a kernel, a Python function whose `cuda` is this; the first error of a
         thread.
         """
-        self.memory = [
-            Watched(
-                np.full(self.numbers, np.nan, self.dtype),
-                self,
-                f"shared memory of {block}",
-            )
-            for block in range(self.blocks)
-        ]
+        empty = np.full((self.blocks, self.numbers), np.nan, self.dtype)
+        shared = "shared memory of {}".format
+        self.memory = [Watched(a, self, shared(n)) for n, a in enumerate(empty)]
         names = kernel.__code__.co_varnames
         watched = [
             Watched(a, self, name) if isinstance(a, np.ndarray) else a
@@ -131,15 +125,11 @@ class Grid:
                     barrier.abort()
 
         threads = []
-        for block, x, y in itertools.product(*map(range, (self.blocks, *self.threads))):
+        for who in itertools.product(*map(range, (self.blocks, *self.threads))):
             thread = threading.Thread(target=run)
-            place = {
-                "blockIdx": SimpleNamespace(x=block, y=0),
-                "phase": 0,
-                "interval": 0,
-            }
-            place |= {"threadIdx": SimpleNamespace(x=x, y=y), "who": (block, x, y)}
-            thread.place = SimpleNamespace(**place)
+            thread.place = place = SimpleNamespace(who=who, phase=0, interval=0)
+            place.blockIdx = SimpleNamespace(x=who[0], y=0)
+            place.threadIdx = SimpleNamespace(x=who[1], y=who[2])
             threads.append(thread)
         for thread in threads:
             thread.start()
@@ -164,12 +154,10 @@ class Kernel:
         threads = threads if isinstance(threads, tuple) else (threads, 1)
 
         def launch(*arguments):
-            flat = [
-                getattr(a, "_ary", a) for a in arguments
-            ]  # of Numba's simulated device
-            dtype = next(
-                a.dtype for a in flat if getattr(a, "dtype", 0) in (np.float32, float)
-            )
+            # Of Numba's simulated device.
+            flat = [getattr(a, "_ary", a) for a in arguments]
+            dtypes = [a.dtype for a in flat if isinstance(a, np.ndarray)]
+            dtype = next(dtype for dtype in dtypes if dtype.kind == "f")
             self.cuda.running = Grid(blocks, threads, shared // dtype.itemsize, dtype)
             self.cuda.running.launch(self.function, *flat)
 
@@ -207,9 +195,7 @@ def watch(monkeypatch, change=()):
 
     monkeypatch.setattr(device.cuda, "device_array", poisoned)
     monkeypatch.setattr(build, "functions", functions)
-    monkeypatch.setattr(
-        build, "_compile", lambda function, types: Kernel(function, cuda)
-    )
+    monkeypatch.setattr(build, "_compile", lambda function, _: Kernel(function, cuda))
     # Here blocks can wait for each other; Numba's simulator runs one after another.
     monkeypatch.setattr(device.Device, "_refuse_too_many", lambda *how: None)
     return cuda

@@ -13,7 +13,6 @@ from lstm_kernels.cpu import (
     chunks,
     flow,
     passes,
-    wavefront_kernels,
     workspace,
 )
 from lstm_kernels.cpu.arrays import PROGRESS
@@ -37,9 +36,8 @@ class Checked:
         size = count * self.dtype.itemsize
         for start, stop, array in self.arrays:
             if start <= address and address + size <= stop:
-                flat = array.reshape(-1).view(np.uint8)[
-                    address - start : address - start + size
-                ]
+                first = address - start
+                flat = array.reshape(-1).view(np.uint8)[first : first + size]
                 return flat.view(self.dtype)
         raise IndexError(f"address {address:#x}: {size} bytes outside every array")
 
@@ -133,29 +131,26 @@ class Interpreted:
     """Kernels as plain Python. Tiles, records and arrays may touch what the package
     took the address of (`workspace.at`), and nothing else.
 
-    tiles: Tiles that may be asked for. used: the names of those that ran.
+    tiles: of the dtype and lanes of those that run. used: the names of those that ran.
     """
 
-    def __init__(self, monkeypatch, *tiles):
+    def __init__(self, monkeypatch, tiles):
         self.used, self._seen, self._turns = set(), {}, {}
-        self._machine = Checked(tiles[0].dtype, tiles[0].lanes)
+        self._machine = Checked(tiles.dtype, tiles.lanes)
         self._tiles, self._codes = [], []
-        modules = (passes, block_kernels, wavefront_kernels, flow)
-        modules += (chunk_kernels,)
+        modules = passes, block_kernels, flow, chunk_kernels
         self._spaces = {module.__name__: dict(vars(module)) for module in modules}
-        functions = {}
+        self._functions = functions = {}
         for space in self._spaces.values():
             for name, value in space.items():
-                if f := getattr(value, "py_func", None):
-                    scope = self._spaces.get(f.__module__)
-                    if scope is not None:
-                        new = FunctionType(f.__code__, scope, name)
-                        space[name] = functions.setdefault(f, new)
-        self._functions = functions
-        tile_names = "inputs step whole single back through few gradient transpose"
+                f = getattr(value, "py_func", None)
+                if f and (scope := self._spaces.get(f.__module__)):
+                    new = FunctionType(f.__code__, scope, name)
+                    space[name] = functions.setdefault(f, new)
+        tile_names = "inputs step whole back through few gradient transpose"
         tile_names += " forward_tile backward_tile"
         replaced = dict.fromkeys(tile_names.split(), self._tile)
-        replaced |= dict.fromkeys(("layer_at", "job_at", "flow_at"), self._record_at)
+        replaced |= {"layer_at": self._record_at}
         replaced["progress_at"] = self._progress_at
         replaced |= {"claim": self._claim, "finish": lambda *_: None}
         replaced |= {"wait": lambda sync, groups, turn, tasks: turn + 1}
@@ -211,12 +206,8 @@ class Interpreted:
         key = place, array.nbytes, array.dtype
         if self._seen.get(key) is not array:
             self._seen[key] = array
-            m = self._machine
-            m.allow(
-                a
-                for a in self._seen.values()
-                if a.dtype == m.dtype and a.flags.c_contiguous
-            )
+            m, seen = self._machine, self._seen.values()
+            m.allow(a for a in seen if a.dtype == m.dtype and a.flags.c_contiguous)
             m.arrays.sort(key=lambda entry: entry[0] - entry[1])  # the largest first
         return place
 
@@ -266,9 +257,11 @@ class Interpreted:
     def _tile(self, code, *numbers, **named):
         tile, m = self._tiles[code - 1], self._machine
         self.used.add(tile.__name__)
-        kinds = {float: m.splat}
-        of = lambda n: kinds.get(type(n), int)(n)  # noqa: E731
-        tile(m, *map(of, numbers), **{name: of(n) for name, n in named.items()})
+
+        def given(n):
+            return m.splat(n) if isinstance(n, float) else int(n)
+
+        tile(m, *map(given, numbers), **{k: given(n) for k, n in named.items()})
 
     def _claim(self, sync, groups, turn, me, tasks):
         self._turns[turn] = self._turns.get(turn, -1) + 1

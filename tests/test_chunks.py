@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from checked import Interpreted
 from conftest import example
+from test_in_use import ctrl_c_after
 
 import lstm_kernels as lk
 from lstm_kernels import reference
@@ -141,7 +142,8 @@ def test_what_does_not_converge_goes_on_step_by_step(
     assert enough.seams.converged
 
 
-NAN, TINY = np.nan, 1e-3
+NAN, TINY, ONES = np.nan, 1e-3, [1, 1, 1]
+BIG, SMALL, ODD = [100] * 3, [1, TINY, 1], [1, 1 + 2 * TINY, 1]
 # Ends before and starts behind three seams, a row for each unit; the tolerance; how
 # many seams hold, from the first on.
 SEAMS = {
@@ -154,30 +156,10 @@ SEAMS = {
     "NaN at one end": ([[1, NAN, 3]], [[1, 2, 3]], 0.5, 1),
     "NaN at a start": ([[1, 2, 3]], [[1, 2, NAN]], 0.5, 2),
     "NaN on both sides": ([[NAN, 2, 3]], [[NAN, 2, 3]], 0.5, 0),
-    "a large unit hides no small one": (
-        [[100, 100, 100], [1, 1, 1]],
-        [[100, 100, 100], [1, 1 + 2 * TINY, 1]],
-        TINY,
-        1,
-    ),
-    "a large moment hides no small one": (
-        [[1e9, 1, 1]],
-        [[1e9, 1, 1 + 2 * TINY]],
-        TINY,
-        2,
-    ),
-    "a zero between numbers as usual": (
-        [[1, 0, 1], [1, 1, 1]],
-        [[1, TINY / 2, 1], [1, 1, 1]],
-        TINY,
-        3,
-    ),
-    "a zero at a small moment": (
-        [[1, 0, 1], [1, TINY, 1]],
-        [[1, TINY / 2, 1], [1, TINY, 1]],
-        TINY,
-        1,
-    ),
+    "a large unit hides no small one": ([BIG, ONES], [BIG, ODD], TINY, 1),
+    "a large moment hides no small one": ([[1e9, 1, 1]], [[1e9, *ODD[:2]]], TINY, 2),
+    "a zero as usual": ([[1, 0, 1], ONES], [[1, TINY / 2, 1], ONES], TINY, 3),
+    "a small moment": ([[1, 0, 1], SMALL], [[1, TINY / 2, 1], SMALL], TINY, 1),
 }
 
 
@@ -248,14 +230,15 @@ def test_what_is_tried_is_told_and_decided():
     assert "step by step" in choice.seconds
     assert len(choice.seconds) == 3  # groups of one vector and of two
     assert net.division(4, 3).seconds == {}  # of a mini-batch, as `numba-fused`
-
-
-def test_wide_layers_try_chunks_as_samples():
-    params = lk.Params.init(1, WIDE)
-    one = NumbaChunks(params, 2, chunks=5)._chunkings(80, False)
-    assert {chunking.vectors for chunking in one} == {0}
-    tried = NumbaChunks(params, 2)._chunkings(10_000, False)
-    assert {chunking.vectors for chunking in tried} == {0, 1, 2}
+    wide, far = lk.Params.init(1, WIDE), 1 << 70  # more run-up and sweeps than steps
+    for net, T, vectors in (
+        (NumbaChunks(wide, 2, chunks=5, run_up=far, sweeps=far), 80, {0}),
+        (NumbaChunks(wide, 2), 10_000, {0, 1, 2}),
+    ):
+        tried = net._chunkings(T, False)
+        assert {chunking.vectors for chunking in tried} == vectors
+        assert all(one.run_up < T for one in tried)
+        assert all(net._most_sweeps(one) <= one.chunks for one in tried)
 
 
 def test_steps_of_one_sequence_descend():
@@ -295,12 +278,6 @@ def test_bad_choices_are_named(choice, kind, words):
         NumbaChunks(params, **choice).forward(x)
 
 
-def test_as_many_sweeps_and_run_ups_as_one_likes():
-    params, x, _ = example((1, 50, 1, 1, 2))
-    net = NumbaChunks(params, chunks=10, sweeps=1 << 70, run_up=1 << 70)
-    assert same(net.forward(x), fused(params, x))
-
-
 def test_every_address_lies_inside_an_array(cell, monkeypatch):
     for L, T, D, H, count in [*CUTS[2:5], (1, 40, 1, 3, LANES + 2)]:
         params, x, _ = example((L, T, 1, D, H), cell)
@@ -336,16 +313,6 @@ def test_an_interrupt_leaves_a_network_that_is_whole():
     params, x, _ = example((1, 100_000, 1, 1, 64))
     net = NumbaChunks(params, 2, chunks=2 * LANES)
     want = net.forward(x[:1000])
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
-        with pytest.raises(KeyboardInterrupt):
-            [net.forward(x) for _ in iter(int, 1)]  # without end
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with ctrl_c_after(0.05):
+        [net.forward(x) for _ in iter(int, 1)]  # without end
     assert same(net.forward(x[:1000]), want)

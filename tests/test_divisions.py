@@ -2,7 +2,7 @@
 changes no bit.
 """
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
@@ -18,14 +18,14 @@ EVERY = (UNITS, SAMPLES, ONE)
 
 
 def run(trial, seconds, calls=50_000):
-    """Passes until a trial is decided; seconds: a function of the division and the
-    number of its passes on end. Returns the time they took.
+    """Passes until a trial is decided; seconds: a function of the division, the number
+    of its passes on end and the time so far. Returns the time they took.
     """
     spent, last, again = 0.0, None, 0
     for _ in range(calls):
         again = again + 1 if trial.division == last else 0
         last = trial.division
-        took = seconds(last, again)
+        took = seconds(last, again, spent)
         trial.record(last, took)
         spent += took
         if trial.decided:
@@ -40,7 +40,7 @@ def test_the_fastest_is_found_whatever_a_pass_takes(scale, fastest, gap):
     rng = np.random.default_rng(0)
     times = dict.fromkeys(EVERY, 1 + gap) | {fastest: 1.0}
     trial = Trial(EVERY)
-    run(trial, lambda d, _: scale * times[d] * rng.uniform(1, 1 + gap / 8))
+    run(trial, lambda d, *_: scale * times[d] * rng.uniform(1, 1 + gap / 8))
     choice = trial.choice()
     assert str(trial.division) == choice.fastest == str(fastest)
     assert choice.seconds[str(fastest)] == pytest.approx(scale, rel=0.05)
@@ -48,64 +48,45 @@ def test_the_fastest_is_found_whatever_a_pass_takes(scale, fastest, gap):
 
 @pytest.mark.parametrize("scale", [20e-6, 0.5])
 def test_trying_costs_a_few_calls_or_milliseconds(scale):
-    times = {UNITS: 1.0, SAMPLES: 2.5, ONE: 2.0}
-    trial, count = Trial(EVERY), [0]
+    times, passes = {UNITS: 1.0, SAMPLES: 2.5, ONE: 2.0}, []
 
-    def seconds(division, _):
-        count[0] += 1
+    def seconds(division, *_):
+        passes.append(division)
         return scale * times[division]
 
-    spent = run(trial, seconds)
-    wasted = spent - count[0] * scale
+    wasted = run(Trial(EVERY), seconds) - len(passes) * scale
     assert wasted <= max(3 * scale, 3e-3)
 
 
-def woken(again, spent):
+def woken(again, spent, passes):
     """The first passes of two threads after others take longest."""
     return [400e-6, 300e-6, 250e-6, 200e-6][again] if again < 4 else 222e-6
 
 
-def crowded(again, spent):
+def crowded(again, spent, passes):
     """Slow for the first 100 ms, as beside a BLAS library's threads."""
     return (1.45 if spent < 0.1 else 1) * 222e-6
 
 
-@pytest.mark.parametrize("of_two", [woken, crowded])
-def test_threads_that_are_slow_at_first_do_not_lose(of_two):
-    spent = [0.0]
-
-    def seconds(division, again):
-        took = 240e-6 if division == ONE else of_two(again, spent[0])
-        spent[0] += took
-        return took
-
-    trial = Trial((UNITS, ONE))
-    run(trial, seconds)
-    assert trial.division == UNITS
+def stalled(turn):
+    """One pass of a turn of eight takes longest."""
+    return lambda again, spent, passes: 6e-3 if passes == 8 * turn else 111e-6
 
 
-@pytest.mark.parametrize("turn", range(4))
-def test_one_stall_leaves_out_nothing(turn):
-    count = [-1]
-
-    def seconds(division, _):
-        if division != UNITS:
-            return 50e-6
-        count[0] += 1
-        return 6e-3 if count[0] == 8 * turn else 25e-6
-
-    trial = Trial((UNITS, ONE))
-    run(trial, seconds)
+@pytest.mark.parametrize("of_two", [woken, crowded, *map(stalled, range(4))])
+def test_threads_that_are_slow_at_first_or_once_do_not_lose(of_two):
+    trial, passes = Trial((UNITS, ONE)), count()
+    run(trial, lambda d, *so: 240e-6 if d == ONE else of_two(*so, next(passes)))
     assert trial.division == UNITS
 
 
 @pytest.mark.parametrize(("gain", "threads"), [(0.03, False), (0.07, True)])
 def test_threads_have_to_gain_more_than_the_margin(gain, threads):
     trial = Trial(EVERY)
-    run(trial, lambda d, _: 1e-3 * (1 if d == ONE else 1 - gain))
+    run(trial, lambda d, *_: 1e-3 * (1 if d == ONE else 1 - gain))
     assert (trial.division != ONE) == threads
     small = Trial(EVERY)
-    run(small, lambda d, _: 20e-6 * (1 if d == ONE else 0.8))
+    run(small, lambda d, *_: 20e-6 * (1 if d == ONE else 0.8))
     assert small.division == ONE
 
 
@@ -158,15 +139,14 @@ def test_every_call_has_a_choice_of_its_own(call):
     net = lk.network("numba-fused", params, threads=1)  # nothing to try
     assert net.division(4, 3, call) == ("one thread", {})
     net = lk.network("numba-fused", params, threads=2)
-    kernel = numba_fused.CALLS[call][1].py_func.__name__
     for _ in range(30):
         net.forward(x, training=call in ("forward for training", "backward"))
         if call == "backward":
             net.backward(np.ones((4, 3, 40), np.float32))
-        if kernel == "train":
-            net.step(x, target, 1e-9) if call == "step" else net.loss_and_grads(
-                x, target
-            )
+        if call == "step":
+            net.step(x, target, 1e-9)
+        if call == "loss_and_grads":
+            net.loss_and_grads(x, target)
     assert net.division(4, 3, call).seconds
 
 
@@ -184,23 +164,15 @@ def test_a_division_is_of_a_call_and_of_sizes(given, error, message):
         net.division(*given)
 
 
-@pytest.mark.parametrize("decided", [False, True])
-def test_an_epoch_that_tries_is_its_steps(decided):
+def test_an_epoch_that_tries_is_its_steps():
     params, x, target = example((2, 5, 23, 3, 20), seed=5)
     dataset, order = lk.Dataset(x, target), np.random.default_rng(0).permutation(23)
     whole, steps = (lk.network("numba-fused", params, threads=2) for _ in range(2))
     divisions.trial.cache_clear()
-    for _ in range(300 if decided else 1):
+    batches = [(x[:, part], target[part]) for part in np.split(order, [8, 16])]
+    for _ in range(300):  # from the first that tries to those that are decided
         losses = whole.epoch(dataset, order, 8, 0.01)
-        again = [
-            steps.step(
-                np.ascontiguousarray(x[:, part]),
-                np.ascontiguousarray(target[part]),
-                0.01,
-            )
-            for part in (order[:8], order[8:16], order[16:])
-        ]
-        assert losses == again
+        assert losses == [steps.step(*batch, 0.01) for batch in batches]
     for name, value in whole.params().arrays().items():
         np.testing.assert_array_equal(steps.params().arrays()[name], value)
 

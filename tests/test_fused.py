@@ -2,8 +2,6 @@
 schedule.
 """
 
-import ast
-import inspect
 import subprocess
 import sys
 
@@ -14,24 +12,10 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import (
-    arrays,
-    block_kernels,
-    passes,
-    wavefront_kernels,
-    workspace,
-)
 from lstm_kernels.cpu.divisions import divisions
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.versions import numba_fused
 from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
-
-
-def random_shapes(count, seed=0):
-    """L, T, B, D, H: small, around the sizes of tiles and blocks."""
-    rng = np.random.default_rng(seed)
-    for _ in range(count):
-        yield tuple(int(rng.integers(1, most)) for most in (4, 7, 20, 40, 70))
 
 
 def every_division(net, x):
@@ -44,33 +28,6 @@ def divide_by(monkeypatch, division):
     monkeypatch.setattr(numba_fused.NumbaFused, "_divisions", lambda *_: [division])
 
 
-KERNELS = (passes, block_kernels, wavefront_kernels)
-
-
-def test_every_field_of_a_record_is_read_and_of_a_record_alone():
-    """The tables of `arrays.py` against the attributes in the kernels' text."""
-    read = {"layer": set(), "job": set()}
-    for module in KERNELS:
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
-            if isinstance(node, ast.Attribute):
-                owner = getattr(node.value, "id", None)
-                if isinstance(node.value, ast.Call):
-                    owner = node.value.func.id.removesuffix("_at")
-                if owner in ("layer", "top", "job"):
-                    read["layer" if owner == "top" else owner].add(node.attr)
-    assert read["layer"] == set(arrays.LAYER.names)
-    job = arrays.JOBS[np.dtype(np.float32)]
-    assert read["job"] == set(job.names) - {"real"}  # whose type is read
-    named = {array.name for array in arrays.SPACE}
-    assert named <= set(job.names) | set(arrays.LAYER.names)
-
-
-def test_an_array_has_the_sizes_that_its_line_names():
-    sizes = {"T": 4, "B": 3, "P": 32, "L_h": 2}
-    h = next(array for array in arrays.SPACE if array.name == "h")
-    assert h.sizes(sizes) == (2, 5, 3, 32)
-
-
 @pytest.mark.parametrize(
     ("cell", "dtype"), [*((cell, np.float32) for cell in CELLS), ("lstm", np.float64)]
 )
@@ -79,7 +36,10 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
     check.
     """
     used = set()
-    for shape in [(1, 1, 1, 1, 1), (2, 2, 3, 3, 17), (1, 2, 2, 18, 33)]:
+    shapes = [(1, 1, 1, 1, 1), (2, 2, 3, 3, 17), (1, 2, 2, 18, 33)]
+    if (cell, dtype) == ("gru", np.float32):  # more rows (t, sample) than go at once
+        shapes.append((1, 25, 4, 5, 3))
+    for shape in shapes:
         params, x, target = example(shape, cell, dtype)
         dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
         order, B = np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1]
@@ -99,48 +59,6 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
     assert used >= {"whole", "back", "through_U", "few", "gradient_W", "transpose"}
 
 
-CANARY = 0x5AFE
-
-
-class Guarded:
-    """Arrays with a canary on either side."""
-
-    def __init__(self):
-        self.raw = []
-
-    def __call__(self, *shape, dtype):
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        raw = np.full(size + 4096 + 64, CANARY, np.uint16).view(np.uint8)
-        start = 2048 + -(raw.ctypes.data + 2048) % 64
-        raw[start : start + size] = 0
-        self.raw.append((raw, start, start + size))
-        return raw[start : start + size].view(dtype).reshape(shape)
-
-    def intact(self):
-        whole = np.full(1, CANARY, np.uint16).view(np.uint8)
-        return all(
-            (edge.reshape(-1, 2) == whole).all()
-            for raw, start, stop in self.raw
-            for edge in (raw[:start], raw[stop + stop % 2 :])
-        )
-
-
-def test_canaries_around_every_array_survive(monkeypatch):
-    for number, shape in enumerate(random_shapes(60)):
-        guarded = Guarded()
-        monkeypatch.setattr(workspace, "buffer", guarded)
-        cell = tuple(CELLS)[number % 3]
-        params, x, target = example(shape, cell)
-        net = lk.network("numba-fused", params, threads=2)
-        found = every_division(net, x)
-        division = found[number % len(found)]
-        net._divisions = lambda T, B, d=division: [d]
-        net.forward(x)
-        compare_to_reference(net, params, x)
-        net.step(x, target, 0.1)
-        assert guarded.intact(), (cell, shape, division)
-
-
 def test_every_division_gives_the_same_bits(cell, monkeypatch):
     for shape in [(2, 5, 17, 3, 33), (1, 9, 4, 40, 64), (3, 4, 30, 7, 100)]:
         params, x, target = example(shape, cell)
@@ -151,20 +69,13 @@ def test_every_division_gives_the_same_bits(cell, monkeypatch):
             divide_by(monkeypatch, division)
             net = lk.network("numba-fused", params, threads=2)
             loss, grads = net.loss_and_grads(x, target)
-            results.append(
-                {"y": net.forward(x)[0], "loss": np.array(loss)} | grads.arrays()
-            )
+            y, _ = net.forward(x)
+            assert (net.forward(x, training=True)[0] == y).all()
             net.step(x, target, 0.1)
-            results[-1] |= {f"after.{n}": a for n, a in net.params().arrays().items()}
-        for other in results[1:]:
-            for name, value in results[0].items():
-                np.testing.assert_array_equal(other[name], value, err_msg=name)
-
-
-def test_training_keeps_the_bits_of_inference():
-    params, x, _ = example((2, 6, 5, 3, 40))
-    net = lk.network("numba-fused", params)
-    np.testing.assert_array_equal(net.forward(x, training=True)[0], net.forward(x)[0])
+            after = net.params().arrays().values()
+            arrays = y, np.array(loss), *grads.arrays().values(), *after
+            results.append([a.tobytes() for a in arrays])
+        assert all(other == results[0] for other in results), shape
 
 
 def test_a_diverged_network_is_as_new_with_new_parameters():
@@ -193,12 +104,6 @@ with event.install_recorder("numba:compile") as seen:
     net.forward(np.ones((2, 1, 1), np.float32))
 print(len(seen.buffer))
 """
-    counts = [
-        int(
-            subprocess.check_output(
-                [sys.executable, "-c", script], text=True, timeout=300
-            )
-        )
-        for _ in range(2)
-    ]
-    assert counts[1] == 0
+    line = [sys.executable, "-c", script]
+    _, second = (subprocess.check_output(line, timeout=300) for _ in range(2))
+    assert int(second) == 0

@@ -299,9 +299,9 @@ def python(code, folder, *words):
 # A kernel of cpu/ and one of ranks/, which calls those of cpu/.
 COMPILE = """
 import numpy as np
-from lstm_kernels.cpu import arrays, machine_code, wavefront_kernels
+from lstm_kernels.cpu import arrays, machine_code, passes
 from lstm_kernels.ranks import shares
-for kernel in (wavefront_kernels.next_batch, shares.steps_in_memory):
+for kernel in (passes.next_batch, shares.steps_in_memory):
     assert machine_code.address(kernel, arrays.JOBS[np.dtype("float32")])
 """
 

@@ -2,12 +2,12 @@
 meanwhile.
 """
 
-from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from conftest import SHAPES, example
+from test_in_use import ctrl_c_after
 
 import lstm_kernels as lk
 from lstm_kernels.cpu import flow, instructions, team, workspace
@@ -83,11 +83,8 @@ def test_micro_batches_of_a_pipeline(parts):
     assert bits(net, x, target, dy) == want
 
 
-# A toy: a task's value is a hash of the values it waits for, and its time a number of
-# spins.
-
-
 def toy(task, _, address):
+    """A task's value is a hash of the values it waits for, its time some spins."""
     at = words(address, 5)  # first, after, values, delays, how many tasks
     count = at[4]
     first, values = words(at[0], count + 1), words(at[2], count)
@@ -111,11 +108,6 @@ def stopper(task, _, address):
     return 0
 
 
-@cache
-def code_of(perform):
-    return native(perform, "test")
-
-
 def toy_schedule(rng):
     """Up to 40 tasks, each after up to 4 earlier ones, of 1 to 6 workers."""
     count, workers = int(rng.integers(1, 41)), int(rng.integers(1, 7))
@@ -131,7 +123,7 @@ def test_stress_random_graphs_random_delays():
     """Delays of up to 100 us in one task of ten, always the same values; threads that
     never come are not waited for: whoever waits long helps out.
     """
-    rng = np.random.default_rng(1)
+    rng, code = np.random.default_rng(1), native(toy, "test")
     for _ in range(100):
         schedule = toy_schedule(rng)
         running, count = flow.Flow(schedule), len(schedule.tasks)
@@ -146,7 +138,7 @@ def test_stress_random_graphs_random_delays():
             values[:] = 0
             delays[:] = rng.integers(0, 3000, count) * (rng.random(count) < 0.1)
             stop = np.zeros(1, np.int64)
-            how = int(participants), code_of(toy), workspace.at(job), stop, arrays
+            how = int(participants), code, workspace.at(job), stop, arrays
             running.run(*how)
             assert (values == want).all()
             spans = running.timeline().spans
@@ -159,7 +151,7 @@ def test_a_run_that_is_told_to_leave_leaves_the_rest(workers):
     running = flow.Flow(wavefront(Graph(3, 40), workers, 1))
     counts, stop = np.zeros(120, np.int64), np.zeros(1, np.int64)
     job = np.array([workspace.at(counts), workspace.at(stop)])
-    how = workers, code_of(stopper), workspace.at(job), stop, (job, counts)
+    how = workers, native(stopper, "test"), workspace.at(job), stop, (job, counts)
     running.run(*how)
     team.team().drain()
     assert counts[5] == counts.max() == 1
@@ -167,6 +159,28 @@ def test_a_run_that_is_told_to_leave_leaves_the_rest(workers):
     counts[:], stop[:] = 0, 1
     running.run(*how)
     assert not counts.any()
+
+
+def test_an_interrupt_or_an_error_ends_a_flow_and_the_network_lives(monkeypatch):
+    params, x, _ = example((3, 6000, 4, 3, 128))
+    short = x[:6].copy()
+    net = NumbaWavefront(params, schedules=lambda graph: wavefront(graph, 2, 3))
+    want = net.forward(short)[0]
+
+    def ends():
+        with pytest.raises(RuntimeError, match="nothing to go back through"):
+            net.backward(np.zeros_like(want))
+        assert (net.forward(short, training=True)[0] == want).all()
+
+    net.forward(short, training=True)
+    with ctrl_c_after(0.1):
+        [net.forward(x, training=True) for _ in iter(int, 1)]  # without end
+    ends()
+    with monkeypatch.context() as planted:
+        planted.setattr(flow, "team", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            net.forward(short, training=True)
+    ends()
 
 
 def race(graph):
@@ -191,15 +205,12 @@ def test_a_schedule_that_cannot_be_run_is_refused(schedules, error, message):
         lk.network("numba-wavefront", params, schedules=schedules).forward(x)
 
 
-def test_the_schedules_that_are_tried_hold(cell):
-    for shape in [(1, 1, 1, 1, 1), (1, 50, 1, 3, 16), (6, 2, 1, 3, 16)]:
-        params, x, _ = example(shape, cell)
-        for threads in (1, 2):
-            net = lk.network("numba-wavefront", params, threads=threads)
-            space = net._space(*x.shape[:2], "gradients")
-            for division in net._divisions(*x.shape[:2]):
-                for backward in (False, True):
-                    graph = Graph(shape[0], shape[1], backward=backward)
-                    found = net._schedule(graph, space, division)
-                    check(found)
-                    assert found.workers <= min(threads, shape[0])
+def test_the_schedules_that_are_tried_hold():
+    sizes = product([(1, 1), (1, 50), (6, 2)], (1, 2), (False, True))
+    for (L, T), threads, backward in sizes:
+        params = lk.Params.init(3, 16, num_layers=L)
+        net = lk.network("numba-wavefront", params, threads=threads)
+        for division in net._divisions(T, 1):
+            found = net._schedule(Graph(L, T, backward=backward), None, division)
+            check(found)
+            assert found.workers <= min(threads, L)

@@ -2,7 +2,7 @@
 
 A JOB and its LAYERs (`arrays.py`) have the addresses of all that a tile (`tiles.py`)
 reads or writes and of the tiles' machine code, so these functions are compiled once for
-every cell. Who runs what when: `passes.py`, `wavefront_kernels.py`.
+every cell. Who runs what when: `passes.py`.
 
 l is a layer, t a step, n a row (t, sample), j a unit block, w a wide one, k a unit;
 first and last bound the samples.

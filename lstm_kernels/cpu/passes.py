@@ -1,10 +1,13 @@
-"""The passes of `numba-fused`: who runs which block when, in rounds of tasks or sample
-by sample.
+"""The passes of `numba-fused`: who runs which block when, in rounds of tasks, sample by
+sample, or as tasks of a flow.
 
 A region (`team.py`) runs a function of a participant p, the number `turn` of its first
 round (`rounds.py`) and a JOB (`arrays.py`); it returns the number of the next round. A
 pass is machine code of its own, which others call by its address: so what a network
-does not use is not compiled. Tasks are in `block_kernels.py`.
+does not use is not compiled. Steps are in `block_kernels.py`.
+
+A flow (`flow.py`) runs layers at the same time, each task as machine code. A JOB has
+its tasks (n, 4) as layer, start, stop, part, and the number of parts of a mini-batch.
 
 A pass is left between two steps when `leave` of its PROGRESS is set; what it has
 written is lost then. Nobody leaves while parameters change: the word is read once more
@@ -31,7 +34,7 @@ from .block_kernels import (
     readout_gradient,
     transpose_weights,
 )
-from .instructions import array, call, exchange, read
+from .instructions import array, call, exchange, integers, read
 from .rounds import claim, finish, wait
 
 
@@ -189,4 +192,43 @@ def pack_transposes(p, turn, job):
     for l in range(job.L):
         for j in range(job.J):
             transpose_weights(job, l, j)
+    return turn
+
+
+@part
+def read_task(job, task):
+    """Layer, first step and the one after the last, first sample and the one after the
+    last.
+    """
+    numbers = integers(job.tasks, 4 * task + 4)[4 * task :]
+    layer, start, stop, part_ = numbers[0], numbers[1], numbers[2], numbers[3]
+    first, last = job.B * part_ // job.parts, job.B * (part_ + 1) // job.parts
+    return layer, start, stop, first, last
+
+
+@part
+def forward_task(task, turn, job):
+    """A run of steps of a layer, in order."""
+    forward_steps(job, *read_task(job, task))
+    return 0
+
+
+@part
+def backward_task(task, turn, job):
+    """The same back through time, and the gradient of the layer's input."""
+    backward_steps(job, *read_task(job, task))
+    return 0
+
+
+@part
+def next_batch(p, turn, job):
+    """The next mini-batch of `order`."""
+    gather(job, progress_at(job.progress, 0).done, 0, job.B)
+    return turn
+
+
+@part
+def read_out(p, turn, job):
+    """The read-out of a mini-batch, and what its backward pass begins with."""
+    begin_backward(job, 0, job.B)
     return turn

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from ..cpu.workspace import buffer, point
+from ..cpu.workspace import Space, buffer, point
 from ..errors import check_int, check_type
 from ..params import Params
 from ..readout import log_softmax
@@ -72,7 +72,7 @@ class Units:
             point(sharing, first=world.rank, helps=False)
         point(sharing, shares=self.shares, words=memory)
         h = memory[words:].view(tiles.dtype).reshape(shape)
-        space = self.net._space(T, B, "inference", {})  # of its own
+        space = Space(self.net, T, B, "inference")  # of its own
         space.begin(x, top=h)
         point(space.work.job, tasks=sharing)
         space.sharing = sharing

@@ -185,32 +185,31 @@ class NumbaChunks(NumbaFused):
     def _most_sweeps(self, chunking):
         return min(self._sweeps or chunking.chunks // 4 + 1, chunking.chunks)
 
-    def _forward(self, x, state, training, spaces=None):
+    def _forward(self, x, state, training):
         self.seams = None
         if x.shape[1] > 1:
-            return super()._forward(x, state, training, spaces)
+            return super()._forward(x, state, training)
         trial = self._trial_of(len(x), training)
         chunking = trial.division
         if chunking.vectors:  # what is compiled now is not timed
-            stack = self._stack(len(x), training, chunking, spaces)
+            stack = self._stack(len(x), training, chunking)
         start = perf_counter()
         if chunking.chunks == 1:
-            result = super()._forward(x, state, training, spaces)
+            result = super()._forward(x, state, training)
         elif chunking.vectors:
-            result = self._as_lanes(stack, x, state, training, chunking, spaces)
+            result = self._as_lanes(stack, x, state, training, chunking)
         else:
             result = self._as_samples(x, state, chunking)
         trial.record(chunking, perf_counter() - start)
         return result
 
-    def _stack(self, T, training, chunking, spaces):
-        spaces = self._stacks if spaces is None else spaces
+    def _stack(self, T, training, chunking):
         key = T, training, chunking
-        stack = self._kept(spaces, key, lambda: Stack(self, *key))
+        stack = self._kept(self._stacks, key, lambda: Stack(self, *key))
         stack.aim(self._now_in_lanes())
         return stack
 
-    def _as_lanes(self, stack, x, state, training, chunking, spaces):
+    def _as_lanes(self, stack, x, state, training, chunking):
         """What `_forward` returns."""
         xs, T, most = [x[:, 0]], len(x), self._most_sweeps(chunking)
         for l, layer in enumerate(stack.layers):
@@ -225,7 +224,7 @@ class NumbaChunks(NumbaFused):
             alone = 0 if training or len(stack.layers) > 1 else layer.exact_steps
         self.seams = Seams(chunking.chunks, layer.n, sweeps, held, alone)
         if alone == 0:
-            return super()._forward(x, state, training, spaces)
+            return super()._forward(x, state, training)
         state = self._states(layer.exact_state for layer in stack.layers)
         if held:
             y = xs[-1][:, None]

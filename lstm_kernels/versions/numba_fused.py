@@ -27,7 +27,6 @@ import numpy as np
 from ..blas import single_threaded
 from ..cores import cores
 from ..cpu import passes
-from ..cpu import wavefront_kernels as tasks
 from ..cpu.arrays import JOB_WORD, PROGRESS_WORD
 from ..cpu.divisions import Choice, Trial, divisions, trial
 from ..cpu.flow import Flow
@@ -108,7 +107,7 @@ class NumbaFused(Network):
         sizes = self._cell, self._dtype, params.hidden_size
         self.tiles = self.tiles_class(*sizes)
         self.inputs = [len(layer.U) for layer in params.layers]
-        self.packed = Packed(Tiles(*sizes), self.inputs, params.V, params.b_out)
+        self.packed = Packed(self.tiles, self.inputs, params.V, params.b_out)
         self.transposes = transposes(self.tiles, self.inputs)
         self._spaces, self._transposes_are_old = {}, True
         self.packed.pack(params)  # from now on the parameters: `_params` is their form
@@ -150,7 +149,7 @@ class NumbaFused(Network):
         """
         x = self.checked_input("bare_forward", x)
         with self._held("bare_forward"):
-            space = self._space(*x.shape[:2], "inference", {})  # of its own
+            space = Space(self, *x.shape[:2], "inference")  # of its own
             if division is not None:
                 space.trials[passes.infer] = Trial([division])
             h = space.begin(x)
@@ -201,11 +200,11 @@ class NumbaFused(Network):
     @staticmethod
     def _compile_tasks(space):
         """Compile what layers at the same time run, before that is timed."""
-        kernels = [tasks.forward_task]
+        kernels = [passes.forward_task]
         if space.purpose != "inference":
-            kernels += [tasks.backward_task, tasks.read_out, passes.gradient_rounds]
+            kernels += [passes.backward_task, passes.read_out, passes.gradient_rounds]
         if space.purpose == "descent":
-            kernels.append(tasks.next_batch)
+            kernels.append(passes.next_batch)
         for kernel in kernels:
             address(kernel, space.work.job.dtype)
 
@@ -214,18 +213,18 @@ class NumbaFused(Network):
         steps has ended.
         """
         if kernel is passes.infer:
-            self._flow(space, False, tasks.forward_task)
+            self._flow(space, False, passes.forward_task)
         elif kernel is passes.backward:
-            self._flow(space, True, tasks.backward_task)
+            self._flow(space, True, passes.backward_task)
             all_threads = self._threads, space, space.operations
             space.work.run(passes.gradient_rounds, *all_threads)
         else:
             progress, word = space.work.progress, PROGRESS_WORD
             for _ in range(progress[word.first], progress[word.last]):
                 if space.work.job_words[JOB_WORD.order]:
-                    space.work.run(tasks.next_batch, 1, space)
+                    space.work.run(passes.next_batch, 1, space)
                 self._run_layers(space, passes.infer)
-                space.work.run(tasks.read_out, 1, space)
+                space.work.run(passes.read_out, 1, space)
                 self._run_layers(space, passes.backward)
                 if space.work.progress[word.last] == 0:  # the loss was not finite
                     break
@@ -265,10 +264,10 @@ class NumbaFused(Network):
         space.work.run(passes.pack_transposes, 1, space)
         self._transposes_are_old = False
 
-    def _space(self, T, B, purpose, spaces=None):
-        """The Space for mini-batches (T, B); spaces: of another tape than its own."""
-        spaces, key = self._spaces if spaces is None else spaces, (T, B, purpose)
-        space = self._kept(spaces, key, partial(Space, self, *key))
+    def _space(self, T, B, purpose):
+        """The Space for mini-batches (T, B)."""
+        key = T, B, purpose
+        space = self._kept(self._spaces, key, partial(Space, self, *key))
         if purpose != "inference" and self._transposes_are_old:
             self.pack_transposes(space)
         return space
@@ -288,9 +287,9 @@ class NumbaFused(Network):
     def _guard(self):
         return self._lock  # which is held: of contexts that do nothing, the quickest
 
-    def _forward(self, x, state, training, spaces=None):
+    def _forward(self, x, state, training):
         purpose = "gradients" if training else "inference"
-        space = self._space(*x.shape[:2], purpose, spaces)
+        space = self._space(*x.shape[:2], purpose)
         top = space.begin(x, state)
         self._run(space, passes.infer)
         return *space.outputs(top), (x, space)  # x too: the records point to it

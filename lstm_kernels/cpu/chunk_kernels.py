@@ -43,9 +43,9 @@ JOBS = {
     for real in (np.float32, np.float64)
 }
 WORD = record(SIZES, ADDRESSES)[1]
-LEAVE, EXACT, SWEEPS, LAST = (
-    getattr(PROGRESS_WORD, name) for name in ("leave", "exact", "sweeps", "last_sweep")
-)
+# Compiled code takes constants.
+LEAVE, EXACT = PROGRESS_WORD.leave, PROGRESS_WORD.exact
+SWEEPS, LAST = PROGRESS_WORD.sweeps, PROGRESS_WORD.last_sweep
 
 
 @part

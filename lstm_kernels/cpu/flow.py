@@ -20,9 +20,8 @@ from .team import clock, team
 from .workspace import at, buffer, point
 
 TAKEN, DONE, START, STOP, WHO = range(5)  # columns of the state, a cache line per task
-PATIENCE = (
-    1000  # pauses, some 20 us, and as many offers, before a participant helps out
-)
+# Pauses, some 20 us, and as many offers of the core, before a participant helps out.
+PATIENCE = 1000
 
 # How many tasks; the tasks of worker after worker, and where each begins; what each
 # comes after, and where those of each begin; a cache line for each task; a word:
@@ -125,10 +124,8 @@ class Flow:
 
     def __init__(self, schedule):
         self.schedule, self.workers = schedule, schedule.workers
-        chunks = [
-            (task.layer, task.start, task.stop, task.part) for task in schedule.tasks
-        ]
-        self.tasks = np.array(chunks, np.int64)
+        tasks = [(t.layer, t.start, t.stop, t.part) for t in schedule.tasks]
+        self.tasks = np.array(tasks, np.int64)
         lists = [[] for _ in range(self.workers)]
         after = []
         for index, task in enumerate(schedule.tasks):

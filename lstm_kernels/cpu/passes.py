@@ -151,11 +151,9 @@ def infer(p, turn, job):
 def backward(p, turn, job):
     """A backward pass and the weight gradients."""
     turn = run_pass(job.backward, p, turn, job)
-    return (
-        turn
-        if read(job.progress + LEAVE)
-        else call(job.gradients, p, turn, job.address)
-    )
+    if read(job.progress + LEAVE):
+        return turn
+    return call(job.gradients, p, turn, job.address)
 
 
 @part

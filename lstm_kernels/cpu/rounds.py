@@ -25,7 +25,7 @@ SPINS = 1000  # pauses, some 20 us of waiting, then the core is offered to other
 COUNT_BITS = 24
 COUNT = (1 << COUNT_BITS) - 1
 # Bytes of a cache line; its words, of which each round uses the next
-LINE, SLOTS = (64, 8)
+LINE, SLOTS = 64, 8
 
 
 @part
@@ -83,7 +83,6 @@ def new_sync(buffer, groups):
     first.
     """
     sync = buffer(groups + 2, SLOTS, dtype=np.int64)
-    sync[-1, 0] = (
-        2  # rounds are even and odd, from the first that no word can hold by itself
-    )
+    # Rounds are even and odd, from the first that no word can hold by itself.
+    sync[-1, 0] = 2
     return sync

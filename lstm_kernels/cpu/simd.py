@@ -124,9 +124,8 @@ class LLVM:
         """
         byte, how = self._pointer(address, BYTE), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte.type, how, how, how])
-        callee = cgutils.get_or_insert_function(
-            self.builder.module, kind, "llvm.prefetch.p0"
-        )
+        module, name = self.builder.module, "llvm.prefetch.p0"
+        callee = cgutils.get_or_insert_function(module, kind, name)
         self.builder.call(callee, [byte, *(ir.Constant(how, v) for v in (0, 3, 1))])
 
     def broadcast(self, address):
@@ -135,9 +134,8 @@ class LLVM:
     def splat(self, number):
         """Every lane holds a scalar of the machine's dtype."""
         zero = ir.Constant(ir.IntType(32), 0)
-        vector = self.builder.insert_element(
-            ir.Constant(self.type, ir.Undefined), number, zero
-        )
+        empty = ir.Constant(self.type, ir.Undefined)
+        vector = self.builder.insert_element(empty, number, zero)
         return Vector(self, self._shuffle(vector, vector, [0] * self.lanes))
 
     def constant(self, number):
@@ -172,12 +170,10 @@ class LLVM:
 
     def interleave(self, x, y):
         """(x0, y0, x1, y1, ...) as two vectors."""
-        half, order = self.lanes // 2, []
-        for start in (0, half):
-            order.append(
-                [i for k in range(start, start + half) for i in (k, self.lanes + k)]
-            )
-        return [Vector(self, self._shuffle(x.value, y.value, lanes)) for lanes in order]
+        n = self.lanes
+        order = [i for k in range(n) for i in (k, n + k)]
+        halves = order[:n], order[n:]
+        return [Vector(self, self._shuffle(x.value, y.value, half)) for half in halves]
 
     def total(self, x):
         """The sum of a vector's numbers, a scalar: halves are added until one is
@@ -186,10 +182,9 @@ class LLVM:
         value, count = x.value, self.lanes
         while count > 1:
             count //= 2
-            low, high = range(count), range(count, 2 * count)
-            value = self.builder.fadd(
-                *(self._shuffle(value, value, list(p)) for p in (low, high))
-            )
+            halves = [*range(count)], [*range(count, 2 * count)]
+            low, high = (self._shuffle(value, value, half) for half in halves)
+            value = self.builder.fadd(low, high)
         return self.builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
 
     def store_number(self, address, number):
@@ -251,11 +246,9 @@ class LLVM:
 
     def _constant(self, kind, number):
         number = ir.Constant(kind, number)
-        return (
-            ir.Constant(self._wide(kind), [number] * self.lanes)
-            if self.lanes > 1
-            else number
-        )
+        if self.lanes == 1:
+            return number
+        return ir.Constant(self._wide(kind), [number] * self.lanes)
 
     def _call(self, name, *vectors):
         """An intrinsic of LLVM that takes and returns vectors of the machine."""

@@ -52,9 +52,7 @@ from .rounds import LINE, SPINS
 
 MOST_THREADS = 512
 LEAVING = 64  # pauses, some 2 us, for the others to leave a region
-LINGER = (
-    200_000  # nanoseconds; longer than Python takes from one small call to the next
-)
+LINGER = 200_000  # nanoseconds; longer than Python takes between two small calls
 
 # Bytes from the start of a team's memory, as above, and from the start of a thread's
 # line.
@@ -62,8 +60,7 @@ _FUNCTION, _JOB, _TURN, _WANTED = range(LINE, LINE + 32, 8)
 _LEFT, _JOINED, _ENDED = range(2 * LINE, 2 * LINE + 24, 8)
 _CORES, _THREADS = 3 * LINE, 5 * LINE
 _LOCK, _NUMBER, _TEAM, _P = range(8, 40, 8)
-# In the door: is it open?, a thread more, both fields
-_OPEN, _ONE, _JOINS = (1, 2, 0xFFFF)
+_OPEN, _ONE, _JOINS = 1, 2, 0xFFFF  # in the door: is it open?, one more, both fields
 _MASK = 128  # bytes of a set of cores
 WINDOWS, MONOTONIC = os.name == "nt", getattr(time, "CLOCK_MONOTONIC", 0)
 
@@ -72,8 +69,7 @@ _read_clock = (
     if WINDOWS
     else foreign("clock", library.clock_gettime, 32, 32, 64)
 )
-# Where it counts ticks
-_TICK = round(1e9 * time.get_clock_info("perf_counter").resolution)
+_TICK = round(1e9 * time.get_clock_info("perf_counter").resolution)  # in Windows
 
 # Locks of Python's, which need no interpreter: take one, waiting for it; release one.
 _take_lock = foreign("sleep", ctypes.pythonapi.PyThread_acquire_lock, 32, 64, 32)
@@ -155,8 +151,7 @@ def keep_away(mask, thread):
     core = _core()
     if core < 0 or core >= 8 * _MASK or _get_cores(0, _MASK, mask) < 0:
         return
-    # The word of the set that has the caller's core
-    word, others = (mask + core // 64 * 8, 0)
+    word, others = mask + core // 64 * 8, 0  # the word that has the caller's core
     allowed = read(word)
     exchange(word, allowed & ~(1 << core % 64))
     for place in range(0, _MASK, 8):
@@ -206,10 +201,8 @@ def enter(team, participants, function, job, sync):
 @cache
 def compiled(function):
     """A function of integers as machine code that Python can call, without its lock."""
-    kind = ctypes.CFUNCTYPE(
-        ctypes.c_int64, *[ctypes.c_int64] * function.__code__.co_argcount
-    )
-    return kind(native(function, ""))
+    kinds = [ctypes.c_int64] * (1 + function.__code__.co_argcount)
+    return ctypes.CFUNCTYPE(*kinds)(native(function, ""))
 
 
 class Team:
@@ -273,9 +266,7 @@ class Team:
         for p in range(self._count, participants):
             lock, line = _allocate(), self._line(p)
             _acquire(lock, 1)
-            words = {_LOCK: lock, _TEAM: self._address, _P: p}
-            for place, word in words.items():
-                line[place // 8] = word
+            line[_LOCK // 8 : _P // 8 + 1] = lock, 0, self._address, p  # 0: its number
             if _start_thread(code, line.ctypes.data) == NO_THREAD:
                 return  # the system gives no more: the work is done without
             self._count = p + 1

@@ -62,25 +62,22 @@ class Tiles(Layout):
             def vector(n):
                 return m.load_aligned(B + k * B_row + offsets[n])  # B[k, n]
 
+            def add(i, n, a_i, b_n):
+                m.set(sums[i][n], m.fma(a_i, b_n, m.get(sums[i][n])))
+
             rows, columns = range(len(sums)), range(len(offsets))
             if len(rows) < len(columns):
                 a = [number(i) for i in rows]
-                pairs = (
-                    (i, n, a[i], b_n)
-                    for n in columns
-                    for b_n in [vector(n)]
-                    for i in rows
-                )
+                for n in columns:
+                    b_n = vector(n)
+                    for i in rows:
+                        add(i, n, a[i], b_n)
             else:
                 b = [vector(n) for n in columns]
-                pairs = (
-                    (i, n, a_i, b[n])
-                    for i in rows
-                    for a_i in [number(i)]
-                    for n in columns
-                )
-            for i, n, a_i, b_n in pairs:
-                m.set(sums[i][n], m.fma(a_i, b_n, m.get(sums[i][n])))
+                for i in rows:
+                    a_i = number(i)
+                    for n in columns:
+                        add(i, n, a_i, b[n])
 
         # Two k at a time: half of the counting, which takes turns with the
         # multiply-adds (4 % with AVX2, 3 % with AVX-512, Xeon of 2023). Taller tiles
@@ -104,17 +101,15 @@ class Tiles(Layout):
         """Add da M^T to sums of a wide unit block: over the unit blocks of gradients,
         and in each over the gates that M feeds.
         """
-        # Of a row of M^T
-        runs, line = (self.runs(matrix), self.wide_units * self.dtype.itemsize)
-        width = sum(count for _, count in runs)
+        runs, size = self.runs(matrix), self.dtype.itemsize
+        line, width = self.wide_units * size, sum(count for _, count in runs)  # of M^T
 
         def one_block(j):
             done = 0
             for first, count in runs:
-                # Row 0 of block j, the run
-                a = da + j * block + first * self.dtype.itemsize
+                a = da + j * block + first * size  # row 0 of block j, the run
                 b = MT + (j * width + done) * line  # the row of M^T that it begins with
-                self.multiply(m, sums, a, self.row, self.dtype.itemsize, b, line, count)
+                self.multiply(m, sums, a, self.row, size, b, line, count)
                 done += count
 
         m.loop(blocks, one_block)
@@ -173,9 +168,8 @@ class Tiles(Layout):
                 return
             for row_sums, a_i in zip(sums, a_rows, strict=True):
                 for o in self.offsets("b"):  # what W alone feeds begins with b
-                    m.store(
-                        a_i + o, m.get(row_sums[o]) if o in row_sums else m.load(b + o)
-                    )
+                    total = m.get(row_sums[o]) if o in row_sums else m.load(b + o)
+                    m.store(a_i + o, total)
 
         m.tiles(rows, registers.tile_rows(len(fed)), tile)
 
@@ -282,24 +276,20 @@ class Tiles(Layout):
                     sums = [m.variable(zero) for _ in range(count)]
 
                     def one_block(j):
-                        # Unit block j from row `first` on
+                        # Unit block j from row `first` on, and of input d.
                         a = da + j * block + first * self.row
-                        # Of input d
                         u = U + j * U_block + d * len(fed) * self.vector_bytes
-                        for n, o in enumerate(fed):
-                            # The n-th vector fed
+                        for n, o in enumerate(fed):  # vectors
                             u_n = m.load_aligned(u + n * self.vector_bytes)
-                            for i, total in enumerate(sums):
-                                # Its gradients, row first + i
+                            for i, total in enumerate(sums):  # rows
                                 a_n = m.load(a + (i * self.row + o))
                                 m.set(total, m.fma(a_n, u_n, m.get(total)))
 
                     m.loop(J, one_block)
                     for i, total in enumerate(sums):
                         out_i = out + first * row + i * row  # row first + i
-                        m.store_number(
-                            out_i + d * self.dtype.itemsize, m.total(m.get(total))
-                        )
+                        place = out_i + d * self.dtype.itemsize
+                        m.store_number(place, m.total(m.get(total)))
 
                 m.loop(D, one_input)
 
@@ -326,7 +316,6 @@ class Tiles(Layout):
                 da_of = da, self.row, count, offsets
                 self.multiply(m, sums, z_first, step, z_row, *da_of, ahead=64)
                 for i, n in product(range(height), range(len(offsets))):
-                    # First + i
                     place = out + first * width + (i * width + n * self.vector_bytes)
                     m.store(place, m.fma(rate, m.get(sums[i][n]), m.load(place)))
 
@@ -343,16 +332,13 @@ class Tiles(Layout):
 
         def transpose(m, count, a, a_row, out, out_row):
             def square(s):
-                # Vector s of each of the rows.
-                rows = [
-                    m.load(a + s * self.vector_bytes + r * a_row) for r in range(lanes)
-                ]
+                begin = a + s * self.vector_bytes  # vector s of each of the rows
+                rows = [m.load(begin + r * a_row) for r in range(lanes)]
                 # A perfect shuffle of rows, log2 times
                 for _ in range(lanes.bit_length() - 1):
                     pairs = zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True)
                     rows = [half for x, y in pairs for half in m.interleave(x, y)]
                 for c, column in enumerate(rows):
-                    # The row of column c
                     m.store(out + (s * lanes + c) * out_row, column)
 
             m.loop(count, square)

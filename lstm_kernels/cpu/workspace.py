@@ -140,14 +140,10 @@ class Packed:
 
 def transposes(tiles, inputs):
     """Room for the transposed weights of each layer."""
+    sizes = [tiles.sizes() | tiles.layer_sizes(D) for D in inputs]
     return [
-        {
-            array.name: buffer(
-                *array.sizes(tiles.sizes() | tiles.layer_sizes(D)), dtype=tiles.dtype
-            )
-            for array in TRANSPOSES
-        }
-        for D in inputs
+        {a.name: buffer(*a.sizes(of), dtype=tiles.dtype) for a in TRANSPOSES}
+        for of in sizes
     ]
 
 
@@ -196,11 +192,8 @@ class Work:
         if code is None:
             code = self._codes[kernel] = address(kernel, self.job.dtype)
         self.enter()
-        places = self.address, self.next_round
-        alive = owner, self.arrays
-        self.leave(
-            run_on(self, operations, team().run, participants, code, *places, alive)
-        )
+        region = participants, code, self.address, self.next_round, (owner, self.arrays)
+        self.leave(run_on(self, operations, team().run, *region))
 
     def enter(self):
         """A region begins."""
@@ -424,9 +417,8 @@ class Space:
         gradients = views(flat, self._places, self._shapes)
         job[JOB_WORD.plain] = at(flat)
         readout = gradients[3 * self.sizes["L"] :]
-        for word, gradient in zip(
-            (JOB_WORD.gV, JOB_WORD.gb_out), readout, strict=False
-        ):
+        words = JOB_WORD.gV, JOB_WORD.gb_out
+        for word, gradient in zip(words, readout, strict=False):
             gradient.fill(0)
             job[word] = at(gradient)
         return gradients

@@ -110,8 +110,8 @@ class NumbaChunks(NumbaFused):
         if isinstance(tolerance, bool) or not 0 <= tolerance < 1:
             raise ValueError(f"tolerance: got {tolerance}, want {want}")
         self._tolerance = self._dtype.type(tolerance)
-        self._made_with |= {"chunks": chunks, "run_up": run_up}
-        self._made_with |= {"sweeps": sweeps, "tolerance": tolerance}
+        self._made_with |= {"chunks": chunks, "run_up": run_up, "sweeps": sweeps}
+        self._made_with["tolerance"] = tolerance
         self._stacks, self._trials = {}, {}
         self._weights = None  # of each layer, as lanes read them; None: they changed
 
@@ -138,27 +138,26 @@ class NumbaChunks(NumbaFused):
         return division if B > 1 else self._trial_of(T, call != "forward").choice()
 
     def _trial_of(self, T, training):
-        if (T, training) not in self._trials:
-            self._trials[T, training] = Trial(self._chunkings(T, training))
-        return self._trials[T, training]
+        key = T, training
+        if key not in self._trials:
+            self._trials[key] = Trial(self._chunkings(*key))
+        return self._trials[key]
 
     def _chunkings(self, T, training):
         """What is tried for a sequence. For training it is one, which the sizes alone
         decide: sums over time have the same order in every call.
         """
+        run_ups = RUN_UPS[-1:] if training else RUN_UPS
+        if self._run_up is not None:
+            run_ups = (self._run_up,)
         found = [
             Chunking(count, min(steps, T // count - 1), vectors)
             for count, vectors in self._counts(T, training)
-            for steps in self._run_ups(training)
+            for steps in run_ups
         ]
         if not found or not (self._chunks or training):
             found.append(Chunking(1))
         return [*dict.fromkeys(found)]
-
-    def _run_ups(self, training):
-        if self._run_up is not None:
-            return (self._run_up,)
-        return RUN_UPS[-1:] if training else RUN_UPS
 
     def _counts(self, T, training):
         """Numbers of chunks to try, each with the vectors of a group of lanes; 0:
@@ -236,11 +235,7 @@ class NumbaChunks(NumbaFused):
         """The state of the network, arrays (L, 1, H), from those of its layers, each
         (2, H).
         """
-        states = np.empty(
-            (2, len(self.inputs), 1, self._params.hidden_size), self._dtype
-        )
-        for l, layer in enumerate(layers):
-            states[:, l, 0] = layer
+        states = np.stack([*layers], axis=1)[:, :, None]
         return tuple(states[: len(self._cell.state)])
 
     def _as_samples(self, x, state, chunking):

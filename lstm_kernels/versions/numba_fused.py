@@ -53,22 +53,6 @@ CALLS = {
 }
 
 
-def most_threads():
-    """How many threads a network can have."""
-    return min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
-
-
-def chosen_threads(threads):
-    """How many threads a network uses for its argument `threads`, checked; None: those
-    that keep the cores busy.
-    """
-    most = most_threads()
-    if threads is not None and threads > most:
-        want = f"at most {most}, Numba's own number"
-        raise ValueError(f"threads: got {threads}, want {want}")
-    return threads or min(numbas_threads(), cores(), most)
-
-
 @lru_cache(maxsize=64)
 def descending(rate, dtype):
     """-rate as a number of a dtype, rounded to nearest whatever the caller's mode is:
@@ -98,11 +82,14 @@ class NumbaFused(Network):
 
     name = "numba-fused"
     tiles_class = Tiles
-    most_threads = staticmethod(most_threads)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        self._threads = chosen_threads(self._threads)
+        most = self.most_threads()
+        if threads is not None and threads > most:
+            want = f"at most {most}, Numba's own number"
+            raise ValueError(f"threads: got {threads}, want {want}")
+        self._threads = self._threads or min(numbas_threads(), cores(), most)
         params = self._params
         sizes = self._cell, self._dtype, params.hidden_size
         self.tiles = self.tiles_class(*sizes)
@@ -111,6 +98,10 @@ class NumbaFused(Network):
         self.transposes = transposes(self.tiles, self.inputs)
         self._spaces, self._transposes_are_old = {}, True
         self.packed.pack(params)  # from now on the parameters: `_params` is their form
+
+    @staticmethod
+    def most_threads():
+        return min(numba.config.NUMBA_NUM_THREADS, MOST_THREADS)
 
     def _now(self):
         return self.packed.unpack(self._params)

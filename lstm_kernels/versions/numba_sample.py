@@ -204,14 +204,7 @@ def layer_forward(cell, layer, x, h0, c0, kernel=forward_samples):
 
 
 def layer_backward(
-    cell,
-    layer,
-    tape,
-    dy,
-    dh,
-    dc,
-    kernel=backward_samples,
-    product=blocked_product,
+    cell, layer, tape, dy, dh, dc, kernel=backward_samples, product=blocked_product
 ):
     """The reference's layer_backward."""
     (T, B, D), (H, KH) = tape.x.shape, layer.W.shape

@@ -104,8 +104,8 @@ def test_recorded_results_have_every_column_and_their_own_record(path):
 
 def test_rows_of_other_columns_are_refused(tmp_path):
     said = r"unknown columns \['time'\], lacks \['seconds'\]"
+    bad = ROW.rename(columns={"seconds": "time"})
     with pytest.raises(ValueError, match=said):
-        bad = ROW.rename(columns={"seconds": "time"})
         results.write("trial", bad, preset="smoke", folder=tmp_path)
     with pytest.raises(ValueError, match="experiment: got 'trial'"):
         results.read("trial", tmp_path)

@@ -18,8 +18,8 @@ from .training import OPTIMIZERS, train
 
 # What input, a machine, a file or a package that is missing can be the cause of: one
 # line, no traceback.
-ERRORS = (ValueError, TypeError, OSError, RuntimeError, ArithmeticError, MemoryError)
-ERRORS += (ModuleNotFoundError,)
+ERRORS: tuple[type[Exception], ...] = (ValueError, TypeError, OSError, RuntimeError)
+ERRORS += ArithmeticError, MemoryError, ModuleNotFoundError
 FIRST, WINDOW = 120, 12  # the first month that is forecast, and months of an input
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from threadpoolctl import ThreadpoolController
@@ -31,7 +32,7 @@ LEAST_WORK = 16_000_000
 AFFIXES = [(prefix, end) for prefix in ("", "scipy_") for end in ("", "64_", "_64")]
 
 
-_computing = threading.RLock()
+_computing: Any = threading.RLock()
 at_fork(hold=_computing)  # OpenBLAS forgets its number of threads at a fork
 
 

@@ -64,7 +64,7 @@ def writing(path: str | os.PathLike, text: bool = False) -> Iterator[Any]:
     """
     target = _target("path", path)
     beside = _beside(target)
-    form = {"encoding": "utf-8", "newline": "\n"} if text else {}
+    form: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if text else {}
     try:
         file = open(beside, "x" if text else "xb", **form)  # noqa: SIM115
     except OSError as error:  # of the name that the caller knows
@@ -87,7 +87,8 @@ def write_npz(
     """Write a JSON header and named arrays, as an .npz file without pickle."""
     header = header | {"arrays": {name: a.shape for name, a in named.items()}}
     with writing(path) as file:
-        np.savez(file, header=np.array(json.dumps(header)), **named)
+        members: dict[str, Any] = {"header": np.array(json.dumps(header)), **named}
+        np.savez(file, **members)
 
 
 def read_npz(
@@ -102,7 +103,8 @@ def read_npz(
     use. Raises ValueError, naming the file and the part, for one that is damaged,
     foreign or refused by `build`; OSError for one that cannot be read.
     """
-    path, part, named = check_path(name, path), "archive", {}
+    path, named = check_path(name, path), {}
+    part: str | None = "archive"
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as zipped:
             part = "header"
@@ -112,7 +114,8 @@ def read_npz(
                 raise ValueError(f"has format {got!r}, want {form!r}")
             part, want = "header", header["arrays"]
             most = {n: 16 * math.prod(map(int, want[n])) + SPARE for n in want}
-            held = {n.removesuffix(".npy"): "unknown" for n in zipped.namelist()}
+            names = [n.removesuffix(".npy") for n in zipped.namelist()]
+            held: dict[str, Any] = dict.fromkeys(names, "unknown")
             for part in want:
                 named[part] = _member(zipped, part, most[part])
                 held[part] = [*named[part].shape]

@@ -30,7 +30,7 @@ from .notes import is_watched, note
 # fastmath: "contract" alone, so that a * b + c may be one fused multiply-add; sums keep
 # their order. error_model: division as NumPy's; Python's check for zero would keep the
 # loops scalar.
-OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy"}
+OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
 AGAIN = "every start compiles what it needs; NUMBA_CACHE_DIR may name another folder"
 
 
@@ -199,7 +199,7 @@ def part(function: Callable) -> Any:
     return made
 
 
-_kept = []  # code must outlive those who know its address
+_kept: list[Any] = []  # code must outlive those who know its address
 
 
 def native(function, label, signature=None, origins=()):

@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import suppress
 
-_told = set()
+_told: set[str] = set()
 
 
 def note(what: str, message: str) -> None:

@@ -165,10 +165,9 @@ class Params(Weights):
         dtype.
         """
         if others:
-            got, want = others[0], "num_layers= or output_size="
-            raise TypeError(
-                f"init: got a third size {got!r} without a name, want {want}"
-            )
+            third: object = others[0]
+            want = "num_layers= or output_size="
+            raise TypeError(f"init: got a third size, {third!r}, want {want}")
         D = check_int("input_size", input_size)
         H = check_int("hidden_size", hidden_size)
         L = check_int("num_layers", num_layers)

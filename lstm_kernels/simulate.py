@@ -45,7 +45,8 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """
     check_type("schedule", schedule, Schedule, "a Schedule")
     check_type("costs", costs, Costs, "Costs").of(schedule.graph)
-    spans, free = [], {}
+    spans: list[Span] = []
+    free: dict[int, float] = {}
     for index, task in enumerate(schedule.tasks):
         start, worker = free.get(task.worker, 0.0), task.worker
         for other in task.after:

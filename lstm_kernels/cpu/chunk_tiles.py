@@ -49,7 +49,7 @@ class ChunkTiles:
 
     def _units(self, sums):
         """How many units, of so many sums each, the registers hold."""
-        room = registers.vector_registers().count - self.vectors - 2
+        room = registers.vector_registers().number - self.vectors - 2
         return max(1, min(MOST_UNITS, room // (sums * self.vectors)))
 
     def _multiply(self, m, sums, a, row, weights, count):

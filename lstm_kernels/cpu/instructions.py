@@ -5,7 +5,7 @@ records at addresses, calls of machine code and of C.
 import ctypes
 import hashlib
 import inspect
-import os
+import sys
 from types import FunctionType
 
 import llvmlite.binding
@@ -21,7 +21,12 @@ from numba.np.numpy_support import as_dtype
 from ..kernels import part
 
 WORD, BYTE = ir.IntType(64), ir.IntType(8)
-library = ctypes.windll.kernel32 if os.name == "nt" else ctypes.CDLL(None)
+if sys.platform == "win32":
+    library = ctypes.windll.kernel32
+    _yield = library.SwitchToThread
+else:
+    library = ctypes.CDLL(None)
+    _yield = library.sched_yield
 
 
 def instruction(result, *kinds, names=None):
@@ -92,9 +97,7 @@ def foreign(name, function, result, *arguments):
 
 
 # Let another thread run, if one is ready.
-offer_core = foreign(
-    "yield", library.SwitchToThread if os.name == "nt" else library.sched_yield, 32
-)
+offer_core = foreign("yield", _yield, 32)
 
 
 @instruction(None)

@@ -11,7 +11,7 @@ class Registers(NamedTuple):
     """Vector registers of an instruction set."""
 
     bytes: int  # of one
-    count: int
+    number: int  # how many there are
     fused: bool  # does one instruction multiply and add?
     name: str
 
@@ -57,7 +57,7 @@ def tile_rows(vectors):
     """The tallest tile with `vectors` vectors a row whose sums and operands fit the
     registers; a product takes one more where it is not fused with its sum.
     """
-    registers = vector_registers().count - (not vector_registers().fused)
+    registers = vector_registers().number - (not vector_registers().fused)
     rows = 1
     while rows < MOST_ROWS:
         tall = rows + 1

@@ -12,9 +12,10 @@ All other arrays of a pass lie in one, `work`, since a launch costs the host tim
 each; each begins at a multiple of four numbers, so that four can be loaded at once.
 """
 
+from collections import namedtuple
 from collections.abc import Callable
 from math import prod
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numba
 import numpy as np
@@ -39,7 +40,7 @@ ARRAYS = {
 }
 # n of the kernels: the steps and samples of a pass, where the arrays begin in `work`,
 # and where the last one ends.
-Places = NamedTuple("Places", [(name, int) for name in ("T", "B", *ARRAYS, "end")])
+Places: Any = namedtuple("Places", " ".join(("T", "B", *ARRAYS, "end")))
 
 
 class Sizes(NamedTuple):

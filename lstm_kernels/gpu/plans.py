@@ -2,6 +2,7 @@
 so.
 """
 
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -81,8 +82,11 @@ class Pass:
     that are planned another way replaces `modules`, `constants`, `planned` and `grid`.
     """
 
-    modules = TILES
-    constants = "R", "parts"  # of the plan, that kernels are compiled for
+    modules: tuple[ModuleType, ...] = TILES
+    constants: tuple[str, ...] = (
+        "R",
+        "parts",
+    )  # of the plan, that kernels are compiled for
 
     def __init__(self, device, params, T, B, entries):
         self._device, self._dtype = device, params.dtype

@@ -37,11 +37,11 @@ def buffers_at():
 
 
 class Rows(NamedTuple):
-    """`count` rows of work, the first one `at`."""
+    """Rows of work: the first one `at`, how many there are."""
 
     at: int
     stride: int
-    count: int
+    number: int
 
 
 class Matrix(NamedTuple):
@@ -64,7 +64,7 @@ def stage(shared, to, down, across, source, rows, width, whole_rows, whole_width
     while i < whole_rows:
         place = to + i * down
         at = rows.at + i * rows.stride
-        known = width if i < rows.count else 0
+        known = width if i < rows.number else 0
         k = cuda.threadIdx.x
         if together:
             k *= 4
@@ -126,7 +126,7 @@ def stage_piece(to, k, piece, rows, whole, count, matrix, columns, work, theta, 
     it is there.
     """
     left = count - k
-    some = Rows(rows.at + k, rows.stride, rows.count)
+    some = Rows(rows.at + k, rows.stride, rows.number)
     stage(shared, to, piece + 4, 1, work, some, left, whole, piece, net.zero)
     to += 2 * net.buffer
     pitch = columns + 4
@@ -143,7 +143,7 @@ def multiply(rows, count, matrix, columns, work, theta, shared):
     """Let the sums be Rows of `count` numbers times a Matrix (count, columns). Returns
     how many parts are left to add, and how far apart they are.
     """
-    whole, parts, row, column, part = division(rows.count, columns)
+    whole, parts, row, column, part = division(rows.number, columns)
     kept = matrix.across == 0
     pitch = matrix.down if kept else columns + 4
     size = 2 * net.buffer if kept else net.buffer
@@ -182,10 +182,10 @@ def transform(rows, count, matrix, columns, bias, to, pitch, work, theta, shared
     numbers from `bias` on, if that is positive.
     """
     first = 0
-    while first < rows.count:
+    while first < rows.number:
         at = rows.at + first * rows.stride
         most = rows_at_once(columns)
-        some = Rows(at, rows.stride, min(rows.count - first, most))
+        some = Rows(at, rows.stride, min(rows.number - first, most))
         parts, step = multiply(some, count, matrix, columns, work, theta, shared)
         i = cuda.threadIdx.y
         while i < some.count:

@@ -7,6 +7,7 @@ for registers, and what they add and multiply becomes instructions.
 """
 
 import inspect
+from collections.abc import Callable
 
 from .device import SIMULATED, cuda
 
@@ -16,7 +17,7 @@ if COMPILED:
     from numba import types
     from numba.cuda.extending import intrinsic
 
-PYTHON = {}  # what `traced` was given, by name
+PYTHON: dict[str, Callable] = {}  # what `traced` was given, by name
 
 
 class Number:

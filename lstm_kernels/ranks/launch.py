@@ -113,7 +113,7 @@ def follow(
     start = [mpiexec(), "-n", str(check_int("ranks", ranks)), "--oversubscribe"]
     start += ["--bind-to", "none", "--timeout", str(check_int("limit", limit))]
     show(" ".join(["mpiexec -n", str(ranks), "python", *line]))
-    lines = deque(maxlen=200)  # the last that the job printed
+    lines: deque[str] = deque(maxlen=200)  # the last that the job printed
     with subprocess.Popen(
         [*start, sys.executable, *line],
         env=environment(check_int("threads", threads)),
@@ -123,7 +123,7 @@ def follow(
         preexec_fn=partial(die_with_parent, signal.SIGTERM),
     ) as job:
         try:
-            for text in job.stdout:
+            for text in job.stdout or ():
                 lines.append(text.strip())
                 show(lines[-1])
         except BaseException:

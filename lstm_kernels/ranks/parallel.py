@@ -138,14 +138,14 @@ class Parallel:
         return self._copied({v: stage.gradients for v, stage in self.local.items()})
 
     def _copied(self, flats):
-        named = {}
+        named: Named = {}
         for v, flat in flats.items():
             named |= self.local[v].named(flat.copy())
         return StageParams(named, self._cell)
 
     def gather(self) -> Named:
         """Copies of the arrays of all layers by name, on every rank."""
-        named = {}
+        named: Named = {}
         for part in self.row.comm.allgather(self.params().arrays()):
             named |= part
         return named
@@ -170,7 +170,8 @@ class Parallel:
         a parameter that is not finite: all keep those before the step.
         """
         rate = check_rate("learning_rate", learning_rate, self.dtype)
-        return self.descend(*self._examples(x, target), rate)
+        inputs, wanted, count = self._examples(x, target)
+        return self.descend(inputs, wanted, count, rate)
 
     def epoch(
         self, dataset: Dataset, order: ArrayLike, batch_size: int, learning_rate: float
@@ -178,11 +179,11 @@ class Parallel:
         """A step for each mini-batch of `order`; the losses, up to one that is not
         finite. Raises as `step` does; a DivergedError holds `.step`.
         """
-        order, batch_size = self.world.agreed(
+        chosen, size = self.world.agreed(
             lambda: check_order(dataset, order, batch_size)
         )
         return dataset.each_batch(
-            order, batch_size, lambda x, target: self.step(x, target, learning_rate)
+            chosen, size, lambda x, target: self.step(x, target, learning_rate)
         )
 
     def descend(self, inputs, wanted, count, rate):

@@ -75,12 +75,11 @@ class Units:
         space = Space(self.net, T, B, "inference")  # of its own
         space.begin(x, top=h)
         point(space.work.job, tasks=sharing)
-        space.sharing = sharing
-        return Pass(partial(self._run, space, (x, memory)), space, h)
+        return Pass(partial(self._run, space, [sharing], (x, memory)), space, h)
 
-    def _run(self, space, arrays):
+    def _run(self, space, held, arrays):
         with self.net._held("run"):  # a pass counts its steps in words of its own
-            sharing, work, job = space.sharing, space.work, space.work.job
+            (sharing,), work, job = held, space.work, space.work.job
             owner, done = (space, sharing, arrays), False
             # A rank that left would leave the others waiting: a signal ends their job.
             operations = space.operations if self.world is None else 0
@@ -91,7 +90,7 @@ class Units:
                 if not done:  # which may still read the records: it is to find nothing
                     if work.job is job:
                         work.renew()
-                    space.sharing = sharing = sharing.copy()
+                    held[0] = sharing = sharing.copy()
                     point(work.job, tasks=sharing)
                 sharing["before"] += space.x_shape[0]
 

@@ -8,6 +8,7 @@ in a *slot* of its own, a number.
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from ..versions.numba_fused import NumbaFused
 LOSSES = {"symbols": cross_entropy_and_dz, "last": squared_error_and_dz}
 
 
-def layers_of(params: Params, embedding: np.ndarray | None = None) -> dict[str, Named]:
+def layers_of(
+    params: Params, embedding: np.ndarray | None = None
+) -> dict[str, dict[str, Any]]:
     """The layers of a model as they are given to ranks: name -> arrays by name, in
     order. params: Params with a read-out; embedding: E (S, D) or None.
     """
@@ -96,7 +99,8 @@ class Stage:
         self._inputs = not is_first or "E" in named
         self._prefixes = [name[:-1] for name in named if name.endswith(".U")]
         self._network = Slots(self._recurrent(named)) if self._prefixes else None
-        self._symbols, self._read = {}, {}  # by slot
+        self._symbols: dict[int, np.ndarray] = {}  # by slot
+        self._read: dict[int, Any] = {}
 
     def flat(self, named: Named) -> np.ndarray:
         """The layers' arrays in one, a copy. Raises TypeError or ValueError."""

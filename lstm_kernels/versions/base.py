@@ -3,6 +3,7 @@ network in use.
 """
 
 import threading
+from collections.abc import Callable
 from functools import partial, partialmethod
 from typing import Any, NamedTuple, Never
 
@@ -84,14 +85,14 @@ class Network(OtherNames):
 
     name = "network"  # of the version
     parallel = True  # whether it uses `threads`; else one
-    layer_forward = staticmethod(reference.layer_forward)
-    layer_backward = staticmethod(reference.layer_backward)
+    layer_forward: Callable[..., Any] = staticmethod(reference.layer_forward)
+    layer_backward: Callable[..., Any] = staticmethod(reference.layer_backward)
 
     def __init__(self, params: Params, threads: int | None = None):
         self._params = Params.check(params).copy()
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
-        self._made_with = {"threads": threads}  # a copy is too
+        self._made_with: dict[str, Any] = {"threads": threads}  # a copy is too
         self._tape = Tape()
         self._dtype = self._params.dtype
         self._x_shape = ("T", "B", self._params.input_size)

@@ -27,7 +27,7 @@ class CudaFused(Network):
 
     name = "cuda-fused"
     tapes = False
-    kernels = "forward", "backward", "step", "update"
+    kernels: tuple[str, ...] = "forward", "backward", "step", "update"
     device, pass_of = Device, Pass
     why_unavailable = staticmethod(why_unavailable)
 

@@ -112,7 +112,8 @@ class NumbaChunks(NumbaFused):
         self._tolerance = self._dtype.type(tolerance)
         self._made_with |= {"chunks": chunks, "run_up": run_up, "sweeps": sweeps}
         self._made_with["tolerance"] = tolerance
-        self._stacks, self._trials = {}, {}
+        self._stacks: dict[tuple, Stack] = {}
+        self._trials: dict[tuple, Trial] = {}
         self._weights = None  # of each layer, as lanes read them; None: they changed
 
     def _change(self, why):

@@ -104,7 +104,7 @@ def register_peak(rounds=20_000, repeats=200):
     2.
     """
     dtype = np.dtype(np.float32)
-    tiles, count = Tiles(CELLS["lstm"], dtype, 1), registers.vector_registers().count
+    tiles, count = Tiles(CELLS["lstm"], dtype, 1), registers.vector_registers().number
     values = buffer(count - 4, tiles.lanes, dtype=dtype)
     values[:] = 0.1
 

@@ -49,7 +49,7 @@ def without_simulator(*words):
 def test_kernels_compile_and_fit(tmp_path):
     script = tmp_path / "compile_kernels.py"  # which processes of it import
     script.write_text(CODE)
-    (rows,) = without_simulator(str(script), json.dumps(SOME))
+    rows = without_simulator(str(script), json.dumps(SOME))[-1]
     rows = pd.DataFrame(json.loads(rows))
     assert len(rows) == sum(len(ptx.ENTRIES[build[0]]) for build in SOME)
     ptx.check(rows)

@@ -212,38 +212,35 @@ class Parallel:
         parts, last = list(self._micro_batches(inputs, wanted)), len(self.stages) - 1
         comm, loss, shapes, sent = self.row.comm, 0.0, {}, []
 
-        def tag(v, to, m):  # another one for each message of a step
-            return 2 * (v * len(parts) + m) + (to < v)
+        def send(to, value):  # without waiting
+            sent.append(comm.Isend(np.ascontiguousarray(value), to % self.ranks))
 
-        def send(v, to, m, value):  # without waiting
-            value = np.ascontiguousarray(value)
-            sent.append(comm.Isend(value, to % self.ranks, tag(v, to, m)))
-
-        def receive(v, to, m, shape):
+        def receive(v, shape):
             value = np.empty(shape, self.dtype)
-            comm.Recv(value, v % self.ranks, tag(v, to, m))
+            comm.Recv(value, v % self.ranks)
             return value
 
         for v, stage in self.local.items():
             stage.begin(self.thetas[v])
         # A rank takes its tasks in the order of their turns, v + m. What a task needs
-        # was sent in the turn before, so that no rank waits for ever.
+        # was sent in the turn before, so that no rank waits for ever; and what one rank
+        # sends another it sends in the order in which that takes it: no tags are needed.
         tasks = [(v, m) for v in self.local for m in range(len(parts))]
         for v, m in sorted(tasks, key=sum):
             x, target = parts[m]
             if v > 0:
-                x = receive(v - 1, v, m, (*x.shape[:2], self.local[v].width))
+                x = receive(v - 1, (*x.shape[:2], self.local[v].width))
             y = self.local[v].forward(x, m, target, count)
             shapes[v, m] = np.shape(y)
             if v == last:
                 loss += y
             else:
-                send(v, v + 1, m, y)
+                send(v + 1, y)
         for v, m in sorted(tasks, key=lambda task: task[1] - task[0]):
-            dy = None if v == last else receive(v + 1, v, m, shapes[v, m])
+            dy = None if v == last else receive(v + 1, shapes[v, m])
             dx = self.local[v].backward(dy, m)
             if v > 0:
-                send(v, v - 1, m, dx)
+                send(v - 1, dx)
         self.world.MPI.Request.Waitall(sent)
         if self.replicas > 1:
             for gradients in self._sums:

@@ -223,8 +223,8 @@ class Parallel:
         for v, stage in self.local.items():
             stage.begin(self.thetas[v])
         # A rank takes its tasks in the order of their turns, v + m. What a task needs
-        # was sent in the turn before, so that no rank waits for ever. What one rank sends
-        # another it sends in the order in which that takes it: it needs no tags.
+        # was sent in the turn before, so that no rank waits for ever. A rank sends to
+        # another in the order in which that one receives: no message needs a tag.
         tasks = [(v, m) for v in self.local for m in range(len(parts))]
         for v, m in sorted(tasks, key=sum):
             x, target = parts[m]

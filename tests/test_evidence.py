@@ -20,15 +20,15 @@ def test_an_interval_is_the_range_over_processes():
 
 
 def test_a_ratio_is_the_median_of_the_rounds_of_each_process():
-    # Drift: each round takes longer, and the ratio of a round stays 2, 4 and 4.
-    taken = {"old": [[2, 8, 16], [3, 3, 3]], "new": [[1, 2, 4], [1, 1, 6]]}
+    # Of the ratios 2, 2 and 8; the medians' own ratio is 4.
+    taken = {"old": [[2, 8, 16], [3, 3, 3]], "new": [[1, 4, 2], [1, 1, 6]]}
     rows = [(c, p, r, taken[c][p][r]) for c, p, r in product(taken, (0, 1), range(3))]
     rows = pd.DataFrame(rows, columns=["case", "process", "repeat", "seconds"])
     table = evidence.ratios(rows, "old")
-    assert table["new"].to_list() == [4.0, 3.0]
+    assert table["new"].to_list() == [2.0, 3.0]
     assert table["old"].to_list() == [1.0, 1.0]
     frame = evidence.intervals(table)
-    assert frame.loc["new"].to_dict() == {"low": 3.0, "middle": 3.5, "high": 4.0}
+    assert frame.loc["new"].to_dict() == {"low": 2.0, "middle": 2.5, "high": 3.0}
     assert evidence.seconds(rows)["new"].to_list() == [2.0, 1.0]
 
 

@@ -195,7 +195,8 @@ def test_names_in_results_are_no_markup(tmp_path, where):
     path = filed(tmp_path, ROW, machine="`a`" if where == "folder" else None)
     if where != "folder":
         table = pd.read_csv(path)
-        table["`a`" if where == "column" else where] = "`a`"
+        name, text = ("`a`", "a") if where == "column" else (where, "`a`")
+        table[name] = text
         table.to_csv(path, index=False)
     with pytest.raises(
         ValueError, match=r"trial\.csv: got '`a`', want a name, no mark"

@@ -4,7 +4,9 @@ Where there is no CUDA driver the GPU versions run in Numba's simulator, slowly:
 large shapes are left to one version and cell.
 """
 
+import signal
 import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -103,3 +105,25 @@ def example(shape, cell="lstm", dtype=np.float32, output_size=2, seed=0):
     params = lk.Params.init(D, H, seed=seed, **options)
     x = rng.standard_normal((T, B, D)).astype(dtype)
     return params, x, rng.standard_normal((B, output_size or 1)).astype(dtype)
+
+
+@contextmanager
+def ctrl_c_after(seconds):
+    """A block that a KeyboardInterrupt ends, as of Ctrl-C after so many seconds."""
+
+    def alarm(number, frame):
+        if frame.f_code.co_name in ("remove", "_remove", "__del__"):
+            # Python drops an exception in the callback of a weak reference and in a
+            # finaliser.
+            signal.setitimer(signal.ITIMER_REAL, 1e-3)
+            return
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -6,8 +6,7 @@ import signal
 import numpy as np
 import pytest
 from checked import Interpreted
-from conftest import example
-from test_in_use import ctrl_c_after
+from conftest import ctrl_c_after, example
 
 import lstm_kernels as lk
 from lstm_kernels import reference

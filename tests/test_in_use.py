@@ -17,14 +17,13 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.linalg  # noqa: F401 - its BLAS too is counted from here on
-from conftest import COMPILED, IN_USE, example
+from conftest import COMPILED, IN_USE, ctrl_c_after, example
 from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
@@ -406,28 +405,6 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
         assert not blas._computing._is_owned(), where
         n += step
     assert n > step
-
-
-@contextmanager
-def ctrl_c_after(seconds):
-    """A block that a KeyboardInterrupt ends, as of Ctrl-C after so many seconds."""
-
-    def alarm(number, frame):
-        if frame.f_code.co_name in ("remove", "_remove", "__del__"):
-            # Python drops an exception in the callback of a weak reference and in a
-            # finaliser.
-            signal.setitimer(signal.ITIMER_REAL, 1e-3)
-            return
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, alarm)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def test_ctrl_c_ends_a_long_call_between_two_steps(version):

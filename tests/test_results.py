@@ -103,7 +103,6 @@ def test_recorded_results_have_every_column_and_their_own_record(path):
 
 
 def test_rows_of_other_columns_are_refused(tmp_path):
-    rows = ROW.rename(columns={"seconds": "time"})
     said = r"unknown columns \['time'\], lacks \['seconds'\]"
     bad = ROW.rename(columns={"seconds": "time"})
     with pytest.raises(ValueError, match=said):

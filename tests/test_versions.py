@@ -6,6 +6,8 @@ import copy
 import doctest
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import get_args
 
 import numba
 import numpy as np
@@ -14,7 +16,6 @@ from conftest import EDGES, SHAPES, SIMULATED, example, skip_slow
 
 import lstm_kernels as lk
 from lstm_kernels import reference, schedules
-from lstm_kernels.gpu import device
 from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
 
 
@@ -251,15 +252,25 @@ def test_options_of_a_version_are_those_of_its_class(version, options):
         assert len(CALLED) > 1
 
 
-def test_an_unavailable_version_says_why(monkeypatch):
+def test_versions_are_named_once_and_lead_to_their_classes():
     registry = sys.modules["lstm_kernels.versions"]  # the name is also a function
-    rung = lk.Version("rung", "needs a device", "gpu")
-    monkeypatch.setattr(registry, "_VERSIONS", (rung,))
-    monkeypatch.setattr(device, "why_unavailable", lambda: "there is no such device")
+    names = [version.name for version in lk.versions()]
+    assert names == [version.load().name for version in lk.versions()]
+    assert [*get_args(registry.VersionName)] == names
+    assert {version.target for version in lk.versions()} == {"cpu", "gpu"}
+
+
+def test_an_unavailable_version_says_why(monkeypatch):
+    class Rung(lk.Version):
+        def load(self):
+            return SimpleNamespace(why_unavailable=lambda: "there is no such device")
+
+    registry = sys.modules["lstm_kernels.versions"]
+    rung = Rung("rung", "needs a device", "rung.Rung", "gpu")
     assert rung.why_unavailable == "there is no such device"
-    with pytest.raises(
-        lk.UnavailableError, match="'rung' cannot run here: there is no such device"
-    ):
+    monkeypatch.setattr(registry, "_VERSIONS", (rung,))
+    said = "'rung' cannot run here: there is no such device"
+    with pytest.raises(lk.UnavailableError, match=said):
         lk.network("rung", example((1, 1, 1, 1, 1))[0])
 
 

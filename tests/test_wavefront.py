@@ -6,8 +6,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from conftest import SHAPES, example
-from test_in_use import ctrl_c_after
+from conftest import SHAPES, ctrl_c_after, example
 
 import lstm_kernels as lk
 from lstm_kernels.cpu import flow, instructions, team, workspace

@@ -15,7 +15,7 @@ each; each begins at a multiple of four numbers, so that four can be loaded at o
 from collections import namedtuple
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numba
 import numpy as np
@@ -40,7 +40,8 @@ ARRAYS = {
 }
 # n of the kernels: the steps and samples of a pass, where the arrays begin in `work`,
 # and where the last one ends.
-Places: Any = namedtuple("Places", " ".join(("T", "B", *ARRAYS, "end")))
+_FIELDS = " ".join(["T", "B", *ARRAYS, "end"])
+Places = namedtuple("Places", _FIELDS)  # type: ignore[misc]
 
 
 class Sizes(NamedTuple):

@@ -237,7 +237,7 @@ def check(schedule):
     # Of each cell (part, layer, step) the tasks that compute it; the first that does so
     # from what is exact.
     owner, exact = defaultdict(list), {}
-    most = len(schedule.tasks) - 1
+    most = max(len(schedule.tasks), 1024) - 1  # each worker takes memory
     for index, task in enumerate(schedule.tasks):
         worker, part, layer = task.worker, task.part, task.layer
         name = f"schedule: task {index}"

@@ -64,7 +64,7 @@ def test_no_loop_over_k_touches_the_stack(name):
     got, loops = in_process("test_assembly:every_tile", [dtype], env=env)
     rows = ROWS[name][2] if want else registers.tile_rows(4)
     assert want is None or got == want
-    assert len(loops) == 72
+    assert len(loops) == 66
     for tile, found in loops.items():
         assert bool(found) == ("transpose" not in tile), tile
         for loop in found:

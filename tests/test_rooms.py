@@ -113,10 +113,26 @@ def test_a_notebook_may_choose_simulated_gpus_after_the_reports_imports():
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
-def test_no_room_outgrows_the_house():
-    lines = {}
+# Lines of each room of the package: two per cent above what there was when this was
+# written. Who needs more decides so here, or deletes something.
+BUDGETS = {
+    "lstm_kernels": 3410,
+    "lstm_kernels.cpu": 3890,
+    "lstm_kernels.gpu": 2430,
+    "lstm_kernels.versions": 2390,
+    "lstm_kernels.ranks": 1180,
+}
+
+
+def lines_of_rooms():
+    lines = dict.fromkeys(BUDGETS, 0)
     for name, path in MODULES.items():
         if name.startswith("lstm_kernels"):
-            count = len(path.read_text().splitlines())
-            lines[room(name)] = lines.get(room(name), 0) + count
-    assert max(lines.values()) < sum(lines.values()) / 3, lines
+            lines[room(name)] += len(path.read_text().splitlines())
+    return lines
+
+
+def test_each_room_keeps_to_its_budget():
+    over = {r: n for r, n in lines_of_rooms().items() if not n <= BUDGETS[r]}
+    assert not over
+    assert sum(lines_of_rooms().values()) <= 13_300

@@ -143,7 +143,7 @@ ONE, TWO, SWEPT, DEEP = (
         (TWO, (Task(0, 2, 4), Task(0, 0, 2), B), r"\(0, 2\) needs \(0, 1\)"),
         (ONE, (Task(0, 4, 4),), "want at least one step"),
         (ONE, (A._replace(worker=-1),), "task 0 is on worker -1, want 0 to"),
-        (ONE, (A._replace(worker=1),), "task 0 is on worker 1, want 0 to 0"),
+        (ONE, (A._replace(worker=1024),), "task 0 is on worker 1024, want 0 to 1023"),
         (SWEPT, (FIRST, LATER, AGAIN), None),
         (SWEPT, (FIRST, LATER, AGAIN._replace(after=())), "does not wait for task 0"),
         (SWEPT, (FIRST, LATER), "in 1 sweeps, want 2, as it is not exact"),

@@ -188,7 +188,7 @@ def transform(rows, count, matrix, columns, bias, to, pitch, work, theta, shared
         some = Rows(at, rows.stride, min(rows.number - first, most))
         parts, step = multiply(some, count, matrix, columns, work, theta, shared)
         i = cuda.threadIdx.y
-        while i < some.count:
+        while i < some.number:
             c = cuda.threadIdx.x
             while c < matrix.width:
                 value = sum_numbers(shared, buffers_at() + i * columns + c, parts, step)

@@ -23,9 +23,10 @@ import lstm_kernels as lk  # noqa: E402
 from lstm_kernels.cells import CELLS  # noqa: E402
 
 VERSIONS = [v.name for v in lk.versions() if not v.why_unavailable]
-# Those on a CPU: what a user's process does to them. What `numpy-sample` and
-# `sequential` would show of it, `numpy` does, which is as much Python, and faster.
-IN_USE = [v for v in VERSIONS if v.startswith("num") and v != "numpy-sample"]
+# Those that a user's process does things to. What other versions of NumPy and plain
+# Python would show of it, `numpy` does, and `numba-sample` what `numba-tile` would.
+ALIKE = "sequential", "numpy-sample", "numpy-naive", "numba-tile"
+IN_USE = [v for v in VERSIONS if not v.startswith("cuda") and v not in ALIKE]
 COMPILED = [name for name in IN_USE if name.startswith("numba")]
 # L, T, B, D, H: ones, sizes just past a block of 8 or 16, D != H, more samples than
 # threads.
@@ -37,8 +38,10 @@ SHAPES = [
     (1, 12, 16, 1, 32),
     (2, 3, 17, 33, 9),
 ]
-# What changes from the rung below is who copies, and who launches.
-LAUNCHED_ALIKE = ("cuda-v3",)
+# They differ from cuda-v2 in who copies, and in the grid.
+LAUNCHED_ALIKE = "cuda-v1", "cuda-v3"
+# The simulated versions that compute a large shape, of three steps.
+LARGE = [("lstm", "cuda-v2", 3), ("gru", "cuda-fused", 3)]
 # Hidden units equal to a vector, a unit block and a wide block of some instruction set,
 # in either dtype, and one less and one more: where storage has no padding, other code
 # runs.
@@ -52,20 +55,13 @@ def skip_slow(version, shape, cell="lstm", dtype=np.float32):
     if not version.startswith("cuda"):
         return
     _, T, B, D, H = shape
+    large = T * B * (D + H) * H > 10_000
     if SIMULATED and dtype == np.float64 and shape != (1, 5, 3, 2, 7):
         pytest.skip("the simulator computes in float64 anyway")
-    if (
-        SIMULATED
-        and T * B * (D + H) * H > 10_000
-        and (cell, version)
-        not in (
-            ("lstm", "cuda-v2"),
-            ("gru", "cuda-fused"),
-        )
-    ):
+    if SIMULATED and large and (cell, version, T) not in LARGE:
         pytest.skip("slow in the simulator")
     if SIMULATED and version in LAUNCHED_ALIKE and shape not in SHAPES[1:3]:
-        pytest.skip("launches the kernels of the rung below, as that does")
+        pytest.skip("runs the kernels of cuda-v2")
     # Kernels are compiled for the sizes of a network, ten seconds for each.
     if (
         not SIMULATED

@@ -30,7 +30,7 @@ SETS = {
     "SSE2": ("x86-64", SSE2, [16, 16, False, "SSE2"]),
 }
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-EACH_RUN = "AVX2", "SSE2"
+EACH_RUN = ("AVX2",)
 # Of tiles with 1, 2, 4 and 8 vectors
 ROWS = {"AVX-512": [8, 8, 6, 3], "AVX2": [8, 6, 3, 1]}
 ROWS |= {name: [8, 6, 2, 1] for name in ("AVX", "SSE2")}

@@ -59,7 +59,9 @@ def test_four_samples_to_a_thread_on_watched_blocks(watch, version, D, H):
     check(net, x, target, 8)
 
 
-@pytest.mark.parametrize(("B", "H"), [(2, 7), (9, 9)])
+@pytest.mark.parametrize(
+    ("cell", "B", "H"), [("rnn", 2, 7), ("gru", 2, 7), ("lstm", 9, 9)]
+)
 def test_threads_that_share_sums_on_watched_blocks(watch, cell, B, H):
     """A tile of one sample and of four; units beside a multiple of four."""
     watch()

@@ -110,6 +110,8 @@ def example(registered):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", VERSIONS)
 def test_every_version_has_it(name, dtype, example):
+    if dtype == np.float64 and name not in ("sequential", "numpy", "numba-fused"):
+        pytest.skip("compiles for seconds what other cells show of it")
     params, x, target, state, weights, passed, loss, descent = example
     want = written_out(params.arrays(), x, *state)[:3]
     x, target, *rest = (a.astype(dtype) for a in (x, target, *state, *weights))

@@ -103,6 +103,7 @@ def test_arguments_that_make_a_network(version):
         lk.network(version, params).step(x, target, 0.1)
 
 
+@pytest.mark.parametrize("version", ["numpy", "numba-fused", "cuda-fused"])
 def test_arrays_of_every_harmless_kind_give_plain_results(version, tmp_path):
     params, x, _ = example(SHAPE)
     np.save(tmp_path / "x.npy", x)

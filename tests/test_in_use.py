@@ -712,7 +712,7 @@ note()
 [use(H) for H in range(1, 65)]
 note()
 gc.disable()
-[use(64, T=4000) for _ in range(20)]  # some 40 MB of arrays each
+[use(64, T=4000) for _ in range(10)]  # some 40 MB of arrays each
 note()
 """)
     assert sizes - before < 40

@@ -52,9 +52,9 @@ def skip_slow(version, shape, cell="lstm", dtype=np.float32):
     """Skip what the simulator takes long for and other cases cover, and a dtype that is
     refused.
     """
-    if version in ("numba-sample", "numba-tile") and dtype == np.float64:
-        if (cell, shape) != ("lstm", SHAPES[1]):
-            pytest.skip("compiles for ten seconds")
+    loops = version in ("numba-sample", "numba-tile")
+    if loops and dtype == np.float64 and (cell, shape) != ("lstm", SHAPES[1]):
+        pytest.skip("compiles for ten seconds")
     if not version.startswith("cuda"):
         return
     if SIMULATED and version == "cuda-persistent" and shape not in SHAPES[:2]:

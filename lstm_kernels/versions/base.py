@@ -92,6 +92,10 @@ class Network(OtherNames):
         self._params = Params.check(params).copy()
         self._cell = CELLS[params.cell]
         self._threads = None if threads is None else check_int("threads", threads)
+        most = self.most_threads()
+        if self._threads and most and self._threads > most:
+            want = f"at most {most}, Numba's own number"
+            raise ValueError(f"threads: got {threads}, want {want}")
         self._made_with: dict[str, Any] = {"threads": threads}  # a copy is too
         self._tape = Tape()
         self._dtype = self._params.dtype

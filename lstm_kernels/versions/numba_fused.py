@@ -85,11 +85,8 @@ class NumbaFused(Network):
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        most = self.most_threads()
-        if threads is not None and threads > most:
-            want = f"at most {most}, Numba's own number"
-            raise ValueError(f"threads: got {threads}, want {want}")
-        self._threads = self._threads or min(numbas_threads(), cores(), most)
+        most = min(numbas_threads(), cores(), self.most_threads())
+        self._threads = self._threads or most
         params = self._params
         sizes = self._cell, self._dtype, params.hidden_size
         self.tiles = self.tiles_class(*sizes)

@@ -238,11 +238,6 @@ class NumbaSample(Network):
             want = "another version, or a process that is spawned"
             got = "a fork of a process in which Numba's threads had begun"
             raise RuntimeError(f"{self.name}: got {got}, want {want}")
-        most = self.most_threads()
-        if threads is not None and threads > most:
-            raise ValueError(
-                f"threads: got {threads}, want at most {most}, Numba's own number"
-            )
         # Numba's own number is of the cores alone: it knows no quota.
         self._threads = self._threads or min(numbas_threads(), cores())
 

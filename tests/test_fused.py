@@ -14,7 +14,7 @@ import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.divisions import divisions
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.versions import numba_fused
+from lstm_kernels.versions.numba_fused import NumbaFused
 from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
 
 
@@ -24,8 +24,14 @@ def every_division(net, x):
     return divisions(L, *x.shape[:2], blocks, 2)
 
 
-def divide_by(monkeypatch, division):
-    monkeypatch.setattr(numba_fused.NumbaFused, "_divisions", lambda *_: [division])
+def divided(division, *how):
+    """A network of `numba-fused` whose passes are divided so."""
+
+    class Divided(NumbaFused):
+        def _divisions(self, *_):
+            return [division]
+
+    return Divided(*how)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +53,8 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
         want = compiled.epoch(dataset, order, B, 0.1)
         tiles = Tiles(CELLS[cell], np.dtype(dtype), shape[4])
         for division in every_division(compiled, x):
-            divide_by(monkeypatch, division)
             kernels = Interpreted(monkeypatch, tiles)
-            net = lk.network("numba-fused", params)
+            net = divided(division, params)
             compare_to_reference(net, params, x)
             assert net.epoch(dataset, order, B, 0.1) == pytest.approx(want, rel=1e-4)
             named = net.params().arrays(), compiled.params().arrays()
@@ -59,15 +64,14 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
     assert used >= {"whole", "back", "through_U", "few", "gradient_W", "transpose"}
 
 
-def test_every_division_gives_the_same_bits(cell, monkeypatch):
+def test_every_division_gives_the_same_bits(cell):
     for shape in [(2, 5, 17, 3, 33), (1, 9, 4, 40, 64), (3, 4, 30, 7, 100)]:
         params, x, target = example(shape, cell)
         found = every_division(lk.network("numba-fused", params, threads=2), x)
         assert len(found) >= 2
         results = []
         for division in found:
-            divide_by(monkeypatch, division)
-            net = lk.network("numba-fused", params, threads=2)
+            net = divided(division, params, 2)
             loss, grads = net.loss_and_grads(x, target)
             y, _ = net.forward(x)
             assert (net.forward(x, training=True)[0] == y).all()

@@ -725,14 +725,13 @@ def test_kept_arrays_are_bounded_in_bytes(monkeypatch):
     net.forward(x)
     each = net._spaces[12, 8, "inference"].bytes
     assert each > 12 * 8 * 64 * 4
-    monkeypatch.setattr(numba_fused, "MOST_BYTES", int(2.5 * each))
-    for T in (12, 11, 10, 9, 8):
-        net.forward(x[:T].copy())
-    assert sum(space.bytes for space in net._spaces.values()) < 4 * each
-    assert (8, 8, "inference") in net._spaces
-    monkeypatch.setattr(numba_fused, "MOST_BYTES", 0)
-    net.forward(x[:7].copy())
-    assert list(net._spaces) == [(7, 8, "inference")]
+    for most, steps, kept in ((int(2.5 * each), (12, 11, 10, 9, 8), 4), (0, (7,), 1)):
+        monkeypatch.setattr(numba_fused, "MOST_BYTES", most)
+        for T in steps:
+            net.forward(x[:T].copy())
+        assert sum(space.bytes for space in net._spaces.values()) < kept * each
+        assert (steps[-1], 8, "inference") in net._spaces
+    assert len(net._spaces) == 1
 
 
 # Kills.

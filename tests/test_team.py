@@ -75,9 +75,12 @@ def test_every_task_of_every_round_runs_once(participants):
     threads.dismiss()
 
 
-def test_nobody_waits_for_threads_that_do_not_come(monkeypatch):
-    monkeypatch.setattr(team.Team, "_start", lambda self, participants: None)
-    threads, some = team.Team(), Counting(4, 20)
+def test_nobody_waits_for_threads_that_do_not_come():
+    class Alone(team.Team):
+        def _start(self, participants):
+            pass
+
+    threads, some = Alone(), Counting(4, 20)
     assert not some.run(threads)
     assert (some.counters == 1).all()
 

@@ -23,14 +23,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg  # noqa: F401 - its BLAS too is counted from here on
-from conftest import COMPILED, IN_USE, ctrl_c_after, example
+from conftest import COMPILED, HOSTILE, IN_USE, ctrl_c_after, example
 from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
 from lstm_kernels import blas, interrupts
 from lstm_kernels.versions import numba_fused
 
-HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ
 versions = pytest.mark.parametrize("version", IN_USE)
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 SHAPE = (2, 5, 4, 3, 17)

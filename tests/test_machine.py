@@ -9,7 +9,6 @@ afterwards. A refused call changes nothing.
 """
 
 import copy
-import os
 import pickle
 from collections import deque
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 import pytest
-from conftest import IN_USE
+from conftest import HOSTILE, IN_USE
 from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
 
@@ -27,7 +26,7 @@ from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.workspace import Work
 from lstm_report.measure.comparer import TOLERANCE, compare
 
-HOSTILE = "LSTM_KERNELS_HOSTILE" in os.environ  # long, and from another seed every time
+# HOSTILE: long, and from another seed every time.
 CALLS = ["forward", "backward", "predict", "loss_and_grads", "step", "epoch", "assign"]
 TEAM = [v for v in IN_USE if v in ("numba-wavefront", "numba-fused", "numba-chunks")]
 RATE = 1e-3

@@ -41,8 +41,9 @@ def test_sizes_beside_a_vector_and_a_block_agree(version, cell, dtype):
             (H, 3)[number % 2],
             H,
         )
-        if version.startswith("cuda") and (H not in (4, 9) or dtype == np.float64):
-            continue  # no vectors there
+        # No vectors there; four numbers are loaded at a time.
+        if version.startswith("cuda") and (H > 5 or dtype == np.float64):
+            continue
         if version in ("sequential", "numpy-sample") and H > 33:
             continue
         params, x, _ = example(shape, cell, dtype)

@@ -83,10 +83,8 @@ class Pass:
     """
 
     modules: tuple[ModuleType, ...] = TILES
-    constants: tuple[str, ...] = (
-        "R",
-        "parts",
-    )  # of the plan, that kernels are compiled for
+    # Of the plan, that kernels are compiled for.
+    constants: tuple[str, ...] = "R", "parts"
 
     def __init__(self, device, params, T, B, entries):
         self._device, self._dtype = device, params.dtype

@@ -1,11 +1,9 @@
-"""The kernels of layers at the same time and of an RNN's units: right, in every order
-of blocks that their waits allow.
+"""The kernels of layers at the same time and of an RNN's units beside the reference; the
+PTX machine (`test_ptx_machine.py`) watches how their blocks wait for each other.
 """
 
 import json
-import time
 
-import blocks
 import numpy as np
 import ptx
 import pytest
@@ -34,17 +32,14 @@ def vanilla(T, D, H, O):
     return params, x, outputs(params, lk.network("numpy", params).forward(x)[0])
 
 
+STACKS = [(gpu_kernels.stack_runs, stack, s) for s in [(1, 1, 1), (2, 3, 5), (4, 6, 2)]]
+RNNS = [(1, 1, 1, 1), (3, 2, 9, 4), (5, 7, 4, 2)]
+
+
 @needs_kernels
 @pytest.mark.parametrize(
     ("runs", "network", "shape"),
-    [
-        *(
-            (gpu_kernels.stack_runs, stack, s)
-            for s in [(1, 1, 1), (2, 3, 5), (4, 6, 2)]
-        ),
-        *((gpu_kernels.rnn_runs, vanilla, s) for s in [(1, 1, 1, 1), (3, 2, 9, 4)]),
-        (gpu_kernels.rnn_runs, vanilla, (5, 7, 4, 2)),
-    ],
+    [*STACKS, *((gpu_kernels.rnn_runs, vanilla, s) for s in RNNS)],
 )
 def test_kernels_agree_with_the_reference(runs, network, shape):
     params, x, want = network(*shape)
@@ -91,91 +86,6 @@ def test_a_wrong_kernel_has_no_rows(monkeypatch):
     monkeypatch.setattr(gpu_kernels, "unit", late)
     with pytest.raises(MismatchError):
         gpu_kernels.units((5,), T=3, D=2, O=4, repeats=1)
-
-
-class Shared:
-    """An array that blocks may use as they like."""
-
-    def __init__(self, array):
-        self.array, self.shape = array, array.shape
-
-    def __getitem__(self, i):
-        return self.array[i]
-
-    def __setitem__(self, i, value):
-        self.array[i] = value
-
-
-@pytest.fixture
-def on_grid(monkeypatch):
-    """Runs a kernel on blocks that run at the same time."""
-
-    def run(kernel, count, threads, *arguments, kind=blocks.Grid):
-        grid = kind(count, (threads, 1), 0, np.float32)
-        monkeypatch.setattr(gpu_kernels, "cuda", grid)
-        grid.launch(kernel, *arguments)
-
-    return run
-
-
-@simulated
-@pytest.mark.parametrize("waits", [True, False])
-def test_a_layer_waits_for_the_one_below(monkeypatch, on_grid, waits):
-    L, T, H = 3, 4, 2
-    params, x, want = stack(L, T, H)
-    h = np.full((L + 1, T + 1, H), np.nan, np.float32)
-    h[:, 0], h[0, 1:] = 0, x[:, 0]
-    weights = [
-        np.stack([getattr(layer, name).reshape(shape) for layer in params.layers])
-        for name, shape in (("U", (H, 4, H)), ("W", (H, 4, H)), ("b", (4, H)))
-    ]
-    arrays = h, np.zeros((L, T + 1, H), np.float32), *weights, np.full(L, 10)
-    step = gpu_kernels.step
-
-    def slower_below(l, *how):
-        time.sleep(0.01 * (L - 1 - l))
-        step(l, *how)
-
-    monkeypatch.setattr(gpu_kernels, "step", slower_below)
-    if not waits:
-        monkeypatch.setattr(gpu_kernels, "load_acquire", lambda done, l: 100)
-    on_grid(gpu_kernels.wavefront, L, 2, 10, *map(Shared, arrays))
-    assert np.isnan(h[L]).any() == (not waits)
-    if waits:
-        compare({"y": h[L, 1:, None]}, {"y": want}, TOLERANCE)
-
-
-class Hurried(blocks.Grid):
-    """Nobody waits."""
-
-    def syncthreads(self):
-        pass
-
-    sync = syncthreads
-
-
-@simulated
-@pytest.mark.parametrize("kernel", ["rnn", "rnn_grid"])
-def test_units_wait_for_each_other(on_grid, kernel):
-    params, x, _ = vanilla(3, 2, 9, 1)
-    (layer,), h = params.layers, np.zeros((4, 9), np.float32)
-    arrays = x[:, 0].copy(), h, layer.U, layer.W, layer.b
-    grid = (1, 4) if kernel == "rnn" else (3, 2)
-    on_grid(getattr(gpu_kernels, kernel), *grid, *arrays)
-    want = lk.network("numpy", params).forward(x)[0]
-    compare({"h": h[1:, None]}, {"h": want}, TOLERANCE)
-    with pytest.raises(blocks.RaceError, match=r"^h\["):
-        on_grid(getattr(gpu_kernels, kernel), *grid, *arrays, kind=Hurried)
-
-
-@simulated
-def test_outputs_of_a_step_wait_for_each_other(on_grid):
-    h, V = np.ones((3, 2), np.float32), np.eye(2, 3, dtype=np.float32)
-    b_out, y = np.zeros(3, np.float32), np.zeros((2, 3), np.float32)
-    on_grid(gpu_kernels.softmax, 2, 3, h, V, b_out, y)
-    np.testing.assert_allclose(y, [np.exp([1, 1, 0]) / np.exp([1, 1, 0]).sum()] * 2)
-    with pytest.raises(blocks.RaceError, match=r"^y\["):
-        on_grid(gpu_kernels.softmax, 2, 3, h, V, b_out, y, kind=Hurried)
 
 
 PTX = """

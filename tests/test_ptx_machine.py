@@ -11,7 +11,7 @@ import pandas as pd
 import ptx
 import pytest
 from ptx_machine import machine
-from ptx_machine.cases import CASES
+from ptx_machine.cases import CASES, TESTED
 from ptx_machine.machine import FaultError, Machine
 from ptx_machine.mutations import PLANTED
 from ptx_machine.parse import Program
@@ -97,24 +97,19 @@ def message(order="forward", **changes):
     return launch(MESSAGE.format(**RIGHT | changes), *arrays, blocks=2, order=order)
 
 
-def neighbours(other, barrier="bar.sync 0;", order="forward", threads=64):
-    got, kinds = launch(
-        NEIGHBOUR.format(barrier=barrier, other=4 * other),
-        np.zeros(threads, np.uint32),
-        threads=threads,
-        order=order,
-    )
-    return got[0], kinds
-
-
 @pytest.mark.parametrize("order", machine.ORDERS)
 def test_threads_of_a_block_wait_for_each_other(order):
+    def neighbours(other, barrier):
+        body = NEIGHBOUR.format(barrier=barrier, other=4 * other)
+        (got,), kinds = launch(body, np.zeros(64, np.uint32), threads=64, order=order)
+        return got, kinds
+
     for other, barrier in [(33, "bar.sync 0;"), (3, "bar.warp.sync -1;")]:
-        got, kinds = neighbours(other, barrier, order)
+        got, kinds = neighbours(other, barrier)
         assert not kinds
         np.testing.assert_array_equal(got, np.arange(64) ^ other)
     for other, barrier in [(33, ""), (33, "bar.warp.sync -1;"), (3, "")]:
-        assert "race" in neighbours(other, barrier, order)[1]
+        assert "race" in neighbours(other, barrier)[1]
 
 
 @pytest.mark.parametrize("order", machine.ORDERS)
@@ -160,9 +155,9 @@ def test_threads_that_wait_for_ever():
     some = "setp.lt.u32 %some, %t, 7; @%some {};"
     assert launch(some.format("bar.sync 0"))[1] == {"diverged barrier": 1}
     grid = "call.uni (retval0), cudaCGSynchronize, (param0)"
-    kinds = launch(COOPERATIVE + some.format(grid), blocks=2)[1]
-    assert kinds == {"grid barrier not reached": 1}
-    assert launch(grid + ";", blocks=2)[1] == {"grid barrier not reached": 1}
+    missed = {"grid barrier not reached": 1}
+    assert launch(COOPERATIVE + some.format(grid), blocks=2)[1] == missed
+    assert launch(grid + ";", blocks=2)[1] == missed
     assert launch(COOPERATIVE + grid + ";", blocks=2)[1] == {}
 
 
@@ -221,39 +216,42 @@ def test_copies_that_nobody_waits_for():
     assert "race" in launch(body.format(""), numbers)[1]
 
 
-def on_the_machine(*words):
-    """What a process prints that runs cases, or plants faults, without the simulator."""
-    lines = without_simulator("-m", "ptx_machine", *words)
-    return [json.loads(line) for line in lines]
-
-
-def check(rows):
-    """Every row is right, without a fault; a case has the same bits in every order."""
-    bits = {}
+def check(*words):
+    """The rows of cases that a process without the simulator runs: each is right,
+    without a fault; a case has the same bits in every order.
+    """
+    bits, rows = {}, printed(*words)
     for row in rows:
         assert row["wrong"] is None, row
         assert row["faults"] == []
         assert row["accesses"] > 0
         assert bits.setdefault(row["case"], row["bits"]) == row["bits"]
+    return rows
+
+
+def printed(*words):
+    """What a process prints that runs cases, or plants faults."""
+    lines = without_simulator("-m", "ptx_machine", *words)
+    return [json.loads(line) for line in lines]
 
 
 def test_versions_on_the_machine():
-    rows = on_the_machine("tested", "random")
-    check(rows)
+    """Each kind of kernels once; epochs in tiles of samples."""
+    rows = check("random", *({*TESTED} - {"epoch"}), "epoch, tiles")
     assert len({row["version"] for row in rows}) == 6  # V2's kernels are V1's
 
 
 @hostile
 @pytest.mark.parametrize("name", CASES)
 def test_all_cases_in_every_order(name):
-    check(on_the_machine(*machine.ORDERS, name))
+    check(*machine.ORDERS, name)
 
 
 @hostile
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_faults(name):
     """But for what is harmless each is reported, or leads to another result."""
-    rows = pd.DataFrame(on_the_machine("plant", name))
+    rows = pd.DataFrame(printed("plant", name))
     found = rows.groupby(["kernel", "planted", "outcome"]).size().unstack(fill_value=0)
     print(found.to_string())
     kinds = rows.groupby("planted")["outcome"].agg(set)

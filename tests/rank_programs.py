@@ -344,11 +344,5 @@ def every(world):
         program(world)
 
 
-def wrong(world):
-    """A fault on the last rank, which the tests must see."""
-    assert world.rank + 1 < world.size
-    world.comm.Barrier()
-
-
 if __name__ == "__main__":
     main(globals()[sys.argv[1]])

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 import lstm_kernels as lk
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu.workspace import Work
 from lstm_report.measure.comparer import TOLERANCE, compare
 
 # HOSTILE: long, and from another seed every time.
@@ -71,11 +70,8 @@ def named(value):
     if hasattr(value, "arrays"):
         return value.arrays()
     if isinstance(value, tuple | list):
-        return {
-            f"{k} {n}": a
-            for k, part in enumerate(value)
-            for n, a in named(part).items()
-        }
+        parts = ((k, named(part)) for k, part in enumerate(value))
+        return {f"{k} {name}": a for k, part in parts for name, a in part.items()}
     return {} if value is None else {"": value}
 
 
@@ -100,9 +96,9 @@ def truth(params, name, given, tape):
         return reference.backward(params, tapes, *given), params
     if name in ("forward", "predict"):
         y, state, _ = reference.forward(params, *given[:2])
-        return (y, state) if name == "forward" else y[
-            -1
-        ] @ params.V + params.b_out, params
+        if name == "forward":
+            return (y, state), params
+        return y[-1] @ params.V + params.b_out, params
     if name == "loss_and_grads":
         return reference.loss_and_grads(params, *given), params
     if name == "epoch":
@@ -119,15 +115,8 @@ def truth(params, name, given, tape):
 def drawn(seed, cell, layers, D, H, O, dtype):
     # A single number may be a sum that cancels, whose relative error no tolerance of
     # float32 holds.
-    dtype = np.float64 if 1 in (D, H) else dtype
-    options = {
-        "num_layers": layers,
-        "output_size": O,
-        "cell": cell,
-        "seed": seed,
-        "dtype": dtype,
-    }
-    params = lk.Params.init(D, H, **options)
+    how = {"dtype": np.float64 if 1 in (D, H) else dtype, "output_size": O}
+    params = lk.Params.init(D, H, num_layers=layers, cell=cell, seed=seed, **how)
     if O:
         params.b_out += 4
     return params
@@ -149,14 +138,12 @@ class Used:
     def arguments(self, name, seed, shape, also):
         """Plain ones of a call; also: a state, a training pass."""
         rng, mine, how = np.random.default_rng(seed), self.params, divmod(also, 3)
-        T, B = (
-            self.tape[0].shape[:2]
-            if name == "backward" and self.tape
-            else shape or self.shape
-        )
+        back = name == "backward" and self.tape
+        T, B = self.tape[0].shape[:2] if back else shape or self.shape
         draw = lambda *sizes: rng.standard_normal(sizes).astype(mine.dtype)  # noqa: E731
         x, dy = draw(T, B, mine.input_size), draw(T, B, mine.hidden_size)
         states = len(CELLS[mine.cell].state), mine.num_layers, B, mine.hidden_size
+        order = rng.integers(B, size=rng.integers(3 * B))
         state = tuple(np.tanh(draw(*states))) if how[0] else None
         # Far from the outputs, which are about 4: no error is a small difference.
         target = draw(B, mine.output_size or 1) + mine.dtype.type(rng.choice((-8, 8)))
@@ -166,13 +153,7 @@ class Used:
             "predict": (x,),
             "loss_and_grads": (x, target),
             "step": (x, target, RATE),
-            "epoch": (
-                x,
-                target,
-                rng.integers(B, size=rng.integers(3 * B)),
-                B - B // 3,
-                RATE,
-            ),
+            "epoch": (x, target, order, B - B // 3, RATE),
             "assign": (drawn(seed, *self.form),),
         }[name]
 
@@ -210,9 +191,8 @@ class Machine(stateful.RuleBasedStateMachine):
     def another(self, version, seed, form, threads):
         self.count += 1
         params = drawn(seed, *form)
-        used = Used(
-            version, form, params.copy(), lk.network(version, params, threads=threads)
-        )
+        net = lk.network(version, params, threads=threads)
+        used = Used(version, form, params.copy(), net)
         self.keep(params, overwritten=True)
         return used
 
@@ -220,9 +200,8 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule(target=networks, used=networks, pickled=st.booleans())
     def copied(self, used, pickled):
         self.count += 1
-        net = (
-            pickle.loads(pickle.dumps(used.net)) if pickled else copy.deepcopy(used.net)
-        )
+        copied = lambda net: pickle.loads(pickle.dumps(net))  # noqa: E731
+        net = copied(used.net) if pickled else copy.deepcopy(used.net)
         return Used(used.version, used.form, used.params, net)
 
     @stateful.rule(used=networks, kind=oneof([*KINDS]), **called)
@@ -232,9 +211,8 @@ class Machine(stateful.RuleBasedStateMachine):
             self.call(used, "forward", seed + 1, shape, 1)
         plain = used.arguments(name, seed, shape, also)
         given = each(KINDS[kind], plain)
-        if (
-            used.tape if name == "backward" else used.params.V
-        ) is None and name in CALLS[1:-1]:
+        needed = used.tape if name == "backward" else used.params.V
+        if needed is None and name in CALLS[1:-1]:
             return self.refuses(used, name, given)
         got = perform(used.net, name, given)
         same_bits(given, plain)
@@ -263,15 +241,11 @@ class Machine(stateful.RuleBasedStateMachine):
     @stateful.rule(used=networks, bad=oneof([*BAD]), place=seeds, **called)
     def bad_call(self, used, bad, place, **called):
         name, given = called["name"], used.arguments(**called)
-        floats = [
-            a
-            for a in named(given).values()
-            if getattr(a, "dtype", int) == used.params.dtype
-        ]
+        dtype, arrays = used.params.dtype, named(given).values()
+        floats = [a for a in arrays if getattr(a, "dtype", int) == dtype]
         chosen = floats[place % len(floats)]
-        self.refuses(
-            used, name, each(lambda a: BAD[bad](a) if a is chosen else a, given)
-        )
+        wrong = each(lambda a: BAD[bad](a) if a is chosen else a, given)
+        self.refuses(used, name, wrong)
 
     def refuses(self, used, name, given):
         with pytest.raises(
@@ -295,17 +269,10 @@ class Machine(stateful.RuleBasedStateMachine):
                 self.kept.append((a, a.copy()))
 
 
-@pytest.mark.parametrize(
-    ("version", "stay"),
-    [*((v, False) for v in IN_USE), *((v, True) for v in TEAM)],
-)
-def test_any_sequence_of_calls(version, stay, monkeypatch):
-    """stay: as if in every region of `team.py` a thread stayed behind."""
-    leave, examples = Work.leave, 20 if version in TEAM and not stay else 8
-    monkeypatch.setattr(Work, "leave", lambda work, stayed: leave(work, stay or stayed))
-    how = settings(max_examples=1000 if HOSTILE else examples, derandomize=not HOSTILE)
-    how = settings(
-        how, database=None, deadline=None, suppress_health_check=[*HealthCheck]
-    )
-    how = settings(how, stateful_step_count=30)
+@pytest.mark.parametrize("version", IN_USE)
+def test_any_sequence_of_calls(version):
+    examples = 1000 if HOSTILE else 20 if version in TEAM else 8
+    how = settings(max_examples=examples, stateful_step_count=30, deadline=None)
+    how = settings(how, suppress_health_check=[*HealthCheck], database=None)
+    how = settings(how, derandomize=not HOSTILE)
     stateful.run_state_machine_as_test(lambda: Machine(version), settings=how)

@@ -53,7 +53,7 @@ def bits(net, x, target, dy):
 
 def test_every_schedule_gives_the_bits_of_numba_fused(cell):
     rng = np.random.default_rng(0)
-    for shape in [*SHAPES, (4, 9, 1, 20, 40), (5, 6, 40, 3, 33)]:
+    for shape in [*SHAPES[1:4], (4, 9, 1, 20, 40), (5, 6, 40, 3, 33)]:
         params, x, target = example(shape, cell)
         dy = rng.standard_normal((*x.shape[:2], shape[4])).astype(np.float32)
         want = bits(lk.network("numba-fused", params), x, target, dy)
@@ -123,7 +123,7 @@ def test_stress_random_graphs_random_delays():
     never come are not waited for: whoever waits long helps out.
     """
     rng, code = np.random.default_rng(1), native(toy, "test")
-    for _ in range(100):
+    for _ in range(40):
         schedule = toy_schedule(rng)
         running, count = flow.Flow(schedule), len(schedule.tasks)
         values, delays = np.zeros((2, count), np.int64)

@@ -1,5 +1,5 @@
-"""The five forms of figures, one style: lines over a size, dots with intervals, a
-roofline, a Gantt chart, a heat map; and figures in words.
+"""The four forms of figures, one style: lines over a size, dots with intervals, a Gantt
+chart, a heat map; and figures in words.
 
 Figures are as wide as a page's column, 6.4 inches, so that their letters can be read on
 a telephone too.
@@ -77,14 +77,6 @@ def style() -> None:
             "svg.fonttype": "path",  # the same everywhere, whatever fonts there are
         }
     )
-
-
-def label_line(
-    ax: Axes, x: float, y: float, text: str, colour: str, **options: Any
-) -> None:
-    """Label a line at its end, in its own colour."""
-    options |= {"color": colour, "textcoords": "offset points", "va": "center"}
-    ax.annotate(text, (x, y), (5, 0), **options)
 
 
 def label_lines(
@@ -215,31 +207,6 @@ def dots(
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
     ax.margins(x=0.2)
-
-
-def roofline(
-    ax: Axes,
-    slopes: Mapping[str, float],
-    roofs: Mapping[str, float],
-    *,
-    low: float = 0.1,
-    high: float = 400.0,
-) -> None:
-    """Roofs over operations per byte, on log axes: GFLOP/s by name, each reached along
-    the slopes, GB/s by name.
-    """
-    x = np.geomspace(low, high, 200)
-    first = 1.3 * low
-    ax.set(xscale="log", yscale="log", xlim=(low, high), ylabel="GFLOP/s")
-    ax.set(xlabel="operations per byte of weights read (by count)")
-    for name, roof in roofs.items():
-        note(ax, f"{name}, {roof:.0f} GFLOP/s", (first, roof))
-        for slope, style in zip(slopes.values(), ("-", "--"), strict=False):
-            y = np.minimum(roof, slope * x)
-            ax.plot(x, y, style, color=GREY, linewidth=1.2)
-    for name, slope in slopes.items():
-        text = f"{name}, {slope:.0f} GB/s"
-        note(ax, text, (first, first * slope), (0, 6), rotation=24)
 
 
 def gantt(

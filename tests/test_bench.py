@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import numba
 import numpy as np
-import pandas as pd
 import pytest
 from planted import planted
 
@@ -34,15 +33,6 @@ def test_an_experiment_has_a_row_per_repeat():
     rows = table.groupby(["version", "stage"]).size().unstack()
     assert rows.to_dict("list") == {"forward": [2, 2], "step": [2, 2]}
     assert table["max_err"].between(0, 1e-4).all()
-
-
-def test_rows_of_an_experiment_know_what_disturbed_it():
-    def interleaved(cases, **how):
-        times = [(c, r, 1.0 + r % 2) for c in cases for r in range(8)]
-        return pd.DataFrame(times, columns=["case", "repeat", "seconds"])
-
-    rows = ladder.steps(["numpy"], SMALL, repeats=1, interleaved=interleaved)
-    assert bench.disturbance(rows) == "quartiles 100 % apart"
 
 
 class Wearing(Network):

@@ -13,7 +13,6 @@ import pytest
 import website
 from made import claim, code, drawn, parameters, save, text
 from nbformat.v4 import new_output
-from notebook_rules import ReportError
 
 from lstm_report import machines
 from lstm_report.measure import results
@@ -134,65 +133,26 @@ def test_texts_of_strangers_are_texts(site):
         assert "def test_texts_of_strangers" not in shown
 
 
-# What must not be in a page, as Markdown and HTML writers have left it in; each a tag.
-ACTS = [
-    "<script src='_static/other.js'></script>",
-    "<ScRiPt/x>f()</script>",
-    "<p onclick=f()>",
-    "<svg/onload=f()>",
-    "<a href='javascript:f()'>",
-    "<a href=' \tJava\nScript\r:f()'>",
-    "<a href='java&#9;script&colon;f()'>",
-    "<a href='&#1;vbscript:f()'>",
-    "<a href='data:text/html,x'>",
-    "<math><mi xlink:href='javascript:f()'>",
-    "<iframe srcdoc='&lt;p&gt;'></iframe>",
-    "<object data='x'></object>",
-    "<base href='x/'>",
-    "<form action='x'>",
-    "<button formaction='javascript:f()'>",
-    "<meta http-equiv='refresh' content='0; url=https://example.org'>",
-    "<link rel='stylesheet' href='https://example.org/a.css'>",
-    "<img src='//example.org/a.png'>",
-    "<style>p { color: red }</style>",
-    "<!--><img src=x> -->",
-]
-RESTS = [
-    "<p>onclick=f() javascript:f()</p>",
-    "<a href='a.html#javascript:f()'>",
-    "<a href='?q=javascript:f()'>",
-    "<a href='mailto:a@example.org'>",
-    "<img src='_images/a.png' alt='javascript:f()'>",
-    "&lt;script&gt;f()&lt;/script&gt;",
-]
-
-
-@pytest.mark.parametrize("html", ACTS + RESTS)
-def test_what_acts_in_a_page_is_seen(html):
-    found = website.Finished(f"<main>a {html} b</main>").acting
-    assert bool(found) == (html in ACTS)
-
-
-def test_a_page_that_would_act_is_not_finished(tmp_path, monkeypatch):
-    monkeypatch.setattr(website, "show", lambda *output: None)  # a hole in the site
-    acting = code("f()", output(html="<p onclick=f()>a</p>"))
-    built = save(tmp_path / "03_c.ipynb", text("# A\n\n**B.**"), acting)
-    message = r"^03_c\.html: got <p onclick='f\(\)'>, want"
-    with quiet(), pytest.raises(ReportError, match=message):
-        website.make([built], tmp_path / "site")
-    assert not (tmp_path / "site").exists()
-
-
-def test_a_page_runs_only_the_scripts_that_stand_in_it_and_files_of_the_site(site):
+def test_a_page_runs_only_the_scripts_of_the_site(site):
     for name, page in site.items():
         policy = page.select_one("head > meta[http-equiv]")
         assert policy.find_all_previous(["script", "link", "style"]) == [], name
         parts = dict(one.split(None, 1) for one in policy["content"].split("; "))
         assert parts["default-src"] == "'none'"
-        inline = [one.get_text() for one in page.find_all("script", src=False)]
+        scripts = page.find_all("script", src=False)
+        assert not page.select("article script:not([src])"), name
+        inline = [one.get_text() for one in scripts]
         hashes = [b64encode(sha256(one.encode()).digest()).decode() for one in inline]
         wanted = ["'self'", *(f"'sha256-{one}'" for one in hashes)]
         assert parts["script-src"].split() == wanted
+
+
+def test_a_script_that_got_into_an_article_is_not_admitted():
+    page = "<head></head><script>f()</script><article><script>g()</script></article>"
+    policy = website.guarded(page)
+    for script, admitted in (("f()", True), ("g()", False)):
+        digest = b64encode(sha256(script.encode()).digest()).decode()
+        assert (digest in policy) == admitted
 
 
 def test_results_of_strangers_are_words_in_readme(monkeypatch):

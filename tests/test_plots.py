@@ -1,4 +1,4 @@
-"""The five forms of figures, on made rows."""
+"""The four forms of figures, on made rows."""
 
 from itertools import pairwise
 
@@ -86,13 +86,6 @@ def test_cells_of_a_heat_map_can_be_read_on_every_colour(ax):
     plots.heat(ax, table, text=[["a", "b"]], cmap="gray", vmin=0, vmax=1)
     assert texts(ax) == ["a", "b"]
     assert [text.get_color() for text in ax.texts] == ["white", "black"]
-
-
-def test_a_roof_is_the_lower_of_its_slope_and_its_height(ax):
-    plots.roofline(ax, {"memory": 10.0}, {"multiply-adds": 50.0}, low=1, high=100)
-    x, y = ax.lines[0].get_data()
-    assert np.allclose(y, np.minimum(10 * x, 50))
-    assert texts(ax) == ["multiply-adds, 50 GFLOP/s", "memory, 10 GB/s"]
 
 
 def test_a_figure_in_words(ax):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import notebook_rules as rules
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -76,23 +75,6 @@ def test_lock_satisfies_pyproject_and_has_hashes():
     assert not re.search(r"^\s*--(?!hash=)", lock, re.MULTILINE)
 
 
-def test_the_newest_python_is_one_that_runs(tmp_path):
-    bodies = {14: "exit 127", 13: "echo /opt/python3.13", 12: "echo /opt/older"}
-    for minor, body in bodies.items():
-        path = tmp_path / f"python3.{minor}"
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
-    words = ["make", "-s", "--eval", "shown: ; @echo $(NEWEST_PYTHON)", "shown"]
-    env = os.environ | {"PATH": os.pathsep.join([str(tmp_path), os.environ["PATH"]])}
-    shown = subprocess.check_output(words, cwd=ROOT, env=env, text=True)
-    assert shown == "/opt/python3.13\n"
-
-
-def test_versions_agree():
-    citation = (ROOT / "CITATION.cff").read_text()
-    assert f"\nversion: {PROJECT['version']}\n" in citation
-
-
 def test_no_file_names_a_machine_or_a_registry():
     found = []
     for path in files():
@@ -113,14 +95,6 @@ def test_bare_make_lists_every_phony_target():
     shown = subprocess.check_output(words, cwd=ROOT, env=env, text=True).splitlines()
     assert [line.split()[0] for line in shown] == phony
     assert all(len(line.split()) > 2 for line in shown), "a target says nothing"
-
-
-def test_what_runs_before_a_commit_is_what_make_lint_runs():
-    text = (ROOT / ".pre-commit-config.yaml").read_text()
-    [[hook]] = (repository["hooks"] for repository in yaml.safe_load(text)["repos"])
-    assert (hook["entry"], hook["language"]) == ("make lint", "system")
-    assert hook["always_run"], "a commit of notebooks or of deletions alone too"
-    assert not hook["pass_filenames"], "make would take them for targets"
 
 
 def test_readme_holds_the_results_that_are_in_data():

@@ -143,16 +143,6 @@ def test_a_label_names_family_model_and_clock_and_what_is_recorded(tmp_path):
     assert f"recorded {read['date']}" in results.caption(read)
 
 
-def test_records_without_family_and_model_have_them_from_the_name(tmp_path):
-    path = filed(tmp_path, ROW, name="amd-epyc-25-17-2cores")
-    old = json.loads(path.with_suffix(".json").read_text())
-    for key in ("family", "model", "core", "clock_ghz", "disturbance"):
-        del old[key]
-    path.with_suffix(".json").write_text(json.dumps(old))
-    read = results.record("trial", path.parent.name, tmp_path)
-    assert (read["family"], read["model"], read["disturbance"]) == ("25", "17", "")
-
-
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 MARKDOWN.use(dollarmath_plugin).use(myst_role_plugin).use(myst_block_plugin)
 SIGNS = st.text("ab1 _*`~#$\\|[](){}<>&;!-+.=:%\"'\n\t\u202e", max_size=30)

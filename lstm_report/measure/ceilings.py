@@ -12,7 +12,6 @@ from .timing import REST
 SIZE = 4096  # rows of the SGEMM's matrices
 COUNT = 2**26  # float32 numbers of the copy
 SGEMM_GFLOP = 2 * SIZE**3 / 1e9
-COPY_GB = 2 * 4 * COUNT / 1e9  # read and written
 
 
 def ceilings(

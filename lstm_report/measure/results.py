@@ -169,9 +169,6 @@ def record(experiment: str, machine: str, folder: Folder = None) -> dict[str, An
     about = _about(beside)
     if about.get("sha256") != hashlib.sha256(path.read_bytes()).hexdigest():
         raise ValueError(f"record: {beside} is of other rows than {path.name} holds")
-    # As in the first records; what is left is the spread
-    if "disturbance" not in about:
-        about["disturbance"] = disturbance(pd.read_csv(path))
     return _plain_texts(about) | {"recorded": True}
 
 
@@ -194,12 +191,7 @@ def _about(path):
     if not isinstance(about, dict):
         kind = type(about).__name__
         raise ValueError(f"record: {path} holds a {kind}, want an object")
-    # The first records lack the family and the model, of which the name is made.
-    numbers = re.search(r"-(\d+)-(\d+)-\d+cores", about.get("name", ""))
-    older = (
-        dict(zip(("family", "model"), numbers.groups(), strict=True)) if numbers else {}
-    )
-    return older | about
+    return about
 
 
 def plain(text: object) -> str:

@@ -88,11 +88,11 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
     assert {"index.html", "01_a.html", "lesson.html"} <= pages - {"02_b.html"} == pages
 
     notebook(project, "02_b", "assert 1 == 1")
-    done = make(project, "report")
+    words = [sys.executable, "tools/report.py", "run", "build/paper"]
+    how = {"env": environment(), "capture_output": True, "text": True}
+    done = subprocess.run(words, cwd=project, **how)
     assert done.returncode == 0, done.stderr  # a claim that does not hold is no failure
     assert started(done) == ["02_b"]
-    assert done.stdout.endswith("open build/site/index.html\n")
-    assert (site / "02_b.html").exists()
 
 
 @pytest.mark.parametrize("sign", ["line", "kernel", "cell"])

@@ -129,7 +129,7 @@ def test_the_table_has_each_pair_and_all_months():
 def test_the_noise_of_all_examples_is_none():
     dataset = page.prepare(page.data.airline().to_numpy(float), 28)[1]
     assert len(dataset) == 15
-    found = page.measure_noise(page.new_network(0), dataset, 1, "now")
+    found = page.measure_noise(page.new_network(0, "numpy"), dataset, 1, "now")
     by_size = found.set_index("batch")["noise"]
     assert by_size[[16, 32, 64]].max() < 1e-5 < 0.1 < by_size[1]
 

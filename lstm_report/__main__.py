@@ -48,7 +48,7 @@ def gpu(options: argparse.Namespace) -> None:
 COMMANDS = (
     ("bench", "experiments.ladder", "measure every version on this machine"),
     ("bench-peers", "measure.peers", "measure beside PyTorch, JAX and ONNX Runtime"),
-    ("bench-ranks", "experiments.ranks", "page 08: several ranks"),
+    ("bench-ranks", "experiments.devices", "page 08: several ranks"),
 )
 FOLDER = "default data/results/ of the repository, else ./results/; smoke has its own"
 

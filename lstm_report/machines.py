@@ -98,9 +98,7 @@ def renewed(readme: str) -> str:
     """README's text with what stands between its markers renewed; ValueError where it
     has none.
     """
-    between = re.compile(
-        r"(<!-- results.*?-->\n).*(<!-- (?:/|end of )results -->)", re.S
-    )
+    between = re.compile(r"(<!-- results.*?-->\n).*(<!-- end of results -->)", re.S)
     text, count = between.subn(lambda m: f"{m[1]}\n{newest()}\n\n{m[2]}", readme)
     if count != 1:
         raise ValueError(f"README.md: got {count} places for results, want one")

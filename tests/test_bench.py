@@ -239,7 +239,7 @@ def test_who_reads_a_line_alone_ends_it_without_a_traceback():
     assert process.returncode == 1
 
 
-@pytest.mark.parametrize("name", ["bench", "bench-peers", "bench-ranks", "gpu"])
+@pytest.mark.parametrize("name", ["bench", "gpu"])
 def test_a_missing_package_of_the_report_is_a_line(name):
     """What installs it stands there, of whichever of its packages comes first."""
     lacking = "matplotlib", "psutil", "statsmodels"

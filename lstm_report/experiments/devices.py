@@ -22,6 +22,7 @@ from lstm_kernels.ranks.parallel import Parallel
 from lstm_kernels.ranks.stage import Stage, layers_of
 from lstm_kernels.ranks.world import Sum, World
 
+from ..measure import results
 from ..measure.comparer import compare
 from ..measure.evidence import PROCESSES
 from ..measure.timing import conditions, system, together
@@ -268,3 +269,11 @@ def _job(program, ranks, **options):
     rows = launch.run(__name__, program, ranks, options)
     rows.attrs["conditions"] = conditions(before, system())
     return rows
+
+
+def main(preset="paper", folder=None):
+    """`make bench-ranks`: measure and write the file; yields (experiment, rows,
+    path).
+    """
+    plan = {"devices": partial(devices, preset)}
+    return results.fill(plan, preset=preset, folder=folder)

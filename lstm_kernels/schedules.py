@@ -18,35 +18,27 @@ from .errors import REAL, check_choice, check_int, check_type
 
 
 class Task(NamedTuple):
-    """A chunk: steps start, ..., stop-1 of one layer for one micro-batch, in a backward
-    pass last to first; the worker that runs it, and the tasks (places in the schedule)
-    it waits for; in which sweep, from 0.
+    """A chunk: steps start, ..., stop-1 of one layer, in a backward pass last to first;
+    the worker that runs it, and the tasks (places in the schedule) it waits for.
     """
 
     layer: int
     start: int
     stop: int
-    part: int = 0
     worker: int = 0
     after: tuple[int, ...] = ()
-    sweep: int = 0
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The cells (layer, step) of a stack, for each of `parts` micro-batches; which way
-    they go; how often a cell may be computed: with several `sweeps` a chunk need not
-    wait for the state it starts from, but guesses it the first time.
-    """
+    """The cells (layer, step) of a stack, and which way they go."""
 
     layers: int
     steps: int
-    parts: int = 1
     backward: bool = False
-    sweeps: int = 1
 
     def __post_init__(self):
-        for name in ("layers", "steps", "parts", "sweeps"):
+        for name in ("layers", "steps"):
             check_int(name, getattr(self, name))
 
     def needs(self, layer, step):
@@ -72,12 +64,11 @@ class Graph:
         Raises TypeError or ValueError for a chunk that is not 1 to `steps`.
         """
         starts = range(0, self.steps, check_int("chunk", chunk, 1, self.steps))
-        every = product(range(self.parts), range(self.layers), starts)
         tasks = (
-            Task(layer, start, min(start + chunk, self.steps), part)
-            for part, layer, start in every
+            Task(layer, start, min(start + chunk, self.steps))
+            for layer, start in product(range(self.layers), starts)
         )
-        return sorted(tasks, key=lambda task: (task.part, *self.rank(task)))
+        return sorted(tasks, key=self.rank)
 
 
 @dataclass(frozen=True)
@@ -97,11 +88,6 @@ class Schedule:
     def employed(self):
         """How many workers have a task."""
         return len({task.worker for task in self.tasks})
-
-    @property
-    def longest(self):
-        """Steps in the longest chunk."""
-        return max(task.stop - task.start for task in self.tasks)
 
 
 @dataclass(frozen=True)
@@ -161,7 +147,7 @@ def wavefront(
     """
     check_type("graph", graph, Graph, "a Graph")
     # More workers have no task.
-    workers = min(check_int("workers", workers), graph.layers * graph.parts)
+    workers = min(check_int("workers", workers), graph.layers)
     together = graph.layers if together is None else check_int("together", together)
     check_choice("order", order, ("point-to-point", "barrier"))
     costs = Costs((1.0,) * graph.layers) if costs is None else costs
@@ -169,10 +155,14 @@ def wavefront(
 
     def diagonal(task):
         up, along = graph.rank(task)
-        return task.part, up // together, up + -(-along // chunk)
+        return up // together, up + -(-along // chunk)
 
     tasks = sorted(graph.tasks(chunk), key=diagonal)
-    needed = _needed(graph, tasks)
+    # Chunks need each other as cells do.
+    grid = Graph(graph.layers, -(-graph.steps // chunk), graph.backward)
+    cells = [(task.layer, task.start // chunk) for task in tasks]
+    at = {cell: place for place, cell in enumerate(cells)}
+    needed = [[at[need] for need in grid.needs(*cell)] for cell in cells]
     if order == "barrier":
         places = defaultdict(list)
         for place, task in enumerate(tasks):
@@ -182,51 +172,8 @@ def wavefront(
     return _list_schedule(graph, tasks, needed, workers, diagonal, costs)
 
 
-def side_by_side(graph, workers, chunk):
-    """Chunks of so many steps of a layer at the same time, in sweeps; the k-th one is
-    exact after k of them, and then the next layer takes it.
-
-    Raises TypeError or ValueError for zero workers or a chunk longer than T.
-    """
-    check_type("graph", graph, Graph, "a Graph")
-    check_int("workers", workers)
-
-    def rank(task):
-        up, along = graph.rank(task)
-        return task.part, up, task.sweep, along
-
-    tasks = []
-    for task in graph.tasks(chunk):
-        before = -(-graph.rank(task)[1] // chunk)  # chunks
-        sweeps = range(min(before + 1, graph.sweeps))
-        tasks += [task._replace(sweep=sweep) for sweep in sweeps]
-    tasks.sort(key=rank)
-    workers, costs = min(workers, len(tasks)), Costs((1.0,) * graph.layers)
-    needed = _needed(graph, tasks)
-    return _list_schedule(graph, tasks, needed, workers, rank, costs)
-
-
-def pipeline(graph, workers):
-    """Neighbouring layers per worker, a stage; micro-batches go from stage to stage.
-
-    workers: how many, with equal shares. Raises TypeError or ValueError for more of
-    them than layers.
-    """
-    P = check_int("workers", workers, 1, check_type("graph", graph, Graph).layers)
-
-    def turn(task):
-        row = graph.rank(task)[0]
-        stage = row * P // graph.layers
-        return stage + task.part, stage, row
-
-    tasks = [task._replace(worker=turn(task)[1]) for task in graph.tasks(graph.steps)]
-    tasks.sort(key=turn)
-    return _waiting(graph, tasks, _needed(graph, tasks))
-
-
 def check(schedule):
-    """Raise ValueError unless every cell is computed once, surely after what it needs;
-    in sweeps, until what it needs is exact, or so many times.
+    """Raise ValueError unless every cell is computed once, surely after what it needs.
 
     Sure is what a worker's own order and the waiting say: a task that only happens to
     start later is a race, and is refused. Waiting goes back in the list of tasks, so
@@ -234,13 +181,10 @@ def check(schedule):
     """
     check_type("schedule", schedule, Schedule, "a Schedule")
     graph, known, last = schedule.graph, [], {}
-    # Of each cell (part, layer, step) the tasks that compute it; the first that does so
-    # from what is exact.
-    owner, exact = defaultdict(list), {}
+    owner = {}  # of each cell the task that computes it
     most = max(len(schedule.tasks), 1024) - 1  # each worker takes memory
     for index, task in enumerate(schedule.tasks):
-        worker, part, layer = task.worker, task.part, task.layer
-        name = f"schedule: task {index}"
+        worker, name = task.worker, f"schedule: task {index}"
         if not 0 <= worker <= most:
             raise ValueError(f"{name} is on worker {worker}, want 0 to {most}")
         if wrong := [other for other in task.after if not 0 <= other < index]:
@@ -254,69 +198,30 @@ def check(schedule):
             raise ValueError(f"{name} is {task}, want at least one step")
         steps = range(task.start, task.stop)
         for step in reversed(steps) if graph.backward else steps:
-            cell = layer, step
+            cell = task.layer, step
             name = f"schedule: cell {cell}"
-            here = part, *cell
-            if len(owner[here]) == graph.sweeps:
-                often = "twice" if graph.sweeps == 1 else "once more than it may be"
-                raise ValueError(f"{name}, part {part}, is computed {often}")
-            right = True  # is it computed from what is exact?
+            if cell in owner:
+                raise ValueError(f"{name} is computed twice")
             for need in graph.needs(*cell):
-                place, from_below = (part, *need), need[0] != layer
-                computed = owner[place]
-                final = place in exact or len(computed) == graph.sweeps
-                if from_below and not final:
+                if need not in owner:
                     raise ValueError(f"{name} needs {need}, which comes later")
-                sure = [o for o in computed if o == index or before >> o & 1]
-                if graph.sweeps > 1 and not sure and not owner[here] and not from_below:
-                    right = False  # the first sweep guesses
-                    continue
-                if not computed:
-                    raise ValueError(f"{name} needs {need}, which comes later")
-                if not sure or (from_below and sure[-1] != computed[-1]):
+                other = owner[need]
+                if other != index and not before >> other & 1:
                     raise ValueError(
                         f"{name} needs {need}, and task {index} on worker {worker} "
-                        f"does not wait for task {computed[-1]}, which computes it"
+                        f"does not wait for task {other}, which computes it"
                     )
-                right = right and place in exact and exact[place] <= sure[-1]
-            if right:
-                exact.setdefault(here, index)
-            owner[here].append(index)
-    cells = set(product(range(graph.parts), range(graph.layers), range(graph.steps)))
-    found = {cell for cell, tasks in owner.items() if tasks}
-    if found != cells:
+            owner[cell] = index
+    cells = set(product(range(graph.layers), range(graph.steps)))
+    if owner.keys() != cells:
         want = f"the {len(cells)} of {graph}"
-        raise ValueError(f"schedule: got {len(found)} cells, want {want}")
-    short = [c for c in cells if c not in exact and len(owner[c]) < graph.sweeps]
-    if short:
-        got = f"cell {short[0][1:]} in {len(owner[short[0]])} sweeps"
-        want = f"{graph.sweeps}, as it is not exact"
-        raise ValueError(f"schedule: got {got}, want {want}")
-
-
-def _needed(graph, tasks):
-    """For each task the places in `tasks` of those that it needs; all chunks are equal,
-    and are computed in every sweep until they are exact.
-    """
-    chunk, last = max(task.stop - task.start for task in tasks), graph.sweeps - 1
-
-    def key(task, up=0, along=0):
-        row, begin = graph.rank(task)
-        return task.part, row - up, -(-begin // chunk) - along
-
-    places = {(*key(task), task.sweep): i for i, task in enumerate(tasks)}
-    needed = []
-    for task in tasks:
-        below = *key(task, up=1), min(key(task)[2], last)
-        before = *key(task, along=1), task.sweep - (last > 0)
-        itself = *key(task), task.sweep - 1
-        needed.append([places[k] for k in (below, before, itself) if k in places])
-    return needed
+        raise ValueError(f"schedule: got {len(owner)} cells, want {want}")
 
 
 def _list_schedule(graph, tasks, needed, workers, rank, costs):
     """The schedule in which the next task is the one that can start first; among
-    several that of lowest rank, on a worker that ran its layer before.
+    several that of lowest rank, on a worker that ran its layer before. A task waits for
+    the last task that it needs of each other worker.
     """
     order = TopologicalSorter(dict(enumerate(needed)))
     order.prepare()
@@ -340,17 +245,9 @@ def _list_schedule(graph, tasks, needed, workers, rank, costs):
         ready.remove(place)
         order.done(place)
     at = {place: index for index, place in enumerate(started)}
-    needed = [[at[need] for need in needed[place]] for place in started]
-    return _waiting(graph, [*started.values()], needed)
-
-
-def _waiting(graph, tasks, needed):
-    """A schedule in which a task waits for the last task that it needs of each other
-    worker.
-    """
     waiting = []
-    for task, needs in zip(tasks, needed, strict=True):
-        last = {tasks[need].worker: need for need in sorted(needs)}
+    for place, task in started.items():
+        last = {done[need][1]: at[need] for need in sorted(needed[place], key=at.get)}
         last.pop(task.worker, None)
         waiting.append(task._replace(after=tuple(sorted(last.values()))))
     return Schedule(graph, tuple(waiting))

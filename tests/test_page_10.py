@@ -87,7 +87,6 @@ test_words = says(
     (page.figure_times, FAST, "Chunks to 24x. ", "24x; 13.2x; 24x."),
     (page.figure_map, MAP, "Chunks are faster in 10 of 12 fields"),
     (page.chosen_table, cuts(), "small, 32 chunks, 3\nlarge, step by step, 1"),
-    (page.figure_sweeps, (), "Step by step", "4 chunks, 2 sweeps"),
 )
 
 

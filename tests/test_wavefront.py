@@ -11,7 +11,7 @@ from conftest import SHAPES, ctrl_c_after, example
 import lstm_kernels as lk
 from lstm_kernels.cpu import flow, instructions, team, workspace
 from lstm_kernels.kernels import native
-from lstm_kernels.schedules import Graph, Schedule, Task, check, pipeline, wavefront
+from lstm_kernels.schedules import Graph, Schedule, Task, check, wavefront
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 words = instructions.integers
@@ -61,25 +61,6 @@ def test_every_schedule_gives_the_bits_of_numba_fused(cell):
             schedules = given and (lambda graph: random_schedule(rng, graph))
             net = NumbaWavefront(params, schedules=schedules)
             assert bits(net, x, target, dy) == want, shape
-
-
-def in_parts(parts, workers):
-    """A pipeline of so many micro-batches."""
-
-    def schedules(graph):
-        parted = Graph(graph.layers, graph.steps, parts, graph.backward)
-        return pipeline(parted, workers)
-
-    return schedules
-
-
-@pytest.mark.parametrize("parts", [1, 2, 6])
-def test_micro_batches_of_a_pipeline(parts):
-    params, x, target = example((4, 5, 7, 3, 17), "lstm")
-    dy = np.ones((5, 7, 17), np.float32)
-    want = bits(lk.network("numba-fused", params), x, target, dy)
-    net = NumbaWavefront(params, schedules=in_parts(parts, 3))
-    assert bits(net, x, target, dy) == want
 
 
 def toy(task, _, address):
@@ -195,7 +176,6 @@ def race(graph):
         (race, ValueError, "does not wait for task"),
         (lambda graph: wavefront(graph, 2, 9), ValueError, "chunk: got 9, want an"),
         (lambda _: wavefront(Graph(2, 5), 2, 2), ValueError, "schedules: got Graph"),
-        (in_parts(8, 2), ValueError, "8 parts of a mini-batch of 7"),
     ],
 )
 def test_a_schedule_that_cannot_be_run_is_refused(schedules, error, message):

@@ -85,7 +85,7 @@ SIZES += " c_slots"
 # of the backward pass. Is there an initial state?, are gradients added to the
 # parameters?, examples there are.
 CHOICES = "groups shares input_steps splits starts descend N"
-ADDRESSES = "address layers sync progress tasks parts x target order source labels"
+ADDRESSES = "address layers sync progress tasks x target order source labels"
 ADDRESSES += " losses plain dh dc dh0 zero one error V b_out gV gb_out"
 CODE = "forward backward gradients inputs step whole back few through_U through_W"
 CODE += " gradient_U gradient_W gradient_b transpose"

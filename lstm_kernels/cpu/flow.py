@@ -117,14 +117,14 @@ def participate(p, turn, flow):
 
 
 class Flow:
-    """A schedule as arrays: tasks (n, 4) with layer, start, stop, part, and a FLOW.
-    After a run, `state` (n, 8) has whether each task is taken and done, its
-    nanoseconds, and who ran it.
+    """A schedule as arrays: tasks (n, 3) with layer, start, stop, and a FLOW. After a
+    run, `state` (n, 8) has whether each task is taken and done, its nanoseconds, and
+    who ran it.
     """
 
     def __init__(self, schedule):
         self.schedule, self.workers = schedule, schedule.workers
-        tasks = [(t.layer, t.start, t.stop, t.part) for t in schedule.tasks]
+        tasks = [(t.layer, t.start, t.stop) for t in schedule.tasks]
         self.tasks = np.array(tasks, np.int64)
         lists = [[] for _ in range(self.workers)]
         after = []

@@ -7,7 +7,7 @@ pass is machine code of its own, which others call by its address: so what a net
 does not use is not compiled. Steps are in `block_kernels.py`.
 
 A flow (`flow.py`) runs layers at the same time, each task as machine code. A JOB has
-its tasks (n, 4) as layer, start, stop, part, and the number of parts of a mini-batch.
+its tasks (n, 3) as layer, start, stop.
 
 A pass is left between two steps when `leave` of its PROGRESS is set; what it has
 written is lost then. Nobody leaves while parameters change: the word is read once more
@@ -195,26 +195,24 @@ def pack_transposes(p, turn, job):
 
 @part
 def read_task(job, task):
-    """Layer, first step and the one after the last, first sample and the one after the
-    last.
-    """
-    numbers = integers(job.tasks, 4 * task + 4)[4 * task :]
-    layer, start, stop, part_ = numbers[0], numbers[1], numbers[2], numbers[3]
-    first, last = job.B * part_ // job.parts, job.B * (part_ + 1) // job.parts
-    return layer, start, stop, first, last
+    """Layer, first step and the one after the last."""
+    numbers = integers(job.tasks, 3 * task + 3)[3 * task :]
+    return numbers[0], numbers[1], numbers[2]
 
 
 @part
 def forward_task(task, turn, job):
     """A run of steps of a layer, in order."""
-    forward_steps(job, *read_task(job, task))
+    layer, start, stop = read_task(job, task)
+    forward_steps(job, layer, start, stop, 0, job.B)
     return 0
 
 
 @part
 def backward_task(task, turn, job):
     """The same back through time, and the gradient of the layer's input."""
-    backward_steps(job, *read_task(job, task))
+    layer, start, stop = read_task(job, task)
+    backward_steps(job, layer, start, stop, 0, job.B)
     return 0
 
 

@@ -222,7 +222,6 @@ class NumbaFused(Network):
         space.ran[backward] = running
         work.enter()  # which may renew the records
         work.job_words[JOB_WORD.tasks] = at(running.tasks)
-        work.job_words[JOB_WORD.parts] = running.schedule.graph.parts
         participants = min(self._threads, running.workers)
         code, owner = address(task, work.job.dtype), (space, work.arrays)
         call = running.run, participants, code, work.address, work.progress, owner

@@ -17,24 +17,16 @@ def log_softmax(y, V, b_out):
         return z - np.log(np.exp(z).sum(axis=2, keepdims=True))
 
 
-def cross_entropy(log_p, symbols, count):
-    """The sum of -log p of `symbols` (T, B), integers, over `count`; negative ones are
-    left out.
-    """
-    places = np.nonzero(symbols >= 0)
-    with np.errstate(over="ignore"):
-        return float(-log_p[*places, symbols[places]].sum() / count)
-
-
 def cross_entropy_and_dz(y, V, b_out, symbols, count):
-    """The loss of `cross_entropy`, and the gradient of z (T, B, O); None where the loss
-    is not finite.
+    """The sum of -log p of `symbols` (T, B), integers, over `count`; negative ones are
+    left out. And the gradient of z (T, B, O), None where the loss is not finite.
     """
-    log_p = log_softmax(y, V, b_out)
-    loss = cross_entropy(log_p, symbols, count)
+    log_p, places = log_softmax(y, V, b_out), np.nonzero(symbols >= 0)
+    with np.errstate(over="ignore"):
+        loss = float(-log_p[*places, symbols[places]].sum() / count)
     if not np.isfinite(loss):
         return loss, None
-    dz, places = np.exp(log_p), np.nonzero(symbols >= 0)
+    dz = np.exp(log_p)
     dz[*places, symbols[places]] -= 1
     dz[symbols < 0] = 0  # not a product: what is left out may be NaN
     dz /= count
@@ -65,14 +57,6 @@ def back(y, V, dz):
             return dy, y[-1].T @ dz, dz.sum(axis=0)
         dy = (_rows(dz) @ V.T).reshape(y.shape)
         return dy, _rows(y).T @ _rows(dz), _rows(dz).sum(axis=0)
-
-
-def cross_entropy_and_grads(y, V, b_out, symbols, count):
-    """The loss of `cross_entropy`, and the gradients of y, V and b_out; where the loss
-    is not finite they are zero.
-    """
-    loss, dz = cross_entropy_and_dz(y, V, b_out, symbols, count)
-    return loss, *back(y, V, dz)
 
 
 def _rows(a):

@@ -24,14 +24,13 @@ from .errors import (
     check_type,
 )
 from .files import check_place, read_npz, write_npz
-from .other_names import OtherNames
 
 FORMAT = "lstm_kernels.checkpoint/3"
 OptimizerName = Literal["sgd", "adam"]
 
 
 @dataclass(repr=False)
-class History(OtherNames):
+class History:
     """Per epoch: the mean loss over its examples, each before its step, the seconds it
     took, and, with `validation`, the mean squared error of those after it.
     """

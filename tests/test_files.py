@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import os
-import tracemalloc
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -174,33 +173,26 @@ def put(old, new):
     return lambda content: content.replace(old, new)
 
 
-def large(member):
-    return bytes(30 << 20)  # few as they are packed
-
-
-FEWER = r".* shape {'layers.0.U': \[1, 12\]}, want {'layers.0.U': \[2, 12\]}"
+NOT_WHOLE = "is not a whole file of format 'lstm_kernels.params/3'"
 PARAMETERS = [
     ("header", put("lstm_kernels", "other"), "has format 'other.params/3', want 'lst"),
     ("header", put('"lstm"', '["lstm"]'), r"params.cell: got \['lstm'\], want one"),
-    ("header", put('"cell"', '"sell"'), "KeyError 'cell'"),
-    ("header", lambda text: "[3]", r"is not a whole file of .*\(header: TypeError"),
-    ("header", lambda text: "[" * 10_000, r"is not a whole file .*\(header: "),
-    *(("header", with_shape(wrong), "") for wrong in ([3, "a"], None, [1e300, 1e300])),
-    (None, flipped, r"is not a whole file .*\(V: .*CRC"),
-    ("b_out", lambda a: np.array([{}]), r".*\(b_out: Object arr"),
-    ("layers.0.U.npy", put(b"(2, 12)", b"(1, 12)"), FEWER),
-    ("V.npy", lambda member: None, r"is not a whole .*\(V: KeyError"),
-    (None, lambda content: npy(np.ones(3)), r"is not a whole file .*\(archive: "),
-    (None, lambda content: b"", r"is not a whole file .*\(archive: "),
-    # What unpacks to more than the file tells of, is not unpacked.
-    ("V.npy", large, ".*V: has 31457280 bytes, want"),
-    ("more.npy", large, ".*'more': 'unknown'"),
-    ("header.npy", large, ".*header: has 314"),
+    ("header", put('"cell"', '"sell"'), f"{NOT_WHOLE} .KeyError.'cell'"),
+    ("header", lambda text: "[3]", f"{NOT_WHOLE} .TypeError"),
+    ("header", with_shape([1e300, "a"]), "holds arrays of shape"),
+    (None, flipped, f"{NOT_WHOLE} .BadZipFile.*V.npy"),
+    ("b_out", lambda a: np.array([{}]), "Object arrays cannot be loaded"),
+    ("layers.0.U.npy", put(b"(2, 12)", b"(1, 12)"), r"holds .*U': \[1, .*U': \[2, 12"),
+    ("V.npy", lambda member: None, "holds arrays"),
+    ("V.npy", lambda member: b"text", f"{NOT_WHOLE} .AttributeError"),
+    ("more.npy", lambda member: npy(np.ones(1)), r"holds arrays .*'more': \[1\]"),
+    (None, lambda content: npy(np.ones(3)), f"{NOT_WHOLE}"),
+    (None, lambda content: b"", f"{NOT_WHOLE} .EOFError"),
 ]
 CHECKPOINT = [
     ("params.V", lambda a: a * np.nan, "params.V: got nan"),
     ("params.V", lambda a: a.astype(float), ".*params.V: got dtype float64, want fl"),
-    ("optimizer.m.V", lambda a: a[:1], r".*'optimizer.m.V': \[1, 1\]}, want .*2, 1"),
+    ("optimizer.m.V", lambda a: a[:1], r".*'optimizer.m.V': \[1, 1\], .* want "),
     ("optimizer.v.V", lambda a: a + np.inf, "optimizer.v.V: got inf"),
     ("history.loss", lambda a: a * np.nan, "history.loss: got nan"),
     ("history.loss", lambda a: a.astype(str), ".*history.loss: got dtype <U"),
@@ -216,13 +208,8 @@ def test_what_a_file_cannot_hold_is_refused(
     path = tmp_path / "file.npz"
     read = write(path)
     path.write_bytes(damaged(path.read_bytes(), part, change))
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match=f"{name}: .*file.npz: {message}") as got:
-            read()
-        assert tracemalloc.get_traced_memory()[1] < 5 << 20
-    finally:
-        tracemalloc.stop()
+    with pytest.raises(ValueError, match=f"{name}: .*file.npz: {message}") as got:
+        read()
     assert len(str(got.value)) < 1300
 
 

@@ -12,7 +12,6 @@ from time import perf_counter
 import numpy as np
 
 from . import __version__, cores, data, network, versions
-from .errors import why_not_compiled
 from .params import Params
 from .training import OPTIMIZERS, train
 
@@ -33,12 +32,6 @@ def ladder(options: argparse.Namespace) -> None:
         can = f"no: {why}" if why else "runs here"
         print(f"{version.name:16} {version.target:4} {version.summary:{width}} {can}")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
-    if why_not_compiled():
-        return
-    from .kernels import numbas_threads  # what only one command needs, as below
-
-    if (most := numbas_threads()) < cores.cores():
-        print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -70,7 +63,7 @@ def _median_ms(call, net, least=3, seconds=0.5):
 
 def train_airline(options: argparse.Namespace) -> None:
     """Train on 1949-1958 and forecast 1959-1960 one month ahead."""
-    from . import forecast
+    from . import forecast  # what only this command needs
 
     passengers = data.airline().to_numpy(float)
     transform = data.LogDifference.fit(passengers[:FIRST])

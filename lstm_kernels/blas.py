@@ -21,7 +21,6 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from .cores import allowed
-from .cores import cores as default_threads
 from .forks import at_fork
 
 MOST_PANELS = 16
@@ -144,11 +143,8 @@ def panels(M: int, N: int, K: int) -> list[tuple[slice, slice]]:
     ]
 
 
-def product(a: np.ndarray, b: np.ndarray, threads: int | None = None) -> np.ndarray:
-    """a (M, K) @ b (K, N) on up to `threads` threads; None is `cores.cores()`.
-
-    Call it inside `single_threaded`.
-    """
+def product(a: np.ndarray, b: np.ndarray, threads: int) -> np.ndarray:
+    """a (M, K) @ b (K, N) on up to `threads` threads, inside `single_threaded`."""
     if _computing._is_owned():
         _keep_alone()  # others may have changed it
     cuts = panels(a.shape[0], b.shape[1], a.shape[1])
@@ -159,7 +155,7 @@ def product(a: np.ndarray, b: np.ndarray, threads: int | None = None) -> np.ndar
         partial(np.matmul, a[rows], b[:, columns], out[rows, columns])
         for rows, columns in cuts
     ]
-    at_once(panel, threads or default_threads())
+    at_once(panel, threads)
     return out
 
 

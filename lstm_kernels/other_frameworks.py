@@ -195,13 +195,9 @@ def _array(path, tensor):
     """The array of a tensor; what is neither stays for `check_array` to refuse."""
     if isinstance(tensor, np.ndarray) or not hasattr(tensor, "__array__"):
         return tensor
-    kind = str(getattr(tensor, "dtype", ""))  # torch.bfloat16, of which NumPy has none
-    if "float16" in kind:
-        want = "float32 or float64: .float()"
-        raise TypeError(f"{path}: got dtype {kind}, want {want}")
     try:
         return tensor.__array__()
-    except (TypeError, RuntimeError) as error:  # on a device, with gradient
+    except (TypeError, RuntimeError) as error:  # bfloat16, on a device, with gradient
         got = f"a {type(tensor).__name__}, want an array ({error})"
         raise TypeError(f"{path}: got {got}") from None
 

@@ -135,7 +135,6 @@ def test_what_is_no_series_is_none_for_all_that_takes_one(series, error, said):
         (MONTHLY[::-1], "1952-03 after 1952-04"),
         (MONTHLY.insert(3, MONTHLY[2]), "1949-03 after 1949-03"),
         (MONTHLY.delete(7), "1949-09 after 1949-07"),
-        (MONTHLY.delete(7).astype(str), "1949-09 after 1949-07"),
         (MONTHLY[[0, 1, 3, 2]], "1949-04 after 1949-02"),
         (STAMPS.delete(11), "1950-01-01 after 1949-11-01"),
         (STAMPS.insert(1, STAMPS[0]), "1949-01-01 after 1949-01-01"),

@@ -128,7 +128,7 @@ def test_blas_has_one_thread_inside_and_what_others_say_after(meanwhile):
             found.append(blas_threads())
             ready.set()
             assert go.wait(30)
-            blas.product(np.ones((3, 4)), np.ones((4, 5)))
+            blas.product(np.ones((3, 4)), np.ones((4, 5)), 1)
             found.append(blas_threads())
             if meanwhile == "set at the end":
                 set_to_three()

@@ -12,11 +12,7 @@ weights W (H, G*H), bias b (G*H,), read-out V (H, O) and b_out (O,), for G gates
 (12, 3, 32)
 """
 
-import importlib
-from importlib.util import find_spec
-from pkgutil import iter_modules
-from types import ModuleType
-
+from . import data, forecast
 from .data import Dataset
 from .errors import DivergedError, UnavailableError
 from .params import Grads, Layer, Params
@@ -33,21 +29,9 @@ __all__ = [
     "Params",
     "UnavailableError",
     "Version",
+    "data",
+    "forecast",
     "network",
     "train",
     "versions",
 ]
-
-
-def __getattr__(name: str) -> ModuleType:
-    """A module of the package, imported when first asked for:
-    `lstm_kernels.forecast`.
-    """
-    if find_spec(f".{name}", __name__) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f".{name}", __name__)
-
-
-def __dir__() -> list[str]:
-    modules = (module.name for module in iter_modules(__path__))
-    return sorted({*__all__, "__doc__", "__version__", *modules})

@@ -4,7 +4,6 @@ odd shapes.
 
 import copy
 import doctest
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import get_args
@@ -211,19 +210,6 @@ def test_a_network_says_what_it_is(version):
     says = f"{version}: LSTM, 2 layers of 7, 3 inputs, read-out 2, float32"
     assert repr(net) in (f"{says}, 1 thread", says)
     assert repr(net) != says or version.startswith("cuda")
-
-
-def test_every_module_is_reached_without_an_import():
-    code = "import sys, lstm_kernels as lk; print(getattr(lk, sys.argv[1]), *dir(lk))"
-    for name in ("forecast", "schedules", "reference", "cells", "cores", "cpu"):
-        words = [sys.executable, "-c", code, name]
-        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-        assert said.startswith(f"<module 'lstm_kernels.{name}'")
-        assert name in said.split()
-    with pytest.raises(
-        AttributeError, match="'lstm_kernels' has no attribute 'nothing'"
-    ):
-        lk.nothing  # noqa: B018
 
 
 CALLED = []

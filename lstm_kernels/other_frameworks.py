@@ -33,8 +33,6 @@ KERAS_OPTIONS = {
     "reset_after": True,
     "go_backwards": False,
 }
-# Parts of PyTorch's names that have no place here, and what they tell of.
-FOREIGN = {"_reverse": "bidirectional", "weight_hr_l": "a projection, proj_size"}
 
 
 def read_torch(source, readout=None):
@@ -72,11 +70,9 @@ def read_torch(source, readout=None):
         head = take(f"{readout}.weight", *([bias] if bias in left else ()))
     if left:
         rest = sorted(map(str, left))
-        reasons = [why for part, why in FOREIGN.items() if part in " ".join(rest)]
-        got = f"{rest} too{f' ({reasons[0]})' if reasons else ''}"
         want = "the state_dict of an RNN, LSTM or GRU alone, of one direction, and at"
         want += " most one Linear, the read-out, by its name: readout='fc'"
-        raise ValueError(f"state_dict: got {got}, want {want}")
+        raise ValueError(f"state_dict: got {rest} too, want {want}")
     blocks = {c.name: [*range(len(c.input_gates))] for c in CELLS.values() if c.torch}
     return _assemble(layers, head, blocks, transposed=True, biases=2)
 

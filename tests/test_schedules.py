@@ -139,6 +139,9 @@ def test_costs_of_tasks_and_hand_overs():
     assert simulate(layer_by_layer(graph), costs).makespan == 4 + 8 + 2 * 0.5
     two = simulate(wavefront(graph, 2, 2), costs).makespan
     assert two == 2 + 0.5 + 0.25 + 2 * (4 + 0.5)
+    for hand, workers in (0, 2), (10, 1):  # what costs too much is not handed over
+        plan = wavefront(Graph(2, 2), 2, costs=Costs((1.0, 1.0), hand=hand))
+        assert plan.employed == workers
 
 
 @pytest.mark.parametrize(

@@ -155,18 +155,6 @@ def check_rate(name, value, dtype=np.float64):
     return number
 
 
-def check_example(x, target, *, inputs, outputs, dtype):
-    """Return x (T, B, `inputs`) and target (B, `outputs`) as `check_array` does.
-
-    outputs: None is a network without a read-out, which is refused: ValueError.
-    """
-    if outputs is None:
-        want = "V and b_out (output_size of Params.init)"
-        raise _wrong(ValueError, "params", "no read-out", want)
-    x = check_array("x", x, ("T", "B", inputs), dtype=dtype)
-    return x, check_array("target", target, (x.shape[1], outputs), dtype=dtype)
-
-
 def why_not_compiled():
     """None where Numba can compile this package, else the reason, in words."""
     threads = os.environ.get("NUMBA_NUM_THREADS", "")

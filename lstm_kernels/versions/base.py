@@ -18,7 +18,6 @@ from ..data import Dataset, check_order
 from ..errors import (
     UnavailableError,
     check_array,
-    check_example,
     check_int,
     check_rate,
     counted,
@@ -366,8 +365,10 @@ class Network:
         )
 
     def _check_example(self, x, target):
-        sizes = {"inputs": self._x_shape[2], "outputs": self._params.output_size}
-        return check_example(x, target, **sizes, dtype=self._dtype)
+        self._check_readout()
+        x = self._check("x", x, self._x_shape)
+        shape = x.shape[1], self._params.output_size
+        return x, self._check("target", target, shape)
 
     def _check_readout(self):
         if self._params.V is None:

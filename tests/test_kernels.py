@@ -3,6 +3,7 @@ it.
 """
 
 import ast
+import io
 import os
 import pathlib
 import re
@@ -57,42 +58,22 @@ def test_a_part_is_compiled_once_for_numbers_of_the_source_and_others():
 # --- what is told
 
 
-class Stream:
-    """A file, or a terminal."""
-
-    def __init__(self):
-        self.terminal, self.text = False, ""
-
-    def isatty(self):
-        return self.terminal
-
-    def write(self, text):
-        self.text += text
-
-    def flush(self):
-        pass
-
-
 @pytest.fixture
 def told(monkeypatch):
-    """What a stream and a notebook are told, in a process that has told nothing yet;
-    change(stream, shell) puts others there.
+    """A process that has told nothing yet: change(stream, shell) puts another standard
+    error there, and IPython's shell.
     """
-    shown = []
-    display = SimpleNamespace(publish=lambda data: shown.append(data["text/plain"]))
-    shell = SimpleNamespace(kernel=object(), display_pub=display)
-    here = SimpleNamespace(stream=Stream(), shown=shown, shell=shell)
+    monkeypatch.delenv("LSTM_KERNELS_QUIET", raising=False)
 
-    def change(stream=here.stream, shell=None):
+    def change(stream, shell=None):
         modules = {"IPython": SimpleNamespace(get_ipython=lambda: shell)}
         system = SimpleNamespace(stderr=stream, modules=modules)
         monkeypatch.setattr(notes, "_told", set())
         monkeypatch.setattr(notes, "sys", system)
 
-    monkeypatch.delenv("LSTM_KERNELS_QUIET", raising=False)
-    here.change, here.setenv = change, monkeypatch.setenv
-    here.lines = lambda: here.stream.text.splitlines()
-    change()
+    here = SimpleNamespace(change=change, stream=io.StringIO())
+    here.lines = lambda: here.stream.getvalue().splitlines()
+    change(here.stream)
     return here
 
 
@@ -102,29 +83,24 @@ def compile_for(seconds):
         kernels.report_compiling(seconds / 3, "some/folder")
 
 
-def test_compiling_for_more_than_a_second_is_told_once(told):
-    told.stream.terminal = True
+def test_a_terminal_or_a_notebook_is_told_once_of_long_compiling(told, monkeypatch):
+    shown = []
+    display = SimpleNamespace(publish=lambda data: shown.append(data["text/plain"]))
+    compile_for(9)
+    assert told.lines() == []  # a file or a pipe
+    told.stream.isatty = lambda: True
     compile_for(0.9)
     assert told.lines() == []
     compile_for(9)
     (line,) = told.lines()
     assert line.startswith("lstm_kernels: compiling for this machine")
     assert "some/folder" in line
-    told.change(shell=told.shell)
-    compile_for(9)
-    assert told.shown == [line]
-    assert told.lines() == [line]  # which a notebook shows in red
-    told.change(shell=told.shell)
-    told.setenv("LSTM_KERNELS_QUIET", "1")
-    compile_for(9)
-    assert told.shown == told.lines() == [line]
-
-
-def test_a_file_or_a_pipe_is_told_what_went_wrong_alone(told):
-    compile_for(9)
-    for what in ("a", "b", "a"):
-        notes.note(what, f"about {what}")
-    assert told.lines() == ["lstm_kernels: about a.", "lstm_kernels: about b."]
+    for quiet in (False, True):
+        told.change(told.stream, SimpleNamespace(kernel=object(), display_pub=display))
+        if quiet:
+            monkeypatch.setenv("LSTM_KERNELS_QUIET", "1")
+        compile_for(9)
+        assert shown == told.lines() == [line]  # a notebook shows stderr in red
 
 
 @pytest.mark.parametrize("stream", [None, object()])
@@ -208,15 +184,6 @@ def test_a_disk_that_takes_no_more_stops_nothing(kept, told, tmp_path):
     assert kept()(1.5) == 2.5
 
 
-def test_where_no_folder_can_be_written_it_is_told_once(told):
-    space = {}
-    exec("def of_no_file(x):\n    return x + 1", space)
-    for _ in range(2):
-        assert kernels.cached(numba.njit, space["of_no_file"])(1) == 2
-    (line,) = told.lines()
-    assert "NUMBA_CACHE_DIR" in line
-
-
 class Threads(numba.core.event.Listener):
     """Notes on which threads Numba compiles."""
 
@@ -230,15 +197,19 @@ class Threads(numba.core.event.Listener):
         pass
 
 
-def test_no_signal_comes_to_the_compiler():
-    """An exception of a handler would leave it half changed."""
+def test_without_a_folder_it_is_told_once_and_compiled_on_another_thread(told):
+    """To which no signal comes: an exception of a handler would leave the compiler half
+    changed.
+    """
     space, heard = {}, Threads()
     exec("def of_no_file(x):\n    return x + 1", space)
-    made = kernels.cached(numba.njit, space["of_no_file"])
     with numba.core.event.install_listener("numba:compile", heard):
-        assert made(1) == 2
+        for _ in range(2):
+            assert kernels.cached(numba.njit, space["of_no_file"])(1) == 2
     assert heard.found
     assert threading.main_thread() not in heard.found
+    (line,) = told.lines()
+    assert "NUMBA_CACHE_DIR" in line
 
 
 # --- the cache on disk: keys

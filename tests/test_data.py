@@ -58,12 +58,6 @@ def test_the_hash_of_a_data_set_is_that_of_all_it_holds():
     assert again.sha256() == first.sha256()
 
 
-def test_each_batch_stops_at_a_loss_that_is_not_finite():
-    dataset, losses = data.windows(np.arange(9.0), 1), iter([1.0, np.nan, 3.0, 4.0])
-    assert len(dataset.each_batch(np.arange(8), 2, lambda x, target: next(losses))) == 2
-    assert next(losses) == 3.0
-
-
 class Copy:
     """A 'network' that predicts the input of `lag` months before."""
 
@@ -130,10 +124,9 @@ def test_what_is_no_series_is_none_for_all_that_takes_one(series, error, said):
         (MONTHLY[::-1], "1952-03 after 1952-04"),
         (MONTHLY.insert(3, MONTHLY[2]), "1949-03 after 1949-03"),
         (MONTHLY.delete(7), "1949-09 after 1949-07"),
-        (MONTHLY[[0, 1, 3, 2]], "1949-04 after 1949-02"),
+        (MONTHLY.delete(7).astype(str), "1949-09 after 1949-07"),
         (STAMPS.delete(11), "1950-01-01 after 1949-11-01"),
         (STAMPS.insert(1, STAMPS[0]), "1949-01-01 after 1949-01-01"),
-        (STAMPS[:2][::-1], "1949-01-01 after 1949-02-01"),
         (pd.PeriodIndex(["2000-01", "2000-04", "2000-06"], freq="2M"), "2000-04 after"),
         (MONTHLY.insert(4, pd.NaT), "NaT, want a date for each"),
     ],
@@ -143,38 +136,31 @@ def test_dates_that_tell_of_a_fault(index, got):
     for name, call in TAKERS[:3]:
         with pytest.raises(ValueError, match=rf"^{name}\.index: got {got}"):
             call(of(index))
-    assert len(data.windows(of(index).to_numpy(), 1)) == len(index) - 1
 
 
 BERLIN = {"periods": 30, "tz": "Europe/Berlin"}  # a day of 23 hours, one of 25
+STEPS = "MS", "BMS", "D", "B", "W-WED", "YS", "10min", "2MS"
 
 
 @pytest.mark.parametrize(
     "index",
     [
-        *(
-            pd.date_range("2001-02-05", periods=30, freq=freq)
-            for freq in ("MS", "ME", "BMS", "D", "B", "W-WED", "YS", "10min", "2MS")
-        ),
+        *(pd.date_range("2001-02-05", periods=30, freq=step) for step in STEPS),
         pd.date_range("2001-03-20", freq="D", **BERLIN),
         pd.date_range("2001-10-27", freq="h", **BERLIN),
-        pd.period_range("2001", periods=30, freq="3M"),
-        range(30)[::-1],
     ],
 )
 def test_dates_that_go_forward_by_the_same_step_are_a_series(index):
-    assert len(data.windows(of(index), 3)) == 27
-    if isinstance(index, pd.DatetimeIndex):
-        index = index.copy()
-        index.freq = None  # as a file gives it
-        assert len(data.windows(of(index), 3)) == 27
-        with pytest.raises(ValueError, match=r"^series\.index: got .* want equal step"):
-            data.windows(of(index.delete(15)), 3)
+    unknown = index.copy()
+    unknown.freq = None  # as a file gives it
+    for dates in (index, unknown, range(30)[::-1]):
+        assert len(data.windows(of(dates), 3)) == 27
+    with pytest.raises(ValueError, match=r"^series\.index: got .* want equal step"):
+        data.windows(of(unknown.delete(15)), 3)
 
 
-@pytest.mark.parametrize("months", [MONTHLY, STAMPS])
-def test_errors_of_forecasts_of_other_months(months):
-    series = of(months)
+def test_errors_of_forecasts_of_other_months():
+    series = of(MONTHLY)
     assert forecast.errors(series[:-1].to_numpy(), series[1:])["RMSE"] == 1
     want = r"^forecast\.index: got 1949-01.* to 1952-03.*, want truth's, 1949-02.*"
     with pytest.raises(ValueError, match=want):
@@ -203,26 +189,22 @@ def test_log_difference_there_and_back():
     assert z[:119].std() == pytest.approx(1)
 
 
-BACK = TRANSFORM.backward
+FIT, FORWARD, BACK = data.LogDifference.fit, TRANSFORM.forward, TRANSFORM.backward
+ONE_STEP, RULE = forecast.one_step, forecast.network_rule
 
 
 @pytest.mark.parametrize(
     ("call", "arguments", "options", "message"),
     [
-        (
-            data.LogDifference.fit,
-            (Y - 1,),
-            {},
-            r"passengers: got 0.0 at index \[0\], w",
-        ),
-        (data.LogDifference.fit, ([9, 9, 9],), {}, "std: got 0.0, want numbers above"),
-        (TRANSFORM.forward, ([1],), {}, "passengers: got 1 month, want at least 2"),
+        (FIT, (Y - 1,), {}, r"passengers: got 0.0 at index \[0\], w"),
+        (FIT, ([9, 9, 9],), {}, "std: got 0.0, want numbers above"),
+        (FORWARD, ([1],), {}, "passengers: got 1 month, want at least 2"),
         (BACK, (-1, 0), {}, "before: got -1.0, want numbers above zero"),
         (BACK, ([1, 2], np.ma.ones(2)), {}, "z: got a masked array"),
         (BACK, ([1, 1], [0, 1e9]), {}, r"z: got up to 1e\+09, want finite"),
-        (forecast.one_step, (max, Y), {"first": 40}, "first: got 40, want .* 1 to 39"),
-        (forecast.one_step, (max, Y), {"first": 0}, "first: got 0"),
-        (forecast.network_rule, (Copy(1), TRANSFORM), {"window": 0}, "window: got 0"),
+        (ONE_STEP, (max, Y), {"first": 40}, "first: got 40, want .* 1 to 39"),
+        (ONE_STEP, (max, Y), {"first": 0}, "first: got 0"),
+        (RULE, (Copy(1), TRANSFORM), {"window": 0}, "window: got 0"),
         (NETWORK, (Y[:12],), {}, "history: got 12 months, want at least 13"),
     ],
 )

@@ -150,22 +150,3 @@ def test_a_loss_that_is_not_finite():
         assert not np.isfinite(loss)
         for a, like in zip(grads, (y, V, b_out), strict=True):
             np.testing.assert_array_equal(a, np.zeros_like(like))
-
-
-def test_shares_of_a_mini_batch_add_up():
-    """Samples in two shares, divided by the count of both: loss and gradients are
-    sums.
-    """
-    (y, V, b_out), symbols, target = example()
-    names = "loss", "V", "b_out"
-    for function, cut in (
-        (cross_entropy_and_grads, lambda a, b: symbols[:, a:b]),
-        (squared_error_and_grads, lambda a, b: target[a:b]),
-    ):
-        shares = []
-        for a, b in ((0, B), (0, 1), (1, B)):
-            loss, dy, dV, db_out = function(y[:, a:b], V, b_out, cut(a, b), COUNT)
-            shares.append((dict(zip(names, (loss, dV, db_out), strict=True)), dy))
-        (whole, dy), (one, dy_one), (other, dy_other) = shares
-        compare({name: one[name] + other[name] for name in names}, whole, 1e-13)
-        compare({"y": np.concatenate([dy_one, dy_other], axis=1)}, {"y": dy}, 1e-13)

@@ -79,42 +79,23 @@ def checkpoint(path):
     return read
 
 
-JSON = ["null", "3", "[]", "{}", "[" * 3000, '"text"', "", "1" * 5000, "NaN"]
-JSON += ['{"format": []}', '{"format": {"a": 1}, "cell": ["lstm"]}', "\ud800"]
-JSON += ['{"run": 3, "cell": 1e999}']
-
-
-def mutants(content, count):
-    """Damaged files: bytes changed, cut, doubled; members swapped or changed; headers of
-    other JSON.
+def mutants(content):
+    """Damaged files: a byte changed, the end cut off, and a byte changed where NumPy
+    keeps shape and dtype, of which no checksum tells.
     """
-    rng = np.random.default_rng(0)
-    members = parts(content)
-    names = list(members)
-    for index in range(count):
-        damaged = bytearray(content)
-        at, name = rng.integers(len(content)), rng.choice(names)
-        match index % 6:
-            case 0 | 1:
-                damaged[at] = rng.integers(256)
-            case 2:
-                del damaged[at:]
-            case 3:
-                damaged[at : at + rng.integers(1, 200)] = damaged[
-                    at // 2 : at // 2 + 99
-                ]
-            case 4:  # where NumPy keeps shape and dtype
-                inner = bytearray(members[name])
-                inner[rng.integers(128)] = rng.integers(256)
-                damaged = archive(members | {name: bytes(inner)})
-            case 5:
-                text = str(array(members["header.npy"]))
-                keys = [*json.loads(text), *json.loads(text).get("run", {})]
-                key, value = rng.choice(keys), rng.choice(JSON)
-                wrong = text.replace(f'"{key}": ', f'"{key}": {value} ')
-                wrong = value if rng.random() < 0.3 else wrong
-                damaged = archive(members | {"header.npy": npy(np.array(wrong))})
-        yield index, bytes(damaged)
+    rng, members = np.random.default_rng(0), parts(content)
+    for index in range(MUTANTS):
+        damaged, at = bytearray(content), rng.integers(len(content))
+        if index % 3 == 0:
+            damaged[at] = rng.integers(256)
+        elif index % 3 == 1:
+            del damaged[at:]
+        else:
+            name = rng.choice([*members])
+            inner = bytearray(members[name])
+            inner[rng.integers(128)] = rng.integers(256)
+            damaged = archive(members | {name: bytes(inner)})
+        yield bytes(damaged)
 
 
 @pytest.mark.parametrize("write", [parameters, checkpoint])
@@ -124,7 +105,7 @@ def test_a_damaged_file_is_a_value_error_that_names_it_or_holds_the_same(
     path = tmp_path / "file.npz"
     read = write(path)
     want, content, refused = read(), path.read_bytes(), []
-    for index, wrong in mutants(content, MUTANTS):
+    for index, wrong in enumerate(mutants(content)):
         path.write_bytes(wrong)
         try:
             got = read()

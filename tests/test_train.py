@@ -10,6 +10,7 @@ from contextlib import redirect_stderr
 
 import numpy as np
 import pytest
+from conftest import IN_USE
 
 import lstm_kernels as lk
 from lstm_kernels import __main__ as command
@@ -159,7 +160,8 @@ def test_an_interrupt_leaves_whole_steps_and_whole_epochs(tmp_path, dataset, opt
     same(later, whole)
 
 
-@pytest.mark.filterwarnings("ignore")  # of overflow, in a simulated GPU's threads
+@pytest.mark.filterwarnings("ignore:overflow|invalid")
+@pytest.mark.parametrize("version", IN_USE)
 @pytest.mark.parametrize(
     ("optimizer", "rate", "size"), [("sgd", 3e37, 4), ("adam", 3.4e38, 2)]
 )

@@ -500,8 +500,12 @@ target = np.ones((B, 1), np.float32)
 net = lk.network(version, params)
 calls = [lambda: net.forward(x)[0], lambda: net.loss_and_grads(x, target)[1].layers[0].W]
 armed = False
+def callers(frame):
+    while frame:
+        yield frame.f_code.co_name
+        frame = frame.f_back
 def alarm(_, frame):
-    if frame.f_code.co_name in ("remove", "_remove", "__del__", "close"):
+    if {"remove", "_remove", "__del__"} & {*callers(frame)}:
         signal.setitimer(signal.ITIMER_REAL, 1e-3)  # where Python drops what is raised
     elif armed:  # else it comes when the call is over already
         raise KeyboardInterrupt

@@ -273,7 +273,6 @@ def test_a_signal_handler_cannot_enter_a_call_of_its_thread(version):
 
 
 PACKAGE = str(Path(lk.__file__).parent)
-LOST_IN = "__del__", "_attend"  # Python loses what is raised in a finaliser
 # Tracing sees a `with` once more when its block ends; `try` is an instruction of its
 # own. No signal comes at either.
 NO_PLACE = "with ", "try:"
@@ -287,8 +286,9 @@ def interrupted(call, n):
 
     def enter(frame, event, arg):
         code = frame.f_code
-        ours = code.co_filename.startswith(PACKAGE) and code.co_name not in LOST_IN
-        return at_line if ours else None
+        if code.co_name != "__del__" and code.co_filename.startswith(PACKAGE):
+            return at_line
+        return None  # Python loses what is raised in a finaliser
 
     def at_line(frame, event, arg):
         nonlocal left, where

@@ -271,8 +271,8 @@ def test_modules_of_torch_itself():
     for net, said in (
         (torch.nn.RNN(2, 5, nonlinearity="relu"), "nonlinearity: got 'relu'"),
         (torch.nn.LSTM(2, 5, 2, dropout=0.4), "dropout: got 0.4, want 0 in training"),
-        (torch.nn.LSTM(2, 5, bidirectional=True), "_reverse"),
-        (torch.nn.LSTM(2, 5, proj_size=3), "weight_hr_l0"),
+        (torch.nn.LSTM(2, 5, bidirectional=True), "bidirectional"),
+        (torch.nn.LSTM(2, 5, proj_size=3), "proj_size"),
         (torch.nn.LSTM(2, 5).bfloat16(), "got a Tensor, want an array"),
         (torch.nn.LSTM, "state_dict: got type, want a dict"),
     ):

@@ -1,9 +1,9 @@
 """How many threads a version uses by default: the cores that a process can keep busy.
 
 Three things bound them: the cores it may run on (its affinity), the CPU time granted to
-its control groups (a quota of cgroup v2, which Docker, JupyterHub and Binder set; Linux
-alone has these two), and OMP_NUM_THREADS, with which a job says how many threads of a
-process it has cores for.
+its control groups (a quota, which Docker, JupyterHub and Binder set; Linux alone has
+these two), and OMP_NUM_THREADS, with which a job says how many threads of a process it
+has cores for.
 """
 
 import os
@@ -14,6 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from .errors import counted
+
+# Where the groups of cgroup v1 and v2 are mounted, and their files with a quota and its
+# period, in microseconds.
+V1 = "sys/fs/cgroup/cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+V2 = "sys/fs/cgroup", ("cpu.max",)
 
 
 class Bounds(NamedTuple):
@@ -72,19 +77,22 @@ def asked(text: str) -> int | None:
 
 @cache  # read once: it takes 0.1 ms, and a quota seldom changes while a process runs
 def quota(root: str | os.PathLike = "/") -> float | None:
-    """The least quota of this process's control group and of all groups around it, in
-    CPUs; None without one. root: the folder with proc/ and sys/.
+    """The least quota of this process's control groups and of all groups around them,
+    in CPUs; None without one. root: the folder with proc/ and sys/.
     """
     quotas = []
-    # A line as `0::/docker/1f2e`
-    groups = re.search(r"^0::(/.*)$", _text(Path(root, "proc/self/cgroup")), re.M)
-    group = PurePosixPath(groups[1] if groups else "/")
-    # In a container, which sees only the top, the group may be the host's.
-    for folder in (group, *group.parents):
-        text = _text(Path(root, f"sys/fs/cgroup{folder}", "cpu.max"))
-        # Microseconds of a period, or `max`
-        if number := re.match(r"([1-9]\d*)\s+([1-9]\d*)\s*$", text):
-            quotas.append(int(number[1]) / int(number[2]))
+    # Lines as `4:cpu,cpuacct:/docker/1f2e`, of v2 as `0::/docker/1f2e`
+    lines = _text(Path(root, "proc/self/cgroup"))
+    for names, group in re.findall(r"^\d+:(.*?):/(.*)$", lines, re.MULTILINE):
+        if names and "cpu" not in names.split(","):
+            continue
+        mount, files = V1 if names else V2
+        # In a container, which sees only the top, the group may be the host's.
+        for folder in (PurePosixPath(group), *PurePosixPath(group).parents):
+            text = " ".join(_text(Path(root, mount, folder, file)) for file in files)
+            number = re.match(r"([1-9]\d*)\s+([1-9]\d*)\s*$", text)  # or `max`, -1
+            if number:
+                quotas.append(int(number[1]) / int(number[2]))
     return min(quotas, default=None)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from bisect import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -149,10 +150,20 @@ def _is_regular(dates):
 
 
 def dates_of(series):
-    """The pandas index of a series if it is of dates or periods, else None."""
+    """The pandas index of a series if it is of dates or periods, or of texts such as
+    1949-01 or 1949-01-31; else None.
+    """
     index = getattr(series, "index", None)
+    if getattr(index, "dtype", None) in ("object", "str") and all(map(_is_date, index)):
+        import pandas as pd
+
+        return pd.DatetimeIndex(index)
     dated = type(index).__name__ in ("DatetimeIndex", "PeriodIndex")
     return index if dated else None
+
+
+def _is_date(label):
+    return isinstance(label, str) and bool(re.fullmatch(r"\d{4}-\d\d(-\d\d)?", label))
 
 
 def airline() -> "pd.Series":

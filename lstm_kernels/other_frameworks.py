@@ -33,6 +33,8 @@ KERAS_OPTIONS = {
     "reset_after": True,
     "go_backwards": False,
 }
+# Parts of PyTorch's names that have no place here, and what they tell of.
+FOREIGN = {"_reverse": "bidirectional", "weight_hr_l": "a projection, proj_size"}
 
 
 def read_torch(source, readout=None):
@@ -70,9 +72,11 @@ def read_torch(source, readout=None):
         head = take(f"{readout}.weight", *([bias] if bias in left else ()))
     if left:
         rest = sorted(map(str, left))
+        reasons = [why for part, why in FOREIGN.items() if part in " ".join(rest)]
+        got = f"{rest} too{f' ({reasons[0]})' if reasons else ''}"
         want = "the state_dict of an RNN, LSTM or GRU alone, of one direction, and at"
         want += " most one Linear, the read-out, by its name: readout='fc'"
-        raise ValueError(f"state_dict: got {rest} too, want {want}")
+        raise ValueError(f"state_dict: got {got}, want {want}")
     blocks = {c.name: [*range(len(c.input_gates))] for c in CELLS.values() if c.torch}
     return _assemble(layers, head, blocks, transposed=True, biases=2)
 
@@ -191,9 +195,13 @@ def _array(path, tensor):
     """The array of a tensor; what is neither stays for `check_array` to refuse."""
     if isinstance(tensor, np.ndarray) or not hasattr(tensor, "__array__"):
         return tensor
+    kind = str(getattr(tensor, "dtype", ""))  # torch.bfloat16, of which NumPy has none
+    if "float16" in kind:
+        want = "float32 or float64: .float()"
+        raise TypeError(f"{path}: got dtype {kind}, want {want}")
     try:
         return tensor.__array__()
-    except (TypeError, RuntimeError) as error:  # bfloat16, on a device, with gradient
+    except (TypeError, RuntimeError) as error:  # on a device, with gradient
         got = f"a {type(tensor).__name__}, want an array ({error})"
         raise TypeError(f"{path}: got {got}") from None
 

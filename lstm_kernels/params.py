@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Never, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -20,6 +20,7 @@ from .errors import (
     counted,
 )
 from .files import read_npz, write_npz
+from .other_names import OtherNames
 
 FORMAT = "lstm_kernels.params/3"
 Named = dict[str, np.ndarray]
@@ -87,7 +88,7 @@ def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple
 
 
 @dataclass(repr=False)
-class Weights:
+class Weights(OtherNames):
     """What parameters and their gradients share: an array for each parameter, by
     name.
     """
@@ -149,7 +150,7 @@ class Params(Weights):
         cls,
         input_size: int,
         hidden_size: int,
-        *,
+        *others: Never,
         num_layers: int = 1,
         output_size: int | None = None,
         cell: CellName = "lstm",
@@ -163,6 +164,10 @@ class Params(Weights):
         point. Raises TypeError or ValueError for a size below one, an unknown cell or
         dtype.
         """
+        if others:
+            third: object = others[0]
+            want = "num_layers= or output_size="
+            raise TypeError(f"init: got a third size, {third!r}, want {want}")
         D = check_int("input_size", input_size)
         H = check_int("hidden_size", hidden_size)
         L = check_int("num_layers", num_layers)

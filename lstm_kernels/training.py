@@ -24,13 +24,14 @@ from .errors import (
     check_type,
 )
 from .files import check_place, read_npz, write_npz
+from .other_names import OtherNames
 
 FORMAT = "lstm_kernels.checkpoint/3"
 OptimizerName = Literal["sgd", "adam"]
 
 
 @dataclass(repr=False)
-class History:
+class History(OtherNames):
     """Per epoch: the mean loss over its examples, each before its step, the seconds it
     took, and, with `validation`, the mean squared error of those after it.
     """

@@ -37,6 +37,9 @@ def test_what_omp_num_threads_asks_for(text, count):
     assert cores.asked(text) == count
 
 
+GROUP = "4:cpu,cpuacct:/own\n5:memory:/other"
+V1 = ["cpu/own/cpu.cfs_quota_us", "cpu/own/cpu.cfs_period_us"]
+TOP = ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]
 V2 = ["cpu.max"]
 NESTED = ["cpu.max", "a/cpu.max", "a/b/cpu.max"]
 
@@ -44,7 +47,11 @@ NESTED = ["cpu.max", "a/cpu.max", "a/b/cpu.max"]
 @pytest.mark.parametrize(
     ("groups", "files", "texts", "want"),
     [
-        ("4:cpu:/own\n0::/", V2, ["500000 100000"], 5),
+        (GROUP, V1, ["150000", "100000"], 1.5),
+        (GROUP, V1, ["-1", "100000"], None),
+        (GROUP, TOP, ["250000", "100000"], 2.5),  # a container sees the top alone
+        ("4:cpuset:/own", V1, ["150000", "100000"], None),
+        (f"{GROUP}\n0::/", V1 + V2, ["300000", "100000", "500000 100000"], 3),
         ("0::/", V2, ["50000 100000"], 0.5),
         ("0::/pod/7/job", V2, ["150000 100000"], 1.5),
         ("0::/../outside", V2, ["400000 100000"], 4),
@@ -52,7 +59,7 @@ NESTED = ["cpu.max", "a/cpu.max", "a/b/cpu.max"]
         ("0::/a", ["cpu.max", "z/cpu.max"], ["max 100000", "100000 100000"], None),
         *(("0::/", V2, [text], None) for text in ("max 100000", "", "100000", "x y")),
         *(("0::/", V2, [text], None) for text in ("0 100000", "3 0", "max")),
-        *((text, [], [], None) for text in ("", "0::", "nonsense")),
+        *((text, [], [], None) for text in ("", "0::", "nonsense", GROUP)),
     ],
 )
 def test_the_least_quota_of_all_groups_counts(tmp_path, groups, files, texts, want):

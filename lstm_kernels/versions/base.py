@@ -22,6 +22,7 @@ from ..errors import (
     check_rate,
     counted,
 )
+from ..other_names import OtherNames
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
@@ -61,7 +62,7 @@ def _unpickled(kind, made_with, params):
     return net
 
 
-class Network:
+class Network(OtherNames):
     """A recurrent network of one version, with its own copy of the parameters.
 
     params: lstm_kernels.Params, copied. threads: how many to use; None is

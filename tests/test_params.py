@@ -207,6 +207,9 @@ def test_what_a_torch_module_tells_beside_its_weights(attributes, said):
 class Tensor:
     """A tensor that NumPy cannot take."""
 
+    def __init__(self, dtype="torch.float32"):
+        self.dtype = dtype
+
     def __array__(self):
         raise TypeError("can't convert cuda:0 device type tensor")
 

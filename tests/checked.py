@@ -148,7 +148,7 @@ class Interpreted:
                     new = FunctionType(f.__code__, scope, name)
                     space[name] = functions.setdefault(f, new)
         tile_names = "inputs step whole back through few gradient transpose"
-        tile_names += " forward_tile backward_tile"
+        tile_names += " forward_tile"
         replaced = dict.fromkeys(tile_names.split(), self._tile)
         replaced |= {"layer_at": self._record_at}
         replaced["progress_at"] = self._progress_at
@@ -187,8 +187,8 @@ class Interpreted:
             found[name] = len(self._tiles)
         return found
 
-    def _code_of(self, tiles, name):
-        self._tiles.append(getattr(tiles, name)())
+    def _code_of(self, tiles):
+        self._tiles.append(tiles.forward())
         return len(self._tiles)
 
     def _address(self, kernel, dtype):

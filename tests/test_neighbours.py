@@ -172,7 +172,7 @@ def pickled():
     wavefront = type(lk.network("numba-wavefront", params))
     made["schedules"] = wavefront(params, 2, schedules=one_by_one)
     chunks = type(lk.network("numba-chunks", params))
-    made["chunks"] = chunks(params, 2, chunks=3, run_up=2, tolerance=0.0)
+    made["chunks"] = chunks(params, 2, chunks=3, run_up=2)
     return made
 
 

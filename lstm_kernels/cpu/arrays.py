@@ -112,5 +112,5 @@ JOBS = {
 JOB_WORD = record(SIZES, CHOICES, ADDRESSES, CODE)[1]
 # How far a region has come. Is it to be left?; the first of its training steps, the
 # one after the last, how many are done; of the sweeps of `chunk_kernels.py`: how many
-# chunks are exact, how many there were, which was the last, 0 while there is another.
-PROGRESS, PROGRESS_WORD = record("leave first last done exact sweeps last_sweep")
+# chunks are exact, which was the last, 0 while there is another.
+PROGRESS, PROGRESS_WORD = record("leave first last done exact last_sweep")

@@ -1,15 +1,14 @@
 """Tiles whose lanes are chunks of one sequence: `numba-chunks`.
 
 Each lane is a chunk at the same step of its own, so a layer of a few units fills whole
-vectors. Rows of lanes are `[step][unit][gate]`; weights are numbers that all lanes
+vectors. Rows of lanes are `[step][unit]`; weights are numbers that all lanes
 share. A sum takes a vector of h and broadcasts a weight, where `tiles.py` takes a
 vector of weights and broadcasts h; both add in the same order. Several vectors are one
 wide one, whose parts LLVM computes in turns: the chain of a cell's instructions is
 longer than a core looks ahead.
 
 Arguments are addresses and counts; `row`: bytes from one row of lanes to the next.
-Every gate is fed by U and W (`params.expand`): U (H, D, K), W (H, H, K), b (H, K), and
-WT (H, H K), the weights that unit j's h is multiplied by.
+Every gate is fed by U and W (`params.expand`): U (H, D, K), W (H, H, K), b (H, K).
 """
 
 from dataclasses import dataclass
@@ -25,14 +24,13 @@ MOST_UNITS = 4  # of a tile: the rest of each size is compiled too
 
 @dataclass(frozen=True)
 class ChunkTiles:
-    """The tiles of a cell, for float32 or float64, and groups of so many vectors of
-    lanes, 1, 2 or 4. keep: are the gates and every c kept, for a backward pass?
+    """The tile of a cell, for float32 or float64, and groups of so many vectors of
+    lanes, 1, 2 or 4.
     """
 
     cell: Cell
     dtype: np.dtype
     vectors: int
-    keep: bool = False
 
     @property
     def lanes(self):
@@ -40,17 +38,8 @@ class ChunkTiles:
         return self.vectors * registers.vector_registers().bytes // self.dtype.itemsize
 
     @property
-    def K(self):
-        return len(self.cell.gates)
-
-    @property
     def has_c(self):
         return len(self.cell.state) == 2
-
-    def _units(self, sums):
-        """How many units, of so many sums each, the registers hold."""
-        room = registers.vector_registers().number - self.vectors - 2
-        return max(1, min(MOST_UNITS, room // (sums * self.vectors)))
 
     def _multiply(self, m, sums, a, row, weights, count):
         """sums[i][g] += sum over k < count of a[k] times number (k, g) of the weights
@@ -70,16 +59,19 @@ class ChunkTiles:
         m.loop(count, multiply)
 
     def forward(self):
-        """Steps of a layer: a = b + x U + h W, then the cell. h and c: before the first
-        step; a step finds c `c_step` bytes on: 0 where it is not kept.
+        """Steps of a layer: b + x U + h W, then the cell. h: of the slot before the
+        first step; c: where the cell has one, which stays where it is.
         """
-        K, size = self.K, self.dtype.itemsize
+        K, size, has_c = len(self.cell.gates), self.dtype.itemsize, self.has_c
+        room = registers.vector_registers().number - self.vectors - 2
+        most = max(1, min(MOST_UNITS, room // (K * self.vectors)))
 
-        def forward(m, steps, x, D, U, b, h, H, W, c, c_step, a, row):
+        def forward(m, steps, x, D, U, b, h, H, W, c, row):
             cell, _ = self.cell.make(*activations.functions(m))
 
             def one_step(t):
-                h_t, c_t, a_t = h + t * H * row, c + t * c_step, a + t * H * K * row
+                h_t, h_new = h + t * H * row, h + (t + 1) * H * row
+                c_t = c if has_c else h_t
 
                 def some_units(first, count):
                     sums = [
@@ -95,72 +87,25 @@ class ChunkTiles:
                     self._multiply(m, sums, h_t, row, W_first, H)
                     for i, gates in enumerate(sums):
                         unit = (first + i) * row
-                        c_i = m.load(c_t + unit)
-                        *gates, h_i, c_i = cell(*map(m.get, gates), c_i)
-                        m.store(h_t + H * row + unit, h_i)
-                        if self.has_c:
-                            m.store(c_t + c_step + unit, c_i)
-                        for g, gate in enumerate(gates if self.keep else ()):
-                            m.store(a_t + unit * K + g * row, gate)
+                        *_, h_i, c_i = cell(*map(m.get, gates), m.load(c_t + unit))
+                        m.store(h_new + unit, h_i)
+                        if has_c:
+                            m.store(c + unit, c_i)
 
-                m.tiles(H, self._units(K), some_units)
+                m.tiles(H, most, some_units)
 
             m.loop(steps, one_step)
 
         return forward
 
-    def backward(self):
-        """The same steps back through time, from the last to the first: da from dy and
-        the gates a; dh and dc, of the state after the last step, become those of the
-        state before the first.
-        """
-        K = self.K
-
-        def backward(m, steps, dy, WT, H, c, a, da, dh, dc, row):
-            _, cell = self.cell.make(*activations.functions(m))
-
-            def one_step(i):
-                t = steps + (i + 1) * -1
-                dy_t, c_t, a_t, da_t = (
-                    start + t * H * count * row
-                    for start, count in ((dy, 1), (c, 1), (a, K), (da, K))
-                )
-
-                def one_unit(j):
-                    unit = j * row
-                    gates = [m.load(a_t + unit * K + g * row) for g in range(K)]
-                    c_before, c_after = m.load(c_t + unit), m.load(c_t + H * row + unit)
-                    dh_j = m.load(dy_t + unit) + m.load(dh + unit)
-                    dc_j = m.load(dc + unit)
-                    *bars, dc_j = cell(dh_j, dc_j, *gates, c_before, c_after)
-                    for g, bar in enumerate(bars):
-                        m.store(da_t + unit * K + g * row, bar)
-                    m.store(dc + unit, dc_j)
-
-                def through_W(first, count):
-                    zero = m.constant(0.0)
-                    sums = [[m.variable(zero)] for _ in range(count)]
-                    WT_first = WT + first * (H * (K * self.dtype.itemsize))
-                    self._multiply(m, sums, da_t, row, WT_first, H * K)
-                    for i, (total,) in enumerate(sums):
-                        m.store(dh + first * row + i * row, m.get(total))
-
-                m.loop(H, one_unit)
-                m.tiles(H, self._units(1), through_W)
-
-            m.loop(steps, one_step)
-
-        return backward
-
 
 @cache
-def code(tiles, name):
-    """The address of a tile's machine code, compiled when first asked for."""
-    form = f"{tiles.cell.name}_{tiles.dtype.name}_{tiles.vectors}_{tiles.keep:d}"
-    return simd.compiled(getattr(tiles, name)(), tiles.dtype, tiles.lanes, form)
+def code(tiles):
+    """The address of the tile's machine code, compiled when first asked for."""
+    form = f"{tiles.cell.name}_{tiles.dtype.name}_{tiles.vectors}"
+    return simd.compiled(tiles.forward(), tiles.dtype, tiles.lanes, form)
 
 
-# Tiles by their address, for compiled code.
+# The tile by its address, for compiled code.
 _TILES = ChunkTiles(CELLS["lstm"], np.dtype(np.float32), 1)
 forward = simd.caller(_TILES.forward())
-backward = simd.caller(_TILES.backward())

@@ -9,6 +9,7 @@ from checked import Interpreted
 from conftest import ctrl_c_after, example
 
 import lstm_kernels as lk
+from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import chunk_kernels as kernels
 from lstm_kernels.cpu.chunk_tiles import ChunkTiles
@@ -210,7 +211,9 @@ def test_every_address_lies_inside_an_array(cell, monkeypatch):
         checked = Interpreted(monkeypatch, Tiles(CELLS[cell], x.dtype, H))
         net = cut(params, Chunking(LANES, 1, 1), sweeps=LANES)
         compare_to_reference(net, params, x)
+        y = net.forward(x)[0]
         assert net.seams.converged
+        np.testing.assert_allclose(y, reference.forward(params, x)[0], atol=1e-5)
         assert checked.used >= {"forward", "transpose"}
         monkeypatch.undo()
 

@@ -14,6 +14,7 @@ Training and mini-batches of more samples are those of `numba-fused`. ARCHITECTU
 says how x gets through.
 """
 
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -143,16 +144,19 @@ class NumbaChunks(NumbaFused):
 
     def _layers_of(self, chunking, T):
         """The room of each layer, none for chunks as samples."""
-        if not chunking.vectors:
-            return []
-        tiles = ChunkTiles(self._cell, self._dtype, chunking.vectors)
-        n, H = T // chunking.chunks, self._params.hidden_size
+        C, _, vectors = chunking
+        n, H = T // C, self._params.hidden_size
 
-        def room(D):  # layers of as many inputs share it
-            sizes = tiles, chunking.chunks, n, D, H, self._threads
-            return self._kept(self._layers, sizes, lambda: ChunkedLayer(*sizes))
+        def room(D):
+            tiles = ChunkTiles(self._cell, self._dtype, vectors)
+            return ChunkedLayer(tiles, C, n, D, H, self._threads)
 
-        return [room(D) for D in self.inputs]
+        # Layers of as many inputs share it.
+        return [
+            self._kept(self._layers, (C, vectors, n, D), partial(room, D))
+            for D in self.inputs
+            if vectors
+        ]
 
     def _cut(self, layers, x, state, chunking):
         """What `_forward` returns. Steps that are left over come before the chunks."""

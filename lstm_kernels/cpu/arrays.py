@@ -27,7 +27,7 @@ import numpy as np
 
 
 class Array(NamedTuple):
-    """A line of the table. A first axis L... is that of the layers."""
+    """A line of the table."""
 
     name: str
     shape: str
@@ -39,10 +39,6 @@ class Array(NamedTuple):
             sum(int(s) if s.isdigit() else sizes[s] for s in axis.split("+"))
             for axis in self.shape.split()
         )
-
-    @property
-    def by_layer(self):
-        return self.shape.startswith("L")
 
 
 SPACE = (

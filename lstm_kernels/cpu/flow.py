@@ -13,7 +13,7 @@ import numpy as np
 from ..kernels import part
 from ..simulate import Span, Timeline
 from .arrays import record
-from .instructions import add, call, integers, offer_core, pause, read, record_at
+from .instructions import add, call, integers, offer_core, pause, read
 from .machine_code import address
 from .rounds import LINE
 from .team import clock, team
@@ -30,7 +30,6 @@ PATIENCE = 1000
 FLOW, FLOW_WORD = record(
     "tasks lists bounds after first state leave patience perform job"
 )
-flow_at = record_at(FLOW)
 
 
 @part

@@ -26,7 +26,6 @@ class CudaFused(Network):
     """
 
     name = "cuda-fused"
-    tapes = False
     kernels: tuple[str, ...] = "forward", "backward", "step", "update"
     device, pass_of = Device, Pass
     why_unavailable = staticmethod(why_unavailable)

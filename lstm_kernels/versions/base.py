@@ -5,7 +5,7 @@ network in use.
 import threading
 from collections.abc import Callable
 from functools import partial, partialmethod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -128,6 +128,10 @@ class Network(OtherNames):
         if name == "params":  # a method, which all that saves and copies calls
             raise AttributeError("params: got a value, want net.assign(params)")
         super().__setattr__(name, value)
+
+    def __call__(self, *_: Never, **__: Never) -> Never:
+        """No call, but what a network of another package is asked for by one."""
+        raise TypeError(f"{type(self).__name__!r} is not called: net.forward(x)")
 
     def forward(
         self,

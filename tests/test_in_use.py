@@ -16,6 +16,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
 from lstm_kernels import blas, interrupts
+from lstm_kernels.cpu.divisions import divisions
 from lstm_kernels.versions import numba_fused
 
 versions = pytest.mark.parametrize("version", IN_USE)
@@ -363,6 +366,27 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
         assert not blas._computing._is_owned(), where
         n += step
     assert n > step
+
+
+def test_an_interrupt_leaves_no_division_half_written():
+    """Passes of one kind may be divided otherwise than those of another."""
+    net = lk.network("numba-fused", PARAMS, threads=2)
+    T, B, _ = X.shape
+    ways = divisions(PARAMS.num_layers, T, B, net.tiles.blocks, 2)
+
+    def divide(space, way):  # as `_run` does
+        if space.division != way:
+            net._divide(space, way)
+        return space.work.job.tolist(), space.work.layers.tolist(), space.participants
+
+    for purpose in ("inference", "gradients"):
+        space = net._space(T, B, purpose)
+        for before, after in permutations(ways, 2):
+            divide(space, after)
+            n, want = 0, divide(space, before)
+            while where := interrupted(partial(divide, space, after), n):
+                assert divide(space, before) == want, (where, before, after)
+                n += 1
 
 
 @versions

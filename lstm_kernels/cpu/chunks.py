@@ -73,6 +73,7 @@ class ChunkedLayer:
         initial state (S, H), or 0. Returns the final state, a copy, and after how many
         sweeps every seam held, 0 where one still moves after `sweeps`.
         """
+        self.work.settle()
         words, starts = self.work.job_words, self.arrays["starts"]
         starts.fill(0)
         starts[..., 0] = start

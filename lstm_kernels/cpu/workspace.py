@@ -195,11 +195,17 @@ class Work:
         region = participants, code, self.address, self.next_round, (owner, self.arrays)
         self.leave(run_on(self, operations, team().run, *region))
 
-    def enter(self):
-        """A region begins."""
-        if self._entered:  # an interrupt came in the last one, or before its `leave`
+    def settle(self):
+        """Before records are written: an interrupt may have come in the last region, or
+        before its `leave`, so that a thread is still there.
+        """
+        if self._entered:
             team().drain()
             self.renew()
+
+    def enter(self):
+        """A region begins."""
+        self.settle()
         self._entered = True
 
     def leave(self, stayed):
@@ -273,6 +279,7 @@ class Space:
 
     def divide(self, division):
         """Let the records say how the next passes are divided."""
+        self.division = None  # an interrupt may come before they are whole
         job, by, L = self.work.job_words, division.by, self.sizes["L"]
         shares = {"one thread": 1, "samples": min(self.threads, self.sizes["B"])}
         self.participants = 1 if by == "one thread" else self.threads

@@ -255,6 +255,7 @@ class NumbaFused(Network):
         """The Space for mini-batches (T, B)."""
         key = T, B, purpose
         space = self._kept(self._spaces, key, partial(Space, self, *key))
+        space.work.settle()
         if purpose != "inference" and self._transposes_are_old:
             self.pack_transposes(space)
         return space
@@ -283,6 +284,7 @@ class NumbaFused(Network):
 
     def _backward(self, tape, dy, dstate, inputs):
         _, space = tape
+        space.work.settle()
         gradients = space.begin_backward(dy, dstate)
         dx = space.arrays["dx"] if inputs else 0
         point(space.work.layers[0], dx=dx)

@@ -1,10 +1,14 @@
-"""Files: written under a name of their own, then renamed; read whole or refused."""
+"""Files: written under a name of their own, then renamed; read part by part, each
+checked before the next.
+"""
 
 import errno
 import json
+import math
 import os
 import secrets
 import stat
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +17,7 @@ from typing import Any
 import numpy as np
 
 MOST_SAID = 1000  # characters of what an error says of a file's content
+MOST_HEADER, SPARE = 1 << 24, 1 << 16  # bytes of a header, and of an array's own one
 # What file systems without fsync (FUSE, WebDAV, CIFS) answer to it
 NO_SYNC = {errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 # A place in the file that cannot be: its content's fault, as is an error of zipfile's
@@ -95,19 +100,29 @@ def read_npz(
     """build(header, arrays by name) of a file that `write_npz` wrote.
 
     form: the header's `format`. build: raises what it likes for content that it cannot
-    use. Raises ValueError, naming the file, for one that is damaged, foreign or refused
-    by `build`; OSError for one that cannot be read.
+    use. Raises ValueError, naming the file and the part, for one that is damaged,
+    foreign or refused by `build`; OSError for one that cannot be read.
     """
-    path = check_path(name, path)
+    path, named = check_path(name, path), {}
+    part: str | None = "archive"
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as members:
-            header = json.loads(str(members["header"]))
-            if header["format"] != form:
-                raise ValueError(f"has format {header['format']!r}, want {form!r}")
-            named = {n: members[n] for n in members.files if n != "header"}
+        with open(path, "rb") as file, zipfile.ZipFile(file) as zipped:
+            part = "header"
+            header = json.loads(str(_member(zipped, part, MOST_HEADER)))
+            got, part = header["format"], None
+            if got != form:
+                raise ValueError(f"has format {got!r}, want {form!r}")
+            part, want = "header", header["arrays"]
+            most = {n: 16 * math.prod(map(int, want[n])) + SPARE for n in want}
+            names = [n.removesuffix(".npy") for n in zipped.namelist()]
+            held: dict[str, Any] = dict.fromkeys(names, "unknown")
+            for part in want:
+                named[part] = _member(zipped, part, most[part])
+                held[part] = [*named[part].shape]
+        part, _ = None, held.pop("header")
         # A member that claims fewer numbers than it has is read without its checksum.
-        got, want = {n: [*a.shape] for n, a in named.items()}, header["arrays"]
-        if got != want:
+        if other := [n for n in held if held[n] != want.get(n)]:
+            got, want = ({n: d.get(n) for n in other} for d in (held, want))
             raise ValueError(f"holds arrays of shape {got}, want {want}")
         return build(header, named)
     except Exception as error:  # whatever NumPy and json meet in bytes of any kind
@@ -115,8 +130,19 @@ def read_npz(
             raise
         what = f"{error}"
         if not isinstance(error, ValueError):
-            what = f"is not a whole file of format {form!r} ({error!r})"
+            what = f"{type(error).__name__} {error}"
+        if part is not None:
+            what = f"is not a whole file of format {form!r} ({part}: {what})"
         raise ValueError(f"{name}: {path}: {what[:MOST_SAID]}") from error
+
+
+def _member(zipped, name, most):
+    """An array of a zip file, of at most so many bytes."""
+    member = zipped.getinfo(f"{name}.npy")
+    if member.file_size > most:
+        raise ValueError(f"has {member.file_size} bytes, want at most {most}")
+    with zipped.open(member) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _target(name, path):

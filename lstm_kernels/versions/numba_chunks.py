@@ -88,7 +88,7 @@ class NumbaChunks(NumbaFused):
 
     def division(self, T: int, B: int, call: str = "forward") -> Choice:
         """As of `NumbaFused`; of one sequence that is not trained on: how it is cut."""
-        division = super().division(T, B, call)
+        division, T = super().division(T, B, call), int(T)
         return division if B > 1 or call != "forward" else self._trial_of(T).choice()
 
     def _trial_of(self, T):

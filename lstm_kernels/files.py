@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from .errors import counted
+
 MOST_SAID = 1000  # characters of what an error says of a file's content
 MOST_HEADER, SPARE = 1 << 24, 1 << 16  # bytes of a header, and of an array's own one
 # What file systems without fsync (FUSE, WebDAV, CIFS) answer to it
@@ -115,6 +117,8 @@ def read_npz(
             part, want = "header", header["arrays"]
             most = {n: 16 * math.prod(map(int, want[n])) + SPARE for n in want}
             names = [n.removesuffix(".npy") for n in zipped.namelist()]
+            if twice := len(names) - len({*names}):
+                raise ValueError(f"holds {counted(twice, 'array')} twice, want once")
             held: dict[str, Any] = dict.fromkeys(names, "unknown")
             for part in want:
                 named[part] = _member(zipped, part, most[part])

@@ -6,6 +6,7 @@ takes. `make ptx`, or `python tools/ptx.py`, takes some minutes and writes
 data/results/ptxas.csv.
 """
 
+import argparse
 import hashlib
 import importlib.util
 import itertools
@@ -205,6 +206,7 @@ def sources():
 
 def main():
     """Compile every kernel, write the table, check the budget."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     if reason := why_unavailable():
         sys.exit(f"the kernels cannot be compiled here: {reason}")
     assembler = version("nvidia-cuda-nvcc-cu12")

@@ -55,8 +55,8 @@ test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencie
 ISA_TESTS := tests/test_activations.py tests/test_fused.py tests/test_wavefront.py tests/test_versions.py \
 	tests/test_switches.py \
 	-k "not cuda and not sequential \
-	and not numpy and not numba-sample and not float64 and not stress and not interrupt and not ctrl_c \
-	and not every_address and not process and not forked"
+	and not numpy and not numba-sample and not float64 and not stress and not interrupt \
+	and not every_address and not process"
 SSE2 := +64bit,+cmov,+cx16,+fxsr,+sse,+sse2
 AVX2 := $(SSE2),+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 
@@ -91,7 +91,7 @@ test-releases: .venv-releases/.stamp    ## run the tests on the newest Python he
 test-colab: .venv/.stamp .venv-colab/.stamp .venv-kaggle/.stamp    ## execute what `make colab` makes as teachers would
 	LSTM_KERNELS_KERNEL=.venv-colab/bin/python $(PY) $(PYTEST) tests/test_standalone.py
 	LSTM_KERNELS_KERNEL=.venv-kaggle/bin/python $(PY) $(PYTEST) tests/test_standalone.py \
-		-k "empty_folder or neither"
+		-k empty_folder
 
 # SITE=build/site tests the pages of `make report`.
 SITE ?= build/smoke/site
@@ -151,7 +151,7 @@ clean:    ## remove build/ and caches; the environments stay
 # to date is not executed again, so that a call goes on after an interruption. The exit status tells
 # of notebooks that failed; a claim that did not hold is a result.
 define build
-	status=0; $(REPORT) run build/$(1) -p PRESET $(1) $(3) || status=$$?; \
+	status=0; $(REPORT) run build/$(1) --preset $(1) $(3) || status=$$?; \
 	if [ $$status = 130 ]; then exit 130; fi; \
 	$(REPORT) html build/$(1) $(2) || status=1; \
 	if [ $$status = 0 ]; then echo "open $(2)/index.html"; fi; exit $$status

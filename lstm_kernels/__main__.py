@@ -11,7 +11,8 @@ from time import perf_counter
 
 import numpy as np
 
-from . import __version__, cores, data, network, versions
+from . import __version__, cores, data, forecast, network, versions
+from .errors import counted, why_not_compiled
 from .params import Params
 from .training import OPTIMIZERS, train
 
@@ -32,6 +33,12 @@ def ladder(options: argparse.Namespace) -> None:
         can = f"no: {why}" if why else "runs here"
         print(f"{version.name:16} {version.target:4} {version.summary:{width}} {can}")
     print(f"\nBy default a version that is parallel takes {cores.why()}.")
+    if why_not_compiled():
+        return
+    from .kernels import numbas_threads  # what only one command needs
+
+    if (most := numbas_threads()) < cores.cores():
+        print(f"Numba's take {most}: NUMBA_NUM_THREADS allows no more.")
 
 
 def bench(options: argparse.Namespace) -> None:
@@ -41,10 +48,13 @@ def bench(options: argparse.Namespace) -> None:
     L, T, B, H = options.layers, options.steps, options.batch_size, options.hidden
     params = Params.init(1, H, num_layers=L, output_size=1)
     x, target = np.ones((T, B, 1), np.float32), np.ones((B, 1), np.float32)
-    print(f"{L} layers of {H} units, {T} steps, {B} samples; median milliseconds")
+    names = options.names or [v.name for v in versions() if not v.why_unavailable]
+    nets = [network(name, params) for name in names]
+    print(
+        f"{counted(L, 'layer')} of {H} units, {T} steps, {B} samples; median milliseconds"
+    )
     print(f"{'':16}{'forward':>12}{'step':>12}")
-    for name in options.names or [v.name for v in versions() if not v.why_unavailable]:
-        net = network(name, params)
+    for name, net in zip(names, nets, strict=True):
         forward = _median_ms(lambda net: net.forward(x), net)
         step = _median_ms(lambda net: net.step(x, target, 1e-4), net)
         print(f"{name:16}{forward:12.3g}{step:12.3g}", flush=True)
@@ -63,8 +73,6 @@ def _median_ms(call, net, least=3, seconds=0.5):
 
 def train_airline(options: argparse.Namespace) -> None:
     """Train on 1949-1958 and forecast 1959-1960 one month ahead."""
-    from . import forecast  # what only this command needs
-
     passengers = data.airline().to_numpy(float)
     transform = data.LogDifference.fit(passengers[:FIRST])
     dataset = data.windows(transform.forward(passengers[:FIRST]), WINDOW)

@@ -91,7 +91,7 @@ PLANTED = [
     ("lstm_kernels.cells", "lstm_kernels.cpu.tiles"),
     ("lstm_kernels.ranks.world", "lstm_report.measure.comparer"),
     ("lstm_kernels.__main__", "lstm_report.measure.comparer"),
-    ("lstm_report.measure.timing", "lstm_report.experiments.layers"),
+    ("lstm_report.measure.timing", "lstm_report.experiments.ladder"),
 ]
 
 

@@ -206,14 +206,14 @@ def main(arguments=None):
     commands = ("execute", "run", "html", "accept", "readme")
     parser.add_argument("command", choices=commands)
     parser.add_argument("paths", type=Path, nargs="*")
-    parser.add_argument("-p", nargs=2, default=("PRESET", "paper"))
+    parser.add_argument("--preset", choices=("paper", "smoke"), default="paper")
     parser.add_argument("--only", default="", help="the number of a notebook")
     given = parser.parse_args(arguments)
     try:
         if given.command == "execute":
-            execute(*given.paths, given.p[1])
+            execute(*given.paths, given.preset)
         elif given.command == "run":
-            return 0 if run(*given.paths, given.p[1], given.only) else 1
+            return 0 if run(*given.paths, given.preset, given.only) else 1
         elif given.command == "accept":
             print(", ".join(accept(*given.paths)) or "nothing", "changed")
         elif given.command == "html":

@@ -6,11 +6,11 @@ The first cell of each carries both packages, and the recorded results that the 
 names, as text. It needs no network, no pip and no repository.
 """
 
+import argparse
 import base64
 import io
 import lzma
 import re
-import sys
 import textwrap
 import zipfile
 from functools import cache
@@ -93,6 +93,10 @@ def make(out, notebooks):
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]])
-    for path in sorted(Path(sys.argv[1]).iterdir()):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path, help="the folder for them")
+    parser.add_argument("notebooks", type=Path, nargs="+")
+    given = parser.parse_args()
+    make(given.out, given.notebooks)
+    for path in sorted(given.out.iterdir()):
         print(f"{path}: {path.stat().st_size // 1000} KB")

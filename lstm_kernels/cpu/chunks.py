@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..cells import CELLS
+from ..errors import counted
 from ..params import expand
 from . import chunk_kernels as kernels
 from .chunk_tiles import code
@@ -31,7 +32,9 @@ class Chunking(NamedTuple):
         return "one thread" if self.chunks == 1 else "chunks"
 
     def __str__(self):
-        lanes = f"lanes of {self.vectors} vectors" if self.vectors else "samples"
+        lanes = (
+            f"lanes of {counted(self.vectors, 'vector')}" if self.vectors else "samples"
+        )
         how = f"{self.chunks} chunks as {lanes}, run-up {self.run_up}"
         return how if self.chunks > 1 else "step by step"
 

@@ -39,7 +39,7 @@ MARKUP = re.compile(
 COLUMNS = [
     *("experiment", "version", "variant", "L", "T", "B", "D", "H", "dtype"),
     *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
-    *("instruction_set", "low_rank", "parameters", "loss", "accuracy", "process"),
+    "process",
 ]
 # What makes two measurements those of one machine.
 IDENTITY = ("name", "cpu", "cores", "gpu")

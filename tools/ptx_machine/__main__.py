@@ -68,6 +68,9 @@ def record(pool):
 
 
 def main(words):
+    known = {*machine.ORDERS, *CASES, "tested", "plant", "record"}
+    if strange := [word for word in words if word not in known]:
+        sys.exit(f"got {strange[0]!r}, want some of {sorted(known)}")
     orders = [word for word in words if word in machine.ORDERS] or ["forward"]
     names = [word for word in words if word in CASES]
     with ProcessPoolExecutor(min(2, cores()), mp_context=get_context("spawn")) as pool:

@@ -50,9 +50,8 @@ def bench(options: argparse.Namespace) -> None:
     x, target = np.ones((T, B, 1), np.float32), np.ones((B, 1), np.float32)
     names = options.names or [v.name for v in versions() if not v.why_unavailable]
     nets = [network(name, params) for name in names]
-    print(
-        f"{counted(L, 'layer')} of {H} units, {T} steps, {B} samples; median milliseconds"
-    )
+    sizes = f"{counted(L, 'layer')} of {H} units, {T} steps, {B} samples"
+    print(f"{sizes}; median milliseconds")
     print(f"{'':16}{'forward':>12}{'step':>12}")
     for name, net in zip(names, nets, strict=True):
         forward = _median_ms(lambda net: net.forward(x), net)

@@ -106,7 +106,8 @@ def test_what_does_not_converge_is_computed_step_by_step(cell, vectors, layers):
         net = cut(params, Chunking(count, 0, vectors), sweeps=sweeps)
         assert same(net.forward(x), fused(params, x))
         if sweeps < count:
-            assert net.seams == (count, 5, (sweeps,), False)
+            steps = 6 if vectors else 5  # lanes are filled up, samples come later
+            assert net.seams == (count, steps, (sweeps,), False)
         else:
             assert net.seams.converged
 

@@ -1,11 +1,11 @@
 """One sequence as chunks that run at the same time, and the seams between them.
 
-C n steps are C chunks of n, each a lane of vectors (`chunk_tiles.py`). A *sweep* runs
-every chunk from a guess of the state it starts from. Then the seams are looked at: does
-the end of a chunk differ from the start of the next one? If one does, the next sweep
-starts where the chunks before ended. Chunk i is exact after i + 1 sweeps, as the first
-one starts from what is given. A *run-up*, some steps before each seam, makes the first
-guess.
+T steps are C chunks of n, each a lane of vectors (`chunk_tiles.py`); what is missing to
+C n is zeros behind the last step. A *sweep* runs every chunk from a guess of the state
+it starts from. Then the seams are looked at: does the end of a chunk differ from the
+start of the next one? If one does, the next sweep starts where the chunks before ended.
+Chunk i is exact after i + 1 sweeps, as the first one starts from what is given. A
+*run-up*, some steps before each seam, makes the first guess.
 
 p is a participant (`passes.py`), g a group of lanes, `lane` the first of them. A state
 is a row of lanes for each unit, (S, H, C): h, and where the cell has one, c.
@@ -26,11 +26,11 @@ from .tiles import transpose
 STEPS = 16  # of a call of a tile: between two, a pass can be left
 
 # `tasks` groups of `width` lanes, in vectors of `lanes`; `ahead` steps of the run-up;
-# sweeps there may be.
-SIZES = "C n S D H lanes width tasks ahead sweeps"
-# x_rows, y_rows: (C n, numbers), as a caller has them.
-ADDRESSES = "address layers sync groups progress x_rows y_rows x h c starts ends U W b"
-ADDRESSES += " forward transpose"
+# sweeps there may be; the sequence ends after step `end - 1` of chunk `last`.
+SIZES = "C n S D H lanes width tasks ahead sweeps last end"
+# x_rows, y_rows: (C n, numbers), as a caller has them. c_end: c at the sequence's end.
+ADDRESSES = "address layers sync groups progress x_rows y_rows x h c c_end starts ends"
+ADDRESSES += " U W b forward transpose"
 JOBS = {
     np.dtype(real): record(SIZES, ADDRESSES, real=real)[0]
     for real in (np.float32, np.float64)
@@ -95,7 +95,8 @@ def run(job, g, first):
     """Steps first, ..., n-1 of a group, from its starts to its ends, until told to
     leave.
     """
-    H, C, n, lane, end = job.H, job.C, job.n, g * job.width, (g + 1) * job.width
+    H, C, n, lane = job.H, job.C, job.n, g * job.width
+    end, t = lane + job.width, first
     x = array(job, job.x, (n, job.D, C))
     h = array(job, job.h, (n + 1, H, C))
     c = array(job, job.c, (H, C))
@@ -104,13 +105,19 @@ def run(job, g, first):
     copy(starts[0, :, lane:end], h[first, :, lane:end])
     if job.S == 2:
         copy(starts[1, :, lane:end], c[:, lane:end])
-    for t in range(first, n, STEPS):
+    while t < n:
         if word(job, LEAVE):
             return
+        count = min(STEPS, n - t)
+        if t < job.end:
+            count = min(count, job.end - t)
         from_x = place(x, (t, 0, lane)), job.D, job.U, job.b
         from_h = place(h, (t, 0, lane)), H, job.W
         c_t, row = place(c, (0, lane)), h.strides[1]
-        forward_tile(job.forward, min(STEPS, n - t), *from_x, *from_h, c_t, row)
+        forward_tile(job.forward, count, *from_x, *from_h, c_t, row)
+        t += count
+        if t == job.end and job.S == 2 and lane <= job.last < end:
+            copy(c[:, job.last : job.last + 1], array(job, job.c_end, (H, 1)))
     copy(h[n, :, lane:end], ends[0, :, lane:end])
     if job.S == 2:
         copy(c[:, lane:end], ends[1, :, lane:end])

@@ -48,15 +48,17 @@ def lane_weights(cell, layer):
 
 
 class ChunkedLayer:
-    """Room for a layer of D inputs and H units over C chunks of n steps, which fill
-    whole groups of lanes.
+    """Room for a layer of D inputs and H units over T steps as C chunks of n steps,
+    which fill whole groups of lanes; C n may be more than T.
     """
 
-    def __init__(self, tiles, C, n, D, H, threads):
+    def __init__(self, tiles, C, T, D, H, threads):
+        self.n = n = -(-T // C)
+        self.last, self.end = (T - 1) // n, (T - 1) % n + 1
         S, tasks = len(tiles.cell.state), C // tiles.lanes
         shapes = {"x": (n, D, C), "h": (n + 1, H, C)}
         shapes |= dict.fromkeys(("starts", "ends"), (S, H, C))
-        shapes |= {"c": (H, C)} if tiles.has_c else {}
+        shapes |= {"c": (H, C), "c_end": (H,)} if tiles.has_c else {}
         self.arrays = {
             name: buffer(*shape, dtype=tiles.dtype) for name, shape in shapes.items()
         }
@@ -65,19 +67,21 @@ class ChunkedLayer:
         job = np.zeros(1, kernels.JOBS[tiles.dtype])
         point(job, C=C, n=n, S=S, D=D, H=H, tasks=tasks, width=tiles.lanes)
         point(job, lanes=tiles.lanes // tiles.vectors, **self.arrays)
+        point(job, last=self.last, end=self.end)
         point(job, forward=code(tiles))
         point(job, **codes(Tiles(CELLS["rnn"], tiles.dtype, 1), "transpose"))
         address(kernels.sweep, job.dtype)  # compile it before a pass is timed
         self.participants = min(threads, tasks)
         self.work = Work(np.zeros(1, np.int64), job, self.participants)
 
-    def run(self, weights, x, y, start, run_up, sweeps):
-        """Fill y (C n, H) from x (C n, D). weights: as of `lane_weights`. start: the
-        initial state (S, H), or 0. Returns the final state, a copy, and after how many
-        sweeps every seam held, 0 where one still moves after `sweeps`.
+    def run(self, weights, x, start, run_up, sweeps):
+        """From x (C n, D): y (C n, H), the final state (S, H), and after how many
+        sweeps every seam held, 0 where one still moves after `sweeps`. weights: as of
+        `lane_weights`. start: the initial state (S, H), or 0.
         """
         self.work.settle()
         words, starts = self.work.job_words, self.arrays["starts"]
+        y = np.empty((len(x), starts.shape[1]), x.dtype)
         starts.fill(0)
         starts[..., 0] = start
         for name, array in {**weights, "x_rows": x, "y_rows": y}.items():
@@ -86,6 +90,6 @@ class ChunkedLayer:
         self.work.progress[kernels.EXACT :] = 0
         owner = self, weights, x, y
         self.work.run(kernels.sweep, self.participants, owner, self.operations)
-        return self.arrays["ends"][..., -1].copy(), int(
-            self.work.progress[kernels.LAST]
-        )
+        state = [self.arrays["h"][self.end, :, self.last].copy()]
+        state += [a.copy() for name, a in self.arrays.items() if name == "c_end"]
+        return y, state, int(self.work.progress[kernels.LAST])

@@ -145,57 +145,65 @@ class NumbaChunks(NumbaFused):
     def _layers_of(self, chunking, T):
         """The room of each layer, none for chunks as samples."""
         C, _, vectors = chunking
-        n, H = T // C, self._params.hidden_size
 
         def room(D):
             tiles = ChunkTiles(self._cell, self._dtype, vectors)
-            return ChunkedLayer(tiles, C, n, D, H, self._threads)
+            sizes = C, T, D, self._params.hidden_size
+            return ChunkedLayer(tiles, *sizes, self._threads)
 
         # Layers of as many inputs share it.
         return [
-            self._kept(self._layers, (C, vectors, n, D), partial(room, D))
+            self._kept(self._layers, (C, vectors, T, D), partial(room, D))
             for D in self.inputs
             if vectors
         ]
 
     def _cut(self, layers, x, state, chunking):
-        """What `_forward` returns. Steps that are left over come before the chunks."""
+        """What `_forward` returns."""
         forward, count = super()._forward, chunking.chunks
         if count == 1:
             return forward(x, state, False)
-        n, rest = divmod(len(x), count)
-        y = np.empty((len(x), 1, self._params.hidden_size), self._dtype)
-        between = state
-        if rest:
-            y[:rest], between, _ = forward(x[:rest], state, False)
         most = min(self._sweeps or count // 4 + 1, count)
         if layers:
-            run = self._as_lanes(layers, x[rest:], y[rest:], between, chunking, most)
+            n, run = layers[0].n, self._as_lanes(layers, x, state, chunking, most)
         else:
-            run = self._as_samples(forward, x[rest:], y[rest:], between, chunking, most)
-        final, sweeps, held = run
-        self.seams = Seams(count, n, tuple(sweeps), held)
-        return (y, final, None) if held else forward(x, state, False)
+            n = len(x) // count
+            run = self._as_samples(forward, x, state, chunking, most)
+        y, final, sweeps = run
+        self.seams = Seams(count, n, tuple(sweeps), y is not None)
+        return forward(x, state, False) if y is None else (y, final, None)
 
-    def _as_lanes(self, layers, x, y, state, chunking, most):
-        """Fills y; the final state, the sweeps of each layer, whether every seam
-        held.
+    def _as_lanes(self, layers, x, state, chunking, most):
+        """y, the final state, and the sweeps of each layer; None for y where a seam
+        moves. Steps behind the last one fill up its chunk, and those behind it.
         """
-        sweeps, ends, last = [], [], len(layers) - 1
+        sweeps, ends, T = [], [], len(x)
+        rows, length = x[:, 0], layers[0].n * chunking.chunks
+        if length > T:
+            rows = np.zeros((length, x.shape[2]), self._dtype)
+            rows[:T] = x[:, 0]
         for l, weights in enumerate(self._now_in_lanes()):
             given = 0 if state is None else [s[l, 0] for s in state]
-            rows = y if l == last else np.empty_like(y)
-            end, held = layers[l].run(weights, x, rows, given, chunking.run_up, most)
+            run = layers[l].run(weights, rows, given, chunking.run_up, most)
+            rows, end, held = run
             sweeps.append(held or most)
             if not held:
-                return None, sweeps, False
+                return None, None, sweeps
             ends.append(end)
-            x = rows
-        return tuple(np.stack(ends, axis=1)[:, :, None]), sweeps, True
+        final = tuple(
+            np.array(of_layers)[:, None] for of_layers in zip(*ends, strict=True)
+        )
+        return rows[:T, None], final, sweeps
 
-    def _as_samples(self, forward, x, y, state, chunking, most):
-        """The same; the sweeps are those of all layers."""
-        chunks = x.reshape(chunking.chunks, -1, x.shape[2]).swapaxes(0, 1)
+    def _as_samples(self, forward, x, state, chunking, most):
+        """The same; the sweeps are those of all layers. Steps that are left over come
+        before the chunks.
+        """
+        count, rest = chunking.chunks, len(x) % chunking.chunks
+        y = np.empty((len(x), 1, self._params.hidden_size), self._dtype)
+        if rest:
+            y[:rest], state, _ = forward(x[:rest], state, False)
+        chunks = x[rest:].reshape(count, -1, x.shape[2]).swapaxes(0, 1)
         chunks = np.ascontiguousarray(chunks)
         run_up = chunks[-max(1, chunking.run_up) :]
         _, ends, _ = forward(run_up, None, False)
@@ -207,9 +215,9 @@ class NumbaChunks(NumbaFused):
                 start[:, 1:] = end[:, :-1]
             rows, ends, _ = forward(chunks, starts, False)
             if all(map(same_at_seams, starts, ends)):
-                y.reshape(chunking.chunks, *rows[:, 0].shape)[:] = rows.swapaxes(0, 1)
-                return tuple(end[:, -1:].copy() for end in ends), [sweep], True
-        return None, [most], False
+                y[rest:].reshape(count, *rows[:, 0].shape)[:] = rows.swapaxes(0, 1)
+                return y, tuple(end[:, -1:].copy() for end in ends), [sweep]
+        return None, None, [most]
 
 
 def same_at_seams(starts, ends):

@@ -464,7 +464,7 @@ def test_an_undisturbed_call_runs_to_its_end():
 
 # A handler raises when a function has returned, before its result is kept.
 LOST = """
-import _thread, sys
+import _thread, sys, threading
 from lstm_kernels import interrupts
 
 class Raises:
@@ -473,6 +473,8 @@ class Raises:
         self._lock, self.times = _thread.allocate_lock(), int(sys.argv[2])
 
     def acquire(self, *how, **more):
+        if more:  # not the first time, which is before the call
+            waits.set()
         taken = self._lock.acquire(*how, **more)
         if more and taken and self.times:
             self.times -= 1
@@ -492,9 +494,11 @@ class Starting:
     allocate_lock, start_new_thread = _thread.allocate_lock, start_and_raise
 threads = Waiting if sys.argv[1] == "waiting" else Starting
 for _ in range(20):
-    stop = [0]
+    stop, waits = [0], threading.Event()
+    if threads is Starting:
+        waits.set()
     try:
-        interrupts.interruptible(lambda: 1, stop, threads=threads)
+        interrupts.interruptible(waits.wait, stop, threads=threads)
         sys.exit("no interrupt")
     except KeyboardInterrupt:
         assert stop[0] == 1

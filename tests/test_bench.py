@@ -207,7 +207,7 @@ def test_the_command_line(capsys, tmp_path):
 def test_versions_are_timed(capsys):
     command.main(["bench", "numba-sample", "numpy", "--hidden", "3"])
     head, titles, *lines = capsys.readouterr().out.splitlines()
-    assert head.startswith("1 layers of 3 units, 12 steps, 16 samples")
+    assert head.startswith("1 layer of 3 units, 12 steps, 16 samples")
     assert titles.split() == ["forward", "step"]
     assert [line.split()[0] for line in lines] == ["numba-sample", "numpy"]
     assert all(float(time) > 0 for line in lines for time in line.split()[1:])

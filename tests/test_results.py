@@ -97,7 +97,9 @@ PATHS = sorted(results.FOLDER.glob("*/*.csv"))
 def test_recorded_results_have_every_column_and_their_own_record(path):
     # A file stays as it was written: what a release before wrote columns for is empty.
     held = pd.read_csv(path).dropna(axis="columns", how="all")
-    assert {"version", "stage", "repeat", "seconds"} <= set(held) <= set(results.COLUMNS)
+    assert (
+        {"version", "stage", "repeat", "seconds"} <= set(held) <= set(results.COLUMNS)
+    )
     record = results.record(path.stem, path.parent.name)
     assert (record["name"], record["preset"]) == (path.parent.name, "paper")
 

@@ -55,6 +55,8 @@ CUTS = [
     (1, 64, 2, 9, LANES),
     (3, 100, 1, 4, LANES),
     (1, 70, 1, 8, 2 * LANES),
+    (1, LANES + 1, 1, 4, LANES),  # half of the chunks are behind the end
+    (1, 5 * LANES, 1, 4, LANES + 1),
     (1, 33, 2, 2, 33),
     (2, 40, 1, 33, LANES),
 ]

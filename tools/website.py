@@ -93,11 +93,11 @@ def sphinx(source, out):
 
 def guarded(text):
     """A page with the policy that browsers hold its content to: of scripts only files
-    of the site run, and those that the theme writes around the article.
+    of the site run, and those that the theme writes before the article.
     """
-    scripts = bs4.BeautifulSoup(text, "html.parser").find_all("script", src=False)
-    around = [one.text for one in scripts if not one.find_parent("article")]
-    hashes = (b64encode(sha256(one.encode()).digest()).decode() for one in around)
+    before = bs4.BeautifulSoup(text.partition("<article")[0], "html.parser")
+    scripts = (one.text.encode() for one in before.find_all("script", src=False))
+    hashes = (b64encode(sha256(one).digest()).decode() for one in scripts)
     policy = POLICY.format("".join(f" 'sha256-{one}'" for one in hashes))
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
     return text.replace("<head>", f"<head>\n    {meta}", 1)

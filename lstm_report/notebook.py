@@ -4,12 +4,13 @@ computed sentences.
 
 import inspect
 import io
+import pickle
 import re
 from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 from textwrap import fill
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,6 +28,16 @@ NOQA = re.compile(r"(?<=# )noqa: \w+ - | +# noqa: \w+$", re.MULTILINE)
 # What ends a cell of a table in Markdown, or begins markup that no page writes in one.
 CELL = str.maketrans({"|": r"\|", "<": "&#60;", "{": "&#123;"})
 VERDICTS = {True: "Held", False: "Did not hold", None: "Not measured"}
+
+
+class Shared(NamedTuple):
+    """A measurement whose rows several pages use: the function, and its arguments by
+    preset.
+    """
+
+    measure: Callable[..., pd.DataFrame]
+    smoke: dict[str, Any]
+    paper: dict[str, Any]
 
 
 def _marked(disturbed: str) -> str:
@@ -52,11 +63,13 @@ class Notebook:
     ) -> None:
         self.preset = check_choice("PRESET", preset, ("smoke", "paper"))
         self.page, self.shown = page, 0
+        self._numbers: dict[str, str] = {}  # named since the last sentence
         self._display, self._machine = display, machine
         plots.style()
         pd.set_option("display.max_colwidth", None)  # a table shows its texts whole
         # Without the repository nothing is written beside the notebook.
-        self.figures = root / "build" / preset / "figures" if root else None
+        self._build = root / "build" / preset if root else None
+        self.figures = self._build / "figures" if self._build else None
 
     def pick(self, *, smoke: Value, paper: Value) -> Value:
         """The value for this notebook's preset."""
@@ -72,6 +85,34 @@ class Notebook:
         """
         count = self.pick(smoke=2, paper=evidence.PROCESSES)
         return evidence.fresh(measure, count, **arguments)
+
+    def shared(self, what: Shared) -> pd.DataFrame:
+        """The rows of a measurement that other pages use too: those in the build folder
+        where they are of this state of the code, else measured now, and kept there.
+        """
+        measure = what.measure
+        arguments = what.smoke if self.preset == "smoke" else what.paper
+        if self._build is None:
+            return self.processes(measure, **arguments)
+        kept = self._build / "shared" / f"{measure.__module__}.{measure.__name__}"
+        if kept.exists() and kept.stat().st_mtime > results.newest_code():
+            return pickle.loads(kept.read_bytes())
+        rows = self.processes(measure, **arguments)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        results.replace(kept, pickle.dumps(rows))
+        return rows
+
+    def named(self, name: str, number: str) -> str:
+        """A number that several pages tell, as it is told; a test compares the pages by
+        its name.
+        """
+        self._numbers[name] = number
+        return number
+
+    def _named(self) -> dict[str, Any]:
+        """For the metadata of an output: the numbers named since the last one."""
+        numbers, self._numbers = self._numbers, {}
+        return {"numbers": numbers} if numbers else {}
 
     def show(
         self,
@@ -107,6 +148,7 @@ class Notebook:
             for kind, content in data.items():
                 results.replace(self.figures / f"{name}.{kind}", content)
         ours = {"figure": name} | ({"interactive": interactive} if interactive else {})
+        ours |= self._named()
         about = {"image/png": {"alt": alt}, "lstm_kernels": ours}
         self._display(
             {"image/png": data["png"], "text/plain": alt}, metadata=about, raw=True
@@ -121,7 +163,9 @@ class Notebook:
         `bench.disturbance` said of their times.
         """
         mark = f" **{_marked(disturbed)}**" if disturbed else ""
-        self._display(Markdown(inspect.cleandoc(text) + mark))
+        named = self._named()
+        how = {"metadata": {"lstm_kernels": named}} if named else {}
+        self._display(Markdown(inspect.cleandoc(text) + mark), **how)
 
     def claim(
         self,
@@ -161,7 +205,7 @@ class Notebook:
             text += f" **{_marked(disturbed)}**"
         self._display(
             {"text/markdown": f"> {text}", "text/plain": text},
-            metadata={"lstm_kernels": {"claim": claim}},
+            metadata={"lstm_kernels": {"claim": claim} | self._named()},
             raw=True,
         )
 

@@ -1,8 +1,9 @@
-"""What the pages say, on made rows: the functions of a notebook, rows of processes that
-differ, and tables of cases for claims and for words.
+"""What the pages say, on made rows: the cells of a page that depend on measurements are
+run as they stand, with rows that a test made in the place of measured ones.
 """
 
 import ast
+import importlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,40 +15,13 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from lstm_report import plots
+from lstm_report.notebook import Notebook
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # Of a process, and of a round: what all its cases take longer. Their medians are 1, and
 # ratios within a round do not see them; powers of two round nothing.
 OF_PROCESS, OF_ROUND = (1.0, 2.0, 0.5), (1.0, 4.0, 0.5)
-
-
-def functions(page):
-    """What the code cells of a notebook define and import: functions, classes, imports
-    and constants in capitals; nothing is measured. `page`: the start of its name.
-    """
-    (path,) = NOTEBOOKS.glob(f"{page}*.ipynb")
-    kept = [node for node in statements(path) if _defines(node)]
-    plots.style()  # as a page's first cell does
-    space = {"__name__": "page"}
-    exec(compile(ast.Module(kept, []), str(path), "exec"), space)
-    return SimpleNamespace(**space)
-
-
-def statements(path):
-    """The statements of the code cells of a notebook."""
-    cells = nbformat.read(path, 4).cells
-    code = [cell.source for cell in cells if cell.cell_type == "code"]
-    return [node for source in code for node in ast.parse(source).body]
-
-
-def _defines(node):
-    """A definition, an import, or a constant whose value is written out."""
-    if isinstance(node, ast.Assign):
-        names = [n.id for n in ast.walk(node.targets[0]) if isinstance(n, ast.Name)]
-        calls = any(isinstance(n, ast.Call) for n in ast.walk(node.value))
-        return not calls and all(name.isupper() and name != "PRESET" for name in names)
-    kinds = ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom
-    return isinstance(node, kinds)
+MEASURES = {"processes", "shared", "recorded"}  # of a Notebook
 
 
 def rows(times, by="case", **columns):
@@ -70,43 +44,151 @@ def rows(times, by="case", **columns):
     return pd.DataFrame(made, columns=names).assign(**columns)
 
 
-def claims(*table):
-    """A test of a page's claims: (function, its argument or a tuple of them, verdict,
-    words of its sentence, numbers or reason). ValueError for a claim of which not both
-    verdicts are asked.
-    """
-    for function in {case[0] for case in table}:
-        asked = {held for one, _, held, *_ in table if one is function}
-        if not {True, False} <= asked:
-            raise ValueError(f"{function.__name__}: want rows for both verdicts")
-
-    def test(function, arguments, held, words):
-        claim = _call(function, arguments)
-        assert claim["held"] == held, claim
-        has(words, " ".join(claim[name] for name in ("sentence", "numbers", "why")))
-
-    cases = [(f, a, held, words) for f, a, held, *words in table]
-    return _test(test, "function, arguments, held, words", cases)
-
-
-def says(*table):
-    """A test of sentences, tables and figures: (function, its argument or a tuple of
-    them, words). A word that begins with "no: " must be missing.
+class Told(Notebook):
+    """A Notebook that is told its rows, by the name of the function that would measure
+    them or of the records; it keeps what is shown.
     """
 
-    def test(function, arguments, words):
-        has(words, text_of(_call(function, arguments)))
+    def __init__(self, made):
+        super().__init__("smoke", display=self._take, root=None)
+        self.made, self.said, self.claims = made, [], []
 
-    return _test(test, "function, arguments, words", [(f, a, w) for f, a, *w in table])
+    def _take(self, data, metadata=None, raw=False):
+        self.said.append(data["text/plain"] if raw else data.data)
+
+    def _rows(self, name):
+        found = self.made[name]
+        return found.pop(0) if isinstance(found, list) else found
+
+    def processes(self, measure, **_):
+        return self._rows(measure.__name__)
+
+    def shared(self, what):
+        return self._rows(what.measure.__name__)
+
+    def recorded(self, experiment, folder=None):
+        return self._rows(experiment)
+
+    def claim(self, sentence, held, numbers, **how):
+        super().claim(sentence, held, numbers, **how)
+        self.claims.append({True: "T", False: "F", None: "-"}[held])
+
+    def show(self, figure, name, caption="", *_, **__):
+        assert isinstance(figure, Figure)
+        self.said.append(text_of(figure) + " " + caption)
+        plots.plt.close(figure)
+
+    @property
+    def text(self):
+        return "\n".join(" ".join(one.split()) for one in self.said)
 
 
-def _call(function, given):
-    return function(*given) if isinstance(given, tuple) else function(given)
+def loaded(node):
+    """The names that a statement reads, in functions too."""
+    found = (one for one in ast.walk(node) if isinstance(one, ast.Name))
+    return {one.id for one in found if isinstance(one.ctx, ast.Load)}
 
 
-def _test(test, names, cases):
-    ids = [f"{function.__name__}-{k}" for k, (function, *_) in enumerate(cases)]
-    return pytest.mark.parametrize(names, cases, ids=ids)(test)
+def bound(node):
+    """The names that a statement binds."""
+    found = set()
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+            found.add(one.id)
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            found.add(one.name)
+        if isinstance(one, ast.alias):
+            found.add((one.asname or one.name).partition(".")[0])
+    return found
+
+
+def measures(node):
+    """Whether a statement asks its Notebook for rows."""
+    return any(
+        isinstance(one, ast.Attribute)
+        and one.attr in MEASURES
+        and getattr(one.value, "id", "") == "nb"
+        for one in ast.walk(node)
+    )
+
+
+class Page:
+    """A page by the start of its name, and its module."""
+
+    def __init__(self, start):
+        (self.path,) = NOTEBOOKS.glob(f"{start}*.ipynb")
+        number = self.path.stem.partition("_")[0]
+        self.module = importlib.import_module(f"lstm_report.pages.page_{number}")
+        cells = nbformat.read(self.path, 4).cells
+        code = [cell.source for cell in cells if cell.cell_type == "code"]
+        nodes = [node for source in code for node in ast.parse(source).body]
+        self.statements = [n for n in nodes if not {"nb", "PRESET"} & bound(n)]
+        self.chosen = self._chosen()
+
+    def _chosen(self):
+        """The statements that depend on rows, and those that they need, in order."""
+        depend, names = set(), set()
+        for k, node in enumerate(self.statements):
+            if measures(node) or names & loaded(node):
+                depend.add(k)
+                names |= bound(node)
+        wanted = set().union(*(loaded(self.statements[k]) for k in depend))
+        for k in reversed(range(len(self.statements))):
+            if k not in depend and wanted & bound(self.statements[k]):
+                depend.add(k)
+                wanted |= loaded(self.statements[k])
+        return [self.statements[k] for k in sorted(depend)]
+
+    def told(self, **made):
+        """The Notebook after its cells ran on made rows."""
+        nb = Told(dict(made))
+        code = compile(ast.Module(self.chosen, []), str(self.path), "exec")
+        exec(code, {"__name__": "page", "nb": nb, "PRESET": "smoke"})
+        return nb
+
+    def uses(self):
+        """The functions of its module that the chosen cells reach."""
+        tree = ast.parse(Path(self.module.__file__).read_text("utf-8"))
+        kinds = ast.FunctionDef, ast.ClassDef
+        defined = {n.name: loaded(n) for n in tree.body if isinstance(n, kinds)}
+        seen = [one for n in self.chosen for one in ast.walk(n)]
+        found = {one.attr for one in seen if isinstance(one, ast.Attribute)}
+        found &= set(defined)
+        while more := {n for f in found for n in defined[f] & set(defined)} - found:
+            found |= more
+        return found, set(defined)
+
+    def tests(self, cases, also=()):
+        """Three tests of a page: that its claims have these verdicts and its outputs
+        these words; that each claim was seen to hold and not to hold; that every
+        function is reached. Assign them to names that begin with `test_`.
+
+        cases: name -> (rows by the name of what measures them, or a function without
+        arguments that makes them; verdicts of the claims in order, "T", "F", "-" for
+        not measured; words: that begin with "no: " must be missing). also: names of
+        functions that the test file calls itself.
+        """
+
+        @pytest.mark.parametrize("name", cases)
+        def test_page(name):
+            made, verdicts, *words = cases[name]
+            nb = self.told(**(made() if callable(made) else made))
+            assert "".join(nb.claims) == verdicts, nb.text
+            has(words, nb.text)
+
+        def test_both():
+            columns = zip(
+                *(verdicts for _, verdicts, *_ in cases.values()), strict=True
+            )
+            for place, seen in enumerate(columns, start=1):
+                assert {"T", "F"} <= set(seen), f"claim {place}: want both verdicts"
+
+        def test_reached():
+            found, defined = self.uses()
+            missing = defined - found - set(also)
+            assert not {n for n in missing if not n.startswith("measure_")}
+
+        return test_page, test_both, test_reached
 
 
 def has(words, text):
@@ -136,3 +218,59 @@ def bars(ax):
     """The ends of all error bars of axes, a pair of numbers each."""
     drawn = (one for one in ax.collections if isinstance(one, LineCollection))
     return [tuple(bar[:, 1]) for one in drawn for bar in one.get_segments()]
+
+
+def functions(page):
+    """The functions of a page's cells: until it has a module."""
+    (path,) = NOTEBOOKS.glob(f"{page}*.ipynb")
+    kept = [node for node in statements(path) if _defines(node)]
+    plots.style()
+    space = {"__name__": "page"}
+    exec(compile(ast.Module(kept, []), str(path), "exec"), space)
+    return SimpleNamespace(**space)
+
+
+def statements(path):
+    """The statements of the code cells of a notebook."""
+    cells = nbformat.read(path, 4).cells
+    code = [cell.source for cell in cells if cell.cell_type == "code"]
+    return [node for source in code for node in ast.parse(source).body]
+
+
+def _defines(node):
+    if isinstance(node, ast.Assign):
+        names = [n.id for n in ast.walk(node.targets[0]) if isinstance(n, ast.Name)]
+        calls = any(isinstance(n, ast.Call) for n in ast.walk(node.value))
+        return not calls and all(name.isupper() and name != "PRESET" for name in names)
+    kinds = ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom
+    return isinstance(node, kinds)
+
+
+def claims(*table):
+    """Until its page has a module: (function, arguments, verdict, words)."""
+
+    def test(function, arguments, held, words):
+        claim = _call(function, arguments)
+        assert claim["held"] == held, claim
+        has(words, " ".join(claim[name] for name in ("sentence", "numbers", "why")))
+
+    cases = [(f, a, held, words) for f, a, held, *words in table]
+    return _test(test, "function, arguments, held, words", cases)
+
+
+def says(*table):
+    """Until its page has a module: (function, arguments, words)."""
+
+    def test(function, arguments, words):
+        has(words, text_of(_call(function, arguments)))
+
+    return _test(test, "function, arguments, words", [(f, a, w) for f, a, *w in table])
+
+
+def _call(function, given):
+    return function(*given) if isinstance(given, tuple) else function(given)
+
+
+def _test(test, names, cases):
+    ids = [f"{function.__name__}-{k}" for k, (function, *_) in enumerate(cases)]
+    return pytest.mark.parametrize(names, cases, ids=ids)(test)

@@ -1,7 +1,12 @@
 """Evidence from fresh processes: ranges, ratios, words; what runs in a process."""
 
+import atexit
+import ctypes
 import os
+import sys
+import time
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -54,15 +59,7 @@ def test_ratios_and_numbers_in_words():
 
 
 def measured(value=1.0, end="", path=""):
-    """Only this source goes to a process, so it imports what it needs."""
-    import atexit
-    import ctypes
-    import os
-    import time
-    from pathlib import Path
-
-    import pandas as pd
-
+    """A row, and how its process ends."""
     if end == "raise":
         raise RuntimeError("no such machine")
     if end == "wait":
@@ -70,11 +67,17 @@ def measured(value=1.0, end="", path=""):
     if end == "crash":
         atexit.register(os._exit, 3)  # once the rows are written
     if end == "stay":  # never freed, and with it the globals of the program
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(measured))
+        main = sys.modules["__main__"]
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(main))
     if end == "once":
         if Path(path).exists():
             os._exit(0)
         Path(path).touch()
+    if end == "noisy":  # the first process; the others are quiet
+        slower = 1.0 if Path(path).exists() else 9.0
+        Path(path).touch()
+        taken = [value * slower**k for k in range(4)]
+        return pd.DataFrame({"case": "a", "repeat": range(4), "seconds": taken})
     row = {"case": "a", "repeat": 0, "seconds": value, "pid": os.getpid()}
     return pd.DataFrame([row])
 
@@ -101,3 +104,43 @@ def test_each_process_is_a_new_one_and_its_rows_arrive(end):
 def test_a_process_that_fails_says_what_it_printed(tmp_path, end, count, limit, said):
     with pytest.raises(ProcessError, match=f"measured: {said}"):
         evidence.fresh(measured, count, limit=limit, end=end, path=str(tmp_path / "a"))
+
+
+def test_a_process_that_was_disturbed_is_repeated(tmp_path):
+    rows = evidence.fresh(measured, 2, end="noisy", path=str(tmp_path / "a"))
+    assert rows["process"].to_list() == [0] * 4 + [1] * 4
+    assert set(rows["seconds"]) == {1.0}
+
+
+def test_what_no_process_can_import_is_refused():
+    def inner():
+        """Not at the top of its module."""
+
+    with pytest.raises(ValueError, match=r"measure: got test_evidence\..*inner, want"):
+        evidence.fresh(inner)
+
+
+SOME = Interval(1.5, 2.0, 4.0)
+
+
+def test_a_threshold_is_met_in_every_process():
+    met = [evidence.at_least(SOME, 1.5), evidence.at_most(SOME, 4)]
+    met += [evidence.at_least(2.0, 2), evidence.ahead(SOME, Interval(1, 1.2, 1.4))]
+    missed = [evidence.at_least(SOME, 1.51), evidence.at_most(SOME, 3.9)]
+    missed += [evidence.at_most(2.0, 1.9), evidence.ahead(SOME, Interval(0, 1, 1.5))]
+    assert met == [True] * 4
+    assert missed == [False] * 4
+
+
+def test_a_number_has_its_unit():
+    told = [
+        evidence.ms(0.0015),
+        evidence.us(2e-6),
+        evidence.ns(Interval(1e-9, 2e-9, 3e-9)),
+    ]
+    assert told == ["1.5 ms", "2 \N{MICRO SIGN}s", "2 ns (1 to 3)"]
+    assert [evidence.percent(0.125), evidence.kib(2048), evidence.gflops(1234.5)] == [
+        "12.5 %",
+        "2 KiB",
+        "1230 GFLOP/s",
+    ]

@@ -2,6 +2,7 @@
 of ours.
 """
 
+import ast
 import base64
 import re
 from pathlib import Path
@@ -16,7 +17,7 @@ import report
 import website
 import yaml
 from filed import filed, rows_of
-from form import problems_of_form
+from form import computes, outside_functions, problems_of_code, problems_of_form
 from made import PNG, TITLE, claim, code, drawn, parameters, save, stream, text
 from notebook_rules import ReportError
 
@@ -37,7 +38,8 @@ def test_execute_runs_in_the_notebooks_folder_and_stores_what_a_reader_sees(tmp_
     loud += "report_compiling(9, 'x')"
     last = f"print(PRESET, {f'{ROOT}/data'!r})\n"
     last += "print('in', os.getcwd().endswith('notebooks'))"
-    cells = text(TITLE), parameters(), code(loud), code(last)
+    folded = code(loud, tags=["hide-input"])
+    cells = text(TITLE), parameters(), folded, code(last)
     source = save(tmp_path / "notebooks" / "01_a.ipynb", *cells)
     report.execute(source, tmp_path / "01_a.ipynb", "smoke")
     book = rules.read(tmp_path / "01_a.ipynb")
@@ -47,7 +49,8 @@ def test_execute_runs_in_the_notebooks_folder_and_stores_what_a_reader_sees(tmp_
     assert rules.dumps(book) == (tmp_path / "01_a.ipynb").read_text()
     assert book.metadata == rules.METADATA | {rules.OURS: book.metadata[rules.OURS]}
     assert isinstance(rules.seconds(book), int)
-    assert all(set(cell.metadata) <= {"tags"} for cell in book.cells)
+    assert book.cells[2].metadata == {"tags": ["hide-input"]} | rules.FOLDED
+    assert all(set(cell.metadata) <= {"tags"} for cell in book.cells[3:])
 
 
 def test_what_goes_to_stderr_is_a_failure_that_leaves_no_result(tmp_path):
@@ -272,11 +275,45 @@ def test_the_summary_counts_claims_and_tells_what_changed(tmp_path):
 # --- the notebooks of the report
 
 
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("a = 2 * b", "arithmetic"),
+        ("a += 1", "arithmetic"),
+        ("nb.claim('One.', gain > 1, '')", "a comparison"),
+        ("nb.say(f'{1e3 * a} ms')", "arithmetic"),
+        ("nb.say(f'{a:.3g} ms')", "a format"),
+        ("if len(a) == 2:\n    nb.say(a)", "a comparison"),
+        ("a = [2 * b for b in c]", "arithmetic"),
+        ("nb.claim(f'{speed(gain)}', at_least(gain, 1.6), ms(a))", None),
+        ("def double(a):\n    return 2 * a", None),
+    ],
+)
+def test_what_a_cell_computes_is_seen(source, what):
+    found = map(computes, outside_functions(ast.parse(source)))
+    assert next(filter(None, found), None) == what
+
+
+def test_long_cells_and_much_code_are_seen():
+    line = "nb.say(a)\n"
+    many = [code(16 * line), *(code(15 * line) for _ in range(9))]
+    folded = code(15 * line, tags=["hide-input"])
+    kernel = code(20 * line, tags=["kernel"])
+    found = problems_of_code(rules.nbformat.v4.new_notebook(cells=[*many, folded]))
+    assert found == [
+        "cell 1: 16 lines, want at most 15",
+        "151 lines of code in view, want at most 150",
+    ]
+    assert not problems_of_code(rules.nbformat.v4.new_notebook(cells=[folded, kernel]))
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_executed_in_form_and_its_links_lead_somewhere(path):
     book = rules.read(path)
     before = path.read_text(encoding="utf-8")
     problems = problems_of_form(book)
+    if list(ROOT.glob(f"lstm_report/pages/page_{path.stem.partition('_')[0]}.py")):
+        problems += problems_of_code(book)
     problems += [
         f"cell {number} is not executed"
         for number, cell in enumerate(book.cells, start=1)

@@ -23,6 +23,7 @@ ROOMS = (
     "lstm_report.studies",
     "lstm_report.experiments",
     "lstm_report",
+    "lstm_report.pages",
     "lstm_report.lesson",
 )
 # May import everything of their package.

@@ -16,6 +16,9 @@ OURS = (
 )
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+# What folds a cell in Colab, in JupyterLab, and on Kaggle.
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
+FOLDED |= {"_kg_hide-input": True}
 SCHEMES = "", "http", "https", "mailto"  # of links; "" is a path
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[./]*([^)\s#]+)(#[^)]*)?\)")
 
@@ -124,10 +127,18 @@ def seconds(notebook):
     return notebook.metadata.get(OURS, {}).get("seconds", 0)
 
 
+def folded(cell):
+    """A cell's metadata in the stored form: its tags; what is tagged hide-input is
+    folded in JupyterLab, Colab and Kaggle too.
+    """
+    kept = {"tags": tags(cell)} if tags(cell) else {}
+    return kept | (FOLDED if "hide-input" in tags(cell) else {})
+
+
 def stored(notebook, seconds):
     """A notebook in the form that is stored: only what a reader sees."""
     for cell in notebook.cells:
-        cell.metadata = {"tags": tags(cell)} if tags(cell) else {}
+        cell.metadata = folded(cell)
     for _, output, _ in outputs(notebook):
         texts = output.get("data", output)
         for kind in [kind for kind in texts if kind.startswith("text")]:

@@ -23,6 +23,7 @@ try:  # which takes a second
     from notebook_rules import ROOT, ReportError
 
     from lstm_kernels.files import writing
+    from lstm_report.measure.results import newest_code
 except KeyboardInterrupt:
     print(INTERRUPTED, file=sys.stderr)
     sys.exit(130)
@@ -138,12 +139,7 @@ def up_to_date(source, out, root=ROOT):
     """
     if not out.exists() or cells(source) != cells(out):
         return False
-    # All of it: what one page reads is not worth a list. Folders under data/ too, since
-    # they tell of files that are gone.
-    found = [*root.glob("lstm_*/**/*.*"), *root.glob("data/**/*")]
-    read = [path for path in found if path.parent.name != "__pycache__"]
-    newest = max((path.stat().st_mtime for path in read), default=0)
-    return out.stat().st_mtime > newest
+    return out.stat().st_mtime > newest_code(root)
 
 
 def cells(path):

@@ -24,9 +24,6 @@ from notebook_rules import ROOT
 from lstm_kernels import __version__
 
 CELL = Path(__file__).with_name("standalone_cell.py")
-# Folded in Colab, in JupyterLab, and on Kaggle.
-FOLDED: dict[str, object] = {"cellView": "form", "jupyter": {"source_hidden": True}}
-FOLDED |= {"_kg_hide-input": True, "tags": ["package"]}
 
 
 def carried(notebook):
@@ -35,6 +32,8 @@ def carried(notebook):
     """
     results = ROOT / "data" / "results"
     code = "".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    for module in re.findall(r"\bpage_\w+", code):  # what its pages' modules name
+        code += (ROOT / "lstm_report" / "pages" / f"{module}.py").read_text("utf-8")
     named = re.findall(r"[\"']([\w-]+)(?:\.csv)?[\"']", code)
     packages = [*ROOT.glob("lstm_kernels/**/*"), *ROOT.glob("lstm_report/**/*")]
     files = {path.relative_to(ROOT).as_posix(): path for path in packages}
@@ -76,7 +75,12 @@ def standalone(path):
             cell.update(outputs=[], execution_count=None)
         else:  # links to files beside it lead nowhere
             cell.source = rules.linked(cell.source)
-    notebook.cells.insert(1, new_code_cell(source, id="package", metadata=FOLDED))
+    notebook.cells.insert(
+        1,
+        new_code_cell(
+            source, id="package", metadata=rules.FOLDED | {"tags": ["package"]}
+        ),
+    )
     text = rules.dumps(notebook)
     return text.replace("<SIZE>", f"{len(text.encode()) // 1000}", 1)
 

@@ -7,11 +7,10 @@ holds the median of all processes with probability 1 - 2 / 2^5 = 94 %, whatever 
 distribution.
 """
 
-import inspect
+import os
 import pickle
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,19 +19,21 @@ import numpy as np
 import pandas as pd
 
 from .process import ProcessError, run
-from .timing import together
+from .timing import disturbance, together, unrest
 
 PROCESSES = 5
-# The function's own source, then its rows and what disturbed them. Files are closed at
-# once: what a compiled function keeps alive, the interpreter's end does not write out.
+MOST_AGAIN = 2  # processes of a measurement that are repeated where they were disturbed
+# Files are closed at once: what a compiled function keeps alive, the interpreter's end
+# does not write out.
 CHILD = """
-import pickle, sys
+import importlib, pickle, sys
 from pathlib import Path
 from lstm_report.measure.timing import conditions, system
-_arguments, _out = map(Path, sys.argv[1:])
-_before = system()
-_rows = {name}(**pickle.loads(_arguments.read_bytes()))
-_out.write_bytes(pickle.dumps((_rows, conditions(_before, system()))))
+module, name, given, out = sys.argv[1:]
+measure = getattr(importlib.import_module(module), name)
+before = system()
+rows = measure(**pickle.loads(Path(given).read_bytes()))
+Path(out).write_bytes(pickle.dumps((rows, conditions(before, system()))))
 """
 
 
@@ -69,34 +70,44 @@ def fresh(
     **arguments: Any,
 ) -> pd.DataFrame:
     """The rows of a measurement from each of several new processes, one after the
-    other: what it returns, a DataFrame, with a column `process`.
+    other: what it returns, a DataFrame, with a column `process`. Of a process that was
+    disturbed, the first MOST_AGAIN times, a second one is run, and the quieter kept.
 
-    measure: a function, also one of a notebook; only its source goes to the process, so
-    it imports what it needs. arguments: its own, by name; they can be pickled. limit:
-    seconds for each process. Raises ProcessError with the output of one that fails
+    measure: a function of a module, which each process imports. arguments: its own, by
+    name; they can be pickled. limit: seconds for each process. Raises ValueError for a
+    function that no process can import, ProcessError with the output of one that fails
     or ends without rows.
     """
-    source = textwrap.dedent(inspect.getsource(measure))
-    parts = []
+    if measure.__module__ == "__main__" or "." in measure.__qualname__:
+        name = f"{measure.__module__}.{measure.__qualname__}"
+        raise ValueError(f"measure: got {name}, want a function of a module")
+    parts, again = [], MOST_AGAIN
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder, "arguments")
         given.write_bytes(pickle.dumps(arguments))
-        program = Path(folder, "measure.py")  # a file, as `inspect` wants
-        program.write_text(source + CHILD.format(name=measure.__name__))
         for process in range(processes):
-            found = Path(folder, f"rows{process}")  # never those of the last one
-            words = [sys.executable, str(program), str(given), str(found)]
-            env = {"PYTHONPATH": str(Path(__file__).parents[2])}
-            code, output = run(words, env=env, limit=limit)
-            if code != 0 or not found.exists():
-                what = "not finished in time" if code is None else f"status {code}"
-                what += ", no rows" if code == 0 else ""
-                raise ProcessError(f"{measure.__name__}: {what}:\n{output}", output)
-            rows, conditions = pickle.loads(found.read_bytes())
-            part = rows.assign(process=process)
-            part.attrs["conditions"] = conditions
-            parts.append(part)
+            found = [_rows(measure, given, Path(folder, f"{process}"), limit)]
+            if again and disturbance(found[0]):
+                again -= 1
+                found += [_rows(measure, given, Path(folder, f"{process}b"), limit)]
+            part = min(found, key=unrest)
+            parts.append(part.assign(process=process))
+            parts[-1].attrs = part.attrs
     return together(parts)
+
+
+def _rows(measure, given, out, limit):
+    """The rows of a measurement from one new process, which writes them to `out`."""
+    call = [measure.__module__, measure.__name__, str(given), str(out)]
+    env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    code, output = run([sys.executable, "-c", CHILD, *call], env=env, limit=limit)
+    if code != 0 or not out.exists():
+        what = "not finished in time" if code is None else f"status {code}"
+        what += ", no rows" if code == 0 else ""
+        raise ProcessError(f"{measure.__name__}: {what}:\n{output}", output)
+    rows, conditions = pickle.loads(out.read_bytes())
+    rows.attrs["conditions"] = conditions
+    return rows
 
 
 def seconds(rows: pd.DataFrame, by: str = "case") -> pd.DataFrame:
@@ -123,9 +134,44 @@ def intervals(values: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame.from_dict(found, orient="index", columns=Interval._fields)
 
 
+def at_least(value: float | Interval, least: float) -> bool:
+    """Whether a number is, or in every process was, at least so large."""
+    return bool((value.low if isinstance(value, Interval) else value) >= least)
+
+
+def at_most(value: float | Interval, most: float) -> bool:
+    """Whether a number is, or in every process was, at most so large."""
+    return bool((value.high if isinstance(value, Interval) else value) <= most)
+
+
+def ahead(one: Interval, other: Interval) -> bool:
+    """Whether the least of one is above the largest of the other."""
+    return bool(one.low > other.high)
+
+
 def digits(value: float) -> str:
     """A number with three significant digits, without an exponent."""
     return f"{float(f'{value:.3g}'):.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _in(scale: float, unit: str) -> Callable[[float | Interval], str]:
+    """A function that says a number times `scale` with its unit; of an Interval its
+    middle, and its ends in brackets.
+    """
+
+    def told(value: float | Interval) -> str:
+        if isinstance(value, Interval):
+            ends = f"{digits(scale * value.low)} to {digits(scale * value.high)}"
+            return f"{digits(scale * value.middle)} {unit} ({ends})"
+        return f"{digits(scale * value)} {unit}"
+
+    return told
+
+
+# Of seconds, of a fraction, of operations a second in 1e9, of bytes.
+ms, us, ns = _in(1e3, "ms"), _in(1e6, "\N{MICRO SIGN}s"), _in(1e9, "ns")
+percent, gflops = _in(100, "%"), _in(1, "GFLOP/s")
+kib, mib = _in(2**-10, "KiB"), _in(2**-20, "MiB")
 
 
 def speed(ratio: float | Interval) -> str:

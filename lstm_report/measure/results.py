@@ -113,6 +113,16 @@ def fill(
         yield experiment, rows, write(experiment, rows, preset=preset, folder=folder)
 
 
+def newest_code(root: Path | None = ROOT) -> float:
+    """When the newest file was written of what a page's numbers follow from: both
+    packages, the series and the recorded results. Folders count too, since they tell of
+    files that are gone.
+    """
+    found = [*root.glob("lstm_*/**/*.*"), *root.glob("data/**/*")] if root else []
+    read = [path for path in found if path.parent.name != "__pycache__"]
+    return max((path.stat().st_mtime for path in read), default=0.0)
+
+
 def find(pattern: str, folder: Folder = None) -> list[Path]:
     """The files of results that match, in order: those in `folder`; None: those in
     FOLDER, and what BROUGHT has besides.

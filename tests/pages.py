@@ -44,6 +44,14 @@ def rows(times, by="case", **columns):
     return pd.DataFrame(made, columns=names).assign(**columns)
 
 
+def machine(roof=100.0, sgemm=80.0, line=2e-7):
+    """Rows of `facts.measure_machine`: GFLOP/s on registers and in an SGEMM, seconds of
+    a hand-over, in the process that is neither slow nor fast.
+    """
+    took = {"registers": 1 / np.array(roof), "SGEMM": 1 / np.array(sgemm), "line": line}
+    return rows(took)
+
+
 class Told(Notebook):
     """A Notebook that is told its rows, by the name of the function that would measure
     them or of the records; it keeps what is shown.

@@ -347,9 +347,7 @@ def both(world, few=False):
 
 def measure_threads(few):
     """What `both` measures where there is no MPI."""
-    from lstm_report.experiments import handover
-
-    return handover.both(None, few)
+    return both(None, few)
 
 
 def jobs(count, few=False):

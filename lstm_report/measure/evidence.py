@@ -7,7 +7,7 @@ holds the median of all processes with probability 1 - 2 / 2^5 = 94 %, whatever 
 distribution.
 """
 
-import os
+import json
 import pickle
 import sys
 import tempfile
@@ -26,10 +26,12 @@ MOST_AGAIN = 2  # processes of a measurement that are repeated where they were d
 # Files are closed at once: what a compiled function keeps alive, the interpreter's end
 # does not write out.
 CHILD = """
-import importlib, pickle, sys
+import importlib, json, pickle, sys
 from pathlib import Path
+paths, module, name, given, out = sys.argv[1:]
+# Behind its own: nothing of a folder that the caller has must hide a library.
+sys.path += [path for path in json.loads(paths) if path not in sys.path]
 from lstm_report.measure.timing import conditions, system
-module, name, given, out = sys.argv[1:]
 measure = getattr(importlib.import_module(module), name)
 before = system()
 rows = measure(**pickle.loads(Path(given).read_bytes()))
@@ -99,8 +101,8 @@ def fresh(
 def _rows(measure, given, out, limit):
     """The rows of a measurement from one new process, which writes them to `out`."""
     call = [measure.__module__, measure.__name__, str(given), str(out)]
-    env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    code, output = run([sys.executable, "-c", CHILD, *call], env=env, limit=limit)
+    words = [sys.executable, "-P", "-c", CHILD, json.dumps(sys.path), *call]
+    code, output = run(words, limit=limit)
     if code != 0 or not out.exists():
         what = "not finished in time" if code is None else f"status {code}"
         what += ", no rows" if code == 0 else ""

@@ -199,6 +199,14 @@ def test_figures_go_to_build_and_nowhere_without_the_repository(
     assert standalone or written[folder / "trial.png"] == data["image/png"]
 
 
+def test_a_figure_with_letters_that_a_telephone_shows_too_small_is_refused(shown):
+    figure, ax = plt.subplots()
+    ax.set_title("Small", fontsize=9)
+    with pytest.raises(ValueError, match=r"figure: got small letters in \['Small'\]"):
+        shown.notebook(root=None).show(figure, "trial")
+    assert not shown
+
+
 @pytest.mark.parametrize("alt", ['"A" first', "two\nlines", "a # b", "it's: \\d"])
 def test_an_alternative_text_stays_one_option_of_its_figure(tmp_path, alt):
     output = drawn("01-x")

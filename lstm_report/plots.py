@@ -93,9 +93,11 @@ def too_small(figure: Figure) -> list[str]:
     """The texts of a drawn figure that would be smaller than SMALLEST if it were as
     wide as a page's column.
     """
-    shown: Any = WIDTH / figure.get_figwidth()
+    shown = WIDTH / figure.get_figwidth()
     texts = (text for text in figure.findobj(Text) if text.get_visible())
-    found = (text for text in texts if shown * text.get_size() < SMALLEST - 0.01)
+    found = (
+        text for text in texts if shown * float(text.get_fontsize()) < SMALLEST - 0.01
+    )
     return sorted({text.get_text() for text in found if text.get_text().strip()})
 
 

@@ -16,9 +16,11 @@ from pathlib import Path
 import bs4
 import notebook_rules as rules
 import standalone
+from interrupts import told_as
 from notebook_rules import ROOT, ReportError
 from pybtex.database import parse_file
 from sphinx.cmd.build import build_main
+from summary import verdicts
 
 from lstm_report import machines
 
@@ -86,7 +88,17 @@ def sphinx(source, out):
     """Build the pages of a folder; their paths."""
     trees = f"{out}-trees"
     words = ["-c", str(CONF), "-d", trees, "-q", "-W", "--keep-going"]
-    if build_main([*words, str(source), str(out)]):
+    interrupts = []
+
+    def interrupt(*_):  # Sphinx catches what it raises
+        interrupts.append(True)
+        raise KeyboardInterrupt
+
+    with told_as(interrupt):
+        failed = build_main([*words, str(source), str(out)])
+    if interrupts:
+        raise KeyboardInterrupt
+    if failed:
         raise ReportError("Sphinx did not build the site")
     return [path for path in out.rglob("*.html") if "_static" not in path.parts]
 
@@ -182,24 +194,18 @@ def cited(text):
     return text
 
 
-def head(name, book):
-    """The title of a page, after its number."""
-    title = book.cells[0].source.partition("\n")[0].lstrip("# ")
-    return f"{name[:2]} {title}" if name[0].isdigit() else title
-
-
 def index(books, more):
     """The first page: every page with its sentence, and what executed them."""
     parts = ["# Parallel LSTMs"]
     for name, book in books.items():
         bold = re.search(r"\*\*(.+?)\*\*", book.cells[0].source, re.DOTALL)
         sentence = " ".join(bold[1].split()) if bold else ""
-        parts.append(f"- [{head(name, book)}]({name}.ipynb)\n\n  {sentence}")
-    parts.append(f"{rules.counted(books.values())}: [the list](claims.md).")
+        parts.append(f"- [{rules.head(name, book)}]({name}.ipynb)\n\n  {sentence}")
+    parts.append(f"{verdicts(books.values())} [The list](claims.md).")
     ran = Counter(rules.environment(book) for book in books.values())
     told = [f"- {machines.plain(one)}: {number} pages" for one, number in ran.items()]
     parts += ["Executed on", "\n".join(told)]
-    pages = [f"{head(name, book)} <{name}>" for name, book in books.items()]
+    pages = [f"{rules.head(name, book)} <{name}>" for name, book in books.items()]
     for title, names in (("Pages", pages), ("More", more)):
         lines = [f"{FENCE}{{toctree}}", ":hidden:", f":caption: {title}", "", *names]
         parts.append("\n".join([*lines, FENCE]))
@@ -208,10 +214,10 @@ def index(books, more):
 
 def claims(books):
     """The page of claims: what each says on its page, with a link to it."""
-    parts = ["# Claims", f"{rules.counted(books.values())}."]
+    parts = ["# Claims", verdicts(books.values())]
     for name, book in books.items():
         told = [out for _, out, ours in rules.outputs(book) if "claim" in ours]
-        parts += [f"## {head(name, book)}"] if told else []
+        parts += [f"## {rules.head(name, book)}"] if told else []
         for number, output in enumerate(told, start=1):
             text = " ".join(output.data["text/markdown"].lstrip("> ").split())
             parts.append(f"- {text} [On its page](#claim-{name}-{number})")

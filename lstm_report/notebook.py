@@ -130,7 +130,7 @@ class Notebook:
 
         disturbed: what `bench.disturbance` said of the times in it; not empty, it is
         written below. interactive: the script of the site, tools/page/<interactive>.js,
-        that takes the figure's place on its page where scripts run. Raises ValueError
+        that adds to the figure on its page where scripts run. Raises ValueError
         for texts that a telephone would show too small.
         """
         if disturbed:

@@ -70,8 +70,8 @@ def told(name, number, claim, was, site):
     if claim["verdict"] == "Not measured" and claim["numbers"]:
         verdict += f" ({claim['numbers']})"
     verdict += f", stored run: {was.lower()}" if was else ""
-    yield f"  claim {number}, {verdict}: {claim['sentence']}"
+    yield f"  claim {number}, {verdict}: {' '.join(claim['sentence'].split())}"
     if claim.get("why"):
-        yield f"    {claim['why']}"
+        yield f"    {' '.join(claim['why'].split())}"
     if site:
         yield f"    {site}/{name}.html#claim-{name}-{number}"

@@ -5,6 +5,8 @@ of ours.
 import ast
 import base64
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -368,6 +370,20 @@ def test_small_sizes_are_compared_with_nothing(tmp_path):
     [told, *lines] = ended(tmp_path)
     assert "no number says anything about speed" in told
     assert lines == ["00_o: 0 s", "01_a: 0 s"]
+
+
+# --- commands
+
+
+@pytest.mark.parametrize("command", ["bench", "gpu"])
+def test_a_command_without_its_packages_names_the_extra(command):
+    program = "import runpy, sys; sys.modules['psutil'] = None; "
+    program += "runpy.run_module('lstm_report', run_name='__main__')"
+    words = [sys.executable, "-c", program, command]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode != 0
+    [line] = done.stderr.splitlines()
+    assert "[report]" in line
 
 
 # --- the notebooks of the report

@@ -144,4 +144,4 @@ def test_a_wrong_result_is_caught_and_records_are_named(tmp_path):
     path = filed(tmp_path, rows_of(1.0), "gpu", gpu={"name": "Card"}, date="2026-02-03")
     assert page.at_hand(tmp_path).endswith("are of: Card.")
     found = pd.read_csv(path).assign(machine=path.parent.name)
-    assert page.recorded_of(found, tmp_path) == "2026-02-03, Card"
+    assert page.conditions(found, tmp_path)["recorded"] == "2026-02-03, Card"

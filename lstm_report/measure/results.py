@@ -232,8 +232,8 @@ def label(record: Mapping[str, Any]) -> str:
     """
     parts = [brand(record["cpu"])]
     if vectors := VECTORS.get(record.get("vectors", "")):
-        known = {True: " with bfloat16", False: " without bfloat16"}
-        parts.append(vectors + known.get(record.get("bfloat16"), ""))
+        known: dict[Any, str] = {True: " with bfloat16", False: " without bfloat16"}
+        parts.append(vectors + known.get(record.get("bfloat16", ""), ""))
     caches = record.get("caches") or {}
     sizes = ((caches.get(key), name) for key, name in (("L1d", "L1"), ("L2", "L2")))
     if told := [f"{_size(size)} {name}" for size, name in sizes if size]:

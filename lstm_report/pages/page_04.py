@@ -4,6 +4,7 @@ work by count, the records of the executed code, and times where a device is fou
 Import it after `provenance.simulate_without_gpu`.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,17 +24,19 @@ from .. import plots
 from ..experiments import gpu
 from ..measure import comparer, evidence, provenance, results
 from ..measure.evidence import Interval, digits
-from ..measure.timing import together
+from ..measure.timing import disturbance, together
 from ..measure.workloads import Workload
 
 LSTM = CELLS["lstm"]
-GPU = [version.name for version in lk.versions() if version.target == "gpu"]
+GPU: list[Any] = [version.name for version in lk.versions() if version.target == "gpu"]
 PROJECT = "Parallel V1", "Parallel V2", "Parallel V3"  # the project's, as GPU begins
 MULTIPROCESSORS, SHARED = 132, 227 << 10  # of an H100; bytes that it grants a block
 STEPS, SAMPLES, INPUTS, UNITS = 3, 7, 2, 5  # of the toy network
 OF_PAGE = "kernels of this page"
 OUTCOMES = "reported", "wrong result", "harmless"
 Count = tuple[int, int]
+Judged = tuple[bool | None, str]
+NOT_MEASURED: Judged = None, "no GPU"
 
 
 def target() -> str:
@@ -58,7 +61,10 @@ def at_hand(folder: results.Folder = None) -> str:
 
 
 def kernel(name: str) -> Any:
-    """A kernel of `plain_kernels`, compiled for the LSTM."""
+    """A kernel of `plain_kernels`, compiled for the LSTM; no warning that its grids are
+    small and its arrays on the host.
+    """
+    warnings.filterwarnings("ignore", message="Grid size|Host array")
     sizes = Sizes.of_cell(LSTM)
     return build.build("lstm", np.float32, (plain_kernels,), (name,), sizes)[name]
 
@@ -106,7 +112,7 @@ def worst_errors(params: lk.Params) -> dict[str, float]:
     after a step; MismatchError beyond rounding.
     """
     x, y = example()[:2, :3].copy(), np.ones((3, 1), np.float32)
-    errors = {}
+    errors: dict[str, float] = {}
     for name in GPU:
         nets = lk.network(name, params), lk.network("numpy", params)
         for net in nets:
@@ -135,8 +141,8 @@ def figure_who(samples: int = 8, units: int = 4, block: int = 4, tile: int = 2):
     for ax, (title, place) in zip(axes, panels.items(), strict=True):
         for s, j in np.ndindex(samples, units):
             block_of, thread = place(s, j)
-            style = {"color": shades[block_of], "alpha": 0.35}
-            ax.add_patch(plt.Rectangle((s - 0.47, j - 0.47), 0.94, 0.94, **style))
+            corner, colour = (s - 0.47, j - 0.47), (shades[block_of], 0.35)
+            ax.add_patch(plt.Rectangle(corner, 0.94, 0.94, color=colour))
             ax.text(s, j, thread, ha="center", va="center", fontsize=10.5)
         ax.set(xlim=(-0.6, samples - 0.4), ylim=(units - 0.4, -0.6), ylabel="unit")
         ax.set(xticks=range(samples), yticks=range(units))
@@ -314,12 +320,13 @@ def gpu_rows(processes: Callable, recorded: Callable, preset: str) -> pd.DataFra
     return rows.assign(process=process.fillna(0))
 
 
-def recorded_of(rows: pd.DataFrame, folder: results.Folder = None) -> str:
-    """Date and GPU of recorded rows; "" for those timed now, and for none."""
-    if rows.empty or "machine" not in rows:
-        return ""
-    about = results.record("gpu", rows["machine"].iloc[0], folder)
-    return f"{about['date']}, {about['gpu']['name']}"
+def conditions(rows: pd.DataFrame, folder: results.Folder = None) -> dict[str, str]:
+    """For claims: date and GPU of recorded rows, "" for others, and what disturbed."""
+    recorded = ""
+    if "machine" in rows and not rows.empty:
+        about = results.record("gpu", rows["machine"].iloc[0], folder)
+        recorded = f"{about['date']}, {about['gpu']['name']}"
+    return {"recorded": recorded, "disturbed": disturbance(rows)}
 
 
 def part(rows: pd.DataFrame, variant: str, stage: str, largest: str = "") -> Any:
@@ -357,14 +364,19 @@ def power(rows: pd.DataFrame) -> Interval | None:
     return Interval.of(np.log(table[many] / table[few]) / np.log(many / few))
 
 
-def judged(test: Callable, value: Interval | None, threshold: float) -> bool | None:
-    """The verdict of a test; None for what was not measured."""
-    return None if value is None else test(value, threshold)
+def at_least_as_fast(gain: Interval | None, threshold: float) -> Judged:
+    """The verdict and the numbers of a claim that a gain is at least so large."""
+    if gain is None:
+        return NOT_MEASURED
+    return evidence.at_least(gain, threshold), evidence.speed(gain)
 
 
-def told(unit: Callable, value: Interval | None) -> str:
-    """A value in words; "no GPU" for what was not measured."""
-    return "no GPU" if value is None else unit(value)
+def at_most_the_power(grown: Interval | None, threshold: float) -> Judged:
+    """The verdict and the numbers of a claim that time grows with such a power."""
+    if grown is None:
+        return NOT_MEASURED
+    told = f"time grows as the windows to the power {grown}"
+    return evidence.at_most(grown, threshold), told
 
 
 def times_table(rows: pd.DataFrame) -> pd.DataFrame:

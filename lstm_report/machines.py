@@ -73,8 +73,9 @@ def page() -> str:
     tables = {"peers": ("Other packages", peers), "grid": ("Versions", grid)}
     for experiment, (title, table) in tables.items():
         for machine, rows in results.read(experiment).groupby("machine"):
-            about = results.caption(results.record(experiment, machine))
-            parts += [f"## {title}: {plain(machine)}", f"{about}."]
+            record = results.record(experiment, machine)
+            named = results.label(record | {"recorded": False})
+            parts += [f"## {title}: {named}", f"{results.caption(record)}."]
             for stage, name in STAGES.items():
                 parts += [f"{name.capitalize()}:", markdown(table(rows, stage))]
     return "\n\n".join(parts)

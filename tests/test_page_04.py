@@ -9,6 +9,7 @@ import pytest
 from filed import filed, rows_of
 from pages import Page, Told, bound, has, loaded, rows, text_of
 
+from lstm_report.measure.comparer import compare
 from lstm_report.measure.workloads import AIRLINE, Workload
 
 PAGE = Page("04_gpu_ladder")
@@ -128,9 +129,9 @@ def test_what_the_figures_draw():
 
 def test_a_wrong_result_is_caught_and_records_are_named(tmp_path):
     one, other = {"h": np.ones(3)}, {"h": np.full(3, 2.0)}
-    assert "Caught: h: relative error 0.5" in page.caught(one, other)
+    assert "Caught: h: relative error 0.5" in page.caught(compare, one, other)
     with pytest.raises(AssertionError, match="want a mismatch"):
-        page.caught(one, one)
+        page.caught(compare, one, one)
     assert page.at_hand(tmp_path).startswith("No GPU has been at hand")
     path = filed(tmp_path, rows_of(1.0), "gpu", gpu={"name": "Card"}, date="2026-02-03")
     assert page.at_hand(tmp_path).endswith("are of: Card.")

@@ -98,10 +98,10 @@ def tape() -> tuple[np.ndarray, ...]:
     return *both, np.zeros((STEPS, SAMPLES, UNITS, 4), np.float32)
 
 
-def caught(got: comparer.Arrays, want: comparer.Arrays) -> str:
+def caught(compare: Callable, got: comparer.Arrays, want: comparer.Arrays) -> str:
     """What the comparer says of a wrong result; AssertionError for nothing."""
     try:
-        comparer.compare(got, want, 1e-5)
+        compare(got, want, 1e-5)
     except comparer.MismatchError as error:
         return f"Caught: {error}."
     raise AssertionError("got agreement, want a mismatch: the comparer missed it")

@@ -276,7 +276,8 @@ class Notebook:
         )
         lines = {
             "Machine": f"{results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
-            "Vectors": f"{m['vectors']}; BLAS: {', '.join(blas)}",
+            "Clock": results.clock(m),
+            "BLAS": ", ".join(blas),
             "GPU": m["gpu"] and f"{m['gpu']['name']}, driver {m['gpu']['driver']}",
             "Python": ", ".join([m["python"], *packages]),
             "Preset": f"{m['preset']}, {m['date']}",

@@ -139,8 +139,16 @@ STACKS = Shared(
 )
 
 
-MAP = {"layers": (4,), "units": (64, 128, 256, 512), "samples": (1, 8)}
-MAP |= {"T": 30, "repeats": 3}
+# Of the map, and of a deeper stack with longer sequences
+MAP = (
+    {"layers": (4,), "units": (64, 128, 256, 512), "samples": (1, 8)}
+    | {"T": 30, "repeats": 3},
+    {"layers": (8,), "units": (256,), "samples": (1,), "T": 240, "repeats": 3},
+)
+SMALL_MAP = (
+    {"layers": (4,), "units": (32, 64), "samples": (1, 2), "T": 10, "repeats": 2},
+    {"layers": (8,), "units": (64,), "samples": (1,), "T": 96, "repeats": 2},
+)
 
 
 def measure_divisions(shapes, deep):

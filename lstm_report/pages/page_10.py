@@ -341,8 +341,8 @@ def memory_figure(rows: pd.DataFrame, steps: int, chunks: int) -> Figure:
     plots.level(ax, chunks, words)
     d = np.geomspace(first, last, 500)
     ax.plot(d, law(d, steps), "--", color=plots.BLACK, linewidth=1)
-    words, place = "dashed: the law", (last, 0.7 * law(last, steps))
-    plots.note(ax, words, place, ha="right", fontsize=10.5, color=plots.BLACK)
+    place = first, 0.7 * law(first, steps)
+    plots.note(ax, "dashed: the law", place, fontsize=10.5, color=plots.BLACK)
     colours = {CHUNKS: plots.RED, NEWTON: plots.BLUE}
     plots.lines(ax, rows, "d", "sweeps", "method", colours=colours, spread=1)
     ax.set_title(f"A longer memory costs sweeps: {from_to(rows, CHUNKS)}")

@@ -75,15 +75,18 @@ def trained(
     )
 
 
-def means_of(spans: Iterable[int], T: int, *, seeds: int, **training: Any) -> dict:
-    """Works: networks that were to tell a mean, the first seed of each d."""
-    return {
-        f"mean over {d} steps, {training['H']} units": (
-            trained(d, 0, **training)[0],
-            initialised(1, T)[1],
-        )
-        for d in spans
-    }
+def works_of(
+    T: int, spans: Iterable[int], rounds: int, *, seeds: int, **training: Any
+) -> dict[str, Work]:
+    """By name: networks as initialised; those that were to tell a mean, of the first
+    seed; those of the airline series, after so many rounds of training.
+    """
+    works = {f"as initialised, {H} units": initialised(H, T) for H in (4, 8, 32, 64)}
+    for d in spans:
+        params, _ = trained(d, 0, **training)
+        name = f"mean over {d} steps, {training['H']} units"
+        works[name] = params, initialised(1, T)[1]
+    return works | {f"airline, {H} units": airline(H, T, rounds) for H in (2, 32)}
 
 
 def joined(state: Iterable[np.ndarray]) -> np.ndarray:

@@ -22,8 +22,8 @@ from ..measure.workloads import AIRLINE, Workload, airline_dataset
 from .classroom import recurrence
 
 LOOPS = "plain loops, compiled"  # `classroom.recurrence`
-LADDER = ("sequential", "numpy-sample", "numpy", LOOPS)
-LADDER += ("numba-sample", "numba-tile", "numba-fused")
+NUMBA = ("numba-sample", "numba-tile", "numba-fused")
+LADDER = ("sequential", "numpy-sample", "numpy", LOOPS, *NUMBA)
 STEPS = {  # of LADDER, those that lead from plain loops to its end, in words
     "numpy": "NumPy",
     LOOPS: "compiled loops",
@@ -181,8 +181,7 @@ class Predictions:
             value = float(check_numbers("guess", value, (), positive=True))
         self._guesses[stage] = value
         form = self._form(stage)
-        text = "No guess yet"
-        text = text if value is None else f"Your guess: {form(value)}"
+        text = "No guess yet" if value is None else f"Your guess: {form(value)}"
         if stage == "loops":  # one digit: it is a yardstick
             count = digits(float(f"{self._peak / 2:.1g}"))
             text += f". A core has time for about {count} multiply-adds in 1 ns"
@@ -240,27 +239,25 @@ class Predictions:
 
     def _more(self, stage):
         """What shows the reason: the same comparison elsewhere."""
+        if stage not in ("threads", "tile"):
+            return ""
+        _, *both = STAGES[stage]
+        before, after = map(self._case, both)
         if stage == "threads":
-            _, one, all_ = STAGES[stage]
-            all_ = self._case(all_)
-            more = self._factor(one, all_, "many samples")
-            call = self._seconds["smallest"][all_]
+            more = self._factor(before, after, "many samples")
+            call = self._seconds["smallest"][after]
             return (
                 f" Of one unit and one step it takes {took(call)}: the price of a call."
-                f" With {OTHER['many samples'].B} samples {all_[1]} threads measured "
+                f" With {OTHER['many samples'].B} samples {after[1]} threads measured "
                 f"**{speed(more)}**."
             )
-        if stage == "tile":
-            _, *both = STAGES[stage]
-            one = self._factor(*both, "large, one sample")
-            small = self._factor(*both)
-            sizes = (16 * H * H for H in (LARGE.H, self._work.H))
-            large_W, small_W = sizes
-            return (
-                f" There $W$ takes {mib(large_W)}. With one sample: {speed(one)}. With "
-                f"{self._work.H} units, where it takes {kib(small_W)}: {speed(small)}."
-            )
-        return ""
+        one = self._factor(before, after, "large, one sample")
+        small = self._factor(before, after)
+        large_W, small_W = (16 * H * H for H in (LARGE.H, self._work.H))
+        return (
+            f" There $W$ takes {mib(large_W)}. With one sample: {speed(one)}. With "
+            f"{self._work.H} units, where it takes {kib(small_W)}: {speed(small)}."
+        )
 
     def last_step(self):
         """Say what lies between `numba-tile` and `numba-fused`, and how much of it a

@@ -15,7 +15,7 @@ from form import problems_of_code, problems_of_form
 from pages import has, rows, text_of
 
 from lstm_report.lesson import __main__ as handout
-from lstm_report.lesson import exercises, lesson, stages
+from lstm_report.lesson import exercises, lesson, mistakes, stages
 from lstm_report.lesson.exercises import EXERCISES
 from lstm_report.measure import MismatchError
 from lstm_report.measure.timing import together
@@ -340,6 +340,10 @@ def test_no_guess_is_no_guess():
 def test_the_stages_are_timed_and_agree():
     passes = stages.Passes(stages.AIRLINE.params(), stages.windows())
     assert list(passes) == stages.cases()
+    y, _ = passes["numpy", 1]()
+    ahead, wrong = mistakes.races(stages.AIRLINE.params(), stages.windows(), y, runs=2)
+    assert ahead.startswith("y: relative error")
+    assert wrong in range(3)
     assert stages.errors(1e-9, passes.largest_error()) != stages.errors(1e-9)
     passes["numpy", 1] = lambda: (passes.y + 1, None)
     with pytest.raises(MismatchError):

@@ -179,18 +179,19 @@ def measure_ladder(
             ),
             "loops": partial(rungs.Loops(params, 1).step, x, target, RATE),
         }
-        timed("loops compiled", name, plain, repeats=2)
+        timed("loops compiled", name, plain, repeats=min(repeats, 3))
         for idea, (without, with_it) in list(IDEAS.items())[1:]:
             pair = {case: cases[case] for case in (without, with_it)}
             timed(idea, name, pair)
         if name == large:
             whole = {case: cases[case] for case in ("loops", "numpy", "numba-fused")}
-            timed("whole", name, whole)
+            timed("whole", name, whole, repeats=min(repeats, 3))
 
     airline, dataset = works[small], airline_dataset()
     params, (x, target) = airline.params(), airline.example()
     nets = {rung: lk.network(rung, params, threads=1) for rung in RUNGS}
-    timed("whole", small, {r: epoch(n, dataset, airline.B) for r, n in nets.items()})
+    epochs = {rung: epoch(net, dataset, airline.B) for rung, net in nets.items()}
+    timed("whole", small, epochs, repeats=min(repeats, 3))
     for stage in ("forward", "gradients", "step"):
         calls = {rung: call(net, stage, x, target) for rung, net in nets.items()}
         timed(stage, small, calls, repeats=2)
@@ -325,13 +326,13 @@ def draw_waterfall(ax: Any, table: pd.DataFrame) -> None:
         same = low <= 1 <= high
         colour = plots.GREY if idea == LEFT or same else plots.BLUE
         start, stop = sorted((at, at * middle))
-        ax.barh(row, stop - start, left=start, color=colour, height=0.7)
+        ax.barh(row, stop - start, left=start, color=colour, height=0.7, linewidth=0)
         ax.plot([at * low, at * high], [row, row], color="black", linewidth=1)
         text = "level" if same else speed(middle)
         plots.note(ax, text, (max(stop, at * high), row), (4, 0), va="center")
         at *= middle
     ax.set_yticks(range(len(table)), list(table.index))
-    ax.invert_yaxis()
+    ax.set_ylim(len(table) - 0.4, -0.6)
     ax.grid(axis="y", visible=False)
     ax.set_xlim(0.7, 60 * at)
 
@@ -347,11 +348,9 @@ def figure_waterfall(rows: pd.DataFrame) -> Figure:
         draw_waterfall(ax, table)
         plots.ticks(ax, "x", [1, 10, 100, 1000])
         ax.set_title(f"{work}: {digits(whole(rows, work).middle)}x in all")
+        ax.set_xlabel("times as fast as plain loops")
         gains = (f"{idea} {speed(line['middle'])}" for idea, line in table.iterrows())
         said.append(f"{ax.get_title('left')}: {', '.join(gains)}")
-    figure.supxlabel(
-        "times as fast as plain loops, one thread (log axis)", fontsize=10.5
-    )
     figure.alt = f"Waterfalls of gains, idea after idea. {'. '.join(said)}."
     return figure
 
@@ -385,16 +384,19 @@ def figure_phases(rows: pd.DataFrame) -> Figure:
     """Stacked bars of the phases, a rung a bar."""
     table = phases(rows)
     figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.2))
-    begin, colours = np.zeros(len(table)), (plots.SKY, plots.BLUE, plots.ORANGE)
-    for name, colour in zip(table, colours, strict=True):
+    begin = np.zeros(len(table))
+    named = {"forward pass": 0, "backward pass": 0, "descent": len(table) - 2}
+    colours = plots.SKY, plots.ORANGE, plots.GREY
+    for (name, row), colour in zip(named.items(), colours, strict=True):
         share = 100 * table[name].to_numpy()
-        ax.barh(range(len(table)), share, left=begin, color=colour, label=name)
+        ax.barh(range(len(table)), share, left=begin, color=colour)
+        middle = begin[row] + share[row] / 2
+        ax.text(middle, row, name, ha="center", va="center", color="black")
         begin += share
     ax.set_yticks(range(len(table)), list(table.index))
     ax.invert_yaxis()
     ax.set(xlabel="% of a training step", xlim=(0, 100))
     ax.grid(axis="y", visible=False)
-    figure.legend(loc="outside lower center", ncols=3)
     backward = table["backward pass"]
     low, high = (f"{100 * value:.0f}" for value in (backward.min(), backward.max()))
     ax.set_title(f"The backward pass takes {low} to {high} % of a step")

@@ -207,8 +207,8 @@ class Page:
 
         def test_reached():
             found, defined = self.uses()
-            missing = defined - found - set(also)
-            assert not {n for n in missing if not n.startswith("measure_")}
+            missing = {n for n in defined - found - set(also) if n[:8] != "measure_"}
+            assert not missing, f"want a test of {sorted(missing)}"
 
         return test_page, test_both, test_reached
 

@@ -73,8 +73,10 @@ CASES = {
 }
 test_page, test_both, test_reached = PAGE.tests(
     CASES,
-    also=["error", "examples", "figure_formats", "forward_rounded", "losses_of"]
-    + ["rounded", "rounding_error"],
+    also=[
+        *("error", "examples", "figure_formats", "forward_rounded", "losses_of"),
+        *("rounded", "rounding_error"),
+    ],
 )
 
 

@@ -96,7 +96,8 @@ CASES = {
     "growth": (made(growth=GROWS), "TTF", "0.7 (0.6 to 0.951)"),
 }
 test_page, test_both, test_reached = PAGE.tests(
-    CASES, also=["largest_errors", "wrong_over_time", "heart", "loads", "figure_who"]
+    CASES,
+    also=["largest_errors", "wrong_over_time", "heart", "loads", "figure_who", "chain"],
 )
 
 

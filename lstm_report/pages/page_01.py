@@ -6,6 +6,7 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
@@ -22,29 +23,39 @@ from ..measure.timing import interleaved
 # Name: x, y, text, kind; the kinds differ in their boxes.
 NODES = {
     "c_prev": (0.3, 5.3, "$c_{t-1}$", "value"),
-    "keep": (3.3, 5.3, r"$\odot$", "operation"),
-    "add": (5.3, 5.3, "+", "operation"),
-    "c": (7.8, 5.3, "$c_t$", "value"),
+    "keep": (3.7, 5.3, r"$\odot$", "operation"),
+    "add": (5.7, 5.3, "+", "operation"),
+    "c": (8.2, 5.3, "$c_t$", "value"),
     "c_next": (12.0, 5.3, "$c_t$", "value"),
-    "put": (5.3, 4.1, r"$\odot$", "operation"),
-    "tanh": (7.8, 4.1, "tanh", "operation"),
-    "show": (10.2, 4.1, r"$\odot$", "operation"),
+    "put": (5.7, 4.1, r"$\odot$", "operation"),
+    "tanh": (8.2, 4.1, "tanh", "operation"),
+    "show": (10.4, 4.1, r"$\odot$", "operation"),
     "h": (12.0, 4.1, "$h_t$", "value"),
-    "f": (3.3, 2.9, "$f_t$", "value"),
-    "i": (5.3, 2.9, "$i_t$", "value"),
-    "g": (7.5, 2.9, "$g_t$", "value"),
-    "o": (10.2, 2.9, "$o_t$", "value"),
+    "f": (3.7, 2.9, "$f_t$", "value"),
+    "i": (5.7, 2.9, "$i_t$", "value"),
+    "g": (8.0, 2.9, "$g_t$", "value"),
+    "o": (10.4, 2.9, "$o_t$", "value"),
+    "f_bar": (3.7, 1.5, r"$\bar{f}_t$", "part"),
+    "i_bar": (5.7, 1.5, r"$\bar{i}_t$", "part"),
+    "g_bar": (8.0, 1.5, r"$\bar{g}_t$", "part"),
+    "o_bar": (10.4, 1.5, r"$\bar{o}_t$", "part"),
     "h_prev": (0.3, 1.5, "$h_{t-1}$", "value"),
-    "W": (1.55, 1.5, r"$\cdot\,W$", "product"),
-    "sum": (2.65, 1.5, "+", "operation"),
-    "U": (2.65, 0.45, r"$\cdot\,U$", "product"),
-    "x": (0.3, 0.45, "$x_t$", "value"),
+    "W": (1.5, 1.5, r"$\cdot\,W$", "product"),
+    "sum": (2.55, 1.5, "+", "operation"),
+    "U": (2.55, 0.35, r"$\cdot\,U$", "product"),
+    "x": (0.3, 0.35, "$x_t$", "value"),
 }
 # From, to, the derivative of the end with respect to the start, how far above the arrow
 # it stands; 0: to its right.
-WAITING = (
+EDGES = (
     ("h_prev", "W", "", 0),
-    ("W", "sum", r"$W^\top$", 0.45),
+    ("W", "sum", r"$W^\top$", 0.5),
+    ("x", "U", r"$U^\top$", 0.3),
+    ("U", "sum", "", 0),
+    ("f_bar", "f", "$f_t(1-f_t)$", 0),
+    ("i_bar", "i", "$i_t(1-i_t)$", 0),
+    ("g_bar", "g", "$1-g_t^2$", 0),
+    ("o_bar", "o", "$o_t(1-o_t)$", 0),
     ("c_prev", "keep", "$f_t$", 0.28),
     ("keep", "add", "1", 0.28),
     ("add", "c", "1", 0.28),
@@ -58,14 +69,9 @@ WAITING = (
     ("o", "show", r"$\tanh c_t$", 0),
     ("show", "h", "1", 0.28),
 )
-GATES = {
-    "f": "$f_t(1-f_t)$",
-    "i": "$i_t(1-i_t)$",
-    "g": "$1-g_t^2$",
-    "o": "$o_t(1-o_t)$",
-}
 FILL = {"value": "white", "operation": plots.YELLOW, "product": "#dddddd"}
 
+LSTM = cells.CELLS["lstm"]
 BACK = 60  # steps
 # Cell, forget gate, whether W is orthogonal.
 NETWORKS = {
@@ -86,51 +92,76 @@ def arrow(ax, start, end, colour=plots.RED, width=2.6, **style):
     ax.annotate("", end, start, arrowprops=line)
 
 
-def figure_cell() -> Figure:
-    """An LSTM step with x_t, h_{t-1}, U and W; the path that must wait is thick."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4))
-    ax.set(xlim=(-0.35, 12.5), ylim=(-1.35, 5.8))
+def figure_cell(backward: bool = False) -> Figure:
+    """An LSTM step with x_t, h_{t-1}, U and W, the path that must wait thick; or the
+    way of the gradients against its arrows, and what they are multiplied by.
+    """
+    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4 if backward else 3.7))
+    ax.set(xlim=(-0.35, 12.5), ylim=(-1.35 if backward else -0.1, 5.8))
     ax.axis("off")
     centred = partial(ax.text, ha="center", va="center")
-    for start, end, text, above in WAITING:
+    ways = [(NODES[start], NODES[end], "U" in (start, end)) for start, end, *_ in EDGES]
+    for (x0, y0, *_), (x1, y1, *_), thin in [*ways, (NODES["sum"], (3.45, 1.5), False)]:
+        ends = [(x0, y0), (x1, y1)]
+        style = (plots.GREEN if backward else plots.GREY, 1.4) if thin else ()
+        dash = {"linestyle": "--" if thin and backward else "-"}
+        arrow(ax, *(reversed(ends) if backward else ends), *style, **dash)
+    for start, end, text, above in EDGES if backward else ():
         (x0, y0, *_), (x1, y1, *_) = NODES[start], NODES[end]
-        arrow(ax, (x0, y0), (x1, y1))
         aside = 0 if above else 0.16 + 0.15 * abs(x1 - x0)
         x, y = (x0 + x1) / 2 + aside, (y0 + y1) / 2 + above
         centred(x, y, text, color=plots.BLUE, ha="center" if above else "left")
-    for gate, text in GATES.items():
-        x, y, *_ = NODES[gate]
-        arrow(ax, (x, 1.75), (x, y), shrinkA=0)
-        centred(x + 0.16, 2.2, text, color=plots.BLUE, ha="left")
-        centred(x, 1.5, rf"$\bar{{{gate}}}_t$")
-    arrow(ax, (2.65, 1.5), (3.0, 1.5), shrinkB=0)
-    for start, end in (("x", "U"), ("U", "sum")):
-        arrow(ax, NODES[start][:2], NODES[end][:2], plots.GREY, 1.2)
-    centred(1.4, 0.75, r"$U^\top$", color=plots.BLUE)
     for x, y, text, kind in NODES.values():
         shape = "round,pad=0.3" if kind == "product" else "circle,pad=0.2"
-        centred(x, y, text, bbox={"boxstyle": shape, "fc": FILL[kind], "lw": 0.8})
-    bar = FancyBboxPatch((3.0, 1.25), 7.7, 0.5, "round,pad=0.03", fc="none", lw=0.8)
+        box = {"boxstyle": shape, "fc": FILL.get(kind), "lw": 0.8}
+        centred(x, y, text, bbox=None if kind == "part" else box)
+    bar = FancyBboxPatch((3.2, 1.25), 7.7, 0.5, "round,pad=0.03", fc="none", lw=0.8)
     ax.add_patch(bar)
-    centred(11.1, 1.5, "$a_t$")
-    line = {"linestyle": "--", "shrinkA": 0, "shrinkB": 0}
-    arrow(ax, (6.6, 1.2), (6.6, -0.05), plots.GREEN, 1.4, **line)
-    sums = r"$dU = \sum_t x_t^\top da_t$    $dW = \sum_t h_{t-1}^\top da_t$"
-    later = f"{sums}    $dx_t = da_t U^\\top$\ncan wait until the last step is done"
-    centred(6.6, -0.75, later, color=plots.GREEN)
-    ax.set_title("Thick: each step waits for this path, forward and backward")
+    centred(11.4, 1.5, "$da_t$" if backward else "$a_t$")
+    if backward:
+        line = {"linestyle": "--", "shrinkA": 0, "shrinkB": 0}
+        arrow(ax, (6.9, 1.2), (6.9, 0.0), plots.GREEN, 1.4, **line)
+        sums = r"$dU = \sum_t x_t^\top da_t$    $dW = \sum_t h_{t-1}^\top da_t$"
+        later = f"{sums}    $dx_t = da_t U^\\top$\ncan wait until the last step is done"
+        centred(6.9, -0.75, later, color=plots.GREEN)
+    how = "Backward: step t - 1 waits" if backward else "Forward: step t + 1 waits"
+    ax.set_title(f"{how} for the thick path")
     figure.alt = (  # type: ignore[attr-defined]
-        "One LSTM step as a graph. Thick: from the old h through W into the "
-        "pre-activations and the gates, along the cell state, to the new h and c. "
-        "Thin: x through U. Dashed: the sums dU and dW and the gradient dx, which can "
-        "wait. Each arrow carries the derivative of its end by its start."
+        f"One LSTM step as a graph. {how} for the thick path: h and W, the gates, the "
+        "cell state. Thin: x and U."
     )
+    if backward:
+        figure.alt += (  # type: ignore[attr-defined]
+            " Arrows run from the new h and c to the old; each carries the derivative "
+            "of what it leaves by what it reaches. Dashed, below: dU, dW and dx can "
+            "wait."
+        )
     return figure
 
 
-def share_waiting(D: int, H: int) -> float:
-    """The share of the backward pass's multiply-adds that must wait."""
-    return H / (2 * (D + H))
+def one_layer(T: int, B: int, D: int, H: int, product=np.matmul):
+    """An LSTM layer that ran forward and backward: (Layer, Tape, dy, its gradient)."""
+    draw = np.random.default_rng(0).standard_normal
+    layer = lk.Layer(draw((D, 4 * H)), draw((H, 4 * H)), draw(4 * H))
+    x, dy, zero = draw((T, B, D)), draw((T, B, H)), np.zeros((B, H))
+    tape = reference.layer_forward(LSTM, layer, x, zero, zero, product=product)
+    back = reference.layer_backward(LSTM, layer, tape, dy, zero, zero, product=product)
+    return layer, tape, dy, back[0]
+
+
+def share_waiting(D: int, H: int, T: int = 4, B: int = 3) -> float:
+    """The share of the backward pass's multiply-adds that must wait, by count."""
+    counts = []
+
+    def counted(a, b):
+        counts.append(a.size * b.shape[1])
+        return a @ b
+
+    one_layer(T, B, D, H, product=counted)
+    backward = counts[1 + T :]  # after x U, and h W of T steps
+    assert sum(backward) == T * B * 8 * H * (D + H)
+    assert sum(backward[:T]) == T * B * 4 * H * H  # in the loop: da_t W'
+    return sum(backward[:T]) / sum(backward)
 
 
 def measure_waiting(T, B, H, repeats):
@@ -185,14 +216,21 @@ def check_errors(right, wrong, limits=(1e-6, 0.01)) -> None:
         assert error > limits[1], f"got an error of {error}, want more: it is a slip"
 
 
-def in_every_version(kind: str) -> dict[str, float]:
-    """The largest relative error of each version that can run here, forward and
-    backward, of two layers of a cell; MismatchError beyond a tolerance.
+def in_every_version(kind: str) -> tuple[dict[str, float], str]:
+    """Two layers of a cell in each version, forward and backward: the largest relative
+    errors by name, and which versions cannot run here, in words; MismatchError beyond a
+    tolerance.
     """
     x = np.random.default_rng(0).standard_normal((5, 3, 3)).astype(np.float32)
-    params = lk.Params.init(3, 8, num_layers=2, cell=kind)
-    can = [v.name for v in lk.versions() if not v.why_unavailable]
-    return {name: compare_to_reference(name, params, x) for name in can}
+    params, found, without = lk.Params.init(3, 8, num_layers=2, cell=kind), {}, {}
+    for version in lk.versions():
+        if why := version.why_unavailable:
+            names = without.setdefault(why.partition(" (")[0], [])
+            names.append(f"`{version.name}`")
+        else:
+            found[version.name] = compare_to_reference(version.name, params, x)
+    told = (f"Not in {', '.join(names)}: {why}." for why, names in without.items())
+    return found, " ".join(told)
 
 
 def reach(cell, f, orthogonal, seed, *, alone=False, H=32) -> np.ndarray:
@@ -228,6 +266,25 @@ def shares(seeds: int, *, alone: bool = False) -> dict[str, np.ndarray]:
 def left(shares, names) -> Interval:
     """What is left after BACK steps, over the seeds of these networks."""
     return Interval.of(np.concatenate([shares[name][:, -1] for name in names]))
+
+
+def a_step(shares, alone) -> pd.DataFrame:
+    """What a step back multiplies the gradient by, from the first step back on: medians
+    of the seeds with their ends, a row a network, without W and with it.
+    """
+
+    def told(by_seed):
+        rates = (by_seed[:, -1] / by_seed[:, 1]) ** (1 / (BACK - 1))
+        return str(Interval.of(rates))
+
+    table = {
+        name: {
+            "along the cell state alone": told(alone[name]) if name in alone else "",
+            "along all paths": told(by_seed),
+        }
+        for name, by_seed in shares.items()
+    }
+    return pd.DataFrame.from_dict(table, orient="index").rename_axis("network")
 
 
 def figure_reach(shares, alone, lost: float, held: bool) -> Figure:

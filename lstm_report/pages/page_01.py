@@ -3,6 +3,7 @@ gradient reaches.
 """
 
 from functools import partial
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -96,6 +97,7 @@ def figure_cell(backward: bool = False) -> Figure:
     """An LSTM step with x_t, h_{t-1}, U and W, the path that must wait thick; or the
     way of the gradients against its arrows, and what they are multiplied by.
     """
+    figure: Any  # which gets `alt`
     figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4 if backward else 3.7))
     ax.set(xlim=(-0.35, 12.5), ylim=(-1.35 if backward else -0.1, 5.8))
     ax.axis("off")
@@ -126,16 +128,14 @@ def figure_cell(backward: bool = False) -> Figure:
         centred(6.9, -0.75, later, color=plots.GREEN)
     how = "Backward: step t - 1 waits" if backward else "Forward: step t + 1 waits"
     ax.set_title(f"{how} for the thick path")
-    figure.alt = (  # type: ignore[attr-defined]
-        f"One LSTM step as a graph. {how} for the thick path: h and W, the gates, the "
-        "cell state. Thin: x and U."
+    arrows = (
+        "Arrows run from the new h and c to the old; each carries the derivative of "
+        "what it leaves by what it reaches. Dashed: dU, dW and dx can wait."
+        if backward
+        else "Thin: x and U."
     )
-    if backward:
-        figure.alt += (  # type: ignore[attr-defined]
-            " Arrows run from the new h and c to the old; each carries the derivative "
-            "of what it leaves by what it reaches. Dashed, below: dU, dW and dx can "
-            "wait."
-        )
+    path = "along W, the gates and the cell state"
+    figure.alt = f"One LSTM step as a graph. {how} for the thick path, {path}. {arrows}"
     return figure
 
 
@@ -266,6 +266,12 @@ def shares(seeds: int, *, alone: bool = False) -> dict[str, np.ndarray]:
 def left(shares, names) -> Interval:
     """What is left after BACK steps, over the seeds of these networks."""
     return Interval.of(np.concatenate([shares[name][:, -1] for name in names]))
+
+
+def power(value: float) -> str:
+    """A small number as a multiple of a power of ten, for a sentence."""
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"${digits} \\times 10^{{{int(exponent)}}}$"
 
 
 def a_step(shares, alone) -> pd.DataFrame:

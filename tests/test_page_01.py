@@ -96,12 +96,13 @@ def test_what_a_step_back_multiplies_by():
     assert len(alone) == 3
 
 
-def test_gradients_and_versions():
+def test_gradients_and_versions(monkeypatch):
     right, late = page.errors(["lstm"], 3, [mistakes.late_c])
     page.check_errors([right], [late])
     for given in ([late], [late]), ([right], [right]):
         with pytest.raises(AssertionError, match="got"):
             page.check_errors(*given)
+    monkeypatch.setattr(page, "compare_to_reference", lambda *_: 0.5)
     ran, missing = page.in_every_version("gru")
     assert "numpy" in ran
     assert ("cuda-v1" in ran) != ("`cuda-v1`" in missing)

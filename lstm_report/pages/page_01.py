@@ -216,13 +216,15 @@ def check_errors(right, wrong, limits=(1e-6, 0.01)) -> None:
         assert error > limits[1], f"got an error of {error}, want more: it is a slip"
 
 
-def in_every_version(kind: str) -> tuple[dict[str, float], str]:
+def in_every_version(kind: Any) -> tuple[dict[Any, float], str]:
     """Two layers of a cell in each version, forward and backward: the largest relative
     errors by name, and which versions cannot run here, in words; MismatchError beyond a
     tolerance.
     """
     x = np.random.default_rng(0).standard_normal((5, 3, 3)).astype(np.float32)
-    params, found, without = lk.Params.init(3, 8, num_layers=2, cell=kind), {}, {}
+    params = lk.Params.init(3, 8, num_layers=2, cell=kind)
+    found: dict[Any, float] = {}
+    without: dict[str, list[str]] = {}
     for version in lk.versions():
         if why := version.why_unavailable:
             names = without.setdefault(why.partition(" (")[0], [])

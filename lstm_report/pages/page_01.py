@@ -301,7 +301,7 @@ def figure_reach(shares, alone, lost: float, held: bool) -> Figure:
     """
     figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.9))
     ax.set(yscale="log", ylim=(1e-24, 1e3), xlim=(0, BACK * 1.5))
-    ax.set(xlabel="steps back", ylabel="norm of $dx_t$ (share of last)")
+    ax.set(xlabel="steps back", ylabel="norm of $dx_t$ (share of the last)")
     ax.set_xticks(range(0, BACK + 1, 10))
     plots.level(ax, lost)
     size = plt.rcParams["font.size"]

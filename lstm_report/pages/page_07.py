@@ -16,7 +16,6 @@ from ..measure.evidence import (
     intervals,
     mib,
     ns,
-    percent,
     ratios,
     seconds,
     speed,
@@ -100,30 +99,34 @@ def relative(rows, least=8):
 
 def figure_hand_overs(rows):
     """How many times as long as a cache line each means takes."""
-    table = intervals(relative(rows).drop(columns="line"))
+    times = relative(rows)
+    table = intervals(times.drop(columns="line") if len(times.columns) > 1 else times)
     figure, ax = plt.subplots(figsize=(plots.WIDTH, 0.9 + 0.4 * len(table)))
-    ax.set(xlabel="times as long as a cache line between two threads; 8 bytes, one way")
-    shown = [m * 10**k for k in range(4) for m in (1, 2, 5)]
-    plots.ticks(ax, "x", [value for value in shown if value < 2 * table["high"].max()])
+    ax.set(xlabel="times as long as a cache line (8 bytes, one way)")
+    low, high = min(0.9, table["low"].min()), table["high"].max()
+    shown = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+    plots.ticks(ax, "x", [value for value in shown if low / 1.5 < value < 2 * high])
     text = [f"{digits(middle)}x" for middle in table["middle"]]
     colours = [COLOURS[name.removesuffix(" from Python")] for name in table.index]
     plots.dots(ax, table.rename(MEANS), text=text, colours=colours)
-    title = "A hand-over through memory that both cores see"
+    title = "Threads alone, without messages"
     if "message" in table.index:
-        title = f"A message: {in_words(Interval(*table.loc['message']))} a cache line"
+        title = against_line(Interval(*table.loc["message"]))
     ax.set_title(title)
     values = (f"{MEANS[n]} {t}" for n, t in zip(table.index, text, strict=True))
     figure.alt = f"{title}. Dots on a log axis of ratios: {'; '.join(values)}."
     return figure
 
 
-def in_words(ratio):
-    """Of how many times as long a thing takes: "3.2x as long as", "level with"."""
-    return "level with" if ratio.level else f"{digits(ratio.middle)}x as long as"
+def against_line(ratio):
+    """The finding in words: how long a message takes, compared with a line."""
+    if ratio.level:
+        return "A message and a cache line take as long"
+    return f"A message takes {digits(ratio.middle)}x as long as a cache line"
 
 
 def of_messages(rows):
-    """How many times as long as a line and as a window a message takes, by name."""
+    """How many times as long as a line and as a window a message takes."""
     times = relative(rows)
     if "message" not in times:
         return {}
@@ -131,6 +134,12 @@ def of_messages(rows):
         "a line": Interval.of(times["message"]),
         "a window": Interval.of(times["message"] / times["window"]),
     }
+
+
+def as_long(found):
+    """What `of_messages` found, in words."""
+    said = (f"{_ratio(x)} as long as {name}" for name, x in found.items())
+    return ", ".join(said) or "not measured"
 
 
 def told(found):
@@ -254,7 +263,7 @@ def half_step(H, roof, line):
 
 def say_line(line):
     """Seconds of a hand-over in words; None where there is one core."""
-    return "not measured on one core" if line is None else ns(line)
+    return "a time not measured on one core" if line is None else ns(line)
 
 
 def say_shares(rows):
@@ -294,29 +303,52 @@ def prices(rows):
         bare = f"{way}{handover.BARE}"
         found[WAYS[way]] = {
             "exchange alone": ns(Interval.of(steps[bare])) if bare in steps else "",
-            "beyond half a step": ns(Interval.of(steps[way] - steps[handover.ONE] / 2)),
+            "sharing adds": ns(Interval.of(steps[way] - steps[handover.ONE] / 2)),
             "faster from H, in every job": str(pays or "none of these"),
         }
     return pd.DataFrame(found).T.rename_axis("way")
 
 
 def say_parts(rows):
-    """What the parts leave of the price of a shared step, in words."""
+    """What two halves add, what is left of what sharing adds, and whether exchanges
+    order the ways as what sharing adds does.
+    """
     steps = parts(rows)
-    half = steps[handover.ONE] / 2
     if handover.HALVES not in steps:
         return "The parts of a step of ranks were not measured."
-    both, left = steps[handover.HALVES] - half, {}
-    for way in WAYS:
-        if (bare := f"{way}{handover.BARE}") in steps:
-            rest = (steps[way] - half - both - steps[bare]).median()
-            left[WAYS[way]] = rest / (steps[way] - half).median()
+    half = steps[handover.ONE] / 2
+    both = steps[handover.HALVES] - half
+    ways = [way for way in WAYS if f"{way}{handover.BARE}" in steps]
+    exchange = {way: steps[f"{way}{handover.BARE}"].median() for way in ways}
+    adds = {way: (steps[way] - half).median() for way in ways}
+    left = {
+        WAYS[way]: (steps[way] - half - both - steps[f"{way}{handover.BARE}"]).median()
+        for way in ways
+    }
     least, most = min(left, key=left.get), max(left, key=left.get)
+    same = sorted(ways, key=exchange.get) == sorted(ways, key=adds.get)
     return (
-        f"Two halves at the same time that exchange nothing take {ns(Interval.of(both))}"
-        " beyond half a step already. What neither they nor the exchange account for is "
-        f"between {percent(left[least])} ({least}) and {percent(left[most])} ({most}) "
-        "of what sharing adds."
+        f"Two halves at the same time that exchange nothing add {ns(Interval.of(both))}."
+        f" What neither they nor the exchange account for is {ns(left[least])} "
+        f"({least}) to {ns(left[most])} ({most}). Both columns order the ways "
+        f"{'alike' if same else 'differently'}."
+    )
+
+
+def say_crossing(rows):
+    """A message of 8 bytes and a region, compared by a crossing alone and by the
+    exchange of a step.
+    """
+    times, steps = relative(rows), parts(rows)
+    bare = [f"{way}{handover.BARE}" for way in ("messages", "openmp")]
+    if "message" not in times or not set(bare) <= set(steps):
+        return ""
+    alone = Interval.of(times["message"] / times["openmp"])
+    step = Interval.of(steps[bare[0]] / steps[bare[1]])
+    return (
+        f"A message of 8 bytes takes {_ratio(alone)} as long as an OpenMP region; the "
+        f"messages of a step, {handover.PRICED // 2} units each way, {_ratio(step)} as "
+        "long as its region."
     )
 
 

@@ -114,11 +114,7 @@ CASES = {
         "both cores are theirs",
         "Pays from H = 512 in memory",
     ),
-    "exchanges in another order": (
-        made(messages={256: 0.5}),
-        "TTT",
-        "order the ways differently",
-    ),
+    "exchanges in another order": (made(fixed={256: 1.1}), "TTT", "ways differently"),
     "no jobs, one core": (
         made(ranks=False, line=np.nan),
         "--T",
@@ -132,16 +128,13 @@ CASES = {
     ),
     "no jobs, no OpenMP": (made(ranks=False, openmp=False), "--T", "two threads 1x"),
 }
-test_page, test_both, test_reached = PAGE.tests(CASES, also={"figure_divisions"})
+test_page, test_both, test_reached = PAGE.tests(CASES, also={"figure_divisions", "say_caches"})
 
 
-@pytest.mark.parametrize(
-    "level_two, said",
-    [("1280K", "256 units, each of two 0.25 MiB; its second-level cache holds 1.25")],
-)
-def test_what_a_cache_holds(level_two, said, monkeypatch):
-    monkeypatch.setattr(page, "machine", lambda: {"caches": {"L2": level_two}})
-    assert said in page.say_caches(256)
+def test_what_a_cache_holds(monkeypatch):
+    monkeypatch.setattr(page, "machine", lambda: {"caches": {"L2": "1280K"}})
+    assert "each of two 0.25 MiB; its second-level" in page.say_caches(256)
+    assert page.say_caches(256).endswith("cache holds 1.25 MiB.")
 
 
 def test_a_way_pays_from_where_every_larger_size_gains():

@@ -328,10 +328,10 @@ def say_parts(rows):
     least, most = min(left, key=left.get), max(left, key=left.get)
     same = sorted(ways, key=exchange.get) == sorted(ways, key=adds.get)
     return (
-        f"Two halves at the same time that exchange nothing add {ns(Interval.of(both))}."
-        f" What neither they nor the exchange account for is {ns(left[least])} "
-        f"({least}) to {ns(left[most])} ({most}). Both columns order the ways "
-        f"{'alike' if same else 'differently'}."
+        "Two halves at the same time that exchange nothing add "
+        f"{ns(Interval.of(both))}. What neither they nor the exchange account for is "
+        f"{ns(left[least])} ({least}) to {ns(left[most])} ({most}). Both columns order "
+        f"the ways {'alike' if same else 'differently'}."
     )
 
 

@@ -128,7 +128,9 @@ CASES = {
     ),
     "no jobs, no OpenMP": (made(ranks=False, openmp=False), "--T", "two threads 1x"),
 }
-test_page, test_both, test_reached = PAGE.tests(CASES, also={"figure_divisions", "say_caches"})
+test_page, test_both, test_reached = PAGE.tests(
+    CASES, also={"figure_divisions", "say_caches"}
+)
 
 
 def test_what_a_cache_holds(monkeypatch):

@@ -1,154 +1,157 @@
-"""Page 7, what a hand-over costs: its claims, sentences and figures on made rows."""
+"""Page 07, its own cells on made rows."""
 
+import numpy as np
 import pandas as pd
 import pytest
-from pages import bars, claims, functions, rows, says
+from pages import Page, bars, machine, rows
 
-page = functions("07_handover")
-
-
-def hand_overs(**ns):
-    """Rows by means of the ns of 8 bytes; 256 take twice as long, 1024 ten times."""
-    return pd.concat(
-        rows({means.replace("_", " "): factor * 1e-9 * pd.Series(each)}, bytes=n)
-        for means, each in ns.items()
-        for n, factor in ((0, 1), (8, 1), (256, 2), (1024, 10))
-        if (n == 0) == (means == "openmp")
-    )
-
-
-ALL = {
+PAGE = Page("07_handover")
+page = PAGE.module
+HANDED = {
     "line": 100,
     "window": (110, 109, 113),
     "openmp": 700,
     "message": (250, 230, 270),
+    "collective": 430,
+    "message from Python": 610,
+    "collective from Python": 970,
 }
-ALL |= {"collective": 400, "message_from_Python": 600, "collective_from_Python": 900}
-EIGHT = hand_overs(**ALL)
-
-
-def passes(*speeds, step=2e-6, **changed):
-    """Rows of 10 steps. speeds: way -> H -> speed, one or that of each job; a step of
-    one thread takes `step` at H = 128, and grows as H squared.
-    """
-    by_way = {way: by for ways in speeds for way, by in ways.items()}
-    by_way = {way: by | changed.get(way, {}) for way, by in by_way.items()}
-    sizes = {H for by in by_way.values() for H in by}
-    parts = []
-    for H in sorted(sizes):
-        one = 10 * step * (H / 128) ** 2
-        took = {way: one / pd.Series(by[H]) for way, by in by_way.items() if H in by}
-        parts.append(rows({"one thread": one} | took, H=H))
-    return pd.concat(parts).assign(T=10)
-
-
-THREADS = {
-    "claims": {128: 0.5, 256: 0.9, 512: 1.5},
-    "fixed": {128: (0.8, 0.7, 0.75), 256: 1.4, 512: (1.8, 1.7, 1.9)},
+# Speeds over one thread, by H, of each process where they differ.
+SPEEDS = {
+    "claims": {128: 0.5, 256: 0.9, 512: 1.9},
+    "fixed": {128: (0.8, 0.7, 0.75), 256: 1.4, 512: (1.8, 1.7, 1.83)},
     "openmp": {128: (0.9, 1.1, 1), 256: (0.9, 1.2, 1.3), 512: 1.6},
-}
-RANKS = {
-    "window": {128: 0.8, 256: 1.4, 512: 1.8},
+    "window": {128: 0.85, 256: 1.3, 512: 1.7},
     "messages": {128: 0.4, 256: 0.7, 512: (1.1, 1.2, 1.4)},
     "collective": {128: 0.3, 256: 0.6, 512: (0.9, 1.1, 1.2)},
 }
-BOTH = passes(THREADS, RANKS)
-PAY = passes(THREADS, RANKS, collective={512: (1.01, 1.5, 1.3)})
-ONLY = hand_overs(line=100, openmp=700), passes(THREADS)  # without ranks
+RANKS = {"window", "message", "messages", "collective", "two halves"}
+BARE = {"fixed": 130, "openmp": 690, "window": 170, "messages": 930, "collective": 2300}
 
 
-def changed(**ns):
-    return hand_overs(**ALL | ns)
+def handed(**changed):
+    """Rows of ns: 1 KiB takes eleven times as long as 8 bytes, by messages five."""
+    return pd.concat(
+        rows({name: factor * 1e-9 * pd.Series(each)}, bytes=n, stage="hand over")
+        for name, each in (HANDED | changed).items()
+        for n, factor in ((0, 1), (8, 1), (1024, 5 if name == "message" else 11))
+        if (n == 0) == (name == "openmp")
+    )
 
 
-def of_128(*window):
-    return passes(THREADS, RANKS, window={128: window})
+def passed(**changed):
+    """Rows of 10 steps, by one thread 2 us each of 128 units, growing as H squared."""
+    parts = []
+    for H in (128, 256, 512):
+        one, took = 20e-6 * (H / 128) ** 2, {}
+        for way, by in SPEEDS.items():
+            took[way] = one / pd.Series((by | changed.get(way, {}))[H])
+        if H == 256:
+            took |= {f"{way} without work": 1e-8 * ns for way, ns in BARE.items()}
+            took["two halves"] = one / 2 + 3.7e-6
+        parts.append(rows({"one thread": one} | took, H=H, stage="forward"))
+    return pd.concat(parts).assign(T=10)
 
 
-def fast(*window):
-    return passes({"window": {256: (1, 2, 3), 512: window}})
+def made(ranks=True, openmp=True, handing=None, line=(1.7e-7, 1.9e-7, 2.3e-7), **ways):
+    """Rows of a job; or where no jobs run, or there is no OpenMP, without theirs."""
+    means = pd.concat([handed(**(handing or {})), passed(**ways)])
+    cases = means["case"].str.removesuffix(page.handover.BARE)
+    cases = cases.str.removesuffix(" from Python")
+    missing = (set() if ranks else RANKS) | (set() if openmp else {"openmp"})
+    facts = machine(line=line)
+    facts = facts[facts["seconds"].notna()]
+    return {"measure_means": means[~cases.isin(missing)], "measure_machine": facts}
 
 
-test_claims = claims(
-    (
-        page.claim_messages,
-        changed(message=(114, 350, 250)),
-        True,
-        "2.5x (1.14x to 3.5x)",
+CASES = {
+    "as expected": (
+        made(),
+        "TTT",
+        "A cache line takes 170 ns (115 to 380) to the other",
+        "A message takes 2.5x as long as a cache line",
+        "(2.5x (2.3x to 2.7x) as long as a line, 2.27x (2.11x to 2.39x) as long as a w",
+        "a window takes 1.1x (1.09x to 1.13x) as long",
+        "From Python a message takes 2.44x (2.26x to 2.65x)",
+        "With 1 KiB a message takes 1.14x (1.05x to 1.23x)",
+        "OpenMP region 7x; message from Python 6.1x; collective from",
+        "Pays from H = 256 in memory, from 512 by messages",
+        "ranks, messages: 512; ranks, collective: none",
+        "H = 128: 2.12x (2.12x to 2.12x); H = 256: 1.86x",
+        "65536 multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s: 7.71 hand",
+        "threads, fixed shares: 1.4x (1.4x to 1.4x); ranks, window: 1.3x",
+        "fixed shares: 1.13x (1.06x to 1.21x) at H = 128, level (0.929x to 1x) at",
+        "Claims compared with threads that have fixed shares: 33.3 % slower (0.625x",
+        "| ranks, window | 170 ns (85 to 340) | 2150 ns (1080 to 4310) | 256 |",
+        "exchange nothing add 370 ns (185 to 740)",
+        "1210 ns (threads, fixed shares) to 6660 ns (ranks, collective)",
+        "Both columns order the ways alike",
+        "takes 0.357x (0.329x to 0.386x) as long as an OpenMP region",
+        "128 units each way, 1.35x (1.35x to 1.35x)",
     ),
-    (
-        page.claim_messages,
-        changed(message=(114, 350, 250)),
-        True,
-        "2.21x (1.04x to 3.21",
+    "as long as a line in a process": (
+        made(handing={"message": (99, 250, 230)}, messages={512: (0.99, 1.2, 1.4)}),
+        "FTT",
+        "A message and a cache line take as long",
+        "Pays from H = 256 in memory, never by messages",
     ),
-    (page.claim_messages, changed(message=(109, 350, 250)), False),
-    # Longer than a window, and not than a line.
-    (page.claim_messages, changed(window=50, message=(99, 350, 250)), False),
-    (page.claim_messages, ONLY[0], None),
-    (page.claim_window, of_128(0.41, 0.9, 0.7), True, "H = 128: 1.75x", "H = 256: 2x"),
-    (page.claim_window, of_128(0.39, 0.9, 0.7), False),
-    (page.claim_window, ONLY[1], None),
-    (page.claim_large, PAY, True, "512 units every"),
-    (page.claim_large, PAY, True, "collective: 1.3x (1.01x to 1.5x)"),
-    (page.claim_large, ONLY[1], True, "threads, claims is as slow as 1.5x"),
-    (page.claim_large, BOTH, False, "ranks, collective is as slow as 0.9x"),
-)
-test_words = says(
-    (page.say_hand_overs, EIGHT, "same loop: a window takes 1.1x (1.09x to 1.13x) as"),
-    (page.say_hand_overs, EIGHT, "adds 350 ns to a message, which itself takes 250"),
-    (page.say_hand_overs, EIGHT, "takes 1000 ns and a message 2500 ns"),
-    (page.say_hand_overs, changed(window=(90, 110, 95)), "the same thing, and level"),
-    (page.say_hand_overs, changed(message_from_Python=240), "adds nothing that shows"),
-    (page.say_shares, BOTH, "H = 128, ranks with a window compared with threads: leve"),
-    (page.say_shares, BOTH, "fixed shares compared with claims: 1.5x (1.4x to 1.6x)"),
-    (page.say_shares, ONLY[1], "no: window"),
-    (page.say_caches, fast(2.1, 2.5, 2.4), "ranks, window, H = 512: 2.4x"),
-    (page.say_caches, fast(2.1, 2.5, 2.4), "reads 2 MiB"),
-    (page.say_caches, fast(1.9, 2.5, 2.4), "Nothing is more than twice as fast"),
-    (page.say_learned, (EIGHT, BOTH), "line takes 100 ns", "a message 250 ns"),
-    (page.say_learned, (EIGHT, BOTH), "600 ns"),
-    (page.say_learned, (EIGHT, BOTH), "threads, claims: 512, threads, fixed shares: 2"),
-    (page.say_learned, (EIGHT, BOTH), "messages: 512, ranks, collective: nowhere"),
-    (page.say_learned, ONLY, "no: message"),
-    (page.figure_hand_overs, EIGHT, "A message takes 2.5x as long as a cache line"),
-    (page.figure_hand_overs, EIGHT, "OpenMP region 700 ns; message 250 ns; message fr"),
-    (page.figure_hand_overs, changed(message=(99, 250, 90)), "a cache line are level"),
-    (page.figure_hand_overs, changed(message=(50, 40, 90)), "A cache line takes 2x as"),
-    (page.figure_speed, BOTH, "Pays from H = 256 in memory, from 512 by messages."),
-    (page.figure_speed, BOTH, "ranks, messages: 512; ranks, collective: none"),
-    (page.where_it_pays, ({"fixed": None, "messages": None},), "nowhere in"),
-    (page.where_it_pays, ({"fixed": None, "messages": None},), "never by"),
-    (page.figure_divisions, (), "samples, h crosses never; by layers, h crosses each"),
+    "just longer than a window": (made(handing={"message": (114, 250, 230)}), "TTT"),
+    "messages as fast as a window": (
+        made(window={256: (1.3, 1.5, 0.69)}),
+        "TFF",
+        "H = 256: 1.86x (0.986x to 2.14x)",
+        "the hand-over alone differs",
+        "ranks, window: 1.3x (0.69x to 1.5x)",
+        "Pays from H = 256 in memory",
+    ),
+    "just faster than messages and one thread": (
+        made(window={256: (1.3, 1.5, 1.01)}, messages={256: (0.7, 0.7, 1)}),
+        "TTT",
+    ),
+    "slower than one thread": (
+        made(fixed={256: (0.99, 1.4, 1.4)}, window={512: 0.9}),
+        "TTF",
+        "both cores are theirs",
+        "Pays from H = 512 in memory",
+    ),
+    "exchanges in another order": (made(fixed={256: 1.1}), "TTT", "ways differently"),
+    "no jobs, one core": (
+        made(ranks=False, line=np.nan),
+        "--T",
+        "takes a time not measured on one core to",
+        "Threads alone, without messages",
+        "Messages were not measured",
+        "parts of a step of ranks were not",
+        "OpenMP region 7x",
+        "A message from compiled code: not measured",
+        "multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s.",
+    ),
+    "no jobs, no OpenMP": (made(ranks=False, openmp=False), "--T", "two threads 1x"),
+}
+test_page, test_both, test_reached = PAGE.tests(
+    CASES, also={"figure_divisions", "say_caches"}
 )
 
 
-def test_a_means_pays_from_where_every_job_and_every_larger_size_gains():
-    made = passes(THREADS, RANKS, claims={128: 1.2})  # and not at 256
-    pays = {"claims": 512, "fixed": 256, "openmp": 512}
-    pays |= {"window": 256, "messages": 512, "collective": None}
-    assert page.pays_from(made) == pays
+def test_what_a_cache_holds(monkeypatch):
+    monkeypatch.setattr(page, "machine", lambda: {"caches": {"L2": "1280K"}})
+    assert "each of two 0.25 MiB; its second-level" in page.say_caches(256)
+    assert page.say_caches(256).endswith("cache holds 1.25 MiB.")
 
 
-def test_the_model_asks_for_half_a_step_longer_than_the_hand_over():
-    # Half a step: 100, 400, 1600 ns; 256, 512, 1024 bytes cross, which take 2, 4.67 and
-    # 10 times as long as 8: a message 110, 257; the collective 340, 793, 1700 ns.
-    ways = hand_overs(line=10, window=25, message=55, collective=170)
-    found = page.predicted(ways, passes(RANKS, step=200e-9))
-    assert found == {"fixed": 128, "window": 128, "messages": 256, "collective": None}
-    table = page.answers(ways, passes(THREADS, RANKS, step=200e-9))
-    assert list(table.loc["ranks, messages"]) == ["55", 256, 512]
-    assert list(table.loc["ranks, collective"])[1:] == ["none of these"] * 2
-    names = ["threads, fixed shares", "threads, OpenMP"]
-    assert list(page.answers(*ONLY).index) == names
+def test_a_way_pays_from_where_every_larger_size_gains():
+    found = page.pays_from(passed(claims={128: 1.2}))  # and not at 256
+    assert (found["claims"], found["collective"]) == (512, None)
+    assert page.where_it_pays({"fixed": None}) == "Pays nowhere in memory"
 
 
 def test_what_the_figures_draw():
-    (ax,) = page.figure_hand_overs(EIGHT).axes
+    page.plots.style()
+    (ax,) = page.figure_hand_overs(handed()).axes
     dots = [line.get_xdata() for line in ax.lines if line.get_marker() == "o"]
-    assert [dots[0], dots[4]] == [pytest.approx([100]), pytest.approx([600])]
-    (ax,) = page.figure_speed(BOTH).axes
+    assert [dots[0], dots[4]] == [pytest.approx([1.1]), pytest.approx([6.1])]
+    (ax,) = page.figure_speed(passed()).axes
     drawn = [tuple(y.get_ydata()) for y in ax.lines if y.get_marker() == "o"]
     assert pytest.approx((0.4, 0.7, 1.2)) in drawn
-    assert pytest.approx((0.5, 0.9, 1.5)) in drawn
     assert pytest.approx((1.1, 1.4)) in bars(ax)
+    assert "samples, h crosses never" in page.figure_divisions().alt

@@ -25,7 +25,13 @@ CHOICE, TEST = "1957–58", "1959–60"  # years that choose the epochs, and tes
 UNITS = 32
 SMOOTH, GROWTH, NAIVE = "Holt–Winters", "last year's growth", "seasonal-naive"
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-ADAM: dict[str, Any] = {"batch_size": 16, "learning_rate": 3e-3, "optimizer": "adam"}
+ADAM: dict[str, Any] = {"batch_size": 16, "learning_rate": 6e-3, "optimizer": "adam"}
+PLAN = 83, 5, {  # examples, seeds; epochs and learning rates by batch size
+    1: (300, (0.02, 0.05)),
+    16: (700, (0.2, 0.4)),
+    83: (900, (0.4, 0.7)),
+}
+SMOKE_PLAN = 83, 2, {1: (10, (0.1,)), 16: (20, (0.5,)), 83: (40, (0.5,))}
 COLOURS = {"LSTM": plots.RED, SMOOTH: plots.BLUE, GROWTH: plots.GREEN}
 COLOURS |= {NAIVE: plots.ORANGE, "LSTM, twelve out": plots.PURPLE}
 BOTH = {"at the start": plots.BLUE, "trained": plots.RED}
@@ -351,3 +357,311 @@ def measure_descents(
         except lk.DivergedError:
             made = [r for r in made if (r["batch"], r["rate"]) != (size, rate)]
     return pd.DataFrame(made)
+
+
+def reached(runs: pd.DataFrame, goal: float) -> pd.DataFrame:
+    """Epochs until the error is first below `goal`, infinite if it never is: a row a
+    seed, a column a batch size.
+    """
+    when = runs["epochs"].where(runs["rmse"] < goal, np.inf)
+    return when.groupby([runs["seed"], runs["batch"]]).min().unstack("batch")
+
+
+def chosen(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs of each batch size at its best rate: least median error at any time."""
+    middle = runs.groupby(["batch", "rate", "epochs"])["rmse"].median()
+    rates = dict(middle.groupby(["batch", "rate"]).min().groupby("batch").idxmin())
+    wanted = pd.MultiIndex.from_tuples(rates.values())
+    return runs[pd.MultiIndex.from_frame(runs[["batch", "rate"]]).isin(wanted)]
+
+
+def more_epochs(runs: pd.DataFrame, goal: float) -> tuple[Interval, Interval]:
+    """How many times the epochs of the next smaller batch size the second and the
+    largest need to be below `goal`, over the seeds; NaN, which no threshold passes,
+    where the smaller is never below.
+    """
+    epochs = reached(runs, goal).to_numpy()
+    found = np.where(np.isinf(epochs[:, :-1]), np.nan, epochs[:, 1:] / epochs[:, :-1])
+    first, second = (Interval(c.min(), float(np.median(c)), c.max()) for c in found.T)
+    return first, second
+
+
+def in_time(runs: pd.DataFrame, times: pd.DataFrame) -> pd.DataFrame:
+    """The runs with their seconds of training on one thread."""
+    took = seconds(times).median()
+    of_epoch = runs["batch"].map({n: took[f"{n}, one"] for n in runs["batch"].unique()})
+    return runs.assign(seconds=runs["epochs"] * of_epoch)
+
+
+def race(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> pd.DataFrame:
+    """By batch size: an epoch, updates and time until the median seed is below `goal`,
+    the least median error and when it came, the gain of threads.
+    """
+    took, made = seconds(times).median(), []
+    whole = max(runs["batch"])
+    for size, epochs in reached(runs, goal).median().items():
+        middle = runs[runs["batch"] == size].groupby("epochs")["rmse"].median()
+        one = took[f"{size}, one"]
+        gain = Interval.of(ratios(times, f"{size}, one")[f"{size}, all"])
+        line = {
+            "an epoch": ms(one),
+            "epochs to the goal": digits(epochs),
+            "updates": digits(epochs * np.ceil(whole / size)),
+            "time": ms(epochs * one),
+            "least RMSE (thousands)": digits(middle.min()),
+            "after": ms(middle.idxmin() * one),
+            "all threads": speed(gain),
+        }
+        made.append(pd.Series(line, name=str(size)))
+    return pd.DataFrame(made).rename_axis("examples in a batch")
+
+
+def first_in_time(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
+    """Which batch size is below `goal` first in seconds, in words."""
+    took = seconds(times).median()
+    need = reached(runs, goal).median()
+    return size_name(min(need.index, key=lambda n: need[n] * took[f"{n}, one"]))
+
+
+def size_name(size: int) -> str:
+    return {1: "single examples", 16: "batches of 16"}.get(size, f"all {size} at once")
+
+
+def figure_series(passengers: np.ndarray) -> Figure:
+    """The series with its split and a window; the growth that the network sees."""
+    figure: Any
+    figure, (above, below) = plt.subplots(
+        2, figsize=(plots.WIDTH, 4.8), sharex=True, height_ratios=(1.4, 1)
+    )
+    months = data.airline().index.to_timestamp()
+    first, test = PAIRS[CHOICE], PAIRS[TEST]
+    transform, _ = prepare(passengers, test)
+    z = transform.forward(passengers)
+    above.plot(months, passengers, color=plots.BLACK)
+    below.plot(months[1:], z, color=plots.BLACK, lw=1)
+    for ax in (above, below):
+        ax.axvspan(months[first], months[test], color=plots.SKY, alpha=0.3, lw=0)
+        ax.axvspan(months[test], months[-1], color=plots.ORANGE, alpha=0.3, lw=0)
+    start = first - WINDOW
+    window = slice(start - 1, first - 1)
+    below.plot(months[start:first], z[window], "o-", color=plots.BLUE, ms=4)
+    below.plot(months[first], z[first - 1], "s", color=plots.RED, ms=7)
+    top = passengers.max()
+    for text, at in (("training", 2), ("validation", first), ("test", test)):
+        plots.note(above, text, (months[at], top), (3, -2), color=plots.BLACK)
+    plots.note(
+        below, "12 months in", (months[start], z.min()), (-84, 0), color=plots.BLUE
+    )
+    plots.note(below, "target", (months[first], z.min()), (8, 0), color=plots.RED)
+    above.set(ylabel="passengers (thousands)")
+    below.set(ylabel="scaled growth $z$", xlabel="month")
+    above.set_title("Passengers: trend and season grow together")
+    below.set_title("Their growth has one level and one season")
+    return figure
+
+
+def band(ax: Any, table: pd.DataFrame, colour: str) -> None:
+    """The 10th to 90th percentile of the columns of a table, and their median."""
+    low, middle, high = np.percentile(table, (10, 50, 90), axis=1)
+    ax.fill_between(table.index, low, high, color=colour, alpha=0.25, lw=0)
+    ax.plot(table.index, middle, color=colour)
+
+
+def figure_epochs(rows: pd.DataFrame, rules: pd.DataFrame) -> Figure:
+    """Training and validation loss by epochs; the error of the seeds' median by pair."""
+    figure, (above, ax) = plt.subplots(2, figsize=(plots.WIDTH, 6), sharex=True)
+    one = near(rows, CHOICE)
+    labels, at = [], int(rows["epochs"].max())
+    for name, colour in (("training", plots.BLUE), ("validation", plots.RED)):
+        loss = one.groupby(["epochs", "seed"])[name].first().unstack()
+        band(above, loss, colour)
+        labels.append((at, loss.loc[at].median(), name, colour))
+    above.set(yscale="log", ylabel="loss (mean squared error of $z$)")
+    above.set(xlim=(0, 1.4 * at))
+    least = best(rows)
+    for axis in (above, ax):
+        axis.axvline(least, color=plots.GREY, lw=1)
+    ends = []
+    for pair, colour in zip(PAIRS, (plots.ORANGE, plots.GREEN, plots.PURPLE)):
+        errors = by_epochs(rows, pair)
+        ax.plot(errors.index, errors, color=colour, lw=1.2)
+        ends.append((at, errors.loc[at], pair, colour))
+    errors = by_epochs(rows)
+    ax.plot(errors.index, errors, color=plots.BLACK, lw=2.4)
+    ends.append((at, errors.loc[at], "all 72 months", plots.BLACK))
+    smooth = of_rule(rules, SMOOTH)
+    plots.level(ax, smooth, color=plots.BLUE)
+    ends.append((at, smooth, "Holt–Winters, all", plots.BLUE))
+    ax.set(xlabel="epochs", ylabel="RMSE (thousands)", ylim=(0, 1.1 * errors.max()))
+    plots.label_lines(above, labels)
+    plots.label_lines(ax, ends)
+    above.set_title(f"Validation is best after {least} epochs; training goes on falling")
+    never = "No number of epochs" if never_ahead(rows, rules) else "Some number of epochs"
+    ax.set_title(f"{never} brings the LSTM below Holt–Winters")
+    return figure
+
+
+def never_ahead(rows: pd.DataFrame, rules: pd.DataFrame) -> bool:
+    """Whether after every number of epochs the LSTM's RMSE over all months is at least
+    Holt–Winters'.
+    """
+    return bool(by_epochs(rows).min() >= of_rule(rules, SMOOTH))
+
+
+def least(rows: pd.DataFrame) -> float:
+    """The LSTM's least RMSE over all months, after any number of epochs."""
+    return float(by_epochs(rows).min())
+
+
+def figure_forecast(rows: pd.DataFrame, rules: pd.DataFrame, epochs: int) -> Figure:
+    """The test years one month ahead, and from own forecasts for all 24 months."""
+    figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 6.2), sharex=True)
+    months = data.airline().index.to_timestamp()[PAIRS[TEST] :]
+    lstm = medians(rows, epochs)
+    each = rows[rows["epochs"] == epochs]
+    panels = {
+        "One month ahead": near,
+        "24 months from own forecasts": whole_path,
+    }
+    for ax, (title, wanted) in zip(axes, panels.items(), strict=True):
+        scores, ends = [], []
+        members = wanted(each)
+        members = members[members["pair"] == TEST]
+        seeds = members.pivot(index=["origin", "lead"], columns="seed")["forecast"]
+        low, high = np.percentile(seeds, (10, 90), axis=1)
+        ax.fill_between(months, low, high, color=plots.RED, alpha=0.25, lw=0)
+        lines = {"LSTM": wanted(lstm)}
+        lines |= {n: wanted(rules[rules["rule"] == n]) for n in (SMOOTH, GROWTH)}
+        for name, found in lines.items():
+            found = found[found["pair"] == TEST]
+            values = found["forecast"].to_numpy()
+            ax.plot(months, values, color=COLOURS[name], lw=1.4)
+            ends.append((months[-1], values[-1], name, COLOURS[name]))
+            scores.append(f"{name} {digits(rmse(found))}")
+        truth = found["truth"].to_numpy()
+        ax.plot(months, truth, color=plots.BLACK, lw=2.2)
+        ends.append((months[-1], truth[-1], "truth", plots.BLACK))
+        ax.set(ylabel="passengers (thousands)")
+        ax.set_xlim(months[0], months[-1] + 0.38 * (months[-1] - months[0]))
+        ax.set_xticks(months[::6], [f"{month:%b %Y}" for month in months[::6]])
+        plots.label_lines(ax, ends)
+        ax.set_title(f"{title}: RMSE\n{', '.join(scores)}")
+    return figure
+
+
+def figure_leads(table: pd.DataFrame) -> Figure:
+    """The error by months ahead, of each rule."""
+    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.7))
+    for name in table:
+        ax.plot(table.index, table[name], "o-", ms=4, color=COLOURS[name])
+    last = table.index[-1]
+    ax.set(xlim=(0.5, 1.65 * last), ylim=(0, 1.1 * table.to_numpy().max()))
+    ax.set(xlabel="months ahead", ylabel="RMSE (thousands)", xticks=table.index[::2])
+    ends = [(last, table[name].iloc[-1], name, COLOURS[name]) for name in table]
+    plots.label_lines(ax, ends)
+    ax.set_title(f"Twelve months ahead {table.iloc[-1].idxmin()} errs least")
+    return figure
+
+
+def figure_noise(rows: pd.DataFrame) -> Figure:
+    """The noise over the batch size, with the line 1 / sqrt(B)."""
+    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.7))
+    names = {"moved": "at the start,\ntargets moved by 1"}
+    low, high = rows["noise"].min(), rows["noise"].max()
+    ax.set(xscale="log", yscale="log", xlim=(0.8, 700), ylim=(low / 1.5, high * 1.5))
+    ax.set(xlabel="examples in a batch $B$", ylabel="noise over gradient")
+    for name in rows["when"].unique():
+        law = noise_at(rows, 1, name) / np.sqrt(SIZES)
+        ax.plot(SIZES, law, "--", color=plots.GREY, lw=1)
+    plots.level(ax, 1)
+    colours = BOTH | {"moved": plots.GREEN}
+    plots.lines(ax, rows, "batch", "noise", "when", names=names, colours=colours)
+    plots.ticks(ax, "x", SIZES)
+    start, later = (digits(noise_at(rows, 16, name)) for name in BOTH)
+    ax.set_title(
+        f"In batches of 16 the noise is {start} times the gradient\n"
+        f"at the start, {later} times once trained"
+    )
+    return figure
+
+
+def figure_batches(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> Figure:
+    """The error on the validation years by batch size, over epochs and over time."""
+    figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 6.4))
+    timed = in_time(runs, times)
+    colours = dict(zip(sorted(runs["batch"].unique()), plots_of_sizes(), strict=True))
+    names = {size: size_name(size) for size in colours}
+    words = {"epochs": "epochs", "seconds": "seconds of training on one thread"}
+    kept = timed[timed["epochs"].isin(sparse(int(runs["epochs"].max())))]
+    for ax, (x, label) in zip(axes, words.items(), strict=True):
+        ax.set(xscale="log", xlim=(kept[x].min() / 1.3, kept[x].max() * 9))
+        ax.set(ylim=(0, 60), xlabel=label, ylabel="RMSE (thousands)")
+        plots.level(ax, goal, "seasonal-naive")
+        plots.lines(ax, kept, x, "rmse", "batch", names=names, colours=colours)
+    need = reached(runs, goal).median()
+    axes[0].set_title(f"Fewest epochs to beat seasonal-naive: {size_name(need.idxmin())}")
+    axes[1].set_title(f"Least time: {first_in_time(runs, times, goal)}")
+    return figure
+
+
+def plots_of_sizes() -> tuple[str, str, str]:
+    return plots.ORANGE, plots.RED, plots.BLUE
+
+
+def sparse(last: int) -> set[int]:
+    """Recorded epochs, few of them, evenly spread on a log axis."""
+    few = np.unique(np.geomspace(1, last, 24).astype(int))
+    return {int(e) if e <= 50 else int(5 * (e // 5)) for e in few}
+
+
+def error(rows: pd.DataFrame, epochs: int) -> float:
+    """The LSTM's RMSE over all months, one month ahead."""
+    return float(by_epochs(rows).loc[epochs])
+
+
+def beats(one: float, other: float) -> str:
+    return "errs less than" if one < other else "errs no less than"
+
+
+def pairs_won(rows: pd.DataFrame, rules: pd.DataFrame, epochs: int) -> str:
+    """In which pairs of years last year's growth errs less than the LSTM."""
+    won = [
+        pair
+        for pair in PAIRS
+        if of_rule(rules, GROWTH, pair) < by_epochs(rows, pair).loc[epochs]
+    ]
+    return " and ".join(won) if won else "no pair of years"
+
+
+def leads_said(table: pd.DataFrame) -> str:
+    """Which of the two networks errs less over all twelve months; who errs least."""
+    total = np.sqrt((table**2).mean()).sort_values()
+    one, twelve = total["LSTM"], total["LSTM, twelve out"]
+    less = "less" if twelve < one else "more"
+    return (
+        f"Over the year ahead the read-out of twelve errs {less} than the LSTM fed with"
+        f" its own output (RMSE {digits(twelve)} and {digits(one)} thousand); least errs"
+        f" {total.index[0]} ({digits(total.iloc[0])})."
+    )
+
+
+def norm_gain(rows: pd.DataFrame) -> float:
+    """How many times as large moved targets make the gradient over all examples."""
+    norm = rows.groupby("when")["norm"].first()
+    return float(norm["moved"] / norm["at the start"])
+
+
+def both(one: Interval, other: Interval, above: float) -> bool:
+    """Whether two ratios are larger than `above` from every seed; NaN is not."""
+    return bool(one.low > above and other.low > above)
+
+
+def ends(runs: pd.DataFrame) -> str:
+    """How the least median errors of the batch sizes compare."""
+    least = runs.groupby(["batch", "epochs"])["rmse"].median().groupby("batch").min()
+    spread = least.max() / least.min() - 1
+    return (
+        f"The least errors of the three sizes lie {digits(100 * spread)} % apart, so the"
+        " batch size decides how long training takes"
+        f"{', hardly' if spread < 0.1 else ' and also'} how well it ends."
+    )

@@ -14,7 +14,7 @@ from lstm_kernels.cores import allowed
 
 from .. import plots
 from ..measure.comparer import compare_to_reference
-from ..measure.evidence import Interval, digits, ms, ratios, seconds, speed
+from ..measure.evidence import Interval, at_least, digits, ms, ratios, seconds, speed
 from ..measure.timing import interleaved
 from ..studies import forecasts
 
@@ -25,12 +25,16 @@ CHOICE, TEST = "1957–58", "1959–60"  # years that choose the epochs, and tes
 UNITS = 32
 SMOOTH, GROWTH, NAIVE = "Holt–Winters", "last year's growth", "seasonal-naive"
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-ADAM: dict[str, Any] = {"batch_size": 16, "learning_rate": 6e-3, "optimizer": "adam"}
-PLAN = 83, 5, {  # examples, seeds; epochs and learning rates by batch size
-    1: (300, (0.02, 0.05)),
-    16: (700, (0.2, 0.4)),
-    83: (900, (0.4, 0.7)),
-}
+ADAM: dict[str, Any] = {"batch_size": 16, "learning_rate": 1e-2, "optimizer": "adam"}
+PLAN = (
+    83,
+    5,
+    {  # examples, seeds; epochs and learning rates by batch size
+        1: (300, (0.02, 0.05)),
+        16: (700, (0.2, 0.4)),
+        83: (900, (0.4, 0.7)),
+    },
+)
 SMOKE_PLAN = 83, 2, {1: (10, (0.1,)), 16: (20, (0.5,)), 83: (40, (0.5,))}
 COLOURS = {"LSTM": plots.RED, SMOOTH: plots.BLUE, GROWTH: plots.GREEN}
 COLOURS |= {NAIVE: plots.ORANGE, "LSTM, twelve out": plots.PURPLE}
@@ -108,9 +112,7 @@ def tidy(found: np.ndarray, first: int, **columns: Any) -> pd.DataFrame:
     return pd.DataFrame({**columns, "forecast": found[inside], "truth": truth})
 
 
-def measure_training(
-    seeds: int, epochs: int, every: int, out: int = 1
-) -> pd.DataFrame:
+def measure_training(seeds: int, epochs: int, every: int, out: int = 1) -> pd.DataFrame:
     """Train by Adam before each pair of years, from `seeds` seeds; after each `every`
     epochs the rows of `tidy`, with training and validation loss.
     """
@@ -231,14 +233,19 @@ def table(rows: pd.DataFrame, rules: pd.DataFrame, epochs: int) -> pd.DataFrame:
     all_of = near(pd.concat([lstm, rules]))
     made = rmse(all_of, "rule", "pair").unstack("pair")
     made = made.assign(**{"all months": rmse(all_of, "rule")}).sort_values("all months")
-    fitted = {"LSTM": numbers(), SMOOTH: 17}
-    made.insert(0, "fitted numbers", [fitted.get(name, 0) for name in made.index])
+    fitted = {"LSTM": numbers(), SMOOTH: "3 + 14"}
+    made.insert(0, "fitted numbers", [fitted.get(name, "0") for name in made.index])
     return made.rename_axis(index="RMSE, thousands", columns=None)
 
 
-def numbers() -> int:
+def numbers() -> str:
     """How many numbers the network has."""
-    return sum(a.size for a in new_network(0).params().arrays().values())
+    return f"{sum(a.size for a in new_network(0).params().arrays().values()):,}"
+
+
+def examples_before(pair: str) -> int:
+    """How many examples there are to learn from before a pair of years."""
+    return len(prepare(series(), PAIRS[pair])[1])
 
 
 def leads(
@@ -381,7 +388,8 @@ def more_epochs(runs: pd.DataFrame, goal: float) -> tuple[Interval, Interval]:
     where the smaller is never below.
     """
     epochs = reached(runs, goal).to_numpy()
-    found = np.where(np.isinf(epochs[:, :-1]), np.nan, epochs[:, 1:] / epochs[:, :-1])
+    before = np.where(np.isinf(epochs[:, :-1]), np.nan, epochs[:, :-1])
+    found = epochs[:, 1:] / before
     first, second = (Interval(c.min(), float(np.median(c)), c.max()) for c in found.T)
     return first, second
 
@@ -476,11 +484,10 @@ def figure_epochs(rows: pd.DataFrame, rules: pd.DataFrame) -> Figure:
         loss = one.groupby(["epochs", "seed"])[name].first().unstack()
         band(above, loss, colour)
         labels.append((at, loss.loc[at].median(), name, colour))
-    above.set(yscale="log", ylabel="loss (mean squared error of $z$)")
+    above.set(yscale="log", ylabel="loss (MSE of $z$)")
     above.set(xlim=(0, 1.4 * at))
-    least = best(rows)
     for axis in (above, ax):
-        axis.axvline(least, color=plots.GREY, lw=1)
+        axis.axvline(best(rows), color=plots.GREY, lw=1)
     ends = []
     for pair, colour in zip(PAIRS, (plots.ORANGE, plots.GREEN, plots.PURPLE)):
         errors = by_epochs(rows, pair)
@@ -490,22 +497,16 @@ def figure_epochs(rows: pd.DataFrame, rules: pd.DataFrame) -> Figure:
     ax.plot(errors.index, errors, color=plots.BLACK, lw=2.4)
     ends.append((at, errors.loc[at], "all 72 months", plots.BLACK))
     smooth = of_rule(rules, SMOOTH)
-    plots.level(ax, smooth, color=plots.BLUE)
+    ax.hlines(smooth, 0, at, color=plots.BLUE, lw=1.4)
     ends.append((at, smooth, "Holt–Winters, all", plots.BLUE))
     ax.set(xlabel="epochs", ylabel="RMSE (thousands)", ylim=(0, 1.1 * errors.max()))
     plots.label_lines(above, labels)
     plots.label_lines(ax, ends)
-    above.set_title(f"Validation is best after {least} epochs; training goes on falling")
-    never = "No number of epochs" if never_ahead(rows, rules) else "Some number of epochs"
-    ax.set_title(f"{never} brings the LSTM below Holt–Winters")
+    times = digits(labels[1][1] / labels[0][1])
+    above.set_title(f"After {at} epochs: validation loss {times}x training loss")
+    where = "no" if at_least(least(rows), smooth) else "some"
+    ax.set_title(f"At {where} number of epochs is the LSTM ahead")
     return figure
-
-
-def never_ahead(rows: pd.DataFrame, rules: pd.DataFrame) -> bool:
-    """Whether after every number of epochs the LSTM's RMSE over all months is at least
-    Holt–Winters'.
-    """
-    return bool(by_epochs(rows).min() >= of_rule(rules, SMOOTH))
 
 
 def least(rows: pd.DataFrame) -> float:
@@ -513,9 +514,14 @@ def least(rows: pd.DataFrame) -> float:
     return float(by_epochs(rows).min())
 
 
-def figure_forecast(rows: pd.DataFrame, rules: pd.DataFrame, epochs: int) -> Figure:
-    """The test years one month ahead, and from own forecasts for all 24 months."""
-    figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 6.2), sharex=True)
+def figure_forecast(
+    rows: pd.DataFrame, rules: pd.DataFrame, epochs: int, far: pd.DataFrame
+) -> Figure:
+    """The test years one month ahead, and from own forecasts for all 24 months; the
+    errors `far` by months ahead.
+    """
+    figure, (*axes, last) = plt.subplots(3, figsize=(plots.WIDTH, 9.4))
+    draw_leads(last, far)
     months = data.airline().index.to_timestamp()[PAIRS[TEST] :]
     lstm = medians(rows, epochs)
     each = rows[rows["epochs"] == epochs]
@@ -549,9 +555,8 @@ def figure_forecast(rows: pd.DataFrame, rules: pd.DataFrame, epochs: int) -> Fig
     return figure
 
 
-def figure_leads(table: pd.DataFrame) -> Figure:
+def draw_leads(ax: Any, table: pd.DataFrame) -> None:
     """The error by months ahead, of each rule."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.7))
     for name in table:
         ax.plot(table.index, table[name], "o-", ms=4, color=COLOURS[name])
     last = table.index[-1]
@@ -560,7 +565,6 @@ def figure_leads(table: pd.DataFrame) -> Figure:
     ends = [(last, table[name].iloc[-1], name, COLOURS[name]) for name in table]
     plots.label_lines(ax, ends)
     ax.set_title(f"Twelve months ahead {table.iloc[-1].idxmin()} errs least")
-    return figure
 
 
 def figure_noise(rows: pd.DataFrame) -> Figure:
@@ -589,7 +593,13 @@ def figure_batches(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> Figu
     """The error on the validation years by batch size, over epochs and over time."""
     figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 6.4))
     timed = in_time(runs, times)
-    colours = dict(zip(sorted(runs["batch"].unique()), plots_of_sizes(), strict=True))
+    colours = dict(
+        zip(
+            sorted(runs["batch"].unique()),
+            (plots.ORANGE, plots.RED, plots.BLUE),
+            strict=True,
+        )
+    )
     names = {size: size_name(size) for size in colours}
     words = {"epochs": "epochs", "seconds": "seconds of training on one thread"}
     kept = timed[timed["epochs"].isin(sparse(int(runs["epochs"].max())))]
@@ -599,13 +609,11 @@ def figure_batches(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> Figu
         plots.level(ax, goal, "seasonal-naive")
         plots.lines(ax, kept, x, "rmse", "batch", names=names, colours=colours)
     need = reached(runs, goal).median()
-    axes[0].set_title(f"Fewest epochs to beat seasonal-naive: {size_name(need.idxmin())}")
+    axes[0].set_title(
+        f"Fewest epochs to beat seasonal-naive: {size_name(need.idxmin())}"
+    )
     axes[1].set_title(f"Least time: {first_in_time(runs, times, goal)}")
     return figure
-
-
-def plots_of_sizes() -> tuple[str, str, str]:
-    return plots.ORANGE, plots.RED, plots.BLUE
 
 
 def sparse(last: int) -> set[int]:

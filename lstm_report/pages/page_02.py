@@ -9,12 +9,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import lstm_kernels as lk
-from lstm_kernels import data, forecast, training
+from lstm_kernels import data, training
 from lstm_kernels.cores import allowed
 
 from .. import plots
 from ..measure.comparer import compare_to_reference
-from ..measure.evidence import Interval, at_least, digits, ms, ratios, seconds, speed
+from ..measure.evidence import (
+    Interval,
+    at_least,
+    digits,
+    ms,
+    percent,
+    ratios,
+    seconds,
+    speed,
+)
 from ..measure.timing import interleaved
 from ..studies import forecasts
 
@@ -225,6 +234,14 @@ def apart(difference: Interval) -> str:
     return f"{'tells' if tells else 'does not tell'} the two apart: {difference}"
 
 
+def decides(everything: Interval, without: Interval) -> str:
+    """What the months of the first pair do to the difference."""
+    if everything.low > 0 >= without.low:
+        return "decides"
+    larger = everything.middle > without.middle
+    return f"makes it {'larger' if larger else 'smaller'}, it does not decide"
+
+
 def table(rows: pd.DataFrame, rules: pd.DataFrame, epochs: int) -> pd.DataFrame:
     """RMSE one month ahead by pair and over all months, and how many numbers a rule
     has fitted.
@@ -431,6 +448,23 @@ def first_in_time(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
     return size_name(min(need.index, key=lambda n: need[n] * took[f"{n}, one"]))
 
 
+def fewest(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
+    """Which batch size needs fewest epochs, updates, seconds; in words."""
+    need = reached(runs, goal).median()
+    updates = need * np.ceil(max(need.index) / need.index)
+    return (
+        f"Fewest epochs need {size_name(need.idxmin())}; fewest updates"
+        f" {size_name(updates.idxmin())}; least time on one thread"
+        f" {first_in_time(runs, times, goal)}."
+    )
+
+
+def order_in_updates(runs: pd.DataFrame, goal: float) -> str:
+    need = reached(runs, goal).median()
+    updates = need * np.ceil(max(need.index) / need.index)
+    return "turns round" if updates.is_monotonic_decreasing else "is another"
+
+
 def size_name(size: int) -> str:
     return {1: "single examples", 16: "batches of 16"}.get(size, f"all {size} at once")
 
@@ -476,7 +510,7 @@ def band(ax: Any, table: pd.DataFrame, colour: str) -> None:
 
 
 def figure_epochs(rows: pd.DataFrame, rules: pd.DataFrame) -> Figure:
-    """Training and validation loss by epochs; the error of the seeds' median by pair."""
+    """Training and validation loss by epochs; the seeds' median's error by pair."""
     figure, (above, ax) = plt.subplots(2, figsize=(plots.WIDTH, 6), sharex=True)
     one = near(rows, CHOICE)
     labels, at = [], int(rows["epochs"].max())
@@ -489,7 +523,8 @@ def figure_epochs(rows: pd.DataFrame, rules: pd.DataFrame) -> Figure:
     for axis in (above, ax):
         axis.axvline(best(rows), color=plots.GREY, lw=1)
     ends = []
-    for pair, colour in zip(PAIRS, (plots.ORANGE, plots.GREEN, plots.PURPLE)):
+    colours = plots.ORANGE, plots.GREEN, plots.PURPLE
+    for pair, colour in zip(PAIRS, colours, strict=True):
         errors = by_epochs(rows, pair)
         ax.plot(errors.index, errors, color=colour, lw=1.2)
         ends.append((at, errors.loc[at], pair, colour))
@@ -648,8 +683,8 @@ def leads_said(table: pd.DataFrame) -> str:
     less = "less" if twelve < one else "more"
     return (
         f"Over the year ahead the read-out of twelve errs {less} than the LSTM fed with"
-        f" its own output (RMSE {digits(twelve)} and {digits(one)} thousand); least errs"
-        f" {total.index[0]} ({digits(total.iloc[0])})."
+        f" its own output (RMSE {digits(twelve)} and {digits(one)} thousand); least"
+        f" errs {total.index[0]} ({digits(total.iloc[0])})."
     )
 
 
@@ -669,7 +704,7 @@ def ends(runs: pd.DataFrame) -> str:
     least = runs.groupby(["batch", "epochs"])["rmse"].median().groupby("batch").min()
     spread = least.max() / least.min() - 1
     return (
-        f"The least errors of the three sizes lie {digits(100 * spread)} % apart, so the"
+        f"The least errors of the three sizes lie {percent(spread)} apart, so the"
         " batch size decides how long training takes"
         f"{', hardly' if spread < 0.1 else ' and also'} how well it ends."
     )

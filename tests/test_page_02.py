@@ -149,4 +149,5 @@ def test_measured_rows():
     assert found[5, :7] == pytest.approx(want, rel=1e-5)
     trained = page.measure_training(seeds=1, epochs=1, every=1)
     assert len(trained) == 3 * 300
-    assert list(page.measure_training(1, 1, 1, out=12)["lead"].unique()[:1]) == [1]
+    twelve = page.measure_training(1, 1, 1, out=12)
+    assert twelve["lead"].max() == 12

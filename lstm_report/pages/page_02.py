@@ -95,16 +95,19 @@ def check_update_rules(dataset: lk.Dataset, rate: float = 0.5) -> None:
         assert np.allclose(step, -rate * np.sign(d)[large], rtol=0.02), name
 
 
-def paths(net: Any, transform: Any, passengers: np.ndarray, first: int) -> np.ndarray:
+def paths(
+    net: Any, transform: Any, passengers: np.ndarray, first: int, months: int = YEARS
+) -> np.ndarray:
     """Forecasts (YEARS origins, YEARS months) of the months from each origin on, the
-    first of them from the true months, later ones from its own output.
+    first of them from the true months, later ones from its own output: `months` of
+    them, or as many as the network has outputs; NaN beyond.
     """
     z = transform.forward(passengers[: first + YEARS])
     origins = np.arange(first, first + YEARS)
     x = np.stack([z[month - 1 - WINDOW : month - 1] for month in origins], axis=1)
     out = net.params().b_out.size
-    growth = np.zeros((YEARS, YEARS))
-    for lead in range(0, YEARS if out == 1 else out, out):
+    growth = np.full((YEARS, YEARS), np.nan)
+    for lead in range(0, months if out == 1 else out, out):
         last = np.ascontiguousarray(x[-WINDOW:, :, None], dtype=np.float32)
         growth[:, lead : lead + out] = net.predict(last)
         x = np.concatenate([x, growth[:, lead : lead + out].T])
@@ -131,7 +134,8 @@ def measure_training(seeds: int, epochs: int, every: int, out: int = 1) -> pd.Da
         if history.epochs % every:
             return
         found = paths(net, transform, passengers, PAIRS[pair])
-        made = tidy(found, PAIRS[pair], pair=pair, seed=seed, epochs=history.epochs)
+        columns = {"pair": pair, "seed": seed, "epochs": history.epochs}
+        made = tidy(found, PAIRS[pair], **columns).dropna()
         near = made[made["lead"] == 1]
         off = np.log(near["forecast"] / near["truth"]) / transform.std
         loss = {"training": history.loss[-1], "validation": np.mean(off**2)}
@@ -355,15 +359,11 @@ def measure_descents(
     """
     passengers, first, made = series(), PAIRS[CHOICE], []
     transform, dataset = prepare(passengers, first)
-    z = transform.forward(passengers[: first + YEARS])
-    months = range(first, first + YEARS)
-    x = np.stack([z[m - 1 - WINDOW : m - 1] for m in months], axis=1)
-    x = x[..., None].astype(np.float32)
-    before, truth = passengers[first - 1 : first + YEARS - 1], passengers[list(months)]
+    truth = passengers[first : first + YEARS]
 
     def watch(history, net, **columns):
         if history.epochs <= 50 or history.epochs % 5 == 0:
-            found = transform.backward(before, net.predict(x)[:, 0])
+            found = paths(net, transform, passengers, first, months=1)[:, 0]
             off = np.sqrt(np.mean((found - truth) ** 2))
             made.append({**columns, "epochs": history.epochs, "rmse": off})
 

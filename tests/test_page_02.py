@@ -107,13 +107,13 @@ CASES = {
         "| 83 | 1 ms | 19 | 19 | 19 ms | 26 | 19 ms | level (0.833x to 1.25x) |",
         *(
             "turns round",
-            "on one thread, are all 83 at once",
+            "on one thread, are batches of 16 and all 83 at once",
             "lie 12.9 % apart",
             "and also how well",
         ),
         "beat seasonal-naive: single examples",
         "Fewest epochs need single examples; fewest updates all 83 at once; least time "
-        "on one thread all 83 at once.",
+        "on one thread batches of 16 and all 83 at once.",
     ),
     "ahead": (
         made(one=trained(of_20=(12, 13.1, 13.8)), twelve=trained(ahead=9.0)),

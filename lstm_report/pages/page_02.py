@@ -146,7 +146,7 @@ def measure_training(seeds: int, epochs: int, every: int, out: int = 1) -> pd.Da
         for seed in range(seeds):
             on = partial(watch, pair=pair, seed=seed, transform=transform)
             net = new_network(seed, out)
-            how = {"seed": seed, "progress": False, "on_epoch": on}
+            how: dict[str, Any] = {"seed": seed, "progress": False, "on_epoch": on}
             lk.train(net, dataset, epochs, **ADAM, **how)
     return pd.concat(parts, ignore_index=True)
 

@@ -25,18 +25,17 @@ from lstm_kernels.cpu.instructions import (
 )
 from lstm_kernels.cpu.machine_code import address
 from lstm_kernels.cpu.rounds import SPINS
-from lstm_kernels.cpu.workspace import at, buffer
+from lstm_kernels.cpu.workspace import at, buffer, point
 from lstm_kernels.errors import check_int
 from lstm_kernels.kernels import native, part
 from lstm_kernels.params import Params
-from lstm_kernels.ranks import launch, rnn
-from lstm_kernels.ranks.shares import APART, share_of_step, sharing_at
+from lstm_kernels.ranks import rnn
+from lstm_kernels.ranks.shares import APART, SHARING, share_of_step, sharing_at
 from lstm_kernels.ranks.world import CORES, take_cores
 from lstm_kernels.versions import network
 
-from ..measure import evidence
 from ..measure.comparer import TOLERANCE, MismatchError, compare
-from ..measure.timing import conditions, interleaved, system, together
+from ..measure.timing import interleaved, together
 from . import openmp
 
 WORD = 8  # bytes
@@ -46,6 +45,8 @@ POLL = 2e-3  # seconds between two looks of a rank that waits asleep
 # long that entering it does not show.
 STEPS, WORK, LONGEST = 64, 1 << 25, 640
 ONE = "one thread"
+PRICED = 256  # H at which the parts of a shared step are timed too
+HALVES, BARE = "two halves", " without work"
 
 
 @part
@@ -89,6 +90,15 @@ def to_and_fro(word, other_word, numbers, before, turns, first):
 def one_step(p, turn, job):
     """Step `turn` of share p: what each thread of an OpenMP region runs."""
     share_of_step(job, turn, p, sharing_at(job.tasks, 0).shares)
+    return turn
+
+
+@part
+def steps_alone(p, turn, job):
+    """The steps of one share, which waits for no other."""
+    s = sharing_at(job.tasks, 0)
+    for t in range(job.T):
+        share_of_step(job, t, s.first, s.shares)
     return turn
 
 
@@ -155,7 +165,7 @@ def after_one(call, count):
     return (time.perf_counter() - start) / count
 
 
-def hand_overs(world, sizes=(8, 256, 1024, 4096), turns=1000, repeats=10):
+def hand_overs(world, sizes=(8, 1024), turns=1000, repeats=10):
     """Time every means: a row per means, bytes and repeat; `seconds` are those of one
     way.
 
@@ -252,9 +262,10 @@ def _messages(world, n, turns, from_python):
     }
 
 
-def passes(world, hidden=(128, 256, 384, 512, 1024, 2048), repeats=10):
+def passes(world, hidden, repeats=10):
     """Time a pass of one sample through an RNN of H units and inputs by one thread, and
-    by two workers in every way: a row per H, way and repeat.
+    by two workers in every way: a row per H, way and repeat. At PRICED units also the
+    parts that a shared step is made of.
 
     Every way has the bits of one thread before and after, and one thread those of the
     reference but for rounding, else MismatchError. Fewer rounds for large H.
@@ -274,6 +285,8 @@ def passes(world, hidden=(128, 256, 384, 512, 1024, 2048), repeats=10):
         }
         for name, way in of_ranks.items():
             cases[name] = partial(_mean, world, way, count)
+        if H == PRICED:
+            cases |= _parts(world, params, x, count)
         rows = in_turn(cases, max(min(repeats, 3), min(repeats, 4096 // H)))
         check()
         parts.append(rows.assign(H=H, T=T, stage="forward"))
@@ -338,29 +351,38 @@ def _same(want, name, way, wait=lambda: None):
         raise MismatchError(f"{name}: other bits than one thread's")
 
 
+def _parts(world, params, x, count):
+    """Cases of what a shared step is made of, by name: what it exchanges, as a pass
+    over no sample, which waits, sends and begins regions as ever; and two halves of the
+    work at the same time, which exchange nothing.
+    """
+    of_threads, of_ranks = _ways(world, params, x)
+    cases = {}
+    for name in ("fixed", "openmp"):
+        if way := of_threads.get(name):
+            way.space.work.job["B"] = 0
+            case = partial(after_one, way, count)
+            cases[f"{name}{BARE}"] = partial(on_rank_0, world, case)
+    for name, way in of_ranks.items():
+        way.space.work.job["B"] = 0
+        cases[f"{name}{BARE}"] = partial(_mean, world, way, count)
+    if world is not None:
+        cases[HALVES] = partial(_mean, world, _half(world, params, x), count)
+    return cases
+
+
+def _half(world, params, x):
+    """A pass of this rank's units alone, on an h of its own."""
+    way, sharing = rnn.Units(params, threads=1).bound(x), np.zeros(1, SHARING)
+    point(sharing, shares=world.size, first=world.rank)
+    work = way.space.work
+    point(work.job, tasks=sharing)
+    return partial(work.run, steps_alone, 1, (way, sharing))
+
+
 def both(world, few=False):
     """The rows of `hand_overs` and of `passes`."""
-    cut = {"turns": 20, "repeats": 2}, {"hidden": [128, 256], "repeats": 2}
-    first, second = cut if few else ({}, {})
-    return together([hand_overs(world, **first), passes(world, **second)])
-
-
-def measure_threads(few):
-    """What `both` measures where there is no MPI."""
-    return both(None, few)
-
-
-def jobs(count, few=False):
-    """The rows of `both` from `count` jobs of two ranks one after the other, with a
-    column `process`; where no jobs run, those of threads, and why.
-    """
-    if why := launch.why_unavailable():
-        return evidence.fresh(measure_threads, count, few=few), why
-    parts = []
-    for process in range(count):
-        before = system()
-        part = launch.run(__name__, "both", 2, {"few": few}, threads=2)
-        part = part.assign(process=process)
-        part.attrs["conditions"] = conditions(before, system())
-        parts.append(part)
-    return together(parts), None
+    cut = {"repeats": 2} if few else {}
+    parts = [hand_overs(world, **cut, turns=20 if few else 1000)]
+    sizes = (128, 256) if few else (128, 256, 384, 512, 1024, 2048)
+    return together([*parts, passes(world, sizes, **cut)])

@@ -4,12 +4,15 @@ parallel`, a call of GNU's library.
 
 import ctypes
 import ctypes.util
+import os
+from contextlib import contextmanager
 
 import numpy as np
 
 from lstm_kernels.cpu.instructions import call, foreign, integers
 from lstm_kernels.cpu.workspace import at
 from lstm_kernels.kernels import native
+from lstm_kernels.ranks.world import CORES
 
 
 def why_unavailable():
@@ -18,12 +21,29 @@ def why_unavailable():
 
 
 def _load():
-    for name in ("libgomp.so.1", ctypes.util.find_library("gomp")):
-        try:
-            return ctypes.CDLL(name) if name else None
-        except OSError:
-            continue
+    """The library, loaded with every core: it counts the cores then, and where threads
+    are more than those it lets them sleep after each region.
+    """
+    with every_core():
+        for name in ("libgomp.so.1", ctypes.util.find_library("gomp")):
+            try:
+                return ctypes.CDLL(name) if name else None
+            except OSError:
+                continue
     return None
+
+
+@contextmanager
+def every_core():
+    """This thread may run on every core that the process was given."""
+    own = os.sched_getaffinity(0) if CORES else set()
+    if CORES:
+        os.sched_setaffinity(0, CORES)
+    try:
+        yield
+    finally:
+        if CORES:
+            os.sched_setaffinity(0, own)
 
 
 _library = _load()

@@ -1,0 +1,326 @@
+"""Page 07: what a hand-over costs by each means, and from which size on two workers
+gain from sharing every step of one sequence.
+"""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from lstm_kernels.ranks import launch
+
+from .. import plots
+from ..experiments import handover
+from ..measure.evidence import (
+    Interval,
+    at_least,
+    digits,
+    intervals,
+    mib,
+    ns,
+    percent,
+    ratios,
+    seconds,
+    speed,
+    us,
+)
+from ..measure.provenance import machine
+
+MEANS = {
+    "line": "cache line, two threads",
+    "window": "window, two ranks",
+    "message": "message",
+    "collective": "collective",
+    "openmp": "OpenMP region",
+    "message from Python": "message from Python",
+    "collective from Python": "collective from Python",
+}
+WAYS = {
+    "claims": "threads, claims",
+    "fixed": "threads, fixed shares",
+    "openmp": "threads, OpenMP",
+    "window": "ranks, window",
+    "messages": "ranks, messages",
+    "collective": "ranks, collective",
+}
+COLOURS = {
+    "line": plots.BLUE,
+    "fixed": plots.BLUE,
+    "claims": plots.GREY,
+    "openmp": plots.GREEN,
+    "window": plots.BLACK,
+    "message": plots.RED,
+    "messages": plots.RED,
+    "collective": plots.PURPLE,
+}
+
+
+def measure_means(few: bool) -> pd.DataFrame:
+    """The rows of `handover.both`, of a job of two ranks; of threads alone where no
+    jobs run.
+    """
+    if launch.why_unavailable():
+        return handover.both(None, few)
+    return launch.run(handover.__name__, "both", 2, {"few": few}, threads=2)
+
+
+def figure_divisions():
+    """Who computes what, and what crosses, where two workers share a pass."""
+    panels = {"unit blocks": "each step", "samples": "never", "layers": "each chunk"}
+    figure, axes = plt.subplots(1, 3, figsize=(plots.WIDTH, 2.3))
+    for ax, (shared, often) in zip(axes, panels.items(), strict=True):
+        for row in range(4):
+            worker = row // 2
+            late = 2 * worker * (shared == "layers")  # it waits for the first chunk
+            for t in range(6):
+                style = {
+                    "color": (plots.SKY, plots.ORANGE)[worker],
+                    "edgecolor": "white",
+                }
+                ax.barh(row, 1, left=t + late, height=0.94, **style)
+        for worker in range(2):
+            place = 0.3 + 2 * worker * (shared == "layers"), 2 * worker
+            box = {"color": (plots.SKY, plots.ORANGE)[worker], "pad": 1}
+            ax.text(*place, f"worker {worker}", va="center", bbox=box)
+        ax.set(ylabel=shared, xlim=(0, 8), xticks=[], yticks=range(4))
+        ax.set_xlabel("steps")
+        ax.set_title(f"h crosses\n{often}", fontsize=11)
+        ax.grid(visible=False)
+    said = (f"{shared}, h crosses {often}" for shared, often in panels.items())
+    figure.alt = f"Two workers share a pass by {'; by '.join(said)}."
+    return figure
+
+
+def relative(rows, least=8):
+    """How many times as long as a line of two threads each means takes for so many
+    bytes: a row per process. A region hands none over.
+    """
+    part = rows[(rows["stage"] == "hand over") & rows["bytes"].isin([0, least])]
+    times = 1 / ratios(part, "line")
+    return times[[name for name in MEANS if name in times]]
+
+
+def figure_hand_overs(rows):
+    """How many times as long as a cache line each means takes."""
+    table = intervals(relative(rows).drop(columns="line"))
+    figure, ax = plt.subplots(figsize=(plots.WIDTH, 0.9 + 0.4 * len(table)))
+    ax.set(xlabel="times as long as a cache line between two threads; 8 bytes, one way")
+    shown = [m * 10**k for k in range(4) for m in (1, 2, 5)]
+    plots.ticks(ax, "x", [value for value in shown if value < 2 * table["high"].max()])
+    text = [f"{digits(middle)}x" for middle in table["middle"]]
+    colours = [COLOURS[name.removesuffix(" from Python")] for name in table.index]
+    plots.dots(ax, table.rename(MEANS), text=text, colours=colours)
+    title = "A hand-over through memory that both cores see"
+    if "message" in table.index:
+        title = f"A message: {in_words(Interval(*table.loc['message']))} a cache line"
+    ax.set_title(title)
+    values = (f"{MEANS[n]} {t}" for n, t in zip(table.index, text, strict=True))
+    figure.alt = f"{title}. Dots on a log axis of ratios: {'; '.join(values)}."
+    return figure
+
+
+def in_words(ratio):
+    """Of how many times as long a thing takes: "3.2x as long as", "level with"."""
+    return "level with" if ratio.level else f"{digits(ratio.middle)}x as long as"
+
+
+def of_messages(rows):
+    """How many times as long as a line and as a window a message takes, by name."""
+    times = relative(rows)
+    if "message" not in times:
+        return {}
+    return {
+        "a line": Interval.of(times["message"]),
+        "a window": Interval.of(times["message"] / times["window"]),
+    }
+
+
+def told(found):
+    """Named Intervals of ratios in words."""
+    return "; ".join(f"{name}: {_ratio(x)}" for name, x in found.items())
+
+
+def _ratio(x):
+    return f"{digits(x.middle)}x ({digits(x.low)}x to {digits(x.high)}x)"
+
+
+def every(found, least):
+    """Whether each of some Intervals by name is at least so large; None of none."""
+    return all(at_least(x, least) for x in found.values()) if found else None
+
+
+def say_hand_overs(rows):
+    """What the figure says of attributions, in words; "" without ranks."""
+    times, large = relative(rows), relative(rows, 1024)
+    if "message" not in times:
+        return "Messages were not measured."
+    window = Interval.of(times["window"])
+    python = Interval.of(times["message from Python"] / times["message"])
+    both = Interval.of(large["message"])
+    return (
+        f"Line and window are the same loop: a window takes {_ratio(window)} as long. "
+        f"From Python a message takes {_ratio(python)} as long as from compiled code. "
+        f"With 1 KiB a message takes {_ratio(both)} as long as the loop of lines: by "
+        "any means 16 more lines have to cross."
+    )
+
+
+def speeds(rows):
+    """How many times as fast as one thread: a row per process, H and way."""
+    parts = []
+    for H in sizes(rows):
+        ratio = ratios(of_size(rows, H), handover.ONE)
+        ratio = ratio[[way for way in WAYS if way in ratio]].rename_axis(columns="case")
+        parts.append(ratio.melt(ignore_index=False, value_name="speed").assign(H=H))
+    return pd.concat(parts).reset_index()
+
+
+def sizes(rows):
+    """The hidden units of the passes, increasing."""
+    return sorted(map(int, rows.loc[rows["stage"] == "forward", "H"].unique()))
+
+
+def of_size(rows, H):
+    """The rows of the passes of H units."""
+    return rows[(rows["stage"] == "forward") & (rows["H"] == H)]
+
+
+def gains(rows, H, ways=WAYS, baseline=handover.ONE):
+    """The Interval of each way's speed at H, by the way's name in words."""
+    table = ratios(of_size(rows, H), baseline)
+    return {WAYS[w]: Interval.of(table[w]) for w in WAYS if w in ways and w in table}
+
+
+def of_windows(rows, some):
+    """How many times as fast as ranks with messages those with a window are, by H."""
+    if "messages" not in set(rows["case"]):
+        return {}
+    found = {H: gains(rows, H, {"window"}, "messages") for H in some}
+    return {f"H = {H}": x[WAYS["window"]] for H, x in found.items()}
+
+
+def pays_from(rows):
+    """Of each way, the H from which it is faster than one thread in every process, at
+    every larger size too; None: at no size.
+    """
+    low = speeds(rows).groupby(["case", "H"])["speed"].min().unstack("H")
+    found = {}
+    for way in (name for name in WAYS if name in low.index):
+        later = low.columns[(low.loc[way] > 1)[::-1].cummin()[::-1]]
+        found[way] = int(later[0]) if len(later) else None
+    return found
+
+
+def where_it_pays(pays):
+    """The finding in words: in memory that both share, and by messages."""
+    memory = min(filter(None, map(pays.get, ("fixed", "window"))), default=None)
+    said = f"Pays from H = {memory} in memory" if memory else "Pays nowhere in memory"
+    if "messages" in pays:
+        messages = pays["messages"]
+        said += f", from {messages} by messages" if messages else ", never by messages"
+    return said
+
+
+def figure_speed(rows):
+    """Speed over one thread against the hidden units."""
+    table = speeds(rows)
+    order = [name for name in WAYS if name in set(table["case"])]
+    table = table.assign(case=pd.Categorical(table["case"], order, ordered=True))
+    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.2))
+    shown = sizes(rows)
+    ax.set(xlabel="hidden units H", ylabel="speed (one thread = 1)")
+    plots.ticks(ax, "x", shown)
+    ax.set(xlim=(0.9 * shown[0], 1.1 * shown[-1]))
+    ax.set(ylim=(0, 1.08 * table["speed"].max()))
+    plots.level(ax, 1, linestyle="--")
+    plots.level(ax, 2, "twice as fast")
+    plots.lines(ax, table, "H", "speed", "case", names=WAYS, colours=COLOURS, spread=1)
+    ax.set_title(where_it_pays(pays_from(rows)))
+    pays = (f"{WAYS[way]}: {H or 'none'}" for way, H in pays_from(rows).items())
+    figure.alt = (
+        f"Speed compared with one thread over hidden units {shown[0]} to {shown[-1]}. "
+        f"Faster in every job from H = ({'; '.join(pays)})."
+    )
+    return figure
+
+
+def half_step(H, roof, line):
+    """How long half of a step takes a core at least, in words. roof: its GFLOP/s;
+    line: seconds of a hand-over, or None.
+    """
+    half = 2 * H * H / (1e9 * roof.middle)  # H squared multiply-adds
+    text = f"Half of a step of {H} units has {H * H} multiply-adds, which take a core "
+    text += f"at least {us(half)}"
+    return f"{text}: {digits(half / line.middle)} hand-overs." if line else f"{text}."
+
+
+def say_line(line):
+    """Seconds of a hand-over in words; None where there is one core."""
+    return "not measured on one core" if line is None else ns(line)
+
+
+def say_shares(rows):
+    """Ranks and threads with the same shares, and claims and fixed shares, at the least
+    and at the largest size.
+    """
+    said = []
+    for way, text in (("window", "Ranks with a window"), ("claims", "Claims")):
+        found = {H: gains(rows, H, {way}, "fixed") for H in sizes(rows)}
+        ends = [f"{speed(x[WAYS[way]])} at H = {H}" for H, x in found.items() if x]
+        if ends:
+            compared = f"{text} compared with threads that have fixed shares"
+            said.append(f"{compared}: {ends[0]}, {ends[-1]}.")
+    return " ".join(said)
+
+
+def say_caches(H):
+    """What one core and each of two read in a step, and what its cache holds."""
+    whole, size = 8 * H * H, machine()["caches"].get("L2", "")  # U and W, float32
+    holds = f"{mib(1024 * int(size[:-1]))}" if size.endswith("K") else "an unknown size"
+    text = f"One core reads {mib(whole)} of weights in a step of {H} units, each of two"
+    return f"{text} {mib(whole / 2)}; its second-level cache holds {holds}."
+
+
+def parts(rows, H=handover.PRICED):
+    """Seconds of a step of H units: a row per process, a column per case."""
+    part = of_size(rows, H)
+    return seconds(part) / part["T"].iloc[0]
+
+
+def prices(rows):
+    """Of each way: what a step exchanges, timed without work; what a shared step takes
+    beyond half a step of one thread; from which H it pays.
+    """
+    steps, found = parts(rows), {}
+    for way, pays in pays_from(rows).items():
+        bare = f"{way}{handover.BARE}"
+        found[WAYS[way]] = {
+            "exchange alone": ns(Interval.of(steps[bare])) if bare in steps else "",
+            "beyond half a step": ns(Interval.of(steps[way] - steps[handover.ONE] / 2)),
+            "faster from H, in every job": str(pays or "none of these"),
+        }
+    return pd.DataFrame(found).T.rename_axis("way")
+
+
+def say_parts(rows):
+    """What the parts leave of the price of a shared step, in words."""
+    steps = parts(rows)
+    half = steps[handover.ONE] / 2
+    if handover.HALVES not in steps:
+        return "The parts of a step of ranks were not measured."
+    both, left = steps[handover.HALVES] - half, {}
+    for way in WAYS:
+        if (bare := f"{way}{handover.BARE}") in steps:
+            rest = (steps[way] - half - both - steps[bare]).median()
+            left[WAYS[way]] = rest / (steps[way] - half).median()
+    least, most = min(left, key=left.get), max(left, key=left.get)
+    return (
+        f"Two halves at the same time that exchange nothing take {ns(Interval.of(both))}"
+        " beyond half a step already. What neither they nor the exchange account for is "
+        f"between {percent(left[least])} ({least}) and {percent(left[most])} ({most}) "
+        "of what sharing adds."
+    )
+
+
+def learned(rows):
+    """From which H each way pays, in words."""
+    pays = pays_from(rows).items()
+    return ", ".join(f"{WAYS[way]}: {H or 'nowhere'}" for way, H in pays)

@@ -149,11 +149,11 @@ clean:    ## remove build/ and caches; the environments stay
 
 # $(call build,PRESET,SITE[,OPTIONS]): a notebook that fails does not stop the others, and what is up
 # to date is not executed again, so that a call goes on after an interruption. The exit status tells
-# of notebooks that failed; a claim that did not hold is a result.
+# of notebooks that failed; a claim that did not hold is a result. 2 is a page that there is not.
 define build
 	status=0; $(REPORT) run build/$(1) --preset $(1) $(3) || status=$$?; \
-	if [ $$status = 130 ]; then exit 130; fi; \
-	$(REPORT) html build/$(1) $(2) || status=1; \
+	case $$status in 2|130) exit $$status;; esac; \
+	$(REPORT) html build/$(1) $(2) $(3) || status=1; \
 	if [ $$status = 0 ]; then echo "open $(2)/index.html"; fi; exit $$status
 endef
 

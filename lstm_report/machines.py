@@ -65,16 +65,28 @@ def grid(rows: pd.DataFrame, stage: str) -> Iterator[Line]:
         yield {"workload": name} | {version: digits(ms[version]) for version in order}
 
 
+def sizes() -> Iterator[Line]:
+    """The workloads that the tables show, a dict of texts for each."""
+    names = {"L": "layers", "T": "steps", "D": "inputs", "H": "hidden units"}
+    names |= {"B": "samples"}
+    for name, work in GRID.items():
+        if name not in LEFT_OUT:
+            shown = {told: str(getattr(work, size)) for size, told in names.items()}
+            yield {"workload": name} | shown
+
+
 def page() -> str:
     """The page of the site: `numba-fused` compared with other packages (`make
     bench-peers`), and every version (`make bench`).
     """
     parts = ["# Results by machine", "Medians of rounds in one loop, in milliseconds."]
+    parts += ["Every network is an LSTM with float32 numbers:", markdown(sizes())]
     tables = {"peers": ("Other packages", peers), "grid": ("Versions", grid)}
     for experiment, (title, table) in tables.items():
         for machine, rows in results.read(experiment).groupby("machine"):
-            about = results.caption(results.record(experiment, machine))
-            parts += [f"## {title}: {plain(machine)}", f"{about}."]
+            about = results.record(experiment, machine)
+            name = results.label(about | {"recorded": False})
+            parts += [f"## {title}: {name}", f"{results.caption(about)}."]
             for stage, name in STAGES.items():
                 parts += [f"{name.capitalize()}:", markdown(table(rows, stage))]
     return "\n\n".join(parts)

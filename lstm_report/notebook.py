@@ -130,11 +130,12 @@ class Notebook:
 
         disturbed: what `bench.disturbance` said of the times in it; not empty, it is
         written below. interactive: the script of the site, tools/page/<interactive>.js,
-        that takes the figure's place on its page where scripts run.
+        that adds to the figure on its page where scripts run. Raises ValueError
+        for texts that a telephone would show too small.
         """
         if disturbed:
-            note = fill(_marked(disturbed), 100)
-            figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=plots.RED)
+            note, size = fill(_marked(disturbed), 80), plots.SMALLEST
+            figure.supxlabel(note, x=0.01, ha="left", fontsize=size, color=plots.RED)
         data = {}
         for kind, written in (("svg", {"Date": None}), ("png", {"Software": None})):
             buffer = io.BytesIO()
@@ -142,6 +143,11 @@ class Notebook:
             data[kind] = buffer.getvalue()
         alt = getattr(figure, "alt", None) or plots.words(figure)  # once it is drawn
         alt += f" {_marked(disturbed)}" if disturbed else ""
+        if small := plots.too_small(figure):
+            want = (
+                f"want {plots.SMALLEST:g} points or more, {plots.WIDTH:g} inches wide"
+            )
+            raise ValueError(f"figure: got small letters in {small}, {want}")
         plt.close(figure)
         if self.figures:
             self.figures.mkdir(parents=True, exist_ok=True)
@@ -270,7 +276,8 @@ class Notebook:
         )
         lines = {
             "Machine": f"{results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
-            "Vectors": f"{m['vectors']}; BLAS: {', '.join(blas)}",
+            "Clock": results.clock(m),
+            "BLAS": ", ".join(blas),
             "GPU": m["gpu"] and f"{m['gpu']['name']}, driver {m['gpu']['driver']}",
             "Python": ", ".join([m["python"], *packages]),
             "Preset": f"{m['preset']}, {m['date']}",

@@ -1,8 +1,9 @@
-"""The four forms of figures, one style: lines over a size, dots with intervals, a Gantt
-chart, a heat map; and figures in words.
+"""The forms of figures in one style, seaborn's: lines over a size, dots with intervals,
+a Gantt chart, a heat map; and figures in words.
 
-Figures are as wide as a page's column, 6.4 inches, so that their letters can be read on
-a telephone too.
+Figures are as wide as a page's column, 6.4 inches, and no letter is smaller than
+SMALLEST, so that all can be read on a telephone. Seaborn is imported where it is used:
+fresh processes that only measure import this module too.
 """
 
 import re
@@ -12,11 +13,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import NullLocator
+from matplotlib.transforms import Affine2D
 from scipy.optimize import isotonic_regression
 
 from lstm_kernels.simulate import Timeline
@@ -46,37 +48,57 @@ COLOURS = {
 
 # Inches: the width of a page's column.
 WIDTH = 6.4
+# Points: 8 pixels of a figure that is shown 358 pixels wide.
+SMALLEST = 10.5
 Label = tuple[Any, float, str, Any]  # of a line's end: x, y, text, colour
+# What differs from seaborn's theme.
+RC = {
+    "figure.figsize": (WIDTH, 3.6),
+    "figure.dpi": 110,
+    "savefig.dpi": 160,
+    "figure.constrained_layout.use": True,
+    "savefig.facecolor": "white",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "black",
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlesize": 12,
+    "axes.labelsize": SMALLEST,
+    "xtick.labelsize": SMALLEST,
+    "ytick.labelsize": SMALLEST,
+    "xtick.bottom": True,
+    "ytick.left": True,
+    "legend.fontsize": SMALLEST,
+    "legend.title_fontsize": SMALLEST,
+    "legend.frameon": False,
+    "grid.color": "#e6e6e6",
+    "font.size": SMALLEST,
+    "font.sans-serif": ["DejaVu Sans"],  # which matplotlib brings
+    "lines.linewidth": 1.8,
+    "svg.hashsalt": "lstm_kernels",  # the same drawing gives the same file
+    "svg.fonttype": "path",  # the same everywhere, whatever fonts there are
+}
 
 
 def style() -> None:
     """Set the style of every figure that follows."""
-    plt.rcParams.update(
-        {
-            "figure.figsize": (WIDTH, 3.6),
-            "figure.facecolor": "white",
-            "figure.dpi": 110,
-            "savefig.dpi": 160,
-            "figure.constrained_layout.use": True,
-            "savefig.facecolor": "white",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.titlelocation": "left",
-            "axes.titleweight": "bold",
-            "axes.titlesize": 12,
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "axes.prop_cycle": cycler(
-                color=[BLUE, RED, GREEN, ORANGE, PURPLE, SKY, BLACK]
-            ),
-            "grid.color": "#e6e6e6",
-            "font.size": 10.5,
-            "legend.frameon": False,
-            "lines.linewidth": 1.8,
-            "svg.hashsalt": "lstm_kernels",  # the same drawing gives the same file
-            "svg.fonttype": "path",  # the same everywhere, whatever fonts there are
-        }
+    import seaborn
+
+    palette = [BLUE, RED, GREEN, ORANGE, PURPLE, SKY, BLACK]
+    seaborn.set_theme(context="paper", style="whitegrid", palette=palette, rc=RC)
+
+
+def too_small(figure: Figure) -> list[str]:
+    """The texts of a drawn figure that would be smaller than SMALLEST if it were as
+    wide as a page's column.
+    """
+    shown = WIDTH / figure.get_figwidth()
+    texts = (text for text in figure.findobj(Text) if text.get_visible())
+    found = (
+        text for text in texts if shown * float(text.get_fontsize()) < SMALLEST - 0.01
     )
+    return sorted({text.get_text() for text in found if text.get_text().strip()})
 
 
 def label_lines(
@@ -88,7 +110,7 @@ def label_lines(
     The labels move up and down as little as keeps them apart. Set scales and limits
     before.
     """
-    size = options.setdefault("fontsize", 9)
+    size = options.setdefault("fontsize", SMALLEST)
     ax.autoscale_view()  # else limits that nobody set are those before the last line
     ends = ax.transData.transform([(ax.convert_xunits(x), y) for x, y, *_ in labels])
     ends = ax.transAxes.inverted().transform(ends)
@@ -118,7 +140,7 @@ def note(
     **options: Any,
 ) -> None:
     """A small grey remark at a place of the data, `offset` in points."""
-    style: dict[str, Any] = {"color": GREY, "fontsize": 9} | options
+    style: dict[str, Any] = {"color": GREY, "fontsize": SMALLEST} | options
     ax.annotate(text, place, offset, textcoords="offset points", **style)
 
 
@@ -159,19 +181,34 @@ def lines(
     with `spread=1` the whole range) of that share of them, labelled at the end; the
     medians, a column a line. Set scales, limits and levels before.
 
-    names: what a line is called; colours: a colour for each; options: of `errorbar`.
+    names: what a line is called; colours: a colour for each; options: of the line.
     """
+    import seaborn
+
     labels = []
     ends = [(1 - spread) / 2, 0.5, (1 + spread) / 2]
+    written = ax.get_xlabel(), ax.get_ylabel()
     for name, part in rows.groupby(by, sort=False, observed=True):
-        quantiles = part.groupby(x)[y].quantile(ends).unstack()
-        low, middle, high = quantiles.to_numpy().T
-        style: dict[str, Any] = {"marker": "o", "markersize": 4, "capsize": 2}
-        style |= {"elinewidth": 1, "color": (colours or COLOURS).get(name)} | options
-        bars = [middle - low, high - middle]
-        line = ax.errorbar(quantiles.index, middle, bars, **style)[0]
+        # Seaborn gets the quantiles: of rows on a log axis it would take those of logs.
+        quantiles = part.groupby(x)[y].quantile(ends)
+        style: dict[str, Any] = {"marker": "o", "markersize": 5, "markeredgewidth": 0}
+        style |= {"color": (colours or COLOURS).get(name)} | options
+        count = len(ax.lines)
+        seaborn.lineplot(
+            x=quantiles.index.get_level_values(0),
+            y=quantiles.to_numpy(),
+            estimator="median",
+            errorbar=("pi", 100),
+            err_style="bars",
+            err_kws={"capsize": 2, "elinewidth": 1},
+            ax=ax,
+            **style,
+        )
+        middle = quantiles.xs(0.5, level=1)
         text = (names or {}).get(name, str(name))
-        labels.append((quantiles.index[-1], middle[-1], text, line.get_color()))
+        colour = ax.lines[count].get_color()
+        labels.append((middle.index[-1], middle.iloc[-1], text, colour))
+    ax.set(xlabel=written[0], ylabel=written[1])
     label_lines(ax, labels)
     return rows.groupby([x, by], observed=True)[y].median().unstack()
 
@@ -237,9 +274,9 @@ def gantt(
             style = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
             start = unit * span.start
             bar = ax.barh(span.worker, unit * width, left=start, height=0.8, **style)
-            if width > 0.02 * longest:
+            if width > 0.02 * len(str(text)) * longest:  # else it would not fit
                 ink = "white" if np.mean(to_rgb(colour)) < 0.5 else "black"
-                ax.bar_label(bar, [text], label_type="center", color=ink, fontsize=8)
+                ax.bar_label(bar, [text], label_type="center", color=ink)
         workers = range(line.schedule.workers)
         ax.set(yticks=workers, yticklabels=[f"{lane} {p}" for p in workers])
         ax.grid(axis="y", visible=False)
@@ -256,17 +293,27 @@ def heat(
     ax: Axes, table: pd.DataFrame, text: Any | None = None, **options: Any
 ) -> None:
     """A DataFrame as coloured cells with their texts (default: their values), rows
-    upwards as its index goes.
+    upwards as its index goes; cell (i, j) has its middle at x = j, y = i.
+
+    options: of seaborn's heat map.
     """
+    import seaborn
+
     values = table.to_numpy(float)
-    drawn = ax.imshow(values, aspect="auto", origin="lower", **options)
+    written = {"xlabel": ax.get_xlabel(), "ylabel": ax.get_ylabel()}
+    style = {"cbar": False, "linewidths": 1, "linecolor": "white"} | options
+    seaborn.heatmap(values, ax=ax, **style)
+    mesh = ax.collections[-1]
+    mesh.set_transform(Affine2D().translate(-0.5, -0.5) + ax.transData)
     texts: Any = table.to_numpy() if text is None else np.asarray(text)
     for (row, column), value in np.ndenumerate(values):
-        dark = np.mean(drawn.to_rgba(value)[:3]) < 0.5
+        dark = np.mean(mesh.to_rgba(value)[:3]) < 0.5
         ink = "white" if dark else "black"
         ax.text(column, row, texts[row, column], ha="center", va="center", color=ink)
-    ax.set_xticks(range(len(table.columns)), table.columns)
-    ax.set_yticks(range(len(table.index)), table.index)
+    rows, columns = values.shape
+    ax.set(xlim=(-0.5, columns - 0.5), ylim=(-0.5, rows - 0.5), **written)
+    ax.set_xticks(range(columns), table.columns, rotation="horizontal")
+    ax.set_yticks(range(rows), table.index, rotation="horizontal")
     ax.grid(visible=False)
 
 

@@ -86,12 +86,13 @@ def test_schedules_and_times_are_those_of_python(explorer):
     assert [case for case, one in pairs if one != of_python(**case)] == []
 
 
-def test_the_figure_takes_the_place_of_the_picture(explorer):
+def test_the_explorer_stands_below_the_picture(explorer):
     browser = explorer()
     labels = "document.querySelectorAll('input, select')"
     labels = browser.run(f"return [...{labels}].map((e) => e.labels.length)")
     assert labels == [1] * len(NAMES)
-    assert browser.run("return document.images.length") == 0
+    first = browser.run("return document.querySelector('figure').firstChild.tagName")
+    assert first == "IMG"
     tasks = of_python(4, 48, 2, 4, 0.1, "point-to-point")
     assert f"Makespan {max(task[-1] for task in tasks):.3g} steps" in said(browser)
     assert f"is {4 * 48 / (48 + 3 * 4):.3g}x" in said(browser)

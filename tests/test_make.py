@@ -73,15 +73,17 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
     done = make(project, "report")
     assert done.returncode != 0
     assert started(done) == ["01_a", "02_b", "lesson"]
-    assert "01_a (1 of 3) starts; the stored run took 0 s, 0.0 min left" in done.stdout
+    told = "01_a (1 of 3) starts; the stored run took 0 s, about 0 s left"
+    assert told in done.stdout
     assert "02_b.ipynb, cell 3 failed: AssertionError: wrong result\n" in done.stderr
     told = done.stdout[done.stdout.index("Claims:") :]
     assert re.sub(r"\d+ s", "1 s", told).splitlines() == [
-        "Claims: 1 did not hold, 1 held",
-        "01_a: 1 s, stored 1 s",
-        "  did not hold: One is two.",
+        "Claims: 1 held, 1 did not.",
+        "01_a: 1 s",
+        "  claim 1, did not hold: One is two.",
+        "    build/site/01_a.html#claim-01_a-1",
         "02_b: not executed",
-        "lesson: 1 s, stored 1 s",
+        "lesson: 1 s",
     ]
     site = project / "build" / "site"
     pages = {path.name for path in site.iterdir()}
@@ -95,34 +97,65 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
     assert started(done) == ["02_b"]
 
 
-@pytest.mark.parametrize("sign", ["line", "kernel", "cell"])
-def test_an_interrupt_is_a_line_without_a_traceback(project, sign):
-    """As soon as the page is announced, its kernel is there, or its cell runs."""
-    notebook(project, "01_a", ENDLESS)
+def interrupted(project, command, reached, **env):
+    """What a command of report.py says that is interrupted once `reached(process)`."""
     process = subprocess.Popen(
-        [sys.executable, "tools/report.py", "run", "build"],
+        [sys.executable, "tools/report.py", *command.split()],
         cwd=project,
-        env=environment(),
+        env=environment() | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    assert process.stdout.readline().startswith("01_a (1 of 1) starts")
-    running = project / "notebooks" / "running"
-    reached = {
-        "line": lambda: True,
-        "kernel": psutil.Process(process.pid).children,
-        "cell": running.exists,
-    }
-    while not reached[sign]():
+    while not reached(process):
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate()[1]
     assert said == "report: interrupted; the same call goes on from here\n"
     assert process.returncode == 130
+
+
+@pytest.mark.parametrize("sign", ["line", "kernel", "cell"])
+def test_an_interrupt_is_a_line_without_a_traceback(project, sign):
+    """As soon as the page is announced, its kernel is there, or its cell runs."""
+    notebook(project, "01_a", ENDLESS)
+    running = project / "notebooks" / "running"
+    reached = {
+        "line": lambda process: process.stdout.readline().startswith("01_a (1 of 1)"),
+        "kernel": lambda process: psutil.Process(process.pid).children(),
+        "cell": lambda process: running.exists(),
+    }
+    interrupted(project, "run build", reached[sign])
     assert not (project / "build").exists()
+
+
+# A module that says by a file that it is imported, and hides an interrupt.
+SLOW = """
+import pathlib, time
+pathlib.Path("importing").touch()
+try:
+    time.sleep(600)
+except BaseException:
+    raise ImportError("broken")
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [("nbformat", "run build"), ("papermill", "run build"), ("bs4", "html build site")],
+)
+def test_an_interrupt_while_a_module_is_imported_is_a_line_too(
+    project, module, command
+):
+    notebook(project, "01_a", "1")
+    stubs = project / "stubs"
+    stubs.mkdir()
+    (stubs / f"{module}.py").write_text(SLOW)
+    path = os.pathsep.join([str(stubs), str(ROOT)])
+    importing = project / "importing"
+    interrupted(project, command, lambda _: importing.exists(), PYTHONPATH=path)
 
 
 def test_pages_are_chosen_by_number_or_name_and_one_that_fails_stops_none(
@@ -132,7 +165,7 @@ def test_pages_are_chosen_by_number_or_name_and_one_that_fails_stops_none(
         notebook(project, name, "1")
     executed = []
 
-    def execute(path, out, preset):
+    def execute(path, out, preset, began):
         executed.append((path.stem, out.parent.name, preset))
         if path.stem == "02_b":
             raise ReportError("wrong")
@@ -151,6 +184,14 @@ def test_pages_are_chosen_by_number_or_name_and_one_that_fails_stops_none(
     with pytest.raises(ReportError, match="NB: got '7', want the number or name of 01"):
         run("7")
     assert "NB: want the number of a notebook" in make(project, "notebook").stderr
+
+
+def test_a_page_that_there_is_not_is_an_error_alone(project):
+    notebook(project, "01_a", "1")
+    done = make(project, "notebook", "NB=42")
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert done.stderr.startswith("report: NB: got '42', want the number or name of 01")
 
 
 PACKAGES = ("lstm_kernels/cpu/a.py", "lstm_kernels/series/a.csv", "lstm_report/a.py")

@@ -1,142 +1,172 @@
 """Page 4, the ladder on a GPU: its counts, claims and figures on made rows."""
 
+import ast
 from dataclasses import replace
-from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
-from filed import filed
-from pages import claims, functions, rows, says
+from filed import filed, rows_of
+from pages import Page, Told, bound, has, loaded, rows, text_of
 
+from lstm_report.measure.comparer import compare
 from lstm_report.measure.workloads import AIRLINE, Workload
 
-page = functions("04_gpu_ladder")
-PROJECT = {"cuda-v1": 80.0, "cuda-v2": 18.8, "cuda-v3": 17.2}
-NO_ROWS = rows({}, by="version", variant="", stage="", N=0)
+PAGE = Page("04_gpu_ladder")
+page = PAGE.module
 
 
-def step(*v3):
-    """A step of hundreds, with the seconds of V3 in three processes."""
-    times = {"numpy": 0.8, "numpy-sample": 2.0, "cuda-v3": v3}
-    return rows(times, by="version", variant="hundreds", stage="step", N=0)
-
-
-def airline(*epoch):
-    """Epochs of 80 steps, and of five, where PyTorch is ahead."""
-    times = {"cuda-epoch": epoch, "pytorch-graph": 6.4e-3}
-    many = rows(times, by="version", N=1280)
-    few = rows(times | {"pytorch-graph": 1e-6}, by="version", N=80)
-    return pd.concat([few, many]).assign(variant="airline", stage="epoch")
-
-
-def grown(*powers):
-    """Epochs of `cuda-epoch` that grow by a power of the windows in each process."""
-    sizes = (100, 10_000, 1_000_000)
-    epochs = {N: {"cuda-epoch": [1e-5 * N**p for p in powers]} for N in sizes}
-    parts = [rows(times, by="version", N=N) for N, times in epochs.items()]
-    return pd.concat(parts).assign(variant="windows", stage="epoch")
-
-
-def measured():
-    """Rows of all tables; the large network's step with 1 sample is not shown."""
-    sizes = {1: 0.001, 64: 0.064}
-    large = [rows({"pytorch": s}, by="version", B=B) for B, s in sizes.items()]
-    large = pd.concat(large).assign(variant="large", stage="step")
-    return pd.concat([step(0.5, 0.4, 0.6), airline(1.6e-3), large])
-
-
-def executed():
-    """Rows of the PTX machine: two cases of V1, one of `cuda-epoch`."""
-    about = {"instructions": 4_000_000, "accesses": 500_000}
-    made = [
-        ("cuda-epoch", "gru", 2e-7, 1e-7, 0),
-        ("cuda-v1", "lstm", 2e-7, 1e-7, 1),
-        ("cuda-v1", "lstm", 1e-7, 3e-7, 4),
-    ]
-    names = ["version", "cell", "passes", "parameters", "faults"]
-    return pd.DataFrame(made, columns=names).assign(**about)
-
-
-FAULTS = {"planted": ["a barrier less", "a plain flag"], "reported": [5, 4]}
-FAULTS = pd.DataFrame(FAULTS | {"wrong result": [0, 1], "harmless": [2, 0]})
-BYTES = {"cuda-v2": (60 << 10, 61 << 10), "cuda-v3": (20 << 10, 10 << 10)}
-BYTES |= {"cuda-epoch": (2048, 4)}
-TIMES, NONE = (measured(), PROJECT, 130.0), (NO_ROWS, PROJECT, 130.0)
-test_claims = claims(
-    (page.claim_step, step(0.79, 0.4, 0.5), True, "`numpy`", "1.6x (1.01x to 2x)"),
-    (page.claim_step, step(0.81, 0.4, 0.5), False, "level (0.988x to 2x) The cop"),
-    (page.claim_step, NO_ROWS, None, "no GPU"),
-    (page.claim_cudnn, airline(6.3e-3, 3.2e-3, 1e-3), True, "2x (1.02x to 6.4x)"),
-    (page.claim_cudnn, airline(6.5e-3, 3.2e-3, 1e-3), False, "The barriers"),
-    (page.claim_cudnn, NO_ROWS, None, "no GPU"),
-    (page.claim_growth, grown(0.5, 0.99, 0.7), True, "power 0.7 (0.5 to 0.99)"),
-    (page.claim_growth, grown(0.5, 1.01, 0.7), False, "has been full"),
-    (page.claim_growth, NO_ROWS, None, "no GPU"),
-)
-test_words = says(
-    (page.machine_table, executed(), "cuda-v1, 2, 1, 3e-07, 8, 1, 5\ncuda-epoch, 1"),
-    (page.machine_table, executed(), "cuda-epoch, 1, 1, 2e-07, 4, 0.5, 0"),
-    (page.planted, FAULTS, "Of 12 planted faults (a barrier less, a plain flag)"),
-    (page.planted, FAULTS, "reports 9; 1 of the others give a wrong result, 2 change"),
-    (page.times_table, TIMES, "cuda-v1, 1.62x, not measured yet, not measured yet"),
-    (page.times_table, TIMES, "cuda-v3, 7.56x, 4x, not", "cuda-epoch, , not"),
-    (page.times_table, TIMES, "measured yet, 20, not", "pytorch-graph, , not", "80, "),
-    (page.times_table, TIMES, "pytorch, , not measured yet, not measured yet, 64"),
-    (page.times_table, NONE, "cuda-v3, 7.56x, not", "no: x, 4x", "pytorch-graph, , n"),
-    (page.figure_bytes, BYTES, "V3 copies 24.8 % of what V2 copies", "v2, v3, epoch"),
-    (page.figure_bytes, BYTES, "60 there, 61 back; 20 there, 10 back; 2 there, 4 byt"),
-    (page.figure_growth, grown(0.5), "epoch: 100 times the time for 10000 times the"),
-    (page.figure_who, (), "V1: one thread. unit. Labels: 0; 0;", "its own: 8 to a b"),
-    (page.figure_who, (), "Labels: 0; 0; 0; 0; 1; 1; 1; 1; 2; 2; 2; 2; 3; 3; 3; 3; 0;"),
-    (page.figure_who, (), "Labels: 0; 1; 2; 3; 4; 5; 6; 7; 0; 1;"),
-)
-
-
-def test_bytes_by_hand():
-    """x 56 numbers, states 70, of every step 35, of all 140, h or c 175, gates 560, the
-    layer 160, of which b is 20.
+def told(step=None, epoch=None, grown=None):
+    """Rows of a device: seconds of V3's step, of `cuda-epoch`'s airline epoch, powers
+    with which its epochs grow; in each process.
     """
+    times = {"numpy": 0.8, "numpy-sample": 2.3, "cuda-v3": step}
+    parts = [rows(times, by="version", variant="hundreds", stage="step", N=0, B=256)]
+    for N, cudnn in ((80, 1e-9), (1280, 6.4e-3)):  # the larger data set counts
+        times = {"cuda-epoch": epoch, "pytorch-graph": cudnn}
+        about = {"variant": "airline", "stage": "epoch", "N": N, "B": 16}
+        parts.append(rows(times, by="version", **about))
+    for N in (100, 10_000, 700_000):
+        took = {"cuda-epoch": [1e-5 * N**power for power in grown]}
+        about = {"variant": "windows", "stage": "epoch", "N": N, "B": N // 8}
+        parts.append(rows(took, by="version", **about))
+    for B, took in ((1, 0.001), (64, 0.067)):
+        about = {"variant": "large", "stage": "step", "N": 0, "B": B}
+        parts.append(rows({"pytorch": took}, by="version", **about))
+    return pd.concat(parts)
+
+
+def made(*given):
+    """Where a device is found, and where one was recorded."""
+    return dict.fromkeys(("measure_gpu", "gpu"), told(*given) if given else NO_ROWS)
+
+
+NO_ROWS = pd.DataFrame(columns=page.results.COLUMNS)
+WON = (0.5, 0.4, 0.79), (1.7e-3, 1.6e-3, 6.3e-3), (0.5, 0.99, 0.7)
+LOST = (0.5, 0.4, 0.81), (1.7e-3, 1.6e-3, 6.5e-3), (0.5, 1.01, 0.7)
+CASES = {
+    "won": (
+        made(*WON),
+        "TTT",
+        "less time than `numpy` (1.6x (1.01x to 2x))",
+        "time grows as the windows to the power 0.7 (0.5 to 0.99)",
+        "CUDA graph (3.76x (1.02x to 4x))",
+        "| cuda-v3 | 7.56x | 4.6x | - | - |",
+        "| cuda-epoch | - | - | 39.4 | - |",  # 80 steps in 3.15 ms
+        "| pytorch | - | - | - | 67 |",
+        "no: cuda-v1",
+        "7000 times the data in 154 times",
+        "on a log axis",
+    ),
+    "lost": (
+        made(*LOST),
+        "FFF",
+        "level (0.988x to 2x)",
+        "been full",
+        "grid's barriers",
+    ),
+    "no device": (made(), "---", "less time than `numpy` (no GPU)", "no: |", "no: pow"),
+}
+CALLED = [
+    *("target", "at_hand", "kernel", "device_function", "example", "by_gates", "tape"),
+    *("caught", "worst_errors", "Persistent", "figure_who", "persistent", "busy"),
+    *("bytes_copied", "check_counts", "share", "figure_bytes"),
+    *("executed", "machine_table", "planted"),
+]
+test_page, test_both, test_reached = PAGE.tests(CASES, CALLED)
+
+
+def test_what_the_machine_executed():
+    names = ["version", "cell", "B", "critical", "passes", "faults"]
+    cases = [
+        ("cuda-v1", "lstm", 5, 1_621_138, 3e-7, 1),
+        ("cuda-epoch", "lstm", 37, 51_466, 2e-7, 2),
+        ("cuda-epoch", "lstm", 37, 30_486, 1e-7, 4),
+        ("cuda-epoch", "gru", 37, 11, 5e-7, 0),  # another cell
+    ]
+    runs = pd.DataFrame(cases, columns=names).assign(T=3, D=3, H=9, dtype="float32")
+    table = text_of(page.machine_table(runs.assign(L=2, parameters=1e-7)))
+    assert table == "cuda-v1, 1, 1, 3e-07, 1620, -\ncuda-epoch, 3, 6, 5e-07, -, 30.5"
+    assert len(page.machine_table(page.executed()[0])) == len(page.GPU) + 1
+    faults = pd.DataFrame({"planted": ["a barrier less", "a plain flag"]})
+    said = page.planted(faults.assign(reported=[5, 4], harmless=[2, 0]))
+    assert "Of 11 planted faults (a barrier less, a plain flag) the machine re" in said
+    assert "reports 9; 0 of the others give a wrong result, 2 change nothing" in said
+
+
+def test_counts_by_hand():
+    # x 56 numbers, states 70, of every step 35, of all 140, h or c 175, gates 560, the
+    # layer 160, of which b is 20.
     work = Workload(L=1, T=4, D=2, H=5, B=7)
     forward = 70 + 56 + 160 + 2 * 175 + 560
     backward = 140 + 175 + 2 * 560 + 140 + 70 + 56
     all_launches = 4 * (forward + backward + 56 + 175 + 560 + 160)
     assert page.bytes_copied("cuda-v1", work) == (all_launches, all_launches)
-    assert page.bytes_copied("cuda-v2", work) == (all_launches, all_launches)
     sent, fetched = 56 + 160 + 70 + 140 + 70, 175 + 35 + 56 + 70 + 160
     assert page.bytes_copied("cuda-v3", work) == (4 * sent, 4 * fetched)
     assert page.bytes_copied("cuda-fused", work) == (56, 4)
+    assert page.share(work) == (sent + fetched) / (all_launches / 2)
     # The solution of exercise 3: the parameters, and 524 numbers a sample each way.
     each_way = 4 * (4352 + 9 * 524)
     assert page.bytes_copied("cuda-v3", replace(AIRLINE, B=9)) == (each_way, each_way)
-
-
-def test_blocks_by_hand():
-    """256 samples: 8 warps; 128 tiles of two."""
-    assert page.busy(page.gpu.HUNDREDS) == [6, 97]
-    plan, kept, loads, others = page.persistent(page.gpu.LARGE)
-    assert (plan.blocks, plan.units) == (128, 16)
+    # 256 samples: 8 warps; 128 tiles of two
+    assert page.busy(page.gpu.HUNDREDS) == (8 / 132, 128 / 132)
     # W of 16 units; x and h of 64 samples, U of 16 units; U and W of the layer
-    assert kept == 512 * 16 * 4 * 4
-    assert loads == 4 * (2 * 64 * 512 + 512 * 16 * 4)
-    assert others == 2 * 512 * 512 * 4 * 4
+    kept, loads = 512 * 16 * 4 * 4, 4 * (2 * 64 * 512 + 512 * 16 * 4)
+    want = 128, 16, kept, loads, 2 * 512 * 512 * 4 * 4
+    assert page.persistent(page.gpu.LARGE) == want
 
 
 def test_what_the_figures_draw():
-    (ax,) = page.figure_bytes(BYTES).axes
-    widths = [bar.get_width() for bar in ax.patches]
-    assert widths == pytest.approx([60, 61, 20, 10, 2, 4 / 1024])
-    for ax, blocks in zip(page.figure_who().axes, (1, 2, 4), strict=True):
-        assert len({patch.get_facecolor() for patch in ax.patches}) == blocks
-    (ax,) = page.figure_growth(grown(0.5)).axes
-    assert list(ax.lines[0].get_ydata()) == pytest.approx([0.1, 1, 10])  # milliseconds
+    counts = {"cuda-v2": (60 << 10, 61 << 10), "cuda-v3": (20 << 10, 10 << 10)}
+    said = text_of(page.figure_bytes(counts | {"cuda-epoch": (2048, 4)}))
+    assert "V3 copies 24.8 % of what V2 copies. (v2, v3, epoch)" in said
+    assert "60 there, 61 back; 20 there, 10 back; 2 there, 4 bytes" in said
+    said = text_of(page.figure_who())
+    assert "0; 0; 0; 0; 1; 1; 1; 1; 2; 2; 2; 2; 3; 3; 3; 3; 0;" in said
+    assert "Labels: 0; 1; 2; 3; 4; 5; 6; 7; 0; 1;" in said
 
 
-@pytest.mark.skipif(not page.device.SIMULATED, reason="a GPU is measured anew")
-def test_what_was_recorded_is_of_one_machine(tmp_path):
-    nb, made = SimpleNamespace(preset="smoke"), step(0.5).drop(columns="process")
-    assert page.gpu_rows(nb, tmp_path)[0].empty
-    for name in ("a", "b"):
-        about = {"date": f"of {name}", "gpu": {"name": "card"}}
-        filed(tmp_path, made, "gpu", machine=name, **about)
-    found, recorded = page.gpu_rows(nb, tmp_path)
-    assert (len(found), recorded) == (len(made), "of a, card")
+def test_a_wrong_result_is_caught_and_records_are_named(tmp_path):
+    one, other = {"h": np.ones(3)}, {"h": np.full(3, 2.0)}
+    assert "Caught: h: relative error 0.5" in page.caught(compare, one, other)
+    with pytest.raises(AssertionError, match="want a mismatch"):
+        page.caught(compare, one, one)
+    assert page.at_hand(tmp_path).startswith("No GPU has been at hand")
+    path = filed(tmp_path, rows_of(1.0), "gpu", gpu={"name": "Card"}, date="2026-02-03")
+    assert page.at_hand(tmp_path).endswith("are of: Card.")
+    found = pd.read_csv(path).assign(machine=path.parent.name)
+    assert page.conditions(found, tmp_path)["recorded"] == "2026-02-03, Card"
+
+
+def test_what_is_counted_in_words():
+    """The cells by count, which no rows reach, as they stand."""
+    counts = {
+        "caption",
+        "gpu",
+        "plan",
+        "large",
+        "hundreds",
+        "airline",
+        "v2_busy",
+        "counts",
+    }
+    nodes = [
+        node
+        for node in PAGE.statements
+        if isinstance(node, ast.ImportFrom)
+        or (counts & (bound(node) | loaded(node)) and "errors" not in loaded(node))
+    ]
+    nb = Told({})
+    code = compile(ast.Module(nodes, []), str(PAGE.path), "exec")
+    exec(code, {"nb": nb})
+    words = [
+        "128 blocks keep 16 units each, 128 KiB of weights. A",
+        "loads 384 KiB for",
+    ]
+    words += [
+        "with `cuda-fused` 8 MiB.",
+        "V3 copies 6.44 % of",
+        "of 16 the share is 8.69",
+    ]
+    has([*words, "to 6.06 % of an H100's", "`cuda-fused` to 97 %."], nb.text)

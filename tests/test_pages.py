@@ -18,6 +18,7 @@ from lstm_report import machines
 from lstm_report.measure import results
 
 ROOT = Path(__file__).parents[1]
+FRONT = (ROOT / "README.md").read_text().partition("\n## Use it")[0]
 HOSTILE = """<img src=x onerror="f()"> & "a" 'b' <script>g()</script>"""
 RAW = "```{raw} html\n<img src=x onerror=f()>\n```"
 LINK = "[click](javascript:h())"
@@ -51,6 +52,7 @@ TABLE = f"<style>p {{}}</style>{FRAME.to_html()}<!-- --!><img src=x onerror=f()>
 TABLE += "<svg><a xlink:href='java&#9;script:h()'>t</a></svg><script>g()</script>"
 ALT = """"a": #b 'c' \\d"""
 FOLD = "<details><summary>Solution</summary>\n\n*folded* $x^2$\n\n</details>\n\nafter"
+MATHS = "$S'_k$ and Figure 1.1\n\n$$\\begin{aligned} a &= b \\\\ c &= d\\end{aligned}$$"
 BAD = "<img src=x onerror=f()> | [a](javascript:f()) `b` </table> *c*\n\n# d"
 
 
@@ -84,12 +86,15 @@ def site(tmp_path_factory):
     patch.setattr(results, "record", recorded(**said))
     told = claim(f"{HOSTILE} {LINK}", "Did not hold", why=HOSTILE, recorded=HOSTILE)
     cited = "*Long short-term memory*, and [one](02_b.ipynb), [other](03_no.ipynb)"
-    written = f"{HOSTILE}\n\n{LINK}\n\n{RAW}\n\n{cited}\n\n{FOLD}"
-    shown = picture("01-x", HOSTILE), picture("01-y", ALT, interactive="schedules")
+    written = f"{HOSTILE}\n\n{LINK}\n\n{RAW}\n\n{cited}\n\n{FOLD}\n\n{MATHS}"
+    number = output(markdown="**Figure 1.1.** It.")
+    shown = picture("01-x", HOSTILE), number
+    shown += (picture("01-y", ALT, interactive="schedules"),)
     cells = [
         text(f"# {HOSTILE}\n\n**One & {HOSTILE}.**"),
         parameters(),
         code("import math"),
+        code("# @title Measure\ndef f():\n    pass", tags=["hide-input"]),
         text(f"## Section\n\n{written}"),
         code("f()", *shown, output(html=TABLE)),
         text("\n\n".join(WAYS)),
@@ -170,18 +175,64 @@ def test_a_page_has_links_and_folds(site):
     assert page.select_one("a[href^='https://doi.org/'] em")
     assert page.select_one("figure.schedules img")
     folded = [one.get_text() for one in page.select("details")]
-    within = "PRESET", "math", "folded", "nb.claim()"
+    within = "PRESET", "def", "folded"
     assert all(words in fold for words, fold in zip(within, folded, strict=True))
     assert "after" not in folded[2]
+    bars = [" ".join(one.get_text().split()) for one in page.select("summary")]
+    assert bars[0].startswith("Code: the size of the run")
+    assert bars[1].startswith("Code: Measure")
     assert len(page.select("a.download")) == 2
 
 
 def test_every_claim_is_listed_with_its_verdict_and_a_link(site):
-    [entry] = site["claims"].select("main article li")
-    assert entry.get_text().startswith("Did not hold in this run. <img")
+    [entry] = site["claims"].select("main article .claim")
+    assert {"claim", "failed"} < {*entry["class"]}
+    assert entry.get_text().strip().startswith("Did not hold in this run. <img")
     place = entry.find("a", string="On its page")["href"].partition("#")[2]
-    assert "Did not hold" in str(site["01_a"].find(id=place))
-    assert "Claims: 1 did not hold" in site["index"].get_text()
+    [box] = site["01_a"].select(".claim.failed")
+    assert "Did not hold" in box.get_text()
+    assert site["01_a"].find(id=place) is not None
+    assert "Claims: 1 did not." in site["index"].get_text()
+
+
+def test_a_figure_that_a_text_names_is_a_link_to_it(site):
+    link = site["01_a"].find("a", string="Figure 1.1")
+    place = site["01_a"].find(id=link["href"].removeprefix("#"))
+    assert place.find("img") or place.find_next("img")["alt"] == HOSTILE
+
+
+def test_formulas_say_how_they_are_aligned_and_where_a_prime_is(site):
+    article = site["01_a"].find("article")
+    cells = [cell["columnalign"] for cell in article.select("div.math mtd")]
+    assert cells == ["right", "left"] * 2
+    assert [one.get_text() for one in article.select("mi.prime")] == ["\N{PRIME}"]
+
+
+def test_the_pages_before_and_after_have_their_numbers(site):
+    shown = site["01_a"].select_one(".right-next .prev-next-title").get_text()
+    assert shown == "02 Second"
+
+
+def test_the_front_page_says_what_readme_says_of_the_report(site):
+    page = site["index"]
+    assert page.find("h1").get_text().startswith("Parallel LSTMs")
+    told = page.find("article").get_text()
+    for heading in re.findall(r"^## (.+)$", FRONT, re.MULTILINE):
+        assert heading in told
+    assert "Use it" not in told
+    assert page.select_one("main img")["src"].endswith("00-ladder.png")
+    assert "anywhere" in website.front("# A\n\n![x](figures/no.png)\nanywhere")
+    assert "figures" not in website.front("# A\n\n![x](figures/no.png)\nanywhere")
+
+
+def test_results_define_their_workloads_and_name_machines_in_words(site):
+    page = site["results"]
+    known = {row.td.get_text() for row in page.find("table").select("tbody tr")}
+    for table in page.select("table"):
+        assert {row.td.get_text() for row in table.select("tbody tr")} <= known
+    folders = {*results.read("grid")["machine"], *results.read("peers")["machine"]}
+    headings = "".join(one.get_text() for one in page.select("h2"))
+    assert not [name for name in folders if name in headings]
 
 
 def test_the_machine_is_the_one_that_executed():

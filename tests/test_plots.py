@@ -1,5 +1,7 @@
-"""The four forms of figures, on made rows."""
+"""The forms of figures, on made rows."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -81,11 +83,63 @@ def test_lines_are_medians_with_their_spread_and_labels_at_their_ends(ax, how, e
     assert bars(ax)[:2] == ends
 
 
+def test_lines_on_a_log_axis_have_the_quantiles_of_the_rows(ax):
+    rows = pd.DataFrame({"H": 1, "who": "ours", "seconds": [1.0, 2.0, 8.0, 16.0]})
+    ax.set(yscale="log", xlabel="hidden units")
+    plots.lines(ax, rows, "H", "seconds", "who", colours={"ours": plots.RED})
+    line = ax.lines[0]
+    assert line.get_ydata() == pytest.approx([5])
+    assert line.get_color() == plots.RED
+    assert bars(ax)[0] == pytest.approx((1.75, 10))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("hidden units", "")
+
+
 def test_cells_of_a_heat_map_can_be_read_on_every_colour(ax):
     table = pd.DataFrame([[0.0, 1.0]], index=["row"], columns=["low", "high"])
+    ax.set(xlabel="units")
     plots.heat(ax, table, text=[["a", "b"]], cmap="gray", vmin=0, vmax=1)
     assert texts(ax) == ["a", "b"]
     assert [text.get_color() for text in ax.texts] == ["white", "black"]
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["low", "high"]
+    assert ax.get_xlabel() == "units"
+    # The middle of a cell is a whole number, as its text and its tick are.
+    [mesh] = ax.collections
+    corners = mesh.get_transform().transform(mesh.get_coordinates()[0])
+    middle = ax.transData.inverted().transform(corners)[:, 0]
+    assert middle == pytest.approx([-0.5, 0.5, 1.5])
+
+
+def test_rows_of_a_heat_map_go_upwards_and_a_cell_without_a_number_has_its_text(ax):
+    table = pd.DataFrame([[1.0], [np.nan]], index=[8, 16], columns=["ms"])
+    plots.heat(ax, table, text=[["1"], ["none"]])
+    assert [(text.get_text(), text.get_position()) for text in ax.texts] == [
+        ("1", (0, 0)),
+        ("none", (0, 1)),
+    ]
+    assert not ax.yaxis_inverted()
+
+
+def test_small_letters_are_found_as_large_as_the_page_shows_them(ax):
+    figure = ax.figure
+    ax.set_title("a title")
+    figure.set_figwidth(plots.WIDTH)
+    assert plots.too_small(figure) == []
+    ax.text(0, 0, "a remark", fontsize=10)
+    ax.text(0, 0, "hidden", fontsize=5, visible=False)
+    assert plots.too_small(figure) == ["a remark"]
+    figure.set_figwidth(2 * plots.WIDTH)
+    assert {"a remark", "a title"} <= {*plots.too_small(figure)}
+
+
+IMPORT = """
+import sys
+import lstm_report.plots
+assert "seaborn" not in sys.modules
+"""
+
+
+def test_seaborn_is_imported_where_something_is_drawn_alone():
+    subprocess.run([sys.executable, "-c", IMPORT], check=True)
 
 
 def test_a_figure_in_words(ax):

@@ -9,8 +9,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import accept
 import notebook_rules as rules
 import pytest
+import report
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -103,18 +105,21 @@ def test_readme_holds_the_results_that_are_in_data():
     assert len(text.splitlines()) <= 120
 
 
-def test_readmes_figures_are_those_of_the_notebooks():
+def test_figures_are_those_of_the_notebooks():
+    """As SVG, and as PNG what README shows, with a list of them."""
     text = (ROOT / "README.md").read_text()
     shown = set(re.findall(r"\(figures/([\w-]+)\.png\)", text))
-    drawn = {}
-    for path in (ROOT / "notebooks").glob("*.ipynb"):
-        drawn |= rules.figures(rules.read(path))
-    for path in files():
-        if path.parent == ROOT / "figures":
-            assert path.stem in shown, f"{path.name}: README does not show it"
-            fresh = path.read_bytes() == drawn[path.stem]
-            assert fresh, f"{path.name}: want `make accept`"
-    assert all((ROOT / "figures" / f"{name}.png").exists() for name in shown)
+    books = {path: rules.read(path) for path in report.sources()}
+    drawn = {
+        one.name: one.png for book in books.values() for one in rules.figures(book)
+    }
+    want = {f"{name}.svg" for name in drawn} | {f"{name}.png" for name in shown}
+    folder = ROOT / "figures"
+    assert {path.name for path in folder.iterdir()} == want | {"README.md"}
+    for name in shown:
+        fresh = (folder / f"{name}.png").read_bytes() == drawn[name]
+        assert fresh, f"{name}.png: want `make accept`"
+    assert (folder / "README.md").read_text("utf-8") == accept.listed(books)
 
 
 def test_data_readme_lists_the_columns_that_there_are():

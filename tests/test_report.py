@@ -5,6 +5,8 @@ of ours.
 import ast
 import base64
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -19,7 +21,9 @@ import yaml
 from filed import filed, rows_of
 from form import computes, outside_functions, problems_of_code, problems_of_form
 from made import PNG, TITLE, claim, code, drawn, parameters, save, stream, text
+from nbformat.v4 import new_output
 from notebook_rules import ReportError
+from summary import summary
 
 from lstm_kernels.versions import numba_sample
 from lstm_report.lesson import mistakes
@@ -41,7 +45,9 @@ def test_execute_runs_in_the_notebooks_folder_and_stores_what_a_reader_sees(tmp_
     folded = code(loud, tags=["hide-input"])
     cells = text(TITLE), parameters(), folded, code(last)
     source = save(tmp_path / "notebooks" / "01_a.ipynb", *cells)
-    report.execute(source, tmp_path / "01_a.ipynb", "smoke")
+    began = []
+    report.execute(source, tmp_path / "01_a.ipynb", "smoke", began.append)
+    assert began == [1, 2, 3, 4]
     book = rules.read(tmp_path / "01_a.ipynb")
     assert not [out for _, out, _ in rules.outputs(book) if out.get("name") == "stderr"]
     assert rules.preset(book) == "smoke"
@@ -49,6 +55,7 @@ def test_execute_runs_in_the_notebooks_folder_and_stores_what_a_reader_sees(tmp_
     assert rules.dumps(book) == (tmp_path / "01_a.ipynb").read_text()
     assert book.metadata == rules.METADATA | {rules.OURS: book.metadata[rules.OURS]}
     assert isinstance(rules.seconds(book), int)
+    assert len(rules.seconds_of_cells(book)) == len(book.cells)
     assert book.cells[2].metadata == {"tags": ["hide-input"]} | rules.FOLDED
     assert all(set(cell.metadata) <= {"tags"} for cell in book.cells[3:])
 
@@ -199,21 +206,35 @@ def test_figures_go_to_build_and_nowhere_without_the_repository(
     assert standalone or written[folder / "trial.png"] == data["image/png"]
 
 
+def test_a_figure_with_letters_that_a_telephone_shows_too_small_is_refused(shown):
+    figure, ax = plt.subplots()
+    ax.set_title("Small", fontsize=9)
+    with pytest.raises(ValueError, match=r"figure: got small letters in \['Small'\]"):
+        shown.notebook(root=None).show(figure, "trial")
+    assert not shown
+
+
 @pytest.mark.parametrize("alt", ['"A" first', "two\nlines", "a # b", "it's: \\d"])
 def test_an_alternative_text_stays_one_option_of_its_figure(tmp_path, alt):
     output = drawn("01-x")
     output.metadata["image/png"]["alt"] = alt
     website.show(output, {"figure": "01-x"}, "claim-1", tmp_path)
-    lines = output.data["text/markdown"].splitlines()[1:-1]
+    place, _, *lines, _ = output.data["text/markdown"].splitlines()
+    assert place == "(figure-01-x)="
     told = yaml.safe_load("\n".join(line.removeprefix(":") for line in lines))
     assert told == {"alt": alt, "figclass": "still"}
 
 
-# --- accepting, and what differs
+# --- accepting
 
 
-def project(folder, *built, overview=(), old=()):
-    """A project of two notebooks and a README, and what was executed of them."""
+DRAWN = {"00-x": "<svg>new</svg>", "00-y": "<svg>y</svg>"}
+
+
+def project(folder, *built, overview=(), old=(), drawn=DRAWN):
+    """A project of two notebooks and a README, and what was executed and drawn of
+    them.
+    """
     start = text(TITLE), parameters()
     save(folder / "notebooks" / "00_o.ipynb", *start, code("f()", *old))
     save(folder / "notebooks" / "01_a.ipynb", *start, code("f()", count=None))
@@ -222,24 +243,49 @@ def project(folder, *built, overview=(), old=()):
         save(folder / "build" / "01_a.ipynb", text(TITLE), *built)
     (folder / "README.md").write_text("![A](figures/00-x.png)\n")
     (folder / "figures").mkdir()
-    (folder / "figures" / "00-x.png").write_bytes(b"old")
+    for name in ("00-x.png", "00-x.svg", "gone.svg", "gone.png"):
+        (folder / "figures" / name).write_bytes(b"old")
+    (folder / "build" / "figures").mkdir()
+    for name, svg in drawn.items():
+        (folder / "build" / "figures" / f"{name}.svg").write_text(svg)
+        png = folder / "build" / "figures" / f"{name}.png"
+        png.write_bytes(base64.b64decode(PNG))
 
 
 def content(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def caption(words):
+    return new_output("display_data", data={"text/markdown": words})
+
+
+OVERVIEW = [
+    drawn("00-x"),
+    caption("**Figure 0.1.** As [01](01_a.ipynb) says."),
+    drawn("00-y"),
+    caption("**Figure 0.2.**"),
+]
+DONE = parameters(), code("f()", stream("42\n"))
+
+
 @pytest.mark.parametrize(
-    ("built", "message"),
+    ("built", "overview", "message"),
     [
-        ([parameters("smoke"), code("f()")], "01_a.ipynb: not executed with PRESET"),
-        ([parameters(), code("f(2)")], "01_a.ipynb: edited since it was executed"),
-        ([parameters(), code("f()")], "README.md: no notebook draws 00-x"),
-        ([], "01_a.ipynb: not executed"),
+        (
+            [parameters("smoke"), code("f()")],
+            [],
+            "01_a.ipynb: not executed with PRESET",
+        ),
+        ([parameters(), code("f(2)")], [], "01_a.ipynb: edited since it was executed"),
+        (DONE, [], "README.md: no notebook draws 00-x"),
+        (DONE, [drawn("00-x"), drawn("00-z")], r"00-z.svg is not of this run"),
+        (DONE, [drawn("00-x"), drawn("00-x")], "00-x is drawn twice"),
+        ([], [], "01_a.ipynb: not executed"),
     ],
 )
-def test_accept_refuses_and_changes_nothing(tmp_path, built, message):
-    project(tmp_path, *built)
+def test_accept_refuses_and_changes_nothing(tmp_path, built, overview, message):
+    project(tmp_path, *built, overview=overview)
     before = content(tmp_path)
     with pytest.raises(ReportError, match=message):
         report.accept(tmp_path / "build", tmp_path)
@@ -247,29 +293,98 @@ def test_accept_refuses_and_changes_nothing(tmp_path, built, message):
 
 
 def test_accept_renews_notebooks_and_figures_of_one_run(tmp_path):
-    done = parameters(), code("f()", stream("42\n"))
-    project(tmp_path, *done, overview=[drawn("00-x")])
-    names = {"00_o.ipynb", "01_a.ipynb"}
-    assert {*report.accept(tmp_path / "build", tmp_path)} == {*names, "00-x.png"}
-    for name in names:
+    project(tmp_path, *DONE, overview=OVERVIEW)
+    notebooks = {"00_o.ipynb", "01_a.ipynb"}
+    figures = {"00-x.png", "00-x.svg", "00-y.svg", "README.md"}
+    gone = {"gone.svg", "gone.png"}
+    changed = report.accept(tmp_path / "build", tmp_path)
+    assert sorted(changed) == sorted(notebooks | figures | gone)
+    for name in notebooks:
         built = (tmp_path / "build" / name).read_bytes()
         assert (tmp_path / "notebooks" / name).read_bytes() == built
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == figures
     picture = (tmp_path / "figures" / "00-x.png").read_bytes()
     assert picture == base64.b64decode(PNG)
+    for name, svg in DRAWN.items():
+        assert (tmp_path / "figures" / f"{name}.svg").read_text() == svg
+    lines = (tmp_path / "figures" / "README.md").read_text().splitlines()
+    assert lines[-4:] == [
+        "## [00 Title](../notebooks/00_o.ipynb)",
+        "",
+        "- [00-x](00-x.svg): **Figure 0.1.** As 01 says.",
+        "- [00-y](00-y.svg): **Figure 0.2.** A line",
+    ]
     assert report.accept(tmp_path / "build", tmp_path) == []
 
 
-def test_the_summary_counts_claims_and_tells_what_changed(tmp_path):
-    new = claim("A."), claim("B.", "Did not hold"), claim("C."), claim("D.", "Held")
+def test_a_page_that_was_executed_before_this_build_keeps_its_drawing(tmp_path):
+    project(tmp_path, *DONE, overview=OVERVIEW[:2], old=OVERVIEW[:2], drawn={})
+    report.accept(tmp_path / "build", tmp_path)
+    assert (tmp_path / "figures" / "00-x.svg").read_bytes() == b"old"
+
+
+# --- the end of a run
+
+
+PLACE = "build/site/00_o.html#claim-00_o"
+
+
+def ended(folder, **how):
+    """The lines at the end of a run of the project."""
+    return summary(folder / "build", report.sources(folder), **how).splitlines()
+
+
+def test_the_summary_counts_claims_and_tells_what_came_out_otherwise(tmp_path):
+    failed = claim("B.", "Did not hold", why="It is 3.")
+    gpu = claim("E.", "Not measured", numbers="no GPU")
+    new = claim("A."), failed, claim("C."), claim("D.", "Held"), gpu
     old = claim("A."), claim("B."), claim("C.", "Not measured")
     project(tmp_path, overview=new, old=old)
-    assert report.summary(tmp_path / "build", tmp_path).splitlines() == [
-        "Claims: 3 held, 1 did not hold",
-        "00_o: 0 s, stored 0 s",
-        "  did not hold, stored: held: B.",
-        "  held, stored: not measured: C.",
+    assert ended(tmp_path, site="build/site") == [
+        "Claims: 3 held, 1 did not, 1 not measured.",
+        "2 claims came out otherwise than in the stored run; a result, not an error: "
+        "times vary with the machine.",
+        "00_o: 0 s",
+        "  claim 2, did not hold, stored run: held: B.",
+        "    It is 3.",
+        f"    {PLACE}-2",
+        "  claim 3, held, stored run: not measured: C.",
+        f"    {PLACE}-3",
+        "  claim 5, not measured (no GPU): E.",
+        f"    {PLACE}-5",
         "01_a: not executed",
     ]
+
+
+def test_one_page_is_summed_up_alone_and_what_is_as_stored_is_not_told(tmp_path):
+    project(tmp_path, *DONE, overview=[claim("A.")], old=[claim("A.")])
+    [first, second] = report.sources(tmp_path)
+    lines = summary(tmp_path / "build", [second]).splitlines()
+    assert lines == ["Claims: none.", "01_a: 0 s"]
+    lines = summary(tmp_path / "build", [first]).splitlines()
+    assert lines == ["Claims: 1 held.", "00_o: 0 s"]
+
+
+def test_small_sizes_are_compared_with_nothing(tmp_path):
+    failed = claim("B.", "Did not hold")
+    project(tmp_path, parameters("smoke"), code("f()", failed), overview=[claim("A.")])
+    [told, *lines] = ended(tmp_path)
+    assert "no number says anything about speed" in told
+    assert lines == ["00_o: 0 s", "01_a: 0 s"]
+
+
+# --- commands
+
+
+@pytest.mark.parametrize("command", ["bench", "gpu"])
+def test_a_command_without_its_packages_names_the_extra(command):
+    program = "import runpy, sys; sys.modules['psutil'] = None; "
+    program += "runpy.run_module('lstm_report', run_name='__main__')"
+    words = [sys.executable, "-c", program, command]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode != 0
+    [line] = done.stderr.splitlines()
+    assert "[report]" in line
 
 
 # --- the notebooks of the report
@@ -321,7 +436,8 @@ def test_a_notebook_is_executed_in_form_and_its_links_lead_somewhere(path):
     ]
     if rules.preset(book) != "paper":
         problems.append(f"PRESET is {rules.preset(book)!r}, want 'paper'")
-    if rules.dumps(rules.stored(book, seconds=rules.seconds(book))) != before:
+    took = rules.seconds(book), rules.seconds_of_cells(book)
+    if rules.dumps(rules.stored(book, *took)) != before:
         problems.append("not in the stored form: want `make accept`")
     for cell in book.cells:
         if cell.cell_type == "markdown":

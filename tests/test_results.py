@@ -125,21 +125,31 @@ def test_rows_of_other_columns_are_refused(tmp_path):
 )
 def test_a_caption_says_what_disturbs(about, end):
     record = bench.machine("paper") | {"distorting_variables": []}
-    record |= {"commit": "abc", "dirty": False}
+    record |= {"commit": "abc", "dirty": False, "measured_ghz": 3.349}
     caption = results.caption(record | about)
+    assert ", 3.3 GHz measured, " in caption
+    assert "GHz" not in results.caption(record | about | {"measured_ghz": None})
     assert caption.startswith(results.label(record))
     assert caption.endswith(f"{record['date']}, commit abc{end}")
     nothing = {"commit": None, "dirty": None}
     assert "no commit recorded" in results.caption(record | nothing)
 
 
-def test_a_label_names_family_model_and_clock_and_what_is_recorded(tmp_path):
-    record = {"cpu": "AMD EPYC", "core": "znver5", "family": "26", "model": "2"}
-    record |= {"cores": 2, "clock_ghz": 4.4912, "date": "2026-11-22"}
-    live = "AMD EPYC, znver5, family 26, model 2, 4.49 GHz, 2 cores"
-    assert results.label(record) == live
-    assert results.label(record | {"recorded": True}) == f"{live}, recorded 2026-11-22"
-    assert "recorded" not in results.label(bench.machine())
+def test_a_label_says_what_a_machine_can_do_and_what_is_recorded(tmp_path):
+    record = {"cpu": "Intel(R) Xeon(R) Processor @ 2.80GHz", "vectors": "avx512f"}
+    record |= {"core": "icelake-server", "family": "6", "clock_ghz": 2.79, "cores": 2}
+    record |= {"caches": {"L1d": "48K", "L2": "1280K"}, "date": "2026-11-22"}
+    live = "Intel Xeon, AVX-512 {}48 KiB L1 and 1.25 MiB L2 a core, 2 cores"
+    for known, said in ((True, "with bfloat16, "), (False, "without bfloat16, ")):
+        assert results.label(record | {"bfloat16": known}) == live.format(said)
+    old = live.replace(" {}", ", ")
+    assert results.label(record) == old
+    assert results.label(record | {"recorded": True}) == f"{old}, recorded 2026-11-22"
+    few = {"cpu": "AMD EPYC", "vectors": "unknown", "caches": {}, "cores": 3}
+    assert results.label(few) == "AMD EPYC, 3 cores"
+    here = bench.machine()
+    assert "recorded" not in results.label(here)
+    assert 0.3 < here["measured_ghz"] < 9
     path = filed(tmp_path, ROW)
     read = results.record("trial", path.parent.name, tmp_path)
     assert f"recorded {read['date']}" in results.caption(read)

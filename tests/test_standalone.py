@@ -84,6 +84,36 @@ def execute(home, tmp_path, monkeypatch):
     return run
 
 
+def named(match):
+    return re.sub(r"\[([^]]+)\]\((\w+\.ipynb)\)", r"\1 (`\2`)", match[0])
+
+
+def test_what_a_pages_module_names_is_carried(tmp_path, monkeypatch):
+    pages, recorded = tmp_path / "lstm_report" / "pages", tmp_path / "data/results/m"
+    for folder in (pages, recorded):
+        folder.mkdir(parents=True)
+    (pages / "page_01.py").write_text("read('trial')")
+    (pages / "page_02.py").write_text("read('other')")
+    for name in ("trial", "other"):
+        (recorded / f"{name}.csv").touch()
+    monkeypatch.setattr(standalone, "ROOT", tmp_path)
+    cell = new_code_cell(
+        "from lstm_report.pages import page_01 as page; page_width = 1"
+    )
+    brought = standalone.carried(new_notebook(cells=[cell]))
+    assert [name for name in brought if "recorded" in name] == [
+        "lstm_report/recorded/m/trial.csv"
+    ]
+
+
+def test_the_next_pages_are_named_by_their_files(tmp_path):
+    text = "See [02](02_b.ipynb).\n\nHow to go on: [01](01_cell.ipynb) has it."
+    path = tmp_path / "01_a.ipynb"
+    nbformat.write(new_notebook(cells=[new_markdown_cell(text)]), path)
+    source = json.loads(standalone.standalone(path))["cells"][0]["source"]
+    assert "".join(source) == ("See 02.\n\nHow to go on: 01 (`01_cell.ipynb`) has it.")
+
+
 def test_each_notebook_carries_the_package_and_is_otherwise_its_source(made):
     for source in NOTEBOOKS:
         before, after = rules.read(source), rules.read(made / source.name)
@@ -91,7 +121,8 @@ def test_each_notebook_carries_the_package_and_is_otherwise_its_source(made):
         assert rules.tags(first) == ["package"]
         # Links to files beside it, which lead nowhere, are text.
         for one, other in zip(after.cells, before.cells, strict=True):
-            text = re.sub(r"\[([^]]+)\]\([\w./]+\)", r"\1", other.source)
+            text = re.sub(r"How to (go|read) on(?s:.*)", named, other.source)
+            text = re.sub(r"\[([^]]+)\]\([\w./]+\)", r"\1", text)
             assert one.source == (other.source if other.cell_type == "code" else text)
             if one.cell_type == "markdown":
                 assert not re.search(r"\]\([\w./]*\.(ipynb|md)", one.source)

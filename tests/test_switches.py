@@ -43,7 +43,7 @@ def test_every_combination_agrees_with_the_reference(on):
 
 
 @pytest.mark.parametrize(
-    "on", [BASELINE, EVERY, ("fuse", "layout", "kernel"), ("combine", "wavefront")]
+    "on", [BASELINE, EVERY, ("pointwise", "layout", "kernel"), ("combine", "wavefront")]
 )
 def test_nothing_is_left_from_call_to_call_and_a_second_thread_computes(on):
     params, x, _ = example((3, 9, 5, 7, 40))
@@ -72,7 +72,7 @@ def test_no_combination_is_excluded_or_the_same_code_twice():
     [
         ((), [1] * 8, "matmul"),
         (("combine",), [1] * 2, "matmul"),
-        (("concurrent", "fuse"), [8], "matmul"),
+        (("concurrent", "pointwise"), [8], "matmul"),
         (("combine", "concurrent", "layout"), [2], "matmul"),
         (("layout", "kernel"), [2] * 8, "_by_tile"),
         (("combine", "concurrent", "layout", "kernel"), [2], "_by_tile"),
@@ -109,6 +109,16 @@ def test_without_products_the_rest_remains(on):
         check(variant, params, x, products=False)
 
 
+def test_what_is_measured_of_the_machine_has_its_unit():
+    slow, fast = switches.reading(8_000_000, 1, 3), switches.reading(80_000, 1, 3)
+    assert 1e-3 < slow < 1  # seconds of 32 MB
+    assert fast < slow / 10
+    assert 1 < switches.peak(1, 3) < 1000  # GFLOP/s
+    assert -1e-3 < switches.waking(2, 20) < 0.1  # seconds
+    jobs, count = switches.busy(3, 7)
+    assert (len(jobs), count % (7 * 64)) == (3, 0)
+
+
 def test_a_task_that_fails_ends_the_others():
     plan = schedules.wavefront(schedules.Graph(3, 12), 3, 2)
     seen = []
@@ -134,7 +144,7 @@ GRU = lk.Params.init(2, 3, cell="gru")
     ("params", "on", "message"),
     [
         (PARAMS, ("combine", "fast"), "on: got 'fast', want one of"),
-        (PARAMS, ("fuse", "fuse"), "each once"),
+        (PARAMS, ("pointwise", "pointwise"), "each once"),
         (PARAMS, "combine", "on: got 'combine', want names"),
         (PARAMS, ("concurrent", "wavefront"), "on: with wavefront no core is free"),
         (PARAMS, ("kernel",), "on: kernel needs its layout"),

@@ -61,8 +61,10 @@ def recorded(tmp_path, monkeypatch):
     """Results of two machines, of which the first was measured later."""
     for machine, date, factor in (("a", "2026-02-01", 1), ("b", "2026-01-01", 3)):
         rows = compared(**{name: factor * s for name, s in FAST.items()})
-        filed(tmp_path, rows, "peers", machine=machine, date=date)
-    filed(tmp_path, compared(numpy=1.0), "grid", machine="c")
+        filed(
+            tmp_path, rows, "peers", machine=machine, date=date, cpu=f"Chip {machine}"
+        )
+    filed(tmp_path, compared(numpy=1.0), "grid", machine="c", cpu="Chip c")
     monkeypatch.setattr(results, "FOLDER", tmp_path)
 
 
@@ -79,8 +81,8 @@ def test_readme_holds_the_newest_machine(recorded):
 
 def test_the_page_has_every_machine_with_its_own_rows(recorded):
     parts = machines.page().split("\n## ")[1:]
-    titles = ["Other packages: a", "Other packages: b", "Versions: c"]
-    assert [part.partition("\n")[0] for part in parts] == titles
+    titles = ["Other packages: Chip a", "Other packages: Chip b", "Versions: Chip c"]
+    assert [part.partition(",")[0] for part in parts] == titles
     for part, date, ms in zip(parts, ("02-01", "01-01", ""), (2, 6, 2), strict=True):
         assert f"recorded 2026-{date}" in part
         rows = re.findall(r"^\| airline \| (\d+) \|", part, re.MULTILINE)

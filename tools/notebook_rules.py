@@ -5,8 +5,8 @@ Cells are numbered from 1.
 
 import base64
 import re
-from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 
@@ -73,20 +73,42 @@ def claims(notebook):
     return [ours["claim"] for *_, ours in outputs(notebook) if "claim" in ours]
 
 
-def counted(notebooks):
-    """How many claims of notebooks held, in words."""
-    found = Counter(one["verdict"] for book in notebooks for one in claims(book))
-    told = (f"{number} {verdict.lower()}" for verdict, number in found.most_common())
-    return "Claims: " + (", ".join(told) or "none")
+class Figure(NamedTuple):
+    """A figure that `nb.show` showed: its name, its picture, and its number and
+    caption, or where it has no caption what it shows in words.
+    """
+
+    name: str
+    png: bytes
+    told: str
 
 
 def figures(notebook):
-    """The PNG of each figure that `nb.show` showed, by name."""
-    return {
-        ours["figure"]: base64.b64decode(output.data["image/png"])
-        for _, output, ours in outputs(notebook)
-        if "figure" in ours
-    }
+    """The figures of an executed notebook, in order."""
+    found = []
+    for _, output, ours in outputs(notebook):
+        text = output.get("data", {}).get("text/markdown", "")
+        if "figure" in ours:
+            png = base64.b64decode(output.data["image/png"])
+            alt = output.metadata["image/png"]["alt"]
+            found.append(Figure(ours["figure"], png, " ".join(alt.split())))
+        elif number := found and re.match(r"\*\*Figure \S+\*\* *", text):
+            caption = text[number.end() :] or found[-1].told
+            told = f"{number[0].strip()} {' '.join(caption.split())}"
+            found[-1] = found[-1]._replace(told=told)
+    return found
+
+
+def head(name, book):
+    """The title of a page, after its number."""
+    title = book.cells[0].source.partition("\n")[0].lstrip("# ")
+    return f"{name[:2]} {title}" if name[0].isdigit() else title
+
+
+def written(path):
+    """What was written of a notebook, but for its parameters."""
+    book = read(path)
+    return [cell.source for cell in book.cells if "parameters" not in tags(cell)]
 
 
 def preset(notebook):
@@ -127,6 +149,11 @@ def seconds(notebook):
     return notebook.metadata.get(OURS, {}).get("seconds", 0)
 
 
+def seconds_of_cells(notebook):
+    """The same of its cells; an empty list where that is unknown."""
+    return [int(s) for s in notebook.metadata.get(OURS, {}).get("cells", "").split()]
+
+
 def folded(cell):
     """A cell's metadata in the stored form: its tags; what is tagged hide-input is
     folded in JupyterLab, Colab and Kaggle too.
@@ -135,13 +162,17 @@ def folded(cell):
     return kept | (FOLDED if "hide-input" in tags(cell) else {})
 
 
-def stored(notebook, seconds):
-    """A notebook in the form that is stored: only what a reader sees."""
+def stored(notebook, seconds, cells=()):
+    """A notebook in the form that is stored: only what a reader sees, and the seconds
+    that it took, all and cell by cell.
+    """
     for cell in notebook.cells:
         cell.metadata = folded(cell)
     for _, output, _ in outputs(notebook):
         texts = output.get("data", output)
         for kind in [kind for kind in texts if kind.startswith("text")]:
             texts[kind] = texts[kind].replace(f"{ROOT}/", "").replace(str(ROOT), ".")
-    notebook.metadata = METADATA | {OURS: {"seconds": round(seconds)}}
+    took = {"seconds": round(seconds)}
+    took |= {"cells": " ".join(f"{one:.0f}" for one in cells)} if cells else {}
+    notebook.metadata = METADATA | {OURS: took}
     return notebook

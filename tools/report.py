@@ -2,31 +2,37 @@
 
 python tools/report.py execute NOTEBOOK OUT [-p PRESET smoke]
 python tools/report.py run BUILD [-p PRESET smoke] [--only NUMBER]
-python tools/report.py html BUILD SITE
+python tools/report.py html BUILD SITE [--only NUMBER]
 python tools/report.py accept BUILD
 python tools/report.py readme
 """
+
+if __name__ == "__main__":  # first of all: what is imported takes a second
+    import interrupts
+
+    interrupts.end_at_once()
 
 import argparse
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
-INTERRUPTED = "report: interrupted; the same call goes on from here"
-try:  # which takes a second
-    import notebook_rules as rules
-    import psutil
-    from notebook_rules import ROOT, ReportError
+import notebook_rules as rules
+import psutil
+from accept import accepted
+from interrupts import INTERRUPTED, end, told_as
+from notebook_rules import ROOT, ReportError
+from progress import Page, Progress
+from summary import summary
 
-    from lstm_kernels.files import writing
-    from lstm_report.measure.results import newest_code
-except KeyboardInterrupt:
-    print(INTERRUPTED, file=sys.stderr)
-    sys.exit(130)
+from lstm_kernels.files import writing
+from lstm_report.measure.results import newest_code
 
 LAST = "lesson, appendix"
 
@@ -37,15 +43,22 @@ def sources(root=ROOT):
     return sorted(found, key=lambda path: LAST.find(path.stem))
 
 
-def execute(notebook, out, preset="paper"):
+def execute(notebook, out, preset="paper", began=lambda number: None):
     """Execute `notebook` in its own folder into `out`, in the form that is stored; on
-    failure `out` does not exist.
+    failure `out` does not exist. `began` is called with the number of each cell.
     """
-    import papermill  # slow to import
-    from papermill.exceptions import PapermillExecutionError
-    from traitlets.config import Config
+    with told_as(end):
+        import papermill  # slow to import
+        from papermill.exceptions import PapermillExecutionError
+        from traitlets.config import Config
 
-    start = time.monotonic()
+    start, starts = time.monotonic(), []
+
+    def on_cell_start(cell, cell_index):
+        if "injected-parameters" not in rules.tags(cell):
+            starts.append(time.monotonic())
+            began(len(starts))
+
     out.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as settings:
         _own_kernel_only(settings)
@@ -60,6 +73,7 @@ def execute(notebook, out, preset="paper"):
                 cwd=str(notebook.parent),
                 progress_bar=False,
                 config=Config({"KernelManager": sockets}),
+                on_cell_start=on_cell_start,
                 # A kernel that is interrupted would tell of its sockets.
                 extra_arguments=["--log-level=50"],
             )
@@ -82,7 +96,9 @@ def execute(notebook, out, preset="paper"):
         if output.get("name") == "stderr":
             where = f"{notebook}, cell {number} wrote to stderr"
             raise ReportError(f"{where}: {output.text.strip()}")
-    book = rules.stored(book, seconds=time.monotonic() - start)
+    starts.append(time.monotonic())
+    took = [after - one for one, after in pairwise(starts)]
+    book = rules.stored(book, starts[-1] - start, took)
     write(out, rules.dumps(book).encode())
 
 
@@ -106,27 +122,41 @@ def write(path, content):
         file.write(content)
 
 
-def run(build, preset="paper", only="", root=ROOT, execute=execute):
+def chosen(every, only):
+    """The notebook of a number or name among `every`; all where it is empty."""
+    if not only:
+        return every
+    wanted = re.compile(rf"0*{re.escape(only.lstrip('0'))}(_|$)")
+    found = [path for path in every if wanted.match(path.stem)]
+    if not found:
+        names = ", ".join(path.stem for path in every)
+        raise ReportError(f"NB: got {only!r}, want the number or name of {names}")
+    return found
+
+
+def run(build, preset="paper", only="", root=ROOT, execute=execute, stream=None):
     """Execute what is out of date, or `only` the notebook of a number or name; whether
     all went well. One that fails does not stop the others.
     """
-    every = sources(root)
-    todo = [path for path in every if not up_to_date(path, build / path.name, root)]
-    if only:
-        wanted = re.compile(rf"0*{re.escape(only.lstrip('0'))}(_|$)")
-        todo = [path for path in every if wanted.match(path.stem)]
-        if not todo:
-            names = ", ".join(path.stem for path in every)
-            raise ReportError(f"NB: got {only!r}, want the number or name of {names}")
-    took, fine = [rules.seconds(rules.read(path)) for path in todo], True
-    for place, path in enumerate(todo):
-        about = f"{path.stem} ({place + 1} of {len(todo)}) starts"
-        if preset == "paper":
-            left = f"{sum(took[place:]) / 60:.1f} min left"
-            about += f"; the stored run took {took[place]} s, {left}"
-        print(about, flush=True)
+    todo = chosen(sources(root), only)
+    if not only:
+        todo = [path for path in todo if not up_to_date(path, build / path.name, root)]
+    books, fine = {path: rules.read(path) for path in todo}, True
+    pages = [
+        Page(
+            path.stem,
+            rules.seconds(book),
+            rules.seconds_of_cells(book),
+            len(book.cells),
+        )
+        for path, book in books.items()
+    ]
+    progress = Progress(pages, compares=preset == "paper", stream=stream)
+    for path in todo:
         try:
-            execute(path, build / path.name, preset)
+            with progress.page():
+                execute(path, build / path.name, preset, progress.cell)
+                progress.done()
         except ReportError as error:
             print(f"report: {error}", file=sys.stderr, flush=True)
             fine = False
@@ -137,63 +167,23 @@ def up_to_date(source, out, root=ROOT):
     """Whether `out` is `source` executed with the code, the series and the recorded
     results that are here.
     """
-    if not out.exists() or cells(source) != cells(out):
+    if not out.exists() or rules.written(source) != rules.written(out):
         return False
     return out.stat().st_mtime > newest_code(root)
 
 
-def cells(path):
-    """What was written of a notebook, but for its parameters."""
-    book = rules.read(path)
-    return [cell.source for cell in book.cells if "parameters" not in rules.tags(cell)]
-
-
-def summary(build, root=ROOT):
-    """In lines: how many claims held; for each page its seconds, the claims that did
-    not hold, and the verdicts that differ from the stored run.
-    """
-    lines, books = [], []
-    for source in sources(root):
-        if not (build / source.name).exists():
-            lines.append(f"{source.stem}: not executed")
-            continue
-        new, old = rules.read(build / source.name), rules.read(source)
-        books.append(new)
-        took, stored = rules.seconds(new), rules.seconds(old)
-        lines.append(f"{source.stem}: {took} s, stored {stored} s")
-        before = dict(enumerate(claim["verdict"] for claim in rules.claims(old)))
-        for number, claim in enumerate(rules.claims(new)):
-            verdict, was = claim["verdict"], before.get(number)
-            if verdict != "Held" or was not in (None, verdict):
-                told = f", stored: {was.lower()}" if was not in (None, verdict) else ""
-                lines.append(f"  {verdict.lower()}{told}: {claim['sentence']}")
-    return "\n".join([rules.counted(books), *lines])
-
-
 def accept(build, root=ROOT):
-    """Put the executed notebooks of `build` in the place of their sources, and the
-    figures that README shows in theirs; nothing where one is not fit. Returns the names
-    of the files that changed.
+    """Store what was executed to `build`, as `accepted` says; nothing where one is not
+    fit. Returns the names of the files that changed.
     """
-    contents, drawn, problems = {}, {}, []
-    for source in sources(root):
-        built = build / source.name
-        if not built.exists() or rules.preset(rules.read(built)) != "paper":
-            problems.append(f"{source.name}: not executed with PRESET 'paper'")
-        elif cells(built) != cells(source):
-            problems.append(f"{source.name}: edited since it was executed")
-        else:
-            contents[source] = built.read_bytes()
-            drawn |= rules.figures(rules.read(built))
-    text = (root / "README.md").read_text("utf-8")
-    for name in re.findall(r"\(figures/([\w-]+)\.png\)", text):
-        contents[root / "figures" / f"{name}.png"] = drawn.get(name)
-        problems += [] if name in drawn else [f"README.md: no notebook draws {name}"]
-    if problems:
-        raise ReportError("\n  ".join(["nothing is accepted:", *problems]))
-    changed = [p for p in contents if not p.exists() or p.read_bytes() != contents[p]]
+    contents = accepted(build, sources(root), root)
+    before = {path: path.read_bytes() for path in contents if path.exists()}
+    changed = [path for path in contents if before.get(path) != contents[path]]
     for path in changed:
-        write(path, contents[path])
+        if contents[path] is None:
+            path.unlink()
+        else:
+            write(path, contents[path])
     return [path.name for path in changed]
 
 
@@ -206,30 +196,44 @@ def main(arguments=None):
     parser.add_argument("--only", default="", help="the number of a notebook")
     given = parser.parse_args(arguments)
     try:
-        if given.command == "execute":
-            execute(*given.paths, given.preset)
-        elif given.command == "run":
-            return 0 if run(*given.paths, given.preset, given.only) else 1
-        elif given.command == "accept":
-            print(", ".join(accept(*given.paths)) or "nothing", "changed")
-        elif given.command == "html":
-            import website  # slow to import, as the next
-
-            build, site = given.paths
-            built = [build / path.name for path in sources()]
-            website.make([path for path in built if path.exists()], site)
-            print(summary(build))
-        else:
-            from lstm_report import machines
-
-            path = ROOT / "README.md"
-            write(path, machines.renewed(path.read_text("utf-8")).encode())
+        with told_as(signal.default_int_handler):
+            return command(given)
     except ReportError as error:
         print(f"report: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
+
+
+def command(given):
+    """Do what the words of the command line ask for; the exit status."""
+    if given.command == "execute":
+        execute(*given.paths, given.preset)
+    elif given.command == "run":
+        try:
+            chosen(sources(), given.only)
+        except ReportError as error:
+            print(f"report: {error}", file=sys.stderr)
+            return 2
+        return 0 if run(*given.paths, given.preset, given.only) else 1
+    elif given.command == "accept":
+        print(", ".join(accept(*given.paths)) or "nothing", "changed")
+    elif given.command == "html":
+        with told_as(end):
+            import website  # slow to import, as the next
+
+        build, site = given.paths
+        print("making the site", flush=True)
+        built = [build / path.name for path in sources()]
+        website.make([path for path in built if path.exists()], site)
+        print(summary(build, chosen(sources(), given.only), site))
+    else:
+        with told_as(end):
+            from lstm_report import machines
+
+        path = ROOT / "README.md"
+        write(path, machines.renewed(path.read_text("utf-8")).encode())
     return 0
 
 

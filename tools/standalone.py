@@ -23,6 +23,9 @@ from notebook_rules import ROOT
 
 from lstm_kernels import __version__
 
+# How to go on, at a page's end: other pages are files that may lie elsewhere.
+ONWARDS = re.compile(r"^(?:## )?How to (?:go|read) on.*", re.MULTILINE | re.DOTALL)
+PAGE = re.compile(r"\[([^\]]+)\]\((\w+\.ipynb)\)")
 CELL = Path(__file__).with_name("standalone_cell.py")
 
 
@@ -32,8 +35,9 @@ def carried(notebook):
     """
     results = ROOT / "data" / "results"
     code = "".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    for module in re.findall(r"\bpage_\w+", code):  # what its pages' modules name
-        code += (ROOT / "lstm_report" / "pages" / f"{module}.py").read_text("utf-8")
+    for module in ROOT.glob("lstm_report/pages/*.py"):  # those that it imports
+        if re.search(rf"\b{module.stem}\b", code):
+            code += module.read_text("utf-8")
     named = re.findall(r"[\"']([\w-]+)(?:\.csv)?[\"']", code)
     packages = [*ROOT.glob("lstm_kernels/**/*"), *ROOT.glob("lstm_report/**/*")]
     files = {path.relative_to(ROOT).as_posix(): path for path in packages}
@@ -74,7 +78,8 @@ def standalone(path):
         if cell.cell_type == "code":
             cell.update(outputs=[], execution_count=None)
         else:  # links to files beside it lead nowhere
-            cell.source = rules.linked(cell.source)
+            told = ONWARDS.sub(lambda m: PAGE.sub(r"\1 (`\2`)", m[0]), cell.source)
+            cell.source = rules.linked(told)
     notebook.cells.insert(
         1,
         new_code_cell(

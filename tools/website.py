@@ -16,9 +16,11 @@ from pathlib import Path
 import bs4
 import notebook_rules as rules
 import standalone
+from interrupts import told_as
 from notebook_rules import ROOT, ReportError
 from pybtex.database import parse_file
 from sphinx.cmd.build import build_main
+from summary import verdicts
 
 from lstm_report import machines
 
@@ -26,9 +28,15 @@ CONF = Path(__file__).with_name("page")
 WORKS = ROOT / "notebooks" / "references.bib"
 PLACES = {"doi": "https://doi.org/", "eprint": "https://arxiv.org/abs/", "url": ""}
 FENCE = "`" * 8
+TABLE = '<table class="table dataframe">'
 DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.DOTALL)
 TAGS = "table", "caption", "thead", "tbody", "tr", "th", "td"
 SPANS = "colspan", "rowspan", "scope"
+PICTURE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)\n*")
+# A figure that a text names; not in bold, as below itself, nor in a link or in code.
+NUMBER = re.compile(r"(?<![*\[`])\bFigure (\w{1,2}\.\d+)(?![\]`])")
+# A class of the site's style for each verdict.
+KINDS = {"Held": "held", "Did not hold": "failed", "Not measured": "open"}
 BIBLIOGRAPHY = (
     f"# Bibliography\n\n{FENCE}{{bibliography}}\n:all:\n:list: enumerated\n{FENCE}"
 )
@@ -59,20 +67,28 @@ def make(built, site):
     texts = {
         name: path.read_text("utf-8") for name, path in zip(names, found, strict=True)
     }
-    del texts["README.md"]
-    names = [*sorted(texts), *(path.name for path in built)]
+    names = [*sorted({*texts} - {"README.md"}), *(path.name for path in built)]
     more = {"claims.md": claims(books), "results.md": machines.page()}
     more |= {"bibliography.md": BIBLIOGRAPHY, "api.rst": API}
-    texts |= more | {"index.md": index(books, [*more, *sorted(texts)])}
+    readme = texts.pop("README.md")
+    texts |= more | {"index.md": index(books, [*more, *sorted(texts)], readme)}
     texts = {name: rules.linked(text, names) for name, text in texts.items()}
+    places = {
+        number[1]: f"figure-{figure.name}"
+        for book in books.values()
+        for figure in rules.figures(book)
+        if (number := re.match(r"\*\*Figure (\w+\.\d+)\.", figure.told))
+    }
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder, "source"), Path(folder, "site")
         for name in ("data", "executed", "figures"):
             (source / name).mkdir(parents=True)
+        for path in ROOT.glob("figures/*.png"):  # what README shows
+            shutil.copy(path, source / "figures")
         standalone.make(source / "anywhere", built)
         for path in built:
             shutil.copy(path, source / "executed")
-            book = page(path.stem, books[path.stem], names, source / "figures")
+            book = page(path.stem, books[path.stem], names, source / "figures", places)
             texts[path.name] = rules.dumps(book)
         for name, text in texts.items():
             (source / name).write_text(text, "utf-8")
@@ -86,7 +102,17 @@ def sphinx(source, out):
     """Build the pages of a folder; their paths."""
     trees = f"{out}-trees"
     words = ["-c", str(CONF), "-d", trees, "-q", "-W", "--keep-going"]
-    if build_main([*words, str(source), str(out)]):
+    interrupts = []
+
+    def interrupt(*_):  # Sphinx catches what it raises
+        interrupts.append(True)
+        raise KeyboardInterrupt
+
+    with told_as(interrupt):
+        failed = build_main([*words, str(source), str(out)])
+    if interrupts:
+        raise KeyboardInterrupt
+    if failed:
         raise ReportError("Sphinx did not build the site")
     return [path for path in out.rglob("*.html") if "_static" not in path.parts]
 
@@ -103,32 +129,52 @@ def guarded(text):
     return text.replace("<head>", f"<head>\n    {meta}", 1)
 
 
-def page(name, book, names, figures):
-    """A notebook as Sphinx reads it: code that prepares or only says is folded, so are
-    solutions; works of references.bib are linked; outputs are as `show` makes them.
+def page(name, book, names, figures, places):
+    """A notebook as Sphinx reads it: parameters and what is tagged hide-input are
+    folded, so are solutions; works of references.bib are linked, and figures by their
+    numbers in `places`; outputs are as `show` makes them.
     """
-    sections, count = False, 0
+    count = 0
     book.metadata = rules.METADATA  # other entries would be settings of the page
     for cell in book.cells:
-        cell.metadata = {"tags": rules.tags(cell)}
+        tags = rules.tags(cell)
+        cell.metadata = {"tags": tags}
         if cell.cell_type == "code":
-            prepares = "parameters" in rules.tags(cell) or not sections
-            if prepares or cell.source.startswith(("nb.say(", "nb.claim(")):
-                cell.metadata["tags"] = sorted({*rules.tags(cell), "hide-input"})
+            if {"parameters", "hide-input"} & {*tags}:
+                cell.metadata["tags"] = sorted({*tags, "hide-input"})
+                bar = "code_prompt_show", "code_prompt_hide"
+                cell.metadata["mystnb"] = dict.fromkeys(bar, folded(cell))
         else:
-            sections |= "\n## " in f"\n{cell.source}"
             text = DETAILS.sub(rf"{FENCE}{{dropdown}} \1\n\2\n{FENCE}", cell.source)
-            cell.source = rules.linked(cited(text), names)
+            cell.source = rules.linked(numbered(cited(text), places), names)
     for _, output, ours in rules.outputs(book):
         count += "claim" in ours
         show(output, ours, f"claim-{name}-{count}", figures)
         if text := output.get("data", {}).get("text/markdown"):
+            text = text if "figure" in ours else numbered(text, places)
             output.data["text/markdown"] = rules.linked(text, names)
     book.cells[0].source += (
         f"\n\nDownload [this page as a notebook](path:executed/{name}.ipynb), or as "
         f"[one file that runs anywhere](path:anywhere/{name}.ipynb)."
     )
     return book
+
+
+def folded(cell):
+    """What the bar of a folded cell says: its title, else what it defines."""
+    if "parameters" in rules.tags(cell):
+        return "Code: the size of the run"
+    if title := re.match(r"# @title (.+)", cell.source):
+        return f"Code: {title[1]}"
+    names = re.findall(r"^(?:def|class) (\w+)", cell.source, re.MULTILINE)
+    return f"Code: {', '.join(names[:3])}" if names else "Code"
+
+
+def numbered(text, places):
+    """Markdown in which figures that are named lead to where they are."""
+    return NUMBER.sub(
+        lambda m: f"[{m[0]}](#{places[m[1]]})" if m[1] in places else m[0], text
+    )
 
 
 def show(output, ours, claim, figures):
@@ -147,9 +193,10 @@ def show(output, ours, claim, figures):
         quoted = {key: json.dumps(told[key], ensure_ascii=False) for key in told}
         options = "\n".join(f":{key}: {value}" for key, value in quoted.items())
         figure = f"{FENCE}{{figure}} figures/{name}.png\n{options}\n{FENCE}"
-        output.data = {"text/markdown": figure}
+        place = f"(figure-{name})=\n" if "figure" in ours else ""
+        output.data = {"text/markdown": f"{place}{figure}"}
     elif "claim" in ours:
-        output.data = {"text/markdown": f"({claim})=\n{data['text/markdown']}"}
+        output.data = {"text/markdown": boxed(ours, data["text/markdown"], claim)}
     elif "text/html" in data:
         soup = bs4.BeautifulSoup(data["text/html"], "html.parser")
         notes = soup.find_all(string=lambda text: isinstance(text, bs4.Comment))
@@ -161,7 +208,14 @@ def show(output, ours, claim, figures):
                 tag.unwrap()
             elif tag.name == "th" and not tag.text.strip():
                 tag.name = "td"  # which heads nothing
-        data["text/html"] = str(soup).replace("<table>", '<table class="table">')
+        data["text/html"] = str(soup).replace("<table>", TABLE)
+
+
+def boxed(ours, text, place=""):
+    """A claim in a box of its verdict, with a place to link to."""
+    kind = KINDS.get(ours["claim"]["verdict"], "open")
+    target = f"({place})=\n" if place else ""
+    return f"{target}{FENCE}{{container}} claim {kind}\n{text}\n{FENCE}"
 
 
 def works():
@@ -182,24 +236,29 @@ def cited(text):
     return text
 
 
-def head(name, book):
-    """The title of a page, after its number."""
-    title = book.cells[0].source.partition("\n")[0].lstrip("# ")
-    return f"{name[:2]} {title}" if name[0].isdigit() else title
+def front(readme):
+    """What README says of the report, to where it tells of the package: without
+    pictures that are not here.
+    """
+    text = readme.partition("\n## Use it")[0].strip()
+    here = {f"figures/{path.name}" for path in ROOT.glob("figures/*.png")}
+    return PICTURE.sub(lambda m: m[0] if m[1] in here else "", text)
 
 
-def index(books, more):
-    """The first page: every page with its sentence, and what executed them."""
-    parts = ["# Parallel LSTMs"]
+def index(books, more, readme):
+    """The first page: what README says of the report, every page with its sentence,
+    and what executed them.
+    """
+    parts = [front(readme), "## Pages"]
     for name, book in books.items():
         bold = re.search(r"\*\*(.+?)\*\*", book.cells[0].source, re.DOTALL)
         sentence = " ".join(bold[1].split()) if bold else ""
-        parts.append(f"- [{head(name, book)}]({name}.ipynb)\n\n  {sentence}")
-    parts.append(f"{rules.counted(books.values())}: [the list](claims.md).")
+        parts.append(f"- [{rules.head(name, book)}]({name}.ipynb)\n\n  {sentence}")
+    parts.append(f"{verdicts(books.values())} [The list](claims.md).")
     ran = Counter(rules.environment(book) for book in books.values())
     told = [f"- {machines.plain(one)}: {number} pages" for one, number in ran.items()]
     parts += ["Executed on", "\n".join(told)]
-    pages = [f"{head(name, book)} <{name}>" for name, book in books.items()]
+    pages = [f"{rules.head(name, book)} <{name}>" for name, book in books.items()]
     for title, names in (("Pages", pages), ("More", more)):
         lines = [f"{FENCE}{{toctree}}", ":hidden:", f":caption: {title}", "", *names]
         parts.append("\n".join([*lines, FENCE]))
@@ -208,11 +267,12 @@ def index(books, more):
 
 def claims(books):
     """The page of claims: what each says on its page, with a link to it."""
-    parts = ["# Claims", f"{rules.counted(books.values())}."]
+    parts = ["# Claims", verdicts(books.values())]
     for name, book in books.items():
-        told = [out for _, out, ours in rules.outputs(book) if "claim" in ours]
-        parts += [f"## {head(name, book)}"] if told else []
-        for number, output in enumerate(told, start=1):
+        told = [(out, ours) for _, out, ours in rules.outputs(book) if "claim" in ours]
+        parts += [f"## {rules.head(name, book)}"] if told else []
+        for number, (output, ours) in enumerate(told, start=1):
             text = " ".join(output.data["text/markdown"].lstrip("> ").split())
-            parts.append(f"- {text} [On its page](#claim-{name}-{number})")
+            link = f"[On its page](#claim-{name}-{number})"
+            parts.append(boxed(ours, f"{text} {link}"))
     return "\n\n".join(parts)

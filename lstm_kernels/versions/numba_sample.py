@@ -189,7 +189,9 @@ def pieces(count, operations):
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def layer_forward(cell, layer, x, h0, c0, kernel=forward_samples):
+def layer_forward(
+    cell, layer, x, h0, c0, kernel=forward_samples, compiled=compiled
+):
     """The reference's layer_forward, a sample per iteration of a parallel loop."""
     (T, B, D), (H, KH) = x.shape, layer.W.shape
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)
@@ -204,7 +206,15 @@ def layer_forward(cell, layer, x, h0, c0, kernel=forward_samples):
 
 
 def layer_backward(
-    cell, layer, tape, dy, dh, dc, kernel=backward_samples, product=blocked_product
+    cell,
+    layer,
+    tape,
+    dy,
+    dh,
+    dc,
+    kernel=backward_samples,
+    product=blocked_product,
+    compiled=compiled,
 ):
     """The reference's layer_backward."""
     (T, B, D), (H, KH) = tape.x.shape, layer.W.shape

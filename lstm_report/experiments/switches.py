@@ -2,8 +2,8 @@
 one more that its GPU did not need.
 
     combine     `_weights`: a product with four gates side by side, or four
-    concurrent  `_cell`: the products of a cell at the same time, or one after another
-    fuse        `_cell`: the cell in one pass, or a pass for each operation
+    concurrent  `_jobs`: the products of a cell at the same time, or one after another
+    pointwise   `forward`: the cell in one pass over memory, or a pass an operation
     layout      `_weights`: transposed beforehand, or as PyTorch stores them
     wavefront   `forward`: the schedule
     kernel      `_product`: the package's register tile, or BLAS
@@ -35,7 +35,7 @@ from lstm_kernels.params import Params
 from lstm_kernels.reference import blocks
 from lstm_kernels.schedules import Graph, layer_by_layer, wavefront
 
-SWITCHES = "combine", "concurrent", "fuse", "layout", "wavefront", "kernel"
+SWITCHES = "combine", "concurrent", "pointwise", "layout", "wavefront", "kernel"
 
 
 def excluded(on):
@@ -133,8 +133,8 @@ class Variant:
                 if products:
                     for jobs in self._jobs(operands, matrices, sums, threads):
                         at_once(jobs, threads)
-                point_wise = self._fused if self.fuse else self._unfused
-                point_wise(sums, b, c[l], h[l, t + 1])
+                cell = self._in_one_pass if self.pointwise else self._pass_by_pass
+                cell(sums, b, c[l], h[l, t + 1])
             free.append(sums)
 
         # BLAS divides products that are done one after the other; of several each has a
@@ -201,7 +201,7 @@ class Variant:
         """Sums as (2, K, B, P), whatever the order they lie in."""
         return sums.swapaxes(1, 2) if self.combine else sums
 
-    def _unfused(self, sums, b, c, h):
+    def _pass_by_pass(self, sums, b, c, h):
         """The cell, operation by operation, each a pass over memory."""
         functions = (partial(self._apply, name) for name in ("tanh", "sigmoid"))
         forward, _ = CELLS["lstm"].make(*functions)
@@ -209,12 +209,12 @@ class Variant:
         *_, h[...], c[...] = forward(*(of_x[k] + of_h[k] + b[k] for k in range(K)), c)
 
     def _apply(self, name, a):
-        """tanh or sigmoid of an array in a pass of its own: `fuse` has the same."""
+        """tanh or sigmoid in a pass of its own; `pointwise` has the same."""
         a, out = np.ascontiguousarray(a), np.empty(a.shape, a.dtype)
         self._code(name)(a.size // self._tiles.lanes, at(a), at(out))
         return out
 
-    def _fused(self, sums, b, c, h):
+    def _in_one_pass(self, sums, b, c, h):
         """The cell in one pass: sums are read once, nothing between is stored."""
         operand, gate, row, _ = self._gates(sums).strides
         vectors = c.shape[1] // self._tiles.lanes
@@ -235,7 +235,7 @@ class Variant:
             (job.func.__name__, *((a.shape, a.strides) for a in job.args))
             for job in chain(*lists)
         )
-        return plan.tasks, jobs, tuple(map(len, lists)), free[0].shape, self.fuse
+        return plan.tasks, jobs, tuple(map(len, lists)), free[0].shape, self.pointwise
 
 
 def run(schedule, perform):
@@ -333,20 +333,49 @@ def code(tiles, name):
     return ctypes.CFUNCTYPE(None, *arguments)(address)
 
 
-def peak(threads, rounds=20):
-    """GFLOP/s of the tile's loop on so many threads at once, by the median round: one
-    panel and one row, over and over, in each core's first cache.
+def busy(threads, rows):
+    """A job for each thread: the tile's loop over one panel and one row, `rows` times,
+    in its core's first cache; and the multiply-adds of a job.
     """
-    rows, count = 60_000, 64
+    count = 64
     tiles = Tiles(CELLS["lstm"], np.dtype(np.float32), count).form("back")
     wide, new = tiles.wide_units, partial(buffer, dtype=np.float32)
 
-    def job():
-        a, panel, out = new(count), new(count, wide), new(wide)
+    def job(a, panel, out):  # a function's defaults keep the arrays
         arguments = rows, at(a), 0, count, at(panel), 1, 0, at(out), 0
-        return a, panel, out, partial(code(tiles, "multiply"), *arguments)
+        call = partial(code(tiles, "multiply"), *arguments)
+        return lambda _=(a, panel, out): call()
 
-    jobs = [job() for _ in range(threads)]  # which keep their arrays
-    calls = [call for *_, call in jobs]
-    seconds = timeit.repeat(lambda: at_once(calls, threads), number=1, repeat=rounds)
-    return threads * 2e-9 * rows * count * wide / np.median(seconds)
+    jobs = [job(new(count), new(count, wide), new(wide)) for _ in range(threads)]
+    return jobs, rows * count * wide
+
+
+def median_seconds(call, rounds):
+    return float(np.median(timeit.repeat(call, number=1, repeat=rounds)))
+
+
+def peak(threads, rounds=20):
+    """GFLOP/s of the tile's loop on so many threads at once, by the median round."""
+    jobs, count = busy(threads, 60_000)
+    return (
+        threads * 2e-9 * count / median_seconds(lambda: at_once(jobs, threads), rounds)
+    )
+
+
+def waking(threads, rounds=100):
+    """Seconds that a job of a tenth of a millisecond takes longer where as many threads
+    get one each: to wake them, and to wait for all.
+    """
+    jobs, _ = busy(threads, 1500)
+    alone = median_seconds(jobs[0], rounds)
+    return median_seconds(lambda: at_once(jobs, threads), rounds) - alone
+
+
+def reading(count, threads, rounds=10):
+    """Seconds in which so many threads together read `count` numbers of float32 once:
+    each the dot product of its share with itself.
+    """
+    shares = np.array_split(np.ones(count, np.float32), threads)
+    calls = [partial(np.dot, share, share) for share in shares]
+    with single_threaded():
+        return median_seconds(lambda: at_once(calls, threads), rounds)

@@ -21,12 +21,15 @@ __all__ = [
     "per_load",
     "plain_product",
     "recurrence",
+    "sigmoid",
+    "sigmoids",
     "states",
     "unit",
     "units",
     "walk",
 ]
 
+sigmoid, sigmoids = (sigmoid_of(tanh) for tanh in (math.tanh, np.tanh))
 LSTM, SINGLE = CELLS["lstm"], np.dtype(np.float32)
 _functions = (
     simd.of_numbers(f, SINGLE) for f in (activations.tanh, activations.sigmoid)
@@ -38,7 +41,7 @@ def cell_by_cell(rows):
     """h and c of each row (i_bar, f_bar, g_bar, o_bar, c_prev): the package's cell on
     floats.
     """
-    forward, _ = lstm(math.tanh, sigmoid_of(math.tanh))
+    forward, _ = lstm(math.tanh, sigmoid)
     return np.array([forward(*row)[-2:] for row in rows.tolist()]).T
 
 

@@ -5,7 +5,7 @@ slips.
 from collections.abc import Callable
 from functools import partial
 from itertools import permutations
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
@@ -24,14 +24,20 @@ SIZES = [(5, 3, 3, 7), (3, 7, 5, 9), (1, 1, 1, 1)]
 BLOCKS = (3, 5)  # threads of a block, where exercise 6 runs without a GPU
 
 
-class Wrong(MismatchError):
-    """A kernel of the learner is wrong; the message names the array, the error and a
-    hint.
-    """
+class NotSolved(MismatchError):
+    """A kernel of the learner is not right yet; the message has a hint."""
+
+    def _render_traceback_(self):
+        """What IPython shows: the message alone, no frames of the grader."""
+        return [str(self)]
 
 
-class Open(MismatchError):
-    """A kernel of the learner still has blanks; the message has a hint."""
+class Wrong(NotSolved):
+    """It is wrong; the message names the array and the error too."""
+
+
+class Open(NotSolved):
+    """It still has blanks."""
 
 
 def draw(rng, T, B, D, H):
@@ -70,19 +76,37 @@ def without_tanh(i_bar, f_bar, g_bar, o_bar, c_prev):
     return reference.sigmoid(o_bar) * c, c
 
 
-def recur(x, U, W, b, *, cell=right, as_c=False, in_place=False):
+def raw(gate):
+    """The cell that takes the pre-activation of one of i, f, g, o as it is."""
+
+    def forward(*a):
+        i, f, g, o = (
+            bar
+            if name == gate
+            else (np.tanh if name == "g" else reference.sigmoid)(bar)
+            for name, bar in zip("ifgo", a[:4], strict=True)
+        )
+        c = f * a[4] + i * g
+        return o * np.tanh(c), c
+
+    return forward
+
+
+def recur(x, U, W, b, *, cell=right, as_c=False, in_place=False, by_D=False):
     """`truth` with a slip: another cell; h in the place of c_prev; each unit's h
-    written before the next unit's pre-activations are computed.
+    written before the next unit's pre-activations are computed; gates D columns apart.
     """
     x, U, W, b = (a.astype(np.float64) for a in (x, U, W, b))
-    (T, B, _), H = x.shape, len(W)
+    (T, B, D), H = x.shape, len(W)
+    gates = (D if by_D else H) * np.arange(4)
     h, c = np.zeros((2, T + 1, B, H))
     for t in range(T):
         h[t + 1], c_prev = h[t], h[t] if as_c else c[t]
         for j in range(H):
             if in_place or j == 0:
-                a = (x[t] @ U + h[t + 1] @ W + b).reshape(B, 4, H)
-            h[t + 1, :, j], c[t + 1, :, j] = cell(*a[:, :, j].T, c_prev[:, j])
+                a = x[t] @ U + h[t + 1] @ W + b
+            bars = a[:, gates + j].T
+            h[t + 1, :, j], c[t + 1, :, j] = cell(*bars, c_prev[:, j])
     return named(h, c)
 
 
@@ -113,6 +137,10 @@ CELL_SLIPS = [
     ("h = o tanh(c): the tanh is missing", without_tanh),
     ("c is used in the place of h: h = o tanh(c)", lambda *a: (right(*a)[1],) * 2),
     ("h is used in the place of c: return c without o", lambda *a: (right(*a)[0],) * 2),
+]
+CELL_SLIPS += [
+    (f"the {'tanh' if gate == 'g' else 'sigmoid'} of {gate} is missing", raw(gate))
+    for gate in "ifgo"
 ]
 PERMUTED = "the gates are permuted; their order is i, f, g, o"
 CELL_SLIPS += [(PERMUTED, permuted(p)) for p in list(permutations(range(4)))[1:]]
@@ -146,7 +174,21 @@ LOOP_SLIPS = [
         "the units",
         partial(recur, in_place=True),
     ),
+    (
+        "h W runs over D rows of W alone; it has H",
+        lambda x, U, W, b: truth(
+            x, U, np.where(np.arange(len(W)) < len(U), W.T, 0).T, b
+        ),
+    ),
+    (
+        "the gates of unit j are H apart, not D: a[j], a[H + j] and so on",
+        partial(recur, by_D=True),
+    ),
     *STEP_SLIPS,
+]
+TILE_SLIPS = [
+    ("row k, column j of B is B[k, j], not B[j, k]", lambda A, B: {"C": A @ B.T}),
+    ("row r, column k of A is A[r, k], not A[k, r]", lambda A, B: {"C": A.T @ B}),
 ]
 UNWRITTEN = "numbers that are never written stay NaN"
 
@@ -206,10 +248,25 @@ def run_step(function, x, U, W, b):
     return {"h": [h for h, _ in steps], "c": [c for _, c in steps]}
 
 
+def numpy_with(fill):
+    """NumPy whose `empty` holds `fill`: what a result must not depend on."""
+    names = vars(np) | {"empty": lambda shape, dtype=float: np.full(shape, fill, dtype)}
+    return SimpleNamespace(**names)
+
+
 def run_recurrence(function, x, U, W, b):
-    y = np.full((*x.shape[:2], len(W)), np.nan, x.dtype)
-    function(x, U, W, b, y)
-    return {"y": y}
+    forms, found = [function], []
+    if isinstance(function, FunctionType):
+        forms = [with_names(function, np=numpy_with(fill)) for fill in (0, 1)]
+    for form in forms:
+        found.append(np.full((*x.shape[:2], len(W)), np.nan, x.dtype))
+        form(x, U, W, b, found[-1])
+    if not np.array_equal(found[0], found[-1], equal_nan=True):
+        raise Wrong(
+            "y depends on what the memory of np.empty held. Hint: set h and c to zero "
+            "before the first step"
+        )
+    return {"y": found[0]}
 
 
 def run_parallel(function, x, U, W, b):
@@ -232,6 +289,11 @@ def run_parallel(function, x, U, W, b):
                 "no loop is a prange. Hint: which iterations do not need each other?"
             )
     else:
+        if not function.targetoptions.get("parallel"):
+            raise Wrong(
+                "compiled without threads, a prange is a range. Hint: "
+                "@njit(parallel=True)"
+            )
         function(x, U, W, b, h, c, a)
     return {"h": h, "c": c}
 
@@ -297,27 +359,48 @@ def why_tile(got, A, B):
     return UNWRITTEN if missing.any() else None
 
 
+def raised_tile(function):
+    """A hint where it raised: on square matrices of even size there is no edge."""
+    A, B = np.random.default_rng(5).uniform(-1, 1, (2, 4, 4))
+    try:
+        got = run_tile(function, A, B)
+    except Exception:
+        return None
+    return match(TILE_SLIPS, got, A, B) or EDGE
+
+
+def exchanged(B):
+    """How often each of B samples is computed with block and index exchanged."""
+    counts = np.zeros((len(BLOCKS), B), int)
+    for row, size in zip(counts, BLOCKS, strict=True):
+        for block in range(-(-B // size)):
+            row[block : block + size * size : size] += 1
+    return counts
+
+
 def why_thread(got, *inputs):
     counts = got["threads of a sample"]
+    if (counts == exchanged(counts.shape[1])).all():
+        return "block and index are exchanged: block k begins at k times the block size"
     if (counts > 1).any():
         return "threads share a sample: block k begins at sample k times the block size"
     if not counts[:, -1].any() and (counts[:, :-1] == 1).all():
         return "the guard leaves out the last sample: want s < samples"
-    return UNWRITTEN if not counts.all() else None
+    return None if counts.all() else "the numbers of a sample without a thread stay NaN"
 
 
 class Exercise(NamedTuple):
     """number; run: (function, *inputs) -> named arrays; why: (them, *inputs) -> a hint
-    or None; hint: where to begin; raised: a hint where the function raises; compiled:
-    whether it is to be; draw: (rng, *sizes) -> inputs; want: inputs -> named arrays, in
-    float64.
+    or None; hint: where to begin; raised: function -> a hint where it raises, or None;
+    compiled: whether it is to be; draw: (rng, *sizes) -> inputs; want: inputs -> named
+    arrays, in float64.
     """
 
     number: int
     run: Callable
     why: Callable
     hint: str
-    raised: str = "see that line"
+    raised: Callable = lambda function: None
     compiled: bool = False
     draw: Callable = draw
     want: Callable = truth
@@ -373,7 +456,7 @@ EXERCISES = {
         why_tile,
         "four sums, two numbers of A and two of B for each k; sum rc is row r times "
         "column c",
-        raised=EDGE,
+        raised=raised_tile,
         compiled=True,
         draw=lambda rng, T, B, D, H: (
             rng.uniform(-1, 1, (T, B)),
@@ -387,6 +470,8 @@ EXERCISES = {
         why_thread,
         "a block begins where the one before ends; the last block may have threads "
         "to spare",
-        raised="the guard: the last block has more threads than samples are left",
+        raised=lambda function: (
+            "the guard: the last block has more threads than samples are left"
+        ),
     ),
 }

@@ -64,6 +64,18 @@ def caught(got, want):
     return None
 
 
+def races(params, x, y, runs=20):
+    """What the comparer says of `second_half_first`, and how many of so many runs of
+    `parallel_over_time` it caught; y: the right outputs. Raises AssertionError where it
+    finds no fault in the first.
+    """
+    ahead = caught(second_half_first(params, x), y)
+    assert ahead
+    assert not caught(y, y)
+    wrong = (caught(parallel_over_time(params, x), y) for _ in range(runs))
+    return ahead, sum(said is not None for said in wrong)
+
+
 def sigmoid_g(tanh, sigmoid):
     """WRONG: `lstm` with a sigmoid in g, as Optim-LSTM prints it."""
 

@@ -7,6 +7,7 @@ holds the median of all processes with probability 1 - 2 / 2^5 = 94 %, whatever 
 distribution.
 """
 
+import inspect
 import json
 import pickle
 import sys
@@ -75,8 +76,9 @@ def fresh(
     other: what it returns, a DataFrame, with a column `process`. Of a process that was
     disturbed, the first MOST_AGAIN times, a second one is run, and the quieter kept.
 
-    measure: a function of a module, which each process imports. arguments: its own, by
-    name; they can be pickled. limit: seconds for each process. Raises ValueError for a
+    measure: a function of a module, which each process imports; a parameter `process`
+    of it gets the number of the process, as a seed. arguments: its own, by name; they
+    can be pickled. limit: seconds for each process. Raises ValueError for a
     function that no process can import, ProcessError with the output of one that fails
     or ends without rows.
     """
@@ -84,10 +86,13 @@ def fresh(
         name = f"{measure.__module__}.{measure.__qualname__}"
         raise ValueError(f"measure: got {name}, want a function of a module")
     parts, again = [], MOST_AGAIN
+    numbered = "process" in inspect.signature(measure).parameters
     with tempfile.TemporaryDirectory() as folder:
         given = Path(folder, "arguments")
-        given.write_bytes(pickle.dumps(arguments))
         for process in range(processes):
+            if numbered:
+                arguments["process"] = process
+            given.write_bytes(pickle.dumps(arguments))
             found = [_rows(measure, given, Path(folder, f"{process}"), limit)]
             if again and disturbance(found[0]):
                 again -= 1

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import timeit
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -31,6 +32,8 @@ PACKAGES = (
     *("numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "numba-cuda"),
     *("torch", "nvidia-cudnn-cu13"),
 )
+BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}  # flags of units that multiply it
+CYCLES = 1_000_000  # of a loop by which the clock is measured
 # Variables that make a BLAS library choose other kernels than the machine deserves.
 DISTORTING = (
     *("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"),
@@ -40,10 +43,12 @@ DISTORTING = (
 
 def machine(preset: str | None = None) -> dict[str, Any]:
     """What a run is measured on, as a dict: the machine (name, cpu, LLVM's name of its
-    core, family and model, clock, cores, memory, caches), the software (blas, packages,
+    core, family and model, clock as the system tells it and as measured, cores, memory,
+    caches, vectors and whether they multiply bfloat16), the software (blas, packages,
     commit) and the run (threads by default, preset, date).
     """
     cpu, vectors = _cpu(), ("avx512f", "avx2", "asimd")
+    flags = cpu["flags"].split()
     return {
         "name": machine_name(cpu),
         "cpu": cpu["model name"],
@@ -51,10 +56,12 @@ def machine(preset: str | None = None) -> dict[str, Any]:
         "family": cpu.get("cpu family"),
         "model": cpu.get("model"),
         "clock_ghz": _clock(),
+        "measured_ghz": measured_clock(),
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "caches": _caches(),
-        "vectors": next((v for v in vectors if v in cpu["flags"]), "unknown"),
+        "vectors": next((v for v in vectors if v in flags), "unknown"),
+        "bfloat16": not BFLOAT16.isdisjoint(flags),
         "gpu": gpu(),
         "blas": blas(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -68,6 +75,31 @@ def machine(preset: str | None = None) -> dict[str, Any]:
 
 
 _clock = cache(clock)  # one number for all captions of a process
+
+
+@cache
+def measured_clock() -> float:
+    """GHz of a core, measured: the most of some loops of a few hundred microseconds.
+
+    Each operation needs the result of the one before, and takes one cycle on every
+    processor; a virtual machine's own word for its clock may be any.
+    """
+    # Here, because Numba must not be imported before `simulate_without_gpu`.
+    from numba import njit
+
+    from lstm_kernels import kernels
+
+    chain = kernels.cached(njit, dependent)
+    chain(1, 3, 5, 7)
+    taken = timeit.repeat(lambda: chain(CYCLES // 2, 3, 5, 7), number=1, repeat=30)
+    return CYCLES / min(taken) / 1e9
+
+
+def dependent(rounds, value, a, b):
+    """A chain of two operations a round, which no compiler shortens."""
+    for _ in range(rounds):
+        value = (value + a) ^ b
+    return value
 
 
 def machine_name(cpu: Mapping[str, str] | None = None) -> str:

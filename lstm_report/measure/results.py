@@ -41,6 +41,9 @@ COLUMNS = [
     *("stage", "repeat", "seconds", "max_err", "threads", "ranks", "N", "bytes"),
     "process",
 ]
+VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
+# What a processor's name holds beside its name.
+NO_NAME = re.compile(r"\((R|TM)\)|\b(CPU|Processor)\b|@.*", re.IGNORECASE)
 # What makes two measurements those of one machine.
 IDENTITY = ("name", "cpu", "cores", "gpu")
 
@@ -220,25 +223,58 @@ def _escaped(match):
 
 
 def label(record: Mapping[str, Any]) -> str:
-    """A machine in a few words, `plain`: `AMD EPYC, znver5, family 26, model 2,
-    4.49 GHz, 2 cores`; of a record that was read with `, recorded` and the date.
+    """A machine by its maker and by what it can do, `plain`: `Intel Xeon, AVX-512
+    without bfloat16, 48 KiB L1 and 1.25 MiB L2 a core, 2 cores`; of a record that was
+    read with `, recorded` and the date.
+
+    A hypervisor's names of core and model and its clock are left out: they need not be
+    the machine's. What the record does not hold is not said.
     """
-    parts = [record["cpu"], *([record["core"]] if record.get("core") else [])]
-    parts += [f"{key} {record[key]}" for key in ("family", "model") if record.get(key)]
-    parts += [f"{record['clock_ghz']:.2f} GHz"] if record.get("clock_ghz") else []
-    parts += [f"{record['cores']} cores"]
+    parts = [brand(record["cpu"])]
+    if vectors := VECTORS.get(record.get("vectors", "")):
+        known: dict[Any, str] = {True: " with bfloat16", False: " without bfloat16"}
+        parts.append(vectors + known.get(record.get("bfloat16", ""), ""))
+    caches = record.get("caches") or {}
+    sizes = ((caches.get(key), name) for key, name in (("L1d", "L1"), ("L2", "L2")))
+    if told := [f"{_size(size)} {name}" for size, name in sizes if size]:
+        parts.append(f"{' and '.join(told)} a core")
+    parts.append(f"{record['cores']} cores")
     parts += [f"recorded {record['date']}"] if record.get("recorded") else []
     return plain(", ".join(parts))
 
 
+def clock(record: Mapping[str, Any]) -> str:
+    """The clock that was measured, in words; "" where it was not. It differs from run
+    to run by some hundredths, so it is no part of a machine's label.
+    """
+    ghz = record.get("measured_ghz")
+    return f"{ghz:.1f} GHz measured" if ghz else ""
+
+
+def brand(cpu: str) -> str:
+    """A processor's name without signs of trade, "Processor" and a nominal clock."""
+    bare = re.sub(r"&#\d+;", lambda m: chr(int(m[0][2:-1])), cpu)
+    return " ".join(NO_NAME.sub(" ", bare).split()) or cpu
+
+
+def _size(text):
+    """A cache's size in words: "1280K" is "1.25 MiB"."""
+    found = re.fullmatch(r"(\d+)K", text)
+    if not found:
+        return text
+    size = int(found[1])
+    return f"{size} KiB" if size < 1024 else f"{size / 1024:.3g} MiB"
+
+
 def caption(record: Mapping[str, Any]) -> str:
-    """The machine, its BLAS, and which code measured it when, in a line, `plain`; what
-    disturbed it.
+    """The machine, its measured clock, its BLAS, and which code measured it when, in a
+    line, `plain`; what disturbed it.
     """
     blas = sorted({f"{b['library']} ({b['kernels']} kernels)" for b in record["blas"]})
     code = f"commit {record['commit']}" if record["commit"] else "no commit recorded"
     code += " with changes" if record["dirty"] else ""
-    parts = [label(record), *blas, f"Numba {record['packages']['numba']}"]
+    parts = [label(record), *filter(None, [clock(record)]), *blas]
+    parts += [f"Numba {record['packages']['numba']}"]
     parts += [code] if record.get("recorded") else [record["date"], code]
     parts += [f"preset {record['preset']}"] if record["preset"] != "paper" else []
     parts += [f"BLAS steered by {name}" for name in record["distorting_variables"]]

@@ -182,7 +182,8 @@ def _signs(times):
     if times.empty:
         return {"spread": 0.0}
     cases = [name for name in ("case", "version", "variant") if name in times]
-    others = {*cases, "repeat", "seconds", "max_err"}
+    # A row's Timeline is its own: by it every row would be a loop.
+    others = {*cases, "repeat", "seconds", "max_err", "line"}
     loops = [name for name in times if name not in others]
     number = times.groupby(loops, dropna=False).ngroup() if loops else 0
     by_case = times.assign(loop=number).groupby(["loop", *cases], dropna=False)

@@ -109,6 +109,14 @@ def factor(params: Params, rank: int) -> Factored:
     return Factored(layers, params.V, params.b_out, params.cell)
 
 
+def without_products(params: Params) -> Factored:
+    """Params with a read-out and weights of rank 0: a pass does all but multiply."""
+    factored = factor(params, 1)
+    for layer in factored.layers:
+        layer.P, layer.Q = layer.P[:, :0], layer.Q[:0]
+    return factored
+
+
 def layer_forward(cell, layer, x):
     """One layer over all steps, from a zero state: h (T+1, B, H) and what
     `layer_backward` needs.

@@ -39,12 +39,14 @@ html_theme_options |= {"navbar_persistent": ["search-button"]}
 html_theme_options |= {"footer_start": [], "footer_end": []}
 html_sidebars = {"**": ["pages.html"]}
 html_context = {"default_mode": "auto"}
-html_static_path = ["style.css", "schedules.js"]
-html_css_files, html_js_files = ["style.css"], ["schedules.js"]
+html_static_path = ["style.css", "schedules.js", "wide.js"]
+html_css_files, html_js_files = ["style.css"], ["schedules.js", "wide.js"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_copy_source = False
 html_math_renderer = "mathml"
 
-DIRECTIVES = "bibliography", "dropdown", "figure", "toctree"  # what website.py writes
+# What website.py writes.
+DIRECTIVES = "bibliography", "container", "dropdown", "figure", "toctree"
 ADDRESSES = {reference: "refuri", image: "uri", download_reference: "reftarget"}
 render = unwrap(DocutilsRenderer.render_directive)
 
@@ -75,6 +77,9 @@ def led(app, doctree):
             node.replace_self(node.children or nodes.Text(address))
 
 
+PRIMES = "\N{PRIME}", "\N{DOUBLE PRIME}"
+
+
 def mathml(text, **how):
     """A formula as MathML; commands that would write attributes are text. The converter
     has entities in its texts, and to keep them would leave markup as it is.
@@ -83,6 +88,8 @@ def mathml(text, **how):
     formula = convert_to_element(text, **how)
     for part in formula.iter():
         part.text = part.text and unescape(part.text)
+        if part.text in PRIMES:  # as small as an index it would be a speck
+            part.set("class", "prime")
     return tostring(formula, encoding="unicode")
 
 
@@ -99,15 +106,21 @@ def block(self, node):
     raise nodes.SkipNode
 
 
-def unlabelled(app, name, template, context, doctree):
-    """What folds code is called by its text alone, which screen readers say."""
+def completed(app, name, template, context, doctree):
+    """What folds code is called by its text alone, which screen readers say; the pages
+    before and after have their numbers.
+    """
     label = ' aria-label="Toggle hidden content"'
     context["body"] = context.get("body", "").replace(label, "")
+    for way in ("prev", "next"):
+        number = re.match(r"(\d\d)_", (context.get(way) or {}).get("link", ""))
+        if number:
+            context[way]["title"] = f"{number[1]} {context[way]['title']}"
 
 
 def setup(app):
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
-    app.connect("html-page-context", unlabelled)
+    app.connect("html-page-context", completed)
     app.connect("doctree-read", led, priority=1)  # before pictures are looked for
     # Docstrings are reStructuredText, which has more ways to markup and to files.
     only_text = {"raw_enabled": False, "file_insertion_enabled": False}

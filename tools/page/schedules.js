@@ -1,4 +1,4 @@
-/* The schedule explorer takes the place of figures of class `schedules`.
+/* The schedule explorer stands below figures of class `schedules`.
  *
  * `wavefront` is a port of the forward wavefront of lstm_kernels/schedules.py, which counts with
  * a step and a hand-over: the same tasks in the same order, and their times to the last bit, so
@@ -93,7 +93,7 @@ function mount(host) {
   }
   const choices = ['point-to-point', 'barrier'].map((value) => make('option', {value}, value));
   form.append(make('label', {}, 'Order', make('select', {name: 'order'}, ...choices)));
-  host.replaceChildren(form, text, svg);
+  host.append(form, text, svg);
   const update = () => {
     form.chunk.max = Math.min(48, form.steps.value);  // a larger chunk becomes this one
     const settings = {order: form.order.value};

@@ -1,0 +1,436 @@
+"""Page 4, the ladder on a GPU: kernels on a toy network, what is copied and who has
+work by count, the records of the executed code, and times where a device is found.
+
+Import it after `provenance.simulate_without_gpu`.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+import lstm_kernels as lk
+from lstm_kernels import data
+from lstm_kernels.cells import CELLS
+from lstm_kernels.gpu import build, device, plain_kernels, plans
+from lstm_kernels.gpu.layout import Sizes
+from lstm_kernels.versions import cuda_persistent
+
+from .. import plots
+from ..experiments import gpu
+from ..measure import comparer, evidence, provenance, results
+from ..measure.evidence import Interval, digits
+from ..measure.timing import disturbance, together
+from ..measure.workloads import Workload
+
+LSTM = CELLS["lstm"]
+GPU: list[Any] = [version.name for version in lk.versions() if version.target == "gpu"]
+PROJECT = "Parallel V1", "Parallel V2", "Parallel V3"  # the project's, as GPU begins
+MULTIPROCESSORS, SHARED = 132, 227 << 10  # of an H100; bytes that it grants a block
+STEPS, SAMPLES, INPUTS, UNITS = 3, 7, 2, 5  # of the toy network
+OF_PAGE = "kernels of this page"
+OUTCOMES = "reported", "wrong result", "harmless"
+Count = tuple[int, int]
+Judged = tuple[bool | None, str]
+NOT_MEASURED: Judged = None, "no GPU"
+
+
+def target() -> str:
+    """Where the kernels of this run run."""
+    simulated = "Numba's simulator, on the CPU; a simulator's time says nothing"
+    return simulated if device.SIMULATED else "this machine's GPU"
+
+
+def at_hand(folder: results.Folder = None) -> str:
+    """A sentence: the GPUs of whose times the report has any, recorded or of this
+    machine.
+    """
+    machines = {path.parent.name for path in results.find("*/gpu.csv", folder)}
+    found = [results.record("gpu", name, folder)["gpu"] for name in machines]
+    names = {gpu["name"] for gpu in [*found, provenance.gpu()] if gpu}
+    if not names:
+        return "No GPU has been at hand, so this report has no time of one."
+    return f"Times of GPUs in this report are of: {', '.join(sorted(names))}."
+
+
+# The toy network.
+
+
+def kernel(name: str) -> Any:
+    """A kernel of `plain_kernels`, compiled for the LSTM; no warning that its grids are
+    small and its arrays on the host.
+    """
+    warnings.filterwarnings("ignore", message="Grid size|Host array")
+    sizes = Sizes.of_cell(LSTM)
+    return build.build("lstm", np.float32, (plain_kernels,), (name,), sizes)[name]
+
+
+def device_function(name: str) -> Any:
+    """A function that kernels call: one of `plain_kernels`, or "cell"."""
+    if name == "cell":
+        forward, _ = build.cell_functions(LSTM, np.float32, build.of_device)
+        return forward
+    sizes = Sizes.of_cell(LSTM)
+    made = build.functions(LSTM, np.float32, (plain_kernels,), sizes)
+    return build.of_device(made[name])
+
+
+def example() -> np.ndarray:
+    """x (T, B, D) of the toy network."""
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((STEPS, SAMPLES, INPUTS)).astype(np.float32)
+
+
+def by_gates(params: lk.Params) -> tuple[np.ndarray, ...]:
+    """U (D, 4, H), W (H, 4, H) and b (4, H) of the first layer."""
+    layer = params.layers[0]
+    D, H = len(layer.U), len(layer.W)
+    return layer.U.reshape(D, 4, H), layer.W.reshape(H, 4, H), layer.b.reshape(4, H)
+
+
+def tape() -> tuple[np.ndarray, ...]:
+    """h and c, their slot 0 zero, and the gates: room for every step."""
+    both = np.zeros((2, STEPS + 1, SAMPLES, UNITS), np.float32)
+    return *both, np.zeros((STEPS, SAMPLES, UNITS, 4), np.float32)
+
+
+def caught(compare: Callable, got: comparer.Arrays, want: comparer.Arrays) -> str:
+    """What the comparer says of a wrong result; AssertionError for nothing."""
+    try:
+        compare(got, want, 1e-5)
+    except comparer.MismatchError as error:
+        return f"Caught: {error}."
+    raise AssertionError("got agreement, want a mismatch: the comparer missed it")
+
+
+def worst_errors(params: lk.Params) -> dict[str, float]:
+    """The largest relative error of each GPU version: passes, gradients, parameters
+    after a step; MismatchError beyond rounding.
+    """
+    x, y = example()[:2, :3].copy(), np.ones((3, 1), np.float32)
+    errors: dict[str, float] = {}
+    for name in GPU:
+        nets = lk.network(name, params), lk.network("numpy", params)
+        for net in nets:
+            net.step(x, y, 0.1)
+        got, want = (net.params().arrays() for net in nets)
+        step = comparer.compare(got, want, 1e-5)
+        errors[name] = max(step, comparer.compare_to_reference(name, params, x))
+    return errors
+
+
+def figure_who(samples: int = 8, units: int = 4, block: int = 4, tile: int = 2):
+    """Who computes what: samples across, units down; a colour for each block, in each
+    cell the number of the thread in it.
+    """
+    shades = plots.BLUE, plots.ORANGE, plots.GREEN, plots.PURPLE
+    panels = {
+        "V1: one thread": lambda s, j: (0, 0),
+        f"V2, V3: a thread a sample, {block} to a block": lambda s, j: divmod(s, block),
+        f"fused, epoch: a thread a unit, {tile} samples a block": lambda s, j: (
+            s // tile,
+            s % tile * units + j,
+        ),
+    }
+    figure: Any  # which gets `alt`
+    figure, axes = plt.subplots(3, figsize=(plots.WIDTH, 5.4), sharex=True)
+    for ax, (title, place) in zip(axes, panels.items(), strict=True):
+        for s, j in np.ndindex(samples, units):
+            block_of, thread = place(s, j)
+            corner, colour = (s - 0.47, j - 0.47), (shades[block_of], 0.35)
+            ax.add_patch(plt.Rectangle(corner, 0.94, 0.94, color=colour))
+            ax.text(s, j, thread, ha="center", va="center", fontsize=10.5)
+        ax.set(xlim=(-0.6, samples - 0.4), ylim=(units - 0.4, -0.6), ylabel="unit")
+        ax.set(xticks=range(samples), yticks=range(units))
+        ax.set_title(title)
+        ax.grid(visible=False)
+    axes[-1].set_xlabel("sample of the mini-batch")
+    figure.alt = (
+        f"Three grids of {samples} samples by {units} hidden units. In V1 thread 0 of "
+        "block 0 has every cell. In V2 and V3 a column, one sample, belongs to one "
+        f"thread, {block} threads to a block. In the others {tile} columns belong "
+        f"to a block, and each cell to a thread of its own: {tile * units} to a block."
+    )
+    return figure
+
+
+# By count.
+
+
+class Persistent(NamedTuple):
+    """Blocks and their units; bytes of weights that a block keeps, and bytes that a
+    multiprocessor loads for a step of a layer, here and in `cuda-fused`.
+    """
+
+    blocks: int
+    units: int
+    kept: int
+    loads: int
+    fused_loads: int
+
+
+def persistent(work: Workload) -> Persistent:
+    """What `cuda-persistent` plans for a workload on an H100."""
+    n = Sizes(work.L, work.T, work.B, work.D, work.H, 1, 4)
+    limits = {"multiprocessors": MULTIPROCESSORS, "shared": SHARED}
+    plan = cuda_persistent.plan(n, np.float32, **limits)
+    row = n.H * n.K * 4  # bytes of the weights of one input
+    share = row * plan.units // n.H
+    loads = plan.tile * 2 * n.H * 4 + n.H * share  # x and h, and the slice of U
+    return Persistent(plan.blocks, plan.units, n.H * share, loads, 2 * n.H * row)
+
+
+def busy(work: Workload) -> tuple[float, float]:
+    """The share of an H100's multiprocessors with a block: of V2's, of cuda-fused's."""
+    n = Sizes(work.L, work.T, work.B, work.D, work.H, 1, 4)
+    limits = {"multiprocessors": MULTIPROCESSORS, "shared": SHARED, "threads": 256}
+    fused = plans.plan(n, np.float32, **limits).blocks
+    v2 = -(-work.B // 32)
+    return min(1, v2 / MULTIPROCESSORS), min(1, fused / MULTIPROCESSORS)
+
+
+def bytes_copied(version: str, work: Workload) -> Count:
+    """Bytes that a mini-batch of one layer sends and fetches, by count; float32."""
+    T, B, D, H = work.T, work.B, work.D, work.H
+    x, step, layer = T * B * D, B * H, 4 * H * (D + H + 1)
+    h, gates, state = (T + 1) * step, 4 * T * step, 2 * step  # state: of h and c
+    if version in ("cuda-v1", "cuda-v2"):
+        forward = state + x + layer + 2 * h + gates
+        backward = layer - 4 * H + h + 2 * gates + T * step + state + x
+        gradients = x + h + gates + layer
+        return (4 * (forward + backward + gradients),) * 2
+    if version == "cuda-v3":
+        sent = x + layer + state + T * step + state
+        return 4 * sent, 4 * (h + step + x + state + layer)
+    return 8 * B, 4
+
+
+def check_counts(params: lk.Params) -> None:
+    """Hold `bytes_copied` to what the versions count; ValueError where they differ."""
+    work = Workload(L=1, T=2, D=INPUTS, H=UNITS, B=2)
+    dataset, order = work.dataset(2), np.arange(2)
+    for name in GPU:
+        net = lk.network(name, params)
+        sent, fetched = gpu.copied(
+            net, lambda net=net: net.epoch(dataset, order, 2, 0.1)
+        )
+        if name in gpu.STAY:  # which send the data set, once
+            sent -= dataset.x.nbytes + dataset.target.nbytes
+        if (sent, fetched) != (want := bytes_copied(name, work)):
+            raise ValueError(f"{name}: got {sent, fetched} bytes, want {want}")
+
+
+def share(work: Workload, version: str = "cuda-v3") -> float:
+    """The share of V2's bytes that a version copies."""
+    return sum(bytes_copied(version, work)) / sum(bytes_copied("cuda-v2", work))
+
+
+def figure_bytes(counts: dict[str, Count]) -> Figure:
+    """KiB to the device and back per mini-batch; counts: version -> (sent, fetched)."""
+    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.6))
+    for row, pair in enumerate(counts.values()):
+        there, back = (count / 1024 for count in pair)
+        ax.barh(row, there, color=plots.SKY, height=0.7)
+        ax.barh(row, back, left=there, color=plots.ORANGE, height=0.7)
+        last = f"{digits(back)} back" if back >= 0.1 else f"{pair[1]} bytes back"
+        text = f"{digits(there)} there,\n{last}"
+        how = {"va": "center", "color": "black", "fontsize": 10.5}
+        plots.note(ax, text, (there + back, row), (5, 0), **how)
+    part = sum(counts["cuda-v3"]) / sum(counts["cuda-v2"])
+    ax.set_title(f"V3 copies {evidence.percent(part)} of what V2 copies")
+    ax.set_yticks(range(len(counts)), [name.removeprefix("cuda-") for name in counts])
+    ax.set_xlabel("KiB copied per mini-batch, by count")
+    ax.set_xlim(0, 1.3 * max(sum(pair) / 1024 for pair in counts.values()))
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    return figure
+
+
+# The compiled code, executed: records of `make ptx`.
+
+
+def executed() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What the PTX machine ran, a row a case, and the faults planted in it."""
+    names = "ptx-machine.csv", "ptx-machine-faults.csv"
+    runs, faults = (pd.read_csv(results.find(name)[0]) for name in names)
+    return runs, faults
+
+
+def machine_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Cases, errors and faults by version, and the instructions of the busiest thread
+    of a training step where the same network was run with so many samples.
+    """
+    runs = runs.replace({"version": {"gpu_kernels": OF_PAGE}})
+    by = runs.groupby("version", sort=False)
+    table = pd.DataFrame({"cases": by.size(), "faults": by["faults"].sum()})
+    error = by[["passes", "parameters"]].max().max(axis=1)
+    table["largest error"] = [f"{value:.0e}" for value in error]
+    first = runs.iloc[0]  # the network that V1 runs
+    same = (runs[["L", "T", "D", "H"]] == first[["L", "T", "D", "H"]]).all(axis=1)
+    same &= (runs["cell"] == "lstm") & (runs["dtype"] == "float32")
+    # Where a version divides its work in two ways: by the better one.
+    longest = runs[same].groupby(["version", "B"])["critical"].min().unstack()
+    for B in longest:
+        column = longest[B].reindex(table.index)
+        told = [digits(value / 1e3) if value > 0 else "-" for value in column]
+        table[f"{B} samples (thousand)"] = told
+    ladder = [version.name for version in lk.versions()]
+    return table.loc[sorted(table.index, key=[*ladder, OF_PAGE].index)]
+
+
+def planted(faults: pd.DataFrame) -> str:
+    """A sentence on the faults that were planted; faults: counts by outcome."""
+    count = faults.reindex(columns=OUTCOMES, fill_value=0).sum()
+    kinds = ", ".join(dict.fromkeys(faults["planted"]))
+    return (
+        f"Of {count.sum()} planted faults ({kinds}) the machine reports "
+        f"{count['reported']}; {count['wrong result']} of the others give a wrong "
+        f"result, {count['harmless']} change nothing in these cases."
+    )
+
+
+# Times, of this machine's device or recorded.
+
+
+def measure_gpu(preset: str) -> pd.DataFrame:
+    """Rows of what this page asks a device: steps of hundreds, growing data, airline
+    epochs.
+    """
+    names = "hundreds", "windows", "airline"
+    return together([gpu.plan(preset)[name]() for name in names])
+
+
+def gpu_rows(processes: Callable, recorded: Callable, preset: str) -> pd.DataFrame:
+    """Rows timed now where there is a GPU, else recorded ones, else none; arguments:
+    the methods of a Notebook.
+    """
+    if provenance.gpu():
+        return processes(measure_gpu, preset=preset)
+    try:
+        rows = recorded("gpu")
+    except ValueError:
+        if results.find("*/gpu.csv"):  # which cannot be read
+            raise
+        return pd.DataFrame(columns=results.COLUMNS)
+    process = rows["process"] if "process" in rows else pd.Series(0, rows.index)
+    return rows.assign(process=process.fillna(0))
+
+
+def conditions(rows: pd.DataFrame, folder: results.Folder = None) -> dict[str, str]:
+    """For claims: date and GPU of recorded rows, "" for others, and what disturbed."""
+    recorded = ""
+    if "machine" in rows and not rows.empty:
+        about = results.record("gpu", rows["machine"].iloc[0], folder)
+        recorded = f"{about['date']}, {about['gpu']['name']}"
+    return {"recorded": recorded, "disturbed": disturbance(rows)}
+
+
+def part(rows: pd.DataFrame, variant: str, stage: str, largest: str = "") -> Any:
+    """The rows of a comparison; with `largest` of its largest N, or B."""
+    chosen = rows[(rows["variant"] == variant) & (rows["stage"] == stage)]
+    most = chosen[largest].max() if largest else None
+    return chosen[chosen[largest] == most] if largest else chosen
+
+
+def ratio_of(chosen: pd.DataFrame, one: str, other: str) -> Interval | None:
+    """How many times as fast as `other` a version is; None where one is missing."""
+    if not {one, other} <= set(chosen["version"]):
+        return None
+    return Interval.of(evidence.ratios(chosen, other, "version")[one])
+
+
+def step_gain(rows: pd.DataFrame) -> Interval | None:
+    """V3 compared with `numpy`, for a step of hundreds of samples."""
+    return ratio_of(part(rows, "hundreds", "step"), "cuda-v3", "numpy")
+
+
+def cudnn_gain(rows: pd.DataFrame) -> Interval | None:
+    """`cuda-epoch` compared with cuDNN in a graph, on the larger airline data set."""
+    return ratio_of(part(rows, "airline", "epoch", "N"), "cuda-epoch", "pytorch-graph")
+
+
+def power(rows: pd.DataFrame) -> Interval | None:
+    """The power of the windows with which an epoch of `cuda-epoch` grows."""
+    grown = part(rows, "windows", "epoch")
+    times = grown[grown["version"] == "cuda-epoch"]
+    if times.empty:
+        return None
+    table = times.groupby(["process", "N"])["seconds"].median().unstack()
+    few, many = table.columns[0], table.columns[-1]
+    return Interval.of(np.log(table[many] / table[few]) / np.log(many / few))
+
+
+def at_least_as_fast(gain: Interval | None, threshold: float) -> Judged:
+    """The verdict and the numbers of a claim that a gain is at least so large."""
+    if gain is None:
+        return NOT_MEASURED
+    return evidence.at_least(gain, threshold), evidence.speed(gain)
+
+
+def at_most_the_power(grown: Interval | None, threshold: float) -> Judged:
+    """The verdict and the numbers of a claim that time grows with such a power."""
+    if grown is None:
+        return NOT_MEASURED
+    told = f"time grows as the windows to the power {grown}"
+    return evidence.at_most(grown, threshold), told
+
+
+def times_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Times of the GPU versions and of PyTorch, beside the course project's speed-ups:
+    columns and rows of which something was measured.
+    """
+    project = pd.read_csv(data.FOLDER / "source_table.csv", index_col="version")
+    theirs = project["seconds"]["NumPy"] / project["seconds"][list(PROJECT)]
+    hundreds, airline, large = (
+        part(rows, *which).groupby("version")["seconds"].median()
+        for which in (
+            ("hundreds", "step"),
+            ("airline", "epoch", "N"),
+            ("large", "step", "B"),
+        )
+    )
+    steps = -(-part(rows, "airline", "epoch")["N"].max() // gpu.AIRLINE.B)
+    own = pd.Series(dtype=float)
+    if "numpy-sample" in hundreds:
+        own = hundreds["numpy-sample"] / hundreds
+    table = pd.DataFrame(
+        {
+            "over numpy-sample": own.map(evidence.speed),
+            "airline step (us)": (1e6 * airline / steps).map(digits),
+            "reference step (ms)": (1e3 * large).map(digits),
+        },
+        index=[*GPU, "pytorch", "pytorch-graph"],
+    )
+    table = table.dropna(how="all").dropna(axis=1, how="all")
+    speeds = pd.Series(theirs.map(evidence.speed).to_list(), GPU[: len(PROJECT)])
+    table.insert(0, "project, over its NumPy", speeds.reindex(table.index))
+    return table.fillna("-").rename_axis("version")
+
+
+def figure_growth(rows: pd.DataFrame) -> Figure:
+    """Times of an epoch over the windows of the data set, a line for each version."""
+    grown = part(rows, "windows", "epoch").assign(ms=lambda r: 1e3 * r["seconds"])
+    figure, ax = plt.subplots()
+    ax.set(xscale="log", yscale="log", xlabel="windows of the data set")
+    ax.set(ylabel="milliseconds of an epoch")
+    sizes = grown["N"].unique()
+    ax.set_xlim(sizes.min() / 1.2, sizes.max() * 12)
+    line = plots.lines(ax, grown, "N", "ms", "version")["cuda-epoch"]
+    times, more = line.iloc[-1] / line.iloc[0], line.index[-1] / line.index[0]
+    said = f"{digits(more)} times the data in {digits(times)} times the time"
+    ax.set_title(f"cuda-epoch: {said}")
+    return figure
+
+
+def show_times(nb: Any, rows: pd.DataFrame, disturbed: str) -> None:
+    """Show the table of times, and the figure of growing data; nothing for no rows."""
+    if rows.empty:
+        return
+    nb.table(times_table(rows))
+    if power(rows):
+        caption = "Eight mini-batches to an epoch at every size."
+        nb.show(figure_growth(rows), "04-growth", caption, disturbed=disturbed)

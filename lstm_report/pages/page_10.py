@@ -1,0 +1,366 @@
+"""Page 10, parallel in time: the sweeps of networks that learned to remember; the steps
+in which a network forgets where it started; times of chunks.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from math import inf, log
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+import lstm_kernels as lk
+from lstm_kernels import data, reference
+from lstm_kernels.cores import cores
+from lstm_kernels.cpu.registers import vector_registers
+from lstm_kernels.errors import counted
+from lstm_kernels.versions.numba_chunks import NumbaChunks
+from lstm_kernels.versions.numba_fused import NumbaFused
+
+from .. import plots
+from ..measure.comparer import compare
+from ..measure.evidence import Interval, digits, intervals, ms, ratios, seconds, speed
+from ..measure.timing import interleaved, together
+
+CHUNKS, NEWTON, ALONE = "chunks", "Newton's method", "step by step"
+MILLIONTH, BITS = "to a millionth", "to the last bit"
+LOOKED_AT = 2048  # steps after each start
+Work = tuple[lk.Params, np.ndarray]  # a network and its sequence (T, 1, 1)
+ADAM: dict[str, Any] = {"optimizer": "adam", "progress": False}
+
+
+def initialised(H: int, T: int) -> Work:
+    """A network as initialised, and noise."""
+    x = np.random.default_rng(0).standard_normal((T, 1, 1))
+    return lk.Params.init(1, H), x.astype(np.float32)
+
+
+def airline(H: int, T: int, epochs: int) -> Work:
+    """A network trained on windows of the airline series, and its monthly growth again
+    and again.
+    """
+    passengers = data.airline().to_numpy(float)
+    growth = data.LogDifference.fit(passengers).forward(passengers)
+    net = lk.network("numba-fused", lk.Params.init(1, H, output_size=1))
+    lk.train(net, data.windows(growth, 12), epochs, 16, 3e-3, **ADAM)
+    return net.params(), np.resize(growth, (T, 1, 1)).astype(np.float32)
+
+
+def running_mean(
+    rng: np.random.Generator, T: int, B: int, d: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Noise (T, B, 1), and its mean with a time constant of d steps (B, 1), scaled."""
+    x = rng.standard_normal((T, B)).astype(np.float32)
+    decay = (1 - 1 / d) ** np.arange(T)[::-1]
+    return x[..., None], (decay @ x / np.sqrt(d))[:, None].astype(np.float32)
+
+
+def trained(
+    d: int, seed: int, *, H: int, epochs: int, examples: int
+) -> tuple[lk.Params, float]:
+    """A network that was to tell the mean over d steps, and its loss as a fraction of
+    that of telling zero.
+    """
+    rng, steps = np.random.default_rng(seed), 3 * d
+    net = lk.network("numba-fused", lk.Params.init(1, H, output_size=1, seed=seed))
+    dataset = lk.Dataset(*running_mean(rng, steps, examples, d))
+    lk.train(net, dataset, epochs, 32, 1e-2, seed=seed, **ADAM)
+    x, target = running_mean(np.random.default_rng(99), steps, 1000, d)
+    return net.params(), float(
+        ((net.predict(x) - target) ** 2).sum() / (target**2).sum()
+    )
+
+
+def works_of(
+    T: int, spans: Iterable[int], rounds: int, *, seeds: int, **training: Any
+) -> dict[str, Work]:
+    """By name: networks as initialised; those that were to tell a mean, of the first
+    seed; those of the airline series, after so many rounds of training.
+    """
+    works = {f"as initialised, {H} units": initialised(H, T) for H in (4, 8, 32, 64)}
+    for d in spans:
+        params, _ = trained(d, 0, **training)
+        name = f"mean over {d} steps, {training['H']} units"
+        works[name] = params, initialised(1, T)[1]
+    return works | {f"airline, {H} units": airline(H, T, rounds) for H in (2, 32)}
+
+
+def joined(state: Iterable[np.ndarray]) -> np.ndarray:
+    """h and c, each (1, C, H), as the states of chunks, (C, 2 H)."""
+    return np.concatenate([*state], axis=2)[0]
+
+
+def split(states: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The inverse of `joined`."""
+    return tuple(a[None].copy() for a in np.split(states, 2, axis=1))
+
+
+def slopes(params: lk.Params, tapes: list, y: np.ndarray) -> np.ndarray:
+    """How the end of each chunk changes with its start, (C, 2 H, 2 H): a backward pass
+    for each number of the end.
+    """
+    zero, rows = np.zeros_like(y), []
+    for one in np.eye(2 * y.shape[2], dtype=y.dtype):
+        of_ends = split(np.tile(one, (y.shape[1], 1)))
+        rows.append(joined(reference.backward(params, tapes, zero, of_ends).state))
+    return np.stack(rows, axis=1)
+
+
+def corrected(starts, ends, M, most):
+    """Where Newton's method starts the chunks anew: starts, ends (C, 2 H) are states, M
+    (C, 2 H, 2 H) their slopes, `most` (2 H,) is what a state can be.
+    """
+    new = starts.copy()
+    for k in range(len(starts) - 1):
+        start = ends[k] + M[k] @ (new[k] - starts[k])
+        new[k + 1] = np.clip(start, -most, most)
+    return new
+
+
+def by_newton(params: lk.Params, x: np.ndarray, count: int) -> tuple[np.ndarray, int]:
+    """y and the number of sweeps of one sequence x (T, 1, D), T a multiple of count.
+
+    A correction rounds, so that a seam holds within eight roundings. h is kept within
+    1, and c within twice its largest value, since a slope can point anywhere.
+    """
+    cut = x.reshape(count, -1, x.shape[2]).swapaxes(0, 1)
+    H, sweeps = params.hidden_size, 0
+    starts, least = np.zeros((count, 2 * H), x.dtype), 8 * np.finfo(x.dtype).eps
+    while True:
+        y, state, tapes = reference.forward(params, cut, split(starts))
+        ends, sweeps = joined(state), sweeps + 1
+        largest = np.abs(ends).max(axis=0)
+        if (np.abs(ends[:-1] - starts[1:]) <= least * largest).all():
+            return y.swapaxes(0, 1).reshape(len(x), 1, -1), sweeps
+        most = np.repeat([1, max(1, 2 * largest[H:].max())], H).astype(x.dtype)
+        starts = corrected(starts, ends, slopes(params, tapes, y), most)
+
+
+def measure_sweeps(
+    spans: Iterable[int], seeds: int, T: int = 4096, chunks: int = 64, **training: Any
+) -> pd.DataFrame:
+    """The sweeps of chunks without a run-up, and those of Newton's method, of networks
+    trained to remember; MismatchError where an output is wrong.
+    """
+    found = []
+    for d, seed in ((d, seed) for d in spans for seed in range(seeds)):
+        params, loss = trained(d, seed, **training)
+        x, _ = running_mean(np.random.default_rng(7), T, 1, d)
+        right = {"y": NumbaFused(params).forward(x)[0]}
+        net = NumbaChunks(params, chunks=chunks, run_up=0, sweeps=chunks)
+        compare({"y": net.forward(x)[0]}, right, 0)
+        y, newton = by_newton(params, x, chunks)
+        compare({"y": y}, right, 1e-4)
+        sweeps = net.seams.sweeps[0] if net.seams else 1
+        found += [(d, seed, loss, CHUNKS, sweeps), (d, seed, loss, NEWTON, newton)]
+    return pd.DataFrame(found, columns=["d", "seed", "loss", "method", "sweeps"])
+
+
+def learned(rows: pd.DataFrame, most: float) -> pd.DataFrame:
+    """Rows of the networks whose loss is below `most`; `left_out`, an attribute of it,
+    says how many others there are.
+    """
+    kept = rows[rows["loss"] < most]
+    kept.attrs["left_out"] = counted((len(rows) - len(kept)) // 2, "network")
+    return kept
+
+
+def medians(rows: pd.DataFrame) -> pd.DataFrame:
+    """Median sweeps over seeds: a row for each d, a column a method."""
+    return rows.groupby(["d", "method"])["sweeps"].median().unstack()
+
+
+def law(d: Any, steps: int) -> Any:
+    """Sweeps over chunks of so many steps, where a network forgets by a factor 1 - 1/d
+    a step until float32, of 24 binary digits, sees no difference; whole sweeps.
+    """
+    return 1 + np.ceil(24 * log(2) * d / steps)
+
+
+def by_law(rows: pd.DataFrame, steps: int, least: int) -> tuple[float, str]:
+    """By which factor the law is off at worst for d from `least` on, and each number of
+    sweeps in words.
+    """
+    count = medians(rows)[CHUNKS].loc[least:]
+    ratio = count / law(count.index.to_numpy(), steps)
+    words = "; ".join(
+        f"{d} steps: {digits(sweeps)}, by the law {digits(law(d, steps))}"
+        for d, sweeps in count.items()
+    )
+    return float(np.maximum(ratio, 1 / ratio).max()), words
+
+
+def newton_against_chunks(rows: pd.DataFrame, H: int) -> tuple[float, float]:
+    """For the largest d: steps in a row of chunks over those of Newton's method, whose
+    sweep is a forward pass and backward passes side by side; products of Newton's
+    method, 2 H backward passes a sweep, over those of chunks.
+    """
+    ratio = medians(rows)[NEWTON].iloc[-1] / medians(rows)[CHUNKS].iloc[-1]
+    return float(1 / (2 * ratio)), float((2 * H + 1) * ratio)
+
+
+def from_to(rows: pd.DataFrame, method: str) -> str:
+    """The median sweeps for the least and the largest d."""
+    count = medians(rows)[method]
+    return f"{digits(count.iloc[0])} to {digits(count.iloc[-1])}"
+
+
+def forgets(
+    params: lk.Params, x: np.ndarray, steps: int = LOOKED_AT
+) -> dict[str, float]:
+    """After how many steps of x (T, 1, 1) a run that starts from zero, at worst of some
+    thirty places, gives the output of the whole sequence, to a millionth and to the
+    last bit; infinity where not within `steps`, at most T/2.
+    """
+    net, found = NumbaFused(params), {}
+    y = net.forward(x)[0]
+    places = range(steps // 32, steps, steps // 32)
+    late = np.concatenate([x[s : s + steps] for s in places], axis=1)
+    want = np.concatenate([y[s : s + steps] for s in places], axis=1)
+    off = np.abs(net.forward(late)[0] - want).max(axis=(1, 2))
+    for name, most in ((MILLIONTH, 1e-6), (BITS, 0)):
+        last = max(np.flatnonzero(off > most), default=-1) + 1
+        found[name] = float(last) if last < steps else inf
+    return found
+
+
+def measure_times(
+    works: dict[str, Work], units: Iterable[int], lengths: Iterable[int], repeats: int
+) -> pd.DataFrame:
+    """Seconds of a forward pass, step by step and in chunks, by work: of each work as
+    `numba-chunks` chooses, with the steps in which it forgets; of networks as
+    initialised one and two chunks a lane, after a run-up of 40 steps.
+    """
+    lanes, parts = vector_registers().bytes // 4, []
+    for work, (params, x) in works.items():
+        part = _timed(params, x, {CHUNKS: {}}, repeats)
+        parts.append(part.assign(work=work, **forgets(params, x[: 2 * LOOKED_AT])))
+    for H, T in ((H, T) for H in units for T in lengths):
+        counts = (n * lanes * cores() for n in (1, 2))
+        cuts = {f"{n} chunks": {"chunks": n, "run_up": 40} for n in counts}
+        parts.append(_timed(*initialised(H, T), cuts, repeats).assign(H=H, T=T))
+    return together(parts).assign(lanes=lanes, cores=cores())
+
+
+def _timed(params, x, cuts, repeats):
+    """Rows of one sequence; MismatchError where chunks change a bit."""
+    alone, cut = NumbaFused(params), {}
+    for name, how in cuts.items():
+        cut[name] = NumbaChunks(params, **how)
+    nets = {ALONE: alone} | cut
+    cases = {name: partial(net.forward, x) for name, net in nets.items()}
+    rows = interleaved(cases, repeats=repeats)
+    for net in cut.values():
+        compare({"y": net.forward(x)[0]}, {"y": alone.forward(x)[0]}, 0)
+    seams = net.seams
+    if seams is None or not seams.converged:
+        return rows.assign(chosen=ALONE)
+    return rows.assign(chosen=f"{seams.chunks} chunks, sweeps: {max(seams.sweeps)}")
+
+
+def forgotten(rows: pd.DataFrame) -> pd.DataFrame:
+    """The steps in which each work forgets: a row a work."""
+    return rows.groupby("work", sort=False)[[MILLIONTH, BITS]].first()
+
+
+def gains(rows: pd.DataFrame) -> dict[str, Interval]:
+    """Of each work, how many times as fast as step by step `numba-chunks` is."""
+    return {
+        str(work): Interval.of(ratios(part, ALONE)[CHUNKS])
+        for work, part in rows.groupby("work", sort=False)
+    }
+
+
+def table_of_works(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each work: in how many steps it forgets, what was chosen most often, and how
+    fast that is.
+    """
+    works = rows.groupby("work", sort=False)
+    table = forgotten(rows).map(
+        lambda n: f"{n:.0f}" if n < inf else f"not in {LOOKED_AT}"
+    )
+    table.columns = [f"forgets {MILLIONTH}: steps", f"{BITS}: steps"]
+    table["chosen"] = works["chosen"].agg(lambda values: values.mode().iloc[0])
+    alone = {work: seconds(part)[ALONE].median() for work, part in works}
+    table[ALONE] = table.index.map(lambda work: ms(alone[work]))
+    table["times as fast"] = [speed(gain) for gain in gains(rows).values()]
+    return table.rename_axis("network")
+
+
+def forced_gains(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each (H, T) how many times as fast the better number of chunks is: low,
+    middle, high.
+    """
+    found = {}
+    for key, part in rows.dropna(subset="H").groupby(["H", "T"]):
+        each = intervals(ratios(part, ALONE).drop(columns=ALONE))
+        found[key] = each.loc[each["middle"].idxmax()]
+    return pd.DataFrame(found).T
+
+
+def lanes_in_words(rows: pd.DataFrame) -> str:
+    """What runs at the same time on this machine."""
+    one = rows.iloc[0]
+    return f"{one['lanes']} float32 in a vector, {counted(one['cores'], 'core')}"
+
+
+def sweeps_figure(swept: list[np.ndarray], right: np.ndarray, count: int) -> Figure:
+    """How far the outputs of each sweep (T, 1, H) are off, a row a chunk."""
+    size = (plots.WIDTH, 1.15 * len(swept) + 0.9)
+    figure: Any  # which gets `alt`
+    figure, axes = plt.subplots(len(swept), 1, figsize=size, sharex=True, squeeze=False)
+    titles = []
+    for sweep, (ax, y) in enumerate(zip(axes.flat, swept, strict=True), start=1):
+        off = np.abs(y - right).max(axis=(1, 2)).reshape(count, -1)
+        shown = np.log10(np.maximum(off, 1e-7))
+        drawn = ax.imshow(shown, cmap="Reds", vmin=-7, vmax=0, aspect="auto")
+        correct = int((off <= 1e-7).all(axis=1).sum())
+        titles.append(f"Sweep {sweep}, correct chunks: {correct} of {count}")
+        ax.set_title(titles[-1], fontsize=10.5)
+        ax.set(ylabel="chunk", yticks=[0, count - 1])
+        ax.grid(visible=False)
+        style: dict[str, Any] = {"edgecolor": plots.BLUE, "linewidth": 2}
+        ax.add_patch(Rectangle((9.5, -0.5), 1, count, fill=False, **style))
+    axes[-1, 0].set_xlabel("step of the chunk; framed: a vector, all chunks at a step")
+    bar = figure.colorbar(drawn, ax=axes, ticks=[-7, -5, -3, -1], label="off by")
+    bar.ax.set_yticklabels(["$10^{-7}$", "$10^{-5}$", "$10^{-3}$", "0.1"])
+    figure.alt = f"Errors by chunk and step. {'. '.join(titles)}."
+    return figure
+
+
+def memory_figure(rows: pd.DataFrame, steps: int, chunks: int) -> Figure:
+    """Median sweeps over what has to be remembered, and the law."""
+    figure, ax = plt.subplots()
+    first, last = rows["d"].min(), rows["d"].max()
+    plots.ticks(ax, "x", sorted(set(rows["d"])))
+    plots.ticks(ax, "y", [1, 2, 4, 8, 16, 32, 64])
+    ax.set(xlim=(0.9 * first, 5 * last), ylim=(1, 1.5 * chunks), ylabel="sweeps")
+    ax.set_xlabel("$d$, the steps over which the network tells the mean")
+    words = f"{chunks} chunks: as many steps in a row as step by step"
+    plots.level(ax, chunks, words)
+    d = np.geomspace(first, last, 500)
+    ax.plot(d, law(d, steps), "--", color=plots.BLACK, linewidth=1)
+    place = first, 0.7 * law(first, steps)
+    plots.note(ax, "dashed: the law", place, fontsize=10.5, color=plots.BLACK)
+    colours = {CHUNKS: plots.RED, NEWTON: plots.BLUE}
+    plots.lines(ax, rows, "d", "sweeps", "method", colours=colours, spread=1)
+    ax.set_title(f"A longer memory costs sweeps: {from_to(rows, CHUNKS)}")
+    return figure
+
+
+def map_figure(gains: pd.DataFrame) -> Figure:
+    """How many times as fast chunks are, over units and steps."""
+    table = gains["middle"].unstack()
+    table.index, table.columns = table.index.astype(int), table.columns.astype(int)
+    figure, ax = plt.subplots(figsize=(plots.WIDTH, 0.5 * len(table) + 1.2))
+    texts = table.map(lambda value: f"{digits(value)}x")
+    colours = np.clip(np.log2(table), -3, 3)
+    plots.heat(ax, colours, texts, cmap="RdBu", vmin=-3.5, vmax=3.5)
+    ax.set(xlabel="steps $T$", ylabel="units $H$")
+    faster = int((gains["low"] > 1).sum())
+    ax.set_title(f"Chunks are faster in {faster} of {len(gains)} cases")
+    return figure

@@ -2,6 +2,8 @@
 gain from sharing every step of one sequence.
 """
 
+from pathlib import Path
+
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -65,20 +67,18 @@ def measure_means(few: bool) -> pd.DataFrame:
 def figure_divisions():
     """Who computes what, and what crosses, where two workers share a pass."""
     panels = {"unit blocks": "each step", "samples": "never", "layers": "each chunk"}
+    colours = plots.SKY, plots.ORANGE
     figure, axes = plt.subplots(1, 3, figsize=(plots.WIDTH, 2.3))
     for ax, (shared, often) in zip(axes, panels.items(), strict=True):
         for row in range(4):
             worker = row // 2
             late = 2 * worker * (shared == "layers")  # it waits for the first chunk
             for t in range(6):
-                style = {
-                    "color": (plots.SKY, plots.ORANGE)[worker],
-                    "edgecolor": "white",
-                }
+                style = {"color": colours[worker], "edgecolor": "white"}
                 ax.barh(row, 1, left=t + late, height=0.94, **style)
         for worker in range(2):
             place = 0.3 + 2 * worker * (shared == "layers"), 2 * worker
-            box = {"color": (plots.SKY, plots.ORANGE)[worker], "pad": 1}
+            box = {"color": colours[worker], "pad": 1}
             ax.text(*place, f"worker {worker}", va="center", bbox=box)
         ax.set(ylabel=shared, xlim=(0, 8), xticks=[], yticks=range(4))
         ax.set_xlabel("steps")
@@ -133,9 +133,22 @@ def of_messages(rows):
     }
 
 
+def as_long(found):
+    """How many times as long as each thing a message takes, in words."""
+    return ", ".join(f"{_ratio(x)} as long as {name}" for name, x in found.items())
+
+
+def say_messages(rows):
+    """The price of a message, in words."""
+    found = of_messages(rows)
+    if not found:
+        return "Messages were not measured."
+    return f"A message from compiled code takes {as_long(found)}."
+
+
 def told(found):
-    """Named Intervals of ratios in words."""
-    return "; ".join(f"{name}: {_ratio(x)}" for name, x in found.items())
+    """Speeds by name in words."""
+    return "; ".join(f"{name}: {speed(x)}" for name, x in found.items())
 
 
 def _ratio(x):
@@ -257,6 +270,19 @@ def say_line(line):
     return "not measured on one core" if line is None else ns(line)
 
 
+def say_tier(caches=Path("/sys/devices/system/cpu/cpu0/cache")):
+    """Which cache two cores share, as the system tells it, in words."""
+    levels = []
+    for index in caches.glob("index*"):
+        cores = (index / "shared_cpu_list").read_text().strip()
+        if not cores.isdigit():  # not the first core alone
+            levels.append((index / "level").read_text().strip())
+    if not levels:
+        return "The system names no cache that the cores of this machine share."
+    level = f"the level {min(levels)} cache, the first that two cores share"
+    return f"On this machine the line goes through {level}."
+
+
 def say_shares(rows):
     """Ranks and threads with the same shares, and claims and fixed shares, at the least
     and at the largest size.
@@ -301,22 +327,22 @@ def prices(rows):
 
 
 def say_parts(rows):
-    """What the parts leave of the price of a shared step, in words."""
+    """What the parts of a shared step leave of what sharing adds, in words."""
     steps = parts(rows)
-    half = steps[handover.ONE] / 2
     if handover.HALVES not in steps:
         return "The parts of a step of ranks were not measured."
-    both, left = steps[handover.HALVES] - half, {}
+    half, left = steps[handover.ONE] / 2, {}
+    both = steps[handover.HALVES] - half
     for way in WAYS:
         if (bare := f"{way}{handover.BARE}") in steps:
-            rest = (steps[way] - half - both - steps[bare]).median()
-            left[WAYS[way]] = rest / (steps[way] - half).median()
+            added = steps[way] - half
+            left[WAYS[way]] = ((added - both - steps[bare]) / added).median()
     least, most = min(left, key=left.get), max(left, key=left.get)
     return (
-        f"Two halves at the same time that exchange nothing take {ns(Interval.of(both))}"
-        " beyond half a step already. What neither they nor the exchange account for is "
-        f"between {percent(left[least])} ({least}) and {percent(left[most])} ({most}) "
-        "of what sharing adds."
+        "Two halves at the same time that exchange nothing already take "
+        f"{ns(Interval.of(both))} longer than half a step of one thread. Neither they "
+        f"nor the exchange account for {percent(left[least])} of what sharing adds "
+        f"({least}) to {percent(left[most])} ({most})."
     )
 
 

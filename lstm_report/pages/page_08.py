@@ -9,8 +9,7 @@ import pandas as pd
 from lstm_kernels.ranks import planner
 
 from .. import plots
-from ..experiments import devices
-from ..experiments.devices import MICRO
+from ..experiments.devices import MICRO, PARTITIONS, ROUNDS, TOLERANCE, job
 from ..measure import results
 from ..measure.evidence import (
     Interval,
@@ -38,15 +37,15 @@ ONE, PIECES = "one rank", "one rank in pieces"
 
 def measure_devices(few: bool, process: int) -> pd.DataFrame:
     """The rows of `devices.job`."""
-    return devices.job(few, process)
+    return job(few, process)
 
 
 def of_jobs(rows):
     """The rows with their job, which a record of rounds alone does not name."""
     if "process" not in rows or rows["process"].isna().all():
-        rows = rows.assign(process=rows["repeat"] // devices.ROUNDS)
+        rows = rows.assign(process=rows["repeat"] // ROUNDS)
     errors = rows["max_err"].dropna()
-    if not (errors < devices.TOLERANCE).all():
+    if not (errors < TOLERANCE).all():
         raise ValueError(f"rows: got an error of {errors.max()} in gradients")
     return rows
 
@@ -217,7 +216,7 @@ def planned(costs, rows):
     plan = list(planner.plan(layers, ranks=2, micro_batches=MICRO).counts)
     if name_of(plan) in set(rows["version"]):
         return plan
-    return min(devices.PARTITIONS, key=lambda counts: predicted(counts, costs))
+    return min(PARTITIONS, key=lambda counts: predicted(counts, costs))
 
 
 def name_of(counts):
@@ -405,4 +404,5 @@ def say_buckets(rows):
 
 def noise_of(rows, stage="step"):
     """What disturbed the training steps, or the epochs, in words."""
-    return disturbance(rows[rows["stage"] == stage])
+    timed = rows[rows["version"] != "memory"]
+    return disturbance(timed[timed["stage"] == stage])

@@ -168,13 +168,16 @@ class Page:
             exec(code, {"__name__": "page", "nb": nb, "PRESET": "smoke"})
         return nb
 
-    def uses(self):
-        """The functions of its module that the chosen cells reach."""
+    def uses(self, also=()):
+        """The functions of its module that the chosen cells reach, those of `also`, and
+        what measures, which smoke runs; and all that there are.
+        """
         tree = ast.parse(Path(self.module.__file__).read_text("utf-8"))
         kinds = ast.FunctionDef, ast.ClassDef
         defined = {n.name: loaded(n) for n in tree.body if isinstance(n, kinds)}
         seen = [one for n in self.chosen for one in ast.walk(n)]
         found = {one.attr for one in seen if isinstance(one, ast.Attribute)}
+        found |= {*also, *(name for name in defined if name.startswith("measure_"))}
         found &= set(defined)
         while more := {n for f in found for n in defined[f] & set(defined)} - found:
             found |= more
@@ -206,9 +209,8 @@ class Page:
                 assert {"T", "F"} <= set(seen), f"claim {place}: want both verdicts"
 
         def test_reached():
-            found, defined = self.uses()
-            missing = {n for n in defined - found - set(also) if n[:8] != "measure_"}
-            assert not missing, f"want a test of {sorted(missing)}"
+            found, defined = self.uses(also)
+            assert not defined - found, f"want a test of {sorted(defined - found)}"
 
         return test_page, test_both, test_reached
 

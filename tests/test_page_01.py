@@ -1,90 +1,117 @@
 """Page 1: its claims, its figures and what is left of a gradient, on made rows."""
 
+import ast
+
 import numpy as np
 import pytest
-from pages import claims, functions, rows, says
+from pages import Page, bound, has, loaded, rows, text_of
 
-from lstm_report.measure.evidence import Interval
+from lstm_report.lesson import mistakes
 
-page = functions("01")
+PAGE = Page("01_cell")
+page = PAGE.module
+LEFT = {  # after 60 steps, by seed; 2^-24 = 5.96e-8
+    "LSTM, f = 0.99": (0.5, 1, 2),
+    "LSTM, f = 0.9": (6.1e-8, 0.1, 0.2),
+    "RNN, orthogonal W": (1e-9, 1e-8, 5.9e-8),
+    "LSTM, f = 0.5": (1e-14, 1e-13, 1e-12),
+    "RNN": (1e-22, 1e-21, 1e-20),
+}
 
 
 def waiting(*gains):
     """How many times as long as one product a product a step takes, by process; the
-    chain of dh takes 3, 5 and 7 times as long.
+    products of dh take 3, 5 and 7 times as long.
     """
-    each = {"dW, one product": 1, "dW, a product a step": gains, "dh": (3, 5, 7)}
-    return rows(each)
+    return rows({"dW at once": 1, "dW each step": gains, "dh": (3, 5, 7)})
 
 
-def left(changed="", *interval):
-    """What is left after 60 steps, an Interval over seeds by network: 2^-24 = 5.96e-8
-    lies between those that carry and those that lose.
-    """
-    ends = {
-        "LSTM, f = 0.99": (0.5, 1, 2),
-        "LSTM, f = 0.9": (6.1e-8, 0.1, 0.2),
-        "RNN, orthogonal W": (1e-9, 1e-8, 5.9e-8),
-        "LSTM, f = 0.5": (1e-14, 1e-13, 1e-12),
-        "RNN": (1e-22, 1e-21, 1e-20),
-    }
-    ends |= {changed: interval} if changed else {}
-    return {name: Interval(*each) for name, each in ends.items()}
+FASTER = "faster than adding up a product a step (1.7x (1.01x to 2x); compared with"
+CASES = {
+    "faster": (
+        {"measure_waiting": waiting(1.01, 2, 1.7)},
+        "T",
+        FASTER,
+        "5x (3x to 7x)",
+    ),
+    "level": (
+        {"measure_waiting": waiting(0.99, 2, 1.7)},
+        "F",
+        "In these processes it is level (0.99x to 2x)",
+    ),
+}
+OTHERS = "share_waiting one_layer a_step arrow check_errors errors figure_cell power "
+OTHERS += "figure_reach in_every_version left reach shares"
+test_page, test_both, test_reached = PAGE.tests(CASES, also=OTHERS.split())
 
 
-def by_seed():
-    """Shares of three seeds, 60 steps back, by network: each falls by its own power."""
-    powers = np.array([[1, 2, 7]]).T * np.arange(61)
-    return {name: (1 - 0.01 * k) ** powers for k, name in enumerate(page.NETWORKS)}
+def by_seed(left):
+    """Shares of three seeds that end at these: as many steps, each of the same part."""
+    steps = np.arange(page.BACK + 1) / page.BACK
+    return {name: np.array(ends)[:, None] ** steps for name, ends in left.items()}
 
 
-FASTER, LEVEL = waiting(1.01, 2, 1.7), waiting(0.99, 2, 1.7)
-test_claims = claims(
-    (page.claim_waiting, FASTER, True, "1.7x (1.01x to 2x)", "wait, 5x (3x to 7x)"),
-    (page.claim_waiting, LEVEL, False, "the ratio is level (0.99x"),
-    (page.claim_reach, left(), True, "at least 6e-08 is left", "at most 6e-08"),
-    (page.claim_reach, left("LSTM, f = 0.9", 5.9e-8, 0.1, 0.2), False),
-    (page.claim_reach, left("LSTM, f = 0.99", 5.9e-8, 1, 2), False),
-    (page.claim_reach, left("RNN, orthogonal W", 1e-9, 1e-8, 6e-8), False),
-    (page.claim_reach, left("RNN", 1e-22, 1e-21, 6e-8), False),
-    (page.claim_reach, left("LSTM, f = 0.5", 1e-14, 1, 2), True),  # shown alone
-)
-test_words = says(
-    (page.figure_reach, (by_seed(), True), "an RNN loses it"),
-    (page.figure_reach, (by_seed(), True), "sum; RNN; LSTM, f = 0.5"),
-    (page.figure_reach, (by_seed(), False), "are not on two sides of the limit"),
-    (page.figure_cell, (), "h_t-1; cdot,W; +; cdot,U; x_t"),
-)
+REACHES = [  # network, what is left by seed, the verdict
+    ("RNN", LEFT["RNN"], "T"),
+    ("LSTM, f = 0.5", (1e-14, 1, 2), "T"),  # shown alone
+    ("LSTM, f = 0.9", (5.9e-8, 0.1, 0.2), "F"),
+    ("LSTM, f = 0.99", (5.9e-8, 1, 2), "F"),
+    ("RNN, orthogonal W", (1e-9, 1e-8, 6e-8), "F"),
+    ("RNN", (1e-22, 1e-21, 6e-8), "F"),
+]
 
 
-def test_the_figure_of_the_reach_draws_medians_and_the_range_of_seeds():
-    (ax,) = page.figure_reach(by_seed(), True).axes
-    level, *lines = ax.lines
-    assert level.get_ydata()[0] == 2.0**-24
-    for shares, line, band in zip(
-        by_seed().values(), lines, ax.collections, strict=True
-    ):
-        np.testing.assert_allclose(line.get_ydata(), shares[1])
-        ends = band.get_paths()[0].vertices[:, 1]
-        assert {shares[0, -1], shares[2, -1]} <= set(ends)
+@pytest.mark.parametrize(("name", "ends", "verdict"), REACHES)
+def test_the_claim_of_the_reach(monkeypatch, name, ends, verdict):
+    reach, names = Page("01_cell"), {"seeds", "shares", "LOST", "kept", "held"}
+    reach.chosen = [
+        node
+        for node in reach.statements
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        or (names | {"lost", "figure"}) & (loaded(node) | bound(node))
+    ]
+    monkeypatch.setattr(page, "shares", lambda *_, alone=False: shown)
+    shown = by_seed(LEFT | {name: ends})
+    told = reach.told()
+    assert "".join(told.claims) == verdict
+    held = [
+        "The cell state carries a gradient 60 steps",
+        "RNNs at most $5.9 \\times 10",
+    ]
+    other = ["are on one side of the limit", "The limit is $6.0 \\times 10^{-8}$"]
+    has(held if verdict == "T" else other, told.text)
 
 
-def test_the_share_that_waits():
-    assert page.share(1, 32) == pytest.approx(32 / 66)
-    assert page.share(7, 7) == 0.25
+def test_what_a_step_back_multiplies_by():
+    shares, alone = by_seed(LEFT), by_seed({"RNN": (1e-9, 1e-6, 1e-3)})
+    words = "RNN, 0.794 (0.708 to 0.891), 0.447 (0.43 to 0.464)"
+    assert words in text_of(page.a_step(shares, alone))
+    (ax,) = page.figure_reach(shares, alone, 2.0**-24, True).axes
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), shares["LSTM, f = 0.99"][1])
+    made, alone = page.shares(9), page.shares(9, alone=True)
+    for f in (0.5, 0.9, 0.99):  # along the cell state alone: about the forget gate
+        left = np.median(alone[f"LSTM, f = {f}"], axis=0)
+        assert (left[60] / left[20]) ** (1 / 40) == pytest.approx(f, abs=0.015)
+    assert made["RNN"][1, 60] < 1e-3 * made["RNN, orthogonal W"][1, 60]
+    assert len(alone) == 3
 
 
-def test_a_step_back_leaves_the_forget_gate_of_a_gradient():
-    for f in (0.5, 0.9, 0.99):
-        shares = [page.reach("lstm", f, False, seed, H=1) for seed in range(29)]
-        a_step = [(share[60] / share[20]) ** (1 / 40) for share in shares]
-        assert np.median(a_step) == pytest.approx(f, abs=0.03)
-        assert {len(share) for share in shares} == {61}
-        assert {share[0] for share in shares} == {1}
-    plain, orthogonal = (page.reach("rnn", None, turned, 0) for turned in (False, True))
-    assert plain[60] < 1e-3 * orthogonal[60]
+def test_gradients_and_versions(monkeypatch):
+    right, late = page.errors(["lstm"], 3, [mistakes.late_c])
+    page.check_errors([right], [late])
+    for given in ([late], [late]), ([right], [right]):
+        with pytest.raises(AssertionError, match="got"):
+            page.check_errors(*given)
+    monkeypatch.setattr(page, "compare_to_reference", lambda *_: 0.5)
+    ran, missing = page.in_every_version("gru")
+    assert "numpy" in ran
+    assert ("cuda-v1" in ran) != ("`cuda-v1`" in missing)
+    assert page.share_waiting(1, 32) == pytest.approx(32 / 66)
+    assert page.share_waiting(7, 7) == 0.25
 
 
 def test_every_node_of_the_cell_is_reached_by_what_its_equation_has():
-    into = [end for _, end, *_ in page.WAITING]
+    into = [end for _, end, *_ in page.EDGES]
     assert [into.count(end) for end in ("keep", "put", "add", "show")] == [2] * 4
+    has(["step t + 1 waits", "h_t-1", "no: can wait"], text_of(page.figure_cell()))
+    has(["step t - 1 waits", "f_t(1-f_t)"], text_of(page.figure_cell(True)))

@@ -6,7 +6,7 @@ import pytest
 from pages import Page, bars, machine, rows
 
 from lstm_kernels.cores import cores
-from lstm_kernels.schedules import Costs, Graph, layer_by_layer, wavefront
+from lstm_kernels.schedules import Costs, Graph, Schedule, layer_by_layer, wavefront
 from lstm_kernels.simulate import Span, Timeline, simulate
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 from lstm_report.experiments import divisions
@@ -111,7 +111,7 @@ CASES = {
     "layers win at 64 units": (made(large=(0.99, 1.3, 1.7)), "TTF", "level (0.588x"),
 }
 ALSO = {"cache", "check_bound", "several_cores", "figure_grid", "schedules", "steps"}
-ALSO |= {"figure_schedules", "_box", "_network"}
+ALSO |= {"figure_schedules", "chosen", "refused"}
 test_page, test_both, test_reached = PAGE.tests(CASES, also=ALSO)
 
 
@@ -143,8 +143,17 @@ def test_only_workers_that_were_idle_have_waited():
 def test_figures_have_measured_points_with_their_range_and_colours_of_who_wins():
     ends = bars(page.figure_workers(stacks()).axes[0])
     np.testing.assert_allclose(ends, [(1.4945, 1.5997), (1.6594, 1.7737)], rtol=1e-2)
-    drawn = page.figure_map(page.map_of(divided(), 10)).axes[0].images[0].get_array()
+    ax = page.figure_map(page.map_of(divided(), 10)).axes[0]
+    drawn = ax.collections[0].get_array()
     assert drawn[0].tolist() == pytest.approx([np.log2(1 / 0.7), np.log2(1 / 1.3)])
+
+
+def test_a_wrong_schedule_is_refused_and_a_division_chosen():
+    tasks = tuple(t._replace(after=()) for t in wavefront(Graph(2, 4), 2, 2).tasks)
+    assert "task" in page.refused(Schedule(Graph(2, 4), tasks))
+    with pytest.raises(AssertionError, match="took a wrong"):
+        page.refused(wavefront(Graph(2, 4), 2, 2))
+    assert page.chosen(8) in ("one thread", "units") or "layers" in page.chosen(8)
 
 
 @two_cores

@@ -1,138 +1,157 @@
-"""Page 7 on made rows: what hand-overs take, and from which size on sharing pays."""
+"""Page 07, its own cells on made rows."""
 
+import numpy as np
 import pandas as pd
 import pytest
-from pages import Page, machine, rows
+from pages import Page, bars, machine, rows
 
 PAGE = Page("07_handover")
 page = PAGE.module
-SMOKE = 256  # units of the claim on memory, in this preset
-
-# ns of 8 bytes; 1 KiB takes seven times as long, by a line three times.
-NS = {"line": 110, "window": (121, 130, 143), "message": (330, 253, 374)}
-NS |= {"openmp": 770, "collective": 440, "message from Python": 990}
-NS |= {"collective from Python": 1430}
-# Speed by way and H.
-THREADS = {
-    "claims": {128: 0.5, 256: 0.9, 512: 2.6},
-    "fixed": {128: (0.8, 0.7, 0.75), 256: 1.4, 512: (1.8, 1.7, 1.9)},
-    "openmp": {128: (0.9, 1.1, 1), 256: (0.9, 1.2, 1.3), 512: 1.6},
+HANDED = {
+    "line": 100,
+    "window": (110, 109, 113),
+    "openmp": 700,
+    "message": (250, 230, 270),
+    "collective": 430,
+    "message from Python": 610,
+    "collective from Python": 970,
 }
-RANKS = {
-    "window": {128: 0.85, 256: (1.6, 1.5, 1.3), 512: 2.3},
+# Speeds over one thread, by H, of each process where they differ.
+SPEEDS = {
+    "claims": {128: 0.5, 256: 0.9, 512: 1.9},
+    "fixed": {128: (0.8, 0.7, 0.75), 256: 1.4, 512: (1.8, 1.7, 1.83)},
+    "openmp": {128: (0.9, 1.1, 1), 256: (0.9, 1.2, 1.3), 512: 1.6},
+    "window": {128: 0.85, 256: 1.3, 512: 1.7},
     "messages": {128: 0.4, 256: 0.7, 512: (1.1, 1.2, 1.4)},
     "collective": {128: 0.3, 256: 0.6, 512: (0.9, 1.1, 1.2)},
 }
-BARE = {"fixed": 300, "openmp": 900, "window": 310, "messages": 1300}
-BARE |= {"collective": 1700}  # ns of the exchange alone, of a step
+RANKS = {"window", "message", "messages", "collective", "two halves"}
+BARE = {"fixed": 130, "openmp": 690, "window": 170, "messages": 930, "collective": 2300}
 
 
-def made(ns=(), ranks=True, step=2e-6, halves=4.7e-6, **changed):
-    """Rows of three jobs. A step of one thread takes `step` at H = 128, and grows as H
-    squared; passes have ten.
-    """
-    times, parts = NS | dict(ns), []
-    ways = THREADS | (RANKS if ranks else {})
-    ways = {way: by | changed.get(way, {}) for way, by in ways.items()}
-    for means, each in times.items():
-        if ranks or means in ("line", "openmp"):
-            for n in (0,) if means == "openmp" else (8, 1024):
-                factor = 1 if n < 1024 else 3 if means == "line" else 7
-                taken = {means: factor * 1e-9 * pd.Series(each)}
-                parts.append(rows(taken, bytes=n, stage="hand over"))
-    # Of the same bytes ratios are taken round by round: a region has none.
+def handed(**changed):
+    """Rows of ns: 1 KiB takes eleven times as long as 8 bytes, by messages five."""
+    return pd.concat(
+        rows({name: factor * 1e-9 * pd.Series(each)}, bytes=n, stage="hand over")
+        for name, each in (HANDED | changed).items()
+        for n, factor in ((0, 1), (8, 1), (1024, 5 if name == "message" else 11))
+        if (n == 0) == (name == "openmp")
+    )
+
+
+def passed(**changed):
+    """Rows of 10 steps, by one thread 2 us each of 128 units, growing as H squared."""
+    parts = []
     for H in (128, 256, 512):
-        one = 10 * step * (H / 128) ** 2
-        taken = {"one thread": one}
-        taken |= {way: one / pd.Series(by[H]) for way, by in ways.items()}
+        one, took = 20e-6 * (H / 128) ** 2, {}
+        for way, by in SPEEDS.items():
+            took[way] = one / pd.Series((by | changed.get(way, {}))[H])
         if H == 256:
-            taken |= {f"{w} without work": 1e-8 * BARE[w] for w in BARE if w in ways}
-            taken |= {"two halves": 10 * halves} if ranks else {}
-        parts.append(rows(taken, H=H, T=10, stage="forward"))
-    found = pd.concat(parts, ignore_index=True)
-    return {"measure_means": found, "measure_machine": machine(line=1.5e-7)}
+            took |= {f"{way} without work": 1e-8 * ns for way, ns in BARE.items()}
+            took["two halves"] = one / 2 + 3.7e-6
+        parts.append(rows({"one thread": one} | took, H=H, stage="forward"))
+    return pd.concat(parts).assign(T=10)
+
+
+def made(ranks=True, openmp=True, handing=None, line=(1.7e-7, 1.9e-7, 2.3e-7), **ways):
+    """Rows of a job; or where no jobs run, or there is no OpenMP, without theirs."""
+    means = pd.concat([handed(**(handing or {})), passed(**ways)])
+    cases = means["case"].str.removesuffix(page.handover.BARE)
+    cases = cases.str.removesuffix(" from Python")
+    missing = (set() if ranks else RANKS) | (set() if openmp else {"openmp"})
+    facts = machine(line=line)
+    facts = facts[facts["seconds"].notna()]
+    return {"measure_means": means[~cases.isin(missing)], "measure_machine": facts}
 
 
 CASES = {
-    "held": (
+    "as expected": (
         made(),
         "TTT",
-        "A cache line takes 150 ns (",
-        "A message: 3x as long as a cache line",
-        "window, two ranks 1.18x; message 3x; collective 4x; OpenMP region 7x; message "
-        "from Python 9x; collective from Python 13x",
-        "3x (2.3x to 3.4x) as long as a line, 2.62x (1.95x to 2.73x)",
-        "a window takes 1.18x (1.1x to 1.3x) as long",
-        "From Python a message takes 3x (2.65x to 3.91x) as long as from compiled",
-        "With 1 KiB a message takes 7x (5.37x to 7.93x) as long",
-        "H = 128: 2.12x (2.12x to 2.12x); H = 256: 2.14x (1.86x to 2.29x)",
+        "A cache line takes 170 ns (115 to 380) to the other",
+        "A message takes 2.5x as long as a cache line",
+        "(2.5x (2.3x to 2.7x) as long as a line, 2.27x (2.11x to 2.39x) as long as a w",
+        "a window takes 1.1x (1.09x to 1.13x) as long",
+        "From Python a message takes 2.44x (2.26x to 2.65x)",
+        "With 1 KiB a message takes 1.14x (1.05x to 1.23x)",
+        "OpenMP region 7x; message from Python 6.1x; collective from",
         "Pays from H = 256 in memory, from 512 by messages",
         "ranks, messages: 512; ranks, collective: none",
-        "65536 multiply-adds, which take a core at least 1.31 µs: 8.74 hand-overs.",
-        "threads, fixed shares: 1.4x (1.4x to 1.4x); ranks, window: 1.5x (1.3x to 1.6x)",
-        "threads that have fixed shares: 1.13x (1.06x to 1.21x) at H = 128, 1.28x (",
-        "Claims compared with threads that have fixed shares: 33.3 % slower (0.625x to "
-        "0.714x) at H = 128, 1.44x (1.37x to 1.53x) at H = 512",
-        "| threads, claims | | 4890 ns (",
-        "| ranks, messages | 1300 ns (650 to 2600) | 7430 ns (3710 to 14900) | 512 |",
-        "collective | 1700 ns (850 to 3400) | 9330 ns (4670 to 18700) | none of these |",
-        "take 700 ns (350 to 1400) longer than half a step of one thread",
-        "threads, claims: 512, threads, fixed shares: 256, threads, OpenMP: 512, ranks, "
-        "window: 256, ranks, messages: 512, ranks, collective: nowhere",
+        "H = 128: 2.12x (2.12x to 2.12x); H = 256: 1.86x",
+        "65536 multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s: 7.71 hand",
+        "threads, fixed shares: 1.4x (1.4x to 1.4x); ranks, window: 1.3x",
+        "fixed shares: 1.13x (1.06x to 1.21x) at H = 128, level (0.929x to 1x) at",
+        "Claims compared with threads that have fixed shares: 33.3 % slower (0.625x",
+        "| ranks, window | 170 ns (85 to 340) | 2150 ns (1080 to 4310) | 256 |",
+        "exchange nothing add 370 ns (185 to 740)",
+        "1210 ns (threads, fixed shares) to 6660 ns (ranks, collective)",
+        "Both columns order the ways alike",
+        "takes 0.357x (0.329x to 0.386x) as long as an OpenMP region",
+        "128 units each way, 1.35x (1.35x to 1.35x)",
     ),
-    "just": (
-        made(
-            ns={"message": 144},
-            window={128: 0.404, 256: (1.01, 1.5, 1.3)},
-            fixed={256: 1.01},
-        ),
+    "as long as a line in a process": (
+        made(handing={"message": (99, 250, 230)}, messages={512: (0.99, 1.2, 1.4)}),
+        "FTT",
+        "A message and a cache line take as long",
+        "Pays from H = 256 in memory, never by messages",
+    ),
+    "just longer than a window": (made(handing={"message": (114, 250, 230)}), "TTT"),
+    "messages as fast as a window": (
+        made(window={256: (1.3, 1.5, 0.69)}),
+        "TFF",
+        "H = 256: 1.86x (0.986x to 2.14x)",
+        "the hand-over alone differs",
+        "ranks, window: 1.3x (0.69x to 1.5x)",
+        "Pays from H = 256 in memory",
+    ),
+    "just faster than messages and one thread": (
+        made(window={256: (1.3, 1.5, 1.01)}, messages={256: (0.7, 0.7, 1)}),
         "TTT",
-        "A message: 1.31x",
     ),
-    "just not": (
-        made(
-            ns={"message": (109, 330, 330)},
-            window={128: (0.396, 0.8, 0.8), 256: (0.99, 1.5, 1.3)},
-            messages={512: 0.9},
-        ),
-        "FFF",
-        "in memory, never by messages",
+    "slower than one thread": (
+        made(fixed={256: (0.99, 1.4, 1.4)}, window={512: 0.9}),
+        "TTF",
+        "both cores are theirs",
+        "Pays from H = 512 in memory",
     ),
-    "threads alone": (
-        made(ranks=False, fixed={128: 1.1}),
+    "exchanges in another order": (made(fixed={256: 1.1}), "TTT", "ways differently"),
+    "no jobs, one core": (
+        made(ranks=False, line=np.nan),
         "--T",
-        "A hand-over through memory that both cores see",
-        "Messages were not measured.",
-        "Pays from H = 128 in memory. ",
-        "of ranks were not measured",
-        "no: window compared",
+        "takes a time not measured on one core to",
+        "Threads alone, without messages",
+        "Messages were not measured",
+        "parts of a step of ranks were not",
+        "OpenMP region 7x",
+        "A message from compiled code: not measured",
+        "multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s.",
     ),
+    "no jobs, no OpenMP": (made(ranks=False, openmp=False), "--T", "two threads 1x"),
 }
 test_page, test_both, test_reached = PAGE.tests(
-    CASES, also=["figure_divisions", "say_caches", "say_tier"]
+    CASES, also={"figure_divisions", "say_caches"}
 )
 
 
-def test_parts_are_shares_of_what_sharing_adds():
-    """Half a step takes 4 us, both halves at once 4.7, a shared step 5.16 by a window,
-    of which the exchange is 0.31; 13.3 by the collective, of which it is 1.7.
-    """
-    found = page.say_parts(made(window={256: 1.55})["measure_means"])
-    assert "13 % of what sharing adds (ranks, window) to 74.3 % (ranks, coll" in found
+def test_what_a_cache_holds(monkeypatch):
+    monkeypatch.setattr(page, "machine", lambda: {"caches": {"L2": "1280K"}})
+    assert "each of two 0.25 MiB; its second-level" in page.say_caches(256)
+    assert page.say_caches(256).endswith("cache holds 1.25 MiB.")
 
 
-def test_what_the_figures_draw(tmp_path):
-    said = page.figure_divisions().alt
-    assert "samples, h crosses never; by layers, h crosses each chunk" in said
-    (ax,) = page.figure_speed(made()["measure_means"]).axes
+def test_a_way_pays_from_where_every_larger_size_gains():
+    found = page.pays_from(passed(claims={128: 1.2}))  # and not at 256
+    assert (found["claims"], found["collective"]) == (512, None)
+    assert page.where_it_pays({"fixed": None}) == "Pays nowhere in memory"
+
+
+def test_what_the_figures_draw():
+    page.plots.style()
+    (ax,) = page.figure_hand_overs(handed()).axes
+    dots = [line.get_xdata() for line in ax.lines if line.get_marker() == "o"]
+    assert [dots[0], dots[4]] == [pytest.approx([1.1]), pytest.approx([6.1])]
+    (ax,) = page.figure_speed(passed()).axes
     drawn = [tuple(y.get_ydata()) for y in ax.lines if y.get_marker() == "o"]
     assert pytest.approx((0.4, 0.7, 1.2)) in drawn
-    said = page.say_caches(256)
-    assert "0.5 MiB of weights in a step of 256 units, each of two 0.25 MiB" in said
-    for number, (level, cores) in enumerate((("1", "0"), ("3", "0-1"), ("2", "0,1"))):
-        index = tmp_path / f"index{number}"
-        index.mkdir()
-        (index / "level").write_text(level)
-        (index / "shared_cpu_list").write_text(f"{cores}\n")
-    assert "level 2 cache" in page.say_tier(tmp_path)
-    assert "no cache" in page.say_tier(tmp_path / "none")
+    assert pytest.approx((1.1, 1.4)) in bars(ax)
+    assert "samples, h crosses never" in page.figure_divisions().alt

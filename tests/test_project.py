@@ -122,6 +122,17 @@ def test_figures_are_those_of_the_notebooks():
     assert (folder / "README.md").read_text("utf-8") == accept.listed(books)
 
 
+def test_a_number_that_pages_share_is_the_same_on_each():
+    told = {}
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        for _, _, ours in rules.outputs(rules.read(path)):
+            for name, number in ours.get("numbers", {}).items():
+                told.setdefault(name, {}).setdefault(number, set()).add(path.stem)
+    assert not {name: numbers for name, numbers in told.items() if len(numbers) > 1}
+    once = {n for n, where in told.items() if len(set().union(*where.values())) < 2}
+    assert not once, "a shared number stands on one page alone"
+
+
 def test_data_readme_lists_the_columns_that_there_are():
     text, data = (ROOT / "data" / "README.md").read_text(), ROOT / "data"
     told = re.findall(r"^Columns of (\S+): ([^.]+)\.", text, re.MULTILINE)

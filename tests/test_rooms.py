@@ -23,8 +23,8 @@ ROOMS = (
     "lstm_report.studies",
     "lstm_report.experiments",
     "lstm_report",
-    "lstm_report.pages",
     "lstm_report.lesson",
+    "lstm_report.pages",
 )
 # May import everything of their package.
 ROOF = {"lstm_kernels", "lstm_kernels.__main__", "lstm_report.__main__"}

@@ -384,5 +384,5 @@ def both(world, few=False):
     """The rows of `hand_overs` and of `passes`."""
     cut = {"repeats": 2} if few else {}
     parts = [hand_overs(world, **cut, turns=20 if few else 1000)]
-    sizes = (128, 256) if few else (128, 256, 384, 512, 1024, 2048)
+    sizes = (128, 256) if few else (128, 256, 384, 512, 1024)
     return together([*parts, passes(world, sizes, **cut)])

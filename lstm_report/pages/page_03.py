@@ -160,17 +160,24 @@ def measure_ladder(
     """Seconds in one process, a row a repeat, by `part` of the page, `work`, `case`.
 
     works: by name, the first the airline network, the second too large for plain loops,
-    which take two samples and two steps of it. windows: sizes of data sets.
+    which take a sample and two steps of it. windows: sizes of data sets.
+
+    Plain loops, a second or more, are timed alone, twice.
     """
     parts = []
 
     def timed(part, work, cases, **options):
+        cases, slow = dict(cases), {}
+        if "sequential" in cases:
+            slow["sequential"] = cases.pop("sequential")
+            times = interleaved(slow, repeats=2, least=0)
+            parts.append(times.assign(part=part, work=work))
         times = interleaved(cases, **({"repeats": repeats} | options))
         parts.append(times.assign(part=part, work=work))
 
     small, large = works
     for name, work in works.items():
-        params, share = work.params(), replace(work, T=2, B=2)
+        params, share = work.params(), replace(work, T=2, B=1)
         cases = chain(params, work, count=8 if name == small else 2)
         x, target = (work if name == small else share).example()
         plain = {
@@ -179,19 +186,19 @@ def measure_ladder(
             ),
             "loops": partial(rungs.Loops(params, 1).step, x, target, RATE),
         }
-        timed("loops compiled", name, plain, repeats=min(repeats, 3))
+        timed("loops compiled", name, plain)
         for idea, (without, with_it) in list(IDEAS.items())[1:]:
             pair = {case: cases[case] for case in (without, with_it)}
             timed(idea, name, pair)
         if name == large:
             whole = {case: cases[case] for case in ("loops", "numpy", "numba-fused")}
-            timed("whole", name, whole, repeats=min(repeats, 3))
+            timed("whole", name, whole)
 
     airline, dataset = works[small], airline_dataset()
     params, (x, target) = airline.params(), airline.example()
     nets = {rung: lk.network(rung, params, threads=1) for rung in RUNGS}
-    epochs = {rung: epoch(net, dataset, airline.B) for rung, net in nets.items()}
-    timed("whole", small, epochs, repeats=min(repeats, 3))
+    epochs = {rung: epoch(net, dataset, airline.B, TIMED) for rung, net in nets.items()}
+    timed("whole", small, epochs)
     for stage in ("forward", "gradients", "step"):
         calls = {rung: call(net, stage, x, target) for rung, net in nets.items()}
         timed(stage, small, calls, repeats=2)
@@ -208,8 +215,15 @@ def measure_ladder(
     return together(parts)
 
 
-def epoch(net: Any, dataset: Any, batch_size: int) -> Callable:
-    return partial(net.epoch, dataset, np.arange(len(dataset)), batch_size, RATE)
+TIMED = 48  # windows of the airline series, three steps: an epoch has 107
+
+
+def epoch(
+    net: Any, dataset: Any, batch_size: int, count: int | None = None
+) -> Callable:
+    """Steps on the first `count` windows of a data set, on all by default."""
+    order = np.arange(count or len(dataset))
+    return partial(net.epoch, dataset, order, batch_size, RATE)
 
 
 def call(net: Any, stage: str, x: np.ndarray, target: np.ndarray) -> Callable:
@@ -451,10 +465,11 @@ def weights_bytes(work: Workload) -> int:
 
 
 def five_epochs(rows: pd.DataFrame, recorded: pd.DataFrame) -> pd.Series:
-    """Seconds of five epochs of the airline network by version: medians of what is
+    """Seconds of five epochs of the airline network by version: from medians of what is
     measured here on one core, and of what is recorded of a GPU.
     """
-    took = 5 * seconds(part(rows, "whole")).median()
+    windows = len(airline_dataset())
+    took = 5 * windows / TIMED * seconds(part(rows, "whole")).median()
     if not recorded.empty:
         table = recorded[(recorded["variant"] == "table") & recorded["stage"].notna()]
         table = table[table["version"].str.startswith("cuda")]

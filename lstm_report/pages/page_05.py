@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,8 +14,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lstm_kernels import cores
-from lstm_kernels.schedules import Costs, Graph, layer_by_layer, wavefront
+from lstm_kernels.schedules import (
+    Costs,
+    Graph,
+    Schedule,
+    layer_by_layer,
+    wavefront,
+)
+from lstm_kernels.schedules import check as check_schedule
 from lstm_kernels.simulate import Timeline, simulate
+from lstm_kernels.versions import network
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 from .. import plots
@@ -25,7 +33,7 @@ from ..measure import machine
 from ..measure.comparer import TOLERANCE, MismatchError, compare, truth
 from ..measure.evidence import Interval, at_least, at_most, digits, speed
 from ..measure.runner import AFTER_BLAS
-from ..measure.timing import interleaved, together
+from ..measure.timing import interleaved, settle, together
 from ..measure.workloads import Workload
 from ..notebook import Shared
 
@@ -209,7 +217,8 @@ def waits(line: Timeline) -> list[float]:
     """Seconds from the end of the last task waited for to the start of the one that
     waited on another thread, which was idle meanwhile.
     """
-    found, free = [], {}
+    found: list[float] = []
+    free: dict[int, float] = {}
     for task, span in zip(line.schedule.tasks, line.spans, strict=True):
         before = [line.spans[i] for i in task.after]
         last = max(before, key=lambda s: s.stop, default=span)
@@ -293,7 +302,7 @@ def off(rows, equal=False) -> Interval:
     """Predicted over measured less one, of every process the median of its forward
     passes on several threads; equal: with every task as long as the median one.
     """
-    hand, found = hand_over(rows).middle, {}
+    hand, found = hand_over(rows).middle, dict[int, list[float]]()
     tasks, many = tasks_of(rows), rows[rows["way"] == "workers"]
     many = many[many["stage"] == "forward"]
     for (process, *_, C), part in many.groupby(["process", "L", "threads", "C"]):
@@ -389,6 +398,7 @@ def outgrown(units: int, size: int) -> bool:
 
 def figure_grid(L=4, T=12, C=3) -> Figure:
     """The cells of a stack with their diagonals, and its chunks on two workers."""
+    figure: Any
     figure, (top, low) = plt.subplots(2, figsize=(plots.WIDTH, 5.2), sharex=True)
     shades = plt.get_cmap("cividis")
     for layer in range(L):
@@ -507,3 +517,23 @@ def figure_map(table) -> Figure:
 def reached(one: Interval) -> str:
     """Whether a speed-up was reached in every process, and what it is."""
     return f"{'reached' if one.low > 1 else 'not reached'}, {speed(one)}"
+
+
+def chosen(units: int) -> str:
+    """What division of its work `numba-fused` keeps for four layers of 30 steps, one
+    sample: its first calls try them all.
+    """
+    work = Workload(L=4, T=30, D=units, H=units, B=1)
+    net: Any = network("numba-fused", work.params())
+    x, _ = work.example()
+    settle(partial(net.forward, x))
+    return net.division(work.T, work.B).fastest or "one thread"
+
+
+def refused(schedule: Schedule) -> str:
+    """What the checker says of a wrong schedule; AssertionError where it takes it."""
+    try:
+        check_schedule(schedule)
+    except ValueError as error:
+        return str(error)
+    raise AssertionError("the checker took a wrong schedule")

@@ -2,8 +2,6 @@
 gain from sharing every step of one sequence.
 """
 
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -18,7 +16,6 @@ from ..measure.evidence import (
     intervals,
     mib,
     ns,
-    percent,
     ratios,
     seconds,
     speed,
@@ -67,18 +64,20 @@ def measure_means(few: bool) -> pd.DataFrame:
 def figure_divisions():
     """Who computes what, and what crosses, where two workers share a pass."""
     panels = {"unit blocks": "each step", "samples": "never", "layers": "each chunk"}
-    colours = plots.SKY, plots.ORANGE
     figure, axes = plt.subplots(1, 3, figsize=(plots.WIDTH, 2.3))
     for ax, (shared, often) in zip(axes, panels.items(), strict=True):
         for row in range(4):
             worker = row // 2
             late = 2 * worker * (shared == "layers")  # it waits for the first chunk
             for t in range(6):
-                style = {"color": colours[worker], "edgecolor": "white"}
+                style = {
+                    "color": (plots.SKY, plots.ORANGE)[worker],
+                    "edgecolor": "white",
+                }
                 ax.barh(row, 1, left=t + late, height=0.94, **style)
         for worker in range(2):
             place = 0.3 + 2 * worker * (shared == "layers"), 2 * worker
-            box = {"color": colours[worker], "pad": 1}
+            box = {"color": (plots.SKY, plots.ORANGE)[worker], "pad": 1}
             ax.text(*place, f"worker {worker}", va="center", bbox=box)
         ax.set(ylabel=shared, xlim=(0, 8), xticks=[], yticks=range(4))
         ax.set_xlabel("steps")
@@ -100,30 +99,34 @@ def relative(rows, least=8):
 
 def figure_hand_overs(rows):
     """How many times as long as a cache line each means takes."""
-    table = intervals(relative(rows).drop(columns="line"))
+    times = relative(rows)
+    table = intervals(times.drop(columns="line") if len(times.columns) > 1 else times)
     figure, ax = plt.subplots(figsize=(plots.WIDTH, 0.9 + 0.4 * len(table)))
-    ax.set(xlabel="times as long as a cache line between two threads; 8 bytes, one way")
-    shown = [m * 10**k for k in range(4) for m in (1, 2, 5)]
-    plots.ticks(ax, "x", [value for value in shown if value < 2 * table["high"].max()])
+    ax.set(xlabel="times as long as a cache line (8 bytes, one way)")
+    low, high = min(0.9, table["low"].min()), table["high"].max()
+    shown = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+    plots.ticks(ax, "x", [value for value in shown if low / 1.5 < value < 2 * high])
     text = [f"{digits(middle)}x" for middle in table["middle"]]
     colours = [COLOURS[name.removesuffix(" from Python")] for name in table.index]
     plots.dots(ax, table.rename(MEANS), text=text, colours=colours)
-    title = "A hand-over through memory that both cores see"
+    title = "Threads alone, without messages"
     if "message" in table.index:
-        title = f"A message: {in_words(Interval(*table.loc['message']))} a cache line"
+        title = against_line(Interval(*table.loc["message"]))
     ax.set_title(title)
     values = (f"{MEANS[n]} {t}" for n, t in zip(table.index, text, strict=True))
     figure.alt = f"{title}. Dots on a log axis of ratios: {'; '.join(values)}."
     return figure
 
 
-def in_words(ratio):
-    """Of how many times as long a thing takes: "3.2x as long as", "level with"."""
-    return "level with" if ratio.level else f"{digits(ratio.middle)}x as long as"
+def against_line(ratio):
+    """The finding in words: how long a message takes, compared with a line."""
+    if ratio.level:
+        return "A message and a cache line take as long"
+    return f"A message takes {digits(ratio.middle)}x as long as a cache line"
 
 
 def of_messages(rows):
-    """How many times as long as a line and as a window a message takes, by name."""
+    """How many times as long as a line and as a window a message takes."""
     times = relative(rows)
     if "message" not in times:
         return {}
@@ -134,21 +137,14 @@ def of_messages(rows):
 
 
 def as_long(found):
-    """How many times as long as each thing a message takes, in words."""
-    return ", ".join(f"{_ratio(x)} as long as {name}" for name, x in found.items())
-
-
-def say_messages(rows):
-    """The price of a message, in words."""
-    found = of_messages(rows)
-    if not found:
-        return "Messages were not measured."
-    return f"A message from compiled code takes {as_long(found)}."
+    """What `of_messages` found, in words."""
+    said = (f"{_ratio(x)} as long as {name}" for name, x in found.items())
+    return ", ".join(said) or "not measured"
 
 
 def told(found):
-    """Speeds by name in words."""
-    return "; ".join(f"{name}: {speed(x)}" for name, x in found.items())
+    """Named Intervals of ratios in words."""
+    return "; ".join(f"{name}: {_ratio(x)}" for name, x in found.items())
 
 
 def _ratio(x):
@@ -267,20 +263,7 @@ def half_step(H, roof, line):
 
 def say_line(line):
     """Seconds of a hand-over in words; None where there is one core."""
-    return "not measured on one core" if line is None else ns(line)
-
-
-def say_tier(caches=Path("/sys/devices/system/cpu/cpu0/cache")):
-    """Which cache two cores share, as the system tells it, in words."""
-    levels = []
-    for index in caches.glob("index*"):
-        cores = (index / "shared_cpu_list").read_text().strip()
-        if not cores.isdigit():  # not the first core alone
-            levels.append((index / "level").read_text().strip())
-    if not levels:
-        return "The system names no cache that the cores of this machine share."
-    level = f"the level {min(levels)} cache, the first that two cores share"
-    return f"On this machine the line goes through {level}."
+    return "a time not measured on one core" if line is None else ns(line)
 
 
 def say_shares(rows):
@@ -320,29 +303,52 @@ def prices(rows):
         bare = f"{way}{handover.BARE}"
         found[WAYS[way]] = {
             "exchange alone": ns(Interval.of(steps[bare])) if bare in steps else "",
-            "beyond half a step": ns(Interval.of(steps[way] - steps[handover.ONE] / 2)),
+            "sharing adds": ns(Interval.of(steps[way] - steps[handover.ONE] / 2)),
             "faster from H, in every job": str(pays or "none of these"),
         }
     return pd.DataFrame(found).T.rename_axis("way")
 
 
 def say_parts(rows):
-    """What the parts of a shared step leave of what sharing adds, in words."""
+    """What two halves add, what is left of what sharing adds, and whether exchanges
+    order the ways as what sharing adds does.
+    """
     steps = parts(rows)
     if handover.HALVES not in steps:
         return "The parts of a step of ranks were not measured."
-    half, left = steps[handover.ONE] / 2, {}
+    half = steps[handover.ONE] / 2
     both = steps[handover.HALVES] - half
-    for way in WAYS:
-        if (bare := f"{way}{handover.BARE}") in steps:
-            added = steps[way] - half
-            left[WAYS[way]] = ((added - both - steps[bare]) / added).median()
+    ways = [way for way in WAYS if f"{way}{handover.BARE}" in steps]
+    exchange = {way: steps[f"{way}{handover.BARE}"].median() for way in ways}
+    adds = {way: (steps[way] - half).median() for way in ways}
+    left = {
+        WAYS[way]: (steps[way] - half - both - steps[f"{way}{handover.BARE}"]).median()
+        for way in ways
+    }
     least, most = min(left, key=left.get), max(left, key=left.get)
+    same = sorted(ways, key=exchange.get) == sorted(ways, key=adds.get)
     return (
-        "Two halves at the same time that exchange nothing already take "
-        f"{ns(Interval.of(both))} longer than half a step of one thread. Neither they "
-        f"nor the exchange account for {percent(left[least])} of what sharing adds "
-        f"({least}) to {percent(left[most])} ({most})."
+        "Two halves at the same time that exchange nothing add "
+        f"{ns(Interval.of(both))}. What neither they nor the exchange account for is "
+        f"{ns(left[least])} ({least}) to {ns(left[most])} ({most}). Both columns order "
+        f"the ways {'alike' if same else 'differently'}."
+    )
+
+
+def say_crossing(rows):
+    """A message of 8 bytes and a region, compared by a crossing alone and by the
+    exchange of a step.
+    """
+    times, steps = relative(rows), parts(rows)
+    bare = [f"{way}{handover.BARE}" for way in ("messages", "openmp")]
+    if "message" not in times or not set(bare) <= set(steps):
+        return ""
+    alone = Interval.of(times["message"] / times["openmp"])
+    step = Interval.of(steps[bare[0]] / steps[bare[1]])
+    return (
+        f"A message of 8 bytes takes {_ratio(alone)} as long as an OpenMP region; the "
+        f"messages of a step, {handover.PRICED // 2} units each way, {_ratio(step)} as "
+        "long as its region."
     )
 
 

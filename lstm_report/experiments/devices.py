@@ -278,21 +278,21 @@ def speeds(world, sizes, text, **ways):
     return together([steps(world, **ways, **sizes), buckets(world, **text)])
 
 
-PARTITIONS = [[4, 6], [5, 5], [6, 4], [7, 3], [8, 2]]
+PARTITIONS = [[4, 6], [5, 5], [6, 4], [7, 3]]
 AROUND = [[1] * 10, [1, 8, 1]]  # alternating; encoder and decoder on one rank
 TEXT = {"counts": [1, 4], "N": 192, "hidden": 256, "batch": 64, "stages": [1, 2]}
 
 
 def job(few, process=0):
     """The rows of `steps` and `buckets` of a job of two ranks; in the first process
-    also those of `memory`, a count, of jobs of 1, 2 and 5 ranks.
+    also those of `memory`, a count, of jobs of one and of two ranks.
     """
     sizes = SMALL if few else MODEL
     text = TEXT | {"N": 24, "hidden": 8, "batch": 8} if few else TEXT
     ways = {"sizes": sizes, "text": text, "partitions": PARTITIONS, "around": AROUND}
     parts = [launch.run(__name__, "speeds", 2, ways)]
     if process == 0 and Path("/proc/self/clear_refs").exists():
-        for ranks in (1, 2) if few else (1, 2, 5):
+        for ranks in (1, 2):
             parts.append(launch.run(__name__, "memory", ranks, sizes))
     return together(parts)
 

@@ -31,6 +31,7 @@ NAMES = {
     "round 1+1+1+1+1+1+1+1+1+1": "alternating",
     "round 1+8+1": "1+8+1 (ends together)",
     "replicas": "replicas",
+    "one rank": "one rank",
 }
 ONE, PIECES = "one rank", "one rank in pieces"
 
@@ -243,6 +244,11 @@ def behind_fastest(rows, name):
     return Interval.of(table[name] / table[list(borders_of(rows))].min(axis=1))
 
 
+def say_behind(name, behind):
+    """How much longer than the fastest border one takes, in words."""
+    return f"{name} takes {percent(Interval(*(x - 1 for x in behind)))} longer"
+
+
 def fastest_border(rows):
     """The name of the border with the least median of the jobs."""
     return medians(rows, "version")[list(borders_of(rows))].median().idxmin()
@@ -268,21 +274,22 @@ def figure_placements(rows, costs, plan, hand):
     if plan == COUNT:
         marks = {name_of(plan): " (by both)"}
     labels = [NAMES.get(name, name + marks.get(name, "")) for name in order]
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4))
+    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.6))
     shown = table.loc[order].set_axis(labels)
-    chosen = [plots.RED if name == name_of(plan) else plots.BLUE for name in order]
+    colours = {name_of(plan): plots.RED, ONE: plots.GREY}
+    chosen = [colours.get(name, plots.BLUE) for name in order]
     texts = [f"{digits(middle)} ms" for middle in shown["middle"]]
     plots.dots(ax, shown, text=texts, colours=chosen, reference=None)
     for name, ratio in guesses(rows, costs, hand).items():
         place = ratio * table.loc[name, "middle"], order.index(name)
         ax.plot(*place, "D", color="none", markeredgecolor=plots.BLACK)
-    one = table.loc[ONE, "middle"]
-    ax.axvline(one, color=plots.GREY, linestyle=":")
-    plots.note(ax, ONE, (one, len(order) - 0.6), (-4, 0), ha="right")
     ax.set(xlabel="ms for a training step; diamonds are predicted", ylabel="placement")
     ax.set_xlim(left=max(0, ax.get_xlim()[0]))
-    fastest = marks.get(name := fastest_border(rows), "").strip(" ()")
-    title = f"The fastest border is {name}" + f", the balance {fastest}" * bool(fastest)
+    gain = gain_of(rows, name_of(plan), name_of(COUNT))
+    effect = "level" if gain.level else speed(gain.middle)
+    title = f"Planned by seconds, compared with by count: {effect}"
+    if plan == COUNT:
+        title = "Planned by seconds and by count are the same here"
     figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
     return figure
 

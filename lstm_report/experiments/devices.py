@@ -1,16 +1,17 @@
 """Page 08: ranks that train the model of the MXNet page, an encoder, eight LSTM layers
 and a decoder, by sharing samples or layers.
 
-`devices` starts the jobs, each of fresh processes, whose ranks run `speeds` or
-`memory`.
+`job` starts jobs of fresh ranks, which run `speeds` or `memory`.
 """
 
 import ctypes
 import gc
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +23,14 @@ from lstm_kernels.ranks.parallel import Parallel
 from lstm_kernels.ranks.stage import Stage, layers_of
 from lstm_kernels.ranks.world import Sum, World
 
-from ..measure import results
+from ..measure import evidence, results
 from ..measure.comparer import compare
-from ..measure.evidence import PROCESSES
-from ..measure.timing import conditions, system, together
+from ..measure.timing import together
 from ..studies import strings
 from .handover import in_turn, timed
 
 RATE = 1.0  # gradients times it are themselves: they can be compared after a step
-ROUNDS = 3  # of a job: repeats k * ROUNDS, ..., are those of job k
+ROUNDS = 3  # of a job
 SMALL_RATE = 1e-3  # where only time counts: nothing grows
 TOLERANCE = 1e-3  # relative, of float32 gradients after some steps
 MODEL = {"layers": 8, "hidden": 128, "symbols": 1500, "steps": 32, "batch": 64}
@@ -123,63 +123,102 @@ def _errors(world, models):
 
 
 def _message(world, example, micro_batches):
-    """Seconds that the outputs of a layer for a micro-batch take from rank to rank."""
+    """Seconds that the outputs of a layer for a micro-batch take from rank to rank, as
+    in training: from and to memory that is taken anew for each.
+    """
     shape = example.steps, example.batch // micro_batches, example.hidden
-    value, turns = np.zeros(shape, "f"), 50
+    turns = 50
 
     def there_and_back():
         for _ in range(turns):
             for sender in (0, 1):
                 if world.rank == sender:
-                    world.comm.Send(value, 1 - sender)
+                    world.comm.Send(np.zeros(shape, "f"), 1 - sender)
                 elif world.rank == 1 - sender:
-                    world.comm.Recv(value, sender)
+                    world.comm.Recv(np.empty(shape, "f"), sender)
 
     return timed(world, there_and_back) / (2 * turns)
 
 
-def _layers(world, example, micro_batches, repeats):
-    """Time each layer forward, backward and in descent for a micro-batch, on every rank
-    at the same time: the mean over the ranks.
-    """
-    inputs, wanted, count = example.data
-    wanted = wanted[:, : example.batch // micro_batches]
-    text = np.ascontiguousarray(inputs[:, : example.batch // micro_batches])
-    shape = *text.shape, example.hidden
-    x = np.random.default_rng(2).standard_normal(shape).astype("f")
-    dy = np.float32(SMALL_RATE) * x  # as small as it is in training
-    cases = {}
+class Layers:
+    """Every layer as a stage of its own, of one rank."""
 
-    def seconds(stage, way, value):
-        """The mean over the ranks, of the last of two calls."""
-        world.comm.Barrier()
-        for _ in range(2):
-            if way == "backward":
-                stage.forward(value, 0, wanted, count)
+    def __init__(self, example, micro_batches):
+        inputs, wanted, self._count = example.data
+        ends = np.arange(micro_batches + 1) * example.batch // micro_batches
+        self._parts = [
+            (np.ascontiguousarray(inputs[:, a:b]), wanted[:, a:b])
+            for a, b in pairwise(ends)
+        ]
+        self._stages = {}
+        for k, (name, named) in enumerate(example.arrays.items()):
+            stage = Stage(named, example.params.cell, loss="symbols", is_first=k == 0)
+            stage.begin(stage.flat(named))
+            self._stages[name] = stage
+
+    def in_place(self):
+        """Seconds by layer and way, as they are met in training: every micro-batch goes
+        through all layers, in a slot of its own, and back.
+        """
+        spent = Counter()
+
+        def clocked(key, call, *arguments):
             start = time.perf_counter()
-            if way == "forward":
-                stage.forward(value, 0, wanted, count)
-            elif way == "backward":
-                stage.backward(dy, 0)
-            else:
-                stage.begin(stage.descended(SMALL_RATE))
-            taken = time.perf_counter() - start
-        return world.comm.allreduce(taken) / world.size
+            result = call(*arguments)
+            spent[key] += time.perf_counter() - start
+            return result
 
-    for k, (name, named) in enumerate(example.arrays.items()):
-        options = {"loss": "symbols", "is_first": k == 0}
-        stage = Stage(named, example.params.cell, **options)
-        stage.begin(stage.flat(named))
-        for way in ("forward", "backward", "descent"):
-            cases[f"{name}/{way}"] = partial(seconds, stage, way, x if k else text)
-    rows = in_turn(cases, repeats)
-    case = rows.pop("case").str.split("/", expand=True)
+        def descend(stage):
+            stage.begin(stage.descended(SMALL_RATE))
+
+        share = self._count
+        for m, (value, wanted) in enumerate(self._parts):
+            for name, stage in self._stages.items():
+                key, each = (name, "forward"), (value, m, wanted, share)
+                value = clocked(key, stage.forward, *each)
+        for m in range(len(self._parts)):
+            dy = None
+            for name, stage in reversed(self._stages.items()):
+                dy = clocked((name, "backward"), stage.backward, dy, m)
+        found = {key: seconds / len(self._parts) for key, seconds in spent.items()}
+        spent.clear()
+        for name, stage in self._stages.items():
+            clocked((name, "descent"), descend, stage)
+        return found | spent
+
+    def alone(self):
+        """Seconds forward by layer, of the second of two calls on the same values: its
+        weights and arrays are in the cache.
+        """
+        value, wanted = self._parts[0]
+        found = {}
+        for name, stage in self._stages.items():
+            for _ in range(2):
+                start = time.perf_counter()
+                y = stage.forward(value, 0, wanted, self._count)
+                found[name, "alone"] = time.perf_counter() - start
+            value = y
+        return found
+
+
+def _layers(world, example, micro_batches, repeats):
+    """Time each layer for a micro-batch, on every rank at the same time: the mean over
+    the ranks.
+    """
+    layers, rows = Layers(example, micro_batches), []
+    for repeat in range(-1, repeats):  # the first warms up
+        for case in (layers.in_place, layers.alone):
+            world.comm.Barrier()
+            for (name, way), seconds in case().items():
+                mean = world.comm.allreduce(seconds) / world.size
+                rows.append((name, way, repeat, mean))
+    found = pd.DataFrame(rows, columns=["variant", "stage", "repeat", "seconds"])
     sizes = {
         name: sum(a.nbytes for a in named.values())
         for name, named in example.arrays.items()
     }
-    rows = rows.assign(case="layer", variant=case[0], stage=case[1])
-    return rows.assign(bytes=rows["variant"].map(sizes))
+    found = found[found["repeat"] >= 0].assign(case="layer")
+    return found.assign(bytes=found["variant"].map(sizes))
 
 
 def buckets(world, counts, N, hidden, batch, stages, repeats=ROUNDS):
@@ -239,36 +278,29 @@ def speeds(world, sizes, text, **ways):
     return together([steps(world, **ways, **sizes), buckets(world, **text)])
 
 
-PARTITIONS = [[4, 6], [5, 5], [6, 4], [7, 3], [8, 2]]
+PARTITIONS = [[4, 6], [5, 5], [6, 4], [7, 3]]
 AROUND = [[1] * 10, [1, 8, 1]]  # alternating; encoder and decoder on one rank
 TEXT = {"counts": [1, 4], "N": 192, "hidden": 256, "batch": 64, "stages": [1, 2]}
 
 
-def devices(preset):
-    """The rows of five jobs of two ranks (in smoke one), one after the other, and of a
-    job of 1, 2 and 5 ranks for their memory.
+def job(few, process=0):
+    """The rows of `steps` and `buckets` of a job of two ranks; in the first process
+    also those of `memory`, a count, of jobs of one and of two ranks.
     """
-    paper = preset == "paper"
-    sizes = MODEL if paper else SMALL
-    text = TEXT if paper else TEXT | {"N": 24, "hidden": 8, "batch": 8}
+    sizes = SMALL if few else MODEL
+    text = TEXT | {"N": 24, "hidden": 8, "batch": 8} if few else TEXT
     ways = {"sizes": sizes, "text": text, "partitions": PARTITIONS, "around": AROUND}
-    parts = []
-    for process in range(PROCESSES if paper else 1):
-        rows = _job("speeds", 2, **ways)
-        parts.append(rows.assign(repeat=rows["repeat"] + process * ROUNDS))
-        parts[-1].attrs = rows.attrs
-    if Path("/proc/self/clear_refs").exists():
-        for ranks in (1, 2, 5) if paper else (2,):
-            parts.append(_job("memory", ranks, **sizes))
+    parts = [launch.run(__name__, "speeds", 2, ways)]
+    if process == 0 and Path("/proc/self/clear_refs").exists():
+        for ranks in (1, 2):
+            parts.append(launch.run(__name__, "memory", ranks, sizes))
     return together(parts)
 
 
-def _job(program, ranks, **options):
-    """The rows of a job, with what disturbed it."""
-    before = system()
-    rows = launch.run(__name__, program, ranks, options)
-    rows.attrs["conditions"] = conditions(before, system())
-    return rows
+def devices(preset):
+    """The rows of five fresh processes (in smoke two)."""
+    paper = preset == "paper"
+    return evidence.fresh(job, evidence.PROCESSES if paper else 2, few=not paper)
 
 
 def main(preset="paper", folder=None):

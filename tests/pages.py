@@ -5,7 +5,6 @@ run as they stand, with rows that a test made in the place of measured ones.
 import ast
 import importlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -242,59 +241,3 @@ def bars(ax):
     """The ends of all error bars of axes, a pair of numbers each."""
     drawn = (one for one in ax.collections if isinstance(one, LineCollection))
     return [tuple(bar[:, 1]) for one in drawn for bar in one.get_segments()]
-
-
-def functions(page):
-    """The functions of a page's cells: until it has a module."""
-    (path,) = NOTEBOOKS.glob(f"{page}*.ipynb")
-    kept = [node for node in statements(path) if _defines(node)]
-    plots.style()
-    space = {"__name__": "page"}
-    exec(compile(ast.Module(kept, []), str(path), "exec"), space)
-    return SimpleNamespace(**space)
-
-
-def statements(path):
-    """The statements of the code cells of a notebook."""
-    cells = nbformat.read(path, 4).cells
-    code = [cell.source for cell in cells if cell.cell_type == "code"]
-    return [node for source in code for node in ast.parse(source).body]
-
-
-def _defines(node):
-    if isinstance(node, ast.Assign):
-        names = [n.id for n in ast.walk(node.targets[0]) if isinstance(n, ast.Name)]
-        calls = any(isinstance(n, ast.Call) for n in ast.walk(node.value))
-        return not calls and all(name.isupper() and name != "PRESET" for name in names)
-    kinds = ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom
-    return isinstance(node, kinds)
-
-
-def claims(*table):
-    """Until its page has a module: (function, arguments, verdict, words)."""
-
-    def test(function, arguments, held, words):
-        claim = _call(function, arguments)
-        assert claim["held"] == held, claim
-        has(words, " ".join(claim[name] for name in ("sentence", "numbers", "why")))
-
-    cases = [(f, a, held, words) for f, a, held, *words in table]
-    return _test(test, "function, arguments, held, words", cases)
-
-
-def says(*table):
-    """Until its page has a module: (function, arguments, words)."""
-
-    def test(function, arguments, words):
-        has(words, text_of(_call(function, arguments)))
-
-    return _test(test, "function, arguments, words", [(f, a, w) for f, a, *w in table])
-
-
-def _call(function, given):
-    return function(*given) if isinstance(given, tuple) else function(given)
-
-
-def _test(test, names, cases):
-    ids = [f"{function.__name__}-{k}" for k, (function, *_) in enumerate(cases)]
-    return pytest.mark.parametrize(names, cases, ids=ids)(test)

@@ -60,10 +60,12 @@ CASES = {
         made(**LOSES, all=(0.95, 0.8, 0.99), **{"numba-fused": (0.5, 0.81, 0.7)}),
         "FFF",
         "Waking a thread costs too little",
-        "takes 11.6 % (11.1 to 13.8) of its time",
+        "*all* takes 11.6 % (11.1 to 13.7) of its time",
     ),
 }
-test_page, test_both, test_reached = PAGE.tests(CASES, also=["differ", "figure_cores"])
+test_page, test_both, test_reached = PAGE.tests(
+    CASES, also=["boxes", "cases", "differ", "figure_cores"]
+)
 
 
 def test_the_cases_are_combinations_that_can_run():
@@ -98,7 +100,7 @@ def test_the_measurement_is_verified(monkeypatch):
     wrong = lambda s, sums, b, c, h: right(s, sums, 2 * b, c, h)  # noqa: E731
     monkeypatch.setattr(Variant, "_in_one_pass", wrong)
     work = Workload(2, 4, 5, 9, 4)
-    with pytest.raises(MismatchError, match="pointwise: y"):
+    with pytest.raises(MismatchError, match=r"pointwise.*: y"):
         page.differ(work)
-    with pytest.raises(MismatchError, match="pointwise: y"):
+    with pytest.raises(MismatchError, match=r"pointwise.*: y"):
         page.measure_passes(work, batches=(1, 3), rounds=1)

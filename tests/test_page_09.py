@@ -71,11 +71,8 @@ CASES = {
     "many": (made(timed(many=2.27), losses(-0.09, 0.39)), "FFT", "lower rate than den"),
     "below": (made(timed(), losses(0.11, 0.41)), "TTF", "larger than what training"),
 }
-test_page, test_both, test_reached = PAGE.tests(
-    CASES,
-    also=["error", "examples", "figure_formats", "forward_rounded", "losses_of"]
-    + ["rounded", "rounding_error"],
-)
+ALONE = ["figure_formats", "rounded", "rounding_error", "forward_rounded"]
+test_page, test_both, test_reached = PAGE.tests(CASES, also=ALONE)
 
 
 def test_the_signs_are_to_be_carried_and_the_years_are_apart():

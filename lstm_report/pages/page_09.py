@@ -324,7 +324,7 @@ def figure_cost(rows, losses):
     found, over, ends, labels = gains(rows), relative(losses), [], []
     for task, colour in ((AIRLINE, plots.BLUE), (SIGNS, plots.RED)):
         points = {DENSE: (1.0, 1.0, 1.0, 1.0)}
-        for R in RANKS:
+        for R in reversed(RANKS):
             if f"rank {R}" in over:
                 case = f"rank {R}"
                 low, middle, high = of_seeds(losses, task, case)
@@ -333,8 +333,8 @@ def figure_cost(rows, losses):
         bars = middle - low, high - middle
         style = {"color": colour, "markersize": 5, "linewidth": 1.3, "capsize": 2}
         ax.errorbar(x, middle, bars, fmt="o-", **style)
-        place = (6, -2) if task == SIGNS else (-20, -16)
-        style = {"color": colour, "fontsize": 10.5, "va": "top"}
+        style = {"color": colour, "fontsize": 10.5, "ha": "right"}
+        place = (-8, 0) if task == SIGNS else (0, -16)
         plots.note(ax, task, (x[-2], middle[-2]), place, **style)
         ends += [*low, *high]
         if task == SIGNS:

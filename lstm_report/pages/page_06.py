@@ -357,7 +357,7 @@ def figure_batches(rows, work):
     one *= 100 / machine(rows, "read").median()  # per cent, of one sample
     roof = np.array([1, max(1, 100 / one), 224])
     ax.plot(roof, np.minimum(100, one * roof), color=plots.GREY, linewidth=1.2)
-    plots.note(ax, "roof: reading\nthe weights", (1, one), (0, 14), fontsize=10.5)
+    plots.note(ax, "roof: reading the weights", (1.5, one), (0, -8), fontsize=10.5)
     plateau = 100 * OPTIM_PLATEAU / OPTIM_PEAK
     style = {"color": plots.BLUE, "fontsize": 10.5}
     plots.level(ax, plateau, color=plots.BLUE, linestyle="--")

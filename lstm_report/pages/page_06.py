@@ -352,12 +352,13 @@ def figure_batches(rows, work):
     plots.ticks(ax, "y", [1, 2, 5, 10, 20, 50, 100])
     ax.set(xlabel="batch, samples (log)", ylabel="share of the machine's peak, % (log)")
     ax.set_xlim(batches[0] / 1.2, batches[-1] * 3.6)
-    ax.set_ylim(0.6 * min(1.0, shown["share"].min()), 130)
+    ax.set_ylim(0.6 * min(1.0, shown["share"].min()), 160)
     one = replace(work, B=1).gflop / work.T * machine(rows, "peak").median()
     one *= 100 / machine(rows, "read").median()  # per cent, of one sample
     roof = np.array([1, max(1, 100 / one), 224])
     ax.plot(roof, np.minimum(100, one * roof), color=plots.GREY, linewidth=1.2)
-    plots.note(ax, "roof: reading the weights", (1.5, one), (0, -8), fontsize=10.5)
+    text = "roof: reading the weights, then the peak"
+    plots.note(ax, text, (224, 100), (0, 4), ha="right", fontsize=10.5)
     plateau = 100 * OPTIM_PLATEAU / OPTIM_PEAK
     style = {"color": plots.BLUE, "fontsize": 10.5}
     plots.level(ax, plateau, color=plots.BLUE, linestyle="--")

@@ -110,7 +110,7 @@ def test_without_products_the_rest_remains(on):
 
 
 def test_what_is_measured_of_the_machine_has_its_unit():
-    slow, fast = switches.reading(8_000_000, 1, 3), switches.reading(80_000, 1, 3)
+    slow, fast = switches.reading(8_000_000, 1), switches.reading(80_000, 1)
     assert 1e-3 < slow < 1  # seconds of 32 MB
     assert fast < slow / 10
     assert 1 < switches.peak(1, 3) < 1000  # GFLOP/s

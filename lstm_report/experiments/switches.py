@@ -371,11 +371,16 @@ def waking(threads, rounds=100):
     return median_seconds(lambda: at_once(jobs, threads), rounds) - alone
 
 
-def reading(count, threads, rounds=10):
-    """Seconds in which so many threads together read `count` numbers of float32 once:
-    each the dot product of its share with itself.
+def reading(count, threads, times=16, rounds=5):
+    """Seconds in which so many threads together read `count` numbers of float32 once,
+    of several times in a row: each the dot product of its share with itself.
     """
+
+    def job(share):
+        for _ in range(times):
+            np.dot(share, share)
+
     shares = np.array_split(np.ones(count, np.float32), threads)
-    calls = [partial(np.dot, share, share) for share in shares]
+    calls = [partial(job, share) for share in shares]
     with single_threaded():
-        return median_seconds(lambda: at_once(calls, threads), rounds)
+        return median_seconds(lambda: at_once(calls, threads), rounds) / times

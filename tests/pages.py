@@ -162,7 +162,7 @@ class Page:
         code = compile(ast.Module(self.chosen, []), str(self.path), "exec")
         with pytest.MonkeyPatch.context() as patch:
             for name in made:
-                if hasattr(self.module, name):
+                if name.startswith("measure_") and hasattr(self.module, name):
                     patch.setattr(self.module, name, stand_in(nb, name))
             exec(code, {"__name__": "page", "nb": nb, "PRESET": "smoke"})
         return nb

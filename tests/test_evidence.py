@@ -82,6 +82,16 @@ def measured(value=1.0, end="", path=""):
     return pd.DataFrame([row])
 
 
+def numbered(process, value):
+    """A row that tells which process it is of."""
+    return pd.DataFrame([{"case": "a", "repeat": 0, "seconds": value + process}])
+
+
+def test_a_measurement_is_told_the_number_of_its_process():
+    rows = evidence.fresh(numbered, 3, value=5)
+    assert rows["seconds"].to_list() == [5, 6, 7]
+
+
 @pytest.mark.parametrize("end", ["", "stay"])
 def test_each_process_is_a_new_one_and_its_rows_arrive(end):
     rows = evidence.fresh(measured, 2, value=0.25, end=end)

@@ -84,6 +84,8 @@ def planted(apart=0.0, **conditions):
         (planted(), ""),
         (planted(0.1), ""),
         (planted(0.31), "quartiles 31 % apart"),
+        # What a row holds besides, its timeline, makes no loop of its own.
+        (planted(0.31).assign(line=range(18)), "quartiles 31 % apart"),
         (planted(stolen=0.005, others=0.02, slower=-0.3), ""),
         (planted(stolen=0.04), "4 % of the CPU time stolen by other virtual machines"),
         (planted(others=0.12), "12 % of the CPU time taken by other processes"),

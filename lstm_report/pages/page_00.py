@@ -191,7 +191,7 @@ def learned(table: pd.DataFrame) -> str:
 
 def figure_ladder(ladder: pd.DataFrame) -> Figure:
     """Training by each rung on one thread, over plain loops."""
-    table = ratios(page_03.part(ladder, "whole"), "sequential")
+    table = ratios(page_03.of_part(ladder, "whole"), "sequential")
     shown = intervals(table[[name for name in page_03.RUNGS if name in table]])
     figure, ax = plt.subplots(figsize=(plots.WIDTH, 0.6 + 0.42 * len(shown)))
     ax.set_xscale("log")

@@ -253,14 +253,14 @@ LADDER = Shared(
 )
 
 
-def part(rows: pd.DataFrame, name: str, work: str = SMALL) -> pd.DataFrame:
+def of_part(rows: pd.DataFrame, name: str, work: str = SMALL) -> pd.DataFrame:
     return rows[(rows["part"] == name) & (rows["work"] == work)]
 
 
 def factors(rows: pd.DataFrame, work: str) -> pd.DataFrame:
     """The gain of each idea, with it compared with without it: a row a process."""
     found = {
-        idea: ratios(part(rows, idea, work), without)[with_it]
+        idea: ratios(of_part(rows, idea, work), without)[with_it]
         for idea, (without, with_it) in IDEAS.items()
     }
     return pd.DataFrame(found)
@@ -271,11 +271,11 @@ def wholes(rows: pd.DataFrame, work: str) -> pd.Series:
     plain loops are too slow: the compiled loops' gain on a part of the work, times the
     rest on all of it.
     """
-    of_part = part(rows, "whole", work)
-    if "sequential" in set(of_part["case"]):
-        return ratios(of_part, "sequential")["numba-fused"]
-    loops = ratios(part(rows, "loops compiled", work), "sequential")["loops"]
-    return loops * ratios(of_part, "loops")["numba-fused"]
+    timed = of_part(rows, "whole", work)
+    if "sequential" in set(timed["case"]):
+        return ratios(timed, "sequential")["numba-fused"]
+    loops = ratios(of_part(rows, "loops compiled", work), "sequential")["loops"]
+    return loops * ratios(timed, "loops")["numba-fused"]
 
 
 def whole(rows: pd.DataFrame, work: str = SMALL) -> Interval:
@@ -285,7 +285,7 @@ def whole(rows: pd.DataFrame, work: str = SMALL) -> Interval:
 
 def over_numpy(rows: pd.DataFrame, work: str = SMALL) -> Interval:
     """How many times as fast as `numpy` the last rung trains, on one thread."""
-    return Interval.of(ratios(part(rows, "whole", work), "numpy")["numba-fused"])
+    return Interval.of(ratios(of_part(rows, "whole", work), "numpy")["numba-fused"])
 
 
 def waterfall(rows: pd.DataFrame, work: str) -> pd.DataFrame:
@@ -371,7 +371,7 @@ def figure_waterfall(rows: pd.DataFrame) -> Figure:
 
 def rate(rows: pd.DataFrame, works: dict[str, Workload], case: str) -> Interval:
     """GFLOP/s of training the large network, products only; two steps were timed."""
-    taken = seconds(part(rows, "whole", LARGE))[case] / 2
+    taken = seconds(of_part(rows, "whole", LARGE))[case] / 2
     return Interval.of(works[LARGE].step_gflop / taken)
 
 
@@ -381,7 +381,7 @@ def phases(rows: pd.DataFrame) -> pd.DataFrame:
     beyond the gradients.
     """
     stages = ("forward", "gradients", "step")
-    taken = {s: seconds(part(rows, s)).median() for s in stages}
+    taken = {s: seconds(of_part(rows, s)).median() for s in stages}
     steps = pd.DataFrame(taken).reindex(RUNGS)
     steps["step"] = steps.max(axis=1)  # noise where descent takes next to nothing
     shares = pd.DataFrame(
@@ -469,7 +469,7 @@ def five_epochs(rows: pd.DataFrame, recorded: pd.DataFrame) -> pd.Series:
     measured here on one core, and of what is recorded of a GPU.
     """
     windows = len(airline_dataset())
-    took = 5 * windows / TIMED * seconds(part(rows, "whole")).median()
+    took = 5 * windows / TIMED * seconds(of_part(rows, "whole")).median()
     if not recorded.empty:
         table = recorded[(recorded["variant"] == "table") & recorded["stage"].notna()]
         table = table[table["version"].str.startswith("cuda")]
@@ -520,7 +520,7 @@ HOW = "8 steps", "16 samples a step"
 
 def exponents(rows: pd.DataFrame) -> pd.DataFrame:
     """The Interval of the exponent of time over windows, by case."""
-    of_size = part(rows, "size")
+    of_size = of_part(rows, "size")
     medians = of_size.groupby(["case", "process", "windows"], sort=False)["seconds"]
     logs = np.log(medians.median().unstack())
     slope = logs.apply(lambda row: np.polyfit(np.log(logs.columns), row, 1)[0], axis=1)
@@ -535,7 +535,7 @@ def figure_sizes(rows: pd.DataFrame) -> Figure:
     """Milliseconds of an epoch over the windows of a data set, a line a case."""
     found = exponents(rows)["middle"]
     kept = [case for case in found.index if not case.startswith("all cores, 16")]
-    shown = part(rows, "size").assign(ms=lambda r: 1e3 * r["seconds"])
+    shown = of_part(rows, "size").assign(ms=lambda r: 1e3 * r["seconds"])
     shown = shown[shown["case"].isin(kept)]
     names = {case: f"{case}: {found[case]:.2f}" for case in kept}
     colours = dict(
@@ -560,14 +560,14 @@ def figure_sizes(rows: pd.DataFrame) -> Figure:
 
 def threads_gain(rows: pd.DataFrame) -> Interval:
     """What all cores gain on the largest data set in eight steps."""
-    of_size = part(rows, "size")
+    of_size = of_part(rows, "size")
     top = of_size[of_size["windows"] == of_size["windows"].max()]
     found = ratios(top, "numba-fused, 8 steps")["all cores, 8 steps"]
     return Interval.of(found)
 
 
 def largest_batch(rows: pd.DataFrame) -> int:
-    return int(part(rows, "size")["windows"].max()) // 8
+    return int(of_part(rows, "size")["windows"].max()) // 8
 
 
 def against_torch(rows: pd.DataFrame, work: Workload) -> dict[str, Any]:

@@ -329,7 +329,7 @@ def conditions(rows: pd.DataFrame, folder: results.Folder = None) -> dict[str, s
     return {"recorded": recorded, "disturbed": disturbance(rows)}
 
 
-def part(rows: pd.DataFrame, variant: str, stage: str, largest: str = "") -> Any:
+def of_part(rows: pd.DataFrame, variant: str, stage: str, largest: str = "") -> Any:
     """The rows of a comparison; with `largest` of its largest N, or B."""
     chosen = rows[(rows["variant"] == variant) & (rows["stage"] == stage)]
     most = chosen[largest].max() if largest else None
@@ -345,17 +345,19 @@ def ratio_of(chosen: pd.DataFrame, one: str, other: str) -> Interval | None:
 
 def step_gain(rows: pd.DataFrame) -> Interval | None:
     """V3 compared with `numpy`, for a step of hundreds of samples."""
-    return ratio_of(part(rows, "hundreds", "step"), "cuda-v3", "numpy")
+    return ratio_of(of_part(rows, "hundreds", "step"), "cuda-v3", "numpy")
 
 
 def cudnn_gain(rows: pd.DataFrame) -> Interval | None:
     """`cuda-epoch` compared with cuDNN in a graph, on the larger airline data set."""
-    return ratio_of(part(rows, "airline", "epoch", "N"), "cuda-epoch", "pytorch-graph")
+    return ratio_of(
+        of_part(rows, "airline", "epoch", "N"), "cuda-epoch", "pytorch-graph"
+    )
 
 
 def power(rows: pd.DataFrame) -> Interval | None:
     """The power of the windows with which an epoch of `cuda-epoch` grows."""
-    grown = part(rows, "windows", "epoch")
+    grown = of_part(rows, "windows", "epoch")
     times = grown[grown["version"] == "cuda-epoch"]
     if times.empty:
         return None
@@ -386,14 +388,14 @@ def times_table(rows: pd.DataFrame) -> pd.DataFrame:
     project = pd.read_csv(data.FOLDER / "source_table.csv", index_col="version")
     theirs = project["seconds"]["NumPy"] / project["seconds"][list(PROJECT)]
     hundreds, airline, large = (
-        part(rows, *which).groupby("version")["seconds"].median()
+        of_part(rows, *which).groupby("version")["seconds"].median()
         for which in (
             ("hundreds", "step"),
             ("airline", "epoch", "N"),
             ("large", "step", "B"),
         )
     )
-    steps = -(-part(rows, "airline", "epoch")["N"].max() // gpu.AIRLINE.B)
+    steps = -(-of_part(rows, "airline", "epoch")["N"].max() // gpu.AIRLINE.B)
     own = pd.Series(dtype=float)
     if "numpy-sample" in hundreds:
         own = hundreds["numpy-sample"] / hundreds
@@ -413,7 +415,7 @@ def times_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def figure_growth(rows: pd.DataFrame) -> Figure:
     """Times of an epoch over the windows of the data set, a line for each version."""
-    grown = part(rows, "windows", "epoch").assign(ms=lambda r: 1e3 * r["seconds"])
+    grown = of_part(rows, "windows", "epoch").assign(ms=lambda r: 1e3 * r["seconds"])
     figure, ax = plt.subplots()
     ax.set(xscale="log", yscale="log", xlabel="windows of the data set")
     ax.set(ylabel="milliseconds of an epoch")

@@ -281,7 +281,7 @@ def gantt(
         ax.set(yticks=workers, yticklabels=[f"{lane} {p}" for p in workers])
         ax.grid(axis="y", visible=False)
         ax.invert_yaxis()
-        took = f"{unit * line.makespan:.3g} {label}, idle {line.idle:.1%}"
+        took = f"{unit * line.makespan:.3g} {label}, idle {100 * line.idle:.3g} %"
         ax.set_title(f"{title}: {took}")
     ax.set_xlabel(f"{label}; {what}")
     titles = (ax.get_title("left") for ax in figure.axes)

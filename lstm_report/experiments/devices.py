@@ -280,7 +280,7 @@ def speeds(world, sizes, text, **ways):
 
 PARTITIONS = [[4, 6], [5, 5], [6, 4], [7, 3]]
 AROUND = [[1] * 10, [1, 8, 1]]  # alternating; encoder and decoder on one rank
-TEXT = {"counts": [1, 4], "N": 192, "hidden": 256, "batch": 64, "stages": [1, 2]}
+TEXT = {"counts": [1, 4], "N": 96, "hidden": 256, "batch": 64, "stages": [1, 2]}
 
 
 def job(few, process=0):

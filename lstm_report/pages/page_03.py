@@ -162,15 +162,14 @@ def measure_ladder(
     works: by name, the first the airline network, the second too large for plain loops,
     which take a sample and two steps of it. windows: sizes of data sets.
 
-    Plain loops, a second or more, are timed alone, twice.
+    Plain loops, a second or more in all, are timed by themselves.
     """
     parts = []
 
     def timed(part, work, cases, **options):
-        cases, slow = dict(cases), {}
         if "sequential" in cases:
-            slow["sequential"] = cases.pop("sequential")
-            times = interleaved(slow, repeats=2, least=0)
+            slow = {"sequential": cases.pop("sequential")}
+            times = interleaved(slow, repeats=min(repeats, 4), least=0)
             parts.append(times.assign(part=part, work=work))
         times = interleaved(cases, **({"repeats": repeats} | options))
         parts.append(times.assign(part=part, work=work))
@@ -348,7 +347,7 @@ def draw_waterfall(ax: Any, table: pd.DataFrame) -> None:
     ax.set_yticks(range(len(table)), list(table.index))
     ax.set_ylim(len(table) - 0.4, -0.6)
     ax.grid(axis="y", visible=False)
-    ax.set_xlim(0.7, 60 * at)
+    ax.set_xlim(0.7, 200 * at)
 
 
 def figure_waterfall(rows: pd.DataFrame) -> Figure:
@@ -399,17 +398,19 @@ def figure_phases(rows: pd.DataFrame) -> Figure:
     table = phases(rows)
     figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.2))
     begin = np.zeros(len(table))
-    named = {"forward pass": 0, "backward pass": 0, "descent": len(table) - 2}
-    colours = plots.SKY, plots.ORANGE, plots.GREY
-    for (name, row), colour in zip(named.items(), colours, strict=True):
+    for name, colour in zip(table, (plots.SKY, plots.ORANGE, plots.GREY), strict=True):
         share = 100 * table[name].to_numpy()
         ax.barh(range(len(table)), share, left=begin, color=colour)
-        middle = begin[row] + share[row] / 2
-        ax.text(middle, row, name, ha="center", va="center", color="black")
+        row = int(share.argmax())
+        if name == "descent":  # too narrow for its name
+            plots.note(ax, name, (100, row), (4, 0), va="center")
+        else:
+            middle = begin[row] + share[row] / 2
+            ax.text(middle, row, name, ha="center", va="center", color="black")
         begin += share
     ax.set_yticks(range(len(table)), list(table.index))
     ax.invert_yaxis()
-    ax.set(xlabel="% of a training step", xlim=(0, 100))
+    ax.set(xlabel="% of a training step", xlim=(0, 118))
     ax.grid(axis="y", visible=False)
     backward = table["backward pass"]
     low, high = (f"{100 * value:.0f}" for value in (backward.min(), backward.max()))
@@ -486,31 +487,49 @@ THEIRS = {  # rows of the project's table, and the versions here that do the sam
 }
 
 
+def over_each(rows: pd.DataFrame, took: pd.Series) -> dict[str, pd.Series]:
+    """How many times as fast as plain loops, and as NumPy a sample at a time, each
+    version is: of what is measured here the median ratio of the processes, the same
+    numbers as elsewhere on the page; of what is recorded that of the times.
+    """
+    found = {}
+    for base in ("sequential", "numpy-sample"):
+        here = ratios(of_part(rows, "whole"), base).median()
+        found[base] = here.combine_first(took[base] / took)
+    return found
+
+
 def version_table(
-    took: pd.Series, theirs: pd.DataFrame, versions: tuple[Version, ...]
+    rows: pd.DataFrame,
+    recorded: pd.DataFrame,
+    theirs: pd.DataFrame,
+    versions: tuple[Version, ...],
 ) -> pd.DataFrame:
     """The project's table, joined by version: four properties, five epochs, speed over
     plain loops and over NumPy a sample at a time, theirs and ours.
     """
-    theirs = theirs.assign(version=theirs["version"].map(THEIRS)).set_index("version")
+    took = five_epochs(rows, recorded)
+    named = theirs["version"].map(THEIRS)
+    seconds_of = pd.Series(theirs["seconds"].to_numpy(float), named)
+    bases = ("sequential", "numpy-sample")
+    published = {base: seconds_of[base] / seconds_of for base in bases}
+    sides = {"theirs": (seconds_of, published), "here": (took, over_each(rows, took))}
     lines = {}
     names = [*THEIRS.values(), "numpy", "numba-sample", "numba-fused"]
     for version in (one for name in names for one in versions if one.name == name):
-        ours = took.get(version.name)
         line = {
             "mini-batch, sample on": f"{version.mini_batch_on}, {version.sample_on}",
             "threads placed": "yes" if version.thread_positioning else "no",
             "transfers by hand": "yes" if version.transfer_optimised else "no",
         }
-        for whose, time_of, all_of in (
-            ("theirs", theirs["seconds"].get(version.name), theirs["seconds"]),
-            ("here", ours, took),
-        ):
-            known = time_of is not None
-            over = [all_of.get(base) for base in ("sequential", "numpy-sample")]
-            line[f"{whose}: five epochs"] = f"{digits(time_of)} s" if known else ""
-            line[f"{whose}: over loops"] = speed(over[0] / time_of) if known else ""
-            line[f"{whose}: over NumPy"] = speed(over[1] / time_of) if known else ""
+        for whose, (times, over) in sides.items():
+            known = version.name in times
+            shown = [speed(over[base][version.name]) for base in bases if known]
+            line[f"{whose}: five epochs"] = (
+                f"{digits(times[version.name])} s" if known else ""
+            )
+            for base, text in zip(("loops", "NumPy"), shown or ["", ""], strict=True):
+                line[f"{whose}: over {base}"] = text
         lines[f"`{version.name}`"] = line
     return pd.DataFrame.from_dict(lines, orient="index").rename_axis("version")
 

@@ -31,7 +31,7 @@ from ..experiments import divisions
 from ..experiments.handover import on_two_threads
 from ..measure import machine
 from ..measure.comparer import TOLERANCE, MismatchError, compare, truth
-from ..measure.evidence import Interval, at_least, at_most, digits, speed
+from ..measure.evidence import Interval, ahead, at_least, at_most, digits, speed
 from ..measure.runner import AFTER_BLAS
 from ..measure.timing import interleaved, settle, together
 from ..measure.workloads import Workload
@@ -371,6 +371,11 @@ def ways(rows, L, H, T) -> Ways:
     pairs = (("layers",), divisions.STEP), (("layers",), one), (("units",), one)
     tables = (divisions.compared(shape, *pair) for pair in pairs)
     return Ways(*(Interval(*table.loc[(L, H, 1)]) for table in tables))
+
+
+def better_and_slower(one: Interval, other: Interval) -> bool:
+    """Whether one is above another in every process, and the other at most 1."""
+    return ahead(one, other) and at_most(other, 1)
 
 
 def map_of(rows, T) -> pd.DataFrame:

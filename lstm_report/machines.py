@@ -1,7 +1,7 @@
 """Results by machine, from data/results/: README's table, and a page of the site."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -106,12 +106,25 @@ def newest() -> str:
     return f"{table}\n\n{results.caption(about[machine])}."
 
 
-def renewed(readme: str) -> str:
-    """README's text with what stands between its markers renewed; ValueError where it
-    has none.
+def headline(told: Mapping[str, str]) -> str:
+    """README's sentence of numbers that page 00 told, by their names."""
+    if missing := {"over plain loops", "over NumPy"} - {*told}:
+        raise ValueError(f"told: got {[*told]}, want also {', '.join(sorted(missing))}")
+    return (
+        f"On one thread `numba-fused` trains it {told['over plain loops']} as fast as"
+        f" plain loops and {told['over NumPy']} as fast as NumPy: the median of five"
+        " processes, and their range."
+    )
+
+
+def renewed(readme: str, told: Mapping[str, str]) -> str:
+    """README's text with what stands between its markers renewed, `headline` of what
+    page 00 told and `newest`; ValueError where it lacks one of them.
     """
-    between = re.compile(r"(<!-- results.*?-->\n).*(<!-- end of results -->)", re.S)
-    text, count = between.subn(lambda m: f"{m[1]}\n{newest()}\n\n{m[2]}", readme)
-    if count != 1:
-        raise ValueError(f"README.md: got {count} places for results, want one")
-    return text
+    for name, content in (("headline", headline(told)), ("results", newest())):
+        between = re.compile(rf"(<!-- {name}.*?-->\n).*(<!-- end of {name} -->)", re.S)
+        new = "\n".join([r"\1", content.replace("\\", r"\\"), "", r"\2"])
+        readme, count = between.subn(new, readme)
+        if count != 1:
+            raise ValueError(f"README.md: got {count} places for {name}, want one")
+    return readme

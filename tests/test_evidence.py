@@ -41,6 +41,8 @@ WORDS = {
     2.0: "2x",
     1234.0: "1230x",
     0.97: "3 % slower",
+    0.5: "50 % slower",
+    0.493: "0.493x",
     float("nan"): "not measured",
     Interval(1.87, 1.9, 1.93): "1.9x (1.87x to 1.93x)",
     Interval(1.001, 1.05, 1.1): "1.05x (1x to 1.1x)",

@@ -62,7 +62,7 @@ def peers():
         made += [("step", *shape, "pytorch", torch), ("step", *shape, "numba-fused", 1)]
         made += [("forward", *shape, "pytorch", forward)]
     columns = ["stage", "L", "H", "B", "version", "seconds"]
-    return pd.DataFrame(made, columns=columns).assign(variant=None)
+    return pd.DataFrame(made, columns=columns).assign(variant=None, repeat=0)
 
 
 def made(**how):
@@ -89,7 +89,7 @@ CASES = {
             "backward pass takes 50 to 50 %",
             "293 s | 1x",
             "2.25x | 1x",
-            "| 1080 s | 1x",
+            "| 541 s | 1x",
         ),
         *("grows as N^1.02, with 8 steps as N^0.70", "`cuda-v1` | CPU+GPU, CPU+GPU"),
     ),

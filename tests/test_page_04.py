@@ -167,6 +167,6 @@ def test_what_is_counted_in_words():
     words += [
         "with `cuda-fused` 8 MiB.",
         "V3 copies 6.44 % of",
-        "of 16 the share is 8.69",
+        "mini-batch of 16 8.69 %.",
     ]
     has([*words, "to 6.06 % of an H100's", "`cuda-fused` to 97 %."], nb.text)

@@ -75,7 +75,7 @@ CASES = {
         "From Python a message takes 2.44x (2.26x to 2.65x)",
         "With 1 KiB a message takes 1.14x (1.05x to 1.23x)",
         "OpenMP region 7x; message from Python 6.1x; collective from",
-        "Pays from H = 256 in memory, from 512 by messages",
+        "Fixed shares: from H = 256 in memory, from 512 by messages",
         "ranks, messages: 512; ranks, collective: none",
         "H = 128: 2.12x (2.12x to 2.12x); H = 256: 1.86x",
         "65536 multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s: 7.71 hand",
@@ -93,7 +93,7 @@ CASES = {
         made(handing={"message": (99, 250, 230)}, messages={512: (0.99, 1.2, 1.4)}),
         "FTT",
         "A message and a cache line take as long",
-        "Pays from H = 256 in memory, never by messages",
+        "Fixed shares: from H = 256 in memory, never by messages",
     ),
     "just longer than a window": (made(handing={"message": (114, 250, 230)}), "TTT"),
     "messages as fast as a window": (
@@ -102,7 +102,7 @@ CASES = {
         "H = 256: 1.86x (0.986x to 2.14x)",
         "the hand-over alone differs",
         "ranks, window: 1.3x (0.69x to 1.5x)",
-        "Pays from H = 256 in memory",
+        "Fixed shares: from H = 256 in memory",
     ),
     "just faster than messages and one thread": (
         made(window={256: (1.3, 1.5, 1.01)}, messages={256: (0.7, 0.7, 1)}),
@@ -112,7 +112,7 @@ CASES = {
         made(fixed={256: (0.99, 1.4, 1.4)}, window={512: 0.9}),
         "TTF",
         "both cores are theirs",
-        "Pays from H = 512 in memory",
+        "Fixed shares: from H = 512 in memory",
     ),
     "exchanges in another order": (made(fixed={256: 1.1}), "TTT", "ways differently"),
     "no jobs, one core": (
@@ -142,7 +142,7 @@ def test_what_a_cache_holds(monkeypatch):
 def test_a_way_pays_from_where_every_larger_size_gains():
     found = page.pays_from(passed(claims={128: 1.2}))  # and not at 256
     assert (found["claims"], found["collective"]) == (512, None)
-    assert page.where_it_pays({"fixed": None}) == "Pays nowhere in memory"
+    assert page.where_it_pays({"fixed": None}) == "Fixed shares: nowhere in memory"
 
 
 def test_what_the_figures_draw():

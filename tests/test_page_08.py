@@ -64,7 +64,7 @@ CASES = {
         "replica does whole, 25.7 ms. One rank that computes the mini-batch in 8 pieces "
         "takes 10 % longer",
         "(54.4 %; it stores 51.9 % of the parameters)",
-        "takes 307 MiB with 1 rank, 167 MiB with 2 ranks, 71 MiB with 5 ranks.",
+        "takes 307 MiB of 1, 167 MiB of 2, 71 MiB of 5.",
         "The 64 strings have 9 to ",
         "with four buckets compared with one: 1.82x (1.67x to 2x)",
     ),

@@ -69,14 +69,22 @@ def recorded(tmp_path, monkeypatch):
 
 
 def test_readme_holds_the_newest_machine(recorded):
-    text = "a\n<!-- results: x -->\nold\n<!-- end of results -->\nb\n"
-    renewed = machines.renewed(text)
+    places = ("headline", "results")
+    parts = [f"<!-- {n}: x -->\nold\n<!-- end of {n} -->\n" for n in places]
+    text, told = "a\n{}b\n{}".format(*parts), {"over plain loops": "9x (8x to 10x)"}
+    with pytest.raises(ValueError, match="want also over NumPy"):
+        machines.renewed(text, told)
+    told["over NumPy"] = "3.5x"
+    renewed = machines.renewed(text, told)
+    assert "9x (8x to 10x) as fast as plain loops and 3.5x as fast as NumPy" in renewed
     assert "| airline | 2000 | 2x | 6000 | 2x |" in renewed
     assert "recorded 2026-02-01" in renewed
     assert "old" not in renewed
-    assert machines.renewed(renewed) == renewed
-    with pytest.raises(ValueError, match=r"README\.md: got 0 places for results"):
-        machines.renewed("no markers")
+    assert machines.renewed(renewed, told) == renewed
+    for name in places:
+        without = text.replace(f"<!-- end of {name} -->", "")
+        with pytest.raises(ValueError, match=f"README.md: got 0 places for {name}"):
+            machines.renewed(without, told)
 
 
 def test_the_page_has_every_machine_with_its_own_rows(recorded):

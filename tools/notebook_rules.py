@@ -73,6 +73,12 @@ def claims(notebook):
     return [ours["claim"] for *_, ours in outputs(notebook) if "claim" in ours]
 
 
+def numbers(notebook):
+    """The numbers that `nb.named` showed, by name, a list of pairs."""
+    told = (ours.get("numbers", {}) for *_, ours in outputs(notebook))
+    return [pair for one in told for pair in one.items()]
+
+
 class Figure(NamedTuple):
     """A figure that `nb.show` showed: its name, its picture, and its number and
     caption, or where it has no caption what it shows in words.

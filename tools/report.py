@@ -233,7 +233,8 @@ def command(given):
             from lstm_report import machines
 
         path = ROOT / "README.md"
-        write(path, machines.renewed(path.read_text("utf-8")).encode())
+        told = dict(rules.numbers(rules.read(sources()[0])))
+        write(path, machines.renewed(path.read_text("utf-8"), told).encode())
     return 0
 
 

@@ -459,9 +459,9 @@ def fewest(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
     need = reached(runs, goal).median()
     updates = need * np.ceil(max(need.index) / need.index)
     return (
-        f"Fewest epochs need {size_name(need.idxmin())}; fewest updates"
-        f" {size_name(updates.idxmin())}; least time on one thread"
-        f" {first_in_time(runs, times, goal)}."
+        f"{size_name(need.idxmin())} need the fewest epochs,"
+        f" {size_name(updates.idxmin())} the fewest updates, and"
+        f" {first_in_time(runs, times, goal)} the least time on one thread."
     )
 
 
@@ -547,7 +547,7 @@ def figure_epochs(rows: pd.DataFrame, rules: pd.DataFrame) -> Figure:
     times = digits(labels[1][1] / labels[0][1])
     above.set_title(f"After {at} epochs: validation loss {times}x training loss")
     where = "no" if at_least(least(rows), smooth) else "some"
-    ax.set_title(f"At {where} number of epochs is the LSTM ahead")
+    ax.set_title(f"Over all months: ahead of Holt–Winters at {where} number of epochs")
     return figure
 
 
@@ -603,10 +603,10 @@ def draw_leads(ax: Any, table: pd.DataFrame) -> None:
         ax.plot(table.index, table[name], "o-", ms=4, color=COLOURS[name])
     last = table.index[-1]
     ax.set(xlim=(0.5, 1.65 * last), ylim=(0, 1.1 * table.to_numpy().max()))
-    ax.set(xlabel="months ahead", ylabel="RMSE (thousands)", xticks=table.index[::2])
+    ax.set(xlabel="months ahead", ylabel="RMSE (thousands)", xticks=table.index[1::2])
     ends = [(last, table[name].iloc[-1], name, COLOURS[name]) for name in table]
     plots.label_lines(ax, ends)
-    ax.set_title(f"Twelve months ahead {table.iloc[-1].idxmin()} errs least")
+    ax.set_title(f"{table.iloc[-1].idxmin()} errs least twelve months ahead")
 
 
 def figure_noise(rows: pd.DataFrame) -> Figure:
@@ -674,13 +674,12 @@ def beats(one: float, other: float) -> str:
 
 
 def pairs_won(rows: pd.DataFrame, rules: pd.DataFrame, epochs: int) -> str:
-    """In which pairs of years last year's growth errs less than the LSTM."""
-    won = [
-        pair
-        for pair in PAIRS
-        if of_rule(rules, GROWTH, pair) < by_epochs(rows, pair).loc[epochs]
-    ]
-    return " and ".join(won) if won else "no pair of years"
+    """In which pairs of years last year's growth errs less, in which the LSTM."""
+    lstm = {pair: by_epochs(rows, pair).loc[epochs] for pair in PAIRS}
+    won = [pair for pair in PAIRS if of_rule(rules, GROWTH, pair) < lstm[pair]]
+    lost = [pair for pair in PAIRS if pair not in won]
+    names = [" and ".join(some) or "no pair of years" for some in (won, lost)]
+    return f"errs less in {names[0]}, the LSTM in {names[1]}"
 
 
 def leads_said(table: pd.DataFrame) -> str:
@@ -690,8 +689,8 @@ def leads_said(table: pd.DataFrame) -> str:
     less = "less" if twelve < one else "more"
     return (
         f"Over the year ahead the read-out of twelve errs {less} than the LSTM fed with"
-        f" its own output (RMSE {digits(twelve)} and {digits(one)} thousand); least"
-        f" errs {total.index[0]} ({digits(total.iloc[0])})."
+        f" its own output (RMSE {digits(twelve)} and {digits(one)} thousand);"
+        f" {total.index[0]} errs least ({digits(total.iloc[0])})."
     )
 
 
@@ -711,7 +710,6 @@ def ends(runs: pd.DataFrame) -> str:
     least = runs.groupby(["batch", "epochs"])["rmse"].median().groupby("batch").min()
     spread = least.max() / least.min() - 1
     return (
-        f"The least errors of the three sizes lie {percent(spread)} apart, so the"
-        " batch size decides how long training takes"
-        f"{', hardly' if spread < 0.1 else ' and also'} how well it ends."
+        f"The least errors of the three sizes, each after as many epochs as it was"
+        f" given, lie {percent(spread)} apart."
     )

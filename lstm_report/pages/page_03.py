@@ -33,7 +33,7 @@ from ..measure.evidence import (
     seconds,
     speed,
 )
-from ..measure.timing import interleaved, together
+from ..measure.timing import interleaved, summary, together
 from ..measure.workloads import AIRLINE, Workload, airline_dataset
 from ..notebook import Shared
 
@@ -177,7 +177,7 @@ def measure_ladder(
     small, large = works
     for name, work in works.items():
         params, share = work.params(), replace(work, T=2, B=1)
-        cases = chain(params, work, count=8 if name == small else 2)
+        cases = chain(params, work, count=TIMED // work.B if name == small else 2)
         x, target = (work if name == small else share).example()
         plain = {
             "sequential": partial(
@@ -214,7 +214,7 @@ def measure_ladder(
     return together(parts)
 
 
-TIMED = 48  # windows of the airline series, three steps: an epoch has 107
+TIMED = 96  # windows of the airline series, six steps, as many as of the factors
 
 
 def epoch(
@@ -288,12 +288,15 @@ def over_numpy(rows: pd.DataFrame, work: str = SMALL) -> Interval:
 
 
 def waterfall(rows: pd.DataFrame, work: str) -> pd.DataFrame:
-    """Intervals of the factors in order, and of what is left over: the whole, measured
-    by itself, over their product.
+    """Intervals of the factors in order, and of what is left over: the whole over their
+    product. Its middle is that of the medians, which a reader multiplies.
     """
     found = factors(rows, work)
-    left = wholes(rows, work) / found.prod(axis=1)
-    return intervals(found.assign(**{LEFT: left}))
+    table = intervals(found)
+    middle = whole(rows, work).middle / table["middle"].prod()
+    left = [middle, *(wholes(rows, work) / found.prod(axis=1))]
+    table.loc[LEFT] = min(left), middle, max(left)
+    return table
 
 
 def gain(rows: pd.DataFrame, idea: str, work: str = SMALL) -> Interval:
@@ -341,7 +344,7 @@ def draw_waterfall(ax: Any, table: pd.DataFrame) -> None:
         start, stop = sorted((at, at * middle))
         ax.barh(row, stop - start, left=start, color=colour, height=0.7, linewidth=0)
         ax.plot([at * low, at * high], [row, row], color="black", linewidth=1)
-        text = "level" if same else speed(middle)
+        text = f"{digits(middle)}x, level" if same else speed(middle)
         plots.note(ax, text, (max(stop, at * high), row), (4, 0), va="center")
         at *= middle
     ax.set_yticks(range(len(table)), list(table.index))
@@ -458,11 +461,6 @@ def loads() -> dict[str, float]:
         "numba-tile": (4 + 4 + 4) / 16,
         "numba-fused": (height + 4) / (4 * height),
     }
-
-
-def weights_bytes(work: Workload) -> int:
-    """Those of W in float32."""
-    return 16 * work.H**2
 
 
 def five_epochs(rows: pd.DataFrame, recorded: pd.DataFrame) -> pd.Series:
@@ -598,9 +596,10 @@ def against_torch(rows: pd.DataFrame, work: Workload) -> dict[str, Any]:
     median = ours.groupby(["stage", "L", "H", "B", "version"])["seconds"].median()
     sgemm = rows.loc[rows["version"] == "sgemm", "seconds"].median()
     rate = 2 * 4096**3 / 1e9 / sgemm
-    step = median["step", work.L, work.H, work.B]
+    of_step = ours[(ours["stage"] == "step") & (ours["L"] == work.L)]
+    of_step = of_step[(of_step["H"] == work.H) & (of_step["B"] == work.B)]
     torch = median["forward", work.L, work.H, work.B, "pytorch"]
     return {
-        "gain": step["pytorch"] / step["numba-fused"],
+        "gain": summary(of_step, "pytorch", by="version")["ratio"]["numba-fused"],
         "products": work.gflop / rate / torch,
     }

@@ -257,7 +257,9 @@ def losses(rows) -> pd.DataFrame:
         "longer tasks": (busy - alone) / most,
         "hand-overs": sum(waits(line)) / 2,
     }
-    parts["waiting for a longer task or a core"] = line.makespan - sum(parts.values())
+    parts["waits; one worker ends before the other"] = line.makespan - sum(
+        parts.values()
+    )
     table = pd.DataFrame({"ms": parts}) * 1e3
     table["speed-up so far"] = [speed(1e3 * alone / t) for t in table["ms"].cumsum()]
     total = line.makespan * 1e3, speed(alone / line.makespan)
@@ -488,7 +490,8 @@ def figure_workers(rows) -> Figure:
         ax.plot(line.index, line, color=colour)
         labels.append((line.index[-1], line.iloc[-1], f"{L} layers", colour))
         for P in sorted(set(shown.loc[shown["L"] == L, "threads"])):
-            one = gain(rows, L=L, threads=P)
+            every = [gain(rows, L=L, threads=P, C=C) for C in sorted(set(shown["C"]))]
+            one = max(every, key=lambda gain: gain.middle)
             bars = [[one.middle - one.low], [one.high - one.middle]]
             ax.errorbar(P, one.middle, bars, fmt="o", color=colour, capsize=3)
     plots.label_lines(ax, labels, fontsize=10.5)

@@ -217,7 +217,7 @@ def sentence_effects(found):
         gains = ", ".join(f"*{n}* {speed(i)}" for n, i in each if i.low > 1)
         levels = ", ".join(f"*{n}*" for n, i in each if i.level)
         losses = ", ".join(f"*{n}* {speed(i)}" for n, i in each if i.high < 1)
-        words = {"alone": "Alone", "taken away": "Taken from all"}[which]
+        words = {"alone": "Alone", "taken away": "In all, with over without"}[which]
         parts = {"gain": gains or "none", "level": levels, "slower": losses}
         told = "; ".join(f"{kind}: {names}" for kind, names in parts.items() if names)
         said.append(f"{words}, {told}.")
@@ -230,7 +230,7 @@ def figure_effects(found):
     )
     titles = {
         "alone": "Alone over the baseline, {} of {} gain",
-        "taken away": "Taken from all, {} of {} are missed",
+        "taken away": "Taken from all: {} of {} lose speed",
     }
     for ax, (which, title) in zip(axes, titles.items(), strict=True):
         table = found[which]

@@ -221,7 +221,11 @@ def pays_from(rows):
 def where_it_pays(pays):
     """The finding in words: in memory that both share, and by messages."""
     memory = min(filter(None, map(pays.get, ("fixed", "window"))), default=None)
-    said = f"Pays from H = {memory} in memory" if memory else "Pays nowhere in memory"
+    said = (
+        f"Fixed shares: from H = {memory} in memory"
+        if memory
+        else "Fixed shares: nowhere in memory"
+    )
     if "messages" in pays:
         messages = pays["messages"]
         said += f", from {messages} by messages" if messages else ", never by messages"
@@ -355,4 +359,4 @@ def say_crossing(rows):
 def learned(rows):
     """From which H each way pays, in words."""
     pays = pays_from(rows).items()
-    return ", ".join(f"{WAYS[way]}: {H or 'nowhere'}" for way, H in pays)
+    return "; ".join(f"{WAYS[way]}: {H or 'nowhere'}" for way, H in pays)

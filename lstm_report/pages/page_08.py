@@ -388,8 +388,8 @@ def say_memory(rows):
     most = memory(rows)
     if most.empty:
         return "Memory is not measured here: Linux alone tells it."
-    texts = [f"{mib(x)} with {n} rank{'s' * (n > 1)}" for n, x in most.items()]
-    return f"The largest rank of a pipeline takes {', '.join(texts)}."
+    texts = [f"{mib(x)} of {n}" for n, x in most.items()]
+    return f"The larger rank of a pipeline takes {', '.join(texts)}."
 
 
 def say_buckets(rows):
@@ -404,8 +404,8 @@ def say_buckets(rows):
         f"The {len(words)} strings have {min(lengths)} to {max(lengths)} symbols. With "
         f"one bucket {percent(padding[1])} of the steps are padding, with four "
         f"{percent(padding[4])}; {percent(work)} of the steps remain. Speed of an "
-        f"epoch with four buckets compared with one: {speed(gain)}. Buckets leave "
-        "mini-batches that are not full, so time falls less than steps."
+        f"epoch with four buckets compared with one: {speed(gain)}. Buckets make "
+        "more mini-batches, some of few samples, so time falls less than steps."
     )
 
 

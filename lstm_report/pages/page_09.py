@@ -28,6 +28,7 @@ SPEED = {  # arguments of `measure_speed`
     "smoke": {"H": 64, "T": 4, "batches": {ONE: 1, MANY: 8}, "repeats": 2},
     "paper": {"H": H, "T": 100, "batches": {ONE: 1, MANY: 64}, "repeats": 3},
 }
+HALF_PLACE = 2.0**-8  # half of the last place of a bfloat16, of numbers from 1 on
 BEFORE, AFTER = 42.8, 8.36  # Optim-LSTM's milliseconds
 AIRLINE, SIGNS = "airline", "64 signs"
 TRAINING = {AIRLINE: ((20, 5), 1e-3), SIGNS: ((12, 3), 3e-3)}  # epochs, Adam's rate

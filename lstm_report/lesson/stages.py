@@ -296,7 +296,7 @@ class Predictions:
             "threads": [str(threads) for _, threads in seconds.index],
             "\N{MICRO SIGN}s": text["median"],
             "quartiles (\N{MICRO SIGN}s)": text["q1"] + " to " + text["q3"],
-            "as fast as plain loops": (
+            "times as fast as plain loops": (
                 seconds["median"].iloc[0] / seconds["median"]
             ).map(speed),
         }

@@ -101,11 +101,8 @@ def too_small(figure: Figure) -> list[str]:
     return sorted({text.get_text() for text in found if text.get_text().strip()})
 
 
-def label_lines(
-    ax: Axes, labels: Sequence[Label], *, lines: int = 1, **options: Any
-) -> None:
-    """Label lines at their ends, apart: `labels` holds (x, y, text, colour), `lines` of
-    text each.
+def label_lines(ax: Axes, labels: Sequence[Label], **options: Any) -> None:
+    """Label lines at their ends, apart: `labels` holds (x, y, text, colour).
 
     The labels move up and down as little as keeps them apart. Set scales and limits
     before.
@@ -116,7 +113,7 @@ def label_lines(
     ends = ax.transAxes.inverted().transform(ends)
     order = np.argsort(ends[:, 1])
     height = ax.get_window_extent().height * 72 / ax.figure.dpi  # in points
-    apart = 1.25 * size * lines / height * np.arange(len(labels))
+    apart = 1.25 * size / height * np.arange(len(labels))
     places = isotonic_regression(ends[order, 1] - apart).x + apart
     for index, place in zip(order, places, strict=True):
         x, _, text, colour = labels[index]
@@ -247,17 +244,12 @@ def dots(
 
 
 def gantt(
-    charts: Mapping[str, tuple[Timeline, Callable]],
-    lane: str,
-    what: str,
-    *,
-    unit: float = 1.0,
-    label: str = "steps",
+    charts: Mapping[str, tuple[Timeline, Callable]], lane: str, what: str
 ) -> Figure:
-    """What each worker runs over time, a panel a chart.
+    """What each worker runs over time in steps, a panel a chart.
 
     charts: title -> (Timeline, function of a task: its colour, its text). `lane` names
-    a worker, `what` says what texts and colours are; a time is shown times `unit`.
+    a worker, `what` says what texts and colours are.
     """
     figure: Any  # which gets `alt`
     figure, axes = plt.subplots(
@@ -272,8 +264,7 @@ def gantt(
             colour, text = of_task(line.schedule.tasks[span.task])
             width = span.stop - span.start
             style = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
-            start = unit * span.start
-            bar = ax.barh(span.worker, unit * width, left=start, height=0.8, **style)
+            bar = ax.barh(span.worker, width, left=span.start, height=0.8, **style)
             if width > 0.02 * len(str(text)) * longest:  # else it would not fit
                 ink = "white" if np.mean(to_rgb(colour)) < 0.5 else "black"
                 ax.bar_label(bar, [text], label_type="center", color=ink)
@@ -281,9 +272,9 @@ def gantt(
         ax.set(yticks=workers, yticklabels=[f"{lane} {p}" for p in workers])
         ax.grid(axis="y", visible=False)
         ax.invert_yaxis()
-        took = f"{unit * line.makespan:.3g} {label}, idle {100 * line.idle:.3g} %"
+        took = f"{line.makespan:.3g} steps, idle {100 * line.idle:.3g} %"
         ax.set_title(f"{title}: {took}")
-    ax.set_xlabel(f"{label}; {what}")
+    ax.set_xlabel(f"steps; {what}")
     titles = (ax.get_title("left") for ax in figure.axes)
     figure.alt = f"Tasks over time, a lane per {lane}. {'; '.join(titles)}."
     return figure

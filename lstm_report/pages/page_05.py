@@ -177,9 +177,9 @@ def _part(rows, way, stage="forward", L=None, threads=None, C=None):
     return found
 
 
-def workload(rows, L=None) -> str:
+def workload(rows) -> str:
     """Its sizes, in words."""
-    T, H, L = rows["T"].iloc[0], rows["H"].iloc[0], L or rows["L"].max()
+    T, H, L = rows["T"].iloc[0], rows["H"].iloc[0], rows["L"].max()
     return f"{L} layers, {T} steps, {H} hidden units, one sample"
 
 

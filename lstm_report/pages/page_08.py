@@ -368,10 +368,10 @@ def memory(rows):
     return part.groupby(part["ranks"].astype(int))["bytes"].max()
 
 
-def share_of_one(rows, ranks=2):
-    """The largest rank of several, compared with one rank; None where not measured."""
+def share_of_one(rows):
+    """The largest rank of two, compared with one rank; None where not measured."""
     most = memory(rows)
-    return most[ranks] / most[1] if {1, ranks} <= set(most.index) else None
+    return most[2] / most[1] if {1, 2} <= set(most.index) else None
 
 
 def say_share(share, costs):

@@ -53,13 +53,13 @@ def compared_with_pytorch(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=[*keys, "ratio"])
 
 
-def labels(machines: list[str], folder: results.Folder = None) -> dict[str, str]:
+def labels(machines: list[str]) -> dict[str, str]:
     """What each folder of results is called in a figure: the machine by what it can do,
     that of the pages marked.
     """
     here, found = provenance.machine_name(), {}
     for name in machines:
-        about = results.record("peers", name, folder) | {"recorded": False}
+        about = results.record("peers", name) | {"recorded": False}
         found[name] = results.label(about) + (" (these pages')" if name == here else "")
     return found
 

@@ -101,6 +101,13 @@ def too_small(figure: Figure) -> list[str]:
     return sorted({text.get_text() for text in found if text.get_text().strip()})
 
 
+def panels(count: int = 1, height: float = 3.6, **options: Any) -> tuple[Any, Any]:
+    """A figure as wide as a page's column, so many inches high, with `count` panels one
+    below the other, and its axes; options: of `plt.subplots`.
+    """
+    return plt.subplots(count, figsize=(WIDTH, height), **options)
+
+
 def label_lines(ax: Axes, labels: Sequence[Label], **options: Any) -> None:
     """Label lines at their ends, apart: `labels` holds (x, y, text, colour).
 
@@ -251,13 +258,8 @@ def gantt(
     charts: title -> (Timeline, function of a task: its colour, its text). `lane` names
     a worker, `what` says what texts and colours are.
     """
-    figure: Any  # which gets `alt`
-    figure, axes = plt.subplots(
-        len(charts),
-        figsize=(WIDTH, 1.5 * len(charts) + 0.4),
-        sharex=True,
-        squeeze=False,
-    )
+    height = 1.5 * len(charts) + 0.4
+    figure, axes = panels(len(charts), height, sharex=True, squeeze=False)
     longest = max(line.makespan for line, _ in charts.values())
     for ax, (title, (line, of_task)) in zip(axes.flat, charts.items(), strict=True):
         for span in line.spans:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -310,7 +309,7 @@ class Predictions:
         shown.pop("loops", None)
         if not shown:
             raise ValueError("result: got no stage, want one before the figure")
-        figure, ax = plt.subplots(figsize=(plots.WIDTH, 1.2 + 0.7 * len(shown)))
+        figure, ax = plots.panels(1, 1.2 + 0.7 * len(shown))
         for place, (guess, measured) in enumerate(shown.values()):
             points = [("measured", measured, "s", plots.BLUE, -13)]
             if guess is not None:

@@ -97,8 +97,7 @@ def figure_cell(backward: bool = False) -> Figure:
     """An LSTM step with x_t, h_{t-1}, U and W, the path that must wait thick; or the
     way of the gradients against its arrows, and what they are multiplied by.
     """
-    figure: Any  # which gets `alt`
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4 if backward else 3.7))
+    figure, ax = plots.panels(1, 4.4 if backward else 3.7)
     ax.set(xlim=(-0.35, 12.5), ylim=(-1.35 if backward else -0.1, 5.8))
     ax.axis("off")
     centred = partial(ax.text, ha="center", va="center")
@@ -299,7 +298,7 @@ def figure_reach(shares, alone, lost: float, held: bool) -> Figure:
     """shares, alone: name -> (seeds, steps back); medians over the seeds, and the range
     of the first; alone dashed. lost: the limit.
     """
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.9))
+    figure, ax = plots.panels(1, 3.9)
     ax.set(yscale="log", ylim=(1e-24, 1e3), xlim=(0, BACK * 1.5))
     ax.set(xlabel="steps back", ylabel="norm of $dx_t$ (share of the last)")
     ax.set_xticks(range(0, BACK + 1, 10))

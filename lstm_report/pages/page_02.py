@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -477,10 +476,8 @@ def size_name(size: int) -> str:
 
 def figure_series(passengers: np.ndarray) -> Figure:
     """The series with its split and a window; the growth that the network sees."""
-    figure: Any
-    figure, (above, below) = plt.subplots(
-        2, figsize=(plots.WIDTH, 4.8), sharex=True, height_ratios=(1.4, 1)
-    )
+    form = {"sharex": True, "height_ratios": (1.4, 1)}
+    figure, (above, below) = plots.panels(2, 4.8, **form)
     months = data.airline().index.to_timestamp()
     first, test = PAIRS[CHOICE], PAIRS[TEST]
     transform, _ = prepare(passengers, test)
@@ -517,7 +514,7 @@ def band(ax: Any, table: pd.DataFrame, colour: str) -> None:
 
 def figure_epochs(rows: pd.DataFrame, rules: pd.DataFrame) -> Figure:
     """Training and validation loss by epochs; the seeds' median's error by pair."""
-    figure, (above, ax) = plt.subplots(2, figsize=(plots.WIDTH, 6), sharex=True)
+    figure, (above, ax) = plots.panels(2, 6, sharex=True)
     one = near(rows, CHOICE)
     labels, at = [], int(rows["epochs"].max())
     for name, colour in (("training", plots.BLUE), ("validation", plots.RED)):
@@ -562,7 +559,7 @@ def figure_forecast(
     """The test years one month ahead, and from own forecasts for all 24 months; the
     errors `far` by months ahead.
     """
-    figure, (*axes, last) = plt.subplots(3, figsize=(plots.WIDTH, 9.4))
+    figure, (*axes, last) = plots.panels(3, 9.4)
     draw_leads(last, far)
     months = data.airline().index.to_timestamp()[PAIRS[TEST] :]
     lstm = medians(rows, epochs)
@@ -611,7 +608,7 @@ def draw_leads(ax: Any, table: pd.DataFrame) -> None:
 
 def figure_noise(rows: pd.DataFrame) -> Figure:
     """The noise over the batch size, with the line 1 / sqrt(B)."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.7))
+    figure, ax = plots.panels(1, 3.7)
     names = {"moved": "at the start,\ntargets moved by 1"}
     low, high = rows["noise"].min(), rows["noise"].max()
     ax.set(xscale="log", yscale="log", xlim=(0.8, 700), ylim=(low / 1.5, high * 1.5))
@@ -633,7 +630,7 @@ def figure_noise(rows: pd.DataFrame) -> Figure:
 
 def figure_batches(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> Figure:
     """The error on the validation years by batch size, over epochs and over time."""
-    figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 6.4))
+    figure, axes = plots.panels(2, 6.4)
     timed = in_time(runs, times)
     colours = dict(
         zip(

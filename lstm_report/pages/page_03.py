@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
@@ -352,8 +351,7 @@ def draw_waterfall(ax: Any, table: pd.DataFrame) -> None:
 
 def figure_waterfall(rows: pd.DataFrame) -> Figure:
     """From plain loops to the last rung, a bar an idea, at two sizes."""
-    figure: Any
-    figure, axes = plt.subplots(1, 2, figsize=(plots.WIDTH, 4.6), sharey=True)
+    figure, axes = plots.panels(1, 4.6, ncols=2, sharey=True)
     said = []
     for ax, work in zip(axes, (SMALL, LARGE), strict=True):
         table = waterfall(rows, work)
@@ -396,7 +394,7 @@ def phases(rows: pd.DataFrame) -> pd.DataFrame:
 def figure_phases(rows: pd.DataFrame) -> Figure:
     """Stacked bars of the phases, a rung a bar."""
     table = phases(rows)
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.2))
+    figure, ax = plots.panels(1, 3.2)
     begin = np.zeros(len(table))
     for name, colour in zip(table, (plots.SKY, plots.ORANGE, plots.GREY), strict=True):
         share = 100 * table[name].to_numpy()
@@ -420,7 +418,6 @@ def figure_phases(rows: pd.DataFrame) -> Figure:
 
 def figure_who() -> Figure:
     """Who computes what, by sample and step: turn and thread."""
-    figure: Any
     samples, steps = np.mgrid[:8, :6]
     panels = {
         "numpy: a product a step": (steps, 0 * steps),
@@ -428,7 +425,7 @@ def figure_who() -> Figure:
         "numba-tile: four samples a turn": (steps, samples // 4),
         "WRONG: threads over steps": (8 * (steps % 3) + samples, steps // 3),
     }
-    figure, axes = plt.subplots(2, 2, figsize=(plots.WIDTH, 5.4), sharex=True)
+    figure, axes = plots.panels(2, 5.4, ncols=2, sharex=True)
     colours = ListedColormap([plots.SKY, plots.ORANGE])
     for ax, (title, (turn, thread)) in zip(axes.flat, panels.items(), strict=True):
         plots.heat(ax, pd.DataFrame(thread), turn, cmap=colours, vmin=0, vmax=1)
@@ -564,7 +561,7 @@ def figure_sizes(rows: pd.DataFrame) -> Figure:
             strict=True,
         )
     )
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.2))
+    figure, ax = plots.panels(1, 4.2)
     sizes = sorted(shown["windows"].unique().astype(int))
     ax.set(xlabel="windows in the data set", ylabel="milliseconds for an epoch")
     plots.ticks(ax, "x", sizes)

@@ -136,8 +136,7 @@ def figure_who(samples: int = 8, units: int = 4, block: int = 4, tile: int = 2):
             s % tile * units + j,
         ),
     }
-    figure: Any  # which gets `alt`
-    figure, axes = plt.subplots(3, figsize=(plots.WIDTH, 5.4), sharex=True)
+    figure, axes = plots.panels(3, 5.4, sharex=True)
     for ax, (title, place) in zip(axes, panels.items(), strict=True):
         for s, j in np.ndindex(samples, units):
             block_of, thread = place(s, j)
@@ -231,7 +230,7 @@ def share(work: Workload, version: str = "cuda-v3") -> float:
 
 def figure_bytes(counts: dict[str, Count]) -> Figure:
     """KiB to the device and back per mini-batch; counts: version -> (sent, fetched)."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.6))
+    figure, ax = plots.panels()
     for row, pair in enumerate(counts.values()):
         there, back = (count / 1024 for count in pair)
         ax.barh(row, there, color=plots.SKY, height=0.7)
@@ -416,7 +415,7 @@ def times_table(rows: pd.DataFrame) -> pd.DataFrame:
 def figure_growth(rows: pd.DataFrame) -> Figure:
     """Times of an epoch over the windows of the data set, a line for each version."""
     grown = of_part(rows, "windows", "epoch").assign(ms=lambda r: 1e3 * r["seconds"])
-    figure, ax = plt.subplots()
+    figure, ax = plots.panels()
     ax.set(xscale="log", yscale="log", xlabel="windows of the data set")
     ax.set(ylabel="milliseconds of an epoch")
     sizes = grown["N"].unique()

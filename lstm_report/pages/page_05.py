@@ -403,8 +403,7 @@ def outgrown(units: int, size: int) -> bool:
 
 def figure_grid(L=4, T=12, C=3) -> Figure:
     """The cells of a stack with their diagonals, and its chunks on two workers."""
-    figure: Any
-    figure, (top, low) = plt.subplots(2, figsize=(plots.WIDTH, 5.2), sharex=True)
+    figure, (top, low) = plots.panels(2, 5.2, sharex=True)
     shades = plt.get_cmap("cividis")
     for layer in range(L):
         for step in range(T):
@@ -476,7 +475,7 @@ def figure_schedules(lines) -> Figure:
 def figure_workers(rows) -> Figure:
     """Speed-up over workers: predicted lines, measured points with their range."""
     found = over_workers(rows)
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.2))
+    figure, ax = plots.panels(1, 4.2)
     ax.set(xlabel="workers, a core each", ylabel="speed-up over one thread")
     plots.ticks(ax, "xy", WORKERS)
     ax.set(xlim=(0.93, 34), ylim=(0.8, 18))
@@ -508,7 +507,7 @@ def figure_map(table) -> Figure:
     text = table.assign(text=words)["text"].unstack("H")
     value = np.log2(table.assign(ratio=ratios)["ratio"].unstack("H"))
     reach = max(1.0, value.abs().to_numpy().max())
-    figure, ax = plt.subplots()
+    figure, ax = plots.panels()
     plots.heat(ax, value, text, cmap="PuOr", vmin=-reach, vmax=reach)
     ax.set(xlabel="hidden units", ylabel="samples")
     layers = sum(one.low > 1 for one in every)

@@ -5,7 +5,6 @@ peak; the rate over the batch size.
 import time
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -225,9 +224,7 @@ def sentence_effects(found):
 
 
 def figure_effects(found):
-    figure, axes = plt.subplots(
-        2, figsize=(plots.WIDTH, 5.6), sharex=True, height_ratios=(7, 4)
-    )
+    figure, axes = plots.panels(2, 5.6, sharex=True, height_ratios=(7, 4))
     titles = {
         "alone": "Alone over the baseline, {} of {} gain",
         "taken away": "Taken from all, {} of {} are missed",
@@ -346,7 +343,7 @@ def batch_shares(rows, work):
 def figure_batches(rows, work):
     """Share of the peak over the batch size, and the roof of reading the weights."""
     shown = batch_shares(rows, work)
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4))
+    figure, ax = plots.panels(1, 4.4)
     batches = sorted({*shown["B"], 32, 64, 224})
     plots.ticks(ax, "x", [B for B in batches if B != 32])
     plots.ticks(ax, "y", [1, 2, 5, 10, 20, 50, 100])
@@ -401,7 +398,7 @@ def boxes(form):
 
 
 def figure_cores():
-    figure, axes = plt.subplots(4, figsize=(plots.WIDTH, 5), sharex=True)
+    figure, axes = plots.panels(4, 5, sharex=True)
     for ax, form in zip(axes, FORMS, strict=True):
         for core, start, width, text in boxes(form):
             colour = {"U": plots.SKY, "W": plots.ORANGE}.get(text[0], "#cccccc")

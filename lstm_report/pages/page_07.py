@@ -2,7 +2,6 @@
 gain from sharing every step of one sequence.
 """
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
 from lstm_kernels.ranks import launch
@@ -64,7 +63,7 @@ def measure_means(few: bool) -> pd.DataFrame:
 def figure_divisions():
     """Who computes what, and what crosses, where two workers share a pass."""
     panels = {"unit blocks": "each step", "samples": "never", "layers": "each chunk"}
-    figure, axes = plt.subplots(1, 3, figsize=(plots.WIDTH, 2.3))
+    figure, axes = plots.panels(1, 2.3, ncols=3)
     for ax, (shared, often) in zip(axes, panels.items(), strict=True):
         for row in range(4):
             worker = row // 2
@@ -101,7 +100,7 @@ def figure_hand_overs(rows):
     """How many times as long as a cache line each means takes."""
     times = relative(rows)
     table = intervals(times.drop(columns="line") if len(times.columns) > 1 else times)
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 0.9 + 0.4 * len(table)))
+    figure, ax = plots.panels(1, 0.9 + 0.4 * len(table))
     ax.set(xlabel="times as long as a cache line (8 bytes, one way)")
     low, high = min(0.9, table["low"].min()), table["high"].max()
     shown = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -233,7 +232,7 @@ def figure_speed(rows):
     table = speeds(rows)
     order = [name for name in WAYS if name in set(table["case"])]
     table = table.assign(case=pd.Categorical(table["case"], order, ordered=True))
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.2))
+    figure, ax = plots.panels(1, 4.2)
     shown = sizes(rows)
     ax.set(xlabel="hidden units H", ylabel="speed (one thread = 1)")
     plots.ticks(ax, "x", shown)

@@ -2,7 +2,6 @@
 
 from itertools import accumulate
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -107,7 +106,7 @@ def figure_order(layers=4, micro=4):
         "Neighbours together": [layers // 2] * 2,
         "Alternating": [1] * layers,
     }
-    figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 3.6), sharex=True)
+    figure, axes = plots.panels(2, 3.6, sharex=True)
     for ax, (name, counts) in zip(axes, placements.items(), strict=True):
         spans = timeline(counts, [1] * layers, [2] * layers, micro=micro)
         for rank, _, m, back, start, stop in spans:
@@ -274,7 +273,7 @@ def figure_placements(rows, costs, plan, hand):
     if plan == COUNT:
         marks = {name_of(plan): " (by both)"}
     labels = [NAMES.get(name, name + marks.get(name, "")) for name in order]
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.6))
+    figure, ax = plots.panels(1, 4.6)
     shown = table.loc[order].set_axis(labels)
     colours = {name_of(plan): plots.RED, ONE: plots.GREY}
     chosen = [colours.get(name, plots.BLUE) for name in order]

@@ -3,7 +3,6 @@
 import time
 from functools import partial
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -295,7 +294,7 @@ def by_rank(found):
 
 def figure_formats():
     """The bits of three formats."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 2.1))
+    figure, ax = plots.panels(1, 2.1)
     for row, (exponent, fraction) in enumerate(FORMATS.values()):
         parts = (
             ("sign", 0, 1, plots.GREY),
@@ -317,7 +316,7 @@ def figure_formats():
 
 def figure_cost(rows, losses):
     """Loss over speed with 64 samples: dense and each rank, a line for each task."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4))
+    figure, ax = plots.panels(1, 4.4)
     ax.set(xscale="log", yscale="log")
     found, over, ends, labels = gains(rows), relative(losses), [], []
     for task, colour in ((AIRLINE, plots.BLUE), (SIGNS, plots.RED)):

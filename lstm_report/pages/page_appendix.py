@@ -4,7 +4,6 @@ and how exact differences and the vector code's tanh are.
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -68,8 +67,8 @@ def figure_machines(table: pd.DataFrame, names: dict[str, str]) -> Figure:
     """The ratio of each workload by machine, inference and training step."""
     works = list(dict.fromkeys(map(tuple, table[SIZES].to_numpy())))
     told = [f"{L:.0f}x{H:.0f}, {T:.0f} steps, B {B:.0f}" for L, T, _, H, B in works]
-    size = plots.WIDTH, 1.6 + 0.35 * len(told) + 0.2 * len(names)
-    figure, axes = plt.subplots(1, 2, figsize=size, sharey=True)
+    height = 1.6 + 0.35 * len(told) + 0.2 * len(names)
+    figure, axes = plots.panels(1, height, ncols=2, sharey=True)
     for ax, (stage, title) in zip(
         axes, [("forward", "Inference"), ("step", "Training")], strict=True
     ):
@@ -154,7 +153,7 @@ def figure_gains(rows: pd.DataFrame, passes: int) -> Figure:
     """What compiling gains over the hidden size, of a pass and of so many passes
     together with the compiling itself.
     """
-    figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 6.4), sharex=True)
+    figure, axes = plots.panels(2, 6.4, sharex=True)
     colours = dict(zip(COMPILERS, (plots.BLUE, plots.GREEN, plots.RED), strict=True))
     pytorch = gains(rows, passes)[["pytorch-compiled"]]
     titles = (
@@ -249,7 +248,7 @@ def best_step(curves: pd.DataFrame) -> float:
 
 def figure_differences(curves: pd.DataFrame) -> Figure:
     """Errors of a gradient by the rule of the difference over its step."""
-    figure, ax = plt.subplots()
+    figure, ax = plots.panels()
     ax.set(xscale="log", yscale="log", xlabel="step $\\eta$ (no unit)")
     ax.set_ylabel("largest error of dW, relative")
     ends: list[Any] = []

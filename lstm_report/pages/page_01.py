@@ -5,7 +5,6 @@ gradient reaches.
 from functools import partial
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -303,8 +302,7 @@ def figure_reach(shares, alone, lost: float, held: bool) -> Figure:
     ax.set(xlabel="steps back", ylabel="norm of $dx_t$ (share of the last)")
     ax.set_xticks(range(0, BACK + 1, 10))
     plots.level(ax, lost)
-    size = plt.rcParams["font.size"]
-    plots.note(ax, "lost in a\nfloat32 sum", (1, lost), (0, -27), fontsize=size)
+    plots.note(ax, "lost in a\nfloat32 sum", (1, lost), (0, -27))
     ends = []
     for (name, by_seed), colour in zip(shares.items(), COLOURS, strict=True):
         middle, back = np.median(by_seed, axis=0), np.arange(BACK + 1)
@@ -314,7 +312,7 @@ def figure_reach(shares, alone, lost: float, held: bool) -> Figure:
         if name in alone:
             ax.plot(back, np.median(alone[name], axis=0), "--", color=colour, lw=1.2)
         ends.append((BACK, middle[-1], name, colour))
-    plots.label_lines(ax, ends, fontsize=size)
+    plots.label_lines(ax, ends)
     carried = f"The cell state carries a gradient {BACK} steps; an RNN loses it"
     other = f"After {BACK} steps cell state and RNN are on one side of the limit"
     ax.set_title(carried if held else other)

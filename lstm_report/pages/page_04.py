@@ -237,8 +237,8 @@ def figure_bytes(counts: dict[str, Count]) -> Figure:
         ax.barh(row, back, left=there, color=plots.ORANGE, height=0.7)
         last = f"{digits(back)} back" if back >= 0.1 else f"{pair[1]} bytes back"
         text = f"{digits(there)} there,\n{last}"
-        how = {"va": "center", "color": "black", "fontsize": 10.5}
-        plots.note(ax, text, (there + back, row), (5, 0), **how)
+        place = there + back, row
+        plots.note(ax, text, place, (5, 0), va="center", color="black")
     part = sum(counts["cuda-v3"]) / sum(counts["cuda-v2"])
     ax.set_title(f"V3 copies {evidence.percent(part)} of what V2 copies")
     ax.set_yticks(range(len(counts)), [name.removeprefix("cuda-") for name in counts])

@@ -480,7 +480,7 @@ def figure_workers(rows) -> Figure:
     plots.ticks(ax, "xy", WORKERS)
     ax.set(xlim=(0.93, 34), ylim=(0.8, 18))
     ax.plot(WORKERS, WORKERS, "--", color=plots.GREY, linewidth=1)
-    plots.note(ax, "ideal", (5, 5), (-6, 4), ha="right", fontsize=10.5)
+    plots.note(ax, "ideal", (5, 5), (-6, 4), ha="right")
     shown, labels = rows[rows["way"] == "workers"], []
     for L, colour in zip(found, (plots.BLUE, plots.RED, plots.GREEN), strict=True):
         line = found[L]
@@ -490,7 +490,7 @@ def figure_workers(rows) -> Figure:
             one = gain(rows, L=L, threads=P)
             bars = [[one.middle - one.low], [one.high - one.middle]]
             ax.errorbar(P, one.middle, bars, fmt="o", color=colour, capsize=3)
-    plots.label_lines(ax, labels, fontsize=10.5)
+    plots.label_lines(ax, labels)
     L, P = found.columns[-1], found.index[-1]
     ax.set_title(f"Predicted: {L} layers on {P} cores, {speed(found.loc[P, L])}")
     return figure

@@ -343,7 +343,7 @@ def memory_figure(rows: pd.DataFrame, steps: int, chunks: int) -> Figure:
     d = np.geomspace(first, last, 500)
     ax.plot(d, law(d, steps), "--", color=plots.BLACK, linewidth=1)
     place = first, 0.7 * law(first, steps)
-    plots.note(ax, "dashed: the law", place, fontsize=10.5, color=plots.BLACK)
+    plots.note(ax, "dashed: the law", place, color=plots.BLACK)
     colours = {CHUNKS: plots.RED, NEWTON: plots.BLUE}
     plots.lines(ax, rows, "d", "sweeps", "method", colours=colours, spread=1)
     ax.set_title(f"A longer memory costs sweeps: {from_to(rows, CHUNKS)}")

@@ -89,7 +89,7 @@ def figure_machines(table: pd.DataFrame, names: dict[str, str]) -> Figure:
     axes[0].set_yticks(range(len(told)), told)
     axes[0].set_ylim(len(told) - 0.5, -0.5)
     handles, texts = axes[0].get_legend_handles_labels()
-    figure.legend(handles, texts, loc="outside lower left", fontsize=10.5)
+    figure.legend(handles, texts, loc="outside lower left")
     return figure
 
 
@@ -172,7 +172,7 @@ def figure_gains(rows: pd.DataFrame, passes: int) -> Figure:
             ax.plot(table.index, table[name], "o-", markersize=4, color=colours[name])
         ax.set_ylim(0.05, 100)
         ends_of = [(many, table[n][many], COMPILERS[n][0], colours[n]) for n in table]
-        plots.label_lines(ax, ends_of, fontsize=10.5)
+        plots.label_lines(ax, ends_of)
     ticks = [int(size) for size in table.index if size != 16]  # which 10 is close to
     plots.ticks(axes[1], "x", ticks)
     axes[1].set_xlabel("hidden units")
@@ -258,7 +258,7 @@ def figure_differences(curves: pd.DataFrame) -> Figure:
         ends.append((*last, name, line.get_color()))
     ax.invert_xaxis()
     ax.margins(x=0.17)
-    plots.label_lines(ax, ends, fontsize=10.5)
+    plots.label_lines(ax, ends)
     ax.set_title(f"A central difference is best at a step of {best_step(curves):.0e}")
     return figure
 

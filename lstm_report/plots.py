@@ -169,6 +169,12 @@ def ticks(ax: Axes, axes: str, values: Sequence[float]) -> None:
         axis.set_minor_locator(NullLocator())
 
 
+def named_rows(ax: Axes, names: Sequence[Any]) -> None:
+    """Rows of bars or dots with their names, the first at the top."""
+    ax.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    ax.grid(axis="y", visible=False)
+
+
 def lines(
     ax: Axes,
     rows: pd.DataFrame,
@@ -244,9 +250,7 @@ def dots(
         ax.plot([low, high], [row, row], color=colour, linewidth=3, alpha=0.4)
         ax.plot(middle, row, "o", color=colour, markersize=6)
         note(ax, words_, (high, row), (6, 0), va="center", color=colour)
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.grid(axis="y", visible=False)
+    named_rows(ax, names)
     ax.margins(x=0.2)
 
 
@@ -270,10 +274,7 @@ def gantt(
             if width > 0.02 * len(str(text)) * longest:  # else it would not fit
                 ink = "white" if np.mean(to_rgb(colour)) < 0.5 else "black"
                 ax.bar_label(bar, [text], label_type="center", color=ink)
-        workers = range(line.schedule.workers)
-        ax.set(yticks=workers, yticklabels=[f"{lane} {p}" for p in workers])
-        ax.grid(axis="y", visible=False)
-        ax.invert_yaxis()
+        named_rows(ax, [f"{lane} {p}" for p in range(line.schedule.workers)])
         took = f"{line.makespan:.3g} steps, idle {100 * line.idle:.3g} %"
         ax.set_title(f"{title}: {took}")
     ax.set_xlabel(f"steps; {what}")

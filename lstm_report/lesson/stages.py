@@ -324,11 +324,9 @@ class Predictions:
         ax.axvline(1, color=plots.GREY, linewidth=0.8, linestyle=":")
         what = "times as fast as what it is compared with"
         ax.set(xscale="log", xlabel=what, ylabel="stage")
-        ax.set_yticks(range(len(shown)), [*shown])
+        plots.named_rows(ax, [*shown])
         ax.xaxis.set_major_formatter("{x:g}")
-        ax.margins(x=0.3, y=0.25)
-        ax.invert_yaxis()
-        ax.grid(axis="y", visible=False)
+        ax.margins(x=0.3)
         best = max(shown, key=lambda stage: shown[stage][1])
         largest = f"The largest factor is {best}: {speed(shown[best][1])}"
         ax.set_title(self.score() if any(g for g, _ in shown.values()) else largest)

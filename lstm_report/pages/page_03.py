@@ -343,9 +343,7 @@ def draw_waterfall(ax: Any, table: pd.DataFrame) -> None:
         text = "level" if same else speed(middle)
         plots.note(ax, text, (max(stop, at * high), row), (4, 0), va="center")
         at *= middle
-    ax.set_yticks(range(len(table)), list(table.index))
-    ax.set_ylim(len(table) - 0.4, -0.6)
-    ax.grid(axis="y", visible=False)
+    plots.named_rows(ax, table.index)
     ax.set_xlim(0.7, 200 * at)
 
 
@@ -406,10 +404,8 @@ def figure_phases(rows: pd.DataFrame) -> Figure:
             middle = begin[row] + share[row] / 2
             ax.text(middle, row, name, ha="center", va="center", color="black")
         begin += share
-    ax.set_yticks(range(len(table)), list(table.index))
-    ax.invert_yaxis()
+    plots.named_rows(ax, table.index)
     ax.set(xlabel="% of a training step", xlim=(0, 118))
-    ax.grid(axis="y", visible=False)
     backward = table["backward pass"]
     low, high = (f"{100 * value:.0f}" for value in (backward.min(), backward.max()))
     ax.set_title(f"The backward pass takes {low} to {high} % of a step")

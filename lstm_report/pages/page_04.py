@@ -241,11 +241,9 @@ def figure_bytes(counts: dict[str, Count]) -> Figure:
         plots.note(ax, text, place, (5, 0), va="center", color="black")
     part = sum(counts["cuda-v3"]) / sum(counts["cuda-v2"])
     ax.set_title(f"V3 copies {evidence.percent(part)} of what V2 copies")
-    ax.set_yticks(range(len(counts)), [name.removeprefix("cuda-") for name in counts])
+    plots.named_rows(ax, [name.removeprefix("cuda-") for name in counts])
     ax.set_xlabel("KiB copied per mini-batch, by count")
     ax.set_xlim(0, 1.3 * max(sum(pair) / 1024 for pair in counts.values()))
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
     return figure
 
 

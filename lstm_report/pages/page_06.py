@@ -406,9 +406,8 @@ def figure_cores():
             ax.text(*middle, text, ha="center", va="center")
         cells = "two cells, of two layers" if form == "wavefront" else "one cell"
         ax.set_title(f"{form}: {cells}")
-        ax.set(yticks=(0, 1), yticklabels=("core 0", "core 1"), xticks=())
-        ax.invert_yaxis()
-        ax.grid(visible=False)
+        plots.named_rows(ax, ("core 0", "core 1"))
+        ax.set(xticks=())
     axes[-1].set_xlabel("time, not to scale")
     figure.alt = (
         "Two cores over time. Baseline: eight products, each divided among both cores, "

@@ -116,9 +116,7 @@ def figure_order(layers=4, micro=4):
             ax.bar_label(bar, [m], label_type="center")
         idle = percent(round(idle_share(spans), 2))
         ax.set_title(f"{name}: {messages(counts, micro)} messages, idle {idle}")
-        ax.set(yticks=[0, 1], yticklabels=["rank 0", "rank 1"])
-        ax.grid(axis="y", visible=False)
-        ax.invert_yaxis()
+        plots.named_rows(ax, ["rank 0", "rank 1"])
     axes[1].set_xlabel("time (forward passes of a layer); blue forward, orange back")
     titles = "; ".join(ax.get_title("left") for ax in axes)
     figure.alt = f"Which micro-batch each rank runs over time. {titles}."

@@ -306,8 +306,8 @@ def figure_formats():
                 ax.barh(row, 0.92, left=bit, height=0.7, color=colour, alpha=0.6)
             text = f"{name} {bits}" if bits > 1 else ""
             ax.text(start + bits / 2, row, text, ha="center", va="center")
-    ax.set(yticks=range(len(FORMATS)), yticklabels=FORMATS, xlim=(0, 33), xlabel="bits")
-    ax.invert_yaxis()
+    plots.named_rows(ax, [*FORMATS])
+    ax.set(xlim=(0, 33), xlabel="bits")
     ax.grid(visible=False)
     ax.set_title("bfloat16 is the upper half of float32")
     return figure

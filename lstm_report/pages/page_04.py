@@ -8,9 +8,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 import lstm_kernels as lk
@@ -127,26 +127,19 @@ def figure_who(samples: int = 8, units: int = 4, block: int = 4, tile: int = 2):
     """Who computes what: samples across, units down; a colour for each block, in each
     cell the number of the thread in it.
     """
-    shades = plots.BLUE, plots.ORANGE, plots.GREEN, plots.PURPLE
+    shades = ListedColormap([plots.SKY, plots.ORANGE, plots.YELLOW, plots.PURPLE])
+    unit, sample = np.mgrid[:units, :samples]
+    of_fused = sample // tile, sample % tile * units + unit
     panels = {
-        "V1: one thread": lambda s, j: (0, 0),
-        f"V2, V3: a thread a sample, {block} to a block": lambda s, j: divmod(s, block),
-        f"fused, epoch: a thread a unit, {tile} samples a block": lambda s, j: (
-            s // tile,
-            s % tile * units + j,
-        ),
+        "V1: one thread": (0 * unit, 0 * unit),
+        f"V2, V3: a thread a sample, {block} to a block": divmod(sample, block),
+        f"fused, epoch: a thread a unit, {tile} samples a block": of_fused,
     }
     figure, axes = plots.panels(3, 5.4, sharex=True)
-    for ax, (title, place) in zip(axes, panels.items(), strict=True):
-        for s, j in np.ndindex(samples, units):
-            block_of, thread = place(s, j)
-            corner, colour = (s - 0.47, j - 0.47), (shades[block_of], 0.35)
-            ax.add_patch(plt.Rectangle(corner, 0.94, 0.94, color=colour))
-            ax.text(s, j, thread, ha="center", va="center", fontsize=10.5)
-        ax.set(xlim=(-0.6, samples - 0.4), ylim=(units - 0.4, -0.6), ylabel="unit")
-        ax.set(xticks=range(samples), yticks=range(units))
-        ax.set_title(title)
-        ax.grid(visible=False)
+    for ax, (title, (block_of, thread)) in zip(axes, panels.items(), strict=True):
+        plots.heat(ax, pd.DataFrame(block_of), thread, cmap=shades, vmin=0, vmax=3)
+        ax.invert_yaxis()
+        ax.set(ylabel="unit", title=title)
     axes[-1].set_xlabel("sample of the mini-batch")
     figure.alt = (
         f"Three grids of {samples} samples by {units} hidden units. In V1 thread 0 of "

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from lstm_kernels import cores
@@ -404,31 +404,19 @@ def outgrown(units: int, size: int) -> bool:
 def figure_grid(L=4, T=12, C=3) -> Figure:
     """The cells of a stack with their diagonals, and its chunks on two workers."""
     figure, (top, low) = plots.panels(2, 5.2, sharex=True)
-    shades = plt.get_cmap("cividis")
-    for layer in range(L):
-        for step in range(T):
-            colour = shades((layer + step) / (L + T - 2))
-            top.add_patch(_box(step, layer, 1, colour))
-            ink = "white" if np.mean(colour[:3]) < 0.5 else "black"
-            centre = step + 0.5, layer + 0.5
-            top.text(*centre, layer + step, ha="center", va="center", color=ink)
+    plots.heat(top, pd.DataFrame(np.add.outer(range(L), range(T))), cmap="cividis")
     for d in range(L + T - 1):
-        ends = np.array([max(0, d - L + 1), min(d, T - 1)]) + 0.5
-        top.plot(ends, d + 1 - ends, color=plots.RED, linewidth=1, alpha=0.7)
-    plan = wavefront(Graph(L, T), 2, C, together=2)
-    for task, span in zip(
-        plan.tasks, simulate(plan, Costs((1.0,) * L)).spans, strict=True
-    ):
-        colour = (plots.BLUE, plots.ORANGE)[task.worker]
-        low.add_patch(_box(task.start, task.layer, C, colour))
+        ends = np.array([max(0, d - L + 1), min(d, T - 1)])
+        top.plot(ends, d - ends, color=plots.RED, linewidth=1, alpha=0.7)
+    line = simulate(wavefront(Graph(L, T), 2, C, together=2), Costs((1.0,) * L))
+    for task, span in zip(line.schedule.tasks, line.spans, strict=True):
+        colour, ink = ((plots.BLUE, "white"), (plots.ORANGE, "black"))[task.worker]
+        style = {"color": colour, "edgecolor": "white", "linewidth": 1, "height": 1}
+        bar = low.barh(task.layer, C, left=task.start - 0.5, **style)
         text = f"worker {task.worker}\nat {span.start:.0f}"
-        centre = task.start + C / 2, task.layer + 0.5
-        ink = ("white", "black")[task.worker]
-        low.text(*centre, text, ha="center", va="center", color=ink, linespacing=0.9)
+        low.bar_label(bar, [text], label_type="center", color=ink, linespacing=0.9)
     for ax in (top, low):
-        ax.set(xlim=(0, T), ylim=(0, L), ylabel="layer")
-        ax.set_yticks(np.arange(L) + 0.5, range(L))
-        ax.set_xticks(np.arange(T) + 0.5, range(T))
+        ax.set(ylim=(-0.5, L - 0.5), yticks=range(L), ylabel="layer")
         ax.grid(visible=False)
     top.set_title("Cells of one diagonal can run at the same time")
     low.set_title(f"Two workers take chunks of {C} steps along the diagonals")
@@ -439,11 +427,6 @@ def figure_grid(L=4, T=12, C=3) -> Figure:
         "computes them and when it starts."
     )
     return figure
-
-
-def _box(x, y, width, colour):
-    style = {"facecolor": colour, "edgecolor": "white", "linewidth": 1}
-    return plt.Rectangle((x, y), width, 1, **style)
 
 
 def schedules(L=4, T=48, lengths=(48, 24, 4)) -> dict[int, Timeline]:
@@ -461,7 +444,7 @@ def steps(lines) -> list[str]:
 
 def figure_schedules(lines) -> Figure:
     """A Gantt chart of Timelines by their length of chunk, a colour for each layer."""
-    shades, charts = plt.get_cmap("cividis"), {}
+    shades, charts = colormaps["cividis"], {}
     for C, line in lines.items():
         last = line.schedule.graph.layers - 1
 

@@ -65,19 +65,13 @@ def figure_divisions():
     panels = {"unit blocks": "each step", "samples": "never", "layers": "each chunk"}
     figure, axes = plots.panels(1, 2.3, ncols=3)
     for ax, (shared, often) in zip(axes, panels.items(), strict=True):
-        for row in range(4):
-            worker = row // 2
+        for worker, colour in enumerate((plots.SKY, plots.ORANGE)):
             late = 2 * worker * (shared == "layers")  # it waits for the first chunk
-            for t in range(6):
-                style = {
-                    "color": (plots.SKY, plots.ORANGE)[worker],
-                    "edgecolor": "white",
-                }
-                ax.barh(row, 1, left=t + late, height=0.94, **style)
-        for worker in range(2):
-            place = 0.3 + 2 * worker * (shared == "layers"), 2 * worker
-            box = {"color": (plots.SKY, plots.ORANGE)[worker], "pad": 1}
-            ax.text(*place, f"worker {worker}", va="center", bbox=box)
+            row, style = 2 * worker, {"color": colour, "edgecolor": "white"}
+            for t in range(late, late + 6):
+                ax.barh([row, row + 1], 1, left=t, height=0.94, **style)
+            box = {"color": colour, "pad": 1}
+            ax.text(0.3 + late, row, f"worker {worker}", va="center", bbox=box)
         ax.set(ylabel=shared, xlim=(0, 8), xticks=[], yticks=range(4))
         ax.set_xlabel("steps")
         ax.set_title(f"h crosses\n{often}", fontsize=11)

@@ -420,20 +420,26 @@ def in_time(runs: pd.DataFrame, times: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(seconds=runs["epochs"] * of_epoch)
 
 
+def needed(runs: pd.DataFrame, goal: float) -> tuple[pd.Series, pd.Series]:
+    """Epochs, and updates, until the median seed is below `goal`, by batch size."""
+    epochs = reached(runs, goal).median()
+    return epochs, epochs * np.ceil(max(epochs.index) / epochs.index)
+
+
 def race(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> pd.DataFrame:
     """By batch size: an epoch, updates and time until the median seed is below `goal`,
     the least median error and when it came, the gain of threads.
     """
     took, made = seconds(times).median(), []
-    whole = max(runs["batch"])
-    for size, epochs in reached(runs, goal).median().items():
+    need, updates = needed(runs, goal)
+    for size, epochs in need.items():
         middle = runs[runs["batch"] == size].groupby("epochs")["rmse"].median()
         one = took[f"{size}, one"]
         gain = Interval.of(ratios(times, f"{size}, one")[f"{size}, all"])
         line = {
             "an epoch": ms(one),
             "epochs to the goal": digits(epochs),
-            "updates": digits(epochs * np.ceil(whole / size)),
+            "updates": digits(updates[size]),
             "time": ms(epochs * one),
             "least RMSE (thousands)": digits(middle.min()),
             "after": ms(middle.idxmin() * one),
@@ -455,8 +461,7 @@ def first_in_time(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
 
 def fewest(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
     """Which batch size needs fewest epochs, updates, seconds; in words."""
-    need = reached(runs, goal).median()
-    updates = need * np.ceil(max(need.index) / need.index)
+    need, updates = needed(runs, goal)
     return (
         f"Fewest epochs need {size_name(need.idxmin())}; fewest updates"
         f" {size_name(updates.idxmin())}; least time on one thread"
@@ -465,8 +470,7 @@ def fewest(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
 
 
 def order_in_updates(runs: pd.DataFrame, goal: float) -> str:
-    need = reached(runs, goal).median()
-    updates = need * np.ceil(max(need.index) / need.index)
+    _, updates = needed(runs, goal)
     return "turns round" if updates.is_monotonic_decreasing else "is another"
 
 
@@ -632,13 +636,8 @@ def figure_batches(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> Figu
     """The error on the validation years by batch size, over epochs and over time."""
     figure, axes = plots.panels(2, 6.4)
     timed = in_time(runs, times)
-    colours = dict(
-        zip(
-            sorted(runs["batch"].unique()),
-            (plots.ORANGE, plots.RED, plots.BLUE),
-            strict=True,
-        )
-    )
+    shades = plots.ORANGE, plots.RED, plots.BLUE
+    colours = dict(zip(sorted(runs["batch"].unique()), shades, strict=True))
     names = {size: size_name(size) for size in colours}
     words = {"epochs": "epochs", "seconds": "seconds of training on one thread"}
     kept = timed[timed["epochs"].isin(sparse(int(runs["epochs"].max())))]

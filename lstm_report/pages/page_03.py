@@ -550,13 +550,8 @@ def figure_sizes(rows: pd.DataFrame) -> Figure:
     shown = of_part(rows, "size").assign(ms=lambda r: 1e3 * r["seconds"])
     shown = shown[shown["case"].isin(kept)]
     names = {case: f"{case}: {found[case]:.2f}" for case in kept}
-    colours = dict(
-        zip(
-            kept,
-            [plots.BLUE, plots.BLACK, plots.SKY, plots.ORANGE, plots.RED],
-            strict=True,
-        )
-    )
+    shades = plots.BLUE, plots.BLACK, plots.SKY, plots.ORANGE, plots.RED
+    colours = dict(zip(kept, shades, strict=True))
     figure, ax = plots.panels(1, 4.2)
     sizes = sorted(shown["windows"].unique().astype(int))
     ax.set(xlabel="windows in the data set", ylabel="milliseconds for an epoch")
@@ -565,7 +560,7 @@ def figure_sizes(rows: pd.DataFrame) -> Figure:
     median = shown.groupby(["case", "windows"])["ms"].median()
     ax.set_ylim(median.min() / 2, median.max() * 3)
     plots.lines(ax, shown, "windows", "ms", "case", names=names, colours=colours)
-    p, q = (found[f"numpy, {how}"] for how in ("16 samples a step", "8 steps"))
+    p, q = (found[f"numpy, {how}"] for how in reversed(HOW))
     ax.set_title(f"numpy: time grows as N^{p:.2f}, with 8 steps as N^{q:.2f}")
     return figure
 

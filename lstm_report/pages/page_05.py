@@ -29,7 +29,6 @@ from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 from .. import plots
 from ..experiments import divisions
 from ..experiments.handover import on_two_threads
-from ..measure import machine
 from ..measure.comparer import TOLERANCE, MismatchError, compare, truth
 from ..measure.evidence import Interval, ahead, at_least, at_most, digits, speed
 from ..measure.runner import AFTER_BLAS
@@ -386,11 +385,6 @@ def map_of(rows, T) -> pd.DataFrame:
 def weights(units: int) -> int:
     """Bytes of W of a layer."""
     return 16 * units**2
-
-
-def cache() -> int:
-    """Bytes of a core's L2 cache; 0 where the system does not say."""
-    return 1024 * int(machine()["caches"].get("L2", "0K").rstrip("K"))
 
 
 def outgrown(units: int, size: int) -> bool:

@@ -20,7 +20,7 @@ from ..measure.evidence import (
     speed,
     us,
 )
-from ..measure.provenance import machine
+from .facts import cache
 
 MEANS = {
     "line": "cache line, two threads",
@@ -275,8 +275,8 @@ def say_shares(rows):
 
 def say_caches(H):
     """What one core and each of two read in a step, and what its cache holds."""
-    whole, size = 8 * H * H, machine()["caches"].get("L2", "")  # U and W, float32
-    holds = f"{mib(1024 * int(size[:-1]))}" if size.endswith("K") else "an unknown size"
+    whole, size = 8 * H * H, cache()  # U and W, float32
+    holds = mib(size) if size else "an unknown size"
     text = f"One core reads {mib(whole)} of weights in a step of {H} units, each of two"
     return f"{text} {mib(whole / 2)}; its second-level cache holds {holds}."
 

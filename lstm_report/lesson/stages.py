@@ -115,12 +115,8 @@ def timed(passes, repeats):
     """
     parts = []
     for name in ("", *OTHER):
-        found = interleaved(
-            others(name) if name else passes,
-            repeats=repeats,
-            least=0.01,
-            again=repeats > 2,
-        )
+        how = {"repeats": repeats, "least": 0.01, "again": repeats > 2}
+        found = interleaved(others(name) if name else passes, **how)
         parts.append(found.assign(work=name))
         parts[-1].attrs = found.attrs
     return together(parts)

@@ -377,13 +377,9 @@ def times_table(rows: pd.DataFrame) -> pd.DataFrame:
     """
     project = pd.read_csv(data.FOLDER / "source_table.csv", index_col="version")
     theirs = project["seconds"]["NumPy"] / project["seconds"][list(PROJECT)]
+    parts = ("hundreds", "step"), ("airline", "epoch", "N"), ("large", "step", "B")
     hundreds, airline, large = (
-        of_part(rows, *which).groupby("version")["seconds"].median()
-        for which in (
-            ("hundreds", "step"),
-            ("airline", "epoch", "N"),
-            ("large", "step", "B"),
-        )
+        of_part(rows, *part).groupby("version")["seconds"].median() for part in parts
     )
     steps = -(-of_part(rows, "airline", "epoch")["N"].max() // gpu.AIRLINE.B)
     own = pd.Series(dtype=float)

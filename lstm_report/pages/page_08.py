@@ -317,13 +317,12 @@ def placements(costs, plan):
     for counts in [plan, *(n for n in (COUNT, ALTERNATING, ENDS) if n != plan)]:
         equal = timeline(counts, [1] * 10, [2] * 10, micro=MICRO)
         each = costs["forward"].to_list(), costs["backward"].to_list()
+        measured = timeline(counts, *each, micro=MICRO)
         name = NAMES.get(name_of(counts), name_of(counts))
         found[name] = {
             "messages": messages(counts),
             "idle, equal layers": percent(idle_share(equal)),
-            "idle, as measured": percent(
-                idle_share(timeline(counts, *each, micro=MICRO))
-            ),
+            "idle, as measured": percent(idle_share(measured)),
         }
     return pd.DataFrame(found).T.rename_axis("placement")
 

@@ -101,11 +101,15 @@ def too_small(figure: Figure) -> list[str]:
     return sorted({text.get_text() for text in found if text.get_text().strip()})
 
 
-def label_lines(
-    ax: Axes, labels: Sequence[Label], *, lines: int = 1, **options: Any
-) -> None:
-    """Label lines at their ends, apart: `labels` holds (x, y, text, colour), `lines` of
-    text each.
+def panels(count: int = 1, height: float = 3.6, **options: Any) -> tuple[Any, Any]:
+    """A figure as wide as a page's column, so many inches high, with `count` panels one
+    below the other, and its axes; options: of `plt.subplots`.
+    """
+    return plt.subplots(count, figsize=(WIDTH, height), **options)
+
+
+def label_lines(ax: Axes, labels: Sequence[Label], **options: Any) -> None:
+    """Label lines at their ends, apart: `labels` holds (x, y, text, colour).
 
     The labels move up and down as little as keeps them apart. Set scales and limits
     before.
@@ -116,7 +120,7 @@ def label_lines(
     ends = ax.transAxes.inverted().transform(ends)
     order = np.argsort(ends[:, 1])
     height = ax.get_window_extent().height * 72 / ax.figure.dpi  # in points
-    apart = 1.25 * size * lines / height * np.arange(len(labels))
+    apart = 1.25 * size / height * np.arange(len(labels))
     places = isotonic_regression(ends[order, 1] - apart).x + apart
     for index, place in zip(order, places, strict=True):
         x, _, text, colour = labels[index]
@@ -163,6 +167,12 @@ def ticks(ax: Axes, axes: str, values: Sequence[float]) -> None:
         axis.axes.set(**{f"{name}scale": "log"})
         axis.set_ticks(values, labels=map(str, values))
         axis.set_minor_locator(NullLocator())
+
+
+def named_rows(ax: Axes, names: Sequence[Any]) -> None:
+    """Rows of bars or dots with their names, the first at the top."""
+    ax.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5))
+    ax.grid(axis="y", visible=False)
 
 
 def lines(
@@ -240,50 +250,34 @@ def dots(
         ax.plot([low, high], [row, row], color=colour, linewidth=3, alpha=0.4)
         ax.plot(middle, row, "o", color=colour, markersize=6)
         note(ax, words_, (high, row), (6, 0), va="center", color=colour)
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.grid(axis="y", visible=False)
+    named_rows(ax, names)
     ax.margins(x=0.2)
 
 
 def gantt(
-    charts: Mapping[str, tuple[Timeline, Callable]],
-    lane: str,
-    what: str,
-    *,
-    unit: float = 1.0,
-    label: str = "steps",
+    charts: Mapping[str, tuple[Timeline, Callable]], lane: str, what: str
 ) -> Figure:
-    """What each worker runs over time, a panel a chart.
+    """What each worker runs over time in steps, a panel a chart.
 
     charts: title -> (Timeline, function of a task: its colour, its text). `lane` names
-    a worker, `what` says what texts and colours are; a time is shown times `unit`.
+    a worker, `what` says what texts and colours are.
     """
-    figure: Any  # which gets `alt`
-    figure, axes = plt.subplots(
-        len(charts),
-        figsize=(WIDTH, 1.5 * len(charts) + 0.4),
-        sharex=True,
-        squeeze=False,
-    )
+    height = 1.5 * len(charts) + 0.4
+    figure, axes = panels(len(charts), height, sharex=True, squeeze=False)
     longest = max(line.makespan for line, _ in charts.values())
     for ax, (title, (line, of_task)) in zip(axes.flat, charts.items(), strict=True):
         for span in line.spans:
             colour, text = of_task(line.schedule.tasks[span.task])
             width = span.stop - span.start
             style = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
-            start = unit * span.start
-            bar = ax.barh(span.worker, unit * width, left=start, height=0.8, **style)
+            bar = ax.barh(span.worker, width, left=span.start, height=0.8, **style)
             if width > 0.02 * len(str(text)) * longest:  # else it would not fit
                 ink = "white" if np.mean(to_rgb(colour)) < 0.5 else "black"
                 ax.bar_label(bar, [text], label_type="center", color=ink)
-        workers = range(line.schedule.workers)
-        ax.set(yticks=workers, yticklabels=[f"{lane} {p}" for p in workers])
-        ax.grid(axis="y", visible=False)
-        ax.invert_yaxis()
-        took = f"{unit * line.makespan:.3g} {label}, idle {100 * line.idle:.3g} %"
+        named_rows(ax, [f"{lane} {p}" for p in range(line.schedule.workers)])
+        took = f"{line.makespan:.3g} steps, idle {100 * line.idle:.3g} %"
         ax.set_title(f"{title}: {took}")
-    ax.set_xlabel(f"{label}; {what}")
+    ax.set_xlabel(f"steps; {what}")
     titles = (ax.get_title("left") for ax in figure.axes)
     figure.alt = f"Tasks over time, a lane per {lane}. {'; '.join(titles)}."
     return figure

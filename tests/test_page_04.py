@@ -123,8 +123,8 @@ def test_what_the_figures_draw():
     assert "V3 copies 24.8 % of what V2 copies. (v2, v3, epoch)" in said
     assert "60 there, 61 back; 20 there, 10 back; 2 there, 4 bytes" in said
     said = text_of(page.figure_who())
-    assert "0; 0; 0; 0; 1; 1; 1; 1; 2; 2; 2; 2; 3; 3; 3; 3; 0;" in said
-    assert "Labels: 0; 1; 2; 3; 4; 5; 6; 7; 0; 1;" in said
+    assert "Labels: 0; 1; 2; 3; 0; 1; 2; 3; 0; 1; 2; 3; 0;" in said
+    assert "Labels: 0; 4; 0; 4; 0; 4; 0; 4; 1; 5;" in said
 
 
 def test_a_wrong_result_is_caught_and_records_are_named(tmp_path):

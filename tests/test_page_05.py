@@ -11,6 +11,7 @@ from lstm_kernels.simulate import Span, Timeline, simulate
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 from lstm_report.experiments import divisions
 from lstm_report.measure.comparer import MismatchError
+from lstm_report.pages import facts
 
 PAGE = Page("05_layers")
 page = PAGE.module
@@ -21,7 +22,7 @@ two_cores = pytest.mark.skipif(cores() < 2, reason="two threads need two cores")
 @pytest.fixture(autouse=True)
 def a_small_cache(monkeypatch):
     """That of a core; W of 64 units has 64 KiB."""
-    monkeypatch.setattr(page, "cache", lambda: 40 * 1024)
+    monkeypatch.setattr(facts, "cache", lambda: 40 * 1024)
     monkeypatch.setattr(page, "several_cores", lambda: True)
 
 
@@ -114,7 +115,7 @@ CASES = {
         "level (0.588x",
     ),
 }
-ALSO = {"cache", "check_bound", "several_cores", "figure_grid", "schedules", "steps"}
+ALSO = {"check_bound", "several_cores", "figure_grid", "schedules", "steps"}
 ALSO |= {"figure_schedules", "chosen", "refused"}
 test_page, test_both, test_reached = PAGE.tests(CASES, also=ALSO)
 

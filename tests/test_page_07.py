@@ -5,6 +5,8 @@ import pandas as pd
 import pytest
 from pages import Page, bars, machine, rows
 
+from lstm_report.pages import facts
+
 PAGE = Page("07_handover")
 page = PAGE.module
 HANDED = {
@@ -59,9 +61,9 @@ def made(ranks=True, openmp=True, handing=None, line=(1.7e-7, 1.9e-7, 2.3e-7), *
     cases = means["case"].str.removesuffix(page.handover.BARE)
     cases = cases.str.removesuffix(" from Python")
     missing = (set() if ranks else RANKS) | (set() if openmp else {"openmp"})
-    facts = machine(line=line)
-    facts = facts[facts["seconds"].notna()]
-    return {"measure_means": means[~cases.isin(missing)], "measure_machine": facts}
+    of_machine = machine(line=line)
+    of_machine = of_machine[of_machine["seconds"].notna()]
+    return {"measure_means": means[~cases.isin(missing)], "measure_machine": of_machine}
 
 
 CASES = {
@@ -134,7 +136,7 @@ test_page, test_both, test_reached = PAGE.tests(
 
 
 def test_what_a_cache_holds(monkeypatch):
-    monkeypatch.setattr(page, "machine", lambda: {"caches": {"L2": "1280K"}})
+    monkeypatch.setattr(facts, "machine", lambda: {"caches": {"L2": "1280K"}})
     assert "each of two 0.25 MiB; its second-level" in page.say_caches(256)
     assert page.say_caches(256).endswith("cache holds 1.25 MiB.")
 

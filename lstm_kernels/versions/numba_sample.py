@@ -189,9 +189,7 @@ def pieces(count, operations):
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def layer_forward(
-    cell, layer, x, h0, c0, kernel=forward_samples, compiled=compiled
-):
+def layer_forward(cell, layer, x, h0, c0, kernel=forward_samples, compiled=compiled):
     """The reference's layer_forward, a sample per iteration of a parallel loop."""
     (T, B, D), (H, KH) = x.shape, layer.W.shape
     h, c = np.empty((T + 1, B, H), x.dtype), np.empty((T + 1, B, H), x.dtype)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -116,12 +115,8 @@ def timed(passes, repeats):
     """
     parts = []
     for name in ("", *OTHER):
-        found = interleaved(
-            others(name) if name else passes,
-            repeats=repeats,
-            least=0.01,
-            again=repeats > 2,
-        )
+        how = {"repeats": repeats, "least": 0.01, "again": repeats > 2}
+        found = interleaved(others(name) if name else passes, **how)
         parts.append(found.assign(work=name))
         parts[-1].attrs = found.attrs
     return together(parts)
@@ -310,7 +305,7 @@ class Predictions:
         shown.pop("loops", None)
         if not shown:
             raise ValueError("result: got no stage, want one before the figure")
-        figure, ax = plt.subplots(figsize=(plots.WIDTH, 1.2 + 0.7 * len(shown)))
+        figure, ax = plots.panels(1, 1.2 + 0.7 * len(shown))
         for place, (guess, measured) in enumerate(shown.values()):
             points = [("measured", measured, "s", plots.BLUE, -13)]
             if guess is not None:
@@ -325,11 +320,9 @@ class Predictions:
         ax.axvline(1, color=plots.GREY, linewidth=0.8, linestyle=":")
         what = "times as fast as what it is compared with"
         ax.set(xscale="log", xlabel=what, ylabel="stage")
-        ax.set_yticks(range(len(shown)), [*shown])
+        plots.named_rows(ax, [*shown])
         ax.xaxis.set_major_formatter("{x:g}")
-        ax.margins(x=0.3, y=0.25)
-        ax.invert_yaxis()
-        ax.grid(axis="y", visible=False)
+        ax.margins(x=0.3)
         best = max(shown, key=lambda stage: shown[stage][1])
         largest = f"The largest factor is {best}: {speed(shown[best][1])}"
         ax.set_title(self.score() if any(g for g, _ in shown.values()) else largest)

@@ -13,6 +13,7 @@ from lstm_kernels.blas import single_threaded
 
 from ..experiments import handover, rungs
 from ..measure.evidence import Interval, seconds
+from ..measure.provenance import machine
 from ..measure.timing import interleaved, together
 from ..notebook import Shared
 
@@ -48,6 +49,11 @@ def roof(rows: pd.DataFrame) -> Interval:
 def sgemm(rows: pd.DataFrame) -> Interval:
     """GFLOP/s of one core in a product of matrices by the BLAS library."""
     return Interval.of(1 / seconds(rows)["SGEMM"])
+
+
+def cache() -> int:
+    """Bytes of a core's L2 cache; 0 where the system does not say."""
+    return 1024 * int(machine()["caches"].get("L2", "0K").rstrip("K"))
 
 
 def hand_over(rows: pd.DataFrame) -> Interval | None:

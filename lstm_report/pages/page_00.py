@@ -5,7 +5,6 @@ rows of the pages that answer them; and which division of the work wins where.
 from functools import partial
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -193,7 +192,7 @@ def figure_ladder(ladder: pd.DataFrame) -> Figure:
     """Training by each rung on one thread, over plain loops."""
     table = ratios(page_03.of_part(ladder, "whole"), "sequential")
     shown = intervals(table[[name for name in page_03.RUNGS if name in table]])
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 0.6 + 0.42 * len(shown)))
+    figure, ax = plots.panels(1, 0.6 + 0.42 * len(shown))
     ax.set_xscale("log")
     colours = [plots.COLOURS.get(name, plots.BLUE) for name in shown.index]
     plots.dots(ax, shown, colours=colours)

@@ -5,7 +5,6 @@ gradient reaches.
 from functools import partial
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -97,8 +96,7 @@ def figure_cell(backward: bool = False) -> Figure:
     """An LSTM step with x_t, h_{t-1}, U and W, the path that must wait thick; or the
     way of the gradients against its arrows, and what they are multiplied by.
     """
-    figure: Any  # which gets `alt`
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4 if backward else 3.7))
+    figure, ax = plots.panels(1, 4.4 if backward else 3.7)
     ax.set(xlim=(-0.35, 12.5), ylim=(-1.35 if backward else -0.1, 5.8))
     ax.axis("off")
     centred = partial(ax.text, ha="center", va="center")
@@ -299,13 +297,12 @@ def figure_reach(shares, alone, lost: float, held: bool) -> Figure:
     """shares, alone: name -> (seeds, steps back); medians over the seeds, and the range
     of the first; alone dashed. lost: the limit.
     """
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.9))
+    figure, ax = plots.panels(1, 3.9)
     ax.set(yscale="log", ylim=(1e-24, 1e3), xlim=(0, BACK * 1.5))
     ax.set(xlabel="steps back", ylabel="norm of $dx_t$ (share of the last)")
     ax.set_xticks(range(0, BACK + 1, 10))
     plots.level(ax, lost)
-    size = plt.rcParams["font.size"]
-    plots.note(ax, "lost in a\nfloat32 sum", (1, lost), (0, -27), fontsize=size)
+    plots.note(ax, "lost in a\nfloat32 sum", (1, lost), (0, -27))
     ends = []
     for (name, by_seed), colour in zip(shares.items(), COLOURS, strict=True):
         middle, back = np.median(by_seed, axis=0), np.arange(BACK + 1)
@@ -315,7 +312,7 @@ def figure_reach(shares, alone, lost: float, held: bool) -> Figure:
         if name in alone:
             ax.plot(back, np.median(alone[name], axis=0), "--", color=colour, lw=1.2)
         ends.append((BACK, middle[-1], name, colour))
-    plots.label_lines(ax, ends, fontsize=size)
+    plots.label_lines(ax, ends)
     carried = f"The cell state carries a gradient {BACK} steps; an RNN loses it"
     other = f"After {BACK} steps cell state and RNN are on one side of the limit"
     ax.set_title(carried if held else other)

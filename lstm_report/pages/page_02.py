@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -421,20 +420,26 @@ def in_time(runs: pd.DataFrame, times: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(seconds=runs["epochs"] * of_epoch)
 
 
+def needed(runs: pd.DataFrame, goal: float) -> tuple[pd.Series, pd.Series]:
+    """Epochs, and updates, until the median seed is below `goal`, by batch size."""
+    epochs = reached(runs, goal).median()
+    return epochs, epochs * np.ceil(max(epochs.index) / epochs.index)
+
+
 def race(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> pd.DataFrame:
     """By batch size: an epoch, updates and time until the median seed is below `goal`,
     the least median error and when it came, the gain of threads.
     """
     took, made = seconds(times).median(), []
-    whole = max(runs["batch"])
-    for size, epochs in reached(runs, goal).median().items():
+    need, updates = needed(runs, goal)
+    for size, epochs in need.items():
         middle = runs[runs["batch"] == size].groupby("epochs")["rmse"].median()
         one = took[f"{size}, one"]
         gain = Interval.of(ratios(times, f"{size}, one")[f"{size}, all"])
         line = {
             "an epoch": ms(one),
             "epochs to the goal": digits(epochs),
-            "updates": digits(epochs * np.ceil(whole / size)),
+            "updates": digits(updates[size]),
             "time": ms(epochs * one),
             "least RMSE (thousands)": digits(middle.min()),
             "after": ms(middle.idxmin() * one),
@@ -456,8 +461,7 @@ def first_in_time(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
 
 def fewest(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
     """Which batch size needs fewest epochs, updates, seconds; in words."""
-    need = reached(runs, goal).median()
-    updates = need * np.ceil(max(need.index) / need.index)
+    need, updates = needed(runs, goal)
     return (
         f"{size_name(need.idxmin())} need the fewest epochs,"
         f" {size_name(updates.idxmin())} the fewest updates, and"
@@ -466,8 +470,7 @@ def fewest(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> str:
 
 
 def order_in_updates(runs: pd.DataFrame, goal: float) -> str:
-    need = reached(runs, goal).median()
-    updates = need * np.ceil(max(need.index) / need.index)
+    _, updates = needed(runs, goal)
     return "turns round" if updates.is_monotonic_decreasing else "is another"
 
 
@@ -477,10 +480,8 @@ def size_name(size: int) -> str:
 
 def figure_series(passengers: np.ndarray) -> Figure:
     """The series with its split and a window; the growth that the network sees."""
-    figure: Any
-    figure, (above, below) = plt.subplots(
-        2, figsize=(plots.WIDTH, 4.8), sharex=True, height_ratios=(1.4, 1)
-    )
+    form = {"sharex": True, "height_ratios": (1.4, 1)}
+    figure, (above, below) = plots.panels(2, 4.8, **form)
     months = data.airline().index.to_timestamp()
     first, test = PAIRS[CHOICE], PAIRS[TEST]
     transform, _ = prepare(passengers, test)
@@ -517,7 +518,7 @@ def band(ax: Any, table: pd.DataFrame, colour: str) -> None:
 
 def figure_epochs(rows: pd.DataFrame, rules: pd.DataFrame) -> Figure:
     """Training and validation loss by epochs; the seeds' median's error by pair."""
-    figure, (above, ax) = plt.subplots(2, figsize=(plots.WIDTH, 6), sharex=True)
+    figure, (above, ax) = plots.panels(2, 6, sharex=True)
     one = near(rows, CHOICE)
     labels, at = [], int(rows["epochs"].max())
     for name, colour in (("training", plots.BLUE), ("validation", plots.RED)):
@@ -562,7 +563,7 @@ def figure_forecast(
     """The test years one month ahead, and from own forecasts for all 24 months; the
     errors `far` by months ahead.
     """
-    figure, (*axes, last) = plt.subplots(3, figsize=(plots.WIDTH, 9.4))
+    figure, (*axes, last) = plots.panels(3, 9.4)
     draw_leads(last, far)
     months = data.airline().index.to_timestamp()[PAIRS[TEST] :]
     lstm = medians(rows, epochs)
@@ -611,7 +612,7 @@ def draw_leads(ax: Any, table: pd.DataFrame) -> None:
 
 def figure_noise(rows: pd.DataFrame) -> Figure:
     """The noise over the batch size, with the line 1 / sqrt(B)."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.7))
+    figure, ax = plots.panels(1, 3.7)
     names = {"moved": "at the start,\ntargets moved by 1"}
     low, high = rows["noise"].min(), rows["noise"].max()
     ax.set(xscale="log", yscale="log", xlim=(0.8, 700), ylim=(low / 1.5, high * 1.5))
@@ -633,15 +634,10 @@ def figure_noise(rows: pd.DataFrame) -> Figure:
 
 def figure_batches(runs: pd.DataFrame, times: pd.DataFrame, goal: float) -> Figure:
     """The error on the validation years by batch size, over epochs and over time."""
-    figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 6.4))
+    figure, axes = plots.panels(2, 6.4)
     timed = in_time(runs, times)
-    colours = dict(
-        zip(
-            sorted(runs["batch"].unique()),
-            (plots.ORANGE, plots.RED, plots.BLUE),
-            strict=True,
-        )
-    )
+    shades = plots.ORANGE, plots.RED, plots.BLUE
+    colours = dict(zip(sorted(runs["batch"].unique()), shades, strict=True))
     names = {size: size_name(size) for size in colours}
     words = {"epochs": "epochs", "seconds": "seconds of training on one thread"}
     kept = timed[timed["epochs"].isin(sparse(int(runs["epochs"].max())))]

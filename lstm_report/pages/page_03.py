@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
@@ -347,16 +346,13 @@ def draw_waterfall(ax: Any, table: pd.DataFrame) -> None:
         text = f"{digits(middle)}x, level" if same else speed(middle)
         plots.note(ax, text, (max(stop, at * high), row), (4, 0), va="center")
         at *= middle
-    ax.set_yticks(range(len(table)), list(table.index))
-    ax.set_ylim(len(table) - 0.4, -0.6)
-    ax.grid(axis="y", visible=False)
+    plots.named_rows(ax, table.index)
     ax.set_xlim(0.7, 200 * at)
 
 
 def figure_waterfall(rows: pd.DataFrame) -> Figure:
     """From plain loops to the last rung, a bar an idea, at two sizes."""
-    figure: Any
-    figure, axes = plt.subplots(1, 2, figsize=(plots.WIDTH, 4.6), sharey=True)
+    figure, axes = plots.panels(1, 4.6, ncols=2, sharey=True)
     said = []
     for ax, work in zip(axes, (SMALL, LARGE), strict=True):
         table = waterfall(rows, work)
@@ -399,7 +395,7 @@ def phases(rows: pd.DataFrame) -> pd.DataFrame:
 def figure_phases(rows: pd.DataFrame) -> Figure:
     """Stacked bars of the phases, a rung a bar."""
     table = phases(rows)
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.2))
+    figure, ax = plots.panels(1, 3.2)
     begin = np.zeros(len(table))
     for name, colour in zip(table, (plots.SKY, plots.ORANGE, plots.GREY), strict=True):
         share = 100 * table[name].to_numpy()
@@ -411,10 +407,8 @@ def figure_phases(rows: pd.DataFrame) -> Figure:
             middle = begin[row] + share[row] / 2
             ax.text(middle, row, name, ha="center", va="center", color="black")
         begin += share
-    ax.set_yticks(range(len(table)), list(table.index))
-    ax.invert_yaxis()
+    plots.named_rows(ax, table.index)
     ax.set(xlabel="% of a training step", xlim=(0, 118))
-    ax.grid(axis="y", visible=False)
     backward = table["backward pass"]
     low, high = (f"{100 * value:.0f}" for value in (backward.min(), backward.max()))
     ax.set_title(f"The backward pass takes {low} to {high} % of a step")
@@ -423,7 +417,6 @@ def figure_phases(rows: pd.DataFrame) -> Figure:
 
 def figure_who() -> Figure:
     """Who computes what, by sample and step: turn and thread."""
-    figure: Any
     samples, steps = np.mgrid[:8, :6]
     panels = {
         "numpy: a product a step": (steps, 0 * steps),
@@ -431,7 +424,7 @@ def figure_who() -> Figure:
         "numba-tile: four samples a turn": (steps, samples // 4),
         "WRONG: threads over steps": (8 * (steps % 3) + samples, steps // 3),
     }
-    figure, axes = plt.subplots(2, 2, figsize=(plots.WIDTH, 5.4), sharex=True)
+    figure, axes = plots.panels(2, 5.4, ncols=2, sharex=True)
     colours = ListedColormap([plots.SKY, plots.ORANGE])
     for ax, (title, (turn, thread)) in zip(axes.flat, panels.items(), strict=True):
         plots.heat(ax, pd.DataFrame(thread), turn, cmap=colours, vmin=0, vmax=1)
@@ -555,14 +548,9 @@ def figure_sizes(rows: pd.DataFrame) -> Figure:
     shown = of_part(rows, "size").assign(ms=lambda r: 1e3 * r["seconds"])
     shown = shown[shown["case"].isin(kept)]
     names = {case: f"{case}: {found[case]:.2f}" for case in kept}
-    colours = dict(
-        zip(
-            kept,
-            [plots.BLUE, plots.BLACK, plots.SKY, plots.ORANGE, plots.RED],
-            strict=True,
-        )
-    )
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.2))
+    shades = plots.BLUE, plots.BLACK, plots.SKY, plots.ORANGE, plots.RED
+    colours = dict(zip(kept, shades, strict=True))
+    figure, ax = plots.panels(1, 4.2)
     sizes = sorted(shown["windows"].unique().astype(int))
     ax.set(xlabel="windows in the data set", ylabel="milliseconds for an epoch")
     plots.ticks(ax, "x", sizes)
@@ -570,7 +558,7 @@ def figure_sizes(rows: pd.DataFrame) -> Figure:
     median = shown.groupby(["case", "windows"])["ms"].median()
     ax.set_ylim(median.min() / 2, median.max() * 3)
     plots.lines(ax, shown, "windows", "ms", "case", names=names, colours=colours)
-    p, q = (found[f"numpy, {how}"] for how in ("16 samples a step", "8 steps"))
+    p, q = (found[f"numpy, {how}"] for how in reversed(HOW))
     ax.set_title(f"numpy: time grows as N^{p:.2f}, with 8 steps as N^{q:.2f}")
     return figure
 

@@ -8,9 +8,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 import lstm_kernels as lk
@@ -127,27 +127,19 @@ def figure_who(samples: int = 8, units: int = 4, block: int = 4, tile: int = 2):
     """Who computes what: samples across, units down; a colour for each block, in each
     cell the number of the thread in it.
     """
-    shades = plots.BLUE, plots.ORANGE, plots.GREEN, plots.PURPLE
+    shades = ListedColormap([plots.SKY, plots.ORANGE, plots.YELLOW, plots.PURPLE])
+    unit, sample = np.mgrid[:units, :samples]
+    of_fused = sample // tile, sample % tile * units + unit
     panels = {
-        "V1: one thread": lambda s, j: (0, 0),
-        f"V2, V3: a thread a sample, {block} to a block": lambda s, j: divmod(s, block),
-        f"fused, epoch: a thread a unit, {tile} samples a block": lambda s, j: (
-            s // tile,
-            s % tile * units + j,
-        ),
+        "V1: one thread": (0 * unit, 0 * unit),
+        f"V2, V3: a thread a sample, {block} to a block": divmod(sample, block),
+        f"fused, epoch: a thread a unit, {tile} samples a block": of_fused,
     }
-    figure: Any  # which gets `alt`
-    figure, axes = plt.subplots(3, figsize=(plots.WIDTH, 5.4), sharex=True)
-    for ax, (title, place) in zip(axes, panels.items(), strict=True):
-        for s, j in np.ndindex(samples, units):
-            block_of, thread = place(s, j)
-            corner, colour = (s - 0.47, j - 0.47), (shades[block_of], 0.35)
-            ax.add_patch(plt.Rectangle(corner, 0.94, 0.94, color=colour))
-            ax.text(s, j, thread, ha="center", va="center", fontsize=10.5)
-        ax.set(xlim=(-0.6, samples - 0.4), ylim=(units - 0.4, -0.6), ylabel="unit")
-        ax.set(xticks=range(samples), yticks=range(units))
-        ax.set_title(title)
-        ax.grid(visible=False)
+    figure, axes = plots.panels(3, 5.4, sharex=True)
+    for ax, (title, (block_of, thread)) in zip(axes, panels.items(), strict=True):
+        plots.heat(ax, pd.DataFrame(block_of), thread, cmap=shades, vmin=0, vmax=3)
+        ax.invert_yaxis()
+        ax.set(ylabel="unit", title=title)
     axes[-1].set_xlabel("sample of the mini-batch")
     figure.alt = (
         f"Three grids of {samples} samples by {units} hidden units. In V1 thread 0 of "
@@ -231,22 +223,20 @@ def share(work: Workload, version: str = "cuda-v3") -> float:
 
 def figure_bytes(counts: dict[str, Count]) -> Figure:
     """KiB to the device and back per mini-batch; counts: version -> (sent, fetched)."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 3.6))
+    figure, ax = plots.panels()
     for row, pair in enumerate(counts.values()):
         there, back = (count / 1024 for count in pair)
         ax.barh(row, there, color=plots.SKY, height=0.7)
         ax.barh(row, back, left=there, color=plots.ORANGE, height=0.7)
         last = f"{digits(back)} back" if back >= 0.1 else f"{pair[1]} bytes back"
         text = f"{digits(there)} there,\n{last}"
-        how = {"va": "center", "color": "black", "fontsize": 10.5}
-        plots.note(ax, text, (there + back, row), (5, 0), **how)
+        place = there + back, row
+        plots.note(ax, text, place, (5, 0), va="center", color="black")
     part = sum(counts["cuda-v3"]) / sum(counts["cuda-v2"])
     ax.set_title(f"V3 copies {evidence.percent(part)} of what V2 copies")
-    ax.set_yticks(range(len(counts)), [name.removeprefix("cuda-") for name in counts])
+    plots.named_rows(ax, [name.removeprefix("cuda-") for name in counts])
     ax.set_xlabel("KiB copied per mini-batch, by count")
     ax.set_xlim(0, 1.3 * max(sum(pair) / 1024 for pair in counts.values()))
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
     return figure
 
 
@@ -387,13 +377,9 @@ def times_table(rows: pd.DataFrame) -> pd.DataFrame:
     """
     project = pd.read_csv(data.FOLDER / "source_table.csv", index_col="version")
     theirs = project["seconds"]["NumPy"] / project["seconds"][list(PROJECT)]
+    parts = ("hundreds", "step"), ("airline", "epoch", "N"), ("large", "step", "B")
     hundreds, airline, large = (
-        of_part(rows, *which).groupby("version")["seconds"].median()
-        for which in (
-            ("hundreds", "step"),
-            ("airline", "epoch", "N"),
-            ("large", "step", "B"),
-        )
+        of_part(rows, *part).groupby("version")["seconds"].median() for part in parts
     )
     steps = -(-of_part(rows, "airline", "epoch")["N"].max() // gpu.AIRLINE.B)
     own = pd.Series(dtype=float)
@@ -416,7 +402,7 @@ def times_table(rows: pd.DataFrame) -> pd.DataFrame:
 def figure_growth(rows: pd.DataFrame) -> Figure:
     """Times of an epoch over the windows of the data set, a line for each version."""
     grown = of_part(rows, "windows", "epoch").assign(ms=lambda r: 1e3 * r["seconds"])
-    figure, ax = plt.subplots()
+    figure, ax = plots.panels()
     ax.set(xscale="log", yscale="log", xlabel="windows of the data set")
     ax.set(ylabel="milliseconds of an epoch")
     sizes = grown["N"].unique()

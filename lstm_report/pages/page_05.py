@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from lstm_kernels import cores
@@ -29,7 +29,6 @@ from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 from .. import plots
 from ..experiments import divisions
 from ..experiments.handover import on_two_threads
-from ..measure import machine
 from ..measure.comparer import TOLERANCE, MismatchError, compare, truth
 from ..measure.evidence import Interval, ahead, at_least, at_most, digits, speed
 from ..measure.runner import AFTER_BLAS
@@ -177,9 +176,9 @@ def _part(rows, way, stage="forward", L=None, threads=None, C=None):
     return found
 
 
-def workload(rows, L=None) -> str:
+def workload(rows) -> str:
     """Its sizes, in words."""
-    T, H, L = rows["T"].iloc[0], rows["H"].iloc[0], L or rows["L"].max()
+    T, H, L = rows["T"].iloc[0], rows["H"].iloc[0], rows["L"].max()
     return f"{L} layers, {T} steps, {H} hidden units, one sample"
 
 
@@ -390,11 +389,6 @@ def weights(units: int) -> int:
     return 16 * units**2
 
 
-def cache() -> int:
-    """Bytes of a core's L2 cache; 0 where the system does not say."""
-    return 1024 * int(machine()["caches"].get("L2", "0K").rstrip("K"))
-
-
 def outgrown(units: int, size: int) -> bool:
     """Whether W of a layer does not fit into a cache that is known."""
     return 0 < size < weights(units)
@@ -405,33 +399,20 @@ def outgrown(units: int, size: int) -> bool:
 
 def figure_grid(L=4, T=12, C=3) -> Figure:
     """The cells of a stack with their diagonals, and its chunks on two workers."""
-    figure: Any
-    figure, (top, low) = plt.subplots(2, figsize=(plots.WIDTH, 5.2), sharex=True)
-    shades = plt.get_cmap("cividis")
-    for layer in range(L):
-        for step in range(T):
-            colour = shades((layer + step) / (L + T - 2))
-            top.add_patch(_box(step, layer, 1, colour))
-            ink = "white" if np.mean(colour[:3]) < 0.5 else "black"
-            centre = step + 0.5, layer + 0.5
-            top.text(*centre, layer + step, ha="center", va="center", color=ink)
+    figure, (top, low) = plots.panels(2, 5.2, sharex=True)
+    plots.heat(top, pd.DataFrame(np.add.outer(range(L), range(T))), cmap="cividis")
     for d in range(L + T - 1):
-        ends = np.array([max(0, d - L + 1), min(d, T - 1)]) + 0.5
-        top.plot(ends, d + 1 - ends, color=plots.RED, linewidth=1, alpha=0.7)
-    plan = wavefront(Graph(L, T), 2, C, together=2)
-    for task, span in zip(
-        plan.tasks, simulate(plan, Costs((1.0,) * L)).spans, strict=True
-    ):
-        colour = (plots.BLUE, plots.ORANGE)[task.worker]
-        low.add_patch(_box(task.start, task.layer, C, colour))
+        ends = np.array([max(0, d - L + 1), min(d, T - 1)])
+        top.plot(ends, d - ends, color=plots.RED, linewidth=1, alpha=0.7)
+    line = simulate(wavefront(Graph(L, T), 2, C, together=2), Costs((1.0,) * L))
+    for task, span in zip(line.schedule.tasks, line.spans, strict=True):
+        colour, ink = ((plots.BLUE, "white"), (plots.ORANGE, "black"))[task.worker]
+        style = {"color": colour, "edgecolor": "white", "linewidth": 1, "height": 1}
+        bar = low.barh(task.layer, C, left=task.start - 0.5, **style)
         text = f"worker {task.worker}\nat {span.start:.0f}"
-        centre = task.start + C / 2, task.layer + 0.5
-        ink = ("white", "black")[task.worker]
-        low.text(*centre, text, ha="center", va="center", color=ink, linespacing=0.9)
+        low.bar_label(bar, [text], label_type="center", color=ink, linespacing=0.9)
     for ax in (top, low):
-        ax.set(xlim=(0, T), ylim=(0, L), ylabel="layer")
-        ax.set_yticks(np.arange(L) + 0.5, range(L))
-        ax.set_xticks(np.arange(T) + 0.5, range(T))
+        ax.set(ylim=(-0.5, L - 0.5), yticks=range(L), ylabel="layer")
         ax.grid(visible=False)
     top.set_title("Cells of one diagonal can run at the same time")
     low.set_title(f"Two workers take chunks of {C} steps along the diagonals")
@@ -442,11 +423,6 @@ def figure_grid(L=4, T=12, C=3) -> Figure:
         "computes them and when it starts."
     )
     return figure
-
-
-def _box(x, y, width, colour):
-    style = {"facecolor": colour, "edgecolor": "white", "linewidth": 1}
-    return plt.Rectangle((x, y), width, 1, **style)
 
 
 def schedules(L=4, T=48, lengths=(48, 24, 4)) -> dict[int, Timeline]:
@@ -464,7 +440,7 @@ def steps(lines) -> list[str]:
 
 def figure_schedules(lines) -> Figure:
     """A Gantt chart of Timelines by their length of chunk, a colour for each layer."""
-    shades, charts = plt.get_cmap("cividis"), {}
+    shades, charts = colormaps["cividis"], {}
     for C, line in lines.items():
         last = line.schedule.graph.layers - 1
 
@@ -478,12 +454,12 @@ def figure_schedules(lines) -> Figure:
 def figure_workers(rows) -> Figure:
     """Speed-up over workers: predicted lines, measured points with their range."""
     found = over_workers(rows)
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.2))
+    figure, ax = plots.panels(1, 4.2)
     ax.set(xlabel="workers, a core each", ylabel="speed-up over one thread")
     plots.ticks(ax, "xy", WORKERS)
     ax.set(xlim=(0.93, 34), ylim=(0.8, 18))
     ax.plot(WORKERS, WORKERS, "--", color=plots.GREY, linewidth=1)
-    plots.note(ax, "ideal", (5, 5), (-6, 4), ha="right", fontsize=10.5)
+    plots.note(ax, "ideal", (5, 5), (-6, 4), ha="right")
     shown, labels = rows[rows["way"] == "workers"], []
     for L, colour in zip(found, (plots.BLUE, plots.RED, plots.GREEN), strict=True):
         line = found[L]
@@ -494,7 +470,7 @@ def figure_workers(rows) -> Figure:
             one = max(every, key=lambda gain: gain.middle)
             bars = [[one.middle - one.low], [one.high - one.middle]]
             ax.errorbar(P, one.middle, bars, fmt="o", color=colour, capsize=3)
-    plots.label_lines(ax, labels, fontsize=10.5)
+    plots.label_lines(ax, labels)
     L, P = found.columns[-1], found.index[-1]
     ax.set_title(f"Predicted: {L} layers on {P} cores, {speed(found.loc[P, L])}")
     return figure
@@ -511,7 +487,7 @@ def figure_map(table) -> Figure:
     text = table.assign(text=words)["text"].unstack("H")
     value = np.log2(table.assign(ratio=ratios)["ratio"].unstack("H"))
     reach = max(1.0, value.abs().to_numpy().max())
-    figure, ax = plt.subplots()
+    figure, ax = plots.panels()
     plots.heat(ax, value, text, cmap="PuOr", vmin=-reach, vmax=reach)
     ax.set(xlabel="hidden units", ylabel="samples")
     layers = sum(one.low > 1 for one in every)

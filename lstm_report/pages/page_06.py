@@ -5,7 +5,6 @@ peak; the rate over the batch size.
 import time
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -225,9 +224,7 @@ def sentence_effects(found):
 
 
 def figure_effects(found):
-    figure, axes = plt.subplots(
-        2, figsize=(plots.WIDTH, 5.6), sharex=True, height_ratios=(7, 4)
-    )
+    figure, axes = plots.panels(2, 5.6, sharex=True, height_ratios=(7, 4))
     titles = {
         "alone": "Alone over the baseline, {} of {} gain",
         "taken away": "Taken from all: {} of {} lose speed",
@@ -239,8 +236,8 @@ def figure_effects(found):
         for row, line in enumerate(table.itertuples(index=False)):
             text = "level" if Interval(*line).level else speed(line.middle)
             across = {"xycoords": ax.get_yaxis_transform(), "ha": "right"}
-            style = {"va": "center", "color": plots.BLUE, "fontsize": 10.5}
-            plots.note(ax, text, (1, row), (0, 0), **across, **style)
+            style = across | {"va": "center", "color": plots.BLUE}
+            plots.note(ax, text, (1, row), (0, 0), **style)
         ax.set_title(title.format(int((table["low"] > 1).sum()), len(table)))
     highest = max(*PUBLISHED.values(), *(t["high"].max() for t in found.values()))
     lowest = min(0.9, *(t["low"].min() for t in found.values()))
@@ -250,8 +247,7 @@ def figure_effects(found):
     style = {"marker": "D", "facecolors": "none", "edgecolors": plots.RED, "zorder": 3}
     axes[0].scatter([*PUBLISHED.values()], range(len(PUBLISHED)), s=40, **style)
     first = PUBLISHED["combine"], 0
-    style = {"color": plots.RED, "va": "center", "fontsize": 10.5}
-    plots.note(axes[0], "GPU", first, (9, 0), **style)
+    plots.note(axes[0], "GPU", first, (9, 0), color=plots.RED, va="center")
     axes[1].set_xlabel("times as fast with it as without it (log)")
     figure.alt = f"Times as fast with a switch as without. {sentence_effects(found)}"
     return figure
@@ -346,7 +342,7 @@ def batch_shares(rows, work):
 def figure_batches(rows, work):
     """Share of the peak over the batch size, and the roof of reading the weights."""
     shown = batch_shares(rows, work)
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4))
+    figure, ax = plots.panels(1, 4.4)
     batches = sorted({*shown["B"], 32, 64, 224})
     plots.ticks(ax, "x", [B for B in batches if B != 32])
     plots.ticks(ax, "y", [1, 2, 5, 10, 20, 50, 100])
@@ -358,11 +354,10 @@ def figure_batches(rows, work):
     roof = np.array([1, max(1, 100 / one), 224])
     ax.plot(roof, np.minimum(100, one * roof), color=plots.GREY, linewidth=1.2)
     text = "roof: reading the weights, then the peak"
-    plots.note(ax, text, (224, 100), (0, 4), ha="right", fontsize=10.5)
+    plots.note(ax, text, (224, 100), ha="right")
     plateau = 100 * OPTIM_PLATEAU / OPTIM_PEAK
-    style = {"color": plots.BLUE, "fontsize": 10.5}
     plots.level(ax, plateau, color=plots.BLUE, linestyle="--")
-    plots.note(ax, "GPU's plateau", (1.2, plateau), (0, -13), **style)
+    plots.note(ax, "GPU's plateau", (1.2, plateau), (0, -13), color=plots.BLUE)
     points = {"baseline": {64: OPTIM_START}, "all": {64: OPTIM_END}}
     for case, rates in OPTIM_RATES.items():
         points[case] |= {B: rate / OPTIM_PEAK for B, rate in rates.items()}
@@ -401,19 +396,18 @@ def boxes(form):
 
 
 def figure_cores():
-    figure, axes = plt.subplots(4, figsize=(plots.WIDTH, 5), sharex=True)
+    figure, axes = plots.panels(4, 5, sharex=True)
     for ax, form in zip(axes, FORMS, strict=True):
         for core, start, width, text in boxes(form):
             colour = {"U": plots.SKY, "W": plots.ORANGE}.get(text[0], "#cccccc")
             style = {"color": colour, "edgecolor": "white", "height": 0.9}
             ax.barh(core, width, left=start, **style)
             middle = start + width / 2, core
-            ax.text(*middle, text, ha="center", va="center", fontsize=10.5)
+            ax.text(*middle, text, ha="center", va="center")
         cells = "two cells, of two layers" if form == "wavefront" else "one cell"
         ax.set_title(f"{form}: {cells}")
-        ax.set(yticks=(0, 1), yticklabels=("core 0", "core 1"), xticks=())
-        ax.invert_yaxis()
-        ax.grid(visible=False)
+        plots.named_rows(ax, ("core 0", "core 1"))
+        ax.set(xticks=())
     axes[-1].set_xlabel("time, not to scale")
     figure.alt = (
         "Two cores over time. Baseline: eight products, each divided among both cores, "

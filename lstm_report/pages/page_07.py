@@ -2,7 +2,6 @@
 gain from sharing every step of one sequence.
 """
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
 from lstm_kernels.ranks import launch
@@ -21,7 +20,7 @@ from ..measure.evidence import (
     speed,
     us,
 )
-from ..measure.provenance import machine
+from .facts import cache
 
 MEANS = {
     "line": "cache line, two threads",
@@ -64,21 +63,15 @@ def measure_means(few: bool) -> pd.DataFrame:
 def figure_divisions():
     """Who computes what, and what crosses, where two workers share a pass."""
     panels = {"unit blocks": "each step", "samples": "never", "layers": "each chunk"}
-    figure, axes = plt.subplots(1, 3, figsize=(plots.WIDTH, 2.3))
+    figure, axes = plots.panels(1, 2.3, ncols=3)
     for ax, (shared, often) in zip(axes, panels.items(), strict=True):
-        for row in range(4):
-            worker = row // 2
+        for worker, colour in enumerate((plots.SKY, plots.ORANGE)):
             late = 2 * worker * (shared == "layers")  # it waits for the first chunk
-            for t in range(6):
-                style = {
-                    "color": (plots.SKY, plots.ORANGE)[worker],
-                    "edgecolor": "white",
-                }
-                ax.barh(row, 1, left=t + late, height=0.94, **style)
-        for worker in range(2):
-            place = 0.3 + 2 * worker * (shared == "layers"), 2 * worker
-            box = {"color": (plots.SKY, plots.ORANGE)[worker], "pad": 1}
-            ax.text(*place, f"worker {worker}", va="center", bbox=box)
+            row, style = 2 * worker, {"color": colour, "edgecolor": "white"}
+            for t in range(late, late + 6):
+                ax.barh([row, row + 1], 1, left=t, height=0.94, **style)
+            box = {"color": colour, "pad": 1}
+            ax.text(0.3 + late, row, f"worker {worker}", va="center", bbox=box)
         ax.set(ylabel=shared, xlim=(0, 8), xticks=[], yticks=range(4))
         ax.set_xlabel("steps")
         ax.set_title(f"h crosses\n{often}", fontsize=11)
@@ -101,7 +94,7 @@ def figure_hand_overs(rows):
     """How many times as long as a cache line each means takes."""
     times = relative(rows)
     table = intervals(times.drop(columns="line") if len(times.columns) > 1 else times)
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 0.9 + 0.4 * len(table)))
+    figure, ax = plots.panels(1, 0.9 + 0.4 * len(table))
     ax.set(xlabel="times as long as a cache line (8 bytes, one way)")
     low, high = min(0.9, table["low"].min()), table["high"].max()
     shown = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -237,7 +230,7 @@ def figure_speed(rows):
     table = speeds(rows)
     order = [name for name in WAYS if name in set(table["case"])]
     table = table.assign(case=pd.Categorical(table["case"], order, ordered=True))
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.2))
+    figure, ax = plots.panels(1, 4.2)
     shown = sizes(rows)
     ax.set(xlabel="hidden units H", ylabel="speed (one thread = 1)")
     plots.ticks(ax, "x", shown)
@@ -286,8 +279,8 @@ def say_shares(rows):
 
 def say_caches(H):
     """What one core and each of two read in a step, and what its cache holds."""
-    whole, size = 8 * H * H, machine()["caches"].get("L2", "")  # U and W, float32
-    holds = f"{mib(1024 * int(size[:-1]))}" if size.endswith("K") else "an unknown size"
+    whole, size = 8 * H * H, cache()  # U and W, float32
+    holds = mib(size) if size else "an unknown size"
     text = f"One core reads {mib(whole)} of weights in a step of {H} units, each of two"
     return f"{text} {mib(whole / 2)}; its second-level cache holds {holds}."
 

@@ -2,7 +2,6 @@
 
 from itertools import accumulate
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -107,7 +106,7 @@ def figure_order(layers=4, micro=4):
         "Neighbours together": [layers // 2] * 2,
         "Alternating": [1] * layers,
     }
-    figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 3.6), sharex=True)
+    figure, axes = plots.panels(2, 3.6, sharex=True)
     for ax, (name, counts) in zip(axes, placements.items(), strict=True):
         spans = timeline(counts, [1] * layers, [2] * layers, micro=micro)
         for rank, _, m, back, start, stop in spans:
@@ -117,9 +116,7 @@ def figure_order(layers=4, micro=4):
             ax.bar_label(bar, [m], label_type="center")
         idle = percent(round(idle_share(spans), 2))
         ax.set_title(f"{name}: {messages(counts, micro)} messages, idle {idle}")
-        ax.set(yticks=[0, 1], yticklabels=["rank 0", "rank 1"])
-        ax.grid(axis="y", visible=False)
-        ax.invert_yaxis()
+        plots.named_rows(ax, ["rank 0", "rank 1"])
     axes[1].set_xlabel("time (forward passes of a layer); blue forward, orange back")
     titles = "; ".join(ax.get_title("left") for ax in axes)
     figure.alt = f"Which micro-batch each rank runs over time. {titles}."
@@ -274,7 +271,7 @@ def figure_placements(rows, costs, plan, hand):
     if plan == COUNT:
         marks = {name_of(plan): " (by both)"}
     labels = [NAMES.get(name, name + marks.get(name, "")) for name in order]
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.6))
+    figure, ax = plots.panels(1, 4.6)
     shown = table.loc[order].set_axis(labels)
     colours = {name_of(plan): plots.RED, ONE: plots.GREY}
     chosen = [colours.get(name, plots.BLUE) for name in order]
@@ -320,13 +317,12 @@ def placements(costs, plan):
     for counts in [plan, *(n for n in (COUNT, ALTERNATING, ENDS) if n != plan)]:
         equal = timeline(counts, [1] * 10, [2] * 10, micro=MICRO)
         each = costs["forward"].to_list(), costs["backward"].to_list()
+        measured = timeline(counts, *each, micro=MICRO)
         name = NAMES.get(name_of(counts), name_of(counts))
         found[name] = {
             "messages": messages(counts),
             "idle, equal layers": percent(idle_share(equal)),
-            "idle, as measured": percent(
-                idle_share(timeline(counts, *each, micro=MICRO))
-            ),
+            "idle, as measured": percent(idle_share(measured)),
         }
     return pd.DataFrame(found).T.rename_axis("placement")
 
@@ -368,10 +364,10 @@ def memory(rows):
     return part.groupby(part["ranks"].astype(int))["bytes"].max()
 
 
-def share_of_one(rows, ranks=2):
-    """The largest rank of several, compared with one rank; None where not measured."""
+def share_of_one(rows):
+    """The largest rank of two, compared with one rank; None where not measured."""
     most = memory(rows)
-    return most[ranks] / most[1] if {1, ranks} <= set(most.index) else None
+    return most[2] / most[1] if {1, 2} <= set(most.index) else None
 
 
 def say_share(share, costs):

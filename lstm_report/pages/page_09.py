@@ -3,7 +3,6 @@
 import time
 from functools import partial
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
@@ -296,7 +295,7 @@ def by_rank(found):
 
 def figure_formats():
     """The bits of three formats."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 2.1))
+    figure, ax = plots.panels(1, 2.1)
     for row, (exponent, fraction) in enumerate(FORMATS.values()):
         parts = (
             ("sign", 0, 1, plots.GREY),
@@ -307,10 +306,9 @@ def figure_formats():
             for bit in range(start, start + bits):
                 ax.barh(row, 0.92, left=bit, height=0.7, color=colour, alpha=0.6)
             text = f"{name} {bits}" if bits > 1 else ""
-            style = {"ha": "center", "va": "center", "fontsize": 10.5}
-            ax.text(start + bits / 2, row, text, **style)
-    ax.set(yticks=range(len(FORMATS)), yticklabels=FORMATS, xlim=(0, 33), xlabel="bits")
-    ax.invert_yaxis()
+            ax.text(start + bits / 2, row, text, ha="center", va="center")
+    plots.named_rows(ax, [*FORMATS])
+    ax.set(xlim=(0, 33), xlabel="bits")
     ax.grid(visible=False)
     ax.set_title("bfloat16 is the upper half of float32")
     return figure
@@ -318,7 +316,7 @@ def figure_formats():
 
 def figure_cost(rows, losses):
     """Loss over speed with 64 samples: dense and each rank, a line for each task."""
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 4.4))
+    figure, ax = plots.panels(1, 4.4)
     ax.set(xscale="log", yscale="log")
     found, over, ends, labels = gains(rows), relative(losses), [], []
     for task, colour in ((AIRLINE, plots.BLUE), (SIGNS, plots.RED)):
@@ -332,9 +330,8 @@ def figure_cost(rows, losses):
         bars = middle - low, high - middle
         style = {"color": colour, "markersize": 5, "linewidth": 1.3, "capsize": 2}
         ax.errorbar(x, middle, bars, fmt="o-", **style)
-        style = {"color": colour, "fontsize": 10.5, "ha": "right"}
         place = (-8, 0) if task == SIGNS else (0, -16)
-        plots.note(ax, task, (x[-2], middle[-2]), place, **style)
+        plots.note(ax, task, (x[-2], middle[-2]), place, color=colour, ha="right")
         ends += [*low, *high]
         if task == SIGNS:
             names = zip(x[1:], middle[1:], [*points][1:], strict=True)
@@ -346,8 +343,8 @@ def figure_cost(rows, losses):
     ax.set_ylim(min(0.6, min(ends) / 1.3), max(ends) * 1.6)
     ax.set(xlabel="times as fast as dense, 64 samples (log)")
     ax.set(ylabel="held-out loss, dense = 1 (log)")
-    plots.label_lines(ax, labels, fontsize=10.5)
-    plots.note(ax, "dense", (1.0, 1.0), (0, -16), color="black", fontsize=10.5)
+    plots.label_lines(ax, labels)
+    plots.note(ax, "dense", (1.0, 1.0), (0, -16), color="black")
     told = [f"{digits(of_seeds(losses, t, 'rank 32').middle)} on {t}" for t in TRAINING]
     ax.set_title(f"Loss at rank 32, dense = 1: {told[0]}, {told[1]}")
     return figure

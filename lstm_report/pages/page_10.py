@@ -7,7 +7,6 @@ from functools import partial
 from math import inf, log
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -310,9 +309,8 @@ def lanes_in_words(rows: pd.DataFrame) -> str:
 
 def sweeps_figure(swept: list[np.ndarray], right: np.ndarray, count: int) -> Figure:
     """How far the outputs of each sweep (T, 1, H) are off, a row a chunk."""
-    size = (plots.WIDTH, 1.15 * len(swept) + 0.9)
-    figure: Any  # which gets `alt`
-    figure, axes = plt.subplots(len(swept), 1, figsize=size, sharex=True, squeeze=False)
+    height = 1.15 * len(swept) + 0.9
+    figure, axes = plots.panels(len(swept), height, sharex=True, squeeze=False)
     titles = []
     for sweep, (ax, y) in enumerate(zip(axes.flat, swept, strict=True), start=1):
         off = np.abs(y - right).max(axis=(1, 2)).reshape(count, -1)
@@ -334,7 +332,7 @@ def sweeps_figure(swept: list[np.ndarray], right: np.ndarray, count: int) -> Fig
 
 def memory_figure(rows: pd.DataFrame, steps: int, chunks: int) -> Figure:
     """Median sweeps over what has to be remembered, and the law."""
-    figure, ax = plt.subplots()
+    figure, ax = plots.panels()
     first, last = rows["d"].min(), rows["d"].max()
     plots.ticks(ax, "x", sorted(set(rows["d"])))
     plots.ticks(ax, "y", [1, 2, 4, 8, 16, 32, 64])
@@ -345,7 +343,7 @@ def memory_figure(rows: pd.DataFrame, steps: int, chunks: int) -> Figure:
     d = np.geomspace(first, last, 500)
     ax.plot(d, law(d, steps), "--", color=plots.BLACK, linewidth=1)
     place = first, 0.7 * law(first, steps)
-    plots.note(ax, "dashed: the law", place, fontsize=10.5, color=plots.BLACK)
+    plots.note(ax, "dashed: the law", place, color=plots.BLACK)
     colours = {CHUNKS: plots.RED, NEWTON: plots.BLUE}
     plots.lines(ax, rows, "d", "sweeps", "method", colours=colours, spread=1)
     ax.set_title(f"A longer memory costs sweeps: {from_to(rows, CHUNKS)}")
@@ -356,7 +354,7 @@ def map_figure(gains: pd.DataFrame) -> Figure:
     """How many times as fast chunks are, over units and steps."""
     table = gains["middle"].unstack()
     table.index, table.columns = table.index.astype(int), table.columns.astype(int)
-    figure, ax = plt.subplots(figsize=(plots.WIDTH, 0.5 * len(table) + 1.2))
+    figure, ax = plots.panels(1, 0.5 * len(table) + 1.2)
     texts = table.map(lambda value: f"{digits(value)}x")
     colours = np.clip(np.log2(table), -3, 3)
     plots.heat(ax, colours, texts, cmap="RdBu", vmin=-3.5, vmax=3.5)

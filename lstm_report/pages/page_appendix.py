@@ -4,7 +4,6 @@ and how exact differences and the vector code's tanh are.
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -53,13 +52,13 @@ def compared_with_pytorch(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=[*keys, "ratio"])
 
 
-def labels(machines: list[str], folder: results.Folder = None) -> dict[str, str]:
+def labels(machines: list[str]) -> dict[str, str]:
     """What each folder of results is called in a figure: the machine by what it can do,
     that of the pages marked.
     """
     here, found = provenance.machine_name(), {}
     for name in machines:
-        about = results.record("peers", name, folder) | {"recorded": False}
+        about = results.record("peers", name) | {"recorded": False}
         told = results.label(about).replace(" a core, ", " a core,\n")
         found[name] = told + (" (these pages')" if name == here else "")
     return found
@@ -69,8 +68,8 @@ def figure_machines(table: pd.DataFrame, names: dict[str, str]) -> Figure:
     """The ratio of each workload by machine, inference and training step."""
     works = list(dict.fromkeys(map(tuple, table[SIZES].to_numpy())))
     told = [f"{L:.0f}x{H:.0f}, {T:.0f} steps, B {B:.0f}" for L, T, _, H, B in works]
-    size = plots.WIDTH, 1.6 + 0.35 * len(told) + 0.2 * len(names)
-    figure, axes = plt.subplots(1, 2, figsize=size, sharey=True)
+    height = 1.6 + 0.35 * len(told) + 0.2 * len(names)
+    figure, axes = plots.panels(1, height, ncols=2, sharey=True)
     for ax, (stage, title) in zip(
         axes, [("forward", "Inference"), ("step", "Training")], strict=True
     ):
@@ -96,7 +95,7 @@ def figure_machines(table: pd.DataFrame, names: dict[str, str]) -> Figure:
     axes[0].set_yticks(range(len(told)), told)
     axes[0].set_ylim(len(told) - 0.5, -0.5)
     handles, texts = axes[0].get_legend_handles_labels()
-    figure.legend(handles, texts, loc="outside lower left", fontsize=10.5)
+    figure.legend(handles, texts, loc="outside lower left")
     return figure
 
 
@@ -160,7 +159,7 @@ def figure_gains(rows: pd.DataFrame, passes: int) -> Figure:
     """What compiling gains over the hidden size, of a pass and of so many passes
     together with the compiling itself.
     """
-    figure, axes = plt.subplots(2, figsize=(plots.WIDTH, 6.4), sharex=True)
+    figure, axes = plots.panels(2, 6.4, sharex=True)
     colours = dict(zip(COMPILERS, (plots.BLUE, plots.GREEN, plots.RED), strict=True))
     pytorch = gains(rows, passes)[["pytorch-compiled"]]
     titles = (
@@ -179,7 +178,7 @@ def figure_gains(rows: pd.DataFrame, passes: int) -> Figure:
             ax.plot(table.index, table[name], "o-", markersize=4, color=colours[name])
         ax.set_ylim(0.05, 100)
         ends_of = [(many, table[n][many], COMPILERS[n][0], colours[n]) for n in table]
-        plots.label_lines(ax, ends_of, fontsize=10.5)
+        plots.label_lines(ax, ends_of)
     ticks = [int(size) for size in table.index if size != 16]  # which 10 is close to
     plots.ticks(axes[1], "x", ticks)
     axes[1].set_xlabel("hidden units")
@@ -255,7 +254,7 @@ def best_step(curves: pd.DataFrame) -> float:
 
 def figure_differences(curves: pd.DataFrame) -> Figure:
     """Errors of a gradient by the rule of the difference over its step."""
-    figure, ax = plt.subplots()
+    figure, ax = plots.panels()
     ax.set(xscale="log", yscale="log", xlabel="step $\\eta$ (no unit)")
     ax.set_ylabel("largest error of dW, relative")
     ends: list[Any] = []
@@ -265,7 +264,7 @@ def figure_differences(curves: pd.DataFrame) -> Figure:
         ends.append((*last, name, line.get_color()))
     ax.invert_xaxis()
     ax.margins(x=0.17)
-    plots.label_lines(ax, ends, fontsize=10.5)
+    plots.label_lines(ax, ends)
     ax.set_title(f"A central difference is best at a step of {best_step(curves):.0e}")
     return figure
 

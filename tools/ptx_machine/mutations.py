@@ -11,7 +11,7 @@ PARTS = 4  # which processes may share
 
 def sites(program):
     """(what, pc, the row's new fields) of each fault that can be planted."""
-    nothing = {"op": machine.OPCODES["nop"]}
+    nothing = {"op": program.opcode("nop")}
     for pc, statement in enumerate(program.statements):
         row = dict(zip(FIELDS, program.code[pc].tolist(), strict=True))
         parts = statement.split()[statement[0] == "@"].split(".")

@@ -103,7 +103,7 @@ def test_readme_holds_the_results_that_are_in_data():
     text = (ROOT / "README.md").read_text()
     told = dict(rules.numbers(rules.read(report.sources()[0])))
     assert machines.renewed(text, told) == text, "want `make readme`"
-    assert len(text.splitlines()) <= 120
+    assert len(text.splitlines()) <= 130
 
 
 def test_figures_are_those_of_the_notebooks():

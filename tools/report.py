@@ -35,6 +35,7 @@ from lstm_kernels.files import writing
 from lstm_report.measure.results import newest_code
 
 LAST = "lesson, appendix"
+OF_LETTER = {"L": "lesson", "A": "appendix"}  # as their figures are numbered
 
 
 def sources(root=ROOT):
@@ -126,7 +127,8 @@ def chosen(every, only):
     """The notebook of a number or name among `every`; all where it is empty."""
     if not only:
         return every
-    wanted = re.compile(rf"0*{re.escape(only.lstrip('0'))}(_|$)")
+    name = OF_LETTER.get(only, only)
+    wanted = re.compile(rf"0*{re.escape(name.lstrip('0'))}(_|$)")
     found = [path for path in every if wanted.match(path.stem)]
     if not found:
         names = ", ".join(path.stem for path in every)

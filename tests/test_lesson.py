@@ -26,7 +26,7 @@ PLACES = [k for k, cell in enumerate(BOOK.cells) if "exercise" in rules.tags(cel
 STUBS = {name: BOOK.cells[k].source for name, k in zip(NAMES, PLACES, strict=True)}
 SOLUTIONS = {
     name: re.search(
-        r"<details><summary>Solution</summary>\n\n```python\n(.+?)\n```\n\n</details>",
+        r"<details><summary>Solution</summary>\n\n```python\n(.+?)\n```\n",
         BOOK.cells[k + 1].source,
         re.DOTALL,
     )[1]
@@ -362,7 +362,9 @@ def test_a_handout_has_no_solutions(tmp_path):
     assert "Solution" in book.read_text()
     assert "Solution" not in text
     cells = json.loads(text)["cells"]
-    assert len(cells) == len(BOOK.cells)
+    assert len(cells) == len(BOOK.cells) - len(NAMES)  # those of solutions alone
+    assert all(cell["source"] for cell in cells)
+    assert "s < x.shape[1]" not in text
     assert "lesson.grade" in text
     assert not any(cell.get("outputs") for cell in cells)
     with pytest.raises(SystemExit):

@@ -22,6 +22,7 @@ def handout(book):
         else:
             cell |= {"outputs": [], "execution_count": None}
         cell["source"] = source
+    book["cells"] = [cell for cell in book["cells"] if cell["source"]]
     return book
 
 

@@ -40,7 +40,7 @@ smoke: .venv/.stamp    ## the same on small sizes, to build/smoke/
 
 notebook: .venv/.stamp    ## execute one notebook and make its page: NB=3, PRESET=smoke for small sizes
 	@$(if $(NB),,$(error NB: want the number of a notebook, as in make notebook NB=3))
-	@$(call build,$(PRESET),$(if $(filter paper,$(PRESET)),build/site,build/smoke/site),--only $(NB))
+	@$(call build,$(PRESET),$(if $(filter paper,$(PRESET)),build/site,build/smoke/site),--only "$(NB)")
 
 colab: .venv/.stamp    ## each notebook as one file for Colab, Kaggle or an empty folder, to dist/
 	$(PY) tools/standalone.py dist $(NOTEBOOKS)

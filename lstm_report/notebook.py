@@ -4,9 +4,12 @@ computed sentences.
 
 import inspect
 import io
+import os
 import pickle
 import re
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from difflib import SequenceMatcher
 from pathlib import Path
 from textwrap import fill
@@ -96,10 +99,13 @@ class Notebook:
             return self.processes(measure, **arguments)
         kept = self._build / "shared" / f"{measure.__module__}.{measure.__name__}"
         if kept.exists() and kept.stat().st_mtime > results.newest_code():
-            return pickle.loads(kept.read_bytes())
+            with suppress(Exception):  # a damaged file is measured anew
+                return pickle.loads(kept.read_bytes())
+        began = time.time()
         rows = self.processes(measure, **arguments)
         kept.parent.mkdir(parents=True, exist_ok=True)
         results.replace(kept, pickle.dumps(rows))
+        os.utime(kept, (began, began))  # code that has changed meanwhile is newer
         return rows
 
     def named(self, name: str, number: str) -> str:

@@ -5,6 +5,8 @@ import re
 import notebook_rules as rules
 from notebook_rules import ROOT, ReportError
 
+from lstm_report.measure.results import newest_code
+
 FIGURES = """# Figures
 
 Every figure of the stored pages, as SVG, written by `make accept`; those that README
@@ -26,6 +28,10 @@ def accepted(build, sources, root=ROOT):
             problems.append(f"{source.name}: not executed with PRESET 'paper'")
         elif rules.written(built) != rules.written(source):
             problems.append(f"{source.name}: edited since it was executed")
+        elif built.stat().st_mtime <= newest_code(root):
+            problems.append(
+                f"{source.name}: the code has changed since it was executed"
+            )
         else:
             contents[source] = built.read_bytes()
             books[source] = rules.read(built)

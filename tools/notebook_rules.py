@@ -28,8 +28,11 @@ class ReportError(ValueError):
 
 
 def read(path):
-    """The notebook at `path`, in format 4."""
-    return nbformat.read(path, as_version=4)
+    """The notebook at `path`, in format 4; ReportError for what is none."""
+    try:
+        return nbformat.read(path, as_version=4)
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
+        raise ReportError(f"{path}: damaged: {str(error)[:60]}; remove it") from None
 
 
 def dumps(notebook):

@@ -50,10 +50,11 @@ def execute(notebook, out, preset="paper", began=lambda number: None):
     """
     with told_as(end):
         import papermill  # slow to import
+        from nbclient.exceptions import DeadKernelError
         from papermill.exceptions import PapermillExecutionError
         from traitlets.config import Config
 
-    start, starts = time.monotonic(), []
+    start, starts, began_at = time.monotonic(), [], time.time()
 
     def on_cell_start(cell, cell_index):
         if "injected-parameters" not in rules.tags(cell):
@@ -85,6 +86,9 @@ def execute(notebook, out, preset="paper", began=lambda number: None):
                 process.kill()
                 process.wait()
             raise
+        except DeadKernelError:
+            where = f"{notebook}, cell {len(starts)}"
+            raise ReportError(f"{where}: its process died; was memory left?") from None
         except PapermillExecutionError as error:
             # Papermill counts from 0, and its own cell behind the parameters too.
             tagged = ["parameters" in rules.tags(c) for c in rules.read(notebook).cells]
@@ -101,6 +105,7 @@ def execute(notebook, out, preset="paper", began=lambda number: None):
     took = [after - one for one, after in pairwise(starts)]
     book = rules.stored(book, starts[-1] - start, took)
     write(out, rules.dumps(book).encode())
+    os.utime(out, (began_at, began_at))  # code that has changed meanwhile is newer
 
 
 def _own_kernel_only(settings):
@@ -169,7 +174,10 @@ def up_to_date(source, out, root=ROOT):
     """Whether `out` is `source` executed with the code, the series and the recorded
     results that are here.
     """
-    if not out.exists() or rules.written(source) != rules.written(out):
+    try:
+        if not out.exists() or rules.written(source) != rules.written(out):
+            return False
+    except ReportError:  # a damaged file
         return False
     return out.stat().st_mtime > newest_code(root)
 
@@ -202,6 +210,9 @@ def main(arguments=None):
             return command(given)
     except ReportError as error:
         print(f"report: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"report: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)

@@ -94,11 +94,12 @@ def make(out, notebooks):
     """Write each notebook to the folder `out`; others there are of another state, and
     are removed.
     """
+    texts = {path.name: standalone(path) for path in notebooks}
     out.mkdir(parents=True, exist_ok=True)
     for path in out.glob("*.ipynb"):
         path.unlink()
-    for path in notebooks:
-        (out / path.name).write_text(standalone(path), "utf-8")
+    for name, text in texts.items():
+        (out / name).write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

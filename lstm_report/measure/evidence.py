@@ -113,20 +113,32 @@ def _rows(measure, given, out, limit):
         what += ", no rows" if code == 0 else ""
         raise ProcessError(f"{measure.__name__}: {what}:\n{output}", output)
     rows, conditions = pickle.loads(out.read_bytes())
+    if not isinstance(rows, pd.DataFrame) or rows.empty:
+        got = "no rows" if isinstance(rows, pd.DataFrame) else type(rows).__name__
+        raise ProcessError(f"{measure.__name__}: got {got}, want a table of rows")
     rows.attrs["conditions"] = conditions
     return rows
 
 
 def seconds(rows: pd.DataFrame, by: str = "case") -> pd.DataFrame:
     """Median seconds of each process: a row a process, a column for each `by`."""
+    _checked(rows)
     medians = rows.groupby(["process", by], sort=False)["seconds"].median()
     return medians.unstack(by)
+
+
+def _checked(rows):
+    """ValueError for seconds that no clock gives."""
+    wrong = rows["seconds"][~(rows["seconds"] > 0)]
+    if len(wrong):
+        raise ValueError(f"rows: got seconds {wrong.iloc[0]}, want more than 0")
 
 
 def ratios(rows: pd.DataFrame, baseline: str, by: str = "case") -> pd.DataFrame:
     """How many times faster than `baseline` each case is, a row a process: the median
     of the ratios round by round, in which neighbours in time are compared.
     """
+    _checked(rows)
     table = rows.pivot_table(
         index=["process", "repeat"], columns=by, values="seconds", sort=False
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from numba import config
 
 from lstm_kernels import cores
 from lstm_kernels.schedules import (
@@ -43,8 +44,8 @@ KEYS = ["way", "L", "threads", "C"]
 
 
 def several_cores() -> bool:
-    """Whether two threads have a core each."""
-    return cores.cores() > 1
+    """Whether two threads have a core each, and Numba may start them."""
+    return min(cores.cores(), config.NUMBA_NUM_THREADS) > 1
 
 
 def bound(L: int, P: int, T: int, C: int) -> float:

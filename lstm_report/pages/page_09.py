@@ -261,7 +261,8 @@ def moved_over_seeds(losses):
     """How far bfloat16 moves a loss, over how far apart the seeds are: the task of two
     in which this is most.
     """
-    return max(off / seeds for off, seeds in (moved(losses, t) for t in TRAINING))
+    found = [off / seeds for off, seeds in (moved(losses, t) for t in TRAINING)]
+    return float(np.max(found))  # NaN where one is
 
 
 def by_task(losses):
@@ -285,7 +286,8 @@ def lost(losses):
 
 def all_between(found, low, high):
     """Whether all Intervals lie between two numbers."""
-    return all(low <= one.low and one.high <= high for one in found.values())
+    within = [low <= one.low and one.high <= high for one in found.values()]
+    return bool(within) and all(within)
 
 
 def by_rank(found):

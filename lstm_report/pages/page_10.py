@@ -190,7 +190,7 @@ def by_law(rows: pd.DataFrame, steps: int, least: int) -> tuple[float, str]:
         f"{d} steps: {digits(sweeps)}, by the law {digits(law(d, steps))}"
         for d, sweeps in count.items()
     )
-    return float(np.maximum(ratio, 1 / ratio).max()), words
+    return float(np.max(np.maximum(ratio, 1 / ratio).to_numpy())), words
 
 
 def newton_against_chunks(rows: pd.DataFrame, H: int) -> tuple[float, float]:

@@ -35,6 +35,11 @@ def test_a_ratio_is_the_median_of_the_rounds_of_each_process():
     frame = evidence.intervals(table)
     assert frame.loc["new"].to_dict() == {"low": 2.0, "middle": 2.5, "high": 3.0}
     assert evidence.seconds(rows)["new"].to_list() == [2.0, 1.0]
+    for wrong in (np.nan, 0, -1):  # as no clock gives
+        rows.loc[3, "seconds"] = wrong
+        for told in (evidence.seconds, lambda rows: evidence.ratios(rows, "old")):
+            with pytest.raises(ValueError, match="rows: got seconds"):
+                told(rows)
 
 
 WORDS = {
@@ -75,6 +80,11 @@ def measured(value=1.0, end="", path=""):
         if Path(path).exists():
             os._exit(0)
         Path(path).touch()
+    if end == "no table":
+        return [1.0]
+    if end == "empty":
+        print("\N{EURO SIGN}".encode("cp1252").decode("latin-1"))
+        return pd.DataFrame({"seconds": []})
     if end == "noisy":  # the first process; the others are quiet
         slower = 1.0 if Path(path).exists() else 9.0
         Path(path).touch()
@@ -111,6 +121,8 @@ def test_each_process_is_a_new_one_and_its_rows_arrive(end):
         ("crash", 1, 60, "status 3:"),
         # Rows of the first process do not stand for those of the second.
         ("once", 2, 60, "status 0, no rows"),
+        ("no table", 1, 60, "got list, want a table"),
+        ("empty", 1, 60, "got no rows, want a table"),
     ],
 )
 def test_a_process_that_fails_says_what_it_printed(tmp_path, end, count, limit, said):

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import notebook_rules as rules
 import psutil
 import pytest
 import report
@@ -224,6 +225,16 @@ def renew(path):
 def test_what_a_page_reads_and_is_newer_makes_it_old(executed, path):
     renew(executed[-1] / path)
     assert not report.up_to_date(*executed)
+
+
+@pytest.mark.parametrize("size", [0, 40])
+def test_a_page_that_is_damaged_is_old(executed, size):
+    out = executed[1]
+    out.write_bytes(out.read_bytes()[:size])
+    renew(out)
+    assert not report.up_to_date(*executed)
+    with pytest.raises(ReportError, match=f"{out.name}: damaged"):
+        rules.read(out)
 
 
 def test_results_that_go_make_a_page_old_and_caches_do_not(executed):

@@ -75,6 +75,13 @@ CASES = {
 test_page, test_both, test_reached = PAGE.tests(CASES)
 
 
+def test_one_core_leaves_two_projects_open():
+    given = made()()
+    ladder, passes = given["measure_ladder"], given["measure_passes"]
+    told = page.answers(ladder, None, None, passes)["verdict"]
+    assert told.to_list()[:3] == ["reached", "open", "open"]
+
+
 def test_every_network_of_the_table_is_in_a_rule():
     found = forms()
     assert all(name in page.rules(found) for name in page.networks(found))

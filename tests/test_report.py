@@ -4,6 +4,7 @@ of ours.
 
 import ast
 import base64
+import os
 import re
 import subprocess
 import sys
@@ -290,6 +291,19 @@ def test_accept_refuses_and_changes_nothing(tmp_path, built, overview, message):
     with pytest.raises(ReportError, match=message):
         report.accept(tmp_path / "build", tmp_path)
     assert content(tmp_path) == before
+
+
+def test_accept_refuses_pages_of_older_code(tmp_path):
+    project(tmp_path, *DONE, overview=OVERVIEW)
+    for page in (tmp_path / "build").glob("*.ipynb"):
+        os.utime(page, (1, 1))
+    before = content(tmp_path)
+    (tmp_path / "lstm_report").mkdir()
+    (tmp_path / "lstm_report" / "a.py").write_text("")
+    with pytest.raises(ReportError, match=r"01_a.ipynb: the code has changed since"):
+        report.accept(tmp_path / "build", tmp_path)
+    after = content(tmp_path)
+    assert {path: after[path] for path in before} == before
 
 
 def test_accept_renews_notebooks_and_figures_of_one_run(tmp_path):

@@ -347,7 +347,7 @@ def draw_waterfall(ax: Any, table: pd.DataFrame) -> None:
         plots.note(ax, text, (max(stop, at * high), row), (4, 0), va="center")
         at *= middle
     plots.named_rows(ax, table.index)
-    ax.set_xlim(0.7, 200 * at)
+    ax.set_xlim(0.7, 500 * at)
 
 
 def figure_waterfall(rows: pd.DataFrame) -> Figure:

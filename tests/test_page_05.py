@@ -147,7 +147,13 @@ def test_only_workers_that_were_idle_have_waited():
 
 def test_figures_have_measured_points_with_their_range_and_colours_of_who_wins():
     ends = bars(page.figure_workers(stacks()).axes[0])
-    np.testing.assert_allclose(ends, [(1.4945, 1.5997), (1.6594, 1.7737)], rtol=1e-2)
+    want = [(1.4945, 1.5997), (1.6594, 1.7737)]
+    np.testing.assert_allclose(ends, want, rtol=1e-2)
+    # Chunks of which four layers were not measured, and by which eight are slower.
+    slow = stacks().query("way == 'workers' and L == 8").assign(C=6)
+    slow["seconds"] *= 2
+    again = bars(page.figure_workers(pd.concat([stacks(), slow])).axes[0])
+    np.testing.assert_allclose(again, want, rtol=1e-2)
     ax = page.figure_map(page.map_of(divided(), 10)).axes[0]
     drawn = ax.collections[0].get_array()
     assert drawn[0].tolist() == pytest.approx([np.log2(1 / 0.7), np.log2(1 / 1.3)])

@@ -160,17 +160,13 @@ def measure_ladder(
 
     works: by name, the first the airline network, the second too large for plain loops,
     which take a sample and two steps of it. windows: sizes of data sets.
-
-    Plain loops, a second or more in all, are timed by themselves.
     """
     parts = []
 
     def timed(part, work, cases, **options):
-        if "sequential" in cases:
-            slow = {"sequential": cases.pop("sequential")}
-            times = interleaved(slow, repeats=min(repeats, 4), least=0)
-            parts.append(times.assign(part=part, work=work))
-        times = interleaved(cases, **({"repeats": repeats} | options))
+        # What is compared with plain loops is timed about as long as they take.
+        least = 0.1 if "sequential" in cases else 2e-3
+        times = interleaved(cases, **({"repeats": repeats, "least": least} | options))
         parts.append(times.assign(part=part, work=work))
 
     small, large = works
@@ -187,10 +183,10 @@ def measure_ladder(
         timed("loops compiled", name, plain)
         for idea, (without, with_it) in list(IDEAS.items())[1:]:
             pair = {case: cases[case] for case in (without, with_it)}
-            timed(idea, name, pair)
+            timed(idea, name, pair, repeats=3 * repeats)
         if name == large:
             whole = {case: cases[case] for case in ("loops", "numpy", "numba-fused")}
-            timed("whole", name, whole)
+            timed("whole", name, whole, repeats=3 * repeats)
 
     airline, dataset = works[small], airline_dataset()
     params, (x, target) = airline.params(), airline.example()

@@ -467,7 +467,8 @@ def figure_workers(rows) -> Figure:
         ax.plot(line.index, line, color=colour)
         labels.append((line.index[-1], line.iloc[-1], f"{L} layers", colour))
         for P in sorted(set(shown.loc[shown["L"] == L, "threads"])):
-            every = [gain(rows, L=L, threads=P, C=C) for C in sorted(set(shown["C"]))]
+            lengths = shown.loc[(shown["L"] == L) & (shown["threads"] == P), "C"]
+            every = [gain(rows, L=L, threads=P, C=C) for C in lengths.unique()]
             one = max(every, key=lambda gain: gain.middle)
             bars = [[one.middle - one.low], [one.high - one.middle]]
             ax.errorbar(P, one.middle, bars, fmt="o", color=colour, capsize=3)

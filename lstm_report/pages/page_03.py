@@ -163,39 +163,48 @@ def measure_ladder(
     """
     parts = []
 
-    def timed(part, work, cases, **options):
-        # What is compared with plain loops is timed about as long as they take.
-        least = 0.1 if "sequential" in cases else 2e-3
-        times = interleaved(cases, **({"repeats": repeats, "least": least} | options))
-        parts.append(times.assign(part=part, work=work))
+    def timed(work, groups, repeats=repeats):
+        """Cases by part in one loop, so that all meet the machine in the same moods."""
+        cases = {
+            (part, c): f for part, group in groups.items() for c, f in group.items()
+        }
+        times = interleaved(cases, repeats=repeats)
+        times["part"], times["case"] = times["case"].str[0], times["case"].str[1]
+        parts.append(times.assign(work=work))
 
-    small, large = works
+    small, _ = works
     for name, work in works.items():
         params, share = work.params(), replace(work, T=2, B=1)
         cases = chain(params, work, count=TIMED // work.B if name == small else 2)
         x, target = (work if name == small else share).example()
-        plain = {
+        plain: dict[str, Callable] = {
             "sequential": partial(
                 lk.network("sequential", params).step, x, target, RATE
             ),
             "loops": partial(rungs.Loops(params, 1).step, x, target, RATE),
         }
-        timed("loops compiled", name, plain)
-        for idea, (without, with_it) in list(IDEAS.items())[1:]:
-            pair = {case: cases[case] for case in (without, with_it)}
-            timed(idea, name, pair, repeats=3 * repeats)
-        if name == large:
-            whole = {case: cases[case] for case in ("loops", "numpy", "numba-fused")}
-            timed("whole", name, whole, repeats=3 * repeats)
+        (first, _), *rest = IDEAS.items()
+        groups: dict[str, dict[str, Callable]] = {first: plain}
+        groups |= {idea: {case: cases[case] for case in pair} for idea, pair in rest}
+        if name == small:
+            nets = {rung: lk.network(rung, params, threads=1) for rung in RUNGS}
+            groups["whole"] = {
+                rung: epoch(net, airline_dataset(), work.B, TIMED)
+                for rung, net in nets.items()
+            }
+        else:
+            ends = "loops", "numpy", "numba-fused"
+            groups["whole"] = {case: cases[case] for case in ends}
+        timed(name, groups, (3 if name == small else 2) * repeats)
 
-    airline, dataset = works[small], airline_dataset()
+    airline = works[small]
     params, (x, target) = airline.params(), airline.example()
     nets = {rung: lk.network(rung, params, threads=1) for rung in RUNGS}
-    epochs = {rung: epoch(net, dataset, airline.B, TIMED) for rung, net in nets.items()}
-    timed("whole", small, epochs)
-    for stage in ("forward", "gradients", "step"):
-        calls = {rung: call(net, stage, x, target) for rung, net in nets.items()}
-        timed(stage, small, calls, repeats=2)
+    groups = {
+        stage: {rung: call(net, stage, x, target) for rung, net in nets.items()}
+        for stage in ("forward", "gradients", "step")
+    }
+    timed(small, groups)
     nets["all cores"] = lk.network("numba-fused", params)
     for N in windows:
         many = airline.dataset(N)
@@ -204,7 +213,7 @@ def measure_ladder(
                 f"{rung}, {words}": epoch(nets[rung], many, B)
                 for rung in ("numpy", "numba-fused", "all cores")
             }
-            timed("size", small, of_size)
+            timed(small, {"size": of_size})
             parts[-1]["windows"] = N
     return together(parts)
 

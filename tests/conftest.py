@@ -7,6 +7,7 @@ large shapes are left to one version and cell.
 import os
 import signal
 import sys
+import traceback
 from contextlib import contextmanager
 
 import numpy as np
@@ -114,21 +115,27 @@ def example(shape, cell="lstm", dtype=np.float32, output_size=2, seed=0):
 
 @contextmanager
 def ctrl_c_after(seconds):
-    """A block that a KeyboardInterrupt ends, as of Ctrl-C after so many seconds."""
+    """A block that one KeyboardInterrupt ends, as of Ctrl-C after so many seconds; one
+    that is lost fails after twenty more.
+    """
+    raised = []
 
     def alarm(number, frame):
-        if frame.f_code.co_name in ("remove", "_remove", "__del__"):
+        names = {one.f_code.co_name for one, _ in traceback.walk_stack(frame)}
+        if names & {"remove", "_remove", "__del__"}:
             # Python drops an exception in the callback of a weak reference and in a
-            # finaliser.
-            signal.setitimer(signal.ITIMER_REAL, 1e-3)
+            # finaliser, and in what they call.
+            signal.setitimer(signal.ITIMER_REAL, 1e-3, 20)
             return
+        raised.append(number)
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, alarm)
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        signal.setitimer(signal.ITIMER_REAL, seconds, 20)
         with pytest.raises(KeyboardInterrupt):
             yield
+        assert len(raised) == 1, "an interrupt was lost"
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

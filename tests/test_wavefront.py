@@ -154,7 +154,8 @@ def test_an_interrupt_or_an_error_ends_a_flow_and_the_network_lives(monkeypatch)
 
     net.forward(short, training=True)
     with ctrl_c_after(0.1):
-        [net.forward(x, training=True) for _ in iter(int, 1)]  # without end
+        while True:
+            net.forward(x, training=True)
     ends()
     with monkeypatch.context() as planted:
         planted.setattr(flow, "team", lambda: 1 / 0)

@@ -164,7 +164,7 @@ def measure_ladder(
     parts = []
 
     def timed(work, groups, repeats=repeats):
-        """Cases by part in one loop, so that all meet the machine in the same moods."""
+        """Cases by part in one loop, so that its drift meets all alike."""
         cases = {
             (part, c): f for part, group in groups.items() for c, f in group.items()
         }

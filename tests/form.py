@@ -11,12 +11,13 @@ FREE = {"kernel", "exercise"}  # tags of cells whose code is the subject
 LINE = 88  # characters of a line of code that a page and a code host show whole
 START = re.compile(r"# .+\n\n\*\*[^*]+\*\*\n\n.*\bNeeds:.*\bminutes?\b", re.DOTALL)
 END = ["What we learned", "Exercises", "Environment"]
+HEAD = re.compile(r"^\|(.+)\|\n\|[-:| ]+\|$", re.MULTILINE)  # of a table in Markdown
 CITATION = re.compile(r"\bet al\.|[A-Z]\w+ (?:&|and) [A-Z]\w+,? \(?(?:19|20)\d\d\b")
 
 
 def problems_of_form(notebook):
-    """Departures from it: order of cells and sections, alternative texts, long lines;
-    cells are numbered from 1.
+    """Departures from it: order of cells and sections, columns of tables without a
+    name, long lines, pictures without a text; cells are numbered from 1.
     """
     cells, problems = notebook.cells, []
     text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
@@ -30,6 +31,9 @@ def problems_of_form(notebook):
         problems.append(f"sections: got {sections}, want {', '.join(END)} at the end")
     if (cites := CITATION.search(text)) and "References" not in sections:
         problems.append(f"cites {cites[0]}, want a section 'References'")
+    for head in HEAD.findall(text):
+        if not all(name.strip() for name in head.split("|")):
+            problems.append(f"a column without a name: |{head}|")
     for number, cell in enumerate(cells, start=1):
         lines = cell.source.splitlines() if cell.cell_type == "code" else []
         long = [line for line in lines if len(line) > LINE]

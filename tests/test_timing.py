@@ -11,6 +11,22 @@ from lstm_report.measure import timing
 from lstm_report.measure.timing import System
 
 
+def test_cases_of_a_block_are_neighbours_in_every_round():
+    cases = {name: lambda: 1.0 for name in "abcde"}
+    blocks = ["ad", "bce"]
+    how = {"repeats": 30, "least": 0, "self_timed": True}
+    times = bench.interleaved(cases, blocks=blocks, **how)
+    rounds = {"".join(part["case"]) for _, part in times.groupby("repeat")}
+    assert {round[:2] for round in rounds} > {"ad", "da"}
+    for round in rounds:
+        first = 2 if round[0] in "ad" else 3
+        parts = {frozenset(round[:first]), frozenset(round[first:])}
+        assert parts == {frozenset(block) for block in blocks}
+    for wrong in ["ad", "bc"], ["ad", "bce", "a"], ["adf", "bce"]:
+        with pytest.raises(ValueError, match=r"blocks: got .*, want each of .* once"):
+            bench.interleaved(cases, blocks=wrong, **how)
+
+
 @pytest.mark.parametrize("repeats", [0, 1, 12])
 def test_every_case_warms_up_and_rounds_go_in_other_orders(repeats):
     calls = []

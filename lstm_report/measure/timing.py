@@ -4,7 +4,9 @@ something disturbed them.
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +84,7 @@ def interleaved(
     least: float = 2e-3,
     rest: float = 0.0,
     self_timed: bool = False,
+    blocks: Sequence[Sequence[Any]] = (),
     seed: int = 0,
     again: bool = False,
     system: Callable[[], System] = system,
@@ -94,15 +97,21 @@ def interleaved(
     shorter than `least` seconds is called several times in a row and its mean taken.
     rest: seconds of sleep before each case, then a few calls that are not timed: thread
     pools of the last case, which still wait on the cores for more work, would slow the
-    next. self_timed: cases return the seconds they took. again: measure a disturbed run
-    once more, and keep the quieter one; `disturbance` says of the rows what it was.
-    system: what tells the CPU time and the clock.
+    next. self_timed: cases return the seconds they took. blocks: names of cases that
+    run one after the other in each round, every case in one block; by default each is
+    a block of its own. again: measure a disturbed run once more, and keep the quieter
+    one; `disturbance` says of the rows what it was. system: what tells the CPU time and
+    the clock.
+
+    Raises ValueError where `blocks` does not name each case once.
     """
+    blocks = blocks or [[name] for name in cases]
+    if Counter(chain.from_iterable(blocks)) != Counter(list(cases)):
+        raise ValueError(f"blocks: got {blocks}, want each of {list(cases)} once")
     calls = {name: _calls(case, least) for name, case in cases.items()}
     rng, rows, before = np.random.default_rng(seed), [], system()
     for repeat in range(repeats):
-        for index in rng.permutation(len(cases)):
-            name = list(cases)[index]
+        for name in _turns(blocks, rng):
             case, count = cases[name], calls[name]
             if rest:
                 time.sleep(rest)
@@ -120,10 +129,17 @@ def interleaved(
     times.attrs["conditions"] = conditions(before, system())
     if again and disturbance(times):
         how: dict[str, Any] = {"repeats": repeats, "least": least, "rest": rest}
-        how |= {"self_timed": self_timed, "system": system}
+        how |= {"self_timed": self_timed, "blocks": blocks, "system": system}
         other = interleaved(cases, seed=seed + 1, **how)
         times = min(times, other, key=unrest)
     return times
+
+
+def _turns(blocks, rng):
+    """The names of a round: blocks in a new order, and in each its names."""
+    for block in rng.permutation(len(blocks)):
+        names = blocks[block]
+        yield from (names[k] for k in rng.permutation(len(names)))
 
 
 def settle(case: Callable) -> None:

@@ -154,21 +154,29 @@ def chain(params: lk.Params, work: Workload, count: int) -> dict[str, Callable]:
 
 
 def measure_ladder(
-    works: dict[str, Workload], windows: tuple[int, ...], repeats: int
+    works: dict[str, Workload],
+    windows: tuple[int, ...],
+    repeats: int,
+    least: float,
 ) -> pd.DataFrame:
     """Seconds in one process, a row a repeat, by `part` of the page, `work`, `case`.
 
     works: by name, the first the airline network, the second too large for plain loops,
-    which take a sample and two steps of it. windows: sizes of data sets.
+    which take a sample and two steps of it. windows: sizes of data sets. least: seconds
+    that a case is run for at a time, as long as the slow ones take: where a core is
+    slower now and then, these find it at its mean speed, and a short case must too.
     """
     parts = []
 
-    def timed(work, groups, repeats=repeats):
-        """Cases by part in one loop, so that its drift meets all alike."""
+    def timed(work, groups, least=2e-3):
+        """Cases by part in one loop, so that its drift meets all parts alike; those of
+        a part are neighbours in each round.
+        """
         cases = {
             (part, c): f for part, group in groups.items() for c, f in group.items()
         }
-        times = interleaved(cases, repeats=repeats)
+        blocks = [[(part, c) for c in group] for part, group in groups.items()]
+        times = interleaved(cases, repeats=repeats, least=least, blocks=blocks)
         times["part"], times["case"] = times["case"].str[0], times["case"].str[1]
         parts.append(times.assign(work=work))
 
@@ -195,7 +203,7 @@ def measure_ladder(
         else:
             ends = "loops", "numpy", "numba-fused"
             groups["whole"] = {case: cases[case] for case in ends}
-        timed(name, groups, (3 if name == small else 2) * repeats)
+        timed(name, groups, least)
 
     airline = works[small]
     params, (x, target) = airline.params(), airline.example()
@@ -247,11 +255,13 @@ LADDER = Shared(
         "works": {SMALL: AIRLINE, LARGE: Workload(1, 2, 512, 512, 4)},
         "windows": (64, 128),
         "repeats": 2,
+        "least": 2e-3,
     },
     paper={
         "works": {SMALL: AIRLINE, LARGE: WIDE},
         "windows": (128, 512, 2048),
         "repeats": 5,
+        "least": 0.15,
     },
 )
 

@@ -123,6 +123,7 @@ PLANTED = {
         ("math.tanh(c)", "c", "the tanh is missing"),
         ("sigmoid(o_bar)", "o_bar", "the sigmoid of o is missing"),
         ("math.tanh(g_bar)", "g_bar", "the tanh of g is missing"),
+        ("f * c_prev", "c_prev", "the factor f is missing"),
         ("return h, c", "return c, h", "h comes first"),
         ("return h, c", "return h, h", "h is used in the place of c"),
         ("return h, c", "return c, c", "c is used in the place of h"),
@@ -181,6 +182,7 @@ PLANTED = {
     ],
     "thread": [
         ("if s < x.shape[1]:", "if True:", "IndexError: sample 3 of 3 .*the guard"),
+        ("x.shape[1]:", "x.shape[0]:", "IndexError.*guard, s < samples"),
         ("x.shape[1]:", "x.shape[1] - 1:", "leaves out the last sample"),
         (START, "index", "threads share a sample"),
         (START, "index * block_size + block", "block and index are exchanged"),

@@ -76,12 +76,16 @@ def without_tanh(i_bar, f_bar, g_bar, o_bar, c_prev):
     return reference.sigmoid(o_bar) * c, c
 
 
-def raw(gate):
-    """The cell that takes the pre-activation of one of i, f, g, o as it is."""
+def raw(bar):
+    return bar
+
+
+def with_gate(gate, value):
+    """The cell where one of i, f, g, o is another function of its pre-activation."""
 
     def forward(*a):
         i, f, g, o = (
-            bar
+            value(bar)
             if name == gate
             else (np.tanh if name == "g" else reference.sigmoid)(bar)
             for name, bar in zip("ifgo", a[:4], strict=True)
@@ -139,8 +143,14 @@ CELL_SLIPS = [
     ("h is used in the place of c: return c without o", lambda *a: (right(*a)[0],) * 2),
 ]
 CELL_SLIPS += [
-    (f"the {'tanh' if gate == 'g' else 'sigmoid'} of {gate} is missing", raw(gate))
+    (
+        f"the {'tanh' if gate == 'g' else 'sigmoid'} of {gate} is missing",
+        with_gate(gate, raw),
+    )
     for gate in "ifgo"
+]
+CELL_SLIPS += [
+    (f"the factor {gate} is missing", with_gate(gate, np.ones_like)) for gate in "ifgo"
 ]
 PERMUTED = "the gates are permuted; their order is i, f, g, o"
 CELL_SLIPS += [(PERMUTED, permuted(p)) for p in list(permutations(range(4)))[1:]]
@@ -471,7 +481,7 @@ EXERCISES = {
         "a block begins where the one before ends; the last block may have threads "
         "to spare",
         raised=lambda function: (
-            "the guard: the last block has more threads than samples are left"
+            "the guard, s < samples: the last block has threads to spare"
         ),
     ),
 }

@@ -67,7 +67,8 @@ def measure_stacks(layers, lengths, T, H, repeats):
 
     "one": one thread, layer after layer; "workers": as many threads as are given;
     "streams": two independent passes at the same time, each on one thread in chunks.
-    The last of `layers` is measured with every length of chunk.
+    The last of `layers` is measured with every length of chunk; passes of one length
+    are neighbours in each round.
     """
     deepest = layers[-1]
     many = [P for P in WORKERS if 1 < P <= min(cores.cores(), deepest)]
@@ -118,7 +119,9 @@ def measure_stacks(layers, lengths, T, H, repeats):
                 net.forward(x, training=True)
         cases = {key: partial(run, key) for key in keys}
         cases |= {} if back else {key: partial(run_pair, key) for key in streams}
-        rows = interleaved(cases, repeats=repeats, least=0, self_timed=True)
+        blocks = [[key for key in cases if key[3] == C] for C in sorted({T, *lengths})]
+        how = {"repeats": repeats, "least": 0, "self_timed": True}
+        rows = interleaved(cases, blocks=blocks, **how)
         # The first of them warmed up.
         taken = [lines[key][1 + k] for key, k in rows[["case", "repeat"]].to_numpy()]
         rows = rows.assign(stage=stage, line=taken, T=T, H=H)
@@ -289,30 +292,32 @@ def predicted(plan, tasks, hand) -> float:
     return float(np.mean(taken))
 
 
-def tasks_of(rows):
+def tasks_of(rows, by=("process", "C")):
     """By process and length of chunk: the seconds of the tasks of two independent
     passes at the same time, an array.
     """
     of = _part(rows, "streams")
     return {
         key: np.array([s.stop - s.start for line in part["line"] for s in line.spans])
-        for key, part in of.groupby(["process", "C"])
+        for key, part in of.groupby(list(by))
     }
 
 
 def off(rows, equal=False) -> Interval:
     """Predicted over measured less one, of every process the median of its forward
-    passes on several threads; equal: with every task as long as the median one.
+    passes on several threads, each predicted from the tasks of its round; equal: with
+    every task as long as the median one.
     """
     hand, found = hand_over(rows).middle, dict[int, list[float]]()
-    tasks, many = tasks_of(rows), rows[rows["way"] == "workers"]
+    of_round = ["process", "C", "repeat"]
+    tasks, many = tasks_of(rows, of_round), rows[rows["way"] == "workers"]
     many = many[many["stage"] == "forward"]
-    for (process, *_, C), part in many.groupby(["process", "L", "threads", "C"]):
-        pool = tasks[process, C]
+    for (process, C, repeat), part in many.groupby(of_round):
+        pool = tasks[process, C, repeat]
         pool = np.median(pool, keepdims=True) if equal else pool
-        took = predicted(part["line"].iloc[0].schedule, pool, hand)
-        error = took / part["seconds"].median() - 1
-        found.setdefault(process, []).append(error)
+        for line in part["line"]:
+            error = predicted(line.schedule, pool, hand) / line.makespan - 1
+            found.setdefault(process, []).append(error)
     return Interval.of([np.median(errors) for errors in found.values()])
 
 

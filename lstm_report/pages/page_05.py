@@ -146,7 +146,7 @@ STACKS = Shared(
     measure_stacks,
     smoke={"layers": (2, 4), "lengths": (6, 24), "T": 96, "H": 16, "repeats": 2},
     paper={"layers": (4, 8), "lengths": (6, 24, 80), "T": 240, "H": 256}
-    | {"repeats": 5},
+    | {"repeats": 9},
 )
 
 

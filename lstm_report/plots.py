@@ -326,7 +326,8 @@ def words(figure: Figure) -> str:
                 else ""
             )
             on = " on a log axis" if axis.get_scale() == "log" else ""
-            axes.append(axis.get_label_text() + named + on)
+            name = axis.get_label_text() + named  # none where panels share an axis
+            axes.append(name + on if name else "")
         labels = [
             text.get_text()
             for text in (*ax.texts, *(legend.get_texts() if legend else ()))

@@ -148,3 +148,5 @@ def test_a_figure_in_words(ax):
     plots.note(ax, "$H$", (1, 1))
     said = "Twice as fast. seconds against hidden units on a log axis. Labels: H."
     assert plots.words(ax.figure) == said
+    ax.set_xlabel("")  # as where the panel below names it
+    assert plots.words(ax.figure) == "Twice as fast. seconds. Labels: H."

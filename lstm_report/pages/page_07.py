@@ -214,15 +214,13 @@ def pays_from(rows):
 def where_it_pays(pays):
     """The finding in words: in memory that both share, and by messages."""
     memory = min(filter(None, map(pays.get, ("fixed", "window"))), default=None)
-    said = (
-        f"Fixed shares: from H = {memory} in memory"
-        if memory
-        else "Fixed shares: nowhere in memory"
-    )
+    means = {"in memory": memory}
     if "messages" in pays:
-        messages = pays["messages"]
-        said += f", from {messages} by messages" if messages else ", never by messages"
-    return said
+        means["by messages"] = pays["messages"]
+    if not any(means.values()):
+        return "Fixed shares: at no size faster in every job"
+    said = (f"from H = {H} {how}" if H else f"never {how}" for how, H in means.items())
+    return f"Fixed shares: {', '.join(said)}"
 
 
 def figure_speed(rows):

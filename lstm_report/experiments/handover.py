@@ -262,7 +262,7 @@ def _messages(world, n, turns, from_python):
     }
 
 
-def passes(world, hidden, repeats=30):
+def passes(world, hidden, repeats=20):
     """Time a pass of one sample through an RNN of H units and inputs by one thread, and
     by two workers in every way: a row per H, way and repeat. At PRICED units also the
     parts that a shared step is made of.
@@ -287,7 +287,7 @@ def passes(world, hidden, repeats=30):
             cases[name] = partial(_mean, world, way, count)
         if H == PRICED:
             cases |= _parts(world, params, x, count)
-        rows = in_turn(cases, max(min(repeats, 3), min(repeats, 16384 // H)))
+        rows = in_turn(cases, max(min(repeats, 3), min(repeats, 10240 // H)))
         check()
         parts.append(rows.assign(H=H, T=T, stage="forward"))
     return together(parts)

@@ -198,8 +198,7 @@ def learned(table: pd.DataFrame) -> str:
 
 def figure_ladder(ladder: pd.DataFrame) -> Figure:
     """Training by each rung on one thread, over plain loops."""
-    table = ratios(page_03.of_part(ladder, "whole"), "sequential")
-    shown = intervals(table[[name for name in page_03.RUNGS if name in table]])
+    shown = intervals(page_03.over_plain(ladder)[list(page_03.RUNGS)])
     figure, ax = plots.panels(1, 0.6 + 0.42 * len(shown))
     ax.set_xscale("log")
     colours = [plots.COLOURS.get(name, plots.BLUE) for name in shown.index]

@@ -61,6 +61,7 @@ IDEAS = {
     "sums in registers": ("panels", "stored"),
     "cell on registers": ("stored", "numba-fused"),
 }
+FIRST = next(iter(IDEAS))
 LEFT = "left over"
 # Three ideas that end what a call from Python costs.
 CALLS = "one call a step", "memory kept", "one call an epoch"
@@ -124,7 +125,7 @@ def chain(params: lk.Params, work: Workload, count: int) -> dict[str, Callable]:
             net.step(x, target, RATE)
 
     nets: dict[str, Any] = {}
-    nets |= {name: lk.network(name, params, threads=1) for name in RUNGS[3:]}
+    nets |= {name: lk.network(name, params, threads=1) for name in RUNGS[1:]}
     nets |= {
         "loops": rungs.Loops(params, 1),
         "vector cell": rungs.VectorCell(params, 1),
@@ -157,18 +158,21 @@ def measure_ladder(
     works: dict[str, Workload],
     windows: tuple[int, ...],
     repeats: int,
-    least: float,
+    rounds: tuple[int, int],
+    least: tuple[float, float],
 ) -> pd.DataFrame:
     """Seconds in one process, a row a repeat, by `part` of the page, `work`, `case`.
 
     works: by name, the first the airline network, the second too large for plain loops,
-    which take a sample and two steps of it. windows: sizes of data sets. least: seconds
-    that a case is run for at a time, as long as the slow ones take: where a core is
-    slower now and then, these find it at its mean speed, and a short case must too.
+    which take a sample and two steps of it. windows: sizes of data sets. rounds: of the
+    factors at both sizes: many, for a core is slower now and then, and a pair is short.
+    least: seconds for which a case runs at a time. Of the factors: so long that caches
+    which another case has filled do not count. Of compiled loops beside plain ones:
+    as long as these take, so that both find the core at its mean speed.
     """
     parts = []
 
-    def timed(work, groups, least=2e-3):
+    def timed(work, groups, repeats=repeats, least=2e-3):
         """Cases by part in one loop, so that its drift meets all parts alike; those of
         a part are neighbours in each round.
         """
@@ -181,7 +185,7 @@ def measure_ladder(
         parts.append(times.assign(work=work))
 
     small, _ = works
-    for name, work in works.items():
+    for (name, work), count in zip(works.items(), rounds, strict=True):
         params, share = work.params(), replace(work, T=2, B=1)
         cases = chain(params, work, count=TIMED // work.B if name == small else 2)
         x, target = (work if name == small else share).example()
@@ -191,19 +195,12 @@ def measure_ladder(
             ),
             "loops": partial(rungs.Loops(params, 1).step, x, target, RATE),
         }
-        (first, _), *rest = IDEAS.items()
-        groups: dict[str, dict[str, Callable]] = {first: plain}
-        groups |= {idea: {case: cases[case] for case in pair} for idea, pair in rest}
-        if name == small:
-            nets = {rung: lk.network(rung, params, threads=1) for rung in RUNGS}
-            groups["whole"] = {
-                rung: epoch(net, airline_dataset(), work.B, TIMED)
-                for rung, net in nets.items()
-            }
-        else:
-            ends = "loops", "numpy", "numba-fused"
-            groups["whole"] = {case: cases[case] for case in ends}
-        timed(name, groups, least)
+        rest = (idea for idea in IDEAS if idea != FIRST)
+        groups = {idea: {case: cases[case] for case in IDEAS[idea]} for idea in rest}
+        others = RUNGS[1:] if name == small else ("numpy", "numba-fused")
+        groups["whole"] = {case: cases[case] for case in ("loops", *others)}
+        timed(name, groups, count, least[0])
+        timed(name, {FIRST: plain}, 2 * repeats, least[1])
 
     airline = works[small]
     params, (x, target) = airline.params(), airline.example()
@@ -226,15 +223,12 @@ def measure_ladder(
     return together(parts)
 
 
-TIMED = 96  # windows of the airline series, six steps, as many as of the factors
+TIMED = 96  # windows, six steps of the airline network
 
 
-def epoch(
-    net: Any, dataset: Any, batch_size: int, count: int | None = None
-) -> Callable:
-    """Steps on the first `count` windows of a data set, on all by default."""
-    order = np.arange(count or len(dataset))
-    return partial(net.epoch, dataset, order, batch_size, RATE)
+def epoch(net: Any, dataset: Any, batch_size: int) -> Callable:
+    """Steps on the windows of a data set."""
+    return partial(net.epoch, dataset, np.arange(len(dataset)), batch_size, RATE)
 
 
 def call(net: Any, stage: str, x: np.ndarray, target: np.ndarray) -> Callable:
@@ -255,13 +249,15 @@ LADDER = Shared(
         "works": {SMALL: AIRLINE, LARGE: Workload(1, 2, 512, 512, 4)},
         "windows": (64, 128),
         "repeats": 2,
-        "least": 2e-3,
+        "rounds": (2, 2),
+        "least": (2e-3, 2e-3),
     },
     paper={
         "works": {SMALL: AIRLINE, LARGE: WIDE},
         "windows": (128, 512, 2048),
         "repeats": 5,
-        "least": 0.15,
+        "rounds": (25, 10),
+        "least": (0.02, 0.15),
     },
 )
 
@@ -279,16 +275,20 @@ def factors(rows: pd.DataFrame, work: str) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def wholes(rows: pd.DataFrame, work: str) -> pd.Series:
-    """How many times as fast as plain loops the last rung trains, by process. Where
-    plain loops are too slow: the compiled loops' gain on a part of the work, times the
-    rest on all of it.
+def over_plain(rows: pd.DataFrame, work: str = SMALL) -> pd.DataFrame:
+    """How many times as fast as plain loops each case of the whole trains, a row a
+    process: what compiled loops gain, times how many times as fast as these it is.
+    Plain loops take long, and are timed beside compiled ones alone.
     """
-    timed = of_part(rows, "whole", work)
-    if "sequential" in set(timed["case"]):
-        return ratios(timed, "sequential")["numba-fused"]
-    loops = ratios(of_part(rows, "loops compiled", work), "sequential")["loops"]
-    return loops * ratios(timed, "loops")["numba-fused"]
+    plain, compiled = IDEAS[FIRST]
+    loops = ratios(of_part(rows, FIRST, work), plain)[compiled]
+    table = ratios(of_part(rows, "whole", work), compiled).mul(loops, axis="index")
+    return table.assign(**{plain: 1.0})
+
+
+def wholes(rows: pd.DataFrame, work: str) -> pd.Series:
+    """How many times as fast as plain loops the last rung trains, by process."""
+    return over_plain(rows, work)["numba-fused"]
 
 
 def whole(rows: pd.DataFrame, work: str = SMALL) -> Interval:
@@ -476,7 +476,10 @@ def five_epochs(rows: pd.DataFrame, recorded: pd.DataFrame) -> pd.Series:
     measured here on one core, and of what is recorded of a GPU.
     """
     windows = len(airline_dataset())
-    took = 5 * windows / TIMED * seconds(of_part(rows, "whole")).median()
+    took = seconds(of_part(rows, "whole")).median()[list(RUNGS[1:])]
+    step = seconds(of_part(rows, FIRST)).median()["sequential"]
+    took["sequential"] = step * TIMED / AIRLINE.B
+    took *= 5 * windows / TIMED
     if not recorded.empty:
         table = recorded[(recorded["variant"] == "table") & recorded["stage"].notna()]
         table = table[table["version"].str.startswith("cuda")]
@@ -500,8 +503,12 @@ def over_each(rows: pd.DataFrame, took: pd.Series) -> dict[str, pd.Series]:
     """
     found = {}
     for base in ("sequential", "numpy-sample"):
-        here = ratios(of_part(rows, "whole"), base).median()
-        found[base] = here.combine_first(took[base] / took)
+        if base == "sequential":
+            here = over_plain(rows)
+        else:
+            here = ratios(of_part(rows, "whole"), base)
+            here["sequential"] = 1 / over_plain(rows)[base]
+        found[base] = here.median().combine_first(took[base] / took)
     return found
 
 

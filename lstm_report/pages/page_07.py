@@ -220,7 +220,7 @@ def where_it_pays(pays):
     if not any(means.values()):
         return "Fixed shares: at no size faster in every job"
     said = (f"from H = {H} {how}" if H else f"never {how}" for how, H in means.items())
-    return f"Fixed shares: {', '.join(said)}"
+    return f"Fixed shares: {', '.join(said).replace(', from H =', ',')}"
 
 
 def figure_speed(rows):

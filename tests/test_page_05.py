@@ -53,6 +53,13 @@ def stacks(slow=(1.0, 1.03, 1.07), back=(1.1, 1.13, 1.17)):
     return pd.DataFrame(made, columns=names)
 
 
+def test_a_pass_is_predicted_from_the_tasks_of_its_round():
+    calm = stacks()
+    slow = calm.assign(repeat=1, line=[longer(line, 3) for line in calm["line"]])
+    both = page.off(pd.concat([calm, slow], ignore_index=True))
+    assert both == pytest.approx(page.off(calm), abs=0.01)
+
+
 def divided(small=(0.5, 0.7, 0.9), large=(1.1, 1.3, 1.7)):
     """Rows as `measure_divisions` gives them; seconds of layers at both ends of the
     map, where units take one second.

@@ -436,6 +436,16 @@ def test_long_cells_and_much_code_are_seen():
     assert not problems_of_code(rules.nbformat.v4.new_notebook(cells=[folded, kernel]))
 
 
+def test_a_column_without_a_name_is_not_in_form():
+    book = rules.read(NOTEBOOKS[0])
+    before = problems_of_form(book)
+    book.cells[0].source += "\n\n| goal | | page |\n|---|---|---|\n| a | b | c |"
+    (more,) = set(problems_of_form(book)) - set(before)
+    assert more == "a column without a name: | goal | | page |"
+    book.cells[0].source = book.cells[0].source.replace("| |", "| state |")
+    assert set(problems_of_form(book)) == set(before)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_executed_in_form_and_its_links_lead_somewhere(path):
     book = rules.read(path)

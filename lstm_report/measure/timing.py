@@ -118,10 +118,8 @@ def interleaved(
                 for _ in range(math.ceil(count / 4)):
                     case()
             start, told = time.perf_counter(), 0.0
-            for _ in range(
-                count
-            ):  # results are not kept: a million of them fill memory
-                result = case()
+            for _ in range(count):
+                result = case()  # not kept: a million results fill memory
                 told += result if self_timed else 0.0
             taken = told if self_timed else time.perf_counter() - start
             rows.append((name, repeat, taken / count))

@@ -17,14 +17,17 @@ import lstm_kernels as lk
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.tiles import Tiles
+from lstm_kernels.gpu import device
 from lstm_kernels.ranks import rnn
 from lstm_kernels.ranks.parallel import Parallel
 from lstm_kernels.ranks.world import CORES, Sum, World, main, take_cores
 from lstm_report.experiments import devices, handover, mpi_loops
 from lstm_report.measure import results
-from lstm_report.measure.comparer import MismatchError
+from lstm_report.measure.comparer import TOLERANCE, MismatchError, compare
 from lstm_report.studies import strings
 
+if device.SIMULATED:
+    sys.setswitchinterval(1e-4)  # its threads often wait for each other
 KERNELS = mpi_loops.steps_by_messages, mpi_loops.steps_by_collective
 STEPS = {"epochs": 2, "batch_size": 15, "learning_rate": 0.5, "progress": False}
 STRINGS = strings.one_hot(strings.reber(40))
@@ -140,11 +143,19 @@ def refused(world):
         (lambda: Parallel(other, world), "params, the hash of their values: got"),
         (lambda: Parallel(read, world, micro_batches=1 + rank), "options: got"),
         (lambda: Parallel(read, world, stages=[2, 1 - rank % 2]), "stages: got"),
+        (lambda: Parallel(read, world, version=VERSIONS[rank % 2]), "options: got"),
+        (lambda: Parallel(read, world, version="cuda-v9"), "name: got 'cuda-v9'"),
         (lambda: Parallel(read, world).step(x, target, 0.1), "target: got shape (4, 2"),
     ):
         with pytest.raises((ValueError, ArithmeticError), match=re.escape(words)):
             make()
     Parallel(read, world).step(x, target[:, :1], 0.1)
+    fused = next(v for v in lk.versions() if v.name == "cuda-fused")
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == last:  # what a frozen Version has found out
+            patch.setitem(vars(fused), "why_unavailable", "no device")
+        with pytest.raises(lk.UnavailableError, match="cannot run here: no device"):
+            Parallel(read, world, version="cuda-fused")
 
 
 def next_symbol(params, x):
@@ -177,6 +188,92 @@ def trained_by_definition(params, batch_size):
             total += loss * len(index) / N
         losses.append(total)
     return losses, theta.arrays()
+
+
+VERSIONS = "numpy", "cuda-fused"
+SMALL = lk.Params.init(2, 3, num_layers=2, output_size=1)  # numbers: 72, 84, 3 and 1
+# By the number of ranks: options, and bytes that leave a rank in a step of 4 samples
+# and 3 steps. A border of stages has 3 x 4 x 3 numbers of 4 bytes cross it, both ways;
+# of two replicas all 160 parameters cross, and their sums.
+COMPUTED = {
+    2: [
+        ({"stages": [1, 2], "micro_batches": 2}, 2 * 3 * 4 * 3 * 4),
+        ({}, 2 * 160 * 4),
+        ({"micro_batches": 2}, 2 * 160 * 4),
+    ],
+    4: [({"stages": [1, 2], "micro_batches": 2}, 288 + 1280)],
+}
+
+
+class Counted:
+    """A communicator that counts the bytes which leave its rank."""
+
+    def __init__(self, comm):
+        self.comm, self.bytes = comm, 0
+
+    def __getattr__(self, name):
+        return getattr(self.comm, name)
+
+    def Isend(self, value, to):
+        self.bytes += value.nbytes * (to != self.comm.rank)
+        return self.comm.Isend(value, to)
+
+    def Alltoallv(self, slices, pieces):
+        array, counts = slices
+        self.bytes += array.itemsize * (array.size - counts[self.comm.rank])
+        self.comm.Alltoallv(slices, pieces)
+
+    def Allgatherv(self, total, slices):
+        self.bytes += total.nbytes * (self.comm.size - 1)
+        self.comm.Allgatherv(total, slices)
+
+
+def sent(world, model, x, target):
+    """The bytes that leave all ranks in a step."""
+    with pytest.MonkeyPatch.context() as patch:
+        places = [(model.row, "comm"), *((one, "_comm") for one in model._sums)]
+        counted = [Counted(getattr(*place)) for place in places]
+        for place, comm in zip(places, counted, strict=True):
+            patch.setattr(*place, comm)
+        model.step(x, target, 0.1)
+    return world.comm.allreduce(sum(comm.bytes for comm in counted))
+
+
+def versions(world):
+    """Whatever version computes the layers of a rank: an epoch is that of a network,
+    and as many bytes go from rank to rank.
+    """
+    data = lk.Dataset(example(3, 7, 2), example(7, 1))
+    alone = lk.network("numpy", SMALL)
+    steps = STEPS | {"epochs": 1, "batch_size": 4}
+    want, theta = lk.train(alone, data, **steps).loss, alone.params().arrays()
+    for options, count in COMPUTED[world.size]:
+        for version in VERSIONS:
+            model = Parallel(SMALL, world, version=version, **options)
+            made = [stage._network._network.name for stage in model.local.values()]
+            assert made == [version]
+            losses = lk.train(model, data, **steps).loss
+            np.testing.assert_allclose(losses, want, rtol=1e-5)
+            compare(model.gather(), theta, TOLERANCE[SMALL.dtype])
+            assert sent(world, model, *data.batch(range(4))) == count
+
+
+def gpus(world):
+    """Process r takes device r % count, whatever the World of a model is; none for a
+    version without one.
+    """
+    alone = World(world.MPI.COMM_SELF)
+    for count in (1, 2, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            asked = []
+            patch.setattr(device.cuda, "gpus", ["a device"] * count)
+            patch.setattr(device.cuda, "select_device", asked.append)
+            for version in ("numba-fused", "numpy"):
+                Parallel(SMALL, world, version=version)
+            assert not asked
+            for among in (world, alone):
+                Parallel(SMALL, among, version="cuda-fused")
+            assert asked == [world.rank % count] * 2
 
 
 # By the number of ranks: what they train with.
@@ -274,6 +371,7 @@ def checkpoints(world):
             {"model": {"micro_batches": 2}},
             {"model": {"stages": [2, 1]}},
             {"model": {"stages": None}},
+            {"model": {"version": "numpy"}},
             {"params": wider},
             {"optimizer": "adam"},
         ):
@@ -339,7 +437,9 @@ def training(world):
 def every(world):
     """What this number of ranks can do of the above."""
     chosen = {2: [sums, units, cores, refused, memory, diverged, checkpoints, programs]}
+    chosen[2] += [versions, gpus]
     chosen[3] = [sums, units, cores, refused]
+    chosen[4] = [versions, gpus]
     for program in [models, *chosen.get(world.size, [])]:
         program(world)
 

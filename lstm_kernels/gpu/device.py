@@ -104,6 +104,12 @@ def _compile_nothing(capability):
     cuda.compile_ptx(nothing, (numba.types.float32[::1],), cc=capability)
 
 
+def select(number):
+    """Let this thread use device number % count, if there are devices."""
+    if cuda is not None and cuda.is_available() and (count := len(cuda.gpus)):
+        cuda.select_device(number % count)
+
+
 def describe():
     """The device as a dict: name, capability, multiprocessors, memory, clocks, shared
     memory.

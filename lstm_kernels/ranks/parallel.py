@@ -31,6 +31,7 @@ from ..errors import (
 )
 from ..params import Named, Params
 from ..training import Checkpoint
+from ..versions import VersionName, versions
 from .stage import LOSSES, Stage, StageParams, layers_of
 from .world import Sum, World, whole_world
 
@@ -46,13 +47,15 @@ class Parallel:
     stages than ranks, stage v is on rank v % ranks. micro_batches: into how many the
     share of a replica is cut, if it has so many samples. loss: "last", the mean squared
     error of the last step, or "symbols", the mean cross-entropy of the symbols after
-    the first; with an embedding the only one.
+    the first; with an embedding the only one. version: what computes the recurrent
+    layers (`Stage`); of one for a GPU, process r of a machine uses device r % count.
 
     A mini-batch may have fewer samples than there are replicas or micro-batches: some
     then have none, and add zeros. A step that an exception ends leaves the parameters
     as they were. Raises TypeError or ValueError, on every rank, for ranks that are more
     than the stages and no multiple of them, stages that do not add up to the layers, or
-    ranks that disagree, about the parameters' values too.
+    ranks that disagree, about the parameters' values too; and as `network` does for a
+    version.
     """
 
     def __init__(
@@ -64,25 +67,22 @@ class Parallel:
         stages: list[int] | None = None,
         micro_batches: int = 1,
         loss: str = "last",
+        version: VersionName = "numba-fused",
     ):
         self.world = world = world or whole_world()
         self.loss, self.micro_batches = loss, micro_batches
         layers = world.agreed(lambda: self._checked(params, embedding))
         self.stages = world.agreed(lambda: self._checked_stages(stages, len(layers)))
         self.options = {"stages": self.stages, "micro_batches": micro_batches}
-        self.options["loss"] = loss
+        self.options |= {"loss": loss, "version": version}
         world.same("options", self.options)
         world.same("params, the hash of their values", _digest(layers))
         self.ranks = min(len(self.stages), world.size)  # of a replica
         self.replicas, self.replica = world.size // self.ranks, world.rank // self.ranks
         self.row, column = world.grid(self.ranks)
-        self.local, self.thetas = {}, {}  # by number: this rank's stages, parameters
-        ends = list(accumulate(self.stages, initial=0))
-        for v in range(self.row.rank, len(self.stages), self.ranks):
-            own = layers[ends[v] : ends[v + 1]]
-            named = {name: a for layer in own for name, a in layer.items()}
-            stage = Stage(named, params.cell, loss=loss, is_first=v == 0)
-            self.local[v], self.thetas[v] = stage, stage.flat(named)
+        self.local: dict[int, Stage] = {}  # by number: this rank's stages
+        self.thetas: dict[int, np.ndarray] = {}  # and their parameters
+        world.agreed(lambda: self._make_stages(layers, params.cell, version))
         self._sums = [Sum(column, stage.gradients) for stage in self.local.values()]
         self._embeds, self._cell = embedding is not None, params.cell
         self._D, self._O = params.input_size, params.output_size
@@ -119,6 +119,19 @@ class Parallel:
             want = "a divisor of that, or more on several"
             raise ValueError(f"stages: got {got}, want {want}")
         return stages
+
+    def _make_stages(self, layers, cell, version):
+        """Those of this rank, on the device of this process."""
+        if any(v.name == version and v.target == "gpu" for v in versions()):
+            from ..gpu.device import select  # which takes time to import
+
+            select(whole_world().near[0])
+        ends = list(accumulate(self.stages, initial=0))
+        for v in range(self.row.rank, len(self.stages), self.ranks):
+            own = layers[ends[v] : ends[v + 1]]
+            named = {name: a for layer in own for name, a in layer.items()}
+            stage = Stage(named, cell, loss=self.loss, is_first=v == 0, version=version)
+            self.local[v], self.thetas[v] = stage, stage.flat(named)
 
     def params(self) -> StageParams:
         """A copy of this rank's parameters."""

@@ -7,6 +7,7 @@ in a *slot* of its own, a number.
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from ..errors import check_array
 from ..params import Layer, Named, Params
 from ..readout import back, cross_entropy_and_dz, squared_error_and_dz
+from ..versions import network
 from ..versions.numba_fused import NumbaFused
 
 # "symbols": the cross-entropy of the symbol after each step; "last": the squares of the
@@ -78,17 +80,42 @@ class Slots(NumbaFused):
         return self._backward(self._passes.pop(slot), dy, None, inputs)
 
 
+class Recomputed:
+    """A network of any version in the place of Slots. It keeps one pass, so a slot
+    keeps x, and goes forward again before it goes back where another pass came in
+    between (Huang et al. 2019). To a GPU are copied the parameters, once a step, x of
+    each forward and dy of each backward pass; from it y, and all gradients.
+    """
+
+    def __init__(self, version, params):
+        self._network = network(version, params, threads=1)
+        self.assign = self._network.assign
+        self._x, self._passed = {}, None  # by slot; the slot of the last pass
+
+    def forward_in(self, slot, x):
+        self._x[slot], self._passed = x, slot
+        return self._network.forward(x, training=True)[0]
+
+    def backward_in(self, slot, dy, inputs):
+        if slot != self._passed:
+            self.forward_in(slot, self._x[slot])
+        return self._network.backward(dy)
+
+
 class Stage:
     """Neighbouring layers: a step begins with their parameters in one flat array, which
     is only read, and adds their gradients up in another, `gradients`.
 
     named: the arrays of the layers (`layers_of`). loss: of LOSSES. is_first: whether
-    the gradient of the input is of no use. Where the recurrent layers would take
-    numbers that are not finite they take zeros, and the step has `diverged`, so that
-    every rank takes part in it to its end.
+    the gradient of the input is of no use. version: what computes the recurrent layers;
+    all others are NumPy's. Where the recurrent layers would take numbers that are not
+    finite they take zeros, and the step has `diverged`, so that every rank takes part
+    in it to its end.
     """
 
-    def __init__(self, named: Named, cell: str, *, loss: str, is_first: bool):
+    def __init__(
+        self, named: Named, cell: str, *, loss: str, is_first: bool, version: str
+    ):
         self.cell = cell
         self.shapes = {name: a.shape for name, a in named.items()}
         first = next(iter(named.values()))
@@ -98,7 +125,8 @@ class Stage:
         self._loss = LOSSES[loss]
         self._inputs = not is_first or "E" in named
         self._prefixes = [name[:-1] for name in named if name.endswith(".U")]
-        self._network = Slots(self._recurrent(named)) if self._prefixes else None
+        make = Slots if version == "numba-fused" else partial(Recomputed, version)
+        self._network = make(self._recurrent(named)) if self._prefixes else None
         self._symbols: dict[int, np.ndarray] = {}  # by slot
         self._read: dict[int, Any] = {}
 

@@ -22,6 +22,7 @@ from lstm_kernels.ranks import launch
 from lstm_kernels.ranks.parallel import Parallel
 from lstm_kernels.ranks.stage import Stage, layers_of
 from lstm_kernels.ranks.world import Sum, World
+from lstm_kernels.versions import VersionName
 
 from ..measure import evidence, results
 from ..measure.comparer import compare
@@ -40,13 +41,14 @@ MICRO = 8  # micro-batches of a mini-batch
 
 @dataclass(frozen=True)
 class Example:
-    """A model and a mini-batch of random text."""
+    """A model and a mini-batch of random text; version: of `Parallel`."""
 
     layers: int
     hidden: int
     symbols: int
     steps: int
     batch: int
+    version: VersionName = "numba-fused"
 
     @cached_property
     def params(self):
@@ -74,7 +76,7 @@ class Example:
         """The model over the ranks of a World."""
         options = {"stages": stages, "micro_batches": micro_batches}
         options |= {"embedding": self.embedding, "loss": "symbols"}
-        return Parallel(self.params, world, **options)
+        return Parallel(self.params, world, version=self.version, **options)
 
 
 def alone(world, case):
@@ -152,7 +154,8 @@ class Layers:
         ]
         self._stages = {}
         for k, (name, named) in enumerate(example.arrays.items()):
-            stage = Stage(named, example.params.cell, loss="symbols", is_first=k == 0)
+            how = {"loss": "symbols", "is_first": k == 0, "version": example.version}
+            stage = Stage(named, example.params.cell, **how)
             stage.begin(stage.flat(named))
             self._stages[name] = stage
 

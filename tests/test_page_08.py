@@ -54,8 +54,11 @@ CASES = {
         "6+4 takes 0 % (0 to 0) longer",
         "by count: 1.24x (1.24x to 1.24x)",
         "forward twice on the same values takes 20 % less",
-        "| 5+5 | 16 | 11.1 % | 23.1 % |",
-        "| alternating | 144 | 2.44 % |",
+        "| 5+5 | 16 | 0.00293 MiB | 11.1 % | 23.1 % |",
+        "| alternating | 144 | 0.0264 MiB | 2.44 % |",
+        "With 6+4 rank 0 has embedding to layer 4, rank 1 layer 5 to read-out; of two "
+        "replicas each has all layers and 4 of 8 samples.",
+        "0.00293 MiB cross between the stages in a step, and 0.139 MiB between the",
         "Alternating layers compared with 5+5: 1.16x (1.04x to 1.32x). A message takes "
         "37 µs, 3.7 % of a layer's forward pass, and all 144 take 5.33 ms. Ends "
         "together compared with 5+5: 4.42 % slower",
@@ -117,6 +120,14 @@ def test_a_timeline_is_what_a_hand_draws():
     assert [len(ax.patches) for ax in figure.axes] == [2 * 2 * 4, 4 * 2 * 4]
     together = "Neighbours together: 8 messages, idle 20 %"
     assert f"{together}; Alternating: 24 messages, idle 11 %." in figure.alt
+
+
+def test_what_crosses_between_ranks_is_a_count():
+    """As tests/rank_programs.py counts it in a step, of a model with an embedding."""
+    model = {"layers": 2, "hidden": 3, "symbols": 5, "steps": 3, "batch": 4}
+    assert page.sent([2, 2], model) == 2 * (3 * 4 * 3) * 4
+    assert page.sent([1, 2, 1], model) == 2 * 288
+    assert page.sent([4], model) == 2 * (5 * 3 + 2 * 7 * 12 + 3 * 5 + 5) * 4
 
 
 def test_a_step_is_the_passes_and_the_slower_descent():

@@ -8,7 +8,7 @@ import pandas as pd
 from lstm_kernels.ranks import planner
 
 from .. import plots
-from ..experiments.devices import MICRO, PARTITIONS, ROUNDS, TOLERANCE, job
+from ..experiments.devices import MICRO, PARTITIONS, ROUNDS, TOLERANCE, Example, job
 from ..measure import results
 from ..measure.evidence import (
     Interval,
@@ -98,6 +98,19 @@ def idle_share(spans, ranks=2):
 def messages(counts, micro=MICRO):
     """How many messages a step of training sends: each border, both ways."""
     return 2 * micro * (len(counts) - 1)
+
+
+def sent(counts, model):
+    """Bytes that cross between two ranks in a step, wherever they compute: at each
+    border y and its gradient; of one stage, which is on both, all gradients and sums.
+
+    model: the sizes of an Example.
+    """
+    if len(counts) == 1:
+        layers = Example(**model).arrays.values()
+        return 2 * sum(a.nbytes for layer in layers for a in layer.values())
+    y = model["steps"] * model["batch"] * model["hidden"] * np.dtype("f").itemsize
+    return 2 * y * (len(counts) - 1)
 
 
 def figure_order(layers=4, micro=4):
@@ -309,9 +322,9 @@ def say_predictions(rows, costs, plan, hand):
     )
 
 
-def placements(costs, plan):
-    """Of four placements: messages of a step, and the share of idle time, of equal
-    layers, a count, and of the layers as they were measured.
+def placements(costs, plan, model):
+    """Of four placements: messages of a step and what they hold, counts, and the share
+    of idle time, of equal layers, a count, and of the layers as they were measured.
     """
     found = {}
     for counts in [plan, *(n for n in (COUNT, ALTERNATING, ENDS) if n != plan)]:
@@ -321,6 +334,7 @@ def placements(costs, plan):
         name = NAMES.get(name_of(counts), name_of(counts))
         found[name] = {
             "messages": messages(counts),
+            "sent": mib(sent(counts, model)),
             "idle, equal layers": percent(idle_share(equal)),
             "idle, as measured": percent(idle_share(measured)),
         }
@@ -338,6 +352,20 @@ def say_neighbours(rows, costs, hand):
         f"takes {us(hand)}, {percent(hand / layer)} of a layer's forward pass, and all "
         f"{sent} take {ms(sent * hand)}. Ends together compared with {name_of(COUNT)}: "
         f"{speed(ends)}."
+    )
+
+
+def say_ranks(costs, plan, model):
+    """Who computes what, on which device, and what crosses between ranks, in words."""
+    border, batch = plan[0], model["batch"]
+    return (
+        "With a GPU version rank r computes its LSTM layers on device r modulo their "
+        f"number. With {name_of(plan)} rank 0 has {costs.index[0]} to "
+        f"{costs.index[border - 1]}, rank 1 {costs.index[border]} to "
+        f"{costs.index[-1]}; of two replicas each has all layers and {batch // 2} of "
+        f"{batch} samples. Wherever they compute, {mib(sent(plan, model))} cross "
+        f"between the stages in a step, and {mib(sent([len(costs)], model))} between "
+        "the replicas."
     )
 
 

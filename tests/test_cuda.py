@@ -272,29 +272,144 @@ def test_a_failing_kernel_leaves_the_host_s_parameters(version):
     compare(net._params.arrays(), params.arrays(), 0)
 
 
-P100, H200 = ("Tesla P100", (6, 0)), ("H200", (9, 0))
+class Card:
+    """A device and its driver, as numba.cuda shows them; a first kernel on it raises
+    `error`, or gives what `wrong` says.
+    """
+
+    def __init__(self, name="H200", capability=(9, 0), error=None, wrong=None):
+        about = {"name": name, "compute_capability": capability}
+        about |= {"MULTIPROCESSOR_COUNT": 4, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 1}
+        self.device, self.error, self.wrong = SimpleNamespace(**about), error, wrong
+        self.gpus, self.launched = [self.device], []
+
+    def is_available(self):
+        return True
+
+    def get_current_device(self):
+        return self.device
+
+    def current_context(self):
+        room = SimpleNamespace(deallocations=SimpleNamespace(clear=lambda: None))
+        return SimpleNamespace(
+            device=self.device,
+            memory_manager=room,
+            get_memory_info=lambda: (1 << 20, 1 << 20),
+        )
+
+    def device_array(self, shape, dtype):
+        return np.zeros(shape, dtype).view(OnCard)
+
+    def jit(self, signature):
+        return lambda kernel: Launched(self, kernel.__name__)
+
+
+class OnCard(np.ndarray):
+    def copy_to_device(self, host):
+        self[:] = host
+
+    def copy_to_host(self, host):
+        host[:] = self
+
+
+class Launched:
+    """A first kernel of a Card, of which two blocks fit."""
+
+    def __init__(self, card, name):
+        self.card, self.name, self.overloads = card, name, {None: self}
+
+    def max_cooperative_grid_blocks(self, threads, shared):
+        return 2
+
+    def __getitem__(self, grid):
+        return self
+
+    def __call__(self, out):
+        self.card.launched.append(self.name)
+        if self.card.error and self.card.error[0] == self.name:
+            raise self.card.error[1]
+        whole = self.name == "across_grid"
+        out[:] = np.arange(64).reshape(-1, 64 if whole else 32)[:, ::-1].ravel()
+        if self.card.wrong == self.name:
+            out[7] += 1
+
+
+@pytest.fixture
+def on_card(monkeypatch):
+    """A function that puts a Card, with a driver of CUDA 12.4, where the device is."""
+
+    def put(**how):
+        card = Card(**how)
+        monkeypatch.setattr(device, "cuda", card)
+        monkeypatch.setattr(device, "SIMULATED", False)
+        driver = SimpleNamespace(
+            cuDriverGetVersion=lambda n: setattr(n._obj, "value", 12040)
+        )
+        monkeypatch.setattr(device.Device, "load_driver", lambda: driver)
+        for known in (device.why_unavailable, device.why_not_together):
+            known.cache_clear()
+        return card
+
+    yield put
+    for known in (device.why_unavailable, device.why_not_together):
+        known.cache_clear()
+
+
+OLD_DRIVER = RuntimeError("[222] CUDA_ERROR_UNSUPPORTED_PTX_VERSION\nptxas: more")
 DROPPED = ValueError("compute capability 6.0 is not supported\nmore")
 MISSING = RuntimeError("libNVVM cannot be found.\nDo `conda install cudatoolkit`")
+UNLINKED = RuntimeError("libcudadevrt.a not found")
+P100 = {"name": "Tesla P100", "capability": (6, 0)}
+ONE, ALL = "across_block", "across_grid"
 
 
 @pytest.mark.parametrize(
-    ("on", "error", "said"),
+    ("how", "said"),
     [
         (
-            P100,
-            DROPPED,
+            P100 | {"error": (ONE, DROPPED)},
             r"^Tesla P100 has compute capability 6\.0.*cu12.* supported\)$",
         ),
-        (H200, DROPPED, r"^kernels do not compile for H200 \(ValueError: compute"),
-        (H200, MISSING, r"^the CUDA compiler \(NVVM\) was not found in .*pip install"),
+        (
+            {"error": (ONE, DROPPED)},
+            r"^kernels do not run on H200: .*\(ValueError: compute",
+        ),
+        ({"error": (ONE, MISSING)}, r"^the CUDA compiler \(NVVM\) was .*pip install"),
+        (
+            {"error": (ONE, OLD_DRIVER)},
+            r"^the driver, of CUDA 12\.4, is older.*pip install 'numba-cuda\[cu12\]'",
+        ),
+        ({"wrong": ONE}, r"^kernels do not run on H200.* first kernel gave \["),
     ],
 )
-def test_why_a_gpu_cannot_be_used(on, error, said):
-    def compile(capability):
-        raise error
+def test_why_a_gpu_cannot_be_used(on_card, how, said):
+    """It launches, compares, and says what to do; every version has the reason."""
+    card = on_card(**how)
+    reasons = {v.why_unavailable for v in lk.versions() if v.target == "gpu"}
+    assert len(reasons) == 1
+    assert re.search(said, reasons.pop())
+    assert card.launched == [ONE]  # once a process
+    with pytest.raises(lk.UnavailableError, match="'cuda-v3' cannot run here"):
+        lk.network("cuda-v3", lk.Params.init(1, 2))
 
-    assert re.search(said, device.why_not_compiled(*on, compile))
-    assert device.why_not_compiled(*on, lambda capability: None) is None
+
+@pytest.mark.parametrize(
+    ("how", "epoch", "persistent"),
+    [
+        ({}, None, None),
+        (P100, None, "^Tesla P100 has compute capability 6.0, want 7.0 or newer$"),
+        ({"error": (ALL, UNLINKED)}, "libcudadevrt was not found: install", "libcuda"),
+        ({"wrong": ALL}, "kernels do not run on H200.* a first kernel gave", "gave"),
+        ({"capability": (5, 2)}, "capability 5.2, want 6.0", "5.2, want 7.0 or newer"),
+    ],
+)
+def test_what_a_version_needs_of_a_device(on_card, how, epoch, persistent):
+    on_card(**how)
+    reasons = {v.name: v.why_unavailable for v in lk.versions() if v.target == "gpu"}
+    for name, want in (("cuda-epoch", epoch), ("cuda-persistent", persistent)):
+        got = reasons.pop(name)
+        assert re.search(want, got) if want else got is None
+    assert {*reasons.values()} == {None}
 
 
 IMPORTS = """

@@ -9,8 +9,7 @@ import pytest
 from conftest import SIMULATED, example
 from test_cuda import agree, needs_kernels, simulated
 
-import lstm_kernels as lk
-from lstm_kernels.gpu import device, ptx
+from lstm_kernels.gpu import ptx
 from lstm_kernels.gpu.layout import Sizes, four
 from lstm_kernels.versions import cuda_persistent
 from lstm_report.measure.comparer import compare
@@ -37,19 +36,6 @@ def test_plans_of_known_networks(on_device):
     assert plan(1, 1, 512)[:5] == (128, 16, 16, 4, 1)
     assert plan(1, 64, 512)[:5] == (128, 16, 16, 16, 16)
     assert plan(1, 64, 128, limits=T4).shared <= T4["shared"]
-
-
-@needs_kernels
-def test_a_device_without_release_and_acquire_is_refused():
-    class Old(device.Device):
-        capability = property(lambda self: (6, 1), lambda self, value: None)
-
-    class OnOld(cuda_persistent.CudaPersistent):
-        device = Old
-
-    want = "'cuda-persistent' cannot run here: .* capability 6.1, want 7.0 or newer"
-    with pytest.raises(lk.UnavailableError, match=want):
-        OnOld(lk.Params.init(1, 2))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,9 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 @cache
 def why_unavailable():
-    """None when kernels can run here, on a device or simulated, else the reason."""
+    """None when kernels can run here, on a device or simulated, else the reason, and
+    what to do: a kernel was launched, once a process, and its result looked at.
+    """
     if cuda is None:
         return f"numba.cuda cannot be imported ({_broken.splitlines()[0]})"
     if not os.path.exists(f"{os.path.splitext(__file__)[0]}.py"):
@@ -57,51 +59,94 @@ def why_unavailable():
         if not cuda.is_available() or not len(cuda.gpus):
             reason = first_line(cuda.cuda_error() or "no device was found")
             return f"there is no CUDA device ({reason.rstrip(':').strip()})"
-        device = cuda.get_current_device()
+        cuda.get_current_device()
     except Exception as error:
-        return f"the CUDA driver does not work ({_told(error)})"
-    how = tuple(device.compute_capability), _compile_nothing
-    return why_not_compiled(_name(device), *how)
+        return f"the CUDA driver does not work ({told(error)})"
+    return why_not(lambda: launch("across_block"))
 
 
-def why_not_compiled(name, capability, compile):
-    """None when `compile(capability)` works, else what is wrong, and what to
-    install.
+@cache
+def why_not_together(oldest=(6, 0)):
+    """The same for launches whose blocks wait for each other; oldest: the capability
+    that has the instructions for it.
+    """
+    if SIMULATED or why_unavailable():
+        return why_unavailable()
+    device = cuda.get_current_device()
+    if tuple(device.compute_capability) < oldest:
+        got, want = _number(device.compute_capability), _number(oldest)
+        return f"{_name(device)} has compute capability {got}, want {want} or newer"
+    return why_not(lambda: launch("across_grid", together=True))
+
+
+def why_not(launch):
+    """None when `launch()` works on the device here, else what is wrong and what to
+    do.
     """
     try:
-        compile(capability)
+        launch()
     except Exception as error:
-        wrong = f"kernels do not compile for {name}"
-        wanted = ""
-        if "nvvm" in str(error).lower():
+        device, said = cuda.get_current_device(), str(error).lower()
+        name, capability = _name(device), tuple(device.compute_capability)
+        wrong, wanted = f"kernels do not run on {name}", "restart Python, then try anew"
+        if "ptx_version" in said or "unsupported .version" in said:
+            driver = driver_version()
+            wrong = f"the driver, of CUDA {_number(driver)}, is older than the compiler"
+            wanted = f"pip install 'numba-cuda[cu{driver[0]}]', or a newer driver"
+        elif "cudadevrt" in said:
+            wrong = "blocks cannot wait for each other: libcudadevrt was not found"
+            wanted = (
+                f"install the CUDA toolkit, {named_toolkit() or 'or set CUDA_HOME'}"
+            )
+        elif "nvvm" in said:
             place = named_toolkit() or "any usual place"
             wrong = f"the CUDA compiler (NVVM) was not found in {place}"
-            wanted = ": pip install 'numba-cuda[cu13]', or set CUDA_HOME"
-        elif capability < FIRST_OF_CUDA_13:
-            number = ".".join(map(str, capability))
-            wrong = f"{name} has compute capability {number}, too old for CUDA 13"
-            wanted = ": pip install 'numba-cuda[cu12]'"
-        return f"{wrong}{wanted} ({_told(error)})"
+            wanted = "pip install 'numba-cuda[cu13]', or set CUDA_HOME"
+        elif "support" in said and capability < FIRST_OF_CUDA_13:
+            old = f"{name} has compute capability {_number(capability)}"
+            wrong = f"{old}, too old for CUDA 13"
+            wanted = "pip install 'numba-cuda[cu12]'"
+        return f"{wrong}: {wanted} ({told(error)})"
     return None
+
+
+def launch(kernel, together=False):
+    """Run a kernel of `first_kernels` on two blocks, with as much shared memory as one
+    may have; RuntimeError for a wrong result.
+    """
+    from . import first_kernels
+
+    device, count = Device("the first kernel"), 64
+    made = cuda.jit((numba.float32[::1],))(getattr(first_kernels, kernel))
+    out = device.send("out", np.full(count, -1, np.float32))
+    device.configure(made, 2, count // 2, device.shared, together=together)(out)
+    got = device.copy_from(out, np.empty(count, np.float32))
+    want = np.arange(count, dtype=np.float32).reshape(-1, count if together else 32)
+    if not np.array_equal(got, want[:, ::-1].ravel()):
+        raise RuntimeError(f"a first kernel gave {got[:4]}, want {want[0, :-5:-1]}")
 
 
 def _name(device):
     return device.name.decode() if isinstance(device.name, bytes) else str(device.name)
 
 
+def _number(pair):
+    return ".".join(map(str, pair))
+
+
+def driver_version():
+    """The CUDA release that the driver is of, (major, minor)."""
+    number = ctypes.c_int()
+    Device.load_driver().cuDriverGetVersion(ctypes.byref(number))
+    return divmod(number.value // 10, 100)  # 12040 is 12.4
+
+
 def first_line(error):
     return (str(error).strip().splitlines() or ["no message"])[0]
 
 
-def _told(error):
+def told(error):
     return f"{type(error).__name__}: {first_line(error)}"
-
-
-def _compile_nothing(capability):
-    def nothing(a):
-        a[0] = 0
-
-    cuda.compile_ptx(nothing, (numba.types.float32[::1],), cc=capability)
 
 
 def select(number):
@@ -118,7 +163,7 @@ def describe():
     memory = cuda.current_context().get_memory_info()[1]
     return {
         "name": _name(device),
-        "capability": ".".join(map(str, device.compute_capability)),
+        "capability": _number(device.compute_capability),
         "multiprocessors": device.MULTIPROCESSOR_COUNT,
         "memory_gib": round(memory / 2**30, 1),
         "clock_mhz": device.CLOCK_RATE / 1000,

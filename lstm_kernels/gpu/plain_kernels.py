@@ -9,24 +9,27 @@ B, H, K). `net.forward` and `net.backward` are the cell's (`cells.py`); `load` a
 
 from .device import cuda
 from .layout import net
-from .registers import load, store
+from .registers import add_outer, add_products, column, load, store
 
 
 def walk(s, x, U, W, b, h, c, gates):
     """Sample s through a layer; fills gates, and h and c from slot 1 on."""
     for t in range(x.shape[0]):
         for j in range(h.shape[2]):
-            for k in range(b.shape[0]):
-                a = b[k, j]
-                for i in range(x.shape[2]):
-                    a += x[t, s, i] * U[i, k, j]
-                for i in range(h.shape[2]):
-                    a += h[t, s, i] * W[i, k, j]
-                gates[t, s, j, k] = a
-            out = net.forward(*load(net.zeros, gates[t, s, j], 0), c[t, s, j])
+            a = column(net.zeros, b, j)  # of the K gates
+            for i in range(x.shape[2]):
+                a = add_scaled(a, x[t, s, i], U[i], j)
+            for i in range(h.shape[2]):
+                a = add_scaled(a, h[t, s, i], W[i], j)
+            out = net.forward(*a, c[t, s, j])
             store(net.zeros, gates[t, s, j], 0, out)
             h[t + 1, s, j] = out[-2]
             c[t + 1, s, j] = out[-1]
+
+
+def add_scaled(a, v, M, j):
+    """a plus v times column j of M (K, H)."""
+    return add_outer((a,), (v,), column(net.zeros, M, j))[0]
 
 
 def walk_back(s, U, W, c, gates, dy, dh, dc, da, dx):
@@ -47,11 +50,12 @@ def walk_back(s, U, W, c, gates, dy, dh, dc, da, dx):
 def multiply_back(da, M, to):
     """Let `to` be da (H, K) times the transpose of M, (rows, K, H)."""
     for i in range(M.shape[0]):
-        total = net.zero
+        a = net.zeros
         for j in range(M.shape[2]):
-            for k in range(M.shape[1]):
-                total += da[j, k] * M[i, k, j]
-        to[i] = total
+            a = add_products((a,), da[j], 0, 0, column(net.zeros, M[i], j))[0]
+        to[i] = net.zero
+        for k in range(M.shape[1]):
+            to[i] += a[k]
 
 
 def forward(h0, c0, x, U, W, b, h, c, gates):
@@ -71,19 +75,20 @@ def backward(U, W, c, gates, dy, dh, dc, da, dx):
 
 def gradients(x, h, da, rows):
     """Kernel: the gradients of U, W and b, rows (D + H + 1, K, H): each a sum over
-    steps and samples of da times a number of x, of h or one.
+    steps and samples of da times a number of x, of h or one. The K of a unit in a row
+    belong together.
     """
     D, H = x.shape[2], h.shape[2]
-    for i in range(cuda.grid(1), rows.shape[0], cuda.gridsize(1)):
+    for place in range(cuda.grid(1), rows.shape[0] * H, cuda.gridsize(1)):
+        i, j = place // H, place % H
+        a = net.zeros
+        for t in range(x.shape[0]):
+            for s in range(x.shape[1]):
+                v = net.one
+                if i < D:
+                    v = x[t, s, i]
+                elif i < D + H:
+                    v = h[t, s, i - D]
+                a = add_outer((a,), (v,), load(net.zeros, da[t, s, j], 0))[0]
         for k in range(rows.shape[1]):
-            for j in range(H):
-                total = net.zero
-                for t in range(x.shape[0]):
-                    for s in range(x.shape[1]):
-                        v = net.one
-                        if i < D:
-                            v = x[t, s, i]
-                        elif i < D + H:
-                            v = h[t, s, i - D]
-                        total += v * da[t, s, j, k]
-                rows[i, k, j] = total
+            rows[i, k, j] = a[k]

@@ -47,15 +47,16 @@ class Number:
 
 
 class Memory:
-    """An array of compiled code."""
+    """An array of compiled code; width: of its rows, if it has two axes."""
 
-    def __init__(self, builder, first):
-        self.builder, self.first = builder, first
-
+    def __init__(self, builder, first, width):
+        self.builder, self.first, self.width = builder, first, width
         self.four = ir.VectorType(first.type.pointee, 4)
         self.lanes = [ir.Constant(ir.IntType(32), k) for k in range(4)]
 
     def _place(self, i):
+        if isinstance(i, tuple):
+            i = self.width * i[0] + i[1]
         return self.builder.gep(self.first, [i.value])
 
     def _place_of_four(self, i):
@@ -97,7 +98,8 @@ def traced(function):
                     return tuple(map(opened, kind, parts))
                 if isinstance(kind, types.Array):
                     array = context.make_array(kind)(context, builder, value)
-                    return Memory(builder, array.data)
+                    width = builder.extract_value(array.shape, kind.ndim - 1)
+                    return Memory(builder, array.data, Number(builder, width))
                 return Number(builder, value)
 
             def closed(kind, value):
@@ -154,6 +156,12 @@ def store(like, a, i, values):
         check_multiples(i)
     for k, _ in enumerate(like):
         a[i + k] = values[k]
+
+
+@traced
+def column(like, a, j):
+    """The first numbers of column j of a matrix, as many as `like` has."""
+    return tuple(a[k, j] for k, _ in enumerate(like))
 
 
 @traced

@@ -7,7 +7,6 @@ from the rung below and what bounds it. Nothing is imported before it is asked f
 import inspect
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,7 +55,7 @@ class Version:
         module, _, name = self.made_by.partition(".")
         return getattr(import_module(f".{module}", __package__), name)
 
-    @cached_property
+    @property
     def why_unavailable(self) -> str | None:
         """None when the version can run here, else the reason."""
         if self.name.startswith(("numpy", "sequential")):

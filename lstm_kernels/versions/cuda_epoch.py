@@ -7,12 +7,13 @@ twice for a step. All blocks have to be on the device at the same time; a networ
 blocks are not is refused. Bounded by the latency of a step and of its two barriers.
 """
 
-from ..gpu.device import SIMULATED
+from ..gpu.device import SIMULATED, why_not_together
 from .cuda_fused import CudaFused
 
 
 class CudaEpoch(CudaFused):
     name = "cuda-epoch"
+    why_unavailable = staticmethod(why_not_together)
     kernels = "forward", "backward", "update", "epoch"
 
     def __init__(self, params, threads=None):

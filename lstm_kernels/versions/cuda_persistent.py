@@ -11,14 +11,14 @@ multiply-adds; for few samples by loading weights from shared memory and by the 
 from block to block.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import UnavailableError
 from ..gpu import persistent_kernels, products
 from ..gpu.build import TILES
-from ..gpu.device import SIMULATED
+from ..gpu.device import SIMULATED, why_not_together
 from ..gpu.layout import four
 from ..gpu.persistent_kernels import CHUNK, COUNTERS_APART
 from ..gpu.plans import Pass
@@ -129,19 +129,12 @@ class CudaPersistent(CudaFused):
     """As `cuda-fused` to its user. Needs compute capability 7.0."""
 
     name = "cuda-persistent"
+    why_unavailable = staticmethod(partial(why_not_together, OLDEST))
     kernels = KERNELS
     pass_of = PersistentPass
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
-        if self._device.capability < OLDEST:
-            got, want = (
-                ".".join(map(str, c)) for c in (self._device.capability, OLDEST)
-            )
-            raise UnavailableError(
-                f"name: {self.name!r} cannot run here: the device has compute "
-                f"capability {got}, want {want} or newer"
-            )
         if SIMULATED:  # a block for each layer, which keeps all its weights
             self._device.multiprocessors = params.num_layers
             self._device.shared = 1 << 30

@@ -63,13 +63,13 @@ class CudaV1(Network):
         da, dx = self.empty(T, B, H, K), self.empty(T, B, D)
         rows = self.empty(D + H + 1, K, H)
         self._launch("backward", B, U, W, c, gates, dy, dh, dc, da, dx)
-        self._launch("gradients", D + H + 1, x, h, da, rows)
+        self._launch("gradients", (D + H + 1) * H, x, h, da, rows)
         dx, dh, dc, rows = map(self.back, (dx, dh, dc, rows))
         rows = rows.reshape(D + H + 1, K * H)
         return Layer(rows[:D], rows[D:-1], rows[-1]), dx, dh, dc
 
     def grid(self, count):
-        """Blocks and threads of a launch for so many samples or rows."""
+        """Blocks and threads of a launch for so many samples, or units of rows."""
         return 1, 1
 
     def there(self, array):

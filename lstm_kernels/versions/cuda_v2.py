@@ -1,9 +1,10 @@
 """`cuda-v2`: a thread for each sample of a mini-batch.
 
 What changed from `cuda-v1`: the grid. A kernel is launched for as many threads as the
-mini-batch has samples, or a layer's parameters have rows, in blocks of 32, a warp,
-which spread over the multiprocessors. Nothing else: the kernels are V1's. Bounded by
-the chain of one sample's multiply-adds, and by Numba's copies of every array.
+mini-batch has samples, or as all rows of a layer's parameters have units, in blocks of
+32, a warp, which spread over the multiprocessors. Nothing else: the kernels are V1's.
+Bounded by the chain of one sample's multiply-adds, and by Numba's copies of every
+array.
 """
 
 from ..gpu.device import SIMULATED

@@ -1,41 +1,42 @@
 """Comparisons of the GPU versions with each other, with the CPU's on the same machine
-and with PyTorch on the same GPU.
+and with PyTorch on the same GPU; `plan` has them all, `gpu_run` runs them.
 
-In a row, `variant` names the comparison, N the examples of the data set. `gpu_run` runs
-them all.
+In a row, `variant` names the comparison, N the examples of the data set.
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from lstm_kernels import cores, reference
+from lstm_kernels import reference
 from lstm_kernels.gpu import device
 from lstm_kernels.params import Params
-from lstm_kernels.training import train
 from lstm_kernels.versions import network, versions
 
 from ..measure.comparer import compare
-from ..measure.runner import available, measure, networks, rounds, rows_of, timed
+from ..measure.runner import available, rounds, rows_of, timed
 from ..measure.timing import together
 from ..measure.workloads import AIRLINE, REFERENCE, Workload, airline_dataset
 from . import gpu_torch
 
 # The source's kind: hundreds of samples a step; a network for a whole device, and a
-# layer of a stack, of any depth, that fits one; a stack for the cores of a CPU.
+# layer of a stack, of any depth, that fits one.
 HUNDREDS = Workload(L=1, T=12, D=1, H=32, B=256)
 LARGE = REFERENCE
 LAYER = Workload(L=1, T=100, D=128, H=128, B=1)
-STACK = Workload(L=8, T=120, D=256, H=256, B=1)
 SMALL = Workload(L=1, T=2, D=1, H=2, B=4)
-DEPTHS = (1, 2, 4, 8, 16)
+DEPTHS = (1, 2, 4, 8)
 STAY = tuple(v.name for v in versions() if v.mini_batch_on == "GPU")  # on the device
 CPU = ("sequential", "numpy-sample", "numpy", "numba-sample", "numba-fused")
 SLOW = ("sequential", "numpy-sample", "cuda-v1")  # seconds for a step of hundreds
+ONCE = {"repeats": 1, "least": 0, "again": False}  # how these are timed
 LARGE_ONLY = "cuda-persistent"
 RATE, TRAINING_RATE, WHOLE = 1e-4, 0.05, 1.0  # by WHOLE a gradient shows in full
 # The largest relative error: of sums in another order, and of products whose operands
@@ -71,13 +72,13 @@ def found(net, params, x, dataset, batch_size, rate):
 
 
 def contest(variant, names, work, dataset, calls, *, rate, **options):
-    """Rows of networks and of PyTorch side by side; who cannot be made or does not
-    agree with the reference is `left_out`.
+    """Rows of networks and of PyTorch side by side, SLOW ones in a loop of their own;
+    who cannot be made or does not agree with the reference is `left_out`.
 
     calls: stage -> function that takes one of them and returns what is timed, or None.
     rate: of the epoch of `dataset` in which they have to agree.
     """
-    (x, _), nets, cases = work.example(), {}, {stage: {} for stage in calls}
+    (x, _), nets, parts = work.example(), {}, []
     given = work.params(), x, dataset, work.B, rate
     want = truth(*given)
 
@@ -85,24 +86,31 @@ def contest(variant, names, work, dataset, calls, *, rate, **options):
         close = CLOSE_TF32 if "tf32" in name else CLOSE
         return compare(found(nets[name], *given), want, close)
 
-    for name in names:
-        try:
-            kind = gpu_torch.KINDS.get(name)
-            make = partial(network, name) if kind is None else gpu_torch.Torch
-            nets[name] = make(given[0], **(kind or {}))
-            error(name)
-            timed_calls = {stage: call(nets[name]) for stage, call in calls.items()}
-        except Exception as wrong:  # the others are still worth their seconds
-            nets.pop(name, None)
-            said = f"{type(wrong).__name__}: {device.first_line(wrong)}"
-            left_out.append(f"{name} (L={work.L}, H={work.H}, B={work.B}): {said}")
-            continue
-        for stage, call in timed_calls.items():
-            cases[stage] |= {name: call} if call else {}
-    if not nets:
+    def errors(names):
+        return {name: error(name) for name in names}
+
+    for slow, how in ((True, options | ONCE), (False, options)):
+        cases = {stage: {} for stage in calls}
+        for name in (name for name in names if (name in SLOW) is slow):
+            try:
+                kind = gpu_torch.KINDS.get(name)
+                make = partial(network, name) if kind is None else gpu_torch.Torch
+                nets[name] = make(given[0], **(kind or {}))
+                error(name)
+                asked = {stage: call(nets[name]) for stage, call in calls.items()}
+            except Exception as wrong:  # the others are still worth their seconds
+                nets.pop(name, None)
+                sizes = f"{name} (L={work.L}, H={work.H}, B={work.B})"
+                left_out.append(f"{sizes}: {device.told(wrong)}")
+                continue
+            for stage, call in asked.items():
+                cases[stage] |= {name: call} if call else {}
+        if any(cases.values()):
+            shown = dict.fromkeys(name for named in cases.values() for name in named)
+            parts.append(timed(cases, partial(errors, shown), **how))
+    if not parts:
         raise RuntimeError(f"{variant}: {'; '.join(left_out) or 'nobody is here'}")
-    rows = rows_of(timed(cases, lambda: {n: error(n) for n in nets}, **options), work)
-    return rows.assign(variant=variant, N=len(dataset))
+    return rows_of(together(parts), work).assign(variant=variant, N=len(dataset))
 
 
 def epoch_of(dataset, batch_size, rate):
@@ -132,16 +140,6 @@ def on_device(net, x):
     return run
 
 
-def training(names, work, datasets, **options):
-    """An epoch of each data set; PyTorch's too is on the device all the time."""
-    parts = []
-    for dataset in datasets:
-        calls = {"epoch": epoch_of(dataset, work.B, TRAINING_RATE)}
-        how = {"rate": TRAINING_RATE} | options
-        parts.append(contest("airline", names, work, dataset, calls, **how))
-    return together(parts)
-
-
 def passes(variant, names, works, **options):
     """Inference from host to host and on the device, and a step of training on the
     device.
@@ -159,63 +157,31 @@ def passes(variant, names, works, **options):
     return together(parts)
 
 
-def compared(names, work, variant, stage, call, *, repeats, N=None, **options):
-    """Rows of `call` of each version's network; the slow versions take one round."""
-    slow = [name for name in names if name in SLOW]
-    others = [name for name in names if name not in SLOW]
-    once, often = {"repeats": 1, "least": 0}, {"repeats": repeats} | options
-    parts = [
-        measure(networks(chosen, work), work, {stage: call}, **how)
-        for chosen, how in ((slow, once), (others, often))
-        if chosen
-    ]
-    return together(parts).assign(variant=variant, N=N)
-
-
-def epochs(variant, names, work, dataset, *, epochs=5, **options):
-    """Epochs of mini-batch gradient descent; of the airline windows they are the
-    source's table.
+def epochs(variant, names, work, dataset, *, count=1, rate=TRAINING_RATE, **options):
+    """So many epochs, after which nothing but losses need have left the device; of the
+    airline windows five are the source's table.
     """
+    epoch = epoch_of(dataset, work.B, rate)
+    stage = f"{count} epochs" if count > 1 else "epoch"
 
     def call(net):
-        train(net, dataset, epochs, work.B, TRAINING_RATE, progress=False)
+        return lambda: [epoch(net)() for _ in range(count)]
 
-    options |= {"N": len(dataset), "least": 0.02}
-    return compared(names, work, variant, f"{epochs} epochs", call, **options)
+    return contest(variant, names, work, dataset, {stage: call}, rate=rate, **options)
 
 
-def step_of(work):
+def steps(variant, names, work, **options):
     """A step of descent on examples of the host."""
     x, target = work.example()
-    return lambda net: net.step(x, target, RATE)
+    calls = {"step": lambda net: partial(net.step, x, target, RATE)}
+    dataset = work.dataset(work.B)
+    return contest(variant, names, work, dataset, calls, rate=WHOLE, **options)
 
 
-def growing(names, sizes, **options):
-    """An epoch over N random windows in mini-batches of work.B, for (work, N) of
-    `sizes`: the data set is where it was.
-    """
-    parts = []
-    for work, N in sizes:
-        epoch = epoch_of(work.dataset(N), work.B, RATE)
-        call = lambda net, epoch=epoch: epoch(net)()  # noqa: E731
-        parts.append(compared(names, work, "windows", "epoch", call, N=N, **options))
-    return together(parts)
-
-
-def on_cores(cases, counts, **options):
-    """Inference, or a step (`stages`), by so many threads of the CPU.
-
-    cases: (version, Workload, cell, stages); an RNN's rows are a variant of their own.
-    """
-    parts = []
-    for name, work, cell, stages in cases:
-        params, (x, _) = work.params(cell=cell), work.example()
-        nets = {f"{name}/{n}": network(name, params, threads=n) for n in counts}
-        calls = {"forward": lambda net, x=x: net.forward(x), "step": step_of(work)}
-        calls = {stage: calls[stage] for stage in stages}
-        rows = measure(nets, work, calls, **options)
-        variant = "threads" if cell == "lstm" else f"threads, {cell}"
-        parts.append(rows.assign(threads=rows["variant"].astype(int), variant=variant))
+def growing(names, works, **options):
+    """An epoch in eight mini-batches of each Workload."""
+    how = options | {"rate": RATE}
+    parts = [epochs("windows", names, w, w.dataset(8 * w.B), **how) for w in works]
     return together(parts)
 
 
@@ -232,7 +198,7 @@ def by_kernels(function, variant, **options):
     return getattr(kernels, function)(**options).assign(variant=variant)
 
 
-def here(H, chosen, wrong=()):
+def here(chosen, H=None, wrong=()):
     """Those of the chosen versions and kinds of PyTorch that run here. wrong: pairs
     (version, H) that do not count.
     """
@@ -244,61 +210,70 @@ def here(H, chosen, wrong=()):
     return [name for name in chosen if name in known]
 
 
+class Part(NamedTuple):
+    """A comparison: a function that returns rows, the most seconds it may take, the
+    networks (version, Workload) whose kernels it needs, and whether a claim rests on
+    it, which asks for more processes than one.
+    """
+
+    run: Callable[[], pd.DataFrame]
+    seconds: float
+    networks: tuple[tuple[str, Workload], ...] = ()
+    claimed: bool = False
+
+
 def plan(preset, wrong=()):
-    """The comparisons in the order of their worth: name -> function that returns rows.
+    """The comparisons in the order of their worth: name -> Part.
 
     wrong: as of `here`, what the probe has found.
     """
     paper = preset == "paper"
-    sizes = AIRLINE, HUNDREDS, LARGE, LAYER, STACK
-    airline, hundred, large, layer, stack = sizes if paper else [SMALL] * 5
-    many, some = rounds(preset), rounds(preset, 5)
-    # Of long calls, none is measured again.
-    ten, five, three = ({"repeats": n if paper else 1} for n in (10, 5, 3))
+    sizes = AIRLINE, HUNDREDS, LARGE, LAYER
+    airline, hundred, large, layer = sizes if paper else [SMALL] * 4
+    many, ten, five = (rounds(preset, n) | {"again": False} for n in (20, 10, 5))
     stay = [name for name in STAY if name != LARGE_ONLY]
-    every = here(airline.H, [*CPU, "cuda-v1", "cuda-v2", "cuda-v3", *stay], wrong)
-    fast = [n for n in every if n in ("numba-fused", "cuda-v3", *stay)]
-    plain = here(airline.H, ["pytorch", "pytorch-graph"])
-    dataset = airline_dataset() if paper else SMALL.dataset(4)
-    datasets = [dataset, airline.dataset(1600 if paper else 6)]
-    parts = {"airline": partial(training, [*fast, *plain], airline, datasets, **many)}
+    every = here([*CPU, "cuda-v1", "cuda-v2", "cuda-v3", *stay], airline.H, wrong)
+    plain = here(["pytorch", "pytorch-graph"])
+    parts = {}
 
-    contenders = "numba-fused", "cuda-fused", LARGE_ONLY, *gpu_torch.KINDS
-    contenders = here(large.H, contenders, wrong)
-    fewer = {"large 16": 16, "large 1": 1} if paper else {}
-    for part, B in ({"large": large.B} | fewer).items():
-        works = [replace(large, B=B)]
-        parts[part] = partial(passes, "large", contenders, works, **ten)
+    def add(name, seconds, names, works, function, *given, claimed=False, **options):
+        compiled = tuple((n, w) for w in works for n in names if n.startswith("cuda"))
+        run = partial(function, *given, **options)
+        parts[name] = Part(run, seconds, compiled, claimed)
 
-    count = 5 if paper else 1
-    options = {"epochs": count} | many
-    parts["table"] = partial(epochs, "table", every, airline, dataset, **options)
-    names, call = [name for name in every if name != "sequential"], step_of(hundred)
-    parts["hundreds"] = partial(
-        compared, names, hundred, "hundreds", "step", call, **many
-    )
-    grown = [10**power for power in range(2, 7)] if paper else [8]
-    grown = [(replace(hundred, B=-(-N // 8)), N) for N in grown]  # always eight steps
-    parts["windows"] = partial(growing, fast, grown, **some)
+    names = [name for name in every if name in ("numba-fused", "cuda-v3", *stay)]
+    given = "airline", [*names, *plain], airline, airline.dataset(1600 if paper else 6)
+    add("airline", 60, names, [airline], epochs, *given, claimed=True, **many)
+    names = [name for name in every if name != "sequential"]
+    given = "hundreds", names, hundred
+    add("hundreds", 40, names, [hundred], steps, *given, claimed=True, **many)
+    given = "table", every, airline, airline_dataset() if paper else SMALL.dataset(4)
+    add("table", 50, every, [airline], epochs, *given, count=5 if paper else 2, **many)
 
-    stacks = [replace(layer, L=L) for L in (DEPTHS if paper else (2,))]
-    names = here(layer.H, ["cuda-fused", LARGE_ONLY, *plain], wrong)
-    parts["layers"] = partial(passes, "layers", names, stacks, **five)
+    names = here(["numba-fused", "cuda-fused", LARGE_ONLY], large.H, wrong)
+    rivals = here(gpu_torch.KINDS)
+
+    def passed(B, seconds):
+        work = replace(large, B=B)
+        given = "large", [*names, *rivals], [work]
+        add(f"large, {B}", seconds, names, [work], passes, *given, **ten)
+
+    passed(large.B, 45)
     if find_spec(f"{__package__}.gpu_kernels"):
         tiny = {} if paper else {"T": 2}
-        depths = tiny | ({} if paper else {"depths": (1, 2), "H": 3})
-        parts["stacks"] = partial(by_kernels, "layers", "layers", **five, **depths)
-        units = tiny | ({} if paper else {"sizes": (4,), "D": 2, "O": 2})
-        parts["units"] = partial(by_kernels, "units", "units", **five, **units)
+        small = tiny | ({} if paper else {"depths": (1, 2), "H": 3})
+        add("layers", 30, (), (), by_kernels, "layers", "layers", **five, **small)
+        small = tiny | ({} if paper else {"sizes": (4,), "D": 2, "O": 2})
+        add("units", 15, (), (), by_kernels, "units", "units", **five, **small)
+    grown = [100, 1000, 10_000, 100_000] if paper else [8]
+    works = [replace(hundred, B=-(-N // 8)) for N in grown]  # always eight steps
+    names = [name for name in every if name in ("numba-fused", "cuda-v3", "cuda-epoch")]
+    add("windows", 45, names, works, growing, names, works, claimed=True, **five)
 
-    cases = [
-        ("numba-fused", hundred, "lstm", ["step"]),
-        ("numba-fused", stack, "lstm", ["forward"]),
-        ("numba-wavefront", stack, "lstm", ["forward", "step"]),
-        ("numba-fused", replace(large, T=10), "lstm", ["step"]),
-    ]
-    rnns = [Workload(1, 64, H, H, 1) for H in (512, 1024, 2048)] if paper else [SMALL]
-    cases += [("numba-fused", work, "rnn", ["forward"]) for work in rnns]
-    counts = [n for n in (1, 2, 4, 8, 16) if n <= cores.allowed()]
-    parts["threads"] = partial(on_cores, cases, counts, **three)
+    names = here(["numba-fused", "cuda-fused", LARGE_ONLY], large.H, wrong)
+    for B in (16, 1) if paper else ():
+        passed(B, 25)
+    names = here([LARGE_ONLY], layer.H, wrong)
+    stacks = [replace(layer, L=L) for L in (DEPTHS if paper else (2,))]
+    add("deep", 40, names, stacks, passes, "deep", [*names, *plain], stacks, **five)
     return parts

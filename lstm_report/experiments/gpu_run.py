@@ -1,19 +1,22 @@
 """`make gpu`: verify the GPU versions on the device, measure them, and check them.
 
-What carries claims comes first, each in a process of its own, so that one that fails or
-hangs leaves the others. Results are written after each: data/results/<machine>/gpu.csv
-holds the rows, gpu-checks.json what came of every part.
+What is worth most comes first, each part in a process of its own, so that one that
+fails or hangs leaves the others. Results are written after each:
+data/results/<machine>/gpu.csv holds the rows, gpu-checks.json what came of every part.
 """
 
 import json
+import math
 import os
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,18 +27,14 @@ from lstm_kernels.versions import network, versions
 
 from ..measure import provenance, results
 from ..measure.comparer import compare_to_reference
+from ..measure.evidence import PROCESSES
 from ..measure.process import ProcessError, in_process, run
 from ..measure.timing import together
 from ..measure.workloads import Workload
 from . import gpu
-from .gpu import DEPTHS, HUNDREDS, LARGE, LARGE_ONLY, LAYER, SMALL, STACK, STAY
 
-# The most seconds of each part, of a comparison by its name in `gpu.plan`; what one
-# leaves the next ones have. A simulator may take longer.
-LIMITS = {"probe": 150, "airline": 40, "large": 45, "large 16": 25, "large 1": 20}
-LIMITS |= {"table": 50, "hundreds": 30, "windows": 35, "layers": 30, "stacks": 15}
-LIMITS |= {"units": 10, "threads": 40, "tests": 20, "memcheck": 15, "racecheck": 15}
-ONE_NETWORK = 75  # seconds of the probe
+PROBE, ONE_NETWORK = 150, 75  # the most seconds of all networks, and of one
+CHECKS = {"tests": 40, "memcheck": 20, "racecheck": 20}  # the most seconds of each
 SIDE_BY_SIDE = {"OPENBLAS_NUM_THREADS": "2"}  # of processes that share the cores
 SLOWER = 10 if device.SIMULATED else 1
 if device.SIMULATED:  # its threads are Python's, and often wait for each other
@@ -43,41 +42,19 @@ if device.SIMULATED:  # its threads are Python's, and often wait for each other
 WATCHED = Workload(L=2, T=4, D=3, H=9, B=37)
 
 
-def probed(preset):
-    """(version, Workload, cell) of the kernels that the comparisons use, each once; the
-    newest kernels come last, so that those that hang take no turn of others.
-    """
-    if preset != "paper":
-        names = gpu.here(None, ["cuda-v1", "cuda-v2", "cuda-v3", *STAY])
-        return [(name, SMALL, "lstm") for name in names]
-    first = [name for name in STAY if name != LARGE_ONLY]
-    works = HUNDREDS, replace(HUNDREDS, B=4096), WATCHED
-    stacks = [replace(LAYER, L=L) for L in DEPTHS]
-    large, stack = replace(LARGE, T=20), replace(STACK, T=20)
-    pairs = [("cuda-v1", replace(HUNDREDS, B=16))]  # V2's kernels are V3's
-    pairs += [(name, work) for name in ("cuda-v3", *first) for work in works]
-    pairs += [("numba-fused", HUNDREDS), ("numba-wavefront", stack)]
-    pairs += [("cuda-fused", work) for work in (large, *stacks)]
-    works = [large, replace(large, B=16), replace(large, B=1), *stacks, WATCHED]
-    pairs += [(LARGE_ONLY, work) for work in works]
-    here = gpu.here(None, {name for name, _ in pairs})
-    cases = [(name, work, "lstm") for name, work in pairs if name in here]
-    return [("numba-fused", SMALL, "rnn"), *cases]
-
-
 def verified(cases):
-    """Compare passes, a step and an epoch of each (version, sizes, cell) with the
-    reference; its kernels are on disk afterwards. What came of each, a text, and
-    whether it is right.
+    """Compare passes, a step and an epoch of each (version, sizes) with the reference;
+    its kernels are on disk afterwards. What came of each, a text, and whether it is
+    right.
     """
-    return [_verified(name, Workload(**sizes), cell) for name, sizes, cell in cases]
+    return [_verified(name, Workload(**sizes)) for name, sizes in cases]
 
 
-def _verified(name, work, cell):
+def _verified(name, work):
     start = time.perf_counter()
     try:
         x, target = work.example()
-        params = work.params(cell=cell)
+        params = work.params()
         few = np.ascontiguousarray(x[:, :300])
         error = compare_to_reference(name, params, few)
         dataset, order = work.dataset(work.B), np.arange(work.B)
@@ -87,34 +64,42 @@ def _verified(name, work, cell):
             losses.append([step, *net.epoch(dataset, order, work.B, 0.1)])
         np.testing.assert_allclose(*losses, rtol=1e-4)
     except Exception as wrong:  # the others are still worth their seconds
-        return f"{type(wrong).__name__}: {device.first_line(wrong)}", False
+        return device.told(wrong), False
     return f"error {error:.1e}, {time.perf_counter() - start:.1f} s", True
 
 
-def probe(preset, wrong, workers=None, *, limit, cases=None):
-    """Verify every version with the sizes that are measured, in processes that compile
-    side by side. How many are right; adds (version, H) of the others to `wrong`, and
-    raises ProcessError.
+def probe(preset, wrong, cases, workers=None, *, limit):
+    """Verify networks (version, Workload) in processes that compile side by side; those
+    that found no time compile later. How many are right; adds (version, H) of those
+    that are not to `wrong`, and raises ProcessError.
     """
-    end, cases = time.monotonic() + limit, probed(preset) if cases is None else cases
+    end, late = time.monotonic() + limit, []
     jobs = [[case] for case in cases] if preset == "paper" else [cases]
 
     def verify(job):
-        sizes = [(name, asdict(work), cell) for name, work, cell in job]
-        most = min(ONE_NETWORK * SLOWER, max(1.0, end - time.monotonic()))
+        sizes = [(name, asdict(work)) for name, work in job]
+        left, most = end - time.monotonic(), ONE_NETWORK * SLOWER
+        call = f"{__name__}:verified"
         try:
-            call = f"{__name__}:verified"
-            said = in_process(call, [sizes], env=SIDE_BY_SIDE, limit=most)
+            if left < 2:
+                raise ProcessError("no time was left")
+            how = {"env": SIDE_BY_SIDE, "limit": min(left, most)}
+            said = in_process(call, [sizes], **how)
         except ProcessError as error:
+            if left < most:  # a hang, or the probe's own end
+                late.extend(job)
+                return
             said = [(str(error), False)] * len(job)
-        for (name, work, cell), (text, right) in zip(job, said, strict=True):
-            print(f"{name} {work} {cell}: {text}", flush=True)
+        for (name, work), (text, right) in zip(job, said, strict=True):
+            print(f"{name} {work}: {text}", flush=True)
             if not right:
                 wrong.append((name, work.H))
 
-    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(workers or min(12, os.cpu_count() or 1)) as pool:
         list(pool.map(verify, jobs))
-    total = f"{len(cases) - len(wrong)} of {len(cases)} networks right"
+    right = len(cases) - len(wrong) - len(late)
+    total = f"{right} of {len(cases)} networks right"
+    total += f", {len(late)} not reached" if late else ""
     if wrong:
         raise ProcessError(f"{total}; not {wrong}")
     return total
@@ -124,8 +109,8 @@ def watched():
     """What compute-sanitizer watches: passes, a step, an epoch of each kind of kernels,
     small.
     """
-    for name in gpu.here(None, ["cuda-v3", *STAY]):
-        text, right = _verified(name, WATCHED, "lstm")
+    for name in gpu.here(["cuda-v3", *gpu.STAY]):
+        text, right = _verified(name, WATCHED)
         if not right:
             sys.exit(f"{name}: {text}")
     print("nothing found")
@@ -138,6 +123,7 @@ def checks():
         names = "cuda", "persistent", "gpu_kernels", "versions", "bad_input"
         paths = (results.ROOT / f"tests/test_{name}.py" for name in names)
         words = [sys.executable, "-m", "pytest", "-q", "-W", "default"]
+        words += ["-p", "no:benchmark", "-p", "no:cacheprovider"]
         words += ["-k", " or ".join(names[:3])]
         # Compiling takes most of the time.
         words += ["-n", str(min(16, os.cpu_count() or 1))] if find_spec("xdist") else []
@@ -154,7 +140,7 @@ def checks():
 
 def rows_as_json(name, preset, wrong):
     """The rows of a comparison, what disturbed them, and who is left out."""
-    rows = gpu.plan(preset, wrong)[name]()
+    rows = gpu.plan(preset, wrong)[name].run()
     return {
         "rows": rows.to_json(orient="records", double_precision=15),
         "conditions": rows.attrs.get("conditions", {}),
@@ -182,23 +168,37 @@ def command(words, *, limit):
     return last
 
 
-def tasks(preset):
-    """What is run, in order: name -> function of a limit. What the probe finds wrong is
-    compared with nothing.
+class Task(NamedTuple):
+    """What is run, of at most so many seconds; `again` in further processes, too."""
+
+    run: Callable[..., pd.DataFrame | str]
+    seconds: float
+    again: bool = False
+
+
+def tasks(preset, only=()):
+    """What is run, in order: name -> Task. What the probe finds wrong is compared with
+    nothing. only: names of comparisons and checks; none is all.
     """
-    wrong = []
-    parts = {"probe": partial(probe, preset, wrong)}
-    parts |= {n: partial(comparison, n, preset, wrong) for n in gpu.plan(preset)}
+    wrong, plan = [], gpu.plan(preset)
+    plan = {name: part for name, part in plan.items() if name in only or not only}
+    # Each kernel once; the newest come last: those that hang take no turn of others.
+    cases = dict.fromkeys(case for part in plan.values() for case in part.networks)
+    cases = sorted(cases, key=lambda case: case[0] == gpu.LARGE_ONLY)
+    parts = {"probe": Task(partial(probe, preset, wrong, cases), PROBE)}
+    for name, part in plan.items():
+        run = partial(comparison, name, preset, wrong)
+        parts[name] = Task(run, part.seconds, part.claimed)
     if preset == "paper":
-        parts |= {name: partial(command, words) for name, words in checks().items()}
+        found = {n: words for n, words in checks().items() if n in only or not only}
+        parts |= {n: Task(partial(command, w), CHECKS[n]) for n, w in found.items()}
     return parts
 
 
 def refuse():
     """Raise UnavailableError where no kernel can run, before anything is measured."""
-    for version in versions():
-        if version.target == "gpu" and version.why_unavailable:
-            raise UnavailableError(f"{version.name}: {version.why_unavailable}")
+    if why := device.why_unavailable():
+        raise UnavailableError(f"no GPU is measured here: {why}")
 
 
 def main(
@@ -212,8 +212,9 @@ def main(
 ):
     """Verify, measure and check, in at most so many minutes; yields (name, what came of
     it, path) after each part: rows of a comparison, or a sentence. All results so far
-    are written. only: names of parts; none is all. parts: name -> function of a limit
-    in seconds; None is `tasks`. clock: returns seconds.
+    are written. What claims rest on is measured in further processes while there is
+    time. only: names of parts; none is all. parts: name -> Task; None is `tasks`.
+    clock: returns seconds.
 
     One that fails leaves the others to run; RuntimeError names it at the end.
     """
@@ -222,29 +223,48 @@ def main(
     end = clock() + 60 * minutes
     machine = provenance.machine(preset)
     outcomes = {key: machine[key] for key in ("date", "commit", "dirty")}
+    outcomes["versions"] = {
+        version.name: version.why_unavailable or "runs here"
+        for version in versions()
+        if version.target == "gpu"
+    }
     rows, failed, path = [], [], place / "gpu-checks.json"
-    parts = tasks(preset) if parts is None else parts
-    parts = {n: task for n, task in parts.items() if n in only or not only}
-    due = sum(map(LIMITS.get, parts))  # seconds of what is left to do
-    for name, task in parts.items():
-        due, left = due - LIMITS[name], end - clock()
-        limit = max(min(LIMITS[name] * SLOWER, left), left - due)
+    parts = tasks(preset, only) if parts is None else parts
+    due = sum(task.seconds for task in parts.values())  # of what is left to do
+    took = {}
+
+    def turns():
+        """(name, process, Task), the claimed ones once more each round."""
+        for name, task in parts.items():
+            yield name, 0, task
+        for process in range(1, PROCESSES):
+            for name, task in parts.items():
+                if task.again and took.get(name, math.inf) < end - clock():
+                    yield name, process, task
+
+    for name, process, task in turns():
+        began = clock()
+        left, due = end - began, due - (0 if process else task.seconds)
+        limit = max(min(task.seconds * SLOWER, left), left - due)
+        label = f"{name}, process {process + 1}" if process else name
         try:
             if limit < 2:
                 raise ProcessError("no time was left")
-            result = task(limit=limit)
+            result = task.run(limit=limit)
+            took[name] = 1.1 * (clock() - began)
         except ProcessError as error:
             result = str(error)
-            failed.append(f"{name} ({result})")
+            failed += [] if process else [f"{name} ({result})"]
             print(error.output[-6000:], file=sys.stderr, flush=True)
-        outcomes[name], written = result, path
+        outcomes[label], written = result, path
         if isinstance(result, pd.DataFrame):
             left = "; ".join(result.attrs["left_out"])
-            outcomes[name] = f"measured without {left}" if left else "measured"
-            failed += [f"{name} (without {left})"] if left else []
-            rows.append(result)
+            outcomes[label] = f"measured without {left}" if left else "measured"
+            failed += [f"{label} (without {left})"] if left else []
+            rows.append(result.assign(process=process))
+            rows[-1].attrs = result.attrs
             written = results.write("gpu", together(rows), preset=preset, folder=folder)
         results.replace(path, json.dumps(outcomes, indent=1) + "\n")
-        yield name, result, written
+        yield label, result, written
     if failed:
         raise RuntimeError("; ".join(failed))

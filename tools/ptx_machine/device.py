@@ -16,9 +16,7 @@ import ptx
 from numba import cuda, types
 
 import lstm_kernels as lk
-from lstm_kernels.gpu import build, device
-from lstm_kernels.versions.cuda_fused import CudaFused
-from lstm_kernels.versions.cuda_v1 import CudaV1
+from lstm_kernels.gpu import build, device, first_kernels  # noqa: F401 - real CUDA
 
 from . import machine
 from .parse import Program
@@ -41,10 +39,10 @@ def sources():
     return b"".join([*texts, version("numba-cuda").encode()])
 
 
-def compiled(function, signature):
+def compiled(function, signature, capability):
     """The PTX of a Python function."""
-    with ptx.stand_in(CAPABILITY):
-        return cuda.compile_ptx(function, signature, cc=CAPABILITY)[0]
+    with ptx.stand_in(capability):
+        return cuda.compile_ptx(function, signature, cc=capability)[0]
 
 
 @cache
@@ -53,13 +51,13 @@ def program_at(path):
     return Program(path.read_text(), machine.OPCODES, name)
 
 
-def program_of(function, signature, key):
+def program_of(function, signature, capability, key):
     """The Program of a kernel, whose PTX is kept under its name, its types and key."""
-    name = f"{function.__module__}.{function.__qualname__} {signature} {CAPABILITY}"
+    name = f"{function.__module__}.{function.__qualname__} {signature} {capability}"
     name = hashlib.sha256(key + name.encode()).hexdigest()[:16]
 
     def make(path):
-        path.write_text(compiled(function, signature))
+        path.write_text(compiled(function, signature, capability))
 
     return program_at(machine.kept(f"{function.__name__}-{name}.ptx", make))
 
@@ -113,7 +111,7 @@ class Kernel:
         self.overloads = {signature: self}
 
     def max_cooperative_grid_blocks(self, threads, shared=0):
-        return self.owner.multiprocessors
+        return self.owner.device.MULTIPROCESSOR_COUNT
 
     def __getitem__(self, grid):
         return Launch(self, *grid)
@@ -174,8 +172,30 @@ class Cuda:
 
     pinned_array = staticmethod(np.zeros)
 
-    def __init__(self, memory, multiprocessors=4, shared=machine.MOST_SHARED):
-        self.memory, self.multiprocessors, self.shared = memory, multiprocessors, shared
+    def __init__(
+        self,
+        memory,
+        multiprocessors=4,
+        shared=machine.MOST_SHARED,
+        capability=CAPABILITY,
+    ):
+        self.memory, self.capability = memory, capability
+        self.device = SimpleNamespace(
+            name="PTX machine",
+            MULTIPROCESSOR_COUNT=multiprocessors,
+            MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=shared,
+            CLOCK_RATE=1_000_000,
+            MEMORY_CLOCK_RATE=1_000_000,
+            GLOBAL_MEMORY_BUS_WIDTH=64,
+            compute_capability=capability,
+        )
+        self.gpus = [self.device]
+
+    def is_available(self):
+        return True
+
+    def get_current_device(self):
+        return self.device
 
     def device_array(self, shape, dtype=np.float64):
         shape = shape if isinstance(shape, tuple) else (shape,)
@@ -191,22 +211,23 @@ class Cuda:
         pass
 
     def current_context(self):
-        attributes = {"MULTIPROCESSOR_COUNT": self.multiprocessors}
-        attributes["MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"] = self.shared
-        attributes["compute_capability"] = CAPABILITY
         deallocations = SimpleNamespace(clear=lambda: None)
         return SimpleNamespace(
-            device=SimpleNamespace(**attributes),
+            device=self.device,
             memory_manager=SimpleNamespace(deallocations=deallocations),
             get_memory_info=lambda: (1 << 30, 1 << 30),
         )
 
+    def jit(self, signature):
+        return lambda function: self.kernel(function, signature, sources())
+
     def kernel(self, function, signature, key=None):
         """A kernel of a Python function for the machine."""
         if key is None:
-            program = Program(compiled(function, signature), machine.OPCODES)
+            text = compiled(function, signature, self.capability)
+            program = Program(text, machine.OPCODES)
         else:
-            program = program_of(function, signature, key)
+            program = program_of(function, signature, self.capability, key)
         return Kernel(self, program, signature, function.__name__)
 
 
@@ -218,12 +239,12 @@ def stand_in(stand):
     with ExitStack() as stack:
         for module, name, value in (
             *((module, "cuda", stand) for module in host),
-            (CudaV1, "why_unavailable", lambda: None),
-            (CudaFused, "why_unavailable", lambda: None),
             (device, "allow_shared", lambda *how: None),
             (build, "_compile", lambda *both: stand.kernel(*both, key=key)),
         ):
             stack.enter_context(patch.object(module, name, value))
-        build.build.cache_clear()  # kernels belong to one machine
-        stack.callback(build.build.cache_clear)
+        # Kernels belong to one machine, and what runs there.
+        for known in (build.build, device.why_unavailable, device.why_not_together):
+            known.cache_clear()
+            stack.callback(known.cache_clear)
         yield stand

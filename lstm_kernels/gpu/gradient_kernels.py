@@ -151,26 +151,29 @@ def descend(n, p, gradient, theta, work, losses, batch, rate):
 
 def sum_rows(n, blocks, shared, theta, work, losses, batch, rate):
     """Add up the gradients of `blocks` blocks, and let the parameters take their step.
-    A block takes its share of the numbers, a thread some rows.
+    A block takes its share of the numbers, in columns of its threads, which share the
+    rows if there are fewer numbers than threads.
 
     Which numbers meet depends on the grid alone.
     """
     share = (net.P + cuda.gridDim.x) // cuda.gridDim.x  # of P + 1
     first = cuda.blockIdx.x * share
     end = min(first + share, net.P + 1)
-    me, _ = lane()
+    me, threads = lane()
+    columns = min(threads, (share + 31) // 32 * 32)
+    lines = threads // columns
     while first < end:
-        p = first + cuda.threadIdx.x
+        p = first + me % columns
         value = net.zero
-        row = cuda.threadIdx.y
+        row = me // columns
         while p < end and row < blocks:
             value += work[n.partials + row * four(net.P + 1) + p]
-            row += cuda.blockDim.y
+            row += lines
         shared[me] = value
         cuda.syncthreads()
-        if cuda.threadIdx.y == 0 and p < end:
-            for y in range(1, cuda.blockDim.y):
-                value += shared[y * cuda.blockDim.x + me]  # of the same p
+        if me < columns and p < end:
+            for line in range(1, lines):
+                value += shared[line * columns + me]  # of the same p
             descend(n, p, value, theta, work, losses, batch, rate)
         cuda.syncthreads()
-        first += cuda.blockDim.x
+        first += columns

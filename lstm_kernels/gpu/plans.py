@@ -69,7 +69,8 @@ def plan(n, dtype, *, multiprocessors, shared, threads):
             "hidden_size or input_size"
         )
     blocks = min(-(-n.B // tile), multiprocessors)  # a multiprocessor holds one
-    all_blocks = min(multiprocessors, max(blocks, -(-(n.P + 1) // x)))
+    # No more than have numbers for all their threads: a barrier waits for each block.
+    all_blocks = min(multiprocessors, max(blocks, -(-(n.P + 1) // (x * y))))
     return Plan(blocks, x, y // parts * parts, tile, R, parts, size, all_blocks)
 
 

@@ -65,14 +65,16 @@ def cost(n, units, tile, R):
     return multiplied / 64 + loaded / 16
 
 
-def plan(n, dtype, *, multiprocessors, shared):
+def plan(n, dtype, *, multiprocessors, shared, simulated=None):
     """The Plan for Sizes n on a device of so many multiprocessors, each with so many
-    bytes of shared memory for a block.
+    bytes of shared memory for a block. simulated: whether for a simulator, with few
+    threads; None is as the kernels run here.
 
     Raises ValueError where the weights do not fit.
     """
     size = np.dtype(dtype).itemsize
-    x, y = (2, max(2, -(-n.H * n.K // 8))) if SIMULATED else (16, 16)
+    few = SIMULATED if simulated is None else simulated
+    x, y = (2, max(2, -(-n.H * n.K // 8))) if few else (16, 16)
     found, least = [], None
     for units in range(1, min(n.H, 4 * x * y // n.K) + 1):
         shares = n.L * -(-n.H // units)

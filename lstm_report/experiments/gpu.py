@@ -43,6 +43,8 @@ RATE, TRAINING_RATE, WHOLE = 1e-4, 0.05, 1.0  # by WHOLE a gradient shows in ful
 # have the 11 bits of TF32.
 CLOSE, CLOSE_TF32 = 1e-4, 3e-2
 
+Count = tuple[int, int]  # of bytes sent and fetched
+
 # Of this process's comparisons: who is not in them, and why.
 left_out: list[str] = []
 
@@ -190,6 +192,22 @@ def copied(net, call):
     before = net._device.sent, net._device.fetched
     call()
     return net._device.sent - before[0], net._device.fetched - before[1]
+
+
+def bytes_copied(version: str, work: Workload) -> Count:
+    """Bytes that a mini-batch of one layer sends and fetches, by count; float32."""
+    T, B, D, H = work.T, work.B, work.D, work.H
+    x, step, layer = T * B * D, B * H, 4 * H * (D + H + 1)
+    h, gates, state = (T + 1) * step, 4 * T * step, 2 * step  # state: of h and c
+    if version in ("cuda-v1", "cuda-v2"):
+        forward = state + x + layer + 2 * h + gates
+        backward = layer - 4 * H + h + 2 * gates + T * step + state + x
+        gradients = x + h + gates + layer
+        return (4 * (forward + backward + gradients),) * 2
+    if version == "cuda-v3":
+        sent = x + layer + state + T * step + state
+        return 4 * sent, 4 * (h + step + x + state + layer)
+    return 8 * B, 4
 
 
 def by_kernels(function, variant, **options):

@@ -22,6 +22,7 @@ from lstm_kernels.versions import cuda_persistent
 
 from .. import plots
 from ..experiments import gpu
+from ..experiments.gpu import Count, bytes_copied
 from ..measure import comparer, evidence, provenance, results
 from ..measure.evidence import Interval, digits
 from ..measure.timing import disturbance, together
@@ -34,7 +35,6 @@ MULTIPROCESSORS, SHARED = 132, 227 << 10  # of an H100; bytes that it grants a b
 STEPS, SAMPLES, INPUTS, UNITS = 3, 7, 2, 5  # of the toy network
 OF_PAGE = "kernels of this page"
 OUTCOMES = "reported", "wrong result", "harmless"
-Count = tuple[int, int]
 Judged = tuple[bool | None, str]
 NOT_MEASURED: Judged = None, "no GPU"
 
@@ -169,7 +169,7 @@ def persistent(work: Workload) -> Persistent:
     """What `cuda-persistent` plans for a workload on an H100."""
     n = Sizes(work.L, work.T, work.B, work.D, work.H, 1, 4)
     limits = {"multiprocessors": MULTIPROCESSORS, "shared": SHARED}
-    plan = cuda_persistent.plan(n, np.float32, **limits)
+    plan = cuda_persistent.plan(n, np.float32, simulated=False, **limits)
     row = n.H * n.K * 4  # bytes of the weights of one input
     share = row * plan.units // n.H
     loads = plan.tile * 2 * n.H * 4 + n.H * share  # x and h, and the slice of U
@@ -183,22 +183,6 @@ def busy(work: Workload) -> tuple[float, float]:
     fused = plans.plan(n, np.float32, **limits).blocks
     v2 = -(-work.B // 32)
     return min(1, v2 / MULTIPROCESSORS), min(1, fused / MULTIPROCESSORS)
-
-
-def bytes_copied(version: str, work: Workload) -> Count:
-    """Bytes that a mini-batch of one layer sends and fetches, by count; float32."""
-    T, B, D, H = work.T, work.B, work.D, work.H
-    x, step, layer = T * B * D, B * H, 4 * H * (D + H + 1)
-    h, gates, state = (T + 1) * step, 4 * T * step, 2 * step  # state: of h and c
-    if version in ("cuda-v1", "cuda-v2"):
-        forward = state + x + layer + 2 * h + gates
-        backward = layer - 4 * H + h + 2 * gates + T * step + state + x
-        gradients = x + h + gates + layer
-        return (4 * (forward + backward + gradients),) * 2
-    if version == "cuda-v3":
-        sent = x + layer + state + T * step + state
-        return 4 * sent, 4 * (h + step + x + state + layer)
-    return 8 * B, 4
 
 
 def check_counts(params: lk.Params) -> None:

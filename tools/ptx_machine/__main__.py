@@ -44,7 +44,7 @@ def summary(rows):
     named = first[["case", "version", "cell", "dtype"]].to_dict() | made
     named["orders"] = " ".join(rows["order"])
     named |= {name: float(f"{rows[name].max():.2g}") for name in ERRORS}
-    named |= {name: int(first[name]) for name in [*COUNTS, "critical"]}
+    named |= {name: int(first[name]) for name in [*COUNTS, "critical", "chain"]}
     named["product"] = round(float(first["product"]), 3)
     return named | {"faults": int(rows["faults"].map(len).sum())}
 

@@ -59,8 +59,11 @@ CASES |= {
     for name in ("v3", "fused", "persistent")
 }
 CASES |= {
+    "v1, airline": Case("cuda-v1", AIRLINE),
+    "v3, airline": Case("cuda-v3", AIRLINE),
     "fused, airline": Case("cuda-fused", AIRLINE, multiprocessors=132),
     "epoch, airline": Case("cuda-epoch", AIRLINE, multiprocessors=20),
+    "persistent, airline": Case("cuda-persistent", AIRLINE, multiprocessors=40),
     "fused, large": Case("cuda-fused", LARGE, multiprocessors=8),
     "epoch, large": Case("cuda-epoch", LARGE),
     "persistent, many": Case("cuda-persistent", MANY, multiprocessors=8),
@@ -105,8 +108,8 @@ def run(name, order="forward"):
 
 def errors(case, memory):
     """Largest errors of all passes, and of the parameters after a step and two epochs
-    whose last mini-batch is smaller; the critical instructions of the step; a hash of
-    all bits.
+    whose last mini-batch is smaller; the critical instructions of the step, and its
+    chain of multiply-adds; a hash of all bits.
     """
     params, x, target = example(case)
     both = net, reference = [lk.network(v, params) for v in (case.version, "numpy")]
@@ -114,9 +117,12 @@ def errors(case, memory):
     passes = compare_to_reference(net, params, x)
     (loss, grads), (true, expected) = (n.loss_and_grads(x, target) for n in both)
     compare(grads.arrays(), expected.arrays(), tolerance)
-    before = sum(memory.critical.values())
+    counted = memory.critical, memory.chain
+    before = [sum(count.values()) for count in counted]
     losses = [loss, net.step(x, target, 0.1)], [true, reference.step(x, target, 0.1)]
-    critical = sum(memory.critical.values()) - before
+    critical, chain = (
+        sum(count.values()) - b for count, b in zip(counted, before, strict=True)
+    )
     data, order = (
         lk.Dataset(x, target),
         np.random.default_rng(1).permutation(len(target)),
@@ -131,6 +137,7 @@ def errors(case, memory):
         "passes": passes,
         "parameters": compare(arrays, true, tolerance),
         "critical": critical,
+        "chain": chain,
         "bits": hashlib.sha256(bits).hexdigest()[:12],
     }
 
@@ -155,4 +162,4 @@ def errors_of_page(case, stand):
                 worst = max(worst, compare({"y": got}, {"y": want}, tolerance))
                 found += got.tobytes()
     bits = hashlib.sha256(found).hexdigest()[:12]
-    return {"passes": worst, "parameters": 0.0, "critical": 0, "bits": bits}
+    return {"passes": worst, "parameters": 0.0, "critical": 0, "chain": 0, "bits": bits}

@@ -28,7 +28,7 @@ enum { FORWARD, REVERSE, RANDOM };                          /* order of threads 
 enum { ALL = -1, SEVERAL = 0x8000, MANY = 0xffff, PATIENCE = 1000,
        NOBODY_S = 0x7fc0dead };               /* a NaN that nobody wrote */
 
-typedef struct { s32 op, guard, sense, d, a, b, c, list, n, space, how, offset; } row;
+typedef struct { s32 op, guard, sense, d, a, b, c, list, n, space, how, offset, fma; } row;
 /* The last write and the last read of a word: when, by which block and thread. A reader
    SEVERAL + w is several threads of warp w, MANY are of several warps. */
 typedef struct {
@@ -40,19 +40,19 @@ typedef struct {
 typedef struct { s32 *times, *owners; s64 used, size; } pool;
 typedef struct { u64 to, from; s32 size, group; const row *r; } copy;
 typedef struct {
-  reg *R; s64 pc, ran, ran_before_spin, spin; s32 status, id, group, copies, room;
+  reg *R; s64 pc, ran, fma, ran_before_spin, spin; s32 status, id, group, copies, room;
   copy *queue;
 } thread;
 typedef struct {
   thread *threads; s32 id, began, warp_began[32], *known, *pending;
-  u8 *local; s64 first, critical;
+  u8 *local; s64 first, critical, chain;
 } block;
 typedef struct {
   s64 slots, length, grid, x, y, together, shared, words, locals, order, most, seed;
   const row *code; const s32 *lists; const u64 *start; s64 special[4];
   u32 *memory; u8 *state; word *shadow;
   s64 *counts, *faults, *first;         /* by pc; kind and pc; kind, pc and three */
-  s64 accesses, critical, now, per_block, base, changed, fatal; pool readers, flags;
+  s64 accesses, critical, chain, now, per_block, base, changed, fatal; pool readers, flags;
 } machine;
 
 static void note(machine *m, int kind, s64 pc, s64 thread, s64 block, s64 address) {
@@ -274,6 +274,7 @@ static void run(machine *m, block *b, thread *t) {
     if (r->guard >= 0 && R[r->guard].pred != (u32)r->sense) continue;
     m->counts[pc]++;
     t->ran++;
+    t->fma += r->fma;
     switch (r->op) {
       STATEMENTS
     }
@@ -329,14 +330,15 @@ static int all_wait(const machine *m, const block *b, int status) {
 
 /* A new interval of the block. */
 static void go_on(machine *m, block *b) {
-  s64 busiest = 0;
+  s64 busiest = 0, most = 0;
   for (s64 i = 0; i < m->per_block; i++) {
     thread *t = b->threads + i;
     busiest = t->ran > busiest ? t->ran : busiest;
-    t->ran = 0; t->spin = -1;
+    most = t->fma > most ? t->fma : most;
+    t->ran = t->fma = 0; t->spin = -1;
     if (t->status != DONE) { t->status = RUNS; t->pc++; }
   }
-  b->critical += busiest;
+  b->critical += busiest; b->chain += most;
   b->began = ++m->now;
   if (m->together) join(m, b->known, b->pending);
   m->changed = 1;
@@ -406,6 +408,7 @@ static void run_blocks(machine *m, block *blocks, s64 count, s64 *order) {
   for (s64 k = 0; k < count; k++) {
     go_on(m, blocks + k);
     if (blocks[k].critical > m->critical) m->critical = blocks[k].critical;
+    if (blocks[k].chain > m->chain) m->chain = blocks[k].chain;
   }
 }
 

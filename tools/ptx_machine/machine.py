@@ -55,7 +55,7 @@ class _State(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in _PROGRAM),
         ("special", ctypes.c_int64 * len(PLACES)),
         *((name, ctypes.c_void_p) for name in _MEMORY),
-        *((name, ctypes.c_int64) for name in ("accesses", "critical", "now")),
+        *((name, ctypes.c_int64) for name in ("accesses", "critical", "chain", "now")),
         ("private", ctypes.c_int64 * 16),
     ]
 
@@ -129,7 +129,8 @@ class Machine:
     order: of ORDERS, how threads take turns. `faults` are (kernel, pc, kind) ->
     (count, the statement, thread, block, address of the first); `counts` kernel ->
     (Program, executions of each statement); `critical` kernel -> the most instructions
-    of a block's chain of busiest threads from barrier to barrier, of all launches.
+    of a block's chain of busiest threads from barrier to barrier, of all launches;
+    `chain` the same of multiply-adds.
     """
 
     def __init__(self, order="forward", seed=1, words=1 << 25, shared_words=1 << 22):
@@ -139,7 +140,7 @@ class Machine:
         self.state = np.zeros(total, np.uint8)
         self.shadow = np.zeros((total, 8), np.int32)
         self.next, self.now, self.accesses, self.launches = 64, 0, 0, 0
-        self.faults, self.counts, self.critical = {}, {}, {}
+        self.faults, self.counts, self.critical, self.chain = {}, {}, {}, {}
         self.most = 1 << 28  # iterations of a loop between two barriers
 
     def allocate(self, size):
@@ -223,15 +224,16 @@ class Machine:
         interpreter().launch(ctypes.byref(state))
         self.now = state.now
         self.accesses += state.accesses
-        self._collect(program, arrays, state.critical)
+        self._collect(program, arrays, state)
 
-    def _collect(self, program, arrays, critical):
+    def _collect(self, program, arrays, state):
         name = program.entry
         total = self.counts.setdefault(
             name, (program, np.zeros(len(program.code), int))
         )
         total[1][:] += arrays["counts"]
-        self.critical[name] = self.critical.get(name, 0) + critical
+        self.critical[name] = self.critical.get(name, 0) + state.critical
+        self.chain[name] = self.chain.get(name, 0) + state.chain
         fatal = ""
         for kind, pc in np.argwhere(arrays["faults"]).tolist():
             place, text = (name, pc, KINDS[kind]), program.statements[pc]

@@ -7,7 +7,7 @@ import numpy as np
 from . import opcodes
 
 FIELDS = ["op", "guard", "sense", "d", "a", "b", "c"]
-FIELDS += ["list", "n", "space", "how", "offset"]
+FIELDS += ["list", "n", "space", "how", "offset", "fma"]
 # Registers that hold a thread's place before its first instruction, in the order of
 # `special` in interpreter.c, then those that all threads share.
 PLACES = "%tid.x", "%tid.y", "%ctaid.x", "%laneid"
@@ -122,6 +122,7 @@ class Program:
             row["sense"] = int(not match[1])
             statement = statement[match.end() :]
         name, _, rest = statement.partition(" ")
+        row["fma"] = int(name.startswith("fma."))
         texts = re.findall(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s]+", rest)
         try:
             row |= self._encoded(scope, name, name.split("."), texts)

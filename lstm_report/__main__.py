@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from lstm_kernels.__main__ import run
 from lstm_kernels.errors import extra
@@ -29,18 +30,32 @@ def gpu(options: argparse.Namespace) -> None:
     results.
     """
     with extra(EXTRA):
+        from . import archives
         from .experiments import gpu_run
         from .measure import runner
 
     if options.commit:
         os.environ["LSTM_KERNELS_COMMIT"] = options.commit
-    done = gpu_run.main(options.preset, options.folder, options.minutes)
-    for name, result, path in done:
-        if isinstance(result, str):
-            print(f"\n{name}: {result}, written to {path}", flush=True)
-        else:
-            print(f"\n{name}: median seconds, written to {path}")
-            print(runner.medians(result).to_string(), flush=True)
+    path = None
+    try:
+        done = gpu_run.main(options.preset, options.folder, options.minutes)
+        for name, result, path in done:
+            if isinstance(result, str):
+                print(f"\n{name}: {result}, written to {path}", flush=True)
+            else:
+                print(f"\n{name}: median seconds, written to {path}")
+                print(runner.medians(result).to_string(), flush=True)
+    finally:  # what was measured, where parts failed too
+        if options.archive and path:
+            print(f"\npacked: {archives.pack(path.parent, Path(options.archive))}")
+
+
+def take(options: argparse.Namespace) -> None:
+    """Check an archive of a GPU's measurements, and put them into data/results/."""
+    with extra(EXTRA):
+        from . import archives
+
+    print(f"taken over: {archives.take(Path(options.archive), options.folder)}")
 
 
 # Name, module whose main(preset, folder) yields (experiment, rows, path), and what it
@@ -67,6 +82,11 @@ def main(words: Sequence[str] | None = None) -> None:
     part.add_argument(
         "--commit", help="what to record where there is no repository to ask"
     )
+    part.add_argument("--archive", help="a file to pack the results into, too")
+    part = commands.add_parser("take", help="take an archive of GPU results over")
+    part.set_defaults(run=take)
+    part.add_argument("archive", help="what gpu.ipynb, or gpu --archive, made")
+    part.add_argument("--folder", help=FOLDER)
     run(parser, parser.parse_args(words))
 
 

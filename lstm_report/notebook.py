@@ -71,8 +71,8 @@ class Notebook:
         plots.style()
         pd.set_option("display.max_colwidth", None)  # a table shows its texts whole
         # Without the repository nothing is written beside the notebook.
-        self._build = root / "build" / preset if root else None
-        self.figures = self._build / "figures" if self._build else None
+        self.build = root / "build" / preset if root else None
+        self.figures = self.build / "figures" if self.build else None
 
     def pick(self, *, smoke: Value, paper: Value) -> Value:
         """The value for this notebook's preset."""
@@ -95,9 +95,9 @@ class Notebook:
         """
         measure = what.measure
         arguments = what.smoke if self.preset == "smoke" else what.paper
-        if self._build is None:
+        if self.build is None:
             return self.processes(measure, **arguments)
-        kept = self._build / "shared" / f"{measure.__module__}.{measure.__name__}"
+        kept = self.build / "shared" / f"{measure.__module__}.{measure.__name__}"
         if kept.exists() and kept.stat().st_mtime > results.newest_code():
             with suppress(Exception):  # a damaged file is measured anew
                 return pickle.loads(kept.read_bytes())
@@ -107,6 +107,11 @@ class Notebook:
         results.replace(kept, pickle.dumps(rows))
         os.utime(kept, (began, began))  # code that has changed meanwhile is newer
         return rows
+
+    def progress(self) -> Callable[[str], None]:
+        """A function that shows a text, Markdown, in the place of the one before."""
+        shown = self._display(Markdown(""), display_id=True)
+        return lambda text: shown.update(Markdown(text)) if shown else None
 
     def named(self, name: str, number: str) -> str:
         """A number that several pages tell, as it is told; a test compares the pages by
@@ -264,12 +269,18 @@ class Notebook:
         self._display(Markdown("```diff\n" + "\n".join(marked) + "\n```"))
 
     def recorded(self, experiment: str, folder: Path | None = None) -> pd.DataFrame:
-        """The rows that were recorded of an experiment on this machine, else on the
-        first that has some; says which. ValueError where there are none.
+        """The rows that were recorded of an experiment on this machine, else on the one
+        that was measured last; says which. ValueError where there are none.
         """
-        rows, name = results.read(experiment, folder), self._machine()["name"]
-        name = name if name in set(rows["machine"]) else rows["machine"].iloc[0]
-        about = results.record(experiment, name, folder)
+        rows = results.read(experiment, folder)
+        known = {
+            name: results.record(experiment, name, folder)
+            for name in set(rows["machine"])
+        }
+        name = self._machine()["name"]
+        if name not in known:
+            name = max(known, key=lambda name: (known[name]["date"], name))
+        about = known[name]
         self.say(f"Recorded: {results.caption(about)}.")
         return rows[rows["machine"] == name]
 

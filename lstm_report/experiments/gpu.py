@@ -5,6 +5,7 @@ In a row, `variant` names the comparison, N the examples of the data set.
 """
 
 import copy
+import timeit
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -35,8 +36,7 @@ SMALL = Workload(L=1, T=2, D=1, H=2, B=4)
 DEPTHS = (1, 2, 4, 8)
 STAY = tuple(v.name for v in versions() if v.mini_batch_on == "GPU")  # on the device
 CPU = ("sequential", "numpy-sample", "numpy", "numba-sample", "numba-fused")
-SLOW = ("sequential", "numpy-sample", "cuda-v1")  # seconds for a step of hundreds
-ONCE = {"repeats": 1, "least": 0, "again": False}  # how these are timed
+LONG = 1.0  # seconds of a call that is timed once
 LARGE_ONLY = "cuda-persistent"
 RATE, TRAINING_RATE, WHOLE = 1e-4, 0.05, 1.0  # by WHOLE a gradient shows in full
 # The largest relative error: of sums in another order, and of products whose operands
@@ -74,13 +74,14 @@ def found(net, params, x, dataset, batch_size, rate):
 
 
 def contest(variant, names, work, dataset, calls, *, rate, **options):
-    """Rows of networks and of PyTorch side by side, SLOW ones in a loop of their own;
-    who cannot be made or does not agree with the reference is `left_out`.
+    """Rows of networks and of PyTorch side by side; a call of LONG seconds and more is
+    timed once. Who cannot be made or does not agree with the reference is `left_out`.
 
     calls: stage -> function that takes one of them and returns what is timed, or None.
     rate: of the epoch of `dataset` in which they have to agree.
     """
-    (x, _), nets, parts = work.example(), {}, []
+    (x, _), nets, rows = work.example(), {}, []
+    cases, errors = {stage: {} for stage in calls}, {}
     given = work.params(), x, dataset, work.B, rate
     want = truth(*given)
 
@@ -88,28 +89,33 @@ def contest(variant, names, work, dataset, calls, *, rate, **options):
         close = CLOSE_TF32 if "tf32" in name else CLOSE
         return compare(found(nets[name], *given), want, close)
 
-    def errors(names):
-        return {name: error(name) for name in names}
+    for name in names:
+        try:
+            kind = gpu_torch.KINDS.get(name)
+            make = partial(network, name) if kind is None else gpu_torch.Torch
+            nets[name] = make(given[0], **(kind or {}))
+            errors[name] = error(name)
+            for stage, call in calls.items():
+                if (case := call(nets[name])) is None:
+                    continue
+                seconds = timeit.timeit(case, number=1)
+                if seconds < LONG:
+                    cases[stage][name] = case
+                else:
+                    row = {"case": name, "repeat": 0, "seconds": seconds}
+                    rows.append(row | {"stage": stage, "max_err": errors[name]})
+        except Exception as wrong:  # the others are still worth their seconds
+            sizes = f"{name} (L={work.L}, H={work.H}, B={work.B})"
+            left_out.append(f"{sizes}: {device.told(wrong)}")
+            for named in cases.values():
+                named.pop(name, None)
+    parts = [pd.DataFrame(rows)] if rows else []
+    if short := {name for named in cases.values() for name in named}:
 
-    for slow, how in ((True, options | ONCE), (False, options)):
-        cases = {stage: {} for stage in calls}
-        for name in (name for name in names if (name in SLOW) is slow):
-            try:
-                kind = gpu_torch.KINDS.get(name)
-                make = partial(network, name) if kind is None else gpu_torch.Torch
-                nets[name] = make(given[0], **(kind or {}))
-                error(name)
-                asked = {stage: call(nets[name]) for stage, call in calls.items()}
-            except Exception as wrong:  # the others are still worth their seconds
-                nets.pop(name, None)
-                sizes = f"{name} (L={work.L}, H={work.H}, B={work.B})"
-                left_out.append(f"{sizes}: {device.told(wrong)}")
-                continue
-            for stage, call in asked.items():
-                cases[stage] |= {name: call} if call else {}
-        if any(cases.values()):
-            shown = dict.fromkeys(name for named in cases.values() for name in named)
-            parts.append(timed(cases, partial(errors, shown), **how))
+        def check():
+            return {name: error(name) for name in names if name in short}
+
+        parts.append(timed(cases, check, **options))
     if not parts:
         raise RuntimeError(f"{variant}: {'; '.join(left_out) or 'nobody is here'}")
     return rows_of(together(parts), work).assign(variant=variant, N=len(dataset))
@@ -259,14 +265,14 @@ def plan(preset, wrong=()):
         run = partial(function, *given, **options)
         parts[name] = Part(run, seconds, compiled, claimed)
 
-    names = [name for name in every if name in ("numba-fused", "cuda-v3", *stay)]
+    names = [name for name in every if name in ("numba-fused", *stay)]
     given = "airline", [*names, *plain], airline, airline.dataset(1600 if paper else 6)
-    add("airline", 60, names, [airline], epochs, *given, claimed=True, **many)
-    names = [name for name in every if name != "sequential"]
+    add("airline", 40, names, [airline], epochs, *given, claimed=True, **many)
+    names = [name for name in every if name not in ("sequential", "cuda-v1")]
     given = "hundreds", names, hundred
-    add("hundreds", 40, names, [hundred], steps, *given, claimed=True, **many)
+    add("hundreds", 30, names, [hundred], steps, *given, claimed=True, **many)
     given = "table", every, airline, airline_dataset() if paper else SMALL.dataset(4)
-    add("table", 50, every, [airline], epochs, *given, count=5 if paper else 2, **many)
+    add("table", 40, every, [airline], epochs, *given, count=5 if paper else 2, **many)
 
     names = here(["numba-fused", "cuda-fused", LARGE_ONLY], large.H, wrong)
     rivals = here(gpu_torch.KINDS)
@@ -280,18 +286,18 @@ def plan(preset, wrong=()):
     if find_spec(f"{__package__}.gpu_kernels"):
         tiny = {} if paper else {"T": 2}
         small = tiny | ({} if paper else {"depths": (1, 2), "H": 3})
-        add("layers", 30, (), (), by_kernels, "layers", "layers", **five, **small)
+        add("layers", 20, (), (), by_kernels, "layers", "layers", **five, **small)
         small = tiny | ({} if paper else {"sizes": (4,), "D": 2, "O": 2})
         add("units", 15, (), (), by_kernels, "units", "units", **five, **small)
     grown = [100, 1000, 10_000, 100_000] if paper else [8]
     works = [replace(hundred, B=-(-N // 8)) for N in grown]  # always eight steps
-    names = [name for name in every if name in ("numba-fused", "cuda-v3", "cuda-epoch")]
-    add("windows", 45, names, works, growing, names, works, claimed=True, **five)
+    names = [name for name in every if name in ("numba-fused", "cuda-epoch")]
+    add("windows", 35, names, works, growing, names, works, claimed=True, **five)
 
     names = here(["numba-fused", "cuda-fused", LARGE_ONLY], large.H, wrong)
     for B in (16, 1) if paper else ():
         passed(B, 25)
     names = here([LARGE_ONLY], layer.H, wrong)
     stacks = [replace(layer, L=L) for L in (DEPTHS if paper else (2,))]
-    add("deep", 40, names, stacks, passes, "deep", [*names, *plain], stacks, **five)
+    add("deep", 30, names, stacks, passes, "deep", [*names, *plain], stacks, **five)
     return parts

@@ -81,9 +81,10 @@ def ported(version: str, n: Sizes, card: Card) -> Clocks:
     """Of V1, V2 and V3, whose launches follow each other."""
     chain = arithmetic = 0.0
     for rows in (inputs + n.H for inputs in inputs_of(n)):
-        # Forward and back a thread has a sample; for the gradients a row, b's too.
-        for shares, steps in ((n.B, 2 * n.T * rows), (rows + 1, n.T * n.B)):
-            each = steps * n.H * n.K
+        # Forward and back a thread has a sample; for the gradients a unit of a row of
+        # U, W or b.
+        of_sample, of_unit = 2 * n.T * rows * n.H * n.K, n.T * n.B * n.K
+        for shares, each in ((n.B, of_sample), ((rows + 1) * n.H, of_unit)):
             threads = 1 if version == "cuda-v1" else shares
             lanes = -(-threads // WARP) * min(WARP, card.lanes // card.schedulers)
             lanes = min(lanes, card.multiprocessors * card.lanes)
@@ -148,18 +149,22 @@ def bound(version: str, work: Workload, card: Card) -> Bound | str:
 
 
 def table(cards: Iterable[str] = CARDS) -> pd.DataFrame:
-    """For each version the launches of a step; for each card the bounds of a step of
-    the airline workload and of the reference workload.
+    """The bounds of a step of the airline workload and of the reference workload for
+    each version, a column a card; and the launches of a step.
     """
-    told = pd.DataFrame({"launches a step": LAUNCHES}, GPU).rename_axis("version")
-    for name in cards:
-        for of, work, unit in PARTS:
-            found = [bound(version, work, CARDS[name]) for version in GPU]
-            told[f"{name}, {of}"] = [
-                f"{digits(unit * b.seconds)} ({b.term})" if isinstance(b, Bound) else b
-                for b in found
-            ]
-    return told
+
+    def told(found, unit):
+        if isinstance(found, str):
+            return found
+        return f"{digits(unit * found.seconds)} ({found.term})"
+
+    lines = {
+        f"`{version}`, {of}": {"launches a step": LAUNCHES[version]}
+        | {name: told(bound(version, work, CARDS[name]), unit) for name in cards}
+        for of, work, unit in PARTS
+        for version in GPU
+    }
+    return pd.DataFrame.from_dict(lines, orient="index").rename_axis("version")
 
 
 def compared(rows: pd.DataFrame, name: str) -> pd.DataFrame:

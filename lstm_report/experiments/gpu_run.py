@@ -33,7 +33,7 @@ from ..measure.timing import together
 from ..measure.workloads import Workload
 from . import gpu
 
-PROBE, ONE_NETWORK = 150, 75  # the most seconds of all networks, and of one
+PROBE, ONE_NETWORK = 120, 75  # the most seconds of all networks, and of one
 CHECKS = {"tests": 40, "memcheck": 20, "racecheck": 20}  # the most seconds of each
 SIDE_BY_SIDE = {"OPENBLAS_NUM_THREADS": "2"}  # of processes that share the cores
 SLOWER = 10 if device.SIMULATED else 1
@@ -95,7 +95,7 @@ def probe(preset, wrong, cases, workers=None, *, limit):
             if not right:
                 wrong.append((name, work.H))
 
-    with ThreadPoolExecutor(workers or min(12, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
         list(pool.map(verify, jobs))
     right = len(cases) - len(wrong) - len(late)
     total = f"{right} of {len(cases)} networks right"

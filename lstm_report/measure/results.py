@@ -239,6 +239,8 @@ def label(record: Mapping[str, Any]) -> str:
     if told := [f"{_size(size)} {name}" for size, name in sizes if size]:
         parts.append(f"{' and '.join(told)} a core")
     parts.append(f"{record['cores']} cores")
+    if card := record.get("gpu"):
+        parts.append(f"{card['name']} (driver {card['driver']})")
     parts += [f"recorded {record['date']}"] if record.get("recorded") else []
     return plain(", ".join(parts))
 

@@ -471,20 +471,24 @@ def loads() -> dict[str, float]:
     }
 
 
-def five_epochs(rows: pd.DataFrame, recorded: pd.DataFrame) -> pd.Series:
+def five_epochs(rows: pd.DataFrame, of_card: pd.Series) -> pd.Series:
     """Seconds of five epochs of the airline network by version: from medians of what is
-    measured here on one core, and of what is recorded of a GPU.
+    measured here on one core, and those of a GPU's versions.
     """
     windows = len(airline_dataset())
     took = seconds(of_part(rows, "whole")).median()[list(RUNGS[1:])]
     step = seconds(of_part(rows, FIRST)).median()["sequential"]
     took["sequential"] = step * TIMED / AIRLINE.B
     took *= 5 * windows / TIMED
-    if not recorded.empty:
-        table = recorded[(recorded["variant"] == "table") & recorded["stage"].notna()]
-        table = table[table["version"].str.startswith("cuda")]
-        took = pd.concat([took, table.groupby("version")["seconds"].median()])
-    return took
+    return pd.concat([took, of_card[of_card.index.str.startswith("cuda")]])
+
+
+def on_card(rows: pd.DataFrame) -> pd.Series:
+    """Seconds of five epochs of the airline network by version, from `cards.rows`:
+    medians of a GPU's versions, and of plain loops and NumPy on its host.
+    """
+    table = rows[(rows["variant"] == "table") & rows["stage"].notna()]
+    return table.groupby("version")["seconds"].median().astype(float)
 
 
 THEIRS = {  # rows of the project's table, and the versions here that do the same
@@ -496,10 +500,12 @@ THEIRS = {  # rows of the project's table, and the versions here that do the sam
 }
 
 
-def over_each(rows: pd.DataFrame, took: pd.Series) -> dict[str, pd.Series]:
+def over_each(
+    rows: pd.DataFrame, took: pd.Series, of_card: pd.Series
+) -> dict[str, pd.Series]:
     """How many times as fast as plain loops, and as NumPy a sample at a time, each
     version is: of what is measured here the median ratio of the processes, the same
-    numbers as elsewhere on the page; of what is recorded that of the times.
+    numbers as elsewhere on the page; of a GPU's versions over those of its host.
     """
     found = {}
     for base in ("sequential", "numpy-sample"):
@@ -508,25 +514,30 @@ def over_each(rows: pd.DataFrame, took: pd.Series) -> dict[str, pd.Series]:
         else:
             here = ratios(of_part(rows, "whole"), base)
             here["sequential"] = 1 / over_plain(rows)[base]
-        found[base] = here.median().combine_first(took[base] / took)
+        there = of_card.get(base, np.nan) / of_card
+        found[base] = here.median().combine_first(there).reindex(took.index)
     return found
 
 
 def version_table(
     rows: pd.DataFrame,
-    recorded: pd.DataFrame,
+    of_card: pd.Series,
     theirs: pd.DataFrame,
     versions: tuple[Version, ...],
 ) -> pd.DataFrame:
     """The project's table, joined by version: four properties, five epochs, speed over
-    plain loops and over NumPy a sample at a time, theirs and ours.
+    plain loops and over NumPy a sample at a time, theirs and ours; of_card: as of
+    `on_card`.
     """
-    took = five_epochs(rows, recorded)
+    took = five_epochs(rows, of_card)
     named = theirs["version"].map(THEIRS)
     seconds_of = pd.Series(theirs["seconds"].to_numpy(float), named)
     bases = ("sequential", "numpy-sample")
     published = {base: seconds_of[base] / seconds_of for base in bases}
-    sides = {"theirs": (seconds_of, published), "here": (took, over_each(rows, took))}
+    sides = {
+        "theirs": (seconds_of, published),
+        "here": (took, over_each(rows, took, of_card)),
+    }
     lines = {}
     names = [*THEIRS.values(), "numpy", "numba-sample", "numba-fused"]
     for version in (one for name in names for one in versions if one.name == name):

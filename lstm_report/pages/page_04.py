@@ -20,12 +20,11 @@ from lstm_kernels.gpu import build, device, plain_kernels, plans
 from lstm_kernels.gpu.layout import Sizes
 from lstm_kernels.versions import cuda_persistent
 
-from .. import plots
-from ..experiments import gpu
+from .. import cards, plots
+from ..experiments import gpu, gpu_torch
 from ..experiments.gpu import Count, bytes_copied
-from ..measure import comparer, evidence, provenance, results
+from ..measure import comparer, evidence, results, runner
 from ..measure.evidence import Interval, digits
-from ..measure.timing import disturbance, together
 from ..measure.workloads import Workload
 
 LSTM = CELLS["lstm"]
@@ -36,25 +35,15 @@ STEPS, SAMPLES, INPUTS, UNITS = 3, 7, 2, 5  # of the toy network
 OF_PAGE = "kernels of this page"
 OUTCOMES = "reported", "wrong result", "harmless"
 Judged = tuple[bool | None, str]
-NOT_MEASURED: Judged = None, "no GPU"
+NOT_MEASURED: Judged = None, cards.NONE
+CPU = "numpy-sample", "numpy", "numba-sample", "numba-fused"
+TORCH = [*gpu_torch.KINDS]
 
 
 def target() -> str:
     """Where the kernels of this run run."""
     simulated = "Numba's simulator, on the CPU; a simulator's time says nothing"
     return simulated if device.SIMULATED else "this machine's GPU"
-
-
-def at_hand(folder: results.Folder = None) -> str:
-    """A sentence: the GPUs of whose times the report has any, recorded or of this
-    machine.
-    """
-    machines = {path.parent.name for path in results.find("*/gpu.csv", folder)}
-    found = [results.record("gpu", name, folder)["gpu"] for name in machines]
-    names = {gpu["name"] for gpu in [*found, provenance.gpu()] if gpu}
-    if not names:
-        return "No GPU has been at hand, so this report has no time of one."
-    return f"Times of GPUs in this report are of: {', '.join(sorted(names))}."
 
 
 # The toy network.
@@ -108,12 +97,12 @@ def caught(compare: Callable, got: comparer.Arrays, want: comparer.Arrays) -> st
 
 
 def worst_errors(params: lk.Params) -> dict[str, float]:
-    """The largest relative error of each GPU version: passes, gradients, parameters
-    after a step; MismatchError beyond rounding.
+    """The largest relative error of each GPU version that runs here: passes, gradients,
+    parameters after a step; MismatchError beyond rounding.
     """
     x, y = example()[:2, :3].copy(), np.ones((3, 1), np.float32)
     errors: dict[str, float] = {}
-    for name in GPU:
+    for name in runner.available("gpu"):
         nets = lk.network(name, params), lk.network("numpy", params)
         for net in nets:
             net.step(x, y, 0.1)
@@ -121,6 +110,16 @@ def worst_errors(params: lk.Params) -> dict[str, float]:
         step = comparer.compare(got, want, 1e-5)
         errors[name] = max(step, comparer.compare_to_reference(name, params, x))
     return errors
+
+
+def cannot() -> str:
+    """The GPU versions that cannot run here, with the reason of each; "" for none."""
+    told = [
+        f"`{version.name}` cannot run here: {results.plain(version.why_unavailable)}."
+        for version in lk.versions()
+        if version.target == "gpu" and version.why_unavailable
+    ]
+    return " ".join(told)
 
 
 def figure_who(samples: int = 8, units: int = 4, block: int = 4, tile: int = 2):
@@ -189,7 +188,7 @@ def check_counts(params: lk.Params) -> None:
     """Hold `bytes_copied` to what the versions count; ValueError where they differ."""
     work = Workload(L=1, T=2, D=INPUTS, H=UNITS, B=2)
     dataset, order = work.dataset(2), np.arange(2)
-    for name in GPU:
+    for name in runner.available("gpu"):
         net = lk.network(name, params)
         sent, fetched = gpu.copied(
             net, lambda net=net: net.epoch(dataset, order, 2, 0.1)
@@ -270,39 +269,6 @@ def planted(faults: pd.DataFrame) -> str:
 # Times, of this machine's device or recorded.
 
 
-def measure_gpu(preset: str) -> pd.DataFrame:
-    """Rows of what this page asks a device: steps of hundreds, growing data, airline
-    epochs.
-    """
-    names = "hundreds", "windows", "airline"
-    return together([gpu.plan(preset)[name]() for name in names])
-
-
-def gpu_rows(processes: Callable, recorded: Callable, preset: str) -> pd.DataFrame:
-    """Rows timed now where there is a GPU, else recorded ones, else none; arguments:
-    the methods of a Notebook.
-    """
-    if provenance.gpu():
-        return processes(measure_gpu, preset=preset)
-    try:
-        rows = recorded("gpu")
-    except ValueError:
-        if results.find("*/gpu.csv"):  # which cannot be read
-            raise
-        return pd.DataFrame(columns=results.COLUMNS)
-    process = rows["process"] if "process" in rows else pd.Series(0, rows.index)
-    return rows.assign(process=process.fillna(0))
-
-
-def conditions(rows: pd.DataFrame, folder: results.Folder = None) -> dict[str, str]:
-    """For claims: date and GPU of recorded rows, "" for others, and what disturbed."""
-    recorded = ""
-    if "machine" in rows and not rows.empty:
-        about = results.record("gpu", rows["machine"].iloc[0], folder)
-        recorded = f"{about['date']}, {about['gpu']['name']}"
-    return {"recorded": recorded, "disturbed": disturbance(rows)}
-
-
 def of_part(rows: pd.DataFrame, variant: str, stage: str, largest: str = "") -> Any:
     """The rows of a comparison; with `largest` of its largest N, or B."""
     chosen = rows[(rows["variant"] == variant) & (rows["stage"] == stage)]
@@ -327,6 +293,14 @@ def cudnn_gain(rows: pd.DataFrame) -> Interval | None:
     return ratio_of(
         of_part(rows, "airline", "epoch", "N"), "cuda-epoch", "pytorch-graph"
     )
+
+
+def persistent_gain(rows: pd.DataFrame) -> Interval | None:
+    """`cuda-persistent` compared with cuDNN as PyTorch calls it, inference of the
+    reference workload.
+    """
+    part = of_part(rows, "large", "forward on device", "B")
+    return ratio_of(part, "cuda-persistent", "pytorch")
 
 
 def power(rows: pd.DataFrame) -> Interval | None:
@@ -355,32 +329,49 @@ def at_most_the_power(grown: Interval | None, threshold: float) -> Judged:
     return evidence.at_most(grown, threshold), told
 
 
-def times_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Times of the GPU versions and of PyTorch, beside the course project's speed-ups:
-    columns and rows of which something was measured.
+def filled(table: pd.DataFrame) -> pd.DataFrame:
+    """Columns and rows of which something was measured."""
+    table = table.dropna(how="all").dropna(axis=1, how="all")
+    return table.fillna("-").rename_axis("version")
+
+
+def small_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Small networks: the GPU versions and PyTorch beside the course project's
+    speed-ups.
     """
     project = pd.read_csv(data.FOLDER / "source_table.csv", index_col="version")
     theirs = project["seconds"]["NumPy"] / project["seconds"][list(PROJECT)]
-    parts = ("hundreds", "step"), ("airline", "epoch", "N"), ("large", "step", "B")
-    hundreds, airline, large = (
+    parts = ("hundreds", "step"), ("airline", "epoch", "N")
+    hundreds, airline = (
         of_part(rows, *part).groupby("version")["seconds"].median() for part in parts
     )
     steps = -(-of_part(rows, "airline", "epoch")["N"].max() // gpu.AIRLINE.B)
-    own = pd.Series(dtype=float)
+    over = pd.Series(dtype=float)
     if "numpy-sample" in hundreds:
-        own = hundreds["numpy-sample"] / hundreds
-    table = pd.DataFrame(
-        {
-            "over numpy-sample": own.map(evidence.speed),
-            "airline step (us)": (1e6 * airline / steps).map(digits),
-            "reference step (ms)": (1e3 * large).map(digits),
-        },
-        index=[*GPU, "pytorch", "pytorch-graph"],
-    )
-    table = table.dropna(how="all").dropna(axis=1, how="all")
+        over = hundreds["numpy-sample"] / hundreds
+    columns = {
+        "over numpy-sample": over.map(evidence.speed),
+        "256 samples, a step (us)": (1e6 * hundreds).map(digits),
+        "16 samples, of an epoch a step (us)": (1e6 * airline / steps).map(digits),
+    }
+    table = filled(pd.DataFrame(columns, [*CPU, *GPU, *TORCH]))
     speeds = pd.Series(theirs.map(evidence.speed).to_list(), GPU[: len(PROJECT)])
-    table.insert(0, "project, over its NumPy", speeds.reindex(table.index))
-    return table.fillna("-").rename_axis("version")
+    table.insert(0, "project, over its NumPy", speeds.reindex(table.index).fillna("-"))
+    return table
+
+
+def large_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """The reference workload: milliseconds of inference from device to device and of a
+    training step, by samples.
+    """
+    stages = {"inference": "forward on device", "step": "step"}
+    columns = {}
+    for told, stage in stages.items():
+        part = of_part(rows, "large", stage)
+        ms = 1e3 * part.groupby(["B", "version"])["seconds"].median()
+        for B in sorted(part["B"].unique(), reverse=True):
+            columns[f"{told}, {B:.0f} samples (ms)"] = ms[B].map(digits)
+    return filled(pd.DataFrame(columns, [*CPU, *GPU, *TORCH]))
 
 
 def figure_growth(rows: pd.DataFrame) -> Figure:
@@ -399,10 +390,26 @@ def figure_growth(rows: pd.DataFrame) -> Figure:
 
 
 def show_times(nb: Any, rows: pd.DataFrame, disturbed: str) -> None:
-    """Show the table of times, and the figure of growing data; nothing for no rows."""
+    """Show the tables of times, and the figure of growing data; nothing for no rows."""
     if rows.empty:
         return
-    nb.table(times_table(rows))
+    for table in (small_table(rows), large_table(rows)):
+        if not table.empty:
+            nb.table(table)
     if power(rows):
         caption = "Eight mini-batches to an epoch at every size."
         nb.show(figure_growth(rows), "04-growth", caption, disturbed=disturbed)
+
+
+def shown_of(rows: pd.DataFrame) -> str:
+    """What was measured, in a sentence of the summary; "" for no rows."""
+    table = large_table(rows) if not rows.empty else rows
+    steps = [column for column in table if str(column).startswith("step")]
+    both = {"cuda-persistent", "pytorch"} <= {*table.index}
+    if not steps or not both:
+        return ""
+    ours, theirs = (table[steps[0]][name] for name in ("cuda-persistent", "pytorch"))
+    return (
+        f"A training step of the reference workload took `cuda-persistent` {ours} ms, "
+        f"PyTorch with cuDNN in float32 {theirs} ms."
+    )

@@ -27,7 +27,7 @@ from lstm_kernels.simulate import Timeline, simulate
 from lstm_kernels.versions import network
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
-from .. import plots
+from .. import cards, plots
 from ..experiments import divisions
 from ..experiments.handover import on_two_threads
 from ..measure.comparer import TOLERANCE, MismatchError, compare, truth
@@ -528,3 +528,49 @@ def refused(schedule: Schedule) -> str:
     except ValueError as error:
         return str(error)
     raise AssertionError("the checker took a wrong schedule")
+
+
+# Of a GPU, by `cards.rows`.
+
+RUNS = {  # of the parts "layers" and "deep"
+    "layers_in_turn": "GPU, layers in turn",
+    "wavefront": "GPU, layers at the same time",
+    "cuda-persistent": "GPU, `cuda-persistent`",
+    "pytorch": "GPU, PyTorch's cuDNN",
+    "pytorch-graph": "GPU, the same in a CUDA graph",
+    "numba-wavefront": "CPU, layers at the same time",
+    "numba-fused": "CPU, `numba-fused`",
+}
+
+
+def on_gpu(rows: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of inference of one sample by L, a row for each of RUNS that was
+    measured.
+    """
+    stages = (rows["variant"] == "layers") & (rows["stage"] == "inference")
+    stages |= (rows["variant"] == "deep") & (rows["stage"] == "forward")
+    table = rows[stages].groupby(["version", "L"])["seconds"].median().unstack()
+    return table.reindex([name for name in RUNS if name in table.index])
+
+
+def table_gpu(rows: pd.DataFrame) -> pd.DataFrame:
+    """`on_gpu` in milliseconds, as a table of texts."""
+    table = on_gpu(rows)
+    shown = (1e3 * table).map(lambda ms: "-" if pd.isna(ms) else digits(ms))
+    shown.columns = [f"{L:.0f} layers (ms)" for L in shown]
+    return shown.rename(index=RUNS).rename_axis("run")
+
+
+def say_gpu(rows: pd.DataFrame) -> str:
+    """What the table says of S2's question, CPU or GPU; that it was not measured."""
+    needed = {"layers_in_turn", "wavefront", "numba-wavefront"}
+    table = on_gpu(rows) if not rows.empty else rows
+    if not needed <= {*table.index}:
+        return f"not measured ({cards.NONE}); [04](04_gpu_ladder.ipynb) has the kernels"
+    deepest = table.columns.max()
+    turn, wave, cpu = (table[deepest][name] for name in RUNS if name in needed)
+    return (
+        f"{deepest:.0f} layers, one sample: layers at the same time over in turn, on"
+        f" the GPU: {speed(turn / wave)}; all cores of its host over that:"
+        f" {speed(wave / cpu)}"
+    )

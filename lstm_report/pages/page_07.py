@@ -6,7 +6,7 @@ import pandas as pd
 
 from lstm_kernels.ranks import launch
 
-from .. import plots
+from .. import cards, plots
 from ..experiments import handover
 from ..measure.evidence import (
     Interval,
@@ -351,3 +351,42 @@ def learned(rows):
     """From which H each way pays, in words."""
     pays = pays_from(rows).items()
     return "; ".join(f"{WAYS[way]}: {H or 'nowhere'}" for way, H in pays)
+
+
+# Of a GPU, by `cards.rows`.
+
+RUNS = {
+    "rnn": "GPU, one block (ms)",
+    "rnn_grid": "GPU, all of it (ms)",
+    "numba-fused": "CPU, all cores (ms)",
+}
+
+
+def on_gpu(rows: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of inference of an RNN, one sequence, by hidden units and version."""
+    part = rows[rows["variant"] == "units"]
+    table = part.groupby(["H", "version"])["seconds"].median().unstack()
+    return table.reindex(columns=[name for name in RUNS if name in table])
+
+
+def table_gpu(rows: pd.DataFrame) -> pd.DataFrame:
+    """`on_gpu` in milliseconds, as a table of texts."""
+    shown = (1e3 * on_gpu(rows)).map(digits).rename(columns=RUNS)
+    shown.index = shown.index.astype(int).astype(str)
+    return shown.rename_axis("hidden units")
+
+
+def say_gpu(rows: pd.DataFrame) -> str:
+    """What the table says of S3's question, or that it was not measured."""
+    table = on_gpu(rows) if not rows.empty else rows
+    if len({*RUNS} & {*table}) < len(RUNS):
+        return f"A GPU was not timed ({cards.NONE})."
+    grid = table["rnn"] / table["rnn_grid"]
+    over = table["numba-fused"] / table["rnn_grid"]
+    won = [f"{H:.0f}" for H, ratio in over.items() if ratio > 1]
+    where = f"with {', '.join(won)} units" if won else "at no size"
+    return (
+        "On a GPU a hand-over is a barrier of a block, or of all blocks. All blocks"
+        f" over one: {speed(grid.min())} to {speed(grid.max())}. They are faster than"
+        f" the host's cores {where}: {speed(over.min())} to {speed(over.max())}."
+    )

@@ -1,0 +1,122 @@
+"""The GPUs of whose times the report has any: which there is, what it can run, and the
+rows that pages show, measured here or recorded.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lstm_kernels.versions import versions
+
+from .experiments import gpu_run
+from .measure import provenance, results
+from .measure.results import plain
+from .measure.timing import disturbance
+
+NONE = "no GPU"  # why a claim was not measured
+MINUTES = 5.0  # that a page takes at most
+
+
+def named(gpu: Mapping[str, Any]) -> str:
+    """A device with its driver, `plain`."""
+    return plain(f"{gpu['name']}, driver {gpu['driver']}")
+
+
+def told(folder: results.Folder = None) -> str:
+    """A sentence: the GPUs of whose times the report has any, recorded or of this
+    machine.
+    """
+    found = []
+    for path in results.find("*/gpu.csv", folder):
+        about = results.record("gpu", path.parent.name, folder)
+        found.append(f"{named(about['gpu'])}, {about['date']}")
+    if here := provenance.gpu():
+        found.append(f"{named(here)}, in this run")
+    if not found:
+        return "No GPU has been at hand, so this report has no time of one."
+    return f"Times of GPUs in this report are of: {'; '.join(found)}."
+
+
+def able() -> pd.DataFrame:
+    """What each GPU version can do here: a table of versions and reasons."""
+    why = {
+        f"`{version.name}`": plain(version.why_unavailable or "runs here")
+        for version in versions()
+        if version.target == "gpu"
+    }
+    return pd.DataFrame({"here": why}).rename_axis("version")
+
+
+def rows(nb: Any, only: tuple[str, ...] = ()) -> pd.DataFrame:
+    """The rows of `gpu.plan`, measured now where there is a GPU, else recorded ones,
+    else none. Says of which device, and what could not be measured.
+
+    only: names of parts that the page needs, for a page that stands alone; with the
+    repository all are measured once for all pages.
+    """
+    if provenance.gpu():
+        return _measured(nb, only)
+    try:
+        found = nb.recorded("gpu")
+    except ValueError:
+        if results.find("*/gpu.csv"):  # which cannot be read
+            raise
+        return pd.DataFrame(columns=[*results.COLUMNS, "machine"])
+    return found.assign(process=found["process"].fillna(0))
+
+
+def _measured(nb, only):
+    """Rows of this run, and below them what came of each part."""
+    with tempfile.TemporaryDirectory() as alone:
+        folder = nb.build / "gpu" if nb.build else Path(alone)
+        name = provenance.machine()["name"]
+        checks = folder / name / "gpu-checks.json"
+        fresh = checks.exists() and checks.stat().st_mtime > results.newest_code()
+        if not fresh:
+            show = nb.progress()
+            parts = () if nb.build else only
+            run = gpu_run.main(nb.preset, folder, MINUTES, parts)
+            came: dict[str, str] = {}
+            show("Measuring on the GPU; the first part compiles.")
+            try:
+                for part, result, _ in run:
+                    came[part] = result if isinstance(result, str) else "measured"
+                    show(_listed(came))
+            except RuntimeError as error:  # some parts failed; the others are there
+                came["not measured"] = str(error)
+        else:
+            came = json.loads(checks.read_text())
+            came = {part: text for part, text in came.items() if isinstance(text, str)}
+        nb.say(_listed(came))
+        try:
+            return results.read("gpu", folder).drop(columns="machine")
+        except ValueError:  # all failed
+            return pd.DataFrame(columns=results.COLUMNS)
+
+
+def _listed(came: Mapping[str, str]) -> str:
+    return "\n".join(f"- {plain(part)}: {plain(text)}" for part, text in came.items())
+
+
+def conditions(rows: pd.DataFrame, folder: results.Folder = None) -> dict[str, str]:
+    """For claims: date, GPU and driver of recorded rows, "" for others, and what
+    disturbed.
+    """
+    recorded = ""
+    if "machine" in rows and not rows.empty:
+        about = results.record("gpu", rows["machine"].iloc[0], folder)
+        recorded = f"{about['date']}, {named(about['gpu'])}"
+    return {"recorded": recorded, "disturbed": disturbance(rows)}
+
+
+def name_of(rows: pd.DataFrame, folder: results.Folder = None) -> str:
+    """The device of rows, as its driver says it; "" for none."""
+    if rows.empty:
+        return ""
+    if "machine" in rows:
+        return results.record("gpu", rows["machine"].iloc[0], folder)["gpu"]["name"]
+    return (provenance.gpu() or {}).get("name", "")

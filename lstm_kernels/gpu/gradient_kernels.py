@@ -166,6 +166,12 @@ def sum_rows(n, blocks, shared, theta, work, losses, batch, rate):
         p = first + me % columns
         value = net.zero
         row = me // columns
+        while p < end and row + 3 * lines < blocks:
+            i = n.partials + row * four(net.P + 1) + p
+            step = lines * four(net.P + 1)
+            # All four are under way before the first is used.
+            value += work[i] + work[i + step] + work[i + 2 * step] + work[i + 3 * step]
+            row += 4 * lines
         while p < end and row < blocks:
             value += work[n.partials + row * four(net.P + 1) + p]
             row += lines

@@ -69,8 +69,7 @@ def plan(n, dtype, *, multiprocessors, shared, threads):
             "hidden_size or input_size"
         )
     blocks = min(-(-n.B // tile), multiprocessors)  # a multiprocessor holds one
-    # No more than have numbers for all their threads: a barrier waits for each block.
-    all_blocks = min(multiprocessors, max(blocks, -(-(n.P + 1) // (x * y))))
+    all_blocks = min(multiprocessors, max(blocks, -(-(n.P + 1) // x)))
     return Plan(blocks, x, y // parts * parts, tile, R, parts, size, all_blocks)
 
 

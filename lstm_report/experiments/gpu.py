@@ -261,7 +261,8 @@ def plan(preset, wrong=()):
     parts = {}
 
     def add(name, seconds, names, works, function, *given, claimed=False, **options):
-        compiled = tuple((n, w) for w in works for n in names if n.startswith("cuda"))
+        compiled = [n for n in names if n.startswith(("cuda", "numba"))]
+        compiled = tuple((n, w) for w in works for n in compiled)
         run = partial(function, *given, **options)
         parts[name] = Part(run, seconds, compiled, claimed)
 
@@ -282,7 +283,7 @@ def plan(preset, wrong=()):
         given = "large", [*names, *rivals], [work]
         add(f"large, {B}", seconds, names, [work], passes, *given, **ten)
 
-    passed(large.B, 45)
+    passed(large.B, 60)
     if find_spec(f"{__package__}.gpu_kernels"):
         tiny = {} if paper else {"T": 2}
         small = tiny | ({} if paper else {"depths": (1, 2), "H": 3})

@@ -43,7 +43,7 @@ notebook: .venv/.stamp    ## execute one notebook and make its page: NB=3, PRESE
 	@$(call build,$(PRESET),$(if $(filter paper,$(PRESET)),build/site,build/smoke/site),--only "$(NB)")
 
 colab: .venv/.stamp    ## each notebook as one file for Colab, Kaggle or an empty folder, to dist/
-	$(PY) tools/standalone.py dist $(NOTEBOOKS)
+	$(PY) tools/standalone.py dist $(NOTEBOOKS) tools/gpu.ipynb
 
 test: .venv/.stamp    ## run the tests
 	$(PY) $(PYTEST) $(TESTS)

@@ -170,3 +170,12 @@ def _check_rows(content):
                 raise _wrong("gpu.csv", f"{text[:50]!r}... in {column}", "a name")
     if rows["seconds"].isna().any() or not (rows["seconds"] > 0).all():
         raise _wrong("gpu.csv", "seconds that no clock gives", "more than 0")
+
+
+def packed(place: Path, path: Path) -> str:
+    """`pack` in a sentence, or why there is nothing to pack."""
+    try:
+        size = pack(place, path).stat().st_size
+    except FileNotFoundError:
+        return "Nothing was measured here, so there is no archive."
+    return f"Packed: `{path}`, {size / 1000:.0f} kB."

@@ -19,6 +19,7 @@ from .measure.timing import disturbance
 
 NONE = "no GPU"  # why a claim was not measured
 MINUTES = 5.0  # that a page takes at most
+ABOUT = "date", "commit", "dirty", "versions"  # what gpu-checks.json has besides parts
 
 
 def named(gpu: Mapping[str, Any]) -> str:
@@ -51,15 +52,18 @@ def able() -> pd.DataFrame:
     return pd.DataFrame({"here": why}).rename_axis("version")
 
 
-def rows(nb: Any, only: tuple[str, ...] = ()) -> pd.DataFrame:
+def rows(nb: Any, only: tuple[str, ...] = (), keep: Path | None = None) -> pd.DataFrame:
     """The rows of `gpu.plan`, measured now where there is a GPU, else recorded ones,
-    else none. Says of which device, and what could not be measured.
+    else none. Says of which device, and what came of each part.
 
     only: names of parts that the page needs, for a page that stands alone; with the
-    repository all are measured once for all pages.
+    repository all are measured once for all pages. keep: where results are left; None:
+    in the build folder, if there is one.
     """
     if provenance.gpu():
-        return _measured(nb, only)
+        keep = keep or (nb.build / "gpu" if nb.build else None)
+        with tempfile.TemporaryDirectory() as alone:
+            return _measured(nb, () if keep else only, keep or Path(alone))
     try:
         found = nb.recorded("gpu")
     except ValueError:
@@ -69,37 +73,33 @@ def rows(nb: Any, only: tuple[str, ...] = ()) -> pd.DataFrame:
     return found.assign(process=found["process"].fillna(0))
 
 
-def _measured(nb, only):
-    """Rows of this run, and below them what came of each part."""
-    with tempfile.TemporaryDirectory() as alone:
-        folder = nb.build / "gpu" if nb.build else Path(alone)
-        name = provenance.machine()["name"]
-        checks = folder / name / "gpu-checks.json"
-        fresh = checks.exists() and checks.stat().st_mtime > results.newest_code()
-        if not fresh:
-            show = nb.progress()
-            parts = () if nb.build else only
-            run = gpu_run.main(nb.preset, folder, MINUTES, parts)
-            came: dict[str, str] = {}
-            show("Measuring on the GPU; the first part compiles.")
-            try:
-                for part, result, _ in run:
-                    came[part] = result if isinstance(result, str) else "measured"
-                    show(_listed(came))
-            except RuntimeError as error:  # some parts failed; the others are there
-                came["not measured"] = str(error)
-        else:
-            came = json.loads(checks.read_text())
-            came = {part: text for part, text in came.items() if isinstance(text, str)}
-        nb.say(_listed(came))
+def _measured(nb, only, folder):
+    """Rows of this run in `folder`, where they are if no code is newer than they."""
+    checks = place(folder) / "gpu-checks.json"
+    if not (checks.exists() and checks.stat().st_mtime > results.newest_code()):
+        show, came = nb.progress(), {}
+        show("Measuring on the GPU; first, kernels are compiled and verified.")
         try:
-            return results.read("gpu", folder).drop(columns="machine")
-        except ValueError:  # all failed
-            return pd.DataFrame(columns=results.COLUMNS)
+            for part, result, _ in gpu_run.main(nb.preset, folder, MINUTES, only):
+                came[part] = result if isinstance(result, str) else "measured"
+                show(_listed(came))
+        except RuntimeError:  # some parts failed, and are in `came`
+            pass
+    came = json.loads(checks.read_text())
+    nb.say(_listed({k: text for k, text in came.items() if k not in ABOUT}))
+    try:
+        return results.read("gpu", folder).drop(columns="machine")
+    except ValueError:  # all failed
+        return pd.DataFrame(columns=results.COLUMNS)
 
 
 def _listed(came: Mapping[str, str]) -> str:
     return "\n".join(f"- {plain(part)}: {plain(text)}" for part, text in came.items())
+
+
+def place(folder: Path) -> Path:
+    """This machine's results in `folder`."""
+    return folder / provenance.machine_name()
 
 
 def conditions(rows: pd.DataFrame, folder: results.Folder = None) -> dict[str, str]:

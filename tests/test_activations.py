@@ -13,7 +13,7 @@ from numba import njit, prange
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import activations, registers, simd
-from lstm_kernels.gpu import build, device
+from lstm_kernels.gpu import available, build
 from lstm_report.measure.comparer import TOLERANCE, compare, run, truth
 
 DTYPES = [np.dtype(np.float32), np.dtype(np.float64)]
@@ -171,7 +171,7 @@ def test_every_float32_is_within_the_bounds():
 
 
 @pytest.mark.skipif(
-    device.why_unavailable() is not None, reason="no CUDA, nor its simulator"
+    available.why_unavailable() is not None, reason="no CUDA, nor its simulator"
 )
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sigmoid_of_the_gpu_is_right_at_both_ends(dtype):

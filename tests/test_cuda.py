@@ -12,14 +12,14 @@ from conftest import SIMULATED, example
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
-from lstm_kernels.gpu import build, device, layout, plans
+from lstm_kernels.gpu import available, build, device, layout, plans
 from lstm_kernels.versions import cuda_fused
 from lstm_report.experiments import gpu
 from lstm_report.measure.comparer import compare, compare_to_reference
 
 GPU = [v.name for v in lk.versions() if v.target == "gpu"]
 needs_kernels = pytest.mark.skipif(
-    device.why_unavailable() is not None, reason=str(device.why_unavailable())
+    available.why_unavailable() is not None, reason=str(available.why_unavailable())
 )
 simulated = pytest.mark.skipif(
     not SIMULATED, reason="plants faults that only Python can run"
@@ -346,12 +346,12 @@ def on_card(monkeypatch):
             cuDriverGetVersion=lambda n: setattr(n._obj, "value", 12040)
         )
         monkeypatch.setattr(device.Device, "load_driver", lambda: driver)
-        for known in (device.why_unavailable, device.why_not_together):
+        for known in (available.why_unavailable, available.why_not_together):
             known.cache_clear()
         return card
 
     yield put
-    for known in (device.why_unavailable, device.why_not_together):
+    for known in (available.why_unavailable, available.why_not_together):
         known.cache_clear()
 
 

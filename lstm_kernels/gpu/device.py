@@ -1,8 +1,8 @@
 """The GPU as the versions see it, and the one module that imports numba.cuda.
 
-It says why there is no GPU, launches kernels, and counts every byte that crosses
-between host and device. With NUMBA_ENABLE_CUDASIM=1 in the environment the same kernels
-run in Numba's simulator, on the host and slowly.
+It launches kernels, and counts every byte that crosses between host and device. With
+NUMBA_ENABLE_CUDASIM=1 in the environment the same kernels run in Numba's simulator, on
+the host and slowly.
 """
 
 import ctypes
@@ -33,112 +33,22 @@ try:
     from numba import cuda
 except Exception as error:
     cuda = None
-    _broken = f"{type(error).__name__}: {error}"
+    broken = f"{type(error).__name__}: {error}"
 
 # numba-cuda asks for a name that NumPy 2.5 removed.
 vars(np).setdefault("row_stack", np.vstack)
 
 SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
-FIRST_OF_CUDA_13 = (7, 5)  # the oldest capability that CUDA 13 compiles for
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
-@cache
-def why_unavailable():
-    """None when kernels can run here, on a device or simulated, else the reason, and
-    what to do: a kernel was launched, once a process, and its result looked at.
-    """
-    if cuda is None:
-        return f"numba.cuda cannot be imported ({_broken.splitlines()[0]})"
-    if not os.path.exists(f"{os.path.splitext(__file__)[0]}.py"):
-        return "lstm_kernels is without its sources, from which GPU kernels are written"
-    if SIMULATED:
-        return None
-    try:
-        if not cuda.is_available() or not len(cuda.gpus):
-            reason = first_line(cuda.cuda_error() or "no device was found")
-            return f"there is no CUDA device ({reason.rstrip(':').strip()})"
-        cuda.get_current_device()
-    except Exception as error:
-        return f"the CUDA driver does not work ({told(error)})"
-    return why_not(lambda: launch("across_block"))
-
-
-@cache
-def why_not_together(oldest=(6, 0)):
-    """The same for launches whose blocks wait for each other; oldest: the capability
-    that has the instructions for it.
-    """
-    if SIMULATED or why_unavailable():
-        return why_unavailable()
-    device = cuda.get_current_device()
-    if tuple(device.compute_capability) < oldest:
-        got, want = _number(device.compute_capability), _number(oldest)
-        return f"{_name(device)} has compute capability {got}, want {want} or newer"
-    return why_not(lambda: launch("across_grid", together=True))
-
-
-def why_not(launch):
-    """None when `launch()` works on the device here, else what is wrong and what to
-    do.
-    """
-    try:
-        launch()
-    except Exception as error:
-        device, said = cuda.get_current_device(), str(error).lower()
-        name, capability = _name(device), tuple(device.compute_capability)
-        wrong, wanted = f"kernels do not run on {name}", "restart Python, then try anew"
-        if "ptx_version" in said or "unsupported .version" in said:
-            driver = driver_version()
-            wrong = f"the driver, of CUDA {_number(driver)}, is older than the compiler"
-            wanted = f"pip install 'numba-cuda[cu{driver[0]}]', or a newer driver"
-        elif "cudadevrt" in said:
-            wrong = "blocks cannot wait for each other: libcudadevrt was not found"
-            wanted = (
-                f"install the CUDA toolkit, {named_toolkit() or 'or set CUDA_HOME'}"
-            )
-        elif "nvvm" in said:
-            place = named_toolkit() or "any usual place"
-            wrong = f"the CUDA compiler (NVVM) was not found in {place}"
-            wanted = "pip install 'numba-cuda[cu13]', or set CUDA_HOME"
-        elif "support" in said and capability < FIRST_OF_CUDA_13:
-            old = f"{name} has compute capability {_number(capability)}"
-            wrong = f"{old}, too old for CUDA 13"
-            wanted = "pip install 'numba-cuda[cu12]'"
-        return f"{wrong}: {wanted} ({told(error)})"
-    return None
-
-
-def launch(kernel, together=False):
-    """Run a kernel of `first_kernels` on two blocks, with as much shared memory as one
-    may have; RuntimeError for a wrong result.
-    """
-    from . import first_kernels
-
-    device, count = Device("the first kernel"), 64
-    made = cuda.jit((numba.float32[::1],))(getattr(first_kernels, kernel))
-    out = device.send("out", np.full(count, -1, np.float32))
-    device.configure(made, 2, count // 2, device.shared, together=together)(out)
-    got = device.copy_from(out, np.empty(count, np.float32))
-    want = np.arange(count, dtype=np.float32).reshape(-1, count if together else 32)
-    if not np.array_equal(got, want[:, ::-1].ravel()):
-        raise RuntimeError(f"a first kernel gave {got[:4]}, want {want[0, :-5:-1]}")
-
-
-def _name(device):
+def name_of(device):
     return device.name.decode() if isinstance(device.name, bytes) else str(device.name)
 
 
-def _number(pair):
+def numbered(pair):
     return ".".join(map(str, pair))
-
-
-def driver_version():
-    """The CUDA release that the driver is of, (major, minor)."""
-    number = ctypes.c_int()
-    Device.load_driver().cuDriverGetVersion(ctypes.byref(number))
-    return divmod(number.value // 10, 100)  # 12040 is 12.4
 
 
 def first_line(error):
@@ -153,24 +63,6 @@ def select(number):
     """Let this thread use device number % count, if there are devices."""
     if cuda is not None and cuda.is_available() and (count := len(cuda.gpus)):
         cuda.select_device(number % count)
-
-
-def describe():
-    """The device as a dict: name, capability, multiprocessors, memory, clocks, shared
-    memory.
-    """
-    device = cuda.get_current_device()
-    memory = cuda.current_context().get_memory_info()[1]
-    return {
-        "name": _name(device),
-        "capability": _number(device.compute_capability),
-        "multiprocessors": device.MULTIPROCESSOR_COUNT,
-        "memory_gib": round(memory / 2**30, 1),
-        "clock_mhz": device.CLOCK_RATE / 1000,
-        "memory_clock_mhz": device.MEMORY_CLOCK_RATE / 1000,
-        "memory_bus_bits": device.GLOBAL_MEMORY_BUS_WIDTH,
-        "shared_kib_per_block": device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN / 1024,
-    }
 
 
 class Device:

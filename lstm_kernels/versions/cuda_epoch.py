@@ -7,7 +7,8 @@ twice for a step. All blocks have to be on the device at the same time; a networ
 blocks are not is refused. Bounded by the latency of a step and of its two barriers.
 """
 
-from ..gpu.device import SIMULATED, why_not_together
+from ..gpu.available import why_not_together
+from ..gpu.device import SIMULATED
 from .cuda_fused import CudaFused
 
 

@@ -12,7 +12,8 @@ import weakref
 
 import numpy as np
 
-from ..gpu.device import Device, why_unavailable
+from ..gpu.available import why_unavailable
+from ..gpu.device import Device
 from ..gpu.layout import Sizes, collect, pack, state_array, unpack
 from ..gpu.plans import Pass
 from .base import Network

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..gpu import persistent_kernels, products
+from ..gpu.available import why_not_together
 from ..gpu.build import TILES
-from ..gpu.device import SIMULATED, why_not_together
+from ..gpu.device import SIMULATED
 from ..gpu.layout import four
 from ..gpu.persistent_kernels import CHUNK, COUNTERS_APART
 from ..gpu.plans import Pass

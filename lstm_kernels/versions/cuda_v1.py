@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..gpu import plain_kernels
+from ..gpu.available import why_unavailable
 from ..gpu.build import build
-from ..gpu.device import Device, why_unavailable
+from ..gpu.device import Device
 from ..gpu.layout import Sizes
 from ..params import Layer
 from .base import Network

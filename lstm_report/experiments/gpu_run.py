@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from lstm_kernels.errors import UnavailableError
-from lstm_kernels.gpu import device
+from lstm_kernels.gpu import available, device
 from lstm_kernels.versions import network, versions
 
 from ..measure import provenance, results
@@ -197,7 +197,7 @@ def tasks(preset, only=()):
 
 def refuse():
     """Raise UnavailableError where no kernel can run, before anything is measured."""
-    if why := device.why_unavailable():
+    if why := available.why_unavailable():
         raise UnavailableError(f"no GPU is measured here: {why}")
 
 

@@ -129,13 +129,24 @@ def gpu() -> dict[str, Any] | None:
     """The GPU as a dict, with its driver; None where there is none that kernels can run
     on.
     """
-    from lstm_kernels.gpu import device
+    from lstm_kernels.gpu import available, device
 
-    if device.SIMULATED or device.why_unavailable():
+    if device.SIMULATED or available.why_unavailable():
         return None
+    card, context = device.cuda.get_current_device(), device.cuda.current_context()
     words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = _printed(words, PACKAGE) if shutil.which(words[0]) else None
-    return device.describe() | {"driver": driver and driver.splitlines()[0]}
+    return {
+        "name": device.name_of(card),
+        "capability": device.numbered(card.compute_capability),
+        "multiprocessors": card.MULTIPROCESSOR_COUNT,
+        "memory_gib": round(context.get_memory_info()[1] / 2**30, 1),
+        "clock_mhz": card.CLOCK_RATE / 1000,
+        "memory_clock_mhz": card.MEMORY_CLOCK_RATE / 1000,
+        "memory_bus_bits": card.GLOBAL_MEMORY_BUS_WIDTH,
+        "shared_kib_per_block": card.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN / 1024,
+        "driver": driver.splitlines()[0] if driver else "unknown",
+    }
 
 
 def blas() -> list[dict[str, Any]]:

@@ -318,14 +318,18 @@ def at_least_as_fast(gain: Interval | None, threshold: float) -> Judged:
     """The verdict and the numbers of a claim that a gain is at least so large."""
     if gain is None:
         return NOT_MEASURED
-    return evidence.at_least(gain, threshold), evidence.speed(gain)
+    told = evidence.speed(gain)
+    if gain.low == gain.high:  # the range of one
+        told = f"{evidence.speed(gain.middle)}, in one process"
+    return evidence.at_least(gain, threshold), told
 
 
 def at_most_the_power(grown: Interval | None, threshold: float) -> Judged:
     """The verdict and the numbers of a claim that time grows with such a power."""
     if grown is None:
         return NOT_MEASURED
-    told = f"time grows as the windows to the power {grown}"
+    ends = f"{grown}" if grown.low < grown.high else digits(grown.middle)
+    told = f"time grows as the windows to the power {ends}"
     return evidence.at_most(grown, threshold), told
 
 
@@ -351,8 +355,10 @@ def small_table(rows: pd.DataFrame) -> pd.DataFrame:
         over = hundreds["numpy-sample"] / hundreds
     columns = {
         "over numpy-sample": over.map(evidence.speed),
-        "256 samples, a step (us)": (1e6 * hundreds).map(digits),
-        "16 samples, of an epoch a step (us)": (1e6 * airline / steps).map(digits),
+        "256 samples, a step (\N{MICRO SIGN}s)": (1e6 * hundreds).map(digits),
+        "16 samples, of an epoch a step (\N{MICRO SIGN}s)": (1e6 * airline / steps).map(
+            digits
+        ),
     }
     table = filled(pd.DataFrame(columns, [*CPU, *GPU, *TORCH]))
     speeds = pd.Series(theirs.map(evidence.speed).to_list(), GPU[: len(PROJECT)])

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from numba import config
 
 from lstm_kernels import cores
+from lstm_kernels.errors import counted
 from lstm_kernels.schedules import (
     Costs,
     Graph,
@@ -557,7 +558,7 @@ def table_gpu(rows: pd.DataFrame) -> pd.DataFrame:
     """`on_gpu` in milliseconds, as a table of texts."""
     table = on_gpu(rows)
     shown = (1e3 * table).map(lambda ms: "-" if pd.isna(ms) else digits(ms))
-    shown.columns = [f"{L:.0f} layers (ms)" for L in shown]
+    shown.columns = [f"{counted(int(L), 'layer')} (ms)" for L in shown]
     return shown.rename(index=RUNS).rename_axis("run")
 
 

@@ -16,7 +16,7 @@ import ptx
 from numba import cuda, types
 
 import lstm_kernels as lk
-from lstm_kernels.gpu import build, device, first_kernels  # noqa: F401 - real CUDA
+from lstm_kernels.gpu import available, build, device
 
 from . import machine
 from .parse import Program
@@ -244,7 +244,11 @@ def stand_in(stand):
         ):
             stack.enter_context(patch.object(module, name, value))
         # Kernels belong to one machine, and what runs there.
-        for known in (build.build, device.why_unavailable, device.why_not_together):
+        for known in (
+            build.build,
+            available.why_unavailable,
+            available.why_not_together,
+        ):
             known.cache_clear()
             stack.callback(known.cache_clear)
         yield stand

@@ -27,15 +27,15 @@ def named(gpu: Mapping[str, Any]) -> str:
     return plain(f"{gpu['name']}, driver {gpu['driver']}")
 
 
-def told(folder: results.Folder = None) -> str:
-    """A sentence: the GPUs of whose times the report has any, recorded or of this
-    machine.
+def told(folder: results.Folder = None, *, recorded: bool = False) -> str:
+    """A sentence: the GPUs of whose times the report has any, recorded or, if not
+    `recorded` alone, of this machine.
     """
     found = []
     for path in results.find("*/gpu.csv", folder):
         about = results.record("gpu", path.parent.name, folder)
         found.append(f"{named(about['gpu'])}, {about['date']}")
-    if here := provenance.gpu():
+    if not recorded and (here := provenance.gpu()):
         found.append(f"{named(here)}, in this run")
     if not found:
         return "No GPU has been at hand, so this report has no time of one."

@@ -8,6 +8,7 @@ import pandas as pd
 
 from lstm_kernels.versions import versions
 
+from . import cards
 from .measure import results
 from .measure.ceilings import SGEMM_GFLOP
 from .measure.evidence import digits, speed
@@ -118,10 +119,12 @@ def headline(told: Mapping[str, str]) -> str:
 
 
 def renewed(readme: str, told: Mapping[str, str]) -> str:
-    """README's text with what stands between its markers renewed, `headline` of what
-    page 00 told and `newest`; ValueError where it lacks one of them.
+    """README's text with what stands between its markers renewed: `headline` of what
+    page 00 told, the GPUs that were recorded, and `newest`; ValueError where it lacks
+    one of them.
     """
-    for name, content in (("headline", headline(told)), ("results", newest())):
+    parts = {"headline": headline(told), "gpu": cards.told(recorded=True)}
+    for name, content in (parts | {"results": newest()}).items():
         between = re.compile(rf"(<!-- {name}.*?-->\n).*(<!-- end of {name} -->)", re.S)
         new = "\n".join([r"\1", content.replace("\\", r"\\"), "", r"\2"])
         readme, count = between.subn(new, readme)

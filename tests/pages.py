@@ -5,6 +5,7 @@ run as they stand, with rows that a test made in the place of measured ones.
 import ast
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -14,6 +15,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from lstm_report import plots
+from lstm_report.measure import results
 from lstm_report.notebook import Notebook
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
@@ -51,6 +53,15 @@ def machine(roof=100.0, sgemm=80.0, line=2e-7):
     return rows(took)
 
 
+NO_CARD = pd.DataFrame(columns=results.COLUMNS)
+
+
+def of_card(variant, stage, times, **sizes):
+    """Rows of a comparison on a GPU; times: seconds by version."""
+    columns = {"variant": variant, "stage": stage, "N": 0} | sizes
+    return rows(times, by="version", **columns)
+
+
 class Told(Notebook):
     """A Notebook that is told its rows, by the name of the function that would measure
     them or of the records; it keeps what is shown.
@@ -60,8 +71,9 @@ class Told(Notebook):
         super().__init__("smoke", display=self._take, root=None)
         self.made, self.said, self.claims = made, [], []
 
-    def _take(self, data, metadata=None, raw=False):
+    def _take(self, data, metadata=None, raw=False, display_id=False):
         self.said.append(data["text/plain"] if raw else data.data)
+        return SimpleNamespace(update=self.said.append) if display_id else None
 
     def _rows(self, name):
         found = self.made[name]
@@ -74,6 +86,8 @@ class Told(Notebook):
         return self._rows(what.measure.__name__)
 
     def recorded(self, experiment, folder=None):
+        if experiment == "gpu" and experiment not in self.made:
+            return NO_CARD
         return self._rows(experiment)
 
     def claim(self, sentence, held, numbers, **how):
@@ -87,7 +101,8 @@ class Told(Notebook):
 
     @property
     def text(self):
-        return "\n".join(" ".join(one.split()) for one in self.said)
+        said = (getattr(one, "data", one) for one in self.said)
+        return "\n".join(" ".join(one.split()) for one in said)
 
 
 def loaded(node):
@@ -114,6 +129,7 @@ def measures(node):
     asked = (one for one in ast.walk(node) if isinstance(one, ast.Attribute))
     return any(
         (getattr(one.value, "id", "") == "nb" and one.attr in MEASURES)
+        or (getattr(one.value, "id", "") == "cards" and one.attr == "rows")
         or one.attr.startswith("measure_")
         for one in asked
     )

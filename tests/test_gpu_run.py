@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -16,9 +17,8 @@ import lstm_kernels as lk
 from lstm_kernels.gpu import device
 from lstm_kernels.versions.cuda_epoch import CudaEpoch
 from lstm_report.experiments import gpu, gpu_run, gpu_torch
+from lstm_report.experiments.gpu_run import Task
 from lstm_report.measure.process import ProcessError
-
-NAMES = [name for name in gpu_run.LIMITS if name not in ("memcheck", "racecheck")]
 
 
 def rows(variant, left_out=()):
@@ -32,75 +32,100 @@ def fails(message, *, limit):
     raise ProcessError(message, "Traceback")
 
 
+def made_tasks(**others):
+    """Tasks that return at once, in the order of a run."""
+    made = {"probe": Task(lambda limit: "2 of 2 networks right", 20)}
+    for name in ("airline", "table", "large"):
+        run = lambda limit, name=name: rows(name)  # noqa: E731
+        made[name] = Task(run, 10, name == "airline")
+    return made | others
+
+
 @simulated
 def test_what_fails_leaves_the_others(tmp_path, capsys):
-    """All so far is written after each part."""
-    parts = {name: lambda limit, name=name: rows(name) for name in NAMES}
-    parts |= {"probe": lambda limit: "2 of 2 networks right"}
-    parts["airline"] = lambda limit: rows("airline", ["pytorch (H=32): no"])
-    parts["large"] = partial(fails, "not finished in 45 s")
-    parts["tests"] = partial(
-        gpu_run.command,
-        [sys.executable, "-c", "print('2 failed'); raise SystemExit(9)"],
+    """All so far is written after each part; what claims rest on is run again."""
+    words = [sys.executable, "-c", "print('2 failed'); raise SystemExit(9)"]
+    parts = made_tasks(
+        airline=Task(lambda limit: rows("airline", ["pytorch (H=32): no"]), 10, True),
+        large=Task(partial(fails, "not finished in 45 s"), 10),
+        tests=Task(partial(gpu_run.command, words), 10),
     )
     running = gpu_run.main("smoke", tmp_path, parts=parts)
     assert next(running)[:2] == ("probe", "2 of 2 networks right")
     name, _, path = next(running)
     assert (name, len(pd.read_csv(path))) == ("airline", 1)
     want = r"^airline \(without pytorch .*; large \(not finished in 45 s\); tests "
-    with pytest.raises(RuntimeError, match=rf"{want}\(failed: 2 failed\)$"):
+    with pytest.raises(RuntimeError, match=rf"{want}\(failed: 2 failed\); airline"):
         list(running)
     assert "Traceback" in capsys.readouterr().err
-    measured = [name for name in NAMES if name not in ("probe", "large", "tests")]
-    assert list(pd.read_csv(path)["variant"]) == measured
+    found = pd.read_csv(path)
+    assert [*found["variant"]] == ["airline", "table", *["airline"] * 4]
+    assert [*found["process"]] == [0, 0, 1, 2, 3, 4]
     outcomes = json.loads(path.with_name("gpu-checks.json").read_text())
     assert outcomes["airline"] == "measured without pytorch (H=32): no"
     assert outcomes["table"] == "measured"
+    assert outcomes["versions"]["cuda-v3"] == "runs here"
+    assert outcomes["airline, process 5"].startswith("measured without")
 
 
 @simulated
 def test_time_that_a_part_leaves_goes_to_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_run, "SLOWER", 1)
-    limits, now, took = {}, [0.0], {"airline": 1, "large": 80}
+    limits, now, took = {}, [0.0], {"airline": 1, "table": 100}
 
     def part(name, *, limit):
-        limits[name] = round(limit)
+        limits.setdefault(name, []).append(round(limit))
         now[0] += took.get(name, 0)
         return "done"
 
-    parts = {name: partial(part, name) for name in NAMES if name != "tests"}
+    parts = {
+        name: Task(partial(part, name), task.seconds, task.again)
+        for name, task in made_tasks().items()
+    }
     run = partial(gpu_run.main, "smoke", tmp_path, parts=parts, clock=lambda: now[0])
-    list(run())
-    probe = gpu_run.LIMITS["probe"]
-    spare = 540 - sum(gpu_run.LIMITS[name] for name in limits) + probe
-    assert (limits["probe"], limits["airline"]) == (spare, spare + 40)
-    assert limits["large 16"] == spare + 39 + 45 - 80 + 25
-    list(run(only=["units"]))
-    assert limits["units"] == 540  # nothing else is due
-    with pytest.raises(RuntimeError, match=r"table \(no time was left\)"):
-        list(run(minutes=1, only=["airline", "large", "table"]))
+    list(run(minutes=2))
+    # Of 120 s, 50 are due in all; a part has its own and what none needs.
+    assert limits["probe"] == [120 - 30]
+    assert limits["airline"][0] == 120 - 20
+    assert limits["table"] == [119 - 10]
+    assert limits["large"] == [19]
+    assert limits["airline"][1:] == [19, 18, 17, 16]  # four more processes
+    now[0], took["table"] = 0.0, 118
+    limits.clear()
+    with pytest.raises(RuntimeError, match=r"large \(no time was left\)"):
+        list(run(minutes=2))
+    assert len(limits["airline"]) == 1  # another would not fit
 
 
 def test_a_run_fits_its_minutes():
     """By the limits of its parts, in the order of their worth."""
-    assert sum(gpu_run.LIMITS.values()) <= 9 * 60
-    names = [*gpu_run.tasks("paper")]
-    assert names == [name for name in gpu_run.LIMITS if name in names]
+    tasks = gpu_run.tasks("paper")
+    assert [*tasks][:4] == ["probe", "airline", "hundreds", "table"]
+    comparisons = [*gpu.plan("paper")]
+    seconds = {name: task.seconds for name, task in tasks.items()}
+    assert sum(seconds.values()) <= 9 * 60
+    assert [name for name in tasks if tasks[name].again] == [
+        name for name, part in gpu.plan("paper").items() if part.claimed
+    ]
+    assert [*tasks][1 : 1 + len(comparisons)] == comparisons
+    assert [*gpu_run.tasks("paper", ("units",))] == ["probe", "units"]
 
 
 @simulated
 def test_what_is_wrong_is_compared_with_nothing(capsys):
     """The probe, a process of its own, names it; a comparison leaves it out."""
     small = gpu.Workload(1, 2, 1, 3, 4)
-    cases = [("cuda-v3", small, "lstm"), ("cuda-nothing", gpu.HUNDREDS, "lstm")]
+    cases = [("cuda-v3", small), ("cuda-nothing", gpu.HUNDREDS)]
     wrong = []
     with pytest.raises(ProcessError, match="1 of 2 networks right"):
-        gpu_run.probe("smoke", wrong, limit=120, cases=cases)
+        gpu_run.probe("smoke", wrong, cases, limit=120)
     assert wrong == [("cuda-nothing", 32)]
     right, other = capsys.readouterr().out.splitlines()
     assert "error" in right
     assert "cuda-nothing" in other
-    made = gpu_run.comparison("large", "smoke", [["cuda-persistent", 2]], limit=120)
+    said = gpu_run.probe("smoke", [], cases, limit=1)
+    assert said == "0 of 2 networks right, 2 not reached"  # nor wrong
+    made = gpu_run.comparison("large, 4", "smoke", [["cuda-persistent", 2]], limit=120)
     assert {"cuda-fused", "numba-fused"} <= set(made["version"])
     assert "cuda-persistent" not in set(made["version"])
     assert (made["max_err"] < 1e-5).all()
@@ -110,24 +135,32 @@ def test_what_is_wrong_is_compared_with_nothing(capsys):
 
 @simulated
 def test_comparisons_run():
-    for part in ("airline", "windows"):
-        made = gpu.plan("smoke")[part]()
+    for part in ("hundreds", "windows"):
+        made = gpu.plan("smoke")[part].run()
         assert (made["seconds"] > 0).all()
         assert (made["max_err"] < 1e-5).all()
     assert made.groupby("N")["B"].first().to_dict() == {8: 1}  # eight steps
 
 
-def test_comparisons_on_the_cpu_run():
+def test_a_long_call_is_timed_once(monkeypatch):
+    monkeypatch.setattr(gpu, "LONG", 0.05)
+    dataset, names = gpu.SMALL.dataset(4), ["numpy", "numpy-sample"]
+
+    def call(net):
+        return lambda: time.sleep(0.06 if net.name == "numpy" else 0.001)
+
+    how = {"rate": 0.1, "repeats": 3}
+    made = gpu.contest("a", names, gpu.SMALL, dataset, {"step": call}, **how)
+    assert made.groupby("version").size().to_dict() == {"numpy": 1, "numpy-sample": 3}
+    assert made[made["version"] == "numpy"]["seconds"].item() >= 0.06
+
+
+def test_epochs_are_counted():
     made = gpu.epochs(
-        "table", ["numpy"], gpu.SMALL, gpu.SMALL.dataset(4), epochs=1, repeats=1
+        "table", ["numpy"], gpu.SMALL, gpu.SMALL.dataset(4), count=5, repeats=1
     )
-    assert set(made["stage"]) == {"1 epochs"}
-    cases = [("numba-fused", gpu.SMALL, "rnn", ["forward"])]
-    cases += [("numba-fused", gpu.SMALL, "lstm", ["step"])]
-    made = gpu.on_cores(cases, [1, 2], repeats=2)
-    assert set(made["threads"]) == {1, 2}
-    stages = made.groupby("variant")["stage"].first().to_dict()
-    assert stages == {"threads": "step", "threads, rnn": "forward"}
+    assert set(made["stage"]) == {"5 epochs"}
+    assert set(made["N"]) == {4}
 
 
 @pytest.mark.parametrize("fault", ["y", "losses", "layers.0.W"])
@@ -169,10 +202,12 @@ def test_pytorch_trains_as_a_network_does(tf32):
 
 
 @simulated
-def test_every_version_that_is_measured_is_probed():
-    cases = gpu_run.probed("paper")
-    names = [name for name, *_ in cases]
-    assert {*names} >= {"cuda-v1", "cuda-v3", *gpu.STAY}  # V2's kernels are V3's
+def test_every_kernel_that_is_measured_is_probed():
+    """Each once; those that wait for each other over the whole device come last."""
+    probed = gpu_run.tasks("paper")["probe"].run.args[-1]
+    names = [name for name, _ in probed]
+    assert {*names} >= {"cuda-v1", "cuda-v3", *gpu.STAY, "numba-fused"}
+    assert len(probed) == len({*probed})
     last = names.index("cuda-persistent")  # a kernel that hangs takes no other's turn
     assert {*names[last:]} == {"cuda-persistent"}
 

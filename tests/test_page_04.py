@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from filed import filed, rows_of
-from pages import Page, Told, bound, has, loaded, rows, text_of
+from pages import Page, Told, bound, has, loaded, of_card, text_of
 
 from lstm_report.measure.comparer import compare
 from lstm_report.measure.workloads import AIRLINE, Workload
@@ -16,61 +15,63 @@ PAGE = Page("04_gpu_ladder")
 page = PAGE.module
 
 
-def told(step=None, epoch=None, grown=None):
+def told(step, epoch, grown, persistent):
     """Rows of a device: seconds of V3's step, of `cuda-epoch`'s airline epoch, powers
-    with which its epochs grow; in each process.
+    with which its epochs grow, inference by `cuda-persistent`; in each process.
     """
     times = {"numpy": 0.8, "numpy-sample": 2.3, "cuda-v3": step}
-    parts = [rows(times, by="version", variant="hundreds", stage="step", N=0, B=256)]
-    for N, cudnn in ((80, 1e-9), (1280, 6.4e-3)):  # the larger data set counts
-        times = {"cuda-epoch": epoch, "pytorch-graph": cudnn}
-        about = {"variant": "airline", "stage": "epoch", "N": N, "B": 16}
-        parts.append(rows(times, by="version", **about))
+    parts = [of_card("hundreds", "step", times, B=256)]
+    times = {"cuda-epoch": epoch, "pytorch-graph": 6.4e-3}
+    parts.append(of_card("airline", "epoch", times, N=1280, B=16))
     for N in (100, 10_000, 700_000):
         took = {"cuda-epoch": [1e-5 * N**power for power in grown]}
-        about = {"variant": "windows", "stage": "epoch", "N": N, "B": N // 8}
-        parts.append(rows(took, by="version", **about))
+        parts.append(of_card("windows", "epoch", took, N=N, B=N // 8))
     for B, took in ((1, 0.001), (64, 0.067)):
-        about = {"variant": "large", "stage": "step", "N": 0, "B": B}
-        parts.append(rows({"pytorch": took}, by="version", **about))
+        times = {"pytorch": took, "cuda-persistent": 2 * took}
+        parts.append(of_card("large", "step", times, B=B))
+    times = {"pytorch": 0.006, "cuda-persistent": persistent}
+    parts.append(of_card("large", "forward on device", times, B=64))
     return pd.concat(parts)
 
 
-def made(*given):
-    """Where a device is found, and where one was recorded."""
-    return dict.fromkeys(("measure_gpu", "gpu"), told(*given) if given else NO_ROWS)
-
-
-NO_ROWS = pd.DataFrame(columns=page.results.COLUMNS)
-WON = (0.5, 0.4, 0.79), (1.7e-3, 1.6e-3, 6.3e-3), (0.5, 0.99, 0.7)
-LOST = (0.5, 0.4, 0.81), (1.7e-3, 1.6e-3, 6.5e-3), (0.5, 1.01, 0.7)
+WON = (0.5, 0.4, 0.79), (1.7e-3, 1.6e-3, 6.3e-3), (0.5, 0.99, 0.7), (3e-3, 5e-3, 1e-3)
+LOST = (0.5, 0.4, 0.81), (1.7e-3, 1.6e-3, 6.5e-3), (0.5, 1.01, 0.7), (3e-3, 5e-3, 7e-3)
 CASES = {
     "won": (
-        made(*WON),
-        "TTT",
+        {"gpu": told(*WON)},
+        "TTTT",
         "less time than `numpy` (1.6x (1.01x to 2x))",
         "time grows as the windows to the power 0.7 (0.5 to 0.99)",
         "CUDA graph (3.76x (1.02x to 4x))",
-        "| cuda-v3 | 7.56x | 4.6x | - | - |",
-        "| cuda-epoch | - | - | 39.4 | - |",  # 80 steps in 3.15 ms
-        "| pytorch | - | - | - | 67 |",
-        "no: cuda-v1",
+        "on the device (2x (1.2x to 6x))",
+        "| cuda-v3 | 7.56x | 4.6x | 500000 | - |",
+        "| cuda-epoch | - | - | - | 39.4 |",  # 80 steps in 3.15 ms
+        "| pytorch | 6 | 67 | 1 |",
+        "took `cuda-persistent` 134 ms, PyTorch with cuDNN in float32 67 ms",
+        "no: cuda-v1 |",
         "7000 times the data in 154 times",
         "on a log axis",
     ),
     "lost": (
-        made(*LOST),
-        "FFF",
+        {"gpu": told(*LOST)},
+        "FFFF",
         "level (0.988x to 2x)",
         "been full",
         "grid's barriers",
+        "way to the registers",
     ),
-    "no device": (made(), "---", "less time than `numpy` (no GPU)", "no: |", "no: pow"),
+    "no device": (
+        {},
+        "----",
+        "less time than `numpy` (no GPU)",
+        "no: 7.56x",
+        "no: windows to the power",
+    ),
 }
 CALLED = [
-    *("target", "at_hand", "kernel", "device_function", "example", "by_gates", "tape"),
+    *("target", "kernel", "device_function", "example", "by_gates", "tape"),
     *("caught", "worst_errors", "Persistent", "figure_who", "persistent", "busy"),
-    *("bytes_copied", "check_counts", "share", "figure_bytes"),
+    *("check_counts", "share", "figure_bytes", "cannot"),
     *("executed", "machine_table", "planted"),
 ]
 test_page, test_both, test_reached = PAGE.tests(CASES, CALLED)
@@ -127,16 +128,20 @@ def test_what_the_figures_draw():
     assert "Labels: 0; 4; 0; 4; 0; 4; 0; 4; 1; 5;" in said
 
 
-def test_a_wrong_result_is_caught_and_records_are_named(tmp_path):
+def test_a_wrong_result_is_caught():
     one, other = {"h": np.ones(3)}, {"h": np.full(3, 2.0)}
     assert "Caught: h: relative error 0.5" in page.caught(compare, one, other)
     with pytest.raises(AssertionError, match="want a mismatch"):
         page.caught(compare, one, one)
-    assert page.at_hand(tmp_path).startswith("No GPU has been at hand")
-    path = filed(tmp_path, rows_of(1.0), "gpu", gpu={"name": "Card"}, date="2026-02-03")
-    assert page.at_hand(tmp_path).endswith("are of: Card.")
-    found = pd.read_csv(path).assign(machine=path.parent.name)
-    assert page.conditions(found, tmp_path)["recorded"] == "2026-02-03, Card"
+
+
+def test_one_process_has_no_range():
+    rows = told(*WON)
+    gain = page.step_gain(rows[rows["process"] == 0])
+    assert page.at_least_as_fast(gain, 1) == (True, "1.6x, in one process")
+    grown = page.power(rows[rows["process"] == 0])
+    said = "time grows as the windows to the power 0.5"
+    assert page.at_most_the_power(grown, 1) == (True, said)
 
 
 def test_what_is_counted_in_words():

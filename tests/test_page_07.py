@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from pages import Page, bars, machine, rows
+from pages import Page, bars, machine, of_card, rows
 
 from lstm_report.pages import facts
 
@@ -55,6 +55,15 @@ def passed(**changed):
     return pd.concat(parts).assign(T=10)
 
 
+def on_card(faster=2.0):
+    """Of 64 and 512 units, so many milliseconds; the CPU takes longer at 512."""
+    parts = []
+    for H, took in ((64, (6, 3, 1)), (512, (40, 5, 5 * faster))):
+        times = dict(zip(page.RUNS, np.array(took) / 1e3, strict=True))
+        parts.append(of_card("units", "inference", times, H=H))
+    return pd.concat(parts)
+
+
 def made(ranks=True, openmp=True, handing=None, line=(1.7e-7, 1.9e-7, 2.3e-7), **ways):
     """Rows of a job; or where no jobs run, or there is no OpenMP, without theirs."""
     means = pd.concat([handed(**(handing or {})), passed(**ways)])
@@ -63,7 +72,10 @@ def made(ranks=True, openmp=True, handing=None, line=(1.7e-7, 1.9e-7, 2.3e-7), *
     missing = (set() if ranks else RANKS) | (set() if openmp else {"openmp"})
     of_machine = machine(line=line)
     of_machine = of_machine[of_machine["seconds"].notna()]
-    return {"measure_means": means[~cases.isin(missing)], "measure_machine": of_machine}
+    found = {"measure_means": means[~cases.isin(missing)]}
+    if ranks:
+        found["gpu"] = on_card(2.0 if openmp else 0.5)
+    return found | {"measure_machine": of_machine}
 
 
 CASES = {
@@ -90,6 +102,8 @@ CASES = {
         "Both columns order the ways alike",
         "takes 0.357x (0.329x to 0.386x) as long as an OpenMP region",
         "128 units each way, 1.35x (1.35x to 1.35x)",
+        "| 64 | 6 | 3 | 1 |",
+        "one: 2x to 8x. They are faster than the host's cores with 512 units: 0.333x to 2x",
     ),
     "as long as a line in a process": (
         made(handing={"message": (99, 250, 230)}, messages={512: (0.99, 1.2, 1.4)}),
@@ -125,6 +139,7 @@ CASES = {
         "Messages were not measured",
         "parts of a step of ranks were not",
         "OpenMP region 7x",
+        "A GPU was not timed (no GPU)",
         "A message from compiled code: not measured",
         "multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s.",
     ),

@@ -69,9 +69,12 @@ def recorded(tmp_path, monkeypatch):
 
 
 def test_readme_holds_the_newest_machine(recorded):
-    places = ("headline", "results")
+    places = ("headline", "gpu", "results")
     parts = [f"<!-- {n}: x -->\nold\n<!-- end of {n} -->\n" for n in places]
-    text, told = "a\n{}b\n{}".format(*parts), {"over plain loops": "9x (8x to 10x)"}
+    text, told = (
+        "a\n{}b\n{}c\n{}".format(*parts),
+        {"over plain loops": "9x (8x to 10x)"},
+    )
     with pytest.raises(ValueError, match="want also over NumPy"):
         machines.renewed(text, told)
     told["over NumPy"] = "3.5x"

@@ -353,12 +353,11 @@ def small_table(rows: pd.DataFrame) -> pd.DataFrame:
     over = pd.Series(dtype=float)
     if "numpy-sample" in hundreds:
         over = hundreds["numpy-sample"] / hundreds
+    us = "\N{MICRO SIGN}s"
     columns = {
         "over numpy-sample": over.map(evidence.speed),
-        "256 samples, a step (\N{MICRO SIGN}s)": (1e6 * hundreds).map(digits),
-        "16 samples, of an epoch a step (\N{MICRO SIGN}s)": (1e6 * airline / steps).map(
-            digits
-        ),
+        f"256 samples, a step ({us})": (1e6 * hundreds).map(digits),
+        f"16 samples, a step of an epoch ({us})": (1e6 * airline / steps).map(digits),
     }
     table = filled(pd.DataFrame(columns, [*CPU, *GPU, *TORCH]))
     speeds = pd.Series(theirs.map(evidence.speed).to_list(), GPU[: len(PROJECT)])

@@ -1,0 +1,204 @@
+"""Archives of a GPU's results: what is taken over, and what is refused."""
+
+import hashlib
+import io
+import json
+import zipfile
+
+import pandas as pd
+import pytest
+from filed import rows_of
+
+from lstm_report import archives
+from lstm_report.measure import provenance, results
+
+CARD = {"name": "Card", "driver": "1.2"}
+FILES = archives.FILES
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A machine's folder with results of a GPU."""
+    monkeypatch.setattr(provenance, "gpu", lambda: CARD)
+    path = results.write("gpu", rows_of(1.0, 2.0), preset="paper", folder=tmp_path)
+    (path.parent / "gpu-checks.json").write_text('{"probe": "right", "dirty": null}')
+    return path.parent
+
+
+def files_of(place):
+    return {f"{place.name}/{name}": (place / name).read_bytes() for name in FILES}
+
+
+def zipped(path, files):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def with_csv(files, change, name="gpu.csv"):
+    """The files with changed rows, of which the record tells as if they were its."""
+    changed = dict(files)
+    for key in files:
+        if key.endswith("gpu.csv"):
+            rows = pd.read_csv(io.BytesIO(files[key]))
+            changed[key] = change(rows).to_csv(index=False).encode()
+            digest = hashlib.sha256(changed[key]).hexdigest()
+    return with_record(changed, {"sha256": digest})
+
+
+def with_record(files, changes):
+    return {
+        name: json.dumps(json.loads(content) | changes).encode()
+        if name.endswith("gpu.json")
+        else content
+        for name, content in files.items()
+    }
+
+
+def test_results_come_over_as_they_are(place, tmp_path):
+    path = archives.pack(place, tmp_path / "a.zip")
+    where = archives.take(path, tmp_path / "there")
+    assert where == tmp_path / "there" / place.name
+    for name in FILES:
+        assert (where / name).read_bytes() == (place / name).read_bytes()
+    assert sorted(p.name for p in where.iterdir()) == sorted(FILES)
+    assert results.record("gpu", where.name, where.parent)["gpu"] == CARD
+    archives.take(path, tmp_path / "there")  # the same once more
+    assert "Packed: " in archives.packed(place, tmp_path / "b.zip")
+    said = archives.packed(tmp_path / "none", tmp_path / "c.zip")
+    assert said.startswith("Nothing was measured")
+    assert not (tmp_path / "c.zip").exists()
+
+
+HOSTILE = {
+    "a path out": (
+        lambda f: {n.replace("gpu.csv", "../../x"): c for n, c in f.items()},
+        "entries",
+    ),
+    "an absolute path": (lambda f: {f"/{n}": c for n, c in f.items()}, "entries"),
+    "another file": (
+        lambda f: f | {f"{next(iter(f)).partition('/')[0]}/x": b""},
+        "entries",
+    ),
+    "a file less": (lambda f: dict([*f.items()][:2]), "entries"),
+    "two machines": (
+        lambda f: {
+            f"m{k}/{n.partition('/')[2]}": c for k, (n, c) in enumerate(f.items())
+        },
+        "entries",
+    ),
+    "nothing": (lambda f: {}, "entries"),
+    "a bomb": (
+        lambda f: {n: c if "csv" not in n else b"0" * (5 << 20) for n, c in f.items()},
+        "more than 4194304 bytes",
+    ),
+    "no JSON": (
+        lambda f: {n: c if "gpu.json" not in n else b"{" for n, c in f.items()},
+        "no JSON",
+    ),
+    "JSON without end": (
+        lambda f: {n: c if "checks" not in n else b"[" * 200_000 for n, c in f.items()},
+        "no JSON",
+    ),
+    "a list": (
+        lambda f: {n: c if "checks" not in n else b"[]" for n, c in f.items()},
+        "got a list",
+    ),
+    "a record of less": (lambda f: with_record(f, {"blas": None}), "blas"),
+    "a card without a name": (
+        lambda f: with_record(f, {"gpu": {}}),
+        "its name and its driver",
+    ),
+    "another machine's name": (
+        lambda f: with_record(f, {"name": "m"}),
+        "results of 'm'",
+    ),
+    "small sizes": (lambda f: with_record(f, {"preset": "smoke"}), "preset 'smoke'"),
+    "no day": (lambda f: with_record(f, {"date": "tomorrow"}), "date"),
+    "a control character": (lambda f: with_record(f, {"cpu": "a\x1b[31m"}), "the text"),
+    "a long text": (lambda f: with_record(f, {"cpu": "a" * 9999}), "the text"),
+    "other rows": (lambda f: with_record(f, {"sha256": "0"}), "other rows"),
+    "a column more": (lambda f: with_csv(f, lambda r: r.assign(x=1)), "columns"),
+    "another experiment": (
+        lambda f: with_csv(f, lambda r: r.assign(experiment="grid")),
+        "experiments",
+    ),
+    "markup": (
+        lambda f: with_csv(f, lambda r: r.assign(version="<img src=x>")),
+        "in version, want a name",
+    ),
+    "a formula": (
+        lambda f: with_csv(f, lambda r: r.assign(version="=1+1")),
+        "in version, want a name",
+    ),
+    "a link": (
+        lambda f: with_csv(f, lambda r: r.assign(variant="[a](b)")),
+        "in variant, want a name",
+    ),
+    "a long name": (
+        lambda f: with_csv(f, lambda r: r.assign(variant="a" * 200)),
+        "a name",
+    ),
+    "negative time": (
+        lambda f: with_csv(f, lambda r: r.assign(seconds=-1.0)),
+        "seconds",
+    ),
+    "no time": (lambda f: with_csv(f, lambda r: r.assign(seconds=None)), "seconds"),
+    "infinite time": (
+        lambda f: with_csv(f, lambda r: r.assign(seconds=float("inf"))),
+        "finite",
+    ),
+    "time in words": (
+        lambda f: with_csv(f, lambda r: r.assign(seconds="fast")),
+        "texts in seconds",
+    ),
+    "no rows": (lambda f: with_csv(f, lambda r: r[:0]), "0 rows"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_pack_has_not_made_is_refused(place, tmp_path, name):
+    change, said = HOSTILE[name]
+    path = zipped(tmp_path / "a.zip", change(files_of(place)))
+    there = tmp_path / "there"
+    with pytest.raises(ValueError, match=r"^archive: ") as caught:
+        archives.take(path, there)
+    assert said in str(caught.value)
+    assert "want" in str(caught.value)
+    assert not there.exists()
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04" + b"\0" * 60])
+def test_a_file_that_is_no_archive(tmp_path, content):
+    path = tmp_path / "a.zip"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"^archive: a.zip: got .* want a file that"):
+        archives.take(path, tmp_path)
+    with pytest.raises(FileNotFoundError):
+        archives.take(tmp_path / "none.zip", tmp_path)
+
+
+def test_another_machine_is_never_overwritten(place, tmp_path):
+    path = archives.pack(place, tmp_path / "a.zip")
+    where = archives.take(path, tmp_path / "there")
+    record = where / "gpu.json"
+    good = record.read_bytes()
+    for changes, said in (
+        ({"cpu": "another"}, "cpu of another machine"),
+        ({"gpu": CARD | {"name": "B"}}, "gpu of another machine"),
+        ({"date": "2999-01-01"}, "want later ones"),
+    ):
+        record.write_text(json.dumps(json.loads(good) | changes))
+        before = {p.name: p.read_bytes() for p in where.iterdir()}
+        with pytest.raises(ValueError, match=said):
+            archives.take(path, tmp_path / "there")
+        assert before == {p.name: p.read_bytes() for p in where.iterdir()}
+    record.write_bytes(good)
+    # The CPU's results of a machine of that name are another machine's too.
+    rows = pd.read_csv(where / "gpu.csv")
+    rows.to_csv(where / "grid.csv")
+    (where / "grid.json").write_text(json.dumps(json.loads(good) | {"cores": 99}))
+    with pytest.raises(ValueError, match="cores of another machine"):
+        archives.take(path, tmp_path / "there")

@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import pytest
 from pages import Page, Told
@@ -196,6 +197,28 @@ def test_what_a_strangers_card_brings_back_is_on_the_pages(card, tmp_path, monke
     shutil.rmtree(where)
     assert cards.told().startswith("No GPU has been at hand")
     assert cards.rows(Told({})).empty
+
+
+@simulated
+@pytest.mark.parametrize("found", [True, False])
+def test_the_notebook_that_measures_leaves_one_file(
+    card, tmp_path, monkeypatch, capsys, found
+):
+    """Its cells as they stand, with a card and without one."""
+    if found:
+        card()
+    monkeypatch.chdir(tmp_path)
+    path = results.ROOT / "tools/gpu.ipynb"
+    space = {}
+    for cell in nbformat.read(path, 4).cells:
+        if cell.cell_type == "code":
+            exec(cell.source, space)
+    assert Path("gpu-results.zip").exists() is found
+    if found:
+        where = archives.take(Path("gpu-results.zip"), tmp_path / "there")
+        assert "tesla-t4" in where.name
+    else:
+        assert not any(tmp_path.iterdir())
 
 
 def test_what_can_run_here_is_said_with_reasons(monkeypatch):

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from filed import filed
 from pages import Page, bars, rows
 
 from lstm_report.experiments.switches import COMBINATIONS, EVERY, Variant
@@ -65,7 +66,7 @@ CASES = {
     ),
 }
 test_page, test_both, test_reached = PAGE.tests(
-    CASES, also=["boxes", "cases", "differ", "figure_cores"]
+    CASES, also=["boxes", "cases", "differ", "figure_cores", "say_example"]
 )
 
 
@@ -93,6 +94,7 @@ def test_the_picture_of_the_cores_has_all_work_once():
     counts = {form: len(list(page.boxes(form))) for form in page.FORMS}
     # Each product on both cores, point-wise on one; or all of a cell on one.
     assert list(counts.values()) == [2 * 8 + 1, 2 * 2 + 1, 8 + 1, 2 * (8 + 1)]
+    page.plots.style()
     assert "of two layers" in page.figure_cores().axes[-1].get_title("left")
 
 
@@ -105,3 +107,22 @@ def test_the_measurement_is_verified(monkeypatch):
         page.differ(work)
     with pytest.raises(MismatchError, match=r"pointwise.*: y"):
         page.measure_passes(work, batches=(1, 3), rounds=1)
+
+
+def test_nvidias_code_is_told_as_it_was_recorded(tmp_path):
+    assert page.say_example(tmp_path) == ""
+    took = {0: 0.08, 1: 0.04, 3: 0.05, 7: 0.016, 15: 0.01, 31: 0.02}
+    made = [
+        {"version": "LSTM.cu", "variant": f"options {mask}", "repeat": repeat}
+        | {"seconds": seconds * slow, "stage": "forward"}
+        for mask, seconds in took.items()
+        for repeat, slow in enumerate((1, 9, 0.5))
+    ]
+    about = {"gpu": {"name": "Card"}, "date": "2026-02-03"}
+    filed(tmp_path, pd.DataFrame(made), "example", **about)
+    said = page.say_example(tmp_path)
+    assert (
+        "compiled for one GPU (Card) and run there on 2026-02-03, takes 80 ms" in said
+    )
+    assert "streams: 50 ms; point-wise operations in one pass: 16 ms;" in said
+    assert said.endswith("The fastest is 8x as fast.")

@@ -21,7 +21,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from traitlets.config import Config
 
 ROOT = Path(__file__).parents[1]
-NOTEBOOKS = report.sources()
+NOTEBOOKS = [*report.sources(), ROOT / "tools" / "gpu.ipynb"]
 RESULTS = ROOT / "data" / "results"
 # The interpreter of an environment such as teachers have: `make test-colab` names it.
 KERNEL = os.environ.get("LSTM_KERNELS_KERNEL")

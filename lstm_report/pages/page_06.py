@@ -13,9 +13,9 @@ from lstm_kernels import cores, network
 from .. import plots
 from ..experiments import switches
 from ..experiments.switches import BASELINE, COMBINATIONS, EVERY, Variant
-from ..measure import evidence
+from ..measure import evidence, results
 from ..measure.comparer import compare_outputs
-from ..measure.evidence import Interval, digits, percent, speed
+from ..measure.evidence import Interval, digits, ms, percent, speed
 from ..measure.timing import interleaved, settle, together
 from ..measure.workloads import REFERENCE, SMALL_REFERENCE
 from ..notebook import Shared
@@ -371,6 +371,36 @@ def figure_batches(rows, work):
     ends = f"{digits(low)} % ({first} sample) to {digits(high)} % ({last})"
     ax.set_title(f"Baseline: {ends} of the peak")
     return figure
+
+
+EXAMPLE = (  # bits of NVIDIA's mask, in its order, and what each adds
+    (1, "the gates' products combined"),
+    (3, "streams"),
+    (7, "point-wise operations in one pass"),
+    (15, "weights transposed beforehand"),
+    (31, "the inputs of two steps at once"),
+)
+
+
+def say_example(folder: results.Folder = None) -> str:
+    """NVIDIA's code with none of the five, then one more at a time, as it was recorded;
+    "" where it was not.
+    """
+    rows = results.recorded("example", folder)
+    if rows.empty:
+        return ""
+    name = rows["machine"].iloc[-1]
+    about = results.record("example", name, folder)
+    took = rows[rows["machine"] == name].groupby("variant")["seconds"].median()
+    start = took["options 0"]
+    steps = "; ".join(
+        f"{what}: {ms(took[f'options {mask}'])}" for mask, what in EXAMPLE
+    )
+    return (
+        f"NVIDIA's code of the five [2], compiled for one GPU ({about['gpu']['name']})"
+        f" and run there on {about['date']}, takes {ms(start)} with none of them. Added"
+        f" in its order: {steps}. The fastest is {speed(start / took.min())} as fast."
+    )
 
 
 FORMS = "baseline", "combine", "concurrent", "wavefront"

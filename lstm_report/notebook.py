@@ -295,7 +295,6 @@ class Notebook:
             "Machine": f"{results.label(m)}, {m['memory_gib']} GiB, {m['system']}",
             "Clock": results.clock(m),
             "BLAS": ", ".join(blas),
-            "GPU": m["gpu"] and f"{m['gpu']['name']}, driver {m['gpu']['driver']}",
             "Python": ", ".join([m["python"], *packages]),
             "Preset": f"{m['preset']}, {m['date']}",
             "BLAS is slowed by": ", ".join(m["distorting_variables"]),

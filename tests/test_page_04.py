@@ -43,7 +43,7 @@ CASES = {
         "less time than `numpy` (1.6x (1.01x to 2x))",
         "time grows as the windows to the power 0.7 (0.5 to 0.99)",
         "CUDA graph (3.76x (1.02x to 4x))",
-        "on the device (2x (1.2x to 6x))",
+        "PyTorch's cuDNN (2x (1.2x to 6x))",
         "| cuda-v3 | 7.56x | 4.6x | 500000 | - |",
         "| cuda-epoch | - | - | - | 39.4 |",  # 80 steps in 3.15 ms
         "| pytorch | 6 | 67 | 1 |",

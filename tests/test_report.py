@@ -131,8 +131,8 @@ def test_a_sentence_says_what_disturbed_its_times(shown):
     assert shown == [("One\ntwo.", None), (disturbed, None)]
 
 
-@pytest.mark.parametrize(("here", "seconds"), [("b", 5.0), ("c", 2.0)])
-def test_recorded_rows_are_of_this_machine_or_of_the_first(
+@pytest.mark.parametrize(("here", "seconds"), [("a", 2.0), ("c", 5.0)])
+def test_recorded_rows_are_of_this_machine_or_of_the_last(
     shown, tmp_path, here, seconds
 ):
     filed(tmp_path, rows_of(2.0), machine="a", date="2026-02-01")

@@ -21,7 +21,7 @@ from lstm_kernels.gpu.layout import Sizes
 from lstm_kernels.versions import cuda_persistent
 
 from .. import cards, plots
-from ..experiments import gpu, gpu_torch
+from ..experiments import gpu, gpu_bounds, gpu_torch
 from ..experiments.gpu import Count, bytes_copied
 from ..measure import comparer, evidence, results, runner
 from ..measure.evidence import Interval, digits
@@ -395,7 +395,9 @@ def figure_growth(rows: pd.DataFrame) -> Figure:
 
 
 def show_times(nb: Any, rows: pd.DataFrame, disturbed: str) -> None:
-    """Show the tables of times, and the figure of growing data; nothing for no rows."""
+    """Show the tables of times, the figure of growing data, and what became of the
+    bounds; nothing for no rows.
+    """
     if rows.empty:
         return
     for table in (small_table(rows), large_table(rows)):
@@ -404,6 +406,7 @@ def show_times(nb: Any, rows: pd.DataFrame, disturbed: str) -> None:
     if power(rows):
         caption = "Eight mini-batches to an epoch at every size."
         nb.show(figure_growth(rows), "04-growth", caption, disturbed=disturbed)
+    nb.say(gpu_bounds.verdict(rows, cards.name_of(rows)))
 
 
 def shown_of(rows: pd.DataFrame) -> str:

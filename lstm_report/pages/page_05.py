@@ -575,3 +575,10 @@ def say_gpu(rows: pd.DataFrame) -> str:
         f" the GPU: {speed(turn / wave)}; all cores of its host over that:"
         f" {speed(wave / cpu)}"
     )
+
+
+def show_gpu(nb: Any, rows: pd.DataFrame) -> None:
+    """Show the table, if anything was measured, and what it says."""
+    if not rows.empty:
+        nb.table(table_gpu(rows))
+    nb.say(f"- CPU compared with GPU (100 %): {say_gpu(rows)}.")

@@ -63,7 +63,7 @@ CASES = {
     "no device": (
         {},
         "----",
-        "less time than `numpy` (no GPU)",
+        "less time than `numpy` (no such time of a GPU)",
         "no: 7.56x",
         "no: windows to the power",
     ),

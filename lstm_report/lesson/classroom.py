@@ -142,14 +142,12 @@ def on_gpu(thread, size=128):
     """`thread`, exercise 6, as a CUDA kernel in blocks of `size` threads: a function of
     x, U, W, b that returns h and c (T+1, B, H).
     """
-    from numba import cuda  # only where there is a GPU
-
     from lstm_kernels.gpu import build, layout, plain_kernels
+    from lstm_kernels.gpu.device import cuda  # only where there is a GPU
 
-    sizes = layout.Sizes.of_cell(LSTM)
-    made = build.functions(LSTM, SINGLE, (plain_kernels,), sizes)
-    names = {"walk": build.of_device(made["walk"])}
-    device = fill([thread], names, "lesson", build.of_device)
+    how = "lstm", SINGLE, (plain_kernels,), ("walk",), layout.Sizes.of_cell(LSTM)
+    made = build.build(*how, compile=lambda part, _: build.of_device(part))
+    device = fill([thread], made, "lesson", build.of_device)
     names = {"cuda": cuda, "work": device[thread.__name__]}
     launched = cuda.jit(fill([kernel], names, "lesson")["kernel"])
 

@@ -35,7 +35,7 @@ STEPS, SAMPLES, INPUTS, UNITS = 3, 7, 2, 5  # of the toy network
 OF_PAGE = "kernels of this page"
 OUTCOMES = "reported", "wrong result", "harmless"
 Judged = tuple[bool | None, str]
-NOT_MEASURED: Judged = None, cards.NONE
+NOT_MEASURED: Judged = None, "no such time of a GPU"
 CPU = "numpy-sample", "numpy", "numba-sample", "numba-fused"
 TORCH = [*gpu_torch.KINDS]
 
@@ -63,9 +63,8 @@ def device_function(name: str) -> Any:
     if name == "cell":
         forward, _ = build.cell_functions(LSTM, np.float32, build.of_device)
         return forward
-    sizes = Sizes.of_cell(LSTM)
-    made = build.functions(LSTM, np.float32, (plain_kernels,), sizes)
-    return build.of_device(made[name])
+    how = "lstm", np.float32, (plain_kernels,), (name,), Sizes.of_cell(LSTM)
+    return build.build(*how, compile=lambda part, _: build.of_device(part))[name]
 
 
 def example() -> np.ndarray:

@@ -153,8 +153,8 @@ class Page:
         number = self.path.stem.partition("_")[0]
         self.module = importlib.import_module(f"lstm_report.pages.page_{number}")
         cells = nbformat.read(self.path, 4).cells
-        code = [cell.source for cell in cells if cell.cell_type == "code"]
-        nodes = [node for source in code for node in ast.parse(source).body]
+        self.code = [cell.source for cell in cells if cell.cell_type == "code"]
+        nodes = [node for source in self.code for node in ast.parse(source).body]
         self.statements = [n for n in nodes if not {"nb", "PRESET"} & bound(n)]
         self.chosen = self._chosen()
 

@@ -8,12 +8,12 @@ from importlib import import_module
 from importlib.metadata import version
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import ptx
-from numba import cuda, types
+from numba import cuda, from_dtype, types
 
 import lstm_kernels as lk
 from lstm_kernels.gpu import available, build, device
@@ -151,6 +151,26 @@ class Kernel:
         return [0, 0, argument.size, size, argument.address, *shape, *strides]
 
 
+class Untyped:
+    """A kernel of arrays whose types are found at its launch, of a function that calls
+    the stand-in `cuda`.
+    """
+
+    def __init__(self, owner, function):
+        space = function.__globals__ | {"cuda": cuda}
+        self.function = FunctionType(function.__code__, space, function.__name__)
+        self.owner, self.kernels = owner, {}
+
+    def __getitem__(self, grid):
+        def launch(*arrays):
+            kinds = tuple(types.Array(from_dtype(a.dtype), a.ndim, "C") for a in arrays)
+            if kinds not in self.kernels:
+                self.kernels[kinds] = self.owner.kernel(self.function, kinds)
+            self.kernels[kinds][grid](*arrays)
+
+        return launch
+
+
 class Launch:
     """A kernel with its grid, as numba.cuda's."""
 
@@ -219,6 +239,8 @@ class Cuda:
         )
 
     def jit(self, signature):
+        if isinstance(signature, FunctionType):
+            return Untyped(self, signature)
         return lambda function: self.kernel(function, signature, sources())
 
     def kernel(self, function, signature, key=None):

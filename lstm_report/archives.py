@@ -21,7 +21,13 @@ MACHINE = re.compile(r"[a-z0-9][a-z0-9-]{0,150}")
 NAME = re.compile(r"[A-Za-z0-9][\w .,/-]{0,60}", re.ASCII)  # of a version, a part
 MOST_BYTES, MOST_LETTERS = 4 << 20, 2000  # of a file, and of a text in it
 # What a record must hold, and of what kind.
-RECORD = {"name": str, "cpu": str, "cores": int, "gpu": dict, "preset": str}
+RECORD: dict[str, Any] = {
+    "name": str,
+    "cpu": str,
+    "cores": int,
+    "gpu": dict,
+    "preset": str,
+}
 RECORD |= {"date": str, "sha256": str, "packages": dict, "blas": list}
 RECORD |= {"distorting_variables": list, "dirty": bool | None, "commit": str | None}
 NUMBERS = ["L", "T", "B", "D", "H", "repeat", "process", "max_err", "N", "seconds"]

@@ -17,7 +17,7 @@ from .measure import provenance, results
 from .measure.results import plain
 from .measure.timing import disturbance
 
-NONE = "no GPU"  # why a claim was not measured
+NONE = "no such time of a GPU"  # why something is not told
 MINUTES = 5.0  # that a page takes at most
 ABOUT = "date", "commit", "dirty", "versions"  # what gpu-checks.json has besides parts
 

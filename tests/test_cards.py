@@ -137,7 +137,7 @@ def test_a_card_on_which_all_fails_leaves_the_page(card, tmp_path):
     assert rows.empty
     assert nb.said[-1].count("CUDA_ERROR_UNKNOWN") == len(MADE)
     assert page_04.step_gain(rows) is page_04.power(rows) is None
-    assert "not measured (no GPU)" in page_05.say_gpu(rows)
+    assert "not measured (no such time of a GPU)" in page_05.say_gpu(rows)
 
 
 @simulated

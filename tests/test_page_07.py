@@ -139,7 +139,7 @@ CASES = {
         "Messages were not measured",
         "parts of a step of ranks were not",
         "OpenMP region 7x",
-        "A GPU was not timed (no GPU)",
+        "not timed (no such time of a GPU)",
         "A message from compiled code: not measured",
         "multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s.",
     ),

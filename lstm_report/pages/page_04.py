@@ -35,7 +35,7 @@ STEPS, SAMPLES, INPUTS, UNITS = 3, 7, 2, 5  # of the toy network
 OF_PAGE = "kernels of this page"
 OUTCOMES = "reported", "wrong result", "harmless"
 Judged = tuple[bool | None, str]
-NOT_MEASURED: Judged = None, "no such time of a GPU"
+NOT_MEASURED: Judged = None, cards.NONE
 CPU = "numpy-sample", "numpy", "numba-sample", "numba-fused"
 TORCH = [*gpu_torch.KINDS]
 

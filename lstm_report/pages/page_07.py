@@ -380,7 +380,7 @@ def say_gpu(rows: pd.DataFrame) -> str:
     """What the table says of S3's question, or that it was not measured."""
     table = on_gpu(rows) if not rows.empty else rows
     if len({*RUNS} & {*table}) < len(RUNS):
-        return f"A GPU was not timed ({cards.NONE})."
+        return f"On a GPU it was not timed ({cards.NONE})."
     grid = table["rnn"] / table["rnn_grid"]
     over = table["numba-fused"] / table["rnn_grid"]
     won = [f"{H:.0f}" for H, ratio in over.items() if ratio > 1]

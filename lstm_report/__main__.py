@@ -36,7 +36,9 @@ def gpu(options: argparse.Namespace) -> None:
 
     if options.commit:
         os.environ["LSTM_KERNELS_COMMIT"] = options.commit
-    path = None
+    path, where = None, Path(options.archive or ".").parent
+    if not where.is_dir():
+        raise ValueError(f"archive: got {options.archive}, want a folder that exists")
     try:
         done = gpu_run.main(options.preset, options.folder, options.minutes)
         for name, result, path in done:
@@ -47,7 +49,7 @@ def gpu(options: argparse.Namespace) -> None:
                 print(runner.medians(result).to_string(), flush=True)
     finally:  # what was measured, where parts failed too
         if options.archive and path:
-            print(f"\npacked: {archives.pack(path.parent, Path(options.archive))}")
+            print(f"\n{archives.packed(path.parent, Path(options.archive))}")
 
 
 def take(options: argparse.Namespace) -> None:
@@ -55,7 +57,9 @@ def take(options: argparse.Namespace) -> None:
     with extra(EXTRA):
         from . import archives
 
-    print(f"taken over: {archives.take(Path(options.archive), options.folder)}")
+    how = {"replace": options.replace}
+    where, what = archives.take(Path(options.archive), options.folder, **how)
+    print(f"taken over: {what}, to {where}; `make report` shows them")
 
 
 # Name, module whose main(preset, folder) yields (experiment, rows, path), and what it
@@ -86,7 +90,9 @@ def main(words: Sequence[str] | None = None) -> None:
     part = commands.add_parser("take", help="take an archive of GPU results over")
     part.set_defaults(run=take)
     part.add_argument("archive", help="what gpu.ipynb, or gpu --archive, made")
-    part.add_argument("--folder", help=FOLDER)
+    part.add_argument("--folder", help="default data/results/ of the repository")
+    said = "also where fewer parts were measured than are there"
+    part.add_argument("--replace", action="store_true", help=said)
     run(parser, parser.parse_args(words))
 
 

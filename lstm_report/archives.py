@@ -6,8 +6,11 @@ import datetime
 import hashlib
 import io
 import json
+import os
 import re
+import shutil
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from .measure import results
 FILES = "gpu.csv", "gpu.json", "gpu-checks.json"
 MACHINE = re.compile(r"[a-z0-9][a-z0-9-]{0,150}")
 NAME = re.compile(r"[A-Za-z0-9][\w .,/-]{0,60}", re.ASCII)  # of a version, a part
+PACKINGS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+BROKEN = zipfile.BadZipFile, zlib.error, UnicodeDecodeError, RuntimeError, EOFError
 MOST_BYTES, MOST_LETTERS = 4 << 20, 2000  # of a file, and of a text in it
 # What a record must hold, and of what kind.
 RECORD: dict[str, Any] = {
@@ -30,13 +35,16 @@ RECORD: dict[str, Any] = {
 }
 RECORD |= {"date": str, "sha256": str, "packages": dict, "blas": list}
 RECORD |= {"distorting_variables": list, "dirty": bool | None, "commit": str | None}
-NUMBERS = ["L", "T", "B", "D", "H", "repeat", "process", "max_err", "N", "seconds"]
+SIZES = ["L", "T", "B", "D", "H", "N"]  # whole numbers; "N" may be missing
+NUMBERS = [*SIZES, "repeat", "process", "max_err", "seconds"]
 
 
 def pack(place: Path, path: Path) -> Path:
     """Write the results of a GPU in `place`, a machine's folder, as an archive; returns
     its path. FileNotFoundError where nothing was measured.
     """
+    if not json.loads((place / "gpu-checks.json").read_bytes()).get("rows", 1):
+        raise FileNotFoundError(f"no rows of the last run in {place}")
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in FILES:
@@ -45,35 +53,61 @@ def pack(place: Path, path: Path) -> Path:
     return path
 
 
-def take(path: Path, folder: results.Folder = None) -> Path:
+def take(
+    path: Path, folder: results.Folder = None, *, replace: bool = False
+) -> tuple[Path, str]:
     """Put the results of an archive into `folder`, by default data/results/; returns
-    the machine's folder.
+    the machine's folder, and in words what is in it.
 
+    replace: whether results with fewer parts than are there may take their place.
     Raises ValueError for a file that `pack` has not made, or that was changed since;
-    for results of another machine of that name, and for those that are older than what
-    is there. Nothing is written then.
+    for results of another machine of that name, for those that are older than what is
+    there, and for fewer parts. Nothing is written then.
     """
     machine, texts = _opened(Path(path))
     record = _record(texts["gpu.json"], machine)
     if hashlib.sha256(texts["gpu.csv"]).hexdigest() != record["sha256"]:
-        raise _wrong("gpu.csv", "other rows than gpu.json is of", "those rows")
-    _check_rows(texts["gpu.csv"])
+        raise _wrong("gpu.csv", "rows changed since they were packed", "them as packed")
+    rows = _checked_rows(texts["gpu.csv"])
+    parts = {*rows["variant"].dropna()}
     _check_texts("gpu-checks.json", _json("gpu-checks.json", texts["gpu-checks.json"]))
     where = Path(results.FOLDER if folder is None else folder) / machine
+    if where.is_symlink() or (where.exists() and not where.is_dir()):
+        raise _wrong(machine, "a place that is no folder", "one")
+    for rows_there in sorted(where.glob("*.csv")):
+        if not rows_there.with_suffix(".json").exists():
+            raise _wrong(machine, f"{rows_there} without its record", "a record beside")
     for before in sorted(where.glob("*.json")):
+        if not before.with_suffix(".csv").exists():
+            continue
         there = _json(before.name, before.read_bytes())
-        if before.with_suffix(".csv").exists():
-            other = [k for k in results.IDENTITY if there.get(k) != record.get(k)]
-            if other:
-                got = f"{', '.join(other)} of another machine than {where} has"
-                raise _wrong("gpu.json", got, "that machine's, or a name of its own")
-        if before.name == "gpu.json" and there["date"] > record["date"]:
+        if other := results.differing(there, record):
+            got = f"{', '.join(other)} of another machine than {where} has"
+            raise _wrong("gpu.json", got, "that machine's, or a name of its own")
+        if before.name == "gpu.json" and str(there.get("date")) > record["date"]:
             got = f"results of {record['date']}"
-            raise _wrong("gpu.json", got, f"later ones than {where} has")
-    where.mkdir(parents=True, exist_ok=True)
-    for name in FILES:
-        results.replace(where / name, texts[name])
-    return where
+            raise _wrong("gpu.json", got, f"those of {there.get('date')} or later")
+        if before.name == "gpu.json" and not replace:
+            kept = {*pd.read_csv(before.with_suffix(".csv"))["variant"].dropna()}
+            if lacks := sorted(kept - parts):
+                got = f"no rows of {', '.join(lacks)}"
+                raise _wrong("gpu.csv", got, f"what {where} has, or --replace")
+            same = there.get("sha256") == record["sha256"]
+            if there.get("date") == record["date"] and not same:
+                got = f"other rows of {record['date']}"
+                raise _wrong("gpu.csv", got, f"those that {where} has, or --replace")
+    if where.exists():
+        for name in FILES:
+            results.replace(where / name, texts[name])
+    else:  # whole, or not at all
+        part = where.with_name(f"{where.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        for name in FILES:
+            (part / name).write_bytes(texts[name])
+        os.replace(part, where)
+    card = record["gpu"]["name"]
+    return where, f"{card}, {len(parts)} parts, {len(rows)} rows"
 
 
 def _wrong(name, got, want):
@@ -94,13 +128,16 @@ def _opened(path):
                 raise _wrong(path.name, f"entries {names[:5]}", made)
             texts = {}
             for entry in entries:
+                if entry.compress_type not in PACKINGS:
+                    got = f"compression {entry.compress_type}"
+                    raise _wrong(entry.filename, got, "none, or deflate")
                 with archive.open(entry) as file:  # what it says of its size may lie
                     content = file.read(MOST_BYTES + 1)
                 if len(content) > MOST_BYTES:
                     got = f"more than {MOST_BYTES} bytes"
                     raise _wrong(entry.filename, got, "less")
                 texts[entry.filename.rpartition("/")[2]] = content
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except BROKEN as error:
         raise _wrong(path.name, f"no archive ({error})", made) from None
     return machine, texts
 
@@ -128,12 +165,19 @@ def _record(content, machine):
     if record["name"] != machine or record["preset"] != "paper":
         got = f"results of {record['name']!r}, preset {record['preset']!r}"
         raise _wrong("gpu.json", got, f"those of {machine!r}, preset 'paper'")
+    tomorrow = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(1)
     try:
-        datetime.date.fromisoformat(record["date"])
-    except ValueError as error:
-        raise _wrong(
-            "gpu.json", f"date {record['date']!r} ({error})", "a day"
-        ) from None
+        day = datetime.date.fromisoformat(record["date"])
+    except ValueError:
+        day = None
+    if not day or day.isoformat() != record["date"] or day > tomorrow:
+        got = f"date {record['date'][:50]!r}"
+        raise _wrong("gpu.json", got, "a day that was, as 2026-01-31")
+    try:  # as pages will tell of it
+        results.caption(record)
+    except Exception as error:
+        got = f"what cannot be told ({type(error).__name__})"
+        raise _wrong("gpu.json", got, "a record as `gpu` writes it") from None
     return record
 
 
@@ -152,8 +196,10 @@ def _check_texts(name: str, value: Any, depth: int = 0) -> None:
         _check_texts(name, part, depth + 1)
 
 
-def _check_rows(content):
-    """ValueError for what `results.write` would not have written of a GPU."""
+def _checked_rows(content):
+    """The rows; ValueError for what `results.write` would not have written of a
+    GPU.
+    """
     try:
         rows = pd.read_csv(io.BytesIO(content), encoding="utf-8")
     except (ValueError, pd.errors.ParserError) as error:
@@ -170,11 +216,27 @@ def _check_rows(content):
                 raise _wrong("gpu.csv", f"texts in {column}", "numbers")
             if not (np.isfinite(given) & (given >= 0)).all():
                 raise _wrong("gpu.csv", f"{column} {given.min()}", "at least 0, finite")
-        for text in set(given) if given.dtype.kind not in "iufb" else ():
-            if not isinstance(text, str) or not NAME.fullmatch(text):
+        for text in set(given) if column not in NUMBERS else ():
+            is_name = isinstance(text, str) and NAME.fullmatch(text)
+            if given.dtype.kind not in "iuf" and (
+                not is_name or text != results.plain(text)
+            ):
                 raise _wrong("gpu.csv", f"{str(text)[:50]!r} in {column}", "a name")
-    if rows["seconds"].isna().any() or not (rows["seconds"] > 0).all():
-        raise _wrong("gpu.csv", "seconds that no clock gives", "more than 0")
+    for column in (*SIZES, "repeat", "process"):
+        least = 0 if column in ("repeat", "process") else 1
+        given = rows[column].dropna() if column == "N" else rows[column]
+        if not ((given % 1 == 0) & given.between(least, 10**9)).all():
+            want = f"whole numbers from {least} to 10^9"
+            raise _wrong("gpu.csv", f"{column} {[*given[:3]]}", want)
+    for column in ("version", "variant", "stage"):
+        if not rows[column].map(lambda text: isinstance(text, str)).all():
+            raise _wrong("gpu.csv", f"no name in {column}", "one in every row")
+    if (
+        rows["seconds"].dtype.kind not in "if"
+        or not rows["seconds"].between(1e-9, 1e6).all()
+    ):
+        raise _wrong("gpu.csv", "seconds that no clock gives", "1e-9 to 1e6")
+    return rows
 
 
 def packed(place: Path, path: Path) -> str:
@@ -182,5 +244,5 @@ def packed(place: Path, path: Path) -> str:
     try:
         size = pack(place, path).stat().st_size
     except FileNotFoundError:
-        return "Nothing was measured here, so there is no archive."
+        return "There is no archive: nothing was measured."
     return f"Packed: `{path}`, {size / 1000:.0f} kB."

@@ -1,15 +1,17 @@
-"""The GPUs of whose times the report has any: which there is, what it can run, and the
-rows that pages show, measured here or recorded.
+"""The GPUs of which the report has times: which there is, what it can run, and the rows
+that pages show, measured here or recorded.
 """
 
 import json
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from lstm_kernels.gpu import available
 from lstm_kernels.versions import versions
 
 from .experiments import gpu_run
@@ -17,9 +19,10 @@ from .measure import provenance, results
 from .measure.results import plain
 from .measure.timing import disturbance
 
-NONE = "no such time of a GPU"  # why something is not told
+NONE = "no GPU time of it"  # why something is not told
 MINUTES = 5.0  # that a page takes at most
-ABOUT = "date", "commit", "dirty", "versions"  # what gpu-checks.json has besides parts
+# What gpu-checks.json has besides parts.
+ABOUT = "date", "commit", "dirty", "versions", "preset", "rows", "ended"
 
 
 def named(gpu: Mapping[str, Any]) -> str:
@@ -28,18 +31,20 @@ def named(gpu: Mapping[str, Any]) -> str:
 
 
 def told(folder: results.Folder = None, *, recorded: bool = False) -> str:
-    """A sentence: the GPUs of whose times the report has any, recorded or, if not
-    `recorded` alone, of this machine.
+    """A sentence: the GPUs of which there are times, recorded or, if not `recorded`
+    alone, of this machine.
     """
     found = []
     for path in results.find("*/gpu.csv", folder):
         about = results.record("gpu", path.parent.name, folder)
+        if not about["gpu"]:
+            raise ValueError(f"record: {path} is of no GPU, want its name and driver")
         found.append(f"{named(about['gpu'])}, {about['date']}")
     if not recorded and (here := provenance.gpu()):
         found.append(f"{named(here)}, in this run")
     if not found:
         return "No GPU has been at hand, so this report has no time of one."
-    return f"Times of GPUs in this report are of: {'; '.join(found)}."
+    return f"GPUs that were measured: {'; '.join(found)}."
 
 
 def able() -> pd.DataFrame:
@@ -64,6 +69,9 @@ def rows(nb: Any, only: tuple[str, ...] = (), keep: Path | None = None) -> pd.Da
         keep = keep or (nb.build / "gpu" if nb.build else None)
         with tempfile.TemporaryDirectory() as alone:
             return _measured(nb, () if keep else only, keep or Path(alone))
+    if keep:
+        nb.say(f"**Nothing was measured:** {plain(available.why_unavailable())}.")
+        return pd.DataFrame(columns=results.COLUMNS)
     try:
         found = nb.recorded("gpu")
     except ValueError:
@@ -74,23 +82,25 @@ def rows(nb: Any, only: tuple[str, ...] = (), keep: Path | None = None) -> pd.Da
 
 
 def _measured(nb, only, folder):
-    """Rows of this run in `folder`, where they are if no code is newer than they."""
+    """Rows of this run in `folder`: those that are there, if a run of this preset ended
+    with some and no code is newer.
+    """
     checks = place(folder) / "gpu-checks.json"
-    if not (checks.exists() and checks.stat().st_mtime > results.newest_code()):
+    came = json.loads(checks.read_text()) if checks.exists() else {}
+    is_new = bool(came) and checks.stat().st_mtime > results.newest_code()
+    done = came.get("ended") and came.get("rows") and came["preset"] == nb.preset
+    if not (is_new and done):
         show, came = nb.progress(), {}
         show("Measuring on the GPU; first, kernels are compiled and verified.")
-        try:
+        with suppress(RuntimeError):  # some parts failed, and are in `came`
             for part, result, _ in gpu_run.main(nb.preset, folder, MINUTES, only):
                 came[part] = result if isinstance(result, str) else "measured"
                 show(_listed(came))
-        except RuntimeError:  # some parts failed, and are in `came`
-            pass
-    came = json.loads(checks.read_text())
+        came = json.loads(checks.read_text())
     nb.say(_listed({k: text for k, text in came.items() if k not in ABOUT}))
-    try:
-        return results.read("gpu", folder).drop(columns="machine")
-    except ValueError:  # all failed
+    if not came["rows"]:
         return pd.DataFrame(columns=results.COLUMNS)
+    return results.read("gpu", folder).drop(columns="machine")
 
 
 def _listed(came: Mapping[str, str]) -> str:
@@ -106,11 +116,11 @@ def conditions(rows: pd.DataFrame, folder: results.Folder = None) -> dict[str, s
     """For claims: date, GPU and driver of recorded rows, "" for others, and what
     disturbed.
     """
-    recorded = ""
-    if "machine" in rows and not rows.empty:
-        about = results.record("gpu", rows["machine"].iloc[0], folder)
-        recorded = f"{about['date']}, {named(about['gpu'])}"
-    return {"recorded": recorded, "disturbed": disturbance(rows)}
+    if "machine" not in rows or rows.empty:
+        return {"recorded": "", "disturbed": disturbance(rows)}
+    about = results.record("gpu", rows["machine"].iloc[0], folder)
+    recorded = f"{about['date']}, {named(about['gpu'])}"
+    return {"recorded": recorded, "disturbed": about.get("disturbance", "")}
 
 
 def name_of(rows: pd.DataFrame, folder: results.Folder = None) -> str:

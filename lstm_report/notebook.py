@@ -270,7 +270,8 @@ class Notebook:
 
     def recorded(self, experiment: str, folder: Path | None = None) -> pd.DataFrame:
         """The rows that were recorded of an experiment on this machine, else on the one
-        that was measured last; says which. ValueError where there are none.
+        with the most comparisons, and of these the last; says which. ValueError where
+        there are none.
         """
         rows = results.read(experiment, folder)
         known = {
@@ -279,7 +280,8 @@ class Notebook:
         }
         name = self._machine()["name"]
         if name not in known:
-            name = max(known, key=lambda name: (known[name]["date"], name))
+            parts = rows.groupby("machine")["variant"].nunique()
+            name = max(known, key=lambda name: (parts[name], known[name]["date"], name))
         about = known[name]
         self.say(f"Recorded: {results.caption(about)}.")
         return rows[rows["machine"] == name]

@@ -20,7 +20,9 @@ FILES = archives.FILES
 def place(tmp_path, monkeypatch):
     """A machine's folder with results of a GPU."""
     monkeypatch.setattr(provenance, "gpu", lambda: CARD)
-    path = results.write("gpu", rows_of(1.0, 2.0), preset="paper", folder=tmp_path)
+    sizes = {"L": 1, "T": 12, "B": 16, "D": 1, "H": 32, "N": 16, "process": 0}
+    rows = rows_of(1.0, 2.0).assign(variant="airline", **sizes)
+    path = results.write("gpu", rows, preset="paper", folder=tmp_path)
     (path.parent / "gpu-checks.json").write_text('{"probe": "right", "dirty": null}')
     return path.parent
 
@@ -58,7 +60,8 @@ def with_record(files, changes):
 
 def test_results_come_over_as_they_are(place, tmp_path):
     path = archives.pack(place, tmp_path / "a.zip")
-    where = archives.take(path, tmp_path / "there")
+    where, what = archives.take(path, tmp_path / "there")
+    assert what == "Card, 1 parts, 2 rows"
     assert where == tmp_path / "there" / place.name
     for name in FILES:
         assert (where / name).read_bytes() == (place / name).read_bytes()
@@ -67,7 +70,7 @@ def test_results_come_over_as_they_are(place, tmp_path):
     archives.take(path, tmp_path / "there")  # the same once more
     assert "Packed: " in archives.packed(place, tmp_path / "b.zip")
     said = archives.packed(tmp_path / "none", tmp_path / "c.zip")
-    assert said.startswith("Nothing was measured")
+    assert said == "There is no archive: nothing was measured."
     assert not (tmp_path / "c.zip").exists()
 
 
@@ -118,7 +121,7 @@ HOSTILE = {
     "no day": (lambda f: with_record(f, {"date": "tomorrow"}), "date"),
     "a control character": (lambda f: with_record(f, {"cpu": "a\x1b[31m"}), "the text"),
     "a long text": (lambda f: with_record(f, {"cpu": "a" * 9999}), "the text"),
-    "other rows": (lambda f: with_record(f, {"sha256": "0"}), "other rows"),
+    "other rows": (lambda f: with_record(f, {"sha256": "0"}), "changed since"),
     "a column more": (lambda f: with_csv(f, lambda r: r.assign(x=1)), "columns"),
     "another experiment": (
         lambda f: with_csv(f, lambda r: r.assign(experiment="grid")),
@@ -182,13 +185,13 @@ def test_a_file_that_is_no_archive(tmp_path, content):
 
 def test_another_machine_is_never_overwritten(place, tmp_path):
     path = archives.pack(place, tmp_path / "a.zip")
-    where = archives.take(path, tmp_path / "there")
+    where, _ = archives.take(path, tmp_path / "there")
     record = where / "gpu.json"
     good = record.read_bytes()
     for changes, said in (
         ({"cpu": "another"}, "cpu of another machine"),
         ({"gpu": CARD | {"name": "B"}}, "gpu of another machine"),
-        ({"date": "2999-01-01"}, "want later ones"),
+        ({"date": "2999-01-01"}, "want those of 2999-01-01 or later"),
     ):
         record.write_text(json.dumps(json.loads(good) | changes))
         before = {p.name: p.read_bytes() for p in where.iterdir()}
@@ -202,3 +205,80 @@ def test_another_machine_is_never_overwritten(place, tmp_path):
     (where / "grid.json").write_text(json.dumps(json.loads(good) | {"cores": 99}))
     with pytest.raises(ValueError, match="cores of another machine"):
         archives.take(path, tmp_path / "there")
+
+
+BREAKS_PAGES = {  # what a page would stop at
+    "a date of another form": {"date": "20260101"},
+    "a date to come": {"date": "2999-01-01"},
+    "libraries without names": {"blas": [{}]},
+    "no packages": {"packages": {}},
+    "a clock in words": {"measured_ghz": "fast"},
+    "caches of numbers": {"caches": {"L1d": 5}},
+}
+BREAKS_ROWS = {
+    "no units": {"H": 0},
+    "half a unit": {"H": 0.5},
+    "no samples told": {"B": None},
+    "as many as stars": {"B": 1e300},
+    "no round": {"repeat": None},
+    "no name": {"version": None},
+    "a name with markup's end": {"version": "numpy_"},
+    "two spaces": {"variant": "a  b"},
+    "a truth for a time": {"seconds": True},
+    "no windows": {"N": 0},
+}
+
+
+@pytest.mark.parametrize("name", [*BREAKS_PAGES, *BREAKS_ROWS])
+def test_what_would_stop_a_page_is_refused(place, tmp_path, name):
+    files = files_of(place)
+    if name in BREAKS_PAGES:
+        files = with_record(files, BREAKS_PAGES[name])
+    else:
+        files = with_csv(files, lambda r: r.assign(**BREAKS_ROWS[name]))
+    with pytest.raises(ValueError, match=r"^archive: "):
+        archives.take(zipped(tmp_path / "a.zip", files), tmp_path / "there")
+    assert not (tmp_path / "there").exists()
+
+
+def test_rows_of_the_same_day_are_not_replaced_unasked(place, tmp_path):
+    there, files = tmp_path / "there", files_of(place)
+    where, _ = archives.take(zipped(tmp_path / "a.zip", files), there)
+    faster = with_csv(files, lambda r: r.assign(seconds=r["seconds"] / 100))
+    path = zipped(tmp_path / "b.zip", faster)
+    with pytest.raises(ValueError, match=r"got other rows of .* or --replace"):
+        archives.take(path, there)
+    archives.take(path, there, replace=True)
+    (where / "gpu.json").unlink()  # whose rows are these?
+    with pytest.raises(ValueError, match="without its record"):
+        archives.take(path, there, replace=True)
+
+
+def test_a_run_without_rows_is_not_packed(place, tmp_path):
+    (place / "gpu-checks.json").write_text(
+        '{"rows": 0}'
+    )  # beside rows of an earlier one
+    with pytest.raises(FileNotFoundError, match="no rows of the last run"):
+        archives.pack(place, tmp_path / "a.zip")
+    assert "nothing was measured" in archives.packed(place, tmp_path / "a.zip")
+
+
+def test_fewer_parts_take_the_place_of_more_only_where_asked(place, tmp_path):
+    there = tmp_path / "there"
+    whole = files_of(place)
+    more = with_csv(
+        whole, lambda r: pd.concat([r.assign(variant="a"), r.assign(variant="b")])
+    )
+    archives.take(zipped(tmp_path / "more.zip", more), there, replace=True)
+    less = zipped(
+        tmp_path / "less.zip", with_csv(whole, lambda r: r.assign(variant="a"))
+    )
+    with pytest.raises(ValueError, match=r"got no rows of b, want what .* --replace"):
+        archives.take(less, there)
+    where, what = archives.take(less, there, replace=True)
+    assert what == "Card, 1 parts, 2 rows"
+    # Another driver is no other machine.
+    newer = with_record(whole, {"gpu": CARD | {"driver": "9"}})
+    newer = with_csv(newer, lambda r: r.assign(variant="a"))
+    archives.take(zipped(tmp_path / "newer.zip", newer), there, replace=True)
+    assert results.record("gpu", where.name, there)["gpu"]["driver"] == "9"

@@ -90,13 +90,13 @@ def test_a_card_fills_every_table_that_waits_for_one(card, tmp_path):
     card()
     rows, nb = measured(tmp_path / "kept")
     assert "- table: measured" in nb.text
-    assert cards.told(tmp_path).endswith("of: Tesla T4, driver 550.1, in this run.")
+    assert cards.told(tmp_path).endswith("ed: Tesla T4, driver 550.1, in this run.")
     took = page_03.on_card(rows)
     assert took["sequential"] / took["cuda-v3"] == pytest.approx(20)
-    assert page_04.small_table(rows)["over numpy-sample"]["cuda-v3"] == "100x"
+    assert page_04.small_table(rows).iloc[:, 0]["cuda-v3"] == "100x"
     assert page_04.large_table(rows).iloc[0, 0] == "6"
-    assert "GPU: 4x; all cores of its host over that: 4x" in page_05.say_gpu(rows)
-    assert "one: 4x to 4x. They are faster" in page_07.say_gpu(rows)
+    assert "gains 4x by running them" in page_05.say_gpu(rows)
+    assert "gain 4x to 4x over one" in page_07.say_gpu(rows)
     assert cards.conditions(rows)["recorded"] == ""
     assert cards.name_of(rows) == "Tesla T4"
 
@@ -137,7 +137,7 @@ def test_a_card_on_which_all_fails_leaves_the_page(card, tmp_path):
     assert rows.empty
     assert nb.said[-1].count("CUDA_ERROR_UNKNOWN") == len(MADE)
     assert page_04.step_gain(rows) is page_04.power(rows) is None
-    assert "not measured (no such time of a GPU)" in page_05.say_gpu(rows)
+    assert "not measured (no GPU time of it)" in page_05.say_gpu(rows)
 
 
 @simulated
@@ -167,20 +167,42 @@ def test_pages_share_a_measurement_of_the_same_code(card, tmp_path, monkeypatch)
 
 
 @simulated
+@pytest.mark.parametrize("change", ["interrupted", "of small sizes", "failed"])
+def test_an_unfinished_run_is_not_taken_for_this_one(card, tmp_path, change):
+    card()
+    measured(tmp_path)
+    (path,) = tmp_path.glob("*/gpu-checks.json")
+    checks = json.loads(path.read_text())
+    checks |= {
+        "interrupted": {"ended": False},
+        "of small sizes": {"preset": "smoke"},
+        "failed": {"rows": 0},
+    }[change]
+    path.write_text(json.dumps(checks))
+    seen = []
+    card(table=Task(lambda limit: seen.append(1) or "again", 9))
+    rows, nb = measured(tmp_path)
+    assert seen
+    assert len(rows)
+    assert "- table: again" in nb.text
+
+
+@simulated
 def test_what_a_strangers_card_brings_back_is_on_the_pages(card, tmp_path, monkeypatch):
     """One file: measured, packed, taken over elsewhere, shown there, removed again."""
     card()
     measured(tmp_path / "there")
     path = archives.pack(cards.place(tmp_path / "there"), tmp_path / "a.zip")
     here = tmp_path / "here"
-    where = archives.take(path, here)
+    where, what = archives.take(path, here)
+    assert what.startswith("Tesla T4, 6 parts, ")
     assert where.parent == here
     assert "tesla-t4" in where.name
     monkeypatch.setattr(provenance, "gpu", lambda: None)  # of another machine
     monkeypatch.setattr(results, "FOLDER", here)
     date = json.loads((where / "gpu.json").read_text())["date"]
     label = f"Tesla T4, driver 550.1, {date}"
-    assert cards.told() == f"Times of GPUs in this report are of: {label}."
+    assert cards.told() == f"GPUs that were measured: {label}."
     nb = Told({})
     shown = []
     nb.recorded = lambda name: shown.append(name) or results.read(name)
@@ -215,7 +237,7 @@ def test_the_notebook_that_measures_leaves_one_file(
             exec(cell.source, space)
     assert Path("gpu-results.zip").exists() is found
     if found:
-        where = archives.take(Path("gpu-results.zip"), tmp_path / "there")
+        where, _ = archives.take(Path("gpu-results.zip"), tmp_path / "there")
         assert "tesla-t4" in where.name
     else:
         assert not any(tmp_path.iterdir())

@@ -112,8 +112,8 @@ def test_what_is_below_its_bound_is_refuted():
     name = "NVIDIA H100 80GB HBM3"
     rows = pd.DataFrame(good)
     assert gpu_bounds.refuted(rows, name).empty
-    said = "Of 2 measured times of NVIDIA H100 80GB HBM3 none lie below their bounds"
-    said += "; the nearest is 1 times its bound."
+    said = "Of 2 cases that were timed on NVIDIA H100 80GB HBM3 none had a time below"
+    said += " its bound; the nearest took 1 times its bound."
     assert gpu_bounds.verdict(rows, name) == said
     bad = [row_of(1.99 * least), row_of(0.99 * large, **steps)]
     rows = pd.DataFrame([*good, *bad])
@@ -121,7 +121,7 @@ def test_what_is_below_its_bound_is_refuted():
         row["seconds"] for row in bad
     ]
     said = gpu_bounds.verdict(rows, name)
-    assert "Of 4 measured times of NVIDIA H100 80GB HBM3 2 lie below their" in said
+    assert "Of 2 cases that were timed on NVIDIA H100 80GB HBM3 2 had a" in said
     # What should not run at all was measured.
     rows = pd.DataFrame([row_of(9.0, version="cuda-persistent")])
     assert len(gpu_bounds.refuted(rows, "Tesla P100-PCIE-16GB")) == 1

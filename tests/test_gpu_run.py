@@ -85,7 +85,7 @@ def test_time_that_a_part_leaves_goes_to_the_next(tmp_path, monkeypatch):
     run = partial(gpu_run.main, "smoke", tmp_path, parts=parts, clock=lambda: now[0])
     list(run(minutes=2))
     # Of 120 s, 50 are due in all; a part has its own and what none needs.
-    assert limits["probe"] == [120 - 30]
+    assert limits["probe"] == [48]  # and at most 40 % of all
     assert limits["airline"][0] == 120 - 20
     assert limits["table"] == [119 - 10]
     assert limits["large"] == [19]
@@ -95,6 +95,36 @@ def test_time_that_a_part_leaves_goes_to_the_next(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match=r"large \(no time was left\)"):
         list(run(minutes=2))
     assert len(limits["airline"]) == 1  # another would not fit
+
+
+@simulated
+def test_what_a_part_raises_or_forgets_is_its_failure(tmp_path, capsys):
+    def wrong(limit):
+        return {}["a key"]
+
+    parts = made_tasks(
+        airline=Task(wrong, 10, True), table=Task(lambda limit: rows("t")[:0], 10)
+    )
+    with pytest.raises(RuntimeError, match=r"airline \(KeyError.*table \(no rows\)"):
+        list(gpu_run.main("smoke", tmp_path, parts=parts))
+    (path,) = tmp_path.glob("*/gpu-checks.json")
+    checks = json.loads(path.read_text())
+    assert (checks["rows"], checks["ended"]) == (1, True)  # of `large`
+
+
+@simulated
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"minutes": 0}, "minutes: got 0"),
+        ({"minutes": float("nan")}, "minutes: got nan"),
+        ({"only": ("typo",)}, "only: got .'typo'., want some of"),
+    ],
+)
+def test_a_run_of_nothing_is_refused(tmp_path, how, said):
+    with pytest.raises(ValueError, match=said):
+        list(gpu_run.main("smoke", tmp_path, **how))
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_run_fits_its_minutes():
@@ -125,6 +155,8 @@ def test_what_is_wrong_is_compared_with_nothing(capsys):
     assert "cuda-nothing" in other
     said = gpu_run.probe("smoke", [], cases, limit=1)
     assert said == "0 of 2 networks right, 2 not reached"  # nor wrong
+    with pytest.raises(ProcessError, match="0 of 1 networks right; not"):
+        gpu_run.probe("smoke", [], cases[1:], limit=60)  # a crash is no end of time
     made = gpu_run.comparison("large, 4", "smoke", [["cuda-persistent", 2]], limit=120)
     assert {"cuda-fused", "numba-fused"} <= set(made["version"])
     assert "cuda-persistent" not in set(made["version"])

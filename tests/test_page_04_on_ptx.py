@@ -36,7 +36,7 @@ FAST += ("to the power 0.7 (0.652 to 0.748)",)
 SLOW = "| 1.44x | 1600000 |", "(50 % slower (0.4x to 0.625x))", "| 160 |"
 SLOW += "to the power 1.1 (1.05 to 1.15)", "took `cuda-persistent` 100 ms"
 CASES = {
-    "6.0": (WON, "TTT-", *FAST, "no: (2.5x", "(no such time of a GPU)"),
+    "6.0": (WON, "TTT-", *FAST, "no: (2.5x", "(no GPU time of it)"),
     "7.5": (LOST, "FFFF", *SLOW),
     "8.0": (WON, "TTTT", *FAST, "(2.5x (2x to", "took `cuda-persistent` 20 ms"),
     "9.0": (LOST, "FFFF", *SLOW),

@@ -103,7 +103,8 @@ CASES = {
         "takes 0.357x (0.329x to 0.386x) as long as an OpenMP region",
         "128 units each way, 1.35x (1.35x to 1.35x)",
         "| 64 | 6 | 3 | 1 |",
-        "one: 2x to 8x. They are faster than the host's cores with 512 units: 0.333x to 2x",
+        "gain 2x to 8x over one. They are faster than the host's cores with 512 units: "
+        "those take 0.333 to 2 times as long.",
     ),
     "as long as a line in a process": (
         made(handing={"message": (99, 250, 230)}, messages={512: (0.99, 1.2, 1.4)}),
@@ -139,7 +140,7 @@ CASES = {
         "Messages were not measured",
         "parts of a step of ranks were not",
         "OpenMP region 7x",
-        "not timed (no such time of a GPU)",
+        "not timed (no GPU time of it)",
         "A message from compiled code: not measured",
         "multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s.",
     ),

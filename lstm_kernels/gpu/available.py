@@ -13,6 +13,7 @@ import numpy as np
 from . import device
 from .device import cuda, numbered, told
 
+NO_DEVICE = "choose a runtime with a GPU, or see what nvidia-smi says"
 FIRST_OF_CUDA_13 = (7, 5)  # the oldest capability that CUDA 13 compiles for
 # A word of an error, what is wrong then, and what to do; the last is for all others.
 OLD_DRIVER = "the driver, of CUDA {driver}, is older than the compiler"
@@ -24,8 +25,8 @@ REASONS = (
     ("ptx_version", OLD_DRIVER, NEWER),
     ("unsupported .version", OLD_DRIVER, NEWER),
     ("cudadevrt", UNLINKED, "install the CUDA toolkit, or set CUDA_HOME"),
-    ("nvvm", "the CUDA compiler (NVVM) was not found in {place}", TOOLKIT),
-    ("support", TOO_OLD, "pip install 'numba-cuda[cu12]'"),
+    ("libnvvm", "the CUDA compiler (NVVM) was not found in {place}", TOOLKIT),
+    ("capability", TOO_OLD, "pip install 'numba-cuda[cu12]'"),
     ("", "kernels do not run on {name}", "restart Python, then try anew"),
 )
 
@@ -42,10 +43,11 @@ def why_unavailable():
     try:
         if not device.cuda.is_available() or not len(device.cuda.gpus):
             said = device.cuda.cuda_error() or "no device was found"
-            return f"there is no CUDA device ({device.first_line(said).rstrip(': ')})"
+            said = device.first_line(said).rstrip(": ")
+            return f"there is no CUDA device ({said}): {NO_DEVICE}"
         device.cuda.get_current_device()
     except Exception as error:
-        return f"the CUDA driver does not work ({told(error)})"
+        return f"the CUDA driver does not work ({told(error)}): {NO_DEVICE}"
     return why_not(partial(launch, across_block))
 
 
@@ -70,14 +72,18 @@ def why_not(launch):
     try:
         launch()
     except Exception as error:
-        card, said = device.cuda.get_current_device(), str(error).lower()
-        known = {"name": device.name_of(card), "driver": "?", "major": 13}
-        known["capability"] = numbered(card.compute_capability)
+        said, is_old = str(error).lower(), False
+        known = {"name": "the device", "driver": "?", "major": 13}
         known["place"] = device.named_toolkit() or "any usual place"
-        with suppress(Exception):  # a driver that does not even say its release
+        with suppress(Exception):  # a driver that does not even say what there is
+            card = device.cuda.get_current_device()
+            known["name"] = device.name_of(card)
+            known["capability"] = numbered(card.compute_capability)
+            is_old = tuple(card.compute_capability) < FIRST_OF_CUDA_13
             known["driver"], known["major"] = release_of_driver()
-        is_old = tuple(card.compute_capability) < FIRST_OF_CUDA_13
-        fitting = (r for r in REASONS if r[0] in said and (is_old or r[0] != "support"))
+        fitting = (
+            r for r in REASONS if r[0] in said and (is_old or r[0] != "capability")
+        )
         why = ": ".join(next(fitting)[1:]).format_map(known)
         return f"{why} ({told(error)})"
     return None

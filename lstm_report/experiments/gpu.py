@@ -107,6 +107,7 @@ def contest(variant, names, work, dataset, calls, *, rate, **options):
         except Exception as wrong:  # the others are still worth their seconds
             sizes = f"{name} (L={work.L}, H={work.H}, B={work.B})"
             left_out.append(f"{sizes}: {device.told(wrong)}")
+            rows = [row for row in rows if row["case"] != name]
             for named in cases.values():
                 named.pop(name, None)
     parts = [pd.DataFrame(rows)] if rows else []

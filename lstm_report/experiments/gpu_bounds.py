@@ -201,9 +201,11 @@ def verdict(rows: pd.DataFrame, name: str) -> str:
         return f"There are no bounds of {name}: nothing to compare."
     if found.empty:
         return f"No step of {name} was measured: nothing to compare."
-    below = len(refuted(rows, name))
+    cases = ["version", "stage", *"LTDHB", "N"]
+    count = found.groupby(cases, dropna=False).ngroups
+    below = refuted(rows, name).groupby(cases, dropna=False).ngroups
     nearest = (found["seconds"] / found["least"]).min()
     return (
-        f"Of {len(found)} measured times of {name} {below or 'none'} lie below their "
-        f"bounds; the nearest is {digits(nearest)} times its bound."
+        f"Of {count} cases that were timed on {name} {below or 'none'} had a time below"
+        f" its bound; the nearest took {digits(nearest)} times its bound."
     )

@@ -45,7 +45,7 @@ WATCHED = Workload(L=2, T=4, D=3, H=9, B=37)
 def verified(cases):
     """Compare passes, a step and an epoch of each (version, sizes) with the reference;
     its kernels are on disk afterwards. What came of each, a text, and whether it is
-    right.
+    right; None for what this device cannot run.
     """
     return [_verified(name, Workload(**sizes)) for name, sizes in cases]
 
@@ -64,7 +64,8 @@ def _verified(name, work):
             losses.append([step, *net.epoch(dataset, order, work.B, 0.1)])
         np.testing.assert_allclose(*losses, rtol=1e-4)
     except Exception as wrong:  # the others are still worth their seconds
-        return device.told(wrong), False
+        unfit = isinstance(wrong, UnavailableError) or "params:" in str(wrong)[:7]
+        return device.told(wrong), None if unfit else False
     return f"error {error:.1e}, {time.perf_counter() - start:.1f} s", True
 
 
@@ -73,7 +74,7 @@ def probe(preset, wrong, cases, workers=None, *, limit):
     that found no time compile later. How many are right; adds (version, H) of those
     that are not to `wrong`, and raises ProcessError.
     """
-    end, late = time.monotonic() + limit, []
+    end, late, unfit = time.monotonic() + limit, [], []
     jobs = [[case] for case in cases] if preset == "paper" else [cases]
 
     def verify(job):
@@ -86,20 +87,24 @@ def probe(preset, wrong, cases, workers=None, *, limit):
             how = {"env": SIDE_BY_SIDE, "limit": min(left, most)}
             said = in_process(call, [sizes], **how)
         except ProcessError as error:
-            if left < most:  # a hang, or the probe's own end
+            ended = "not finished" in str(error) or left < 2
+            if left < most and ended:  # by the probe's own end
                 late.extend(job)
                 return
             said = [(str(error), False)] * len(job)
         for (name, work), (text, right) in zip(job, said, strict=True):
             print(f"{name} {work}: {text}", flush=True)
-            if not right:
+            if right is None:
+                unfit.append(name)
+            elif not right:
                 wrong.append((name, work.H))
 
     with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
         list(pool.map(verify, jobs))
-    right = len(cases) - len(wrong) - len(late)
+    right = len(cases) - len(wrong) - len(late) - len(unfit)
     total = f"{right} of {len(cases)} networks right"
     total += f", {len(late)} not reached" if late else ""
+    total += f", {len(unfit)} too large for this device" if unfit else ""
     if wrong:
         raise ProcessError(f"{total}; not {wrong}")
     return total
@@ -219,6 +224,11 @@ def main(
     One that fails leaves the others to run; RuntimeError names it at the end.
     """
     refuse()
+    if not 0 < minutes < math.inf:
+        raise ValueError(f"minutes: got {minutes}, want a number above 0")
+    parts = tasks(preset, only) if parts is None else parts
+    if missing := sorted({*only} - {*parts}):
+        raise ValueError(f"only: got {missing}, want some of {[*parts]}")
     place = results.place(("gpu",), preset=preset, folder=folder)
     end = clock() + 60 * minutes
     machine = provenance.machine(preset)
@@ -228,8 +238,8 @@ def main(
         for version in versions()
         if version.target == "gpu"
     }
+    outcomes |= {"preset": preset, "rows": 0, "ended": False}
     rows, failed, path = [], [], place / "gpu-checks.json"
-    parts = tasks(preset, only) if parts is None else parts
     due = sum(task.seconds for task in parts.values())  # of what is left to do
     took = {}
 
@@ -246,25 +256,32 @@ def main(
         began = clock()
         left, due = end - began, due - (0 if process else task.seconds)
         limit = max(min(task.seconds * SLOWER, left), left - due)
+        if name == "probe":  # something has to be left for what it prepares
+            limit = min(limit, 24 * minutes)
         label = f"{name}, process {process + 1}" if process else name
         try:
             if limit < 2:
                 raise ProcessError("no time was left")
             result = task.run(limit=limit)
             took[name] = 1.1 * (clock() - began)
-        except ProcessError as error:
-            result = str(error)
+            if isinstance(result, pd.DataFrame) and result.empty:
+                raise ProcessError("no rows")
+        except Exception as error:  # the others are still worth their seconds
+            known = isinstance(error, ProcessError)
+            result = str(error) if known else device.told(error)
             failed += [] if process else [f"{name} ({result})"]
-            print(error.output[-6000:], file=sys.stderr, flush=True)
+            print(getattr(error, "output", "")[-6000:], file=sys.stderr, flush=True)
         outcomes[label], written = result, path
         if isinstance(result, pd.DataFrame):
-            left = "; ".join(result.attrs["left_out"])
+            left = "; ".join(result.attrs.get("left_out", ()))
             outcomes[label] = f"measured without {left}" if left else "measured"
             failed += [f"{label} (without {left})"] if left else []
             rows.append(result.assign(process=process))
             rows[-1].attrs = result.attrs
             written = results.write("gpu", together(rows), preset=preset, folder=folder)
+            outcomes["rows"] = sum(map(len, rows))
         results.replace(path, json.dumps(outcomes, indent=1) + "\n")
         yield label, result, written
+    results.replace(path, json.dumps(outcomes | {"ended": True}, indent=1) + "\n")
     if failed:
         raise RuntimeError("; ".join(failed))

@@ -48,6 +48,18 @@ NO_NAME = re.compile(r"\((R|TM)\)|\b(CPU|Processor)\b|@.*", re.IGNORECASE)
 IDENTITY = ("name", "cpu", "cores", "gpu")
 
 
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """What of IDENTITY tells two machines apart; a GPU's driver may be another."""
+
+    def known(record, key):
+        value = record.get(key)
+        if isinstance(value, dict):
+            value = {k: v for k, v in value.items() if k != "driver"}
+        return value
+
+    return [key for key in IDENTITY if known(one, key) != known(other, key)]
+
+
 def place(experiments: Iterable[str], *, preset: str, folder: Folder = None) -> Path:
     """The folder for this machine's results, made if need be: call it before measuring.
 
@@ -60,7 +72,7 @@ def place(experiments: Iterable[str], *, preset: str, folder: Folder = None) -> 
     for path in sorted(where.glob("*.csv")):
         about = path.with_suffix(".json")
         before = _about(about) if about.exists() else {}
-        if before and any(before.get(key) != machine[key] for key in IDENTITY):
+        if before and differing(before, machine):
             other = "another machine of the same name"
             raise ValueError(f"folder: {where} belongs to {other}")
         if path.stem in experiments and preset == "smoke" != before.get("preset"):

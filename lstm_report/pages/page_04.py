@@ -14,7 +14,6 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 import lstm_kernels as lk
-from lstm_kernels import data
 from lstm_kernels.cells import CELLS
 from lstm_kernels.gpu import build, device, plain_kernels, plans
 from lstm_kernels.gpu.layout import Sizes
@@ -29,7 +28,6 @@ from ..measure.workloads import Workload
 
 LSTM = CELLS["lstm"]
 GPU: list[Any] = [version.name for version in lk.versions() if version.target == "gpu"]
-PROJECT = "Parallel V1", "Parallel V2", "Parallel V3"  # the project's, as GPU begins
 MULTIPROCESSORS, SHARED = 132, 227 << 10  # of an H100; bytes that it grants a block
 STEPS, SAMPLES, INPUTS, UNITS = 3, 7, 2, 5  # of the toy network
 OF_PAGE = "kernels of this page"
@@ -276,10 +274,17 @@ def of_part(rows: pd.DataFrame, variant: str, stage: str, largest: str = "") -> 
 
 
 def ratio_of(chosen: pd.DataFrame, one: str, other: str) -> Interval | None:
-    """How many times as fast as `other` a version is; None where one is missing."""
+    """How many times as fast as `other` a version is; None where one is missing. Of one
+    process the range of its rounds.
+    """
     if not {one, other} <= set(chosen["version"]):
         return None
-    return Interval.of(evidence.ratios(chosen, other, "version")[one])
+    if chosen["process"].nunique() > 1:
+        found = evidence.ratios(chosen, other, "version")[one].dropna()
+        return Interval.of(found) if len(found) else None
+    table = chosen.pivot_table(index="repeat", columns="version", values="seconds")
+    found = (table[other] / table[one]).dropna()
+    return Interval.of(found) if len(found) else None
 
 
 def step_gain(rows: pd.DataFrame) -> Interval | None:
@@ -303,12 +308,17 @@ def persistent_gain(rows: pd.DataFrame) -> Interval | None:
 
 
 def power(rows: pd.DataFrame) -> Interval | None:
-    """The power of the windows with which an epoch of `cuda-epoch` grows."""
+    """The power of the windows with which an epoch of `cuda-epoch` grows; of one
+    process the range of its rounds.
+    """
     grown = of_part(rows, "windows", "epoch")
     times = grown[grown["version"] == "cuda-epoch"]
-    if times.empty:
+    if times["N"].nunique() < 2:
         return None
-    table = times.groupby(["process", "N"])["seconds"].median().unstack()
+    by = "process" if times["process"].nunique() > 1 else "repeat"
+    table = times.groupby([by, "N"])["seconds"].median().unstack().dropna()
+    if table.empty:
+        return None
     few, many = table.columns[0], table.columns[-1]
     return Interval.of(np.log(table[many] / table[few]) / np.log(many / few))
 
@@ -317,18 +327,14 @@ def at_least_as_fast(gain: Interval | None, threshold: float) -> Judged:
     """The verdict and the numbers of a claim that a gain is at least so large."""
     if gain is None:
         return NOT_MEASURED
-    told = evidence.speed(gain)
-    if gain.low == gain.high:  # the range of one
-        told = f"{evidence.speed(gain.middle)}, in one process"
-    return evidence.at_least(gain, threshold), told
+    return evidence.at_least(gain, threshold), evidence.speed(gain)
 
 
 def at_most_the_power(grown: Interval | None, threshold: float) -> Judged:
     """The verdict and the numbers of a claim that time grows with such a power."""
     if grown is None:
         return NOT_MEASURED
-    ends = f"{grown}" if grown.low < grown.high else digits(grown.middle)
-    told = f"time grows as the windows to the power {ends}"
+    told = f"time grows as the windows to the power {grown}"
     return evidence.at_most(grown, threshold), told
 
 
@@ -339,11 +345,7 @@ def filled(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def small_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Small networks: the GPU versions and PyTorch beside the course project's
-    speed-ups.
-    """
-    project = pd.read_csv(data.FOLDER / "source_table.csv", index_col="version")
-    theirs = project["seconds"]["NumPy"] / project["seconds"][list(PROJECT)]
+    """Small networks: steps of 256 samples, and of 16 in an epoch."""
     parts = ("hundreds", "step"), ("airline", "epoch", "N")
     hundreds, airline = (
         of_part(rows, *part).groupby("version")["seconds"].median() for part in parts
@@ -354,14 +356,11 @@ def small_table(rows: pd.DataFrame) -> pd.DataFrame:
         over = hundreds["numpy-sample"] / hundreds
     us = "\N{MICRO SIGN}s"
     columns = {
-        "over numpy-sample": over.map(evidence.speed),
+        "256 samples, over numpy-sample": over.map(evidence.speed),
         f"256 samples, a step ({us})": (1e6 * hundreds).map(digits),
         f"16 samples, a step of an epoch ({us})": (1e6 * airline / steps).map(digits),
     }
-    table = filled(pd.DataFrame(columns, [*CPU, *GPU, *TORCH]))
-    speeds = pd.Series(theirs.map(evidence.speed).to_list(), GPU[: len(PROJECT)])
-    table.insert(0, "project, over its NumPy", speeds.reindex(table.index).fillna("-"))
-    return table
+    return filled(pd.DataFrame(columns, [*CPU, *GPU, *TORCH]))
 
 
 def large_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -402,21 +401,34 @@ def show_times(nb: Any, rows: pd.DataFrame, disturbed: str) -> None:
     for table in (small_table(rows), large_table(rows)):
         if not table.empty:
             nb.table(table)
+    nb.say(fastest(rows))
     if power(rows):
         caption = "Eight mini-batches to an epoch at every size."
         nb.show(figure_growth(rows), "04-growth", caption, disturbed=disturbed)
     nb.say(gpu_bounds.verdict(rows, cards.name_of(rows)))
 
 
+def fastest(rows: pd.DataFrame) -> str:
+    """Which version was fastest on small networks; "" where nothing was measured."""
+    parts = {
+        "a step of 256 samples": of_part(rows, "hundreds", "step"),
+        "an epoch in steps of 16": of_part(rows, "airline", "epoch", "N"),
+    }
+    told = []
+    for what, part in parts.items():
+        took = part.groupby("version")["seconds"].median().sort_values()
+        if len(took) > 1:
+            first, second = took.index[:2]
+            over = evidence.speed(took.iloc[1] / took.iloc[0])
+            told.append(f"of {what} `{first}`, {over} over `{second}`")
+    return f"The fastest: {'; '.join(told)}." if told else ""
+
+
 def shown_of(rows: pd.DataFrame) -> str:
-    """What was measured, in a sentence of the summary; "" for no rows."""
-    table = large_table(rows) if not rows.empty else rows
-    steps = [column for column in table if str(column).startswith("step")]
-    both = {"cuda-persistent", "pytorch"} <= {*table.index}
-    if not steps or not both:
-        return ""
-    ours, theirs = (table[steps[0]][name] for name in ("cuda-persistent", "pytorch"))
-    return (
-        f"A training step of the reference workload took `cuda-persistent` {ours} ms, "
-        f"PyTorch with cuDNN in float32 {theirs} ms."
-    )
+    """What was measured, for the summary; "" for no rows."""
+    step = of_part(rows, "large", "step", "B").groupby("version")["seconds"].median()
+    told = {"cuda-persistent": "`cuda-persistent`", "pytorch": "PyTorch with cuDNN"}
+    told["pytorch-graph"] = "that in a CUDA graph"
+    known = [f"{told[n]} {evidence.ms(step[n])}" for n in told if n in step]
+    large = f"A training step of the reference workload: {', '.join(known)}, float32."
+    return f"{fastest(rows)} {large if known else ''}".strip()

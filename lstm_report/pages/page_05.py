@@ -568,12 +568,15 @@ def say_gpu(rows: pd.DataFrame) -> str:
     table = on_gpu(rows) if not rows.empty else rows
     if not needed <= {*table.index}:
         return f"not measured ({cards.NONE}); [04](04_gpu_ladder.ipynb) has the kernels"
-    deepest = table.columns.max()
+    whole = table.loc[[name for name in RUNS if name in needed]].dropna(axis=1)
+    if whole.empty:
+        return f"not measured at one depth ({cards.NONE})"
+    deepest = whole.columns.max()
     turn, wave, cpu = (table[deepest][name] for name in RUNS if name in needed)
     return (
-        f"{deepest:.0f} layers, one sample: layers at the same time over in turn, on"
-        f" the GPU: {speed(turn / wave)}; all cores of its host over that:"
-        f" {speed(wave / cpu)}"
+        f"with {deepest:.0f} layers and one sample the GPU gains {speed(turn / wave)}"
+        " by running them at the same time, a block each; all cores of its host,"
+        f" compared with that: {speed(wave / cpu)}"
     )
 
 

@@ -392,14 +392,17 @@ def say_example(folder: results.Folder = None) -> str:
     name = rows["machine"].iloc[-1]
     about = results.record("example", name, folder)
     took = rows[rows["machine"] == name].groupby("variant")["seconds"].median()
+    if not {f"options {mask}" for mask, _ in ((0, ""), *EXAMPLE)} <= {*took.index}:
+        return ""
     start = took["options 0"]
     steps = "; ".join(
-        f"{what}: {ms(took[f'options {mask}'])}" for mask, what in EXAMPLE
+        f"{what}, {ms(took[f'options {mask}'])}" for mask, what in EXAMPLE
     )
     return (
         f"NVIDIA's code of the five [2], compiled for one GPU ({about['gpu']['name']})"
-        f" and run there on {about['date']}, takes {ms(start)} with none of them. Added"
-        f" in its order: {steps}. The fastest is {speed(start / took.min())} as fast."
+        f" and run there on {about['date']}, takes {ms(start)} for the reference"
+        f" workload with none of them, and with one more at a time: {steps}. The"
+        f" fastest is {speed(start / took.min())} as fast as none."
     )
 
 

@@ -357,7 +357,7 @@ def learned(rows):
 
 RUNS = {
     "rnn": "GPU, one block (ms)",
-    "rnn_grid": "GPU, all of it (ms)",
+    "rnn_grid": "GPU, all blocks (ms)",
     "numba-fused": "CPU, all cores (ms)",
 }
 
@@ -379,7 +379,7 @@ def table_gpu(rows: pd.DataFrame) -> pd.DataFrame:
 def say_gpu(rows: pd.DataFrame) -> str:
     """What the table says of S3's question, or that it was not measured."""
     table = on_gpu(rows) if not rows.empty else rows
-    if len({*RUNS} & {*table}) < len(RUNS):
+    if len({*RUNS} & {*table}) < len(RUNS) or (table := table.dropna()).empty:
         return f"On a GPU it was not timed ({cards.NONE})."
     grid = table["rnn"] / table["rnn_grid"]
     over = table["numba-fused"] / table["rnn_grid"]
@@ -387,6 +387,7 @@ def say_gpu(rows: pd.DataFrame) -> str:
     where = f"with {', '.join(won)} units" if won else "at no size"
     return (
         "On a GPU a hand-over is a barrier of a block, or of all blocks. All blocks"
-        f" over one: {speed(grid.min())} to {speed(grid.max())}. They are faster than"
-        f" the host's cores {where}: {speed(over.min())} to {speed(over.max())}."
+        f" gain {speed(grid.min())} to {speed(grid.max())} over one. They are faster"
+        f" than the host's cores {where}: those take {digits(over.min())} to"
+        f" {digits(over.max())} times as long."
     )

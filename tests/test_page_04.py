@@ -59,7 +59,7 @@ CASES = {
         "level (0.988x to 2x)",
         "been full",
         "grid's barriers",
-        "way to the registers",
+        "a graph makes them faster",
     ),
     "no device": (
         {},

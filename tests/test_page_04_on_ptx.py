@@ -34,7 +34,7 @@ WON, LOST = (0.5, 1.6e-3, 0.02, 0.7), (1.6, 12.8e-3, 0.1, 1.1)
 FAST = "| 4.6x | 500000 |", "(1.6x (1.28x to 2x))", "| 20 |", "(4x (3.2x to 5x))"
 FAST += ("to the power 0.7 (0.652 to 0.748)",)
 SLOW = "| 1.44x | 1600000 |", "(50 % slower (0.4x to 0.625x))", "| 160 |"
-SLOW += "to the power 1.1 (1.05 to 1.15)", "took `cuda-persistent` 100 ms"
+SLOW += "to the power 1.1 (1.05 to 1.15)", "workload: `cuda-persistent` 100 ms"
 CASES = {
     "6.0": (WON, "TTT-", *FAST, "no: (2.5x", "(no GPU time of it)"),
     "7.5": (LOST, "FFFF", *SLOW),

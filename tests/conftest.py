@@ -122,9 +122,9 @@ def ctrl_c_after(seconds):
 
     def alarm(number, frame):
         names = {one.f_code.co_name for one, _ in traceback.walk_stack(frame)}
-        if names & {"remove", "_remove", "__del__"}:
-            # Python drops an exception in the callback of a weak reference and in a
-            # finaliser, and in what they call.
+        if names & {"remove", "_remove", "__del__", "gc_callback"}:
+            # Python drops an exception in the callback of a weak reference, of the
+            # garbage collector and in a finaliser, and in what they call.
             signal.setitimer(signal.ITIMER_REAL, 1e-3, 20)
             return
         raised.append(number)

@@ -91,7 +91,7 @@ def main(words: Sequence[str] | None = None) -> None:
     part.set_defaults(run=take)
     part.add_argument("archive", help="what gpu.ipynb, or gpu --archive, made")
     part.add_argument("--folder", help="default data/results/ of the repository")
-    said = "also where fewer parts were measured than are there"
+    said = "also with fewer parts than are there, or other rows of the same day"
     part.add_argument("--replace", action="store_true", help=said)
     run(parser, parser.parse_args(words))
 

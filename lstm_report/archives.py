@@ -27,14 +27,13 @@ BROKEN = zipfile.BadZipFile, zlib.error, UnicodeDecodeError, RuntimeError, EOFEr
 MOST_BYTES, MOST_LETTERS = 4 << 20, 2000  # of a file, and of a text in it
 # What a record must hold, and of what kind.
 RECORD: dict[str, Any] = {
-    "name": str,
-    "cpu": str,
+    **dict.fromkeys(("name", "cpu", "preset", "date", "sha256"), str),
+    **dict.fromkeys(("gpu", "packages"), dict),
+    **dict.fromkeys(("blas", "distorting_variables"), list),
     "cores": int,
-    "gpu": dict,
-    "preset": str,
+    "dirty": bool | None,
+    "commit": str | None,
 }
-RECORD |= {"date": str, "sha256": str, "packages": dict, "blas": list}
-RECORD |= {"distorting_variables": list, "dirty": bool | None, "commit": str | None}
 SIZES = ["L", "T", "B", "D", "H", "N"]  # whole numbers; "N" may be missing
 NUMBERS = [*SIZES, "repeat", "process", "max_err", "seconds"]
 
@@ -59,10 +58,10 @@ def take(
     """Put the results of an archive into `folder`, by default data/results/; returns
     the machine's folder, and in words what is in it.
 
-    replace: whether results with fewer parts than are there may take their place.
-    Raises ValueError for a file that `pack` has not made, or that was changed since;
-    for results of another machine of that name, for those that are older than what is
-    there, and for fewer parts. Nothing is written then.
+    replace: whether fewer parts than are there, or other rows of the same day, may take
+    their place. Raises ValueError for a file that `pack` has not made, or that was
+    changed since; for results of another machine of that name, for those that are older
+    than what is there, and for what `replace` allows. Nothing is written then.
     """
     machine, texts = _opened(Path(path))
     record = _record(texts["gpu.json"], machine)

@@ -70,7 +70,8 @@ def rows(nb: Any, only: tuple[str, ...] = (), keep: Path | None = None) -> pd.Da
         with tempfile.TemporaryDirectory() as alone:
             return _measured(nb, () if keep else only, keep or Path(alone))
     if keep:
-        nb.say(f"**Nothing was measured:** {plain(available.why_unavailable())}.")
+        why = available.why_unavailable() or "Numba simulates the GPU here"
+        nb.say(f"**Nothing was measured:** {plain(why)}.")
         return pd.DataFrame(columns=results.COLUMNS)
     try:
         found = nb.recorded("gpu")

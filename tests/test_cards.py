@@ -241,6 +241,7 @@ def test_the_notebook_that_measures_leaves_one_file(
         assert "tesla-t4" in where.name
     else:
         assert not any(tmp_path.iterdir())
+        assert "None" not in capsys.readouterr().out
 
 
 def test_what_can_run_here_is_said_with_reasons(monkeypatch):

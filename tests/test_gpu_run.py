@@ -187,6 +187,21 @@ def test_a_long_call_is_timed_once(monkeypatch):
     assert made[made["version"] == "numpy"]["seconds"].item() >= 0.06
 
 
+def test_what_a_first_call_compiles_is_not_its_time(monkeypatch):
+    monkeypatch.setattr(gpu, "LONG", 0.05)
+    calls = []
+
+    def compiles_first():
+        calls.append(1)
+        time.sleep(0.06 if len(calls) == 1 else 0.001)
+
+    how = {"rate": 0.1, "repeats": 3, "least": 0}
+    given = "a", ["numpy"], gpu.SMALL, gpu.SMALL.dataset(4)
+    made = gpu.contest(*given, {"step": lambda net: compiles_first}, **how)
+    assert len(made) == 3
+    assert (made["seconds"] < 0.05).all()
+
+
 def test_epochs_are_counted():
     made = gpu.epochs(
         "table", ["numpy"], gpu.SMALL, gpu.SMALL.dataset(4), count=5, repeats=1

@@ -53,12 +53,14 @@ class Card(NamedTuple):
 
 T4, P100 = r"(NVIDIA|Tesla) T4", r"Tesla P100-PCIE-16GB"
 A100, H100 = r"(NVIDIA )?A100-SXM4-[48]0GB", r"NVIDIA H100 80GB HBM3"
-SHEET = "deviceQuery, NVIDIA data sheet"
+SHEET = "NVIDIA data sheet"
+QUERIED = f"deviceQuery, {SHEET}"
+TOLD = f"clock as the driver of one says, {SHEET}"
 CARDS = {
-    "T4": Card(T4, (7, 5), 40, 64, 4, 1.59, 64 << 10, 16, SHEET),
+    "T4": Card(T4, (7, 5), 40, 64, 4, 1.59, 64 << 10, 16, QUERIED),
     "P100": Card(P100, (6, 0), 56, 64, 2, 1.329, 48 << 10, 16, SHEET),
-    "A100": Card(A100, (8, 0), 108, 64, 4, 1.41, 163 << 10, 32, SHEET),
-    "H100": Card(H100, (9, 0), 132, 128, 4, 1.98, 227 << 10, 64, f"measured, {SHEET}"),
+    "A100": Card(A100, (8, 0), 108, 64, 4, 1.41, 163 << 10, 32, QUERIED),
+    "H100": Card(H100, (9, 0), 132, 128, 4, 1.98, 227 << 10, 64, TOLD),
 }
 
 

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .errors import check_int, check_type
-from .schedules import Costs, Schedule
+from .schedules import Costs, Schedule, timed
 
 
 class Span(NamedTuple):
-    """When a task ran, seconds from the first one's start, and on which worker."""
+    """When a part of a task ran, seconds from the first one's start, and on which
+    worker: where several helped, that of its end.
+    """
 
     task: int
     worker: int
@@ -18,7 +20,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """What became of a schedule, predicted or measured: a span for each task."""
+    """What became of a schedule, predicted or measured: a Span for each of its parts,
+    in their order.
+    """
 
     schedule: Schedule
     spans: tuple[Span, ...]
@@ -40,20 +44,16 @@ class Timeline:
 
 
 def simulate(schedule: Schedule, costs: Costs) -> Timeline:
-    """The Timeline of a schedule: a task starts when its worker is free and its waits
+    """The Timeline of a schedule: a part starts when its worker is free and its waits
     are over.
     """
     check_type("schedule", schedule, Schedule, "a Schedule")
     check_type("costs", costs, Costs, "Costs").of(schedule.graph)
-    spans: list[Span] = []
-    free: dict[int, float] = {}
-    for index, task in enumerate(schedule.tasks):
-        start, worker = free.get(task.worker, 0.0), task.worker
-        for other in task.after:
-            hand = costs.hand * (spans[other].worker != worker)
-            start = max(start, spans[other].stop + hand)
-        free[worker] = start + costs.seconds(task)
-        spans.append(Span(index, worker, start, free[worker]))
+    tasks = schedule.tasks
+    spans = (
+        Span(part.task, tasks[part.task].worker, start, stop)
+        for part, start, stop, _ in timed(schedule, costs.seconds, costs.hand)
+    )
     return Timeline(schedule, tuple(spans))
 
 

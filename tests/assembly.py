@@ -9,6 +9,7 @@ MULTIPLY = re.compile(r"v?mulp[sd]|fmul\s+v")  # where no instruction does both
 BROADCAST = re.compile(r"v?broadcast|vbroadcast|ld1r|v?movddup|v?movs[sd]\s.*\(")
 LOAD = re.compile(r"v?mov[au]p[sd]\s+-?\w*\(|ld[rpu]+\s+q|ldp\s+q")
 STACK = re.compile(r".*(\(%rsp|\[sp)")
+DIVIDE = re.compile(r"v?div|fdiv")
 STORE = re.compile(r"(v?mov\w*\s+%\w+, .*\(|st[rp]\s)(?!.*(\(?%rsp|\[sp))")
 JUMP = re.compile(r"(?:j\w+|b\.?\w*|cbn?z\s+\w+,|tbn?z\s+\w+,.*,)\s+(\.?L\w+)$")
 
@@ -36,7 +37,8 @@ def counts(lines):
 
 def inner_loops(text):
     """The loops over k of x86-64 or aarch64 assembly, each as its instructions:
-    innermost ones that multiply and store no results, which one over rows does.
+    innermost ones that multiply and store no results, which one over rows does, nor
+    divide, as a cell does.
     """
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     labels = {
@@ -53,7 +55,7 @@ def inner_loops(text):
             first <= start and stop <= last and (start, stop) != (first, last)
             for start, stop in spans
         )
-        stores = any(STORE.match(line) for line in inside)
-        if innermost and not stores and counts(inside)["multiply-adds"]:
+        more = any(STORE.match(line) or DIVIDE.match(line) for line in inside)
+        if innermost and not more and counts(inside)["multiply-adds"]:
             loops.append(inside)
     return loops

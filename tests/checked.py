@@ -3,20 +3,53 @@ looked up: a machine for tiles, as `LLVM` of `simd.py` is one, and what stands f
 instructions that Python lacks.
 """
 
+import math
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from functools import partial
 from types import FunctionType
 
 import numpy as np
 
-from lstm_kernels.cpu import (
-    block_kernels,
-    chunk_kernels,
-    chunks,
-    flow,
-    passes,
-    workspace,
-)
-from lstm_kernels.cpu.arrays import PROGRESS
+from lstm_kernels.cpu import lanes, memory, plans, run, steps, tiles, workspace
+from lstm_kernels.cpu.arrays import LAYER, PLAN, PROGRESS, ROW, TASK
+from lstm_kernels.cpu.lane_tiles import LaneTiles
 from lstm_kernels.versions import numba_fused
+
+RECORDS = {"plan": PLAN, "row": ROW, "task": TASK, "layer": LAYER, "progress": PROGRESS}
+CALLERS = "inputs forward backward through few gradient transpose"
+CALLERS += " forward_lanes backward_lanes"
+
+
+class Memory:
+    """Contiguous arrays, found by address: those that lie in no other."""
+
+    def __init__(self, arrays=()):
+        self._starts, self._stops, self._bytes = [], [], []
+        for array in arrays:
+            self.add(array)
+
+    def add(self, array):
+        assert array.flags.c_contiguous
+        start = array.__array_interface__["data"][0]
+        stop, k = start + array.nbytes, bisect_right(self._starts, start)
+        if k and stop <= self._stops[k - 1]:
+            return
+        first = k - (k > 0 and self._starts[k - 1] == start)
+        inside = slice(first, bisect_right(self._stops, stop, lo=first))
+        self._starts[inside], self._stops[inside] = [start], [stop]
+        self._bytes[inside] = [array.reshape(-1).view(np.uint8)]
+
+    def find(self, address, size, whole=1):
+        """So many bytes at an address, all inside one array; None if they are not.
+        whole: of what the address has to be a multiple, from that array's start on.
+        """
+        k = bisect_right(self._starts, address) - 1
+        if k < 0 or address + size > self._stops[k]:
+            return None
+        first = address - self._starts[k]
+        return None if first % whole else self._bytes[k][first : first + size]
 
 
 class Checked:
@@ -24,22 +57,17 @@ class Checked:
     arrays.
     """
 
-    def __init__(self, dtype, lanes, arrays=()):
-        self.dtype, self.lanes = np.dtype(dtype), lanes
-        self.allow(arrays)
-
-    def allow(self, arrays):
-        """Confine the tiles to these contiguous arrays."""
-        self.arrays = [(a.ctypes.data, a.ctypes.data + a.nbytes, a) for a in arrays]
+    def __init__(self, dtype, lanes, memory=None):
+        self.dtype, self.lanes, self.memory = np.dtype(dtype), lanes, memory
 
     def _view(self, address, count):
-        size = count * self.dtype.itemsize
-        for start, stop, array in self.arrays:
-            if start <= address and address + size <= stop:
-                first = address - start
-                flat = array.reshape(-1).view(np.uint8)[first : first + size]
-                return flat.view(self.dtype)
-        raise IndexError(f"address {address:#x}: {size} bytes outside every array")
+        size = self.dtype.itemsize
+        found = self.memory.find(address, count * size, size)
+        if found is None:
+            raise IndexError(
+                f"address {address:#x}: {count} numbers outside all arrays"
+            )
+        return found.view(self.dtype)
 
     def load(self, address):
         return self._view(address, self.lanes).copy()
@@ -100,16 +128,15 @@ class Checked:
     def set(self, slot, vector):
         slot[0] = vector
 
-    def loop(self, count, body, step=1):
-        for index in range(0, count, step):
-            body(index)
+    def each(self, count, step=1):
+        yield from range(0, count, step)
 
-    def tiles(self, rows, size, tile):
-        full = rows - rows % size
+    def groups(self, count, size):
+        full = count - count % size
         for first in range(0, full, size):
-            tile(first, size)
-        if rows > full:
-            tile(full, rows - full)
+            yield first, size
+        if count > full:
+            yield full, count - full
 
 
 class Record:
@@ -121,7 +148,7 @@ class Record:
         self.__dict__["_row"] = row
 
     def __getattr__(self, name):
-        return self._row[name]
+        return self._row[name].item()
 
     def __setattr__(self, name, value):
         self._row[name] = value
@@ -129,16 +156,22 @@ class Record:
 
 class Interpreted:
     """Kernels as plain Python. Tiles, records and arrays may touch what the package
-    took the address of (`workspace.at`), and nothing else.
+    took the address of (`memory.at`), and nothing else.
 
-    tiles: of the dtype and lanes of those that run. used: the names of those that ran.
+    It takes the place of the team of threads (`Team.run`): participants come one after
+    the other. The first does every task, since who waits helps; in turns it is the
+    caller and the last of the others.
+
+    like: tiles of the dtype and lanes of those that run. used: the names of those that
+    ran.
     """
 
-    def __init__(self, monkeypatch, tiles):
-        self.used, self._seen, self._turns = set(), {}, {}
-        self._machine = Checked(tiles.dtype, tiles.lanes)
-        self._tiles, self._codes = [], []
-        modules = passes, block_kernels, flow, chunk_kernels
+    def __init__(self, monkeypatch, like):
+        self.used, self._regions, self._performed = set(), 0, 0
+        self._memory = defaultdict(Memory)  # of each dtype
+        self._machine = Checked(like.dtype, like.lanes, self._memory[like.dtype])
+        self._tiles, self._names, self._kernels = [], {}, []
+        modules = run, steps, lanes
         self._spaces = {module.__name__: dict(vars(module)) for module in modules}
         self._functions = functions = {}
         for space in self._spaces.values():
@@ -147,80 +180,77 @@ class Interpreted:
                 if f and (scope := self._spaces.get(f.__module__)):
                     new = FunctionType(f.__code__, scope, name)
                     space[name] = functions.setdefault(f, new)
-        tile_names = "inputs step whole back through few gradient transpose"
-        tile_names += " forward_tile"
-        replaced = dict.fromkeys(tile_names.split(), self._tile)
-        replaced |= {"layer_at": self._record_at}
-        replaced["progress_at"] = self._progress_at
-        replaced |= {"claim": self._claim, "finish": lambda *_: None}
-        replaced |= {"wait": lambda sync, groups, turn, tasks: turn + 1}
+        replaced = dict.fromkeys(CALLERS.split(), self._tile)
+        for name, dtype in RECORDS.items():
+            replaced[f"{name}_at"] = partial(self._record_at, dtype)
         replaced |= {"array": self._array, "number": lambda job, value: float(value)}
         replaced |= {"integers": self._integers, "place": self._place}
-        replaced |= {"read": lambda address: self._integers(address, 1)[0]}
-        replaced |= {"exchange": self._exchange, "call": self._call}
+        replaced |= {"read": lambda address: int(self._integers(address, 1)[0])}
+        replaced |= {"add": self._add, "exchange": self._exchange, "swap": self._swap}
+        replaced |= {"perform": self._perform, "clock": time.perf_counter_ns}
+        replaced |= {"pause": lambda: None, "offer_core": lambda: None}
+        replaced |= {"POLLS": 1, "SPINS": 0}  # nobody else will have done it
         for space in self._spaces.values():
             space.update({n: f for n, f in replaced.items() if n in space})
-        taken = {"at": self._at, "address": self._address}
-        taken |= {"codes": self._codes_of, "code": self._code_of}
-
-        def run(work, kernel, participants, owner, operations=0):
-            turn = int(work.sync[-1, 0])
-            self.run(kernel, 0, turn, self._record_at(work.address, 0))
-            self._turns.clear()
-
-        def run_flow(flow_, participants, perform, job, stop, owner):
-            """The tasks in their order."""
-            for task in range(len(flow_.tasks)):
-                self._call(perform, task, 0, job)
-            return False
-
-        changes = [(workspace.Work, "run", run), (flow.Flow, "run", run_flow)]
-        for module in (workspace, flow, chunks, numba_fused):  # take addresses
+        taken = {"at": self._at, "address": self._address, "codes": self._codes}
+        taken |= {"team": lambda: self}
+        changes = [(tiles, "_code", self._code)]
+        for module in (memory, plans, workspace, numba_fused):  # take addresses
             changes += [(module, *f) for f in taken.items() if f[0] in vars(module)]
         for change in changes:
             monkeypatch.setattr(*change)
 
-    def _codes_of(self, tiles, *names, keep=True):
-        found = {}
-        for name in names:
-            self._tiles.append(tiles.all(keep)[name])
-            found[name] = len(self._tiles)
-        return found
-
-    def _code_of(self, tiles):
-        self._tiles.append(tiles.forward())
+    def _code(self, of, name, keep):
+        self._tiles.append(of.all(keep)[name])
         return len(self._tiles)
 
+    def _codes(self, of, *names, keep=True):
+        found = tiles.codes(of, *names, keep=keep)
+        kind = "_lanes" if isinstance(of, LaneTiles) else ""
+        self._names |= {code: name + kind for name, code in found.items()}
+        return found
+
     def _address(self, kernel, dtype):
-        self._codes.append(kernel)
-        return len(self._codes)
+        self._kernels.append((self._functions[kernel.py_func], dtype))
+        return len(self._kernels)
 
-    def run(self, kernel, p, turn, record):
-        return self._functions[kernel.py_func](p, turn, record)
+    def run(self, participants, code, place, sync, owner):
+        """A region; whether a thread stayed in it, which the caller goes by."""
+        (kernel, dtype), word = self._kernels[code - 1], self._integers(sync, 1)
+        turn, record = int(word[0]), self._record_at(dtype, place, 0)
+        self._regions += 1
+        come = [*range(participants)][:: 1 if self._regions % 2 else -1]
+        ends = {come[0]: kernel(come[0], turn, record)}
+        performed = self._performed
+        ends |= {p: kernel(p, turn, record) for p in come[1:]}
+        assert self._performed == performed, "who came late found something to do"
+        word[0] = ends[0]
+        return False
 
-    def _call(self, code, p, turn, address):
-        return self.run(self._codes[code - 1], p, turn, self._record_at(address, 0))
+    def drain(self):
+        """Nobody stays in a region."""
+
+    def _perform(self, code, job, *numbers):
+        kernel, dtype = self._kernels[code - 1]
+        self._performed += 1
+        return kernel(self._record_at(dtype, job, 0), *numbers)
 
     def _at(self, array):
-        place = array.__array_interface__["data"][0]
-        key = place, array.nbytes, array.dtype
-        if self._seen.get(key) is not array:
-            self._seen[key] = array
-            m, seen = self._machine, self._seen.values()
-            m.allow(a for a in seen if a.dtype == m.dtype and a.flags.c_contiguous)
-            m.arrays.sort(key=lambda entry: entry[0] - entry[1])  # the largest first
-        return place
+        self._memory[array.dtype].add(array)
+        return array.__array_interface__["data"][0]
 
     def _inside(self, address, shape, dtype):
         """The array at an address, all of it inside one whose address was taken."""
-        size = int(np.prod(shape)) * dtype.itemsize
-        for (start, *_), array in self._seen.items():
-            end = start + array.nbytes
-            fits = start <= address and address + size <= end
-            if fits and (array.dtype == dtype or array.dtype.fields):
-                flat = array.reshape(-1).view(np.uint8)
-                part = flat[address - start : address - start + size]
-                return part.view(dtype).reshape(shape)
+        size = math.prod(map(int, shape)) * dtype.itemsize
+        kinds = [dtype]
+        if dtype == np.int64:
+            kinds.append(np.dtype(np.uint8))  # what counts what is done
+        if dtype == PROGRESS:
+            kinds = [np.dtype(np.int64)]  # it is words
+        for kind in kinds:
+            found = self._memory[kind].find(address, size, kind.itemsize)
+            if found is not None:
+                return found.view(dtype).reshape(shape)
         raise IndexError(f"address {address:#x}: {size} bytes outside every array")
 
     def _array(self, job, address, shape):
@@ -230,6 +260,10 @@ class Interpreted:
 
     def _integers(self, address, count):
         return self._inside(int(address), (int(count),), np.dtype(np.int64))
+
+    def _record_at(self, dtype, address, k):
+        place = int(address) + int(k) * dtype.itemsize
+        return Record(self._inside(place, (1,), dtype)[0])
 
     def _place(self, array, index):
         if isinstance(array, Absent):
@@ -241,31 +275,31 @@ class Interpreted:
         start = array.__array_interface__["data"][0]
         return start + sum(map(int.__mul__, map(int, index), array.strides))
 
+    def _add(self, address, number):
+        word = self._integers(address, 1)
+        word += number
+        return int(word[0]) - number
+
     def _exchange(self, address, number):
-        self._integers(address, 1)[0] = number
+        word = self._integers(address, 1)
+        before, word[0] = int(word[0]), number
+        return before
 
-    def _record_at(self, address, k):
-        for (start, *_), array in self._seen.items():
-            index, inside = divmod(int(address) - start, array.dtype.itemsize)
-            if array.dtype.fields and not inside and 0 <= index < len(array) - k:
-                return Record(array[index + k])
-        raise IndexError(f"address {address:#x}: no record")
-
-    def _progress_at(self, address, _):
-        return Record(self._integers(address, len(PROGRESS.names)).view(PROGRESS)[0])
+    def _swap(self, address, old, new):
+        word = self._integers(address, 1)
+        if word[0] != old:
+            return False
+        word[0] = new
+        return True
 
     def _tile(self, code, *numbers, **named):
         tile, m = self._tiles[code - 1], self._machine
-        self.used.add(tile.__name__)
+        self.used.add(self._names[code])
 
         def given(n):
             return m.splat(n) if isinstance(n, float) else int(n)
 
         tile(m, *map(given, numbers), **{k: given(n) for k, n in named.items()})
-
-    def _claim(self, sync, groups, turn, me, tasks):
-        self._turns[turn] = self._turns.get(turn, -1) + 1
-        return self._turns[turn] if self._turns[turn] < tasks else -1
 
 
 class Absent:

@@ -70,16 +70,25 @@ def units(world):
         for H in (least - 1, least + 1):
             params = lk.Params.init(5, H, cell=cell, dtype=np.dtype(dtype))
             net = lk.network("numba-fused", params, threads=1)
-            shared = rnn.Units(params, world), rnn.Units(params, threads=1)
+            shared = rnn.Units(params, world)
             # Shapes in turn: what one call leaves behind would show in the next.
             for T, B in ((4, 1), (7, 3), (1, 1), (4, 1)):
                 x = example(T, B, 5, dtype=np.dtype(dtype), seed=T)
                 want = net.forward(x)[0]
-                pairs += [(model.forward(x), want) for model in shared]
+                pairs.append((shared.forward(x), want))
                 for kernel in KERNELS:
                     run = mpi_loops.bound(params, world, x, kernel)
                     run()
                     pairs.append((run.h[1:, :, :H], want))
+    run = shared.bound(x)
+    for _ in range(3):
+        run.h[1:] = np.nan
+        world.comm.Barrier()  # before a rank writes, it is NaN for all
+        run()
+        pairs.append((run.h[1:, :, :H].copy(), want))
+        if world.rank == 0:
+            run.space.work.renew()  # as after an interrupt: the counters go on
+        world.comm.Barrier()
     for y, want in pairs:
         np.testing.assert_array_equal(y, want)
 
@@ -134,10 +143,15 @@ def refused(world):
     """
     P, rank, last = world.size, world.rank, world.size - 1
     small, read = (lk.Params.init(2, 4, output_size=size) for size in (None, 1))
+    large = lk.Params.init(2, 64 * P)
+    nan = np.float32(np.nan) * example(3, 4, 2)
     other = lk.Params.init(2, 4, output_size=1, seed=rank)
     x, target = example(3, 4, 2), example(4, 1 + (rank == 0))
     for make, words in (
         (lambda: rnn.Units(small, world), f"got {P} workers for 1 unit"),
+        (lambda: rnn.Units(reber(), world), "params: got 2 layers, want 1"),
+        (lambda: rnn.Units(large, world).forward(nan), "x: got nan at index"),
+        (lambda: rnn.Units(large, world).bound(x[:0]), "x: got shape (0, 4, 2)"),
         (lambda: world.same("size", rank), "size: got 0 on rank 0, 1 on 1"),
         (lambda: world.agreed(lambda: 1 // (rank - last)), "modulo by zero"),
         (lambda: Parallel(other, world), "params, the hash of their values: got"),
@@ -397,16 +411,8 @@ def programs(world):
             assert set(rows) <= set(results.COLUMNS)
             assert {"version", "stage", "repeat", "seconds", "ranks"} <= set(rows)
             assert (rows["seconds"] >= 0).all()
-        ways = [
-            "line",
-            "message",
-            "window",
-            "messages",
-            "collective",
-            "fixed",
-            "claims",
-        ]
-        assert {*ways, "one thread"} <= set(handed["case"])
+        ways = {"line", "message", "window", "messages", "collective", "threads"}
+        assert ways | {"one thread", "two halves"} <= set(handed["case"])
         assert (handed["seconds"] > 0).all()
     case = devices.Example(**small)
     inputs, wanted, count = case.data

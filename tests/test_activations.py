@@ -1,12 +1,11 @@
 """tanh and sigmoid of the compiled versions, and what a closed gate makes of them."""
 
-import ctypes
 import math
 import os
 
 import numpy as np
 import pytest
-from checked import Checked
+from checked import Checked, Memory
 from conftest import VERSIONS
 from numba import njit, prange
 
@@ -64,26 +63,23 @@ def exact(x):
 
 def curves(m, count, x, t, s):
     tanh, sigmoid = activations.functions(m)
-
-    def body(i):
+    for i in m.each(count):
         here = i * (m.lanes * m.dtype.itemsize)
         m.store(t + here, tanh(m.load(x + here)))
         m.store(s + here, sigmoid(m.load(x + here)))
-
-    m.loop(count, body)
 
 
 def traced(x, t, s):
     """tanh(x) and sigmoid(x) of the vector code."""
     lanes = registers.vector_registers().bytes // x.itemsize
-    tile = simd.compiled(curves, x.dtype, lanes, f"test_{x.dtype}")
-    call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(tile)
-    call(len(x) // lanes, *(a.ctypes.data for a in (x, t, s)))
+    tile = simd.for_python(curves, x.dtype, lanes, f"test_{x.dtype}")
+    tile(len(x) // lanes, *(a.ctypes.data for a in (x, t, s)))
 
 
 def checked(x, t, s):
     """The same code in NumPy."""
-    curves(Checked(x.dtype, len(x), [x, t, s]), 1, *(a.ctypes.data for a in (x, t, s)))
+    m = Checked(x.dtype, len(x), Memory([x, t, s]))
+    curves(m, 1, *(a.ctypes.data for a in (x, t, s)))
 
 
 def of_numbers(dtype):

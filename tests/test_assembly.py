@@ -14,6 +14,7 @@ import pytest
 import lstm_kernels
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import registers, simd
+from lstm_kernels.cpu.lane_tiles import LaneTiles
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_report.measure.process import in_process
 
@@ -39,12 +40,17 @@ ROWS |= {name: [8, 6, 2, 1] for name in ("AVX", "SSE2")}
 def every_tile(dtype, cells):
     """What the registers are, and the inner loops of every tile of cells by "cell
     vectors name"; of networks with two vectors of hidden units and with four, which
-    have other wide unit blocks.
+    have other wide unit blocks. Where lanes are samples, one vector of them and two.
     """
     dtype = np.dtype(dtype)
     loops, lanes = {}, registers.vector_registers().bytes // dtype.itemsize
     for cell, count in product(cells, (2, 4)):
-        for name, tile in Tiles(CELLS[cell], dtype, count * lanes).all().items():
+        of = CELLS[cell], dtype, count * lanes
+        tiles = Tiles(*of).all()
+        for together in (1, 2):
+            every = LaneTiles(*of, together=together).all().items()
+            tiles |= {f"{name} of {together} in lanes": tile for name, tile in every}
+        for name, tile in tiles.items():
             text = simd.assembly(tile, dtype, lanes)
             key = f"{cell} {count} {name}"
             loops[key] = [assembly.counts(loop) for loop in assembly.inner_loops(text)]
@@ -66,12 +72,12 @@ def test_no_loop_over_k_touches_the_stack(name):
     got, loops = in_process("test_assembly:every_tile", [dtype, cells], env=env)
     rows = ROWS[name][2] if want else registers.tile_rows(4)
     assert want is None or got == want
-    assert len(loops) == 22 * len(cells)
+    assert len(loops) == 28 * len(cells)
     for tile, found in loops.items():
         assert bool(found) == ("transpose" not in tile), tile
         for loop in found:
             assert loop["reads and writes of the stack"] == 0, tile
-    tallest = max(loops["lstm 4 step"], key=lambda loop: loop["multiply-adds"])
+    tallest = max(loops["lstm 4 forward"], key=lambda loop: loop["multiply-adds"])
     at_once = 1 if name in ("SSE2", "AVX") else 2  # how many k
     assert tallest["multiply-adds"] == at_once * 4 * rows
     assert tallest["vector loads"] + tallest["broadcasts"] <= at_once * (4 + rows)

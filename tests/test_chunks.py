@@ -1,7 +1,9 @@
 """One sequence in chunks: every seam holds, or the version says where it did not."""
 
+import copy
 import ctypes
 import signal
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,15 +13,21 @@ from conftest import ctrl_c_after, example
 import lstm_kernels as lk
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import chunk_kernels as kernels
-from lstm_kernels.cpu.chunk_tiles import ChunkTiles
-from lstm_kernels.cpu.chunks import Chunking
+from lstm_kernels.cpu import lanes
+from lstm_kernels.cpu.arrays import PLAN, PROGRESS_WORD
+from lstm_kernels.cpu.divisions import Division
 from lstm_kernels.cpu.machine_code import address
+from lstm_kernels.cpu.plans import Plan, stage_of_parts
+from lstm_kernels.cpu.run import run
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.versions.numba_chunks import WIDE, NumbaChunks, same_at_seams
+from lstm_kernels.versions import numba_chunks
+from lstm_kernels.versions.numba_chunks import WIDE, Chunking, NumbaChunks
 from lstm_report.measure.comparer import compare_to_reference
 
-LANES = ChunkTiles(CELLS["lstm"], np.dtype(np.float32), 1).lanes
+LSTM = Tiles(CELLS["lstm"], np.dtype(np.float32), 1)
+LANES = LSTM.lanes
+# Vectors of a group of lanes, 0: chunks are samples.
+VECTORS = [0, 1, 2]
 
 
 def cut(params, chunking, threads=2, **choices):
@@ -73,8 +81,11 @@ def test_agrees_with_reference(cell, shape):
         assert count == 1 or net.seams.converged
 
 
-# Vectors of a group of lanes, 0: chunks are samples.
-@pytest.mark.parametrize(("vectors", "H"), [(0, WIDE), (0, 3), (1, 5), (2, 5), (4, 5)])
+# H: those in lanes with one unit block and two.
+HIDDEN = [(0, WIDE), (0, 3), (1, 5), (2, 5), (4, 5), (1, LANES + 1), (2, 4 * LANES + 1)]
+
+
+@pytest.mark.parametrize(("vectors", "H"), HIDDEN)
 @pytest.mark.parametrize("run_up", [0, 7])
 def test_the_bits_are_those_of_step_by_step(cell, vectors, H, run_up):
     T = 9 * LANES + 5
@@ -88,20 +99,21 @@ def test_the_bits_are_those_of_step_by_step(cell, vectors, H, run_up):
         assert net.seams.converged
 
 
-@pytest.mark.parametrize("vectors", [0, 1])
+@pytest.mark.parametrize("vectors", VECTORS)
 def test_zeros_have_the_signs_of_step_by_step(cell, vectors):
     params, _, _ = example((1, 1, 1, 1, 3), cell)
     for a in params.arrays().values():
         a[:] = -0.0
     x = np.zeros((5 * LANES, 1, 1), np.float32)
-    got = cut(params, Chunking(LANES, 0, vectors)).forward(x)
+    got = cut(params, Chunking(LANES * max(1, vectors), 0, vectors)).forward(x)
     assert same(got, fused(params, x))
 
 
-@pytest.mark.parametrize("vectors", [0, 1])
+@pytest.mark.parametrize("vectors", VECTORS)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_what_does_not_converge_is_computed_step_by_step(cell, vectors, layers):
-    T, count = 5 * LANES + 3, LANES
+    count = LANES * max(1, vectors)
+    T = 5 * count + 3
     params, x, _ = example((layers, T, 1, 1, 8), cell)
     params = louder(params, 16)
     for sweeps in (1, 3, count):
@@ -109,7 +121,7 @@ def test_what_does_not_converge_is_computed_step_by_step(cell, vectors, layers):
         assert same(net.forward(x), fused(params, x))
         if sweeps < count:
             steps = 6 if vectors else 5  # lanes are filled up, samples come later
-            assert net.seams == (count, steps, (sweeps,), False)
+            assert net.seams == (count, steps, sweeps, False)
         else:
             assert net.seams.converged
 
@@ -129,17 +141,28 @@ SEAMS = {
 }
 
 
-@pytest.mark.parametrize("state", [0, 1])
 @pytest.mark.parametrize("case", SEAMS)
-def test_each_number_of_each_seam_is_compared(case, state):
+def test_each_number_of_each_seam_is_compared(case):
     *sides, want = SEAMS[case]
-    ends, starts = np.ones((2, 2, len(sides[0]), 3))
-    ends[state], starts[state] = sides
-    assert kernels.holding.py_func(ends, starts) == want
-    edge = np.zeros((2, len(sides[0]), 1))  # the first start, the last end
-    starts, ends = np.append(edge, starts, axis=2), np.append(ends, edge, axis=2)
-    as_samples = (a.swapaxes(1, 2)[:, None] for a in (starts, ends))  # (2, 1, C, H)
-    assert all(map(same_at_seams, *as_samples)) == (want == 3)
+    ends, starts = map(np.array, sides)
+    assert lanes.holding.py_func(ends, starts) == want
+    alike = case == "NaN on both sides"  # then all that follows is alike, too
+    assert numba_chunks.same(ends, starts) == (want == 3 or alike)
+    # In the arrays of each layer and state, and of more seams
+    params, _, _ = example((2, 1, 1, 1, len(ends)), dtype=np.float64)
+    count = Tiles(CELLS["lstm"], ends.dtype, 1).lanes * 2
+    net, steps = NumbaChunks(params, 1), 3
+    space, *_ = net._space_of(Chunking(count, 0, 1), steps * count)
+    plan = Plan([stage_of_parts(lanes.seams_row, 1, 1, count)])
+    states = [space._lanes[name] for name in ("lanes_h", "lanes_c")]
+    for array, l in product(states, range(2)):
+        for other in states:
+            other[:] = 7
+            other[:, 0, :, 0] = other[:, steps, :, -1] = np.inf  # no seams
+        array[l, 0, :, 1:4], array[l, steps, :, :3] = starts, ends
+        space.work.run(plan, space)
+        held = space.work.progress[PROGRESS_WORD.held]
+        assert held == (count - 1 if want == 3 else want)
 
 
 @pytest.mark.parametrize(("cell", "scale", "H"), [("rnn", 6, 16), ("lstm", 1, 3)])
@@ -209,44 +232,77 @@ def test_bad_choices_are_named(choice, kind, words):
         NumbaChunks(params, **choice).forward(x)
 
 
-def test_every_address_lies_inside_an_array(cell, monkeypatch):
-    for L, T, D, H in [(2, 5 * LANES + 2, 3, 5), (1, 2 * LANES, 2, 2)]:
-        params, x, _ = example((L, T, 1, D, H), cell)
-        checked = Interpreted(monkeypatch, Tiles(CELLS[cell], x.dtype, H))
-        net = cut(params, Chunking(LANES, 1, 1), sweeps=LANES)
-        compare_to_reference(net, params, x)
-        y = net.forward(x)[0]
-        assert net.seams.converged
-        np.testing.assert_allclose(y, reference.forward(params, x)[0], atol=1e-5)
-        assert checked.used >= {"forward", "transpose"}
-        monkeypatch.undo()
+# L, T, D, H, chunks, run-up, vectors: both workers, rests; None is the first H that one
+# unit block is too small for.
+ADDRESSES = [
+    (2, 5 * LANES + 2, 3, 5, LANES, 1, 1),
+    (1, 4 * LANES, 2, 2, 2 * LANES, 1, 1),
+    (1, 4 * LANES + 1, 1, None, 2 * LANES, 0, 2),
+    (1, 19, 2, 3, 5, 2, 0),
+]
 
 
-def test_a_participant_that_comes_late_finds_nothing_to_do():
-    """It may still be in a region when the next one begins, on records of its own."""
-    params, x, _ = example((1, 200, 1, 1, 4))
-    net = NumbaChunks(params, 2, chunks=2 * LANES, run_up=2)
-    net.forward(x)
-    (layer,) = net._layers.values()
-    while layer.work.sync[-1, 0] == 2:  # a thread was late, and these are new records
-        net.forward(x)
-    kept = layer.work.arrays  # and so at their addresses
-    code, start = address(kernels.sweep, kept[1].dtype), layer.work.address
-    late = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(code)
-    layer.work.renew()
-    net.forward(x)
-    layer.work.progress[kernels.EXACT :] = 0  # as at the beginning of a third
-    for array in layer.arrays.values():
-        array[:] = np.nan
-    late(1, 2, start)  # rounds begin with the second
-    assert all(np.isnan(array).all() for array in layer.arrays.values())
+@pytest.mark.parametrize("case", ADDRESSES, ids=str)
+def test_every_address_lies_inside_an_array(cell, case, monkeypatch):
+    L, T, D, H, *chunking = case
+    blocks = ((n, Tiles(CELLS[cell], LSTM.dtype, n).blocks) for n in range(1, 999))
+    H = H or next(n for n, count in blocks if count > 1)
+    params, x, _ = example((L, T, 1, D, H), cell)
+    checked = Interpreted(monkeypatch, Tiles(CELLS[cell], x.dtype, H))
+    net = cut(params, Chunking(*chunking), sweeps=T)
+    compare_to_reference(net, params, x)
+    y = net.forward(x)[0]
+    assert net.seams.converged
+    np.testing.assert_allclose(y, reference.forward(params, x)[0], atol=1e-5)
+    assert not chunking[-1] or checked.used >= {"forward_lanes", "transpose"}
+
+
+@pytest.mark.parametrize("vectors", VECTORS)
+def test_a_participant_that_comes_late_finds_nothing_to_do(cell, vectors):
+    """It may still be in a region when later ones begin, on the same records or on new
+    ones.
+    """
+    count = 2 * LANES * vectors or 6
+    params, x, _ = example((2, 8 * count, 1, 1, 4), cell)
+    net = cut(params, Chunking(count, 2, vectors))
+    net._divisions = lambda T, B: [Division("samples")]
+
+    def ran():
+        """Plans of two workers; as copies, which keep their records."""
+        spaces = net._spaces.values()
+        every = [(space, p) for space in spaces for p in space._plans.values()]
+        return [(s, copy.copy(p)) for s, p in every if p.workers == 2 and p.aimed]
+
+    def editions(plan):
+        return int(plan.arrays[-2][0])
+
+    y, _ = net.forward(x)
+    while min(editions(plan) for _, plan in ran()) < 2:
+        y, _ = net.forward(x)  # a thread was late, and these are new records
+    before = ran()
+    for space, _ in before:
+        space.work.renew()
+    y, _ = net.forward(x)
+    arrays = [y, *(a for s, _ in before for a in s.arrays.values())]
+    arrays += [a for s, _ in before for a in (s._lanes or {}).values()]
+    for a in arrays:
+        a[...] = np.nan
+    late = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(address(run, PLAN))
+    for _, plan in [*before, *ran()]:
+        words = [a.copy() for a in plan.arrays[1:]]
+        for edition in range(editions(plan)):
+            late(1, edition, plan.address)
+        np.testing.assert_equal(words, plan.arrays[1:])
+    assert all(np.isnan(a).all() for a in arrays)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer")
-def test_an_interrupt_leaves_a_network_that_is_whole():
-    params, x, _ = example((1, 100_000, 1, 1, 64))
-    net = NumbaChunks(params, 2, chunks=2 * LANES)
+@pytest.mark.parametrize("vectors", VECTORS)
+def test_an_interrupt_leaves_a_network_that_is_whole(cell, vectors):
+    params, x, _ = example((1, 100_000, 1, 1, WIDE), cell)
+    net = cut(params, Chunking(2 * LANES * max(1, vectors), 0, vectors))
     want = net.forward(x[:1000])
+    assert same(want, fused(params, x[:1000]))
     with ctrl_c_after(0.05):
         while True:
             net.forward(x)

@@ -11,6 +11,7 @@ from conftest import example
 import lstm_kernels as lk
 from lstm_kernels.cpu import divisions
 from lstm_kernels.cpu.divisions import Division, Trial
+from lstm_kernels.schedules import Graph, check
 from lstm_kernels.versions import numba_fused
 from lstm_report.measure.comparer import compare
 
@@ -100,11 +101,33 @@ def test_threads_have_to_gain_more_than_the_margin(seconds, gain, threads):
         ((1, 5, 2, 1, 2), ["samples"]),
         ((1, 5, 1, 2, 2), ["units"]),
         ((2, 5, 1, 1, 2), ["layers", "layers"]),
+        ((1, 5, 16, 2, 2), ["units", "samples"]),  # of lanes, too many units
+        ((1, 5, 9, 1, 2), ["samples"]),  # and a sample too many
+        ((1, 5, 8, 1, 1), ["8 one thread"]),
+        ((2, 5, 8, 1, 1), ["8 one thread"]),
+        ((1, 5, 16, 1, 1), ["16 one thread"]),
+        ((1, 5, 24, 1, 1), ["8 one thread"]),
+        ((1, 5, 8, 1, 2), ["8 one thread", "samples"]),
+        ((1, 5, 16, 1, 2), ["16 one thread", "8 samples", "samples"]),
+        ((1, 5, 24, 1, 2), ["8 one thread", "8 samples", "samples"]),
+        ((1, 5, 32, 1, 2), ["16 one thread", "16 samples", "samples"]),
+        ((1, 5, 32, 1, 3), ["16 one thread", "8 samples", "samples"]),
+        ((2, 5, 8, 1, 2), ["8 one thread", "samples", "layers", "layers"]),
     ],
 )
 def test_what_can_be_tried_follows_the_network(sizes, names):
-    found = [division.by for division in divisions.divisions(*sizes)]
-    assert found == [*names, "one thread"]
+    """By what, and how many samples go together in lanes: of vectors of 8."""
+    found = divisions.divisions(*sizes, 8)
+    told = [f"{one.lanes} {one.by}" if one.lanes else one.by for one in found]
+    assert told == [*names, "one thread"]
+    assert len({str(one) for one in found}) == len(found)
+    graph = Graph(*sizes[:2], samples=sizes[2])
+    for one in found:
+        schedule = one.schedule(graph, sizes[4])
+        check(schedule)
+        for task in schedule.tasks if one.lanes else ():  # no vector is divided
+            samples = graph.box(task)[3]
+            assert samples.start % one.lanes == samples.stop % one.lanes == 0
 
 
 def test_layers_hand_on_chunks_of_several_lengths():

@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[1] / "tools" / "page"
 SCRIPT = (PAGE / "schedules.js").read_text()
 PORTED = """return JSON.stringify(arguments[0].map((settings) => (
   wavefront(settings).map((t) => [t.layer, t.start, t.stop, t.worker, t.from, t.to]))));"""
-NAMES = "layers", "steps", "workers", "chunk", "hand", "order"
+NAMES = "layers", "steps", "workers", "chunk", "hand"
 
 
 def cases():
@@ -30,15 +30,14 @@ def cases():
         chosen.append(sizes)
     hands = [draw.choice((0, 0.1, 1, draw.random())) for _ in chosen]
     return [
-        dict(zip(NAMES, (*sizes, hand, order), strict=True))
+        dict(zip(NAMES, (*sizes, hand), strict=True))
         for sizes, hand in zip(chosen, hands, strict=True)
-        for order in ("point-to-point", "barrier")
     ]
 
 
-def of_python(layers, steps, workers, chunk, hand, order):
+def of_python(layers, steps, workers, chunk, hand):
     costs = Costs((1.0,) * layers, hand=hand)
-    plan = wavefront(Graph(layers, steps), workers, chunk, order=order, costs=costs)
+    plan = wavefront(Graph(layers, steps), workers, chunk, costs=costs)
     spans = simulate(plan, costs).spans
     return [
         [task.layer, task.start, task.stop, task.worker, span.start, span.stop]
@@ -81,19 +80,19 @@ def said(browser):
 
 def test_schedules_and_times_are_those_of_python(explorer):
     got = json.loads(explorer().run(PORTED, cases()))
-    assert len(got) == 130
+    assert len(got) == 65
     pairs = zip(cases(), got, strict=True)
     assert [case for case, one in pairs if one != of_python(**case)] == []
 
 
 def test_the_explorer_stands_below_the_picture(explorer):
     browser = explorer()
-    labels = "document.querySelectorAll('input, select')"
+    labels = "document.querySelectorAll('input')"
     labels = browser.run(f"return [...{labels}].map((e) => e.labels.length)")
     assert labels == [1] * len(NAMES)
     first = browser.run("return document.querySelector('figure').firstChild.tagName")
     assert first == "IMG"
-    tasks = of_python(4, 48, 2, 4, 0.1, "point-to-point")
+    tasks = of_python(4, 48, 2, 4, 0.1)
     assert f"Makespan {max(task[-1] for task in tasks):.3g} steps" in said(browser)
     assert f"is {4 * 48 / (48 + 3 * 4):.3g}x" in said(browser)
     assert browser.run("return document.querySelectorAll('rect').length") == len(tasks)
@@ -104,7 +103,7 @@ def test_the_explorer_stands_below_the_picture(explorer):
 def test_a_key_changes_text_and_picture(explorer, name):
     browser, picture = explorer(), "return document.querySelector('svg').innerHTML"
     before = said(browser), browser.run(picture)
-    press(browser, name, "\ue015" if name == "order" else "\ue014")  # down, right
+    press(browser, name, "\ue014")  # right
     after = said(browser), browser.run(picture)
     assert before[0] != after[0]
     assert before[1] != after[1]

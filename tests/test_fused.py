@@ -2,8 +2,10 @@
 schedule.
 """
 
+import random
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,24 +14,31 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu.divisions import divisions
+from lstm_kernels.cpu.divisions import Division, Trial, divisions
 from lstm_kernels.cpu.tiles import Tiles
+from lstm_kernels.versions import numba_fused
 from lstm_kernels.versions.numba_fused import NumbaFused
 from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
 
 
 def every_division(net, x):
     """All that would be tried on two threads."""
-    L, blocks = net._params.num_layers, net.tiles.blocks
-    return divisions(L, *x.shape[:2], blocks, 2)
+    L, tiles = net._params.num_layers, net.tiles
+    return divisions(L, *x.shape[:2], tiles.blocks, 2, tiles.lanes)
+
+
+def lanes_of(dtype):
+    """Numbers of a vector."""
+    return Tiles(CELLS["lstm"], np.dtype(dtype), 1).lanes
 
 
 def divided(division, *how):
     """A network of `numba-fused` whose passes are divided so."""
 
     class Divided(NumbaFused):
-        def _divisions(self, *_):
-            return [division]
+        def _divisions(self, T, B):  # of an epoch the last step has fewer samples
+            fits = B % max(1, division.lanes) == 0
+            return [division if fits else Division("one thread")]
 
     return Divided(*how)
 
@@ -41,10 +50,13 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
     """Forward, backward and steps of the kernels in plain Python, on tiles that
     check.
     """
-    used = set()
+    used, lanes = set(), lanes_of(dtype)
     shapes = [(1, 1, 1, 1, 1), (2, 2, 3, 3, 17), (1, 2, 2, 18, 33)]
-    if (cell, dtype) == ("gru", np.float32):  # more rows (t, sample) than go at once
-        shapes.append((1, 25, 4, 5, 3))
+    shapes += [(2, 3, lanes, 3, 3), (1, 2, 2 * lanes, 1, lanes - 1)]
+    shapes += [(2, 2, 4 * lanes, lanes + 1, 2)]
+    if (cell, dtype) == ("gru", np.float32):
+        shapes.append((1, 25, 4, 5, 3))  # more rows (t, sample) than go at once
+        shapes.append((2, 18, lanes, 1, 2))  # and more steps
     for shape in shapes:
         params, x, target = example(shape, cell, dtype)
         dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
@@ -61,25 +73,100 @@ def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
             compare(*named, TOLERANCE[np.dtype(dtype)])
             used |= kernels.used
             monkeypatch.undo()
-    assert used >= {"whole", "back", "through_U", "few", "gradient_W", "transpose"}
+    assert used >= {"forward", "through_U", "few", "gradient_W", "transpose"}
+    assert used >= {"inputs", "backward", "forward_lanes", "backward_lanes"}
+
+
+def ends(params, x, seed=0):
+    """A state, and gradients of the final one and of y."""
+    rng, (T, B, _) = np.random.default_rng(seed), x.shape
+    shape = len(CELLS[params.cell].state), params.num_layers, B, params.hidden_size
+    state, dstate = (tuple(rng.uniform(-1, 1, shape).astype(x.dtype)) for _ in "hc")
+    return state, dstate, rng.standard_normal((T, *shape[2:])).astype(x.dtype)
+
+
+def bits(value):
+    """The bytes of all numbers in what a call returns."""
+    if hasattr(value, "arrays"):
+        value = tuple(value.arrays().values())
+    if isinstance(value, tuple):
+        return [found for part in value for found in bits(part)]
+    return [np.asarray(value).tobytes()]
+
+
+def results(net, x, target):
+    """The bytes of what a network computes on each public path; then it has made a
+    step.
+    """
+    state, dstate, dy = ends(net.params(), x)
+    passes = net.forward(x, state), net.forward(x), net.forward(x, state, True)
+    assert bits(passes[2]) == bits(passes[0])
+    gradients = tuple(net.backward(dy, given) for given in (dstate, None))
+    after = net.loss_and_grads(x, target), net.step(x, target, 0.1), net.params()
+    return bits((passes, gradients, after))
 
 
 def test_every_division_gives_the_same_bits(cell):
     for shape in [(2, 5, 17, 3, 33), (1, 9, 4, 40, 64), (3, 4, 30, 7, 100)]:
-        params, x, target = example(shape, cell)
-        found = every_division(lk.network("numba-fused", params, threads=2), x)
+        params, *given = example(shape, cell)
+        found = every_division(lk.network("numba-fused", params, threads=2), given[0])
         assert len(found) >= 2
-        results = []
-        for division in found:
-            net = divided(division, params, 2)
-            loss, grads = net.loss_and_grads(x, target)
-            y, _ = net.forward(x)
-            assert (net.forward(x, training=True)[0] == y).all()
-            net.step(x, target, 0.1)
-            after = net.params().arrays().values()
-            arrays = y, np.array(loss), *grads.arrays().values(), *after
-            results.append([a.tobytes() for a in arrays])
-        assert all(other == results[0] for other in results), shape
+        first, *others = [results(divided(d, params, 2), *given) for d in found]
+        assert all(other == first for other in others), shape
+
+
+@pytest.mark.parametrize("vectors", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("cell", "dtype"), [*((cell, np.float32) for cell in CELLS), ("lstm", np.float64)]
+)
+def test_lanes_give_the_bits_of_rows(cell, dtype, vectors):
+    """Where so many vectors of samples lie side by side."""
+    lanes, widths = lanes_of(dtype), set()
+    hidden = 1, lanes - 1, lanes, lanes + 1  # the last: a unit block of an RNN alone
+    for L, D, H in product((1, 3), (1, 3, lanes + 1), hidden):
+        T = 17 if D == 3 else 2  # more steps than a call of a tile has
+        params, *given = example((L, T, vectors * lanes, D, H), cell, dtype)
+        net = lk.network("numba-fused", params, threads=2)
+        *found, alone = every_division(net, given[0])
+        assert alone == Division("one thread")
+        in_lanes = [d for d in found if d.lanes]
+        assert bool(in_lanes) == (net.tiles.blocks == 1)
+        want = results(divided(alone, params, 2), *given) if in_lanes else None
+        for division in in_lanes:
+            assert results(divided(division, params, 2), *given) == want, (L, D, H)
+            widths.add((division.by, division.lanes // lanes))
+    one, two = ({(by, n) for by in ("one thread", "samples")} for n in (1, 2))
+    want = {1: one - {("samples", 1)}, 2: {("one thread", 2), ("samples", 1)}, 4: two}
+    assert widths == want[vectors]
+
+
+@pytest.mark.parametrize("interpreted", [True, False])
+def test_any_division_may_follow_any_other(cell, interpreted, monkeypatch):
+    """As while they are tried, and where the fastest of two kinds of pass differ."""
+    chance, ran = random.Random(0), set()
+
+    class Restless(Trial):
+        def record(self, division, seconds):
+            ran.add(division)
+            self.division = chance.choice(self._left)
+
+    monkeypatch.setattr(numba_fused, "trial", lambda form, found: Restless(found))
+    params, x, target = example((2, 3, 2 * lanes_of(np.float32), 2, 3), cell)
+    if interpreted:
+        Interpreted(monkeypatch, Tiles(CELLS[cell], x.dtype, 3))
+    net, alone = NumbaFused(params, 2), divided(Division("one thread"), params, 2)
+    found, (state, dstate, dy) = every_division(net, x), ends(params, x)
+    forward = [(x,), (x, state), (x, None, True), (x, state, True)]
+    others = {"loss_and_grads": (x, target), "step": (x, target, 0.1)}
+    for call in range(12 if interpreted else 300):
+        calls = [("forward", chance.choice(forward)), chance.choice([*others.items()])]
+        if len(calls[0][1]) == 3:
+            calls.insert(1, ("backward", (dy, chance.choice([None, dstate]))))
+        for name, given in calls:
+            got, want = (getattr(one, name)(*given) for one in (net, alone))
+            assert bits(got) == bits(want), (call, name)
+    assert bits(net.params()) == bits(alone.params())
+    assert ran == {*found}
 
 
 def test_a_diverged_network_is_as_new_with_new_parameters():

@@ -372,12 +372,15 @@ def test_an_interrupt_leaves_no_division_half_written():
     """Passes of one kind may be divided otherwise than those of another."""
     net = lk.network("numba-fused", PARAMS, threads=2)
     T, B, _ = X.shape
-    ways = divisions(PARAMS.num_layers, T, B, net.tiles.blocks, 2)
+    ways = divisions(PARAMS.num_layers, T, B, net.tiles.blocks, 2, 1)
 
     def divide(space, way):  # as `_run` does
-        if space.division != way:
-            net._divide(space, way)
-        return space.work.job.tolist(), space.work.layers.tolist(), space.participants
+        plan = space.plans.get("forward")
+        if plan is None or plan.division is not way:
+            plan = space.plan("forward", way, partial(net._schedule, division=way))
+        if space.used is not plan:
+            space.use(plan)
+        return space.work.job.tolist(), space.work.layers.tolist(), plan.division
 
     for purpose in ("inference", "gradients"):
         space = net._space(T, B, purpose)

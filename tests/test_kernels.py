@@ -23,6 +23,7 @@ from test_rooms import GRAPH, MODULES, ROOT
 from lstm_kernels import kernels, notes
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import simd
+from lstm_kernels.cpu.lane_tiles import LaneTiles
 from lstm_kernels.cpu.tiles import Tiles
 
 # --- free names
@@ -255,9 +256,11 @@ def test_a_tile_has_the_key_of_who_overrides_it_and_of_its_cell():
         (Tiles, cell, {ours, mine}),
         (study, cell, {ours, mine, "a_study"}),
         (Tiles, theirs, {ours, __name__}),
+        (LaneTiles, theirs, {"lstm_kernels.cpu.lane_tiles", __name__}),
     ):
-        for tile in kind(of, float32, 3).all().values():
-            assert {*simd._origins(tile)} == modules
+        for name, tile in kind(of, float32, 3).all().items():
+            calls_none = name == "transpose"  # of its object
+            assert {*simd._origins(tile)} == ({ours} if calls_none else modules)
 
 
 def python(code, folder, *words):
@@ -267,32 +270,44 @@ def python(code, folder, *words):
     return subprocess.check_output([sys.executable, "-c", code, *words], **how)
 
 
-# A kernel of cpu/ and one of ranks/, which calls those of cpu/.
+# A kernel of ranks/, which calls one of cpu/.
+SHARED = """
+from ..cpu.steps import transpose_weights
+from ..kernels import part
+@part
+def of_one(p, turn, job):
+    transpose_weights(job, 0, p)
+    return turn
+"""
+# It, and kernels of cpu/ that are called in two ways.
 COMPILE = """
 import numpy as np
-from lstm_kernels.cpu import arrays, machine_code, passes
-from lstm_kernels.ranks import shares
-for kernel in (passes.next_batch, shares.steps_in_memory):
+from lstm_kernels.cpu import arrays, machine_code, steps
+from lstm_kernels.ranks import shared
+for kernel in (steps.transpose_all, steps.examples_row, shared.of_one):
     assert machine_code.address(kernel, arrays.JOBS[np.dtype("float32")])
 """
+KERNELS = {"steps_transpose_all", "steps_examples_row", "shared_of_one"}
 
 
 def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
     hidden, package = shutil.ignore_patterns("__pycache__"), tmp_path / "lstm_kernels"
     shutil.copytree(ROOT / "lstm_kernels", package, ignore=hidden)
+    (package / "ranks" / "shared.py").write_text(SHARED)
     before = {}
-    for edited, shares_anew, others_anew in (
-        ("data.py", True, True),
-        ("data.py", False, False),
-        ("ranks/shares.py", True, False),  # which no kernel of cpu/ calls
+    for edited, anew in (
+        ("data.py", KERNELS),
+        ("data.py", set()),
+        ("cpu/arrays.py", KERNELS),
+        ("ranks/shared.py", {"shared_of_one"}),  # which no kernel of cpu/ calls
     ):
         with open(package / edited, "a") as file:
             file.write("# an edit\n")
         python(COMPILE, tmp_path)
         now = {p.name: p.stat().st_mtime_ns for p in files(tmp_path, "c")}
         new = [name for name in now if now[name] != before.get(name)]
-        assert any("shares" in name for name in new) == shares_anew, edited
-        assert any("shares" not in name for name in new) == others_anew, edited
+        assert {one for one in KERNELS for name in new if one in name} == anew, edited
+        assert len(new) == len(anew), edited
         before = now
 
 

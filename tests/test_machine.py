@@ -169,8 +169,11 @@ called = {
     "name": oneof(["forward", "forward", "backward", *CALLS]),
     "seed": seeds,
     # T, B, or None: as before. With and without training more than a network keeps.
+    # 16 and 32 are whole vectors.
     "shape": st.none()
-    | oneof([(1, 1), (1, 8), (3, 1), (3, 9), (5, 9), (6, 17), (2, 3)]),
+    | oneof(
+        [(1, 1), (1, 8), (3, 1), (3, 9), (5, 9), (6, 17), (2, 3), (3, 16), (4, 32)]
+    ),
     "also": oneof(range(6)),
 }
 

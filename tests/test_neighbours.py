@@ -22,7 +22,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import lstm_kernels as lk
 from lstm_kernels import blas, schedules
-from lstm_kernels.cpu import instructions, rounds, team, workspace
+from lstm_kernels.cells import CELLS
+from lstm_kernels.cpu import instructions, team
+from lstm_kernels.cpu.memory import at
 from lstm_kernels.kernels import native
 from lstm_kernels.versions import base
 from lstm_kernels.versions.numba_fused import NumbaFused
@@ -271,16 +273,20 @@ def everything(net, x, state, target):
 
 @flushes
 @pytest.mark.parametrize("name", IN_USE)
-@pytest.mark.parametrize("B", [1, 6])
-def test_subnormal_numbers_are_kept_where_the_caller_flushes_them(name, B, monkeypatch):
+# The last one: samples are lanes, and a state has no c
+@pytest.mark.parametrize(("B", "cell"), [(1, "lstm"), (6, "lstm"), (16, "gru")])
+def test_subnormal_numbers_are_kept_where_the_caller_flushes_them(
+    name, B, cell, monkeypatch
+):
     monkeypatch.setattr(blas, "LEAST_WORK", 1000)  # so that NumPy's pool takes part
     blas.panels.cache_clear()
-    params, x, target = example((2, 12, B, 3, 20))
+    params, x, target = example((2, 12, B, 3, 16 if cell == "gru" else 20), cell)
     for layer in params.layers:
         layer.b[:] = 0
     params.b_out[:] = 0
     x, target = x * np.float32(1e-39), target * np.float32(0)
-    state = tuple(s * np.float32(1e-39) for s in np.ones((2, 2, B, 20), np.float32))
+    shape = 2, B, params.hidden_size
+    state = tuple(np.full(shape, 1e-39, np.float32) for _ in CELLS[cell].state)
     several = min(2, numba.config.NUMBA_NUM_THREADS)
 
     def make(threads):
@@ -316,11 +322,10 @@ def note_mode(p, turn, address):
 
 @flushes
 def test_threads_of_a_team_compute_as_c_begins():
-    found, sync = np.zeros(8, np.int64), rounds.new_sync(workspace.buffer, 2)
-    threads, plain = team.Team(), mode()
-    code, place = native(note_mode, "test"), workspace.at(sync[-1])
+    found, sync = np.zeros((2, 8), np.int64)
+    threads, plain, code = team.Team(), mode(), native(note_mode, "test")
     with flushing():  # which a new thread inherits
-        threads.run(2, code, workspace.at(found), place, "owner")
+        threads.run(2, code, at(found), at(sync), "owner")
     assert ((found[:2] & ~FLUSH[2]) == plain).all()
     threads.drain()
     threads.dismiss()

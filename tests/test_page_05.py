@@ -1,5 +1,7 @@
 """Page 05, its own cells on made rows."""
 
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -184,10 +186,29 @@ def test_figures_have_measured_points_with_their_range_and_colours_of_who_wins()
 
 
 def test_a_wrong_schedule_is_refused_and_a_division_chosen():
-    tasks = tuple(t._replace(after=()) for t in wavefront(Graph(2, 4), 2, 2).tasks)
-    assert "task" in page.refused(Schedule(Graph(2, 4), tasks))
+    """Of all pairs of tasks of one worker, those that the solution of the exercise
+    names may change places.
+    """
+    good, accepted = wavefront(Graph(4, 12), 2, 3, together=2), []
+    for i, j in combinations(range(len(good.tasks)), 2):
+        tasks = list(good.tasks)
+        one, other = tasks[i], tasks[j] = tasks[j], tasks[i]
+        if one.worker != other.worker:
+            continue
+        try:
+            said = page.refused(Schedule(good.graph, tuple(tasks)))
+        except AssertionError:
+            accepted.append((one[:2], other[:2]))
+            continue
+        assert "on worker" in said
+        if (i, j) == (0, 8):  # that of the page
+            assert (one[:2], other[:2]) == ((2, 0), (0, 0))
+            assert "task 0 on worker 0 waits for what is never done" in said
+    assert accepted == [((2, 0), (0, 9)), ((3, 0), (1, 9))]
+    short = Schedule(good.graph, good.tasks[:-1])
+    assert "cell (3, 9) is computed never" in page.refused(short)
     with pytest.raises(AssertionError, match="took a wrong"):
-        page.refused(wavefront(Graph(2, 4), 2, 2))
+        page.refused(good)
     assert page.chosen(8) in ("one thread", "units") or "layers" in page.chosen(8)
 
 

@@ -2,6 +2,7 @@
 records.
 """
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -12,28 +13,31 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from conftest import example
+from toys import Toy
 
 import lstm_kernels as lk
-from lstm_kernels.cpu import instructions, rounds, team, workspace
-from lstm_kernels.cpu.rounds import claim, finish, wait
+from lstm_kernels.cpu import instructions, machine_code, run, team, workspace
+from lstm_kernels.cpu.arrays import PLAN
+from lstm_kernels.cpu.memory import at
 from lstm_kernels.kernels import native
+from lstm_kernels.schedules import Graph, by_samples, by_units, wavefront
 from lstm_report.measure.comparer import compare_to_reference
 
 words = instructions.integers
 
 
 def count_tasks(p, turn, address):
-    """Rounds of tasks; each adds one to its counter."""
-    at = words(address, 4)  # sync, groups, rounds, counters (rounds, 7)
-    for k in range(at[2]):
-        for _ in range(8):  # as often as a task is claimed again, but not for ever
-            task = claim(at[0], at[1], turn, p, 7)
-            if task < 0:
-                break
-            instructions.add(at[3] + 8 * (7 * k + task), 1)
-            finish(at[0], at[1], turn)
-        turn = wait(at[0], at[1], turn, 7)
-    return turn
+    """Claim task after task; each adds one to its counter. The caller waits for all."""
+    at = words(address, 4)  # claimed, done, how many, counters
+    while True:
+        task = instructions.add(address, 1)
+        if task >= at[2]:
+            break
+        instructions.add(at[3] + 8 * task, 1)
+        instructions.add(address + 8, 1)
+    while p == 0 and instructions.read(address + 8) < at[2]:
+        instructions.pause()
+    return turn + 1
 
 
 def loiter(p, turn, address):
@@ -51,26 +55,33 @@ def loiter(p, turn, address):
 
 
 class Counting:
-    def __init__(self, groups, count):
-        self.groups, self.count = groups, count
-        self.sync = rounds.new_sync(workspace.buffer, groups)
-        self.counters = np.zeros((count, 7), np.int64)
-        at = workspace.at
-        self.job = np.array([at(self.sync), groups, count, at(self.counters)])
+    """A region of so many participants, who count tasks."""
+
+    def __init__(self, participants, tasks):
+        self.participants, self.sync = participants, np.zeros(1, np.int64)
+        self.counters = np.zeros(tasks, np.int64)
+        self.renew()
+
+    def renew(self):
+        """A thread that stayed behind may look at the old one."""
+        self.job = np.array([0, 0, len(self.counters), at(self.counters)])
 
     def run(self, threads):
-        code, place = native(count_tasks, "test"), workspace.at(self.sync[-1])
-        return threads.run(self.groups, code, workspace.at(self.job), place, self)
+        code = native(count_tasks, "test")
+        region = self.participants, code, at(self.job), at(self.sync)
+        return threads.run(*region, (self.job, self))
 
 
 @pytest.mark.parametrize("participants", [1, 2, 3, 5])
-def test_every_task_of_every_round_runs_once(participants):
+def test_every_region_is_done_when_it_ends(participants):
     threads = team.Team()
     some = Counting(participants, 50)
-    for _ in range(200):
+    for turn in range(1, 201):
         some.counters[:] = 0
         some.run(threads)
         assert (some.counters == 1).all()
+        assert some.sync[0] == turn
+        some.renew()
     threads.drain()
     threads.dismiss()
 
@@ -87,19 +98,20 @@ def test_nobody_waits_for_threads_that_do_not_come():
 
 def test_a_thread_that_stays_behind_is_reported_and_its_job_kept():
     threads = team.Team()
-    job, sync = np.zeros(8, np.int64), rounds.new_sync(workspace.buffer, 2)
-    code, place = native(loiter, "test"), workspace.at(sync[-1])
-    assert threads.run(2, code, workspace.at(job), place, "owner of the job")
+    job, sync = np.zeros((2, 8), np.int64)
+    code, owner = native(loiter, "test"), "owner of the job"
+    assert threads.run(2, code, at(job), at(sync), owner)
     assert threads._kept == ["owner of the job"]
     some = Counting(2, 20)  # the team works on without it
     assert some.run(threads)
     assert (some.counters == 1).all()
+    some.renew()
     assert len(threads._kept) == 2
     job[1] = 1
     threads.drain()
     assert job[2] == 1
     while some.run(threads):
-        pass
+        some.renew()
     assert not threads._kept
     threads.dismiss()
 
@@ -126,24 +138,23 @@ def test_a_network_leaves_its_records_to_a_thread_that_stayed(monkeypatch):
     assert all(record.tobytes() == then for record, then in old)
 
 
-def test_a_late_participant_claims_nothing_of_a_round_that_is_over():
-    sync = rounds.new_sync(workspace.buffer, 2)
-    at = workspace.at(sync)
-
-    def try_claim(address, groups, turn, me, tasks):
-        return claim(address, groups, turn, me, tasks)
-
-    def do_finish(address, groups, turn):
-        finish(address, groups, turn)
-        return 0
-
-    try_, do = team.compiled(try_claim), team.compiled(do_finish)
-    assert sorted(try_(at, 2, 6, 0, 5) for _ in range(6)) == [-1, 0, 1, 2, 3, 4]
-    for _ in range(5):
-        do(at, 2, 6)
-    later = 6 + rounds.SLOTS  # the same words
-    assert try_(at, 2, later, 1, 5) >= 0
-    assert try_(at, 2, 6, 1, 99) == -1
+@pytest.mark.parametrize("share", [by_units, by_samples, wavefront])
+def test_a_late_participant_does_nothing_of_a_pass_that_is_over(share):
+    """As if it had been held up before it began."""
+    some = Toy((share(Graph(3, 6, blocks=5, samples=4), 3), False))
+    some.clear()
+    progress = some.work.progress
+    some.run(4)
+    some.check(4)
+    team.team().drain()
+    late = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(machine_code.address(run.run, PLAN))
+    progress[1:3] = 0, 1  # they look at one pass each
+    for p in range(3):
+        for edition in range(4):
+            assert late(p, edition, some.plan.address) == edition + 1
+    some.check(4)
+    some.run(1)  # and is no hindrance to the next one
+    some.check(5)
 
 
 def test_callers_at_once_work_alone_and_get_the_same_bits():

@@ -1,42 +1,27 @@
-"""`numba-wavefront`: any schedule gives the same bits, whatever the threads do
-meanwhile.
+"""`numba-wavefront`, and the loop of all passes: any schedule gives the same bits,
+whatever the threads do meanwhile.
 """
 
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
 from conftest import SHAPES, ctrl_c_after, example
+from toys import DELAYS, Toy, random_schedule, random_toy
 
 import lstm_kernels as lk
-from lstm_kernels.cpu import flow, instructions, team, workspace
-from lstm_kernels.kernels import native
-from lstm_kernels.schedules import Graph, Schedule, Task, check, wavefront
+from lstm_kernels.cpu import team, workspace
+from lstm_kernels.schedules import (
+    Graph,
+    Schedule,
+    Task,
+    by_samples,
+    by_units,
+    check,
+    waits_for,
+    wavefront,
+)
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
-
-words = instructions.integers
-
-
-def random_schedule(rng, graph, workers=5):
-    """Chunks of any length on any worker, layer after layer; or a random wavefront."""
-    if rng.random() < 0.5:
-        sizes = (int(rng.integers(1, n + 1)) for n in (workers, graph.steps))
-        together = int(rng.integers(1, graph.layers + 1))
-        order = ("point-to-point", "barrier")[rng.integers(2)]
-        return wavefront(graph, *sizes, together=together, order=order)
-    chunks = []
-    for layer in range(graph.layers):
-        inner = rng.integers(1, graph.steps, 3) if graph.steps > 1 else ()
-        cuts = sorted({0, *map(int, inner), graph.steps})
-        chunks += [Task(layer, *ends) for ends in pairwise(cuts)]
-    owner, tasks = {}, []
-    for number, task in enumerate(sorted(chunks, key=graph.rank)):
-        steps = range(task.start, task.stop)
-        needs = {n for step in steps for n in graph.needs(task.layer, step)}
-        after = tuple(sorted({owner[n] for n in needs if n in owner}))
-        owner |= {(task.layer, step): number for step in steps}
-        tasks.append(task._replace(worker=int(rng.integers(workers)), after=after))
-    return Schedule(graph, tuple(tasks))
 
 
 def bits(net, x, target, dy):
@@ -53,95 +38,136 @@ def bits(net, x, target, dy):
 
 def test_every_schedule_gives_the_bits_of_numba_fused(cell):
     rng = np.random.default_rng(0)
-    for shape in [*SHAPES[1:4], (4, 9, 1, 20, 40), (5, 6, 40, 3, 33)]:
+    shapes = [*SHAPES[1:4], (4, 9, 1, 20, 40), (5, 6, 40, 3, 33), (2, 7, 6, 3, 150)]
+    for shape in shapes:
         params, x, target = example(shape, cell)
         dy = rng.standard_normal((*x.shape[:2], shape[4])).astype(np.float32)
         want = bits(lk.network("numba-fused", params), x, target, dy)
-        for given in (None, random_schedule, random_schedule):
+        for given in (None, *[random_schedule] * 4):
             schedules = given and (lambda graph: random_schedule(rng, graph))
             net = NumbaWavefront(params, schedules=schedules)
             assert bits(net, x, target, dy) == want, shape
 
 
-def toy(task, _, address):
-    """A task's value is a hash of the values it waits for, its time some spins."""
-    at = words(address, 5)  # first, after, values, delays, how many tasks
-    count = at[4]
-    first, values = words(at[0], count + 1), words(at[2], count)
-    after, delays = words(at[1], first[count]), words(at[3], count)
-    for _ in range(delays[task]):
-        instructions.pause()
-    value = task + 1
-    for e in range(first[task], first[task + 1]):
-        value = (value ^ values[after[e]]) * 0x1E3779B97F4A7C15
-        value ^= value >> 29
-    values[task] = value
-    return 0
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_backward_pass_may_be_divided_otherwise_than_its_forward_pass(threads):
+    """Into other groups of samples, which wait for those that have theirs."""
+    params, x, target = example((2, 5, 12, 3, 20))
+    dy = np.ones((5, 12, 20), np.float32)
+    want = bits(lk.network("numba-fused", params), x, target, dy)
+    for ahead, back in product((1, 2, 3, 5), repeat=2):
+
+        def schedules(graph, ahead=ahead, back=back):
+            return by_samples(graph, back if graph.backward else ahead)
+
+        net = NumbaWavefront(params, threads, schedules=schedules)
+        assert bits(net, x, target, dy) == want
 
 
-def stopper(task, _, address):
-    """Count the runs of a task, and tell all to leave after the fifth."""
-    at = words(address, 2)  # counts, the word that tells
-    instructions.add(at[0] + 8 * task, 1)
-    if task == 5:
-        instructions.exchange(at[1], 1)
-    return 0
+def test_no_more_threads_take_part_than_a_network_has():
+    params, x, _ = example((3, 8, 6, 3, 150))
+    want = lk.network("numba-fused", params).forward(x)[0]
+    for schedules in (
+        lambda graph: wavefront(graph, 3, 2),
+        lambda graph: by_units(graph, 3),
+        lambda graph: by_samples(graph, 700 if graph.samples > 700 else 6),
+        lambda graph: (
+            Schedule(graph, (Task(0, 0, 8, 900), Task(1, 0, 8, 30)))
+            if graph.layers == 2
+            else Schedule(graph, tuple(Task(l, 0, 8, 300 * l) for l in range(3)))
+        ),
+    ):
+        for threads in (1, 2):
+            net = NumbaWavefront(params, threads, schedules=schedules)
+            assert (net.forward(x)[0] == want).all()
+            [space] = net._spaces.values()
+            assert space.plans["forward"].participants <= threads
 
 
-def toy_schedule(rng):
-    """Up to 40 tasks, each after up to 4 earlier ones, of 1 to 6 workers."""
-    count, workers = int(rng.integers(1, 41)), int(rng.integers(1, 7))
-    tasks = []
-    for i in range(count):
-        after = {int(rng.integers(i)) for _ in range(rng.integers(5)) if i}
-        worker = int(rng.integers(workers))
-        tasks.append(Task(0, i, i + 1, worker=worker, after=tuple(sorted(after))))
-    return Schedule(Graph(1, count), tuple(tasks))
-
-
-def test_stress_random_graphs_random_delays():
-    """Delays of up to 100 us in one task of ten, always the same values; threads that
-    never come are not waited for: whoever waits long helps out.
+def test_stress_random_boxes_random_delays():
+    """Delays of up to 100 us in some cells, always the same values; threads that never
+    come are not waited for: whoever waits long helps out.
     """
-    rng, code = np.random.default_rng(1), native(toy, "test")
-    for _ in range(40):
-        schedule = toy_schedule(rng)
-        running, count = flow.Flow(schedule), len(schedule.tasks)
-        values, delays = np.zeros((2, count), np.int64)
-        first, after = (running._arrays[name] for name in ("first", "after"))
-        arrays = first, after, values, delays
-        job = np.array([*map(workspace.at, arrays), count])
-        for task in range(count):
-            team.compiled(toy)(task, 0, workspace.at(job))
-        want = values.copy()
-        for participants in (1, *rng.integers(1, running.workers + 1, 9)):
-            values[:] = 0
-            delays[:] = rng.integers(0, 3000, count) * (rng.random(count) < 0.1)
-            stop = np.zeros(1, np.int64)
-            how = int(participants), code, workspace.at(job), stop, arrays
-            running.run(*how)
-            assert (values == want).all()
-            spans = running.timeline().spans
-            for span, task in zip(spans, schedule.tasks, strict=True):
-                assert all(spans[a].stop <= span.start for a in task.after)
+    rng = np.random.default_rng(1)
+    for _ in range(60):
+        some = random_toy(rng)
+        workers = some.plan.workers
+        for came in (1, *rng.integers(1, workers + 1, 9).tolist()):
+            some.clear()
+            slow = rng.random(DELAYS) < 0.1
+            some.delays[:] = rng.integers(0, 3000, DELAYS) * slow
+            editions = int(rng.integers(1, 4))
+            some.run(editions, came)
+            some.check(editions)
+            for number, stage in enumerate(some.plan.stages):
+                spans = some.plan.timeline(number).spans
+                needed = waits_for(stage.schedule)
+                assert [s.task for s in spans] == [p.task for p in stage.schedule.parts]
+                for span, others in zip(spans, needed, strict=True):
+                    assert all(spans[k].stop <= span.start for k in others)
+                    assert 0 <= span.worker < came
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_that_is_told_to_leave_leaves_the_rest(workers):
-    running = flow.Flow(wavefront(Graph(3, 40), workers, 1))
-    counts, stop = np.zeros(120, np.int64), np.zeros(1, np.int64)
-    job = np.array([workspace.at(counts), workspace.at(stop)])
-    how = workers, native(stopper, "test"), workspace.at(job), stop, (job, counts)
-    running.run(*how)
-    team.team().drain()
-    assert counts[5] == counts.max() == 1
-    assert counts.sum() < len(counts)
-    counts[:], stop[:] = 0, 1
-    running.run(*how)
-    assert not counts.any()
+def test_stress_many_passes_in_one_region():
+    """Each of three stages on all workers: rows that share steps, then none, then
+    samples; fifty passes on end, and a later region goes on counting.
+    """
+    graph = Graph(3, 8, blocks=5, samples=4)
+    back = Graph(3, 8, True, blocks=2, samples=4)
+    rng = np.random.default_rng(2)
+    for workers in range(1, 7):
+        stages = by_units(graph, min(workers, 5)), wavefront(back, workers, 3)
+        some = Toy(*((one, False) for one in (*stages, by_samples(graph, workers))))
+        for editions in (50, 1, 50):
+            some.clear()
+            some.delays[:] = rng.integers(0, 500, DELAYS) * (rng.random(DELAYS) < 0.1)
+            some.run(editions)
+            some.check(editions)
 
 
-def test_an_interrupt_or_an_error_ends_a_flow_and_the_network_lives(monkeypatch):
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("share", [by_units, by_samples, wavefront])
+def test_a_pass_that_is_told_to_leave_leaves_the_rest(workers, share):
+    some = Toy((share(Graph(3, 8, blocks=5, samples=4), workers), False))
+    parts = len(some.plan.stages[0].schedule.parts)
+    for leaves_at in range(1, parts + 1, 3):
+        some.clear(leaves_at)
+        some.run()
+        team.team().drain()
+        done = some.counts.sum()
+        assert some.counts.max() <= 1
+        assert done < 3 * 8 * 5 * 4
+        assert some.plan.timeline(0) is None
+        some.counts[...] = 0
+        some.work.progress[0] = 1  # or a thread stayed, and there is another one
+        some.run()
+        team.team().drain()
+        assert not some.counts.any()
+        some.work.renew()  # as after an interrupt
+        some.clear()
+        some.run(2)
+        some.check(2)
+
+
+@pytest.mark.parametrize("came", [1, 2, 3])
+@pytest.mark.parametrize("parts", [5, 1])
+def test_nobody_leaves_while_parameters_change(came, parts):
+    """All are told to when one of the parts begins that change them: all of these are
+    done, and nothing of the next pass.
+    """
+    last = by_units(Graph(1, 1, blocks=parts), min(parts, 3))
+    some = Toy((by_units(Graph(2, 3, blocks=3), 3), False), (last, True))
+    before = 2 * 3 * 3
+    for leaves_at in range(before + 1, before + parts + 1):
+        for _ in range(10):
+            some.work.renew()
+            some.clear(leaves_at)
+            some.run(50, came)
+            team.team().drain()
+            some.check(1)
+
+
+def test_an_interrupt_or_an_error_ends_a_pass_and_the_network_lives(monkeypatch):
     params, x, _ = example((3, 6000, 4, 3, 128))
     short = x[:6].copy()
     net = NumbaWavefront(params, schedules=lambda graph: wavefront(graph, 2, 3))
@@ -156,17 +182,48 @@ def test_an_interrupt_or_an_error_ends_a_flow_and_the_network_lives(monkeypatch)
     with ctrl_c_after(0.1):
         while True:
             net.forward(x, training=True)
+    with pytest.raises(ValueError, match="timeline: got T 6000, B 4, want"):
+        net.timeline(6000, 4, training=True)
     ends()
     with monkeypatch.context() as planted:
-        planted.setattr(flow, "team", lambda: 1 / 0)
+        planted.setattr(workspace, "team", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             net.forward(short, training=True)
     ends()
 
 
-def race(graph):
-    good = wavefront(graph, 2, 2)
-    return Schedule(graph, tuple(task._replace(after=()) for task in good.tasks))
+def test_a_timeline_is_of_the_last_pass_that_way():
+    """Of the parts of a schedule in their order; of one worker too."""
+    params, x, target = example((2, 6, 4, 3, 150))
+    for threads, share in ((1, by_samples), (2, by_units), (2, wavefront)):
+        net = NumbaWavefront(params, threads, schedules=lambda g, s=share: s(g, 2))
+        y, _ = net.forward(x, training=True)
+        first = net.timeline(6, 4, training=True)
+        net.backward(y)
+        back = net.timeline(6, 4, True, True)
+        assert net.timeline(6, 4, training=True) == first
+        net.loss_and_grads(x, target)
+        later = net.timeline(6, 4, training=True)
+        assert later != first
+        assert net.timeline(6, 4, True, True) != back
+        for line, backward in ((first, False), (back, True), (later, False)):
+            schedule = line.schedule
+            assert schedule.graph.backward == backward
+            assert [s.task for s in line.spans] == [p.task for p in schedule.parts]
+            assert min(span.start for span in line.spans) == 0
+            for span, others in zip(line.spans, waits_for(schedule), strict=True):
+                assert span.start < span.stop
+                assert all(line.spans[k].stop <= span.start for k in others)
+        net.forward(x, training=True)
+        assert net.timeline(6, 4, training=True) != later
+
+
+def circle(graph):
+    """Worker 0 begins with the last layer, worker 1 with the others."""
+    tasks = graph.tasks(graph.steps)
+    ends = tasks[-1], tasks[0]
+    rest = (task._replace(worker=1) for task in tasks[1:-1])
+    return Schedule(graph, (*ends, *rest))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +231,8 @@ def race(graph):
     [
         (3, TypeError, r"^schedules: got 3, want a function"),
         ((), TypeError, r"^schedules: got \(\), want a function"),
-        (race, ValueError, "does not wait for task"),
+        (circle, ValueError, "task 0 on worker 0 waits for what is never done"),
+        (lambda g: Schedule(g, (Task(0, 0, 4),)), ValueError, "is computed never"),
         (lambda graph: wavefront(graph, 2, 9), ValueError, "chunk: got 9, want an"),
         (lambda _: wavefront(Graph(2, 5), 2, 2), ValueError, "schedules: got Graph"),
     ],
@@ -191,6 +249,6 @@ def test_the_schedules_that_are_tried_hold():
         params = lk.Params.init(3, 16, num_layers=L)
         net = lk.network("numba-wavefront", params, threads=threads)
         for division in net._divisions(T, 1):
-            found = net._schedule(Graph(L, T, backward=backward), None, division)
+            found = net._schedule(Graph(L, T, backward=backward), division)
             check(found)
             assert found.workers <= min(threads, L)

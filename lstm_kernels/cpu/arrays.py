@@ -45,10 +45,10 @@ SPACE = (
     Array("h", "L_h T+1 B P", "all"),
     Array("c", "L_c c_slots B P", "all"),
     Array("a", "L J_padded gate_steps B row", "all"),
-    # Gradients: of a, which in descent take the place of the gates; of h from above, of
-    # the top layer and of one below; of x; of the final h and c; of the initial h.
+    # Gradients: of a, which in descent take the place of the gates; of h from above; of
+    # x; of the final h and c; of the initial h.
     Array("da", "L J_padded T B row", "gradients"),
-    Array("dy", "2 T B P", "training"),
+    Array("dy", "L T B P", "training"),
     Array("dx", "T B D_padded", "gradients"),
     Array("dh", "L B P", "training"),
     Array("dc", "L B P", "training"),
@@ -59,6 +59,19 @@ SPACE = (
     # The mini-batch that compiled code takes out of a data set.
     Array("x", "T B D", "descent"),
     Array("target", "B O", "descent"),
+)
+# The same where lanes are samples (`lanes.py`), in training of layers of one unit
+# block. lanes_dy: of the steps, zero, of the last step. H_lanes: P, or of chunks H.
+# lane_slots: T + 1, or in inference 1.
+LANES = (
+    Array("lanes_x", "T D B", "all"),
+    Array("lanes_h", "L T+1 H_lanes B", "all"),
+    Array("lanes_c", "L_c lane_slots H_lanes B", "all"),
+    Array("lanes_a", "L T row B", "training"),
+    Array("lanes_da", "L T row B", "gradients"),
+    Array("lanes_y", "B P", "all"),  # of a step, on its way to rows
+    Array("lanes_dy", "T+2 H_lanes B", "training"),
+    Array("lanes_dc", "H_lanes B", "training"),
 )
 # Of each layer: packed parameters, whose gradients gU, gW, gb are alike; transposes.
 PARAMETERS = (
@@ -72,19 +85,19 @@ TRANSPOSES = (
 )
 
 # What the records hold beside these arrays; dU, dW, db: bytes from `plain` on.
-LAYER_FIELDS = "D D_padded x_width dU dW db U W b UT WT gU gW gb x h c a"
-LAYER_FIELDS += " da dy dx"
+LAYER_FIELDS = "D D_padded x_width dU dW db U W b UT WT gU gW gb x h c a da dy lanes_x"
+LAYER_FIELDS += " lanes_h lanes_c lanes_a lanes_da"
 SIZES = "L T B H O P J J_wide units wide lanes size row U_row W_row gate_steps"
-SIZES += " c_slots"
-# How the work is divided (`divisions.py`): groups of tasks, shares of the samples (0:
-# rounds of unit blocks), steps whose inputs are multiplied at once, shares of a round
-# of the backward pass. Is there an initial state?, are gradients added to the
-# parameters?, examples there are.
-CHOICES = "groups shares input_steps splits starts descend N"
-ADDRESSES = "address layers sync progress tasks x target order source labels"
-ADDRESSES += " losses plain dh dc dh0 zero one error V b_out gV gb_out"
-CODE = "forward backward gradients inputs step whole back few through_U through_W"
-CODE += " gradient_U gradient_W gradient_b transpose"
+SIZES += " c_slots lane_slots H_lanes"
+# Samples of a group of lanes; are gates kept?, are samples chunks of one sequence?
+# Steps whose inputs, and whose gradients from above, are multiplied at once. Is there
+# an initial state?, are gradients added to the parameters?, examples there are.
+CHOICES = "width keeps chunked input_steps back_steps starts descend N"
+ADDRESSES = "address layers progress x target order source labels losses plain dx dh"
+ADDRESSES += " dc dh0 zero one error V b_out gV gb_out y lanes_y"
+ADDRESSES += " lanes_dy lanes_dc"
+CODE = "inputs forward backward few through_U through_W gradient_U gradient_W"
+CODE += " gradient_b transpose forward_lanes backward_lanes"
 
 
 def record(*fields, real=None, reals=""):
@@ -106,7 +119,31 @@ JOBS = {
     for real in (np.float32, np.float64)
 }
 JOB_WORD = record(SIZES, CHOICES, ADDRESSES, CODE)[1]
-# How far a region has come. Is it to be left?; the first of its training steps, the
-# one after the last, how many are done; of the sweeps of `chunk_kernels.py`: how many
-# chunks are exact, which was the last, 0 while there is another.
-PROGRESS, PROGRESS_WORD = record("leave first last done exact last_sweep")
+# How far a call has come. Is it to be left?; the first of its training steps, the one
+# after the last, how many are done; of chunks, how many seams hold.
+PROGRESS, PROGRESS_WORD = record("leave first last done held")
+
+# Who does what when (`run.py`), three records and a word for each task and counter.
+#
+# A PLAN: a JOB and its PROGRESS; workers, the number of the first participant among
+# them, not 0 where other ranks have those before; tasks in the order in which each
+# worker does them, and where those of each begin; does who waits help out?; a claim for
+# each task; where times are kept, or 0.
+PLAN, _ = record(
+    "job progress workers first lists bounds tasks rows row_count helps claims spans"
+)
+# A row is a layer's pass or what comes between: what does a part of it, on which layer,
+# from which step on; steps and blocks; groups of samples, a counter for each; does a
+# step wait for the same steps of the row below, or for all?; do tasks share its steps?;
+# does it change parameters?; which tasks are its.
+ROW, _ = record(
+    "perform layer offset steps blocks groups counters stepwise shared changes",
+    "first_task",
+    "last_task",
+)
+# A task is a box of a row: steps in the order of the pass, blocks, samples, which group
+# these are, and which groups of the row below they are in; where the times of its parts
+# are.
+TASK, _ = record(
+    "row start stop first_block last_block first last group first_below last_below span"
+)

@@ -7,6 +7,8 @@ of a network run each in turn, and the times of these calls decide.
 from functools import cache
 from typing import NamedTuple
 
+from ..schedules import by_samples, by_units, layer_by_layer, wavefront
+
 # A thread that slept works at full speed a millisecond later: so a division runs for a
 # few calls or milliseconds on end, and the last of these calls counts.
 CALLS, SETTLED = 8, 4e-3
@@ -25,10 +27,22 @@ class Division(NamedTuple):
     by: str  # one thread, samples, units (unit blocks of a step), layers
     chunk: int = 0  # steps of a task, by layers
     together: int = 0  # layers side by side, by layers
+    lanes: int = 0  # samples that go together, where lanes are samples
+
+    def schedule(self, graph, threads):
+        """The Schedule of a pass for so many threads."""
+        if self.by == "samples":
+            return by_samples(graph, threads, max(self.lanes, 1))
+        if self.by == "units":
+            return by_units(graph, threads)
+        if self.by == "layers":
+            return wavefront(graph, threads, self.chunk, together=self.together)
+        return layer_by_layer(graph)
 
     def __str__(self):
         how = f", chunks of {self.chunk}, {self.together} side by side"
-        return self.by + how * bool(self.chunk)
+        lanes = f", lanes of {self.lanes} samples"
+        return self.by + how * bool(self.chunk) + lanes * bool(self.lanes)
 
 
 class Choice(NamedTuple):
@@ -40,11 +54,11 @@ class Choice(NamedTuple):
     seconds: dict[str, float]
 
 
-def divisions(layers, T, B, blocks, threads):
+def divisions(layers, T, B, blocks, threads, lanes):
     """What can be tried for mini-batches (T, B) of layers of so many unit blocks; first
-    what is most often the fastest.
+    what is most often the fastest. lanes: of a vector.
     """
-    found = []
+    found = by_lanes(B, threads, lanes) if blocks == 1 else []
     if threads > 1 and blocks > 1:
         found.append(Division("units"))
     if threads > 1 and B > 1:
@@ -52,6 +66,17 @@ def divisions(layers, T, B, blocks, threads):
     if threads > 1 and layers > 1:
         found += by_layers(layers, T, threads, (4, 10))
     return [*found, Division("one thread")]
+
+
+def by_lanes(B, threads, lanes):
+    """Samples as lanes: two vectors at once, one where a thread has an odd number."""
+    found = []
+    for by, workers in (("one thread", 1), ("samples", threads)):
+        groups, rest = divmod(B, lanes)
+        if not rest and groups >= workers and (by == "one thread" or workers > 1):
+            width = lanes * (2 if groups % (2 * workers) == 0 else 1)
+            found.append(Division(by, lanes=width))
+    return found
 
 
 def by_layers(layers, T, threads, counts=(2, 4, 8, 16, 32)):

@@ -71,10 +71,29 @@ def call_address(builder, result, address, values):
     return builder.call(builder.inttoptr(address, kind.as_pointer()), values)
 
 
+def on_stack(builder, values):
+    """Emit the address of words that hold values: Numba's wrapper of a C function would
+    hand each of a dozen arguments over once more, 20 ns.
+    """
+    words = cgutils.alloca_once(builder, WORD, len(values))
+    for k, value in enumerate(values):
+        place = cgutils.gep_inbounds(builder, words, k)
+        builder.store(value, builder.bitcast(place, value.type.as_pointer()))
+    return builder.ptrtoint(words, WORD)
+
+
 @instruction(types.int64, *[types.int64] * 4)
 def call(builder, function, *numbers):
     """function(p, turn, job), of machine code at an address; all are integers."""
     return call_address(builder, WORD, function, numbers)
+
+
+@instruction(types.int64, *[types.int64] * 11)
+def perform(builder, function, job, *numbers):
+    """function(job, place) likewise, of nine integers at an address: a part of a task
+    (`steps.py`).
+    """
+    return call_address(builder, WORD, function, [job, on_stack(builder, numbers)])
 
 
 def foreign(name, function, result, *arguments):

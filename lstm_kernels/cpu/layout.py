@@ -82,16 +82,18 @@ class Layout:
         """A number of inputs or units with padding to whole wide unit blocks."""
         return -(-size // self.wide_units) * self.wide_units
 
-    def offsets(self, matrix):
-        """Bytes from a row of a unit block to each vector of the gates that a matrix
-        feeds.
-        """
-        columns = product(self.gates[matrix], range(self.vectors))
-        return [(g * self.vectors + v) * self.vector_bytes for g, v in columns]
+    def columns(self, matrix):
+        """Which vectors of a row of a unit block are of gates that a matrix feeds."""
+        pairs = product(self.gates[matrix], range(self.vectors))
+        return [g * self.vectors + v for g, v in pairs]
 
-    def of_gates(self, v):
-        """Bytes from a row of a unit block to vector v of each of its K gates."""
-        return self.offsets("b")[v :: self.vectors]
+    def alike(self, matrix):
+        """The first matrix that feeds the same gates."""
+        return next(m for m in "UWb" if self.gates[m] == self.gates[matrix])
+
+    def tile_rows(self, matrix):
+        """The tallest tile of a matrix's gates."""
+        return registers.tile_rows(len(self.columns(matrix)))
 
     def runs(self, matrix):
         """The gates that a matrix feeds as runs (first number, numbers) of a unit

@@ -13,6 +13,7 @@ different pages; packed, they are one stream, aligned to cache lines. The cell i
 applied to the sums before they are stored, which saves a pass over memory.
 """
 
+import ctypes
 import inspect
 
 import numba
@@ -22,7 +23,7 @@ from numba import types
 from numba.core import cgutils
 
 from ..kernels import OPTIONS, native
-from .instructions import BYTE, WORD, call_address, function_of, instruction
+from .instructions import BYTE, WORD, call_address, function_of, instruction, on_stack
 
 
 class Number:
@@ -36,6 +37,9 @@ class Number:
 
     def __mul__(self, other):
         return Number(self.machine, self.machine.builder.mul(self.value, _int(other)))
+
+    def __sub__(self, other):
+        return Number(self.machine, self.machine.builder.sub(self.value, _int(other)))
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -203,9 +207,10 @@ class LLVM:
     def set(self, slot, vector):
         self.builder.store(vector.value, slot)
 
-    def loop(self, count, body, step=1):
-        """body(i) for i = 0, step, ... below count. LLVM must not unroll it: the tile
-        has chosen how many sums and operands fit the registers.
+    def each(self, count, step=1):
+        """for i in m.each(count): i = 0, step, ... below count, a Number; the body is
+        traced once. LLVM must not unroll it: the tile has chosen how many sums and
+        operands fit the registers.
         """
         build, count, zero = self.builder, _int(count), ir.Constant(WORD, 0)
         before, inside = build.block, build.append_basic_block("loop")
@@ -214,12 +219,25 @@ class LLVM:
         build.position_at_end(inside)
         index = build.phi(WORD)
         index.add_incoming(zero, before)
-        body(Number(self, index))
+        yield Number(self, index)
         following = build.add(index, ir.Constant(WORD, step))
         index.add_incoming(following, build.block)
         again = build.cbranch(build.icmp_signed("<", following, count), inside, after)
         again.set_metadata("llvm.loop", self._never_unrolled())
         build.position_at_end(after)
+
+    def groups(self, count, size):
+        """for first, some in m.groups(count, size): `size` at a time, then the rest;
+        some: an int.
+        """
+        build, count, size_ = self.builder, _int(count), ir.Constant(WORD, size)
+        full = build.sub(count, build.urem(count, size_))
+        for first in self.each(Number(self, full), size):
+            yield first, size
+        rest = build.sub(count, full)
+        for r in range(1, size):
+            with build.if_then(build.icmp_signed("==", rest, ir.Constant(WORD, r))):
+                yield Number(self, full), r
 
     def _never_unrolled(self):
         """The metadata of a loop: a node that names itself, as LLVM wants it."""
@@ -228,18 +246,6 @@ class LLVM:
         node = ir.values.MDValue(module, [option], name=str(len(module.metadata)))
         node.operands = (node, option)
         return node
-
-    def tiles(self, rows, size, tile):
-        """tile(first, count) over all rows: `size` at a time, then the rest; count: an
-        int.
-        """
-        build, count, size_ = self.builder, _int(rows), ir.Constant(WORD, size)
-        full = build.sub(count, build.urem(count, size_))
-        self.loop(Number(self, full), lambda first: tile(first, size), step=size)
-        rest = build.sub(count, full)
-        for r in range(1, size):
-            with build.if_then(build.icmp_signed("==", rest, ir.Constant(WORD, r))):
-                tile(Number(self, full), r)
 
     def _wide(self, kind):
         return ir.VectorType(kind, self.lanes) if self.lanes > 1 else kind
@@ -280,28 +286,46 @@ def _arguments(tile):
 
 
 def _function(tile, dtype, lanes):
-    """A function for Numba that traces a tile, and its signature."""
-    names, kinds = _arguments(tile)
+    """A function for Numba that traces a tile, and its signature: it takes the address
+    of the arguments (`instructions.on_stack`).
+    """
+    _, kinds = _arguments(tile)
 
-    def emit(builder, *values):
-        m = LLVM(builder, dtype, lanes)
+    def emit(builder, address):
+        m, values = LLVM(builder, dtype, lanes), []
+        for k, kind in enumerate(kinds):
+            word = ir.DoubleType() if kind is types.float64 else WORD
+            place = builder.add(address, ir.Constant(WORD, 8 * k))
+            values.append(builder.load(builder.inttoptr(place, word.as_pointer())))
         tile(m, *map(m.argument, values))
 
-    trace, names = instruction(None, *kinds)(emit), ", ".join(names)
-    text, known_by = f"lambda {names}: trace({names})", (__name__, __file__)
-    function = function_of(text, tile.__name__, *known_by, trace=trace)
-    return function, types.void(*kinds)
+    trace = instruction(None, types.intp)(emit)
+    known_by = tile.__name__, __name__, __file__
+    function = function_of("lambda place: trace(place)", *known_by, trace=trace)
+    return function, types.void(types.intp)
 
 
 def compiled(tile, dtype, lanes, label):
     """The address of a tile as machine code, compiled or from Numba's cache.
 
-    It takes what the tile takes after m: integers (addresses, strides in bytes,
-    counts); `rate`, a number, reaches the tile as a vector. label: tells tiles of one
-    name apart in the cache.
+    It takes the address of what the tile takes after m, words: integers (addresses,
+    strides in bytes, counts); `rate`, a number, reaches the tile as a vector. label:
+    tells tiles of one name apart in the cache.
     """
     function, signature = _function(tile, dtype, lanes)
     return native(function, f"{tile.__name__}_{label}", signature, _origins(tile))
+
+
+def for_python(tile, dtype, lanes, label):
+    """A tile as a function of integers that Python can call without its lock."""
+    code = ctypes.CFUNCTYPE(None, ctypes.c_int64)(compiled(tile, dtype, lanes, label))
+    words = ctypes.c_int64 * len(_arguments(tile)[0])
+
+    def call(*numbers):
+        place = words(*numbers)  # which must live until the end
+        code(ctypes.addressof(place))
+
+    return call
 
 
 def _origins(tile):
@@ -339,7 +363,7 @@ def caller(tile):
     names, kinds = _arguments(tile)
 
     def emit(builder, address, *values):
-        call_address(builder, ir.VoidType(), address, values)
+        call_address(builder, ir.VoidType(), address, [on_stack(builder, values)])
 
     emit.__name__ = tile.__name__
     return instruction(None, types.intp, *kinds, names=["code", *names])(emit)

@@ -1,7 +1,7 @@
 """A team of threads that wait to be needed, and the region in which they work.
 
 Compiled code opens a region and works in it as participant 0; threads of the team that
-are awake join as participants 1, 2, ... and claim work (`rounds.py`). The region ends
+are awake join as participants 1, 2, ... and claim work (`run.py`). The region ends
 when its work is done, where a parallel loop of OpenMP or Numba ends when every thread
 has come, even one that never got a core. After a region a thread looks for the next one
 for LINGER nanoseconds, then sleeps on a lock of Python's, which needs no interpreter.
@@ -48,8 +48,9 @@ from .instructions import (
     swap,
     two_words,
 )
-from .rounds import LINE, SPINS
 
+LINE = 64  # bytes of a cache line
+SPINS = 1000  # pauses, some 20 us of waiting, then the core is offered to others
 MOST_THREADS = 512
 LEAVING = 64  # pauses, some 2 us, for the others to leave a region
 LINGER = 200_000  # nanoseconds; longer than Python takes between two small calls

@@ -1,13 +1,14 @@
-"""The register tiles of `numba-fused`: a matrix product, and what becomes of its sums.
+"""The register tiles of `numba-fused`: matrix products, and what becomes of their sums.
 
-Arguments are addresses, strides in bytes and counts: `rows` samples, or rows (t,
-sample); `row`, `x_row`, `dh_row`: from sample to sample of h and c, x, dh; J unit
-blocks of gradients, `block` from one to the next. A tile checks nothing; the tests run
-its callers with tiles that do.
+A tile keeps rows x vectors of sums in registers. It is traced from these loops by a
+machine `m` (`simd.py`). Arguments are addresses, strides in bytes and counts: `rows`
+samples, or rows (t, sample); `row`, `x_row`: from sample to sample of h and c, of x; J
+unit blocks of gradients, `block` from one to the next. A tile checks nothing; the tests
+run its callers with tiles that do.
 """
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 
 import numpy as np
@@ -17,12 +18,103 @@ from . import activations, registers, simd
 from .layout import Layout
 
 
+class Rows:
+    """An operand in memory: rows of numbers, `row` bytes apart, from the first one's
+    address. chosen: which vectors of a row it has; None is all.
+    """
+
+    def __init__(self, m, address, row, chosen=None):
+        self.m, self.address, self.row, self.chosen = m, address, row, chosen
+        self.size = m.dtype.itemsize
+        self.vector_bytes = m.lanes * self.size
+
+    def __getitem__(self, first):
+        """The rows from one on."""
+        address = self.address + first * self.row
+        return type(self)(self.m, address, self.row, self.chosen)
+
+    def of(self, first, count):
+        """What a group of samples, from `first` on, has of it."""
+        return self[first]
+
+    def number(self, i, k):
+        """Number k of row i, in every lane."""
+        return self.m.broadcast(self.address + k * self.size + i * self.row)
+
+    def _place(self, i, n):
+        n = n if self.chosen is None else self.chosen[n]
+        return self.address + i * self.row + n * self.vector_bytes
+
+    def vector(self, i, n):
+        """Vector n of row i."""
+        return self.m.load(self._place(i, n))
+
+    def put(self, i, n, vector):
+        self.m.store(self._place(i, n), vector)
+
+
+class Panel(Rows):
+    """Rows of whole vectors, aligned: packed weights."""
+
+    def of(self, first, count):
+        return self
+
+    def vector(self, i, n):
+        return self.m.load_aligned(self._place(i, n))
+
+
+class Columns(Rows):
+    """The transpose of rows whose numbers are `step` bytes apart. Far ahead of what is
+    read it is fetched: further than the CPU does by itself.
+    """
+
+    def __init__(self, m, address, row, step):
+        super().__init__(m, address, row)
+        self.step = step
+
+    def __getitem__(self, first):
+        return Columns(self.m, self.address + first * self.step, self.row, self.step)
+
+    def number(self, i, k):
+        place = self.address + k * self.row + i * self.step
+        if isinstance(i, int) and i == 0:
+            self.m.prefetch(place + 64)
+        return self.m.broadcast(place)
+
+
+def multiply(m, sums, A, count, B):
+    """sums[i][n] += sum over k < count of A[i, k] B[k, n]: the loop all time is spent
+    in.
+
+    Of the operands of a k the fewer stay in registers, and come first: 3 rows of 4
+    vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more than AVX2 has. Two k at a
+    time halve the counting, which takes turns with the multiply-adds (4 % with AVX2, 3
+    % with AVX-512, Xeon of 2023). Taller tiles need the registers for addresses, and so
+    do products that are not fused; a long row's sums would be moved to and fro.
+    """
+    rows, columns = range(len(sums)), range(len(sums[0]))
+    pairs = [(i, n) for i in rows for n in columns]
+    if len(rows) < len(columns):
+        pairs = [(i, n) for n in columns for i in rows]
+    fused, long = registers.vector_registers().fused, len(columns) > 8
+    twice = not long if len(rows) == 1 else fused and len(columns) >= 4
+    for first, some in m.groups(count, 2 if twice else 1):
+        for k in (first + step for step in range(some)):
+            a, b = cache(partial(A.number, k=k)), cache(partial(B.vector, k))
+            few, those = (a, rows) if len(rows) < len(columns) else (b, columns)
+            for one in those:
+                few(one)
+            for i, n in pairs:
+                m.set(sums[i][n], m.fma(a(i), b(n), m.get(sums[i][n])))
+
+
 class Tiles(Layout):
     """The tiles of a cell, for float32 or float64 and a network of `hidden` units."""
 
     def form(self, name):
         """What the code of a tile depends on: networks of many sizes share it."""
-        wide = name in ("back", "through_U", "through_W") or len(self.cell.gates) == 1
+        wide = name in ("backward", "through_U", "through_W")
+        wide = wide or len(self.cell.gates) == 1
         hidden = self.wide_units if wide else 4 * self.lanes
         return replace(self, hidden=hidden, wide_vectors=None)
 
@@ -30,270 +122,207 @@ class Tiles(Layout):
         """Every tile by its name; keep: does the forward step keep the gates?"""
         return {
             "inputs": self.inputs(),
-            "step": self.step(keep),
-            "whole": self.whole(keep),
-            "back": self.back(),
+            "forward": self.forward(keep),
+            "backward": self.backward(),
             **{f"through_{m}": self.through(m) for m in "UW"},
             "few": self.few(),
             **{f"gradient_{m}": self.gradient(m) for m in "UWb"},
             "transpose": self.transpose(),
         }
 
-    def multiply(
-        self, m, sums, A, row, k_stride, B, B_row, count, offsets=None, ahead=None
-    ):
-        """sums[i][n] += sum over k < count of A[i, k] * B[k, n]: the loop all time is
-        spent in.
+    def _weights(self, m, matrix, address):
+        """A packed matrix of a unit block."""
+        return Panel(m, address, len(self.columns(matrix)) * self.vector_bytes)
 
-        Rows of B are whole vectors, aligned. Of the operands of a k the fewer stay in
-        registers: 3 rows of 4 vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more
-        than AVX2 has. ahead: bytes from A[0, k] to what is prefetched, where k is a
-        sample, too far for the CPU's own.
+    def _fed(self, sums, matrix):
+        """Of sums of a unit block those that a matrix feeds."""
+        return [[row[n] for n in self.columns(matrix)] for row in sums]
+
+    def inputs(self):
+        """a = b + x U of a unit block, for the rows of some steps."""
+        vectors, height = range(len(self.columns("b"))), self.tile_rows("b")
+
+        def inputs(m, rows, x, x_row, D, U, b, a):
+            x, a, b = Rows(m, x, x_row), Rows(m, a, self.row), Rows(m, b, 0)
+            U = self._weights(m, "U", U)
+            for first, count in m.groups(rows, height):
+                sums = [
+                    [m.variable(b.vector(i, n)) for n in vectors] for i in range(count)
+                ]
+                multiply(m, self._fed(sums, "U"), x[first], D, U)
+                for i, n in product(range(count), vectors):
+                    a[first].put(i, n, m.get(sums[i][n]))
+
+        return inputs
+
+    def forward(self, keep=True):
+        """begin + x U + h W of a unit block, then the cell while the sums are in
+        registers.
+
+        begin: the bias, 0 bytes from row to row, or where the inputs were multiplied
+        before. x, h: whole rows, of which D and H numbers are counted. c, c_new, h_new:
+        this unit block in the row of the first sample, before the step and after. keep:
+        store the gates in a.
         """
-        offsets = offsets or [n * self.vector_bytes for n in range(len(sums[0]))]
+        height = self.tile_rows("b")
 
-        def multiply(k):
-            if ahead is not None:
-                m.prefetch(A + k * k_stride + ahead)  # A[0, some k later]
+        def forward(
+            m, rows, begin, begin_row, x, x_row, D, U, h, H, W, a, c, c_new, h_new, row
+        ):
+            begin, x, a = (
+                Rows(m, begin, begin_row),
+                Rows(m, x, x_row),
+                Rows(m, a, self.row),
+            )
+            h, c, c_new, h_new = (Rows(m, z, row) for z in (h, c, c_new, h_new))
+            U, W = self._weights(m, "U", U), self._weights(m, "W", W)
+            products = begin, x, D, U, h, H, W
+            self._step(m, rows, height, products, keep, a, c, c_new, h_new)
 
-            def number(i):
-                return m.broadcast(A + k * k_stride + i * row)  # A[i, k]
+        return forward
 
-            def vector(n):
-                return m.load_aligned(B + k * B_row + offsets[n])  # B[k, n]
+    def _step(self, m, count, most, products, *kept):
+        """A forward step, for groups of up to `most` of `count` samples."""
+        for group in m.groups(count, most):
+            self._apply(m, group, self._multiplied(m, group, *products), *kept)
 
-            def add(i, n, a_i, b_n):
-                m.set(sums[i][n], m.fma(a_i, b_n, m.get(sums[i][n])))
+    def _multiplied(self, m, group, begin, x, D, U, h, H, W):
+        """The sums of a group (first, count) of samples."""
+        rows, columns, _ = self._sums(group[1])
+        begin, x, U, h, W = (z.of(*group) for z in (begin, x, U, h, W))
+        sums = [[m.variable(begin.vector(i, n)) for n in columns] for i in rows]
+        multiply(m, self._fed(sums, "U"), x, D, U)
+        multiply(m, self._fed(sums, "W"), h, H, W)
+        return sums
 
-            rows, columns = range(len(sums)), range(len(offsets))
-            if len(rows) < len(columns):
-                a = [number(i) for i in rows]
-                for n in columns:
-                    b_n = vector(n)
-                    for i in rows:
-                        add(i, n, a[i], b_n)
-            else:
-                b = [vector(n) for n in columns]
-                for i in rows:
-                    a_i = number(i)
-                    for n in columns:
-                        add(i, n, a_i, b[n])
+    def _apply(self, m, group, sums, keep, a, c, c_new, h_new):
+        """The cell on finished sums; keep: store the gates in a."""
+        cell, _ = self.cell.make(*activations.functions(m))
+        a, c, c_new, h_new = (z.of(*group) for z in (a, c, c_new, h_new))
+        for i, v, gates in self._sums(group[1])[2]:
+            bars = [m.get(sums[i][n]) for n in gates]
+            *values, h_i, c_i = cell(*bars, c.vector(i, v))
+            h_new.put(i, v, h_i)
+            if c_i is not h_i:
+                c_new.put(i, v, c_i)
+            if keep:
+                for n, value in zip(gates, values, strict=True):
+                    a.put(i, n, value)
 
-        # Two k at a time: half of the counting, which takes turns with the
-        # multiply-adds (4 % with AVX2, 3 % with AVX-512, Xeon of 2023). Taller tiles
-        # need the registers for addresses, and so do products that are not fused.
-        fused = registers.vector_registers().fused
-        if len(sums) == 1 or (fused and len(sums[0]) >= 4):
-            m.tiles(count, 2, lambda first, n: [multiply(first + i) for i in range(n)])
-        else:
-            m.loop(count, multiply)
-
-    def _feed(self, m, sums, matrix, A, A_row, B, count):
-        """Add A B to the sums of the gates that a packed matrix feeds; sums: by offset,
-        of rows.
+    def _sums(self, count):
+        """Of `count` samples: rows and columns of their sums, and for each vector of
+        units its row, its number and the columns of its gates.
         """
-        fed = self.offsets(matrix)
-        chosen = [[row_sums[o] for o in fed] for row_sums in sums]
-        size, B_row = self.dtype.itemsize, len(fed) * self.vector_bytes
-        self.multiply(m, chosen, A, A_row, size, B, B_row, count)
+        rows, columns = range(count), self.columns("b")
+        cells = product(rows, range(self.vectors))
+        return rows, columns, [(i, v, columns[v :: self.vectors]) for i, v in cells]
 
-    def _feed_back(self, m, sums, matrix, da, blocks, block, MT):
+    def _multiply_back(self, m, sums, matrix, da, blocks, block, MT):
         """Add da M^T to sums of a wide unit block: over the unit blocks of gradients,
         and in each over the gates that M feeds.
         """
         runs, size = self.runs(matrix), self.dtype.itemsize
         line, width = self.wide_units * size, sum(count for _, count in runs)  # of M^T
-
-        def one_block(j):
+        for j in m.each(blocks):
             done = 0
-            for first, count in runs:
-                a = da + j * block + first * size  # row 0 of block j, the run
-                b = MT + (j * width + done) * line  # the row of M^T that it begins with
-                self.multiply(m, sums, a, self.row, size, b, line, count)
+            for gate, count in runs:
+                A = Rows(m, da + j * block + gate * size, self.row)  # block j, the run
+                B = Panel(m, MT + (j * width + done) * line, line)
+                multiply(m, sums, A, count, B)
                 done += count
 
-        m.loop(blocks, one_block)
+    def backward(self):
+        """begin + da_next W^T of a wide unit block, then the cell backwards while the
+        sums are in registers.
 
-    def inputs(self):
-        """a = b + x U of a unit block, for the rows of some steps."""
-
-        def inputs(m, rows, x, x_row, D, U, b, a):
-            self._forward(m, rows, "U", a, b=b, from_x=(x, x_row, D, U))
-
-        return inputs
-
-    def step(self, keep=True):
-        """a + h W of a unit block, then the cell while the sums are in registers.
-
-        h: the whole rows of the state before it, H of their numbers counted. c, c_new,
-        h_new: this unit block in the row of the first sample, before the step and
-        after. keep: store the gates in a.
+        begin: gradients of h that come from above. da_next: gradients of step t+1, J
+        unit blocks of them, none at the last step; block: from one to the next. a, da:
+        gates and gradients of step t, from this wide unit block's first unit block on.
+        dc, c, c_new: this wide unit block, c before the step and c_new after; dc is
+        read and written over.
         """
+        vectors, height = (
+            range(self.wide_vectors),
+            registers.tile_rows(self.wide_vectors),
+        )
 
-        def step(m, rows, h, H, W, a, c, c_new, h_new, row):
-            cell = c, c_new, h_new, row
-            self._forward(m, rows, "W", a, from_h=(h, row, H, W), cell=cell, keep=keep)
-
-        return step
-
-    def whole(self, keep=True):
-        """Both, and the pre-activations are never stored."""
-
-        def whole(m, rows, x, x_row, D, U, b, h, H, W, a, c, c_new, h_new, row):
-            products = {"from_x": (x, x_row, D, U), "from_h": (h, row, H, W)}
-            cell = c, c_new, h_new, row
-            self._forward(m, rows, "b", a, b=b, **products, cell=cell, keep=keep)
-
-        return whole
-
-    def _forward(
-        self, m, rows, matrix, a, *, b=None, from_x=(), from_h=(), cell=(), keep=True
-    ):
-        """Sums that begin with b, or else with a; plus the products that there are; to
-        the cell or to a. matrix: its gates are those that are fed.
-        """
-        fed = self.offsets(matrix)
-
-        def tile(first, count):
-            a_rows = [a + first * self.row + i * self.row for i in range(count)]
-            begins = a_rows if b is None else [b] * count
-            sums = [{o: m.variable(m.load(begin + o)) for o in fed} for begin in begins]
-            for operand, weights in ((from_x, "U"), (from_h, "W")):
-                if operand:
-                    A, A_row, count_k, packed = operand
-                    A_first = A + first * A_row
-                    self._feed(m, sums, weights, A_first, A_row, packed, count_k)
-            if cell:
-                self.apply(m, sums, keep, a_rows[0], first, *cell)
-                return
-            for row_sums, a_i in zip(sums, a_rows, strict=True):
-                for o in self.offsets("b"):  # what W alone feeds begins with b
-                    total = m.get(row_sums[o]) if o in row_sums else m.load(b + o)
-                    m.store(a_i + o, total)
-
-        m.tiles(rows, registers.tile_rows(len(fed)), tile)
-
-    def apply(self, m, sums, keep, a, first, c, c_new, h_new, row):
-        """The cell on finished sums of rows from `first` on; pre-activations that are
-        not among them are in a, the gates of row `first`.
-        """
-        forward, _ = self.cell.make(*activations.functions(m))
-        for (i, row_sums), v in product(enumerate(sums), range(self.vectors)):
-            a_i = a + i * self.row  # gates of row first + i
-            unit = first * row + i * row + v * self.vector_bytes  # its units, vector v
-            offsets = self.of_gates(v)
-            bars = [
-                m.get(row_sums[o]) if o in row_sums else m.load(a_i + o)
-                for o in offsets
-            ]
-            *gates, h_value, c_value = forward(*bars, m.load(c + unit))
-            m.store(h_new + unit, h_value)
-            if c_value is not h_value:
-                m.store(c_new + unit, c_value)
-            if keep:
-                for o, gate in zip(offsets, gates, strict=True):
-                    m.store(a_i + o, gate)
-
-    def back(self):
-        """dy + dh + da_next W^T, then the cell backwards while the sums are in
-        registers.
-
-        da_next: gradients of step t+1, J unit blocks of them, none at the last step;
-        block: from one to the next. a, da: gates and gradients of step t, from this
-        wide unit block's first unit block on. dy, dh, dc, c, c_new: this wide unit
-        block, c before the step and c_new after; dc is read and written over.
-        """
-
-        def back(
-            m, rows, da_next, J, block, WT, dy, dh, dh_row, row, a, da, dc, c, c_new
+        def backward(
+            m, rows, begin, begin_row, da_next, J, WT, block, a, da, dc, c, c_new, row
         ):
-            _, backward = self.cell.make(*activations.functions(m))
-
-            def tile(first, count):
-                def place(i, v, row):  # of row first + i, vector v
-                    return first * row + (i * row + v * self.vector_bytes)
-
-                vectors = [*product(range(count), range(self.wide_vectors))]
-                sums = [[None] * self.wide_vectors for _ in range(count)]
-                for i, v in vectors:
-                    dh_i = m.load(dh + place(i, v, dh_row))
-                    sums[i][v] = m.variable(m.load(dy + place(i, v, row)) + dh_i)
-                da_first = da_next + first * self.row  # step t+1 from row `first` on
-                self._feed_back(m, sums, "W", da_first, J, block, WT)
-                for i, v in vectors:
+            begin = Rows(m, begin, begin_row)
+            dc, c, c_new = (Rows(m, z, row) for z in (dc, c, c_new))
+            # The unit blocks of this wide one
+            wide = range(self.wide_vectors // self.vectors)
+            a = [Rows(m, a + block * j, self.row) for j in wide]
+            da = [Rows(m, da + block * j, self.row) for j in wide]
+            _, cell = self.cell.make(*activations.functions(m))
+            for first, count in m.groups(rows, height):
+                sums = [
+                    [m.variable(begin[first].vector(i, v)) for v in vectors]
+                    for i in range(count)
+                ]
+                down = first * self.row  # to row `first` of a unit block
+                self._multiply_back(m, sums, "W", da_next + down, J, block, WT)
+                for i, v in product(range(count), vectors):
                     j, inner = divmod(v, self.vectors)
-                    unit = place(i, v, row)
-                    # The gates of its unit block, and their gradients.
-                    gate = block * j + (first * self.row + i * self.row)
-                    offsets = self.of_gates(inner)
-                    *bars, dc_before = backward(
+                    gates = self.columns("b")[inner :: self.vectors]
+                    *bars, dc_before = cell(
                         m.get(sums[i][v]),
-                        m.load(dc + unit),
-                        *(m.load(a + gate + o) for o in offsets),
-                        m.load(c + unit),
-                        m.load(c_new + unit),
+                        dc[first].vector(i, v),
+                        *(a[j][first].vector(i, n) for n in gates),
+                        c[first].vector(i, v),
+                        c_new[first].vector(i, v),
                     )
-                    for o, bar in zip(offsets, bars, strict=True):
-                        m.store(da + gate + o, bar)
-                    m.store(dc + unit, dc_before)
+                    for n, bar in zip(gates, bars, strict=True):
+                        da[j][first].put(i, n, bar)
+                    dc[first].put(i, v, dc_before)
 
-            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
-
-        return back
+        return backward
 
     def through(self, matrix):
-        """out = da M^T for a wide unit block: the gradient of what M multiplied, U or
-        W.
+        """out = begin + da M^T for a wide unit block: the gradient of what M
+        multiplied, U or W.
         """
+        vectors, height = (
+            range(self.wide_vectors),
+            registers.tile_rows(self.wide_vectors),
+        )
 
-        def through(m, rows, da, J, block, MT, out, row):
-            zero, vectors = m.constant(0.0), range(self.wide_vectors)
-
-            def tile(first, count):
-                sums = [[m.variable(zero) for _ in vectors] for _ in range(count)]
-                da_first = da + first * self.row  # from row `first` on
-                self._feed_back(m, sums, matrix, da_first, J, block, MT)
+        def through(m, rows, begin, begin_row, da, J, block, MT, out, row):
+            begin, out = Rows(m, begin, begin_row), Rows(m, out, row)
+            for first, count in m.groups(rows, height):
+                sums = [
+                    [m.variable(begin[first].vector(i, v)) for v in vectors]
+                    for i in range(count)
+                ]
+                down = first * self.row
+                self._multiply_back(m, sums, matrix, da + down, J, block, MT)
                 for i, v in product(range(count), vectors):
-                    out_i = out + first * row + i * row  # row first + i
-                    m.store(out_i + v * self.vector_bytes, m.get(sums[i][v]))
+                    out[first].put(i, v, m.get(sums[i][v]))
 
-            m.tiles(rows, registers.tile_rows(self.wide_vectors), tile)
-
-        through.__name__ = f"through_{matrix}"
         return through
 
     def few(self):
         """out = da U^T for a few inputs, a dot product for each: `through` would
         compute a wide unit block of inputs, nearly all of them padding. U: packed.
         """
-        fed = self.offsets("U")
+        fed = self.columns("U")
 
         def few(m, rows, D, da, J, block, U, U_block, out, row):
             zero = m.constant(0.0)
-
-            def tile(first, count):
-                def one_input(d):
+            for first, count in m.groups(rows, 4):
+                for d in m.each(D):
                     sums = [m.variable(zero) for _ in range(count)]
-
-                    def one_block(j):
-                        # Unit block j from row `first` on, and of input d.
-                        a = da + j * block + first * self.row
-                        u = U + j * U_block + d * len(fed) * self.vector_bytes
-                        for n, o in enumerate(fed):  # vectors
-                            u_n = m.load_aligned(u + n * self.vector_bytes)
-                            for i, total in enumerate(sums):  # rows
-                                a_n = m.load(a + (i * self.row + o))
-                                m.set(total, m.fma(a_n, u_n, m.get(total)))
-
-                    m.loop(J, one_block)
+                    for j in m.each(J):
+                        a = Rows(m, da + j * block, self.row, fed)[first]
+                        u = self._weights(m, "U", U + j * U_block)[d]
+                        for n, i in product(range(len(fed)), range(count)):
+                            u_n = u.vector(0, n)
+                            m.set(sums[i], m.fma(a.vector(i, n), u_n, m.get(sums[i])))
                     for i, total in enumerate(sums):
-                        out_i = out + first * row + i * row  # row first + i
-                        place = out_i + d * self.dtype.itemsize
+                        place = out + first * row + i * row  # row first + i
+                        place = place + d * self.dtype.itemsize
                         m.store_number(place, m.total(m.get(total)))
-
-                m.loop(D, one_input)
-
-            m.tiles(rows, 4, tile)
 
         return few
 
@@ -304,24 +333,19 @@ class Tiles(Layout):
         Rows of the tile are rows of the matrix, whose inputs lie `step` bytes apart in
         a row of z, and `z_row` from sample to sample. b: a weight whose input is 1.
         """
-        offsets = self.offsets(matrix)
-        width = len(offsets) * self.vector_bytes  # bytes of a row of the matrix
+        fed, height = self.columns(matrix), self.tile_rows(matrix)
+        vectors = range(len(fed))
 
         def gradient(m, rows, z, step, z_row, count, da, out, rate):
-            zero = m.constant(0.0)
+            zero, out = m.constant(0.0), self._weights(m, matrix, out)
+            z, da = Columns(m, z, z_row, step), Rows(m, da, self.row, fed)
+            for first, high in m.groups(rows, height):
+                sums = [[m.variable(zero) for _ in vectors] for _ in range(high)]
+                multiply(m, sums, z[first], count, da)
+                for i, n in product(range(high), vectors):
+                    old = out[first].vector(i, n)
+                    out[first].put(i, n, m.fma(rate, m.get(sums[i][n]), old))
 
-            def tile(first, height):
-                sums = [[m.variable(zero) for _ in offsets] for _ in range(height)]
-                z_first = z + first * step  # what row `first` multiplied, sample 0
-                da_of = da, self.row, count, offsets
-                self.multiply(m, sums, z_first, step, z_row, *da_of, ahead=64)
-                for i, n in product(range(height), range(len(offsets))):
-                    place = out + first * width + (i * width + n * self.vector_bytes)
-                    m.store(place, m.fma(rate, m.get(sums[i][n]), m.load(place)))
-
-            m.tiles(rows, registers.tile_rows(len(offsets)), tile)
-
-        gradient.__name__ = f"gradient_{matrix}"
         return gradient
 
     def transpose(self):
@@ -331,17 +355,15 @@ class Tiles(Layout):
         lanes = self.lanes
 
         def transpose(m, count, a, a_row, out, out_row):
-            def square(s):
-                begin = a + s * self.vector_bytes  # vector s of each of the rows
-                rows = [m.load(begin + r * a_row) for r in range(lanes)]
+            a, out = Rows(m, a, a_row), Rows(m, out, out_row)
+            for s in m.each(count):
+                rows = [a.vector(r, s) for r in range(lanes)]
                 # A perfect shuffle of rows, log2 times
                 for _ in range(lanes.bit_length() - 1):
                     pairs = zip(rows[: lanes // 2], rows[lanes // 2 :], strict=True)
                     rows = [half for x, y in pairs for half in m.interleave(x, y)]
                 for c, column in enumerate(rows):
-                    m.store(out + (s * lanes + c) * out_row, column)
-
-            m.loop(count, square)
+                    out[s * lanes].put(c, 0, column)
 
         return transpose
 
@@ -349,29 +371,28 @@ class Tiles(Layout):
 # Tiles by their address, for compiled code: those of every cell are called alike.
 _TILES = Tiles(CELLS["rnn"], np.dtype(np.float32), 1).all()
 inputs = simd.caller(_TILES["inputs"])
-step = simd.caller(_TILES["step"])
-whole = simd.caller(_TILES["whole"])
-back = simd.caller(_TILES["back"])
+forward = simd.caller(_TILES["forward"])
+backward = simd.caller(_TILES["backward"])
 through = simd.caller(_TILES["through_U"])
 few = simd.caller(_TILES["few"])
 gradient = simd.caller(_TILES["gradient_U"])
 transpose = simd.caller(_TILES["transpose"])
 
-# Tiles that differ where the gates are kept for a backward pass.
-_KEEPING = ("step", "whole")
-
 
 @cache
 def _code(tiles, name, keep):
-    label = f"{tiles.name}_{keep}" if name in _KEEPING else tiles.name
+    label = f"{tiles.name}_{name}_{keep}"
     return simd.compiled(tiles.all(keep)[name], tiles.dtype, tiles.lanes, label)
 
 
 def codes(tiles, *names, keep=True):
     """The addresses of tiles' machine code, by name; each is compiled when first asked
-    for.
+    for. Matrices that feed the same gates have the same code.
     """
-    return {
-        name: _code(tiles.form(name), name, keep or name not in _KEEPING)
-        for name in names
-    }
+    found = {}
+    for name in names:
+        kind, _, matrix = name.partition("_")
+        alike = f"{kind}_{tiles.alike(matrix)}" if matrix else name
+        kept = keep or name != "forward"
+        found[name] = _code(tiles.form(alike), alike, kept)
+    return found

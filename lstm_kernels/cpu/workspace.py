@@ -5,28 +5,28 @@ a check: an array that a record points to stays where it is as long as the recor
 (tests/test_fused.py looks every address up).
 """
 
-import ctypes
-import itertools
-import math
-
 import numpy as np
 
 from ..params import Grads, Layer
-from . import passes, rounds
+from . import steps
 from .arrays import (
     JOB_WORD,
     JOBS,
+    LANES,
     LAYER,
     LAYER_WORD,
     PARAMETERS,
+    PLAN,
     PROGRESS,
     SPACE,
     TRANSPOSES,
 )
-from .block_kernels import FEW
 from .interrupts import run_on
+from .lane_tiles import LaneTiles
 from .machine_code import address
-from .registers import tile_rows
+from .memory import at, buffer, places, point, views
+from .plans import PASSES, Plan
+from .run import run
 from .team import team
 from .tiles import codes
 
@@ -34,49 +34,6 @@ from .tiles import codes
 # samples: enough for the weights to be loaded rarely, few enough for the result to stay
 # in L2.
 INPUT_ROWS = 64
-
-# The forward and the backward pass, by how threads divide it (`divisions.py`).
-PASSES = {
-    "one thread": (passes.forward_samples, passes.backward_samples),
-    "samples": (passes.forward_samples, passes.backward_samples),
-    "units": (passes.forward_rounds, passes.backward_rounds),
-}
-
-_word_at, _HEAD = ctypes.c_int64.from_address, object.__basicsize__
-_probe = np.zeros(1)
-_QUICK = _word_at(id(_probe) + _HEAD).value == _probe.ctypes.data
-
-
-def at(array):
-    """The address of an array's numbers: the first field of NumPy's array object, which
-    takes a tenth of the time of asking in Python. A small pass asks several times.
-    """
-    if _QUICK:
-        return _word_at(id(array) + _HEAD).value
-    return array.ctypes.data
-
-
-def buffer(*shape, dtype):
-    """Zeros that begin at a cache line."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def places(shapes, multiple=1):
-    """Where arrays of these shapes begin, one behind another, each at a multiple; and
-    the end.
-    """
-    sizes = (-(-math.prod(shape) // multiple) * multiple for shape in shapes)
-    return [0, *itertools.accumulate(sizes)]
-
-
-def views(flat, starts, shapes):
-    """The arrays of these shapes that begin at these places of a flat one."""
-    size = flat.itemsize
-    pairs = zip(starts, shapes, strict=False)
-    return [np.ndarray(shape, flat.dtype, flat, size * n) for n, shape in pairs]
 
 
 class Packed:
@@ -147,53 +104,53 @@ def transposes(tiles, inputs):
     ]
 
 
-def point(record, **fields):
-    """Fill in fields of a record: a number, or the address of an array."""
-    for name, value in fields.items():
-        record[name] = at(value) if isinstance(value, np.ndarray) else value
-
-
 class Work:
-    """The records of a region: a LAYER for each layer, the JOB, its PROGRESS as words,
-    and those of its rounds. They are written between regions only, and never again once
-    a thread may have stayed in one: `renew`.
+    """The records of the passes of a Space: a LAYER for each layer, the JOB, its
+    PROGRESS as words. They are written between regions only, and never again once a
+    thread may have stayed in one: `renew`.
     """
 
-    def __init__(self, layers, job, groups):
-        self.layers, self.job, self._groups = layers, job, groups
-        self.sync = rounds.new_sync(buffer, groups)
+    def __init__(self, layers, job):
+        self.layers, self.job = layers, job
         self.progress = buffer(1, dtype=PROGRESS).view(np.int64)
-        self._entered = False
-        self._codes = {}  # addresses of kernels; those of records are dear to look up
+        self._entered, self._word = False, buffer(8, dtype=np.int64)
         # What `address` leads to, beside the arrays of the space.
-        self.arrays = layers, job, self.sync, self.progress
-        self.address, self.next_round = at(job), at(self.sync[-1])
+        self.arrays = layers, job, self.progress, self._word
+        self.address = at(job)
         # The same memory as words, which Python fills in faster than fields of records.
         self.layer_words = memoryview(layers.view(np.int64))
         self.job_words = memoryview(job.view(np.int64))
-        point(job, address=self.address, layers=layers, groups=groups)
-        point(job, sync=self.sync, progress=self.progress)
+        point(job, address=self.address, layers=layers, progress=self.progress)
 
     def renew(self):
         """Go over to copies, all at once: an interrupt finds the old records or the
         new.
         """
-        new = Work(self.layers.copy(), self.job.copy(), self._groups)
+        new = Work(self.layers.copy(), self.job.copy())
         new.progress[1:] = self.progress[1:]  # it is not to be left
         vars(self).update(vars(new))
 
-    def run(self, kernel, participants, owner, operations=0):
-        """Run a kernel (p, turn, job) in a region of up to so many participants.
+    def run(self, plan, owner, operations=0):
+        """Run a Plan in a region of its participants.
 
         owner: what the addresses lead to, beside the records. operations: about how
         many; if many, a signal can end it.
         """
-        code = self._codes.get(kernel)
-        if code is None:
-            code = self._codes[kernel] = address(kernel, self.job.dtype)
         self.enter()
-        region = participants, code, self.address, self.next_round, (owner, self.arrays)
-        self.leave(run_on(self, operations, team().run, *region))
+        if plan.aimed is not self.job:  # new, or the records are
+            plan.aim(self)
+        if plan.timed:
+            plan.spans.fill(0)
+        region = plan.participants, address(run, PLAN), plan.address, plan.edition
+        owner = owner, self.arrays, plan.arrays
+        self.leave(run_on(self, operations, team().run, *region, owner))
+
+    def run_kernel(self, kernel, owner):
+        """Run a kernel (p, turn, job) on this thread."""
+        self.enter()
+        code = address(kernel, self.job.dtype)
+        region = 1, code, self.address, at(self._word), (owner, self.arrays)
+        self.leave(team().run(*region))
 
     def settle(self):
         """Before records are written: an interrupt may have come in the last region, or
@@ -222,15 +179,20 @@ class Space:
     points to them.
 
     purpose: "inference"; or all steps are kept, for "gradients", which go to the
-    caller, or for "descent", whose gradients go into the parameters. How threads divide
-    a pass is written by `divide`; there is memory for every division.
+    caller, or for "descent", whose gradients go into the parameters. How a pass is
+    divided says a Plan; there is memory for every division. chunked: the samples are
+    chunks of one sequence, and always lanes.
     """
 
-    def __init__(self, net, T, B, purpose):
+    def __init__(self, net, T, B, purpose, chunked=False):
         tiles, params, states = net.tiles, net._params, len(net._cell.state)
         L, O = params.num_layers, params.output_size or 1
         H, D = tiles.hidden, params.input_size
-        training = purpose != "inference"
+        self.training = training = purpose != "inference"
+        self._tiles, self._lanes = tiles, None
+        self._fits_lanes = B % tiles.lanes == 0 and purpose != "descent"
+        self._form = tiles.cell, tiles.dtype, tiles.hidden, None
+        self.x_in_lanes = D > 1 or chunked  # or is it that already?
         self.threads = self.participants = net._threads
         self.purpose, self.has_c = purpose, states == 2
         self._shape = L, T, B, H
@@ -246,11 +208,14 @@ class Space:
         self.started = False  # is an initial state in the arrays?
         self.sizes = {**tiles.sizes(), **tiles.layer_sizes(D), "L": L, "T": T, "B": B}
         self.sizes |= {"O": O, "L_h": L if self._copies_y else L - 1}
-        self.sizes |= {"L_c": L if self.has_c else 0}
+        self.sizes |= {"L_c": L if self.has_c else 0, "threads": net._threads}
         input_steps = max(1, min(T, INPUT_ROWS // B))
         self.sizes["gate_steps"] = T if training else input_steps
-        self.sizes["c_slots"] = T + 1 if training or not self.has_c else 2
-        self.arrays = self._allocate({"all", purpose, *(["training"] * training)})
+        all_c = chunked or training or not self.has_c
+        self.sizes["H_lanes"] = H if chunked else self.sizes["P"]
+        self.sizes["c_slots"] = T + 1 if all_c else 2
+        self.sizes["lane_slots"] = T + 1 if all_c else 1
+        self.arrays = self._allocate(SPACE)
         # Of the final state: h of the layers below the top one, c.
         self._h_last = self.arrays["h"][: L - 1, T, :, :H]
         self._c_last = self.arrays["c"][:, -1, :, :H]
@@ -263,44 +228,93 @@ class Space:
         self.operations = T * (B * sum(products) + tasks)
         layers, job = np.zeros(L, LAYER), np.zeros(1, JOBS[tiles.dtype])
         fields = {name: n for name, n in self.sizes.items() if name in job.dtype.names}
-        point(job, **fields, input_steps=input_steps)
-        # Of the samples in a round of the backward pass: two tasks for each thread.
-        most = B // tile_rows(tiles.wide_vectors)
-        wanted = -(-2 * self.threads // self.sizes["J_wide"])
-        point(job, splits=max(1, min(most, wanted)))
+        back_steps = max(1, min(T, steps.ROWS // B))
+        point(job, **fields, input_steps=input_steps, back_steps=back_steps)
+        point(job, keeps=training, chunked=chunked, starts=chunked)
         self._aim_layers(net, layers)
-        tiles_used = ("whole",) if input_steps == 1 else ("inputs", "step")
-        point(job, **codes(tiles, *tiles_used, keep=training))
-        self.work = Work(layers, job, self.threads)
+        tiles_used = ("inputs",) * (input_steps > 1)
+        point(job, **codes(tiles, "forward", *tiles_used, keep=training))
+        self.work = Work(layers, job)
         if training:
             self._aim_training(net, purpose == "descent")
-        self.division, self.trials = None, {}  # of each kernel (`divisions.py`)
-        self.flows, self.ran = {}, {}  # by division; those that ran last, by direction
+        self.trials = {}  # of each kind of pass (`divisions.py`)
+        self.plans = {}  # of each kind, as it is divided at present
+        self._plans, self.used = {}, None  # all; the one that the records are for
 
-    def divide(self, division):
-        """Let the records say how the next passes are divided."""
-        self.division = None  # an interrupt may come before they are whole
-        job, by, L = self.work.job_words, division.by, self.sizes["L"]
-        shares = {"one thread": 1, "samples": min(self.threads, self.sizes["B"])}
-        self.participants = 1 if by == "one thread" else self.threads
-        job[JOB_WORD.groups] = self.participants
-        job[JOB_WORD.shares] = shares.get(by, 0)
-        if by in PASSES:  # layers are tasks of a flow
-            forward, backward = PASSES[by]
-            job[JOB_WORD.forward] = address(forward, self.work.job.dtype)
-            if self.purpose != "inference":
-                job[JOB_WORD.backward] = address(backward, self.work.job.dtype)
+    def plan(self, kind, division, schedule, *how):
+        """The Plan of a kind of pass as it is divided from now on; schedule: a function
+        of a Graph; how: as of `plans.sweep`.
+        """
+        key = kind, division, *how
+        if key not in self._plans:
+            stages = PASSES[kind](self.sizes, schedule, division, self.purpose, *how)
+            self._plans[key] = Plan(stages, division, timed=division.by == "layers")
+        self.plans[kind] = self._plans[key]
+        return self._plans[key]
+
+    def use(self, plan):
+        """Let the records say what passes need that are divided so."""
+        self.used = None  # an interrupt may come before they are whole
+        words, division = self.work.layer_words, plan.division
         if self.purpose == "inference":  # layer after layer uses the same memory
-            for l in range(L):
-                place = at(self.arrays["a"][l if by == "layers" else 0])
-                self.work.layer_words[l * len(LAYER_WORD) + LAYER_WORD.a] = place
-        self.division = division
+            for l in range(self.sizes["L"]):
+                place = at(self.arrays["a"][l if division.by == "layers" else 0])
+                words[l * len(LAYER_WORD) + LAYER_WORD.a] = place
+        if division.lanes:
+            self._aim_lanes()
+            tiles = LaneTiles(*self._form, together=division.lanes // self._tiles.lanes)
+            names = ("forward", "backward")[: 1 + self.training]
+            found = codes(tiles, *names, keep=self.training)
+            job = self.work.job_words
+            for name, code in found.items():
+                job[getattr(JOB_WORD, f"{name}_lanes")] = code
+            job[JOB_WORD.width] = division.lanes
+        self.used = plan
 
-    def _allocate(self, passes):
-        """The arrays of the table that these passes need, by name."""
+    def _aim_lanes(self):
+        """Let the records point to arrays whose lanes are samples."""
+        if self._lanes:
+            return
+        arrays = self._allocate(LANES)
+        self.bytes += sum(array.nbytes for array in arrays.values())
+        if not self.has_c:
+            arrays["lanes_c"] = arrays["lanes_h"]
+        if self.training:
+            arrays.setdefault("lanes_da", arrays["lanes_a"])
+        layers, job = self.work.layers, self.work.job
+        point(job, **codes(self._tiles, "transpose"))
+        for name, array in arrays.items():
+            if name in job.dtype.names:
+                point(job, **{name: array})
+            elif name != "lanes_x":
+                for layer, of_layer in zip(layers, array, strict=True):
+                    point(layer, **{name: of_layer})
+        for layer, h in zip(layers[1:], arrays["lanes_h"], strict=False):
+            point(layer, lanes_x=h[1:])
+        if self.x_in_lanes:
+            point(layers[0], lanes_x=arrays["lanes_x"])
+        self._lanes = arrays
+
+    def timeline(self, backward):
+        """When each part of the last whole pass forward or back ran, a Timeline; None
+        if that was not by layers.
+        """
+        perform = steps.backward_row if backward else steps.forward_row
+        found = [
+            (plan.began, plan.timeline(number))
+            for plan in self.plans.values()
+            for number, stage in enumerate(plan.stages)
+            if plan.timed and stage.perform is perform
+        ]
+        found = [(began, line) for began, line in found if line]
+        return max(found, default=(0, None), key=lambda one: one[0])[1]
+
+    def _allocate(self, table):
+        """The arrays of a table that these passes need, by name."""
+        passes = "all", self.purpose, *["training"] * self.training
         return {
             array.name: buffer(*array.sizes(self.sizes), dtype=self._dtype)
-            for array in SPACE
+            for array in table
             if array.passes in passes
         }
 
@@ -333,29 +347,30 @@ class Space:
         names = ("dh", "dc", "zero", "one", "error")
         point(job, **{name: arrays[name] for name in names}, descend=descends)
         self.gradients = net.packed if descends else Packed(net.tiles, net.inputs)
-        top, below = arrays["dy"]
         for l, (layer, packed) in enumerate(
             zip(layers, self.gradients.layers, strict=True)
         ):
             point(layer, da=arrays["da" if "da" in arrays else "a"][l])
-            point(layer, dy=top if l == len(layers) - 1 else below)
-            if l:
-                point(layer, dx=below)
+            point(layer, dy=arrays["dy"][l])
             for k, (name, array) in enumerate(packed.items()):
-                place = top.itemsize * self._places[3 * l + k]
+                place = self._dtype.itemsize * self._places[3 * l + k]
                 point(layer, **{f"g{name}": array, f"d{name}": place})
         if descends:
             point(job, x=arrays["x"])
         else:
-            point(layers[0], dx=arrays["dx"])
+            point(job, dx=arrays["dx"])
             point(job, dh0=arrays["dh0"], **codes(net.tiles, "through_W"))
             point(job, rate=1.0)
             self.bytes += self.gradients.flat.nbytes
-        inputs = net.inputs[1:] if descends else net.inputs
-        through = {"few" if D <= FEW else "through_U" for D in inputs}
+        through = (
+            set()
+            if descends
+            else {"few" if net.inputs[0] <= steps.FEW else "through_U"}
+        )
+        if len(layers) > 1:
+            through.add("through_U")
         gradients = ("gradient_U", "gradient_W", "gradient_b", "transpose")
-        point(job, **codes(net.tiles, "back", *gradients, *through))
-        point(job, gradients=address(passes.gradient_rounds, job.dtype))
+        point(job, **codes(net.tiles, "backward", *gradients, *through))
         if net.packed.V is not None:
             V, b_out = net.packed.V, net.packed.b_out
             point(job, V=V, gV=V, b_out=b_out, gb_out=b_out)
@@ -367,6 +382,12 @@ class Space:
         """
         words = self.work.layer_words
         words[LAYER_WORD.x] = at(x)
+        if not self.x_in_lanes:
+            words[LAYER_WORD.lanes_x] = at(x)  # it is that already
+        if self._fits_lanes:
+            _, T, B, H = self._shape
+            self._y = np.empty((T, B, H), self._dtype)
+            self.work.job_words[JOB_WORD.y] = at(self._y)
         if top is None and self._copies_y:
             top = self.arrays["h"][-1]
         elif top is None:
@@ -402,23 +423,45 @@ class Space:
             h = np.empty((L, B, H), self._dtype)
             h[:-1] = self._h_last
             h[-1:] = last
-        y = top[1:, :, :H].copy() if self._copies_y else top[1:]
+        if self.used.division.lanes:
+            y = self._y
+        else:
+            y = top[1:, :, :H].copy() if self._copies_y else top[1:]
         return y, (h, self._c_last.copy()) if self.has_c else (h,)
+
+    def begin_chunks(self, x, y, state):
+        """Take over one sequence x (B T, 1, D), where to have its outputs y (B T, 1,
+        H), and its initial state; the other chunks start from zeros. Returns where
+        their states are, h and c (L, T+1, H, B) each.
+        """
+        self.work.layer_words[LAYER_WORD.x] = at(x)
+        self.work.job_words[JOB_WORD.y] = at(y)
+        names = ("lanes_h", "lanes_c") if self.has_c else ("lanes_h",)
+        slots = [self._lanes[name] for name in names]
+        for k, slot in enumerate(slots):
+            slot[:, 0] = 0
+            if state is not None:
+                slot[:, 0, :, 0] = state[k][:, 0]
+        return slots
 
     def begin_backward(self, dy=None, dstate=None):
         """Take over the gradients of y and of the final state for a pass without a
         loss; all others begin as zero. Returns the arrays that gradients of the
         parameters go to.
         """
-        arrays, job, H = self.arrays, self.work.job_words, self._shape[3]
+        arrays, H = self.arrays, self._shape[3]
+        top = arrays["dy"][-1]
         if dy is None:
-            arrays["dy"][0, :-1] = 0
+            top[:-1] = 0
         else:
-            arrays["dy"][0, ..., :H] = dy
+            top[..., :H] = dy
         for k, name in enumerate(("dh", "dc")):
             arrays[name].fill(0)
             if dstate is not None and k < len(dstate):
                 arrays[name][..., :H] = dstate[k]
+        if dy is not None and dstate is not None:
+            self.work.run_kernel(steps.add_final, self)
+        job = self.work.job_words  # a region may have gone over to new ones
         job[JOB_WORD.losses] = 0
         flat = np.empty(self._places[-1], self._dtype)
         gradients = views(flat, self._places, self._shapes)
@@ -436,8 +479,7 @@ class Space:
         """
         L, _, _, H = self._shape
         dh0, dc0 = self.arrays["dh0"][..., :H], self.arrays["dc"][..., :H]
-        # Without c, that of c0 is of h0.
-        state = (dh0.copy(), dc0.copy()) if self.has_c else (dh0 + dc0,)
+        state = (dh0.copy(), dc0.copy()) if self.has_c else (dh0.copy(),)
         layers = [Layer(*gradients[3 * l : 3 * l + 3]) for l in range(L)]
         V, b_out = gradients[3 * L :] or (None, None)
         x = self.arrays["dx"][..., : self.sizes["D"]].copy() if inputs else None

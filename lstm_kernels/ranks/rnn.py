@@ -1,8 +1,9 @@
-"""Inference of one layer whose hidden units several workers share, each always the same
-ones; h is where all of them read it.
+"""Inference of one layer whose hidden units several ranks share, each always the same
+ones; h lies in a window, memory that all of them read.
 
-The workers are threads of this process, or ranks, which have h in a window: memory that
-they share. Bits are those of one thread: the same code computes the same sums, whoever
+Ranks run the loop of the threads that divide a pass of `numba-fused` by units
+(`cpu/run.py`), on counters in the window. But they are all there: none takes what is
+another's. Bits are those of one thread: the same code computes the same sums, whoever
 runs it.
 """
 
@@ -10,35 +11,36 @@ from functools import partial
 
 import numpy as np
 
-from ..cpu.workspace import Space, buffer, point
-from ..errors import check_int, check_type
+from ..cpu.divisions import Division
+from ..cpu.plans import Plan, Stage
+from ..cpu.steps import forward_row
+from ..cpu.workspace import Space
+from ..errors import check_type
 from ..params import Params
 from ..readout import log_softmax
+from ..schedules import Graph
 from ..versions.numba_fused import NumbaFused, Pass
-from .shares import APART, SHARING, steps_in_memory
 from .world import World
+
+UNITS = Division("units")
 
 
 class Units:
-    """One layer whose unit blocks are shared by the ranks of a World, or by threads.
+    """One layer whose unit blocks are shared by the ranks of a World.
 
-    params: Params of one layer, float32 or float64, the same on every rank. threads:
-    how many share where world is None. Raises TypeError for what is no Params or World,
-    ValueError for more layers, or for more workers than unit blocks.
+    params: Params of one layer, float32 or float64, the same on every rank. Raises
+    TypeError for what is no Params or World, ValueError for more layers, or for more
+    workers than unit blocks.
     """
 
-    def __init__(self, params: Params, world: World | None = None, *, threads: int = 2):
-        if world is not None:
-            check_type("world", world, World)
-        self.world = world
-        self.shares = check_int("threads", threads) if world is None else world.size
-        self._participants = threads if world is None else 1
-        self.net = NumbaFused(params, threads=self._participants)
+    def __init__(self, params: Params, world: World):
+        self.world = check_type("world", world, World)
+        self.net = NumbaFused(params, threads=1)
         if params.num_layers != 1:
             raise ValueError(f"params: got {params.num_layers} layers, want 1")
         blocks = self.net.tiles.blocks
-        if blocks < self.shares:
-            got = f"{self.shares} workers for {blocks} unit blocks"
+        if blocks < world.size:
+            got = f"{world.size} workers for {blocks} unit blocks"
             raise ValueError(f"shares: got {got}, want fewer")
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -49,50 +51,34 @@ class Units:
         bound()
         return bound.h[1:, :, : self.net.tiles.hidden].copy()
 
-    def bound(self, x: np.ndarray) -> Pass:
+    def bound(self, x: np.ndarray, division: Division = UNITS) -> Pass:
         """The compiled Pass over x (T, B, D), from a zero state. Raises as
         `Network.forward`, on every rank.
 
-        In a window, its h is there until the next pass of any Units is bound.
+        It is to be run until the next pass of any Units of this World is bound: that
+        one has the window then. division: who computes what, by units.
         """
-        world, tiles, sharing = self.world, self.net.tiles, np.zeros(1, SHARING)
-        agreed = world.agreed if world else lambda call: call()
-        x = agreed(lambda: self.net.checked_input("bound", x))
+        world, tiles = self.world, self.net.tiles
+        x = world.agreed(lambda: self.net.checked_input("bound", x))
         T, B, _ = x.shape
-        shape, words = (T + 1, B, tiles.padded), APART * self.shares
-        size = words + int(np.prod(shape)) * tiles.dtype.itemsize
-        if world is None:
-            memory = buffer(size, dtype=np.uint8)
-            point(sharing, first=0, helps=True)
-        else:
-            memory = world.window(size)
-            if world.rank == 0:
-                memory[:] = 0
-            world.comm.Barrier()  # every word and h are zero
-            point(sharing, first=world.rank, helps=False)
-        point(sharing, shares=self.shares, words=memory)
-        h = memory[words:].view(tiles.dtype).reshape(shape)
+        graph = Graph(1, T, blocks=tiles.blocks, samples=B)
+        stage = Stage(forward_row, division.schedule(graph, world.size))
+        plan, shape = Plan([stage]), (T + 1, B, tiles.padded)
+        size = plan.words + int(np.prod(shape)) * tiles.dtype.itemsize
+        memory = world.window(size)
+        if world.rank == 0:
+            memory[:] = 0
+        world.comm.Barrier()  # every word and h are zero
+        plan.shared = world.rank, memory[: plan.words]
+        h = memory[plan.words :].view(tiles.dtype).reshape(shape)
         space = Space(self.net, T, B, "inference")  # of its own
         space.begin(x, top=h)
-        point(space.work.job, tasks=sharing)
-        return Pass(partial(self._run, space, [sharing], (x, memory)), space, h)
+        return Pass(partial(self._run, space, plan, (x, memory)), space, h)
 
-    def _run(self, space, held, arrays):
-        with self.net._held("run"):  # a pass counts its steps in words of its own
-            (sharing,), work, job = held, space.work, space.work.job
-            owner, done = (space, sharing, arrays), False
-            # A rank that left would leave the others waiting: a signal ends their job.
-            operations = space.operations if self.world is None else 0
-            try:
-                work.run(steps_in_memory, self._participants, owner, operations)
-                done = work.job is job  # else a thread stayed behind
-            finally:
-                if not done:  # which may still read the records: it is to find nothing
-                    if work.job is job:
-                        work.renew()
-                    held[0] = sharing = sharing.copy()
-                    point(work.job, tasks=sharing)
-                sharing["before"] += space.x_shape[0]
+    def _run(self, space, plan, arrays):
+        with self.net._held("run"):  # a pass counts in words of its own
+            # Not to be left: the other ranks would wait. A signal ends their job.
+            space.work.run(plan, (space, arrays))
 
 
 def outputs(params: Params, y: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..cpu.rounds import LINE
+from ..cpu.team import LINE
 from ..errors import extra
 from .launch import die_with_parent
 

@@ -1,17 +1,17 @@
 """`numba-chunks`: one sequence in parallel, in the direction of time.
 
 What changed from `numba-fused`: for a mini-batch of one sample time becomes the batch.
-The sequence is cut into chunks, which run side by side as lanes of vectors
-(`cpu/chunk_kernels.py`), or for large layers as samples, each from a guess of the state
-it starts from; then each starts anew from the end of the one before, until no seam
-moves. So the answer is that of the sequence step by step, bit by bit, and it is
-verified: where it is not reached, the sequence is computed step by step. Bounded by
-what a step of a chunk costs, by the steps that the network remembers, and for large
-layers by the products, which one sample had to wait for and a batch has to compute.
+The sequence is cut into chunks, which run side by side as samples of a mini-batch, in
+lanes of vectors or, for large layers, in rows of a product: each from a guess of the
+state it starts from; then each starts anew from the end of the one before, until no
+seam moves. So the answer is that of the sequence step by step, bit by bit, and it is
+verified: where it is not reached, the sequence is computed step by step. A *run-up*,
+some steps before each seam, makes the first guess. Bounded by what a step of a chunk
+costs, by the steps that the network remembers, and for large layers by the products,
+which one sample had to wait for and a batch has to compute.
 
 How a sequence is cut changes no bit, so the first calls try which cut is fastest.
-Training and mini-batches of more samples are those of `numba-fused`. ARCHITECTURE.md
-says how x gets through.
+Training and mini-batches of more samples are those of `numba-fused`.
 """
 
 from functools import partial
@@ -20,28 +20,49 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..cpu.chunk_tiles import ChunkTiles
-from ..cpu.chunks import ChunkedLayer, Chunking, lane_weights
-from ..cpu.divisions import Choice, Trial
-from ..cpu.registers import tile_rows
-from ..errors import check_int
+from ..cpu.arrays import PROGRESS_WORD
+from ..cpu.divisions import Choice, Division, Trial
+from ..cpu.workspace import Space
+from ..errors import check_int, counted
 from ..params import Params
 from .numba_fused import NumbaFused
 
-# What is tried: groups of so many vectors for each thread, or, of layers of so many
-# units, so many samples; run-ups of so many steps; chunks of so many steps at least.
+# What is tried: so many vectors of chunks at once for each thread, or, of layers of so
+# many units, so many tiles of samples; run-ups of so many steps; chunks of so many
+# steps at least.
 VECTORS, WIDE, SHORTEST = (1, 2), 64, 8
 RUN_UPS = (60, 120)
 
 
+class Chunking(NamedTuple):
+    """A sequence as so many chunks, after a run-up of so many steps: lanes in groups of
+    so many vectors, or without vectors samples of a mini-batch. One chunk is no cut.
+    """
+
+    chunks: int
+    run_up: int = 0
+    vectors: int = 0
+
+    @property
+    def by(self):
+        return "one thread" if self.chunks == 1 else "chunks"
+
+    def __str__(self):
+        lanes = (
+            f"lanes of {counted(self.vectors, 'vector')}" if self.vectors else "samples"
+        )
+        how = f"{self.chunks} chunks as {lanes}, run-up {self.run_up}"
+        return how if self.chunks > 1 else "step by step"
+
+
 class Seams(NamedTuple):
-    """What became of a sequence: chunks of so many steps; the sweeps of each layer;
-    whether every seam held. Where one did not, all was computed step by step.
+    """What became of a sequence: chunks of so many steps; the sweeps; whether every
+    seam held. Where one did not, all was computed step by step.
     """
 
     chunks: int
     steps: int
-    sweeps: tuple[int, ...]
+    sweeps: int
     converged: bool
 
 
@@ -72,19 +93,7 @@ class NumbaChunks(NumbaFused):
         self._run_up = None if run_up is None else check_int("run_up", run_up, 0)
         self._sweeps = None if sweeps is None else check_int("sweeps", sweeps)
         self._made_with |= {"chunks": chunks, "run_up": run_up, "sweeps": sweeps}
-        self._layers: dict[tuple, ChunkedLayer] = {}
         self._trials: dict[int, Trial] = {}
-        self._weights = None  # of each layer, as lanes read them; None: they changed
-
-    def _change(self, why):
-        super()._change(why)
-        self._weights = None
-
-    def _now_in_lanes(self):
-        if self._weights is None:
-            layers = self._now().layers
-            self._weights = [lane_weights(self._cell, layer) for layer in layers]
-        return self._weights
 
     def division(self, T: int, B: int, call: str = "forward") -> Choice:
         """As of `NumbaFused`; of one sequence that is not trained on: how it is cut."""
@@ -112,9 +121,8 @@ class NumbaChunks(NumbaFused):
         """Numbers of chunks to try, each with the vectors of a group of lanes; 0:
         samples.
         """
-        lanes = ChunkTiles(self._cell, self._dtype, 1).lanes
-        all_lanes, count = lanes * self._threads, self._chunks
-        wide = self._params.hidden_size >= WIDE
+        lanes, count = self.tiles.lanes, self._chunks
+        all_lanes, wide = lanes * self._threads, self._params.hidden_size >= WIDE
         if count == 1:
             return []
         if count is not None:
@@ -126,7 +134,7 @@ class NumbaChunks(NumbaFused):
             return [(count, max(fits, default=1))]
         counts = [(vectors * all_lanes, vectors) for vectors in VECTORS]
         if wide:
-            rows = tile_rows(len(self.tiles.offsets("W")))  # of a tile
+            rows = self.tiles.tile_rows("W")
             counts += [(rows, 0), (2 * rows, 0)]
         return [(count, vectors) for count, vectors in counts if SHORTEST * count <= T]
 
@@ -136,93 +144,90 @@ class NumbaChunks(NumbaFused):
             return super()._forward(x, state, training)
         trial = self._trial_of(len(x))
         chunking = trial.division
-        layers = self._layers_of(chunking, len(x))  # what is compiled now is not timed
-        start = perf_counter()
-        result = self._cut(layers, x, state, chunking)
+        if chunking.vectors:
+            self._space_of(chunking, len(x))  # what is compiled now is not timed
+        start, result = perf_counter(), None
+        if chunking.chunks > 1:
+            cut = self._as_lanes if chunking.vectors else self._as_samples
+            result = cut(x, state, chunking)
+        if result is None:  # it is not cut, or a seam still moves
+            result = super()._forward(x, state, False)
         trial.record(chunking, perf_counter() - start)
         return result
 
-    def _layers_of(self, chunking, T):
-        """The room of each layer, none for chunks as samples."""
-        C, _, vectors = chunking
+    def _most(self, count):
+        """How many sweeps there may be."""
+        return min(self._sweeps or count // 4 + 1, count)
 
-        def room(D):
-            tiles = ChunkTiles(self._cell, self._dtype, vectors)
-            sizes = C, T, D, self._params.hidden_size
-            return ChunkedLayer(tiles, *sizes, self._threads)
+    def _space_of(self, chunking, T):
+        """The Space of chunks in lanes, with the Plans of the first sweep and of a
+        later one.
+        """
+        count, run_up, vectors = chunking
+        key = -(-T // count), count, vectors, "chunks"
+        make = partial(Space, self, *key[:2], "inference", chunked=True)
+        space = self._kept(self._spaces, key, make)
+        space.work.settle()
+        lanes = vectors * self.tiles.lanes
+        by = "samples" if min(count // lanes, self._threads) > 1 else "one thread"
+        division = Division(by, lanes=lanes)
+        schedule = partial(self._schedule, division=division)
+        plans = [space.plan("sweep", division, schedule, n) for n in (run_up, None)]
+        if space.used is None:
+            space.use(plans[0])
+        return space, *plans
 
-        # Layers of as many inputs share it.
-        return [
-            self._kept(self._layers, (C, vectors, T, D), partial(room, D))
-            for D in self.inputs
-            if vectors
-        ]
+    def _as_lanes(self, x, state, chunking):
+        """What `_forward` returns, None where a seam moves after the last sweep. Steps
+        behind the last one are zeros, whose outputs are left out.
+        """
+        T, count = len(x), chunking.chunks
+        space, first, later = self._space_of(chunking, T)
+        n, H = space.x_shape[0], self._params.hidden_size
+        if n * count > T:
+            x = np.concatenate([x, np.zeros((n * count - T, *x.shape[1:]), x.dtype)])
+        y = np.empty((n * count, 1, H), x.dtype)
+        slots = space.begin_chunks(x, y, state)
+        for sweep in range(1, self._most(count) + 1):
+            plan = first if sweep == 1 else later
+            space.work.run(plan, (space, x, y), 2 * space.operations)
+            if space.work.progress[PROGRESS_WORD.held] == count - 1:
+                last, end = divmod(T - 1, n)  # the last step's chunk, and in that
+                final = tuple(slot[:, end + 1, None, :, last].copy() for slot in slots)
+                self.seams = Seams(count, n, sweep, True)
+                return y if len(y) == T else y[:T].copy(), final, None
+        self.seams = Seams(count, n, sweep, False)
+        return None
 
-    def _cut(self, layers, x, state, chunking):
-        """What `_forward` returns."""
+    def _as_samples(self, x, state, chunking):
+        """The same in rows of a mini-batch. Steps that are left over come before the
+        chunks.
+        """
         forward, count = super()._forward, chunking.chunks
-        if count == 1:
-            return forward(x, state, False)
-        most = min(self._sweeps or count // 4 + 1, count)
-        if layers:
-            n, run = layers[0].n, self._as_lanes(layers, x, state, chunking, most)
-        else:
-            n = len(x) // count
-            run = self._as_samples(forward, x, state, chunking, most)
-        y, final, sweeps = run
-        self.seams = Seams(count, n, tuple(sweeps), y is not None)
-        return forward(x, state, False) if y is None else (y, final, None)
-
-    def _as_lanes(self, layers, x, state, chunking, most):
-        """y, the final state, and the sweeps of each layer; None for y where a seam
-        moves. Steps behind the last one fill up its chunk, and those behind it.
-        """
-        sweeps, ends, T = [], [], len(x)
-        rows, length = x[:, 0], layers[0].n * chunking.chunks
-        if length > T:
-            rows = np.zeros((length, x.shape[2]), self._dtype)
-            rows[:T] = x[:, 0]
-        for l, weights in enumerate(self._now_in_lanes()):
-            given = 0 if state is None else [s[l, 0] for s in state]
-            run = layers[l].run(weights, rows, given, chunking.run_up, most)
-            rows, end, held = run
-            sweeps.append(held or most)
-            if not held:
-                return None, None, sweeps
-            ends.append(end)
-        final = tuple(
-            np.array(of_layers)[:, None] for of_layers in zip(*ends, strict=True)
-        )
-        return rows[:T, None], final, sweeps
-
-    def _as_samples(self, forward, x, state, chunking, most):
-        """The same; the sweeps are those of all layers. Steps that are left over come
-        before the chunks.
-        """
-        count, rest = chunking.chunks, len(x) % chunking.chunks
+        n, rest = divmod(len(x), count)
         y = np.empty((len(x), 1, self._params.hidden_size), self._dtype)
         if rest:
             y[:rest], state, _ = forward(x[:rest], state, False)
-        chunks = x[rest:].reshape(count, -1, x.shape[2]).swapaxes(0, 1)
+        chunks = x[rest:].reshape(count, n, x.shape[2]).swapaxes(0, 1)
         chunks = np.ascontiguousarray(chunks)
-        run_up = chunks[-max(1, chunking.run_up) :]
-        _, ends, _ = forward(run_up, None, False)
+        _, ends, _ = forward(chunks[-max(1, chunking.run_up) :], None, False)
         starts = [np.zeros_like(end) for end in ends]
         for start, given in zip(starts, state or (), strict=False):
             start[:, :1] = given
-        for sweep in range(1, most + 1):
+        for sweep in range(1, self._most(count) + 1):
             for start, end in zip(starts, ends, strict=True):
                 start[:, 1:] = end[:, :-1]
             rows, ends, _ = forward(chunks, starts, False)
-            if all(map(same_at_seams, starts, ends)):
+            pairs = zip(starts, ends, strict=True)
+            if all(same(start[:, 1:], end[:, :-1]) for start, end in pairs):
                 y[rest:].reshape(count, *rows[:, 0].shape)[:] = rows.swapaxes(0, 1)
-                return y, tuple(end[:, -1:].copy() for end in ends), [sweep]
-        return None, None, [most]
+                self.seams = Seams(count, n, sweep, True)
+                return y, tuple(end[:, -1:].copy() for end in ends), None
+        self.seams = Seams(count, n, sweep, False)
+        return None
 
 
-def same_at_seams(starts, ends):
-    """Are the ends of samples the starts of the next ones, (L, samples, H), as
-    `chunk_kernels.holding` has it?
-    """
-    start, end = starts[:, 1:], ends[:, :-1]
-    return bool(((start == end) & (np.signbit(start) == np.signbit(end))).all())
+def same(a, b):
+    """Have two arrays the same bits? Then all that follows has."""
+    whole = np.dtype(f"i{a.itemsize}")
+    return bool((a.view(whole) == b.view(whole)).all())

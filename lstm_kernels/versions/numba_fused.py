@@ -9,7 +9,7 @@ FMA units for a mini-batch of some samples; by reading the weights once a step f
 single sample; for the smallest networks by what a call costs.
 
 Who computes what changes no bit: the order of additions is fixed in `tiles.py` and
-`block_kernels.py`. ARCHITECTURE.md says how x gets through these rooms.
+`steps.py`. ARCHITECTURE.md says how x gets through these rooms.
 
 A network keeps arrays for the shapes it was called with last, at most MOST_SPACES and
 MOST_BYTES; nothing of them is ever returned.
@@ -26,30 +26,27 @@ import numpy as np
 
 from ..blas import single_threaded
 from ..cores import cores
-from ..cpu import passes
+from ..cpu import steps
 from ..cpu.arrays import JOB_WORD, PROGRESS_WORD
 from ..cpu.divisions import Choice, Trial, divisions, trial
-from ..cpu.flow import Flow
-from ..cpu.interrupts import run_on
-from ..cpu.machine_code import address
+from ..cpu.memory import at, point
 from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
-from ..cpu.workspace import Packed, Space, at, point, transposes
+from ..cpu.workspace import Packed, Space, transposes
 from ..errors import check_choice, check_int
 from ..kernels import numbas_threads
-from ..schedules import Graph, wavefront
 from .base import Network
 
 MOST_SPACES, MOST_BYTES = 4, 1 << 30  # for later calls, beside those of the last one
 # About how much longer than a forward pass a pass takes.
-FORWARD_PASSES = {passes.infer: 1, passes.backward: 2, passes.train: 3}
-# What `division` tells of: for which purpose which pass runs.
+FORWARD_PASSES = {"forward": 1, "backward": 2, "back in lanes": 2, "train": 3}
+# What `division` tells of: for which purpose which kind of pass runs.
 CALLS = {
-    "forward": ("inference", passes.infer),
-    "forward for training": ("gradients", passes.infer),
-    "backward": ("gradients", passes.backward),
-    "loss_and_grads": ("gradients", passes.train),
-    "step": ("descent", passes.train),
+    "forward": ("inference", "forward"),
+    "forward for training": ("gradients", "forward"),
+    "backward": ("gradients", "backward"),
+    "loss_and_grads": ("gradients", "train"),
+    "step": ("descent", "train"),
 }
 
 
@@ -116,20 +113,29 @@ class NumbaFused(Network):
         sizes below one.
         """
         check_choice("call", call, CALLS)
-        purpose, kernel = CALLS[call]
+        purpose, kind = CALLS[call]
         sizes = check_int("T", T), check_int("B", B)
-        return self._trial(*sizes, purpose, kernel).choice()
+        if call == "backward":
+            kind = self._way_back(self._trial(*sizes, purpose, "forward").division)
+        return self._trial(*sizes, purpose, kind).choice()
 
-    def _trial(self, T, B, purpose, kernel):
+    @staticmethod
+    def _way_back(division):
+        """The kind of a backward pass after a forward pass that was divided so."""
+        return "back in lanes" if division.lanes else "backward"
+
+    def _trial(self, T, B, purpose, kind):
         """The Trial of a pass, the same for all networks of this form."""
         form = self.name, self.tiles, tuple(self.inputs), self._threads
-        name = kernel.py_func.__name__
-        return trial((*form, T, B, purpose, name), tuple(self._divisions(T, B)))
+        found = self._divisions(T, B)
+        if kind in ("backward", "back in lanes"):  # as the forward pass was
+            found = [d for d in found if bool(d.lanes) == (kind != "backward")]
+        return trial((*form, T, B, purpose, kind), tuple(found))
 
     def _divisions(self, T, B):
         """The divisions to try."""
         L, blocks = self._params.num_layers, self.tiles.blocks
-        return divisions(L, T, B, blocks, self._threads)
+        return divisions(L, T, B, blocks, self._threads, self.tiles.lanes)
 
     def bare_forward(self, x, division=None):
         """The compiled part of `forward(x)`, a Pass: it shows what a public call costs
@@ -139,93 +145,45 @@ class NumbaFused(Network):
         with self._held("bare_forward"):
             space = Space(self, *x.shape[:2], "inference")  # of its own
             if division is not None:
-                space.trials[passes.infer] = Trial([division])
+                space.trials["forward"] = Trial([division])
             h = space.begin(x)
         run = partial(self._infer, space, x, h)  # which keeps the arrays alive
         return Pass(run, space, h)
 
     def _infer(self, space, *arrays):
-        self._run(space, passes.infer)
+        self._run(space, "forward")
 
-    def _run(self, space, kernel, count=1):
-        """Run a kernel on a Space, a pass or `count` training steps, as it is divided
-        at present; its time is noted.
+    def _schedule(self, graph, division):
+        """Who computes what of a pass, as it is divided at present."""
+        return division.schedule(graph, self._threads)
+
+    def _run(self, space, kind, first=0, last=0):
+        """Run a kind of pass on a Space, or training steps first, ..., last-1, as it is
+        divided at present; its time is noted.
         """
-        trial = space.trials.get(kernel)
+        trial = space.trials.get(kind)
         fresh = trial is None
         if fresh:
-            trial = self._trial(*space.x_shape, space.purpose, kernel)
-        division = trial.division
-        if space.division != division:
-            self._divide(space, division)
+            trial = self._trial(*space.x_shape, space.purpose, kind)
+        division, count = trial.division, 1
+        plan = space.plans.get(kind)
+        if plan is None or plan.division is not division:
+            plan = space.plan(
+                kind, division, partial(self._schedule, division=division)
+            )
+        if space.used is not plan:
+            space.use(plan)
+        if kind == "train":
+            count, progress = last - first, space.work.progress
+            word = PROGRESS_WORD
+            progress[word.first], progress[word.last] = first, last
         start = perf_counter()
-        if division.by == "layers":
-            self._run_layers(space, kernel)
-        else:
-            operations = space.operations * FORWARD_PASSES[kernel] * count
-            space.work.run(kernel, space.participants, space, operations)
+        space.work.run(plan, space, space.operations * FORWARD_PASSES[kind] * count)
         if fresh:  # it compiled, and met new memory
-            space.trials[kernel] = trial
+            space.trials[kind] = trial
             Trial.tried += not trial.decided
         else:
             trial.record(division, (perf_counter() - start) / count)
-
-    def _divide(self, space, division):
-        if division.by == "layers" and division not in space.flows:
-            L, T = self._params.num_layers, space.x_shape[0]
-            ways = (False,) if space.purpose == "inference" else (False, True)
-            graphs = [Graph(L, T, backward=way) for way in ways]
-            schedules = [self._schedule(graph, space, division) for graph in graphs]
-            space.flows[division] = [Flow(schedule) for schedule in schedules]
-            self._compile_tasks(space)
-        space.divide(division)
-
-    def _schedule(self, graph, space, division):
-        """The Schedule of a division by layers."""
-        chunk, together = division.chunk, division.together
-        return wavefront(graph, self._threads, chunk, together=together)
-
-    @staticmethod
-    def _compile_tasks(space):
-        """Compile what layers at the same time run, before that is timed."""
-        kernels = [passes.forward_task]
-        if space.purpose != "inference":
-            kernels += [passes.backward_task, passes.read_out, passes.gradient_rounds]
-        if space.purpose == "descent":
-            kernels.append(passes.next_batch)
-        for kernel in kernels:
-            address(kernel, space.work.job.dtype)
-
-    def _run_layers(self, space, kernel):
-        """A pass, or training steps, as flows of tasks; interrupted, a whole number of
-        steps has ended.
-        """
-        if kernel is passes.infer:
-            self._flow(space, False, passes.forward_task)
-        elif kernel is passes.backward:
-            self._flow(space, True, passes.backward_task)
-            all_threads = self._threads, space, space.operations
-            space.work.run(passes.gradient_rounds, *all_threads)
-        else:
-            progress, word = space.work.progress, PROGRESS_WORD
-            for _ in range(progress[word.first], progress[word.last]):
-                if space.work.job_words[JOB_WORD.order]:
-                    space.work.run(passes.next_batch, 1, space)
-                self._run_layers(space, passes.infer)
-                space.work.run(passes.read_out, 1, space)
-                self._run_layers(space, passes.backward)
-                if space.work.progress[word.last] == 0:  # the loss was not finite
-                    break
-
-    def _flow(self, space, backward, task):
-        work, running = space.work, space.flows[space.division][backward]
-        space.ran[backward] = running
-        work.enter()  # which may renew the records
-        work.job_words[JOB_WORD.tasks] = at(running.tasks)
-        participants = min(self._threads, running.workers)
-        code, owner = address(task, work.job.dtype), (space, work.arrays)
-        call = running.run, participants, code, work.address, work.progress, owner
-        work.leave(run_on(work, space.operations, *call))
 
     def _step(self, x, target, rate):
         space = self._space(*x.shape[:2], "descent")
@@ -248,7 +206,7 @@ class NumbaFused(Network):
         """Write the transposed weights anew, on one thread; in a training step all
         threads do.
         """
-        space.work.run(passes.pack_transposes, 1, space)
+        space.work.run_kernel(steps.transpose_all, space)
         self._transposes_are_old = False
 
     def _space(self, T, B, purpose):
@@ -279,22 +237,21 @@ class NumbaFused(Network):
         purpose = "gradients" if training else "inference"
         space = self._space(*x.shape[:2], purpose)
         top = space.begin(x, state)
-        self._run(space, passes.infer)
+        self._run(space, "forward")
         return *space.outputs(top), (x, space)  # x too: the records point to it
 
     def _backward(self, tape, dy, dstate, inputs):
         _, space = tape
         space.work.settle()
         gradients = space.begin_backward(dy, dstate)
-        dx = space.arrays["dx"] if inputs else 0
-        point(space.work.layers[0], dx=dx)
-        self._run(space, passes.backward)
+        point(space.work.job, dx=space.arrays["dx"] if inputs else 0)
+        self._run(space, self._way_back(space.plans["forward"].division))
         return space.collect(gradients, inputs)
 
     def _loss_and_grads(self, x, target):
         space = self._space(*x.shape[:2], "gradients")
         gradients = space.begin_backward()
-        point(space.work.layers[0], dx=space.arrays["dx"])
+        point(space.work.job, dx=space.arrays["dx"])
         loss = self._train(space, x, target, 1)[0]
         return float(loss), space.collect(gradients)
 
@@ -314,12 +271,10 @@ class NumbaFused(Network):
         work.job_words[JOB_WORD.target] = at(target)
         first, last = 0, 1
         while first < count and last:  # 0: the loss was not finite
-            trial = space.trials.get(passes.train)
+            trial = space.trials.get("train")
             many = trial is not None and trial.decided
             last = count if many else first + 1  # try on one step at a time
+            self._run(space, "train", first, last)
             # `work` may have gone over to new records
-            progress = work.progress
-            progress[word.first], progress[word.last] = first, last
-            self._run(space, passes.train, last - first)
             first, last = last, work.progress[word.last]
         return losses[: work.progress[word.done]]

@@ -1,7 +1,7 @@
 """`numba-wavefront`: threads over layers.
 
 What changed from `numba-sample`: a task is a chunk of steps of one layer, and a thread
-waits only for the tasks that its next one needs (`cpu/flow.py`), so layers run at the
+waits only for the steps that its next one needs (`cpu/run.py`), so layers run at the
 same time, forward and backward, with a mini-batch of one sample as well as with many.
 Which thread runs which task is a schedule (`schedules.py`), a wavefront whose chunks
 the first calls try. Steps are computed by the tiles of `numba-fused`, of which this is
@@ -10,15 +10,16 @@ steps, and for one sample by reading a layer's weights in every step.
 """
 
 from ..cpu.divisions import Division, by_layers
-from ..schedules import check
+from ..schedules import check, for_fewer
 from .numba_fused import NumbaFused
 
 
 class NumbaWavefront(NumbaFused):
     """A network whose layers run at the same time.
 
-    schedules: a function of a Graph that returns its Schedule, which is checked; None
-    tries wavefronts. The rest is as of `NumbaFused`.
+    schedules: a function of a Graph that returns its Schedule, which is checked; of
+    more workers than threads, each thread does what several do. None tries wavefronts.
+    The rest is as of `NumbaFused`.
     """
 
     name = "numba-wavefront"
@@ -39,23 +40,23 @@ class NumbaWavefront(NumbaFused):
             return [Division("layers", T, L)]
         return by_layers(L, T, self._threads)
 
-    def _schedule(self, graph, space, division):
+    def _schedule(self, graph, division):
         if self._schedules is None:
-            return super()._schedule(graph, space, division)
+            return super()._schedule(graph, division)
         schedule = self._schedules(graph)
         check(schedule)
         if schedule.graph != graph:
             raise ValueError(f"schedules: got {schedule.graph}, want {graph}")
-        return schedule
+        return for_fewer(schedule, self._threads)
 
     def timeline(self, T, B, training=False, backward=False):
-        """When each task of the last pass of that shape ran, a Timeline; ValueError if
-        none ran.
+        """When each part of the last whole pass of that shape ran, a Timeline;
+        ValueError if none ran.
         """
         with self._held("timeline"):
             purpose = "gradients" if training else "inference"
             space = self._spaces.get((T, B, purpose))
-            line = space and backward in space.ran and space.ran[backward].timeline()
+            line = space and space.timeline(backward)
         if not line:
             direction = "backward" if backward else "forward"
             want = f"a shape whose {direction} pass was the last one"

@@ -15,6 +15,7 @@ import numba
 import numpy as np
 
 from lstm_kernels import reference
+from lstm_kernels.cpu import arrays
 from lstm_kernels.cpu.divisions import Division
 from lstm_kernels.cpu.instructions import (
     exchange,
@@ -22,23 +23,26 @@ from lstm_kernels.cpu.instructions import (
     offer_core,
     pause,
     read,
+    record_at,
 )
 from lstm_kernels.cpu.machine_code import address
-from lstm_kernels.cpu.rounds import SPINS
-from lstm_kernels.cpu.workspace import at, buffer, point
+from lstm_kernels.cpu.memory import at, buffer, point
+from lstm_kernels.cpu.team import LINE, SPINS
 from lstm_kernels.errors import check_int
 from lstm_kernels.kernels import native, part
 from lstm_kernels.params import Params
 from lstm_kernels.ranks import rnn
-from lstm_kernels.ranks.shares import APART, SHARING, share_of_step, sharing_at
-from lstm_kernels.ranks.world import CORES, take_cores
+from lstm_kernels.ranks.world import CORES, World, take_cores
 from lstm_kernels.versions import network
 
 from ..measure.comparer import TOLERANCE, MismatchError, compare
 from ..measure.timing import interleaved, together
 from . import openmp
+from .shares import prepared, share_of_step
 
 WORD = 8  # bytes
+# From one worker's word to the next: a core may fetch a line's neighbour with it.
+APART = 2 * LINE
 QUICK = 10  # times as many turns of what starting a thread would show in
 POLL = 2e-3  # seconds between two looks of a rank that waits asleep
 # Steps of a pass, and H squared times the steps that are timed together: a pass is so
@@ -86,19 +90,24 @@ def to_and_fro(word, other_word, numbers, before, turns, first):
     return arrived
 
 
+# Of a pass whose unit blocks are shared: into how many shares, and whose is this one.
+SHARE, _ = arrays.record("shares me")
+share_at = record_at(SHARE)
+
+
 @part
 def one_step(p, turn, job):
     """Step `turn` of share p: what each thread of an OpenMP region runs."""
-    share_of_step(job, turn, p, sharing_at(job.tasks, 0).shares)
+    share_of_step(job, turn, p, share_at(job.order, 0).shares)
     return turn
 
 
 @part
 def steps_alone(p, turn, job):
     """The steps of one share, which waits for no other."""
-    s = sharing_at(job.tasks, 0)
+    s = share_at(job.order, 0)
     for t in range(job.T):
-        share_of_step(job, t, s.first, s.shares)
+        share_of_step(job, t, s.me, s.shares)
     return turn
 
 
@@ -303,21 +312,35 @@ def _mean(world, call, count, parts=1):
     return timed(world, calls) / (count * parts)
 
 
-def _ways(world, params, x):
+class NoSample(Division):
+    """A division of a pass whose tasks have no sample: it exchanges what it exchanges,
+    and computes nothing.
+    """
+
+    def schedule(self, graph, threads):
+        whole = super().schedule(graph, threads)
+        tasks = (task._replace(samples=(0, 0)) for task in whole.tasks)
+        return replace(whole, tasks=tuple(tasks))
+
+
+def _ways(world, params, x, division=rnn.UNITS):
     """The ways of threads and of ranks, by name: a Pass of each."""
     threads = min(2, numba.config.NUMBA_NUM_THREADS)
     of_threads = {}
-    for name, count, by in ((ONE, 1, "one thread"), ("claims", threads, "units")):
+    for name, count, how in (
+        (ONE, 1, Division("one thread")),
+        ("threads", threads, division),
+    ):
         net = network("numba-fused", params, threads=count)
-        of_threads[name] = net.bare_forward(x, Division(by))
-    units = rnn.Units(params, threads=threads)
-    of_threads["fixed"] = units.bound(x)
+        of_threads[name] = net.bare_forward(x, how)
     if not openmp.why_unavailable():
-        bound = units.bound(x)  # its records and arrays, for another loop
-        code = address(one_step, bound.space.work.job.dtype)
-        work = bound.space.work.address
-        loop = openmp.Regions(code, work, threads, len(x), kept=bound)
-        of_threads["openmp"] = replace(bound, run=loop)
+        record = np.zeros(1, SHARE)
+        point(record, shares=threads)
+        way = prepared(params, x, record)
+        work = way.space.work
+        code, kept = address(one_step, work.job.dtype), (way, record)
+        loop = openmp.Regions(code, work.address, threads, len(x), kept)
+        of_threads["openmp"] = replace(way, run=loop)
     if world is None:
         return of_threads, {}
     from . import mpi_loops  # which needs mpi4py
@@ -325,7 +348,7 @@ def _ways(world, params, x):
     kernels = {"messages": mpi_loops.steps_by_messages}
     kernels["collective"] = mpi_loops.steps_by_collective
     ways = {name: mpi_loops.bound(params, world, x, k) for name, k in kernels.items()}
-    return of_threads, {"window": rnn.Units(params, world).bound(x)} | ways
+    return of_threads, {"window": rnn.Units(params, world).bound(x, division)} | ways
 
 
 def _check(world, x, params, of_threads, of_ranks):
@@ -356,15 +379,16 @@ def _parts(world, params, x, count):
     over no sample, which waits, sends and begins regions as ever; and two halves of the
     work at the same time, which exchange nothing.
     """
-    of_threads, of_ranks = _ways(world, params, x)
+    other = world and World(world.comm)  # which has a window of its own
+    of_threads, of_ranks = _ways(other, params, x, NoSample("units"))
+    del of_threads[ONE]
     cases = {}
-    for name in ("fixed", "openmp"):
-        if way := of_threads.get(name):
-            way.space.work.job["B"] = 0
-            case = partial(after_one, way, count)
-            cases[f"{name}{BARE}"] = partial(on_rank_0, world, case)
+    for way in (*of_threads.values(), *of_ranks.values()):
+        way.space.work.job["B"] = 0  # for kernels that compute shares
+    for name, way in of_threads.items():
+        case = partial(after_one, way, count)
+        cases[f"{name}{BARE}"] = partial(on_rank_0, world, case)
     for name, way in of_ranks.items():
-        way.space.work.job["B"] = 0
         cases[f"{name}{BARE}"] = partial(_mean, world, way, count)
     if world is not None:
         cases[HALVES] = partial(_mean, world, _half(world, params, x), count)
@@ -373,11 +397,10 @@ def _parts(world, params, x, count):
 
 def _half(world, params, x):
     """A pass of this rank's units alone, on an h of its own."""
-    way, sharing = rnn.Units(params, threads=1).bound(x), np.zeros(1, SHARING)
-    point(sharing, shares=world.size, first=world.rank)
-    work = way.space.work
-    point(work.job, tasks=sharing)
-    return partial(work.run, steps_alone, 1, (way, sharing))
+    record = np.zeros(1, SHARE)
+    point(record, shares=world.size, me=world.rank)
+    way = prepared(params, x, record)
+    return partial(way.space.work.run_kernel, steps_alone, (way, record))
 
 
 def both(world, few=False):

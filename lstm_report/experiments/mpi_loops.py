@@ -11,14 +11,14 @@ from functools import cache, partial
 import numpy as np
 from mpi4py import MPI
 
-from lstm_kernels.cpu.block_kernels import layer_at
+from lstm_kernels.cpu import arrays
 from lstm_kernels.cpu.instructions import array, foreign, place, record_at
-from lstm_kernels.cpu.workspace import at, point
+from lstm_kernels.cpu.memory import at, point
+from lstm_kernels.cpu.steps import layer_at
 from lstm_kernels.kernels import native, part
-from lstm_kernels.ranks.rnn import Units
-from lstm_kernels.ranks.shares import blocks_of, share_of_step
 
 from ..measure.comparer import MismatchError
+from .shares import blocks_of, prepared, share_of_step
 
 _library = ctypes.CDLL(MPI.__file__)  # it looks in what it is linked with, too
 _BUFFER = 64, 32, 64  # bits of an address, a count and a datatype
@@ -35,19 +35,11 @@ gather_shares = foreign(
 )
 IN_PLACE, STATUS_WORDS = int(MPI.IN_PLACE), 8
 handle = MPI._handleof  # the integer by which C knows a communicator or a datatype
-# What a rank reads of a pass whose h goes by messages; JOB.tasks is its address.
-MESSAGES = np.dtype(
-    [
-        ("shares", np.int64),  # the ranks
-        ("me", np.int64),
-        ("comm", np.int64),
-        ("kind", np.int64),  # MPI's datatype of one hidden unit of all samples
-        ("counts", np.int64),  # address of the ranks' hidden units, int32 (shares,)
-        ("starts", np.int64),  # address of the first of each, int32 (shares,)
-        ("status", np.int64),  # address of room for an MPI_Status
-        ("error", np.int64),  # what MPI returned, 0 for success
-    ]
-)
+# What a rank reads of a pass whose h goes by messages (`shares.prepared`): how many
+# ranks there are, which it is, their communicator; MPI's datatype of one hidden unit of
+# all samples; addresses of the ranks' hidden units and of the first of each, int32
+# (shares,), and of room for an MPI_Status; what MPI returned, 0 for success.
+MESSAGES, _ = arrays.record("shares me comm kind counts starts status error")
 messages_at = record_at(MESSAGES)
 
 
@@ -71,7 +63,7 @@ def units_of(job, h, t, share, shares):
 @part
 def steps_by_messages(p, turn, job):
     """The steps of a rank, which sends its units to each other one and takes theirs."""
-    s = messages_at(job.tasks, 0)
+    s = messages_at(job.order, 0)
     me, shares, kind = s.me, s.shares, s.kind
     h = array(job, layer_at(job.layers, 0).h, (job.T + 1, job.B, job.P))
     for t in range(job.T):
@@ -88,7 +80,7 @@ def steps_by_messages(p, turn, job):
 @part
 def steps_by_collective(p, turn, job):
     """The same by one call a step."""
-    s = messages_at(job.tasks, 0)
+    s = messages_at(job.order, 0)
     h = array(job, layer_at(job.layers, 0).h, (job.T + 1, job.B, job.P))
     for t in range(job.T):
         share_of_step(job, t, s.me, s.shares)
@@ -101,23 +93,22 @@ def bound(params, world, x, kernel):
     """The Pass over x (T, B, D) of ranks that share the units of one layer, each with
     an h of its own. kernel: steps_by_messages or steps_by_collective.
     """
-    units, shares = Units(params, threads=1), world.size
-    alone, tiles = units.bound(x), units.net.tiles  # records and arrays of its own
-    ends = np.arange(shares + 1) * tiles.blocks // shares * tiles.units
+    shares, record = world.size, np.zeros(1, MESSAGES)
+    way = prepared(params, x, record)
+    blocks, units, padded = (way.space.sizes[name] for name in ("J", "units", "P"))
+    ends = np.arange(shares + 1) * blocks // shares * units
     counts, starts = np.diff(ends).astype(np.int32), ends[:-1].astype(np.int32)
-    status, record = np.zeros(STATUS_WORDS, np.int64), np.zeros(1, MESSAGES)
-    kind = unit_kind(tiles.dtype.char, x.shape[1], tiles.padded)
+    status = np.zeros(STATUS_WORDS, np.int64)
+    kind = unit_kind(way.h.dtype.char, x.shape[1], padded)
     point(record, shares=shares, me=world.rank, counts=counts, starts=starts)
     point(record, comm=handle(world.comm), kind=handle(kind), status=status)
-    point(alone.space.work.job, tasks=record)
 
     def run():
-        owner = alone, record, counts, starts, status
-        alone.space.work.run(kernel, 1, owner)
+        way.space.work.run_kernel(kernel, (way, record, counts, starts, status))
         if error := int(record["error"][0]):
             raise MPI.Exception(error)
 
-    return replace(alone, run=run)
+    return replace(way, run=run)
 
 
 def messages(ours, theirs, count, turns, first, other, comm, byte, status):

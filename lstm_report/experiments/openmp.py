@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from lstm_kernels.cpu.instructions import call, foreign, integers
-from lstm_kernels.cpu.workspace import at
+from lstm_kernels.cpu.memory import at
 from lstm_kernels.kernels import native
 from lstm_kernels.ranks.world import CORES
 

@@ -5,7 +5,6 @@ The kernels are those of `numba-sample` and `numba-tile`, compiled with another 
 or another cell; the last two are `numba-fused`, and the same with its sums stored.
 """
 
-import ctypes
 import math
 import timeit
 from functools import cache, partial
@@ -16,8 +15,8 @@ from numba import njit
 from lstm_kernels import kernels
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import activations, registers, simd
+from lstm_kernels.cpu.memory import at, buffer
 from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.cpu.workspace import at, buffer
 from lstm_kernels.params import Params
 from lstm_kernels.versions import numba_sample, numba_tile
 from lstm_kernels.versions.numba_fused import NumbaFused
@@ -307,12 +306,16 @@ class StoredTiles(Tiles):
         super().__post_init__()
         self.name += "_stored"
 
-    def _forward(self, m, rows, matrix, a, *, cell=(), keep=True, **sums):
-        super()._forward(m, rows, matrix, a, **sums)
-        if cell:
-            m.loop(
-                rows, lambda i: self.apply(m, [{}], keep, a + i * self.row, i, *cell)
-            )
+    def _step(self, m, count, most, products, keep, a, *kept):
+        for group in m.groups(count, most):
+            sums, of_group = self._multiplied(m, group, *products), a.of(*group)
+            for i, row in enumerate(sums):
+                for n, total in enumerate(row):
+                    of_group.put(i, n, m.get(total))
+        for i in m.each(count):
+            row, (_, columns, _) = a.of(i, 1), self._sums(1)
+            sums = [[m.variable(row.vector(0, n)) for n in columns]]
+            self._apply(m, (i, 1), sums, keep, a, *kept)
 
 
 class StoredFused(NumbaFused):
@@ -335,16 +338,13 @@ def register_peak(rounds=20_000, repeats=200):
         places = [values + k * tiles.vector_bytes for k in range(count - 4)]
         x, totals = m.load(places[0]), [m.variable(m.load(place)) for place in places]
 
-        def each(_):
+        for _ in m.each(rounds):
             for total in totals:
                 m.set(total, m.fma(x, x, m.get(total)))
-
-        m.loop(rounds, each)
         for place, total in zip(places, totals, strict=True):
             m.store(place, m.get(total))
 
-    address = simd.compiled(sums, dtype, tiles.lanes, "peak_of_registers")
-    call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(address)
+    call = simd.for_python(sums, dtype, tiles.lanes, "peak_of_registers")
     best = min(
         timeit.repeat(partial(call, rounds, at(values)), number=1, repeat=repeats)
     )

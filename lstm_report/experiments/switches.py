@@ -15,12 +15,11 @@ Two pairs are excluded. With `wavefront` every core has a cell of its own, so th
 layout.
 """
 
-import ctypes
 import threading
 import timeit
 from contextlib import nullcontext
 from functools import cache, partial
-from itertools import chain, combinations, pairwise
+from itertools import chain, combinations, pairwise, product
 
 import numpy as np
 
@@ -28,12 +27,13 @@ from lstm_kernels.blas import at_once, single_threaded
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import cores
 from lstm_kernels.cpu import activations, registers, simd
-from lstm_kernels.cpu.tiles import Tiles
-from lstm_kernels.cpu.workspace import at, buffer
+from lstm_kernels.cpu.memory import at, buffer
+from lstm_kernels.cpu.tiles import Panel, Rows, Tiles
+from lstm_kernels.cpu.tiles import multiply as add_product
 from lstm_kernels.errors import check_array, check_choice, check_int
 from lstm_kernels.params import Params
 from lstm_kernels.reference import blocks
-from lstm_kernels.schedules import Graph, layer_by_layer, wavefront
+from lstm_kernels.schedules import Graph, layer_by_layer, waits_for, wavefront
 
 SWITCHES = "combine", "concurrent", "pointwise", "layout", "wavefront", "kernel"
 
@@ -195,7 +195,7 @@ class Variant:
         multiply(*of_a, *of_panels, at(out), out.strides[0])
 
     def _code(self, name):
-        return code(self._tiles.form("back"), name)
+        return code(self._tiles.form("backward"), name)
 
     def _gates(self, sums):
         """Sums as (2, K, B, P), whatever the order they lie in."""
@@ -239,13 +239,14 @@ class Variant:
 
 
 def run(schedule, perform):
-    """Run perform(task) for the tasks of a schedule on as many threads as it has
-    workers with a task: each thread takes the first that nobody has begun, once what it
-    comes after is done.
+    """Run perform(task) for the tasks of a schedule, chunks of whole steps, on as many
+    threads as it has workers with a task: each thread takes the first that nobody has
+    begun, once what it waits for is done, and the task of the same worker before it.
     """
     done, last, before = [threading.Event() for _ in schedule.tasks], {}, []
-    for index, task in enumerate(schedule.tasks):
-        before.append((*task.after, *last.get(task.worker, ())))
+    pairs = zip(schedule.tasks, waits_for(schedule), strict=True)
+    for index, (task, needed) in enumerate(pairs):
+        before.append((*needed, *last.get(task.worker, ())))
         last[task.worker] = (index,)
     failed = []
 
@@ -266,58 +267,44 @@ def run(schedule, perform):
 
 def tile(tiles, name):
     """The vector code of a Variant, functions of a machine as in `cpu/tiles.py`."""
-    size, line, vectors = tiles.dtype.itemsize, tiles.vector_bytes, tiles.wide_vectors
+    line, vectors = tiles.vector_bytes, tiles.wide_vectors
 
     def multiply(m, rows, a, a_row, count, panels, blocks, block, out, out_row):
         """out = a M for wide blocks of M in panels; a_row, out_row, block: bytes."""
-        zero = m.constant(0.0)
-
-        def one_block(j):
-            def some_rows(first, height):
+        zero, a = m.constant(0.0), Rows(m, a, a_row)
+        for j in m.each(blocks):
+            M = Panel(m, panels + j * block, vectors * line)
+            out_j = Rows(m, out + j * (vectors * line), out_row)
+            for first, height in m.groups(rows, registers.tile_rows(vectors)):
                 one_row = range(vectors)
                 sums = [[m.variable(zero) for _ in one_row] for _ in range(height)]
-                a_first = a + first * a_row  # row `first`
-                M = panels + j * block  # block j, row 0
-                tiles.multiply(m, sums, a_first, a_row, size, M, vectors * line, count)
-                for i, row_sums in enumerate(sums):
-                    # row first + i, block j
-                    out_i = out + j * (vectors * line) + first * out_row + i * out_row
-                    for v, total in enumerate(row_sums):
-                        m.store(out_i + v * line, m.get(total))
-
-            m.tiles(rows, registers.tile_rows(vectors), some_rows)
-
-        m.loop(blocks, one_block)
+                add_product(m, sums, a[first], count, M)
+                for i, v in product(range(height), one_row):
+                    out_j[first].put(i, v, m.get(sums[i][v]))
 
     def cell(m, rows, vectors, sums, operand, gate, row, bias, b, c, h, h_row):
         """h and c from the sums of both operands of each gate, and the bias; c over
         c.
         """
         forward, _ = tiles.cell.make(*activations.functions(m))
-
-        def one_row(i):
-            def one_vector(v):
-                bars, unit = [], v * line  # bytes to vector v
+        of_x = [Rows(m, sums + k * gate, row) for k in range(K)]
+        of_h = [Rows(m, sums + k * gate + operand, row) for k in range(K)]
+        b, c, h = Rows(m, b, bias), Rows(m, c, vectors * line), Rows(m, h, h_row)
+        for i in m.each(rows):
+            for v in m.each(vectors):
+                bars = []
                 for k in range(K):
-                    of_x = sums + k * gate + i * row + unit  # gate k, row i, vector v
-                    bar = m.load(b + k * bias + unit) + m.load(of_x)
-                    bars.append(bar + m.load(of_x + operand))
-                place = c + i * (vectors * line) + unit  # row i, vector v
-                *_, h_new, c_new = forward(*bars, m.load(place))
-                m.store(h + i * h_row + unit, h_new)
-                m.store(place, c_new)
-
-            m.loop(vectors, one_vector)
-
-        m.loop(rows, one_row)
+                    bar = b.vector(k, v) + of_x[k].vector(i, v)
+                    bars.append(bar + of_h[k].vector(i, v))
+                *_, h_new, c_new = forward(*bars, c.vector(i, v))
+                h.put(i, v, h_new)
+                c.put(i, v, c_new)
 
     def passed(m, vectors, a, out):
         """A function of each vector of an array."""
-
-        def one_vector(v):
-            m.store(out + v * line, getattr(activations, name)(m, m.load(a + v * line)))
-
-        m.loop(vectors, one_vector)
+        a, out = Rows(m, a, line), Rows(m, out, line)
+        for v in m.each(vectors):
+            out.put(v, 0, getattr(activations, name)(m, a.vector(v, 0)))
 
     function = {"multiply": multiply, "cell": cell}.get(name, passed)
     function.__name__ = name
@@ -327,10 +314,8 @@ def tile(tiles, name):
 @cache
 def code(tiles, name):
     """A tile as a function of integers that Python can call without its lock."""
-    function = tile(tiles, name)
-    address = simd.compiled(function, tiles.dtype, tiles.lanes, f"switch_{tiles.name}")
-    arguments = [ctypes.c_int64] * (function.__code__.co_argcount - 1)
-    return ctypes.CFUNCTYPE(None, *arguments)(address)
+    label = f"switch_{tiles.name}"
+    return simd.for_python(tile(tiles, name), tiles.dtype, tiles.lanes, label)
 
 
 def busy(threads, rows):
@@ -338,7 +323,7 @@ def busy(threads, rows):
     in its core's first cache; and the multiply-adds of a job.
     """
     count = 64
-    tiles = Tiles(CELLS["lstm"], np.dtype(np.float32), count).form("back")
+    tiles = Tiles(CELLS["lstm"], np.dtype(np.float32), count).form("backward")
     wide, new = tiles.wide_units, partial(buffer, dtype=np.float32)
 
     def job(a, panel, out):  # a function's defaults keep the arrays

@@ -1,7 +1,7 @@
 """Page 3, the ladder on a CPU: its rungs, every factor between them, its table."""
 
+import ast
 import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ import lstm_kernels as lk
 from lstm_kernels import Version
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import registers
-from lstm_kernels.cpu.tiles import Tiles
+from lstm_kernels.cpu.tiles import multiply
 
 from .. import plots
 from ..experiments import rungs
@@ -99,17 +99,11 @@ def wrong_over_time(runs: int = 50) -> dict[str, Any]:
 
 
 def heart() -> str:
-    """The lines of `Tiles.multiply` that all time is spent in."""
-    lines = inspect.getsource(Tiles.multiply).splitlines()
-    starts = "def number", "def vector", "def add", "b = [vector"
-    ends = "return m.broad", "return m.load", "m.set", "add(i, n, a_i"
-    blocks = []
-    for first, last in zip(starts, ends, strict=True):
-        start = next(i for i, s in enumerate(lines) if s.strip().startswith(first))
-        rest = enumerate(lines[start:], start=start)
-        stop = next(i for i, s in rest if s.strip().startswith(last))
-        blocks.append(textwrap.dedent("\n".join(lines[start : stop + 1])))
-    return "\n\n".join(blocks)
+    """`tiles.multiply` without its docstring, the loop that all time is spent in."""
+    function = ast.parse(inspect.getsource(multiply)).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    lines = inspect.getsource(multiply).splitlines()
+    return "\n".join([lines[0], *lines[function.body[0].end_lineno :]])
 
 
 def chain(params: lk.Params, work: Workload, count: int) -> dict[str, Callable]:

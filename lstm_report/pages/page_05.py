@@ -21,6 +21,7 @@ from lstm_kernels.schedules import (
     Graph,
     Schedule,
     layer_by_layer,
+    waits_for,
     wavefront,
 )
 from lstm_kernels.schedules import check as check_schedule
@@ -223,8 +224,8 @@ def waits(line: Timeline) -> list[float]:
     """
     found: list[float] = []
     free: dict[int, float] = {}
-    for task, span in zip(line.schedule.tasks, line.spans, strict=True):
-        before = [line.spans[i] for i in task.after]
+    for needed, span in zip(waits_for(line.schedule), line.spans, strict=True):
+        before = [line.spans[i] for i in needed]
         last = max(before, key=lambda s: s.stop, default=span)
         if last.worker != span.worker and free.get(span.worker, 0.0) < last.stop:
             found.append(span.start - last.stop)
@@ -277,7 +278,7 @@ class Drawn(Costs):
 
     draws: Iterator[float] = field(default_factory=partial(iter, ()))
 
-    def seconds(self, task):
+    def seconds(self, task, part):
         return next(self.draws)
 
 

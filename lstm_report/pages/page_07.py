@@ -5,6 +5,7 @@ gain from sharing every step of one sequence.
 import pandas as pd
 
 from lstm_kernels.ranks import launch
+from lstm_kernels.schedules import Graph, by_samples, by_units, timed, wavefront
 
 from .. import cards, plots
 from ..experiments import handover
@@ -32,8 +33,7 @@ MEANS = {
     "collective from Python": "collective from Python",
 }
 WAYS = {
-    "claims": "threads, claims",
-    "fixed": "threads, fixed shares",
+    "threads": "threads, counters",
     "openmp": "threads, OpenMP",
     "window": "ranks, window",
     "messages": "ranks, messages",
@@ -41,8 +41,7 @@ WAYS = {
 }
 COLOURS = {
     "line": plots.BLUE,
-    "fixed": plots.BLUE,
-    "claims": plots.GREY,
+    "threads": plots.BLUE,
     "openmp": plots.GREEN,
     "window": plots.BLACK,
     "message": plots.RED,
@@ -61,22 +60,31 @@ def measure_means(few: bool) -> pd.DataFrame:
 
 
 def figure_divisions():
-    """Who computes what, and what crosses, where two workers share a pass."""
-    panels = {"unit blocks": "each step", "samples": "never", "layers": "each chunk"}
-    figure, axes = plots.panels(1, 2.3, ncols=3)
-    for ax, (shared, often) in zip(axes, panels.items(), strict=True):
-        for worker, colour in enumerate((plots.SKY, plots.ORANGE)):
-            late = 2 * worker * (shared == "layers")  # it waits for the first chunk
-            row, style = 2 * worker, {"color": colour, "edgecolor": "white"}
-            for t in range(late, late + 6):
-                ax.barh([row, row + 1], 1, left=t, height=0.94, **style)
-            box = {"color": colour, "pad": 1}
-            ax.text(0.3 + late, row, f"worker {worker}", va="center", bbox=box)
-        ax.set(ylabel=shared, xlim=(0, 8), xticks=[], yticks=range(4))
-        ax.set_xlabel("steps")
+    """Who computes what, and what crosses, where two workers share a pass: of a
+    schedule each, a bar for what a worker does without the other.
+    """
+    panels = {
+        "unit blocks": (by_units(Graph(1, 6, blocks=2), 2), "each step"),
+        "samples": (by_samples(Graph(1, 6, samples=2), 2), "never"),
+        "layers": (wavefront(Graph(2, 6), 2, chunk=2), "each chunk"),
+    }
+    figure, axes = plots.panels(1, 2, ncols=3)
+    for ax, (shared, (schedule, often)) in zip(axes, panels.items(), strict=True):
+        for part, begin, end, _ in timed(
+            schedule, lambda _, part: part.stop - part.start
+        ):
+            row = schedule.tasks[part.task].worker
+            colour = (plots.SKY, plots.ORANGE)[row]
+            style = {"height": 0.94, "color": colour, "edgecolor": "white"}
+            ax.barh(row, end - begin, left=begin, **style)
+            if part.start == 0:
+                box = {"color": colour, "pad": 1}
+                ax.text(begin + 0.3, row, f"worker {row}", va="center", bbox=box)
+        ax.set(ylabel=shared, xlim=(0, 8), xticks=[], yticks=range(2))
+        ax.set_xlabel("time (steps)")
         ax.set_title(f"h crosses\n{often}", fontsize=11)
         ax.grid(visible=False)
-    said = (f"{shared}, h crosses {often}" for shared, often in panels.items())
+    said = (f"{shared}, h crosses {often}" for shared, (_, often) in panels.items())
     figure.alt = f"Two workers share a pass by {'; by '.join(said)}."
     return figure
 
@@ -213,14 +221,14 @@ def pays_from(rows):
 
 def where_it_pays(pays):
     """The finding in words: in memory that both share, and by messages."""
-    memory = min(filter(None, map(pays.get, ("fixed", "window"))), default=None)
+    memory = min(filter(None, map(pays.get, ("threads", "window"))), default=None)
     means = {"in memory": memory}
     if "messages" in pays:
         means["by messages"] = pays["messages"]
     if not any(means.values()):
-        return "Fixed shares: at no size faster in every job"
+        return "Sharing pays at no size in every job"
     said = (f"from H = {H} {how}" if H else f"never {how}" for how, H in means.items())
-    return f"Fixed shares: {', '.join(said).replace(', from H =', ',')}"
+    return f"Sharing pays {', '.join(said).replace(', from H =', ',')}"
 
 
 def figure_speed(rows):
@@ -261,18 +269,18 @@ def say_line(line):
     return "a time not measured on one core" if line is None else ns(line)
 
 
-def say_shares(rows):
-    """Ranks and threads with the same shares, and claims and fixed shares, at the least
-    and at the largest size.
+def say_window(rows):
+    """Ranks with a window, compared with threads at the least and at the largest size;
+    "" without ranks.
     """
-    said = []
-    for way, text in (("window", "Ranks with a window"), ("claims", "Claims")):
-        found = {H: gains(rows, H, {way}, "fixed") for H in sizes(rows)}
-        ends = [f"{speed(x[WAYS[way]])} at H = {H}" for H, x in found.items() if x]
-        if ends:
-            compared = f"{text} compared with threads that have fixed shares"
-            said.append(f"{compared}: {ends[0]}, {ends[-1]}.")
-    return " ".join(said)
+    found = {H: gains(rows, H, {"window"}, "threads") for H in sizes(rows)}
+    ends = [f"{speed(x[WAYS['window']])} at H = {H}" for H, x in found.items() if x]
+    if not ends:
+        return ""
+    return (
+        "Ranks with a window run the loop of the threads, but none does what another "
+        f"has; compared with threads: {ends[0]}, {ends[-1]}."
+    )
 
 
 def say_caches(H):
@@ -295,9 +303,8 @@ def prices(rows):
     """
     steps, found = parts(rows), {}
     for way, pays in pays_from(rows).items():
-        bare = f"{way}{handover.BARE}"
         found[WAYS[way]] = {
-            "exchange alone": ns(Interval.of(steps[bare])) if bare in steps else "",
+            "exchange alone": ns(Interval.of(steps[f"{way}{handover.BARE}"])),
             "sharing adds": ns(Interval.of(steps[way] - steps[handover.ONE] / 2)),
             "faster from H, in every job": str(pays or "none of these"),
         }
@@ -313,7 +320,7 @@ def say_parts(rows):
         return "The parts of a step of ranks were not measured."
     half = steps[handover.ONE] / 2
     both = steps[handover.HALVES] - half
-    ways = [way for way in WAYS if f"{way}{handover.BARE}" in steps]
+    ways = [way for way in WAYS if way in steps]
     exchange = {way: steps[f"{way}{handover.BARE}"].median() for way in ways}
     adds = {way: (steps[way] - half).median() for way in ways}
     left = {

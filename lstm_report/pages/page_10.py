@@ -154,7 +154,7 @@ def measure_sweeps(
         compare({"y": net.forward(x)[0]}, right, 0)
         y, newton = by_newton(params, x, chunks)
         compare({"y": y}, right, 1e-4)
-        sweeps = net.seams.sweeps[0] if net.seams else 1
+        sweeps = net.seams.sweeps if net.seams else 1
         found += [(d, seed, loss, CHUNKS, sweeps), (d, seed, loss, NEWTON, newton)]
     return pd.DataFrame(found, columns=["d", "seed", "loss", "method", "sweeps"])
 
@@ -258,7 +258,7 @@ def _timed(params, x, cuts, repeats):
     seams = net.seams
     if seams is None or not seams.converged:
         return rows.assign(chosen=ALONE)
-    return rows.assign(chosen=f"{seams.chunks} chunks, sweeps: {max(seams.sweeps)}")
+    return rows.assign(chosen=f"{seams.chunks} chunks, sweeps: {seams.sweeps}")
 
 
 def forgotten(rows: pd.DataFrame) -> pd.DataFrame:

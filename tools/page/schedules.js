@@ -9,16 +9,14 @@
 /* The tasks {layer, start, stop, worker, from, to} in the order in which they start. The next is
  * the one that can start first; among several that of the first diagonal, on a worker that ran
  * its layer before. Times are in steps. */
-function wavefront({layers, steps, chunk, workers, hand, order}) {
+function wavefront({layers, steps, chunk, workers, hand}) {
   const free = Array(Math.min(workers, layers)).fill(0);  // when each worker is
   const ran = [];  // the layer that each ran last
   const rows = Array.from({length: layers}, () => []);  // the tasks of each layer
   const [chunks, started] = [Math.ceil(steps / chunk), []];
   // What chunk `count` of a layer waits for, or null while that has not all been started.
   const waits = (layer, count) => {
-    const all = order === 'barrier' ? rows.map((_, l) => [l, layer + count - 1 - l])
-      : [[layer - 1, count], [layer, count - 1]];
-    const cells = all.filter(([l, c]) => l >= 0 && c >= 0 && c < chunks);
+    const cells = [[layer - 1, count], [layer, count - 1]].filter(([l, c]) => l >= 0 && c >= 0);
     const tasks = cells.map(([l, c]) => rows[l][c]);
     return tasks.includes(undefined) ? null : tasks;
   };
@@ -91,12 +89,10 @@ function mount(host) {
     const input = make('input', {type: 'range', name, min, max, step, value});
     form.append(make('label', {}, `${label}: `, make('span', {}), input));
   }
-  const choices = ['point-to-point', 'barrier'].map((value) => make('option', {value}, value));
-  form.append(make('label', {}, 'Order', make('select', {name: 'order'}, ...choices)));
   host.append(form, text, svg);
   const update = () => {
     form.chunk.max = Math.min(48, form.steps.value);  // a larger chunk becomes this one
-    const settings = {order: form.order.value};
+    const settings = {};
     for (const name of Object.keys(SLIDERS)) {
       settings[name] = form[name].valueAsNumber;
       form[name].previousSibling.textContent = form[name].value;

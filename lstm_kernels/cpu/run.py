@@ -19,7 +19,7 @@ written is lost then. Nobody leaves while parameters change.
 """
 
 from ..kernels import part
-from .arrays import PLAN, PROGRESS, ROW, TASK
+from .arrays import PROGRESS, ROW, TASK
 from .instructions import (
     add,
     integers,
@@ -32,7 +32,7 @@ from .instructions import (
 )
 from .team import LINE, SPINS, clock
 
-plan_at, row_at, task_at = map(record_at, (PLAN, ROW, TASK))
+row_at, task_at = map(record_at, (ROW, TASK))
 progress_at = record_at(PROGRESS)
 # Bytes to words of it that change while threads read them
 LEAVE, LAST = (PROGRESS.fields[name][1] for name in ("leave", "last"))
@@ -117,6 +117,14 @@ def attempt(plan, k, edition, p):
 
 
 @part
+def serpentine(step, i, first, last):
+    """The i-th block of a step: up and down in turns, so that a step begins with the
+    weights that the last one left in the cache.
+    """
+    return first + i if step % 2 == 0 else last - 1 - i
+
+
+@part
 def do_box(plan, row, task, start, stop, low, high):
     """Some steps and blocks of a task; whether they were left."""
     offset, samples = row.offset, (task.first, task.last)
@@ -130,8 +138,7 @@ def do_part(plan, task, row, k, step, up, p):
     """A block of a step of task k, or all of it; whether it was left."""
     box, number = (task.start, task.stop, task.first_block, task.last_block), 0
     if row.shared:
-        # To and fro: first what the last step left in the cache
-        j = task.first_block + up if step % 2 == 0 else task.last_block - 1 - up
+        j = serpentine(step, up, task.first_block, task.last_block)
         box = step, step + 1, j, j + 1
         number = (step - task.start) * (task.last_block - task.first_block) + up
     start = clock() if plan.spans else 0
@@ -169,8 +176,8 @@ def wait(plan, edition, p, row, k, waits):
     """Wait a while for what task k, or for the end if that is -1, needs, or help out;
     the number of waits on end, 0 after help.
 
-    Other tasks of a row whose steps are shared are tried at once; others late: a thread
-    that takes another's layer finds none of its weights in the cache.
+    Other tasks of a row whose steps are shared are tried soon, the rest late: a thread
+    that takes another's block or layer finds none of its weights in the cache.
     """
     first, last = row.first_task, row.last_task
     for _ in range(POLLS):

@@ -21,7 +21,7 @@ from .instructions import (
     read,
     record_at,
 )
-from .run import LAST, LEAVE, progress_at
+from .run import LAST, LEAVE, progress_at, serpentine
 from .tiles import backward, few, forward, gradient, inputs, through, transpose
 
 GRAIN = 64  # rows (t, sample) of a weight gradient at once, in L1
@@ -29,14 +29,6 @@ ROWS = 96  # rows (t, sample) of dx at once
 FEW = 4  # inputs up to which dx is a dot product for each
 
 layer_at = record_at(LAYER)
-
-
-@part
-def serpentine(step, i, first, last):
-    """The i-th block of a step: up and down in turns, so that a step begins with the
-    weights that the last one left in the cache.
-    """
-    return first + i if step % 2 == 0 else last - 1 - i
 
 
 @part
@@ -179,18 +171,11 @@ def backward_block(job, l, w, step, begin, end, first, last):
 
 
 @part
-def after_parts(job):
-    """How many parts there are of what can wait until after a backward pass: a unit
-    block of weights of a layer each, the read-out, rows of dx, initial states.
-    """
-    of_inputs = (job.T * job.B + ROWS - 1) // ROWS
-    return job.L * job.J, of_inputs
-
-
-@part
 def gradients_row(job, l, start, stop, step, end, low, high, first, last):
-    """Parts low, ..., high-1 of it."""
-    blocks, of_inputs = after_parts(job)
+    """Some parts of what can wait until after a backward pass: a unit block of a
+    layer's weights each, the read-out, rows of dx, initial states (`plans.py`).
+    """
+    blocks, of_inputs = job.L * job.J, (job.T * job.B + ROWS - 1) // ROWS
     for i in range(low, high):
         if i < blocks:
             gradient_block(job, i // job.J, i % job.J)
@@ -229,12 +214,8 @@ def input_gradient(job, first, last):
     wide_blocks = layer.D_padded // job.wide
     UT = array(job, layer.UT, (wide_blocks, job.J * job.U_row, job.wide))
     zero = array(job, job.zero, (job.P,))
-    rows, da_n, block, row = (
-        last - first,
-        place(da, (0, first)),
-        da.strides[0],
-        dx.strides[0],
-    )
+    rows, da_n = last - first, place(da, (0, first))
+    block, row = da.strides[0], dx.strides[0]
     if layer.D <= FEW:
         U_0, out = place(U, (0,)), place(dx, (first,))
         few(job.few, rows, layer.D, da_n, job.J, block, U_0, U.strides[0], out, row)

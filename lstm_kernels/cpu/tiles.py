@@ -338,7 +338,7 @@ class Tiles(Layout):
 
         def gradient(m, rows, z, step, z_row, count, da, out, rate):
             zero, out = m.constant(0.0), self._weights(m, matrix, out)
-            z, da = Columns(m, z, z_row, step), Rows(m, da, self.row, fed)
+            z, da = Columns(m, z, z_row, step), Panel(m, da, self.row, fed)
             for first, high in m.groups(rows, height):
                 sums = [[m.variable(zero) for _ in vectors] for _ in range(high)]
                 multiply(m, sums, z[first], count, da)

@@ -13,7 +13,7 @@ from types import FunctionType
 import numpy as np
 
 from lstm_kernels.cpu import lanes, memory, plans, run, steps, tiles, workspace
-from lstm_kernels.cpu.arrays import LAYER, PLAN, PROGRESS, ROW, TASK
+from lstm_kernels.cpu.arrays import LAYER, PLAN, PROGRESS, ROW, TABLE, TASK
 from lstm_kernels.cpu.lane_tiles import LaneTiles
 from lstm_kernels.versions import numba_fused
 
@@ -83,6 +83,9 @@ class Checked:
 
     def prefetch(self, address):
         pass
+
+    def apart(self, number):
+        return number
 
     def broadcast(self, address):
         return self.splat(self._view(address, 1)[0])
@@ -184,6 +187,7 @@ class Interpreted:
         for name, dtype in RECORDS.items():
             replaced[f"{name}_at"] = partial(self._record_at, dtype)
         replaced |= {"array": self._array, "number": lambda job, value: float(value)}
+        replaced |= {"arrays": self._arrays}
         replaced |= {"integers": self._integers, "place": self._place}
         replaced |= {"read": lambda address: int(self._integers(address, 1)[0])}
         replaced |= {"add": self._add, "exchange": self._exchange, "swap": self._swap}
@@ -257,6 +261,18 @@ class Interpreted:
         if not address:  # of an array that this pass does not use
             return Absent()
         return self._inside(int(address), shape, job._row.dtype["real"])
+
+    def _arrays(self, job, record, names):
+        def size(axis):
+            fields = (r for r in (record, job) if axis in r._row.dtype.names)
+            return int(axis) if axis.isdigit() else getattr(next(fields), axis)
+
+        found = []
+        for name in names.split():
+            where = record if name in record._row.dtype.names else job
+            shape = [sum(map(size, axis)) for axis in TABLE[name].axes]
+            found.append(self._array(job, getattr(where, name), shape))
+        return found[0] if len(found) == 1 else found
 
     def _integers(self, address, count):
         return self._inside(int(address), (int(count),), np.dtype(np.int64))

@@ -279,15 +279,15 @@ def of_one(p, turn, job):
     transpose_weights(job, 0, p)
     return turn
 """
-# It, and kernels of cpu/ that are called in two ways.
+# It, and kernels of cpu/ alone.
 COMPILE = """
 import numpy as np
 from lstm_kernels.cpu import arrays, machine_code, steps
 from lstm_kernels.ranks import shared
-for kernel in (steps.transpose_all, steps.examples_row, shared.of_one):
+for kernel in (steps.readout_row, steps.examples_row, shared.of_one):
     assert machine_code.address(kernel, arrays.JOBS[np.dtype("float32")])
 """
-KERNELS = {"steps_transpose_all", "steps_examples_row", "shared_of_one"}
+KERNELS = {"steps_readout_row", "steps_examples_row", "shared_of_one"}
 
 
 def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):

@@ -1,4 +1,4 @@
-"""The arrays of a pass: one table, of which memory, records and this text are made.
+"""The arrays of a pass: one table, of which memory, records and views are made.
 
 A line names an array, its shape and the passes that need it. The sizes are
 
@@ -31,20 +31,34 @@ class Array(NamedTuple):
 
     name: str
     shape: str
-    passes: str  # all, training (gradients or descent), gradients or descent
+    passes: str = "all"  # or training (gradients or descent), gradients or descent
 
-    def sizes(self, sizes):
-        """The shape in numbers; sizes: dict of ints by name."""
+    @property
+    def of_layers(self):
+        """Whether each layer has one of its own: the first axis counts them."""
+        return self.shape.startswith("L")
+
+    @property
+    def axes(self):
+        """The shape, of one layer, as sums of sizes."""
+        return [axis.split("+") for axis in self.shape.split()[self.of_layers :]]
+
+    def of_one(self, sizes):
+        """The shape in numbers, of one layer; sizes: dict of ints by name."""
         return tuple(
-            sum(int(s) if s.isdigit() else sizes[s] for s in axis.split("+"))
-            for axis in self.shape.split()
+            sum(int(s) if s.isdigit() else sizes[s] for s in axis) for axis in self.axes
         )
+
+    def of_all(self, sizes):
+        """Of all layers."""
+        layers = [sizes[self.shape.split()[0]]] if self.of_layers else []
+        return (*layers, *self.of_one(sizes))
 
 
 SPACE = (
-    Array("h", "L_h T+1 B P", "all"),
-    Array("c", "L_c c_slots B P", "all"),
-    Array("a", "L J_padded gate_steps B row", "all"),
+    Array("h", "L_h T+1 B P"),
+    Array("c", "L_c c_slots B P"),
+    Array("a", "L J_padded gate_steps B row"),
     # Gradients: of a, which in descent take the place of the gates; of h from above; of
     # x; of the final h and c; of the initial h.
     Array("da", "L J_padded T B row", "gradients"),
@@ -57,45 +71,61 @@ SPACE = (
     Array("one", "1", "training"),  # what b multiplies
     Array("error", "B O", "training"),
     # The mini-batch that compiled code takes out of a data set.
-    Array("x", "T B D", "descent"),
+    Array("x_batch", "T B D", "descent"),
     Array("target", "B O", "descent"),
 )
 # The same where lanes are samples (`lanes.py`), in training of layers of one unit
 # block. lanes_dy: of the steps, zero, of the last step. H_lanes: P, or of chunks H.
 # lane_slots: T + 1, or in inference 1.
 LANES = (
-    Array("lanes_x", "T D B", "all"),
-    Array("lanes_h", "L T+1 H_lanes B", "all"),
-    Array("lanes_c", "L_c lane_slots H_lanes B", "all"),
+    Array("x_turned", "T D B"),
+    Array("lanes_h", "L T+1 H_lanes B"),
+    Array("lanes_c", "L_c lane_slots H_lanes B"),
     Array("lanes_a", "L T row B", "training"),
     Array("lanes_da", "L T row B", "gradients"),
-    Array("lanes_y", "B P", "all"),  # of a step, on its way to rows
+    Array("lanes_y", "B P"),  # of a step, on its way to rows
     Array("lanes_dy", "T+2 H_lanes B", "training"),
     Array("lanes_dc", "H_lanes B", "training"),
 )
 # Of each layer: packed parameters, whose gradients gU, gW, gb are alike; transposes.
 PARAMETERS = (
-    Array("U", "J_padded D_padded U_row", "all"),
-    Array("W", "J_padded P W_row", "all"),
-    Array("b", "J_padded row", "all"),
+    Array("U", "L J_padded D_padded U_row"),
+    Array("W", "L J_padded P W_row"),
+    Array("b", "L J_padded row"),
 )
 TRANSPOSES = (
-    Array("UT", "D_wide U_lines wide", "training"),
-    Array("WT", "J_wide W_lines wide", "training"),
+    Array("UT", "L D_wide U_lines wide"),
+    Array("WT", "L J_wide W_lines wide"),
+)
+# What the caller has, or a layer from the one below.
+GIVEN = (
+    *(array._replace(name=f"g{array.name}") for array in PARAMETERS),
+    Array("x", "L T B x_width"),
+    Array("lanes_x", "L T x_lanes B"),
+    Array("y", "T B H"),
+    Array("V", "H O"),
+    Array("b_out", "O"),
+    Array("gV", "H O"),
+    Array("gb_out", "O"),
+    Array("source", "T N D"),
+    Array("labels", "N O"),
+)
+TABLE = {a.name: a for a in (*SPACE, *LANES, *PARAMETERS, *TRANSPOSES, *GIVEN)}
+OF_LAYERS, OF_JOB = (
+    " ".join(a.name for a in TABLE.values() if a.of_layers == which)
+    for which in (True, False)
 )
 
-# What the records hold beside these arrays; dU, dW, db: bytes from `plain` on.
-LAYER_FIELDS = "D D_padded x_width dU dW db U W b UT WT gU gW gb x h c a da dy lanes_x"
-LAYER_FIELDS += " lanes_h lanes_c lanes_a lanes_da"
-SIZES = "L T B H O P J J_wide units wide lanes size row U_row W_row gate_steps"
-SIZES += " c_slots lane_slots H_lanes"
+# What the records hold beside these arrays. Of a layer: inputs; numbers of a row of x,
+# in lanes too; bytes from `plain` on to its gradients.
+LAYER_FIELDS = "D D_padded D_wide x_width x_lanes dU dW db"
+SIZES = "L T B H O P J J_padded J_wide units wide lanes size row U_row W_row"
+SIZES += " U_lines W_lines gate_steps c_slots lane_slots H_lanes"
 # Samples of a group of lanes; are gates kept?, are samples chunks of one sequence?
 # Steps whose inputs, and whose gradients from above, are multiplied at once. Is there
 # an initial state?, are gradients added to the parameters?, examples there are.
 CHOICES = "width keeps chunked input_steps back_steps starts descend N"
-ADDRESSES = "address layers progress x target order source labels losses plain dx dh"
-ADDRESSES += " dc dh0 zero one error V b_out gV gb_out y lanes_y"
-ADDRESSES += " lanes_dy lanes_dc"
+ADDRESSES = "address layers progress order losses plain"
 CODE = "inputs forward backward few through_U through_W gradient_U gradient_W"
 CODE += " gradient_b transpose forward_lanes backward_lanes"
 
@@ -112,13 +142,14 @@ def record(*fields, real=None, reals=""):
     return np.dtype(kinds, align=True), namedtuple("Words", names)(*range(len(names)))
 
 
-LAYER, LAYER_WORD = record(LAYER_FIELDS)
+LAYER, LAYER_WORD = record(LAYER_FIELDS, OF_LAYERS)
+JOB_FIELDS = SIZES, CHOICES, ADDRESSES, OF_JOB, CODE
 # Kernels are compiled for the type of a JOB. rate: what gradients are multiplied by.
 JOBS = {
-    np.dtype(real): record(SIZES, CHOICES, ADDRESSES, CODE, real=real, reals="rate")[0]
+    np.dtype(real): record(*JOB_FIELDS, real=real, reals="rate")[0]
     for real in (np.float32, np.float64)
 }
-JOB_WORD = record(SIZES, CHOICES, ADDRESSES, CODE)[1]
+JOB_WORD = record(*JOB_FIELDS)[1]
 # How far a call has come. Is it to be left?; the first of its training steps, the one
 # after the last, how many are done; of chunks, how many seams hold.
 PROGRESS, PROGRESS_WORD = record("leave first last done held")

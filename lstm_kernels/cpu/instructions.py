@@ -6,19 +6,16 @@ import ctypes
 import hashlib
 import inspect
 import sys
+from functools import reduce
 from types import FunctionType
 
 import llvmlite.binding
 import numba
-import numpy as np
 from llvmlite import ir
-from numba import carray, types
+from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, overload, register_model
-from numba.np.arrayobj import make_array
-from numba.np.numpy_support import as_dtype
-
-from ..kernels import part
+from numba.extending import intrinsic, models, register_model
+from numba.np.arrayobj import make_array, populate_array
 
 WORD, BYTE = ir.IntType(64), ir.IntType(8)
 if sys.platform == "win32":
@@ -223,37 +220,89 @@ def two_words(builder):
     return builder.ptrtoint(cgutils.alloca_once(builder, WORD, 2), WORD)
 
 
-@instruction(types.voidptr, types.int64)
-def _pointer(builder, address):
-    return builder.inttoptr(address, BYTE.as_pointer())
+def _array_at(context, builder, kind, address, shape):
+    """Emit the array of a Numba type and a shape at an address."""
+    made, strides = make_array(kind)(context, builder), [WORD(kind.dtype.bitwidth // 8)]
+    for size in reversed(shape[1:]):
+        strides.insert(0, builder.mul(strides[0], size))
+    start = builder.inttoptr(address, made.data.type)
+    populate_array(made, start, shape, strides, strides[-1], None)
+    return made._getvalue()
 
 
-@part
-def integers(address, count):
+@intrinsic
+def integers(context, address, count):
     """The array of `count` integers at an address."""
-    return carray(_pointer(address), (count,), np.int64)
+    kind = types.Array(types.int64, 1, "C")
+
+    def emit(context, builder, signature, values):
+        return _array_at(context, builder, kind, values[0], values[1:])
+
+    return kind(types.int64, types.int64), emit
 
 
-def array(job, address, shape):
+@intrinsic
+def array(context, job, address, shape):
     """The array of some shape at an address, of the dtype that a JOB is made for."""
-    raise NotImplementedError("compiled code calls this")
+    kind = types.Array(job.typeof("real"), len(shape), "C")
+
+    def emit(context, builder, signature, values):
+        shape = cgutils.unpack_tuple(builder, values[2])
+        return _array_at(context, builder, kind, values[1], shape)
+
+    numbers = types.UniTuple(types.int64, len(shape))
+    return kind(job, types.int64, numbers), emit
 
 
-@overload(array)
-def _array(job, address, shape):
-    real = as_dtype(job.typeof("real")).type
-    return lambda job, address, shape: carray(_pointer(address), shape, real)
+def views(table):
+    """A function for compiled code: the arrays of some names, divided by spaces, to
+    which a record or else the JOB leads; shapes are those of a table of Arrays
+    (`arrays.py`).
+    """
+
+    @intrinsic(prefer_literal=True)
+    def arrays(context, job, record, names):
+        if not isinstance(names, types.StringLiteral):
+            return None
+        real, found = job.typeof("real"), names.literal_value.split()
+        kinds = [types.Array(real, len(table[name].axes), "C") for name in found]
+        result = kinds[0] if len(kinds) == 1 else types.BaseTuple.from_types(kinds)
+
+        def emit(context, builder, signature, values):
+            def word(field):
+                pairs = (record, values[1]), (job, values[0])
+                kind, value = next(pair for pair in pairs if field in pair[0].fields)
+                place = kind.offset(field)
+                return builder.load(
+                    cgutils.get_record_member(builder, value, place, WORD)
+                )
+
+            def total(axis):
+                words = [WORD(int(s)) if s.isdigit() else word(s) for s in axis]
+                return reduce(builder.add, words)
+
+            made = []
+            for name, kind in zip(found, kinds, strict=True):
+                shape = [total(axis) for axis in table[name].axes]
+                made.append(_array_at(context, builder, kind, word(name), shape))
+            if len(made) == 1:
+                return made[0]
+            return context.make_tuple(builder, result, made)
+
+        return result(job, record, names), emit
+
+    return arrays
 
 
-def number(job, value):
+@intrinsic
+def number(context, job, value):
     """A number of the dtype that a JOB is made for."""
-    raise NotImplementedError("compiled code calls this")
+    real = job.typeof("real")
 
+    def emit(context, builder, signature, values):
+        return context.cast(builder, values[1], value, real)
 
-@overload(number)
-def _number(job, value):
-    real = as_dtype(job.typeof("real")).type
-    return lambda job, value: real(value)
+    return real(job, value), emit
 
 
 @intrinsic

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..cells import CELLS
-from . import activations, registers, simd
-from .tiles import Rows, Tiles, multiply
+from . import registers, simd
+from .tiles import Rows, Tiles, begun, multiply
 
 MOST_UNITS = 4  # of a tile: the rest of each size is compiled too
 
@@ -30,13 +30,14 @@ class Lanes(Rows):
     def __init__(self, m, address, row, units, first=0, count=1):
         super().__init__(m, address, row)
         self.units, self.first, self.count = units, first, count
+        self.stride = self.vector_bytes
 
     def of(self, first, count):
         return type(self)(self.m, self.address, self.row, self.units, first, count)
 
-    def number(self, i, k):
-        """Vector i of unit k: of all units, not of the group alone."""
-        return self.m.load(self.address + k * self.row + i * self.vector_bytes)
+    def number(self, down, k):
+        """A vector of unit k: of all units, not of the group alone."""
+        return self.m.load(self.address + k * self.row + down)
 
     def _place(self, i, n):
         gate, unit = divmod(n, self.count)
@@ -176,7 +177,6 @@ class LaneTiles(Tiles):
             c_slot,
             line,
         ):
-            _, cell = self.cell.make(*activations.functions(m))
             for t in m.each(steps):
                 now, c_t = t * a_slot, c - t * c_slot
                 next_da, above_t = da - now + a_slot, above - now
@@ -190,25 +190,13 @@ class LaneTiles(Tiles):
                 )
                 operands = self._operands(m, line, *places)
                 for group in m.groups(H, most):
-                    begin_, a_, da_, dc_, c_, c_new_ = (z.of(*group) for z in operands)
                     rows, units = range(self.together), range(group[1])
-                    sums = [
-                        [m.variable(begin_.vector(i, u)) for u in units] for i in rows
-                    ]
+                    sums = begun(m, operands[0].of(*group), rows, units)
                     how = group, line
                     self._multiply_lanes(m, sums, "U", above_t, H_above, UT, *how)
                     self._multiply_lanes(m, sums, "W", next_da, H_next, WT, *how)
-                    for i, u, gates in self._sums(group[1])[2]:
-                        *bars, dc_before = cell(
-                            m.get(sums[i][u]),
-                            dc_.vector(i, u),
-                            *(a_.vector(i, n) for n in gates),
-                            c_.vector(i, u),
-                            c_new_.vector(i, u),
-                        )
-                        for n, bar in zip(gates, bars, strict=True):
-                            da_.put(i, n, bar)
-                        dc_.put(i, u, dc_before)
+                    cells = self._sums(group[1])[2]
+                    self._apply_back(m, group, sums, cells, *operands[1:])
 
         return backward
 

@@ -12,7 +12,7 @@ from ..kernels import part
 from .instructions import array, place, read
 from .lane_tiles import backward_lanes, forward_lanes
 from .run import LEAVE, progress_at
-from .steps import layer_at
+from .steps import arrays, layer_at
 from .tiles import transpose
 
 STEPS = 16  # of a call of a tile: between two, a pass can be left
@@ -92,8 +92,7 @@ def hand_on_row(job, l, start, stop, step, end, low, high, first, last):
     """Each chunk starts where the one before ended."""
     for l in range(job.L):
         layer = layer_at(job.layers, l)
-        for slots in (layer.lanes_h, layer.lanes_c):
-            state = array(job, slots, (job.T + 1, job.H, job.B))
+        for state in arrays(job, layer, "lanes_h lanes_c"):
             for unit in range(job.H):
                 for s in range(job.B - 1):
                     state[0, unit, s + 1] = state[job.T, unit, s]
@@ -106,8 +105,7 @@ def seams_row(job, l, start, stop, step, end, low, high, first, last):
     held = job.B - 1
     for l in range(job.L):
         layer = layer_at(job.layers, l)
-        for slots in (layer.lanes_h, layer.lanes_c):
-            state = array(job, slots, (job.T + 1, job.H, job.B))
+        for state in arrays(job, layer, "lanes_h lanes_c"):
             held = min(held, holding(state[job.T, :, :-1], state[0, :, 1:]))
     progress_at(job.progress, 0).held = held
     return 0
@@ -135,34 +133,26 @@ def begin_lanes(job, l, start, first, last):
     from: the initial one, or zeros.
     """
     layer = layer_at(job.layers, l)
-    T, B, D, P = job.T, job.B, layer.D, job.P
-    h = array(job, layer.lanes_h, (T + 1, job.H_lanes, B))
-    c = array(job, layer.lanes_c, (job.lane_slots, job.H_lanes, B))
+    h, c = arrays(job, layer, "lanes_h lanes_c")
     if job.chunked:  # these have the state of each chunk already
         for unit in range(job.H if start > 0 else 0):
             for s in range(first, last):
                 h[start, unit, s] = c[start, unit, s] = 0
         return
     if l == 0 and layer.lanes_x != layer.x:
-        rows, x = array(job, layer.x, (T, B, D)), array(job, layer.lanes_x, (T, D, B))
-        for t in range(T):
+        rows, x = arrays(job, layer, "x lanes_x")
+        for t in range(job.T):
             to_lanes(job, rows[t], x[t], first, last)
-    to_lanes(job, array(job, layer.h, (T + 1, B, P))[0], h[0], first, last)
-    to_lanes(job, array(job, layer.c, (job.c_slots, B, P))[0], c[0], first, last)
+    h_rows, c_rows = arrays(job, layer, "h c")
+    to_lanes(job, h_rows[0], h[0], first, last)
+    to_lanes(job, c_rows[0], c[0], first, last)
 
 
 @part
 def forward_lanes_row(job, l, start, stop, step, end, low, high, first, last):
     """Steps of a layer for some samples; whether all are to leave."""
     layer = layer_at(job.layers, l)
-    T, B, V, D = job.T, job.B, job.H_lanes, layer.D
-    U = array(job, layer.U, (job.J, layer.D_padded, job.U_row))
-    W = array(job, layer.W, (job.J, job.P, job.W_row))
-    b = array(job, layer.b, (job.J, job.row))
-    x = array(job, layer.lanes_x, (T, D if l == 0 else V, B))
-    h = array(job, layer.lanes_h, (T + 1, V, B))
-    c = array(job, layer.lanes_c, (job.lane_slots, V, B))
-    a = array(job, layer.lanes_a, (T, job.row, B))
+    U, W, b, x, h, c, a = arrays(job, layer, "U W b lanes_x lanes_h lanes_c lanes_a")
     begin_lanes(job, l, start, first, last)
     c_step = c.strides[0] if job.lane_slots > 1 else 0
     for s in range(first, last, job.width):
@@ -184,7 +174,7 @@ def forward_lanes_row(job, l, start, stop, step, end, low, high, first, last):
                     place(b, (j, 0)),
                     place(x, (t, 0, s)),
                     x.strides[0],
-                    D=D,
+                    D=layer.D,
                     U=place(U, (j, 0)),
                     h=place(h, (t, 0, s)),
                     h_step=h.strides[0],
@@ -203,11 +193,10 @@ def forward_lanes_row(job, l, start, stop, step, end, low, high, first, last):
         outputs(job, h, first, last)
     if job.chunked:
         return 0
-    h_rows = array(job, layer.h, (T + 1, B, job.P))
-    for t in range(0 if job.keeps else T - 1, T):
+    h_rows, c_rows = arrays(job, layer, "h c")
+    for t in range(0 if job.keeps else job.T - 1, job.T):
         to_rows(job, h[t + 1], h_rows[t + 1], job.H, first, last)
     if layer.c != layer.h:
-        c_rows = array(job, layer.c, (job.c_slots, B, job.P))
         last_slot = c[job.lane_slots - 1]
         to_rows(job, last_slot, c_rows[job.c_slots - 1], job.H, first, last)
     return 0
@@ -218,24 +207,17 @@ def backward_lanes_row(job, l, start, stop, step, end, low, high, first, last):
     """The same back through time."""
     layer = layer_at(job.layers, l)
     above = layer_at(job.layers, min(l + 1, job.L - 1))
-    T, B, P = job.T, job.B, job.P
-    c = array(job, layer.lanes_c, (T + 1, job.H_lanes, B))
-    a = array(job, layer.lanes_a, (T, job.row, B))
-    da = array(job, layer.lanes_da, (T, job.row, B))
-    da_above = array(job, above.lanes_da, (T, job.row, B))
-    da_rows = array(job, layer.da, (T, B, job.row))
-    dy_rows = array(job, layer.dy, (T, B, P))
-    dh_rows = array(job, job.dh, (job.L, B, P))
-    dc_rows = array(job, job.dc, (job.L, B, P))
-    dy = array(job, job.lanes_dy, (T + 2, job.H_lanes, B))  # slot T is zero
-    dc = array(job, job.lanes_dc, (job.H_lanes, B))
+    T, da_above = job.T, arrays(job, above, "lanes_da")
+    c, a, da, da_rows = arrays(job, layer, "lanes_c lanes_a lanes_da da")
+    dy_rows, dh_rows, dc_rows = arrays(job, layer, "dy dh dc")
+    dy, dc = arrays(job, layer, "lanes_dy lanes_dc")  # slot T of dy is zero
     is_top = l == job.L - 1
     from_caller = is_top and not job.losses  # else dy is zero before the last step
-    to_lanes(job, dc_rows[l], dc, first, last)
+    to_lanes(job, dc_rows, dc, first, last)
     if is_top:
         to_lanes(job, dy_rows[T - 1], dy[T + 1], first, last)
     else:
-        to_lanes(job, dh_rows[l], dy[T + 1], first, last)
+        to_lanes(job, dh_rows, dy[T + 1], first, last)
     if from_caller:
         for t in range(T - 1):
             to_lanes(job, dy_rows[t], dy[t], first, last)
@@ -271,7 +253,7 @@ def backward_lanes_row(job, l, start, stop, step, end, low, high, first, last):
             t -= count
     for t in range(T):
         for unit in range(0, job.row, job.units):
-            rows = da_rows[t, :, unit : unit + job.units]
+            rows = da_rows[0, t, :, unit : unit + job.units]
             to_rows(job, da[t, unit : unit + job.units], rows, job.H, first, last)
-    to_rows(job, dc, dc_rows[l], job.H, first, last)
+    to_rows(job, dc, dc_rows, job.H, first, last)
     return 0

@@ -20,6 +20,7 @@ from .lanes import (
 )
 from .machine_code import address
 from .memory import at, buffer, point
+from .run import run
 from .team import LINE
 
 
@@ -225,7 +226,9 @@ class Plan:
         point(record, rows=rows, row_count=len(rows), claims=words)
         point(record, job=work.job, progress=work.progress, workers=self.workers)
         point(record, helps=self.shared is None)
-        self.address, self.edition, self._edition = at(record), at(edition), edition
+        self._edition, self.address = edition, at(record)
+        region = self.participants, address(run, PLAN), self.address, at(edition)
+        self.region = region  # of a team
         self.aimed = work.job
         self.arrays = self, record, rows, words, edition, self.spans
 

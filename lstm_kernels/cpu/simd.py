@@ -195,6 +195,16 @@ class LLVM:
         place = self.builder.store(number, self._pointer(address, number.type))
         place.align = self.dtype.itemsize
 
+    def apart(self, number):
+        """A number that stays in a register of its own: LLVM would add up multiples of
+        a stride one after the other, in every turn of a loop (5 % of a product).
+        """
+        if isinstance(number, int):
+            return number
+        kind = ir.FunctionType(WORD, [WORD])
+        same = self.builder.asm(kind, "", "=r,0", [number.value], side_effect=False)
+        return Number(self, same)
+
     def variable(self, vector):
         """A register that changes in a loop: use `get` and `set`."""
         slot = cgutils.alloca_once(self.builder, self.type)

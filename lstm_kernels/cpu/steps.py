@@ -11,7 +11,7 @@ part of it, low and high its blocks, first and last its samples.
 """
 
 from ..kernels import part
-from .arrays import LAYER
+from .arrays import LAYER, TABLE
 from .instructions import (
     array,
     exchange,
@@ -20,6 +20,7 @@ from .instructions import (
     place,
     read,
     record_at,
+    views,
 )
 from .run import LAST, LEAVE, progress_at, serpentine
 from .tiles import backward, few, forward, gradient, inputs, through, transpose
@@ -28,7 +29,7 @@ GRAIN = 64  # rows (t, sample) of a weight gradient at once, in L1
 ROWS = 96  # rows (t, sample) of dx at once
 FEW = 4  # inputs up to which dx is a dot product for each
 
-layer_at = record_at(LAYER)
+layer_at, arrays = record_at(LAYER), views(TABLE)
 
 
 @part
@@ -53,13 +54,7 @@ def forward_block(job, l, j, t, begin, end, first, last):
     begin, ..., end-1 are multiplied at the first of them.
     """
     layer = layer_at(job.layers, l)
-    x = array(job, layer.x, (job.T, job.B, layer.x_width))
-    U = array(job, layer.U, (job.J, layer.D_padded, job.U_row))
-    W = array(job, layer.W, (job.J, job.P, job.W_row))
-    b = array(job, layer.b, (job.J, job.row))
-    h = array(job, layer.h, (job.T + 1, job.B, job.P))
-    c = array(job, layer.c, (job.c_slots, job.B, job.P))
-    a = array(job, layer.a, (job.J, job.gate_steps, job.B, job.row))
+    x, U, W, b, h, c, a = arrays(job, layer, "x U W b h c a")
     unit = j * job.units  # the block's first
     slot = t if job.gate_steps == job.T else t - begin  # of a
     last_slot = job.c_slots - 1  # in inference c has two: the initial one and the last
@@ -117,40 +112,20 @@ def backward_block(job, l, w, step, begin, end, first, last):
     """A step of wide unit block w: the steps begin, ..., end-1 of this pass are
     multiplied by the weights above at the first of them.
     """
-    t = job.T - 1 - step
+    t, low = job.T - 1 - step, job.T - end  # the first of these steps
     layer = layer_at(job.layers, l)
-    above = layer_at(job.layers, min(l + 1, job.L - 1))
-    c = array(job, layer.c, (job.c_slots, job.B, job.P))
-    a = array(job, layer.a, (job.J, job.T, job.B, job.row))
-    da = array(job, layer.da, (job.J, job.T, job.B, job.row))
-    da_above = array(job, above.da, (job.J, job.T, job.B, job.row))
-    dy = array(job, layer.dy, (job.T, job.B, job.P))
-    dh = array(job, job.dh, (job.L, job.B, job.P))
-    dc = array(job, job.dc, (job.L, job.B, job.P))
-    WT = array(job, layer.WT, (job.J_wide, job.J * job.W_row, job.wide))
-    zero = array(job, job.zero, (job.P,))
+    c, a, da, WT = arrays(job, layer, "c a da WT")
+    dy, dh, dc, zero = arrays(job, layer, "dy dh dc zero")
     unit = w * job.wide  # the wide block's first
     j = unit // job.units  # and its first unit block
     rows, row, block = last - first, dy.strides[1], da.strides[0]
     if l < job.L - 1 and step == begin:
-        low = job.T - end  # the first of these steps
-        UT = array(job, above.UT, (job.J_wide, job.J * job.U_row, job.wide))
-        UT_w, zeros = place(UT, (w, 0)), place(zero, (unit,))
-        if t == job.T - 1:  # where the gradient of the final h comes in
-            dh_l, da_t = place(dh, (l, first, unit)), place(da_above, (0, t, first))
-            how = dh_l, row, da_t, job.J, block, UT_w, place(dy, (t, first, unit)), row
-            through(job.through_U, rows, *how)
-        count = t - low + (t < job.T - 1)  # without that step
-        if rows == job.B:
-            da_t, out = place(da_above, (0, low, 0)), place(dy, (low, 0, unit))
-            how = zeros, 0, da_t, job.J, block, UT_w, out, row
-            through(job.through_U, count * rows, *how)
-        else:
-            for later in range(low, low + count):
-                da_t = place(da_above, (0, later, first))
-                out = place(dy, (later, first, unit))
-                how = zeros, 0, da_t, job.J, block, UT_w, out, row
-                through(job.through_U, rows, *how)
+        is_last = t == job.T - 1  # where the gradient of the final h comes in
+        if is_last:
+            begin_at = place(dh, (first, unit))
+            from_above(job, l, w, t, t + 1, first, last, begin_at, row)
+        zeros = place(zero, (unit,))
+        from_above(job, l, w, low, t + 1 - is_last, first, last, zeros, 0)
     J, later = (job.J, t + 1) if t < job.T - 1 else (0, t)  # no step after the last
     backward(
         job.backward,
@@ -163,11 +138,25 @@ def backward_block(job, l, w, step, begin, end, first, last):
         block=block,
         a=place(a, (j, t, first)),
         da=place(da, (j, t, first)),
-        dc=place(dc, (l, first, unit)),
+        dc=place(dc, (first, unit)),
         c=place(c, (t, first, unit)),
         c_new=place(c, (t + 1, first, unit)),
         row=row,
     )
+
+
+@part
+def from_above(job, l, w, low, high, first, last, begin, begin_row):
+    """dy of steps low, ..., high-1, of wide unit block w: begin + da_above UT."""
+    layer, above = layer_at(job.layers, l), layer_at(job.layers, l + 1)
+    dy, (da, UT) = arrays(job, layer, "dy"), arrays(job, above, "da UT")
+    count, rows = high - low, last - first
+    if rows == job.B:  # of all samples they are one run
+        count, rows = min(count, 1), count * rows
+    for t in range(low, low + count):
+        da_t, out = place(da, (0, t, first)), place(dy, (t, first, w * job.wide))
+        how = da_t, job.J, da.strides[0], place(UT, (w, 0)), out, dy.strides[1]
+        through(job.through_U, rows, begin, begin_row, *how)
 
 
 @part
@@ -207,21 +196,16 @@ def note_loss(job):
 def input_gradient(job, first, last):
     """dx for rows first, ..., last-1 of (t, sample)."""
     layer = layer_at(job.layers, 0)
-    N = job.T * job.B
-    da = array(job, layer.da, (job.J, N, job.row))
-    dx = array(job, job.dx, (N, layer.D_padded))
-    U = array(job, layer.U, (job.J, layer.D_padded, job.U_row))
-    wide_blocks = layer.D_padded // job.wide
-    UT = array(job, layer.UT, (wide_blocks, job.J * job.U_row, job.wide))
-    zero = array(job, job.zero, (job.P,))
-    rows, da_n = last - first, place(da, (0, first))
-    block, row = da.strides[0], dx.strides[0]
+    da, dx, U, UT, zero = arrays(job, layer, "da dx U UT zero")
+    t, s = first // job.B, first % job.B
+    rows, da_n = last - first, place(da, (0, t, s))
+    block, row = da.strides[0], dx.strides[1]
     if layer.D <= FEW:
-        U_0, out = place(U, (0,)), place(dx, (first,))
+        U_0, out = place(U, (0,)), place(dx, (t, s))
         few(job.few, rows, layer.D, da_n, job.J, block, U_0, U.strides[0], out, row)
     else:
-        for w in range(wide_blocks):
-            out, UT_w = place(dx, (first, w * job.wide)), place(UT, (w,))
+        for w in range(layer.D_wide):
+            out, UT_w = place(dx, (t, s, w * job.wide)), place(UT, (w,))
             how = place(zero, (0,)), 0, da_n, job.J, block, UT_w, out, row
             through(job.through_U, rows, *how)
 
@@ -232,18 +216,14 @@ def initial_gradient(job, l):
     c: what it hands over then is h.
     """
     layer = layer_at(job.layers, l)
-    da = array(job, layer.da, (job.J, job.T, job.B, job.row))
-    dc = array(job, job.dc, (job.L, job.B, job.P))
-    dh0 = array(job, job.dh0, (job.L, job.B, job.P))
-    WT = array(job, layer.WT, (job.J_wide, job.J * job.W_row, job.wide))
-    zero = array(job, job.zero, (job.P,))
-    da_0, block, row = place(da, (0, 0, 0)), da.strides[0], dh0.strides[1]
+    da, dc, dh0, WT, zero = arrays(job, layer, "da dc dh0 WT zero")
+    da_0, block, row = place(da, (0, 0, 0)), da.strides[0], dh0.strides[0]
     for w in range(job.J_wide):
         unit = w * job.wide
         begin, begin_row = place(zero, (unit,)), 0
         if layer.c == layer.h:
-            begin, begin_row = place(dc, (l, 0, unit)), row
-        out, WT_w = place(dh0, (l, 0, unit)), place(WT, (w,))
+            begin, begin_row = place(dc, (0, unit)), row
+        out, WT_w = place(dh0, (0, unit)), place(WT, (w,))
         how = begin, begin_row, da_0, job.J, block, WT_w, out, row
         through(job.through_W, job.B, *how)
 
@@ -254,9 +234,8 @@ def gradient_block(job, l, j):
     descend; else from zero, and then as plain matrices.
     """
     layer = layer_at(job.layers, l)
-    gU = place(array(job, layer.gU, (job.J, layer.D_padded, job.U_row)), (j,))
-    gW = place(array(job, layer.gW, (job.J, job.P, job.W_row)), (j,))
-    gb = place(array(job, layer.gb, (job.J, job.row)), (j,))
+    gUs, gWs, gbs = arrays(job, layer, "gU gW gb")
+    gU, gW, gb = place(gUs, (j,)), place(gWs, (j,)), place(gbs, (j,))
     if not job.descend:
         clear(job, gU, layer.D * job.U_row)
         clear(job, gW, job.H * job.W_row)
@@ -282,19 +261,16 @@ def clear(job, address, count):
 def add_gradients(job, l, j, gU, gW, gb):
     """The sums over rows (t, sample) for unit block j."""
     layer = layer_at(job.layers, l)
-    N = job.T * job.B
-    rate = float(job.rate)
-    x = array(job, layer.x, (N, layer.x_width))
-    h = array(job, layer.h, (N, job.P))  # before the step of the same row
-    da = array(job, layer.da, (job.J, N, job.row))
+    x, h, da = arrays(job, layer, "x h da")  # slot t of h is from before step t
+    N, B, rate = job.T * job.B, job.B, float(job.rate)
     for n in range(0, N, GRAIN):
-        count = min(GRAIN, N - n)
-        x_n, da_n, row = place(x, (n,)), place(da, (j, n)), x.strides[0]
+        count, t, s = min(GRAIN, N - n), n // B, n % B
+        x_n, da_n, row = place(x, (t, s)), place(da, (j, t, s)), x.strides[1]
         gradient(job.gradient_U, layer.D, x_n, job.size, row, count, da_n, gU, rate)
         gradient(job.gradient_b, 1, job.one, 0, 0, count, da_n, gb, rate)
-    for n in range(0 if job.starts else job.B, N, GRAIN):
-        count = min(GRAIN, N - n)
-        h_n, da_n, row = place(h, (n,)), place(da, (j, n)), h.strides[0]
+    for n in range(0 if job.starts else B, N, GRAIN):
+        count, t, s = min(GRAIN, N - n), n // B, n % B
+        h_n, da_n, row = place(h, (t, s)), place(da, (j, t, s)), h.strides[1]
         gradient(job.gradient_W, job.H, h_n, job.size, row, count, da_n, gW, rate)
 
 
@@ -340,19 +316,15 @@ def examples_row(job, l, start, stop, step, end, low, high, first, last):
     if not job.order:
         return 0  # they are there
     batch = progress_at(job.progress, 0).done
-    T, B, N, O = job.T, job.B, job.N, job.O
-    D = layer_at(job.layers, 0).D
-    order = integers(job.order, (batch + 1) * B)
-    source = array(job, job.source, (T, N, D))
-    labels = array(job, job.labels, (N, O))
-    x = array(job, job.x, (T, B, D))
-    target = array(job, job.target, (B, O))
+    order = integers(job.order, (batch + 1) * job.B)
+    layer = layer_at(job.layers, 0)
+    source, labels, x, target = arrays(job, layer, "source labels x_batch target")
     for s in range(first, last):
-        example = order[batch * B + s]
-        for t in range(T):
-            for d in range(D):
+        example = order[batch * job.B + s]
+        for t in range(job.T):
+            for d in range(layer.D):
                 x[t, s, d] = source[t, example, d]
-        for o in range(O):
+        for o in range(job.O):
             target[s, o] = labels[example, o]
     return 0
 
@@ -362,21 +334,16 @@ def readout_row(job, l, start, stop, step, end, low, high, first, last):
     """error = y V + b_out - target of some samples, and what their backward pass begins
     with: dy of the last step and dc.
     """
-    L, T, B, H, P, O = job.L, job.T, job.B, job.H, job.P, job.O
-    top = layer_at(job.layers, L - 1)
-    y = array(job, top.h, (T + 1, B, P))[T]
-    dy = array(job, top.dy, (T, B, P))[T - 1]
-    dc = array(job, job.dc, (L, B, P))
-    V = array(job, job.V, (H, O))
-    b_out = array(job, job.b_out, (O,))
-    target = array(job, job.target, (B, O))
-    error = array(job, job.error, (B, O))
+    T, B, H, O, top = job.T, job.B, job.H, job.O, layer_at(job.layers, job.L - 1)
+    slots, dys, V, b_out = arrays(job, top, "h dy V b_out")
+    target, error = arrays(job, top, "target error")
+    y, dy = slots[T], dys[T - 1]
     scale = number(job, 2) / number(job, B * O)
     for s in range(first, last):
-        for k in range(P):
+        for k in range(job.P):
             dy[s, k] = 0
-            for l in range(L):
-                dc[l, s, k] = 0
+            for l in range(job.L):
+                arrays(job, layer_at(job.layers, l), "dc")[s, k] = 0
         for o in range(O):
             total = b_out[o] - target[s, o]
             for k in range(H):
@@ -390,11 +357,9 @@ def readout_row(job, l, start, stop, step, end, low, high, first, last):
 @part
 def readout_gradient(job):
     """gV, gb_out += rate times their gradients; the mean squared error."""
-    L, T, B, H, P, O = job.L, job.T, job.B, job.H, job.P, job.O
-    y = array(job, layer_at(job.layers, L - 1).h, (T + 1, B, P))[T]
-    error = array(job, job.error, (B, O))
-    gV = array(job, job.gV, (H, O))
-    gb_out = array(job, job.gb_out, (O,))
+    T, B, H, O, top = job.T, job.B, job.H, job.O, layer_at(job.layers, job.L - 1)
+    slots, error, gV, gb_out = arrays(job, top, "h error gV gb_out")
+    y = slots[T]
     scale = number(job, 2) / number(job, B * O) * number(job, job.rate)
     loss = number(job, 0)
     for o in range(O):
@@ -409,24 +374,3 @@ def readout_gradient(job):
                 total += y[s, k] * error[s, o]
             gV[k, o] += scale * total
     return loss / number(job, B * O)
-
-
-@part
-def add_final(p, turn, job):
-    """To dy of the last step, the gradient of the final h of the top layer: not in
-    NumPy, where the caller's mode of arithmetic could flush it to zero.
-    """
-    top, T, count = layer_at(job.layers, job.L - 1), job.T, job.B * job.P
-    dy, dh = array(job, top.dy, (T, count)), array(job, job.dh, (job.L, count))
-    for n in range(count):
-        dy[T - 1, n] += dh[job.L - 1, n]
-    return turn
-
-
-@part
-def transpose_all(p, turn, job):
-    """All transposed weights."""
-    for l in range(job.L):
-        for j in range(job.J):
-            transpose_weights(job, l, j)
-    return turn

@@ -7,6 +7,7 @@ unit blocks of gradients, `block` from one to the next. A tile checks nothing; t
 run its callers with tiles that do.
 """
 
+from copy import copy
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -25,21 +26,22 @@ class Rows:
 
     def __init__(self, m, address, row, chosen=None):
         self.m, self.address, self.row, self.chosen = m, address, row, chosen
-        self.size = m.dtype.itemsize
+        self.size, self.stride = m.dtype.itemsize, row  # stride: from row to row
         self.vector_bytes = m.lanes * self.size
 
     def __getitem__(self, first):
         """The rows from one on."""
-        address = self.address + first * self.row
-        return type(self)(self.m, address, self.row, self.chosen)
+        found = copy(self)
+        found.address = self.address + first * self.stride
+        return found
 
     def of(self, first, count):
         """What a group of samples, from `first` on, has of it."""
         return self[first]
 
-    def number(self, i, k):
-        """Number k of row i, in every lane."""
-        return self.m.broadcast(self.address + k * self.size + i * self.row)
+    def number(self, down, k):
+        """Number k of the row that begins `down` bytes below, in every lane."""
+        return self.m.broadcast(self.address + k * self.size + down)
 
     def _place(self, i, n):
         n = n if self.chosen is None else self.chosen[n]
@@ -70,16 +72,41 @@ class Columns(Rows):
 
     def __init__(self, m, address, row, step):
         super().__init__(m, address, row)
-        self.step = step
+        self.stride = step
 
-    def __getitem__(self, first):
-        return Columns(self.m, self.address + first * self.step, self.row, self.step)
-
-    def number(self, i, k):
-        place = self.address + k * self.row + i * self.step
-        if isinstance(i, int) and i == 0:
+    def number(self, down, k):
+        place = self.address + k * self.row + down
+        if isinstance(down, int):  # of row 0
             self.m.prefetch(place + 64)
         return self.m.broadcast(place)
+
+
+class Gates(Rows):
+    """Gates of the unit blocks of a wide one, `block` bytes apart, as rows of gates of
+    that.
+    """
+
+    def __init__(self, m, address, row, block, tiles):
+        super().__init__(m, address, row)
+        self.block, self.tiles = block, tiles
+
+    def _place(self, i, n):
+        gate, v = divmod(n, self.tiles.wide_vectors)
+        j, v = divmod(v, self.tiles.vectors)
+        n = gate * self.tiles.vectors + v  # of unit block j
+        return self.address + j * self.block + i * self.row + n * self.vector_bytes
+
+
+def begun(m, z, rows, columns):
+    """Sums in registers that begin with an operand."""
+    return [[m.variable(z.vector(i, n)) for n in columns] for i in rows]
+
+
+def put(m, sums, out):
+    """Store sums."""
+    for i, row in enumerate(sums):
+        for n, total in enumerate(row):
+            out.put(i, n, m.get(total))
 
 
 def multiply(m, sums, A, count, B):
@@ -98,14 +125,15 @@ def multiply(m, sums, A, count, B):
         pairs = [(i, n) for n in columns for i in rows]
     fused, long = registers.vector_registers().fused, len(columns) > 8
     twice = not long if len(rows) == 1 else fused and len(columns) >= 4
+    down = [0, *(m.apart(i * A.stride) for i in rows[1:])]
     for first, some in m.groups(count, 2 if twice else 1):
         for k in (first + step for step in range(some)):
             a, b = cache(partial(A.number, k=k)), cache(partial(B.vector, k))
-            few, those = (a, rows) if len(rows) < len(columns) else (b, columns)
+            few, those = (a, down) if len(rows) < len(columns) else (b, columns)
             for one in those:
                 few(one)
             for i, n in pairs:
-                m.set(sums[i][n], m.fma(a(i), b(n), m.get(sums[i][n])))
+                m.set(sums[i][n], m.fma(a(down[i]), b(n), m.get(sums[i][n])))
 
 
 class Tiles(Layout):
@@ -146,12 +174,9 @@ class Tiles(Layout):
             x, a, b = Rows(m, x, x_row), Rows(m, a, self.row), Rows(m, b, 0)
             U = self._weights(m, "U", U)
             for first, count in m.groups(rows, height):
-                sums = [
-                    [m.variable(b.vector(i, n)) for n in vectors] for i in range(count)
-                ]
+                sums = begun(m, b, range(count), vectors)
                 multiply(m, self._fed(sums, "U"), x[first], D, U)
-                for i, n in product(range(count), vectors):
-                    a[first].put(i, n, m.get(sums[i][n]))
+                put(m, sums, a[first])
 
         return inputs
 
@@ -190,7 +215,7 @@ class Tiles(Layout):
         """The sums of a group (first, count) of samples."""
         rows, columns, _ = self._sums(group[1])
         begin, x, U, h, W = (z.of(*group) for z in (begin, x, U, h, W))
-        sums = [[m.variable(begin.vector(i, n)) for n in columns] for i in rows]
+        sums = begun(m, begin, rows, columns)
         multiply(m, self._fed(sums, "U"), x, D, U)
         multiply(m, self._fed(sums, "W"), h, H, W)
         return sums
@@ -241,64 +266,52 @@ class Tiles(Layout):
         dc, c, c_new: this wide unit block, c before the step and c_new after; dc is
         read and written over.
         """
-        vectors, height = (
-            range(self.wide_vectors),
-            registers.tile_rows(self.wide_vectors),
-        )
+        wide, height = self.wide_vectors, registers.tile_rows(self.wide_vectors)
+        K = len(self.cell.gates)
 
         def backward(
             m, rows, begin, begin_row, da_next, J, WT, block, a, da, dc, c, c_new, row
         ):
             begin = Rows(m, begin, begin_row)
+            a, da = (Gates(m, z, self.row, block, self) for z in (a, da))
             dc, c, c_new = (Rows(m, z, row) for z in (dc, c, c_new))
-            # The unit blocks of this wide one
-            wide = range(self.wide_vectors // self.vectors)
-            a = [Rows(m, a + block * j, self.row) for j in wide]
-            da = [Rows(m, da + block * j, self.row) for j in wide]
-            _, cell = self.cell.make(*activations.functions(m))
             for first, count in m.groups(rows, height):
-                sums = [
-                    [m.variable(begin[first].vector(i, v)) for v in vectors]
-                    for i in range(count)
-                ]
+                sums = begun(m, begin[first], range(count), range(wide))
                 down = first * self.row  # to row `first` of a unit block
                 self._multiply_back(m, sums, "W", da_next + down, J, block, WT)
-                for i, v in product(range(count), vectors):
-                    j, inner = divmod(v, self.vectors)
-                    gates = self.columns("b")[inner :: self.vectors]
-                    *bars, dc_before = cell(
-                        m.get(sums[i][v]),
-                        dc[first].vector(i, v),
-                        *(a[j][first].vector(i, n) for n in gates),
-                        c[first].vector(i, v),
-                        c_new[first].vector(i, v),
-                    )
-                    for n, bar in zip(gates, bars, strict=True):
-                        da[j][first].put(i, n, bar)
-                    dc[first].put(i, v, dc_before)
+                cells = product(range(count), range(wide))
+                cells = [(i, v, [g * wide + v for g in range(K)]) for i, v in cells]
+                self._apply_back(m, (first, count), sums, cells, a, da, dc, c, c_new)
 
         return backward
+
+    def _apply_back(self, m, group, sums, cells, a, da, dc, c, c_new):
+        """The cell backwards on finished sums; cells: as the last of `_sums`."""
+        _, cell = self.cell.make(*activations.functions(m))
+        a, da, dc, c, c_new = (z.of(*group) for z in (a, da, dc, c, c_new))
+        for i, v, gates in cells:
+            values = [a.vector(i, n) for n in gates]
+            states = c.vector(i, v), c_new.vector(i, v)
+            *bars, dc_before = cell(
+                m.get(sums[i][v]), dc.vector(i, v), *values, *states
+            )
+            for n, bar in zip(gates, bars, strict=True):
+                da.put(i, n, bar)
+            dc.put(i, v, dc_before)
 
     def through(self, matrix):
         """out = begin + da M^T for a wide unit block: the gradient of what M
         multiplied, U or W.
         """
-        vectors, height = (
-            range(self.wide_vectors),
-            registers.tile_rows(self.wide_vectors),
-        )
+        wide, height = self.wide_vectors, registers.tile_rows(self.wide_vectors)
 
         def through(m, rows, begin, begin_row, da, J, block, MT, out, row):
             begin, out = Rows(m, begin, begin_row), Rows(m, out, row)
             for first, count in m.groups(rows, height):
-                sums = [
-                    [m.variable(begin[first].vector(i, v)) for v in vectors]
-                    for i in range(count)
-                ]
+                sums = begun(m, begin[first], range(count), range(wide))
                 down = first * self.row
                 self._multiply_back(m, sums, matrix, da + down, J, block, MT)
-                for i, v in product(range(count), vectors):
-                    out[first].put(i, v, m.get(sums[i][v]))
+                put(m, sums, out[first])
 
         return through
 

@@ -7,6 +7,7 @@ a check: an array that a record points to stays where it is as long as the recor
 
 import numpy as np
 
+from ..blas import single_threaded
 from ..params import Grads, Layer
 from . import steps
 from .arrays import (
@@ -16,9 +17,9 @@ from .arrays import (
     LAYER,
     LAYER_WORD,
     PARAMETERS,
-    PLAN,
     PROGRESS,
     SPACE,
+    TABLE,
     TRANSPOSES,
 )
 from .interrupts import run_on
@@ -26,7 +27,6 @@ from .lane_tiles import LaneTiles
 from .machine_code import address
 from .memory import at, buffer, places, point, views
 from .plans import PASSES, Plan
-from .run import run
 from .team import team
 from .tiles import codes
 
@@ -45,7 +45,7 @@ class Packed:
     def __init__(self, tiles, inputs, V=None, b_out=None):
         self._form = tiles, inputs, V, b_out
         shapes = [
-            array.sizes(tiles.sizes() | tiles.layer_sizes(D))
+            array.of_one(tiles.sizes() | tiles.layer_sizes(D))
             for D in inputs
             for array in PARAMETERS
         ]
@@ -99,9 +99,28 @@ def transposes(tiles, inputs):
     """Room for the transposed weights of each layer."""
     sizes = [tiles.sizes() | tiles.layer_sizes(D) for D in inputs]
     return [
-        {a.name: buffer(*a.sizes(of), dtype=tiles.dtype) for a in TRANSPOSES}
+        {a.name: buffer(*a.of_one(of), dtype=tiles.dtype) for a in TRANSPOSES}
         for of in sizes
     ]
+
+
+def aim(arrays, layers, job):
+    """Let records point to arrays of the table, by name."""
+    for name, array in arrays.items():
+        if TABLE[name].of_layers:
+            for layer, one in zip(layers, array, strict=False):
+                point(layer, **{name: one})
+        else:
+            point(job, **{name: array})
+
+
+def transpose(packed, transposed):
+    """Take over the weights of a layer, as arrays by name, transposed."""
+    for name in "UW":
+        M, MT = packed[name], transposed[f"{name}T"]
+        blocks = MT.reshape(len(MT), -1, M.shape[2], MT.shape[2])
+        M = M[: blocks.shape[1]].reshape(-1, len(MT), MT.shape[2], M.shape[2])
+        blocks[...] = M.transpose(1, 0, 3, 2)
 
 
 class Work:
@@ -141,9 +160,8 @@ class Work:
             plan.aim(self)
         if plan.timed:
             plan.spans.fill(0)
-        region = plan.participants, address(run, PLAN), plan.address, plan.edition
         owner = owner, self.arrays, plan.arrays
-        self.leave(run_on(self, operations, team().run, *region, owner))
+        self.leave(run_on(self, operations, team().run, *plan.region, owner))
 
     def run_kernel(self, kernel, owner):
         """Run a kernel (p, turn, job) on this thread."""
@@ -190,13 +208,12 @@ class Space:
         H, D = tiles.hidden, params.input_size
         self.training = training = purpose != "inference"
         self._tiles, self._lanes = tiles, None
-        self._fits_lanes = B % tiles.lanes == 0 and purpose != "descent"
         self._form = tiles.cell, tiles.dtype, tiles.hidden, None
-        self.x_in_lanes = D > 1 or chunked  # or is it that already?
-        self.threads = self.participants = net._threads
+        self._turns_x = D > 1 or chunked  # for lanes, or is it that already?
         self.purpose, self.has_c = purpose, states == 2
         self._shape = L, T, B, H
         self._top_shape, self.x_shape = (T + 1, B, H), (T, B)
+        self._y_shape = T, B, H
         self._last_step = slice(T, None), slice(None), slice(H)
         self._dtype, self._cell = tiles.dtype, net._cell.name
         # Where a cell has no c, that of a layer is its h.
@@ -231,7 +248,20 @@ class Space:
         back_steps = max(1, min(T, steps.ROWS // B))
         point(job, **fields, input_steps=input_steps, back_steps=back_steps)
         point(job, keeps=training, chunked=chunked, starts=chunked)
-        self._aim_layers(net, layers)
+        layers["D"], layers["D_padded"] = net.inputs, list(map(tiles.pad, net.inputs))
+        layers["D_wide"] = layers["D_padded"] // tiles.wide_units
+        layers["x_width"][0] = layers["x_lanes"][0] = D
+        layers["x_width"][1:] = self.sizes["P"]
+        layers["x_lanes"][1:] = self.sizes["H_lanes"]
+        for layer, packed, turned in zip(
+            layers, net.packed.layers, net.transposes, strict=True
+        ):
+            point(layer, **packed, **turned)
+        aim(self.arrays, layers, job)
+        for layer, h in zip(layers[1:], self.arrays["h"], strict=False):
+            point(layer, x=h[1:])
+        if not self.has_c:
+            layers["c"] = layers["h"]
         tiles_used = ("inputs",) * (input_steps > 1)
         point(job, **codes(tiles, "forward", *tiles_used, keep=training))
         self.work = Work(layers, job)
@@ -277,22 +307,17 @@ class Space:
             return
         arrays = self._allocate(LANES)
         self.bytes += sum(array.nbytes for array in arrays.values())
-        if not self.has_c:
-            arrays["lanes_c"] = arrays["lanes_h"]
-        if self.training:
-            arrays.setdefault("lanes_da", arrays["lanes_a"])
         layers, job = self.work.layers, self.work.job
+        aim(arrays, layers, job)
         point(job, **codes(self._tiles, "transpose"))
-        for name, array in arrays.items():
-            if name in job.dtype.names:
-                point(job, **{name: array})
-            elif name != "lanes_x":
-                for layer, of_layer in zip(layers, array, strict=True):
-                    point(layer, **{name: of_layer})
         for layer, h in zip(layers[1:], arrays["lanes_h"], strict=False):
             point(layer, lanes_x=h[1:])
-        if self.x_in_lanes:
-            point(layers[0], lanes_x=arrays["lanes_x"])
+        if self._turns_x:
+            point(layers[0], lanes_x=arrays["x_turned"])
+        if not self.has_c:
+            layers["lanes_c"] = layers["lanes_h"]
+        if self.purpose == "descent":
+            layers["lanes_da"] = layers["lanes_a"]
         self._lanes = arrays
 
     def timeline(self, backward):
@@ -313,29 +338,10 @@ class Space:
         """The arrays of a table that these passes need, by name."""
         passes = "all", self.purpose, *["training"] * self.training
         return {
-            array.name: buffer(*array.sizes(self.sizes), dtype=self._dtype)
+            array.name: buffer(*array.of_all(self.sizes), dtype=self._dtype)
             for array in table
             if array.passes in passes
         }
-
-    def _aim_layers(self, net, layers):
-        """Let the LAYERs point to the parameters, and to what a forward pass writes."""
-        for l, (layer, D) in enumerate(zip(layers, net.inputs, strict=True)):
-            point(layer, **net.packed.layers[l], **net.transposes[l])
-            point(layer, D=D, D_padded=net.tiles.pad(D), a=self.arrays["a"][l])
-            point(layer, x_width=self.sizes["P"] if l else D)
-            if self.has_c:
-                point(layer, c=self.arrays["c"][l])
-            if l < self.sizes["L_h"]:
-                self._aim_h(layers, l, self.arrays["h"][l])
-
-    def _aim_h(self, layers, l, h):
-        """Let layer l write its outputs to h (T+1, B, P), where the next one reads
-        them.
-        """
-        point(layers[l], **dict.fromkeys(self._h_fields, h))
-        if l + 1 < len(layers):
-            point(layers[l + 1], x=h[1:])
 
     def _aim_training(self, net, descends):
         """Let the records point to what a backward pass reads and writes."""
@@ -344,33 +350,23 @@ class Space:
         # Plain gradients of the parameters lie in one array, a new one for each call.
         self._shapes = [array.shape for array in net._params.arrays().values()]
         self._places = places(self._shapes)
-        names = ("dh", "dc", "zero", "one", "error")
-        point(job, **{name: arrays[name] for name in names}, descend=descends)
         self.gradients = net.packed if descends else Packed(net.tiles, net.inputs)
         for l, (layer, packed) in enumerate(
             zip(layers, self.gradients.layers, strict=True)
         ):
-            point(layer, da=arrays["da" if "da" in arrays else "a"][l])
-            point(layer, dy=arrays["dy"][l])
             for k, (name, array) in enumerate(packed.items()):
                 place = self._dtype.itemsize * self._places[3 * l + k]
                 point(layer, **{f"g{name}": array, f"d{name}": place})
+        through = {"through_U"} if len(layers) > 1 else set()
         if descends:
-            point(job, x=arrays["x"])
+            layers["da"] = layers["a"]
         else:
-            point(job, dx=arrays["dx"])
-            point(job, dh0=arrays["dh0"], **codes(net.tiles, "through_W"))
-            point(job, rate=1.0)
+            through |= {"through_W"}
+            through |= {"few" if net.inputs[0] <= steps.FEW else "through_U"}
             self.bytes += self.gradients.flat.nbytes
-        through = (
-            set()
-            if descends
-            else {"few" if net.inputs[0] <= steps.FEW else "through_U"}
-        )
-        if len(layers) > 1:
-            through.add("through_U")
-        gradients = ("gradient_U", "gradient_W", "gradient_b", "transpose")
+        gradients = "gradient_U", "gradient_W", "gradient_b", "transpose"
         point(job, **codes(net.tiles, "backward", *gradients, *through))
+        point(job, descend=descends, rate=1.0)
         if net.packed.V is not None:
             V, b_out = net.packed.V, net.packed.b_out
             point(job, V=V, gV=V, b_out=b_out, gb_out=b_out)
@@ -382,12 +378,6 @@ class Space:
         """
         words = self.work.layer_words
         words[LAYER_WORD.x] = at(x)
-        if not self.x_in_lanes:
-            words[LAYER_WORD.lanes_x] = at(x)  # it is that already
-        if self._fits_lanes:
-            _, T, B, H = self._shape
-            self._y = np.empty((T, B, H), self._dtype)
-            self.work.job_words[JOB_WORD.y] = at(self._y)
         if top is None and self._copies_y:
             top = self.arrays["h"][-1]
         elif top is None:
@@ -400,6 +390,14 @@ class Space:
         if state is not None or self.started:
             self._begin_state(top, state)
         return top
+
+    def begin_lanes(self, writes_y):
+        """Before a pass forward in lanes: where they take x from, and write y."""
+        words = self.work.layer_words
+        if not self._turns_x:
+            words[LAYER_WORD.lanes_x] = words[LAYER_WORD.x]
+        self._y = np.empty(self._y_shape, self._dtype) if writes_y else None
+        self.work.job_words[JOB_WORD.y] = at(self._y) if writes_y else 0
 
     def _begin_state(self, top, state):
         H = self._shape[3]
@@ -460,7 +458,8 @@ class Space:
             if dstate is not None and k < len(dstate):
                 arrays[name][..., :H] = dstate[k]
         if dy is not None and dstate is not None:
-            self.work.run_kernel(steps.add_final, self)
+            with single_threaded():  # whose arithmetic loses nothing
+                top[-1] += arrays["dh"][-1]
         job = self.work.job_words  # a region may have gone over to new ones
         job[JOB_WORD.losses] = 0
         flat = np.empty(self._places[-1], self._dtype)

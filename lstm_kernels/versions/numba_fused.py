@@ -26,13 +26,12 @@ import numpy as np
 
 from ..blas import single_threaded
 from ..cores import cores
-from ..cpu import steps
 from ..cpu.arrays import JOB_WORD, PROGRESS_WORD
 from ..cpu.divisions import Choice, Trial, divisions, trial
 from ..cpu.memory import at, point
 from ..cpu.team import MOST_THREADS
 from ..cpu.tiles import Tiles
-from ..cpu.workspace import Packed, Space, transposes
+from ..cpu.workspace import Packed, Space, transpose, transposes
 from ..errors import check_choice, check_int
 from ..kernels import numbas_threads
 from .base import Network
@@ -177,6 +176,8 @@ class NumbaFused(Network):
             count, progress = last - first, space.work.progress
             word = PROGRESS_WORD
             progress[word.first], progress[word.last] = first, last
+        if division.lanes and kind != "back in lanes":
+            space.begin_lanes(kind == "forward")
         start = perf_counter()
         space.work.run(plan, space, space.operations * FORWARD_PASSES[kind] * count)
         if fresh:  # it compiled, and met new memory
@@ -198,16 +199,9 @@ class NumbaFused(Network):
             if len(part) and all(map(math.isfinite, losses[-1:])):
                 space = self._space(T, B, "descent")
                 point(space.work.job, order=part, source=x, labels=target, N=N)
-                batch = space.arrays["x"], space.arrays["target"]
+                batch = space.arrays["x_batch"], space.arrays["target"]
                 losses += self._descend(space, rate, *batch, len(part) // B).tolist()
         return losses
-
-    def pack_transposes(self, space):
-        """Write the transposed weights anew, on one thread; in a training step all
-        threads do.
-        """
-        space.work.run_kernel(steps.transpose_all, space)
-        self._transposes_are_old = False
 
     def _space(self, T, B, purpose):
         """The Space for mini-batches (T, B)."""
@@ -215,7 +209,9 @@ class NumbaFused(Network):
         space = self._kept(self._spaces, key, partial(Space, self, *key))
         space.work.settle()
         if purpose != "inference" and self._transposes_are_old:
-            self.pack_transposes(space)
+            for layer in zip(self.packed.layers, self.transposes, strict=True):
+                transpose(*layer)
+            self._transposes_are_old = False
         return space
 
     @staticmethod

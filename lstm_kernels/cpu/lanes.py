@@ -9,9 +9,9 @@ such as the gradients of the weights, is the same for both.
 import math
 
 from ..kernels import part
-from .instructions import array, place, read
+from .instructions import array, exchange, place, read
 from .lane_tiles import backward_lanes, forward_lanes
-from .run import LEAVE, progress_at
+from .run import LAST, LEAVE, progress_at
 from .steps import arrays, layer_at
 from .tiles import transpose
 
@@ -88,26 +88,24 @@ def chunks_row(job, l, start, stop, step, end, low, high, first, last):
 
 
 @part
-def hand_on_row(job, l, start, stop, step, end, low, high, first, last):
-    """Each chunk starts where the one before ended."""
-    for l in range(job.L):
-        layer = layer_at(job.layers, l)
-        for state in arrays(job, layer, "lanes_h lanes_c"):
-            for unit in range(job.H):
-                for s in range(job.B - 1):
-                    state[0, unit, s + 1] = state[job.T, unit, s]
-    return 0
-
-
-@part
 def seams_row(job, l, start, stop, step, end, low, high, first, last):
-    """How many seams hold, from the first on: to PROGRESS."""
+    """How many seams hold, from the first on: to PROGRESS. Then each chunk starts where
+    the one before ended.
+    """
     held = job.B - 1
     for l in range(job.L):
         layer = layer_at(job.layers, l)
         for state in arrays(job, layer, "lanes_h lanes_c"):
-            held = min(held, holding(state[job.T, :, :-1], state[0, :, 1:]))
-    progress_at(job.progress, 0).held = held
+            ends, starts = state[job.T, :, :-1], state[0, :, 1:]
+            held = min(held, holding(ends, starts))
+            for unit in range(job.H):
+                for seam in range(job.B - 1):
+                    starts[unit, seam] = ends[unit, seam]
+    progress = progress_at(job.progress, 0)
+    progress.held = held
+    progress.done += 1
+    if held == job.B - 1:
+        exchange(job.progress + LAST, 0)  # this was the last sweep
     return 0
 
 

@@ -15,7 +15,6 @@ from .lanes import (
     backward_lanes_row,
     chunks_row,
     forward_lanes_row,
-    hand_on_row,
     seams_row,
 )
 from .machine_code import address
@@ -98,12 +97,12 @@ def sweep(sizes, schedule, division, purpose, run_up):
     """
     L, T, B = (sizes[name] for name in "LTB")
     whole = schedule(Graph(L, T, samples=B))
-    stages = [Stage(forward_lanes_row, whole), stage_of_parts(seams_row, 1, 1, B)]
-    if run_up != 0:
-        stages.insert(0, stage_of_parts(hand_on_row, 1, 1, B))
+    seams = stage_of_parts(seams_row, 1, 1, B)
+    stages = [Stage(forward_lanes_row, whole), seams]
     if run_up:
         late = schedule(Graph(L, run_up, samples=B))
-        stages.insert(0, Stage(forward_lanes_row, late, offset=T - run_up))
+        late = Stage(forward_lanes_row, late, offset=T - run_up)
+        stages = [late, seams, *stages]
     if run_up is not None:
         stages.insert(0, stage_of_samples(chunks_row, whole))
     return stages

@@ -34,115 +34,104 @@ layer_at, arrays = record_at(LAYER), views(TABLE)
 
 @part
 def forward_row(job, l, start, stop, step, end, low, high, first, last):
-    """Steps step, ..., end-1 of unit blocks low, ..., high-1; whether all are to leave.
-    Inputs are multiplied for some steps of the task at once.
+    """Steps step, ..., end-1 of unit blocks low, ..., high-1, each from slot t to slot
+    t+1 of h and c; whether all are to leave.
     """
+    layer = layer_at(job.layers, l)
+    x, U, W, b, h, c, a = arrays(job, layer, "x U W b h c a")
+    last_slot = job.c_slots - 1  # in inference c has two: the initial one and the last
+    ahead = job.input_steps > 1  # are inputs of some steps multiplied at once?
     for t in range(step, end):
         if read(job.progress + LEAVE):
             return 1
         begin = t - (t - start) % job.input_steps
         until = min(begin + job.input_steps, stop)
+        slot = t if job.keeps else t - begin  # of a
+        # Without an initial state the first step has no product with W.
+        H = job.H if t > 0 or job.starts else 0
         for i in range(high - low):
             j = serpentine(t, i, low, high)
-            forward_block(job, l, j, t, begin, until, first, last)
+            if ahead and t == begin:
+                multiply_inputs(job, l, j, t, until, slot, first, last)
+            a_t, unit = place(a, (j, slot, first)), j * job.units  # its first
+            begins, begins_row, D = place(b, (j, 0)), 0, layer.D  # of the sums
+            if ahead:
+                begins, begins_row, D = a_t, a.strides[2], 0
+            forward(
+                job.forward,
+                last - first,
+                begin=begins,
+                begin_row=begins_row,
+                x=place(x, (t, first)),
+                x_row=x.strides[1],
+                D=D,
+                U=place(U, (j, 0)),
+                h=place(h, (t, first)),
+                H=H,
+                W=place(W, (j, 0)),
+                a=a_t,
+                c=place(c, (min(t, last_slot), first, unit)),
+                c_new=place(c, (min(t + 1, last_slot), first, unit)),
+                h_new=place(h, (t + 1, first, unit)),
+                row=h.strides[1],
+            )
     return 0
 
 
 @part
-def forward_block(job, l, j, t, begin, end, first, last):
-    """Step t of unit block j, from slot t to slot t+1 of h and c; the inputs of steps
-    begin, ..., end-1 are multiplied at the first of them.
-    """
+def multiply_inputs(job, l, j, low, high, slot, first, last):
+    """a = b + x U of steps low, ..., high-1, of unit block j, from a slot of a on."""
     layer = layer_at(job.layers, l)
-    x, U, W, b, h, c, a = arrays(job, layer, "x U W b h c a")
-    unit = j * job.units  # the block's first
-    slot = t if job.gate_steps == job.T else t - begin  # of a
-    last_slot = job.c_slots - 1  # in inference c has two: the initial one and the last
-    rows, x_row, a_row = last - first, x.strides[1], a.strides[2]
-    U_j, b_j, D = place(U, (j, 0)), place(b, (j, 0)), layer.D
-    x_t, a_t = place(x, (t, first)), place(a, (j, slot, first))
-    begins, begins_row = b_j, 0  # of the sums
-    if job.input_steps > 1:
-        begins, begins_row, D = a_t, a_row, 0
-        if t == begin and rows == job.B:
-            all_rows = (end - begin) * rows
-            inputs(job.inputs, all_rows, x_t, x_row, layer.D, U_j, b_j, a_t)
-        elif t == begin:  # rows of some samples are no run
-            for later in range(end - begin):
-                x_later = place(x, (t + later, first))
-                a_later = place(a, (j, slot + later, first))
-                inputs(job.inputs, rows, x_later, x_row, layer.D, U_j, b_j, a_later)
-    forward(
-        job.forward,
-        rows,
-        begin=begins,
-        begin_row=begins_row,
-        x=x_t,
-        x_row=x_row,
-        D=D,
-        U=U_j,
-        h=place(h, (t, first)),
-        # Without an initial state the first step has no product with W.
-        H=job.H if t > 0 or job.starts else 0,
-        W=place(W, (j, 0)),
-        a=a_t,
-        c=place(c, (min(t, last_slot), first, unit)),
-        c_new=place(c, (min(t + 1, last_slot), first, unit)),
-        h_new=place(h, (t + 1, first, unit)),
-        row=h.strides[1],
-    )
+    x, U, b, a = arrays(job, layer, "x U b a")
+    count, rows = high - low, last - first
+    if rows == job.B:  # of all samples they are one run
+        count, rows = 1, count * rows
+    for t in range(count):
+        x_t, a_t = place(x, (low + t, first)), place(a, (j, slot + t, first))
+        how = x_t, x.strides[1], layer.D, place(U, (j, 0)), place(b, (j, 0)), a_t
+        inputs(job.inputs, rows, *how)
 
 
 @part
 def backward_row(job, l, start, stop, step, end, low, high, first, last):
     """The same back through time, of wide unit blocks."""
+    layer, T = layer_at(job.layers, l), job.T
+    c, a, da, WT = arrays(job, layer, "c a da WT")
+    dy, dh, dc, zero = arrays(job, layer, "dy dh dc zero")
+    row, block = dy.strides[1], da.strides[0]
     for s in range(step, end):
         if read(job.progress + LEAVE):
             return 1
-        begin = s - (s - start) % job.back_steps
-        until = min(begin + job.back_steps, stop)
+        t, is_last = T - 1 - s, s == 0  # no step comes after the last
+        at_once = (s - start) % job.back_steps == 0 and l < job.L - 1
+        until = max(T - stop, t + 1 - job.back_steps)  # the first of these steps
+        J, later = (0, t) if is_last else (job.J, t + 1)
         for i in range(high - low):
             w = serpentine(s, i, low, high)
-            backward_block(job, l, w, s, begin, until, first, last)
+            unit = w * job.wide  # the wide block's first
+            j = unit // job.units  # and its first unit block
+            if at_once:
+                dh_l, zeros = place(dh, (first, unit)), place(zero, (unit,))
+                if is_last:  # where the gradient of the final h comes in
+                    from_above(job, l, w, t, t + 1, first, last, dh_l, row)
+                from_above(job, l, w, until, t + 1 - is_last, first, last, zeros, 0)
+            backward(
+                job.backward,
+                last - first,
+                begin=place(dy, (t, first, unit)),
+                begin_row=row,
+                da_next=place(da, (0, later, first)),
+                J=J,
+                WT=place(WT, (w, 0)),
+                block=block,
+                a=place(a, (j, t, first)),
+                da=place(da, (j, t, first)),
+                dc=place(dc, (first, unit)),
+                c=place(c, (t, first, unit)),
+                c_new=place(c, (t + 1, first, unit)),
+                row=row,
+            )
     return 0
-
-
-@part
-def backward_block(job, l, w, step, begin, end, first, last):
-    """A step of wide unit block w: the steps begin, ..., end-1 of this pass are
-    multiplied by the weights above at the first of them.
-    """
-    t, low = job.T - 1 - step, job.T - end  # the first of these steps
-    layer = layer_at(job.layers, l)
-    c, a, da, WT = arrays(job, layer, "c a da WT")
-    dy, dh, dc, zero = arrays(job, layer, "dy dh dc zero")
-    unit = w * job.wide  # the wide block's first
-    j = unit // job.units  # and its first unit block
-    rows, row, block = last - first, dy.strides[1], da.strides[0]
-    if l < job.L - 1 and step == begin:
-        is_last = t == job.T - 1  # where the gradient of the final h comes in
-        if is_last:
-            begin_at = place(dh, (first, unit))
-            from_above(job, l, w, t, t + 1, first, last, begin_at, row)
-        zeros = place(zero, (unit,))
-        from_above(job, l, w, low, t + 1 - is_last, first, last, zeros, 0)
-    J, later = (job.J, t + 1) if t < job.T - 1 else (0, t)  # no step after the last
-    backward(
-        job.backward,
-        rows,
-        begin=place(dy, (t, first, unit)),
-        begin_row=row,
-        da_next=place(da, (0, later, first)),
-        J=J,
-        WT=place(WT, (w, 0)),
-        block=block,
-        a=place(a, (j, t, first)),
-        da=place(da, (j, t, first)),
-        dc=place(dc, (first, unit)),
-        c=place(c, (t, first, unit)),
-        c_new=place(c, (t + 1, first, unit)),
-        row=row,
-    )
 
 
 @part

@@ -270,6 +270,7 @@ class Space:
         self.trials = {}  # of each kind of pass (`divisions.py`)
         self.plans = {}  # of each kind, as it is divided at present
         self._plans, self.used = {}, None  # all; the one that the records are for
+        self.sweeps = {}  # of chunks: the first and later ones, by steps of the run-up
 
     def plan(self, kind, division, schedule, *how):
         """The Plan of a kind of pass as it is divided from now on; schedule: a function

@@ -144,7 +144,7 @@ class NumbaChunks(NumbaFused):
             return super()._forward(x, state, training)
         trial = self._trial_of(len(x))
         chunking = trial.division
-        if chunking.vectors:
+        if chunking.vectors and not trial.decided:
             self._space_of(chunking, len(x))  # what is compiled now is not timed
         start, result = perf_counter(), None
         if chunking.chunks > 1:
@@ -168,14 +168,15 @@ class NumbaChunks(NumbaFused):
         make = partial(Space, self, *key[:2], "inference", chunked=True)
         space = self._kept(self._spaces, key, make)
         space.work.settle()
-        lanes = vectors * self.tiles.lanes
-        by = "samples" if min(count // lanes, self._threads) > 1 else "one thread"
-        division = Division(by, lanes=lanes)
-        schedule = partial(self._schedule, division=division)
-        plans = [space.plan("sweep", division, schedule, n) for n in (run_up, None)]
-        if space.used is None:
+        if run_up not in space.sweeps:
+            lanes = vectors * self.tiles.lanes
+            by = "samples" if min(count // lanes, self._threads) > 1 else "one thread"
+            division = Division(by, lanes=lanes)
+            schedule = partial(self._schedule, division=division)
+            plans = [space.plan("sweep", division, schedule, n) for n in (run_up, None)]
             space.use(plans[0])
-        return space, *plans
+            space.sweeps[run_up] = plans
+        return space, *space.sweeps[run_up]
 
     def _as_lanes(self, x, state, chunking):
         """What `_forward` returns, None where a seam moves after the last sweep. Steps
@@ -187,17 +188,28 @@ class NumbaChunks(NumbaFused):
         if n * count > T:
             x = np.concatenate([x, np.zeros((n * count - T, *x.shape[1:]), x.dtype)])
         y = np.empty((n * count, 1, H), x.dtype)
-        slots = space.begin_chunks(x, y, state)
-        for sweep in range(1, self._most(count) + 1):
-            plan = first if sweep == 1 else later
-            space.work.run(plan, (space, x, y), 2 * space.operations)
-            if space.work.progress[PROGRESS_WORD.held] == count - 1:
-                last, end = divmod(T - 1, n)  # the last step's chunk, and in that
-                final = tuple(slot[:, end + 1, None, :, last].copy() for slot in slots)
-                self.seams = Seams(count, n, sweep, True)
-                return y if len(y) == T else y[:T].copy(), final, None
-        self.seams = Seams(count, n, sweep, False)
-        return None
+        slots, sweeps, word = space.begin_chunks(x, y, state), 0, PROGRESS_WORD
+        for plan, most in ((first, 1), (later, self._most(count) - 1)):
+            if most:
+                progress = space.work.progress
+                progress[word.first], progress[word.last], progress[word.done] = (
+                    0,
+                    most,
+                    0,
+                )
+                operations = (1 + most) * space.operations
+                space.work.run(plan, (space, x, y), operations)
+                progress = space.work.progress  # which may be new
+                sweeps += progress[word.done] if plan is later else 1
+                if progress[word.held] == count - 1:
+                    break
+        held = bool(progress[word.held] == count - 1)
+        self.seams = Seams(count, n, int(sweeps), held)
+        if not held:
+            return None
+        last, end = divmod(T - 1, n)  # the last step's chunk, and in that
+        final = tuple(slot[:, end + 1, None, :, last].copy() for slot in slots)
+        return y if len(y) == T else y[:T].copy(), final, None
 
     def _as_samples(self, x, state, chunking):
         """The same in rows of a mini-batch. Steps that are left over come before the

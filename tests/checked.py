@@ -228,6 +228,7 @@ class Interpreted:
         performed = self._performed
         ends |= {p: kernel(p, turn, record) for p in come[1:]}
         assert self._performed == performed, "who came late found something to do"
+        assert len({*ends.values()}) == 1, "participants end with different editions"
         word[0] = ends[0]
         return False
 

@@ -184,6 +184,28 @@ def test_a_diverged_network_is_as_new_with_new_parameters():
         np.testing.assert_array_equal(net.params().arrays()[name], value)
 
 
+def test_who_comes_late_goes_through_all_steps_up_to_a_loss_that_is_not_finite(
+    monkeypatch,
+):
+    """Else the next call would count from an edition that is long over."""
+    params, x, target = example((1, 2, 4, 1, 33))
+    targets = np.tile(target, (5, 1))
+    targets[8:12] = 3e38  # the third mini-batch's loss is infinite
+    dataset = lk.Dataset(np.tile(x, (1, 5, 1)), targets)
+    want = lk.network("numba-fused", params).step(x, target, 0.1)
+    for by in ("samples", "units"):
+        Interpreted(monkeypatch, Tiles(CELLS["lstm"], x.dtype, 33))
+        net = divided(Division(by), params, 2)
+        for _ in range(4):  # the caller is the first and the last
+            with np.errstate(all="ignore"):
+                losses = net.epoch(dataset, np.arange(20), 4, 0.1)
+            assert np.isfinite(losses).tolist() == [True, True, False]
+            net.assign(params)
+            assert net.step(x, target, 0.1) == pytest.approx(want, rel=1e-4)
+            net.assign(params)
+        monkeypatch.undo()
+
+
 @pytest.mark.parametrize("version", ["numba-fused", "numba-wavefront"])
 def test_a_second_process_compiles_nothing(version):
     script = f"""

@@ -117,6 +117,8 @@ class Toy:
     def run(self, editions=1, came=None):
         """So many passes in one region, to which so many participants come."""
         self.plan.came = came
+        if self.plan.aimed is not None:
+            self.plan.region = self.plan.participants, *self.plan.region[1:]
         self.work.progress[1:3] = 0, editions  # the first, and the one after the last
         self.work.run(self.plan, self)
 

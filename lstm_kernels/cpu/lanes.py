@@ -9,9 +9,9 @@ such as the gradients of the weights, is the same for both.
 import math
 
 from ..kernels import part
-from .instructions import array, exchange, place, read
+from .instructions import array, place, read
 from .lane_tiles import backward_lanes, forward_lanes
-from .run import LAST, LEAVE, progress_at
+from .run import LEAVE, end_after, progress_at
 from .steps import arrays, layer_at
 from .tiles import transpose
 
@@ -105,7 +105,7 @@ def seams_row(job, l, start, stop, step, end, low, high, first, last):
     progress.held = held
     progress.done += 1
     if held == job.B - 1:
-        exchange(job.progress + LAST, 0)  # this was the last sweep
+        end_after(job, progress.done)
     return 0
 
 

@@ -22,6 +22,7 @@ from ..kernels import part
 from .arrays import PROGRESS, ROW, TASK
 from .instructions import (
     add,
+    exchange,
     integers,
     offer_core,
     pause,
@@ -253,6 +254,15 @@ def run_shared(plan, edition, p):
             return False
         waits = wait(plan, edition, p, row, -1, waits)
     return True
+
+
+@part
+def end_after(job, count):
+    """So many passes of a call are enough. The others may still be in earlier ones, and
+    are to go through all of them: else the next call would count from there.
+    """
+    last = job.progress + LAST
+    exchange(last, min(read(last), count))
 
 
 @part

@@ -14,7 +14,6 @@ from ..kernels import part
 from .arrays import LAYER, TABLE
 from .instructions import (
     array,
-    exchange,
     integers,
     number,
     place,
@@ -22,7 +21,7 @@ from .instructions import (
     record_at,
     views,
 )
-from .run import LAST, LEAVE, progress_at, serpentine
+from .run import LEAVE, end_after, progress_at, serpentine
 from .tiles import backward, few, forward, gradient, inputs, through, transpose
 
 GRAIN = 64  # rows (t, sample) of a weight gradient at once, in L1
@@ -178,7 +177,7 @@ def note_loss(job):
     array(job, job.losses, (done + 1,))[done] = loss
     progress.done = done + 1
     if loss - loss != 0:  # it is not finite: this was the last step
-        exchange(job.progress + LAST, 0)
+        end_after(job, done + 1)
 
 
 @part

@@ -18,6 +18,7 @@ from .arrays import (
     LAYER_WORD,
     PARAMETERS,
     PROGRESS,
+    PROGRESS_WORD,
     SPACE,
     TABLE,
     TRANSPOSES,
@@ -148,6 +149,11 @@ class Work:
         new = Work(self.layers.copy(), self.job.copy())
         new.progress[1:] = self.progress[1:]  # it is not to be left
         vars(self).update(vars(new))
+
+    def repeat(self, first, last):
+        """The next region is passes first, ..., last-1: training steps, or sweeps."""
+        word = PROGRESS_WORD
+        self.progress[word.first], self.progress[word.last] = first, last
 
     def run(self, plan, owner, operations=0):
         """Run a Plan in a region of its participants.
@@ -435,6 +441,7 @@ class Space:
         """
         self.work.layer_words[LAYER_WORD.x] = at(x)
         self.work.job_words[JOB_WORD.y] = at(y)
+        self.work.progress[PROGRESS_WORD.done] = 0
         names = ("lanes_h", "lanes_c") if self.has_c else ("lanes_h",)
         slots = [self._lanes[name] for name in names]
         for k, slot in enumerate(slots):

@@ -188,23 +188,15 @@ class NumbaChunks(NumbaFused):
         if n * count > T:
             x = np.concatenate([x, np.zeros((n * count - T, *x.shape[1:]), x.dtype)])
         y = np.empty((n * count, 1, H), x.dtype)
-        slots, sweeps, word = space.begin_chunks(x, y, state), 0, PROGRESS_WORD
+        slots, word, held = space.begin_chunks(x, y, state), PROGRESS_WORD, False
         for plan, most in ((first, 1), (later, self._most(count) - 1)):
-            if most:
-                progress = space.work.progress
-                progress[word.first], progress[word.last], progress[word.done] = (
-                    0,
-                    most,
-                    0,
-                )
-                operations = (1 + most) * space.operations
-                space.work.run(plan, (space, x, y), operations)
-                progress = space.work.progress  # which may be new
-                sweeps += progress[word.done] if plan is later else 1
-                if progress[word.held] == count - 1:
-                    break
-        held = bool(progress[word.held] == count - 1)
-        self.seams = Seams(count, n, int(sweeps), held)
+            if most and not held:
+                done = space.work.progress[word.done]
+                space.work.repeat(done, done + most)
+                space.work.run(plan, (space, x, y), (1 + most) * space.operations)
+                held = bool(space.work.progress[word.held] == count - 1)
+        sweeps = int(space.work.progress[word.done]) - (chunking.run_up > 0)
+        self.seams = Seams(count, n, sweeps, held)
         if not held:
             return None
         last, end = divmod(T - 1, n)  # the last step's chunk, and in that

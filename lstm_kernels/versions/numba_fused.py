@@ -173,9 +173,8 @@ class NumbaFused(Network):
         if space.used is not plan:
             space.use(plan)
         if kind == "train":
-            count, progress = last - first, space.work.progress
-            word = PROGRESS_WORD
-            progress[word.first], progress[word.last] = first, last
+            count = last - first
+            space.work.repeat(first, last)
         if division.lanes and kind != "back in lanes":
             space.begin_lanes(kind == "forward")
         start = perf_counter()
@@ -265,12 +264,13 @@ class NumbaFused(Network):
         work.progress[word.done] = 0
         work.job_words[JOB_WORD.losses] = at(losses)
         work.job_words[JOB_WORD.target] = at(target)
-        first, last = 0, 1
-        while first < count and last:  # 0: the loss was not finite
+        first = 0
+        while first < count:
             trial = space.trials.get("train")
             many = trial is not None and trial.decided
             last = count if many else first + 1  # try on one step at a time
             self._run(space, "train", first, last)
-            # `work` may have gone over to new records
-            first, last = last, work.progress[word.last]
-        return losses[: work.progress[word.done]]
+            first = int(work.progress[word.done])  # `work` may have new records
+            if not math.isfinite(losses[first - 1]):
+                break
+        return losses[:first]

@@ -352,6 +352,21 @@ def by_units(graph, workers):
     )
 
 
+def fill_and_drain(stages, workers, samples):
+    """A training step of a pipeline, each sample of which is a micro-batch: forward
+    through the stages, layers 0, ..., S-1, and back, layers S, ..., 2 S - 1. Stage v is
+    on worker v % workers, which takes its tasks by turns, all forward before the first
+    one back (Huang et al. 2019). Raises TypeError or ValueError for none.
+    """
+    S, workers = check_int("stages", stages), check_int("workers", workers)
+    graph, tasks = Graph(2 * S, 1, samples=samples), []
+    for layer, m in product(range(2 * S), range(samples)):
+        stage = min(layer, 2 * S - 1 - layer)
+        task = Task(layer, 0, 1, stage % workers, samples=(m, m + 1))
+        tasks.append(((layer >= S, layer + m, stage), task))
+    return Schedule(graph, tuple(task for _, task in sorted(tasks)))
+
+
 def wavefront(graph, workers, chunk=1, *, together=None, costs=None):
     """Chunks of so many steps along the diagonals, given to `workers` by list
     scheduling.

@@ -107,15 +107,15 @@ test_page, test_both, test_reached = PAGE.tests(CASES, also=["figure_order"])
 
 def test_a_timeline_is_what_a_hand_draws():
     """Stage 1 waits for stage 0, and stage 0 for the gradients of stage 1."""
-    spans = page.timeline([1, 1], [1, 1], [2, 2], micro=2)
+    line = page.timeline([1, 1], [1, 1], [2, 2], micro=2)
     forward = [(0, 0, 1), (0, 1, 2), (1, 1, 2), (1, 2, 3)]
     back = [(1, 3, 5), (1, 5, 7), (0, 5, 7), (0, 7, 9)]
-    assert sorted((s[0], *s[-2:]) for s in spans) == sorted(forward + back)
-    assert page.idle_share(spans) == pytest.approx(1 - 12 / 18)
+    assert sorted(span[1:] for span in line.spans) == sorted(forward + back)
+    assert line.idle == pytest.approx(1 - 12 / 18)
     late = page.timeline([1, 1], [1, 1], [2, 2], micro=2, hand=0.5)
-    assert max(s[-1] for s in late) == 10  # half a unit there, half a unit back
+    assert late.makespan == 10  # half a unit there, half a unit back
     same = page.timeline([1, 1], [1, 1], [2, 2], micro=2, ranks=1, hand=0.5)
-    assert max(s[-1] for s in same) == 12
+    assert same.makespan == 12
     figure = page.figure_order()
     assert [len(ax.patches) for ax in figure.axes] == [2 * 2 * 4, 4 * 2 * 4]
     together = "Neighbours together: 8 messages, idle 20 %"

@@ -17,6 +17,7 @@ from lstm_kernels.schedules import (
     by_samples,
     by_units,
     check,
+    fill_and_drain,
     for_fewer,
     layer_by_layer,
     timed,
@@ -378,6 +379,23 @@ def test_units_are_shared_evenly_or_else_samples(graph, workers):
         counts[task.worker] += last - first
     assert sum(counts.values()) == graph.layers * graph.blocks
     assert max(counts.values()) - min(counts.values()) <= graph.layers
+
+
+@given(sizes, sizes, sizes)
+def test_a_pipeline_of_equal_stages_reaches_its_bound(stages, workers, samples):
+    schedule = fill_and_drain(stages, workers, samples)
+    check(schedule)
+    for worker in range(min(stages, workers)):
+        own = [task for task in schedule.tasks if task.worker == worker]
+        assert {min(t.layer, 2 * stages - 1 - t.layer) % workers for t in own} == {
+            worker
+        }
+        back = [task.layer >= stages for task in own]
+        assert back == sorted(back)
+    took = simulate(schedule, Costs((1.0,) * (2 * stages))).makespan
+    if workers >= stages:
+        bound = pipeline_bound(samples, stages)
+        assert 2 * samples * stages / took == pytest.approx(bound)
 
 
 @settings(deadline=None)

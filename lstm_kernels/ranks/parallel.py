@@ -30,6 +30,7 @@ from ..errors import (
     check_type,
 )
 from ..params import Named, Params
+from ..schedules import fill_and_drain
 from ..training import Checkpoint
 from ..versions import VersionName, versions
 from .stage import LOSSES, Stage, StageParams, layers_of
@@ -235,11 +236,19 @@ class Parallel:
 
         for v, stage in self.local.items():
             stage.begin(self.thetas[v])
-        # A rank takes its tasks in the order of their turns, v + m. What a task needs
-        # was sent in the turn before, so that no rank waits for ever. A rank sends to
-        # another in the order in which that one receives: no message needs a tag.
-        tasks = [(v, m) for v in self.local for m in range(len(parts))]
-        for v, m in sorted(tasks, key=sum):
+        # What a task needs was sent a turn before, so that no rank waits for ever. A
+        # rank sends in the order in which others receive: no message needs a tag.
+        tasks = ()
+        if parts:
+            tasks = fill_and_drain(last + 1, self.ranks, len(parts)).tasks
+        for task in (task for task in tasks if task.worker == self.row.rank):
+            v, m = min(task.layer, 2 * last + 1 - task.layer), task.samples[0]
+            if task.layer > last:  # back
+                dy = None if v == last else receive(v + 1, shapes[v, m])
+                dx = self.local[v].backward(dy, m)
+                if v > 0:
+                    send(v - 1, dx)
+                continue
             x, target = parts[m]
             if v > 0:
                 x = receive(v - 1, (*x.shape[:2], self.local[v].width))
@@ -249,11 +258,6 @@ class Parallel:
                 loss += y
             else:
                 send(v + 1, y)
-        for v, m in sorted(tasks, key=lambda task: task[1] - task[0]):
-            dy = None if v == last else receive(v + 1, shapes[v, m])
-            dx = self.local[v].backward(dy, m)
-            if v > 0:
-                send(v - 1, dx)
         self.world.MPI.Request.Waitall(sent)
         if self.replicas > 1:
             for gradients in self._sums:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from lstm_kernels import Version
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import registers
 from lstm_kernels.cpu.tiles import multiply
+from lstm_kernels.schedules import Graph, by_samples, layer_by_layer
 
 from .. import plots
 from ..experiments import rungs
@@ -424,15 +426,35 @@ def figure_phases(rows: pd.DataFrame) -> Figure:
     return figure
 
 
+def turns(graph, tasks) -> tuple[np.ndarray, np.ndarray]:
+    """In which turn of its thread each sample has each step, and the thread."""
+    turn, thread = np.zeros((2, graph.samples, graph.steps), int)
+    free = Counter()
+    for task in tasks:
+        _, steps, _, samples = graph.box(task)
+        for t in range(steps.start, steps.stop):
+            turn[samples, t], thread[samples, t] = free[task.worker], task.worker
+            free[task.worker] += 1
+    return turn, thread
+
+
 def figure_who() -> Figure:
     """Who computes what, by sample and step: turn and thread."""
-    samples, steps = np.mgrid[:8, :6]
-    panels = {
-        "numpy: a product a step": (steps, 0 * steps),
-        "numba-sample: a sample a turn": (6 * (samples % 4) + steps, samples // 4),
-        "numba-tile: four samples a turn": (steps, samples // 4),
-        "WRONG: threads over steps": (8 * (steps % 3) + samples, steps // 3),
+    graph = Graph(1, 6, samples=8)
+    alone, step_by_step = by_samples(graph, 8).tasks, graph.tasks(1)
+    tasks = {
+        "numpy: a product a step": layer_by_layer(graph).tasks,
+        "numba-sample: a sample a turn": [
+            task._replace(worker=task.worker // 4) for task in alone
+        ],
+        "numba-tile: four samples a turn": by_samples(graph, 2, 4).tasks,
+        "WRONG: threads over steps": [
+            task._replace(worker=task.start // 3, samples=(s, s + 1))
+            for task in step_by_step
+            for s in range(8)
+        ],
     }
+    panels = {title: turns(graph, of) for title, of in tasks.items()}
     figure, axes = plots.panels(2, 5.4, ncols=2, sharex=True)
     colours = ListedColormap([plots.SKY, plots.ORANGE])
     for ax, (title, (turn, thread)) in zip(axes.flat, panels.items(), strict=True):

@@ -1,11 +1,13 @@
 """Page 08: two ranks that train one network, by sharing samples or layers."""
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pandas as pd
 
 from lstm_kernels.ranks import planner
+from lstm_kernels.schedules import Costs, fill_and_drain
+from lstm_kernels.simulate import simulate
 
 from .. import plots
 from ..experiments.devices import MICRO, PARTITIONS, ROUNDS, TOLERANCE, Example, job
@@ -63,36 +65,15 @@ def steps_of(rows):
 
 
 def timeline(counts, forward, backward, *, micro, ranks=2, hand=0.0):
-    """What each rank runs: (rank, stage, micro-batch, back, start, stop), in seconds.
+    """What each rank runs, the Timeline of a `fill_and_drain`.
 
-    counts: the layers of each stage; stage v is on rank v % ranks. forward, backward:
-    seconds of each layer. hand: of a message. Ranks take their tasks by turns, as
-    `Parallel` does; a task starts when its rank is free and its input is there.
+    counts: the layers of each stage. forward, backward: seconds of each layer. hand: of
+    a message.
     """
-    ends, last = list(accumulate(counts, initial=0)), len(counts) - 1
-    done, free, spans = {}, [0.0] * ranks, []
-    for back, each in ((False, forward), (True, backward)):
-        turns = [
-            ((last - v if back else v) + m, v, m)
-            for v in range(last + 1)
-            for m in range(micro)
-        ]
-        for _, v, m in sorted(turns):
-            rank, before = v % ranks, v + (1 if back else -1)
-            start = free[rank]
-            if 0 <= before <= last:
-                late = hand if before % ranks != rank else 0.0
-                start = max(start, done[before, m, back] + late)
-            stop = start + sum(each[ends[v] : ends[v + 1]])
-            done[v, m, back] = free[rank] = stop
-            spans.append((rank, v, m, back, start, stop))
-    return spans
-
-
-def idle_share(spans, ranks=2):
-    """The share of the ranks' time in which they run nothing."""
-    busy = sum(stop - start for *_, start, stop in spans)
-    return 1 - busy / (ranks * max(span[-1] for span in spans))
+    ends = [*pairwise(accumulate(counts, initial=0))]
+    ahead, back = ([sum(each[i:j]) for i, j in ends] for each in (forward, backward))
+    costs = Costs((*ahead, *back[::-1]), hand=hand)
+    return simulate(fill_and_drain(len(counts), ranks, micro), costs)
 
 
 def messages(counts, micro=MICRO):
@@ -121,13 +102,14 @@ def figure_order(layers=4, micro=4):
     }
     figure, axes = plots.panels(2, 3.6, sharex=True)
     for ax, (name, counts) in zip(axes, placements.items(), strict=True):
-        spans = timeline(counts, [1] * layers, [2] * layers, micro=micro)
-        for rank, _, m, back, start, stop in spans:
-            colour = plots.ORANGE if back else plots.SKY
-            style = {"left": start, "color": colour, "edgecolor": "white"}
-            bar = ax.barh(rank, stop - start, **style)
-            ax.bar_label(bar, [m], label_type="center")
-        idle = percent(round(idle_share(spans), 2))
+        drawn = timeline(counts, [1] * layers, [2] * layers, micro=micro)
+        for span in drawn.spans:
+            task = drawn.schedule.tasks[span.task]
+            colour = plots.SKY if task.layer < len(counts) else plots.ORANGE
+            style = {"left": span.start, "color": colour, "edgecolor": "white"}
+            bar = ax.barh(span.worker, span.stop - span.start, **style)
+            ax.bar_label(bar, [task.samples[0]], label_type="center")
+        idle = percent(round(drawn.idle, 2))
         ax.set_title(f"{name}: {messages(counts, micro)} messages, idle {idle}")
         plots.named_rows(ax, ["rank 0", "rank 1"])
     axes[1].set_xlabel("time (forward passes of a layer); blue forward, orange back")
@@ -200,11 +182,11 @@ def part_of(rows, name):
 def predicted(counts, costs, hand=0.0):
     """Seconds of a step: the passes, and the descent of the slower rank."""
     forward, backward = costs["forward"].to_list(), costs["backward"].to_list()
-    spans = timeline(counts, forward, backward, micro=MICRO, hand=hand)
+    passes = timeline(counts, forward, backward, micro=MICRO, hand=hand).makespan
     ends, descent = list(accumulate(counts, initial=0)), [0.0, 0.0]
     for v in range(len(counts)):
         descent[v % 2] += costs["descent"].iloc[ends[v] : ends[v + 1]].sum()
-    return max(span[-1] for span in spans) + max(descent)
+    return passes + max(descent)
 
 
 def layer_costs(costs):
@@ -221,7 +203,7 @@ def planned(costs, rows):
     layers = layer_costs(costs)
     forward, backward = costs["forward"].to_list(), costs["backward"].to_list()
     for counts in planner.partitions(len(layers), 2):
-        drawn = timeline(counts, forward, backward, micro=MICRO)[-1][-1]
+        drawn = timeline(counts, forward, backward, micro=MICRO).makespan
         want = planner.predict(layers, counts, MICRO).seconds
         np.testing.assert_allclose(drawn, want)
     plan = list(planner.plan(layers, ranks=2, micro_batches=MICRO).counts)
@@ -335,8 +317,8 @@ def placements(costs, plan, model):
         found[name] = {
             "messages": messages(counts),
             "sent": mib(sent(counts, model)),
-            "idle, equal layers": percent(idle_share(equal)),
-            "idle, as measured": percent(idle_share(measured)),
+            "idle, equal layers": percent(equal.idle),
+            "idle, as measured": percent(measured.idle),
         }
     return pd.DataFrame(found).T.rename_axis("placement")
 

@@ -214,7 +214,6 @@ class Space:
         H, D = tiles.hidden, params.input_size
         self.training = training = purpose != "inference"
         self._tiles, self._lanes = tiles, None
-        self._form = tiles.cell, tiles.dtype, tiles.hidden, None
         self._turns_x = D > 1 or chunked  # for lanes, or is it that already?
         self.purpose, self.has_c = purpose, states == 2
         self._shape = L, T, B, H
@@ -222,10 +221,9 @@ class Space:
         self._y_shape = T, B, H
         self._last_step = slice(T, None), slice(None), slice(H)
         self._dtype, self._cell = tiles.dtype, net._cell.name
-        # Where a cell has no c, that of a layer is its h.
-        self._h_fields = ("h",) if self.has_c else ("h", "c")
-        top_layer = (L - 1) * len(LAYER_WORD)
-        self._h_words = [top_layer + getattr(LAYER_WORD, n) for n in self._h_fields]
+        # Of the top layer; where a cell has no c, that of a layer is its h.
+        words = (LAYER_WORD.h,) if self.has_c else (LAYER_WORD.h, LAYER_WORD.c)
+        self._h_words = [(L - 1) * len(LAYER_WORD) + word for word in words]
         # y is a copy where its storage has padding, or is kept.
         self._copies_y = training or tiles.padded != H
         self.started = False  # is an initial state in the arrays?
@@ -244,9 +242,8 @@ class Space:
         self._c_last = self.arrays["c"][:, -1, :, :H]
         self.bytes = sum(array.nbytes for array in self.arrays.values())
         # Of a forward pass, about; a task takes as long as some thousand of them.
-        products = [
-            2 * (n + H) * len(net._cell.gates) * H + 100 * H for n in net.inputs
-        ]
+        K = len(net._cell.gates)
+        products = [2 * (n + H) * K * H + 100 * H for n in net.inputs]
         tasks = 2000 * L * self.sizes["J_padded"]
         self.operations = T * (B * sum(products) + tasks)
         layers, job = np.zeros(L, LAYER), np.zeros(1, JOBS[tiles.dtype])
@@ -259,17 +256,16 @@ class Space:
         layers["x_width"][0] = layers["x_lanes"][0] = D
         layers["x_width"][1:] = self.sizes["P"]
         layers["x_lanes"][1:] = self.sizes["H_lanes"]
-        for layer, packed, turned in zip(
-            layers, net.packed.layers, net.transposes, strict=True
-        ):
-            point(layer, **packed, **turned)
+        weights = zip(net.packed.layers, net.transposes, strict=True)
+        for layer, (packed, transposed) in zip(layers, weights, strict=True):
+            point(layer, **packed, **transposed)
         aim(self.arrays, layers, job)
         for layer, h in zip(layers[1:], self.arrays["h"], strict=False):
             point(layer, x=h[1:])
         if not self.has_c:
             layers["c"] = layers["h"]
-        tiles_used = ("inputs",) * (input_steps > 1)
-        point(job, **codes(tiles, "forward", *tiles_used, keep=training))
+        used = ("forward", "inputs")[: 1 + (input_steps > 1)]
+        point(job, **codes(tiles, *used, keep=training))
         self.work = Work(layers, job)
         if training:
             self._aim_training(net, purpose == "descent")
@@ -299,7 +295,8 @@ class Space:
                 words[l * len(LAYER_WORD) + LAYER_WORD.a] = place
         if division.lanes:
             self._aim_lanes()
-            tiles = LaneTiles(*self._form, together=division.lanes // self._tiles.lanes)
+            rows, vectors = self._tiles, division.lanes // self._tiles.lanes
+            tiles = LaneTiles(rows.cell, rows.dtype, rows.hidden, together=vectors)
             names = ("forward", "backward")[: 1 + self.training]
             found = codes(tiles, *names, keep=self.training)
             job = self.work.job_words

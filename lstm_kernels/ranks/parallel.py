@@ -238,9 +238,7 @@ class Parallel:
             stage.begin(self.thetas[v])
         # What a task needs was sent a turn before, so that no rank waits for ever. A
         # rank sends in the order in which others receive: no message needs a tag.
-        tasks = ()
-        if parts:
-            tasks = fill_and_drain(last + 1, self.ranks, len(parts)).tasks
+        tasks = parts and fill_and_drain(last + 1, self.ranks, len(parts)).tasks
         for task in (task for task in tasks if task.worker == self.row.rank):
             v, m = min(task.layer, 2 * last + 1 - task.layer), task.samples[0]
             if task.layer > last:  # back

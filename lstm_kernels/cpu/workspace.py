@@ -298,9 +298,8 @@ class Space:
             rows, vectors = self._tiles, division.lanes // self._tiles.lanes
             tiles = LaneTiles(rows.cell, rows.dtype, rows.hidden, together=vectors)
             names = ("forward", "backward")[: 1 + self.training]
-            found = codes(tiles, *names, keep=self.training)
             job = self.work.job_words
-            for name, code in found.items():
+            for name, code in codes(tiles, *names, keep=self.training).items():
                 job[getattr(JOB_WORD, f"{name}_lanes")] = code
             job[JOB_WORD.width] = division.lanes
         self.used = plan
@@ -355,9 +354,8 @@ class Space:
         self._shapes = [array.shape for array in net._params.arrays().values()]
         self._places = places(self._shapes)
         self.gradients = net.packed if descends else Packed(net.tiles, net.inputs)
-        for l, (layer, packed) in enumerate(
-            zip(layers, self.gradients.layers, strict=True)
-        ):
+        pairs = zip(layers, self.gradients.layers, strict=True)
+        for l, (layer, packed) in enumerate(pairs):
             for k, (name, array) in enumerate(packed.items()):
                 place = self._dtype.itemsize * self._places[3 * l + k]
                 point(layer, **{f"g{name}": array, f"d{name}": place})

@@ -222,10 +222,15 @@ class NumbaChunks(NumbaFused):
             for start, end in zip(starts, ends, strict=True):
                 start[:, 1:] = end[:, :-1]
             rows, ends, _ = forward(chunks, starts, False)
-            pairs = zip(starts, ends, strict=True)  # the same bits: all that follows is
-            if all(s[:, 1:].tobytes() == e[:, :-1].tobytes() for s, e in pairs):
+            pairs = zip(starts, ends, strict=True)
+            if all(same(start[:, 1:], end[:, :-1]) for start, end in pairs):
                 y[rest:].reshape(count, *rows[:, 0].shape)[:] = rows.swapaxes(0, 1)
                 self.seams = Seams(count, n, sweep, True)
                 return y, tuple(end[:, -1:].copy() for end in ends), None
         self.seams = Seams(count, n, sweep, False)
         return None
+
+
+def same(a, b):
+    """Have two arrays the same bits? Then all that follows has."""
+    return a.tobytes() == b.tobytes()

@@ -259,9 +259,8 @@ class NumbaFused(Network):
         what it names, taken over into these; the losses, up to one not finite.
         """
         losses, work = np.empty(count, self._dtype), space.work
-        word = PROGRESS_WORD
         space.begin(x)
-        work.progress[word.done] = 0
+        work.progress[PROGRESS_WORD.done] = 0
         work.job_words[JOB_WORD.losses] = at(losses)
         work.job_words[JOB_WORD.target] = at(target)
         first = 0
@@ -270,7 +269,7 @@ class NumbaFused(Network):
             many = trial is not None and trial.decided
             last = count if many else first + 1  # try on one step at a time
             self._run(space, "train", first, last)
-            first = int(work.progress[word.done])  # `work` may have new records
+            first = int(work.progress[PROGRESS_WORD.done])  # perhaps of new records
             if not math.isfinite(losses[first - 1]):
                 break
         return losses[:first]

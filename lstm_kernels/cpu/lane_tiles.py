@@ -144,7 +144,7 @@ class LaneTiles(Tiles):
         """Add da M^T to the sums of a group of units, over the gates that M feeds."""
         row = self.wide_units * self.dtype.itemsize
         for place, gate in enumerate(self.gates[matrix]):
-            (A,) = self._operands(m, line, da + (gate * self.units) * line)
+            (A,) = self._operands(m, m.apart(line), da + (gate * self.units) * line)
             B = Numbers(m, MT + place * self.units * row, row, self.units)
             multiply(m, sums, A, H, B.of(*group))
 

@@ -125,7 +125,9 @@ def multiply(m, sums, A, count, B):
         pairs = [(i, n) for n in columns for i in rows]
     fused, long = registers.vector_registers().fused, len(columns) > 8
     twice = not long if len(rows) == 1 else fused and len(columns) >= 4
-    down = [0, *(m.apart(i * A.stride) for i in rows[1:])]
+    down = [0]  # bytes to each row; an address takes 2, 4 or 8 times a register
+    for i in rows[1:]:
+        down.append(m.apart(i * A.stride) if i % 2 else down[i // 2] * 2)
     for first, some in m.groups(count, 2 if twice else 1):
         for k in (first + step for step in range(some)):
             a, b = cache(partial(A.number, k=k)), cache(partial(B.vector, k))

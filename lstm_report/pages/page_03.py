@@ -429,7 +429,7 @@ def figure_phases(rows: pd.DataFrame) -> Figure:
 def turns(graph, tasks) -> tuple[np.ndarray, np.ndarray]:
     """In which turn of its thread each sample has each step, and the thread."""
     turn, thread = np.zeros((2, graph.samples, graph.steps), int)
-    free = Counter()
+    free: Counter[int] = Counter()
     for task in tasks:
         _, steps, _, samples = graph.box(task)
         for t in range(steps.start, steps.stop):

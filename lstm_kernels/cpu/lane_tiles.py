@@ -99,7 +99,7 @@ class LaneTiles(Tiles):
         the cell. x, h: whole rows of the first step, of which D and H units are
         counted. c: before it, h_new: after it, of the `units` of this block.
         """
-        most, size = self._most(len(self.cell.gates)), self.dtype.itemsize
+        most, gate = self._most(len(self.cell.gates)), self.units * self.dtype.itemsize
 
         def forward(
             m,
@@ -121,14 +121,8 @@ class LaneTiles(Tiles):
             units,
             line,
         ):
-            U, W, b = (
-                Numbers(m, z, row * size, self.units)
-                for z, row in (
-                    (U, len(self.gates["U"]) * self.units),
-                    (W, len(self.gates["W"]) * self.units),
-                    (b, 0),
-                )
-            )
+            fed = (U, len(self.gates["U"])), (W, len(self.gates["W"])), (b, 0)
+            U, W, b = (Numbers(m, z, n * gate, self.units) for z, n in fed)
             for t in m.each(steps):
                 h_t, c_t = h + t * h_step, c + t * c_step
                 places = x + t * x_step, h_t, a + t * a_step, c_t

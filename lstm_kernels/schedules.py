@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from graphlib import TopologicalSorter
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -268,11 +268,18 @@ def check(schedule):
     has alone no other has with more (`cpu/run.py` counts what is done of each group).
     """
     check_type("schedule", schedule, Schedule, "a Schedule")
-    graph = schedule.graph
+    graph = check_type("schedule.graph", schedule.graph, Graph, "a Graph")
     most = max(len(schedule.tasks), 1024) - 1  # each worker takes memory
     shape = graph.layers, graph.steps, graph.blocks, graph.samples
     for index, task in enumerate(schedule.tasks):
         name = f"schedule: task {index}"
+        bounds = [
+            b for b in check_type(name, task, Task, "a Task")[4:] if b is not None
+        ]
+        pairs = all(isinstance(b, tuple) and len(b) == 2 for b in bounds)
+        if not pairs or not all(type(n) is int for n in chain(task[:4], *bounds)):
+            want = "integers, and None or two of them for blocks and samples"
+            raise TypeError(f"{name} is {task}, want {want}")
         if not 0 <= task.worker <= most:
             raise ValueError(f"{name} is on worker {task.worker}, want 0 to {most}")
         for part, size in zip(graph.box(task), shape, strict=True):
@@ -321,9 +328,13 @@ def cuts(count, parts):
 
 def by_samples(graph, workers, together=1):
     """Each worker has some of the samples, so many of which stay together, through all
-    layers.
+    layers. Raises TypeError or ValueError for zero workers, or for samples that leave a
+    rest.
     """
-    groups = graph.samples // together
+    groups, rest = divmod(graph.samples, check_int("together", together))
+    if rest:
+        want = f"a divisor of {graph.samples} samples"
+        raise ValueError(f"together: got {together}, want {want}")
     shares = cuts(groups, min(check_int("workers", workers), groups))
     shares = [(together * first, together * last) for first, last in shares]
     return Schedule(

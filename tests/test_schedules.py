@@ -3,6 +3,7 @@ is, which cell needs which and what a worker does at once, is said here anew.
 """
 
 import math
+from functools import partial
 from itertools import pairwise, product
 
 import pytest
@@ -424,6 +425,29 @@ def test_fewer_workers_do_the_same(schedule, workers):
         (lambda: wavefront(TWO, 2, costs=3), "costs: got int, want Costs"),
         (lambda: by_units(TWO, 0), "workers: got 0, want an integer"),
         (lambda: by_samples(TWO, 0), "workers: got 0, want an integer"),
+        (lambda: by_samples(TWO, 2, 0), "together: got 0, want an integer"),
+        (lambda: by_samples(WIDE, 2, 3), "together: got 3, want a divisor of 4"),
+        (lambda: by_samples(WIDE, 2, 8), "together: got 8, want a divisor of 4"),
+        (lambda: check(Schedule(None, (A,))), "schedule.graph: got NoneType, want a"),
+        (lambda: check(Schedule(ONE, ((0, 0, 4),))), "schedule: task 0: got tuple"),
+        *(
+            (
+                partial(check, Schedule(ONE, (A._replace(**wrong),))),
+                "schedule: task 0 is",
+            )
+            for wrong in (
+                {"worker": 1.0},
+                {"layer": "0"},
+                {"layer": False},
+                {"start": None},
+                {"blocks": (0, 1, 1)},
+                {"blocks": [0, 1]},
+                {"blocks": 5},
+                {"blocks": ()},
+                {"samples": (0, 1.0)},
+                {"samples": (0,)},
+            )
+        ),
         (lambda: Schedule(TWO, [A, B]), "tasks: got list, want a tuple of Tasks"),
         (lambda: Graph(0, 4), "layers: got 0"),
         (lambda: Graph(1, 4, samples=0), "samples: got 0"),

@@ -11,6 +11,7 @@ from toys import DELAYS, Toy, random_schedule, random_toy
 
 import lstm_kernels as lk
 from lstm_kernels.cpu import team, workspace
+from lstm_kernels.cpu.divisions import Division
 from lstm_kernels.schedules import (
     Graph,
     Schedule,
@@ -21,6 +22,7 @@ from lstm_kernels.schedules import (
     waits_for,
     wavefront,
 )
+from lstm_kernels.versions.numba_fused import NumbaFused
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 
@@ -252,3 +254,38 @@ def test_the_schedules_that_are_tried_hold():
             found = net._schedule(Graph(L, T, backward=backward), division)
             check(found)
             assert found.workers <= min(threads, L)
+
+
+class Mine(NumbaFused):
+    """A version with a division of its own, by a name that nothing else knows."""
+
+    name = "numba-fused"
+
+    def _divisions(self, T, B):
+        return [Division("mine")]
+
+    def _schedule(self, graph, division):
+        return wavefront(graph, 2, 3)
+
+
+def test_layers_that_overlap_share_no_memory_however_a_division_is_called():
+    params, x, target = example((3, 20, 4, 3, 20))
+    want, net = lk.network("numba-fused", params, threads=1), Mine(params, threads=2)
+    for _ in range(3):
+        for got, sure in zip(net.forward(x), want.forward(x), strict=True):
+            np.testing.assert_array_equal(got, sure)
+    assert net.step(x, target, 0.1) == want.step(x, target, 0.1)
+    for spaces, apart in ((net._spaces, True), (want._spaces, False)):
+        layers = spaces[20, 4, "inference"].work.layers
+        assert (len(set(layers["a"])) == 3) == apart
+
+
+def test_a_schedule_of_another_class_is_checked(monkeypatch):
+    params, x, _ = example((3, 20, 4, 3, 20))
+    monkeypatch.setattr(
+        Mine, "_schedule", lambda self, graph, division: Schedule(graph, ())
+    )
+    with pytest.raises(ValueError, match=r"^schedule: cell \(0, 0\) is computed never"):
+        Mine(params).forward(x)
+    with pytest.raises(ValueError, match=r"^by: got 'mine', want one thread, samples"):
+        Division("mine").schedule(Graph(1, 1), 2)

@@ -37,6 +37,9 @@ class Division(NamedTuple):
             return by_units(graph, threads)
         if self.by == "layers":
             return wavefront(graph, threads, self.chunk, together=self.together)
+        if self.by != "one thread":
+            want = "one thread, samples, units or layers"
+            raise ValueError(f"by: got {self.by!r}, want {want}")
         return layer_by_layer(graph)
 
     def __str__(self):

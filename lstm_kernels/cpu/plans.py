@@ -52,6 +52,12 @@ def stage_of_parts(perform, count, workers, samples, changes=False):
     return Stage(perform, Schedule(graph, tuple(tasks)), changes)
 
 
+def _cuts_steps(stage):
+    """Whether a task has some steps of a layer: then others may be at other layers."""
+    graph, tasks = stage.schedule.graph, stage.schedule.tasks
+    return any(task.stop - task.start < graph.steps for task in tasks)
+
+
 def _ahead(sizes, schedule, division):
     L, T, B, J = (sizes[name] for name in "LTBJ")
     perform = forward_lanes_row if division.lanes else steps.forward_row
@@ -132,6 +138,8 @@ class Plan:
     def __init__(self, stages, division=None, *, timed=False):
         self.stages, self.division = stages, division
         self.workers = workers = max(stage.schedule.workers for stage in stages)
+        # Else a layer begins when the one below is done, for the same samples.
+        self.layers_overlap = any(map(_cuts_steps, stages))
         self.timed, self._count = timed, 0  # counters
         self._parts, self._slots = 0, []  # of each task's parts, where their times are
         self._tasks, self._rows, self._performs = [], [], []

@@ -289,9 +289,9 @@ class Space:
         """Let the records say what passes need that are divided so."""
         self.used = None  # an interrupt may come before they are whole
         words, division = self.work.layer_words, plan.division
-        if self.purpose == "inference":  # layer after layer uses the same memory
+        if self.purpose == "inference":  # layer after layer can use the same memory
             for l in range(self.sizes["L"]):
-                place = at(self.arrays["a"][l if division.by == "layers" else 0])
+                place = at(self.arrays["a"][l if plan.layers_overlap else 0])
                 words[l * len(LAYER_WORD) + LAYER_WORD.a] = place
         if division.lanes:
             self._aim_lanes()

@@ -172,7 +172,7 @@ class NumbaChunks(NumbaFused):
             lanes = vectors * self.tiles.lanes
             by = "samples" if min(count // lanes, self._threads) > 1 else "one thread"
             division = Division(by, lanes=lanes)
-            schedule = partial(self._schedule, division=division)
+            schedule = partial(self._checked_schedule, division)
             plans = [space.plan("sweep", division, schedule, n) for n in (run_up, None)]
             space.use(plans[0])
             space.sweeps[run_up] = plans

@@ -34,6 +34,7 @@ from ..cpu.tiles import Tiles
 from ..cpu.workspace import Packed, Space, transpose, transposes
 from ..errors import check_choice, check_int
 from ..kernels import numbas_threads
+from ..schedules import check, for_fewer
 from .base import Network
 
 MOST_SPACES, MOST_BYTES = 4, 1 << 30  # for later calls, beside those of the last one
@@ -132,7 +133,7 @@ class NumbaFused(Network):
         return trial((*form, T, B, purpose, kind), tuple(found))
 
     def _divisions(self, T, B):
-        """The divisions to try."""
+        """The Divisions to try."""
         L, blocks = self._params.num_layers, self.tiles.blocks
         return divisions(L, T, B, blocks, self._threads, self.tiles.lanes)
 
@@ -153,8 +154,18 @@ class NumbaFused(Network):
         self._run(space, "forward")
 
     def _schedule(self, graph, division):
-        """Who computes what of a pass, as it is divided at present."""
+        """Who computes what of a pass, as it is divided at present; what another class
+        returns is checked.
+        """
         return division.schedule(graph, self._threads)
+
+    def _checked_schedule(self, division, graph):
+        schedule = self._schedule(graph, division)
+        if type(self)._schedule is not NumbaFused._schedule:
+            check(schedule)
+            if schedule.graph != graph:
+                raise ValueError(f"schedules: got {schedule.graph}, want {graph}")
+        return for_fewer(schedule, self._threads)
 
     def _run(self, space, kind, first=0, last=0):
         """Run a kind of pass on a Space, or training steps first, ..., last-1, as it is
@@ -167,9 +178,8 @@ class NumbaFused(Network):
         division, count = trial.division, 1
         plan = space.plans.get(kind)
         if plan is None or plan.division is not division:
-            plan = space.plan(
-                kind, division, partial(self._schedule, division=division)
-            )
+            schedule = partial(self._checked_schedule, division)
+            plan = space.plan(kind, division, schedule)
         if space.used is not plan:
             space.use(plan)
         if kind == "train":

@@ -10,7 +10,6 @@ steps, and for one sample by reading a layer's weights in every step.
 """
 
 from ..cpu.divisions import Division, by_layers
-from ..schedules import check, for_fewer
 from .numba_fused import NumbaFused
 
 
@@ -43,11 +42,7 @@ class NumbaWavefront(NumbaFused):
     def _schedule(self, graph, division):
         if self._schedules is None:
             return super()._schedule(graph, division)
-        schedule = self._schedules(graph)
-        check(schedule)
-        if schedule.graph != graph:
-            raise ValueError(f"schedules: got {schedule.graph}, want {graph}")
-        return for_fewer(schedule, self._threads)
+        return self._schedules(graph)
 
     def timeline(self, T, B, training=False, backward=False):
         """When each part of the last whole pass of that shape ran, a Timeline;

@@ -115,6 +115,23 @@ def test_every_division_gives_the_same_bits(cell):
         assert all(other == first for other in others), shape
 
 
+def test_a_bare_pass_writes_every_step_of_h_however_it_is_divided(cell):
+    lanes = lanes_of(np.float32)
+    for L, T, B, H in (
+        (1, 9, 2 * lanes, 4),
+        (2, 1, 4 * lanes, 3),
+        (2, 5, 6, lanes + 1),
+    ):
+        params, x, _ = example((L, T, B, 1, H), cell)
+        net = lk.network("numba-fused", params, threads=2)
+        for division in every_division(net, x):
+            run = net.bare_forward(x, division)
+            for _ in range(2):
+                run.h[1:] = np.nan
+                run()
+                np.testing.assert_array_equal(run.h[1:, :, :H], net.forward(x)[0])
+
+
 @pytest.mark.parametrize("vectors", [1, 2, 4])
 @pytest.mark.parametrize(
     ("cell", "dtype"), [*((cell, np.float32) for cell in CELLS), ("lstm", np.float64)]

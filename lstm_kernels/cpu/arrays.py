@@ -125,7 +125,7 @@ SIZES += " U_lines W_lines gate_steps c_slots lane_slots H_lanes"
 # Steps whose inputs, and whose gradients from above, are multiplied at once. Is there
 # an initial state?, are gradients added to the parameters?, examples there are.
 CHOICES = "width keeps chunked input_steps back_steps starts descend N"
-ADDRESSES = "address layers progress order losses plain"
+ADDRESSES = "layers progress order losses plain"
 CODE = "inputs forward backward few through_U through_W gradient_U gradient_W"
 CODE += " gradient_b transpose forward_lanes backward_lanes"
 

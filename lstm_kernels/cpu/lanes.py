@@ -192,7 +192,8 @@ def forward_lanes_row(job, l, start, stop, step, end, low, high, first, last):
     if job.chunked:
         return 0
     h_rows, c_rows = arrays(job, layer, "h c")
-    for t in range(0 if job.keeps else job.T - 1, job.T):
+    every = job.keeps or not job.y  # else y has them, and the last is of the state
+    for t in range(0 if every else job.T - 1, job.T):
         to_rows(job, h[t + 1], h_rows[t + 1], job.H, first, last)
     if layer.c != layer.h:
         last_slot = c[job.lane_slots - 1]

@@ -197,7 +197,8 @@ class LLVM:
 
     def apart(self, number):
         """A number that stays in a register of its own: LLVM would add up multiples of
-        a stride one after the other, in every turn of a loop (5 % of a product).
+        a stride one after the other, in every turn of a loop (5 % of a product with
+        AVX-512, Xeon of 2023).
         """
         if isinstance(number, int):
             return number

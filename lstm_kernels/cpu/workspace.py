@@ -140,7 +140,7 @@ class Work:
         # The same memory as words, which Python fills in faster than fields of records.
         self.layer_words = memoryview(layers.view(np.int64))
         self.job_words = memoryview(job.view(np.int64))
-        point(job, address=self.address, layers=layers, progress=self.progress)
+        point(job, layers=layers, progress=self.progress)
 
     def renew(self):
         """Go over to copies, all at once: an interrupt finds the old records or the
@@ -227,6 +227,7 @@ class Space:
         # y is a copy where its storage has padding, or is kept.
         self._copies_y = training or tiles.padded != H
         self.started = False  # is an initial state in the arrays?
+        self.wants_y = True  # of lanes; else all steps of h
         self.sizes = {**tiles.sizes(), **tiles.layer_sizes(D), "L": L, "T": T, "B": B}
         self.sizes |= {"O": O, "L_h": L if self._copies_y else L - 1}
         self.sizes |= {"L_c": L if self.has_c else 0, "threads": net._threads}
@@ -393,8 +394,11 @@ class Space:
             self._begin_state(top, state)
         return top
 
-    def begin_lanes(self, writes_y):
-        """Before a pass forward in lanes: where they take x from, and write y."""
+    def begin_lanes(self, forward):
+        """Before a pass in lanes: where they take x from, and of a forward pass where
+        they write y.
+        """
+        writes_y = forward and self.wants_y
         words = self.work.layer_words
         if not self._turns_x:
             words[LAYER_WORD.lanes_x] = words[LAYER_WORD.x]

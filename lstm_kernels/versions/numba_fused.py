@@ -144,6 +144,7 @@ class NumbaFused(Network):
         x = self.checked_input("bare_forward", x)
         with self._held("bare_forward"):
             space = Space(self, *x.shape[:2], "inference")  # of its own
+            space.wants_y = False
             if division is not None:
                 space.trials["forward"] = Trial([division])
             h = space.begin(x)

@@ -17,7 +17,7 @@ from functools import partial
 import numba
 import numpy as np
 import pytest
-from conftest import HOSTILE, IN_USE, example
+from conftest import COMPILED, HOSTILE, IN_USE, example
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import lstm_kernels as lk
@@ -228,6 +228,7 @@ def test_a_pickle_of_a_version_that_cannot_run_here_says_why():
 
 # Flush to zero, which libraries switch on in threads: torch.set_flush_denormal.
 
+TINY = float(np.finfo(np.float32).tiny)  # the least normal number
 MACHINE = platform.machine().lower()
 # Where an fenv_t has the register, its bits that flush, and those that are no mode
 FLUSH = {"x86_64": (28, 0x8040, 0x3F), "aarch64": (0, 1 << 24, 0)}.get(MACHINE)
@@ -271,12 +272,26 @@ def everything(net, x, state, target):
     return [*found, *net.params().arrays().values()]
 
 
+def several(name, params, threads, subnormals):
+    """A network that keeps subnormal numbers or flushes them, which cuts a sequence
+    where it can.
+    """
+    options = {"subnormals": subnormals} if name in COMPILED else {}
+    if name == "numba-chunks":
+        options |= {"chunks": 3, "run_up": 2}
+    return lk.network(name, params, threads=threads, **options)
+
+
+# Whether each version is told to keep them: NumPy's always do.
+KEEPS = [(name, True) for name in IN_USE] + [(name, False) for name in COMPILED]
+
+
 @flushes
-@pytest.mark.parametrize("name", IN_USE)
+@pytest.mark.parametrize(("name", "subnormals"), KEEPS)
 # The last one: samples are lanes, and a state has no c
 @pytest.mark.parametrize(("B", "cell"), [(1, "lstm"), (6, "lstm"), (16, "gru")])
-def test_subnormal_numbers_are_kept_where_the_caller_flushes_them(
-    name, B, cell, monkeypatch
+def test_what_the_caller_does_with_subnormal_numbers_changes_nothing(
+    name, subnormals, B, cell, monkeypatch
 ):
     monkeypatch.setattr(blas, "LEAST_WORK", 1000)  # so that NumPy's pool takes part
     blas.panels.cache_clear()
@@ -287,46 +302,80 @@ def test_subnormal_numbers_are_kept_where_the_caller_flushes_them(
     x, target = x * np.float32(1e-39), target * np.float32(0)
     shape = 2, B, params.hidden_size
     state = tuple(np.full(shape, 1e-39, np.float32) for _ in CELLS[cell].state)
-    several = min(2, numba.config.NUMBA_NUM_THREADS)
-
-    def make(threads):
-        if name == "numba-chunks":
-            kind = type(lk.network(name, params))
-            return kind(params, threads, chunks=3, run_up=2)
-        return lk.network(name, params, threads=threads)
-
-    want = everything(make(1), x, state, target)
-    assert 0 < np.abs(want[0]).max() < np.finfo(np.float32).tiny
+    most = min(2, numba.config.NUMBA_NUM_THREADS)
+    want = everything(several(name, params, 1, subnormals), x, state, target)
+    largest = np.abs(want[0]).max()
+    assert 0 < largest < TINY if subnormals else largest == 0
     with flushing():
         blas._pool.cache_clear()  # its next threads begin as this one computes
-        for threads in (1, several, several):
-            net = make(threads)
+        for threads in (1, most, most):
+            net = several(name, params, threads, subnormals)
             found = everything(net, x, state, target)
             with pytest.raises(ValueError, match=r"^x: got"):
                 net.forward(x[:, :, :1])
             for one, other in zip(found, want, strict=True):
                 assert one.tobytes() == other.tobytes()
+    before = mode()
+    everything(several(name, params, most, subnormals), x, state, target)
+    assert mode() == before
     blas._pool.cache_clear()
     blas.panels.cache_clear()
 
 
-def note_mode(p, turn, address):
-    """Each of two participants notes how it computes; the first waits for both."""
-    at = instructions.integers(address, 2)
-    at[p] = instructions.standard_mode()
-    instructions.add(address + 16, 1)
-    while instructions.read(address + 16) < 2:
+@flushes
+@pytest.mark.parametrize(("name", "subnormals"), KEEPS)
+@pytest.mark.parametrize(("B", "cell"), [(1, "lstm"), (16, "gru")])
+def test_gradients_that_fade_become_zero_or_subnormal(name, subnormals, B, cell):
+    params, x, _ = example((1, 60, B, 2, 13), cell)
+    for array in params.arrays().values():
+        array *= np.float32(0.3)
+    dy = np.zeros((60, B, 13), np.float32)
+    dy[-1] = 1e-24
+    exact = lk.network("numpy", params.astype(np.float64))
+    exact.forward(x.astype(np.float64), training=True)
+    want = exact.backward(dy.astype(np.float64)).x
+    assert (np.abs(want) < TINY).mean() > 0.1, "the example says nothing"
+    found = []
+    for threads in (1, min(2, numba.config.NUMBA_NUM_THREADS)):
+        net = several(name, params, threads, subnormals)
+        for _ in range(3):  # divisions are tried
+            net.forward(x, training=True)
+            found.append(net.backward(dy).x)
+    got = found[0]
+    assert all(other.tobytes() == got.tobytes() for other in found)
+    least = TINY * 2.0**-23 if subnormals else TINY  # the distance of two numbers
+    of_step = np.abs(want).max(axis=(1, 2), keepdims=True)
+    assert (np.abs(got - want) <= 1e-4 * of_step + 200 * least).all()
+    small = (got != 0) & (np.abs(got) < TINY)
+    assert small.any() if subnormals else not small.any()
+
+
+def compute_in_both(p, turn, address):
+    """Each of two participants multiplies a subnormal number by one: flushing, keeping,
+    and as it began. The first waits for both.
+    """
+    line = instructions.integers(address + 64 * (p + 1), 8)  # of this participant
+    numbers = line.view(np.float64)
+    for flush in range(2):
+        env = instructions.set_fp_env(flush)
+        numbers[flush] = numbers[3] * numbers[4]
+        instructions.restore_fp_env(env)
+    numbers[2] = numbers[3] * numbers[4]
+    instructions.add(address, 1)
+    while instructions.read(address) < 2:
         instructions.pause()
     return turn
 
 
 @flushes
-def test_threads_of_a_team_compute_as_c_begins():
-    found, sync = np.zeros((2, 8), np.int64)
-    threads, plain, code = team.Team(), mode(), native(note_mode, "test")
-    with flushing():  # which a new thread inherits
-        threads.run(2, code, at(found), at(sync), "owner")
-    assert ((found[:2] & ~FLUSH[2]) == plain).all()
+def test_a_thread_of_a_team_computes_as_it_is_told():
+    memory, sync = np.zeros((3, 8)), np.zeros(8, np.int64)
+    memory[1:, 3:5] = 1e-310, 1
+    threads, before = team.Team(), mode()
+    threads.run(2, native(compute_in_both, "test"), at(memory), at(sync), "owner")
+    for keeping, flushed, after in memory[1:, :3]:
+        assert (keeping, flushed, after) == (1e-310, 0, 1e-310)
+    assert mode() == before
     threads.drain()
     threads.dismiss()
 

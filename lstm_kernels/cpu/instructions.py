@@ -125,58 +125,66 @@ def pause(builder):
         builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
 
 
-# By architecture: what stores and loads the register that says how a thread computes,
-# at an address, and what that changes; its value where C begins, which rounds to
-# nearest, keeps subnormal numbers and traps nothing; bits that are no mode.
-_MODES = {
-    "x86_64": ("stmxcsr ($0)", "ldmxcsr ($0)", "", 0x1F80, 0x3F),
-    "aarch64": ("mrs x9, fpcr\nstr x9, [$0]", "ldr x9, [$0]\nmsr fpcr, x9", "x9", 0, 0),
+# By architecture: what stores and loads the register that controls floating-point
+# arithmetic, at an address, and what that clobbers; its value where C begins, which
+# rounds to nearest, keeps subnormal numbers and traps nothing; its bits that flush them
+# to zero (FTZ, DAZ; FPCR.FZ); bits that are no mode.
+_FP_CONTROL = {
+    "x86_64": ("stmxcsr ($0)", "ldmxcsr ($0)", "", 0x1F80, 0x8040, 0x3F),
+    "aarch64": (
+        "mrs x9, fpcr\nstr x9, [$0]",
+        "ldr x9, [$0]\nmsr fpcr, x9",
+        "x9",
+        0,
+        1 << 24,
+        0,
+    ),
 }
-_MODES["arm64"] = _MODES["aarch64"]
+_FP_CONTROL["arm64"] = _FP_CONTROL["aarch64"]
 llvmlite.binding.initialize_native_asmparser()
 
 
-def _modes(builder):
+def _fp_control(builder):
     """The row of this architecture, None for others, which keep what they have."""
-    return _MODES.get(builder.module.triple.partition("-")[0])
+    return _FP_CONTROL.get(builder.module.triple.partition("-")[0])
 
 
-def _at_word(builder, code, changed, place):
-    """Emit assembly code that takes the address of a word."""
-    kind = ir.FunctionType(ir.VoidType(), [place.type])
-    changed = f",~{{{changed}}}" if changed else ""
-    builder.asm(kind, code, f"r,~{{memory}}{changed}", [place], side_effect=True)
-
-
-def _load_mode(builder, mode, given):
-    """Load `given` into the register, where `mode` is not the standard one."""
-    _, load, changed, standard, notes = _modes(builder)
-    bits = builder.and_(mode, ir.Constant(WORD, ~notes))
-    with builder.if_then(builder.icmp_unsigned("!=", bits, WORD(standard))):
-        place = cgutils.alloca_once_value(builder, given)
-        _at_word(builder, load, changed, place)
-
-
-@instruction(types.int64)
-def standard_mode(builder):
-    """From here on this thread rounds to nearest and keeps subnormal numbers, which a
-    library may flush to zero; how it computed before, for `set_mode`.
-    """
-    if not _modes(builder):
-        return WORD(0)
-    store, _, changed, standard, _ = _modes(builder)
+def _exchange_fp_env(builder, wanted):
+    """Load `wanted` into the control register unless it holds that; what it held."""
+    store, load, clobbered, _, _, flags = _fp_control(builder)
     place = cgutils.alloca_once_value(builder, WORD(0))
-    _at_word(builder, store, changed, place)
+    kind = ir.FunctionType(ir.VoidType(), [place.type])
+    clobbers = "r,~{memory}" + (f",~{{{clobbered}}}" if clobbered else "")
+    builder.asm(kind, store, clobbers, [place], side_effect=True)
     before = builder.load(place)
-    _load_mode(builder, before, WORD(standard))
+    differ = builder.and_(builder.xor(before, wanted), WORD(~flags))
+    with builder.if_then(builder.icmp_unsigned("!=", differ, WORD(0))):
+        builder.store(wanted, place)
+        builder.asm(kind, load, clobbers, [place], side_effect=True)
     return before
 
 
+@instruction(types.int64, types.int64)
+def set_fp_env(builder, flush):
+    """Switch this thread to round-to-nearest, if `flush` is not 0 with subnormal
+    numbers flushed to zero (FTZ and DAZ), else without. Returns the previous
+    floating-point environment, for `restore_fp_env`.
+    """
+    if not _fp_control(builder):
+        return WORD(0)
+    *_, default, flushes, _ = _fp_control(builder)
+    flush = builder.icmp_unsigned("!=", flush, WORD(0))
+    wanted = builder.select(flush, WORD(default | flushes), WORD(default))
+    return _exchange_fp_env(builder, wanted)
+
+
 @instruction(None, types.int64)
-def set_mode(builder, mode):
-    """This thread computes as before `standard_mode`, which told."""
-    if _modes(builder):
-        _load_mode(builder, mode, mode)
+def restore_fp_env(builder, before):
+    """Switch this thread back to the floating-point environment before `set_fp_env`,
+    which returned it.
+    """
+    if _fp_control(builder):
+        _exchange_fp_env(builder, before)
 
 
 def _word(builder, address):

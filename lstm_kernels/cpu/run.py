@@ -29,6 +29,8 @@ from .instructions import (
     perform,
     read,
     record_at,
+    restore_fp_env,
+    set_fp_env,
     swap,
 )
 from .team import LINE, SPINS, clock
@@ -268,8 +270,18 @@ def end_after(job, count):
 @part
 def run(p, edition, plan):
     """What participant p does of the passes that PROGRESS says, at least of one; the
-    number of the next edition.
+    number of the next edition. Every participant computes in the same floating-point
+    environment, whatever its thread has otherwise: else bits would tell who did what.
     """
+    env = set_fp_env(plan.flushes)
+    edition = run_passes(p, edition, plan)
+    restore_fp_env(env)
+    return edition
+
+
+@part
+def run_passes(p, edition, plan):
+    """The passes of `run`."""
     step = progress_at(plan.progress, 0).first
     while True:
         if plan.workers == 1 and not plan.spans:

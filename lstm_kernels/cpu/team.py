@@ -43,8 +43,6 @@ from .instructions import (
     offer_core,
     pause,
     read,
-    set_mode,
-    standard_mode,
     swap,
     two_words,
 )
@@ -106,7 +104,6 @@ def attend(asleep):
     """What a thread of a team does for ever: join regions, and sleep between them.
     asleep: address of its line.
     """
-    standard_mode()  # a thread begins as the one that started it computes
     team, p = read(asleep + _TEAM), read(asleep + _P)
     seen, spins, since = 0, 0, clock()
     if MOVES:
@@ -168,14 +165,10 @@ def enter(team, participants, function, job, sync):
 
     sync: address of the number of the next round. Returns how many threads are still in
     some region: they do nothing any more, but may read its job and its sync.
-
-    Arithmetic is standard in a region, whatever the caller's is: else bits would tell
-    who computed what.
     """
-    turn, mode = read(sync), standard_mode()
+    turn = read(sync)
     if participants == 1:
         exchange(sync, call(function, 0, turn, job))
-        set_mode(mode)
         return 0
     exchange(team + _FUNCTION, function)
     exchange(team + _JOB, job)
@@ -189,7 +182,6 @@ def enter(team, participants, function, job, sync):
                 keep_away(team + _CORES, read(asleep + _NUMBER))
             wake(read(asleep + _LOCK))
     exchange(sync, call(function, 0, turn, job))
-    set_mode(mode)
     door = add(team, -_OPEN)
     joined = add(team + _JOINED, (door & _JOINS) >> 1) + ((door & _JOINS) >> 1)
     for _ in range(LEAVING):

@@ -127,11 +127,11 @@ def transpose(packed, transposed):
 class Work:
     """The records of the passes of a Space: a LAYER for each layer, the JOB, its
     PROGRESS as words. They are written between regions only, and never again once a
-    thread may have stayed in one: `renew`.
+    thread may have stayed in one: `renew`. flushes: are subnormal numbers flushed?
     """
 
-    def __init__(self, layers, job):
-        self.layers, self.job = layers, job
+    def __init__(self, layers, job, flushes=False):
+        self.layers, self.job, self.flushes = layers, job, flushes
         self.progress = buffer(1, dtype=PROGRESS).view(np.int64)
         self._entered, self._word = False, buffer(8, dtype=np.int64)
         # What `address` leads to, beside the arrays of the space.
@@ -146,7 +146,7 @@ class Work:
         """Go over to copies, all at once: an interrupt finds the old records or the
         new.
         """
-        new = Work(self.layers.copy(), self.job.copy())
+        new = Work(self.layers.copy(), self.job.copy(), self.flushes)
         new.progress[1:] = self.progress[1:]  # it is not to be left
         vars(self).update(vars(new))
 
@@ -267,7 +267,7 @@ class Space:
             layers["c"] = layers["h"]
         used = ("forward", "inputs")[: 1 + (input_steps > 1)]
         point(job, **codes(tiles, *used, keep=training))
-        self.work = Work(layers, job)
+        self.work = Work(layers, job, not net.subnormals)
         if training:
             self._aim_training(net, purpose == "descent")
         self.trials = {}  # of each kind of pass (`divisions.py`)

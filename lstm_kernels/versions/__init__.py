@@ -114,8 +114,8 @@ def network(
 
     threads: how many to use; None: as many as the cores that this process may use. A
     version that is not parallel uses one. options: those of the version, which the
-    docstring of its class explains: schedules of numba-wavefront; chunks, run_up and
-    sweeps of numba-chunks. Raises ValueError (unknown name, bad params),
+    docstring of its class explains: subnormals of the numba versions; schedules of
+    numba-wavefront; chunks, run_up and sweeps of numba-chunks. Raises ValueError (unknown name, bad params),
     TypeError, also for an option that the version does not have, or UnavailableError
     with the reason.
     """

@@ -20,6 +20,7 @@ from ..errors import (
     check_array,
     check_int,
     check_rate,
+    check_type,
     counted,
 )
 from ..other_names import OtherNames
@@ -375,3 +376,24 @@ class Network(OtherNames):
         if self._params.V is None:
             want = "V and b_out (output_size of Params.init)"
             raise ValueError(f"params: got no read-out, want {want}")
+
+
+class Compiled(Network):
+    """A version whose passes are compiled for a CPU.
+
+    subnormals: False: its passes flush subnormal numbers, those below the dtype's
+    normal range (1.2e-38 in float32), to zero, read or written (FTZ and DAZ of x86,
+    FPCR.FZ of ARM): over hundreds of steps gradients become so small, they say nothing,
+    and a core of Intel's takes many times as long for them. True: it keeps them, as
+    NumPy does. Every thread of a pass does the same, so that bits do not depend on the
+    number of threads; the caller's floating-point environment is as before after a
+    call.
+    """
+
+    def __init__(
+        self, params: Params, threads: int | None = None, *, subnormals: bool = False
+    ):
+        super().__init__(params, threads)
+        want = "True or False"
+        self.subnormals = check_type("subnormals", subnormals, bool, want)
+        self._made_with["subnormals"] = subnormals

@@ -87,8 +87,9 @@ class NumbaChunks(NumbaFused):
         chunks: int | None = None,
         run_up: int | None = None,
         sweeps: int | None = None,
+        subnormals: bool = False,
     ):
-        super().__init__(params, threads)
+        super().__init__(params, threads, subnormals=subnormals)
         self._chunks = None if chunks is None else check_int("chunks", chunks)
         self._run_up = None if run_up is None else check_int("run_up", run_up, 0)
         self._sweeps = None if sweeps is None else check_int("sweeps", sweeps)

@@ -35,7 +35,7 @@ from ..cpu.workspace import Packed, Space, transpose, transposes
 from ..errors import check_choice, check_int
 from ..kernels import numbas_threads
 from ..schedules import check, for_fewer
-from .base import Network
+from .base import Compiled
 
 MOST_SPACES, MOST_BYTES = 4, 1 << 30  # for later calls, beside those of the last one
 # About how much longer than a forward pass a pass takes.
@@ -71,7 +71,7 @@ class Pass:
         self.run()
 
 
-class NumbaFused(Network):
+class NumbaFused(Compiled):
     """A network whose parameters live packed, and whose passes run in compiled code as
     a whole. A signal ends a long call between two steps, but waits while it changes the
     parameters.
@@ -80,8 +80,8 @@ class NumbaFused(Network):
     name = "numba-fused"
     tiles_class = Tiles
 
-    def __init__(self, params, threads=None):
-        super().__init__(params, threads)
+    def __init__(self, params, threads=None, *, subnormals=False):
+        super().__init__(params, threads, subnormals=subnormals)
         most = min(numbas_threads(), cores(), self.most_threads())
         self._threads = self._threads or most
         params = self._params

@@ -20,7 +20,7 @@ import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 
 import numba
 import numpy as np
@@ -31,17 +31,18 @@ from .. import kernels
 from ..cells import lstm, sigmoid_of
 from ..cores import cores
 from ..cpu import activations, simd
-from ..cpu.instructions import set_mode, standard_mode
+from ..cpu.instructions import restore_fp_env, set_fp_env
 from ..forks import at_fork
 from ..kernels import OPTIONS, cached, fill, numbas_threads, part
 from ..params import Layer
 from ..reference import Tape
-from .base import Network
+from .base import Compiled
 
 # The cell of these kernels, and its gates: an LSTM in plain Python. `compiled` makes
 # them anew for the cell and the dtype of a network.
 cell_forward, cell_backward = lstm(math.tanh, sigmoid_of(math.tanh))
 K, NO_GATES = 4, (0.0,) * 4
+FLUSH = 1  # subnormal numbers to zero?
 
 
 def load(a, j, H):
@@ -105,14 +106,14 @@ def forward_samples(x, U, W, b, h, c, gates):
     """
     T, B, _ = x.shape
     for s in prange(B):
-        mode = standard_mode()  # of one of Numba's threads, which others use too
+        env = set_fp_env(FLUSH)  # of one of Numba's threads, which others use too
         for t in range(T):
             a = gates[t, s]
             a[:] = b
             add_product(a, x[t, s], U)
             add_product(a, h[t, s], W)
             forward_units(a, h[t + 1, s], c[t, s], c[t + 1, s])
-        set_mode(mode)
+        restore_fp_env(env)
 
 
 def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
@@ -121,7 +122,7 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
     """
     T, B, _ = dy.shape
     for s in prange(B):
-        mode = standard_mode()
+        env = set_fp_env(FLUSH)
         for t in range(T - 1, -1, -1):
             d = da[t, s]
             backward_units(dy[t, s], dh[s], dc[s], gates[t, s], c[t, s], c[t + 1, s], d)
@@ -129,7 +130,7 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
             add_product(dh[s], d, W_T)
             dx[t, s] = 0
             add_product(dx[t, s], d, U_T)
-        set_mode(mode)
+        restore_fp_env(env)
 
 
 def blocked_product(z, da, out):
@@ -138,12 +139,12 @@ def blocked_product(z, da, out):
     """
     N, m = z.shape
     for block in prange((m + 7) // 8):
-        mode = standard_mode()
+        env = set_fp_env(FLUSH)
         first, last = 8 * block, min(8 * block + 8, m)
         for r in range(0, N, 8):  # eight rows of da stay in L1 for all rows of out
             for k in range(first, last):
                 add_product(out[k], z[r : r + 8, k], da[r : r + 8])
-        set_mode(mode)
+        restore_fp_env(env)
 
 
 PIECE = 1e9  # operations of a region: between two, Python raises a KeyboardInterrupt
@@ -161,9 +162,11 @@ def _begin():
 
 
 @cache
-def compiled(kernel, cell=None, dtype=None):
-    """A kernel, for a Cell and a dtype if it asks for them, cached on disk."""
-    names, label = {}, ""
+def compiled(kernel, cell=None, dtype=None, flush=FLUSH):
+    """A kernel, for a Cell and a dtype if it asks for them, cached on disk. flush: are
+    subnormal numbers flushed to zero?
+    """
+    names, label = {"FLUSH": flush}, f"flush_{flush}"
     if cell:
         functions = [
             simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid)
@@ -173,9 +176,9 @@ def compiled(kernel, cell=None, dtype=None):
             njit(f, **OPTIONS, forceinline=True) for f in cell.make(*functions)
         )
         K = len(cell.gates)
-        names = {"cell_forward": forward, "cell_backward": backward, "K": K}
+        names |= {"cell_forward": forward, "cell_backward": backward, "K": K}
         names["NO_GATES"] = (dtype.type(0),) * K
-        label = f"{cell.name}_{dtype.name}"
+        label += f"_{cell.name}_{dtype.name}"
     functions = [kernel, load, store, forward_units, backward_units]
     space = fill(functions, names, label, part)
     return cached(njit, space[kernel.__name__].py_func, parallel=True, **OPTIONS)
@@ -235,13 +238,17 @@ def layer_backward(
     return Layer(grad[:D], grad[D:-1], grad[-1]), dx, dh, dc
 
 
-class NumbaSample(Network):
+class NumbaSample(Compiled):
     name = "numba-sample"
     layer_forward = staticmethod(layer_forward)
     layer_backward = staticmethod(layer_backward)
 
-    def __init__(self, params, threads=None):
-        super().__init__(params, threads)
+    def __init__(self, params, threads=None, *, subnormals=False):
+        super().__init__(params, threads, subnormals=subnormals)
+        if subnormals:
+            keeping = partial(compiled, flush=0)
+            self.layer_forward = partial(self.layer_forward, compiled=keeping)
+            self.layer_backward = partial(self.layer_backward, compiled=keeping)
         if kernels.threads_lost:
             want = "another version, or a process that is spawned"
             got = "a fork of a process in which Numba's threads had begun"

@@ -23,12 +23,12 @@ class NumbaWavefront(NumbaFused):
 
     name = "numba-wavefront"
 
-    def __init__(self, params, threads=None, *, schedules=None):
+    def __init__(self, params, threads=None, *, schedules=None, subnormals=False):
         if not (schedules is None or callable(schedules)):
             want = "a function of a Graph"
             raise TypeError(f"schedules: got {schedules!r}, want {want}")
         self._schedules = schedules
-        super().__init__(params, threads)
+        super().__init__(params, threads, subnormals=subnormals)
         self._made_with["schedules"] = schedules
 
     def _divisions(self, T, B):

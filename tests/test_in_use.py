@@ -7,7 +7,6 @@ at every line (`make test-hostile`).
 
 import _thread
 import linecache
-import math
 import os
 import signal
 import subprocess
@@ -142,6 +141,29 @@ def test_a_tape_that_is_gone_is_an_error_that_says_why(spoil, message):
     spoil(net, x, target)
     with pytest.raises(RuntimeError, match=f"{message}.*want forward"):
         net.backward(dy)
+
+
+@versions
+def test_a_backward_after_several_forwards_is_an_error(version):
+    params, x, _ = example((1, 3, 2, 1, 7))
+    net, dy = lk.network(version, params), np.ones((3, 2, 7), np.float32)
+    net.forward(x, training=True)
+    want = net.backward(dy).arrays()
+    for count in (2, 3):
+        for k in range(count):
+            net.forward(x * np.float32(k), training=True)
+        with pytest.raises(RuntimeError, match=rf"^backward: got {count} .*want one"):
+            net.backward(dy)
+        with pytest.raises(RuntimeError, match=r"several.*want forward"):
+            net.backward(dy)
+        net.forward(x, training=True)
+        for _ in range(2):  # again on the same tape
+            assert same(arrays(net.backward(dy)), want)
+        # What comes between takes the first one away
+        net.forward(x * np.float32(9), training=True)
+        net.forward(x)
+        net.forward(x, training=True)
+        assert same(arrays(net.backward(dy)), want)
 
 
 def test_a_timeline_is_of_a_pass_that_ran():
@@ -620,14 +642,21 @@ def test_blas_is_kept_to_one_thread_inside():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy: it overflows
+# The example at `place` has an infinite loss, in the mini-batch `last`: also in the
+# last whole one before a smaller one, and in that.
+@pytest.mark.parametrize(
+    ("batch", "place", "last"), [(1, 3, 3), (3, 1, 0), (4, 1, 0), (4, 5, 1), (5, 3, 0)]
+)
 @versions
-def test_an_epoch_ends_at_the_first_loss_that_is_not_finite(version):
+def test_an_epoch_ends_at_the_first_loss_that_is_not_finite(
+    version, batch, place, last
+):
     params, x, target = example((1, 3, 6, 1, 7))
-    big = np.where(np.arange(6)[:, None] == 3, np.float32(1e30), target)
-    losses = lk.network(version, params).epoch(lk.Dataset(x, big), range(6), 1, 0.1)
-    assert len(losses) == 4
-    assert all(map(math.isfinite, losses[:3]))
-    assert not math.isfinite(losses[3])
+    big = np.where(np.arange(6)[:, None] == place, np.float32(1e30), target)
+    net, order = lk.network(version, params), np.arange(6)
+    losses = net.epoch(lk.Dataset(x, big), order, batch, 0.1)
+    assert len(losses) == last + 1
+    assert np.isfinite(losses).tolist() == [True] * last + [False]
 
 
 # Memory.
@@ -666,6 +695,15 @@ note()
     before, sizes, networks = map(float, noted)
     assert sizes - before < 20
     assert networks - sizes < 120
+
+
+def test_a_network_keeps_arrays_for_so_many_shapes():
+    params, x, _ = example((1, 9, 2, 1, 3))
+    net = lk.network("numba-fused", params)
+    for T in range(1, 10):
+        net.forward(x[:T].copy())
+        kept = [steps for steps, *_ in net._spaces]
+        assert kept == [*range(max(1, T + 1 - numba_fused.MOST_SPACES), T + 1)]
 
 
 def test_kept_arrays_are_bounded_in_bytes(monkeypatch):

@@ -125,7 +125,7 @@ def drawn(seed, cell, layers, D, H, O, dtype):
 @dataclass
 class Used:
     """A network and its model. tape: the arguments of the forward pass to go back
-    through.
+    through; pending: how many of them came since the last backward.
     """
 
     version: str
@@ -133,6 +133,7 @@ class Used:
     params: lk.Params
     net: object
     tape: tuple | None = None
+    pending: int = 0
     shape: tuple = (4, 2)  # T, B of the last call
 
     def arguments(self, name, seed, shape, also):
@@ -214,6 +215,8 @@ class Machine(stateful.RuleBasedStateMachine):
             self.call(used, "forward", seed + 1, shape, 1)
         plain = used.arguments(name, seed, shape, also)
         given = each(KINDS[kind], plain)
+        if name == "backward" and used.pending > 1:  # it cannot know which is meant
+            used.tape, used.pending = None, 0
         needed = used.tape if name == "backward" else used.params.V
         if needed is None and name in CALLS[1:-1]:
             return self.refuses(used, name, given)
@@ -229,6 +232,7 @@ class Machine(stateful.RuleBasedStateMachine):
         used.params = each(np.copy, got[1])
         if name != "backward":
             used.tape = alike if name == "forward" and plain[2] else None
+        used.pending = used.pending + 1 if name != "backward" and used.tape else 0
         used.shape = shape or used.shape
         if used.tape is None:
             self.refuses(used, "backward", used.arguments("backward", seed, None, also))

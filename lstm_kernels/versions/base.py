@@ -46,6 +46,7 @@ class Tape:
     def clear(self, why):
         self.passed: TrainingPass | None = None
         self.missing = why  # while there is none
+        self.pending = 0  # training passes that no backward has followed
 
 
 def _unpickled(kind, made_with, params):
@@ -72,7 +73,8 @@ class Network(OtherNames):
     A network computes one call at a time. A call from another thread waits; one from a
     signal handler or a finaliser that would enter a call of its own thread gets a
     RuntimeError. The tape of `forward(x, training=True)` belongs to the thread that
-    made it, until the next call that computes. A call that an exception ends,
+    made it, until the next call that computes; after two of them, `backward` cannot
+    know which is meant, and is a RuntimeError. A call that an exception ends,
     KeyboardInterrupt too, leaves a whole tape or none, and the parameters as they were
     after the last whole step. A network belongs to the process that made it: in a
     forked child every call of it is a RuntimeError that says so. Networks can be copied
@@ -165,11 +167,13 @@ class Network(OtherNames):
         state = self._check_state("state", state, x.shape[1])
         tape = self._tape
         with self._held("forward"), self._guard():
+            pending = tape.pending
             tape.clear("the last forward was not finished")
             y, state, arrays = self._forward(x, state, training)
             if training:
                 thread = threading.get_ident()
                 tape.passed = TrainingPass(x.shape, thread, arrays)
+                tape.pending = pending + 1
             else:
                 tape.missing = "the last forward was without training=True"
             return y, state
@@ -178,24 +182,29 @@ class Network(OtherNames):
         """Gradients after `forward(x, training=True)`.
 
         dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None
-        is zero. Returns Grads; V and b_out, which y does not use, get zero. Raises
-        RuntimeError when no such forward came before, TypeError or ValueError for bad
-        input.
+        is zero. Returns Grads; V and b_out, which y does not use, get zero. May be
+        called again. Raises RuntimeError when no such forward came before, or several,
+        TypeError or ValueError for bad input.
         """
         with self._held("backward"), self._guard():
-            passed, why = self._tape.passed, self._tape.missing
+            tape, passed, got = self._tape, self._tape.passed, None
+            want = "forward(x, training=True) before"
             if passed is None:
-                got = f"nothing to go back through ({why})"
-                want = "forward(x, training=True) before"
-                raise RuntimeError(f"backward: got {got}, want {want}")
-            if passed.thread != threading.get_ident():
+                got = f"nothing to go back through ({tape.missing})"
+            elif passed.thread != threading.get_ident():
                 got = "the tape of another Python thread"
                 want = "forward(x, training=True) in this one"
+            elif tape.pending > 1:
+                got, want = f"{tape.pending} of them since the last one", f"one {want}"
+                tape.clear("several came before a backward")
+            if got:
                 raise RuntimeError(f"backward: got {got}, want {want}")
             shape = (*passed.shape[:2], self._params.hidden_size)
             dy = self._check("dy", dy, shape)
             dstate = self._check_state("dstate", dstate, passed.shape[1])
-            return self._backward(passed.arrays, dy, dstate, True)
+            grads = self._backward(passed.arrays, dy, dstate, True)
+            tape.pending = 0
+            return grads
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its

@@ -216,6 +216,9 @@ class Space:
         self._tiles, self._lanes = tiles, None
         self._turns_x = D > 1 or chunked  # for lanes, or is it that already?
         self.purpose, self.has_c = purpose, states == 2
+        # Without an initial state the first step has no product with W: of zeros, it
+        # changes at most the sign of a zero, which an LSTM's and a GRU's h never shows.
+        self._starts = chunked or net._cell.name not in ("lstm", "gru")
         self._shape = L, T, B, H
         self._top_shape, self.x_shape = (T + 1, B, H), (T, B)
         self._y_shape = T, B, H
@@ -251,7 +254,7 @@ class Space:
         fields = {name: n for name, n in self.sizes.items() if name in job.dtype.names}
         back_steps = max(1, min(T, steps.ROWS // B))
         point(job, **fields, input_steps=input_steps, back_steps=back_steps)
-        point(job, keeps=training, chunked=chunked, starts=chunked)
+        point(job, keeps=training, chunked=chunked, starts=self._starts)
         layers["D"], layers["D_padded"] = net.inputs, list(map(tiles.pad, net.inputs))
         layers["D_wide"] = layers["D_padded"] // tiles.wide_units
         layers["x_width"][0] = layers["x_lanes"][0] = D
@@ -385,7 +388,7 @@ class Space:
             top = self.arrays["h"][-1]
         elif top is None:
             top = np.empty(self._top_shape, self._dtype)
-            if not self.has_c:
+            if self._starts or not self.has_c:
                 top[0] = 0
         place = at(top)
         for word in self._h_words:
@@ -413,7 +416,8 @@ class Space:
         top[0, :, :H] = 0 if state is None else h[-1]
         if self.has_c:
             self.arrays["c"][:, 0, :, :H] = c[0]
-        self.work.job_words[JOB_WORD.starts] = self.started = state is not None
+        self.started = state is not None
+        self.work.job_words[JOB_WORD.starts] = self._starts or self.started
 
     def outputs(self, top):
         """y (T, B, H) and the final state after a pass that wrote `top`: copies, or the

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -125,7 +125,7 @@ def _environment():
     return get, put, ctypes.addressof(standard)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def panels(M: int, N: int, K: int) -> list[tuple[slice, slice]]:
     """Cut an (M, N) product over K into slices of rows or columns, by its shape
     alone.

@@ -2,6 +2,7 @@
 changes no bit.
 """
 
+import gc
 from itertools import count, pairwise
 
 import numpy as np
@@ -217,3 +218,17 @@ def test_an_epoch_ends_at_a_loss_that_is_not_finite_while_it_tries():
         assert len(losses) == 3
         assert np.isfinite(losses[:2]).all()
         assert not np.isfinite(losses[2])
+
+
+@pytest.mark.parametrize("version", ["numba-fused", "numba-chunks"])
+def test_shapes_that_were_tried_are_forgotten_with_the_least_used(version):
+    def alive():
+        gc.collect()
+        return sum(isinstance(one, divisions.Trial) for one in gc.get_objects())
+
+    params, before = lk.Params.init(1, 3), alive()
+    net = lk.network(version, params, threads=1)
+    for T in range(1, 400):
+        net.forward(np.ones((T, 1, 1), np.float32))
+        net.division(T, 1)
+    assert alive() - before < 350

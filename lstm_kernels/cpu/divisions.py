@@ -4,7 +4,7 @@ Every division computes the same bits. So nothing has to be predicted: the first
 of a network run each in turn, and the times of these calls decide.
 """
 
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..schedules import by_samples, by_units, layer_by_layer, wavefront
@@ -157,7 +157,7 @@ class Trial:
         return Choice(str(self.division) if self.decided else None, seconds)
 
 
-@cache
+@lru_cache(maxsize=256)  # a network of sequences of any length tries each anew
 def trial(form, candidates):
-    """The Trial of a form of pass, kept for the process."""
+    """The Trial of a form of pass, kept for the process among those asked for last."""
     return Trial(candidates)

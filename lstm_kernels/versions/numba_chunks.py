@@ -32,6 +32,7 @@ from .numba_fused import NumbaFused
 # steps at least.
 VECTORS, WIDE, SHORTEST = (1, 2), 64, 8
 RUN_UPS = (60, 120)
+MOST_LENGTHS = 64  # sequences of so many lengths are remembered
 
 
 class Chunking(NamedTuple):
@@ -102,9 +103,11 @@ class NumbaChunks(NumbaFused):
         return division if B > 1 or call != "forward" else self._trial_of(T).choice()
 
     def _trial_of(self, T):
-        if T not in self._trials:
-            self._trials[T] = Trial(self._chunkings(T))
-        return self._trials[T]
+        found = self._trials.pop(T, None) or Trial(self._chunkings(T))
+        self._trials[T] = found  # the last one asked for
+        if len(self._trials) > MOST_LENGTHS:
+            self._trials.pop(next(iter(self._trials)))
+        return found
 
     def _chunkings(self, T):
         """What is tried for a sequence."""

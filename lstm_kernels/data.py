@@ -113,20 +113,16 @@ def check_order(dataset, order, batch_size):
     return np.ascontiguousarray(order, np.int64), batch_size
 
 
-def check_series(name, value, shape=("N",), *, positive=False):
+def check_series(
+    name: str, value: Any, shape: Any = ("N",), *, positive: bool = False
+) -> np.ndarray:
     """Return a series (N,) as `check_numbers` does, where its index tells no fault: its
     dates, if it has any, go forward in equal steps, else a ValueError says where not.
     """
     numbers = check_numbers(name, value, shape, positive=positive)
-    check_dates(name, value)
-    return numbers
-
-
-def check_dates(name, value):
-    """Raise ValueError where the index of a pandas object has a fault; see above."""
     dates = dates_of(name, value)
-    if dates is None or _is_regular(dates):
-        return
+    if dates is None or len(dates) < 2 or _is_regular(dates):
+        return numbers
 
     def regular(cut):  # how many are, of those that `cut` takes
         counts = range(2, len(dates))
@@ -160,9 +156,8 @@ def _is_regular(dates):
 
 
 def _is_monthly(dates, months=frozenset()):
-    """Whether dates come the same number of `months` after each other, all on one day
-    of their month, or its last one, or on one weekday, such as the third or last
-    Friday.
+    """Whether dates come the same number of `months` after each other, on one day of
+    their month, or its last, or on one weekday, such as its third or last Friday.
     """
     months = months | {*np.diff(12 * dates.year + dates.month).tolist()}
     day, most, weekday = dates.day, dates.days_in_month, dates.day_of_week
@@ -177,9 +172,8 @@ def _is_monthly(dates, months=frozenset()):
 
 
 def dates_of(name, series):
-    """The dates or periods of a pandas object's index, also where they are objects, or
-    texts that begin with the year; else None. Raises ValueError for texts of another
-    order, in which 1 February may be 2 January.
+    """The dates or periods of a pandas object's index, objects and texts too, or None.
+    Raises ValueError for texts of dates that do not begin with the year.
     """
     index = getattr(series, "index", None)
     if getattr(index, "nlevels", 0) != 1:  # no index of pandas, or of several labels
@@ -271,10 +265,10 @@ def _columns(name, value):
     places = {label: at for at, label in enumerate(labels)}
     if len(places) < len(labels):
         raise ValueError(f"{name}.columns: got {[*labels]}, want each name once")
-    check_dates(name, value)
-    values = np.empty(value.shape)
+    values, check = np.empty(value.shape), check_series  # of their one index
     for label, at in places.items():
-        values[:, at] = check_numbers(f"{name}[{label!r}]", value.iloc[:, at])
+        values[:, at] = check(f"{name}[{label!r}]", value.iloc[:, at])
+        check = check_numbers
     return check_array(name, values, ("N", "D")), places
 
 

@@ -12,12 +12,8 @@ import numpy as np
 from .cells import CELLS
 from .errors import check_array, check_type
 
-# Of each cell, for each block of ours the number of Keras's.
-KERAS_BLOCKS = {
-    "rnn": [0],
-    "lstm": [0, 1, 2, 3],  # i, f, c, o
-    "gru": [1, 0, 2],  # z, r, h
-}
+# For each block of ours the number of Keras's, whose are i, f, c, o, and z, r, h.
+KERAS_BLOCKS = {"rnn": [0], "lstm": [0, 1, 2, 3], "gru": [1, 0, 2]}
 KERAS_LAYERS = "SimpleRNN", "LSTM", "GRU"
 # Options of these layers, and what the cells compute.
 KERAS_OPTIONS = {
@@ -242,9 +238,7 @@ def _weights(name, layer, most, kinds, options):
 
 
 def _check_option(name, owner, option, want, more=""):
-    """Refuse what was made with another `option`, if it has that option: a function,
-    known by its name, or a value.
-    """
+    """Refuse what has this option and another value, or function, by its name."""
     got = getattr(owner, option, want)
     got = getattr(got, "__name__", got)
     if got != want:

@@ -88,9 +88,7 @@ def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple
 
 @dataclass(repr=False)
 class Weights:
-    """What parameters and their gradients share: an array for each parameter, by
-    name.
-    """
+    """What parameters and gradients share: an array for each parameter, by name."""
 
     layers: list[Layer]
     V: np.ndarray | None = None
@@ -232,9 +230,7 @@ class Params(Weights):
         return self if kept else self.from_arrays(checked, self.cell)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an .npz file, all of it or nothing. Raises as `check` does, and
-        OSError.
-        """
+        """Write an .npz file, all or nothing. Raises as `check` does, and OSError."""
         write_npz(path, {"format": FORMAT, "cell": self.cell}, self.check().arrays())
 
     @classmethod
@@ -306,9 +302,7 @@ class Grads(Weights):
     state: tuple[np.ndarray, ...] = ()
 
     def arrays(self) -> Named:
-        """Every gradient by name: those of the parameters, then `x`, `state.h` and so
-        on.
-        """
+        """Every gradient by name: the parameters', then `x`, `state.h` and so on."""
         names = (f"state.{name}" for name in CELLS[self.cell].state)
         named = super().arrays() | ({} if self.x is None else {"x": self.x})
         return named | dict(zip(names, self.state, strict=True))

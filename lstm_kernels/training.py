@@ -216,8 +216,7 @@ def train(
         return check_rate(name, learning_rate(epoch), good.dtype)
 
     rate(first_epoch)  # before anything is computed
-    want = "a function of a History and a network"
-    check_type("on_epoch", on_epoch, Callable | None, want)
+    check_type("on_epoch", on_epoch, Callable | None, "a function of history and net")
     if validation is not None:
         _check_validation(validation, net, good)
         run["validation"] = validation.sha256()
@@ -245,13 +244,10 @@ def train(
                     good = _epoch(rule, dataset, run, history, validation)
                 except DivergedError as error:
                     net.assign(good)
-                    where = f"at epoch {epoch}, step {error.step}"
-                    what = f"the parameters are those after {epoch} epochs"
-                    raise DivergedError(
-                        f"learning_rate: {error} {where}; {what}; want a smaller one",
-                        epoch=epoch,
-                        step=error.step,
-                    ) from None
+                    said = f"learning_rate: {error} at epoch {epoch}, step {error.step}"
+                    said += f"; the parameters are those after {epoch} epochs"
+                    error.args, error.epoch = (f"{said}; want a smaller one",), epoch
+                    raise
                 bar.set_postfix(history._last)
                 if file is not None:
                     header = {"format": FORMAT, "run": run}

@@ -87,7 +87,7 @@ COLUMNS = r"want one or a list of \['wind', 'rain'\]"
         (
             TABLE.set_index(pd.to_datetime(["2001-01-31", *["2001-03-01"] * 4])),
             {},
-            r"series\.index: got 2001-03-01 after 2001-03-01",
+            r"series\['wind'\]\.index: got 2001-03-01 after 2001-03-01",
         ),
     ],
 )

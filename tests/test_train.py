@@ -264,7 +264,7 @@ def test_what_diverges_leaves_the_parameters_of_before(
         ({"validation": 3}, "validation: got int, want lstm_kernels.Dataset"),
         ({"resume": True}, "checkpoint: got None, want the path to resume from"),
         ({"net": 3}, "net: got int, want a network"),
-        ({"on_epoch": 3}, "on_epoch: got int, want a function"),
+        ({"on_epoch": 3}, "on_epoch: got int, want a function of"),
         ({"checkpoint": 3}, "checkpoint: got 3, want the path of a file"),
     ],
 )

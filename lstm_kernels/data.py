@@ -6,6 +6,7 @@ import re
 from bisect import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from .errors import (
     check_dtype,
     check_int,
     check_numbers,
+    check_target,
     check_type,
 )
 
@@ -41,8 +43,7 @@ class Dataset:
 
     def __post_init__(self):
         self.x = check_array("x", self.x, ("T", "N", "D"))
-        shape = self.x.shape[1], "O"
-        self.target = check_array("target", self.target, shape, dtype=self.x.dtype)
+        self.target = check_target(self.x, self.target, "O")
 
     @classmethod
     def from_batch_first(cls, x: np.ndarray, target: np.ndarray) -> "Dataset":
@@ -113,57 +114,88 @@ def check_order(dataset, order, batch_size):
 
 
 def check_series(
-    name: str,
-    value: Any,
-    shape: tuple[int | str, ...] = ("N",),
-    *,
-    positive: bool = False,
+    name: str, value: Any, shape: Any = ("N",), *, positive: bool = False
 ) -> np.ndarray:
     """Return a series (N,) as `check_numbers` does, where its index tells no fault: its
     dates, if it has any, go forward in equal steps, else a ValueError says where not.
     """
     numbers = check_numbers(name, value, shape, positive=positive)
-    dates = dates_of(value)
-    if dates is None:
+    dates = dates_of(name, value)
+    if dates is None or len(dates) < 2 or _is_regular(dates):
         return numbers
-    if dates.hasnans:
-        raise ValueError(f"{name}.index: got NaT, want a date for each number")
-    if not _is_regular(dates):
-        counts = range(2, len(dates) + 1)
-        count = 2 + bisect(counts, 0, key=lambda n: not _is_regular(dates[:n]))
-        labels = (str(label) for label in value.index[count - 2 : count])
-        before, after = (label.removesuffix(" 00:00:00") for label in labels)
-        want = "equal steps, oldest first, or the numbers alone: .to_numpy()"
-        raise ValueError(f"{name}.index: got {after} after {before}, want {want}")
-    return numbers
+
+    def regular(cut):  # how many are, of those that `cut` takes
+        counts = range(2, len(dates))
+        return 1 + bisect(counts, 0, key=lambda n: not _is_regular(cut(n)))
+
+    at = regular(lambda n: dates[:n])
+    if at == 2:  # too few to know a step: it is that of the last ones
+        at = len(dates) - regular(lambda n: dates[-n:])
+    labels = (str(label) for label in value.index[at - 1 : at + 1])
+    before, after = (label.removesuffix(" 00:00:00") for label in labels)
+    want = "equal steps, oldest first, or the numbers alone: .to_numpy()"
+    raise ValueError(f"{name}.index: got {after} after {before}, want {want}")
 
 
 def _is_regular(dates):
     """Whether dates or periods go forward, and none of them is left out."""
     steps = np.diff(dates.asi8)
-    if not hasattr(dates, "tz"):  # periods
-        return bool((steps == dates.freq.n).all())
-    # Pandas knows that months and years are of unequal length; of two dates nothing.
-    kind = type(dates)
-    goes_on = len(dates) < 3 or kind(dates, freq="infer").freq is not None
-    return bool((steps > 0).all()) and goes_on
+    if dates.hasnans or not hasattr(dates, "tz"):  # periods
+        return not dates.hasnans and bool((steps == dates.freq.n).all())
+    if len(dates) < 3 or steps.min() <= 0 or steps.min() == steps.max():
+        return bool((steps > 0).all())
+    import pandas as pd
+
+    # Days and months are of unequal length. What pandas infers may leave dates out.
+    wall, freq = dates.tz_localize(None), type(dates)(dates, freq="infer").freq
+    if freq and (pd.date_range(wall[0], periods=len(wall), freq=freq) == wall).all():
+        return True
+    # Half months: with one left out, a step would be as long as two others.
+    halves = _is_monthly(wall[::2], {1}) and _is_monthly(wall[1::2], {1})
+    return _is_monthly(wall) or (halves and bool(steps.max() < 2 * steps.min()))
 
 
-def dates_of(series):
-    """The pandas index of a series if it is of dates or periods, or of texts such as
-    1949-01 or 1949-01-31; else None.
+def _is_monthly(dates, months=frozenset()):
+    """Whether dates come the same number of `months` after each other, on one day of
+    their month, or its last, or on one weekday, such as its third or last Friday.
+    """
+    months = months | {*np.diff(12 * dates.year + dates.month).tolist()}
+    day, most, weekday = dates.day, dates.days_in_month, dates.day_of_week
+    rules = (
+        dates - dates.normalize(),
+        day - np.minimum(day.max(), most),
+        (day - 1) // 7 * 7 + weekday,
+        (most - day) // 7 * 7 + weekday,
+    )
+    clock, *days = (rule.nunique() == 1 for rule in rules)
+    return len(months) == 1 and clock and any(days)
+
+
+def dates_of(name, series):
+    """The dates or periods of a pandas object's index, objects and texts too, or None.
+    Raises ValueError for texts of dates that do not begin with the year.
     """
     index = getattr(series, "index", None)
-    if getattr(index, "dtype", None) in ("object", "str") and all(map(_is_date, index)):
-        import pandas as pd
+    if getattr(index, "nlevels", 0) != 1:  # no index of pandas, or of several labels
+        return None
+    import pandas as pd
 
-        return pd.DatetimeIndex(index)
-    dated = type(index).__name__ in ("DatetimeIndex", "PeriodIndex")
-    return index if dated else None
-
-
-def _is_date(label):
-    return isinstance(label, str) and bool(re.fullmatch(r"\d{4}-\d\d(-\d\d)?", label))
+    if str(index.dtype) in ("object", "category"):
+        index = pd.Index(list(index))
+    if isinstance(index, pd.DatetimeIndex | pd.PeriodIndex):
+        return index
+    if str(index.dtype) not in ("object", "str", "string"):
+        return None
+    texts = [str(label) for label in index]
+    read = {"format": "mixed", "errors": "coerce", "utc": True}
+    dates = pd.to_datetime(texts, **read).tz_localize(None)
+    dates = dates.where(dates.year > 1)  # else a text without a year, such as "May"
+    other = [text for text in map(str, index.dropna()) if not re.match(r"\d{4}", text)]
+    if other and dates.notna().any():
+        want = "dates that begin with the year: pd.to_datetime(index, format=...)"
+        want += ", or the numbers alone: .to_numpy()"
+        raise ValueError(f"{name}.index: got {other[0]!r}, want {want}")
+    return dates if dates.notna().any() else None
 
 
 def airline() -> "pd.Series":
@@ -178,22 +210,66 @@ def airline() -> "pd.Series":
 
 
 def windows(
-    series: ArrayLike, length: int, *, dtype: DTypeLike = np.float32
+    series: ArrayLike,
+    length: int,
+    *,
+    target: Any = None,
+    horizon: int = 1,
+    dtype: DTypeLike = np.float32,
 ) -> Dataset:
-    """Every run of `length` values as an input, the value after it as the target.
+    """Every run of `length` values as an input, the `horizon` values after it as the
+    target.
 
-    series: (N,) finite real numbers; dtype: of the examples. Returns a Dataset of N -
-    length examples: x (length, N - length, 1), target (N - length, 1). Raises
-    TypeError, or ValueError when the series is not longer than a window, or when its
-    index, of dates or periods, has a gap, a date twice, or the newest first.
+    series: (N,) finite real numbers; or D columns, an array (N, D) or a pandas
+    DataFrame. target: the column that is forecast, its name in a DataFrame, else its
+    index, or a list of them; None is all. dtype: of the examples.
+
+    Returns a Dataset of N' = N - length - horizon + 1 examples: x (length, N', D),
+    target (N', horizon * columns), the columns of the first step, then those of the
+    next. Raises TypeError, or ValueError when the series is not longer than a window
+    and its horizon, when it has no such column, or when its index, of dates or periods,
+    has a gap, a date twice, or the newest first.
+
+    Values are taken as they are. Scale them first, to about -1 to 1, as `LogDifference`
+    does: gates fed with hundreds saturate, and every forecast is the same number.
     """
-    values = check_series("series", series)
-    length = check_int("length", length, 1, len(values) - 1)
+    values, places = _columns("series", series)
+    horizon = check_int("horizon", horizon, 1, max(len(values) - 1, 1))
+    length = check_int("length", length, 1, len(values) - horizon)
+    chosen = target if isinstance(target, list) else [target]
+    try:
+        chosen = [places[name] for name in (places if target is None else chosen)]
+    except (KeyError, TypeError):  # an array cannot be a key
+        chosen = []
+    if not chosen:
+        got = type(target).__name__ if hasattr(target, "shape") else repr(target)
+        raise ValueError(f"target: got {got}, want one or a list of {[*places]}")
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         values = values.astype(check_dtype("dtype", dtype))
-    # (N - length, length)
-    views = np.lib.stride_tricks.sliding_window_view(values[:-1], length)
-    return Dataset(views.T[..., None], values[length:, None])
+    cut = partial(np.lib.stride_tricks.sliding_window_view, axis=0)
+    x = cut(values[:-horizon], length)  # (N', D, length)
+    y = cut(values[length:, chosen], horizon)  # (N', columns, horizon)
+    return Dataset(x.transpose(2, 0, 1), y.swapaxes(1, 2).reshape(len(y), -1))
+
+
+def _columns(name, value):
+    """The numbers (N, D) of a series, an array or a DataFrame, and the place of each
+    column by its name, which is its index where it has none.
+    """
+    labels = getattr(value, "columns", None)
+    if labels is None:
+        shape = ("N", "D") if getattr(value, "ndim", 1) == 2 else ("N",)
+        values = check_series(name, value, shape)
+        values = values.reshape(len(values), -1)
+        return values, {at: at for at in range(values.shape[1])}
+    places = {label: at for at, label in enumerate(labels)}
+    if len(places) < len(labels):
+        raise ValueError(f"{name}.columns: got {[*labels]}, want each name once")
+    values, check = np.empty(value.shape), check_series  # of their one index
+    for label, at in places.items():
+        values[:, at] = check(f"{name}[{label!r}]", value.iloc[:, at])
+        check = check_numbers
+    return check_array(name, values, ("N", "D")), places
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,7 @@ SMALL = 8192  # numbers; OpenBLAS takes threads for products of more than 10 000
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 REAL = (int, float, np.integer, np.floating)
 # The smallest and the largest normal number of each dtype.
-SPAN = {
-    dtype: (float(np.finfo(dtype).tiny), float(np.finfo(dtype).max)) for dtype in FLOATS
-}
+SPAN = {d: (float(np.finfo(d).tiny), float(np.finfo(d).max)) for d in FLOATS}
 
 
 class UnavailableError(RuntimeError):
@@ -62,12 +60,21 @@ def check_array(name, value, shape, *, dtype=None):
     # finite one.
     finite = value.size <= SMALL and math.isfinite(np.vdot(value, value))
     if not (finite or np.isfinite(value).all()):
-        raise _wrong(
-            ValueError, name, _first(~np.isfinite(value), value), "finite values"
-        )
+        first = _first(~np.isfinite(value), value)
+        raise _wrong(ValueError, name, first, "finite values")
     if value.flags.c_contiguous and value.flags.aligned:
         return value
     return np.require(value, None, ("C", "A"))
+
+
+def check_target(x, target, outputs):
+    """Return the target (N, outputs) of x (T, N, D) as `check_array` does."""
+    T, N, _ = x.shape
+    if T != N and getattr(target, "shape", ())[:1] == (T,):
+        want = f"{_text((N, outputs))}; x seems batch first, {x.shape}, want time first"
+        want += ": Dataset.from_batch_first(x, target), or x.swapaxes(0, 1)"
+        raise _wrong(ValueError, "target", f"shape {target.shape}", want)
+    return check_array("target", target, (N, outputs), dtype=x.dtype)
 
 
 def check_numbers(name, value, shape=("N",), *, positive=False):
@@ -173,16 +180,14 @@ def why_not_compiled():
 
 
 @contextmanager
-def extra(packages=None):
-    """Import what the package can do without: where it is missing, say how to get it.
-
-    packages: what pip installs; None is the package that is missing.
+def extra(packages):
+    """Import what the package can do without: where it is missing, say how to get it,
+    `packages` of pip.
     """
     try:
         yield
     except ModuleNotFoundError as error:
-        install = packages or error.name.partition(".")[0]
-        message = f"{error.name} is not installed: pip install {install}"
+        message = f"{error.name} is not installed: pip install {packages}"
         raise ModuleNotFoundError(message, name=error.name) from error
 
 

@@ -1,9 +1,8 @@
 """Forecasts of a series of months, one month ahead, and their errors.
 
 A *rule* forecasts the month after a history, the (N,) months so far: rule(history) is a
-float. A series is finite real numbers: an array, a list or a pandas Series, whose
-dates, if it has any, go forward without a gap. Anything else is a TypeError or
-ValueError.
+float. A series is finite real numbers: an array, a list or a pandas Series whose dates
+go forward without a gap. Anything else is a TypeError or ValueError.
 """
 
 from collections.abc import Callable
@@ -27,6 +26,16 @@ def one_step(rule: Rule, series: ArrayLike, *, first: int) -> np.ndarray:
     series = check_series("series", series)
     first = check_int("first", first, 1, len(series) - 1)
     return np.array([rule(series[:month]) for month in range(first, len(series))])
+
+
+def recursive(rule: Rule, history: ArrayLike, *, months: int) -> np.ndarray:
+    """Forecast the `months` after `history` (N,), each from the forecasts before it, as
+    if these had come true. Returns (months,).
+    """
+    path = check_series("history", history)
+    for _ in range(check_int("months", months)):
+        path = np.append(path, rule(path))
+    return path[-months:]
 
 
 def network_rule(net: Any, transform: LogDifference, *, window: int) -> Rule:
@@ -53,10 +62,10 @@ def errors(forecast: ArrayLike, truth: ArrayLike) -> dict[str, float]:
     forecast, truth: (N,), of the same dates where both have some, else ValueError. A
     month whose truth is zero has no percentage: ValueError.
     """
-    months, others = dates_of(truth), dates_of(forecast)
+    months, others = dates_of("truth", truth), dates_of("forecast", forecast)
     truth = check_series("truth", truth)
     difference = check_series("forecast", forecast, truth.shape) - truth
-    if not (months is None or others is None or np.all(months == others)):
+    if not (months is None or others is None or _same_dates(months, others)):
         got, want = f"{others[0]} to {others[-1]}", f"{months[0]} to {months[-1]}"
         raise ValueError(f"forecast.index: got {got}, want truth's, {want}")
     if not truth.all():
@@ -67,3 +76,11 @@ def errors(forecast: ArrayLike, truth: ArrayLike) -> dict[str, float]:
         "MAE": float(np.mean(np.abs(difference))),
         "MAPE": float(100 * np.mean(np.abs(difference / truth))),
     }
+
+
+def _same_dates(a, b):
+    """Whether dates or periods are the same; a date is that of the period it is in."""
+    if hasattr(a, "tz") != hasattr(b, "tz"):  # which periods have not
+        a, dates = (b, a) if hasattr(a, "tz") else (a, b)
+        b = dates.tz_localize(None).to_period(a.freq)
+    return bool(np.all(a == b))

@@ -1,14 +1,7 @@
 """Weights of PyTorch and Keras: read, and for PyTorch written. Neither is needed.
 
-`_assemble` makes parameters of a framework's arrays; a framework is what it is told:
-
-| | a layer | matrices | blocks | biases |
-|---|---|---|---|---|
-| PyTorch | `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, ... | transposed | ours | 2 |
-| Keras | kernel, recurrent kernel, bias | as ours | `KERAS_BLOCKS` | 1 |
-
-Where U and W feed the same gates, only the sum of two biases matters. In a GRU they do
-not, and both frameworks have two.
+NOTATION.md has their names and layouts. Where U and W feed the same gates, only the sum
+of two biases matters. In a GRU they do not, and both frameworks have two.
 """
 
 from collections.abc import Mapping
@@ -19,12 +12,8 @@ import numpy as np
 from .cells import CELLS
 from .errors import check_array, check_type
 
-# Of each cell, for each block of ours the number of Keras's.
-KERAS_BLOCKS = {
-    "rnn": [0],
-    "lstm": [0, 1, 2, 3],  # i, f, c, o
-    "gru": [1, 0, 2],  # z, r, h
-}
+# For each block of ours the number of Keras's, whose are i, f, c, o, and z, r, h.
+KERAS_BLOCKS = {"rnn": [0], "lstm": [0, 1, 2, 3], "gru": [1, 0, 2]}
 KERAS_LAYERS = "SimpleRNN", "LSTM", "GRU"
 # Options of these layers, and what the cells compute.
 KERAS_OPTIONS = {
@@ -32,19 +21,27 @@ KERAS_OPTIONS = {
     "recurrent_activation": "sigmoid",
     "reset_after": True,
     "go_backwards": False,
+    "stateful": False,
 }
 # Parts of PyTorch's names that have no place here, and what they tell of.
-FOREIGN = {"_reverse": "bidirectional", "weight_hr_l": "a projection, proj_size"}
+FOREIGN = {
+    "_reverse": "bidirectional",
+    "weight_hr_l": "a projection, proj_size",
+    "weight_ih;": "a cell, such as LSTMCell: its names lack _l0",
+    "_g;": "weight_norm: remove_weight_norm makes one array of two",
+    "parametrizations.": "a parametrization: remove it, which makes the array",
+}
 
 
 def read_torch(source, readout=None):
     """The arrays by the names of `Params.arrays`, and the cell; see
     `Params.from_torch`.
     """
-    is_module = hasattr(type(source), "state_dict")
+    is_module = callable(getattr(type(source), "state_dict", None))
     left = source.state_dict() if is_module else source
-    check_type("state_dict", left, Mapping, "a dict of arrays or a torch.nn.Module")
-    left, names = dict(left), sorted(map(str, left))
+    want = "a torch.nn.Module, or a dict of arrays, such as its state_dict"
+    left = dict(check_type("state_dict", left, Mapping, want))
+    names = sorted(map(str, left))
     prefix = _prefix(names)
     if is_module:
         _check_module(source, prefix)
@@ -52,7 +49,9 @@ def read_torch(source, readout=None):
     def take(*wanted):
         for name in wanted:
             if name not in left:
-                raise ValueError(f"state_dict: got names {names}, want {name!r} too")
+                raise ValueError(
+                    f"state_dict: got {_foreign(names)}, want {name!r} too"
+                )
         paths = {name: f"state_dict[{name!r}]" for name in wanted}
         return [(paths[name], _array(paths[name], left.pop(name))) for name in wanted]
 
@@ -71,9 +70,7 @@ def read_torch(source, readout=None):
         bias = f"{readout}.bias"  # torch.nn.Linear(..., bias=False) has none
         head = take(f"{readout}.weight", *([bias] if bias in left else ()))
     if left:
-        rest = sorted(map(str, left))
-        reasons = [why for part, why in FOREIGN.items() if part in " ".join(rest)]
-        got = f"{rest} too{f' ({reasons[0]})' if reasons else ''}"
+        got = f"{_foreign(sorted(map(str, left)))} too"
         want = "the state_dict of an RNN, LSTM or GRU alone, of one direction, and at"
         want += " most one Linear, the read-out, by its name: readout='fc'"
         raise ValueError(f"state_dict: got {got}, want {want}")
@@ -86,14 +83,14 @@ def read_keras(layers, readout=None):
     if not layers:
         raise ValueError(f"layers: got none, want layers of {', '.join(KERAS_LAYERS)}")
     stack, head = [], []
-    for index, layer in enumerate(layers):
+    for index, layer in reversed([*enumerate(layers)]):  # first what is no RNN
         name, below = f"layers[{index}]", index < len(layers) - 1
         options = KERAS_OPTIONS | ({"return_sequences": True} if below else {})
         U, W, *bias = _weights(name, layer, 3, KERAS_LAYERS, options)
         # A GRU has two: beside U, beside W.
         rows = [*bias[0]] if bias and np.ndim(bias[0]) == 2 else bias
         parts = [(f"{name} kernel", U), (f"{name} recurrent", W)]
-        stack.append(parts + [(f"{name} bias", row) for row in rows])
+        stack.insert(0, parts + [(f"{name} bias", row) for row in rows])
     if readout is not None:
         weights = _weights("readout", readout, 2, ["Dense"], {"activation": "linear"})
         head = [*zip(("readout kernel", "readout bias"), weights, strict=False)]
@@ -121,10 +118,9 @@ def write_torch(params, *, prefix="", readout="readout"):
 def _assemble(layers, readout, blocks, *, transposed, biases):
     """New arrays by the names of `Params.arrays`, and the cell.
 
-    layers: of each U, W and its biases, if any, as (path, array). readout: V and its
-    bias, or nothing. blocks: of each cell that the framework has, for each block of
-    ours the number of its block. transposed: whether matrices are (outputs, inputs).
-    biases: how many where U and W feed the same gates.
+    layers: of each U, W and its biases, as (path, array). readout: V and its bias, or
+    nothing. blocks: of each cell of the framework, for each block of ours its number.
+    transposed: matrices are (outputs, inputs). biases: how many of the same gates.
     """
     dtype = None
 
@@ -151,6 +147,9 @@ def _assemble(layers, readout, blocks, *, transposed, biases):
     if cell.input_gates == cell.recurrent_gates:
         sides = sides[:biases]
     for index, (U, W, *added) in enumerate(layers):
+        if (got := np.shape(W[1])) != (want := np.shape(layers[0][1][1])):
+            want = f"{want}, as the first has: the layers are of one cell and size"
+            raise ValueError(f"{W[0]}: got shape {got}, want {want}")
         if len(added) not in (0, len(sides)):
             want = "one" if len(sides) == 1 else "one of U and one of W"
             got = f"{len(added)} of {GH} numbers"
@@ -174,19 +173,35 @@ def _prefix(names):
     first = "weight_ih_l0"
     prefixes = [n.removesuffix(first) for n in names if n.endswith(first)]
     if len(prefixes) > 1:
-        want = "one: give the state_dict of each alone"
+        want = "one: the state_dict of each alone, then Params([*a.layers, *b.layers])"
         raise ValueError(f"state_dict: got RNNs called {prefixes}, want {want}")
     if not prefixes:
-        raise ValueError(f"state_dict: got names {names}, want one ending in {first!r}")
+        want = f"one ending in {first!r}"
+        raise ValueError(f"state_dict: got {_foreign(names)}, want {want}")
     return prefixes[0]
 
 
+def _foreign(names):
+    """Those of names that tell why they have no place here, and why, or all."""
+    for part, why in FOREIGN.items():
+        if found := [name for name in names if part in f"{name};"]:
+            return f"{found} ({why})"
+    return f"names {names}"
+
+
 def _check_module(module, prefix):
-    """Refuse an RNN of PyTorch that computes something else with the same arrays."""
+    """Refuse an RNN of PyTorch that computes something else with the same arrays, or
+    does not tell, as a traced one.
+    """
     path = prefix.removesuffix(".")
     name = f"module.{path}" if path else "module"
     rnn = dict(module.named_modules())[path]
-    _check_option(name, rnn, "nonlinearity", "tanh")
+    if not hasattr(rnn, "mode"):
+        got = f"{type(rnn).__name__}, which tells no mode, as one traced or exported"
+        want = "a torch.nn.RNN, LSTM or GRU, or the state_dict of one"
+        raise ValueError(f"{name}: got {got}, want {want}")
+    if rnn.mode == "RNN_RELU":
+        raise ValueError(f"{name}.nonlinearity: got 'relu', want 'tanh'")
     if rnn.training and rnn.num_layers > 1:  # dropout is between layers
         _check_option(name, rnn, "dropout", 0, " in training mode, or module.eval()")
 
@@ -195,14 +210,10 @@ def _array(path, tensor):
     """The array of a tensor; what is neither stays for `check_array` to refuse."""
     if isinstance(tensor, np.ndarray) or not hasattr(tensor, "__array__"):
         return tensor
-    kind = str(getattr(tensor, "dtype", ""))  # torch.bfloat16, of which NumPy has none
-    if "float16" in kind:
-        want = "float32 or float64: .float()"
-        raise TypeError(f"{path}: got dtype {kind}, want {want}")
     try:
         return tensor.__array__()
-    except (TypeError, RuntimeError) as error:  # on a device, with gradient
-        got = f"a {type(tensor).__name__}, want an array ({error})"
+    except (TypeError, RuntimeError) as error:  # on a device, or bfloat16
+        got = f"a {type(tensor).__name__}, want an array: .cpu().float() ({error})"
         raise TypeError(f"{path}: got {got}") from None
 
 
@@ -213,8 +224,9 @@ def _weights(name, layer, most, kinds, options):
     want = f"a layer of Keras ({', '.join(kinds)}) or its {most} arrays"
     least = most
     if hasattr(layer, "get_weights"):
-        if type(layer).__name__ not in kinds:
-            raise TypeError(f"{name}: got {type(layer).__name__}, want {want}")
+        if (kind := type(layer).__name__) not in kinds:
+            want += ", and a Dense as readout=" if kind == "Dense" else ""
+            raise TypeError(f"{name}: got {kind}, want {want}")
         for option, held in options.items():
             _check_option(name, layer, option, held)
         layer, least = layer.get_weights(), most - 1
@@ -226,9 +238,7 @@ def _weights(name, layer, most, kinds, options):
 
 
 def _check_option(name, owner, option, want, more=""):
-    """Refuse what was made with another `option`, if it has that option: a function,
-    known by its name, or a value.
-    """
+    """Refuse what has this option and another value, or function, by its name."""
     got = getattr(owner, option, want)
     got = getattr(got, "__name__", got)
     if got != want:

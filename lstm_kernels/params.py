@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Never, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -20,7 +20,6 @@ from .errors import (
     counted,
 )
 from .files import read_npz, write_npz
-from .other_names import OtherNames
 
 FORMAT = "lstm_kernels.params/3"
 Named = dict[str, np.ndarray]
@@ -88,10 +87,8 @@ def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple
 
 
 @dataclass(repr=False)
-class Weights(OtherNames):
-    """What parameters and their gradients share: an array for each parameter, by
-    name.
-    """
+class Weights:
+    """What parameters and gradients share: an array for each parameter, by name."""
 
     layers: list[Layer]
     V: np.ndarray | None = None
@@ -150,7 +147,7 @@ class Params(Weights):
         cls,
         input_size: int,
         hidden_size: int,
-        *others: Never,
+        *,
         num_layers: int = 1,
         output_size: int | None = None,
         cell: CellName = "lstm",
@@ -164,10 +161,6 @@ class Params(Weights):
         point. Raises TypeError or ValueError for a size below one, an unknown cell or
         dtype.
         """
-        if others:
-            third: object = others[0]
-            want = "num_layers= or output_size="
-            raise TypeError(f"init: got a third size, {third!r}, want {want}")
         D = check_int("input_size", input_size)
         H = check_int("hidden_size", hidden_size)
         L = check_int("num_layers", num_layers)
@@ -237,9 +230,7 @@ class Params(Weights):
         return self if kept else self.from_arrays(checked, self.cell)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an .npz file, all of it or nothing. Raises as `check` does, and
-        OSError.
-        """
+        """Write an .npz file, all or nothing. Raises as `check` does, and OSError."""
         write_npz(path, {"format": FORMAT, "cell": self.cell}, self.check().arrays())
 
     @classmethod
@@ -266,12 +257,10 @@ class Params(Weights):
         state_dict: that of the module, name -> array or CPU tensor, with any prefix; or
         the module, which also tells its nonlinearity and dropout. readout: the name of
         the torch.nn.Linear that is the read-out, as in readout="fc"; None is "readout",
-        as `to_torch` has it, where there is one; an activation after it is lost. LSTM
-        and RNN: the two biases of a layer are added; a GRU keeps those of n apart,
-        since only the recurrent one is gated. Returns Params that share no memory with
-        it. Raises TypeError or ValueError for shapes that do not fit, for names that
-        have no place here (reverse, projections, other modules), and for a module of
-        nonlinearity "relu", or with dropout and in training mode.
+        as `to_torch` has it, where there is one; an activation after it is lost.
+        Returns Params that share no memory with it. Raises TypeError or ValueError for
+        shapes that do not fit, for names that have no place here, and for a module that
+        computes something else or, traced or exported, does not tell.
         """
         named, cell = other_frameworks.read_torch(state_dict, readout)
         return cls.from_arrays(named, cell).check("state_dict")
@@ -286,9 +275,8 @@ class Params(Weights):
         direction: kernel (D, G*H), recurrent kernel (H, G*H), bias (G*H,), or (2, G*H)
         of a GRU. readout: a Dense or its arrays; it is applied to the last step.
         Returns Params that share no memory with them. Raises TypeError or ValueError
-        for shapes that do not fit, other layers, and a layer with another activation,
-        reset_after=False or go_backwards; below another one, also without
-        return_sequences.
+        for shapes that do not fit, other layers, and a layer that computes something
+        else; below another one, also without return_sequences.
         """
         named, cell = other_frameworks.read_keras(layers, readout)
         return cls.from_arrays(named, cell).check("layers")
@@ -314,9 +302,7 @@ class Grads(Weights):
     state: tuple[np.ndarray, ...] = ()
 
     def arrays(self) -> Named:
-        """Every gradient by name: those of the parameters, then `x`, `state.h` and so
-        on.
-        """
+        """Every gradient by name: the parameters', then `x`, `state.h` and so on."""
         names = (f"state.{name}" for name in CELLS[self.cell].state)
         named = super().arrays() | ({} if self.x is None else {"x": self.x})
         return named | dict(zip(names, self.state, strict=True))

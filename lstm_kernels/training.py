@@ -24,21 +24,21 @@ from .errors import (
     check_type,
 )
 from .files import check_place, read_npz, write_npz
-from .other_names import OtherNames
 
-FORMAT = "lstm_kernels.checkpoint/3"
+FORMAT = "lstm_kernels.checkpoint/4"
 OptimizerName = Literal["sgd", "adam"]
 
 
 @dataclass(repr=False)
-class History(OtherNames):
-    """Per epoch: the mean loss over its examples, each before its step, the seconds it
-    took, and, with `validation`, the mean squared error of those after it.
+class History:
+    """Per epoch: the mean loss over its examples, each before its step, its seconds,
+    its learning rate, and, with `validation`, the mean squared error of those after it.
     """
 
     loss: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
 
     @property
     def epochs(self) -> int:
@@ -124,7 +124,7 @@ class Adam(GradientDescent):
                 m_hat, v_hat = m / (1 - beta1**count), v / (1 - beta2**count)
                 new[name] = value - rate * (m_hat / (np.sqrt(v_hat) + epsilon))
                 moments |= {f"m.{name}": m, f"v.{name}": v}
-        if not _finite(self.net, new | moments):
+        if not _on_every_rank(self.net, *map(np.isfinite, (new | moments).values())):
             raise DivergedError("a parameter or moment is not finite")
         self.theta = self.theta.from_arrays(new, self.theta.cell)
         self.net.assign(self.theta)
@@ -140,10 +140,11 @@ def train(
     dataset: Dataset,
     epochs: int,
     batch_size: int,
-    learning_rate: float,
+    learning_rate: float | Callable[[int], float],
     *,
     optimizer: OptimizerName = "sgd",
     seed: int = 0,
+    first_epoch: int = 0,
     validation: Dataset | None = None,
     progress: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -153,23 +154,27 @@ def train(
     """Train `net` on `dataset` up to `epochs` epochs; returns the History.
 
     batch_size: examples per step; the last mini-batch of an epoch may be smaller.
-    optimizer: "sgd" or "adam". seed: of the shuffling, of which each epoch has its own.
-    validation: a Dataset, whose mean squared error is noted after each epoch, in no
-    measured time. progress: show a bar; None shows it on a terminal. checkpoint: the
-    path of a file, replaced after each epoch by one that is whole. resume: go on from
-    it, to the bits of a run without a break; without it an existing file is an error.
-    on_epoch: called as on_epoch(history, net) after each epoch and its checkpoint, in
-    no measured time; the next epoch starts from the parameters that it leaves in `net`,
+    learning_rate: a number, or a function of the epoch alone, counted from
+    `first_epoch`. optimizer: "sgd" or "adam", whose moments each call begins at zero.
+    seed: of the shuffling, of which each epoch has its own, and which each call begins
+    anew: what goes on after k epochs in another call has first_epoch=k. validation: a
+    Dataset, whose mean squared error is noted after each epoch, in no measured time.
+    progress: show a bar; None shows it on a terminal. checkpoint: the path of a file,
+    replaced after each epoch by one that is whole. resume: go on from it, to the bits
+    of a run without a break; without it an existing file is an error. on_epoch: called
+    as on_epoch(history, net), a copy, after each epoch and its checkpoint, in no
+    measured time; the next epoch starts from the parameters that it leaves in `net`,
     which are not in that checkpoint; when it returns True, training ends with this
     epoch, on every rank where it does on one.
 
-    Raises TypeError or ValueError for bad input, a checkpoint that is damaged or of
-    another run, network or data set; FileExistsError; OSError, before the first epoch,
-    where the checkpoint cannot be written; DivergedError when a loss, a parameter or a
-    moment is not finite: the network then holds the parameters of the start of that
-    epoch. After a KeyboardInterrupt, which says in which epoch it came, it holds those
-    after the last whole step. Any exception raised during training, by `on_epoch` too,
-    carries `.history`, that of the epochs that ended.
+    Raises TypeError or ValueError for bad input, a checkpoint that is damaged, longer
+    than `epochs`, or of another run, network, data set or learning rates so far;
+    FileExistsError; OSError, before the first epoch, where the checkpoint cannot be
+    written; DivergedError when a loss, a parameter or a moment is not finite: the
+    network then holds the parameters of the start of that epoch. After a
+    KeyboardInterrupt, which says in which epoch it came, it holds those after the last
+    whole step. Any exception raised during training, by `on_epoch` too, carries
+    `.history`, that of the epochs that ended.
 
     To keep the best parameters, and to stop when ten epochs brought no better ones:
 
@@ -198,13 +203,20 @@ def train(
     run = {
         "optimizer": check_choice("optimizer", optimizer, OPTIMIZERS),
         "batch_size": check_int("batch_size", batch_size, 1, len(dataset)),
-        "learning_rate": check_rate("learning_rate", learning_rate, good.dtype),
         "seed": check_int("seed", seed, low=0),
+        "first_epoch": check_int("first_epoch", first_epoch, low=0),
         "cell": good.cell,
     }
-    if not (on_epoch is None or callable(on_epoch)):
-        want = "a function of a History and a network"
-        raise TypeError(f"on_epoch: got {on_epoch!r}, want {want}")
+
+    def rate(epoch):
+        """The learning rate of an epoch, checked."""
+        if not callable(learning_rate):
+            return check_rate("learning_rate", learning_rate, good.dtype)
+        name = f"learning_rate({epoch})"
+        return check_rate(name, learning_rate(epoch), good.dtype)
+
+    rate(first_epoch)  # before anything is computed
+    check_type("on_epoch", on_epoch, Callable | None, "a function of history and net")
     if validation is not None:
         _check_validation(validation, net, good)
         run["validation"] = validation.sha256()
@@ -215,45 +227,45 @@ def train(
         file = getattr(net, "checkpoint", Checkpoint)(checkpoint)
         run |= {"dataset": dataset.sha256(), **rule.constants, **file.run}
         if resume:
-            history = _restore(file, run, rule, dataset)
+            history = _restore(file, run, rule, dataset, epochs, rate)
             good = net.params()
         elif file.exists():
             want = "resume=True or another path"
             raise FileExistsError(f"checkpoint: {file.path} exists, want {want}")
 
-    left = range(history.epochs, epochs)
+    left = range(first_epoch + history.epochs, first_epoch + epochs)
     hidden = None if progress is None else not progress  # None: but on a terminal
     try:
         # Python without a console has no standard error.
         with tqdm(left, unit="epoch", disable=not sys.stderr or hidden) as bar:
             for epoch in bar:
                 try:
+                    history.rates.append(rate(epoch))
                     good = _epoch(rule, dataset, run, history, validation)
                 except DivergedError as error:
                     net.assign(good)
-                    where = f"at epoch {epoch}, step {error.step}"
-                    what = f"the parameters are those after {epoch} epochs"
-                    raise DivergedError(
-                        f"learning_rate: {error} {where}; {what}; want a smaller one",
-                        epoch=epoch,
-                        step=error.step,
-                    ) from None
+                    said = f"learning_rate: {error} at epoch {epoch}, step {error.step}"
+                    said += f"; the parameters are those after {epoch} epochs"
+                    error.args, error.epoch = (f"{said}; want a smaller one",), epoch
+                    raise
                 bar.set_postfix(history._last)
                 if file is not None:
                     header = {"format": FORMAT, "run": run}
                     file.save(header, _arrays(good, rule, history, run))
                 answer = None
                 if on_epoch is not None:
-                    answer = on_epoch(history, net)
+                    copies = (list(numbers) for numbers in vars(history).values())
+                    answer = on_epoch(History(*copies), net)
                     good = net.params()
                 ends = isinstance(answer, bool | np.bool_) and answer
                 if not _on_every_rank(net, not ends):
                     break
     except BaseException as error:
-        for numbers in (history.seconds, history.validation):
+        for numbers in vars(history).values():
             del numbers[history.epochs :]  # of an epoch that was interrupted
         if isinstance(error, KeyboardInterrupt):
-            error.args = (f"stopped in epoch {history.epochs} of {epochs}",)
+            at = first_epoch + history.epochs
+            error.args = (f"stopped in epoch {at} of {left.stop}",)
         error.history = history  # type: ignore[attr-defined]
         raise
     return history
@@ -275,11 +287,12 @@ def _check_validation(validation, net, params):
 def _epoch(rule, dataset, run, history, validation):
     """The next epoch, of which `history` takes note: the parameters after it."""
     start, batch_size = time.perf_counter(), run["batch_size"]
-    shuffle = np.random.default_rng([run["seed"], history.epochs])
-    order = shuffle.permutation(len(dataset))
-    losses = np.array(rule.epoch(dataset, order, batch_size, run["learning_rate"]))
+    epoch, rate = run["first_epoch"] + history.epochs, history.rates[-1]
+    order = np.random.default_rng([run["seed"], epoch]).permutation(len(dataset))
+    losses = np.array(rule.epoch(dataset, order, batch_size, rate))
     seconds, params = time.perf_counter() - start, rule.net.params()
-    if not _finite(rule.net, {"loss": losses} | params.arrays()):
+    numbers = losses, *params.arrays().values()
+    if not _on_every_rank(rule.net, *map(np.isfinite, numbers)):
         what = "a parameter is not finite"
         if not np.isfinite(losses[-1]):  # it ended there
             what = f"the loss is {losses[-1]}"
@@ -306,21 +319,17 @@ def _squared_error(net, dataset, batch_size):
     return total / dataset.target.size
 
 
-def _finite(net, named):
-    """Whether arrays are finite: on every rank, of a network that several train."""
-    return _on_every_rank(net, all(np.isfinite(a).all() for a in named.values()))
-
-
-def _on_every_rank(net, condition):
-    """Whether a condition holds: on every rank, of a network that several train."""
-    return net.on_every_rank(condition) if hasattr(net, "on_every_rank") else condition
+def _on_every_rank(net, *conditions):
+    """Whether conditions hold: on every rank, of a network that several train."""
+    hold = all(np.all(condition) for condition in conditions)
+    return net.on_every_rank(hold) if hasattr(net, "on_every_rank") else hold
 
 
 def _arrays(params, rule, history, run):
     """What a checkpoint holds, by name."""
-    noted = {"loss": history.loss, "seconds": history.seconds}
-    if "validation" in run:
-        noted["validation"] = history.validation
+    noted = dict(vars(history))
+    if "validation" not in run:
+        del noted["validation"]
     groups = {"params": params.arrays(), "optimizer": rule.moments, "history": noted}
     return {
         f"{group}.{name}": np.array(a)
@@ -329,9 +338,9 @@ def _arrays(params, rule, history, run):
     }
 
 
-def _restore(file, run, rule, dataset):
-    """The History of a Checkpoint, whose parameters and moments the network and `rule`
-    take over. Nothing is taken over before everything is checked.
+def _restore(file, run, rule, dataset, most, rate):
+    """The History of a Checkpoint, of at most so many epochs, whose parameters and
+    moments the network and `rule` take over, once everything is checked.
     """
     params = rule.net.params()
 
@@ -350,6 +359,13 @@ def _restore(file, run, rule, dataset):
             group, _, inside = name.partition(".")
             shape = epochs if group == "history" else a.shape
             groups[group][inside] = check_array(name, named[name], shape, dtype=a.dtype)
+        if epochs[0] > most:
+            raise ValueError(f"has {epochs[0]} epochs, want at most {most}")
+        for epoch, used in enumerate(groups["history"]["rates"], run["first_epoch"]):
+            if rate(epoch) != used:
+                got, want = f"learning_rate {used} in epoch {epoch}", rate(epoch)
+                want = f"{want}, which a function of the epoch may change later"
+                raise ValueError(f"is of another run, got {got}, want {want}")
         return groups
 
     groups = file.load(build)

@@ -62,6 +62,7 @@ def test_arguments_of_a_network(version, cell):
         (net.predict, (x.astype(float),), "x: got dtype float64"),
         (net.loss_and_grads, (bad(x, 0, np.inf), target), "x: got inf at index"),
         (net.loss_and_grads, (x, target[:, :1]), r"target: got shape \(3, 1\), want"),
+        (net.step, (x[:, :2], dy[:, 0, :2], 0.1), r"target: got shape \(4, 2\).*first"),
         (net.step, (x[:0], target, 0.1), r"x: got shape \(0, 3, 2\)"),
         (net.step, (x, target, -1), "learning_rate: got -1, want a finite number"),
         (net.step, (x, target, "fast"), "learning_rate: got 'fast'"),
@@ -178,7 +179,9 @@ ASSIGN, OTHER = NETWORK("numpy", PARAMS).assign, INIT(2, 5, output_size=2)
         (lk.Dataset, (np.ma.array(X), TARGET), "x: got a masked array"),
         (lk.Dataset, (X, np.ma.array(TARGET)), "target: got a masked array"),
         (lk.Dataset, (X, TARGET.astype(float)), "target: got dtype float64, want"),
-        (lk.Dataset, (X, TARGET[:2]), r"target: got shape \(2, 1\), want \(3, O"),
+        (lk.Dataset, (X, TARGET[:2]), r"target: got shape \(2, 1\), want \(3, O\)$"),
+        (lk.Dataset, (X, X[:, 0]), r".* \(3, O\); x seems batch first.*from_batch_f"),
+        (lk.Dataset, (X[:, :2], X[0, :, 0]), r"target: got 1 axes, shape \(3,\), want"),
         (lk.Dataset, (X[:, :0], TARGET[:0]), r"x: got shape \(4, 0, 1\), want"),
     ],
 )

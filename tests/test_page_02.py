@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 from pages import Page, rows
 
-from lstm_kernels.forecast import network_rule
-from lstm_report.studies import forecasts
+from lstm_kernels.forecast import network_rule, recursive
 
 PAGE = Page("02")
 page = PAGE.module
@@ -148,7 +147,7 @@ def test_measured_rows():
     net = page.new_network(3)
     rule = network_rule(net, transform, window=12)
     found = page.paths(net, transform, passengers, first)
-    want = forecasts.recursive(rule, passengers[: first + 5], months=7)
+    want = recursive(rule, passengers[: first + 5], months=7)
     assert found[5, :7] == pytest.approx(want, rel=1e-5)
     trained = page.measure_training(seeds=1, epochs=1, every=1)
     assert len(trained) == 3 * 300

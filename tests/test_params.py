@@ -154,7 +154,7 @@ def test_torch_arrays_of_another_form_are_refused(name, change):
 class Module:
     """What a torch.nn.Module has of what is read: names, attributes, parts."""
 
-    num_layers, training = 2, False
+    num_layers, training, mode = 2, False, "RNN_TANH"
 
     def __init__(self, named=None, parts=None, **attributes):
         self._named, self._parts = named or {}, parts or {}
@@ -182,7 +182,7 @@ IN_TRAINING = {"dropout": 0.2, "training": True}
         ({"dropout": 0.3}, None),
         # PyTorch's dropout is between layers: of one, nothing is dropped.
         (IN_TRAINING | {"num_layers": 1}, None),
-        ({"nonlinearity": "relu"}, "nonlinearity: got 'relu', want 'tanh'"),
+        ({"mode": "RNN_RELU"}, "nonlinearity: got 'relu', want 'tanh'"),
         (IN_TRAINING, r"dropout: got 0.2, want 0 in training mode, or module.eval\(\)"),
     ],
 )
@@ -227,6 +227,20 @@ def with_shape(*shape):
 
 
 NONE = "want one ending in 'weight_ih_l0'"
+CELL = rf": got \['weight_ih'\] \(a cell, such as LSTMCell.*\), {NONE}"
+
+
+def in_parts(*ends):
+    """What a parametrization leaves of one array: others, of names that tell of it."""
+    name = "weight_hh_l0"
+
+    def change(named):
+        others = {end.format(name): 1 for end in ends}
+        return {n: a for n, a in named.items() if n != name} | others
+
+    return change
+
+
 ALONE = "want the state_dict of an RNN, LSTM or GRU alone, .* readout='fc'"
 HH = r"\['weight_hh_l0'\]: got "
 TENSOR, BFLOAT = Tensor(), Tensor("torch.bfloat16")
@@ -235,18 +249,21 @@ TENSOR, BFLOAT = Tensor(), Tensor("torch.bfloat16")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda d: 3, ": got int, want a dict of arrays or a torch.nn.Module"),
+        (lambda d: 3, ": got int, want a torch.nn.Module, or a dict of arrays"),
+        (lambda d: {n[:-3]: a for n, a in d.items() if "l0" in n}, CELL),
+        (in_parts("{}_g", "{}_v"), r": got \['weight_hh_l0_g'\] \(weight_norm: remov"),
+        (in_parts("parametrizations.{}.original0"), r": got \['param.*\] \(a param"),
         (lambda d: {1: 2}, rf": got names \['1'\], {NONE}"),
         (without("weight_ih_l0"), f": got names .*, {NONE}"),
         (without("weight_hh_l1"), ": got names .*, want 'weight_hh_l1' too"),
         (without("bias_ih_l1"), ": got names .*, want 'bias_ih_l1' too"),
-        (with_array("x.weight_ih_l0"), r": got RNNs called \['', 'x.'\], want"),
-        (with_array("bias_ih_l0_reverse"), rf".* too \(bidirectional\), {ALONE}"),
-        (with_array("weight_hr_l0"), rf".* too \(a projection, .*, {ALONE}"),
-        (with_array("fc.weight"), rf": got \['fc.weight'\] too, {ALONE}"),
-        (with_array(1), rf": got \['1'\] too, {ALONE}"),
+        (with_array("x.weight_ih_l0"), r": got RNNs .*, want one: .*\*b.layers\]\)$"),
+        (with_array("bias_ih_l0_reverse"), rf".* \(bidirectional\) too, {ALONE}"),
+        (with_array("weight_hr_l0"), rf".* \(a projection, .* too, {ALONE}"),
+        (with_array("fc.weight"), rf": got names \['fc.weight'\] too, {ALONE}"),
+        (with_array(1), rf": got names \['1'\] too, {ALONE}"),
         (with_array("weight_hh_l0", TENSOR), HH + "a Tensor, .*cuda:0"),
-        (with_array("weight_hh_l0", BFLOAT), r".*: \.float\(\)"),
+        (with_array("weight_hh_l0", BFLOAT), r".*: \.cpu\(\)\.float\(\)"),
         (with_shape(7, 5), HH + r"shape \(7, 5\), want \(G\*H, H\) with G one of 1, "),
         (with_shape(10, 5), HH + r"shape \(10, 5\), want \(G\*H, H\)"),
         (with_shape(5, 0), HH + "shape"),
@@ -259,6 +276,7 @@ def test_state_dicts_that_are_none(change, said):
         lk.Params.from_torch(change(named))
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch.jit
 def test_modules_of_torch_itself():
     torch = pytest.importorskip("torch")
     x = np.random.default_rng(1).standard_normal((6, 3, 2)).astype(np.float32)
@@ -271,13 +289,31 @@ def test_modules_of_torch_itself():
         want = net(torch.from_numpy(x))[0].detach().numpy()
         y, _ = lk.network("numpy", lk.Params.from_torch(net)).forward(x)
         np.testing.assert_allclose(y, want, atol=1e-6)
+
+    class Own(torch.nn.Module):  # with the names of an LSTM
+        def __init__(self):
+            super().__init__()
+            for name, value in torch.nn.LSTM(2, 5).named_parameters():
+                setattr(self, name, value)
+
+    sequence, plain = torch.from_numpy(x), torch.nn.Sequential(torch.nn.LSTM(2, 5))
+    normed = torch.nn.utils.parametrizations.weight_norm
     for net, said in (
+        *(
+            (torch.jit.trace(module, sequence), "tells no mode, as one traced")
+            for module in (torch.nn.RNN(2, 5, nonlinearity="relu"), torch.nn.LSTM(2, 5))
+        ),
+        (Own(), "^module: got Own, which tells no mode, .*, want a torch.nn.RNN"),
+        (torch.export.export(plain, (sequence,)), "state_dict: got ExportedProgram, w"),
+        (torch.jit.script(torch.nn.RNN(2, 5, nonlinearity="relu")), "got 'relu', want"),
+        (torch.nn.LSTMCell(2, 5), "a cell, such as LSTMCell: its names lack _l0"),
+        (normed(torch.nn.LSTM(2, 5), "weight_ih_l0"), "a parametrization: remove it"),
         (torch.nn.RNN(2, 5, nonlinearity="relu"), "nonlinearity: got 'relu'"),
         (torch.nn.LSTM(2, 5, 2, dropout=0.4), "dropout: got 0.4, want 0 in training"),
         (torch.nn.LSTM(2, 5, bidirectional=True), "bidirectional"),
         (torch.nn.LSTM(2, 5, proj_size=3), "proj_size"),
-        (torch.nn.LSTM(2, 5).bfloat16(), "got a Tensor, want an array"),
-        (torch.nn.LSTM, "state_dict: got type, want a dict"),
+        (torch.nn.LSTM(2, 5).bfloat16(), r"got a \w+, want an array: .cpu\(\)"),
+        (torch.nn.LSTM, "state_dict: got type, want a torch.nn.Module"),
     ):
         with pytest.raises((TypeError, ValueError), match=said):
             lk.Params.from_torch(net)
@@ -359,11 +395,14 @@ LSTM, GRU = (keras_arrays(k, 2, 5, np.random.default_rng(4)) for k in ("LSTM", "
 (U, W, B), HARD = LSTM, function("hard_sigmoid")
 LAST = keras_layer("LSTM", LSTM, return_sequences=False)
 RELU = keras_layer("Dense", [np.ones((5, 1)), np.ones(1)], activation="relu")
+DENSE = keras_layer("Dense", [np.ones((5, 1))], activation="linear")
+WIDER = keras_arrays("LSTM", 5, 6, np.random.default_rng(5))
 UNLIKE = {
     "activation: got 're": keras_layer("LSTM", LSTM, activation="relu"),
     "recurrent_activation": keras_layer("LSTM", LSTM, recurrent_activation=HARD),
     "reset_after: got Fal": keras_layer("GRU", GRU, reset_after=False),
     "go_backwards: got Tr": keras_layer("GRU", GRU, go_backwards=True),
+    "stateful: got True, ": keras_layer("LSTM", LSTM, stateful=True),
 }
 
 
@@ -379,7 +418,9 @@ UNLIKE = {
         ([[U, W[:, :10], B]], None, r"layers\[0\] recurrent: got shape \(5, 10\), "),
         ([[U[:, :10], W, B]], None, r"layers\[0\] kernel: got shape .* want \(D, 20\)"),
         ([LSTM, LSTM], None, r"layers\[1\] kernel: got shape \(2, 20\), want \(5, 20"),
-        ([LSTM, GRU], None, r"layers\[1\] .*: got .* want one$"),
+        ([LSTM, GRU], None, r"layers\[1\] recurrent: got .* of one cell and size$"),
+        ([LSTM, WIDER], None, r"layers\[1\] recurrent: got shape \(6, 24\), want \(5,"),
+        ([LAST, DENSE], None, r"layers\[1\]: got Dense, want .*, and a Dense as reado"),
         ([LAST, LSTM], None, r"layers\[0\]\.return_sequences: got False, want True"),
         ([LSTM], [np.ones((4, 1)), B], r"readout kernel: got shape \(4, 1\), want \(5"),
         ([LSTM], RELU, r"readout\.activation: got 'relu', want 'linear'"),
@@ -403,21 +444,10 @@ def test_parameters_and_layers_say_their_sizes():
     assert repr(layer) == "Layer: U (2, 15), W None, b (20,), float32"
 
 
-def test_names_of_other_packages_say_what_is_here():
+def test_a_network_is_not_called_and_its_parameters_are_not_set():
     params, _, _ = example(SHAPE)
     net = lk.network("numpy", params)
-    for owner, name, said in (
-        (net, "fit", r"lstm_kernels\.train\(net, dataset"),
-        (params, "forward", r"lstm_kernels\.network\(name, params\)"),
-        (lk.History(), "plot", "matplotlib"),
-    ):
-        with pytest.raises(AttributeError, match=f"'{name}', want .*{said}"):
-            getattr(owner, name)
-        with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
-            owner.nothing  # noqa: B018
     with pytest.raises(TypeError, match=r"'NumpyBatched' is not called: net\.forward"):
         net(params)
     with pytest.raises(AttributeError, match=r"params: .* want net\.assign\(params\)"):
         net.params = params
-    with pytest.raises(TypeError, match=r"^init: got a third size.* 1.*num_layers="):
-        lk.Params.init(1, 8, 1)

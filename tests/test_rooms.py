@@ -117,7 +117,7 @@ def test_a_notebook_may_choose_simulated_gpus_after_the_reports_imports():
 # Lines of each room of the package: two per cent above what there was when this was
 # written. Who needs more decides so here, or deletes something.
 BUDGETS = {
-    "lstm_kernels": 3375,
+    "lstm_kernels": 3443,
     "lstm_kernels.cpu": 4015,
     "lstm_kernels.gpu": 2485,
     "lstm_kernels.versions": 2225,
@@ -136,4 +136,4 @@ def lines_of_rooms():
 def test_each_room_keeps_to_its_budget():
     over = {r: n for r, n in lines_of_rooms().items() if not n <= BUDGETS[r]}
     assert not over, "delete something, or raise its budget here with a reason"
-    assert sum(lines_of_rooms().values()) <= 13_180
+    assert sum(lines_of_rooms().values()) <= 13_248

@@ -69,8 +69,83 @@ def test_a_resumed_run_has_the_same_bits(
     again = lk.train(later, dataset, 6, checkpoint=path, resume=True, **options)
     same(later, whole)
     assert (again.loss, again.validation) == (history.loss, history.validation)
-    assert len(again.seconds) == 6
+    assert (len(again.seconds), again.rates) == (6, [0.01] * 6)
     assert [p.name for p in tmp_path.iterdir()] == ["run.npz"]
+
+
+@OPTIMIZERS
+def test_the_learning_rate_may_be_a_function_of_the_epoch(tmp_path, dataset, optimizer):
+    rates, seen = [0.05, 0.02, 0.02, 0.004], []
+    path, options = tmp_path / "run.npz", {"optimizer": optimizer, "seed": 2}
+
+    class Spy(Numpy):
+        def _step(self, x, target, rate):
+            seen.append(rate)
+            return super()._step(x, target, rate)
+
+    whole, later = Spy(start()), network(seed=8)
+    history = lk.train(whole, dataset, 4, 26, rates.__getitem__, **options)
+    assert history.rates == rates
+    assert seen == ([] if optimizer == "adam" else [r for r in rates for _ in "ab"])
+    # A run of a number goes on by a function that is the same in the epochs before.
+    options |= {"checkpoint": path}
+    lk.train(network(), dataset, 1, 26, 0.05, **options)
+    options["resume"] = True
+    lk.train(network(), dataset, 3, 26, lambda epoch: rates[epoch], **options)
+    before = path.read_bytes()
+    for other, said in (
+        (0.05, "got learning_rate 0.02 in epoch 1, want 0.05, which a function of"),
+        (lambda epoch: 0.02, "got learning_rate 0.05 in epoch 0, want 0.02"),
+    ):
+        with pytest.raises(ValueError, match=f"run.npz: is of another run, {said}"):
+            lk.train(later, dataset, 4, 26, other, **options)
+    assert path.read_bytes() == before
+    lk.train(later, dataset, 4, 26, rates.__getitem__, **options)
+    same(later, whole)
+
+
+def test_a_rate_is_looked_at_in_each_epoch(dataset):
+    for rates, error, said in (
+        ([-1], ValueError, r"learning_rate\(0\): got -1, want a finite number above"),
+        ([0.1, "fast"], TypeError, r"learning_rate\(1\): got 'fast', want a number"),
+        ([0.1, 1e39], ValueError, r"learning_rate\(1\): got 1e\+39, want .*float32"),
+    ):
+        net, trained = network(), network()
+        with pytest.raises(error, match=f"^{said}") as caught:
+            lk.train(net, dataset, 2, 52, rates.__getitem__)
+        if len(rates) == 2:
+            lk.train(trained, dataset, 1, 52, 0.1)
+            assert caught.value.history.rates == [0.1]
+        same(net, trained)
+
+
+@pytest.mark.parametrize("calls", [[1, 1, 1, 1], [3, 1], [2, 2]])
+def test_several_calls_shuffle_as_one(tmp_path, dataset, calls):
+    rate, first = [0.3, 0.2, 0.1, 0.05].__getitem__, 0
+    whole, parts = network(), network()
+    losses = lk.train(whole, dataset, 4, 7, rate, seed=5).loss
+    for count in calls:
+        options = {"seed": 5, "first_epoch": first}
+        history = lk.train(parts, dataset, count, 7, rate, **options)
+        assert history.loss == losses[first : first + count]
+        first += count
+    same(parts, whole)
+    far = lk.Dataset(dataset.x, np.float32(1e30) * dataset.target)
+    with pytest.raises(lk.DivergedError, match="at epoch 4, step 0") as caught:
+        lk.train(parts, far, 2, 7, 1, first_epoch=4)
+    assert caught.value.epoch == 4
+
+
+def test_on_epoch_has_a_history_of_its_own(tmp_path, dataset):
+    def spoil(history, net):
+        history.loss.append("none")
+        history.seconds.clear()
+
+    path, options = tmp_path / "run.npz", {"on_epoch": spoil}
+    history = lk.train(network(), dataset, 3, 52, 0.1, checkpoint=path, **options)
+    assert history.loss == lk.train(network(), dataset, 3, 52, 0.1).loss
+    again = lk.train(network(), dataset, 3, 52, 0.1, checkpoint=path, resume=True)
+    assert again == history
 
 
 def test_seeds_decide_the_order_and_no_example_is_cut(dataset):
@@ -184,11 +259,12 @@ def test_what_diverges_leaves_the_parameters_of_before(
         ({"learning_rate": 1e39}, r"learning_rate: got 1e\+39, want .* in float32"),
         ({"optimizer": "Adam"}, "optimizer: got 'Adam', want .*; did you mean 'adam'"),
         ({"seed": -1}, "seed: got -1"),
+        ({"first_epoch": 0.5}, "first_epoch: got 0.5, want an integer of at least 0"),
         ({"dataset": (1, 2)}, "dataset: got tuple, want lstm_kernels.Dataset"),
         ({"validation": 3}, "validation: got int, want lstm_kernels.Dataset"),
         ({"resume": True}, "checkpoint: got None, want the path to resume from"),
         ({"net": 3}, "net: got int, want a network"),
-        ({"on_epoch": 3}, "on_epoch: got 3, want a function"),
+        ({"on_epoch": 3}, "on_epoch: got int, want a function of"),
         ({"checkpoint": 3}, "checkpoint: got 3, want the path of a file"),
     ],
 )
@@ -228,7 +304,7 @@ def test_checkpoints_are_guarded(tmp_path, dataset, validation):
     with np.load(path) as file:
         parts = dict(file)
     names = [name for name in parts if name.startswith("history.")]
-    assert names == ["history.loss", "history.seconds"]
+    assert names == ["history.loss", "history.seconds", "history.rates"]
     rates = tmp_path / "rates.npz"
     header = json.loads(str(parts["header"]))
     header["run"]["beta2"] = 0.99
@@ -238,7 +314,9 @@ def test_checkpoints_are_guarded(tmp_path, dataset, validation):
     none = {"file": tmp_path / "none"}
     for change, error, message in (
         ({"resume": False}, FileExistsError, "checkpoint: .* exists, want resume=True"),
-        ({"learning_rate": 0.2}, ValueError, "run, got {'learning_rate': 0.1}, want"),
+        ({"learning_rate": 0.2}, ValueError, "got learning_rate 0.1 in epoch 0, want"),
+        ({"first_epoch": 2}, ValueError, "run, got {'first_epoch': 0}, want"),
+        ({"epochs": 1}, ValueError, "run.npz: has 2 epochs, want at most 1"),
         ({"optimizer": "sgd"}, ValueError, "run, got {'beta1': 0.9.* 'adam'}, want"),
         ({"dataset": moved}, ValueError, r"run, got {'dataset': '\w{64}'}, want"),
         ({"validation": validation}, ValueError, "run, got {'validation': None}, want"),

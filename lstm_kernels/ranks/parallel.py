@@ -27,6 +27,7 @@ from ..errors import (
     check_choice,
     check_int,
     check_rate,
+    check_target,
     check_type,
 )
 from ..params import Named, Params
@@ -280,8 +281,7 @@ class Parallel:
         def examples():
             if self.loss == "last":
                 inputs = check_array("x", x, ("T", "B", self._D), dtype=self.dtype)
-                shape = inputs.shape[1], self._O
-                wanted = check_array("target", target, shape, dtype=self.dtype)
+                wanted = check_target(inputs, target, self._O)
                 return inputs, wanted, wanted.size
             rows, symbols = _symbols(x, target, self._O, self.dtype)
             inputs = symbols if self._embeds else rows

@@ -20,10 +20,10 @@ from ..errors import (
     check_array,
     check_int,
     check_rate,
+    check_target,
     check_type,
     counted,
 )
-from ..other_names import OtherNames
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
@@ -64,7 +64,7 @@ def _unpickled(kind, made_with, params):
     return net
 
 
-class Network(OtherNames):
+class Network:
     """A recurrent network of one version, with its own copy of the parameters.
 
     params: lstm_kernels.Params, copied. threads: how many to use; None is
@@ -378,8 +378,7 @@ class Network(OtherNames):
     def _check_example(self, x, target):
         self._check_readout()
         x = self._check("x", x, self._x_shape)
-        shape = x.shape[1], self._params.output_size
-        return x, self._check("target", target, shape)
+        return x, check_target(x, target, self._params.output_size)
 
     def _check_readout(self):
         if self._params.V is None:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 import lstm_kernels as lk
 from lstm_kernels import data, training
 from lstm_kernels.cores import allowed
+from lstm_kernels.forecast import recursive
 
 from .. import plots
 from ..measure.comparer import compare_to_reference
@@ -167,7 +168,7 @@ def measure_rules(leads: int) -> pd.DataFrame:
             for origin in range(YEARS):
                 months = min(YEARS - origin, leads if origin else YEARS)
                 known = passengers[: first + origin]
-                path = forecasts.recursive(rule, known, months=months)
+                path = recursive(rule, known, months=months)
                 found[origin, :months] = path
             parts.append(tidy(found, first, pair=pair, rule=name).dropna())
     return pd.concat(parts, ignore_index=True)

@@ -1,4 +1,4 @@
-"""Rules that the LSTM of page 02 competes with, and forecasts of many months.
+"""Rules that the LSTM of page 02 competes with.
 
 A rule is one of `lstm_kernels.forecast`: rule(history) is the month after the (N,)
 months so far, an array of float64, all above zero.
@@ -44,13 +44,3 @@ def holt_winters(history: np.ndarray) -> Rule:
         return model.fit(**constants, optimized=False).forecast(1)[0]
 
     return rule
-
-
-def recursive(rule: Rule, history: np.ndarray, *, months: int) -> np.ndarray:
-    """Forecast the months after `history`, each from the forecasts before it:
-    (months,).
-    """
-    path = history
-    for _ in range(months):
-        path = np.append(path, rule(path))
-    return path[-months:]

@@ -69,7 +69,8 @@ def take(
     replace: whether fewer parts than are there, or other rows of the same day, may take
     their place. Raises ValueError for a file that `pack` has not made, or that was
     changed since; for results of another machine of that name, for those that are older
-    than what is there, and for what `replace` allows. Nothing is written then.
+    than what is there, and for what `replace` allows. Nothing is written then. The
+    folder's files change all at once: a call that is killed leaves the old or the new.
     """
     machine, texts = _opened(check_path("archive", path))
     record = _record(texts["gpu.json"], machine)

@@ -71,10 +71,10 @@ class _Help:
 
 
 def cached(compile: Callable, function: Callable, **options: Any) -> Any:
-    """compile(function, **options), which compiles nothing yet; when it does, it is
+    """compile(**options)(function), which compiles nothing yet; when it does, it is
     left whole by signals. With Numba's cache on disk where there can be one.
     """
-    made = compile(function, **options)
+    made = compile(**options)(function)
     disturbed = made.compile
     made.compile = lambda *types: undisturbed(partial(disturbed, *types))
     if function.__qualname__.endswith(f"_{ANEW}"):
@@ -208,7 +208,7 @@ def native(function, label, signature=None, origins=()):
     signature = kinds.args, kinds.return_type
     new = fill([function], {}, label, origins=origins)[function.__name__]
     # `numba.cfunc` would compile at once.
-    made = cached(lambda new: CFunc(new, signature, {}, {**OPTIONS}), new)
+    made = cached(lambda: lambda f: CFunc(f, signature, {}, {**OPTIONS}), new)
     made.compile()
     _kept.append(made)
     return made.address

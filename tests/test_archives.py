@@ -251,6 +251,12 @@ def test_recorded_rows_with_more_fields_than_the_header_are_not_cut(place, chang
         results.recorded("gpu", place.parent)
 
 
+def test_a_record_of_lists_without_end_cannot_be_read(place):
+    (place / "gpu.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"gpu.json cannot be read .*want JSON"):
+        results.record("gpu", place.name, place.parent)
+
+
 def test_an_archive_has_a_size(tmp_path):
     path = tmp_path / "a.zip"
     with open(path, "wb") as file:

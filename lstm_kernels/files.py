@@ -1,10 +1,8 @@
-"""Files: written under a name of their own, then renamed; read part by part, each
-checked before the next.
-"""
+"""Files: written beside their place, then renamed; read, and checked part by part."""
 
 import errno
+import glob
 import json
-import math
 import os
 import secrets
 import stat
@@ -16,61 +14,58 @@ from typing import Any
 
 import numpy as np
 
-from .errors import counted
+with suppress(ImportError):  # Windows
+    import fcntl
 
 MOST_SAID = 1000  # characters of what an error says of a file's content
-MOST_HEADER, SPARE = 1 << 24, 1 << 16  # bytes of a header, and of an array's own one
 # What file systems without fsync (FUSE, WebDAV, CIFS) answer to it
 NO_SYNC = {errno.EPERM, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 # A place in the file that cannot be: its content's fault, as is an error of zipfile's
 NO_PLACE = {errno.EINVAL, errno.ESPIPE, None}
+NO_LOCKS = suppress(OSError, NameError)  # a file system, or Windows
 
 
 def check_path(name: str, path: str | os.PathLike) -> Path:
-    """Return a str or os.PathLike as a Path, or raise TypeError or ValueError
-    (empty).
+    """Return a str or os.PathLike as a Path, or raise TypeError, or ValueError: it is
+    empty or leads to a folder, a FIFO (which would be waited for), a device (which may
+    have no end).
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise TypeError(f"{name}: got {path!r}, want the path of a file")
-    if not text or "\0" in text or text.endswith("/"):
-        raise ValueError(f"{name}: got {text!r}, want the path of a file")
-    return Path(text)
+    found, is_none = Path(text), not text or "\0" in text or text.endswith("/")
+    if is_none or (found.exists() and not found.is_file()):
+        raise ValueError(f"{name}: got {text!r}, want the path of a regular file")
+    return found
 
 
 def check_place(name: str, path: str | os.PathLike) -> None:
-    """Raise what `writing` would: TypeError or ValueError for what is no path of a
-    file, OSError for a folder that does not exist or cannot be written. An existing
-    file stays as it is.
+    """Raise what `writing` would, TypeError, ValueError or OSError, which tells of the
+    folder. An existing file stays as it is.
     """
-    target = _target(name, path)
-    trial = _beside(target)
+    folder = os.path.dirname(os.path.realpath(check_path(name, path)))
     try:
-        with writing(trial) as file:
+        with writing(path, trial=True) as file:
             file.write(bytes(1))
-        trial.unlink()
     except OSError as error:
-        what = f"{name}: {error.strerror}"
-        raise OSError(error.errno, what, str(target.parent)) from None
+        raise OSError(error.errno, f"{name}: {error.strerror}", folder) from None
 
 
 @contextmanager
-def writing(path: str | os.PathLike, text: bool = False) -> Iterator[Any]:
-    """Open a file to be written: `with writing(path) as file`.
+def writing(path: str | os.PathLike, *, trial: bool = False) -> Iterator[Any]:
+    """Open a file to be written, as bytes: `with writing(path) as file`.
 
-    text: str in UTF-8, lines ended by "\\n", instead of bytes. It is a new file beside
-    `path`, and takes its place only once it is whole and on the disk: who reads, or
-    dies, or writes to the same path at the same time, meets a whole file. A symbolic
-    link that leads to an existing file is kept, and so is the file's mode, where the
-    file system keeps modes. Raises TypeError, ValueError or OSError.
+    It is a new file beside `path`, and takes its place only once it is whole and on the
+    disk: who reads, or dies, or writes to the same path at the same time, meets a whole
+    file. What killed writers left there is removed, where the file system has locks. A
+    symbolic link that leads to an existing file is kept, and so is the file's mode,
+    where the file system keeps modes. trial: all of this, and then no file. Raises
+    TypeError, ValueError or OSError.
     """
-    target = _target("path", path)
-    beside = _beside(target)
-    form: dict[str, Any] = {"encoding": "utf-8", "newline": "\n"} if text else {}
-    try:
-        file = open(beside, "x" if text else "xb", **form)  # noqa: SIM115
-    except OSError as error:  # of the name that the caller knows
-        raise OSError(error.errno, error.strerror, str(target)) from None
+    target = Path(os.path.realpath(check_path("path", path)))
+    _sweep(target)
+    file, beside = _new(target)
+    place = _beside(target) if trial else target
     try:
         with file:
             with suppress(OSError):  # a new file, or a system without modes
@@ -78,9 +73,15 @@ def writing(path: str | os.PathLike, text: bool = False) -> Iterator[Any]:
             yield file
             file.flush()
             _sync(file)
-        os.replace(beside, target)
+            try:
+                os.replace(beside, place)  # while it is locked
+            except OSError:  # where no open file is renamed, as in Windows
+                file.close()
+                os.replace(beside, place)
     finally:
         beside.unlink(missing_ok=True)
+        if trial:
+            place.unlink(missing_ok=True)
 
 
 def write_npz(
@@ -105,62 +106,69 @@ def read_npz(
     use. Raises ValueError, naming the file and the part, for one that is damaged,
     foreign or refused by `build`; OSError for one that cannot be read.
     """
-    path, named = check_path(name, path), {}
-    part: str | None = "archive"
+    path, named, part = check_path(name, path), {}, "archive"
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as zipped:
-            part = "header"
-            header = json.loads(str(_member(zipped, part, MOST_HEADER)))
-            got, part = header["format"], None
-            if got != form:
-                raise ValueError(f"has format {got!r}, want {form!r}")
-            part, want = "header", header["arrays"]
-            most = {n: 16 * math.prod(map(int, want[n])) + SPARE for n in want}
-            names = [n.removesuffix(".npy") for n in zipped.namelist()]
-            if twice := len(names) - len({*names}):
-                raise ValueError(f"holds {counted(twice, 'array')} twice, want once")
-            held: dict[str, Any] = dict.fromkeys(names, "unknown")
-            for part in want:
-                named[part] = _member(zipped, part, most[part])
-                held[part] = [*named[part].shape]
-        part, _ = None, held.pop("header")
+            most = os.fstat(file.fileno()).st_size
+            if (size := sum(m.file_size for m in zipped.infolist())) > most:
+                raise ValueError(f"unpacks to {size} bytes, want at most {most}")
+            for member in zipped.infolist():
+                part = member.filename.removesuffix(".npy")
+                if part in named:
+                    raise ValueError("got it twice, want it once")
+                with zipped.open(member) as array:
+                    named[part] = np.lib.format.read_array(array, allow_pickle=False)
+        part = "header"
+        header = json.loads(str(named.pop(part)))
+        got, part = header["format"], ""
+        if got != form:
+            raise ValueError(f"has format {got!r}, want {form!r}")
+        part, want = "header", header["arrays"]
         # A member that claims fewer numbers than it has is read without its checksum.
-        if other := [n for n in held if held[n] != want.get(n)]:
+        held = {n: [*a.shape] for n, a in named.items()}
+        if other := [n for n in held | want if held.get(n) != want.get(n)]:
             got, want = ({n: d.get(n) for n in other} for d in (held, want))
             raise ValueError(f"holds arrays of shape {got}, want {want}")
+        part = ""
         return build(header, named)
     except Exception as error:  # whatever NumPy and json meet in bytes of any kind
         if isinstance(error, OSError) and error.errno not in NO_PLACE:
             raise
-        what = f"{error}"
-        if not isinstance(error, ValueError):
-            what = f"{type(error).__name__} {error}"
-        if part is not None:
+        what = str(error) if isinstance(error, ValueError) else repr(error)
+        if part:
             what = f"is not a whole file of format {form!r} ({part}: {what})"
         raise ValueError(f"{name}: {path}: {what[:MOST_SAID]}") from error
-
-
-def _member(zipped, name, most):
-    """An array of a zip file, of at most so many bytes."""
-    member = zipped.getinfo(f"{name}.npy")
-    if member.file_size > most:
-        raise ValueError(f"has {member.file_size} bytes, want at most {most}")
-    with zipped.open(member) as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
-
-
-def _target(name, path):
-    """The file that `path` leads to, through symbolic links."""
-    target = Path(os.path.realpath(check_path(name, path)))
-    if target.exists() and not target.is_file():
-        want = "which is no file, want the path of a file"
-        raise ValueError(f"{name}: got {path}, {want}")
-    return target
 
 
 def _beside(target):
     """A new name beside `target`; that may be as long as the file system takes."""
     return target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.part")
+
+
+def _new(target):
+    """A new file beside `target`, locked for as long as it is open, and its path."""
+    while True:
+        beside = _beside(target)
+        try:
+            file = open(beside, "xb")  # noqa: SIM115
+        except OSError as error:  # of the name that the caller knows
+            raise OSError(error.errno, error.strerror, str(target)) from None
+        with NO_LOCKS:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if beside.exists():  # else it was swept before it was locked
+            return file, beside
+        file.close()
+
+
+def _sweep(target):
+    """Remove what killed writers left beside `target`: nobody has it locked."""
+    name = glob.escape(f".{target.name[:40]}.") + "[0-9a-f]" * 16 + ".part"
+    for path in target.parent.glob(name):
+        with NO_LOCKS:  # or gone by now, locked, another user's
+            if stat.S_ISREG(path.lstat().st_mode):
+                with open(path, "rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    path.unlink()
 
 
 def _sync(file):
@@ -170,3 +178,4 @@ def _sync(file):
     except OSError as error:
         if error.errno not in NO_SYNC:
             raise
+        os.close(os.dup(file.fileno()))  # tells what could not be written

@@ -2,13 +2,13 @@
 
 Numba's cache knows a function by its file and qualified name, and looks at that file
 alone for changes. So names in the cache hold a hash of all sources that code can be
-compiled from (`digest`): code compiled from other sources is never found again. The
-cache is a help: whatever fails there, kernels are compiled and run.
+compiled from (`digest`): code of other sources is never found, and goes when new code
+is kept. The cache is a help: whatever fails there, kernels are compiled and run.
 """
 
-import glob
 import hashlib
 import pathlib
+import re
 import sys
 import time
 import types
@@ -21,7 +21,6 @@ import numba
 from numba import njit
 from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.sigutils import normalize_signature
 
 from .forks import at_fork
 from .interrupts import undisturbed
@@ -31,6 +30,8 @@ from .notes import is_watched, note
 # their order. error_model: division as NumPy's; Python's check for zero would keep the
 # loops scalar.
 OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
+# A function of `fill` in the cache: what it is, of which sources, for which Python
+FILLED = re.compile(r"(.+_[0-9a-f]{4})([0-9a-f]{12})-\w+(\.py\w+)")
 AGAIN = "every start compiles what it needs; NUMBA_CACHE_DIR may name another folder"
 
 
@@ -50,20 +51,23 @@ class _Help:
         except Exception as error:
             self._lost("written", error, AGAIN)
         else:
+            if filled := FILLED.fullmatch(self._impl.filename_base):
+                start, key, end = map(re.escape, filled.groups())
+                self._remove(rf"{start}(?!{key})\w{{12}}-\w+{end}")
             report_compiling(time.perf_counter() - self._start, self.cache_path)
 
     def _lost(self, done, error, then):
-        """Remove what is kept of the function, the index first: it must not name data
-        that other code was kept in.
-        """
-        base = pathlib.Path(self.cache_path, self._impl.filename_base)
-        paths = glob.glob(f"{glob.escape(str(base))}.*nb[ic]")
-        with suppress(OSError):  # another user's, or in use
-            for path in sorted(paths, key=lambda path: path.endswith(".nbc")):
-                pathlib.Path(path).unlink()
-        note(
-            f"not {done}", f"compiled code in {base}.* is not {done} ({error}): {then}"
-        )
+        base = self._impl.filename_base
+        self._remove(re.escape(base))
+        base = f"{self.cache_path}/{base}.*"
+        note(f"not {done}", f"compiled code in {base} is not {done} ({error}): {then}")
+
+    def _remove(self, base):
+        """Remove index and data of each function whose name in the cache matches."""
+        for path in [*pathlib.Path(self.cache_path).glob("*.nb[ic]")]:
+            if re.fullmatch(rf"{base}(\.\d+)?", path.stem):
+                with suppress(OSError):  # another user's, or in use
+                    path.unlink()
 
 
 def cached(compile: Callable, function: Callable, **options: Any) -> Any:
@@ -80,8 +84,7 @@ def cached(compile: Callable, function: Callable, **options: Any) -> Any:
     except Exception as error:  # no place for it: of several kinds
         note("no cache", f"no folder takes compiled code ({error}): {AGAIN}")
         return made
-    kind = type(made._cache)
-    made._cache.__class__ = type(kind.__name__, (_Help, kind), {})
+    made._cache.__class__ = type("Cache", (_Help, type(made._cache)), {})
     return made
 
 
@@ -93,12 +96,8 @@ def report_compiling(seconds: float, folder: str) -> None:
     global _spent
     _spent += seconds
     if _spent > 1 and is_watched():
-        later = "later starts on it will not"
-        note("compiling", f"compiling for this machine; {later}: kept in {folder}")
+        note("compiling", f"compiling for this machine, this once: kept in {folder}")
 
-
-# A fork waits until no thread compiles.
-at_fork(hold=global_compiler_lock)
 
 threads_lost = False  # is this a fork of a process in which Numba's threads had begun?
 
@@ -109,7 +108,8 @@ def _renew():
         threads_lost = bool(numba.threading_layer())
 
 
-at_fork(renew=_renew)
+# A fork waits until no thread compiles.
+at_fork(hold=global_compiler_lock, renew=_renew)
 
 
 def numbas_threads() -> int:
@@ -142,18 +142,15 @@ def sources(path: pathlib.Path) -> set[pathlib.Path]:
 
 @cache
 def digest(*modules: str) -> str:
-    """A hash of the sources of modules, or ANEW."""
-    paths = set()
-    for name in modules:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is None:  # a notebook's
-            return ANEW
-        paths |= sources(pathlib.Path(file))
+    """Hashes of which files modules are, and of their sources; or ANEW."""
     try:
-        texts = [path.read_bytes() for path in sorted(paths)]
-    except OSError:  # removed since, or an installation without sources
+        files = [pathlib.Path(vars(sys.modules[name])["__file__"]) for name in modules]
+        paths = sorted(set().union(*map(sources, files)))
+        texts = b"".join(path.read_bytes() for path in paths)
+    except (KeyError, TypeError, OSError):  # a notebook's, or without sources
         return ANEW
-    return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
+    which = hashlib.sha256(repr(files).encode()).hexdigest()[:4]
+    return which + hashlib.sha256(texts).hexdigest()[:12]
 
 
 def fill(of, names, label, compile=None, origins=()):
@@ -175,8 +172,8 @@ def fill(of, names, label, compile=None, origins=()):
         if isinstance(value, types.FunctionType) and value.__module__ in modules:
             functions[name] = value
     filled = (getattr(value, "py_func", value) for value in names.values())
-    called = {f.__module__ for f in filled if isinstance(f, types.FunctionType)}
-    origins = sorted(called.union(origins))
+    called = (f.__module__ for f in filled if isinstance(f, types.FunctionType))
+    origins = sorted({*called, *origins})
     for name, function in functions.items():
         key = digest(function.__module__, *origins)
         new = types.FunctionType(function.__code__, space, function.__name__)
@@ -207,17 +204,11 @@ def native(function, label, signature=None, origins=()):
     cache it is under `label`. signature: its types; None: integers of 64 bits, and so
     is the result. origins: as of `fill`.
     """
-    if signature is None:
-        signature = numba.types.int64(
-            *[numba.types.int64] * function.__code__.co_argcount
-        )
+    kinds = signature or numba.int64(*[numba.int64] * function.__code__.co_argcount)
+    signature = kinds.args, kinds.return_type
     new = fill([function], {}, label, origins=origins)[function.__name__]
-    made = cached(partial(_c_function, signature), new, **OPTIONS)
+    # `numba.cfunc` would compile at once.
+    made = cached(lambda: lambda f: CFunc(f, signature, {}, {**OPTIONS}), new)
     made.compile()
     _kept.append(made)
     return made.address
-
-
-def _c_function(signature, **options):
-    """As `numba.cfunc`, which compiles at once."""
-    return lambda function: CFunc(function, normalize_signature(signature), {}, options)

@@ -2,29 +2,37 @@
 over where the report is.
 """
 
+import ctypes
 import datetime
 import hashlib
 import io
 import json
 import os
 import re
+import secrets
 import shutil
 import zipfile
 import zlib
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lstm_kernels.files import check_path
+
 from .measure import results
 
 FILES = "gpu.csv", "gpu.json", "gpu-checks.json"
 MACHINE = re.compile(r"[a-z0-9][a-z0-9-]{0,150}")
 NAME = re.compile(r"[A-Za-z0-9][\w .,/-]{0,60}", re.ASCII)  # of a version, a part
+ROWS = re.compile(rb"[ -~\n]*")
 PACKINGS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 BROKEN = zipfile.BadZipFile, zlib.error, UnicodeDecodeError, RuntimeError, EOFError
 MOST_BYTES, MOST_LETTERS = 4 << 20, 2000  # of a file, and of a text in it
+MOST = 10**18  # numbers in a record are less
+AT_WORK, SWAP = -100, 2  # Linux: paths start at the working directory; RENAME_EXCHANGE
 # What a record must hold, and of what kind.
 RECORD: dict[str, Any] = {
     **dict.fromkeys(("name", "cpu", "preset", "date", "sha256"), str),
@@ -61,21 +69,33 @@ def take(
     replace: whether fewer parts than are there, or other rows of the same day, may take
     their place. Raises ValueError for a file that `pack` has not made, or that was
     changed since; for results of another machine of that name, for those that are older
-    than what is there, and for what `replace` allows. Nothing is written then.
+    than what is there, and for what `replace` allows. Nothing is written then. The
+    folder's files change all at once: a call that is killed leaves the old or the new.
     """
-    machine, texts = _opened(Path(path))
+    machine, texts = _opened(check_path("archive", path))
     record = _record(texts["gpu.json"], machine)
     if hashlib.sha256(texts["gpu.csv"]).hexdigest() != record["sha256"]:
         raise _wrong("gpu.csv", "rows changed since they were packed", "them as packed")
     rows = _checked_rows(texts["gpu.csv"])
     parts = {*rows["variant"].dropna()}
-    _check_texts("gpu-checks.json", _json("gpu-checks.json", texts["gpu-checks.json"]))
+    _check_values("gpu-checks.json", _json("gpu-checks.json", texts["gpu-checks.json"]))
     where = Path(results.FOLDER if folder is None else folder) / machine
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(where):
+        _check_place(where, record, parts, replace)
+        _put(where, texts)
+    card = record["gpu"]["name"]
+    return where, f"{card}, {len(parts)} parts, {len(rows)} rows"
+
+
+def _check_place(where, record, parts, replace):
+    """ValueError for what `take` must not replace in a machine's folder."""
     if where.is_symlink() or (where.exists() and not where.is_dir()):
-        raise _wrong(machine, "a place that is no folder", "one")
+        raise _wrong(where.name, "a place that is no folder", "one")
     for rows_there in sorted(where.glob("*.csv")):
         if not rows_there.with_suffix(".json").exists():
-            raise _wrong(machine, f"{rows_there} without its record", "a record beside")
+            got = f"{rows_there} without its record"
+            raise _wrong(where.name, got, "a record beside")
     for before in sorted(where.glob("*.json")):
         if not before.with_suffix(".csv").exists():
             continue
@@ -87,35 +107,93 @@ def take(
             got = f"results of {record['date']}"
             raise _wrong("gpu.json", got, f"those of {there.get('date')} or later")
         if before.name == "gpu.json" and not replace:
-            kept = {*pd.read_csv(before.with_suffix(".csv"))["variant"].dropna()}
-            if lacks := sorted(kept - parts):
+            kept = results.table(before.with_suffix(".csv").read_bytes())
+            if lacks := sorted({*kept["variant"].dropna()} - parts):
                 got = f"no rows of {', '.join(lacks)}"
                 raise _wrong("gpu.csv", got, f"what {where} has, or --replace")
             same = there.get("sha256") == record["sha256"]
             if there.get("date") == record["date"] and not same:
                 got = f"other rows of {record['date']}"
                 raise _wrong("gpu.csv", got, f"those that {where} has, or --replace")
-    if where.exists():
+
+
+@contextmanager
+def _alone(where):
+    """One `take` at a time, where folders can be locked, and nothing that a killed one
+    left.
+    """
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):  # Windows, network file systems
+            import fcntl
+
+            folder = os.open(where.parent, os.O_RDONLY)
+            stack.callback(os.close, folder)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            for part in where.parent.glob(f".{where.name}.{'[0-9a-f]' * 16}.part"):
+                shutil.rmtree(part)
+        _tidy(where)
+        yield
+
+
+def _put(where, texts):
+    """Put files into a machine's folder, all or none: a copy that has them takes its
+    place.
+    """
+    part = where.with_name(f".{where.name}.{secrets.token_hex(8)}.part")
+    try:
+        if is_there := where.exists():
+            before = _state(where)
+            unfinished = shutil.ignore_patterns(".*.part")  # see `files.writing`
+            shutil.copytree(where, part, symlinks=True, ignore=unfinished)
+        else:
+            part.mkdir()
         for name in FILES:
-            results.replace(where / name, texts[name])
-    else:  # whole, or not at all
-        part = where.with_name(f"{where.name}.part")
+            results.replace(part / name, texts[name])
+        if is_there and _state(where) != before:
+            raise _wrong(where.name, "files written meanwhile", "a folder at rest")
+        (_exchange if is_there else os.rename)(part, where)
+    finally:
+        _tidy(where)
         shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        for name in FILES:
-            (part / name).write_bytes(texts[name])
-        os.replace(part, where)
-    card = record["gpu"]["name"]
-    return where, f"{card}, {len(parts)} parts, {len(rows)} rows"
+
+
+def _state(folder):
+    return {path.name: path.lstat().st_mtime_ns for path in folder.iterdir()}
+
+
+def _exchange(part, where):
+    """Let a folder take another's place: at once, by a swap of names, where the system
+    can; else the other lies at `_old` for a moment.
+    """
+    with suppress(AttributeError, TypeError, OSError):  # Linux alone can
+        paths = AT_WORK, os.fsencode(part), AT_WORK, os.fsencode(where)
+        if not ctypes.CDLL(None).renameat2(*paths, SWAP):
+            return
+    os.rename(where, _old(where))
+    os.rename(part, where)
+
+
+def _old(where):
+    return where.with_name(f".{where.name}.old")
+
+
+def _tidy(where):
+    """Put a folder back that was to be replaced, or remove it where it was."""
+    old = _old(where)
+    if old.exists() and not where.exists():
+        os.rename(old, where)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _wrong(name, got, want):
-    return ValueError(f"archive: {name}: got {got}, want {want}")
+    return ValueError(f"archive: {name[:200]}: got {got[:500]}, want {want}")
 
 
 def _opened(path):
     """The machine that an archive names, and its files, bytes by name."""
     made = "a file that `python -m lstm_report gpu --archive` or gpu.ipynb made"
+    if (size := path.stat().st_size) > len(FILES) * MOST_BYTES:
+        raise _wrong(path.name, f"{size} bytes", made)
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
@@ -153,11 +231,11 @@ def _json(name, content):
 
 def _record(content, machine):
     record = _json("gpu.json", content)
+    _check_values("gpu.json", record)
     for key, kind in RECORD.items():
         if not isinstance(record.get(key), kind):
             got = f"{key} {str(record.get(key))[:50]!r}"
             raise _wrong("gpu.json", got, getattr(kind, "__name__", str(kind)))
-    _check_texts("gpu.json", record)
     card = record["gpu"]
     if not all(isinstance(card.get(key), str) for key in ("name", "driver")):
         raise _wrong("gpu.json", f"gpu {sorted(card)}", "its name and its driver")
@@ -180,9 +258,9 @@ def _record(content, machine):
     return record
 
 
-def _check_texts(name: str, value: Any, depth: int = 0) -> None:
-    """ValueError for texts that are long or hold what is not printed, and for lists in
-    lists without end.
+def _check_values(name: str, value: Any, depth: int = 0) -> None:
+    """ValueError for texts that are long or hold what is not printed, for numbers that
+    no page could show, and for lists in lists without end.
     """
     if depth > 5:
         raise _wrong(name, "lists in lists", f"at most {depth}")
@@ -190,22 +268,28 @@ def _check_texts(name: str, value: Any, depth: int = 0) -> None:
         len(value) > MOST_LETTERS or not value.isprintable()
     ):
         raise _wrong(name, f"the text {value[:50]!r}", "a short line of letters")
+    if isinstance(value, int | float) and not -MOST < value < MOST:
+        raise _wrong(name, f"the number {str(value)[:50]}", "at most 18 digits")
     parts = [*value, *value.values()] if isinstance(value, dict) else value
     for part in parts if isinstance(parts, dict | list) else ():
-        _check_texts(name, part, depth + 1)
+        _check_values(name, part, depth + 1)
 
 
 def _checked_rows(content):
     """The rows; ValueError for what `results.write` would not have written of a
     GPU.
     """
+    header, wanted = content.partition(b"\n")[0], ",".join(results.COLUMNS)
+    if header != wanted.encode():
+        raise _wrong("gpu.csv", f"columns {header[:80]!r}", f"rows with {wanted}")
     try:
-        rows = pd.read_csv(io.BytesIO(content), encoding="utf-8")
-    except (ValueError, pd.errors.ParserError) as error:
+        if not ROWS.fullmatch(content):
+            raise ValueError("a byte that is no letter of ASCII")
+        rows = results.table(content)
+    except ValueError as error:
         raise _wrong("gpu.csv", f"no table ({error})", "rows of results") from None
-    if list(rows) != results.COLUMNS or rows.empty:
-        got = f"columns {list(rows)[:5]}..., {len(rows)} rows"
-        raise _wrong("gpu.csv", got, f"rows with the columns {results.COLUMNS}")
+    if rows.empty:
+        raise _wrong("gpu.csv", "0 rows", "some")
     if set(rows["experiment"]) != {"gpu"}:
         raise _wrong("gpu.csv", f"experiments {set(rows['experiment'])}", "gpu")
     for column in rows:

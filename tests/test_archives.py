@@ -3,7 +3,11 @@
 import hashlib
 import io
 import json
+import os
+import subprocess
+import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pandas as pd
 import pytest
@@ -14,6 +18,7 @@ from lstm_report.measure import provenance, results
 
 CARD = {"name": "Card", "driver": "1.2"}
 FILES = archives.FILES
+posix = pytest.mark.skipif(os.name == "nt", reason="POSIX files and signals")
 
 
 @pytest.fixture
@@ -104,6 +109,25 @@ HOSTILE = {
         lambda f: {n: c if "checks" not in n else b"[" * 200_000 for n, c in f.items()},
         "no JSON",
     ),
+    "digits without end": (
+        lambda f: {
+            n: b'{"rows": ' + b"7" * 9000 + b"}" if "checks" in n else c
+            for n, c in f.items()
+        },
+        "no JSON",
+    ),
+    "a number of many digits": (
+        lambda f: with_record(f, {"cores": 10**40}),
+        "the number 1000",
+    ),
+    "no number": (lambda f: with_record(f, {"memory": float("nan")}), "the number nan"),
+    "lists where a text is due": (
+        lambda f: {
+            n: b'{"cpu":' + b"[" * 900 + b"]" * 900 + b"}" if "gpu.json" in n else c
+            for n, c in f.items()
+        },
+        "lists in lists",
+    ),
     "a list": (
         lambda f: {n: c if "checks" not in n else b"[]" for n, c in f.items()},
         "got a list",
@@ -171,6 +195,84 @@ def test_what_pack_has_not_made_is_refused(place, tmp_path, name):
     assert "want" in str(caught.value)
     assert not there.exists()
     assert not (tmp_path / "x").exists()
+
+
+def with_lines(files, change):
+    """The files with changed lines of rows, as text."""
+    (name,) = (name for name in files if name.endswith("gpu.csv"))
+    lines = change(files[name].decode().splitlines())
+    content = "".join(f"{line}\n" for line in lines).encode()
+    sums = {"sha256": hashlib.sha256(content).hexdigest()}
+    return with_record(files | {name: content}, sums)
+
+
+NO_TABLES = {
+    "a name many times": (lambda t: [",".join(["name"] * 30_000)], "columns"),
+    "names in another order": (lambda t: [t[0][::-1], *t[1:]], "columns"),
+    "an index that no column names": (lambda t: [t[0], *(f"x,{r}" for r in t[1:])], ""),
+    "a field after the last": (lambda t: [*t[:2], f"{t[2]},"], "19 fields in line 3"),
+    "a field less": (lambda t: [*t[:2], t[2][1 + len("gpu") :]], "17 fields in line 3"),
+    "a line without fields": (lambda t: [*t[:2], "", *t[2:]], "0 fields in line 3"),
+    "a text without end": (lambda t: [*t[:2], t[2].replace("numpy", '"numpy')], ""),
+    "a text with more behind": (lambda t: [*t[:2], t[2].replace("numpy", '"a"b')], ""),
+    "a field of many letters": (
+        lambda t: [*t, t[2].replace("numpy", "a" * 200_000)],
+        "",
+    ),
+    "letters of another alphabet": (
+        lambda t: [*t, t[2].replace("y", "\u0443")],
+        "ASCII",
+    ),
+    "a line's end in a line": (lambda t: [*t, t[2].replace("y", "\r")], "ASCII"),
+    "a zero byte": (lambda t: [*t, t[2].replace("y", "\0")], "ASCII"),
+}
+
+
+@pytest.mark.parametrize("name", NO_TABLES)
+def test_rows_have_their_form_before_they_are_parsed(
+    place, tmp_path, monkeypatch, name
+):
+    change, said = NO_TABLES[name]
+    path = zipped(tmp_path / "a.zip", with_lines(files_of(place), change))
+    monkeypatch.setattr(pd, "read_csv", lambda *what, **how: pytest.fail("parsed"))
+    with pytest.raises(ValueError, match=rf"^archive: gpu.csv: got .*{said}") as caught:
+        archives.take(path, tmp_path / "there")
+    assert len(str(caught.value)) < 1000
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("change", [lambda row: f"x,{row}", lambda row: f"{row},x"])
+def test_recorded_rows_with_more_fields_than_the_header_are_not_cut(place, change):
+    path = place / "gpu.csv"
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, *map(change, rows), ""]))
+    said = r"gpu.csv: got 19 fields in line 2, want 18 as in the header"
+    with pytest.raises(ValueError, match=said):
+        results.recorded("gpu", place.parent)
+
+
+def test_a_record_of_lists_without_end_cannot_be_read(place):
+    (place / "gpu.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"gpu.json cannot be read .*want JSON"):
+        results.record("gpu", place.name, place.parent)
+
+
+def test_an_archive_has_a_size(tmp_path):
+    path = tmp_path / "a.zip"
+    with open(path, "wb") as file:
+        file.truncate(13 << 20)
+    with pytest.raises(ValueError, match=r"^archive: a.zip: got 13631488 bytes"):
+        archives.take(path, tmp_path)
+
+
+@posix
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    held = os.open(tmp_path / "fifo", os.O_RDWR)  # who opens it does not wait
+    for path in (tmp_path / "fifo", tmp_path, os.devnull):
+        with pytest.raises(ValueError, match=r"^archive: got .* path of a regular f"):
+            archives.take(path, tmp_path)
+    os.close(held)
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04" + b"\0" * 60])
@@ -282,3 +384,115 @@ def test_fewer_parts_take_the_place_of_more_only_where_asked(place, tmp_path):
     newer = with_csv(newer, lambda r: r.assign(variant="a"))
     archives.take(zipped(tmp_path / "newer.zip", newer), there, replace=True)
     assert results.record("gpu", where.name, there)["gpu"]["driver"] == "9"
+
+
+# --- whole or not at all
+
+KILLED = """
+import ctypes, itertools, json, os, shutil, signal, sys
+from pathlib import Path
+from lstm_report import archives
+from lstm_report.measure import results
+
+archive, other, start, folder, can_swap = sys.argv[1:]
+if can_swap == "no":
+    ctypes.CDLL = None
+
+def take_until(step):
+    steps = itertools.count()
+    def hook(event, words):
+        if folder in str(words) and next(steps) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+    archives.take(archive, folder, replace=True)
+    os._exit(0)
+
+def found():
+    # What pages would read.
+    for path in results.find("*/gpu.csv", folder):
+        results.record("gpu", path.parent.name, folder)
+    held = {p.name: p.read_text() for p in Path(folder).glob("[!.]*/*")}
+    return held, sorted(os.listdir(folder))
+
+def taken(path):
+    try:
+        archives.take(Path(path), folder, replace=True)
+    except ValueError:
+        pass
+    return found()
+
+for step in itertools.count():
+    shutil.copytree(start, folder)
+    if not (child := os.fork()):
+        take_until(step)
+    ended = os.waitpid(child, 0)[1]
+    print(json.dumps([ended, found(), taken(other), taken(archive)]), flush=True)
+    shutil.rmtree(folder)
+    if not ended:
+        break
+"""
+
+
+@posix
+@pytest.mark.parametrize(
+    ("is_there", "can_swap"), [(True, "yes"), (True, "no"), (False, "yes")]
+)
+def test_whenever_take_is_killed_all_files_are_old_or_all_are_new(
+    place, tmp_path, is_there, can_swap
+):
+    start, files = tmp_path / "start", files_of(place)
+    start.mkdir()
+    if is_there:
+        older = with_csv(files, lambda r: r.assign(seconds=r["seconds"] / 2))
+        where, _ = archives.take(zipped(tmp_path / "old.zip", older), start)
+        (where / "notes").write_text("kept")
+    archive = archives.pack(place, tmp_path / "new.zip")
+    earlier = zipped(tmp_path / "bad.zip", with_record(files, {"date": "2000-01-01"}))
+    # What is older than what is there is refused, and all the same tidied up for.
+    words = [
+        archive,
+        earlier if is_there else archive,
+        start,
+        tmp_path / "folder",
+        can_swap,
+    ]
+    run = [sys.executable, "-W", "ignore", "-c", KILLED, *map(str, words)]
+    lines = subprocess.check_output(run, text=True, timeout=300).splitlines()
+    old = {p.name: p.read_text() for p in start.glob("*/*")}
+    new = old | {p.name: p.read_text() for p in place.iterdir()}
+    assert len(lines) > 20
+    for line in lines:
+        ended, (held, _), (after, _), (last, names) = json.loads(line)
+        # Two renames have a moment between them, and the next call puts all back.
+        assert held in ((old, new) if can_swap == "yes" else (old, new, {}))
+        assert after in (old, new)
+        assert (last, names) == (new, [place.name])
+    assert (ended, held) == (0, new)
+
+
+def test_what_is_written_meanwhile_is_kept(place, tmp_path, monkeypatch):
+    path = archives.pack(place, tmp_path / "a.zip")
+    where, _ = archives.take(path, tmp_path / "there")
+    replace = results.replace
+
+    def beside(path, data):
+        replace(where / "grid.csv", "rows\n")
+        replace(path, data)
+
+    monkeypatch.setattr(results, "replace", beside)
+    with pytest.raises(ValueError, match="got files written meanwhile, want a folder"):
+        archives.take(path, tmp_path / "there")
+    monkeypatch.undo()
+    assert (where / "grid.csv").read_text() == "rows\n"
+    assert [p.name for p in where.parent.iterdir()] == [where.name]
+
+
+def test_several_may_take_at_once(place, tmp_path):
+    path = archives.pack(place, tmp_path / "a.zip")
+    with ThreadPoolExecutor(4) as pool:
+        works = [pool.submit(archives.take, path, tmp_path / "there") for _ in range(9)]
+    (where,) = {work.result()[0] for work in works}
+    assert {p.name: p.read_bytes() for p in where.iterdir()} == {
+        p.name: p.read_bytes() for p in place.iterdir()
+    }
+    assert [p.name for p in where.parent.iterdir()] == [where.name]

@@ -163,6 +163,47 @@ def test_a_damaged_file_is_named_and_replaced(kept, told, tmp_path, damage, suff
     assert found(kept())
 
 
+@pytest.mark.parametrize("label", ["trial", "trial.of[2]"])
+def test_code_of_other_sources_goes_when_new_is_kept(tmp_path, monkeypatch, label):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+    read, edits = pathlib.Path.read_bytes, [b"1", b"2", b"3"]
+
+    def edited(path):
+        return read(path) + edits[-1]
+
+    def keep(name=label, origins=()):
+        """The files that a function compiled by these sources has, all together."""
+        kernels.digest.cache_clear()
+        before = {*files(tmp_path)}
+        new = kernels.fill([plus_one], {}, name, origins=origins)["plus_one"]
+        made = kernels.cached(numba.njit, new)
+        assert (made(1), made(1.5)) == (2, 2.5)
+        return {*files(tmp_path)} - before
+
+    monkeypatch.setattr(pathlib.Path, "read_bytes", edited)
+    # Of another label, and of one that is called by other modules: two functions.
+    others = keep(f"{label}_2") | keep(origins=["lstm_kernels.data"])
+    old = keep()
+    (of_old, *_) = sorted(old)
+    for name in (
+        of_old.name.replace(f".py{sys.version_info[0]}", ".py9"),  # another Python's
+        of_old.name.replace("-", "-of-me-"),
+        f"{of_old.name}.tmp.0123456789abcdef",  # which somebody is writing
+    ):
+        (of_old.parent / name).touch()
+        others.add(of_old.parent / name)
+    opened = open(of_old, "rb")  # noqa: SIM115
+    edits.pop()
+    new = keep()
+    assert len(new) == len(old) == 3  # an index, two signatures
+    assert {p for p in others | old | new if p.exists()} == others | new
+    assert {*files(tmp_path)} <= others | new
+    assert opened.read()
+    opened.close()
+    edits.pop()
+    kernels.digest.cache_clear()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="POSIX limits")
 def test_a_disk_that_takes_no_more_stops_nothing(kept, told, tmp_path):
     """The index is written before the data: if these cannot be, old data of its name
@@ -308,6 +349,7 @@ def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
         new = [name for name in now if now[name] != before.get(name)]
         assert {one for one in KERNELS for name in new if one in name} == anew, edited
         assert len(new) == len(anew), edited
+        assert len(now) == len(KERNELS), "old code is kept"
         before = now
 
 

@@ -371,6 +371,8 @@ def test_a_handout_has_no_solutions(tmp_path):
     assert not any(cell.get("outputs") for cell in cells)
     with pytest.raises(SystemExit):
         handout.main([str(book), str(out)])
+    with pytest.raises(ValueError, match=r"lesson: got .* a regular file"):
+        handout.main([str(tmp_path), str(tmp_path / "other.ipynb")])
 
 
 def test_the_notebook_has_the_form_of_the_report():

@@ -8,6 +8,8 @@ import json
 import re
 from pathlib import Path
 
+from lstm_kernels.files import check_path
+
 SOLUTION = re.compile(
     r"<details><summary>Solution</summary>.+?</details>\n*", re.DOTALL
 )
@@ -35,7 +37,8 @@ def main(words=None):
     given = parser.parse_args(words)
     if given.handout.exists():
         parser.error(f"handout: got {given.handout}, which exists, want a new file")
-    book = handout(json.loads(given.lesson.read_text("utf-8")))
+    path = check_path("lesson", given.lesson)
+    book = handout(json.loads(path.read_text("utf-8")))
     given.handout.write_text(json.dumps(book, indent=1) + "\n", "utf-8")
 
 

@@ -5,7 +5,9 @@ it.
 measured on.
 """
 
+import csv
 import hashlib
+import io
 import json
 import re
 import sys
@@ -140,11 +142,28 @@ def newest_code(root: Path | None = ROOT) -> float:
 
 def find(pattern: str, folder: Folder = None) -> list[Path]:
     """The files of results that match, in order: those in `folder`; None: those in
-    FOLDER, and what BROUGHT has besides.
+    FOLDER, and what BROUGHT has besides. Names that begin with a dot are files that are
+    being written.
     """
     folders = [BROUGHT, FOLDER] if folder is None else [Path(folder)]
     paths = {p.relative_to(root): p for root in folders for p in root.glob(pattern)}
-    return [paths[name] for name in sorted(paths)]
+    return [paths[name] for name in sorted(paths) if not str(name).startswith(".")]
+
+
+def table(content: bytes) -> pd.DataFrame:
+    """The rows of a CSV file; ValueError where one has not as many fields as the
+    header: of a longer one pandas would make an index, or leave fields out.
+    """
+    rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
+    try:
+        columns = len(next(rows, []))
+        for row in rows:
+            if len(row) != columns:
+                got = f"{len(row)} fields in line {rows.line_num}"
+                raise ValueError(f"got {got}, want {columns} as in the header")
+    except csv.Error as error:
+        raise ValueError(f"line {rows.line_num}: {error}, want fields") from None
+    return pd.read_csv(io.BytesIO(content), index_col=False)
 
 
 def read(experiment: str, folder: Folder = None) -> pd.DataFrame:
@@ -168,7 +187,10 @@ def recorded(experiment: str, folder: Folder = None) -> pd.DataFrame:
     """
     parts = []
     for path in find(f"*/{experiment}.csv", folder):
-        rows = pd.read_csv(path).assign(machine=path.parent.name)
+        try:
+            rows = table(path.read_bytes()).assign(machine=path.parent.name)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
         for column in rows:
             for text in (column, *rows[column].unique()):
                 if isinstance(text, str) and text != plain(text):
@@ -210,7 +232,7 @@ def _about(path):
     """The record at `path`, a dict."""
     try:
         about = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         wrong = f"{path} cannot be read ({error}), want JSON"
         raise ValueError(f"record: {wrong}") from None
     if not isinstance(about, dict):

@@ -27,6 +27,9 @@ from lstm_report import machines
 CONF = Path(__file__).with_name("page")
 WORKS = ROOT / "notebooks" / "references.bib"
 PLACES = {"doi": "https://doi.org/", "eprint": "https://arxiv.org/abs/", "url": ""}
+# The page that drew README's figure and told the numbers of its headline.
+OVERVIEW, HEADLINE = "00_overview", "<!-- end of headline -->"
+STORED = "Figure and sentence are those of the stored run."
 FENCE = "`" * 8
 TABLE = '<table class="table dataframe">'
 DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.DOTALL)
@@ -61,16 +64,12 @@ def make(built, site):
         raise ReportError(f"{site}: no notebook is executed")
     books = {path.stem: rules.read(path) for path in built}
     found = [*ROOT.glob("*.md"), *ROOT.glob("data/*.md"), *WORKS.parent.glob("*.md")]
-    names = [
-        path.relative_to(ROOT).as_posix().removeprefix("notebooks/") for path in found
-    ]
-    texts = {
-        name: path.read_text("utf-8") for name, path in zip(names, found, strict=True)
-    }
+    texts = {one.relative_to(ROOT).as_posix(): one.read_text("utf-8") for one in found}
+    texts = {name.removeprefix("notebooks/"): text for name, text in texts.items()}
     names = [*sorted({*texts} - {"README.md"}), *(path.name for path in built)]
     more = {"claims.md": claims(books), "results.md": machines.page()}
     more |= {"bibliography.md": BIBLIOGRAPHY, "api.rst": API}
-    readme = texts.pop("README.md")
+    readme = front(texts.pop("README.md"), books.get(OVERVIEW))
     texts |= more | {"index.md": index(books, [*more, *sorted(texts)], readme)}
     texts = {name: rules.linked(text, names) for name, text in texts.items()}
     places = {
@@ -236,20 +235,23 @@ def cited(text):
     return text
 
 
-def front(readme):
-    """What README says of the report, to where it tells of the package: without
-    pictures that are not here.
+def front(readme, overview):
+    """What README says of the report, to where it tells of the package: with numbers of
+    `overview`, the executed page that drew its figure, or None, and without pictures
+    that are not here.
     """
-    text = readme.partition("\n## Use it")[0].strip()
+    told = dict(rules.numbers(overview)) if overview else None
+    text = machines.renewed(readme, told).partition("\n## Use it")[0].strip()
+    text = text if overview else text.replace(HEADLINE, f"{STORED}\n\n{HEADLINE}")
     here = {f"figures/{path.name}" for path in ROOT.glob("figures/*.png")}
     return PICTURE.sub(lambda m: m[0] if m[1] in here else "", text)
 
 
 def index(books, more, readme):
-    """The first page: what README says of the report, every page with its sentence,
+    """The first page: what `front` says of the report, every page with its sentence,
     and what executed them.
     """
-    parts = [front(readme), "## Pages"]
+    parts = [readme, "## Pages"]
     for name, book in books.items():
         bold = re.search(r"\*\*(.+?)\*\*", book.cells[0].source, re.DOTALL)
         sentence = " ".join(bold[1].split()) if bold else ""

@@ -27,11 +27,14 @@ def summary(build, sources, site=None, root=ROOT):
             lines.append(f"{head}: not executed")
             continue
         new, old = books[source], rules.read(source)
-        lines.append(f"{head}: {rules.seconds(new)} s")
+        took = rules.took(new)
+        lines.append(f"{head}: {took.get('seconds', 0)} s")
         if small:
             continue
-        if rules.seconds(old):
-            lines[-1] += f", stored run {rules.seconds(old)} s"
+        shared = took.get("shared", {}).items()
+        there = [name for name, (*_, made) in shared if not made]
+        if stored := sum(rules.expected(old, there)):
+            lines[-1] += f", stored run {stored} s"
         before = [claim["verdict"] for claim in rules.claims(old)]
         for number, claim in enumerate(rules.claims(new), start=1):
             was = before[number - 1] if number <= len(before) else None

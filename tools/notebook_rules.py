@@ -10,9 +10,8 @@ from typing import NamedTuple
 import nbformat
 from chosen import ROOT, ReportError
 
-OURS = (
-    "lstm_kernels"  # in an output's metadata: what lstm_report/notebook.py says of it
-)
+# In an output's metadata: what lstm_report/notebook.py says of it.
+OURS = "lstm_kernels"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 # What folds a cell in Colab, in JupyterLab, and on Kaggle.
@@ -141,9 +140,8 @@ def with_preset(notebook, preset):
 
 def environment(notebook):
     """What `nb.environment` told of the machine that executed a notebook, and when."""
-    texts = [
-        out.get("data", {}).get("text/markdown", "") for _, out, _ in outputs(notebook)
-    ]
+    data = (output.get("data", {}) for _, output, _ in outputs(notebook))
+    texts = [one.get("text/markdown", "") for one in data]
     told = re.findall(r"^- (?:Machine|Preset): (.+)$", "\n".join(texts), re.MULTILINE)
     return "; ".join(told) or "a machine that is not named"
 

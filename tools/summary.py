@@ -5,6 +5,7 @@ from collections import Counter
 import notebook_rules as rules
 from notebook_rules import ROOT
 
+KINDS = {"Held": "held", "Did not hold": "did not", "Not measured": "not measured"}
 SMALL = "Small sizes: every cell ran, and no number says anything about speed."
 RESULT = "a result, not an error: times vary with the machine"
 
@@ -50,12 +51,7 @@ def summary(build, sources, site=None, root=ROOT):
 def verdicts(books):
     """How many claims held, in a sentence."""
     found = Counter(claim["verdict"] for book in books for claim in rules.claims(book))
-    kinds = (
-        ("Held", "held"),
-        ("Did not hold", "did not"),
-        ("Not measured", "not measured"),
-    )
-    told = [f"{found[kind]} {words}" for kind, words in kinds if found[kind]]
+    told = [f"{found[kind]} {KINDS[kind]}" for kind in KINDS if found[kind]]
     return f"Claims: {', '.join(told) or 'none'}."
 
 

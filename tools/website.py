@@ -22,6 +22,7 @@ from pybtex.database import parse_file
 from sphinx.cmd.build import build_main
 from summary import verdicts
 
+from lstm_kernels.errors import counted
 from lstm_report import machines
 
 CONF = Path(__file__).with_name("page")
@@ -40,9 +41,8 @@ PICTURE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)\n*")
 NUMBER = re.compile(r"(?<![*\[`])\bFigure (\w{1,2}\.\d+)(?![\]`])")
 # A class of the site's style for each verdict.
 KINDS = {"Held": "held", "Did not hold": "failed", "Not measured": "open"}
-BIBLIOGRAPHY = (
-    f"# Bibliography\n\n{FENCE}{{bibliography}}\n:all:\n:list: enumerated\n{FENCE}"
-)
+WHOLE = ":all:\n:list: enumerated"
+BIBLIOGRAPHY = f"# Bibliography\n\n{FENCE}{{bibliography}}\n{WHOLE}\n{FENCE}"
 API = """API
 ===
 
@@ -220,9 +220,8 @@ def boxed(ours, text, place=""):
 def works():
     """Where each work of references.bib is on the net, or None, by its title."""
     for entry in parse_file(WORKS).entries.values():
-        found = [
-            PLACES[key] + entry.fields[key] for key in PLACES if key in entry.fields
-        ]
+        known = entry.fields
+        found = [PLACES[key] + known[key] for key in PLACES if key in known]
         title = re.sub(r"[{}]", "", entry.fields["title"]).replace("--", "–")
         yield title, next(iter(found), None)
 
@@ -258,7 +257,7 @@ def index(books, more, readme):
         parts.append(f"- [{rules.head(name, book)}]({name}.ipynb)\n\n  {sentence}")
     parts.append(f"{verdicts(books.values())} [The list](claims.md).")
     ran = Counter(rules.environment(book) for book in books.values())
-    told = [f"- {machines.plain(one)}: {number} pages" for one, number in ran.items()]
+    told = [f"- {machines.plain(k)}: {counted(n, 'page')}" for k, n in ran.items()]
     parts += ["Executed on", "\n".join(told)]
     pages = [f"{rules.head(name, book)} <{name}>" for name, book in books.items()]
     for title, names in (("Pages", pages), ("More", more)):

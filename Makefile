@@ -41,7 +41,8 @@ smoke: .venv/.stamp    ## the same on small sizes, to build/smoke/
 notebook: asked .venv/.stamp    ## execute one notebook and make its page: NB=3, PRESET=smoke for small sizes
 	@$(call build,$(PRESET),$(if $(filter paper,$(PRESET)),build/site,build/smoke/site),--only "$(NB)")
 
-asked:    # before an environment is made
+.PHONY: asked    # before an environment is made
+asked:
 	@$(if $(NB),,$(error NB: want the number of a notebook, as in make notebook NB=3))
 	$(if $(wildcard $(PY)),,$(new_enough))
 	@$(or $(wildcard $(PY)),$(PYTHON)) tools/chosen.py "$(NB)" "$(PRESET)"

@@ -57,10 +57,17 @@ def environment():
     return own | {"PYTHONPATH": str(ROOT)}
 
 
-def make(project, *targets):
+def make(project, *targets, **env):
     words = ["make", f"PY={sys.executable}", *targets]
-    how = {"env": environment(), "capture_output": True, "text": True}
+    how = {"env": environment() | env, "capture_output": True, "text": True}
     return subprocess.run(words, cwd=project, **how)
+
+
+def bare(project, words):
+    """What make does without an environment and without a network."""
+    shutil.rmtree(project / ".venv")
+    words = *words.split(), f"PYTHON={sys.executable}", "PY=.venv/bin/python"
+    return make(project, *words, PIP_NO_INDEX="1")
 
 
 def started(done):
@@ -227,8 +234,7 @@ def test_what_cannot_be_is_a_sentence_before_an_environment_is_made(
     project, words, said
 ):
     notebook(project, "01_a", "1")
-    shutil.rmtree(project / ".venv")
-    done = make(project, *words.split(), f"PYTHON={sys.executable}")
+    done = bare(project, words)
     assert done.returncode != 0
     assert re.match(said, done.stderr), done.stderr
     assert done.stdout == ""
@@ -236,10 +242,7 @@ def test_what_cannot_be_is_a_sentence_before_an_environment_is_made(
 
 
 def test_packages_that_do_not_come_are_told_of_in_a_sentence(project):
-    shutil.rmtree(project / ".venv")
-    env = environment() | {"PIP_NO_INDEX": "1"}
-    how = {"cwd": project, "env": env, "capture_output": True, "text": True}
-    done = subprocess.run(["make", f"PYTHON={sys.executable}", "report"], **how)
+    done = bare(project, "report")
     assert done.returncode != 0
     *_, last, _ = done.stderr.splitlines()  # and what make says
     assert "no network, or no space left?" in last

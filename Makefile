@@ -38,9 +38,14 @@ report: .venv/.stamp    ## execute the notebooks in full; pages to build/site/, 
 smoke: .venv/.stamp    ## the same on small sizes, to build/smoke/
 	@$(call build,smoke,build/smoke/site)
 
-notebook: .venv/.stamp    ## execute one notebook and make its page: NB=3, PRESET=smoke for small sizes
-	@$(if $(NB),,$(error NB: want the number of a notebook, as in make notebook NB=3))
+notebook: asked .venv/.stamp    ## execute one notebook and make its page: NB=3, PRESET=smoke for small sizes
 	@$(call build,$(PRESET),$(if $(filter paper,$(PRESET)),build/site,build/smoke/site),--only "$(NB)")
+
+.PHONY: asked    # before an environment is made
+asked:
+	@$(if $(NB),,$(error NB: want the number of a notebook, as in make notebook NB=3))
+	$(if $(wildcard $(PY)),,$(new_enough))
+	@$(or $(wildcard $(PY)),$(PYTHON)) tools/chosen.py "$(NB)" "$(PRESET)"
 
 colab: .venv/.stamp    ## each notebook as one file for Colab, Kaggle or an empty folder, to dist/
 	$(PY) tools/standalone.py dist $(NOTEBOOKS) tools/gpu.ipynb
@@ -85,7 +90,7 @@ test-hostile: .venv/.stamp    ## run the tests of a package in use for longer, w
 
 # Without numba-cuda, which holds NumPy back: what `pip install lstm-kernels` brings today.
 test-releases: .venv-releases/.stamp    ## run the tests on the newest Python here with the newest releases
-	$(RELEASES) $(PIP_INSTALL) --upgrade --upgrade-strategy eager --editable '.[dev]'
+	$(RELEASES) $(PIP_INSTALL) --upgrade --upgrade-strategy eager --editable '.[dev]' $(OR_SAY)
 	$(RELEASES) $(PYTEST) $(TESTS)
 
 # In an empty folder, without a network, with the releases that Colab and Kaggle have.
@@ -96,7 +101,7 @@ test-colab: .venv/.stamp .venv-colab/.stamp .venv-kaggle/.stamp    ## execute wh
 
 # SITE=build/site tests the pages of `make report`.
 SITE ?= build/smoke/site
-test-site: $(if $(filter build/smoke/site,$(SITE)),smoke) build/axe/.stamp    ## test the site in Chromium: Debian's chromium, chromium-driver and npm
+test-site: build/axe/.stamp $(if $(filter build/smoke/site,$(SITE)),smoke)    ## test the site in Chromium: Debian's chromium, chromium-driver and npm
 	LSTM_KERNELS_SITE=$(SITE) LSTM_KERNELS_AXE=build/axe/node_modules/axe-core/axe.min.js \
 		$(PY) -m pytest tests/test_site.py tests/test_explorer.py
 
@@ -137,7 +142,7 @@ format: .venv/.stamp    ## repair style and format
 
 lock:    ## renew requirements.lock from pyproject.toml
 	$(call environment,build/lock)
-	build/lock/bin/python $(PIP_INSTALL) uv
+	build/lock/bin/python $(PIP_INSTALL) uv $(OR_SAY)
 	build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-emit-find-links --extra dev --extra mpi --extra ptx --custom-compile-command "make lock" \
 		--output-file build/lock/requirements.lock pyproject.toml
@@ -150,10 +155,10 @@ clean:    ## remove build/ and caches; the environments stay
 
 # $(call build,PRESET,SITE[,OPTIONS]): a notebook that fails does not stop the others, and what is up
 # to date is not executed again, so that a call goes on after an interruption. The exit status tells
-# of notebooks that failed; a claim that did not hold is a result. 2 is a page that there is not.
+# of notebooks that failed; a claim that did not hold is a result. 130 is an interrupt.
 define build
 	status=0; $(REPORT) run build/$(1) --preset $(1) $(3) || status=$$?; \
-	case $$status in 2|130) exit $$status;; esac; \
+	if [ $$status = 130 ]; then exit 130; fi; \
 	$(REPORT) html build/$(1) $(2) $(3) || status=1; \
 	if [ $$status = 0 ]; then echo "open $(2)/index.html"; fi; exit $$status
 endef
@@ -161,23 +166,34 @@ endef
 build/axe/.stamp: Makefile
 	@for tool in chromium chromedriver npm; do command -v $$tool >/dev/null || \
 		{ echo "$$tool is missing: install chromium, chromium-driver and npm" >&2; exit 1; }; done
-	npm install --silent --no-save --prefix build/axe axe-core@4.14.1
+	npm install --silent --no-save --prefix build/axe axe-core@4.14.1 $(OR_SAY)
 	touch $@
+
+define new_enough
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than 3.11 or missing: install Python 3.11 or newer, or name it: make PYTHON=python3.12" >&2; exit 1; }
+endef
+
+# GB of an environment, with what pip keeps and what Numba compiles.
+SPACE := 4
 
 # $(call environment,FOLDER[,PYTHON]): says what is missing instead of leaving half an environment.
 define environment
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$(PYTHON) is older than 3.11 or missing: install Python 3.11 or newer, or name it: make PYTHON=python3.12" >&2; exit 1; }
+	$(new_enough)
+	@$(if $(wildcard $(1)/bin),,$(PYTHON) -c 'import shutil, sys; free = shutil.disk_usage(".").free / 1e9; \
+		sys.exit(f"$(1): got {free:.1f} GB free in this folder, want $(SPACE)" if free < $(SPACE) else 0)')
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "$(PYTHON) cannot make virtual environments: install python3-venv (apt-get install python3-venv)" >&2; exit 1; }
 	$(or $(2),$(PYTHON)) -m venv $(1)
 endef
 
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# pip tells of a package, not of what all of them want.
+OR_SAY := || ! echo "packages could not be installed: no network, or no space left?" >&2
 
 .venv/.stamp: requirements.lock pyproject.toml
 	$(call environment,.venv)
-	$(PY) $(PIP_INSTALL) --require-hashes -r requirements.lock
+	$(PY) $(PIP_INSTALL) --require-hashes -r requirements.lock $(OR_SAY)
 	$(PY) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -185,10 +201,10 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # releases are not what is tested.
 .venv-oldest/.stamp: pyproject.toml
 	$(call environment,.venv-oldest)
-	$(OLDEST) $(PIP_INSTALL) uv
+	$(OLDEST) $(PIP_INSTALL) uv $(OR_SAY)
 	.venv-oldest/bin/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct \
-		--editable '.[report]'
-	$(OLDEST) $(PIP_INSTALL) --editable '.[dev]'
+		--editable '.[report]' $(OR_SAY)
+	$(OLDEST) $(PIP_INSTALL) --editable '.[dev]' $(OR_SAY)
 	touch $@
 
 # Made anew, since a newer Python may have come.
@@ -200,18 +216,18 @@ PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 # What the platforms have, and nothing of this project.
 .venv-colab/.stamp: tools/colab.txt
 	$(call environment,.venv-colab,$(call newest,13 12))
-	.venv-colab/bin/python $(PIP_INSTALL) --requirement $<
+	.venv-colab/bin/python $(PIP_INSTALL) --requirement $< $(OR_SAY)
 	touch $@
 
 .venv-kaggle/.stamp: tools/kaggle.txt
 	$(call environment,.venv-kaggle,$(call newest,12 11))
-	.venv-kaggle/bin/python $(PIP_INSTALL) --requirement $<
+	.venv-kaggle/bin/python $(PIP_INSTALL) --requirement $< $(OR_SAY)
 	touch $@
 
 # A CPU build of PyTorch is all that is needed, and all that this version's wheel may bring.
 .venv-peers/.stamp: requirements.lock pyproject.toml
 	$(call environment,.venv-peers)
-	$(PEERS) $(PIP_INSTALL) --require-hashes -r requirements.lock
-	$(PEERS) $(PIP_INSTALL) torch==2.13.0 jax onnxruntime onnx
+	$(PEERS) $(PIP_INSTALL) --require-hashes -r requirements.lock $(OR_SAY)
+	$(PEERS) $(PIP_INSTALL) torch==2.13.0 jax onnxruntime onnx $(OR_SAY)
 	$(PEERS) $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	touch $@

@@ -118,13 +118,14 @@ def headline(told: Mapping[str, str]) -> str:
     )
 
 
-def renewed(readme: str, told: Mapping[str, str]) -> str:
+def renewed(readme: str, told: Mapping[str, str] | None) -> str:
     """README's text with what stands between its markers renewed: `headline` of what
-    page 00 told, the GPUs that were recorded, and `newest`; ValueError where it lacks
-    one of them.
+    page 00 told, or as it stands where that is None, the GPUs that were recorded, and
+    `newest`; ValueError where it lacks one of them.
     """
-    parts = {"headline": headline(told), "gpu": cards.told(recorded=True)}
-    for name, content in (parts | {"results": newest()}).items():
+    parts = {"gpu": cards.told(recorded=True), "results": newest()}
+    parts |= {} if told is None else {"headline": headline(told)}
+    for name, content in parts.items():
         between = re.compile(rf"(<!-- {name}.*?-->\n).*(<!-- end of {name} -->)", re.S)
         new = "\n".join([r"\1", content.replace("\\", r"\\"), "", r"\2"])
         readme, count = between.subn(new, readme)

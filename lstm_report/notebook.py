@@ -92,20 +92,27 @@ class Notebook:
     def shared(self, what: Shared) -> pd.DataFrame:
         """The rows of a measurement that other pages use too: those in the build folder
         where they are of this state of the code, else measured now, and kept there.
+        What it took to measure them is told to `make report`, by an output that shows
+        nothing.
         """
         measure = what.measure
         arguments = what.smoke if self.preset == "smoke" else what.paper
         if self.build is None:
             return self.processes(measure, **arguments)
         kept = self.build / "shared" / f"{measure.__module__}.{measure.__name__}"
+        rows = None
         if kept.exists() and kept.stat().st_mtime > results.newest_code():
             with suppress(Exception):  # a damaged file is measured anew
-                return pickle.loads(kept.read_bytes())
-        began = time.time()
-        rows = self.processes(measure, **arguments)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        results.replace(kept, pickle.dumps(rows))
-        os.utime(kept, (began, began))  # code that has changed meanwhile is newer
+                rows, seconds = pickle.loads(kept.read_bytes())
+        if measured := rows is None:
+            began = time.time()
+            rows = self.processes(measure, **arguments)
+            seconds = round(time.time() - began)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            results.replace(kept, pickle.dumps((rows, seconds)))
+            os.utime(kept, (began, began))  # code that has changed meanwhile is newer
+        told = {"lstm_kernels": {"shared": [kept.name, seconds, measured]}}
+        self._display({}, metadata=told, raw=True)
         return rows
 
     def progress(self) -> Callable[[str], None]:
@@ -155,10 +162,8 @@ class Notebook:
         alt = getattr(figure, "alt", None) or plots.words(figure)  # once it is drawn
         alt += f" {_marked(disturbed)}" if disturbed else ""
         if small := plots.too_small(figure):
-            want = (
-                f"want {plots.SMALLEST:g} points or more, {plots.WIDTH:g} inches wide"
-            )
-            raise ValueError(f"figure: got small letters in {small}, {want}")
+            most = f"{plots.SMALLEST:g} points or more, {plots.WIDTH:g} inches wide"
+            raise ValueError(f"figure: got small letters in {small}, want {most}")
         plt.close(figure)
         if self.figures:
             self.figures.mkdir(parents=True, exist_ok=True)
@@ -167,9 +172,8 @@ class Notebook:
         ours = {"figure": name} | ({"interactive": interactive} if interactive else {})
         ours |= self._named()
         about = {"image/png": {"alt": alt}, "lstm_kernels": ours}
-        self._display(
-            {"image/png": data["png"], "text/plain": alt}, metadata=about, raw=True
-        )
+        shown = {"image/png": data["png"], "text/plain": alt}
+        self._display(shown, metadata=about, raw=True)
         if self.page is not None:
             self.shown += 1
             number = f"Figure {self.page}.{self.shown}."
@@ -203,9 +207,8 @@ class Notebook:
         Raises TypeError for another `held`, ValueError for an empty sentence or reason.
         """
         if held is not None and not isinstance(held, bool | np.bool_):
-            raise TypeError(
-                f"held: got {type(held).__name__}, want True, False or None"
-            )
+            kind = type(held).__name__
+            raise TypeError(f"held: got {kind}, want True, False or None")
         for name, text in (("sentence", sentence), ("why", why)):
             if not text.strip():
                 raise ValueError(f"{name}: got an empty text, want a sentence")
@@ -220,11 +223,9 @@ class Notebook:
         if disturbed:
             claim["disturbed"] = disturbed
             text += f" **{_marked(disturbed)}**"
-        self._display(
-            {"text/markdown": f"> {text}", "text/plain": text},
-            metadata={"lstm_kernels": {"claim": claim} | self._named()},
-            raw=True,
-        )
+        data = {"text/markdown": f"> {text}", "text/plain": text}
+        about = {"lstm_kernels": {"claim": claim} | self._named()}
+        self._display(data, metadata=about, raw=True)
 
     def table(self, frame: pd.DataFrame) -> None:
         """Show a DataFrame of Markdown and numbers as a table, its index first; numbers

@@ -5,9 +5,14 @@ release has one number.
 import ast
 import doctest
 import importlib
+import os
 import pkgutil
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir
 from pathlib import Path
 
@@ -49,6 +54,86 @@ def test_examples_of_the_readme_run(tmp_path):
         for code in examples:
             exec(code, names)
     assert names["y"].shape == (12, 16, 32)
+
+
+# Commands.
+
+# In a sentence; on a line of their own, in a docstring or a block of code.
+TOLD = re.compile(r"`((?:[\w./]*python3?\s+(?:-m\s+lstm_|tools/)|make\s)[^`|]+)")
+LINE = re.compile(r"^(?:[\w./]*python3? (?:-m lstm_|tools/)|make ).*", re.MULTILINE)
+BLOCK = re.compile(r"^```\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TOO_FEW = "arguments are required|expected one argument|want the number of"
+# Ends with 77 where the words are understood.
+PARSE = """
+import argparse, runpy, sys
+parse = argparse.ArgumentParser.parse_args
+argparse.ArgumentParser.parse_args = lambda *words: parse(*words) and sys.exit(77)
+if sys.argv[1] == "-m":
+    sys.argv[:2] = []
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+else:
+    del sys.argv[0]
+    sys.path.insert(0, "tools")
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def told():
+    """The commands that texts name: pairs of the words and whether they are all."""
+    for pattern in ("Makefile", "*.md", "[a-z]*/*.md", "[a-z]*/**/*.py", "*/*.ipynb"):
+        for path in ROOT.glob(pattern):
+            text = path.read_text("utf-8")
+            lines = text if path.suffix == ".py" else "".join(BLOCK.findall(text))
+            for whole, found in (
+                (False, TOLD.findall(text)),
+                (True, LINE.findall(lines)),
+            ):
+                for line in found:
+                    for part in (
+                        r"\[[^]]*\]|\.{3}",
+                        r"[][]|\.{3}",
+                    ):  # without what may be
+                        words = shlex.split(re.sub(part, "", line), comments=True)
+                        yield tuple(words), whole
+
+
+def not_understood(command):
+    """What is wrong with the words of a command, or None."""
+    (program, *words), whole = command
+    if program == "make":
+        known = (ROOT / "Makefile").read_text()
+        names = [word.partition("=")[0] for word in words if "=" in word]
+        if unknown := [name for name in names if f"$({name})" not in known]:
+            return f"{unknown[0]}= is nothing to make"
+        call = ["make", "-n", "-o", ".venv/.stamp", *words]
+    else:
+        call = [sys.executable, "-c", PARSE, *words]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(call, cwd=ROOT, env=env, capture_output=True, text=True)
+    few = re.search(TOO_FEW, done.stderr)
+    fine = done.returncode in (0, 77) or (few and not whole)
+    return None if fine else f"{command}: {done.stderr}"
+
+
+def test_commands_that_texts_name_are_understood():
+    with ThreadPoolExecutor(2) as pool:
+        found = list(filter(None, pool.map(not_understood, {*told()})))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "make reports",
+        "make notebook NR=3",
+        "python tools/report.py run BUILD -p PRESET smoke",
+        "python tools/report.py html BUILD",
+        "python -m lstm_kernels training",
+        "python tools/reports.py",
+    ],
+)
+def test_a_command_that_is_not_understood_is_seen(words):
+    assert not_understood((words.split(), True))
 
 
 # Notation.

@@ -2,6 +2,7 @@
 is up to date.
 """
 
+import io
 import os
 import re
 import shutil
@@ -56,10 +57,17 @@ def environment():
     return own | {"PYTHONPATH": str(ROOT)}
 
 
-def make(project, *targets):
+def make(project, *targets, **env):
     words = ["make", f"PY={sys.executable}", *targets]
-    how = {"env": environment(), "capture_output": True, "text": True}
+    how = {"env": environment() | env, "capture_output": True, "text": True}
     return subprocess.run(words, cwd=project, **how)
+
+
+def bare(project, words):
+    """What make does without an environment and without a network."""
+    shutil.rmtree(project / ".venv")
+    words = *words.split(), f"PYTHON={sys.executable}", "PY=.venv/bin/python"
+    return make(project, *words, PIP_NO_INDEX="1")
 
 
 def started(done):
@@ -74,8 +82,8 @@ def test_a_wrong_result_stops_nothing_but_fails_and_the_next_call_goes_on(projec
     done = make(project, "report")
     assert done.returncode != 0
     assert started(done) == ["01_a", "02_b", "lesson"]
-    told = "01_a (1 of 3) starts; the stored run took 0 s, about 0 s left"
-    assert told in done.stdout
+    assert "01_a (1 of 3) starts, about 0 s left" in done.stdout
+    assert re.search(r"^02_b \(2 of 3\) failed after \d+ s$", done.stdout, re.MULTILINE)
     assert "02_b.ipynb, cell 3 failed: AssertionError: wrong result\n" in done.stderr
     told = done.stdout[done.stdout.index("Claims:") :]
     assert re.sub(r"\d+ s", "1 s", told).splitlines() == [
@@ -184,15 +192,61 @@ def test_pages_are_chosen_by_number_or_name_and_one_that_fails_stops_none(
     assert "report: wrong" in capsys.readouterr().err
     with pytest.raises(ReportError, match="NB: got '7', want the number or name of 01"):
         run("7")
-    assert "NB: want the number of a notebook" in make(project, "notebook").stderr
 
 
-def test_a_page_that_there_is_not_is_an_error_alone(project):
+def test_what_is_left_counts_rows_of_other_pages_that_are_not_there(tmp_path):
+    """Page 1 took 30 seconds, 20 of them for rows that page 2 took from it, in 5."""
+    for name, seconds, made in (("01_a", 30, True), ("02_b", 5, False)):
+        book = rules.read(notebook(tmp_path, name, "1"))
+        took = {"seconds": seconds, "shared": {"a.b": [3, 20, made]}}
+        book = rules.stored(book, took | {"cells": f"0 0 {seconds}"})
+        report.write(tmp_path / "notebooks" / f"{name}.ipynb", rules.dumps(book))
+
+    def left(only):
+        stream, nothing = io.StringIO(), lambda *_: None
+        assert report.run(
+            tmp_path / "build", "paper", only, tmp_path, nothing, stream=stream
+        )
+        return int(re.search(r"starts, about (\d+) s left", stream.getvalue())[1])
+
+    assert [left("1"), left("2"), left("")] == [30, 25, 35]
+    rows = tmp_path / "build" / "shared" / "a.b"
+    report.write(rows, b"rows")
+    assert [left("1"), left("2"), left("")] == [10, 5, 15]
+    (tmp_path / "lstm_kernels").mkdir()
+    (tmp_path / "lstm_kernels" / "a.py").touch()
+    os.utime(rows, (1, 1))  # of older code
+    assert [left("1"), left("2"), left("")] == [30, 25, 35]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("notebook", "Makefile:[0-9]+: .* NB: want the number of a notebook"),
+        ("notebook NB=42", "report: NB: got '42', want the number or name of 01_a\n"),
+        ("notebook NB=1 PRESET=big", "report: PRESET: got 'big', want paper or smoke"),
+        ("notebook NB=1 SPACE=98765", r"\.venv: got .* GB free .*, want 98765\n"),
+        ("report SPACE=98765", r"\.venv: got .* GB free .*, want 98765\n"),
+        ("test SPACE=98765", r"\.venv: got .* GB free .*, want 98765\n"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_before_an_environment_is_made(
+    project, words, said
+):
     notebook(project, "01_a", "1")
-    done = make(project, "notebook", "NB=42")
+    done = bare(project, words)
     assert done.returncode != 0
+    assert re.match(said, done.stderr), done.stderr
     assert done.stdout == ""
-    assert done.stderr.startswith("report: NB: got '42', want the number or name of 01")
+    assert not (project / ".venv").exists()
+
+
+def test_packages_that_do_not_come_are_told_of_in_a_sentence(project):
+    done = bare(project, "report")
+    assert done.returncode != 0
+    *_, last, _ = done.stderr.splitlines()  # and what make says
+    assert "no network, or no space left?" in last
+    assert not (project / ".venv" / ".stamp").exists()
 
 
 PACKAGES = ("lstm_kernels/cpu/a.py", "lstm_kernels/series/a.csv", "lstm_report/a.py")

@@ -29,7 +29,7 @@ from summary import summary
 from lstm_kernels.versions import numba_sample
 from lstm_report.lesson import mistakes
 from lstm_report.measure import provenance
-from lstm_report.notebook import Notebook
+from lstm_report.notebook import Notebook, Shared
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = report.sources()
@@ -55,8 +55,7 @@ def test_execute_runs_in_the_notebooks_folder_and_stores_what_a_reader_sees(tmp_
     assert book.cells[-1].outputs[0].text == "smoke data\nin True\n"
     assert rules.dumps(book) == (tmp_path / "01_a.ipynb").read_text()
     assert book.metadata == rules.METADATA | {rules.OURS: book.metadata[rules.OURS]}
-    assert isinstance(rules.seconds(book), int)
-    assert len(rules.seconds_of_cells(book)) == len(book.cells)
+    assert len(rules.expected(book, ())) == len(book.cells)
     assert book.cells[2].metadata == {"tags": ["hide-input"]} | rules.FOLDED
     assert all(set(cell.metadata) <= {"tags"} for cell in book.cells[3:])
 
@@ -68,6 +67,55 @@ def test_what_goes_to_stderr_is_a_failure_that_leaves_no_result(tmp_path):
     with pytest.raises(ReportError, match=r"01_a\.ipynb, cell 3 wrote to stderr: loud"):
         report.execute(path, out)
     assert [one.name for one in tmp_path.iterdir()] == ["01_a.ipynb"]
+
+
+# What two pages use, and measuring takes two seconds.
+SHARED = """
+import time
+from pathlib import Path
+from lstm_report.notebook import Notebook, Shared
+nb = Notebook(PRESET, root=Path(".."))
+nb.processes = lambda measure, seconds: measure(seconds) or "rows"
+rows = nb.shared(Shared(time.sleep, {"seconds": 2}, {}))
+"""
+
+
+def test_what_rows_of_other_pages_take_is_told_whoever_measures_them(tmp_path):
+    books = []
+    for name in ("01_a.ipynb", "02_b.ipynb"):
+        cells = text(TITLE), parameters(), text("a"), code(SHARED.lstrip())
+        path = save(tmp_path / "notebooks" / name, *cells)
+        report.execute(path, tmp_path / name, "smoke")
+        books.append(rules.read(tmp_path / name))
+    name = "time.sleep"
+    assert [rules.took(book)["shared"] for book in books] == [
+        {name: [4, 2, True]},
+        {name: [4, 2, False]},
+    ]
+    for book in books:
+        alone, taken = rules.expected(book, ()), rules.expected(book, [name])
+        more = [one - other for one, other in zip(alone, taken, strict=True)]
+        assert more == [0, 0, 0, 2]
+        assert not [*rules.outputs(book)]
+
+
+@pytest.mark.parametrize("content", [b"", b"damaged", None])
+def test_shared_rows_that_are_damaged_or_older_than_the_code_are_measured_anew(
+    shown, tmp_path, content
+):
+    nb, asked = shown.notebook(root=tmp_path), []
+    nb.processes = lambda measure, steps: asked.append(steps) or "rows"
+    what = Shared(sorted, {"steps": 1}, {"steps": 7})
+    for _ in range(2):
+        assert nb.shared(what) == "rows"
+    assert asked == [7]
+    (kept,) = (tmp_path / "build" / "paper" / "shared").iterdir()
+    if content is None:
+        os.utime(kept, (1, 1))
+    else:
+        kept.write_bytes(content)
+    assert nb.shared(what) == "rows"
+    assert asked == [7, 7]
 
 
 # --- what a notebook shows
@@ -379,6 +427,18 @@ def test_one_page_is_summed_up_alone_and_what_is_as_stored_is_not_told(tmp_path)
     assert lines == ["Claims: 1 held.", "00_o: 0 s"]
 
 
+def test_the_stored_run_counts_what_it_took_from_other_pages_if_this_one_did_not(
+    tmp_path,
+):
+    project(tmp_path, *DONE)
+    for place, seconds, made in (("notebooks", 16, False), ("build", 380, True)):
+        book = rules.read(tmp_path / place / "01_a.ipynb")
+        took = {"seconds": seconds, "shared": {"a.b": [2, 350, made]}}
+        book = rules.stored(book, took)
+        report.write(tmp_path / place / "01_a.ipynb", rules.dumps(book))
+    assert ended(tmp_path)[-1] == "01_a: 380 s, stored run 366 s"
+
+
 def test_small_sizes_are_compared_with_nothing(tmp_path):
     failed = claim("B.", "Did not hold")
     project(tmp_path, parameters("smoke"), code("f()", failed), overview=[claim("A.")])
@@ -460,8 +520,7 @@ def test_a_notebook_is_executed_in_form_and_its_links_lead_somewhere(path):
     ]
     if rules.preset(book) != "paper":
         problems.append(f"PRESET is {rules.preset(book)!r}, want 'paper'")
-    took = rules.seconds(book), rules.seconds_of_cells(book)
-    if rules.dumps(rules.stored(book, *took)) != before:
+    if rules.dumps(rules.stored(book, rules.took(book))) != before:
         problems.append("not in the stored form: want `make accept`")
     for cell in book.cells:
         if cell.cell_type == "markdown":

@@ -29,9 +29,8 @@ def accepted(build, sources, root=ROOT):
         elif rules.written(built) != rules.written(source):
             problems.append(f"{source.name}: edited since it was executed")
         elif built.stat().st_mtime <= newest_code(root):
-            problems.append(
-                f"{source.name}: the code has changed since it was executed"
-            )
+            why = "the code has changed since it was executed"
+            problems.append(f"{source.name}: {why}")
         else:
             contents[source] = built.read_bytes()
             books[source] = rules.read(built)

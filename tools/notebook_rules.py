@@ -5,15 +5,13 @@ Cells are numbered from 1.
 
 import base64
 import re
-from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
+from chosen import ROOT, ReportError
 
-ROOT = Path(__file__).resolve().parents[1]
-OURS = (
-    "lstm_kernels"  # in an output's metadata: what lstm_report/notebook.py says of it
-)
+# In an output's metadata: what lstm_report/notebook.py says of it.
+OURS = "lstm_kernels"
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 METADATA = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
 # What folds a cell in Colab, in JupyterLab, and on Kaggle.
@@ -21,10 +19,6 @@ FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 FOLDED |= {"_kg_hide-input": True}
 SCHEMES = "", "http", "https", "mailto"  # of links; "" is a path
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[./]*([^)\s#]+)(#[^)]*)?\)")
-
-
-class ReportError(ValueError):
-    """The report cannot be built; the message says what to change."""
 
 
 def read(path):
@@ -146,21 +140,43 @@ def with_preset(notebook, preset):
 
 def environment(notebook):
     """What `nb.environment` told of the machine that executed a notebook, and when."""
-    texts = [
-        out.get("data", {}).get("text/markdown", "") for _, out, _ in outputs(notebook)
-    ]
+    data = (output.get("data", {}) for _, output, _ in outputs(notebook))
+    texts = [one.get("text/markdown", "") for one in data]
     told = re.findall(r"^- (?:Machine|Preset): (.+)$", "\n".join(texts), re.MULTILINE)
     return "; ".join(told) or "a machine that is not named"
 
 
-def seconds(notebook):
-    """What executing a notebook took; 0 where that is unknown."""
-    return notebook.metadata.get(OURS, {}).get("seconds", 0)
+def took(notebook):
+    """What executing a notebook took, a dict, empty where that is unknown: `seconds`,
+    those of its `cells` in a text, and by the name of a measurement that it `shared`
+    with others the cell that asked for it, its seconds, and whether it was made then.
+    """
+    return notebook.metadata.get(OURS, {})
 
 
-def seconds_of_cells(notebook):
-    """The same of its cells; an empty list where that is unknown."""
-    return [int(s) for s in notebook.metadata.get(OURS, {}).get("cells", "").split()]
+def without_shared(notebook):
+    """What `Notebook.shared` told of measurements, taken out of the outputs."""
+    found = {}
+    for number, output, ours in [*outputs(notebook)]:
+        if "shared" in ours:
+            name, *told = ours["shared"]
+            found.setdefault(name, [number, *told])
+            notebook.cells[number - 1].outputs.remove(output)
+    return found
+
+
+def expected(notebook, there):
+    """The seconds of a notebook's cells where the shared measurements of `there` are
+    taken and the others are made; one number for all where it has other cells now.
+    """
+    known = {"seconds": 0, "cells": "", "shared": {}} | took(notebook)
+    cells = [int(seconds) for seconds in known["cells"].split()]
+    same = len(cells) == len(notebook.cells)
+    cells = cells if same else [0]
+    cells[0] += known["seconds"] - sum(cells)
+    for name, (cell, seconds, made) in known["shared"].items():
+        cells[cell - 1 if same else 0] += seconds * ((name not in there) - made)
+    return cells
 
 
 def folded(cell):
@@ -171,9 +187,9 @@ def folded(cell):
     return kept | (FOLDED if "hide-input" in tags(cell) else {})
 
 
-def stored(notebook, seconds, cells=()):
-    """A notebook in the form that is stored: only what a reader sees, and the seconds
-    that it took, all and cell by cell.
+def stored(notebook, took):
+    """A notebook in the form that is stored: only what a reader sees, and what it
+    `took`.
     """
     for cell in notebook.cells:
         cell.metadata = folded(cell)
@@ -181,7 +197,5 @@ def stored(notebook, seconds, cells=()):
         texts = output.get("data", output)
         for kind in [kind for kind in texts if kind.startswith("text")]:
             texts[kind] = texts[kind].replace(f"{ROOT}/", "").replace(str(ROOT), ".")
-    took = {"seconds": round(seconds)}
-    took |= {"cells": " ".join(f"{one:.0f}" for one in cells)} if cells else {}
     notebook.metadata = METADATA | {OURS: took}
     return notebook

@@ -1,7 +1,7 @@
 """Build the report from the notebooks: execute them, make the site, take results over.
 
-python tools/report.py execute NOTEBOOK OUT [-p PRESET smoke]
-python tools/report.py run BUILD [-p PRESET smoke] [--only NUMBER]
+python tools/report.py execute NOTEBOOK OUT [--preset smoke]
+python tools/report.py run BUILD [--preset smoke] [--only NUMBER]
 python tools/report.py html BUILD SITE [--only NUMBER]
 python tools/report.py accept BUILD
 python tools/report.py readme
@@ -15,7 +15,6 @@ if __name__ == "__main__":  # first of all: what is imported takes a second
 import argparse
 import logging
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -26,22 +25,18 @@ from pathlib import Path
 import notebook_rules as rules
 import psutil
 from accept import accepted
+from chosen import PRESETS, ROOT, ReportError, chosen, sources
 from interrupts import INTERRUPTED, end, told_as
-from notebook_rules import ROOT, ReportError
 from progress import Page, Progress
 from summary import summary
 
-from lstm_kernels.files import writing
-from lstm_report.measure.results import newest_code
+from lstm_report.measure.results import newest_code, replace
 
-LAST = "lesson, appendix"
-OF_LETTER = {"L": "lesson", "A": "appendix"}  # as their figures are numbered
-
-
-def sources(root=ROOT):
-    """The report's notebooks in order: by number, then those of LAST."""
-    found = sorted(root.glob("notebooks/*.ipynb"))
-    return sorted(found, key=lambda path: LAST.find(path.stem))
+# What follows each command.
+WORDS = {"execute": "notebook out --preset", "run": "build --preset --only"}
+WORDS |= {"html": "build site --only", "accept": "build", "readme": ""}
+OPTIONS = {"--preset": {"choices": PRESETS, "default": "paper"}}
+OPTIONS["--only"] = {"default": "", "help": "the number of a notebook"}
 
 
 def execute(notebook, out, preset="paper", began=lambda number: None):
@@ -97,14 +92,16 @@ def execute(notebook, out, preset="paper", began=lambda number: None):
             reason = f"{error.ename}: {error.evalue}".strip(": ")
             raise ReportError(f"{notebook}, cell {place} failed: {reason}") from None
     book = rules.with_preset(book, preset)
+    told = {"shared": rules.without_shared(book)}
     for number, output, _ in rules.outputs(book):
         if output.get("name") == "stderr":
             where = f"{notebook}, cell {number} wrote to stderr"
             raise ReportError(f"{where}: {output.text.strip()}")
     starts.append(time.monotonic())
-    took = [after - one for one, after in pairwise(starts)]
-    book = rules.stored(book, starts[-1] - start, took)
-    write(out, rules.dumps(book).encode())
+    cells = [f"{after - one:.0f}" for one, after in pairwise(starts)]
+    told |= {"seconds": round(starts[-1] - start), "cells": " ".join(cells)}
+    book = rules.stored(book, told)
+    write(out, rules.dumps(book))
     os.utime(out, (began_at, began_at))  # code that has changed meanwhile is newer
 
 
@@ -124,21 +121,7 @@ def _own_kernel_only(settings):
 def write(path, content):
     """Write beside and rename: `path` is whole or untouched."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with writing(path) as file:
-        file.write(content)
-
-
-def chosen(every, only):
-    """The notebook of a number or name among `every`; all where it is empty."""
-    if not only:
-        return every
-    name = OF_LETTER.get(only, only)
-    wanted = re.compile(rf"0*{re.escape(name.lstrip('0'))}(_|$)")
-    found = [path for path in every if wanted.match(path.stem)]
-    if not found:
-        names = ", ".join(path.stem for path in every)
-        raise ReportError(f"NB: got {only!r}, want the number or name of {names}")
-    return found
+    replace(path, content)
 
 
 def run(build, preset="paper", only="", root=ROOT, execute=execute, stream=None):
@@ -148,22 +131,18 @@ def run(build, preset="paper", only="", root=ROOT, execute=execute, stream=None)
     todo = chosen(sources(root), only)
     if not only:
         todo = [path for path in todo if not up_to_date(path, build / path.name, root)]
-    books, fine = {path: rules.read(path) for path in todo}, True
-    pages = [
-        Page(
-            path.stem,
-            rules.seconds(book),
-            rules.seconds_of_cells(book),
-            len(book.cells),
-        )
-        for path, book in books.items()
-    ]
-    progress = Progress(pages, compares=preset == "paper", stream=stream)
+    kept, code = (build / "shared").glob("*"), newest_code(root)
+    there = {path.name for path in kept if path.stat().st_mtime > code}
+    pages, fine = [], True
+    for path in todo:
+        book = rules.read(path)
+        pages.append(Page(path.stem, rules.expected(book, there), len(book.cells)))
+        there |= {*rules.took(book).get("shared", ())}  # for the pages after it
+    progress = Progress(pages, stream=stream)
     for path in todo:
         try:
             with progress.page():
                 execute(path, build / path.name, preset, progress.cell)
-                progress.done()
         except ReportError as error:
             print(f"report: {error}", file=sys.stderr, flush=True)
             fine = False
@@ -199,11 +178,11 @@ def accept(build, root=ROOT):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = ("execute", "run", "html", "accept", "readme")
-    parser.add_argument("command", choices=commands)
-    parser.add_argument("paths", type=Path, nargs="*")
-    parser.add_argument("--preset", choices=("paper", "smoke"), default="paper")
-    parser.add_argument("--only", default="", help="the number of a notebook")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, words in WORDS.items():
+        part = commands.add_parser(name)
+        for word in words.split():
+            part.add_argument(word, **OPTIONS.get(word, {"type": Path}))
     given = parser.parse_args(arguments)
     try:
         with told_as(signal.default_int_handler):
@@ -222,32 +201,26 @@ def main(arguments=None):
 def command(given):
     """Do what the words of the command line ask for; the exit status."""
     if given.command == "execute":
-        execute(*given.paths, given.preset)
+        execute(given.notebook, given.out, given.preset)
     elif given.command == "run":
-        try:
-            chosen(sources(), given.only)
-        except ReportError as error:
-            print(f"report: {error}", file=sys.stderr)
-            return 2
-        return 0 if run(*given.paths, given.preset, given.only) else 1
+        return 0 if run(given.build, given.preset, given.only) else 1
     elif given.command == "accept":
-        print(", ".join(accept(*given.paths)) or "nothing", "changed")
+        print(", ".join(accept(given.build)) or "nothing", "changed")
     elif given.command == "html":
         with told_as(end):
             import website  # slow to import, as the next
 
-        build, site = given.paths
         print("making the site", flush=True)
-        built = [build / path.name for path in sources()]
-        website.make([path for path in built if path.exists()], site)
-        print(summary(build, chosen(sources(), given.only), site))
+        built = [given.build / path.name for path in sources()]
+        website.make([path for path in built if path.exists()], given.site)
+        print(summary(given.build, chosen(sources(), given.only), given.site))
     else:
         with told_as(end):
             from lstm_report import machines
 
         path = ROOT / "README.md"
         told = dict(rules.numbers(rules.read(sources()[0])))
-        write(path, machines.renewed(path.read_text("utf-8"), told).encode())
+        write(path, machines.renewed(path.read_text("utf-8"), told))
     return 0
 
 

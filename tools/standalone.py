@@ -80,12 +80,9 @@ def standalone(path):
         else:  # links to files beside it lead nowhere
             told = ONWARDS.sub(lambda m: PAGE.sub(r"\1 (`\2`)", m[0]), cell.source)
             cell.source = rules.linked(told)
-    notebook.cells.insert(
-        1,
-        new_code_cell(
-            source, id="package", metadata=rules.FOLDED | {"tags": ["package"]}
-        ),
-    )
+    about = rules.FOLDED | {"tags": ["package"]}
+    cell = new_code_cell(source, id="package", metadata=about)
+    notebook.cells.insert(1, cell)
     text = rules.dumps(notebook)
     return text.replace("<SIZE>", f"{len(text.encode()) // 1000}", 1)
 

@@ -5,6 +5,7 @@ from collections import Counter
 import notebook_rules as rules
 from notebook_rules import ROOT
 
+KINDS = {"Held": "held", "Did not hold": "did not", "Not measured": "not measured"}
 SMALL = "Small sizes: every cell ran, and no number says anything about speed."
 RESULT = "a result, not an error: times vary with the machine"
 
@@ -27,11 +28,14 @@ def summary(build, sources, site=None, root=ROOT):
             lines.append(f"{head}: not executed")
             continue
         new, old = books[source], rules.read(source)
-        lines.append(f"{head}: {rules.seconds(new)} s")
+        took = rules.took(new)
+        lines.append(f"{head}: {took.get('seconds', 0)} s")
         if small:
             continue
-        if rules.seconds(old):
-            lines[-1] += f", stored run {rules.seconds(old)} s"
+        shared = took.get("shared", {}).items()
+        there = [name for name, (*_, made) in shared if not made]
+        if stored := sum(rules.expected(old, there)):
+            lines[-1] += f", stored run {stored} s"
         before = [claim["verdict"] for claim in rules.claims(old)]
         for number, claim in enumerate(rules.claims(new), start=1):
             was = before[number - 1] if number <= len(before) else None
@@ -47,12 +51,7 @@ def summary(build, sources, site=None, root=ROOT):
 def verdicts(books):
     """How many claims held, in a sentence."""
     found = Counter(claim["verdict"] for book in books for claim in rules.claims(book))
-    kinds = (
-        ("Held", "held"),
-        ("Did not hold", "did not"),
-        ("Not measured", "not measured"),
-    )
-    told = [f"{found[kind]} {words}" for kind, words in kinds if found[kind]]
+    told = [f"{found[kind]} {KINDS[kind]}" for kind in KINDS if found[kind]]
     return f"Claims: {', '.join(told) or 'none'}."
 
 

@@ -22,11 +22,15 @@ from pybtex.database import parse_file
 from sphinx.cmd.build import build_main
 from summary import verdicts
 
+from lstm_kernels.errors import counted
 from lstm_report import machines
 
 CONF = Path(__file__).with_name("page")
 WORKS = ROOT / "notebooks" / "references.bib"
 PLACES = {"doi": "https://doi.org/", "eprint": "https://arxiv.org/abs/", "url": ""}
+# The page that drew README's figure and told the numbers of its headline.
+OVERVIEW, HEADLINE = "00_overview", "<!-- end of headline -->"
+STORED = "Figure and sentence are those of the stored run."
 FENCE = "`" * 8
 TABLE = '<table class="table dataframe">'
 DETAILS = re.compile(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", re.DOTALL)
@@ -37,9 +41,8 @@ PICTURE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)\n*")
 NUMBER = re.compile(r"(?<![*\[`])\bFigure (\w{1,2}\.\d+)(?![\]`])")
 # A class of the site's style for each verdict.
 KINDS = {"Held": "held", "Did not hold": "failed", "Not measured": "open"}
-BIBLIOGRAPHY = (
-    f"# Bibliography\n\n{FENCE}{{bibliography}}\n:all:\n:list: enumerated\n{FENCE}"
-)
+WHOLE = ":all:\n:list: enumerated"
+BIBLIOGRAPHY = f"# Bibliography\n\n{FENCE}{{bibliography}}\n{WHOLE}\n{FENCE}"
 API = """API
 ===
 
@@ -61,16 +64,12 @@ def make(built, site):
         raise ReportError(f"{site}: no notebook is executed")
     books = {path.stem: rules.read(path) for path in built}
     found = [*ROOT.glob("*.md"), *ROOT.glob("data/*.md"), *WORKS.parent.glob("*.md")]
-    names = [
-        path.relative_to(ROOT).as_posix().removeprefix("notebooks/") for path in found
-    ]
-    texts = {
-        name: path.read_text("utf-8") for name, path in zip(names, found, strict=True)
-    }
+    texts = {one.relative_to(ROOT).as_posix(): one.read_text("utf-8") for one in found}
+    texts = {name.removeprefix("notebooks/"): text for name, text in texts.items()}
     names = [*sorted({*texts} - {"README.md"}), *(path.name for path in built)]
     more = {"claims.md": claims(books), "results.md": machines.page()}
     more |= {"bibliography.md": BIBLIOGRAPHY, "api.rst": API}
-    readme = texts.pop("README.md")
+    readme = front(texts.pop("README.md"), books.get(OVERVIEW))
     texts |= more | {"index.md": index(books, [*more, *sorted(texts)], readme)}
     texts = {name: rules.linked(text, names) for name, text in texts.items()}
     places = {
@@ -221,9 +220,8 @@ def boxed(ours, text, place=""):
 def works():
     """Where each work of references.bib is on the net, or None, by its title."""
     for entry in parse_file(WORKS).entries.values():
-        found = [
-            PLACES[key] + entry.fields[key] for key in PLACES if key in entry.fields
-        ]
+        known = entry.fields
+        found = [PLACES[key] + known[key] for key in PLACES if key in known]
         title = re.sub(r"[{}]", "", entry.fields["title"]).replace("--", "–")
         yield title, next(iter(found), None)
 
@@ -236,27 +234,30 @@ def cited(text):
     return text
 
 
-def front(readme):
-    """What README says of the report, to where it tells of the package: without
-    pictures that are not here.
+def front(readme, overview):
+    """What README says of the report, to where it tells of the package: with numbers of
+    `overview`, the executed page that drew its figure, or None, and without pictures
+    that are not here.
     """
-    text = readme.partition("\n## Use it")[0].strip()
+    told = dict(rules.numbers(overview)) if overview else None
+    text = machines.renewed(readme, told).partition("\n## Use it")[0].strip()
+    text = text if overview else text.replace(HEADLINE, f"{STORED}\n\n{HEADLINE}")
     here = {f"figures/{path.name}" for path in ROOT.glob("figures/*.png")}
     return PICTURE.sub(lambda m: m[0] if m[1] in here else "", text)
 
 
 def index(books, more, readme):
-    """The first page: what README says of the report, every page with its sentence,
+    """The first page: what `front` says of the report, every page with its sentence,
     and what executed them.
     """
-    parts = [front(readme), "## Pages"]
+    parts = [readme, "## Pages"]
     for name, book in books.items():
         bold = re.search(r"\*\*(.+?)\*\*", book.cells[0].source, re.DOTALL)
         sentence = " ".join(bold[1].split()) if bold else ""
         parts.append(f"- [{rules.head(name, book)}]({name}.ipynb)\n\n  {sentence}")
     parts.append(f"{verdicts(books.values())} [The list](claims.md).")
     ran = Counter(rules.environment(book) for book in books.values())
-    told = [f"- {machines.plain(one)}: {number} pages" for one, number in ran.items()]
+    told = [f"- {machines.plain(k)}: {counted(n, 'page')}" for k, n in ran.items()]
     parts += ["Executed on", "\n".join(told)]
     pages = [f"{rules.head(name, book)} <{name}>" for name, book in books.items()]
     for title, names in (("Pages", pages), ("More", more)):

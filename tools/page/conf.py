@@ -28,7 +28,7 @@ nb_execution_mode = "off"
 nb_render_markdown_format = "myst"
 nb_code_prompt_show = nb_code_prompt_hide = "Code"
 myst_enable_extensions = ["dollarmath", "amsmath"]
-myst_disable_syntax = ["html_block", "html_inline", "myst_role", "myst_line_comment"]
+myst_disable_syntax = ["myst_role", "myst_line_comment"]
 myst_heading_anchors = 3
 default_role = "code"
 add_module_names = False
@@ -64,6 +64,22 @@ def directive(self, token, name="eval-rst", *arguments, **options):
 
 DocutilsRenderer.render_directive = directive
 DocutilsRenderer.render_restructuredtext = directive  # that of eval-rst
+
+
+# What browsers show nothing of.
+UNSEEN = r"<!--(-?>|.*?-->)|<\?.*?\?>|<!\[CDATA\[.*?\]\]>|<![a-z].*?>"
+
+
+def markup(self, token):
+    """Comments are nothing, other markup is text."""
+    text = re.sub(UNSEEN, "", token.content, flags=re.DOTALL | re.IGNORECASE)
+    if token.type == "html_inline":
+        self.current_node.append(nodes.Text(text))
+    elif text.strip():
+        self.current_node.append(nodes.paragraph("", text.strip()))
+
+
+DocutilsRenderer.render_html_inline = DocutilsRenderer.render_html_block = markup
 
 
 def led(app, doctree):

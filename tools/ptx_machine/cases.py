@@ -120,13 +120,10 @@ def errors(case, memory):
     counted = memory.critical, memory.chain
     before = [sum(count.values()) for count in counted]
     losses = [loss, net.step(x, target, 0.1)], [true, reference.step(x, target, 0.1)]
-    critical, chain = (
-        sum(count.values()) - b for count, b in zip(counted, before, strict=True)
-    )
-    data, order = (
-        lk.Dataset(x, target),
-        np.random.default_rng(1).permutation(len(target)),
-    )
+    after = [sum(count.values()) for count in counted]
+    critical, chain = (a - b for a, b in zip(after, before, strict=True))
+    data = lk.Dataset(x, target)
+    order = np.random.default_rng(1).permutation(len(target))
     for _ in range(2):
         for n, found in zip(both, losses, strict=True):
             found += n.epoch(data, order, -(-len(target) * 2 // 3), 0.1)

@@ -89,9 +89,8 @@ class Array:
 
     def copy_to_device(self, host):
         if (host.shape, host.dtype) != (self.shape, self.dtype):
-            raise ValueError(
-                f"host: got {host.shape} of {host.dtype}, want {self.shape}"
-            )
+            got = f"got {host.shape} of {host.dtype}"
+            raise ValueError(f"host: {got}, want {self.shape}")
         self.owner.write(self.address, host)
 
     def copy_to_host(self, host=None):
@@ -123,9 +122,8 @@ class Kernel:
             values += self._bits(kind, argument, copies)
         memory.launch(self.program, blocks, threads, shared, values)
         for host, array in copies:
-            host[:] = memory.view(array.address, array.size, array.dtype).reshape(
-                host.shape
-            )
+            found = memory.view(array.address, array.size, array.dtype)
+            host[:] = found.reshape(host.shape)
         memory.release(mark)
 
     def _bits(self, kind, argument, copies):

@@ -90,9 +90,8 @@ _libraries = {}  # number of opcodes -> interpreter
 def _has_fma():
     """Whether fmaf can be an instruction; else it is a slower function."""
     told = Path("/proc/cpuinfo")
-    return (
-        platform.machine() == "x86_64" and told.exists() and " fma " in told.read_text()
-    )
+    known = platform.machine() == "x86_64" and told.exists()
+    return known and " fma " in told.read_text()
 
 
 def interpreter():
@@ -104,9 +103,7 @@ def interpreter():
     head = "#define SHARED_WINDOW {}ull\n#define LOCAL_WINDOW {}ull\n".format(*windows)
     text = (HERE / "interpreter.c").read_text()
     text = head + text.replace("STATEMENTS\n", "\n      ".join(cases) + "\n")
-    words = [*_GCC]
-    if _has_fma():
-        words.append("-mfma")
+    words = [*_GCC, *(["-mfma"] if _has_fma() else [])]
     key = hashlib.sha256((text + " ".join(words)).encode()).hexdigest()[:16]
 
     def make(path):
@@ -206,19 +203,11 @@ class Machine:
             "first": np.zeros((len(KINDS), length, 3), np.int64),
         }
         self.launches += 1
-        numbers = (
-            len(start),
-            length,
-            blocks,
-            x,
-            y,
-            program.cooperative,
-            shared,
-            self.words,
-        )
-        numbers += program.locals, self.order, self.most, self.seed + self.launches
+        numbers = {"slots": len(start), "length": length, "grid": blocks}
+        numbers |= {"x": x, "y": y, "together": program.cooperative, "shared": shared}
+        numbers |= {"words": self.words, "locals": program.locals, "order": self.order}
+        numbers |= {"most": self.most, "seed": self.seed + self.launches}
         pointers = {name: array.ctypes.data for name, array in arrays.items()}
-        numbers = dict(zip(_NUMBERS, map(int, numbers), strict=True))
         state = _State(**numbers, **pointers, now=self.now)
         state.special[:] = [program.slots[name] for name in PLACES]
         interpreter().launch(ctypes.byref(state))
@@ -228,10 +217,8 @@ class Machine:
 
     def _collect(self, program, arrays, state):
         name = program.entry
-        total = self.counts.setdefault(
-            name, (program, np.zeros(len(program.code), int))
-        )
-        total[1][:] += arrays["counts"]
+        none = program, np.zeros(len(program.code), int)
+        self.counts.setdefault(name, none)[1][:] += arrays["counts"]
         self.critical[name] = self.critical.get(name, 0) + state.critical
         self.chain[name] = self.chain.get(name, 0) + state.chain
         fatal = ""
@@ -239,11 +226,8 @@ class Machine:
             place, text = (name, pc, KINDS[kind]), program.statements[pc]
             count = self.faults.get(place, (0,))[0] + int(arrays["faults"][kind, pc])
             self.faults[place] = count, text, *arrays["first"][kind, pc].tolist()
-            if KINDS[kind] in FATAL:
-                fatal = (
-                    fatal
-                    or f"{KINDS[kind]} at {pc}, `{text}`: {self.faults[place][2:]}"
-                )
+            if KINDS[kind] in FATAL and not fatal:
+                fatal = f"{KINDS[kind]} at {pc}, `{text}`: {self.faults[place][2:]}"
         if fatal:
             raise FaultError(f"{name}: {fatal}")
 

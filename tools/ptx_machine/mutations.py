@@ -61,9 +61,8 @@ def plant(name, part=0, bounds=4, order="random"):
         finally:
             program.code[pc] = before
         found = ", ".join(sorted({fault[2] for fault in row["faults"]}))
-        outcome = (
-            "reported" if found else "wrong result" if row["wrong"] else "harmless"
-        )
+        outcome = "wrong result" if row["wrong"] else "harmless"
+        outcome = "reported" if found else outcome
         place = {"case": name, "kernel": program.name, "pc": pc, "planted": what}
         rows.append(place | {"outcome": outcome, "faults": found})
     return rows

@@ -179,9 +179,8 @@ class Program:
             fields = {"d": low, "b": high, "a": slot(texts[1])} if split else {}
             fields = fields or {"d": slot(texts[0]), "a": low, "b": high}
             return {"op": self.opcode(f"{'un' * split}pack.{kind}")} | fields
-        return {"op": self.opcode(name)} | dict(
-            zip("dabc", map(slot, texts), strict=False)
-        )
+        operands = dict(zip("dabc", map(slot, texts), strict=False))
+        return {"op": self.opcode(name)} | operands
 
     def _memory(self, first, parts, texts, slot, several, address):
         kind, atomic = parts[-1], first in ("atom", "red")
@@ -210,20 +209,15 @@ class Program:
             d, _, inside = texts[0].partition("|")
             lists = self._list([slot(texts[4]), slot(inside or "%unused")])
             fields = dict(zip("dabc", map(slot, [d, *texts[1:4]]), strict=True))
-            return {
-                "op": self.opcode("shfl"),
-                "list": lists,
-                "n": SHUFFLES[parts[2]],
-            } | fields
+            kind = {"op": self.opcode("shfl"), "n": SHUFFLES[parts[2]]}
+            return kind | {"list": lists} | fields
         return {"op": self.opcode("warp"), "list": self._list([slot(texts[0])]), "n": 0}
 
     def _copy(self, parts, texts, slot, address):
         if parts[2] in ("commit_group", "wait_group", "wait_all"):
             op = self.opcode("commit" if parts[2] == "commit_group" else "await")
-            return {
-                "op": op,
-                "n": int(texts[0]) if texts else -(parts[2] == "wait_all"),
-            }
+            most = int(texts[0]) if texts else -(parts[2] == "wait_all")
+            return {"op": op, "n": most}
         (to, offset), (source, shift) = map(address, texts[:2])
         fields = {"d": to, "offset": offset, "a": source, "list": shift}
         return {"op": self.opcode("copy"), "n": int(texts[2]), "space": 2} | fields

@@ -193,7 +193,7 @@ class Interpreted:
         replaced |= {"add": self._add, "exchange": self._exchange, "swap": self._swap}
         replaced |= {"perform": self._perform, "clock": time.perf_counter_ns}
         replaced |= {"pause": lambda: None, "offer_core": lambda: None}
-        replaced |= {"set_fp_env": lambda flush: 0, "restore_fp_env": lambda env: None}
+        replaced |= {"exchange_fp_env": lambda wanted: wanted}
         replaced |= {"POLLS": 1, "SPINS": 0}  # nobody else will have done it
         for space in self._spaces.values():
             space.update({n: f for n, f in replaced.items() if n in space})

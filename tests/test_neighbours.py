@@ -356,10 +356,10 @@ def compute_in_both(p, turn, address):
     """
     line = instructions.integers(address + 64 * (p + 1), 8)  # of this participant
     numbers = line.view(np.float64)
-    for flush in range(2):
-        env = instructions.set_fp_env(flush)
-        numbers[flush] = numbers[3] * numbers[4]
-        instructions.restore_fp_env(env)
+    for k, env in enumerate((instructions.KEEP, instructions.FLUSH)):
+        before = instructions.exchange_fp_env(env)
+        numbers[k] = numbers[3] * numbers[4]
+        instructions.exchange_fp_env(before)
     numbers[2] = numbers[3] * numbers[4]
     instructions.add(address, 1)
     while instructions.read(address) < 2:

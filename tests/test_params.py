@@ -447,7 +447,7 @@ def test_parameters_and_layers_say_their_sizes():
 def test_a_network_is_not_called_and_its_parameters_are_not_set():
     params, _, _ = example(SHAPE)
     net = lk.network("numpy", params)
-    with pytest.raises(TypeError, match=r"'NumpyBatched' is not called: net\.forward"):
+    with pytest.raises(TypeError, match="not callable"):
         net(params)
     with pytest.raises(AttributeError, match=r"params: .* want net\.assign\(params\)"):
         net.params = params

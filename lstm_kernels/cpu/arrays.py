@@ -157,11 +157,11 @@ PROGRESS, PROGRESS_WORD = record("leave first last done held")
 # Who does what when (`run.py`), three records and a word for each task and counter.
 #
 # A PLAN: a JOB and its PROGRESS; workers, the number of the first participant among
-# them, not 0 where other ranks have those before; are subnormal numbers flushed to
-# zero?; tasks in the order in which each worker does them, and where those of each
-# begin; does who waits help out?; a claim for each task; where times are kept, or 0.
+# them, not 0 where other ranks have those before; the floating-point environment;
+# tasks in the order in which each worker does them, and where those of each begin; does
+# who waits help out?; a claim for each task; where times are kept, or 0.
 PLAN, _ = record(
-    "job progress workers first flushes lists bounds tasks rows row_count helps claims",
+    "job progress workers first fp_env lists bounds tasks rows row_count helps claims",
     "spans",
 )
 # A row is a layer's pass or what comes between: what does a part of it, on which layer,

@@ -125,33 +125,29 @@ def pause(builder):
         builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
 
 
-# By architecture: what stores and loads the register that controls floating-point
-# arithmetic, at an address, and what that clobbers; its value where C begins, which
-# rounds to nearest, keeps subnormal numbers and traps nothing; its bits that flush them
-# to zero (FTZ, DAZ; FPCR.FZ); bits that are no mode.
-_FP_CONTROL = {
-    "x86_64": ("stmxcsr ($0)", "ldmxcsr ($0)", "", 0x1F80, 0x8040, 0x3F),
-    "aarch64": (
-        "mrs x9, fpcr\nstr x9, [$0]",
-        "ldr x9, [$0]\nmsr fpcr, x9",
-        "x9",
-        0,
-        1 << 24,
-        0,
-    ),
+# By architecture: what stores and loads the register of the floating-point
+# environment, at an address, and what that clobbers; its flags, which are no mode; its
+# values that round to nearest, trap nothing, and keep subnormal numbers, as where C
+# begins, or flush them to zero (FTZ and DAZ; FPCR.FZ).
+_ARM = "mrs x9, fpcr\nstr x9, [$0]", "ldr x9, [$0]\nmsr fpcr, x9", "x9", 0, 0, 1 << 24
+_FP_REGISTERS = {
+    "x86_64": ("stmxcsr ($0)", "ldmxcsr ($0)", "", 0x3F, 0x1F80, 0x9FC0),
+    "aarch64": _ARM,
+    "arm64": _ARM,
 }
-_FP_CONTROL["arm64"] = _FP_CONTROL["aarch64"]
+_FP_REGISTER = _FP_REGISTERS.get(llvmlite.binding.get_process_triple().split("-")[0])
+KEEP, FLUSH = _FP_REGISTER[4:] if _FP_REGISTER else (0, 0)
 llvmlite.binding.initialize_native_asmparser()
 
 
-def _fp_control(builder):
-    """The row of this architecture, None for others, which keep what they have."""
-    return _FP_CONTROL.get(builder.module.triple.partition("-")[0])
-
-
-def _exchange_fp_env(builder, wanted):
-    """Load `wanted` into the control register unless it holds that; what it held."""
-    store, load, clobbered, _, _, flags = _fp_control(builder)
+@instruction(types.int64, types.int64)
+def exchange_fp_env(builder, wanted):
+    """Switch this thread to a floating-point environment: KEEP, FLUSH, or what an
+    earlier call returned, which is the one before. Another architecture keeps its own.
+    """
+    if not _FP_REGISTER:
+        return wanted
+    store, load, clobbered, flags, *_ = _FP_REGISTER
     place = cgutils.alloca_once_value(builder, WORD(0))
     kind = ir.FunctionType(ir.VoidType(), [place.type])
     clobbers = "r,~{memory}" + (f",~{{{clobbered}}}" if clobbered else "")
@@ -162,29 +158,6 @@ def _exchange_fp_env(builder, wanted):
         builder.store(wanted, place)
         builder.asm(kind, load, clobbers, [place], side_effect=True)
     return before
-
-
-@instruction(types.int64, types.int64)
-def set_fp_env(builder, flush):
-    """Switch this thread to round-to-nearest, if `flush` is not 0 with subnormal
-    numbers flushed to zero (FTZ and DAZ), else without. Returns the previous
-    floating-point environment, for `restore_fp_env`.
-    """
-    if not _fp_control(builder):
-        return WORD(0)
-    *_, default, flushes, _ = _fp_control(builder)
-    flush = builder.icmp_unsigned("!=", flush, WORD(0))
-    wanted = builder.select(flush, WORD(default | flushes), WORD(default))
-    return _exchange_fp_env(builder, wanted)
-
-
-@instruction(None, types.int64)
-def restore_fp_env(builder, before):
-    """Switch this thread back to the floating-point environment before `set_fp_env`,
-    which returned it.
-    """
-    if _fp_control(builder):
-        _exchange_fp_env(builder, before)
 
 
 def _word(builder, address):

@@ -232,7 +232,7 @@ class Plan:
         point(record, bounds=self._bounds, lists=self._lists, tasks=self._tasks)
         point(record, rows=rows, row_count=len(rows), claims=words)
         point(record, job=work.job, progress=work.progress, workers=self.workers)
-        point(record, helps=self.shared is None, flushes=work.flushes)
+        point(record, helps=self.shared is None, fp_env=work.fp_env)
         self._edition, self.address = edition, at(record)
         region = self.participants, address(run, PLAN), self.address, at(edition)
         self.region = region  # of a team

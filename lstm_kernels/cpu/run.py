@@ -23,14 +23,13 @@ from .arrays import PROGRESS, ROW, TASK
 from .instructions import (
     add,
     exchange,
+    exchange_fp_env,
     integers,
     offer_core,
     pause,
     perform,
     read,
     record_at,
-    restore_fp_env,
-    set_fp_env,
     swap,
 )
 from .team import LINE, SPINS, clock
@@ -273,9 +272,9 @@ def run(p, edition, plan):
     number of the next edition. Every participant computes in the same floating-point
     environment, whatever its thread has otherwise: else bits would tell who did what.
     """
-    env = set_fp_env(plan.flushes)
+    before = exchange_fp_env(plan.fp_env)
     edition = run_passes(p, edition, plan)
-    restore_fp_env(env)
+    exchange_fp_env(before)
     return edition
 
 

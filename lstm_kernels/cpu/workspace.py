@@ -23,6 +23,7 @@ from .arrays import (
     TABLE,
     TRANSPOSES,
 )
+from .instructions import FLUSH, KEEP
 from .interrupts import run_on
 from .lane_tiles import LaneTiles
 from .machine_code import address
@@ -127,11 +128,11 @@ def transpose(packed, transposed):
 class Work:
     """The records of the passes of a Space: a LAYER for each layer, the JOB, its
     PROGRESS as words. They are written between regions only, and never again once a
-    thread may have stayed in one: `renew`. flushes: are subnormal numbers flushed?
+    thread may have stayed in one: `renew`. fp_env: what passes compute in.
     """
 
-    def __init__(self, layers, job, flushes=False):
-        self.layers, self.job, self.flushes = layers, job, flushes
+    def __init__(self, layers, job, fp_env=KEEP):
+        self.layers, self.job, self.fp_env = layers, job, fp_env
         self.progress = buffer(1, dtype=PROGRESS).view(np.int64)
         self._entered, self._word = False, buffer(8, dtype=np.int64)
         # What `address` leads to, beside the arrays of the space.
@@ -146,7 +147,7 @@ class Work:
         """Go over to copies, all at once: an interrupt finds the old records or the
         new.
         """
-        new = Work(self.layers.copy(), self.job.copy(), self.flushes)
+        new = Work(self.layers.copy(), self.job.copy(), self.fp_env)
         new.progress[1:] = self.progress[1:]  # it is not to be left
         vars(self).update(vars(new))
 
@@ -270,7 +271,7 @@ class Space:
             layers["c"] = layers["h"]
         used = ("forward", "inputs")[: 1 + (input_steps > 1)]
         point(job, **codes(tiles, *used, keep=training))
-        self.work = Work(layers, job, not net.subnormals)
+        self.work = Work(layers, job, KEEP if net.subnormals else FLUSH)
         if training:
             self._aim_training(net, purpose == "descent")
         self.trials = {}  # of each kind of pass (`divisions.py`)

@@ -6,7 +6,6 @@ from the rung below and what bounds it. Nothing is imported before it is asked f
 
 import inspect
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -80,11 +79,7 @@ _VERSIONS = (
     Version("numba-tile", "a register tile in plain Numba", "numba_tile.NumbaTile"),
     Version("numba-wavefront", "threads over layers", "numba_wavefront.NumbaWavefront"),
     Version("numba-fused", "register tiles, cells fused in", "numba_fused.NumbaFused"),
-    Version(
-        "numba-chunks",
-        "chunks of a sequence, seams verified",
-        "numba_chunks.NumbaChunks",
-    ),
+    Version("numba-chunks", "chunks of steps, verified", "numba_chunks.NumbaChunks"),
     Version("cuda-v1", "quick port: one thread of the GPU", "cuda_v1.CudaV1", *_BOTH),
     Version("cuda-v2", "a thread per sample", "cuda_v2.CudaV2", *_BOTH, True),
     Version("cuda-v3", "transfers by hand", "cuda_v3.CudaV3", *_BOTH, True, True),
@@ -115,9 +110,8 @@ def network(
     threads: how many to use; None: as many as the cores that this process may use. A
     version that is not parallel uses one. options: those of the version, which the
     docstring of its class explains: subnormals of the numba versions; schedules of
-    numba-wavefront; chunks, run_up and sweeps of numba-chunks. Raises ValueError (unknown name, bad params),
-    TypeError, also for an option that the version does not have, or UnavailableError
-    with the reason.
+    numba-wavefront; chunks, run_up and sweeps of numba-chunks. Raises ValueError,
+    TypeError, or UnavailableError with the reason.
     """
     by_name = {version.name: version for version in _VERSIONS}
     version = by_name[check_choice("name", name, by_name)]
@@ -130,8 +124,6 @@ def network(
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     for option in options:
         if option not in known:
-            near = get_close_matches(option, known, n=1)
-            mean = f"; did you mean {near[0]!r}?" if near else ""
             has = ", ".join(known) or "none"
-            raise TypeError(f"network: got option {option!r}, {name} has {has}{mean}")
+            raise TypeError(f"network: got option {option!r}, {name} has {has}")
     return make(params, threads=threads, **options)

@@ -5,7 +5,7 @@ network in use.
 import threading
 from collections.abc import Callable
 from functools import partial, partialmethod
-from typing import Any, NamedTuple, Never
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,18 +35,7 @@ class TrainingPass(NamedTuple):
     shape: tuple[int, ...]  # of x
     thread: int  # the Python thread that ran it
     arrays: Any  # what `_forward` left for `_backward`
-
-
-class Tape:
-    """What the last forward pass leaves for `backward`, or why there is nothing."""
-
-    def __init__(self):
-        self.clear("there was none")
-
-    def clear(self, why):
-        self.passed: TrainingPass | None = None
-        self.missing = why  # while there is none
-        self.pending = 0  # training passes that no backward has followed
+    pending: int  # it is the so many-th since the last backward, or 0 after that
 
 
 def _unpickled(kind, made_with, params):
@@ -99,7 +88,7 @@ class Network:
             want = f"at most {most}, Numba's own number"
             raise ValueError(f"threads: got {threads}, want {want}")
         self._made_with: dict[str, Any] = {"threads": threads}  # a copy is too
-        self._tape = Tape()
+        self._tape: TrainingPass | str = "there was none"  # else why there is none
         self._dtype = self._params.dtype
         self._x_shape = ("T", "B", self._params.input_size)
         self._lock, self._process = threading.RLock(), forks.process
@@ -132,10 +121,6 @@ class Network:
             raise AttributeError("params: got a value, want net.assign(params)")
         super().__setattr__(name, value)
 
-    def __call__(self, *_: Never, **__: Never) -> Never:
-        """No call, but what a network of another package is asked for by one."""
-        raise TypeError(f"{type(self).__name__!r} is not called: net.forward(x)")
-
     def forward(
         self,
         x: np.ndarray,
@@ -165,17 +150,14 @@ class Network:
         """
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
-        tape = self._tape
         with self._held("forward"), self._guard():
-            pending = tape.pending
-            tape.clear("the last forward was not finished")
+            pending = getattr(self._tape, "pending", 0) + 1
+            self._tape = "the last forward was not finished"
             y, state, arrays = self._forward(x, state, training)
+            self._tape = "the last forward was without training=True"
             if training:
                 thread = threading.get_ident()
-                tape.passed = TrainingPass(x.shape, thread, arrays)
-                tape.pending = pending + 1
-            else:
-                tape.missing = "the last forward was without training=True"
+                self._tape = TrainingPass(x.shape, thread, arrays, pending)
             return y, state
 
     def backward(self, dy: np.ndarray, dstate: State | None = None) -> Grads:
@@ -187,23 +169,23 @@ class Network:
         TypeError or ValueError for bad input.
         """
         with self._held("backward"), self._guard():
-            tape, passed, got = self._tape, self._tape.passed, None
-            want = "forward(x, training=True) before"
-            if passed is None:
-                got = f"nothing to go back through ({tape.missing})"
-            elif passed.thread != threading.get_ident():
+            tape: Any = self._tape
+            got, want = None, "forward(x, training=True) before"
+            if isinstance(tape, str):
+                got = f"nothing to go back through ({tape})"
+            elif tape.thread != threading.get_ident():
                 got = "the tape of another Python thread"
                 want = "forward(x, training=True) in this one"
             elif tape.pending > 1:
                 got, want = f"{tape.pending} of them since the last one", f"one {want}"
-                tape.clear("several came before a backward")
+                self._tape = "several came before a backward"
             if got:
                 raise RuntimeError(f"backward: got {got}, want {want}")
-            shape = (*passed.shape[:2], self._params.hidden_size)
+            shape = (*tape.shape[:2], self._params.hidden_size)
             dy = self._check("dy", dy, shape)
-            dstate = self._check_state("dstate", dstate, passed.shape[1])
-            grads = self._backward(passed.arrays, dy, dstate, True)
-            tape.pending = 0
+            dstate = self._check_state("dstate", dstate, tape.shape[1])
+            grads = self._backward(tape.arrays, dy, dstate, True)
+            self._tape = tape._replace(pending=0)
             return grads
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
@@ -212,7 +194,7 @@ class Network:
         """
         x, target = self._check_example(x, target)
         with self._held("loss_and_grads"), self._guard():
-            self._tape.clear("loss_and_grads came after it")
+            self._tape = "loss_and_grads came after it"
             return self._loss_and_grads(x, target)
 
     def step(self, x: np.ndarray, target: np.ndarray, learning_rate: float) -> float:
@@ -249,7 +231,7 @@ class Network:
         self._check_readout()
         x = self._check("x", x, self._x_shape)
         with self._held("predict"), self._guard():
-            self._tape.clear("predict came after it")
+            self._tape = "predict came after it"
             y, _, _ = self._forward(x, None, False)
             now = self._now()
             with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
@@ -289,7 +271,7 @@ class Network:
 
     def _change(self, why):
         """The parameters are about to change."""
-        self._tape.clear(why)
+        self._tape = why
 
     def _guard(self):
         """The context of every computation: BLAS on one thread and arithmetic as C
@@ -351,9 +333,7 @@ class Network:
     # Checks.
 
     def checked_input(self, call, x):
-        """x as `forward` takes it, for another entrance to compiled passes: the name of
-        it, in this process and outside a call of this thread. Raises as `forward`.
-        """
+        """x as `forward` takes it, for another entrance `call`, and raises as that."""
         with self._held(call):
             return self._check("x", x, self._x_shape)
 
@@ -389,19 +369,14 @@ class Network:
 class Compiled(Network):
     """A version whose passes are compiled for a CPU.
 
-    subnormals: False: its passes flush subnormal numbers, those below the dtype's
-    normal range (1.2e-38 in float32), to zero, read or written (FTZ and DAZ of x86,
-    FPCR.FZ of ARM): over hundreds of steps gradients become so small, they say nothing,
-    and a core of Intel's takes many times as long for them. True: it keeps them, as
-    NumPy does. Every thread of a pass does the same, so that bits do not depend on the
-    number of threads; the caller's floating-point environment is as before after a
-    call.
+    subnormals: True keeps subnormal numbers, those below the dtype's normal range
+    (1.2e-38 in float32), as NumPy does; False flushes them to zero in every thread of a
+    pass (FTZ and DAZ of x86, FPCR.FZ of ARM). Gradients fade to such numbers over
+    hundreds of steps, and Intel's cores take many times as long for them. Bits do not
+    depend on the number of threads, and the caller's floating-point environment stays.
     """
 
-    def __init__(
-        self, params: Params, threads: int | None = None, *, subnormals: bool = False
-    ):
+    def __init__(self, params, threads=None, *, subnormals=False):
         super().__init__(params, threads)
-        want = "True or False"
-        self.subnormals = check_type("subnormals", subnormals, bool, want)
+        self.subnormals = check_type("subnormals", subnormals, bool, "True or False")
         self._made_with["subnormals"] = subnormals

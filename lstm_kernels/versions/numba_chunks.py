@@ -32,7 +32,6 @@ from .numba_fused import NumbaFused
 # steps at least.
 VECTORS, WIDE, SHORTEST = (1, 2), 64, 8
 RUN_UPS = (60, 120)
-MOST_LENGTHS = 64  # sequences of so many lengths are remembered
 
 
 class Chunking(NamedTuple):
@@ -105,7 +104,7 @@ class NumbaChunks(NumbaFused):
     def _trial_of(self, T):
         found = self._trials.pop(T, None) or Trial(self._chunkings(T))
         self._trials[T] = found  # the last one asked for
-        if len(self._trials) > MOST_LENGTHS:
+        if len(self._trials) > 64:  # lengths are remembered
             self._trials.pop(next(iter(self._trials)))
         return found
 

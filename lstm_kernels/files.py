@@ -40,8 +40,8 @@ def check_path(name: str, path: str | os.PathLike) -> Path:
 
 
 def check_place(name: str, path: str | os.PathLike) -> None:
-    """Raise what `writing` would, TypeError, ValueError or OSError, which tells of the
-    folder. An existing file stays as it is.
+    """Raise what `writing` would: TypeError or ValueError, or OSError of the folder. An
+    existing file stays as it is.
     """
     folder = os.path.dirname(os.path.realpath(check_path(name, path)))
     try:

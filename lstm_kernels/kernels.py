@@ -108,8 +108,8 @@ def _renew():
         threads_lost = bool(numba.threading_layer())
 
 
-# A fork waits until no thread compiles.
-at_fork(hold=global_compiler_lock, renew=_renew)
+at_fork(hold=global_compiler_lock)  # a fork waits until no thread compiles
+at_fork(renew=_renew)
 
 
 def numbas_threads() -> int:

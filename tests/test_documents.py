@@ -204,7 +204,14 @@ def unresolved(text):
 ROOMS = ("", "lstm_kernels", "lstm_report")
 # What the text compares ours with.
 OTHERS = {"nonlinearity", "bidirectional", "proj_size", "activation", "relu"}
-OTHERS |= {"recurrent_activation", "hard_sigmoid", "reset_after", "go_backwards"}
+OTHERS |= {
+    "Masking",
+    "mask_zero",
+    "recurrent_activation",
+    "hard_sigmoid",
+    "reset_after",
+    "go_backwards",
+}
 OTHERS |= {"bias_ih", "bias_hh", "bias_ih_l", "bias_hh_l", "b_hn"}
 
 

@@ -3,10 +3,14 @@
 import ast
 
 import numpy as np
+import pandas as pd
 import pytest
 from pages import Page, bound, has, loaded, rows, text_of
 
+import lstm_kernels as lk
 from lstm_report.lesson import mistakes
+from lstm_report.measure import results
+from lstm_report.measure.workloads import Workload
 
 PAGE = Page("01_cell")
 page = PAGE.module
@@ -26,22 +30,31 @@ def waiting(*gains):
     return rows({"dW at once": 1, "dW each step": gains, "dh": (3, 5, 7)})
 
 
+# Gradients of 100 and 200 steps, with subnormal numbers kept and flushed
+FADING = pd.concat(
+    [
+        rows({"kept": 1e-3, "flushed": 1e-3}, T=100),
+        rows({"kept": 8e-3, "flushed": 2e-3}, T=200),
+    ]
+)
 FASTER = "faster than adding up a product a step (1.7x (1.01x to 2x); compared with"
 CASES = {
     "faster": (
-        {"measure_waiting": waiting(1.01, 2, 1.7)},
+        {"measure_waiting": waiting(1.01, 2, 1.7), "measure_fading": FADING},
         "T",
         FASTER,
         "5x (3x to 7x)",
     ),
     "level": (
-        {"measure_waiting": waiting(0.99, 2, 1.7)},
+        {"measure_waiting": waiting(0.99, 2, 1.7), "measure_fading": FADING},
         "F",
         "In these processes it is level (0.99x to 2x)",
     ),
 }
 OTHERS = "share_waiting one_layer a_step arrow check_errors errors figure_cell power "
-OTHERS += "figure_reach in_every_version left reach shares"
+OTHERS += (
+    "figure_reach in_every_version left reach shares measure_fading recorded_fading"
+)
 test_page, test_both, test_reached = PAGE.tests(CASES, also=OTHERS.split())
 
 
@@ -115,3 +128,33 @@ def test_every_node_of_the_cell_is_reached_by_what_its_equation_has():
     assert [into.count(end) for end in ("keep", "put", "add", "show")] == [2] * 4
     has(["step t + 1 waits", "h_t-1", "no: can wait"], text_of(page.figure_cell()))
     has(["step t - 1 waits", "f_t(1-f_t)"], text_of(page.figure_cell(True)))
+
+
+def test_a_time_step_is_told_in_microseconds():
+    (ax,) = page.figure_fading(FADING).axes
+    shown = (line.get_xydata().tolist() for line in ax.lines)
+    kept, flushed = (points for points in shown if len({x for x, _ in points}) == 2)
+    assert kept == [[100, 10], [200, 40]]
+    assert flushed == [[100, 10], [200, 10]]
+
+
+def test_a_training_step_is_counted_in_forward_passes_by_machine():
+    taken = {"forward": (1, 2, 3), "step": (3, 8, 30)}
+    recorded = results.recorded("peers").groupby("machine")
+    made = []
+    for seconds, (machine, of) in enumerate(recorded):
+        deep = of["T"] == 500
+        for stage, times in taken.items():
+            some = of[(of["stage"] == stage) & (of["version"] == "pytorch") & deep]
+            made.append(some.assign(machine=machine, seconds=times[seconds]))
+    table = page.recorded_fading(pd.concat(made))
+    assert table["500 steps"].tolist() == [3, 4, 10]
+
+
+def test_what_is_timed_has_subnormal_numbers_and_agrees():
+    rows = page.measure_fading(steps=(3, 260), B=2, D=1, H=8, repeats=2)
+    assert rows.groupby(["T", "case"]).size().tolist() == [2, 2, 2, 2]
+    work = Workload(L=1, T=260, D=1, H=8, B=2)
+    net = lk.network("numpy", work.params())
+    dx = np.abs(net.loss_and_grads(*work.example())[1].x)
+    assert ((dx > 0) & (dx < np.finfo(np.float32).tiny)).any()

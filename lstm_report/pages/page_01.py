@@ -16,9 +16,12 @@ from lstm_kernels.blas import single_threaded
 
 from .. import differences, plots
 from ..lesson import mistakes
+from ..machines import workloads
+from ..measure import results
 from ..measure.comparer import TOLERANCE, compare, compare_to_reference
 from ..measure.evidence import Interval, ratios
-from ..measure.timing import interleaved
+from ..measure.timing import interleaved, together
+from ..measure.workloads import Workload
 
 # Name: x, y, text, kind; the kinds differ in their boxes.
 NODES = {
@@ -317,3 +320,56 @@ def figure_reach(shares, alone, lost: float, held: bool) -> Figure:
     other = f"After {BACK} steps cell state and RNN are on one side of the limit"
     ax.set_title(carried if held else other)
     return figure
+
+
+def measure_fading(steps, B, D, H, repeats):
+    """Time the gradients of an LSTM over sequences of so many steps, on one thread,
+    with subnormal numbers kept and flushed to zero.
+    """
+    parts = []
+    for T in steps:
+        work = Workload(L=1, T=T, D=D, H=H, B=B)
+        (x, target), params, cases = work.example(), work.params(), {}
+        for case in ("kept", "flushed"):
+            how = {"threads": 1, "subnormals": case == "kept"}
+            net = lk.network("numba-fused", params, **how)
+            cases[case] = partial(net.loss_and_grads, x, target)
+        kept, flushed = (call()[1].arrays() for call in cases.values())
+        for name in params.arrays():  # those of the initial state have faded
+            compare({name: flushed[name]}, {name: kept[name]}, TOLERANCE[x.dtype])
+        parts.append(interleaved(cases, repeats=repeats).assign(T=T))
+    return together(parts)
+
+
+def figure_fading(rows) -> Figure:
+    """Microseconds of a time step over the length of a sequence, kept and flushed."""
+    figure, ax = plots.panels(1, 3.2)
+    rows = rows.assign(us=1e6 * rows["seconds"] / rows["T"])
+    ax.set(xlabel="steps of a sequence", ylabel="gradients, a step (µs)")
+    ax.set(xlim=(0, 1.35 * rows["T"].max()), ylim=(0, 1.5 * rows["us"].median()))
+    names = {"kept": "subnormal kept", "flushed": "flushed to zero"}
+    plots.lines(ax, rows, "T", "us", "case", names=names)
+    ax.set_title("What numbers below the normal range cost on this processor")
+    return figure
+
+
+def recorded_fading(rows) -> pd.DataFrame:
+    """How many forward passes a training step of PyTorch's takes, by machine, for 500
+    steps and for 100. rows: as of `results.recorded`, of other packages.
+    """
+    table: dict[str, dict[str, Any]] = {}
+    for stage in ("forward", "step"):
+        for name, part in workloads(rows, stage):
+            if name in ("middle", "deep, one sample"):
+                peer = part[part["version"] == "pytorch"]
+                taken = peer.groupby("machine")["seconds"].median()
+                table.setdefault(name, {})[stage] = taken
+    shown = pd.DataFrame(
+        {name: of["step"] / of["forward"] for name, of in table.items()}
+    )
+    shown.index = [
+        results.label(results.record("peers", name) | {"recorded": False})
+        for name in shown.index
+    ]
+    columns = {"middle": "100 steps", "deep, one sample": "500 steps"}
+    return shown.rename(columns=columns).rename_axis("PyTorch on")

@@ -46,19 +46,23 @@ def described(error, function):
     frames = [pair for pair in frames if pair[0].f_code.co_filename == file]
     # Numba names the line in its message, behind the kernel's file and before the
     # passes.
-    text = re.sub(r'File "[^"]*", (line \d+).*', r"in \1", " ".join(str(error).split()))
-    text = f"it raised {type(error).__name__}: {text[:300]}"
+    said = " ".join(str(error).replace("`", "'").split())
+    said = re.sub(r'File "[^"]*", (line \d+).*', r"in \1", said)
+    # Code spans, or Markdown takes `<class ...>` and `2*x*y` for its own.
+    text = f"it raised {type(error).__name__}: `{said[:300]}`"
     there = []
     if frames:
         frame, number = frames[-1]
         line = linecache.getline(file, number).strip()
-        text += f", in line {number}" + f": {line}" * bool(line)
+        text += f", in line {number}" + f": `{line}`" * bool(line)
         for name in dict.fromkeys(re.findall(r"[^\W\d]\w*", line)):
             value = frame.f_locals.get(name)
             if isinstance(value, np.ndarray):
                 there.append(f"{name}.shape = {value.shape}")
-            elif isinstance(value, int | float | np.number):
+            elif isinstance(value, float | np.floating):
                 there.append(f"{name} = {value:.4g}")
+            elif isinstance(value, int | np.integer):
+                there.append(f"{name} = {value}")
     return text + f", where {', '.join(there)}" * bool(there)
 
 
@@ -74,7 +78,6 @@ class Lesson:
         if not isinstance(strict, bool):
             raise TypeError(f"strict: got {type(strict).__name__}, want True or False")
         self._nb, self._strict, self._solved = nb, strict, {}
-        self._disturbed = ""  # what disturbed the times of the learner's kernels
 
     def grade(self, name, function):
         """Run the learner's function on seeded inputs and say whether it is right,
@@ -115,18 +118,17 @@ class Lesson:
         cases = {"own": partial(own, *inputs), "package": run}
         times = interleaved(cases, repeats=rounds)
         median = summary(times)["median"]
-        self._disturbed = disturbance(times) or self._disturbed
         self._nb.say(
             f"Exercise {exercise.number}: yours {us(median['own'])}, {package} "
-            f"{us(median['package'])}."
+            f"{us(median['package'])}.",
+            disturbance(times),
         )
 
     def score(self):
-        """Say how many exercises are solved, and what disturbed their times."""
+        """Say how many exercises are solved."""
         numbers = sorted(EXERCISES[name].number for name in self._solved)
         which = f": {', '.join(map(str, numbers))}" if numbers else ""
-        text = f"Exercises solved: {len(numbers)} of {len(EXERCISES)}{which}."
-        self._nb.say(text, self._disturbed)
+        self._nb.say(f"Exercises solved: {len(numbers)} of {len(EXERCISES)}{which}.")
 
 
 def graded(exercise, function, plain):

@@ -59,7 +59,9 @@ def truth(x, U, W, b):
     return named(tape.h, tape.c)
 
 
-# Slips: what a likely mistake returns. An answer that equals one gets its hint.
+# Slips: what a likely mistake returns. An answer that equals one gets its hint. For
+# INDEX_SLIPS, TILE_SLIPS, PRODUCT and GUARD the inputs are others, where an answer that
+# raised returns something (`Exercise.elsewhere`).
 
 
 def cell_of(make):
@@ -255,6 +257,19 @@ INDEX_SLIPS += [
         lambda x, U, W, b: truth(x, U, W.T[: len(b) // 4], b),
     )
 ]
+EDGE = (
+    "the last tile has fewer rows or columns: it takes the last row or column once more"
+)
+TILE_SLIPS = [
+    ("row k, column j of B is B[k, j], not B[j, k]", lambda A, B: {"C": A @ B.T}),
+    ("row r, column k of A is A[r, k], not A[k, r]", lambda A, B: {"C": A.T @ B}),
+    (EDGE, lambda A, B: {"C": A @ B}),
+]
+PRODUCT = (
+    "it is right for one sample, input and unit alone: x @ U and h @ W are products of "
+    "matrices"
+)
+GUARD = "the guard, s < samples: the last block has threads to spare"
 UNWRITTEN = "numbers that are never written stay NaN"
 
 
@@ -491,13 +506,11 @@ class Exercise(NamedTuple):
 
 
 def seeded(*sizes):
+    """x, U, W and b, the same on every call."""
     return draw(np.random.default_rng(5), *sizes)
 
 
 _x, _U, _W, _b = SQUARE = seeded(4, 4, 3, 2)
-EDGE = (
-    "the last tile has fewer rows or columns: it takes the last row or column once more"
-)
 EXERCISES = {
     "cell": Exercise(
         1,
@@ -512,16 +525,7 @@ EXERCISES = {
         run_step,
         why_step,
         "a = x U + h W + b for all samples at once; gate k is columns k*H to (k+1)*H",
-        (
-            seeded(3, 1, 1, 1),
-            [
-                (
-                    "it is right for one sample, input and unit alone: x @ U and h @ W "
-                    "are products of matrices",
-                    truth,
-                )
-            ],
-        ),
+        (seeded(3, 1, 1, 1), [(PRODUCT, truth)]),
     ),
     "recurrence": Exercise(
         3,
@@ -545,20 +549,7 @@ EXERCISES = {
         why_tile,
         "four sums, two numbers of A and two of B for each k; sum rc is row r times "
         "column c",
-        (
-            np.random.default_rng(5).uniform(-1, 1, (2, 4, 4)),
-            [
-                (
-                    "row k, column j of B is B[k, j], not B[j, k]",
-                    lambda A, B: {"C": A @ B.T},
-                ),
-                (
-                    "row r, column k of A is A[r, k], not A[k, r]",
-                    lambda A, B: {"C": A.T @ B},
-                ),
-                (EDGE, lambda A, B: {"C": A @ B}),
-            ],
-        ),
+        (np.random.default_rng(5).uniform(-1, 1, (2, 4, 4)), TILE_SLIPS),
         compiled=True,
         draw=lambda rng, T, B, D, H: (
             rng.uniform(-1, 1, (T, B)),
@@ -572,9 +563,7 @@ EXERCISES = {
         why_thread,
         "a block begins where the one before ends; the last block may have threads "
         "to spare",
-        (  # no thread to spare, of either number of BLOCKS
-            seeded(15, 15, 1, 1),
-            [("the guard, s < samples: the last block has threads to spare", truth)],
-        ),
+        # 15 samples leave no thread to spare, in either number of BLOCKS
+        (seeded(15, 15, 1, 1), [(GUARD, truth)]),
     ),
 }

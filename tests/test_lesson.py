@@ -3,7 +3,11 @@ fits; guesses stand beside what was measured.
 """
 
 import json
+import linecache
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,8 +53,7 @@ class Page:
         return smoke
 
 
-@pytest.fixture(scope="module")
-def names():
+def set_up():
     """What the notebook's set-up defines."""
     space = {"PRESET": "smoke", "STRICT": False}
     for cell in BOOK.cells:
@@ -59,16 +62,26 @@ def names():
     return space
 
 
+names = pytest.fixture(set_up, scope="module", name="names")
+
+
+def run(source, space):
+    """Execute a cell as IPython does: its source can be looked up."""
+    file = f"<cell {len(linecache.cache)}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    exec(compile(source, file, "exec"), space)
+
+
 def grade(names, source, strict=True):
     """Run an exercise's cell; returns the grader and what it said."""
     page = Page()
     grader = lesson.Lesson(page, strict=strict)
-    exec(source, names | {"lesson": grader})
+    run(source, names | {"lesson": grader})
     return grader, page.said
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_exercise_with_blanks_is_open_and_its_solution_right(names, name):
+def test_an_exercise_with_blanks_is_open(names, name):
     exercise = EXERCISES[name]
     message = f"Exercise {exercise.number} is open. Hint: {exercise.hint}."
     with pytest.raises(exercises.Open, match=re.escape(message)):
@@ -77,11 +90,128 @@ def test_an_exercise_with_blanks_is_open_and_its_solution_right(names, name):
     assert said == [message]
     grader.score()
     assert said[-1] == "Exercises solved: 0 of 6."
-    grader, said = grade(names, SOLUTIONS[name])
-    right = rf"Exercise {exercise.number} is right: largest relative error \d\.\de-\d\d"
-    assert re.match(right, said[0])
-    grader.score()
-    assert said[-1] == f"Exercises solved: 1 of 6: {exercise.number}."
+
+
+# Other right forms: what of a solution becomes what.
+H_W = """            for k in range(H):
+                for n in range(4 * H):
+                    a[n] += h[k] * W[k, n]
+"""
+EDGES = "min(r + 1, M - 1)", "min(j + 1, N - 1)"
+SUMS = """                s00, s01 = s00 + a0 * b0, s01 + a0 * b1
+                s10, s11 = s10 + a1 * b0, s11 + a1 * b1
+"""
+GUARD = """    if s < x.shape[1]:
+        walk(s, x, U, W, b, h, c, gates)
+"""
+START = "block * block_size + index"
+RIGHT = {
+    "cell": [
+        [("math.tanh(g_bar)", "2 * sigmoid(2 * g_bar) - 1")],
+        [("math.tanh(c)", "(1 - 2 / (math.exp(2 * c) + 1))"), ("h, c\n", "[h, c]\n")],
+        [
+            ("sigmoid(f_bar)", "1 / (1 + np.exp(-f_bar))"),
+            ("math.tanh(c)", "np.tanh(c)"),
+        ],
+    ],
+    "step": [
+        [("x @ U + h @ W", "np.hstack([x, h]) @ np.concatenate([U, W])")],
+        [
+            ("np.split(a, 4, axis=1)", "a.reshape(len(a), 4, -1).transpose(1, 0, 2)"),
+            ("return h, c", "return [h, c]"),
+        ],
+        [
+            ("h @ W", "np.einsum('bk,kn->bn', h, W)"),
+            ("sigmoids(o_bar)", "(1 + np.tanh(o_bar / 2)) / 2"),
+        ],
+    ],
+    "recurrence": [
+        [(H_W, "            a += h @ W\n")],
+        [
+            (
+                H_W,
+                """            for n in range(4 * H):
+                for k in range(H):
+                    a[n] += h[k] * W[k, n]
+""",
+            )
+        ],
+        [
+            (H_W, "            for k in range(H):\n                a += W[k] * h[k]\n"),
+            ("h[:], c[:] = 0, 0", "h = np.zeros_like(h); c.fill(0)"),
+        ],
+    ],
+    "parallel": [
+        [
+            (
+                "s in prange(B):\n        for t in range(T)",
+                "t in range(T):\n        for s in prange(B)",
+            )
+        ],
+        [("prange(B)", "prange(x.shape[1])"), ("range(T)", "range(0, len(h) - 1)")],
+        [("@njit(parallel=True)", "@njit(parallel=True, error_model='numpy')")],
+    ],
+    "tile": [
+        [(EDGES[0], "(r + 1) % M"), (EDGES[1], "(j + 1) % N")],
+        [
+            (EDGES[0], "r + 1 if r + 1 < M else r"),
+            (
+                SUMS,
+                """                s00 += a0 * b0
+                s10 += a1 * b0
+                s01 += b1 * a0
+                s11 += b1 * a1
+""",
+            ),
+        ],
+        [("range(0, M, 2)", "range(M - 2 + M % 2, -1, -2)")],
+    ],
+    "thread": [
+        [(START, "index + block_size * block"), ("x.shape[1]", "h.shape[1]")],
+        [
+            (
+                GUARD,
+                "    if s >= len(x[0]):\n        return\n" + GUARD.splitlines()[1][4:],
+            )
+        ],
+        [(GUARD, GUARD.replace("if s <", "while s <") + "        break\n")],
+    ],
+}
+
+
+def edited(source, changes):
+    for old, new in changes:
+        assert source.count(old) == 1
+        source = source.replace(old, new)
+    return source
+
+
+ANSWERS = {
+    name: [edited(SOLUTIONS[name], changes) for changes in [*RIGHT[name], []]]
+    for name in NAMES
+}
+
+
+# `conftest` lets Numba simulate a GPU, where other code runs than a learner's.
+GRADED = """
+import test_lesson as lesson
+names = lesson.set_up()
+for name, answers in lesson.ANSWERS.items():
+    # Those of exercise 4 take seconds each to compile: `make test-colab` runs all.
+    for answer in answers[-1:] if name == "parallel" else answers:
+        print(*lesson.grade(names, answer)[1])
+"""
+
+
+def test_right_answers_are_right_where_learners_run_them():
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    env = os.environ | {"NUMBA_ENABLE_CUDASIM": "0", "PYTHONPATH": path}
+    how = {"env": env, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, "-c", GRADED], **how)
+    assert done.returncode == 0, done.stderr
+    right = r"Exercise (\d) is right: largest relative error \d\.\de-\d\d"
+    told = [int(re.match(right, line)[1]) for line in done.stdout.splitlines()]
+    assert told == [1] * 4 + [2] * 4 + [3] * 4 + [4] + [5] * 4 + [6] * 4
 
 
 IN_PLACE = """
@@ -98,12 +228,14 @@ IN_PLACE = """
 """
 RESET = "        h[:], c[:] = 0, 0  # the state before the first step\n"
 OUTER, INNER = "    for s in range(B):\n", "        for t in range(T):\n"
+FILL = "            a[:] = b\n"
+REFILL = INNER + FILL
 LATE, TWICE = RESET[4:] + INNER[4:] + "    " + OUTER, RESET + INNER
 APART = "a[H + j], a[2 * H + j], a[3 * H + j]"
-OVER_H = """            for k in range(H):
-                for n in range(4 * H):
-                    a[n] += h[k]"""
 GATES = "sigmoid(i_bar), sigmoid(f_bar), sigmoid(o_bar)"
+SIGN = "(1 / (1 + math.exp(bar)) for bar in (i_bar, f_bar, o_bar))"
+RELU = r"max(\1, 0)\2max(c, 0)"
+SIGMOIDS = "(?s)sigmoids(.+)sigmoids(.+)sigmoids"
 FIVE = "sigmoid(f_bar), sigmoid(i_bar), sigmoid(o_bar)"
 BLOCKS = "i_bar, f_bar, g_bar, o_bar = np.split"
 COLUMNS = "(a[:, k::4] for k in range(4))"
@@ -111,25 +243,43 @@ UNSHARED = """s00 += A[r, k] * B[k, j]
                 s01 += A[r, k] * B[k, j1]
                 s10 += A[r1, k] * B[k, j]
                 s11 += A[r1, k] * B[k, j1]"""
-START = "block * block_size + index"
 ORDER, UNWRITTEN = "order is i, f, g, o", "never written stay NaN"
 EDGE = "the last tile has fewer rows"
 # What of a solution becomes what, and what the message must say.
 PLANTED = {
     "cell": [
         (GATES, FIVE, ORDER),
-        ("math.tanh(g_bar)", "sigmoid(g_bar)", "a tanh, no sigmoid"),
+        ("math.tanh(g_bar)", "sigmoid(g_bar)", "g: got a sigmoid; .*g is a tanh"),
         ("math.tanh(c)", "math.tanh(c_prev)", "the new c"),
-        ("math.tanh(c)", "c", "the tanh is missing"),
-        ("sigmoid(o_bar)", "o_bar", "the sigmoid of o is missing"),
-        ("math.tanh(g_bar)", "g_bar", "the tanh of g is missing"),
+        ("math.tanh(c)", "c", r"c: got no function; .*tanh\(c\)"),
+        ("sigmoid(o_bar)", "o_bar", "o: got no function; i, f and o are sigmoids"),
+        ("math.tanh(g_bar)", "g_bar", "Hint: g: got no function; .*g is a tanh"),
+        (
+            GATES,
+            "i_bar, f_bar, o_bar",
+            "Hint: i, f, o: got no function; i, f and o are",
+        ),
+        (GATES, SIGN, r"Hint: i, f, o: got sigmoid\(-x\); i, f and o are"),
+        (GATES, GATES.replace("d(f_bar)", "d(-f_bar)"), r"Hint: f: got sigmoid\(-x\)"),
+        ("math.tanh(g_bar)", "max(g_bar, 0)", "Hint: g: got a relu; .*g is a tanh"),
+        (r"(?s)math.tanh\((\w+)\)(.+)math.tanh\(c\)", RELU, "Hint: g, c: got a relu"),
+        (
+            GATES,
+            f"1 - sigmoid(f_bar), {GATES[16:]}",
+            "i is a gate of its own, not the 1 - f",
+        ),
+        ("f * c_prev + ", "", "f c_prev is missing"),
         ("f * c_prev", "c_prev", "the factor f is missing"),
         ("return h, c", "return c, h", "h comes first"),
         ("return h, c", "return h, h", "h is used in the place of c"),
         ("return h, c", "return c, c", "c is used in the place of h"),
         ("return h, c", "return h", "it returns float, want h and c"),
         ("    return h, c\n", "", "it returns nothing"),
-        ("i * g", "i * g / 0", "raised ZeroDivisionError: .*, in line 5"),
+        (
+            "i * g",
+            "i * g / 0",
+            "raised ZeroDivisionError: .*, in line 5: `c = f .* 0`, where f = 0",
+        ),
     ],
     "step": [
         (BLOCKS, "i_bar, f_bar, o_bar, g_bar = np.split", ORDER),
@@ -137,6 +287,21 @@ PLANTED = {
         (" + h @ W", "", "h W is missing"),
         ("(f_bar) * c", "(f_bar) * h", "h stands in the place of c"),
         ("    c = ", "    c *= 1\n    c = ", "read-only.*write to results"),
+        (SIGMOIDS, r"\1\2", "Hint: i, f, o: got no function"),
+        ("np.tanh(c)", "np.maximum(c, 0)", "Hint: c: got a relu"),
+        ("sigmoids(i_bar)", "(1 - sigmoids(f_bar))", "not the 1 - f of a GRU"),
+        ("sigmoids(f_bar) * c + ", "", "f c_prev is missing"),
+        (
+            "x @ U",
+            "x * U",
+            r"ValueError.*x.shape = \(3, 3\).*x @ U and h @ W are prod",
+        ),
+        ("h @ W", "h * W", "ValueError.*x @ U and h @ W are products of matrices"),
+        (
+            "axis=1",
+            "axis=0",
+            r"ValueError.*a.shape = \(3, 28\). Hint: .*columns k\*H",
+        ),
         ("return h, c", "return h[:1], c", r"h: got shape \(1, 7\), want \(3, 7\)"),
         ("return h, c", "return h.astype(np.float16), c", "h: relative error"),
         ("return h, c", "return h, np.full_like(c, np.nan)", "not finite"),
@@ -148,11 +313,30 @@ PLANTED = {
         (r"(?s)\n            a\[:\].+?y\[t, s\] = h\n", IN_PLACE, "h is overwritten"),
         ("a[H + j], a[2 * H + j]", "a[2 * H + j], a[H + j]", ORDER),
         (APART, APART.replace("H", "D"), "H apart, not D"),
-        (OVER_H, OVER_H.replace("range(H)", "range(D)"), "D rows of W alone"),
+        (H_W, H_W.replace("range(H)", "range(D)"), "D rows of W alone"),
+        (H_W, H_W.replace("range(4 * H)", "range(H)"), "H columns of a alone"),
+        (H_W, H_W.replace("[k, n]", "[n, k]"), r"n = 7, .*\(7, 28\).*not W\[n, k\]"),
+        (RESET, "        h[:] = 0\n", "memory of np.empty held. Hint: h and c are fil"),
+        (OUTER + RESET, "    c[:] = 0\n" + OUTER + "        h[:] = 0\n", "c is not re"),
+        (OUTER + RESET, "    h[:] = 0\n" + OUTER + "        c[:] = 0\n", "h is not re"),
+        (RESET + REFILL, RESET + FILL[4:] + INNER, r"a\[:\] = b at every step"),
+        (OUTER + RESET + REFILL, FILL[8:] + OUTER + RESET + INNER, "a still holds"),
+        ("y[t, s]", "y[s, t]", r"IndexError.*y.shape = \(5, 3, 7\).*T and B are exc"),
+        ("x[t, s, k]", "x[s, t, k]", "IndexError.*T and B are exchanged"),
+        (
+            r"(?s)x\[t, s, k(.+)y\[t, s",
+            r"x[s, t, k\1y[s, t",
+            "IndexError.*T and B are e",
+        ),
+        ("(T, B, D), H", "(B, T, D), H", "IndexError.*T and B are exchanged"),
         (RESET, "", "what the memory of np.empty held"),
         ("range(T)", "range(T - 1)", UNWRITTEN),
         ("@njit\n", "", "not compiled"),
-        ("a[:] = b", "a[:] = eval('b')", "raised TypingError: .*eval.*in line 9"),
+        (
+            "a[:] = b",
+            "a[:] = eval('b')",
+            r"TypingError: `.*eval.*<class .*in line 9`\. Hint",
+        ),
         ("a[:] = b", "b[:] = a", "read-only"),
     ],
     "parallel": [
@@ -161,11 +345,37 @@ PLANTED = {
         ("(parallel=True)", "", "compiled without threads"),
         ("prange(B)", "prange(B - 1)", UNWRITTEN),
         ("h[t, s], W", "h[t, s], 0 * W", "h W is missing"),
+        (
+            "T, B, _ =",
+            "B, T, _ =",
+            "IndexError.*T and B are exchanged: T steps come fir",
+        ),
     ],
     "tile": [
         ("min(r + 1, M - 1)", "r + 1", f"raised IndexError.*{EDGE}"),
         ("range(0, M, 2)", "range(0, M - 1, 2)", f"C: got .* {EDGE}"),
-        ("s01 + a0 * b1", "s01 + a1 * b0", "sum rc is row r times column c"),
+        (
+            "s01 + a0 * b1",
+            "s01 + a1 * b0",
+            "sum 01 is row 0 by column 1, not row 1",
+        ),
+        ("s01 + a0 * b1", "s10 + a0 * b1", "sum rc is row r times column c"),
+        ("C[r, j1] = s00, s01", "C[r1, j] = s00, s01", "stay NaN"),
+        (
+            "C[r1, j1] = s10, s11",
+            "C[r1, j1] = s01, s11",
+            "10 is row 1 by column 0, not",
+        ),
+        (
+            "s11 + a1 * b1",
+            "s11 + a0 * b1",
+            "sum 11 is row 1 by column 1, not row 0",
+        ),
+        (
+            "B[k, j], B[k, j1]",
+            "B[k, j], B[k, j]",
+            "sum 01 is row 0 by column 1, not row 0",
+        ),
         ("range(K)", "range(K - 1)", "C: relative error"),
         ("B[k, j], B[k, j1]", "B[j, k], B[j1, k]", r"is B\[k, j\], not B\[j, k\]"),
         ("A[r, k], A[r1, k]", "A[k, r], A[k, r1]", r"is A\[r, k\], not A\[k, r\]"),
@@ -181,9 +391,18 @@ PLANTED = {
         ),
     ],
     "thread": [
-        ("if s < x.shape[1]:", "if True:", "IndexError: sample 3 of 3 .*the guard"),
+        (
+            "if s < x.shape[1]:",
+            "if True:",
+            "IndexError: `sample 3 of 3 .*: `walk.*the guard",
+        ),
         ("x.shape[1]:", "x.shape[0]:", "IndexError.*guard, s < samples"),
         ("x.shape[1]:", "x.shape[1] - 1:", "leaves out the last sample"),
+        (
+            START,
+            "cuda.grid(1)",
+            "NameError: `name 'cuda' is not .* Hint: see that line",
+        ),
         (START, "index", "threads share a sample"),
         (START, "index * block_size + block", "block and index are exchanged"),
         ("        walk", "        0 and walk", "without a thread stay NaN"),
@@ -247,9 +466,7 @@ def test_a_solved_exercise_is_timed_beside_the_package(names, monkeypatch):
     grader.beside("cell", "the package's", lambda: None, inputs)
     told = r"Exercise 1: yours [\d.]+ µs, the package's [\d.]+ µs\."
     assert re.fullmatch(told, said[-1])
-    assert len(said) == 2
-    grader.score()
-    assert grader._nb.marks == ["", "", "noise"]
+    assert grader._nb.marks == ["", "noise"]
 
 
 ONE, TWO = ("numba-sample", 1), ("numba-sample", 2)
@@ -306,6 +523,17 @@ def test_a_guess_is_asked_before_it_is_answered():
     said = predictions(("loops", 30), ("NumPy", None))._nb.said
     has(["Your guess: 30 ns.", "about 90 multiply-adds in 1 ns", "no: meas"], said[0])
     assert said[2] == "No guess yet."
+
+
+def test_a_disturbed_result_says_so_where_it_stands():
+    answers = predictions()
+    answers.disturbed = "quartiles 70 % apart"
+    for value in (None, 2):
+        answers.guess("threads", value)
+        answers.result("threads")
+    folded, shown = answers._nb.said[1::2]
+    has(["</details>", "**1.8x**. **Disturbed run: quartiles 70 % apart.**"], folded)
+    has(["no: </details>", "**1.8x**. **Disturbed run: quartiles 70 % apart.**"], shown)
 
 
 def test_one_core_measures_no_threads(monkeypatch):

@@ -18,6 +18,7 @@ import report
 import standalone
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from test_lesson import ANSWERS
 from traitlets.config import Config
 
 ROOT = Path(__file__).parents[1]
@@ -289,3 +290,23 @@ def test_a_notebook_runs_in_an_empty_folder(execute, made, path):
     said = execute(book)
     assert "lstm_kernels and lstm_report unpacked to" in said["stdout"]
     assert not said["stderr"].strip()
+
+
+@needs_kernel
+def test_the_lesson_is_solved_in_an_empty_folder(execute, made):
+    book = rules.read(made / "lesson.ipynb")
+    exercises = [cell for cell in book.cells if "exercise" in rules.tags(cell)]
+    for cell, answers in zip(exercises, ANSWERS.values(), strict=True):
+        cell.source = "\n\n\n".join(answers)
+    for cell in book.cells:
+        if rules.tags(cell) == ["guess"]:
+            cell.source = cell.source.replace("None", "3")
+        cell.source = cell.source.replace('PRESET = "paper"', 'PRESET = "smoke"')
+    assert not execute(book)["stderr"].strip()
+    shown = (output.get("data", {}) for _, output, _ in rules.outputs(book))
+    said = "\n".join(data.get("text/markdown", "") for data in shown)
+    right = [number for number in range(1, 7) for _ in range(4)]
+    assert [*map(int, re.findall(r"Exercise (\d) is right", said))] == right
+    assert [*map(int, re.findall(r"Exercise (\d): yours", said))][:5] == [1, 2, 3, 4, 5]
+    assert "Exercises solved: 6 of 6: 1, 2, 3, 4, 5, 6." in said
+    assert "guesses are within a factor of two" in said

@@ -7,7 +7,6 @@ for registers, and what they add and multiply becomes instructions.
 """
 
 import inspect
-from collections.abc import Callable
 
 from .device import SIMULATED, cuda
 
@@ -16,8 +15,6 @@ if COMPILED:
     from llvmlite import ir
     from numba import types
     from numba.cuda.extending import intrinsic
-
-PYTHON: dict[str, Callable] = {}  # what `traced` was given, by name
 
 
 class Number:
@@ -82,9 +79,9 @@ class Memory:
 
 def traced(function):
     """A function as part of compiled code. What it returns has the type of its first
-    argument; one that returns nothing is called for what it stores.
+    argument; one that returns nothing is called for what it stores. Without a compiler
+    it is the function itself, else `py_func` is.
     """
-    PYTHON[function.__name__] = function
     if not COMPILED:
         return function
 
@@ -120,7 +117,9 @@ def traced(function):
     parameters = inspect.signature(function).parameters.values()
     typed.__signature__ = inspect.Signature([first, *parameters])
     typed.__name__ = typed.__qualname__ = function.__name__
-    return intrinsic(typed)
+    made = intrinsic(typed)
+    made.py_func = function
+    return made
 
 
 def neighbours(a, i, count):

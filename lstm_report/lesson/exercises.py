@@ -4,7 +4,7 @@ slips.
 
 from collections.abc import Callable
 from functools import partial
-from itertools import permutations
+from itertools import combinations, permutations, product
 from types import FunctionType, SimpleNamespace
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from lstm_kernels.versions.numba_sample import add_product
 
 from ..measure.comparer import TOLERANCE, MismatchError, compare
 from .classroom import SINGLE, arrays_of_walk, states, units, walk
-from .mistakes import late_c, sigmoid_g
+from .mistakes import late_c
 
 # T, B, D, H: odd, so that no vector, tile or block of two comes out even; then ones.
 SIZES = [(5, 3, 3, 7), (3, 7, 5, 9), (1, 1, 1, 1)]
@@ -59,7 +59,9 @@ def truth(x, U, W, b):
     return named(tape.h, tape.c)
 
 
-# Slips: what a likely mistake returns. An answer that equals one gets its hint.
+# Slips: what a likely mistake returns. An answer that equals one gets its hint. For
+# INDEX_SLIPS, TILE_SLIPS, PRODUCT and GUARD the inputs are others, where an answer that
+# raised returns something (`Exercise.elsewhere`).
 
 
 def cell_of(make):
@@ -69,60 +71,72 @@ def cell_of(make):
 
 
 right = cell_of(lstm)
+FUNCTIONS = dict.fromkeys("ifo", reference.sigmoid) | dict.fromkeys("gc", np.tanh)
 
 
-def without_tanh(i_bar, f_bar, g_bar, o_bar, c_prev):
-    _, c = right(i_bar, f_bar, g_bar, o_bar, c_prev)
-    return reference.sigmoid(o_bar) * c, c
-
-
-def raw(bar):
-    return bar
-
-
-def with_gate(gate, value):
-    """The cell where one of i, f, g, o is another function of its pre-activation."""
+def cell_with(names, function):
+    """The cell that has another function for some of i, f, g, o, or of c in h."""
+    of = FUNCTIONS | dict.fromkeys(names, function)
 
     def forward(*a):
-        i, f, g, o = (
-            value(bar)
-            if name == gate
-            else (np.tanh if name == "g" else reference.sigmoid)(bar)
-            for name, bar in zip("ifgo", a[:4], strict=True)
-        )
+        i, f, g, o = (of[name](bar) for name, bar in zip("ifgo", a[:4], strict=True))
         c = f * a[4] + i * g
-        return o * np.tanh(c), c
+        return o * of["c"](c), c
 
     return forward
 
 
-def recur(x, U, W, b, *, cell=right, as_c=False, in_place=False, by_D=False):
+def recur(
+    x,
+    U,
+    W,
+    b,
+    *,
+    cell=right,
+    as_c=False,
+    in_place=False,
+    by_D=False,
+    refill=True,
+    reset="",
+    every=1,
+):
     """`truth` with a slip: another cell; h in the place of c_prev; each unit's h
-    written before the next unit's pre-activations are computed; gates D columns apart.
+    written before the next unit's pre-activations are computed; gates D columns apart;
+    pre-activations added to those of the step before; h or c set to zero before steps
+    0, `every` and so on.
     """
     x, U, W, b = (a.astype(np.float64) for a in (x, U, W, b))
     (T, B, D), H = x.shape, len(W)
     gates = (D if by_D else H) * np.arange(4)
     h, c = np.zeros((2, T + 1, B, H))
+    begin = b
     for t in range(T):
-        h[t + 1], c_prev = h[t], h[t] if as_c else c[t]
-        for j in range(H):
-            if in_place or j == 0:
-                a = x[t] @ U + h[t + 1] @ W + b
-            bars = a[:, gates + j].T
-            h[t + 1, :, j], c[t + 1, :, j] = cell(*bars, c_prev[:, j])
+        h_is_kept, c_is_kept = (name not in reset or t % every > 0 for name in "hc")
+        h[t + 1] = h_is_kept * h[t]
+        c_prev = c_is_kept * (h if as_c else c)[t]
+        for j in np.split(np.arange(H), H if in_place else 1):
+            a = begin + x[t] @ U + h[t + 1] @ W
+            bars = (a[:, gate + j] for gate in gates)
+            h[t + 1][:, j], c[t + 1][:, j] = cell(*bars, c_prev[:, j])
+        begin = b if refill else a
     return named(h, c)
 
 
-def reordered(order, x, *weights):
-    """`truth` where `order` turns the (T, B) steps of samples into another array of
+def reordered(order, x, *weights, **how):
+    """`recur` where `order` turns the (T, B) steps of samples into another array of
     sequences.
     """
     T, B, D = x.shape
     at = order(np.arange(T * B).reshape(T, B))
-    found, place = truth(x.reshape(T * B, D)[at], *weights), np.argsort(at, axis=None)
+    found = recur(x.reshape(T * B, D)[at], *weights, **how)
+    place = np.argsort(at, axis=None)
     h, c = (found[k][1:].reshape(T * B, -1)[place].reshape(T, B, -1) for k in "hc")
     return named(*(np.concatenate([np.zeros_like(v[:1]), v]) for v in (h, c)))
+
+
+def chained(x, *weights, **how):
+    """`recur` of one sequence: all steps of sample 0, then those of sample 1."""
+    return reordered(lambda at: at.T.reshape(-1, 1), x, *weights, every=len(x), **how)
 
 
 def by_unit(w):
@@ -135,22 +149,34 @@ def permuted(p):
 
 
 CELL_SLIPS = [
-    ("g is the candidate: a tanh, no sigmoid", cell_of(sigmoid_g)),
     ("h shows the new c, not the one before", cell_of(late_c)),
     ("h and c are exchanged: h comes first", lambda *a: right(*a)[::-1]),
-    ("h = o tanh(c): the tanh is missing", without_tanh),
     ("c is used in the place of h: h = o tanh(c)", lambda *a: (right(*a)[1],) * 2),
     ("h is used in the place of c: return c without o", lambda *a: (right(*a)[0],) * 2),
+    ("f c_prev is missing: c = f c_prev + i g", cell_with("f", np.zeros_like)),
+    ("i g is missing: c = f c_prev + i g", cell_with("i", np.zeros_like)),
+    # 1 - sigmoid(x) is sigmoid(-x)
+    ("i is a gate of its own, not the 1 - f of a GRU", lambda *a: right(-a[1], *a[1:])),
+    ("f is a gate of its own, not 1 - i", lambda *a: right(a[0], -a[0], *a[2:])),
+]
+CELL_SLIPS += [
+    (f"the factor {gate} is missing", cell_with(gate, np.ones_like)) for gate in "ifgo"
 ]
 CELL_SLIPS += [
     (
-        f"the {'tanh' if gate == 'g' else 'sigmoid'} of {gate} is missing",
-        with_gate(gate, raw),
+        f"{', '.join(names)}: got {what}; i, f and o are sigmoids, g is a tanh, and h "
+        "has tanh(c)",
+        cell_with(names, function),
     )
-    for gate in "ifgo"
-]
-CELL_SLIPS += [
-    (f"the factor {gate} is missing", with_gate(gate, np.ones_like)) for gate in "ifgo"
+    for what, function in {
+        "no function": lambda bar: bar,
+        "a sigmoid": reference.sigmoid,
+        "a tanh": np.tanh,
+        "a relu": lambda bar: np.maximum(bar, 0),
+        "sigmoid(-x)": lambda bar: reference.sigmoid(-bar),
+    }.items()
+    for count in range(1, 6)
+    for names in combinations("ifgoc", count)
 ]
 PERMUTED = "the gates are permuted; their order is i, f, g, o"
 CELL_SLIPS += [(PERMUTED, permuted(p)) for p in list(permutations(range(4)))[1:]]
@@ -165,19 +191,29 @@ STEP_SLIPS = [
     ),
     *((hint, partial(recur, cell=cell)) for hint, cell in CELL_SLIPS),
 ]
+SUMMED = "a still holds the sums of the step before: a[:] = b at every step"
 LOOP_SLIPS = [
-    (
-        "the state is not reset: every sample begins with zeros",
-        partial(reordered, lambda at: at.T.reshape(-1, 1)),
-    ),
     (
         "wrong order of loops: h and c hold one sample, so the loop over steps is "
         "inside",
         partial(reordered, lambda at: at.reshape(-1, 1)),
     ),
+    ("the state is not reset: every sample begins with zeros", chained),
+    ("c is not reset: every sample begins with zeros", partial(chained, reset="h")),
+    ("h is not reset: every sample begins with zeros", partial(chained, reset="c")),
     (
         "the state is reset at every step: it has to live from step to step",
-        partial(reordered, lambda at: at.reshape(1, -1)),
+        partial(recur, reset="hc"),
+    ),
+    (
+        "c is reset at every step: it has to live from step to step",
+        partial(recur, reset="c"),
+    ),
+    (SUMMED, partial(recur, refill=False)),
+    (SUMMED, partial(chained, refill=False, reset="hc")),
+    (
+        "h W is added to H columns of a alone; it has 4 H",
+        lambda x, U, W, b: truth(x, U, W * (np.arange(len(b)) < len(W)), b),
     ),
     (
         "h is overwritten while it is still needed: all pre-activations first, then "
@@ -196,21 +232,60 @@ LOOP_SLIPS = [
     ),
     *STEP_SLIPS,
 ]
+
+
+def turned(names):
+    """`truth` where the first two axes of x, y or both are exchanged, of as many steps
+    as samples; W may have rows to spare.
+    """
+
+    def slip(x, U, W, b):
+        x, W = np.swapaxes(x, 0, 1) if "x" in names else x, W[: len(b) // 4]
+        found = truth(x, U, W, b)
+        return found | {"y": np.swapaxes(found["y"], 0, 1)} if "y" in names else found
+
+    return slip
+
+
+INDEX_SLIPS = [
+    ("T and B are exchanged: T steps come first, as in x[t, s]", turned(names))
+    for names in ("", "x", "y", "xy")
+]
+INDEX_SLIPS += [
+    (
+        "row k, column n of W is W[k, n], not W[n, k]",
+        lambda x, U, W, b: truth(x, U, W.T[: len(b) // 4], b),
+    )
+]
+EDGE = (
+    "the last tile has fewer rows or columns: it takes the last row or column once more"
+)
 TILE_SLIPS = [
     ("row k, column j of B is B[k, j], not B[j, k]", lambda A, B: {"C": A @ B.T}),
     ("row r, column k of A is A[r, k], not A[k, r]", lambda A, B: {"C": A.T @ B}),
+    (EDGE, lambda A, B: {"C": A @ B}),
 ]
+PRODUCT = (
+    "it is right for one sample, input and unit alone: x @ U and h @ W are products of "
+    "matrices"
+)
+GUARD = "the guard, s < samples: the last block has threads to spare"
 UNWRITTEN = "numbers that are never written stay NaN"
+
+
+def difference(got, want, dtype):
+    """The largest relative error of named arrays; raises MismatchError. What no
+    reference returns, how many threads computed a sample, shall be one.
+    """
+    one = {name: np.ones(np.shape(array)) for name, array in got.items()}
+    return compare(got, {k: want.get(k, one[k]) for k in got}, TOLERANCE[dtype])
 
 
 def match(slips, got, *inputs):
     """The hint of the first slip that returns what the learner's function returned."""
     for hint, slip in slips:
-        slipped = slip(*inputs)
         try:
-            compare(
-                got, {name: slipped[name] for name in got}, TOLERANCE[inputs[-1].dtype]
-            )
+            difference(got, slip(*inputs), inputs[-1].dtype)
             return hint
         except MismatchError:
             pass
@@ -269,12 +344,12 @@ def run_recurrence(function, x, U, W, b):
     if isinstance(function, FunctionType):
         forms = [with_names(function, np=numpy_with(fill)) for fill in (0, 1)]
     for form in forms:
-        found.append(np.full((*x.shape[:2], len(W)), np.nan, x.dtype))
+        found.append(np.full((*x.shape[:2], len(b) // 4), np.nan, x.dtype))
         form(x, U, W, b, found[-1])
     if not np.array_equal(found[0], found[-1], equal_nan=True):
         raise Wrong(
-            "y depends on what the memory of np.empty held. Hint: set h and c to zero "
-            "before the first step"
+            "y depends on what the memory of np.empty held. Hint: h and c are filled "
+            "with zeros before the first step, a with b before every step"
         )
     return {"y": found[0]}
 
@@ -296,7 +371,8 @@ def run_parallel(function, x, U, W, b):
         function(x, U, W, b, h, c, a)
         if not loops:
             raise Wrong(
-                "no loop is a prange. Hint: which iterations do not need each other?"
+                "no loop is a prange. Hint: one has iterations that do not need each "
+                "other"
             )
     else:
         if not function.targetoptions.get("parallel"):
@@ -363,20 +439,18 @@ def why_parallel(got, *inputs):
 
 
 def why_tile(got, A, B):
-    missing = np.isnan(got["C"])
+    C, want = got["C"], A @ B
+    missing = np.isnan(C)
     if missing[-1].all() or missing[:, -1].all():
         return EDGE
-    return UNWRITTEN if missing.any() else None
-
-
-def raised_tile(function):
-    """A hint where it raised: on square matrices of even size there is no edge."""
-    A, B = np.random.default_rng(5).uniform(-1, 1, (2, 4, 4))
-    try:
-        got = run_tile(function, A, B)
-    except Exception:
-        return None
-    return match(TILE_SLIPS, got, A, B) or EDGE
+    if missing.any():
+        return UNWRITTEN
+    (M, N), places = (n // 2 * 2 for n in C.shape), list(product((0, 1), repeat=2))
+    for (r, c), (row, column) in permutations(places, 2):
+        if M * N and np.allclose(C[r:M:2, c:N:2], want[row:M:2, column:N:2]):
+            found = f"not row {row} by column {column}"
+            return f"sum {r}{c} is row {r} by column {c}, {found}"
+    return None
 
 
 def exchanged(B):
@@ -401,16 +475,16 @@ def why_thread(got, *inputs):
 
 class Exercise(NamedTuple):
     """number; run: (function, *inputs) -> named arrays; why: (them, *inputs) -> a hint
-    or None; hint: where to begin; raised: function -> a hint where it raises, or None;
-    compiled: whether it is to be; draw: (rng, *sizes) -> inputs; want: inputs -> named
-    arrays, in float64.
+    or None; hint: where to begin; elsewhere: inputs with which a likely slip of an
+    index or a product does not raise, and slips; compiled: whether it is to be; draw:
+    (rng, *sizes) -> inputs; want: inputs -> named arrays, in float64.
     """
 
     number: int
     run: Callable
     why: Callable
     hint: str
-    raised: Callable = lambda function: None
+    elsewhere: tuple = ((), ())
     compiled: bool = False
     draw: Callable = draw
     want: Callable = truth
@@ -419,18 +493,24 @@ class Exercise(NamedTuple):
         """The largest relative error of what a function returned; raises
         MismatchError.
         """
-        want = self.want(*inputs)
-        # What no reference returns, how many threads computed a sample, shall be one.
-        want = {
-            name: want.get(name, np.ones(np.shape(array)))
-            for name, array in got.items()
-        }
-        return compare(got, want, TOLERANCE[inputs[-1].dtype])
+        return difference(got, self.want(*inputs), inputs[-1].dtype)
+
+    def why_raised(self, function):
+        """A hint for a function that raised, or None."""
+        inputs, slips = self.elsewhere
+        try:
+            got = self.run(function, *(array.copy() for array in inputs))
+        except Exception:
+            return None
+        return match(slips, got, *inputs)
 
 
-EDGE = (
-    "the last tile has fewer rows or columns: it takes the last row or column once more"
-)
+def seeded(*sizes):
+    """x, U, W and b, the same on every call."""
+    return draw(np.random.default_rng(5), *sizes)
+
+
+_x, _U, _W, _b = SQUARE = seeded(4, 4, 3, 2)
 EXERCISES = {
     "cell": Exercise(
         1,
@@ -445,12 +525,14 @@ EXERCISES = {
         run_step,
         why_step,
         "a = x U + h W + b for all samples at once; gate k is columns k*H to (k+1)*H",
+        (seeded(3, 1, 1, 1), [(PRODUCT, truth)]),
     ),
     "recurrence": Exercise(
         3,
         run_recurrence,
         why_recurrence,
         "each sample begins with zeros; add h[k] * W[k, n] to a[n] for every k and n",
+        ((_x, _U, np.resize(_W, (8, 8)), _b), INDEX_SLIPS),
         compiled=True,
     ),
     "parallel": Exercise(
@@ -458,6 +540,7 @@ EXERCISES = {
         run_parallel,
         why_parallel,
         "prange where iterations do not need each other, range where they do",
+        (SQUARE, INDEX_SLIPS),
         compiled=True,
     ),
     "tile": Exercise(
@@ -466,7 +549,7 @@ EXERCISES = {
         why_tile,
         "four sums, two numbers of A and two of B for each k; sum rc is row r times "
         "column c",
-        raised=raised_tile,
+        (np.random.default_rng(5).uniform(-1, 1, (2, 4, 4)), TILE_SLIPS),
         compiled=True,
         draw=lambda rng, T, B, D, H: (
             rng.uniform(-1, 1, (T, B)),
@@ -480,8 +563,7 @@ EXERCISES = {
         why_thread,
         "a block begins where the one before ends; the last block may have threads "
         "to spare",
-        raised=lambda function: (
-            "the guard, s < samples: the last block has threads to spare"
-        ),
+        # 15 samples leave no thread to spare, in either number of BLOCKS
+        (seeded(15, 15, 1, 1), [(GUARD, truth)]),
     ),
 }

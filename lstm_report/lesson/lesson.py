@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import linecache
 import re
 import textwrap
 import traceback
@@ -37,20 +38,32 @@ def has_blanks(function):
 
 
 def described(error, function):
-    """An exception, and the last line of the learner's function that it came
-    through.
+    """An exception, the last line of the learner's function that it came through, and
+    the numbers and the shapes of arrays that its names had there.
     """
     file = function.__code__.co_filename
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame for frame in frames if frame.filename == file]
+    frames = traceback.walk_tb(error.__traceback__)
+    frames = [pair for pair in frames if pair[0].f_code.co_filename == file]
     # Numba names the line in its message, behind the kernel's file and before the
     # passes.
-    text = re.sub(r'File "[^"]*", (line \d+).*', r"in \1", " ".join(str(error).split()))
-    text = f"it raised {type(error).__name__}: {text[:300]}"
-    if lines:
-        text += f", in line {lines[-1].lineno}"
-        text += f": {lines[-1].line}" * bool(lines[-1].line)
-    return text
+    said = " ".join(str(error).replace("`", "'").split())
+    said = re.sub(r'File "[^"]*", (line \d+).*', r"in \1", said)
+    # Code spans, or Markdown takes `<class ...>` and `2*x*y` for its own.
+    text = f"it raised {type(error).__name__}: `{said[:300]}`"
+    there = []
+    if frames:
+        frame, number = frames[-1]
+        line = linecache.getline(file, number).strip()
+        text += f", in line {number}" + f": `{line}`" * bool(line)
+        for name in dict.fromkeys(re.findall(r"[^\W\d]\w*", line)):
+            value = frame.f_locals.get(name)
+            if isinstance(value, np.ndarray):
+                there.append(f"{name}.shape = {value.shape}")
+            elif isinstance(value, float | np.floating):
+                there.append(f"{name} = {value:.4g}")
+            elif isinstance(value, int | np.integer):
+                there.append(f"{name} = {value}")
+    return text + f", where {', '.join(there)}" * bool(there)
 
 
 class Lesson:
@@ -65,7 +78,6 @@ class Lesson:
         if not isinstance(strict, bool):
             raise TypeError(f"strict: got {type(strict).__name__}, want True or False")
         self._nb, self._strict, self._solved = nb, strict, {}
-        self._disturbed = ""  # what disturbed the times of the learner's kernels
 
     def grade(self, name, function):
         """Run the learner's function on seeded inputs and say whether it is right,
@@ -106,18 +118,17 @@ class Lesson:
         cases = {"own": partial(own, *inputs), "package": run}
         times = interleaved(cases, repeats=rounds)
         median = summary(times)["median"]
-        self._disturbed = disturbance(times) or self._disturbed
         self._nb.say(
             f"Exercise {exercise.number}: yours {us(median['own'])}, {package} "
-            f"{us(median['package'])}."
+            f"{us(median['package'])}.",
+            disturbance(times),
         )
 
     def score(self):
-        """Say how many exercises are solved, and what disturbed their times."""
+        """Say how many exercises are solved."""
         numbers = sorted(EXERCISES[name].number for name in self._solved)
         which = f": {', '.join(map(str, numbers))}" if numbers else ""
-        text = f"Exercises solved: {len(numbers)} of {len(EXERCISES)}{which}."
-        self._nb.say(text, self._disturbed)
+        self._nb.say(f"Exercises solved: {len(numbers)} of {len(EXERCISES)}{which}.")
 
 
 def graded(exercise, function, plain):
@@ -152,9 +163,11 @@ def checked(exercise, form, plain, inputs):
     except Wrong:
         raise
     except Exception as error:
-        hint = "inputs are still needed: write to results alone"
-        if "read-only" not in str(error):
-            hint = exercise.raised(plain) or "see that line"
+        hint = "see that line"
+        if "read-only" in str(error):
+            hint = "inputs are still needed: write to results alone"
+        elif isinstance(error, IndexError | ValueError):
+            hint = exercise.why_raised(plain) or exercise.hint
         raise Wrong(f"{described(error, plain)}. Hint: {hint}") from None
     try:
         return exercise.error(arrays, *inputs)

@@ -208,6 +208,9 @@ def train(
     if validation is not None:
         _check_validation(validation, net, good)
         run["validation"] = validation.sha256()
+    if hasattr(net, "world"):  # of several ranks: they go through the same epochs
+        named = {"epochs": epochs, "checkpoint": str(checkpoint), "resume": resume}
+        net.world.agreed(lambda: run | named | vars(dataset), same=True)
     rule, history, file = OPTIMIZERS[optimizer](net), History(), None
     if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
@@ -247,7 +250,7 @@ def train(
                     answer = on_epoch(history, net)
                     good = net.params()
                 ends = isinstance(answer, bool | np.bool_) and answer
-                if not _on_every_rank(net, not ends):
+                if not getattr(net, "on_every_rank", bool)(not ends):
                     break
     except BaseException as error:
         for numbers in (history.seconds, history.validation):
@@ -308,12 +311,8 @@ def _squared_error(net, dataset, batch_size):
 
 def _finite(net, named):
     """Whether arrays are finite: on every rank, of a network that several train."""
-    return _on_every_rank(net, all(np.isfinite(a).all() for a in named.values()))
-
-
-def _on_every_rank(net, condition):
-    """Whether a condition holds: on every rank, of a network that several train."""
-    return net.on_every_rank(condition) if hasattr(net, "on_every_rank") else condition
+    finite = all(np.isfinite(a).all() for a in named.values())
+    return getattr(net, "on_every_rank", bool)(finite)
 
 
 def _arrays(params, rule, history, run):

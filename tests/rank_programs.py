@@ -4,10 +4,13 @@ every`.
 A program raises on the rank that finds something wrong, and that ends the job.
 """
 
+import gc
 import os
 import re
+import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ import pytest
 import lstm_kernels as lk
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
+from lstm_kernels.cpu.divisions import Division
 from lstm_kernels.cpu.tiles import Tiles
 from lstm_kernels.gpu import device
 from lstm_kernels.ranks import rnn
@@ -62,7 +66,7 @@ def sums(world):
 
 def units(world):
     """Ranks that share the units of a layer have the bits of one process, by every
-    means; all models use one window in turn, and an output stays as it is.
+    means; an output stays as it is, and so does h of a Pass, which can run again.
     """
     pairs = []
     for cell, dtype in (("rnn", "f"), ("lstm", "d"), ("gru", "f")):
@@ -89,6 +93,15 @@ def units(world):
         if world.rank == 0:
             run.space.work.renew()  # as after an interrupt: the counters go on
         world.comm.Barrier()
+    xs = [example(*shape, 5, dtype=x.dtype) for shape in ((6, 3), (6, 3), (9, 20))]
+    runs = [shared.bound(x * (1 + k)) for k, x in enumerate(xs)]
+    for k in (0, 1, 0, 2, 1):
+        runs[k].h[1:] = np.nan
+        world.comm.Barrier()
+        runs[k]()
+    shared.forward(example(60, 40, 5, dtype=x.dtype))
+    for k, run in enumerate(runs):
+        pairs.append((run.h[1:, :, :H], net.forward(xs[k] * (1 + k))[0]))
     for y, want in pairs:
         np.testing.assert_array_equal(y, want)
 
@@ -108,33 +121,45 @@ def cores(world):
 
 
 def memory(world):
-    """A window begins at a line of the cache, is the same memory for all, and grows;
-    many models and windows take no more than one does.
+    """A window begins at a line of the cache, and is the same memory for all, its own
+    as long as an array over it is left on any rank; many models, windows and passes in
+    turn take no more than one does.
     """
-    for count in (1, 64, 1000, 64):
-        window = world.window(count)
-        assert window.shape == (count,)
+    windows = [world.window(count) for count in (1, 64, 1000, 64)]
+    for k, window in enumerate(windows):
+        assert window.shape == ((1, 64, 1000, 64)[k],)
         assert window.ctypes.data % 64 == 0
-        if world.rank == 0:
-            window[:] = 0
+        assert not window.any()
         world.comm.Barrier()
-        window[world.rank % count] = 7
-        world.comm.Barrier()
-        assert (window == 7).sum() == min(world.size, count)
-    world.window(1 << 20)
+        window[world.rank % len(window)] = 7 + k
+    world.comm.Barrier()
+    for k, window in enumerate(windows):
+        assert (window == 7 + k).sum() == min(world.size, len(window))
+    left = windows.pop()[:1] if world.rank == 0 else None
+    del windows, window
+    world.window(64)[:] = 5
+    world.comm.Barrier()
+    assert left is None or left[0] == 10
+    assert not world.window(64).any()  # whatever was in it
+    units = rnn.Units(lk.Params.init(2, 256), world)
+    gc.disable()  # which ends what points to itself, on each rank when it likes
     before, rows = shared_bytes(), []
     for count in range(1 << 20, 2 << 20, 1 << 15):
-        world.window(count)[:] = 0  # a page that is written is there
+        world.window(count)
+        units.forward(example(count >> 14, 8, 2))
         rows.append(Parallel(reber(), world, stages=[3]).row)
     assert all(row is rows[0] for row in rows)  # a communicator
-    world.comm.Barrier()
-    assert shared_bytes() - before < 4 << 20
+    assert shared_bytes() - before <= 8 << 20
+    gc.enable()
 
 
 def shared_bytes():
-    """Bytes of shared memory that this machine's processes have."""
-    state = os.statvfs("/dev/shm")
-    return (state.f_blocks - state.f_bfree) * state.f_frsize
+    """Bytes of memory that this process shares with others."""
+    if not (maps := Path("/proc/self/maps")).exists():
+        return 0
+    lines = [line.split() for line in maps.read_text().splitlines()]
+    ends = [line[0].split("-") for line in lines if line[1].endswith("s")]
+    return sum(int(end, 16) - int(start, 16) for start, end in ends)
 
 
 def refused(world):
@@ -145,25 +170,32 @@ def refused(world):
     small, read = (lk.Params.init(2, 4, output_size=size) for size in (None, 1))
     large = lk.Params.init(2, 64 * P)
     nan = np.float32(np.nan) * example(3, 4, 2)
-    other = lk.Params.init(2, 4, output_size=1, seed=rank)
     x, target = example(3, 4, 2), example(4, 1 + (rank == 0))
+    right = target[:, :1].copy()
+    data, shared, model = lk.Dataset(x, right), rnn.Units(large, world), Parallel(read)
+    spoilt = model.params()
+    spoilt.named["layers.0.b"][:1] = np.nan if rank == last else 0
     for make, words in (
-        (lambda: rnn.Units(small, world), f"got {P} workers for 1 unit"),
+        (
+            lambda: rnn.Units(small, world),
+            f"got 1 unit block, want one for each of {P}",
+        ),
         (lambda: rnn.Units(reber(), world), "params: got 2 layers, want 1"),
         (lambda: rnn.Units(large, world).forward(nan), "x: got nan at index"),
         (lambda: rnn.Units(large, world).bound(x[:0]), "x: got shape (0, 4, 2)"),
-        (lambda: world.same("size", rank), "size: got 0 on rank 0, 1 on 1"),
+        (lambda: shared.bound(x, Division("one thread")), "division: got one thread"),
+        (lambda: world.window(rank - last), "count: got "),
         (lambda: world.agreed(lambda: 1 // (rank - last)), "modulo by zero"),
-        (lambda: Parallel(other, world), "params, the hash of their values: got"),
-        (lambda: Parallel(read, world, micro_batches=1 + rank), "options: got"),
         (lambda: Parallel(read, world, stages=[2, 1 - rank % 2]), "stages: got"),
-        (lambda: Parallel(read, world, version=VERSIONS[rank % 2]), "options: got"),
         (lambda: Parallel(read, world, version="cuda-v9"), "name: got 'cuda-v9'"),
-        (lambda: Parallel(read, world).step(x, target, 0.1), "target: got shape (4, 2"),
+        (lambda: model.step(x, target, 0.1), "target: got shape (4, 2"),
+        (lambda: model.step(x, right, rank - last), "learning_rate: got "),
+        (lambda: model.epoch(data, [rank - last], 1, 0.1), "order: got indices"),
+        (lambda: model.assign(spoilt), "layers.0.b: got nan at index [0]"),
     ):
         with pytest.raises((ValueError, ArithmeticError), match=re.escape(words)):
             make()
-    Parallel(read, world).step(x, target[:, :1], 0.1)
+    same(model.params().arrays(), read.arrays())
     fused = next(v for v in lk.versions() if v.name == "cuda-fused")
     with pytest.MonkeyPatch.context() as patch:
         if rank == last:
@@ -171,6 +203,72 @@ def refused(world):
             patch.setattr(fused.load(), "why_unavailable", why)
         with pytest.raises(lk.UnavailableError, match="cannot run here: no device"):
             Parallel(read, world, version="cuda-fused")
+
+
+def compared(world):
+    """What the last rank has otherwise than the others is named on each, before
+    anything is computed, and all go on; so is a call that only the others make.
+    """
+    odd = world.rank == world.size - 1
+    few, read = lk.Params.init(2, 64 * world.size), lk.Params.init(2, 4, output_size=1)
+    few_2, read_2 = few.copy(), read.copy()
+    few_2.layers[0].W[-1, -1] += 1
+    read_2.V[-1] *= -1
+    shared, model, large = rnn.Units(few, world), Parallel(read, world), reber()
+    line = Parallel(large, world, stages=[1, 1, 1], loss="symbols")
+    x, y, E = example(3, 4, 2), example(4, 1), example(7, 5)
+    data, order, doubled = lk.Dataset(x, y), np.arange(4), np.tile(x, (1, 2, 1))
+    inner = lk.Params.init(5, 4, output_size=7)
+    ways = [Division("units"), Division("samples")]
+    theta, theta_2 = (Parallel(p, World(world.MPI.COMM_SELF)) for p in (read, read_2))
+
+    def one(usual, other):
+        return other if odd else usual
+
+    def embedded(E):
+        return Parallel(inner, world, embedding=E, loss="symbols")
+
+    def train(**options):
+        return lk.train(line, STRINGS, **STEPS | options)
+
+    for name, call in (
+        ("layers.0.W", lambda: rnn.Units(one(few, few_2), world)),
+        ("x", lambda: shared.forward(one(x, x[:2]))),
+        ("x", lambda: shared.forward(one(x, x[:, :2]))),
+        ("x", lambda: shared.bound(one(x, 2 * x))),
+        ("division", lambda: shared.bound(x, one(*ways))),
+        ("count", lambda: world.window(one(8, 16))),
+        ("array", lambda: Sum(world, np.zeros(one(8, 16)))),
+        ("V", lambda: Parallel(one(read, read_2), world)),
+        ("E", lambda: embedded(one(E, 2 * E))),
+        ("stages", lambda: Parallel(large, world, stages=one([3], [1, 1, 1]))),
+        ("micro_batches", lambda: Parallel(read, world, micro_batches=one(1, 2))),
+        ("loss", lambda: Parallel(large, world, loss=one("last", "symbols"))),
+        ("version", lambda: Parallel(read, world, version=one(*VERSIONS))),
+        ("params of stage 0", lambda: model.assign(one(theta, theta_2).params())),
+        ("x", lambda: model.loss_and_grads(one(x, x[1:]), y)),
+        ("x", lambda: model.step(one(x, x[:, :2]), one(y, y[:2]), 0.1)),
+        ("x", lambda: model.step(one(x, doubled), one(y, np.tile(y, (2, 1))), 0.1)),
+        ("target", lambda: model.step(x, one(y, -y), 0.1)),
+        ("learning_rate", lambda: model.step(x, y, one(0.1, 0.2))),
+        ("x", lambda: model.epoch(lk.Dataset(one(x, -x), y), order, 2, 0.1)),
+        ("order", lambda: model.epoch(data, one(order, order[::-1]), 2, 0.1)),
+        ("order", lambda: model.epoch(data, one(order, order[:2]), 2, 0.1)),
+        ("batch_size", lambda: model.epoch(data, order, one(2, 3), 0.1)),
+        ("learning_rate", lambda: model.epoch(data, order, 2, one(0.1, 0.2))),
+        ("epochs", lambda: train(epochs=one(2, 3))),
+        ("seed", lambda: train(seed=one(0, 1))),
+        ("learning_rate", lambda: train(learning_rate=one(1, 2), optimizer="adam")),
+        ("checkpoint", lambda: train(checkpoint=one(None, "none.npz"))),
+        ("resume", lambda: train(checkpoint="none.npz", resume=one(False, True))),
+        ("call", lambda: world.window(8) if odd else model.step(x, y, 0.1)),
+    ):
+        words = f"{name}: got .* on rank 0, .* on rank {world.size - 1}, want the same"
+        with pytest.raises(ValueError, match=words):
+            call()
+    same(model.params().arrays(), read.arrays())
+    assert not Path("none.npz").exists()
+    model.step(x, y, 0.1)
 
 
 def next_symbol(params, x):
@@ -370,6 +468,9 @@ def checkpoints(world):
         lk.train(model, STRINGS, **STEPS | options)
         return model.gather()
 
+    def another(name):
+        return rf"checkpoint: .* another run, got {{'{name}': [^:]*}}, want"
+
     ends = []
 
     def end(history, _):
@@ -382,17 +483,32 @@ def checkpoints(world):
         file = world.comm.bcast(str(Path(folder, "state.npz")))
         train(epochs=1, checkpoint=file)
         wider = lk.Params.init(7, 8, num_layers=2, output_size=7)
-        for changed in (
-            {"model": {"micro_batches": 2}},
-            {"model": {"stages": [2, 1]}},
-            {"model": {"stages": None}},
-            {"model": {"version": "numpy"}},
-            {"params": wider},
-            {"optimizer": "adam"},
-        ):
+        for changed in ({"params": wider}, {"optimizer": "adam"}):
             with pytest.raises(ValueError, match=r"checkpoint: .*(another|want)"):
                 train(**changed, checkpoint=file, resume=True)
+        for name, value in (
+            ("micro_batches", 2),
+            ("stages", [2, 1]),
+            ("stages", None),
+            ("version", "numpy"),
+        ):
+            with pytest.raises(ValueError, match=another(name)):
+                train(model={name: value}, checkpoint=file, resume=True)
         same(train(checkpoint=file, resume=True), train())
+        # The same examples suit either loss: rows of one symbol, all of length 3
+        single = lk.Params.init(1, 4, output_size=1)
+        data = lk.Dataset(np.ones((3, 20, 1), "f"), np.full((20, 1), 3, "f"))
+        for name, first, then in (
+            ("ranks", {"world": World(world.MPI.COMM_SELF)}, {"world": world}),
+            ("loss", {"loss": "last"}, {"loss": "symbols"}),
+        ):
+            path = f"{file}.{name}.npz"
+            if name == "loss" or world.rank == 0:
+                lk.train(Parallel(single, **first), data, **STEPS, checkpoint=path)
+            world.comm.Barrier()
+            options = STEPS | {"checkpoint": path, "resume": True}
+            with pytest.raises(ValueError, match=another(name)):
+                lk.train(Parallel(single, **then), data, **options)
         world.comm.Barrier()
 
 
@@ -441,11 +557,40 @@ def training(world):
     lk.train(model, data, 8, 16, 0.01, optimizer="adam", progress=False, **options)
 
 
+def waiting(world):
+    """Rank 0 waits for ever, for units or a message of rank 1, which interrupts it."""
+    run = rnn.Units(lk.Params.init(2, 256), world).bound(example(30, 1, 2))
+    run()
+    pid = world.comm.bcast(os.getpid())
+    if world.rank == 1:
+        time.sleep(1)
+        os.kill(pid, signal.SIGINT)
+        time.sleep(60)
+    elif sys.argv[2] == "units":
+        run()
+    else:
+        world.comm.recv(source=1)
+
+
+def sleeping(world):
+    """Both ranks are there, until they are ended."""
+    world.comm.Barrier()
+    print(f"mpiexec {os.getppid()}", flush=True)
+    time.sleep(60)
+
+
+def parting(world):
+    """Rank 0 comes to its end, and the others take a step."""
+    model = Parallel(SMALL, world)
+    if world.rank:
+        model.step(example(3, 4, 2), example(4, 1), 0.1)
+
+
 def every(world):
     """What this number of ranks can do of the above."""
-    chosen = {2: [sums, units, cores, refused, memory, diverged, checkpoints, programs]}
-    chosen[2] += [versions, gpus]
-    chosen[3] = [sums, units, cores, refused]
+    chosen = {2: [sums, units, cores, refused, compared, memory, diverged, checkpoints]}
+    chosen[2] += [programs, versions, gpus]
+    chosen[3] = [sums, units, cores, refused, compared]
     chosen[4] = [versions, gpus]
     for program in [models, *chosen.get(world.size, [])]:
         program(world)

@@ -97,6 +97,8 @@ def test_it_is_trained_as_a_network_is():
 def test_assign_takes_all_or_nothing():
     model = Parallel(PARAMS)
     loss, _ = model.loss_and_grads(ROWS, TARGET)
+    refused(lambda: model.assign([TARGET]), "params: got list, want Stage", TypeError)
+    refused(lambda: Parallel(PARAMS, 2), "world: got int, want lstm_k", TypeError)
     named = lk.Params.init(2, 8, num_layers=2, output_size=3, seed=1).arrays()
     for wrong, message in (
         (named | {"V": named["V"][:, :2]}, "V: got shape (8, 2), want (8, 3)"),

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from lstm_kernels.ranks.planner import LayerCost, partitions, plan, predict
+from lstm_report.studies.planner import LayerCost, partitions, plan, predict
 
 
 def example(seed):

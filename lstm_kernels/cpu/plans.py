@@ -237,7 +237,7 @@ class Plan:
         region = self.participants, address(run, PLAN), self.address, at(edition)
         self.region = region  # of a team
         self.aimed = work.job
-        self.arrays = self, record, rows, words, edition, self.spans
+        self.arrays = record, rows, words, edition, self.spans
 
     @property
     def began(self):

@@ -167,7 +167,7 @@ class Work:
             plan.aim(self)
         if plan.timed:
             plan.spans.fill(0)
-        owner = owner, self.arrays, plan.arrays
+        owner = owner, self.arrays, plan, plan.arrays
         self.leave(run_on(self, operations, team().run, *plan.region, owner))
 
     def run_kernel(self, kernel, owner):

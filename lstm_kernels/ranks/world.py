@@ -11,6 +11,8 @@ import signal
 import sys
 import time
 import traceback
+import weakref
+import zlib
 from functools import cache
 
 import numba
@@ -18,7 +20,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ..cpu.team import LINE
-from ..errors import extra
+from ..errors import check_int, extra
 from .launch import die_with_parent
 
 # The cores of this process as it started, where the system tells (Linux).
@@ -37,11 +39,21 @@ def take_cores(part=0, parts=1):
         os.sched_setaffinity(0, share)
 
 
+def mark(value):
+    """What ranks compare of a value: of an array its dtype, its shape and a hash of its
+    numbers.
+    """
+    if isinstance(value, np.ndarray):
+        number = zlib.crc32(np.ascontiguousarray(value))
+        return f"{value.dtype} {value.shape} of hash {number:08x}"
+    return repr(value)
+
+
 class World:
     """A communicator, and what the programs of its ranks ask of it.
 
-    comm: of mpi4py; None is COMM_WORLD. What it takes from MPI, communicators and a
-    window, it keeps and uses again. Every method is collective: all ranks call it, in
+    comm: of mpi4py; None is COMM_WORLD. What it takes from MPI, communicators and
+    windows, it keeps and uses again. Every method is collective: all ranks call it, in
     the same order.
     """
 
@@ -57,30 +69,34 @@ class World:
         self.near = machine.Get_rank(), machine.Get_size()
         machine.Free()
         self._grids = {}
-        self._window = None
-        self._memory = np.empty(0, np.uint8)
+        self._windows = []  # the memory of each, and a reference to an array over it
 
-    def agreed(self, call):
+    def agreed(self, call, *, same=False):
         """What call() returns. An error on any rank is raised on every rank: that of
         the lowest, on ranks that have none of their own.
+
+        same: what it returns is a dict by name, and what ranks have under one name must
+        be the same, of arrays dtype, shape and numbers. Else, and for ranks that are in
+        another call, a ValueError on every rank.
         """
-        value, error = None, None
+        value, error, marks = None, None, {"call": call.__qualname__}
         try:
             value = call()
+            if same and self.size > 1:
+                marks |= {name: mark(part) for name, part in value.items()}
         except Exception as raised:
             error = raised
-        errors = [other for other in self.comm.allgather(error) if other is not None]
-        if errors:
-            raise error or errors[0]
+        errors, marks = zip(*self.comm.allgather((error, marks)), strict=True)
+        if failed := [other for other in errors if other is not None]:
+            raise error or failed[0]
+        found = {}  # of each name, the first rank that has it, and what
+        for rank, named in enumerate(marks):
+            for name, got in named.items():
+                low, first = found.setdefault(name, (rank, got))
+                if got != first:
+                    got = f"{first} on rank {low}, {got} on rank {rank}"
+                    raise ValueError(f"{name}: got {got}, want the same on every rank")
         return value
-
-    def same(self, name, value):
-        """Raise ValueError, on every rank, unless all have the same value."""
-        values = self.comm.allgather(value)
-        for rank, other in enumerate(values):
-            if other != values[0]:
-                got = f"{values[0]!r} on rank 0, {other!r} on {rank}"
-                raise ValueError(f"{name}: got {got}, want the same on every rank")
 
     def grid(self, stages):
         """(stages of this rank's replica, replicas of its stage), two Worlds: the ranks
@@ -93,23 +109,30 @@ class World:
         return self._grids[stages]
 
     def window(self, count):
-        """`count` bytes (count,) that all ranks share, from the start of a line of the
-        cache; what is in them is of no use. There is one window, which grows: every
-        rank is done with the last one. ValueError, on every rank, for ranks on several
-        machines.
+        """`count` bytes (count,) that all ranks share, zeros, from the start of a line
+        of the cache. They are the caller's as long as an array over them is left on any
+        rank; then a later call has them. ValueError, on every
+        rank, for ranks on several machines.
         """
         if self.near[1] < self.size:
             got = f"{self.near[1]} of {self.size} ranks on this machine"
             raise ValueError(f"world: got {got}, want all: they share memory")
-        self.comm.Barrier()  # nobody uses what is in it any more
-        if len(self._memory) < count:
-            if self._window is not None:
-                self._window.Free()
-            size = count + LINE if self.rank == 0 else 0
-            self._window = self.MPI.Win.Allocate_shared(size, 1, comm=self.comm)
-            memory = np.frombuffer(self._window.Shared_query(0)[0], np.uint8)
-            self._memory = memory[-memory.ctypes.data % LINE :][:count]
-        return self._memory[:count]
+        self.agreed(lambda: {"count": check_int("count", count)}, same=True)
+        size = 1 << (count + LINE).bit_length()  # of few sizes, which fit again
+        free = [len(b) >= size and array() is None for b, array in self._windows]
+        free = np.flatnonzero(np.all(self.comm.allgather(free), axis=0))
+        if not free.size:
+            own = size if self.rank == 0 else 0
+            window = self.MPI.Win.Allocate_shared(own, 1, comm=self.comm)
+            self._windows.append([window.Shared_query(0)[0], None])
+        window = self._windows[free[0] if free.size else -1]
+        memory = np.frombuffer(window[0], np.uint8)
+        window[1] = weakref.ref(memory)
+        memory = memory[-memory.ctypes.data % LINE :][:count]
+        if self.rank == 0:
+            memory[:] = 0
+        self.comm.Barrier()
+        return memory
 
 
 @cache
@@ -122,9 +145,11 @@ class Sum:
     """The sum of an array (n,) over all ranks, in place, added in the order of the
     ranks: each adds up its slice of everyone's, and gives it to all. So each number
     crosses twice, whatever the number of ranks, and every rank has the same bits.
+    ValueError, on every rank, where ranks' arrays are not of one shape and dtype.
     """
 
     def __init__(self, world, array):
+        world.agreed(lambda: {"array": (array.dtype, array.shape)}, same=True)
         ends = [array.size * rank // world.size for rank in range(world.size + 1)]
         counts = np.diff(ends).tolist()
         size = counts[world.rank]
@@ -144,19 +169,22 @@ class Sum:
 
 def main(program):
     """Run program(world) on every rank, each on its part of its machine's cores. One
-    that raises is named, and ends the job. A rank has one thread of BLAS and one of
-    Numba, unless OMP_NUM_THREADS and NUMBA_NUM_THREADS ask for more.
+    that raises is named, and ends the job; so does one that gets a signal, whatever it
+    waits for, SIGINT too. A rank has one thread of BLAS and one of Numba, unless
+    OMP_NUM_THREADS and NUMBA_NUM_THREADS ask for more.
     """
+    # Python would raise KeyboardInterrupt only once MPI or a pass has returned.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    die_with_parent(signal.SIGKILL)
     if "OMP_NUM_THREADS" not in os.environ:
         threadpool_limits(1)
     if "NUMBA_NUM_THREADS" not in os.environ:
         numba.set_num_threads(1)
     world = whole_world()
     try:
-        die_with_parent(signal.SIGKILL)
         take_cores(*world.near)
         program(world)
-        world.comm.Barrier()
+        world.agreed(lambda: "the end")
     except BaseException as error:
         if not isinstance(error, ValueError | TypeError | OSError | ArithmeticError):
             traceback.print_exc()

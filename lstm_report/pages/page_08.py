@@ -5,7 +5,6 @@ from itertools import accumulate, pairwise
 import numpy as np
 import pandas as pd
 
-from lstm_kernels.ranks import planner
 from lstm_kernels.schedules import Costs, fill_and_drain
 from lstm_kernels.simulate import simulate
 
@@ -25,7 +24,7 @@ from ..measure.evidence import (
 )
 from ..measure.evidence import seconds as medians
 from ..measure.timing import disturbance
-from ..studies import strings
+from ..studies import planner, strings
 
 COUNT, ALTERNATING, ENDS = [5, 5], [1] * 10, [1, 8, 1]
 NAMES = {

@@ -1,4 +1,5 @@
-"""Which layers go to which rank: the contiguous partition with the least makespan.
+"""Which layers go to which rank: the contiguous partition with the least makespan,
+page 08.
 
 A step of training sends M micro-batches through the stages and back. With stages i of
 f_i seconds forward and b_i back, filled and drained, it takes
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations, pairwise
 from operator import attrgetter
 
-from ..errors import REAL, check_int
+from lstm_kernels.errors import REAL, check_int
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,12 @@ def at_fork(*, hold=None, renew=None):
 
     Locks are taken in the reverse order of their registration.
     """
-    hooks = {}
+    register = getattr(os, "register_at_fork", lambda **hooks: None)
     if hold is not None:
-        hooks["before"] = hold.acquire
-        hooks["after_in_parent"] = hooks["after_in_child"] = hold.release
+        after = dict.fromkeys(("after_in_parent", "after_in_child"), hold.release)
+        register(before=hold.acquire, **after)
     if renew is not None:
-        hooks["after_in_child"] = renew
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(**hooks)
+        register(after_in_child=renew)
 
 
 def _renew():

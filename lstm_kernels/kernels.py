@@ -108,8 +108,7 @@ def _renew():
         threads_lost = bool(numba.threading_layer())
 
 
-at_fork(hold=global_compiler_lock)  # a fork waits until no thread compiles
-at_fork(renew=_renew)
+at_fork(hold=global_compiler_lock, renew=_renew)  # while no thread compiles
 
 
 def numbas_threads() -> int:

@@ -215,15 +215,14 @@ def train(
         name = f"learning_rate({epoch})"
         return check_rate(name, learning_rate(epoch), good.dtype)
 
-    first_rate = rate(first_epoch)  # before anything is computed
     check_type("on_epoch", on_epoch, Callable | None, "a function of history and net")
     if validation is not None:
         _check_validation(validation, net, good)
         run["validation"] = validation.sha256()
+    named = {"epochs": epochs, "checkpoint": str(checkpoint), "resume": resume}
+    named["learning_rate"] = rate(first_epoch)  # checked before anything is computed
     if hasattr(net, "world"):  # of several ranks: they go through the same epochs
-        named = {"epochs": epochs, "checkpoint": str(checkpoint), "resume": resume}
-        named |= {"learning_rate": first_rate} | vars(dataset)
-        net.world.agreed(lambda: run | named, same=True)
+        net.world.agreed(lambda: run | named | vars(dataset), same=True)
     rule, history, file = OPTIMIZERS[optimizer](net), History(), None
     if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")

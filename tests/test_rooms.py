@@ -117,7 +117,7 @@ def test_a_notebook_may_choose_simulated_gpus_after_the_reports_imports():
 # Lines of each room of the package: two per cent above what there was when this was
 # written. Who needs more decides so here, or deletes something.
 BUDGETS = {
-    "lstm_kernels": 3443,
+    "lstm_kernels": 3441,
     "lstm_kernels.cpu": 4015,
     "lstm_kernels.gpu": 2485,
     "lstm_kernels.versions": 2225,

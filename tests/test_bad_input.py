@@ -160,7 +160,11 @@ ASSIGN, OTHER = NETWORK("numpy", PARAMS).assign, INIT(2, 5, output_size=2)
         (NETWORK, ("numba-fusd", PARAMS), "name: .*; did you mean 'numba-fused'"),
         (NETWORK, ("numpy", {}), "params: got dict, want lstm_kernels.Params"),
         (partial(NETWORK, chunks=2), ("numpy", PARAMS), ".*'chunks', numpy has none"),
-        (partial(NETWORK, chunk=2), ("numba-chunks", PARAMS), ".*numba-chunks has chunks"),
+        (
+            partial(NETWORK, chunk=2),
+            ("numba-chunks", PARAMS),
+            ".*numba-chunks has chunks",
+        ),
         (partial(NETWORK, threads=4096), ("numba-sample", PARAMS), "threads: got 4096"),
         (ASSIGN, (OTHER,), "params: got LSTM, 1 layer of 5.* want LSTM, 2 layers o"),
         (INIT, (1, 0), "hidden_size: got 0, want an integer of at least 1"),

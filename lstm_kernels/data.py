@@ -47,10 +47,10 @@ class Dataset:
 
     @classmethod
     def from_batch_first(cls, x: np.ndarray, target: np.ndarray) -> "Dataset":
-        """Examples whose x is (N, T, D), as Keras and scikit-learn have them. An array
-        of another order cannot be told from one of this order by its shape.
-        """
-        return cls(check_array("x", x, ("N", "T", "D")).swapaxes(0, 1), target)
+        """Examples whose x is (N, T, D), as Keras and scikit-learn have them."""
+        x = check_array("x", x, ("N", "T", "D"))
+        check_array("target", target, (len(x), "O"), dtype=x.dtype)
+        return cls(x.swapaxes(0, 1), target)
 
     def __len__(self) -> int:
         return self.x.shape[1]

@@ -28,6 +28,8 @@ def test_examples_that_are_batch_first():
     np.testing.assert_array_equal(dataset.x[1, 2], x[2, 1])
     with pytest.raises(ValueError, match=r"x: got 2 axes, .* want shape \(N, T, D\)"):
         data.Dataset.from_batch_first(x[0], dataset.target)
+    with pytest.raises(ValueError, match=r"^target: got .*, want \(4, O\)"):
+        data.Dataset.from_batch_first(dataset.x, dataset.target)  # time first already
 
 
 def test_windows_hold_every_run_and_the_value_after_it():

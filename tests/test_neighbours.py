@@ -343,6 +343,9 @@ def test_gradients_that_fade_become_zero_or_subnormal(name, subnormals, B, cell)
             found.append(net.backward(dy).x)
     got = found[0]
     assert all(other.tobytes() == got.tobytes() for other in found)
+    for other in (copy.copy(net), pickle.loads(pickle.dumps(net))):
+        other.forward(x, training=True)
+        assert other.backward(dy).x.tobytes() == got.tobytes()
     least = TINY * 2.0**-23 if subnormals else TINY  # the distance of two numbers
     of_step = np.abs(want).max(axis=(1, 2), keepdims=True)
     assert (np.abs(got - want) <= 1e-4 * of_step + 200 * least).all()

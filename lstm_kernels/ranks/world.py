@@ -111,8 +111,8 @@ class World:
     def window(self, count):
         """`count` bytes (count,) that all ranks share, zeros, from the start of a line
         of the cache. They are the caller's as long as an array over them is left on any
-        rank; then a later call has them. ValueError, on every
-        rank, for ranks on several machines.
+        rank; then a later call has them. ValueError, on every rank, for ranks on
+        several machines.
         """
         if self.near[1] < self.size:
             got = f"{self.near[1]} of {self.size} ranks on this machine"

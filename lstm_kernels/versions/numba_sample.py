@@ -165,7 +165,7 @@ def compiled(kernel, cell=None, dtype=None, fp_env=FLUSH):
     """A kernel, for a Cell and a dtype if it asks for them, cached on disk. fp_env: the
     floating-point environment that it computes in.
     """
-    names, label = {"FP_ENV": fp_env}, f"{fp_env}"
+    names, label = {"FP_ENV": fp_env}, f"fp_env_{fp_env}"
     if cell:
         functions = [
             simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid)

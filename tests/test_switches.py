@@ -3,6 +3,7 @@ two are the same code.
 """
 
 import threading
+import time
 from functools import partial
 from itertools import product
 
@@ -110,9 +111,13 @@ def test_without_products_the_rest_remains(on):
 
 
 def test_what_is_measured_of_the_machine_has_its_unit():
-    slow, fast = switches.reading(8_000_000, 1), switches.reading(80_000, 1)
-    assert 1e-3 < slow < 1  # seconds of 32 MB
-    assert fast < slow / 10
+    start = time.perf_counter()
+    slow = switches.reading(8_000_000, 1)
+    took = time.perf_counter() - start
+    # Seconds of 32 MB: no core reads 10 TB/s; three of five rounds, 16 times each, take
+    # the median or longer
+    assert 3e-6 < slow <= took / (3 * 16)
+    assert switches.reading(80_000, 1) < slow / 10
     assert 1 < switches.peak(1, 3) < 1000  # GFLOP/s
     assert -1e-3 < switches.waking(2, 20) < 0.1  # seconds
     jobs, count = switches.busy(3, 7)

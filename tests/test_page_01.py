@@ -52,7 +52,9 @@ CASES = {
     ),
 }
 OTHERS = "share_waiting one_layer a_step arrow check_errors errors figure_cell power "
-OTHERS += "figure_reach in_every_version left reach shares measure_fading recorded_fading"
+OTHERS += (
+    "figure_reach in_every_version left reach shares measure_fading recorded_fading"
+)
 test_page, test_both, test_reached = PAGE.tests(CASES, also=OTHERS.split())
 
 

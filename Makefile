@@ -85,7 +85,7 @@ HOSTILE_TESTS := tests/test_in_use.py tests/test_files.py tests/test_machine.py 
 	tests/test_project.py
 
 test-hostile: .venv/.stamp    ## run the tests of a package in use for longer, with each kind of Numba threads
-	LSTM_KERNELS_HOSTILE=1 $(PY) $(PYTEST) $(HOSTILE_TESTS) $(HOSTILE)
+	LSTM_KERNELS_HOSTILE=1 $(PY) $(PYTEST) -o faulthandler_timeout=1800 $(HOSTILE_TESTS) $(HOSTILE)
 	NUMBA_THREADING_LAYER=workqueue $(PY) $(PYTEST) tests/test_in_use.py -k "fork or thread"
 
 # Without numba-cuda, which holds NumPy back: what `pip install lstm-kernels` brings today.

@@ -144,6 +144,29 @@ def test_a_tape_that_is_gone_is_an_error_that_says_why(spoil, message):
 
 
 @versions
+def test_a_call_that_is_refused_leaves_the_tape(version):
+    params, x, target = example((1, 3, 2, 1, 7))
+    net, dy = lk.network(version, params), np.ones((3, 2, 7), np.float32)
+    net.forward(x, training=True)
+    want = arrays(net.backward(dy))
+    twice, good = np.concatenate([x, x], axis=2), lk.Dataset(x, target)
+    for call, wrong in [
+        ("forward", (twice,)),
+        ("predict", (twice,)),
+        ("loss_and_grads", (x, target[:, :0])),
+        ("step", (twice, target, 0.1)),
+        ("epoch", (lk.Dataset(twice, target), [0, 1], 1, 0.1)),
+        ("epoch", (lk.Dataset(twice, target), np.arange(0), 1, 0.1)),
+        ("epoch", (good, [2], 1, 0.1)),
+        ("assign", (lk.Params.init(1, 8),)),
+        ("backward", (dy[1:],)),
+    ]:
+        with pytest.raises((TypeError, ValueError)):
+            getattr(net, call)(*wrong)
+        assert same(arrays(net.backward(dy)), want), call
+
+
+@versions
 def test_a_backward_after_several_forwards_is_an_error(version):
     params, x, _ = example((1, 3, 2, 1, 7))
     net, dy = lk.network(version, params), np.ones((3, 2, 7), np.float32)

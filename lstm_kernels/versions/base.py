@@ -219,7 +219,7 @@ class Network:
         """
         rate = check_rate("learning_rate", learning_rate, self._dtype)
         chosen, batch_size = check_order(dataset, order, batch_size)
-        self._check_readout()
+        self._check_example(dataset.x, dataset.target)
         with self._held("epoch"), self._guard():
             self._change("epoch changed the parameters")
             return self._epoch(dataset, chosen, batch_size, rate) if len(chosen) else []
@@ -327,7 +327,6 @@ class Network:
         return loss
 
     def _epoch(self, dataset, order, batch_size, rate):
-        self._check_example(dataset.x, dataset.target)
         return dataset.each_batch(order, batch_size, partial(self._step, rate=rate))
 
     # Checks.

@@ -98,9 +98,8 @@ class CudaFused(Network):
         that is not finite are computed, but not returned.
         """
         if self._dataset() is not dataset:
-            examples = self._check_example(dataset.x, dataset.target)
             self._dataset = lambda: None
-            self._send_examples(*examples)
+            self._send_examples(dataset.x, dataset.target)
             self._dataset = weakref.ref(dataset)
         losses = self._steps(order, batch_size, rate)
         good = np.isfinite(losses)

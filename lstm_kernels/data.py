@@ -234,11 +234,19 @@ def windows(
     does: gates fed with hundreds saturate, and every forecast is the same number.
     """
     values, places = _columns("series", series)
-    horizon = check_int("horizon", horizon, 1, max(len(values) - 1, 1))
+    if len(values) < 2:
+        raise ValueError(f"series: got {len(values)} value, want at least 2")
+    horizon = check_int("horizon", horizon, 1, len(values) - 1)
     length = check_int("length", length, 1, len(values) - horizon)
-    chosen = target if isinstance(target, list) else [target]
+    wanted = target if isinstance(target, list) else [target]
+    wanted = [*places] if target is None else wanted
+    kinds = {*map(type, places)}
+    if any(
+        isinstance(name, bool | float) and type(name) not in kinds for name in wanted
+    ):
+        wanted = []  # a key of another type, which equals one: True is no index
     try:
-        chosen = [places[name] for name in (places if target is None else chosen)]
+        chosen = [places[name] for name in wanted]
     except (KeyError, TypeError):  # an array cannot be a key
         chosen = []
     if not chosen:
@@ -246,6 +254,7 @@ def windows(
         raise ValueError(f"target: got {got}, want one or a list of {[*places]}")
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         values = values.astype(check_dtype("dtype", dtype))
+    check_array(f"series as {values.dtype}", values, ("N", "D"))
     cut = partial(np.lib.stride_tricks.sliding_window_view, axis=0)
     x = cut(values[:-horizon], length)  # (N', D, length)
     y = cut(values[length:, chosen], horizon)  # (N', columns, horizon)

@@ -1,8 +1,9 @@
 """Forecasts of a series of months, one month ahead, and their errors.
 
-A *rule* forecasts the month after a history, the (N,) months so far: rule(history) is a
-float. A series is finite real numbers: an array, a list or a pandas Series whose dates
-go forward without a gap. Anything else is a TypeError or ValueError.
+A *rule* forecasts the month after a history, the (N,) months so far, read-only:
+rule(history) is a finite number. A series is finite real numbers: an array, a list or a
+pandas Series whose dates go forward without a gap. Anything else is a TypeError or
+ValueError.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .data import LogDifference, check_series, dates_of
-from .errors import check_int
+from .errors import check_int, check_numbers, check_type
 
 Rule = Callable[[np.ndarray], float]
 
@@ -25,7 +26,7 @@ def one_step(rule: Rule, series: ArrayLike, *, first: int) -> np.ndarray:
     """
     series = check_series("series", series)
     first = check_int("first", first, 1, len(series) - 1)
-    return np.array([rule(series[:month]) for month in range(first, len(series))])
+    return np.array([_next(rule, series[:n]) for n in range(first, len(series))])
 
 
 def recursive(rule: Rule, history: ArrayLike, *, months: int) -> np.ndarray:
@@ -34,22 +35,32 @@ def recursive(rule: Rule, history: ArrayLike, *, months: int) -> np.ndarray:
     """
     path = check_series("history", history)
     for _ in range(check_int("months", months)):
-        path = np.append(path, rule(path))
+        path = np.append(path, _next(rule, path))
     return path[-months:]
+
+
+def _next(rule, history):
+    history.flags.writeable = False
+    return check_numbers("rule(history)", rule(history), ())
 
 
 def network_rule(net: Any, transform: LogDifference, *, window: int) -> Rule:
     """The rule of a network trained on windows of `window` values of `transform`. It
-    raises ValueError for a history of `window` months or fewer.
+    raises ValueError for a history of `window` months or fewer. Raises ValueError for a
+    network of several inputs or outputs.
     """
-    window, dtype = check_int("window", window), net.params().dtype
+    check_type("transform", transform, LogDifference)
+    window, params = check_int("window", window), net.params()
+    if (params.input_size, params.output_size) != (1, 1):
+        got = f"input_size {params.input_size}, output_size {params.output_size}"
+        raise ValueError(f"net: got {got}, want 1 of each")
 
     def rule(history):
         months = check_series("history", history)
         if len(months) <= window:
             got, want = f"{len(months)} months", f"at least {window + 1}"
             raise ValueError(f"history: got {got}, want {want}")
-        z = transform.forward(months[-window - 1 :]).astype(dtype)
+        z = transform.forward(months[-window - 1 :]).astype(params.dtype)
         return transform.backward(months[-1], net.predict(z[:, None, None])[0, 0])
 
     return rule

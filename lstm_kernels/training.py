@@ -197,16 +197,26 @@ def train(
 
     if not (hasattr(net, "epoch") and hasattr(net, "params")):
         check_type("net", net, (), "a network of lstm_kernels.network")
-    check_type("dataset", dataset, Dataset)
-    epochs = check_int("epochs", epochs)
-    good = net.params()
-    run = {
-        "optimizer": check_choice("optimizer", optimizer, OPTIMIZERS),
-        "batch_size": check_int("batch_size", batch_size, 1, len(dataset)),
-        "seed": check_int("seed", seed, low=0),
-        "first_epoch": check_int("first_epoch", first_epoch, low=0),
-        "cell": good.cell,
-    }
+    run, good, everywhere = {}, net.params(), _alone
+    if hasattr(net, "world"):  # of several ranks: they go through the same epochs
+        everywhere = net.world.agreed
+
+    def checked():
+        """What must be the same on every rank."""
+        check_type("dataset", dataset, Dataset)
+        run["optimizer"] = check_choice("optimizer", optimizer, OPTIMIZERS)
+        run["batch_size"] = check_int("batch_size", batch_size, 1, len(dataset))
+        run["seed"] = check_int("seed", seed, low=0)
+        run["first_epoch"] = check_int("first_epoch", first_epoch, low=0)
+        run["cell"] = good.cell
+        want = "a function of history and net"
+        check_type("on_epoch", on_epoch, Callable | None, want)
+        if validation is not None:
+            _check_validation(validation, net, good)
+            run["validation"] = validation.sha256()
+        named = {"epochs": check_int("epochs", epochs), "resume": resume}
+        named |= {"checkpoint": str(checkpoint), "learning_rate": rate(first_epoch)}
+        return run | named | vars(dataset)
 
     def rate(epoch):
         """The learning rate of an epoch, checked."""
@@ -215,14 +225,7 @@ def train(
         name = f"learning_rate({epoch})"
         return check_rate(name, learning_rate(epoch), good.dtype)
 
-    check_type("on_epoch", on_epoch, Callable | None, "a function of history and net")
-    if validation is not None:
-        _check_validation(validation, net, good)
-        run["validation"] = validation.sha256()
-    named = {"epochs": epochs, "checkpoint": str(checkpoint), "resume": resume}
-    named["learning_rate"] = rate(first_epoch)  # checked before anything is computed
-    if hasattr(net, "world"):  # of several ranks: they go through the same epochs
-        net.world.agreed(lambda: run | named | vars(dataset), same=True)
+    epochs = everywhere(checked, same=True)["epochs"]
     rule, history, file = OPTIMIZERS[optimizer](net), History(), None
     if resume and checkpoint is None:
         raise ValueError("checkpoint: got None, want the path to resume from")
@@ -243,7 +246,7 @@ def train(
         with tqdm(left, unit="epoch", disable=not sys.stderr or hidden) as bar:
             for epoch in bar:
                 try:
-                    history.rates.append(rate(epoch))
+                    history.rates.append(everywhere(lambda epoch=epoch: rate(epoch)))
                     good = _epoch(rule, dataset, run, history, validation)
                 except DivergedError as error:
                     net.assign(good)
@@ -258,7 +261,8 @@ def train(
                 answer = None
                 if on_epoch is not None:
                     copies = (list(numbers) for numbers in vars(history).values())
-                    answer = on_epoch(History(*copies), net)
+                    copy = History(*copies)
+                    answer = everywhere(lambda copy=copy: on_epoch(copy, net))
                     good = net.params()
                 ends = isinstance(answer, bool | np.bool_) and answer
                 if not _on_every_rank(net, not ends):
@@ -272,6 +276,11 @@ def train(
         error.history = history  # type: ignore[attr-defined]
         raise
     return history
+
+
+def _alone(call, *, same=False):
+    """`World.agreed` of a network in one process."""
+    return call()
 
 
 def _check_validation(validation, net, params):

@@ -266,6 +266,19 @@ def compared(world):
         words = f"{name}: got .* on rank 0, .* on rank {world.size - 1}, want the same"
         with pytest.raises(ValueError, match=words):
             call()
+    # What is wrong on one rank is raised on every rank, also after the first epoch.
+    for name, call in (
+        ("dataset", lambda: lk.train(line, one(STRINGS, None), **STEPS)),
+        ("batch_size", lambda: train(batch_size=one(15, 1000))),
+        ("seed", lambda: train(seed=one(0, -1))),
+        ("on_epoch", lambda: train(on_epoch=one(None, 5))),
+        ("validation", lambda: train(validation=one(None, data))),
+        ("learning_rate", lambda: train(learning_rate=one(0.1, "x"))),
+        (r"learning_rate\(1\)", lambda: train(learning_rate=lambda e: 0.1 - one(0, e))),
+        ("invalid literal", lambda: train(on_epoch=lambda *_: int(one("1", "x")))),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^{name}"):
+            call()
     same(model.params().arrays(), read.arrays())
     assert not Path("none.npz").exists()
     model.step(x, y, 0.1)

@@ -80,6 +80,11 @@ COLUMNS = r"want one or a list of \['wind', 'rain'\]"
         (TABLE, {"target": []}, rf"target: got \[\], {COLUMNS}"),
         (TABLE, {"target": TABLE["rain"]}, f"target: got Series, {COLUMNS}"),
         (TABLE.to_numpy(), {"target": -1}, r"target: got -1, want .* \[0, 1\]"),
+        (TABLE.to_numpy(), {"target": True}, "target: got True, want one or a list"),
+        (TABLE.to_numpy(), {"target": 1.0}, "target: got 1.0, want one or a list"),
+        (TABLE.to_numpy(), {"target": [False, True]}, r"target: got \[False, True\]"),
+        (TABLE[:1], {}, "series: got 1 value, want at least 2"),
+        (TABLE.assign(rain=1e300), {}, r"series as float32: got inf at index \[0, 1\]"),
         (TABLE, {"horizon": 0}, "horizon: got 0, want an integer from 1 to 4"),
         (TABLE, {"horizon": 4}, "length: got 2, want an integer from 1 to 1"),
         (TABLE.assign(day="Monday"), {}, r"series\['day'\]: got Series"),
@@ -116,11 +121,11 @@ def test_the_hash_of_a_data_set_is_that_of_all_it_holds():
 class Copy:
     """A 'network' that predicts the input of `lag` months before."""
 
-    def __init__(self, lag):
-        self.lag = lag
+    def __init__(self, lag, outputs=1):
+        self.lag, self.outputs = lag, outputs
 
     def params(self):
-        return lk.Params.init(1, 1)
+        return lk.Params.init(1, 1, output_size=self.outputs)
 
     def predict(self, x):
         return x[-self.lag]
@@ -300,6 +305,27 @@ RECURSIVE = forecast.recursive
         (RECURSIVE, (max, Y), {"months": 0}, "months: got 0, want an integer of at"),
         (RECURSIVE, (max, [2, np.nan]), {"months": 1}, r"history: got nan at index"),
         (RECURSIVE, (max, of(STAMPS.delete(4))), {"months": 1}, r"history\.index: got"),
+        (ONE_STEP, (lambda known: None, Y), {"first": 1}, r"rule\(history\): got None"),
+        (
+            RECURSIVE,
+            (lambda known: known, Y),
+            {"months": 1},
+            r"rule\(history\): got 1 ax",
+        ),
+        (
+            RECURSIVE,
+            (lambda known: np.nan, Y),
+            {"months": 1},
+            r"rule\(history\): got nan",
+        ),
+        (RECURSIVE, (lambda known: known.sort(), Y), {"months": 1}, ".*read-only"),
+        (
+            RULE,
+            (Copy(1, 2), TRANSFORM),
+            {"window": 1},
+            "net: got .*output_size 2, want 1",
+        ),
+        (RULE, (Copy(1), None), {"window": 1}, "transform: got NoneType, want"),
         (RULE, (Copy(1), TRANSFORM), {"window": 0}, "window: got 0"),
         (NETWORK, (Y[:12],), {}, "history: got 12 months, want at least 13"),
     ],

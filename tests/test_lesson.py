@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import nbformat
 import notebook_rules as rules
+import numba
 import numpy as np
 import pytest
 from form import problems_of_code, problems_of_form
@@ -164,7 +165,13 @@ RIGHT = {
 """,
             ),
         ],
-        [("range(0, M, 2)", "range(M - 2 + M % 2, -1, -2)")],
+        [
+            (
+                "(M, K), N = A.shape, B.shape[1]",
+                "M, K, N = len(A), A.size // len(A), B.T.shape[0]",
+            ),
+            ("A[r, k], A[r1, k]", "A.T[k, r], A.T[k][r1]"),
+        ],
     ],
     "thread": [
         [(START, "index + block_size * block"), ("x.shape[1]", "h.shape[1]")],
@@ -406,9 +413,22 @@ PLANTED = {
         (START, "index", "threads share a sample"),
         (START, "index * block_size + block", "block and index are exchanged"),
         ("        walk", "        0 and walk", "without a thread stay NaN"),
+        (
+            r"(?s)    if s < x.+?gates\)",
+            "    for s in range(0 if s else x.shape[1]):\n"
+            "        walk(s, x, U, W, b, h, c, gates)",
+            "one thread computes 3 samples while others wait",
+        ),
     ],
 }
 MISTAKES = [(name, *how) for name, rows in PLANTED.items() for how in rows]
+
+
+@pytest.mark.parametrize("name", ["numba.prange", "threads"])
+def test_a_prange_of_another_name_is_one(names, name):
+    source = SOLUTIONS["parallel"].replace("prange", name)
+    names |= {"numba": numba, "threads": numba.prange}
+    assert grade(names, source)[1][0].startswith("Exercise 4 is right")
 
 
 @pytest.mark.parametrize(("name", "old", "new", "hint"), MISTAKES)

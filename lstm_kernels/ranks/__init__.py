@@ -3,10 +3,18 @@
 A program of ranks is a function of their World, started by `mpiexec -n 2 python
 program.py`:
 
-    def program(world):
-        history = lstm_kernels.train(Parallel(params, world), dataset, 10, 64, 0.1)
+    import lstm_kernels as lk
+    from lstm_kernels.ranks import parallel, world
 
-    lstm_kernels.ranks.world.main(program)
+    def program(ranks):
+        params = lk.Params.init(1, 32, output_size=1)
+        dataset = lk.data.windows(series, 12)
+        lk.train(parallel.Parallel(params, ranks), dataset, 10, 64, 0.1)
+
+    world.main(program)
+
+In a container, as root, Open MPI wants OMPI_ALLOW_RUN_AS_ROOT=1 and
+OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.
 
 All ranks make the same calls with the same arguments. What must be the same is compared
 before anything is computed (`World.agreed`): where it is not, or is wrong on one rank,

@@ -67,13 +67,14 @@ class Seams(NamedTuple):
 
 
 class NumbaChunks(NumbaFused):
-    """A network that cuts one sequence into chunks.
+    """A network that cuts the sequence of one sample into chunks, in `forward` without
+    training; other calls are as of `NumbaFused`.
 
     chunks: how many, at most T; None tries some, and step by step. They fill vectors
     where they are a multiple of what vectors hold. run_up: steps before each seam that
     make the first guess; None tries some. sweeps: at most; None is a quarter of the
     chunks and one. Raises TypeError or ValueError. `seams` tells of the last forward
-    pass, None if that was not cut. The rest is as of `NumbaFused`.
+    pass, None if that was not cut.
     """
 
     name = "numba-chunks"

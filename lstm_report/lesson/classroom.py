@@ -167,8 +167,15 @@ class Counted:
     def __init__(self, array, reads):
         self.array = array
         self.reads = reads
-        self.shape = array.shape
+        self.shape, self.size, self.ndim = array.shape, array.size, array.ndim
         self.dtype = array.dtype
+
+    @property
+    def T(self):
+        return Counted(self.array.T, self.reads)
+
+    def __len__(self):
+        return len(self.array)
 
     def __getitem__(self, key):
         value = self.array[key]

@@ -8,7 +8,9 @@ from itertools import combinations, permutations, product
 from types import FunctionType, SimpleNamespace
 from typing import NamedTuple
 
+import numba
 import numpy as np
+from numba import prange
 
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS, lstm
@@ -365,9 +367,13 @@ def run_parallel(function, x, U, W, b):
         loops.append(bounds)
         return reversed(range(*bounds))
 
+    threads = SimpleNamespace(**vars(numba) | {"prange": backwards})
     if isinstance(function, FunctionType):
         parts = {"add_product": add_product.py_func, "units": units.py_func}
-        function = with_names(function, prange=backwards, **parts)
+        names = function.__globals__.items()
+        parts |= {name: backwards for name, value in names if value is prange}
+        parts |= {name: threads for name, value in names if value is numba}
+        function = with_names(function, **parts)
         function(x, U, W, b, h, c, a)
         if not loops:
             raise Wrong(
@@ -394,7 +400,7 @@ def run_thread(function, x, U, W, b):
     """Every thread of every block in turn, and how often each sample was computed."""
     arrays = arrays_of_walk(x, U, W, b)
     B = x.shape[1]
-    counts = np.zeros((len(BLOCKS), B), int)
+    counts, most = np.zeros((len(BLOCKS), B), int), 0
 
     def counted(s, *arrays):
         if not 0 <= s < B:
@@ -406,7 +412,14 @@ def run_thread(function, x, U, W, b):
     for row, size in enumerate(BLOCKS):  # noqa: B007 - `counted` reads it
         for block in range(-(-B // size)):
             for thread in range(size):
+                before = counts.sum()
                 function(block, thread, size, *arrays)
+                most = max(most, counts.sum() - before)
+    if most > 1 and (counts == 1).all():
+        raise Wrong(
+            f"one thread computes {most} samples while others wait. Hint: a thread "
+            "computes one sample, which block, index and block_size tell"
+        )
     return {"threads of a sample": counts, "h": arrays[4], "c": arrays[5]}
 
 

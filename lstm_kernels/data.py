@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FOLDER = files(__package__) / "series"  # also where the package is in a zip archive
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Dataset:
     """Examples for sequence prediction: x (T, N, D) inputs, time first, target (N, O),
     N examples.

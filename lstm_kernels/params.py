@@ -26,7 +26,7 @@ Named = dict[str, np.ndarray]
 CellName = Literal["rnn", "lstm", "gru"]
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Layer:
     """Weights U (D, G*H) of the input, W (H, G*H) of h; bias b (K*H,): K = G, but 4 for
     a GRU.
@@ -86,7 +86,7 @@ def shapes(cell: Cell, D: int, H: int, L: int, O: int | None) -> dict[str, tuple
     return named if O is None else named | {"V": (H, O), "b_out": (O,)}
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Weights:
     """What parameters and gradients share: an array for each parameter, by name."""
 
@@ -292,7 +292,7 @@ class Params(Weights):
         return other_frameworks.write_torch(self, prefix=prefix, readout=readout)
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Grads(Weights):
     """Gradients: the fields of Params, and `.x` (T, B, D) and `.state`, a tuple of (L,
     B, H).

@@ -172,8 +172,8 @@ def train(
     FileExistsError; OSError, before the first epoch, where the checkpoint cannot be
     written; DivergedError when a loss, a parameter or a moment is not finite: the
     network then holds the parameters of the start of that epoch. After a
-    KeyboardInterrupt, which says in which epoch it came, it holds those after the last
-    whole step. Any exception raised during training, by `on_epoch` too, carries
+    KeyboardInterrupt, which says how many epochs had ended, it holds those after the
+    last whole step. Any exception raised during training, by `on_epoch` too, carries
     `.history`, that of the epochs that ended.
 
     To keep the best parameters, and to stop when ten epochs brought no better ones:
@@ -271,8 +271,8 @@ def train(
         for numbers in vars(history).values():
             del numbers[history.epochs :]  # of an epoch that was interrupted
         if isinstance(error, KeyboardInterrupt):
-            at = first_epoch + history.epochs
-            error.args = (f"stopped in epoch {at} of {left.stop}",)
+            done = first_epoch + history.epochs
+            error.args = (f"stopped after {done} of {left.stop} epochs",)
         error.history = history  # type: ignore[attr-defined]
         raise
     return history

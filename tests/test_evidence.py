@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import os
+import subprocess
 import sys
 import time
 from itertools import product
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from test_process import ended
 
 from lstm_report.measure import evidence
 from lstm_report.measure.evidence import Interval, digits, speed
@@ -70,6 +72,8 @@ def measured(value=1.0, end="", path=""):
     if end == "raise":
         raise RuntimeError("no such machine")
     if end == "wait":
+        if path:
+            Path(path).write_text(str(os.getpid()))
         time.sleep(60)
     if end == "crash":
         atexit.register(os._exit, 3)  # once the rows are written
@@ -128,6 +132,25 @@ def test_each_process_is_a_new_one_and_its_rows_arrive(end):
 def test_a_process_that_fails_says_what_it_printed(tmp_path, end, count, limit, said):
     with pytest.raises(ProcessError, match=f"measured: {said}"):
         evidence.fresh(measured, count, limit=limit, end=end, path=str(tmp_path / "a"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells of a parent's end")
+def test_a_process_ends_with_the_one_that_began_it(tmp_path):
+    up = tmp_path / "up"
+    code = "import sys; from test_evidence import evidence, measured;"
+    code += "evidence.fresh(measured, 1, end='wait', path=sys.argv[1])"
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    line, env = [sys.executable, "-c", code, up], os.environ | {"PYTHONPATH": path}
+    caller = subprocess.Popen(line, env=env)
+    while not (up.exists() and up.read_text()):
+        assert caller.poll() is None
+        time.sleep(0.05)
+    caller.terminate()
+    caller.wait()
+    until = time.monotonic() + 30  # alone it would sleep for a minute
+    while not ended(int(up.read_text())):
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_a_process_that_was_disturbed_is_repeated(tmp_path):

@@ -171,6 +171,7 @@ RIGHT = {
                 "M, K, N = len(A), A.size // len(A), B.T.shape[0]",
             ),
             ("A[r, k], A[r1, k]", "A.T[k, r], A.T[k][r1]"),
+            ("range(0, M, 2)", "range(M - 2 + M % 2, -1, -2)"),
         ],
     ],
     "thread": [
@@ -413,6 +414,7 @@ PLANTED = {
         (START, "index", "threads share a sample"),
         (START, "index * block_size + block", "block and index are exchanged"),
         ("        walk", "        0 and walk", "without a thread stay NaN"),
+        ("def thread", "@njit\ndef thread", "compiles it for a CPU"),
         (
             r"(?s)    if s < x.+?gates\)",
             "    for s in range(0 if s else x.shape[1]):\n"

@@ -63,6 +63,7 @@ def test_copies_of_parameters_gradients_and_errors(cell, again):
     params, x, target = example(SHAPE, cell)
     _, grads = lk.network("numpy", params).loss_and_grads(x, target)
     same(again(params), params)
+    assert params == params != again(params)  # as objects: no array is compared
     same(again(grads), grads)  # x and state among its arrays
     with pytest.raises(
         TypeError, match=r"params: got Grads, want lstm_kernels\.Params"

@@ -226,7 +226,7 @@ def test_an_interrupt_leaves_whole_steps_and_whole_epochs(tmp_path, dataset, opt
     options = {"optimizer": optimizer, "seed": 1}
     kept = {"checkpoint": tmp_path / "run.npz", **options}
     net, later, whole = Counting(2 * 11 + 4, interrupt), network(), network()
-    with pytest.raises(KeyboardInterrupt, match="stopped in epoch 2 of 5"):
+    with pytest.raises(KeyboardInterrupt, match="stopped after 2 of 5 epochs"):
         lk.train(net, dataset, 5, 5, 0.01, **kept)
     for name, value in net.params().arrays().items():
         np.testing.assert_array_equal(value, net.before[-1].arrays()[name])
@@ -577,7 +577,7 @@ def test_the_command_line_says_where_it_was_stopped(tmp_path, monkeypatch, capsy
     monkeypatch.setattr(Numpy, "epoch", stop)
     path = tmp_path / "run.npz"
     assert run("--optimizer", "sgd", "--epochs", 9, "--checkpoint", path) == 130
-    want = f"stopped in epoch 2 of 9; --checkpoint {path} --resume goes on"
+    want = f"stopped after 2 of 9 epochs; --checkpoint {path} --resume goes on"
     assert capsys.readouterr().err == f"python -m lstm_kernels: {want}\n"
 
 

@@ -402,6 +402,9 @@ def run_thread(function, x, U, W, b):
     B = x.shape[1]
     counts, most = np.zeros((len(BLOCKS), B), int), 0
 
+    if not isinstance(function, FunctionType):
+        raise Wrong("@njit compiles it for a CPU. Hint: leave it out")
+
     def counted(s, *arrays):
         if not 0 <= s < B:
             raise IndexError(f"sample {s} of {B} does not exist")

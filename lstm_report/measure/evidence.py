@@ -27,14 +27,13 @@ MOST_AGAIN = 2  # processes of a measurement that are repeated where they were d
 # Files are closed at once: what a compiled function keeps alive, the interpreter's end
 # does not write out.
 CHILD = """
-import ctypes, importlib, json, pickle, signal, sys
-from contextlib import suppress
+import importlib, json, pickle, signal, sys
 from pathlib import Path
-with suppress(AttributeError, OSError, TypeError):  # Linux: it ends with its parent
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 paths, module, name, given, out = sys.argv[1:]
 # Behind its own: nothing of a folder that the caller has must hide a library.
 sys.path += [path for path in json.loads(paths) if path not in sys.path]
+from lstm_kernels.ranks.launch import die_with_parent
+die_with_parent(signal.SIGKILL)
 from lstm_report.measure.timing import conditions, system
 measure = getattr(importlib.import_module(module), name)
 before = system()

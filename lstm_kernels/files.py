@@ -118,13 +118,15 @@ def read_npz(
                     raise ValueError("got it twice, want it once")
                 with zipped.open(member) as array:
                     named[part] = np.lib.format.read_array(array, allow_pickle=False)
+                    if array.read(1):  # at the end alone its checksum is compared
+                        raise ValueError("got bytes behind its numbers, want none")
         part = "header"
         header = json.loads(str(named.pop(part)))
         got, part = header["format"], ""
         if got != form:
             raise ValueError(f"has format {got!r}, want {form!r}")
         part, want = "header", header["arrays"]
-        # A member that claims fewer numbers than it has is read without its checksum.
+        # Another shape may have as many numbers.
         held = {n: [*a.shape] for n, a in named.items()}
         if other := [n for n in held | want if held.get(n) != want.get(n)]:
             got, want = ({n: d.get(n) for n in other} for d in (held, want))

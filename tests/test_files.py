@@ -162,7 +162,7 @@ def large(member):
 
 
 PACKED = zipfile.ZIP_DEFLATED
-FEWER = r".* shape {'layers.0.U': \[1, 12\]}, want {'layers.0.U': \[2, 12\]}"
+BEHIND = r"is not a whole file .*\(layers.0.U: got bytes behind"
 PARAMETERS = [
     ("header", put("lstm_kernels", "other"), "has format 'other.params/3', want 'lst"),
     ("header", put('"lstm"', '["lstm"]'), r"params.cell: got \['lstm'\], want one"),
@@ -172,7 +172,14 @@ PARAMETERS = [
     *(("header", with_shape(wrong), "") for wrong in ([3, "a"], None, [1e300, 1e300])),
     (None, flipped, r"is not a whole file .*\(V: .*CRC"),
     ("b_out", lambda a: np.array([{}]), r".*\(b_out: Object arr"),
-    ("layers.0.U.npy", put(b"(2, 12)", b"(1, 12)"), FEWER),
+    ("layers.0.U.npy", put(b"(2, 12)", b"(1, 12)"), BEHIND),
+    # A header that ends 16 spaces earlier: its last ones would be numbers.
+    ("layers.0.U.npy", lambda a: a[:8] + bytes([a[8] - 16]) + a[9:], BEHIND),
+    (
+        "layers.0.U.npy",
+        put(b"(2, 12)", b"(12, 2)"),
+        r".* shape {'layers.0.U': \[12, 2\]}, want {'layers.0.U': \[2, 12\]}",
+    ),
     (
         "V.npy",
         lambda member: None,

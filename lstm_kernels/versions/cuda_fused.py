@@ -99,7 +99,7 @@ class CudaFused(Network):
         """
         if self._dataset() is not dataset:
             self._dataset = lambda: None
-            self._send_examples(dataset.x, dataset.target)
+            self._send_examples(*self._check_example(dataset.x, dataset.target))
             self._dataset = weakref.ref(dataset)
         losses = self._steps(order, batch_size, rate)
         good = np.isfinite(losses)

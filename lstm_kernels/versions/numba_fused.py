@@ -202,7 +202,8 @@ class NumbaFused(Compiled):
         return float(self._descend(space, rate, x, target, 1)[0])
 
     def _epoch(self, dataset, order, batch_size, rate):
-        x, target = dataset.x, dataset.target
+        # As C has them: whoever holds a Dataset may put other arrays into it.
+        x, target = self._check_example(dataset.x, dataset.target)
         (T, N, _), losses = x.shape, []
         cut = len(order) - len(order) % batch_size
         for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):

@@ -177,7 +177,7 @@ ASSIGN, OTHER = NETWORK("numpy", PARAMS).assign, INIT(2, 5, output_size=2)
         (WIDE.astype, (int,), f"dtype: got int64, {FLOATS}"),
         (WINDOWS, (Y, 12), "length: got 12, want .* 1 to 11"),
         (WINDOWS, (TWO, 2), r"series: got nan at index \[2\]"),
-        (WINDOWS, (10.0 ** np.arange(35, 42), 3), "target: got inf|x: got inf"),
+        (WINDOWS, (10.0 ** np.arange(35, 42), 3), "series as float32: got inf"),
         (lk.Dataset, (np.ma.array(X), TARGET), "x: got a masked array"),
         (lk.Dataset, (X, np.ma.array(TARGET)), "target: got a masked array"),
         (lk.Dataset, (X, TARGET.astype(float)), "target: got dtype float64, want"),

@@ -114,14 +114,15 @@ def test_a_notebook_may_choose_simulated_gpus_after_the_reports_imports():
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
-# Lines of each room of the package: two per cent above what there was when this was
-# written. Who needs more decides so here, or deletes something.
+# Lines of each room of the package, as many as there are. Who needs more decides so
+# here, or deletes something: a rate by epoch and what a rule forecasts are checked at
+# the top, and ranks that train are compared before they begin.
 BUDGETS = {
-    "lstm_kernels": 3441,
+    "lstm_kernels": 3472,
     "lstm_kernels.cpu": 4005,
     "lstm_kernels.gpu": 2485,
     "lstm_kernels.versions": 2225,
-    "lstm_kernels.ranks": 1070,
+    "lstm_kernels.ranks": 1078,
 }
 
 
@@ -136,4 +137,4 @@ def lines_of_rooms():
 def test_each_room_keeps_to_its_budget():
     over = {r: n for r, n in lines_of_rooms().items() if not n <= BUDGETS[r]}
     assert not over, "delete something, or raise its budget here with a reason"
-    assert sum(lines_of_rooms().values()) <= 13_222
+    assert sum(lines_of_rooms().values()) <= 13_261

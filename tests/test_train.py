@@ -53,6 +53,18 @@ def test_the_loss_falls(dataset, optimizer, rate):
     assert history.loss[-1] < 0.5 * history.loss[0]
 
 
+@pytest.mark.parametrize("version", IN_USE)
+def test_an_epoch_reads_examples_of_any_layout(version, dataset):
+    one, other = network(version), network(version)
+    order = np.random.default_rng(0).permutation(len(dataset))
+    want = one.epoch(dataset, order, 5, 0.1)
+    for a in ("x", "target"):  # a Dataset checks what it is made of, not what it gets
+        turned = np.repeat(np.asfortranarray(getattr(dataset, a)), 2, axis=1)[:, ::2]
+        setattr(dataset, a, turned)
+    assert other.epoch(dataset, order, 5, 0.1) == want
+    same(one, other)
+
+
 @pytest.mark.parametrize("batch_size", [5, 52])
 @OPTIMIZERS
 def test_a_resumed_run_has_the_same_bits(

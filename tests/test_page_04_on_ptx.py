@@ -38,7 +38,7 @@ SLOW += "to the power 1.1 (1.05 to 1.15)", "workload: `cuda-persistent` 100 ms"
 CASES = {
     "6.0": (WON, "TTT-", *FAST, "no: (2.5x", "(no GPU time of it)"),
     "7.5": (LOST, "FFFF", *SLOW),
-    "8.0": (WON, "TTTT", *FAST, "(2.5x (2x to", "took `cuda-persistent` 20 ms"),
+    "8.0": (WON, "TTTT", *FAST, "(2.5x (2x to", "| cuda-persistent | 20 |"),
     "9.0": (LOST, "FFFF", *SLOW),
 }
 LETTERS = {"Held": "T", "Did not hold": "F", "Not measured": "-"}

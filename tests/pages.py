@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from lstm_report import plots
 from lstm_report.measure import results
@@ -97,6 +98,7 @@ class Told(Notebook):
     def show(self, figure, name, caption="", *_, **__):
         assert isinstance(figure, Figure)
         self.said.append(text_of(figure) + " " + caption)
+        assert not cut_off(figure)
         plots.plt.close(figure)
 
     @property
@@ -238,6 +240,15 @@ def has(words, text):
         if (word.removeprefix("no: ") in text) == word.startswith("no: ")
     ]
     assert not missing, f"{missing} in: {text}"
+
+
+def cut_off(figure):
+    """The titles and other words that a figure's right edge cuts off."""
+    figure.draw_without_rendering()
+    texts = [t for ax in figure.axes for t in ax.get_children() if isinstance(t, Text)]
+    edge = figure.bbox.x1 + 1
+    ends = ((t.get_text(), t.get_window_extent().x1) for t in texts if t.get_text())
+    return [text for text, end in ends if end > edge]
 
 
 def text_of(result):

@@ -88,7 +88,7 @@ CASES = {
         "TTT",
         "Holt–Winters 13 thousand; the LSTM 22.6 at its best, 22.6 after 10 epochs",
         "validation loss 7x training loss. loss (MSE",
-        "Over all months: ahead of Holt–Winters at no number of epochs",
+        "Ahead of Holt–Winters at no number of epochs",
         *("| LSTM | 4,385 | 29 | 13 | 23 | 22.6 |", "| Holt–Winters | 3 + 14 | 7 | 17"),
         *(
             "tells the two apart: 9.65 (",
@@ -117,7 +117,7 @@ CASES = {
         made(one=trained(of_20=(12, 13.1, 13.8)), twelve=trained(ahead=9.0)),
         "FTT",
         *(
-            "ahead of Holt–Winters at some number of epochs",
+            "Ahead of Holt–Winters at some number of epochs",
             "22.6 after 10 epochs",
             "twelve errs more than",
         ),

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from pages import bars
+from pages import bars, cut_off
 
 from lstm_report import plots
 
@@ -26,6 +26,15 @@ FOUND = pd.DataFrame(
 
 def texts(ax):
     return [text.get_text() for text in ax.texts]
+
+
+def test_a_title_that_the_edge_cuts_off_is_seen():
+    figure, ax = plots.panels(1, 3)
+    ax.set_title("a title that fits")
+    assert not cut_off(figure)
+    ax.set_title(long := "as long as no figure is wide " * 4)
+    assert cut_off(figure) == [long]
+    plt.close(figure)
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])

@@ -219,10 +219,13 @@ class Network:
         """
         rate = check_rate("learning_rate", learning_rate, self._dtype)
         chosen, batch_size = check_order(dataset, order, batch_size)
-        self._check_example(dataset.x, dataset.target)
+        # Contiguous: the attributes of a Dataset may have been assigned to.
+        examples = self._check_example(dataset.x, dataset.target)
         with self._held("epoch"), self._guard():
             self._change("epoch changed the parameters")
-            return self._epoch(dataset, chosen, batch_size, rate) if len(chosen) else []
+            if not len(chosen):
+                return []
+            return self._epoch(dataset, *examples, chosen, batch_size, rate)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The read-out of the last step, y[-1] V + b_out, (B, O), for x (T, B, D), time
@@ -326,7 +329,7 @@ class Network:
         self._replace(Params.from_arrays(gradients, self._cell.name))
         return loss
 
-    def _epoch(self, dataset, order, batch_size, rate):
+    def _epoch(self, dataset, x, target, order, batch_size, rate):
         return dataset.each_batch(order, batch_size, partial(self._step, rate=rate))
 
     # Checks.

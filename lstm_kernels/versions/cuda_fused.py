@@ -90,7 +90,7 @@ class CudaFused(Network):
     def _send_examples(self, x, target):
         self._examples = self._device.send("x", x), self._device.send("target", target)
 
-    def _epoch(self, dataset, order, batch_size, rate):
+    def _epoch(self, dataset, x, target, order, batch_size, rate):
         """A step for each mini-batch of `order`, with no transfer in between.
 
         The data set is copied to the device once and kept until another one is used:
@@ -99,7 +99,7 @@ class CudaFused(Network):
         """
         if self._dataset() is not dataset:
             self._dataset = lambda: None
-            self._send_examples(*self._check_example(dataset.x, dataset.target))
+            self._send_examples(x, target)
             self._dataset = weakref.ref(dataset)
         losses = self._steps(order, batch_size, rate)
         good = np.isfinite(losses)

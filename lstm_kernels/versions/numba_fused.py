@@ -201,9 +201,7 @@ class NumbaFused(Compiled):
         space.work.job_words[JOB_WORD.order] = 0
         return float(self._descend(space, rate, x, target, 1)[0])
 
-    def _epoch(self, dataset, order, batch_size, rate):
-        # As C has them: whoever holds a Dataset may put other arrays into it.
-        x, target = self._check_example(dataset.x, dataset.target)
+    def _epoch(self, dataset, x, target, order, batch_size, rate):
         (T, N, _), losses = x.shape, []
         cut = len(order) - len(order) % batch_size
         for part, B in ((order[:cut], batch_size), (order[cut:], len(order) - cut)):

@@ -549,7 +549,7 @@ def figure_epochs(rows: pd.DataFrame, rules: pd.DataFrame) -> Figure:
     times = digits(labels[1][1] / labels[0][1])
     above.set_title(f"After {at} epochs: validation loss {times}x training loss")
     where = "no" if at_least(least(rows), smooth) else "some"
-    ax.set_title(f"Over all months: ahead of Holt–Winters at {where} number of epochs")
+    ax.set_title(f"Ahead of Holt–Winters at {where} number of epochs")
     return figure
 
 

@@ -219,13 +219,12 @@ class Network:
         """
         rate = check_rate("learning_rate", learning_rate, self._dtype)
         chosen, batch_size = check_order(dataset, order, batch_size)
-        # Contiguous: the attributes of a Dataset may have been assigned to.
-        examples = self._check_example(dataset.x, dataset.target)
+        x, target = self._check_example(dataset.x, dataset.target)  # contiguous now
         with self._held("epoch"), self._guard():
             self._change("epoch changed the parameters")
             if not len(chosen):
                 return []
-            return self._epoch(dataset, *examples, chosen, batch_size, rate)
+            return self._epoch(dataset, x, target, chosen, batch_size, rate)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The read-out of the last step, y[-1] V + b_out, (B, O), for x (T, B, D), time

@@ -118,9 +118,7 @@ def read_npz(
                     raise ValueError("got it twice, want it once")
                 with zipped.open(member) as array:
                     named[part] = np.lib.format.read_array(array, allow_pickle=False)
-                    if array.read(
-                        1
-                    ):  # zipfile compares a checksum at the end of a file
+                    if array.read(1):  # also makes zipfile compare the checksum
                         raise ValueError("got bytes behind its numbers, want none")
         part = "header"
         header = json.loads(str(named.pop(part)))

@@ -30,6 +30,8 @@ from .notes import is_watched, note
 # their order. error_model: division as NumPy's; Python's check for zero would keep the
 # loops scalar.
 OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
+# Of functions that allocate nothing: Numba need not count references to their views.
+PLAIN = OPTIONS | {"_nrt": False}
 # A function of `fill` in the cache: what it is, of which sources, for which Python
 FILLED = re.compile(r"(.+_[0-9a-f]{4})([0-9a-f]{12})-\w+(\.py\w+)")
 AGAIN = "every start compiles what it needs; NUMBA_CACHE_DIR may name another folder"
@@ -182,9 +184,10 @@ def fill(of, names, label, compile=None, origins=()):
     return space
 
 
-def part(function: Callable) -> Any:
+def part(function: Callable, **options: Any) -> Any:
     """Compile a function as part of what calls it, when that is compiled."""
-    made = njit(function, no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
+    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **PLAIN}
+    made = njit(function, **options)
     typed = made.get_call_template
 
     def once(args, kws):
@@ -195,19 +198,22 @@ def part(function: Callable) -> Any:
     return made
 
 
+# Likewise where it is called once, with a NamedTuple of many arrays.
+inlined = partial(part, inline="always")
+
 _kept: list[Any] = []  # code must outlive those who know its address
 
 
-def native(function, label, signature=None, origins=()):
+def native(function, label, signature=None, origins=(), names=None):
     """The address of a function as machine code, in C's calling convention; in Numba's
     cache it is under `label`. signature: its types; None: integers of 64 bits, and so
     is the result. origins: as of `fill`.
     """
     kinds = signature or numba.int64(*[numba.int64] * function.__code__.co_argcount)
     signature = kinds.args, kinds.return_type
-    new = fill([function], {}, label, origins=origins)[function.__name__]
+    new = fill([function], names or {}, label, origins=origins)[function.__name__]
     # `numba.cfunc` would compile at once.
-    made = cached(lambda: lambda f: CFunc(f, signature, {}, {**OPTIONS}), new)
+    made = cached(lambda: lambda f: CFunc(f, signature, {}, {**PLAIN}), new)
     made.compile()
     _kept.append(made)
     return made.address

@@ -15,3 +15,12 @@ def run_on(work, operations, function, *arguments):
     if operations < LONG:
         return function(*arguments)
     return interruptible(partial(function, *arguments), work.progress, team().drain)
+
+
+def run_region(control, operations, function, *arguments):
+    """function(*arguments), a region; a signal cancels a long one: it sets the first
+    word of `control`.
+    """
+    if operations < LONG:
+        return function(*arguments)
+    return interruptible(partial(function, *arguments), control, team().drain)

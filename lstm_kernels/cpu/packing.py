@@ -1,0 +1,185 @@
+"""How `numba-fused` packs weights, and the sizes that follow.
+
+Hidden units are cut into J *unit blocks*, one or a few vectors wide. Packed weights are
+rows of K gates x units: of each layer those of U for one unit block after another, then
+those of W, and of b. So a micro-kernel reads one stream of weights, and the gradient of
+packed weights has their layout. For the backward pass the transposes of U and W lie in
+panels of a *wide unit block*, a few unit blocks, whose units are a row.
+
+    theta  (R, K units)         R = J (D + H + 1) of each layer
+    panels (N, J K units, wide) N wide unit blocks: of each layer those of the inputs,
+                                then those of the hidden units; rows as theta's columns
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from ..cells import Cell
+from . import registers
+
+
+@dataclass(unsafe_hash=True)
+class Layout:
+    """The layout for a cell, float32 or float64, and layers of `hidden` units."""
+
+    cell: Cell
+    dtype: np.dtype
+    hidden: int
+    wide_vectors: int | None = None  # vectors of a wide unit block; None: 4 or 2
+
+    def __post_init__(self):
+        K = len(self.cell.gates)
+        self.vector_bytes = registers.vector_registers().bytes
+        self.lanes = self.vector_bytes // self.dtype.itemsize
+        used = -(-self.hidden // self.lanes)
+        if self.wide_vectors is None:  # whichever pads `hidden` less
+            self.wide_vectors = 4 if -(-used // 4) * 4 <= -(-used // 2) * 2 else 2
+        # Vectors per gate in a unit block: one, or an RNN would have too few to fill a
+        # tile.
+        self.vectors = self.wide_vectors if K == 1 else 1
+        self.units = self.vectors * self.lanes
+        self.wide = self.wide_vectors * self.lanes
+        self.padded = self.pad(self.hidden)
+        self.blocks = -(-self.hidden // self.units)  # without those of padding alone
+        self.row = K * self.units  # numbers of a row of gates
+        # Which gates U, W and b feed.
+        fed = self.cell.input_gates, self.cell.recurrent_gates, tuple(range(K))
+        self.gates = dict(zip("UWb", fed, strict=True))
+        # Tells code of this layout from other code in a file name.
+        of_units = f"{self.lanes}x{self.wide_vectors}"
+        self.name = f"{self.cell.name}_{self.dtype.name}_{of_units}"
+
+    @property
+    def wide_gates(self):
+        """Of each vector of a wide unit block's gates its unit block, and which vector
+        of that one's row it is.
+        """
+        gates = product(range(len(self.cell.gates)), range(self.wide_vectors))
+        blocks = ((g, *divmod(v, self.vectors)) for g, v in gates)
+        return [(j, g * self.vectors + v) for g, j, v in blocks]
+
+    def fed(self):
+        """Of U, W, b the block of a plain matrix that a gate has, or -1, (3, K), and
+        how many those are, (3,).
+        """
+        gates = [self.gates[M] for M in "UWb"]
+        blocks = [
+            [fed.index(g) if g in fed else -1 for g in range(len(self.cell.gates))]
+            for fed in gates
+        ]
+        return np.array(blocks), np.array(list(map(len, gates)))
+
+    def pad(self, size):
+        """A number of inputs or units with padding to whole wide unit blocks."""
+        return -(-size // self.wide) * self.wide
+
+    def columns(self, matrix):
+        """Which vectors of a row of a unit block are of gates that a matrix feeds."""
+        pairs = product(self.gates[matrix], range(self.vectors))
+        return [g * self.vectors + v for g, v in pairs]
+
+    def alike(self, matrix):
+        """The first matrix that feeds the same gates."""
+        return next(m for m in "UWb" if self.gates[m] == self.gates[matrix])
+
+    def tile_rows(self, matrix):
+        """The tallest tile of a matrix's gates."""
+        return registers.tile_rows(len(self.columns(matrix)))
+
+    def runs(self, matrix):
+        """The gates that a matrix feeds as runs (first number, numbers) of a unit
+        block's row; neighbours are one run.
+        """
+        runs = []
+        for g in self.gates[matrix]:
+            if runs and sum(runs[-1]) == g * self.units:
+                runs[-1] = runs[-1][0], runs[-1][1] + self.units
+            else:
+                runs.append((g * self.units, self.units))
+        return runs
+
+
+class Weights:
+    """The parameters of a network, packed. theta, panels: as above; V (H, O), b_out
+    (O,): the output layer. `panels` is older than theta until `transpose`.
+    """
+
+    def __init__(self, layout, params):
+        self._layout, self._form = layout, params
+        H, L = layout.hidden, params.num_layers
+        self.inputs = [len(layer.U) for layer in params.layers]  # D of each layer
+        rows = sum(D + H + 1 for D in self.inputs)
+        panels = sum(map(layout.pad, self.inputs)) + L * layout.padded
+        J, dtype = layout.blocks, layout.dtype
+        self.theta = aligned((J * rows, layout.row), dtype)
+        shape = panels // layout.wide, J * layout.row, layout.wide
+        self.panels = aligned(shape, dtype)
+        self.V = self.b_out = None
+        if params.V is not None:
+            self.V, self.b_out = params.V.copy(), params.b_out.copy()
+        self.assign(params)
+
+    def _blocks(self, theta, params):
+        """Pairs of views (rows, gates, units), of theta and of a layer's matrix."""
+        units, row = self._layout.units, 0
+        for layer in params.layers:
+            for name, gates in self._layout.gates.items():
+                matrix = np.atleast_2d(getattr(layer, name))
+                plain = matrix.reshape(len(matrix), len(gates), -1)
+                rows = theta[row : row + self._layout.blocks * len(matrix)]
+                row += len(rows)
+                blocks = rows.reshape(self._layout.blocks, len(matrix), -1)
+                for j, block in enumerate(blocks):
+                    part = plain[:, :, j * units : (j + 1) * units]  # the last: fewer
+                    packed = block.reshape(len(block), -1, units)
+                    for n, gate in enumerate(gates):
+                        yield packed[:, gate, : part.shape[2]], part[:, n]
+
+    def assign(self, params):
+        """Take over Params: all in one copy, which no interrupt divides."""
+        # Its padding is zero: a descent may leave NaN in this
+        theta = np.zeros_like(self.theta)
+        for packed, plain in self._blocks(theta, params):
+            packed[...] = plain
+        self.transposed = False
+        self.theta[...] = theta
+        if self.V is not None:
+            self.V[...] = params.V
+            self.b_out[...] = params.b_out
+
+    def params(self):
+        """Params, a copy."""
+        params = self._form.copy()
+        for packed, plain in self._blocks(self.theta, params):
+            plain[...] = packed
+        if self.V is not None:
+            params.V[...] = self.V
+            params.b_out[...] = self.b_out
+        return params
+
+    def transpose(self):
+        """Let `panels` be the transposes of what theta has."""
+        if self.transposed:
+            return
+        wide, J, row, n = self._layout.wide, self._layout.blocks, 0, 0
+        for D in self.inputs:
+            for size in (D, self._layout.hidden):
+                M = self.theta[row : row + J * size].reshape(J, size, -1)
+                row += J * size
+                for k in range(0, size, wide):
+                    part = M[:, k : k + wide].transpose(0, 2, 1)
+                    part = part.reshape(-1, part.shape[2])
+                    self.panels[n, :, : part.shape[1]] = part
+                    n += 1
+            row += J
+        self.transposed = True
+
+
+def aligned(shape, dtype):
+    """Zeros that begin at a cache line."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)

@@ -1,0 +1,225 @@
+"""A pass as stages one after another, each with its schedule, and as the arrays that
+the scheduler runs (`scheduler.py`).
+"""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..schedules import Graph, Schedule, Task, cuts
+from ..simulate import Span, Timeline
+from . import scheduler, stages
+from .entries import Arguments, stage_entry, worker_entry
+from .packing import aligned
+from .scheduler import LAST, WORDS
+
+
+class Stage(NamedTuple):
+    """What does a task (`stages.py`), the schedule whose layers are rows of the pass,
+    and whether it changes parameters.
+    """
+
+    kernel: Any
+    schedule: Schedule
+    changes: bool = False
+
+
+def of_samples(kernel, schedule):
+    """A stage of one step, for the samples of each task of another schedule, by its
+    worker.
+    """
+    workers, graph = {}, Graph(1, 1, samples=schedule.graph.samples)
+    for task in reversed(schedule.tasks):
+        samples = schedule.graph.box(task)[3]
+        workers[samples.start, samples.stop] = task.worker
+    tasks = (Task(0, 0, 1, w, samples=samples) for samples, w in workers.items())
+    return Stage(kernel, Schedule(graph, tuple(tasks)))
+
+
+def of_parts(kernel, count, workers, samples):
+    """A stage of so many parts, which all workers share."""
+    graph = Graph(1, 1, blocks=count, samples=samples)
+    shares = enumerate(cuts(count, min(workers, count)))
+    tasks = (Task(0, 0, 1, w, blocks=share) for w, share in shares)
+    return Stage(kernel, Schedule(graph, tuple(tasks)), changes=True)
+
+
+def forward(shape, schedule):
+    """The stages of a forward pass. shape: a Shape (`workspace.py`). schedule: a
+    function of a Graph that returns its Schedule.
+    """
+    L, T, B, J, _ = shape
+    graph = Graph(L, T, blocks=J, samples=B)
+    return [Stage(stages.forward_stage, schedule(graph))]
+
+
+def backward(shape, schedule, workers, descends):
+    """Those of a backward pass, and of what can wait until after it."""
+    L, T, B, J, J_wide = shape
+    graph = Graph(L, T, True, blocks=J_wide, samples=B)
+    back = Stage(stages.backward_stage, schedule(graph))
+    weights = of_parts(stages.weights_stage, L * J + 1, workers, B)
+    if descends:
+        return [back, weights]
+    parts = -(-T * B // stages.ROWS) + L
+    return [back, weights, of_parts(stages.inputs_stage, parts, workers, B)]
+
+
+def train(shape, schedule, workers, descends):
+    """Those of a training step: examples, forward, the output layer, backward."""
+    (ahead,) = forward(shape, schedule)
+    back, *after = backward(shape, schedule, workers, descends)
+    examples = of_samples(stages.examples_stage, ahead.schedule)
+    output = of_samples(stages.output_stage, back.schedule)
+    return [examples, ahead, output, back, *after]
+
+
+class Pass:
+    """Stages for the Arguments of a Net, and the words that count what is done.
+
+    control: words (2 WORDS,) that the stages read. timed: are times kept? Where workers
+    are ranks, `shared` is the number of this one and zeros that all have, words of
+    int64, at least `words(stages)`: then nobody does what another has.
+    """
+
+    def __init__(self, stages, arguments, control, fp_env, *, timed=False, shared=None):
+        self.stages, self.control = stages, control
+        self.workers = max(stage.schedule.workers for stage in stages)
+        self._tasks, self._rows, self._items, self._groups = [], [], 0, []
+        lists = [[] for _ in range(self.workers)]
+        self._slots = []  # of each task, stage after stage, where its times are
+        label = arguments.values.theta.dtype.name
+        for stage in stages:
+            code = stage_entry(stage.kernel, arguments.type, label)
+            self._add(stage, code, lists)
+        tasks, rows = (np.array(z, np.int64) for z in (self._tasks, self._rows))
+        size, self.participants, first = len(tasks), self.workers, 0
+        words = aligned((self.words(stages),), np.int64)
+        if shared is not None:
+            first, words = shared
+            self.participants = 1
+        self._spans = np.zeros((self._items * timed, WORDS), np.int64)
+        plan = scheduler.Plan(
+            arguments=arguments.address,
+            fp_env=fp_env,
+            first_worker=first,
+            steals=shared is None,
+            tasks=tasks,
+            rows=rows,
+            order=np.concatenate(lists).astype(np.int64),
+            bounds=np.cumsum([0, *map(len, lists)]),
+            claims=words[: size * WORDS],
+            counters=words[size * WORDS :],
+            control=control,
+            spans=self._spans,
+        )
+        plan = Arguments(plan)
+        self._generation = aligned((1,), np.int64)
+        code = worker_entry(scheduler.run, plan.type)
+        self._arrays = arguments, plan, words
+        self.region = self.participants, code, plan.address, self._generation.ctypes.data
+
+    @staticmethod
+    def words(stages):
+        """How many words count what is done."""
+        tasks = [
+            (k, task.layer, stage.schedule.graph.box(task)[3])
+            for k, stage in enumerate(stages)
+            for task in stage.schedule.tasks
+        ]
+        groups = {(k, layer, s.start) for k, layer, s in tasks}
+        return (len(tasks) + len(groups)) * WORDS
+
+    def _add(self, stage, code, lists):
+        """The rows and tasks of a stage."""
+        schedule, slots, above = stage.schedule, {}, False
+        graph, layers = schedule.graph, range(schedule.graph.layers)
+        for layer in reversed(layers) if graph.backward else layers:
+            tasks = [task for task in schedule.tasks if task.layer == layer]
+            boxes = [graph.box(task)[1:] for task in tasks]
+            groups = sorted({(s.start, s.stop) for _, _, s in boxes})
+            shared = any(map(schedule.shares_steps, tasks))
+            first = len(self._tasks)
+            for task, (steps, blocks, samples) in zip(tasks, boxes, strict=True):
+                start, stop = steps.start, steps.stop
+                if graph.backward:  # in the order of the pass
+                    start, stop = graph.steps - stop, graph.steps - start
+                items = (stop - start) * (blocks.stop - blocks.start) if shared else 1
+                slots[task] = len(self._tasks), slice(self._items, self._items + items)
+                line = scheduler.Task(
+                    row=len(self._rows),
+                    start=start,
+                    stop=stop,
+                    low=blocks.start,
+                    high=blocks.stop,
+                    first=samples.start,
+                    last=samples.stop,
+                    group=groups.index((samples.start, samples.stop)),
+                    # Below its samples may be in one group, or in many
+                    first_below=sum(s <= samples.start for _, s in self._groups),
+                    last_below=sum(s < samples.stop for s, _ in self._groups),
+                    span=self._items,
+                )
+                self._tasks.append(line)
+                self._items += items
+            offset = sum(row.groups for row in self._rows)
+            line = scheduler.Row(
+                stage=code,
+                layer=layer,
+                steps=graph.steps,
+                blocks=graph.blocks,
+                groups=len(groups),
+                offset=offset,
+                stepwise=above,
+                shared=shared,
+                changes=stage.changes,
+                first_task=first,
+                last_task=len(self._tasks),
+            )
+            self._rows.append(line)
+            self._groups, above = groups, True
+        for task in schedule.tasks:
+            place, items = slots[task]
+            lists[task.worker].append(place)
+            self._slots.append(items)
+
+    def begin(self, count=1):
+        """The next region is so many passes."""
+        self.control[LAST] = self._generation[0] + count
+        if len(self._spans):
+            self._spans.fill(0)
+
+    @property
+    def began(self):
+        """When the last item began, in nanoseconds of `team.clock`."""
+        return self._spans[:, 2].max(initial=0)
+
+    def timeline(self, kernel):
+        """When each part of the stage of a kernel ran, as a Timeline; None if the last
+        pass was not timed, was cancelled, or has no such stage.
+        """
+        slots = iter(self._slots)
+        for stage in self.stages:
+            of_stage = [next(slots) for _ in stage.schedule.tasks]
+            if stage.kernel is kernel and len(self._spans):
+                return _timeline(stage.schedule, [self._spans[s] for s in of_stage])
+        return None
+
+
+def _timeline(schedule, spans):
+    """The Timeline of a schedule from the spans of each task."""
+    ran = []
+    for index, count in Counter(part.task for part in schedule.parts).items():
+        for items in spans[index].reshape(count, -1, WORDS).tolist():  # of a part
+            _, workers, starts, stops, *_ = zip(*items, strict=True)
+            if 0 in stops:
+                return None
+            stop, worker = max(zip(stops, workers, strict=True))
+            ran.append((index, worker, min(starts), stop))
+    begin = min(start for _, _, start, _ in ran)
+    spans = (
+        Span(index, worker, (start - begin) / 1e9, (stop - begin) / 1e9)
+        for index, worker, start, stop in ran
+    )
+    return Timeline(schedule, tuple(spans))

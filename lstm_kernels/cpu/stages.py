@@ -1,0 +1,362 @@
+"""The stages of a pass on arrays (`net.py`): what a task does for its box of steps,
+unit blocks and samples, as calls of micro-kernels.
+
+A stage is stage(net, pass, layer, start, stop, low, high, first, last): of the `pass`-th
+pass of a call, one layer's steps start, ..., stop-1 in the order of the pass, unit blocks
+low, ..., high-1 and samples first, ..., last-1. It returns whether it was cancelled.
+
+l is a layer, t a step, n a row (t, sample), j a unit block, w a wide one, k a unit.
+"""
+
+from ..kernels import inlined, part
+from .atomics import atomic_exchange, load_acquire
+from .micro_kernels import (
+    backward,
+    forward,
+    gradient,
+    inputs,
+    small_input_gradient,
+    times_transpose,
+    transpose,
+)
+from .scheduler import CANCEL, LAST, serpentine
+from .views import view
+
+GRAIN = 64  # rows of a weight gradient at once, in L1
+ROWS = 96  # rows of dx at once
+FEW = 4  # inputs up to which dx is a dot product for each
+
+
+@part
+def layer_rows(x, H, J, l):
+    """Of a layer its first rows of U, W and b in theta, and its inputs."""
+    D, U = x.shape[1], 0
+    if l > 0:
+        U, D = J * (D + H + 1) + (l - 1) * J * (2 * H + 1), H
+    return U, U + J * D, U + J * (D + H), D
+
+
+@part
+def layer_panels(x, H, wide, l):
+    """Of a layer its first panel of U^T, and that of W^T."""
+    D_wide, H_wide = -(-x.shape[1] // wide), -(-H // wide)
+    if l == 0:
+        return 0, D_wide
+    first = D_wide + H_wide + (l - 1) * 2 * H_wide
+    return first, first + H_wide
+
+
+@inlined
+def forward_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+    """Each step from slot t to slot t + 1 of h and c."""
+    B, H, J, units, row = net.B, net.H, net.J, net.units, net.theta.shape[1]
+    size, (U_row, W_row, b_row, D) = last - first, layer_rows(net.x, H, J, l)
+    x = net.x if l == 0 else view(net.h, (l - 1, B, 0), (net.T * B, H))
+    ahead = net.input_steps > 1  # are inputs of some steps multiplied at once?
+    for t in range(start, stop):
+        if load_acquire(net.control, CANCEL):
+            return 1
+        at = (t - begin) % net.input_steps  # step of those
+        until = min(t + net.input_steps, end)
+        n, m = t * B + first, (t if net.keeps_gates else at) * B + first
+        # Without an initial state the first step has no product with W.
+        D_t, H_t = 0 if ahead else D, H if t > 0 or net.starts else 0
+        h_t, x_t = view(net.h, (l, n, 0), (size, H_t)), view(x, (n, 0), (size, D_t))
+        for i in range(high - low):
+            j = serpentine(t, i, low, high)
+            k = j * units
+            U = view(net.theta, (U_row + j * D, 0), (D, row))
+            W = view(net.theta, (W_row + j * H, 0), (H, row))
+            b = view(net.theta, (b_row + j, 0), (1, row))
+            a_t = view(net.a, (l, j, m, 0), (size, row))
+            if ahead and at == 0:
+                a = view(net.a, (l, j, m - first, 0), ((until - t) * B, row))
+                input_products(net.kernels.inputs, x, U, b, a, t, until, B, first, last)
+            begins = a_t if ahead else b
+            c_t = view(net.c, (l, n, k), (size, units))
+            c_new = view(net.c, (l, n + B, k), (size, units))
+            h_new = view(net.h, (l, n + B, k), (size, units))
+            forward(net.kernels.forward, begins, x_t, U, h_t, W, a_t, c_t, c_new, h_new)
+    return 0
+
+
+@part
+def input_products(code, x, U, b, a, t, until, B, first, last):
+    """a = b + x U of steps t, ..., until-1."""
+    count, size = until - t, last - first
+    if size == B:  # of all samples they are one run of rows
+        count, size = 1, count * B
+    for s in range(count):
+        x_t = view(x, ((t + s) * B + first, 0), (size, x.shape[1]))
+        inputs(code, x_t, U, b, view(a, (s * B + first, 0), (size, a.shape[1])))
+
+
+@inlined
+def backward_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+    """The same back through time, of wide unit blocks."""
+    T, B, wide, size = net.T, net.B, net.wide, last - first
+    J, n_row, rows = net.J, net.theta.shape[1], net.panels.shape[1]
+    _, W_T = layer_panels(net.x, net.H, wide, l)
+    for s in range(start, stop):
+        if load_acquire(net.control, CANCEL):
+            return 1
+        t, is_last = T - 1 - s, s == 0  # no step comes after the last
+        at_once = (s - begin) % net.back_steps == 0 and l < len(net.h) - 1
+        until = max(T - end, t + 1 - net.back_steps)  # the first of these steps
+        n = t * B + first
+        if is_last:
+            da_next = view(net.da, (l, 0, n, 0), (0, size, n_row))
+        else:
+            da_next = view(net.da, (l, 0, n + B, 0), (J, size, n_row))
+        for i in range(high - low):
+            w = serpentine(s, i, low, high)
+            k = w * wide  # the wide block's first unit
+            j = k // net.units  # and its first unit block
+            if at_once:
+                if is_last:  # where the gradient of the final h comes in
+                    begins = view(net.dh, (l, first, k), (size, wide))
+                    from_above(net, l, w, begins, t, t + 1, first, last)
+                begins = view(net.zeros, (0, 0), (1, wide))
+                from_above(net, l, w, begins, until, t + 1 - is_last, first, last)
+            backward(
+                net.kernels.backward,
+                view(net.dy, (l, n, k), (size, wide)),
+                da_next,
+                view(net.panels, (W_T + w, 0, 0), (rows, wide)),
+                view(net.a, (l, j, n, 0), (wide // net.units, size, n_row)),
+                view(net.da, (l, j, n, 0), (wide // net.units, size, n_row)),
+                view(net.dc, (l, first, k), (size, wide)),
+                view(net.c, (l, n, k), (size, wide)),
+                view(net.c, (l, n + B, k), (size, wide)),
+            )
+    return 0
+
+
+@inlined
+def from_above(net, l, w, begins, low, high, first, last):
+    """dy of steps low, ..., high-1, of wide unit block w: begins + da_above U^T."""
+    B, J, wide = net.B, net.J, net.wide
+    n_row, rows = net.theta.shape[1], net.panels.shape[1]
+    U_T, _ = layer_panels(net.x, net.H, wide, l + 1)
+    count, size = high - low, last - first
+    if size == B:  # of all samples they are one run of rows
+        count, size = min(count, 1), count * B
+    for t in range(low, low + count):
+        n = t * B + first
+        times_transpose(
+            net.kernels.times_transpose_U,
+            begins,
+            view(net.da, (l + 1, 0, n, 0), (J, size, n_row)),
+            view(net.panels, (U_T + w, 0, 0), (rows, wide)),
+            view(net.dy, (l, n, w * wide), (size, wide)),
+        )
+
+
+@inlined
+def weights_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+    """Gradients of the parameters, in parts: a unit block of a layer each, then those
+    of the output layer and the loss (`plan.py`).
+    """
+    for i in range(low, high):
+        if i < len(net.h) * net.J:
+            weight_gradient(net, i // net.J, i % net.J)
+        elif net.learns:
+            note_loss(net, number)
+    return 0
+
+
+@inlined
+def inputs_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+    """Gradients of x and of the initial states, in parts: some rows of x, then a layer
+    each.
+    """
+    N = net.T * net.B
+    of_inputs = (N + ROWS - 1) // ROWS
+    for i in range(low, high):
+        if i >= of_inputs:
+            state_gradient(net, i - of_inputs)
+        elif net.input_gradient:
+            input_gradient(net, i * ROWS, min(i * ROWS + ROWS, N))
+    return 0
+
+
+@inlined
+def note_loss(net, number):
+    """The output layer's gradients, and the loss. One that is not finite ends the
+    call.
+    """
+    loss = output_gradient(net)
+    net.losses[number] = loss
+    if loss - loss != 0:
+        last = load_acquire(net.control, LAST)
+        done = last - len(net.losses) + number + 1
+        atomic_exchange(net.control, LAST, done)
+
+
+@inlined
+def input_gradient(net, n, end):
+    """dx of rows n, ..., end-1."""
+    J, D, wide, row = net.J, net.x.shape[1], net.wide, net.theta.shape[1]
+    da = view(net.da, (0, 0, n, 0), (J, end - n, row))
+    if D <= FEW:
+        dx, U = view(net.dx, (n, 0), (end - n, D)), view(net.theta, (0, 0), (J * D, row))
+        small_input_gradient(net.kernels.small_input_gradient, da, U, dx)
+        return
+    zeros = view(net.zeros, (0, 0), (1, wide))
+    for w in range(net.dx.shape[1] // wide):
+        U_T = view(net.panels, (w, 0, 0), (net.panels.shape[1], wide))
+        dx = view(net.dx, (n, w * wide), (end - n, wide))
+        times_transpose(net.kernels.times_transpose_U, zeros, da, U_T, dx)
+
+
+@inlined
+def state_gradient(net, l):
+    """The gradient of the initial h, through step 0; and past it, where a cell has no
+    c: what it hands over then is h.
+    """
+    B, wide, rows = net.B, net.wide, net.panels.shape[1]
+    da = view(net.da, (l, 0, 0, 0), (net.J, B, net.theta.shape[1]))
+    _, panel = layer_panels(net.x, net.H, wide, l)
+    for w in range(net.dh0.shape[2] // wide):
+        begins = view(net.zeros, (0, 0), (1, wide))
+        if not net.has_c:
+            begins = view(net.dc, (l, 0, w * wide), (B, wide))
+        W_T = view(net.panels, (panel + w, 0, 0), (rows, wide))
+        dh0 = view(net.dh0, (l, 0, w * wide), (B, wide))
+        times_transpose(net.kernels.times_transpose_W, begins, da, W_T, dh0)
+
+
+@inlined
+def weight_gradient(net, l, j):
+    """gradient += rate times that of unit block j: of parameters that descend; else
+    from zero, and then as plain matrices.
+    """
+    B, H, N, row = net.B, net.H, net.T * net.B, net.theta.shape[1]
+    U_row, W_row, b_row, D = layer_rows(net.x, H, net.J, l)
+    gU = view(net.gradient, (U_row + j * D, 0), (D, row))
+    gW = view(net.gradient, (W_row + j * H, 0), (H, row))
+    gb = view(net.gradient, (b_row + j, 0), (1, row))
+    if not net.descends:
+        clear(gU)
+        clear(gW)
+        clear(gb)
+    x = net.x if l == 0 else view(net.h, (l - 1, B, 0), (N, H))
+    rate, codes = net.rate[0], net.kernels
+    for n in range(0, N, GRAIN):
+        count = min(GRAIN, N - n)
+        da = view(net.da, (l, j, n, 0), (count, row))
+        gradient(codes.gradient_U, view(x, (n, 0), (count, D)), da, gU, rate)
+        gradient(codes.gradient_b, view(net.ones, (0, 0), (count, 1)), da, gb, rate)
+    # Slot t of h is from before step t; without an initial state slot 0 is zeros.
+    for n in range(0 if net.starts else B, N, GRAIN):
+        count = min(GRAIN, N - n)
+        da = view(net.da, (l, j, n, 0), (count, row))
+        gradient(codes.gradient_W, view(net.h, (l, n, 0), (count, H)), da, gW, rate)
+    if net.descends:
+        U_T, W_T = layer_panels(net.x, H, net.wide, l)
+        transpose_block(net.kernels.transpose, net.lanes, gU, net.panels, U_T, j)
+        transpose_block(net.kernels.transpose, net.lanes, gW, net.panels, W_T, j)
+    else:
+        unpack(gU, net.fed, 0, net.plain, net.plain_first[l, 0], j, H)
+        unpack(gW, net.fed, 1, net.plain, net.plain_first[l, 1], j, H)
+        unpack(gb, net.fed, 2, net.plain, net.plain_first[l, 2], j, H)
+
+
+@part
+def clear(out):
+    """Zeros."""
+    for r in range(out.shape[0]):
+        for k in range(out.shape[1]):
+            out[r, k] = 0
+
+
+@part
+def unpack(packed, fed, matrix, plain, begin, j, H):
+    """Rows of unit block j (rows, K units), to a plain matrix (rows, G, H) that begins
+    somewhere in `plain`. fed: of U, W, b which of the G a gate is, or -1, (3, K).
+    """
+    K = fed.shape[1]
+    units, G = packed.shape[1] // K, 0
+    for gate in range(K):
+        G += fed[matrix, gate] >= 0
+    for r in range(packed.shape[0]):
+        for gate in range(K):
+            if fed[matrix, gate] >= 0:
+                place = begin + (r * G + fed[matrix, gate]) * H + j * units
+                for k in range(min(units, H - j * units)):
+                    plain[place + k] = packed[r, gate * units + k]
+
+
+@part
+def transpose_block(code, lanes, M, panels, first, j):
+    """Rows of unit block j of packed weights (rows, K units), to the columns of panels
+    `first`, ...: in squares, then what is left of the rows.
+    """
+    (rows, n), wide = M.shape, panels.shape[2]
+    squares = rows - rows % lanes
+    for r in range(0, squares, lanes):
+        out = view(panels, (first + r // wide, j * n, r % wide), (n, lanes))
+        transpose(code, view(M, (r, 0), (lanes, n)), out)
+    for r in range(squares, rows):
+        for k in range(n):
+            panels[first + r // wide, j * n + k, r % wide] = M[r, k]
+
+
+@inlined
+def examples_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+    """Examples of the data set into a mini-batch."""
+    B, batch = net.B, number * net.B
+    if len(net.order) == 0:
+        return 0  # they are there
+    for s in range(first, last):
+        example = net.order[batch + s]
+        for t in range(net.T):
+            for d in range(net.x.shape[1]):
+                net.x[t * B + s, d] = net.source[t, example, d]
+        for o in range(net.target.shape[1]):
+            net.target[s, o] = net.labels[example, o]
+    return 0
+
+
+@inlined
+def output_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+    """error = y V + b_out - target, and what the backward pass begins with: dy of the
+    last step and dc.
+    """
+    top, H, (B, O) = len(net.h) - 1, net.H, net.error.shape
+    n, m = net.T * B, (net.T - 1) * B  # rows of the last y and its gradient
+    scale = net.rate.dtype.type(2) / net.rate.dtype.type(B * O)
+    for s in range(first, last):
+        for k in range(net.dy.shape[2]):
+            net.dy[top, m + s, k] = 0
+            for layer in range(top + 1):
+                net.dc[layer, s, k] = 0
+        for o in range(O):
+            total = net.b_out[o] - net.target[s, o]
+            for k in range(H):
+                total += net.h[top, n + s, k] * net.V[k, o]
+            net.error[s, o] = total
+            for k in range(H):
+                net.dy[top, m + s, k] += scale * total * net.V[k, o]
+    return 0
+
+
+@inlined
+def output_gradient(net):
+    """gV, gb_out += rate times their gradients; the mean squared error."""
+    top, n, H, (B, O) = len(net.h) - 1, net.T * net.B, net.H, net.error.shape
+    real = net.rate.dtype.type
+    scale = real(2) / real(B * O) * net.rate[0]
+    loss = real(0)
+    for o in range(O):
+        total = real(0)
+        for s in range(B):
+            total += net.error[s, o]
+            loss += net.error[s, o] * net.error[s, o]
+        net.gb_out[o] += scale * total
+        for k in range(H):
+            total = real(0)
+            for s in range(B):
+                total += net.h[top, n + s, k] * net.error[s, o]
+            net.gV[k, o] += scale * total
+    return loss / real(B * O)

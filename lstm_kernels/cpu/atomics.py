@@ -7,7 +7,9 @@ from numba import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-WORDS = types.Array(types.int64, 1, "C")
+from .intrinsics import WORDS
+
+INT = types.int64
 
 
 def _element(context, builder, values):
@@ -23,7 +25,7 @@ def load_acquire(context, words, i):
     def generate(context, builder, signature, values):
         return builder.load_atomic(_element(context, builder, values), "acquire", 8)
 
-    return types.int64(WORDS, types.int64), generate
+    return INT(WORDS, INT), generate
 
 
 @intrinsic
@@ -34,7 +36,7 @@ def atomic_add(context, words, i, number):
         element = _element(context, builder, values)
         return builder.atomic_rmw("add", element, values[2], "seq_cst")
 
-    return types.int64(WORDS, types.int64, types.int64), generate
+    return INT(WORDS, INT, INT), generate
 
 
 @intrinsic
@@ -45,7 +47,7 @@ def atomic_exchange(context, words, i, number):
         element = _element(context, builder, values)
         return builder.atomic_rmw("xchg", element, values[2], "seq_cst")
 
-    return types.int64(WORDS, types.int64, types.int64), generate
+    return INT(WORDS, INT, INT), generate
 
 
 @intrinsic
@@ -57,4 +59,4 @@ def compare_and_swap(context, words, i, old, new):
         pair = builder.cmpxchg(element, values[2], values[3], "seq_cst", "acquire")
         return builder.extract_value(pair, 1)
 
-    return types.boolean(WORDS, types.int64, types.int64, types.int64), generate
+    return types.boolean(WORDS, INT, INT, INT), generate

@@ -10,11 +10,10 @@ from functools import cache
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba import types
 
 from ..kernels import native
-from .instructions import WORD, call_address, instruction, on_stack
+from .intrinsics import WORD, call_address, instruction, on_stack
 
 _HEAD = object.__basicsize__
 _word_at = ctypes.c_int64.from_address
@@ -56,12 +55,14 @@ class Arguments:
             self.words += _words(value)
         self._memory = np.array(self.words, np.int64)
         self.words, self.address = memoryview(self._memory), address(self._memory)
-        self._arrays = {}  # those that were set, which must live as long
+        self._arrays = values._asdict()  # which must live as long
 
     def set(self, name, value):
         """Let a field be another array, of the same dtype and number of axes, or
         another integer.
         """
+        if self._arrays.get(name) is value:
+            return
         self._arrays[name] = value
         for k, word in enumerate(_words(value), self._places[name]):
             self.words[k] = word
@@ -101,10 +102,6 @@ def _stage(arguments, box):
     )
 
 
-def _worker(p, generation, arguments):
-    return kernel(p, generation, load(arguments))  # noqa: F821
-
-
 @instruction(types.int64, *[types.int64] * 12)
 def call_stage(builder, code, arguments, *box):
     """Call a stage at an address for a box of work (`stages.py`): the address of its
@@ -114,19 +111,10 @@ def call_stage(builder, code, arguments, *box):
 
 
 @cache
-def _entry(kernel, kind, form, label):
-    name = f"{label}_{kernel.py_func.__name__}"
-    names = {"kernel": kernel, "load": loader(kind), "word": word}
-    return native(form, name, origins=[kernel.py_func.__module__], names=names)
-
-
 def stage_entry(kernel, kind, label):
     """The address of a stage: kernel(arguments, ...) of ten integers. kind: the Numba
     type of the Arguments. label: tells types apart in Numba's cache.
     """
-    return _entry(kernel, kind, _stage, label)
-
-
-def worker_entry(kernel, kind):
-    """The address of kernel(p, generation, arguments)."""
-    return _entry(kernel, kind, _worker, "worker")
+    names = {"kernel": kernel, "load": loader(kind), "word": word}
+    label = f"{label}_{kernel.py_func.__name__}"
+    return native(_stage, label, origins=[kernel.py_func.__module__], names=names)

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 
+import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
 from ..cells import CELLS
-from ..kernels import native
+from ..kernels import OPTIONS, fill, native
 from . import activations, registers
-from .instructions import WORD, call_address, function_of, instruction, on_stack
+from .intrinsics import WORD, call_address, instruction, on_stack, with_signature
 from .packing import Layout
 from .simd import LLVM, Number
 
@@ -121,6 +121,14 @@ class Gates(Matrix):
         return address + i * self.stride + n * self.vector_bytes
 
 
+def told(*fields):
+    """The annotation of an operand: what a micro-kernel is told of it beside the
+    address, names of Matrix's fields. More words on the stack would take longer: the
+    loads of weights that have a word's last twelve bits wait for it.
+    """
+    return fields
+
+
 def load_accumulators(m, z, rows, columns):
     """Accumulators that begin with an operand."""
     return [[m.variable(z.vector(i, n)) for n in columns] for i in rows]
@@ -200,7 +208,9 @@ class MicroKernels(Layout):
         """a = b + x U of a unit block, for rows (t, sample)."""
         vectors, height = range(len(self.columns("b"))), self.tile_rows("b")
 
-        def inputs(m, x: "columns stride", U: "", b: "", a: "rows"):
+        def inputs(
+            m, x: told("columns", "stride"), U: told(), b: told(), a: told("rows")
+        ):
             U, a, b = self._panel(U, "U"), self._panel(a), Matrix.of(b, stride=0)
             for first, count in m.groups(a.rows, height):
                 sums = load_accumulators(m, b, range(count), vectors)
@@ -220,15 +230,15 @@ class MicroKernels(Layout):
 
         def forward(
             m,
-            begin: "stride",
-            x: "columns stride",
-            U: "",
-            h: "columns stride",
-            W: "",
-            a: "",
-            c: "rows stride",
-            c_new: "stride",
-            h_new: "stride",
+            begin: told("stride"),
+            x: told("columns", "stride"),
+            U: told(),
+            h: told("columns", "stride"),
+            W: told(),
+            a: told(),
+            c: told("rows", "stride"),
+            c_new: told("stride"),
+            h_new: told("stride"),
         ):
             U, W, a = self._panel(U, "U"), self._panel(W, "W"), self._panel(a)
             for first, count in m.groups(c.rows, height):
@@ -285,14 +295,14 @@ class MicroKernels(Layout):
 
         def backward(
             m,
-            begin: "stride",
-            da_next: "blocks block",
-            W_T: "",
-            a: "block",
-            da: "block",
-            dc: "rows stride",
-            c: "stride",
-            c_new: "stride",
+            begin: told("stride"),
+            da_next: told("blocks", "block"),
+            W_T: told(),
+            a: told("block"),
+            da: told("block"),
+            dc: told("rows", "stride"),
+            c: told("stride"),
+            c_new: told("stride"),
         ):
             gates = {"stride": self.row * a.size, "vectors": self.wide_gates}
             a, da = Gates.of(a, **gates), Gates.of(da, **gates)
@@ -327,7 +337,11 @@ class MicroKernels(Layout):
         wide, height = self.wide_vectors, registers.tile_rows(self.wide_vectors)
 
         def times_transpose(
-            m, begin: "stride", da: "blocks block", M_T: "", out: "rows stride"
+            m,
+            begin: told("stride"),
+            da: told("blocks", "block"),
+            M_T: told(),
+            out: told("rows", "stride"),
         ):
             da = self._panel(da)
             for first, count in m.groups(out.rows, height):
@@ -344,7 +358,10 @@ class MicroKernels(Layout):
         count_fed = len(self.columns("U"))
 
         def small_input_gradient(
-            m, da: "blocks block", U: "", out: "rows columns stride"
+            m,
+            da: told("blocks", "block"),
+            U: told(),
+            out: told("rows", "columns", "stride"),
         ):
             zero, da, U = m.constant(0.0), self._panel(da, "U"), self._panel(U, "U")
             for first, count in m.groups(out.rows, 4):
@@ -367,7 +384,9 @@ class MicroKernels(Layout):
         """
         vectors, height = range(len(self.columns(matrix))), self.tile_rows(matrix)
 
-        def gradient(m, z: "stride", da: "rows", out: "rows", rate: float):
+        def gradient(
+            m, z: told("stride"), da: told("rows"), out: told("rows"), rate: float
+        ):
             zero, out = m.constant(0.0), self._panel(out, matrix)
             z_T, da_fed = Transposed.of(z), self._panel(da, matrix)
             for first, high in m.groups(out.rows, height):
@@ -385,7 +404,7 @@ class MicroKernels(Layout):
         """
         lanes = self.lanes
 
-        def transpose(m, a: "columns stride", out: "stride"):
+        def transpose(m, a: told("columns", "stride"), out: told("stride")):
             for column in m.each(a.columns, lanes):
                 square = a.moved(column * a.size)
                 rows = [square.vector(r, 0) for r in range(lanes)]
@@ -400,40 +419,62 @@ class MicroKernels(Layout):
 
 
 def _parameters(micro_kernel):
-    """A micro-kernel's parameters after m: for each operand's name what it is told
-    beside the address, names of Matrix's fields; for a number, float.
+    """The annotations of a micro-kernel's parameters after m, by name: of an operand
+    what it is `told`, of a number float.
     """
-    parameters = list(inspect.signature(micro_kernel).parameters.values())[1:]
-    kinds = ((p.name, p.annotation) for p in parameters)
-    return {name: kind if kind is float else kind.split() for name, kind in kinds}
+    _, *parameters = inspect.signature(micro_kernel).parameters.values()
+    return {p.name: p.annotation for p in parameters}
 
 
-def trace(micro_kernel, dtype, lanes):
-    """A function for Numba that traces a micro-kernel: of the address of its arguments
-    as words.
+def _trace(micro_kernel, dtype, lanes):
+    """A function for compiled code that traces a micro-kernel, of the address of its
+    arguments as words (`caller`).
     """
 
     def emit(builder, address):
-        m, arguments, count = LLVM(builder, dtype, lanes), [], 0
+        m, count = LLVM(builder, dtype, lanes), 0
 
         def word(kind=WORD):
             nonlocal count
             place = builder.add(address, ir.Constant(WORD, 8 * count))
             count += 1
-            value = builder.load(builder.inttoptr(place, kind.as_pointer()))
-            return m.argument(value)
+            return m.argument(builder.load(builder.inttoptr(place, kind.as_pointer())))
 
+        arguments = []
         for fields in _parameters(micro_kernel).values():
             if fields is float:
                 arguments.append(word(ir.DoubleType()))
-                continue
-            operand = Matrix(m, word())
-            arguments.append(Matrix.of(operand, **{field: word() for field in fields}))
+            else:
+                operand = Matrix(m, word())
+                told = {field: word() for field in fields}
+                arguments.append(Matrix.of(operand, **told))
         micro_kernel(m, *arguments)
 
-    traced = instruction(None, types.intp)(emit)
-    known_by = micro_kernel.__name__, __name__, __file__
-    return function_of("lambda words: traced(words)", *known_by, traced=traced)
+    return instruction(None, types.intp)(emit)
+
+
+def _traced(words):
+    trace(words)  # noqa: F821
+
+
+SIGNATURE = types.void(types.intp)
+
+
+def compiled(micro_kernel, dtype, lanes, label, origins=()):
+    """The address of a micro-kernel as machine code, compiled or from Numba's cache.
+    label: tells those of one name apart there. origins: names of the modules it is
+    traced from, beside its own.
+    """
+    names = {"trace": _trace(micro_kernel, dtype, lanes)}
+    label = f"{micro_kernel.__name__}_{label}"
+    return native(_traced, label, SIGNATURE, (micro_kernel.__module__, *origins), names)
+
+
+def assembly(micro_kernel, dtype, lanes):
+    """The machine code of a micro-kernel as assembly, compiled for the purpose."""
+    names = {"trace": _trace(micro_kernel, dtype, lanes)}
+    function = fill([_traced], names, "assembly")["_traced"]
+    return numba.cfunc(SIGNATURE, **OPTIONS)(function)._library.get_asm_str()
 
 
 def _operand(context, builder, kind, value, fields):
@@ -470,11 +511,7 @@ def caller(micro_kernel):
 
         return types.void(code, *kinds), generate
 
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = "context", "code", *parameters
-    typing.__signature__ = inspect.Signature([inspect.Parameter(n, kind) for n in names])
-    typing.__name__ = typing.__qualname__ = micro_kernel.__name__
-    return intrinsic(typing)
+    return with_signature(typing, micro_kernel.__name__, "code", *parameters)
 
 
 # By their address, for compiled code: those of every cell are called alike.
@@ -490,11 +527,10 @@ transpose = caller(_ALL["transpose"])
 
 @cache
 def _code(kernels, name, keep):
-    traced = kernels.all(keep)[name]
-    label = f"{traced.__name__}_{kernels.name}_{name}_{keep}"
-    function = trace(traced, kernels.dtype, kernels.lanes)
-    origins = __name__, type(kernels).__module__, kernels.cell.make.__module__
-    return native(function, label, types.void(types.intp), origins)
+    label = f"{kernels.name}_{name}_{keep}"
+    origins = type(kernels).__module__, kernels.cell.make.__module__
+    kernel = kernels.all(keep)[name]
+    return compiled(kernel, kernels.dtype, kernels.lanes, label, origins)
 
 
 def codes(kernels, *names, keep=True):

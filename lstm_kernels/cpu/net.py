@@ -57,9 +57,7 @@ class Net(NamedTuple):
     h: np.ndarray  # (L, (T + 1) B, P)
     c: np.ndarray  # the same; h itself for a cell without c
     a: np.ndarray  # (L, P / units, A B, K units): gates
-    # Of U, W, b the block of a plain matrix that a gate has, or -1; how many those are.
-    fed: np.ndarray  # (3, K)
-    fed_count: np.ndarray  # (3,)
+    fed: np.ndarray  # (3, K): of U, W, b the block of a plain matrix, or -1, of a gate
 
     da: np.ndarray  # (L, P / units, T B, K units): gradients of pre-activations
     dy: np.ndarray  # (L, T B, P): gradients of h from above
@@ -67,7 +65,7 @@ class Net(NamedTuple):
     dc: np.ndarray  # (L, B, P): of c, from the final one to the initial one
     dh0: np.ndarray  # (L, B, P): of the initial h
     dx: np.ndarray  # (T B, X)
-    zeros: np.ndarray  # (1, P)
+    zeros: np.ndarray  # (1, wide)
     ones: np.ndarray  # (GRAIN, 1): what b multiplies
     gradient: np.ndarray  # (R, K units): of theta, or theta itself
     plain: np.ndarray  # gradients of plain U, W, b, one behind another

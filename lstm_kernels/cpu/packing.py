@@ -61,15 +61,10 @@ class Layout:
         return [(j, g * self.vectors + v) for g, j, v in blocks]
 
     def fed(self):
-        """Of U, W, b the block of a plain matrix that a gate has, or -1, (3, K), and
-        how many those are, (3,).
-        """
-        gates = [self.gates[M] for M in "UWb"]
-        blocks = [
-            [fed.index(g) if g in fed else -1 for g in range(len(self.cell.gates))]
-            for fed in gates
-        ]
-        return np.array(blocks), np.array(list(map(len, gates)))
+        """Of U, W, b the block of a plain matrix that a gate has, or -1, (3, K)."""
+        gates = range(len(self.cell.gates))
+        fed = [self.gates[M] for M in "UWb"]
+        return np.array([[f.index(g) if g in f else -1 for g in gates] for f in fed])
 
     def pad(self, size):
         """A number of inputs or units with padding to whole wide unit blocks."""
@@ -116,6 +111,10 @@ class Weights:
         self.theta = aligned((J * rows, layout.row), dtype)
         shape = panels // layout.wide, J * layout.row, layout.wide
         self.panels = aligned(shape, dtype)
+        arrays = [a for layer in params.layers for a in (layer.U, layer.W, layer.b)]
+        self._plain = [array.shape for array in arrays]
+        ends = np.cumsum([array.size for array in arrays])
+        self._ends, self.plain_first = ends, np.append(0, ends[:-1]).reshape(L, 3)
         self.V = self.b_out = None
         if params.V is not None:
             self.V, self.b_out = params.V.copy(), params.b_out.copy()
@@ -158,6 +157,12 @@ class Weights:
             params.V[...] = self.V
             params.b_out[...] = self.b_out
         return params
+
+    def plain(self):
+        """Room for gradients of the plain matrices: one array, and views of it."""
+        flat = np.empty(self._ends[-1], self.theta.dtype)
+        parts = zip(np.split(flat, self._ends[:-1]), self._plain, strict=True)
+        return flat, [part.reshape(shape) for part, shape in parts]
 
     def transpose(self):
         """Let `panels` be the transposes of what theta has."""

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..kernels import native
 from ..schedules import Graph, Schedule, Task, cuts
 from ..simulate import Span, Timeline
 from . import scheduler, stages
-from .entries import Arguments, stage_entry, worker_entry
+from .entries import Arguments, stage_entry
 from .packing import aligned
-from .scheduler import LAST, WORDS
+from .scheduler import LAST
+from .thread_pool import LINE, thread_pool
 
 
 class Stage(NamedTuple):
@@ -78,47 +80,62 @@ def train(shape, schedule, workers, descends):
 class Pass:
     """Stages for the Arguments of a Net, and the words that count what is done.
 
-    control: words (2 WORDS,) that the stages read. timed: are times kept? Where workers
-    are ranks, `shared` is the number of this one and zeros that all have, words of
-    int64, at least `words(stages)`: then nobody does what another has.
+    partition: what made the schedules; by layers, times are kept. Where workers are
+    ranks, `shared` is the number of this one
+    and zeros that all have, words of int64, at least `words(stages)`: then nobody does
+    what another has.
     """
 
-    def __init__(self, stages, arguments, control, fp_env, *, timed=False, shared=None):
-        self.stages, self.control = stages, control
+    def __init__(self, stages, arguments, fp_mode, partition=None, shared=None):
+        self.stages, self._control = stages, arguments.values.control
+        self.partition = partition
         self.workers = max(stage.schedule.workers for stage in stages)
         self._tasks, self._rows, self._items, self._groups = [], [], 0, []
-        lists = [[] for _ in range(self.workers)]
         self._slots = []  # of each task, stage after stage, where its times are
+        lists = [[] for _ in range(self.workers)]
         label = arguments.values.theta.dtype.name
         for stage in stages:
             code = stage_entry(stage.kernel, arguments.type, label)
             self._add(stage, code, lists)
-        tasks, rows = (np.array(z, np.int64) for z in (self._tasks, self._rows))
-        size, self.participants, first = len(tasks), self.workers, 0
-        words = aligned((self.words(stages),), np.int64)
-        if shared is not None:
-            first, words = shared
-            self.participants = 1
-        self._spans = np.zeros((self._items * timed, WORDS), np.int64)
-        plan = scheduler.Plan(
-            arguments=arguments.address,
-            fp_env=fp_env,
-            first_worker=first,
-            steals=shared is None,
-            tasks=tasks,
-            rows=rows,
-            order=np.concatenate(lists).astype(np.int64),
-            bounds=np.cumsum([0, *map(len, lists)]),
-            claims=words[: size * WORDS],
-            counters=words[size * WORDS :],
-            control=control,
-            spans=self._spans,
+        first, words = shared or (0, aligned((self.words(stages),), np.int64))
+        timed = partition is not None and partition.by == "layers"
+        self._spans = np.zeros((self._items * timed, LINE), np.int64)
+        split = len(self._tasks) * LINE
+        self._plan = Arguments(
+            scheduler.Plan(
+                arguments=arguments.address,
+                fp_mode=fp_mode,
+                first_worker=first,
+                steals=int(shared is None),
+                tasks=np.array(self._tasks, np.int64),
+                rows=np.array(self._rows, np.int64),
+                order=np.array([k for tasks in lists for k in tasks], np.int64),
+                bounds=np.cumsum([0, *map(len, lists)]),
+                claims=words[:split],
+                counters=words[split:],
+                control=self._control,
+                spans=self._spans,
+            )
         )
-        plan = Arguments(plan)
-        self._generation = aligned((1,), np.int64)
-        code = worker_entry(scheduler.run, plan.type)
-        self._arrays = arguments, plan, words
-        self.region = self.participants, code, plan.address, self._generation.ctypes.data
+        code = native(scheduler.run, "")
+        workers = self.workers if shared is None else 1
+        self._region = workers, code, self._plan.address
+        self._arguments, self._generation = arguments, 0
+
+    def run(self, passes=1, owner=None):
+        """Run the pass, so many times, in a region of its workers. owner: what its
+        Arguments point into.
+        """
+        first, self._generation = self._generation, None
+        if first is None:
+            raise RuntimeError(
+                "run: got a pass that a signal interrupted, want a new one"
+            )
+        last = self._control[LAST] = first + passes
+        if len(self._spans):
+            self._spans.fill(0)
+        owner = self, owner
+        self._generation = thread_pool().run(*self._region, owner, first, last)
 
     @staticmethod
     def words(stages):
@@ -129,7 +146,7 @@ class Pass:
             for task in stage.schedule.tasks
         ]
         groups = {(k, layer, s.start) for k, layer, s in tasks}
-        return (len(tasks) + len(groups)) * WORDS
+        return (len(tasks) + len(groups)) * LINE
 
     def _add(self, stage, code, lists):
         """The rows and tasks of a stage."""
@@ -184,15 +201,9 @@ class Pass:
             lists[task.worker].append(place)
             self._slots.append(items)
 
-    def begin(self, count=1):
-        """The next region is so many passes."""
-        self.control[LAST] = self._generation[0] + count
-        if len(self._spans):
-            self._spans.fill(0)
-
     @property
     def began(self):
-        """When the last item began, in nanoseconds of `team.clock`."""
+        """When the last item began, in nanoseconds of `thread_pool.clock`."""
         return self._spans[:, 2].max(initial=0)
 
     def timeline(self, kernel):
@@ -211,7 +222,7 @@ def _timeline(schedule, spans):
     """The Timeline of a schedule from the spans of each task."""
     ran = []
     for index, count in Counter(part.task for part in schedule.parts).items():
-        for items in spans[index].reshape(count, -1, WORDS).tolist():  # of a part
+        for items in spans[index].reshape(count, -1, LINE).tolist():  # of a part
             _, workers, starts, stops, *_ = zip(*items, strict=True)
             if 0 in stops:
                 return None

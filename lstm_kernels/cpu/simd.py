@@ -13,17 +13,12 @@ different pages; packed, they are one stream, aligned to cache lines. The cell i
 applied to the sums before they are stored, which saves a pass over memory.
 """
 
-import ctypes
-import inspect
-
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import types
 from numba.core import cgutils
 
-from ..kernels import OPTIONS, native
-from .instructions import BYTE, WORD, call_address, function_of, instruction, on_stack
+from .intrinsics import BYTE, WORD, instruction
 
 
 class Number:
@@ -288,72 +283,6 @@ class LLVM:
         return self.builder.shuffle_vector(x, y, mask)
 
 
-def _arguments(tile):
-    """Names of a tile's arguments after m, and their types: `rate` is
-    floating-point.
-    """
-    names = list(inspect.signature(tile).parameters)[1:]
-    return names, [types.float64 if name == "rate" else types.intp for name in names]
-
-
-def _function(tile, dtype, lanes):
-    """A function for Numba that traces a tile, and its signature: it takes the address
-    of the arguments (`instructions.on_stack`).
-    """
-    _, kinds = _arguments(tile)
-
-    def emit(builder, address):
-        m, values = LLVM(builder, dtype, lanes), []
-        for k, kind in enumerate(kinds):
-            word = ir.DoubleType() if kind is types.float64 else WORD
-            place = builder.add(address, ir.Constant(WORD, 8 * k))
-            values.append(builder.load(builder.inttoptr(place, word.as_pointer())))
-        tile(m, *map(m.argument, values))
-
-    trace = instruction(None, types.intp)(emit)
-    known_by = tile.__name__, __name__, __file__
-    function = function_of("lambda place: trace(place)", *known_by, trace=trace)
-    return function, types.void(types.intp)
-
-
-def compiled(tile, dtype, lanes, label):
-    """The address of a tile as machine code, compiled or from Numba's cache.
-
-    It takes the address of what the tile takes after m, words: integers (addresses,
-    strides in bytes, counts); `rate`, a number, reaches the tile as a vector. label:
-    tells tiles of one name apart in the cache.
-    """
-    function, signature = _function(tile, dtype, lanes)
-    return native(function, f"{tile.__name__}_{label}", signature, _origins(tile))
-
-
-def for_python(tile, dtype, lanes, label):
-    """A tile as a function of integers that Python can call without its lock."""
-    code = ctypes.CFUNCTYPE(None, ctypes.c_int64)(compiled(tile, dtype, lanes, label))
-    words = ctypes.c_int64 * len(_arguments(tile)[0])
-
-    def call(*numbers):
-        place = words(*numbers)  # which must live until the end
-        code(ctypes.addressof(place))
-
-    return call
-
-
-def _origins(tile):
-    """Names of the modules that a tile is traced from: its own, those of the class of
-    its object, which may override what it calls, and of its cell.
-    """
-    tiles = inspect.getclosurevars(tile).nonlocals.get("self")
-    more = [] if tiles is None else [type(tiles), tiles.cell.make]
-    return [thing.__module__ for thing in (tile, *more)]
-
-
-def assembly(tile, dtype, lanes):
-    """The machine code of a tile as assembly, compiled for the purpose."""
-    function, signature = _function(tile, dtype, lanes)
-    return numba.cfunc(signature, **OPTIONS)(function)._library.get_asm_str()
-
-
 def of_numbers(function, dtype):
     """A function for Numba code that does to a number what `function(m, x)` does to a
     vector.
@@ -365,16 +294,3 @@ def of_numbers(function, dtype):
         return function(m, Vector(m, x)).value
 
     return instruction(kind, kind)(emit)
-
-
-def caller(tile):
-    """A function for Numba code that calls a tile of this form: its address, `code`,
-    then its arguments, also by keyword.
-    """
-    names, kinds = _arguments(tile)
-
-    def emit(builder, address, *values):
-        call_address(builder, ir.VoidType(), address, [on_stack(builder, values)])
-
-    emit.__name__ = tile.__name__
-    return instruction(None, types.intp, *kinds, names=["code", *names])(emit)

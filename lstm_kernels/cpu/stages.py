@@ -10,6 +10,7 @@ l is a layer, t a step, n a row (t, sample), j a unit block, w a wide one, k a u
 
 from ..kernels import inlined, part
 from .atomics import atomic_exchange, load_acquire
+from .intrinsics import view
 from .micro_kernels import (
     backward,
     forward,
@@ -20,7 +21,6 @@ from .micro_kernels import (
     transpose,
 )
 from .scheduler import CANCEL, LAST, serpentine
-from .views import view
 
 GRAIN = 64  # rows of a weight gradient at once, in L1
 ROWS = 96  # rows of dx at once
@@ -199,7 +199,10 @@ def input_gradient(net, n, end):
     J, D, wide, row = net.J, net.x.shape[1], net.wide, net.theta.shape[1]
     da = view(net.da, (0, 0, n, 0), (J, end - n, row))
     if D <= FEW:
-        dx, U = view(net.dx, (n, 0), (end - n, D)), view(net.theta, (0, 0), (J * D, row))
+        dx, U = (
+            view(net.dx, (n, 0), (end - n, D)),
+            view(net.theta, (0, 0), (J * D, row)),
+        )
         small_input_gradient(net.kernels.small_input_gradient, da, U, dx)
         return
     zeros = view(net.zeros, (0, 0), (1, wide))

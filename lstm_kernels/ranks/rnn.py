@@ -1,20 +1,18 @@
 """Inference of one layer whose hidden units several ranks share, each always the same
 ones; h lies in a window, memory that all of them read.
 
-Ranks run the loop of the threads that divide a pass of `numba-fused` by units
-(`cpu/run.py`), on counters in the window. But they are all there: none takes what is
-another's. Bits are those of one thread: the same code computes the same sums, whoever
-runs it.
+Ranks run the scheduler loop of the threads that partition a pass of `numba-fused` by
+units (`cpu/scheduler.py`), on counters in the window. But they are all there: none
+steals. Bits are those of one thread: the same code computes the same sums, whoever runs
+it.
 """
 
 from functools import partial
 
 import numpy as np
 
-from ..cpu.divisions import Division
-from ..cpu.plans import Plan, Stage
-from ..cpu.steps import forward_row
-from ..cpu.workspace import Space
+from ..cpu import plan
+from ..cpu.partitions import Partition
 from ..errors import check_type, counted
 from ..params import Params
 from ..readout import log_softmax
@@ -22,7 +20,7 @@ from ..schedules import Graph
 from ..versions.numba_fused import NumbaFused, Pass
 from .world import World
 
-UNITS = Division("units")
+UNITS = Partition("units")
 
 
 class Units:
@@ -42,8 +40,8 @@ class Units:
         self._net = net = NumbaFused(params, threads=1)
         if params.num_layers != 1:
             raise ValueError(f"params: got {params.num_layers} layers, want 1")
-        if net.tiles.blocks < (size := self.world.size):
-            got = counted(net.tiles.blocks, "unit block")
+        if net.layout.blocks < (size := self.world.size):
+            got = counted(net.layout.blocks, "unit block")
             raise ValueError(f"params: got {got}, want one for each of {size} ranks")
         return {"params.cell": params.cell} | net.params().arrays()
 
@@ -53,42 +51,47 @@ class Units:
         """
         bound = self.bound(x)
         bound()
-        return bound.h[1:, :, : self._net.tiles.hidden].copy()
+        return bound.h[1:, :, : self._net.layout.hidden].copy()
 
-    def bound(self, x: np.ndarray, division: Division = UNITS) -> Pass:
+    def bound(self, x: np.ndarray, partition: Partition = UNITS) -> Pass:
         """The compiled Pass over x (T, B, D), from a zero state, with memory of its
         own: it can be run again, and its h read, whatever is bound later. Raises as
         `forward`.
 
-        division: who computes what, by units; ValueError for one that has not work for
+        partition: who computes what, by units; ValueError for one that has not work for
         every rank.
         """
-        world, tiles = self.world, self._net.tiles
+        world, layout = self.world, self._net.layout
 
         def checked():
             array, ranks = self._net.checked_input("bound", x), world.size
-            graph = Graph(1, len(array), blocks=tiles.blocks, samples=array.shape[1])
-            schedule = division.schedule(graph, ranks)
+            graph = Graph(1, len(array), blocks=layout.blocks, samples=array.shape[1])
+            schedule = partition.schedule(graph, ranks)
             if schedule.workers != ranks:
-                got = f"{division} for {counted(schedule.workers, 'worker')}"
-                raise ValueError(f"division: got {got}, want {ranks}, one a rank")
-            return {"x": array, "division": schedule}
+                got = f"{partition} for {counted(schedule.workers, 'worker')}"
+                raise ValueError(f"partition: got {got}, want {ranks}, one a rank")
+            return {"x": array, "partition": schedule}
 
         x, schedule = world.agreed(checked, same=True).values()
-        plan = Plan([Stage(forward_row, schedule)])
-        T, B, _ = x.shape
-        shape = T + 1, B, tiles.padded
-        memory = world.window(plan.words + int(np.prod(shape)) * tiles.dtype.itemsize)
-        plan.shared = world.rank, memory[: plan.words]
-        h = memory[plan.words :].view(tiles.dtype).reshape(shape)
-        space = Space(self._net, T, B, "inference")  # of its own
-        space.begin(x, top=h)
-        return Pass(partial(self._run, space, plan, (x, memory)), space, h)
+        workspace = self._net.bare_forward(x).workspace
+        stages = plan.forward(workspace.shape, lambda graph: schedule)
+        # The words that count what is done, then h.
+        words, shape = plan.Pass.words(stages), workspace.net.h.shape
+        memory = world.window(8 * words + int(np.prod(shape)) * x.itemsize)
+        h = memory[8 * words :].view(x.dtype).reshape(shape)
+        workspace.arguments.set("h", h)
+        if not workspace.net.has_c:
+            workspace.arguments.set("c", h)
+        shared = world.rank, memory[: 8 * words].view(np.int64)
+        mode = workspace.fp_mode
+        compiled = plan.Pass(stages, workspace.arguments, mode, shared=shared)
+        run = partial(self._run, compiled, (x, memory))
+        return Pass(run, workspace, h.reshape(len(x) + 1, x.shape[1], -1))
 
-    def _run(self, space, plan, arrays):
+    def _run(self, compiled, arrays):
         with self._net._held("run"):  # a pass counts in words of its own
-            # Not to be left: the other ranks would wait. A signal ends their job.
-            space.work.run(plan, (space, arrays))
+            # Not to be cancelled: the other ranks would wait. A signal ends their job.
+            compiled.run(1, arrays)
 
 
 def outputs(params: Params, y: np.ndarray) -> np.ndarray:

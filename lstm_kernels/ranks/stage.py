@@ -5,7 +5,6 @@ A stage goes forward and back on one micro-batch at a time; several are under wa
 in a *slot* of its own, a number.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -63,46 +62,39 @@ class Slots(NumbaFused):
 
     def __init__(self, params, threads=1):
         super().__init__(params, threads)
-        self._slots, self._passes = defaultdict(dict), {}
+        self._slots = {}
 
     def forward_in(self, slot, x):
         """y (T, B, H) of x (T, B, D), finite numbers; what `backward_in` needs stays in
         the slot.
         """
-        self._spaces = self._slots[slot]
-        y, _, self._passes[slot] = self._forward(x, None, True)
+        y, _, self._slots[slot] = self._forward(x, None, True)
         return y
 
     def backward_in(self, slot, dy, inputs):
         """The Grads of the pass of a slot, from dy (T, B, H). inputs: whether with that
         of x.
         """
-        return self._backward(self._passes.pop(slot), dy, None, inputs)
+        return self._backward(self._slots.pop(slot), dy, None, inputs)
 
 
-class Recomputed:
-    """A network of any version in the place of Slots. It keeps one pass, so a slot
-    keeps x, and goes forward again before it goes back where another pass came in
-    between (Huang et al. 2019). To a GPU are copied the parameters, once a step, x of
-    each forward and dy of each backward pass; from it y, and all gradients.
+class Tapes:
+    """A network of any version in the place of Slots, with a tape in each. On a GPU a
+    tape that another pass came after goes forward again before it goes back (Huang et
+    al. 2019). To a GPU are copied the parameters, once a step, x of each forward and dy
+    of each backward pass; from it y, and all gradients.
     """
 
     def __init__(self, version, params):
-        self._network = network(version, params, threads=1)
+        self._network, self._tapes = network(version, params, threads=1), {}
         self.assign = self._network.assign
-        self._x, self._passed = {}, None  # by slot; the slot of the last pass
 
     def forward_in(self, slot, x):
-        alone = not self._x
-        self._x[slot], self._passed = x, slot if alone else None
-        return self._network.forward(x, training=alone)[0]
+        self._tapes[slot] = self._network.record(x)
+        return self._tapes[slot].y
 
     def backward_in(self, slot, dy, inputs):
-        x = self._x.pop(slot)
-        if slot != self._passed:
-            self._network.forward(x, training=True)
-        self._passed = None
-        return self._network.backward(dy)
+        return self._tapes.pop(slot).backward(dy)
 
 
 class Stage:
@@ -128,7 +120,7 @@ class Stage:
         self._loss = LOSSES[loss]
         self._inputs = not is_first or "E" in named
         self._prefixes = [name[:-1] for name in named if name.endswith(".U")]
-        make = Slots if version == "numba-fused" else partial(Recomputed, version)
+        make = Slots if version == "numba-fused" else partial(Tapes, version)
         self._network = make(self._recurrent(named)) if self._prefixes else None
         self._symbols: dict[int, np.ndarray] = {}  # by slot
         self._read: dict[int, Any] = {}

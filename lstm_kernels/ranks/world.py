@@ -19,7 +19,7 @@ import numba
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ..cpu.team import LINE
+from ..cpu.thread_pool import LINE
 from ..errors import check_int, extra
 from .launch import die_with_parent
 
@@ -118,7 +118,7 @@ class World:
             got = f"{self.near[1]} of {self.size} ranks on this machine"
             raise ValueError(f"world: got {got}, want all: they share memory")
         self.agreed(lambda: {"count": check_int("count", count)}, same=True)
-        size = 1 << (count + LINE).bit_length()  # of few sizes, which fit again
+        size = 1 << (count + 8 * LINE).bit_length()  # of few sizes, which fit again
         free = [len(b) >= size and array() is None for b, array in self._windows]
         free = np.flatnonzero(np.all(self.comm.allgather(free), axis=0))
         if not free.size:
@@ -128,7 +128,7 @@ class World:
         window = self._windows[free[0] if free.size else -1]
         memory = np.frombuffer(window[0], np.uint8)
         window[1] = weakref.ref(memory)
-        memory = memory[-memory.ctypes.data % LINE :][:count]
+        memory = memory[-memory.ctypes.data % (8 * LINE) :][:count]
         if self.rank == 0:
             memory[:] = 0
         self.comm.Barrier()

@@ -24,7 +24,6 @@ VersionName = Literal[
     "numba-tile",
     "numba-wavefront",
     "numba-fused",
-    "numba-chunks",
     "cuda-v1",
     "cuda-v2",
     "cuda-v3",
@@ -79,7 +78,6 @@ _VERSIONS = (
     Version("numba-tile", "a register tile in plain Numba", "numba_tile.NumbaTile"),
     Version("numba-wavefront", "threads over layers", "numba_wavefront.NumbaWavefront"),
     Version("numba-fused", "register tiles, cells fused in", "numba_fused.NumbaFused"),
-    Version("numba-chunks", "chunks of steps, verified", "numba_chunks.NumbaChunks"),
     Version("cuda-v1", "quick port: one thread of the GPU", "cuda_v1.CudaV1", *_BOTH),
     Version("cuda-v2", "a thread per sample", "cuda_v2.CudaV2", *_BOTH, True),
     Version("cuda-v3", "transfers by hand", "cuda_v3.CudaV3", *_BOTH, True, True),
@@ -110,8 +108,7 @@ def network(
     threads: how many to use; None: as many as the cores that this process may use. A
     version that is not parallel uses one. options: those of the version, which the
     docstring of its class explains: subnormals of the numba versions; schedules of
-    numba-wavefront; chunks, run_up and sweeps of numba-chunks. Raises ValueError,
-    TypeError, or UnavailableError with the reason.
+    numba-wavefront. Raises ValueError, TypeError, or UnavailableError with the reason.
     """
     by_name = {version.name: version for version in _VERSIONS}
     version = by_name[check_choice("name", name, by_name)]

@@ -5,7 +5,7 @@ network in use.
 import threading
 from collections.abc import Callable
 from functools import partial, partialmethod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,13 +29,32 @@ from ..params import Grads, Params
 State = tuple[np.ndarray, ...]
 
 
-class TrainingPass(NamedTuple):
-    """A forward pass that `backward` can go back through."""
+class Tape:
+    """A forward pass that gradients can go back through (`Network.record`).
 
-    shape: tuple[int, ...]  # of x
-    thread: int  # the Python thread that ran it
-    arrays: Any  # what `_forward` left for `_backward`
-    pending: int  # it is the so many-th since the last backward, or 0 after that
+    y: (T, B, H); state: the final one, as `Network.forward` returns them. A tape
+    belongs to the thread that recorded it, and to the parameters its network had then.
+    Its memory goes back to the network when the tape ends.
+    """
+
+    def __init__(self, network, x, state):
+        self._network, self._inputs = network, (x, state)
+        self._thread = threading.get_ident()
+        self._unusable: str | None = "its pass was not finished"
+        self._number = network._next_pass()
+        self.y, self.state, self._arrays = network._forward(x, state, True)
+        self._parameters, self._unusable = network._parameters, None
+
+    def backward(self, dy: np.ndarray, dstate: State | None = None) -> Grads:
+        """Gradients of this pass. dy: (T, B, H), gradient of y. dstate: that of the
+        final state, as `state`; None is zero. Returns Grads; V and b_out, which y does
+        not use, get zero. May be called again. Raises RuntimeError for a tape of
+        another thread, or of parameters that have changed, TypeError or ValueError for
+        bad input.
+        """
+        network = self._network
+        with network._held("backward"), network._guard():
+            return network._go_back(self, dy, dstate)
 
 
 def _unpickled(kind, made_with, params):
@@ -61,13 +80,14 @@ class Network:
 
     A network computes one call at a time. A call from another thread waits; one from a
     signal handler or a finaliser that would enter a call of its own thread gets a
-    RuntimeError. The tape of `forward(x, training=True)` belongs to the thread that
-    made it, until the next call that computes; after two of them, `backward` cannot
-    know which is meant, and is a RuntimeError. A call that an exception ends,
-    KeyboardInterrupt too, leaves a whole tape or none, and the parameters as they were
+    RuntimeError. A Tape (`record`) belongs to the thread that made it, and ends where
+    the parameters change; several live at once. `backward` is that of the tape of
+    `forward(x, training=True)`, until the next call that computes; after two of them it
+    cannot know which is meant, and is a RuntimeError. A call that an exception ends,
+    KeyboardInterrupt too, leaves whole tapes or none, and the parameters as they were
     after the last whole step. A network belongs to the process that made it: in a
     forked child every call of it is a RuntimeError that says so. Networks can be copied
-    and pickled: the parameters go along, the tape does not. Where a pickle is loaded, a
+    and pickled: the parameters go along, tapes do not. Where a pickle is loaded, a
     network takes at most `cores.cores()` threads.
 
     A version is a subclass that replaces hooks: `layer_forward`, `layer_backward`, and
@@ -76,6 +96,7 @@ class Network:
 
     name = "network"  # of the version
     parallel = True  # whether it uses `threads`; else one
+    keeps_passes = True  # has each tape arrays of its own? else the last pass has them
     layer_forward: Callable[..., Any] = staticmethod(reference.layer_forward)
     layer_backward: Callable[..., Any] = staticmethod(reference.layer_backward)
 
@@ -88,7 +109,13 @@ class Network:
             want = f"at most {most}, Numba's own number"
             raise ValueError(f"threads: got {threads}, want {want}")
         self._made_with: dict[str, Any] = {"threads": threads}  # a copy is too
-        self._tape: TrainingPass | str = "there was none"  # else why there is none
+        self._tape: Tape | str = (
+            "there was none"  # of `backward`; else why there is none
+        )
+        self._pending = 0  # so many of them were recorded since the last backward
+        self._parameters = object()  # of which values a tape is
+        self._changed = ""  # what changed them
+        self._passes = 0  # how many there were
         self._dtype = self._params.dtype
         self._x_shape = ("T", "B", self._params.input_size)
         self._lock, self._process = threading.RLock(), forks.process
@@ -151,42 +178,72 @@ class Network:
         x = self._check("x", x, self._x_shape)
         state = self._check_state("state", state, x.shape[1])
         with self._held("forward"), self._guard():
-            pending = getattr(self._tape, "pending", 0) + 1
             self._tape = "the last forward was not finished"
-            y, state, arrays = self._forward(x, state, training)
-            self._tape = "the last forward was without training=True"
             if training:
-                thread = threading.get_ident()
-                self._tape = TrainingPass(x.shape, thread, arrays, pending)
+                self._pending += 1
+                tape = Tape(self, x, state)
+                tape._network = None  # nobody else has it; a circle would keep memory
+                self._tape = tape
+                return tape.y, tape.state
+            self._end_tape("the last forward was not finished")
+            y, state, _ = self._forward(x, state, False)
+            self._tape = "the last forward was without training=True"
             return y, state
 
-    def backward(self, dy: np.ndarray, dstate: State | None = None) -> Grads:
-        """Gradients after `forward(x, training=True)`.
+    def record(self, x: np.ndarray, state: State | None = None) -> Tape:
+        """The Tape of a forward pass over x (T, B, D) from a state: its y, its final
+        state, and `backward`. Several tapes live at once, and go back in any order:
 
-        dy: (T, B, H), gradient of y. dstate: that of the final state, as `state`; None
-        is zero. Returns Grads; V and b_out, which y does not use, get zero. May be
-        called again. Raises RuntimeError when no such forward came before, or several,
-        TypeError or ValueError for bad input.
+        >>> left, right = net.record(x_left), net.record(x_right)
+        >>> dleft, dright = ...  # gradients of a loss of left.y and right.y
+        >>> grads = left.backward(dleft), right.backward(dright)
+
+        Raises as `forward`.
+        """
+        x = self._check("x", x, self._x_shape)
+        state = self._check_state("state", state, x.shape[1])
+        with self._held("record"), self._guard():
+            return Tape(self, x, state)
+
+    def backward(self, dy: np.ndarray, dstate: State | None = None) -> Grads:
+        """`Tape.backward` of the last `forward(x, training=True)`. Raises RuntimeError
+        when no such forward came before, or several.
         """
         with self._held("backward"), self._guard():
-            tape: Any = self._tape
             got, want = None, "forward(x, training=True) before"
-            if isinstance(tape, str):
-                got = f"nothing to go back through ({tape})"
-            elif tape.thread != threading.get_ident():
-                got = "the tape of another Python thread"
-                want = "forward(x, training=True) in this one"
-            elif tape.pending > 1:
-                got, want = f"{tape.pending} of them since the last one", f"one {want}"
+            if isinstance(self._tape, str):
+                got = f"nothing to go back through ({self._tape})"
+            elif self._pending > 1:
+                got = f"{self._pending} of them since the last one"
+                want = f"one {want}, or a tape of each, net.record(x)"
                 self._tape = "several came before a backward"
             if got:
                 raise RuntimeError(f"backward: got {got}, want {want}")
-            shape = (*tape.shape[:2], self._params.hidden_size)
-            dy = self._check("dy", dy, shape)
-            dstate = self._check_state("dstate", dstate, tape.shape[1])
-            grads = self._backward(tape.arrays, dy, dstate, True)
-            self._tape = tape._replace(pending=0)
+            grads = self._go_back(self._tape, dy, dstate)
+            self._pending = 0
             return grads
+
+    def _go_back(self, tape, dy, dstate):
+        """The gradients of a tape."""
+        got, want = tape._unusable, "a whole one"
+        if tape._thread != threading.get_ident():
+            got = "the tape of another Python thread"
+            want = "forward(x, training=True) in this one"
+        elif tape._parameters is not self._parameters:
+            got, want = f"a tape from before {self._changed}", "one recorded after it"
+        if got:
+            raise RuntimeError(f"backward: got {got}, want {want}")
+        T, B = tape._inputs[0].shape[:2]
+        shape = T, B, self._params.hidden_size
+        dy = self._check("dy", dy, shape)
+        dstate = self._check_state("dstate", dstate, B)
+        tape._unusable = "a tape whose backward was not finished"
+        if not self.keeps_passes and self._passes != tape._number:
+            tape._number = self._next_pass()
+            *_, tape._arrays = self._forward(*tape._inputs, True)
+        grads = self._backward(tape._arrays, dy, dstate, True)
+        tape._unusable = None
+        return grads
 
     def loss_and_grads(self, x: np.ndarray, target: np.ndarray) -> tuple[float, Grads]:
         """Mean squared error of y[-1] V + b_out against target (B, O), a float, and its
@@ -194,7 +251,7 @@ class Network:
         """
         x, target = self._check_example(x, target)
         with self._held("loss_and_grads"), self._guard():
-            self._tape = "loss_and_grads came after it"
+            self._end_tape("loss_and_grads came after it")
             return self._loss_and_grads(x, target)
 
     def step(self, x: np.ndarray, target: np.ndarray, learning_rate: float) -> float:
@@ -204,7 +261,7 @@ class Network:
         rate = check_rate("learning_rate", learning_rate, self._dtype)
         x, target = self._check_example(x, target)
         with self._held("step"), self._guard():
-            self._change("step changed the parameters")
+            self._change("step")
             return self._step(x, target, rate)
 
     def epoch(
@@ -221,7 +278,7 @@ class Network:
         chosen, batch_size = check_order(dataset, order, batch_size)
         x, target = self._check_example(dataset.x, dataset.target)  # contiguous now
         with self._held("epoch"), self._guard():
-            self._change("epoch changed the parameters")
+            self._change("epoch")
             if not len(chosen):
                 return []
             return self._epoch(dataset, x, target, chosen, batch_size, rate)
@@ -233,7 +290,7 @@ class Network:
         self._check_readout()
         x = self._check("x", x, self._x_shape)
         with self._held("predict"), self._guard():
-            self._tape = "predict came after it"
+            self._end_tape("predict came after it")
             y, _, _ = self._forward(x, None, False)
             now = self._now()
             with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
@@ -252,7 +309,7 @@ class Network:
         if new.form != self._params.form:
             raise ValueError(f"params: got {new.form}, want {self._params.form}")
         with self._held("assign"):
-            self._change("assign changed the parameters")
+            self._change("assign")
             self._replace(new)
 
     def _held(self, call):
@@ -271,9 +328,20 @@ class Network:
 
     # Hooks.
 
-    def _change(self, why):
+    def _change(self, by):
         """The parameters are about to change."""
-        self._tape = why
+        self._parameters, self._changed = object(), by
+        self._end_tape(f"{by} changed the parameters")
+
+    def _end_tape(self, why):
+        """`backward` has no tape any more."""
+        self._tape, self._pending = why, 0
+        self._next_pass()
+
+    def _next_pass(self):
+        """The number of the pass that begins."""
+        self._passes += 1
+        return self._passes
 
     def _guard(self):
         """The context of every computation: BLAS on one thread and arithmetic as C
@@ -374,7 +442,7 @@ class Compiled(Network):
     (1.2e-38 in float32), as NumPy does; False flushes them to zero in every thread of a
     pass (FTZ and DAZ of x86, FPCR.FZ of ARM). Gradients fade to such numbers over
     hundreds of steps, and Intel's cores take many times as long for them. Bits do not
-    depend on the number of threads, and the caller's floating-point environment stays.
+    depend on the number of threads, and the caller's floating-point mode stays.
     """
 
     def __init__(self, params, threads=None, *, subnormals=False):

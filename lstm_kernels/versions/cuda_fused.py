@@ -29,12 +29,13 @@ class CudaFused(Network):
     name = "cuda-fused"
     kernels: tuple[str, ...] = "forward", "backward", "step", "update"
     device, pass_of = Device, Pass
+    keeps_passes = False
     why_unavailable = staticmethod(why_unavailable)
 
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
         self._device = self.device(self.name)
-        self._passes = {}
+        self._kept_passes = {}
         self._dataset = lambda: None  # the data set whose examples are on the device
         self._replace(self._params)
 
@@ -132,10 +133,10 @@ class CudaFused(Network):
         run.launch("update", run.plan.blocks, *results)
 
     def _pass(self, T, B):
-        if (T, B) not in self._passes:
+        if (T, B) not in self._kept_passes:
             arguments = self._device, self._params, T, B, self.kernels
-            self._passes[T, B] = self.pass_of(*arguments)
-        return self._passes[T, B]
+            self._kept_passes[T, B] = self.pass_of(*arguments)
+        return self._kept_passes[T, B]
 
     def _fetch(self, array):
         return self._device.copy_from(array, np.empty(array.shape, self._dtype))

@@ -31,7 +31,7 @@ from .. import kernels
 from ..cells import lstm, sigmoid_of
 from ..cores import cores
 from ..cpu import activations, simd
-from ..cpu.instructions import FLUSH, KEEP, exchange_fp_env
+from ..cpu.fp_mode import FLUSH, KEEP, exchange_fp_mode
 from ..forks import at_fork
 from ..kernels import OPTIONS, cached, fill, numbas_threads, part
 from ..params import Layer
@@ -41,7 +41,7 @@ from .base import Compiled
 # The cell of these kernels, and its gates: an LSTM in plain Python. `compiled` makes
 # them anew for the cell and the dtype of a network.
 cell_forward, cell_backward = lstm(math.tanh, sigmoid_of(math.tanh))
-K, NO_GATES, FP_ENV = 4, (0.0,) * 4, FLUSH
+K, NO_GATES, FP_MODE = 4, (0.0,) * 4, FLUSH
 
 
 def load(a, j, H):
@@ -105,14 +105,14 @@ def forward_samples(x, U, W, b, h, c, gates):
     """
     T, B, _ = x.shape
     for s in prange(B):
-        env = exchange_fp_env(FP_ENV)  # of one of Numba's threads, not ours alone
+        mode = exchange_fp_mode(FP_MODE)  # of one of Numba's threads, not ours alone
         for t in range(T):
             a = gates[t, s]
             a[:] = b
             add_product(a, x[t, s], U)
             add_product(a, h[t, s], W)
             forward_units(a, h[t + 1, s], c[t, s], c[t + 1, s])
-        exchange_fp_env(env)
+        exchange_fp_mode(mode)
 
 
 def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
@@ -121,7 +121,7 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
     """
     T, B, _ = dy.shape
     for s in prange(B):
-        env = exchange_fp_env(FP_ENV)
+        mode = exchange_fp_mode(FP_MODE)
         for t in range(T - 1, -1, -1):
             d = da[t, s]
             backward_units(dy[t, s], dh[s], dc[s], gates[t, s], c[t, s], c[t + 1, s], d)
@@ -129,7 +129,7 @@ def backward_samples(dy, U_T, W_T, c, gates, dh, dc, da, dx):
             add_product(dh[s], d, W_T)
             dx[t, s] = 0
             add_product(dx[t, s], d, U_T)
-        exchange_fp_env(env)
+        exchange_fp_mode(mode)
 
 
 def blocked_product(z, da, out):
@@ -138,12 +138,12 @@ def blocked_product(z, da, out):
     """
     N, m = z.shape
     for block in prange((m + 7) // 8):
-        env = exchange_fp_env(FP_ENV)
+        mode = exchange_fp_mode(FP_MODE)
         first, last = 8 * block, min(8 * block + 8, m)
         for r in range(0, N, 8):  # eight rows of da stay in L1 for all rows of out
             for k in range(first, last):
                 add_product(out[k], z[r : r + 8, k], da[r : r + 8])
-        exchange_fp_env(env)
+        exchange_fp_mode(mode)
 
 
 PIECE = 1e9  # operations of a region: between two, Python raises a KeyboardInterrupt
@@ -161,11 +161,11 @@ def _begin():
 
 
 @cache
-def compiled(kernel, cell=None, dtype=None, fp_env=FLUSH):
-    """A kernel, for a Cell and a dtype if it asks for them, cached on disk. fp_env: the
-    floating-point environment that it computes in.
+def compiled(kernel, cell=None, dtype=None, fp_mode=FLUSH):
+    """A kernel, for a Cell and a dtype if it asks for them, cached on disk. fp_mode: the
+    floating-point mode that it computes in.
     """
-    names, label = {"FP_ENV": fp_env}, f"fp_env_{fp_env}"
+    names, label = {"FP_MODE": fp_mode}, f"fp_mode_{fp_mode}"
     if cell:
         functions = [
             simd.of_numbers(f, dtype) for f in (activations.tanh, activations.sigmoid)
@@ -245,7 +245,7 @@ class NumbaSample(Compiled):
     def __init__(self, params, threads=None, *, subnormals=False):
         super().__init__(params, threads, subnormals=subnormals)
         if subnormals:
-            keeping = partial(compiled, fp_env=KEEP)
+            keeping = partial(compiled, fp_mode=KEEP)
             self.layer_forward = partial(self.layer_forward, compiled=keeping)
             self.layer_backward = partial(self.layer_backward, compiled=keeping)
         if kernels.threads_lost:

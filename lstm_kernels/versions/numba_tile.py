@@ -10,12 +10,12 @@ from functools import partial
 
 from numba import njit, prange
 
-from ..cpu.instructions import FLUSH, exchange_fp_env
+from ..cpu.fp_mode import FLUSH, exchange_fp_mode
 from ..kernels import OPTIONS
 from . import numba_sample
 from .numba_sample import NumbaSample, add_product, backward_units, forward_units
 
-FP_ENV = FLUSH  # as of `numba_sample`
+FP_MODE = FLUSH  # as of `numba_sample`
 
 
 @njit(**OPTIONS)
@@ -56,7 +56,7 @@ def forward_tiles(x, U, W, b, h, c, gates):
     """`numba_sample.forward_samples`, four samples at a time."""
     T, B, _ = x.shape
     for tile in prange((B + 3) // 4):
-        env, first, last = exchange_fp_env(FP_ENV), 4 * tile, min(4 * tile + 4, B)
+        mode, first, last = exchange_fp_mode(FP_MODE), 4 * tile, min(4 * tile + 4, B)
         for t in range(T):
             a = gates[t, first:last]
             a[:] = b
@@ -64,14 +64,14 @@ def forward_tiles(x, U, W, b, h, c, gates):
             add_rows(a, h[t, first:last], W)
             for s in range(first, last):
                 forward_units(gates[t, s], h[t + 1, s], c[t, s], c[t + 1, s])
-        exchange_fp_env(env)
+        exchange_fp_mode(mode)
 
 
 def backward_tiles(dy, U_T, W_T, c, gates, dh, dc, da, dx):
     """`numba_sample.backward_samples`, four samples at a time."""
     T, B, _ = dy.shape
     for tile in prange((B + 3) // 4):
-        env, first, last = exchange_fp_env(FP_ENV), 4 * tile, min(4 * tile + 4, B)
+        mode, first, last = exchange_fp_mode(FP_MODE), 4 * tile, min(4 * tile + 4, B)
         for t in range(T - 1, -1, -1):
             for s in range(first, last):
                 backward_units(
@@ -82,16 +82,16 @@ def backward_tiles(dy, U_T, W_T, c, gates, dh, dc, da, dx):
             dh[first:last], dx[t, first:last] = 0, 0
             add_rows(dh[first:last], d, W_T)
             add_rows(dx[t, first:last], d, U_T)
-        exchange_fp_env(env)
+        exchange_fp_mode(mode)
 
 
 def product_tiles(z, da, out):
     """out (m, n) += z (N, m).T @ da (N, n): an iteration owns four rows of out."""
     m = z.shape[1]
     for tile in prange((m + 3) // 4):
-        env, first, last = exchange_fp_env(FP_ENV), 4 * tile, min(4 * tile + 4, m)
+        mode, first, last = exchange_fp_mode(FP_MODE), 4 * tile, min(4 * tile + 4, m)
         add_rows(out[first:last], z[:, first:last].T, da)
-        exchange_fp_env(env)
+        exchange_fp_mode(mode)
 
 
 class NumbaTile(NumbaSample):

@@ -1,15 +1,16 @@
 """`numba-wavefront`: threads over layers.
 
 What changed from `numba-sample`: a task is a chunk of steps of one layer, and a thread
-waits only for the steps that its next one needs (`cpu/run.py`), so layers run at the
+waits only for the steps that its next one needs (`cpu/scheduler.py`), so layers run at the
 same time, forward and backward, with a mini-batch of one sample as well as with many.
 Which thread runs which task is a schedule (`schedules.py`), a wavefront whose chunks
-the first calls try. Steps are computed by the tiles of `numba-fused`, of which this is
-the division by layers alone. Bounded by the layers, L T / (T + (L-1) C) for chunks of C
+the first calls autotune. Steps are computed as by `numba-fused`, of which this is
+the partition by layers alone. Bounded by the layers, L T / (T + (L-1) C) for chunks of C
 steps, and for one sample by reading a layer's weights in every step.
 """
 
-from ..cpu.divisions import Division, by_layers
+from ..cpu.partitions import Partition, by_layers
+from ..cpu.stages import backward_stage, forward_stage
 from .numba_fused import NumbaFused
 
 
@@ -31,17 +32,17 @@ class NumbaWavefront(NumbaFused):
         super().__init__(params, threads, subnormals=subnormals)
         self._made_with["schedules"] = schedules
 
-    def _divisions(self, T, B):
+    def _partitions(self, T, B):
         L = self._params.num_layers
         if self._schedules is not None:
-            return [Division("layers")]
+            return [Partition("layers")]
         if min(L, self._threads) == 1:  # a task for each layer
-            return [Division("layers", T, L)]
+            return [Partition("layers", T, L)]
         return by_layers(L, T, self._threads)
 
-    def _schedule(self, graph, division):
+    def _schedule(self, graph, partition):
         if self._schedules is None:
-            return super()._schedule(graph, division)
+            return super()._schedule(graph, partition)
         return self._schedules(graph)
 
     def timeline(self, T, B, training=False, backward=False):
@@ -50,8 +51,10 @@ class NumbaWavefront(NumbaFused):
         """
         with self._held("timeline"):
             purpose = "gradients" if training else "inference"
-            space = self._spaces.get((T, B, purpose))
-            line = space and space.timeline(backward)
+            kernel, line = backward_stage if backward else forward_stage, None
+            for workspace in self._workspaces():
+                if workspace.shape[1:3] == (T, B) and workspace.purpose == purpose:
+                    line = workspace.timeline(kernel) or line
         if not line:
             direction = "backward" if backward else "forward"
             want = f"a shape whose {direction} pass was the last one"

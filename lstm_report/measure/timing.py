@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import psutil
 
-from lstm_kernels.cpu.divisions import Trial
+from lstm_kernels.cpu.partitions import Autotuner
 
 # What disturbs a run: the most that a quiet run has, a fraction, and its words with the
 # number in per cent.
@@ -143,8 +143,8 @@ def _turns(blocks, rng):
 def settle(case: Callable) -> None:
     """Call a case until no network in it tries how to divide its work."""
     tried, until = None, time.perf_counter() + MOST_TRYING
-    while tried != Trial.tried and time.perf_counter() < until:
-        tried = Trial.tried
+    while tried != Autotuner.trials and time.perf_counter() < until:
+        tried = Autotuner.trials
         case()
 
 

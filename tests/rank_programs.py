@@ -19,8 +19,8 @@ import pytest
 import lstm_kernels as lk
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu.divisions import Division
-from lstm_kernels.cpu.tiles import Tiles
+from lstm_kernels.cpu.packing import Layout
+from lstm_kernels.cpu.partitions import Partition
 from lstm_kernels.gpu import device
 from lstm_kernels.ranks import rnn
 from lstm_kernels.ranks.parallel import Parallel
@@ -70,7 +70,7 @@ def units(world):
     """
     pairs = []
     for cell, dtype in (("rnn", "f"), ("lstm", "d"), ("gru", "f")):
-        least = Tiles(CELLS[cell], np.dtype(dtype), 1024).units * world.size
+        least = Layout(CELLS[cell], np.dtype(dtype), 1024).units * world.size
         for H in (least - 1, least + 1):
             params = lk.Params.init(5, H, cell=cell, dtype=np.dtype(dtype))
             net = lk.network("numba-fused", params, threads=1)
@@ -90,8 +90,6 @@ def units(world):
         world.comm.Barrier()  # before a rank writes, it is NaN for all
         run()
         pairs.append((run.h[1:, :, :H].copy(), want))
-        if world.rank == 0:
-            run.space.work.renew()  # as after an interrupt: the counters go on
         world.comm.Barrier()
     xs = [example(*shape, 5, dtype=x.dtype) for shape in ((6, 3), (6, 3), (9, 20))]
     runs = [shared.bound(x * (1 + k)) for k, x in enumerate(xs)]
@@ -183,7 +181,7 @@ def refused(world):
         (lambda: rnn.Units(reber(), world), "params: got 2 layers, want 1"),
         (lambda: rnn.Units(large, world).forward(nan), "x: got nan at index"),
         (lambda: rnn.Units(large, world).bound(x[:0]), "x: got shape (0, 4, 2)"),
-        (lambda: shared.bound(x, Division("one thread")), "division: got one thread"),
+        (lambda: shared.bound(x, Partition("one thread")), "partition: got one thread"),
         (lambda: world.window(rank - last), "count: got "),
         (lambda: world.agreed(lambda: 1 // (rank - last)), "modulo by zero"),
         (lambda: Parallel(read, world, stages=[2, 1 - rank % 2]), "stages: got"),
@@ -219,7 +217,7 @@ def compared(world):
     x, y, E = example(3, 4, 2), example(4, 1), example(7, 5)
     data, order, doubled = lk.Dataset(x, y), np.arange(4), np.tile(x, (1, 2, 1))
     inner = lk.Params.init(5, 4, output_size=7)
-    ways = [Division("units"), Division("samples")]
+    ways = [Partition("units"), Partition("samples")]
     theta, theta_2 = (Parallel(p, World(world.MPI.COMM_SELF)) for p in (read, read_2))
 
     def one(usual, other):
@@ -236,7 +234,7 @@ def compared(world):
         ("x", lambda: shared.forward(one(x, x[:2]))),
         ("x", lambda: shared.forward(one(x, x[:, :2]))),
         ("x", lambda: shared.bound(one(x, 2 * x))),
-        ("division", lambda: shared.bound(x, one(*ways))),
+        ("partition", lambda: shared.bound(x, one(*ways))),
         ("count", lambda: world.window(one(8, 16))),
         ("array", lambda: Sum(world, np.zeros(one(8, 16)))),
         ("V", lambda: Parallel(one(read, read_2), world)),

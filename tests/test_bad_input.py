@@ -160,7 +160,7 @@ ASSIGN, OTHER = NETWORK("numpy", PARAMS).assign, INIT(2, 5, output_size=2)
         (NETWORK, ("numba-fusd", PARAMS), "name: .*; did you mean 'numba-fused'"),
         (NETWORK, ("numpy", {}), "params: got dict, want lstm_kernels.Params"),
         (partial(NETWORK, chunks=2), ("numpy", PARAMS), ".*'chunks', numpy has none"),
-        (partial(NETWORK, chunk=2), ("numba-chunks", PARAMS), ".* has chunks, run_up"),
+        (partial(NETWORK, chunk=2), ("numba-fused", PARAMS), ".* has subnormals$"),
         (partial(NETWORK, subnormals=1), ("numba-tile", PARAMS), "subnormals: got int"),
         (partial(NETWORK, subnormals=True), ("numpy", PARAMS), ".*numpy has none"),
         (partial(NETWORK, threads=4096), ("numba-sample", PARAMS), "threads: got 4096"),

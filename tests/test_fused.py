@@ -1,80 +1,38 @@
-"""`numba-fused` writes through addresses: it stays inside its arrays, on every
-schedule.
-"""
+"""`numba-fused`: every partition has the same bits, whatever runs before; tapes."""
 
+import gc
 import random
 import subprocess
 import sys
-from itertools import product
 
 import numpy as np
 import pytest
-from checked import Interpreted
 from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu.divisions import Division, Trial, divisions
-from lstm_kernels.cpu.tiles import Tiles
+from lstm_kernels.cpu.entries import Arguments, _words, loader
+from lstm_kernels.cpu.net import Net
+from lstm_kernels.cpu.partitions import Autotuner, Partition, partitions
+from lstm_kernels.kernels import PLAIN, njit
 from lstm_kernels.versions import numba_fused
 from lstm_kernels.versions.numba_fused import NumbaFused
-from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
 
 
-def every_division(net, x):
-    """All that would be tried on two threads."""
-    L, tiles = net._params.num_layers, net.tiles
-    return divisions(L, *x.shape[:2], tiles.blocks, 2, tiles.lanes)
+def every_partition(net, x):
+    """All that would be autotuned on two threads."""
+    sizes = net._params.num_layers, *x.shape[:2], net.layout.blocks
+    return partitions(*sizes, 2)
 
 
-def lanes_of(dtype):
-    """Numbers of a vector."""
-    return Tiles(CELLS["lstm"], np.dtype(dtype), 1).lanes
+def partitioned(partition, *arguments):
+    """A network of `numba-fused` whose passes have one partition."""
 
+    class Partitioned(NumbaFused):
+        def _partitions(self, T, B):
+            return [partition]
 
-def divided(division, *how):
-    """A network of `numba-fused` whose passes are divided so."""
-
-    class Divided(NumbaFused):
-        def _divisions(self, T, B):  # of an epoch the last step has fewer samples
-            fits = B % max(1, division.lanes) == 0
-            return [division if fits else Division("one thread")]
-
-    return Divided(*how)
-
-
-@pytest.mark.parametrize(
-    ("cell", "dtype"), [*((cell, np.float32) for cell in CELLS), ("lstm", np.float64)]
-)
-def test_every_address_lies_inside_an_array(cell, dtype, monkeypatch):
-    """Forward, backward and steps of the kernels in plain Python, on tiles that
-    check.
-    """
-    used, lanes = set(), lanes_of(dtype)
-    shapes = [(1, 1, 1, 1, 1), (2, 2, 3, 3, 17), (1, 2, 2, 18, 33)]
-    shapes += [(2, 3, lanes, 3, 3), (1, 2, 2 * lanes, 1, lanes - 1)]
-    shapes += [(2, 2, 4 * lanes, lanes + 1, 2)]
-    if (cell, dtype) == ("gru", np.float32):
-        shapes.append((1, 25, 4, 5, 3))  # more rows (t, sample) than go at once
-        shapes.append((2, 18, lanes, 1, 2))  # and more steps
-    for shape in shapes:
-        params, x, target = example(shape, cell, dtype)
-        dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
-        order, B = np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1]
-        compiled = lk.network("numba-fused", params)
-        want = compiled.epoch(dataset, order, B, 0.1)
-        tiles = Tiles(CELLS[cell], np.dtype(dtype), shape[4])
-        for division in every_division(compiled, x):
-            kernels = Interpreted(monkeypatch, tiles)
-            net = divided(division, params)
-            compare_to_reference(net, params, x)
-            assert net.epoch(dataset, order, B, 0.1) == pytest.approx(want, rel=1e-4)
-            named = net.params().arrays(), compiled.params().arrays()
-            compare(*named, TOLERANCE[np.dtype(dtype)])
-            used |= kernels.used
-            monkeypatch.undo()
-    assert used >= {"forward", "through_U", "few", "gradient_W", "transpose"}
-    assert used >= {"inputs", "backward", "forward_lanes", "backward_lanes"}
+    return Partitioned(*arguments)
 
 
 def ends(params, x, seed=0):
@@ -90,7 +48,7 @@ def bits(value):
     if hasattr(value, "arrays"):
         value = tuple(value.arrays().values())
     if isinstance(value, tuple):
-        return [found for part in value for found in bits(part)]
+        return [part for item in value for part in bits(item)]
     return [np.asarray(value).tobytes()]
 
 
@@ -101,89 +59,57 @@ def results(net, x, target):
     state, dstate, dy = ends(net.params(), x)
     passes = net.forward(x, state), net.forward(x), net.forward(x, state, True)
     assert bits(passes[2]) == bits(passes[0])
-    gradients = tuple(net.backward(dy, given) for given in (dstate, None))
+    gradients = tuple(net.backward(dy, end) for end in (dstate, None))
     after = net.loss_and_grads(x, target), net.step(x, target, 0.1), net.params()
     return bits((passes, gradients, after))
 
 
-def test_every_division_gives_the_same_bits(cell):
+def test_every_partition_gives_the_same_bits(cell):
     for shape in [(2, 5, 17, 3, 33), (1, 9, 4, 40, 64), (3, 4, 30, 7, 100)]:
-        params, *given = example(shape, cell)
-        found = every_division(lk.network("numba-fused", params, threads=2), given[0])
-        assert len(found) >= 2
-        first, *others = [results(divided(d, params, 2), *given) for d in found]
+        params, *batch = example(shape, cell)
+        every = every_partition(lk.network("numba-fused", params, threads=2), batch[0])
+        assert len(every) >= 2
+        first, *others = [results(partitioned(p, params, 2), *batch) for p in every]
         assert all(other == first for other in others), shape
 
 
-def test_a_bare_pass_writes_every_step_of_h_however_it_is_divided(cell):
-    lanes = lanes_of(np.float32)
-    for L, T, B, H in (
-        (1, 9, 2 * lanes, 4),
-        (2, 1, 4 * lanes, 3),
-        (2, 5, 6, lanes + 1),
-    ):
-        params, x, _ = example((L, T, B, 1, H), cell)
-        net = lk.network("numba-fused", params, threads=2)
-        for division in every_division(net, x):
-            run = net.bare_forward(x, division)
-            for _ in range(2):
-                run.h[1:] = np.nan
-                run()
-                np.testing.assert_array_equal(run.h[1:, :, :H], net.forward(x)[0])
-
-
-@pytest.mark.parametrize("vectors", [1, 2, 4])
-@pytest.mark.parametrize(
-    ("cell", "dtype"), [*((cell, np.float32) for cell in CELLS), ("lstm", np.float64)]
-)
-def test_lanes_give_the_bits_of_rows(cell, dtype, vectors):
-    """Where so many vectors of samples lie side by side."""
-    lanes, widths = lanes_of(dtype), set()
-    hidden = 1, lanes - 1, lanes, lanes + 1  # the last: a unit block of an RNN alone
-    for L, D, H in product((1, 3), (1, 3, lanes + 1), hidden):
-        T = 17 if D == 3 else 2  # more steps than a call of a tile has
-        params, *given = example((L, T, vectors * lanes, D, H), cell, dtype)
-        net = lk.network("numba-fused", params, threads=2)
-        *found, alone = every_division(net, given[0])
-        assert alone == Division("one thread")
-        in_lanes = [d for d in found if d.lanes]
-        assert bool(in_lanes) == (net.tiles.blocks == 1)
-        want = results(divided(alone, params, 2), *given) if in_lanes else None
-        for division in in_lanes:
-            assert results(divided(division, params, 2), *given) == want, (L, D, H)
-            widths.add((division.by, division.lanes // lanes))
-    one, two = ({(by, n) for by in ("one thread", "samples")} for n in (1, 2))
-    want = {1: one - {("samples", 1)}, 2: {("one thread", 2), ("samples", 1)}, 4: two}
-    assert widths == want[vectors]
-
-
-@pytest.mark.parametrize("interpreted", [True, False])
-def test_any_division_may_follow_any_other(cell, interpreted, monkeypatch):
-    """As while they are tried, and where the fastest of two kinds of pass differ."""
+def test_any_partition_may_follow_any_other(cell, monkeypatch):
+    """As while they are autotuned, and where the fastest of two kinds of pass
+    differ.
+    """
     chance, ran = random.Random(0), set()
 
-    class Restless(Trial):
-        def record(self, division, seconds):
-            ran.add(division)
-            self.division = chance.choice(self._left)
+    class Restless(Autotuner):
+        def record(self, partition, seconds):
+            ran.add(partition)
+            self.partition = chance.choice(self._left)
 
-    monkeypatch.setattr(numba_fused, "trial", lambda form, found: Restless(found))
-    params, x, target = example((2, 3, 2 * lanes_of(np.float32), 2, 3), cell)
-    if interpreted:
-        Interpreted(monkeypatch, Tiles(CELLS[cell], x.dtype, 3))
-    net, alone = NumbaFused(params, 2), divided(Division("one thread"), params, 2)
-    found, (state, dstate, dy) = every_division(net, x), ends(params, x)
+    monkeypatch.setattr(numba_fused, "autotuner", lambda form, every: Restless(every))
+    params, x, target = example((2, 3, 32, 2, 40), cell)
+    net, alone = NumbaFused(params, 2), partitioned(Partition("one thread"), params, 2)
+    every, (state, dstate, dy) = every_partition(net, x), ends(params, x)
     forward = [(x,), (x, state), (x, None, True), (x, state, True)]
     others = {"loss_and_grads": (x, target), "step": (x, target, 0.1)}
-    for call in range(12 if interpreted else 300):
+    for call in range(300):
         calls = [("forward", chance.choice(forward)), chance.choice([*others.items()])]
         if len(calls[0][1]) == 3:
             calls.insert(1, ("backward", (dy, chance.choice([None, dstate]))))
-        for name, given in calls:
-            got, want = (getattr(one, name)(*given) for one in (net, alone))
+        for name, arguments in calls:
+            got, want = (getattr(one, name)(*arguments) for one in (net, alone))
             assert bits(got) == bits(want), (call, name)
     assert bits(net.params()) == bits(alone.params())
-    assert ran == {*found}
+    assert ran == {*every}
+
+
+def test_a_bare_pass_writes_every_step_of_h(cell):
+    params, x, _ = example((2, 5, 6, 1, 40), cell)
+    net = lk.network("numba-fused", params, threads=2)
+    for partition in every_partition(net, x):
+        run = net.bare_forward(x, partition)
+        for _ in range(2):
+            run.h[1:] = np.nan
+            run()
+            np.testing.assert_array_equal(run.h[1:, :, :40], net.forward(x)[0])
 
 
 def test_a_diverged_network_is_as_new_with_new_parameters():
@@ -201,26 +127,42 @@ def test_a_diverged_network_is_as_new_with_new_parameters():
         np.testing.assert_array_equal(net.params().arrays()[name], value)
 
 
-def test_who_comes_late_goes_through_all_steps_up_to_a_loss_that_is_not_finite(
-    monkeypatch,
-):
-    """Else the next call would count from an edition that is long over."""
-    params, x, target = example((1, 2, 4, 1, 33))
-    targets = np.tile(target, (5, 1))
-    targets[8:12] = 3e38  # the third mini-batch's loss is infinite
-    dataset = lk.Dataset(np.tile(x, (1, 5, 1)), targets)
-    want = lk.network("numba-fused", params).step(x, target, 0.1)
-    for by in ("samples", "units"):
-        Interpreted(monkeypatch, Tiles(CELLS["lstm"], x.dtype, 33))
-        net = divided(Division(by), params, 2)
-        for _ in range(4):  # the caller is the first and the last
-            with np.errstate(all="ignore"):
-                losses = net.epoch(dataset, np.arange(20), 4, 0.1)
-            assert np.isfinite(losses).tolist() == [True, True, False]
-            net.assign(params)
-            assert net.step(x, target, 0.1) == pytest.approx(want, rel=1e-4)
-            net.assign(params)
-        monkeypatch.undo()
+def test_the_memory_of_a_tape_goes_back_when_it_ends():
+    params, x, _ = example((2, 4, 5, 3, 20))
+    net = lk.network("numba-fused", params)
+    gc.disable()
+    try:
+        for _ in range(3):
+            tapes = [net.record(x) for _ in range(3)]
+            assert not net._free
+            del tapes
+            assert len(net._free) == 3
+            net.forward(x, training=True)
+            net.forward(x, training=True)
+            assert len(net._free) == 2  # one is the short form's
+            net.params(), net.assign(params)
+            assert len(net._free) == 3
+    finally:
+        gc.enable()
+
+
+def test_arguments_lie_in_memory_as_numba_passes_them():
+    """Numba's own code stores what `_words` says."""
+    workspace = lk.network("numba-fused", lk.Params.init(2, 3, output_size=1))
+    net = workspace._new_workspace(4, 5, "gradients").net
+    arguments = Arguments(net)
+    load = loader(arguments.type)
+
+    compiled = njit(**PLAIN)(lambda a, n: (load(a).h.size, load(a).fed[1, 2], n.h.size))
+    size, fed, same_size = compiled(arguments.address, net)
+    assert size == same_size == net.h.size
+    assert fed == net.fed[1, 2]
+    arguments.point("x", np.ones((4, 5, 2), np.float32))
+    arguments.set("T", 9)
+    changed = njit(**PLAIN)(lambda a: (load(a).x[19, 1], load(a).T))
+    assert changed(arguments.address) == (1, 9)
+    assert len(arguments.words) == len(_words(tuple(net)))
+    assert isinstance(arguments.values, Net)
 
 
 @pytest.mark.parametrize("version", ["numba-fused", "numba-wavefront"])

@@ -15,8 +15,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,6 @@ from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
 from lstm_kernels import blas, interrupts
-from lstm_kernels.cpu.divisions import divisions
 from lstm_kernels.versions import numba_fused
 
 versions = pytest.mark.parametrize("version", IN_USE)
@@ -400,7 +397,7 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
         now = net.params()
         assert any(same(now.arrays(), one) for one in allowed), where
         fresh = lk.network(version, now, threads=threads)
-        if isinstance(net._tape, str):
+        if isinstance(net._tape, str) or net._tape._unusable:
             with pytest.raises(RuntimeError, match="nothing to go back through"):
                 net.backward(DY)
         else:  # it came after the tape was whole
@@ -411,30 +408,6 @@ def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
         assert not blas._computing._is_owned(), where
         n += step
     assert n > step
-
-
-def test_an_interrupt_leaves_no_division_half_written():
-    """Passes of one kind may be divided otherwise than those of another."""
-    net = lk.network("numba-fused", PARAMS, threads=2)
-    T, B, _ = X.shape
-    ways = divisions(PARAMS.num_layers, T, B, net.tiles.blocks, 2, 1)
-
-    def divide(space, way):  # as `_run` does
-        plan = space.plans.get("forward")
-        if plan is None or plan.division is not way:
-            plan = space.plan("forward", way, partial(net._schedule, division=way))
-        if space.used is not plan:
-            space.use(plan)
-        return space.work.job.tolist(), space.work.layers.tolist(), plan.division
-
-    for purpose in ("inference", "gradients"):
-        space = net._space(T, B, purpose)
-        for before, after in permutations(ways, 2):
-            divide(space, after)
-            n, want = 0, divide(space, before)
-            while where := interrupted(partial(divide, space, after), n):
-                assert divide(space, before) == want, (where, before, after)
-                n += 1
 
 
 @versions
@@ -472,8 +445,8 @@ def test_ctrl_c_ends_a_long_pass(version):
 
     with ctrl_c_after(0.2):
         net.forward(long)
-    if hasattr(net, "_spaces"):  # it was left: the last step is as it was made
-        assert not net._spaces[20_000, 16, "inference"].arrays["h"][-1, -1].any()
+    if hasattr(net, "_free"):  # what it has written is lost
+        assert [space.shape.T for space in net._free] == [3]
     assert (net.forward(short)[0] == want).all()
 
 
@@ -566,11 +539,11 @@ NEAR = """
 import random, signal, sys, time
 import numpy as np
 import lstm_kernels as lk
-from lstm_kernels.cpu import interrupts
-interrupts.LONG = 0
+from lstm_kernels.cpu import workspace
+workspace.LONG = 0
 version, count, T = sys.argv[1], *map(int, sys.argv[2:])
 params = lk.Params.init(3, 40, num_layers=2, output_size=1)
-B = 1 if version == "numba-chunks" else 8
+B = 8
 x = np.random.default_rng(0).standard_normal((T, B, 3)).astype(np.float32)
 target = np.ones((B, 1), np.float32)
 net = lk.network(version, params)
@@ -628,16 +601,16 @@ def never(function, arguments, *more):
 _thread.start_new_thread = threading._start_new_thread = never
 import numpy as np
 import lstm_kernels as lk
-from lstm_kernels.cpu import interrupts
+from lstm_kernels.cpu import workspace
 x = np.ones((40, 8, 5), np.float32)
 params = lk.Params.init(5, 40, output_size=1)
-for name in ("numba-fused", "numba-wavefront", "numba-chunks"):
+for name in ("numba-fused", "numba-wavefront"):
     net = lk.network(name, params)
     want, _ = net.forward(x)
-    interrupts.LONG = 0
+    workspace.LONG = 0
     assert all((net.forward(x)[0] == want).all() for _ in range(40)), name
     net.step(x, np.ones((8, 1), np.float32), 0.1)
-    interrupts.LONG = 2e9
+    workspace.LONG = 2e9
 print("served")
 """
 
@@ -693,12 +666,12 @@ def test_memory_is_bounded():
     """MiB of a process's memory, without what its allocator keeps."""
     code = """
 import ctypes, gc, numpy as np, lstm_kernels as lk
-from lstm_kernels.cpu.team import team
+from lstm_kernels.cpu.thread_pool import thread_pool
 def note():
     if gc.isenabled():
         gc.collect()
-    team().drain()
-    team()._kept.clear()  # of the last region, in case a thread was late
+    thread_pool().drain()
+    thread_pool()._kept.clear()  # of the last region, in case a thread was late
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as file:
         print(int(file.read().split()[1]) * 4096 / 2**20)
@@ -723,25 +696,25 @@ note()
     assert networks - sizes < 120
 
 
-def test_a_network_keeps_arrays_for_so_many_shapes():
+def test_a_network_keeps_workspaces_for_so_many_shapes():
     params, x, _ = example((1, 9, 2, 1, 3))
     net = lk.network("numba-fused", params)
     for T in range(1, 10):
         net.forward(x[:T].copy())
-        kept = [steps for steps, *_ in net._spaces]
-        assert kept == [*range(max(1, T + 1 - numba_fused.MOST_SPACES), T + 1)]
+        kept = [space.shape.T for space in net._free]
+        assert kept == [*range(max(1, T + 1 - numba_fused.MOST_WORKSPACES), T + 1)]
 
 
-def test_kept_arrays_are_bounded_in_bytes(monkeypatch):
+def test_kept_workspaces_are_bounded_in_bytes(monkeypatch):
     params, x, _ = example((2, 12, 8, 3, 40))
     net = lk.network("numba-fused", params)
     net.forward(x)
-    each = net._spaces[12, 8, "inference"].bytes
+    each = net._free[0].bytes
     assert each > 12 * 8 * 64 * 4
     for most, steps, kept in ((int(2.5 * each), (12, 11, 10, 9, 8), 4), (0, (7,), 1)):
         monkeypatch.setattr(numba_fused, "MOST_BYTES", most)
         for T in steps:
             net.forward(x[:T].copy())
-        assert sum(space.bytes for space in net._spaces.values()) < kept * each
-        assert (steps[-1], 8, "inference") in net._spaces
-    assert len(net._spaces) == 1
+        assert sum(space.bytes for space in net._free) < kept * each
+        assert net._free[-1].shape.T == steps[-1]
+    assert len(net._free) == 1

@@ -2,7 +2,6 @@
 it.
 """
 
-import ast
 import io
 import os
 import pathlib
@@ -22,9 +21,8 @@ from test_rooms import GRAPH, MODULES, ROOT
 
 from lstm_kernels import kernels, notes
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import simd
-from lstm_kernels.cpu.lane_tiles import LaneTiles
-from lstm_kernels.cpu.tiles import Tiles
+from lstm_kernels.cpu import micro_kernels
+from lstm_kernels.cpu.micro_kernels import MicroKernels
 
 # --- free names
 
@@ -257,7 +255,7 @@ def test_without_a_folder_it_is_told_once_and_compiled_on_another_thread(told):
 # --- the cache on disk: keys
 
 # What a file with kernels has in its text
-DEFINES = r"^@(part|njit|instruction)\b|\b(part|njit|foreign)\(|\(Tiles\)"
+DEFINES = r"^@(part|njit|inlined|i\w+)\b|\b(part|njit|c_function)\(|\(MicroKernels\)"
 WITH_KERNELS = {
     name
     for name, path in MODULES.items()
@@ -287,21 +285,28 @@ def test_an_edit_of_what_a_kernel_reaches_changes_its_key():
             assert not {MODULES[other] for other in OTHERS} & read, name
 
 
-def test_a_tile_has_the_key_of_who_overrides_it_and_of_its_cell():
-    """As a study of the report does with a tile, and a reader with a cell."""
-    cell, float32 = CELLS["lstm"], np.dtype(np.float32)
+def test_a_micro_kernel_has_the_key_of_who_overrides_it_and_of_its_cell(monkeypatch):
+    """As a study of the report does with a micro-kernel, and a reader with a cell."""
+    cell, float32, found = CELLS["lstm"], np.dtype(np.float32), {}
     theirs = replace(cell, make=lambda *functions: cell.make(*functions))
-    study = type("Study", (Tiles,), {"__module__": "a_study"})
-    ours, mine = "lstm_kernels.cpu.tiles", "lstm_kernels.cells"
+    study = type("Study", (MicroKernels,), {"__module__": "a_study"})
+    ours, mine = "lstm_kernels.cpu.micro_kernels", "lstm_kernels.cells"
+
+    def native(function, label, signature, origins, names):
+        found.update(dict.fromkeys(origins))
+
+    monkeypatch.setattr(micro_kernels, "native", native)
     for kind, of, modules in (
-        (Tiles, cell, {ours, mine}),
+        (MicroKernels, cell, {ours, mine}),
         (study, cell, {ours, mine, "a_study"}),
-        (Tiles, theirs, {ours, __name__}),
-        (LaneTiles, theirs, {"lstm_kernels.cpu.lane_tiles", __name__}),
+        (MicroKernels, theirs, {ours, __name__}),
     ):
-        for name, tile in kind(of, float32, 3).all().items():
-            calls_none = name == "transpose"  # of its object
-            assert {*simd._origins(tile)} == ({ours} if calls_none else modules)
+        micro_kernels._code.cache_clear()
+        for name in kind(of, float32, 3).all():
+            found.clear()
+            micro_kernels.codes(kind(of, float32, 3), name)
+            assert {*found} == modules or not found  # of one that is alike
+    micro_kernels._code.cache_clear()
 
 
 def python(code, folder, *words):
@@ -313,22 +318,19 @@ def python(code, folder, *words):
 
 # A kernel of ranks/, which calls one of cpu/.
 SHARED = """
-from ..cpu.steps import transpose_weights
-from ..kernels import part
-@part
-def of_one(p, turn, job):
-    transpose_weights(job, 0, p)
-    return turn
+from ..cpu.scheduler import serpentine
+def of_one(step):
+    return serpentine(step, 0, 0, 9)
 """
 # It, and kernels of cpu/ alone.
 COMPILE = """
-import numpy as np
-from lstm_kernels.cpu import arrays, machine_code, steps
+from lstm_kernels.cpu import scheduler, thread_pool
+from lstm_kernels.kernels import native
 from lstm_kernels.ranks import shared
-for kernel in (steps.readout_row, steps.examples_row, shared.of_one):
-    assert machine_code.address(kernel, arrays.JOBS[np.dtype("float32")])
+for kernel in (scheduler.run, thread_pool.run_region, shared.of_one):
+    assert native(kernel, "")
 """
-KERNELS = {"steps_readout_row", "steps_examples_row", "shared_of_one"}
+KERNELS = {"run", "run_region", "of_one"}
 
 
 def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
@@ -339,15 +341,15 @@ def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
     for edited, anew in (
         ("data.py", KERNELS),
         ("data.py", set()),
-        ("cpu/arrays.py", KERNELS),
-        ("ranks/shared.py", {"shared_of_one"}),  # which no kernel of cpu/ calls
+        ("cpu/net.py", KERNELS),
+        ("ranks/shared.py", {"of_one"}),  # which no kernel of cpu/ calls
     ):
         with open(package / edited, "a") as file:
             file.write("# an edit\n")
         python(COMPILE, tmp_path)
         now = {p.name: p.stat().st_mtime_ns for p in files(tmp_path, "c")}
         new = [name for name in now if now[name] != before.get(name)]
-        assert {one for one in KERNELS for name in new if one in name} == anew, edited
+        assert {o for o in KERNELS for n in new if f".{o}_" in n} == anew, edited
         assert len(new) == len(anew), edited
         assert len(now) == len(KERNELS), "old code is kept"
         before = now
@@ -359,27 +361,3 @@ def test_what_a_notebook_defines_is_compiled_anew(kept, tmp_path):
     new = kernels.fill([weighted], {"weight": 3, "cell": there["cell"]}, "notebook")
     assert kernels.cached(numba.njit, new["weighted"])(2) == 6
     assert not files(tmp_path)
-
-
-NAMES = """
-import sys
-import numpy as np
-from lstm_kernels.cpu.arrays import JOBS
-from lstm_kernels.cpu import instructions
-names = {}
-for name in sys.argv[1:]:
-    dtype = JOBS[np.dtype(name)]
-    kinds = []
-    instructions.instruction = lambda kind, *more: kinds.append(kind) or (lambda f: f)
-    instructions.record_at(dtype)
-    names[name] = kinds[0].mangling_args
-print(sorted(names.items()))
-"""
-
-
-def test_functions_of_a_record_have_one_name_in_every_process_and_two_for_two():
-    """Else the linker takes one of them for the other, from the cache."""
-    first = python(NAMES, ROOT, "float32", "float64")
-    assert python(NAMES, ROOT, "float64", "float32") == first
-    (_, one), (_, two) = ast.literal_eval(first)
-    assert one != two

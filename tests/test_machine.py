@@ -27,7 +27,7 @@ from lstm_report.measure.comparer import TOLERANCE, compare
 
 # HOSTILE: long, and from another seed every time.
 CALLS = ["forward", "backward", "predict", "loss_and_grads", "step", "epoch", "assign"]
-TEAM = [v for v in IN_USE if v in ("numba-wavefront", "numba-fused", "numba-chunks")]
+TEAM = [v for v in IN_USE if v in ("numba-wavefront", "numba-fused")]
 RATE = 1e-3
 # The same numbers in another array.
 KINDS = {

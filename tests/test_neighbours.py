@@ -23,8 +23,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import lstm_kernels as lk
 from lstm_kernels import blas, schedules
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import instructions, team
-from lstm_kernels.cpu.memory import at
+from lstm_kernels.cpu import atomics, fp_mode, intrinsics, thread_pool
+from lstm_kernels.cpu.entries import address
 from lstm_kernels.kernels import native
 from lstm_kernels.versions import base
 from lstm_kernels.versions.numba_fused import NumbaFused
@@ -173,8 +173,6 @@ def pickled():
     }
     wavefront = type(lk.network("numba-wavefront", params))
     made["schedules"] = wavefront(params, 2, schedules=one_by_one)
-    chunks = type(lk.network("numba-chunks", params))
-    made["chunks"] = chunks(params, 2, chunks=3, run_up=2)
     return made
 
 
@@ -194,7 +192,6 @@ pickle.dump((out, nets), sys.stdout.buffer)
         np.testing.assert_array_equal(y, results[name], err_msg=name)
         assert threads == 1, name
         assert made_with["threads"] == 2, name
-    assert found["chunks"][2]["run_up"] == 2
     if lk.cores.cores() > 1:  # as they were
         assert {net._threads for net in back.values()} == {2}
     with pytest.raises(ValueError, match="threads: got 4000, want at most"):
@@ -273,12 +270,8 @@ def everything(net, x, state, target):
 
 
 def several(name, params, threads, subnormals):
-    """A network that keeps subnormal numbers or flushes them, which cuts a sequence
-    where it can.
-    """
+    """A network that keeps subnormal numbers or flushes them."""
     options = {"subnormals": subnormals} if name in COMPILED else {}
-    if name == "numba-chunks":
-        options |= {"chunks": 3, "run_up": 2}
     return lk.network(name, params, threads=threads, **options)
 
 
@@ -288,7 +281,7 @@ KEEPS = [(name, True) for name in IN_USE] + [(name, False) for name in COMPILED]
 
 @flushes
 @pytest.mark.parametrize(("name", "subnormals"), KEEPS)
-# The last one: samples are lanes, and a state has no c
+# The last one: a state has no c
 @pytest.mark.parametrize(("B", "cell"), [(1, "lstm"), (6, "lstm"), (16, "gru")])
 def test_what_the_caller_does_with_subnormal_numbers_changes_nothing(
     name, subnormals, B, cell, monkeypatch
@@ -338,7 +331,7 @@ def test_gradients_that_fade_become_zero_or_subnormal(name, subnormals, B, cell)
     found = []
     for threads in (1, min(2, numba.config.NUMBA_NUM_THREADS)):
         net = several(name, params, threads, subnormals)
-        for _ in range(3):  # divisions are tried
+        for _ in range(3):  # it autotunes
             net.forward(x, training=True)
             found.append(net.backward(dy).x)
     got = found[0]
@@ -353,34 +346,34 @@ def test_gradients_that_fade_become_zero_or_subnormal(name, subnormals, B, cell)
     assert small.any() if subnormals else not small.any()
 
 
-def compute_in_both(p, turn, address):
-    """Each of two participants multiplies a subnormal number by one: flushing, keeping,
-    and as it began. The first waits for both.
+def compute_in_both(p, first, last, memory):
+    """Each of two workers multiplies a subnormal number by one: flushing, keeping, and
+    as it began. The first waits for both.
     """
-    line = instructions.integers(address + 64 * (p + 1), 8)  # of this participant
-    numbers = line.view(np.float64)
-    for k, env in enumerate((instructions.KEEP, instructions.FLUSH)):
-        before = instructions.exchange_fp_env(env)
+    words = intrinsics.words_at(memory, 24)
+    numbers = words[8 * (p + 1) : 8 * (p + 2)].view(np.float64)  # of this worker
+    for k, mode in enumerate((fp_mode.KEEP, fp_mode.FLUSH)):
+        before = fp_mode.exchange_fp_mode(mode)
         numbers[k] = numbers[3] * numbers[4]
-        instructions.exchange_fp_env(before)
+        fp_mode.exchange_fp_mode(before)
     numbers[2] = numbers[3] * numbers[4]
-    instructions.add(address, 1)
-    while instructions.read(address) < 2:
-        instructions.pause()
-    return turn
+    atomics.atomic_add(words, 0, 1)
+    while atomics.load_acquire(words, 0) < 2:
+        intrinsics.pause()
+    return last
 
 
 @flushes
-def test_a_thread_of_a_team_computes_as_it_is_told():
-    memory, sync = np.zeros((3, 8)), np.zeros(8, np.int64)
+def test_a_thread_of_a_pool_computes_in_the_mode_it_is_given():
+    memory, before = np.zeros((3, 8)), mode()
     memory[1:, 3:5] = 1e-310, 1
-    threads, before = team.Team(), mode()
-    threads.run(2, native(compute_in_both, "test"), at(memory), at(sync), "owner")
+    pool, code = thread_pool.ThreadPool(), native(compute_in_both, "test")
+    pool.run(2, code, address(memory), "owner", 0, 1)
     for keeping, flushed, after in memory[1:, :3]:
         assert (keeping, flushed, after) == (1e-310, 0, 1e-310)
     assert mode() == before
-    threads.drain()
-    threads.dismiss()
+    pool.drain()
+    pool.shut_down()
 
 
 @flushes

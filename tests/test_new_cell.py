@@ -10,7 +10,7 @@ from conftest import VERSIONS
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS, Cell
-from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
+from lstm_report.measure.comparer import TOLERANCE, compare
 
 L, T, B, D, H, O = 2, 4, 3, 2, 7, 2
 SIZES = {"num_layers": L, "output_size": O}
@@ -132,21 +132,6 @@ def test_every_version_has_it(name, dtype, example):
     arrays = params.arrays()
     moved = {n: arrays[n] - 0.5 * a for n, a in descent.items()}
     compare(net.params().arrays(), moved, most)
-
-
-def test_samples_side_by_side_have_it():
-    """In lanes of vectors, which the few samples above do not fill."""
-    params = lk.Params.init(D, H, cell="coupled", **SIZES)
-    net = lk.network("numba-fused", params, threads=2)
-    samples = 2 * net.tiles.lanes
-    assert any(division.lanes for division in net._divisions(T, samples))
-    x = draw(T, samples, D).astype(np.float32)
-    for again in range(5):  # in turn as they are tried
-        compare_to_reference(net, params, x * (1 + again))
-    chunks = lk.network("numba-chunks", params)
-    x = draw(1000, 1, D).astype(np.float32)
-    for _ in range(5):
-        np.testing.assert_array_equal(chunks.forward(x)[0], net.forward(x)[0])
 
 
 def test_files_take_it_and_pytorch_has_none(tmp_path, example):

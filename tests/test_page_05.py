@@ -11,7 +11,7 @@ from lstm_kernels.cores import cores
 from lstm_kernels.schedules import Costs, Graph, Schedule, layer_by_layer, wavefront
 from lstm_kernels.simulate import Span, Timeline, simulate
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
-from lstm_report.experiments import divisions
+from lstm_report.experiments import partitions
 from lstm_report.measure.comparer import MismatchError
 from lstm_report.pages import facts
 
@@ -63,7 +63,7 @@ def test_a_pass_is_predicted_from_the_tasks_of_its_round():
 
 
 def divided(small=(0.5, 0.7, 0.9), large=(1.1, 1.3, 1.7)):
-    """Rows as `measure_divisions` gives them; seconds of layers at both ends of the
+    """Rows as `measure_partitions` gives them; seconds of layers at both ends of the
     map, where units take one second.
     """
     shapes = {(4, 32, 1, 10): small, (4, 64, 1, 10): large, (8, 64, 1, 96): 0.625}
@@ -95,7 +95,7 @@ def made(slow=(1.0, 1.03, 1.07), card=True, **of_map):
     return ({"gpu": on_card()} if card else {}) | {
         "measure_stacks": stacks(slow),
         "measure_machine": machine(line=(1.7e-7, 1.9e-7, 2.3e-7)),
-        "measure_divisions": divided(**of_map),
+        "measure_partitions": divided(**of_map),
     }
 
 
@@ -213,18 +213,18 @@ def test_a_wrong_schedule_is_refused_and_a_division_chosen():
 
 
 @two_cores
-def test_stacks_and_divisions_are_checked_before_they_are_timed(monkeypatch):
+def test_stacks_and_partitions_are_checked_before_they_are_timed(monkeypatch):
     sizes = {"layers": (2, 4), "lengths": (3, 24), "T": 24, "H": 16, "repeats": 1}
     made = page.measure_stacks(**sizes)
     assert set(made["way"]) == {"one", "workers", "streams"}
     few = {"layers": (2,), "units": (32,), "samples": (2,), "T": 4, "repeats": 1}
     assert {"one thread", "units", "samples"} <= set(
-        divisions.measure(**few)["variant"]
+        partitions.measure(**few)["variant"]
     )
-    right, of_step = NumbaWavefront.forward, divisions.forward
+    right, of_step = NumbaWavefront.forward, partitions.forward
     wrong = lambda self, x, **how: (1.001 * right(self, x, **how)[0], None)  # noqa: E731
     monkeypatch.setattr(NumbaWavefront, "forward", wrong)
-    monkeypatch.setattr(divisions, "forward", lambda *a: (1.001 * of_step(*a)[0],))
-    for measure, how in ((page.measure_stacks, sizes), (divisions.measure, few)):
+    monkeypatch.setattr(partitions, "forward", lambda *a: (1.001 * of_step(*a)[0],))
+    for measure, how in ((page.measure_stacks, sizes), (partitions.measure, few)):
         with pytest.raises(AssertionError, match="y: relative error"):
             measure(**how)

@@ -152,7 +152,7 @@ CASES = {
     "no jobs, no OpenMP": (made(ranks=False, openmp=False), "--T", "two threads 1x"),
 }
 test_page, test_both, test_reached = PAGE.tests(
-    CASES, also={"figure_divisions", "say_caches"}
+    CASES, also={"figure_partitions", "say_caches"}
 )
 
 
@@ -181,4 +181,4 @@ def test_what_the_figures_draw():
     drawn = [tuple(y.get_ydata()) for y in ax.lines if y.get_marker() == "o"]
     assert pytest.approx((0.4, 0.7, 1.2)) in drawn
     assert pytest.approx((1.1, 1.4)) in bars(ax)
-    assert "samples, h crosses never" in page.figure_divisions().alt
+    assert "samples, h crosses never" in page.figure_partitions().alt

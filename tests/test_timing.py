@@ -53,11 +53,11 @@ def test_a_short_case_is_called_several_times_and_its_mean_taken():
     assert len(calls) > 6
 
 
-def test_a_case_that_tries_divisions_is_timed_when_it_has_chosen():
+def test_a_case_that_autotunes_is_timed_when_it_has_chosen():
     left, timed = [7], []
 
     def case():
-        timing.Trial.tried += left[0] > 0
+        timing.Autotuner.trials += left[0] > 0
         left[0] -= 1
         timed.append(left[0] < -1)  # the call after the last that tried found nothing
 

@@ -1,7 +1,7 @@
-"""A pass that threads divide by units: its bits, who does not come, interrupts; errors of
+"""A pass that threads partition by units: its bits, who does not come, interrupts; errors of
 messages between ranks.
 
-`rank_programs.py` has the same division by ranks.
+`rank_programs.py` has the same partition by ranks.
 """
 
 import signal
@@ -15,12 +15,12 @@ import pytest
 from conftest import ctrl_c_after
 
 import lstm_kernels as lk
-from lstm_kernels.cpu.divisions import Division
-from lstm_kernels.cpu.tiles import Tiles
+from lstm_kernels.cpu.packing import Layout
+from lstm_kernels.cpu.partitions import Partition
 from lstm_kernels.ranks import rnn
 
-UNITS = Division("units")
-LEAST = 2 * Tiles(lk.cells.CELLS["lstm"], np.dtype(np.float32), 1024).units
+UNITS = Partition("units")
+LEAST = 2 * Layout(lk.cells.CELLS["lstm"], np.dtype(np.float32), 1024).units
 
 
 def example(T=20, B=4, D=2, H=LEAST, cell="lstm", dtype=np.float32):
@@ -38,7 +38,7 @@ def outputs(run, H):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_agrees_with_the_reference(cell, dtype):
-    block = Tiles(lk.cells.CELLS[cell], np.dtype(dtype), 1024).units
+    block = Layout(lk.cells.CELLS[cell], np.dtype(dtype), 1024).units
     for T, B, beside in ((1, 1, -1), (64, 1, 0), (65, 1, 1), (9, 5, 1)):
         H = 2 * block + beside
         net, x, want = example(T, B, 3, H, cell, dtype)
@@ -64,19 +64,19 @@ def test_bad_input_is_named_at_every_entrance():
             call()
 
 
-# Beside a team that has other work, or is without threads.
+# Beside a pool that has other work, or is without threads.
 SHARED = """
 import sys, threading
 import numpy as np
 import lstm_kernels as lk
-from lstm_kernels.cpu.divisions import Division
-from lstm_kernels.cpu.team import team
+from lstm_kernels.cpu.partitions import Partition
+from lstm_kernels.cpu.thread_pool import thread_pool
 params, right, alone = lk.Params.init(1, 256, cell="rnn"), [], sys.argv[1] == "alone"
 x = np.random.default_rng(0).standard_normal((60, 4, 1)).astype(np.float32)
 want = lk.network("numba-fused", params, threads=1).forward(x)[0]
 net = lk.network("numba-fused", params, threads=2)
 def work():
-    run = net.bare_forward(x, Division("units"))
+    run = net.bare_forward(x, Partition("units"))
     for _ in range(40):
         assert (net.forward(x)[0] == want).all()
         run.h[1:] = np.nan
@@ -84,7 +84,7 @@ def work():
         assert (run.h[1:, :, :256] == want).all()
     right.append("right")
 if alone:
-    team()._start = lambda participants: None
+    thread_pool()._start = lambda workers: None
     work()
 else:
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -107,16 +107,21 @@ def test_an_interrupt_ends_a_long_pass_and_the_next_is_right():
     net, x, want = example()
     run = net.bare_forward(x, UNITS)
     long = np.ones((100_000, 4, 2), np.float32)
-    long_run = net.bare_forward(long, UNITS)
     for seconds in (0.01, 0.05):
         start = time.monotonic()
+        long_run = net.bare_forward(long, UNITS)
         with ctrl_c_after(seconds):
             [long_run() for _ in range(100)]
         assert time.monotonic() - start < 30
         run.h[1:] = np.nan
         run()
         np.testing.assert_allclose(outputs(run, LEAST), want, atol=1e-6)
-    long_run()  # from where it was left nothing remains
+    with pytest.raises(
+        RuntimeError, match="^run: got a pass that a signal interrupted"
+    ):
+        long_run()
+    long_run = net.bare_forward(long, UNITS)
+    long_run()
     first = net.forward(long[:1])[0]
     np.testing.assert_array_equal(outputs(long_run, LEAST)[0], first[0])
 
@@ -135,11 +140,8 @@ def test_an_error_of_any_message_is_kept(failing):
     for first in (0, 1):
         assert run(loops.messages, 0, 0, 8, 2, first, 1, 0, 0, 0) == 17
     assert run(loops.collectives, 0, 0, 8, 4, 0, 0) == 17
-    names = "error", "kind", "comm", "status", "counts", "starts", "me", "h"
+    fakes = dict.fromkeys(("view", "address_of", "share_of_step"), lambda *_: None)
+    net = SimpleNamespace(T=4, h=np.zeros((1, 5, 8)))
     for kernel in (loops.steps_by_messages, loops.steps_by_collective):
-        record = SimpleNamespace(shares=2, **dict.fromkeys(names, 0))
-        fakes = dict.fromkeys(("array", "place", "share_of_step"), lambda *_: None)
-        fakes |= dict.fromkeys(("messages_at", "layer_at"), lambda *_, r=record: r)
-        job = SimpleNamespace(T=4, B=1, P=8, order=0, layers=0)
-        run(kernel.py_func, 0, 0, job, units_of=lambda *_: (0, 1), **fakes)
-        assert record.error == 17
+        more = {"load": lambda _: net, "units_of": lambda *_: (0, 1)}
+        assert run(kernel, 0, 2, 0, 0, 0, 0, 0, 0, **fakes, **more) == 17

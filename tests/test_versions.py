@@ -159,7 +159,6 @@ def by_layers(graph):
 @pytest.mark.parametrize(
     ("version", "options"),
     [
-        ("numba-chunks", {"chunks": 3, "run_up": 5, "sweeps": 2}),
         ("numba-wavefront", {"schedules": by_layers}),
     ],
 )

@@ -1,17 +1,15 @@
-"""`numba-wavefront`, and the loop of all passes: any schedule gives the same bits,
-whatever the threads do meanwhile.
-"""
+"""`numba-wavefront`: any schedule gives the same bits."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 from conftest import SHAPES, ctrl_c_after, example
-from toys import DELAYS, Toy, random_schedule, random_toy
+from toys import random_schedule
 
 import lstm_kernels as lk
-from lstm_kernels.cpu import team, workspace
-from lstm_kernels.cpu.divisions import Division
+from lstm_kernels.cpu import workspace
+from lstm_kernels.cpu.partitions import Partition
 from lstm_kernels.schedules import (
     Graph,
     Schedule,
@@ -52,7 +50,7 @@ def test_every_schedule_gives_the_bits_of_numba_fused(cell):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_backward_pass_may_be_divided_otherwise_than_its_forward_pass(threads):
+def test_a_backward_pass_may_be_partitioned_otherwise_than_its_forward_pass(threads):
     """Into other groups of samples, which wait for those that have theirs."""
     params, x, target = example((2, 5, 12, 3, 20))
     dy = np.ones((5, 12, 20), np.float32)
@@ -82,91 +80,8 @@ def test_no_more_threads_take_part_than_a_network_has():
         for threads in (1, 2):
             net = NumbaWavefront(params, threads, schedules=schedules)
             assert (net.forward(x)[0] == want).all()
-            [space] = net._spaces.values()
-            assert space.plans["forward"].participants <= threads
-
-
-def test_stress_random_boxes_random_delays():
-    """Delays of up to 100 us in some cells, always the same values; threads that never
-    come are not waited for: whoever waits long helps out.
-    """
-    rng = np.random.default_rng(1)
-    for _ in range(60):
-        some = random_toy(rng)
-        workers = some.plan.workers
-        for came in (1, *rng.integers(1, workers + 1, 9).tolist()):
-            some.clear()
-            slow = rng.random(DELAYS) < 0.1
-            some.delays[:] = rng.integers(0, 3000, DELAYS) * slow
-            editions = int(rng.integers(1, 4))
-            some.run(editions, came)
-            some.check(editions)
-            for number, stage in enumerate(some.plan.stages):
-                spans = some.plan.timeline(number).spans
-                needed = waits_for(stage.schedule)
-                assert [s.task for s in spans] == [p.task for p in stage.schedule.parts]
-                for span, others in zip(spans, needed, strict=True):
-                    assert all(spans[k].stop <= span.start for k in others)
-                    assert 0 <= span.worker < came
-
-
-def test_stress_many_passes_in_one_region():
-    """Each of three stages on all workers: rows that share steps, then none, then
-    samples; fifty passes on end, and a later region goes on counting.
-    """
-    graph = Graph(3, 8, blocks=5, samples=4)
-    back = Graph(3, 8, True, blocks=2, samples=4)
-    rng = np.random.default_rng(2)
-    for workers in range(1, 7):
-        stages = by_units(graph, min(workers, 5)), wavefront(back, workers, 3)
-        some = Toy(*((one, False) for one in (*stages, by_samples(graph, workers))))
-        for editions in (50, 1, 50):
-            some.clear()
-            some.delays[:] = rng.integers(0, 500, DELAYS) * (rng.random(DELAYS) < 0.1)
-            some.run(editions)
-            some.check(editions)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("share", [by_units, by_samples, wavefront])
-def test_a_pass_that_is_told_to_leave_leaves_the_rest(workers, share):
-    some = Toy((share(Graph(3, 8, blocks=5, samples=4), workers), False))
-    parts = len(some.plan.stages[0].schedule.parts)
-    for leaves_at in range(1, parts + 1, 3):
-        some.clear(leaves_at)
-        some.run()
-        team.team().drain()
-        done = some.counts.sum()
-        assert some.counts.max() <= 1
-        assert done < 3 * 8 * 5 * 4
-        assert some.plan.timeline(0) is None
-        some.counts[...] = 0
-        some.work.progress[0] = 1  # or a thread stayed, and there is another one
-        some.run()
-        team.team().drain()
-        assert not some.counts.any()
-        some.work.renew()  # as after an interrupt
-        some.clear()
-        some.run(2)
-        some.check(2)
-
-
-@pytest.mark.parametrize("came", [1, 2, 3])
-@pytest.mark.parametrize("parts", [5, 1])
-def test_nobody_leaves_while_parameters_change(came, parts):
-    """All are told to when one of the parts begins that change them: all of these are
-    done, and nothing of the next pass.
-    """
-    last = by_units(Graph(1, 1, blocks=parts), min(parts, 3))
-    some = Toy((by_units(Graph(2, 3, blocks=3), 3), False), (last, True))
-    before = 2 * 3 * 3
-    for leaves_at in range(before + 1, before + parts + 1):
-        for _ in range(10):
-            some.work.renew()
-            some.clear(leaves_at)
-            some.run(50, came)
-            team.team().drain()
-            some.check(1)
+            [space] = net._free
+            assert space.last["forward"].workers <= threads
 
 
 def test_an_interrupt_or_an_error_ends_a_pass_and_the_network_lives(monkeypatch):
@@ -188,7 +103,7 @@ def test_an_interrupt_or_an_error_ends_a_pass_and_the_network_lives(monkeypatch)
         net.timeline(6000, 4, training=True)
     ends()
     with monkeypatch.context() as planted:
-        planted.setattr(workspace, "team", lambda: 1 / 0)
+        planted.setattr(workspace.plan, "thread_pool", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             net.forward(short, training=True)
     ends()
@@ -245,47 +160,40 @@ def test_a_schedule_that_cannot_be_run_is_refused(schedules, error, message):
         lk.network("numba-wavefront", params, schedules=schedules).forward(x)
 
 
-def test_the_schedules_that_are_tried_hold():
+def test_the_schedules_that_are_autotuned_hold():
     sizes = product([(1, 1), (1, 50), (6, 2)], (1, 2), (False, True))
     for (L, T), threads, backward in sizes:
         params = lk.Params.init(3, 16, num_layers=L)
         net = lk.network("numba-wavefront", params, threads=threads)
-        for division in net._divisions(T, 1):
-            found = net._schedule(Graph(L, T, backward=backward), division)
-            check(found)
-            assert found.workers <= min(threads, L)
+        for partition in net._partitions(T, 1):
+            schedule = net._schedule(Graph(L, T, backward=backward), partition)
+            check(schedule)
+            assert schedule.workers <= min(threads, L)
 
 
 class Mine(NumbaFused):
-    """A version with a division of its own, by a name that nothing else knows."""
+    """A version with a partition of its own, by a name that nothing else knows."""
 
     name = "numba-fused"
 
-    def _divisions(self, T, B):
-        return [Division("mine")]
+    def _partitions(self, T, B):
+        return [Partition("mine")]
 
-    def _schedule(self, graph, division):
+    def _schedule(self, graph, partition):
         return wavefront(graph, 2, 3)
 
 
-def test_layers_that_overlap_share_no_memory_however_a_division_is_called():
+def test_a_partition_of_another_class_is_run_and_checked(monkeypatch):
     params, x, target = example((3, 20, 4, 3, 20))
     want, net = lk.network("numba-fused", params, threads=1), Mine(params, threads=2)
     for _ in range(3):
         for got, sure in zip(net.forward(x), want.forward(x), strict=True):
             np.testing.assert_array_equal(got, sure)
     assert net.step(x, target, 0.1) == want.step(x, target, 0.1)
-    for spaces, apart in ((net._spaces, True), (want._spaces, False)):
-        layers = spaces[20, 4, "inference"].work.layers
-        assert (len(set(layers["a"])) == 3) == apart
-
-
-def test_a_schedule_of_another_class_is_checked(monkeypatch):
-    params, x, _ = example((3, 20, 4, 3, 20))
     monkeypatch.setattr(
-        Mine, "_schedule", lambda self, graph, division: Schedule(graph, ())
+        Mine, "_schedule", lambda self, graph, partition: Schedule(graph, ())
     )
     with pytest.raises(ValueError, match=r"^schedule: cell \(0, 0\) is computed never"):
         Mine(params).forward(x)
     with pytest.raises(ValueError, match=r"^by: got 'mine', want one thread, samples"):
-        Division("mine").schedule(Graph(1, 1), 2)
+        Partition("mine").schedule(Graph(1, 1), 2)

@@ -1,5 +1,5 @@
-"""A pass of numbers for the loop of all passes (`cpu/run.py`): what a cell computes
-shows whether all that it needs was there.
+"""A pass of numbers for the scheduler (`cpu/scheduler.py`): what a cell computes shows
+whether all that it needs was there.
 
 A cell (row, step, block, sample) is a hash of its name, of how often it was computed,
 and of the cells that it needs, of all blocks and of its sample: the step before; of the
@@ -7,83 +7,82 @@ row below the same step, or where a stage begins all steps. `Toy.want` says anew
 they are.
 """
 
+from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
-from lstm_kernels.cpu.arrays import LAYER, record
-from lstm_kernels.cpu.instructions import add, exchange, integers, pause, read
-from lstm_kernels.cpu.memory import buffer, point
-from lstm_kernels.cpu.plans import Plan, Stage
-from lstm_kernels.cpu.run import LEAVE
-from lstm_kernels.cpu.workspace import Work
-from lstm_kernels.kernels import part
+from lstm_kernels import kernels
+from lstm_kernels.cpu.atomics import atomic_add, atomic_exchange, load_acquire
+from lstm_kernels.cpu.entries import Arguments
+from lstm_kernels.cpu.fp_mode import KEEP
+from lstm_kernels.cpu.intrinsics import pause
+from lstm_kernels.cpu.packing import aligned
+from lstm_kernels.cpu.plan import Pass, Stage
+from lstm_kernels.cpu.scheduler import CANCEL
 from lstm_kernels.schedules import Graph, Schedule, Task, by_units, wavefront
 
 ROWS, STEPS, BLOCKS, SAMPLES = SHAPE = 10, 8, 5, 4  # there is room for so many
 CELLS = ROWS * STEPS * BLOCKS * SAMPLES
-APART = 100  # from the first step of a stage to that of the next one
 FACTOR, NAME = 0x1E3779B97F4A7C15, 7919
-STAGE = 8  # words of a stage: its first row, layers, steps, blocks, backward?, changes?
 DELAYS = 64
-# What cells are, how often they were computed, the pauses of some; the stages; counts
-# the parts that began, of which the last one but `leaves_at` lets all leave.
-TOY, _ = record("address layers progress values counts delays stages began leaves_at")
+K = 0  # the stage, which `kernel_of` fills in
 
 
-@part
+class Job(NamedTuple):
+    control: np.ndarray  # words of the scheduler
+    values: np.ndarray  # (CELLS,): what cells are
+    counts: np.ndarray  # (CELLS,): how often they were computed
+    delays: np.ndarray  # (DELAYS,): pauses of some
+    # Of each stage its first row, layers, steps, blocks, backward?, changes?
+    stages: np.ndarray
+    began: np.ndarray  # items that began; with which one the pass is cancelled
+
+
 def cell(row, step, block, sample):
     """The place of a cell."""
     return ((row * STEPS + step) * BLOCKS + block) * SAMPLES + sample
 
 
-@part
-def toy(job, l, start, stop, step, end, low, high, first, last):
-    """The cells of a box; 1, and none of them, where all are to leave."""
-    k = start // APART
-    stage = integers(job.stages + k * STAGE * 8, STAGE)
-    if add(job.began, 1) + 1 == job.leaves_at:
-        exchange(job.progress + LEAVE, 1)
-    if stage[5] == 0 and read(job.progress + LEAVE):
+def toy(job, number, l, begin, end, start, stop, low, high, first, last):
+    """The cells of a box; 1, and none of them, where the pass is cancelled."""
+    stage = job.stages[K]
+    if atomic_add(job.began, 0, 1) + 1 == job.began[1]:
+        atomic_exchange(job.control, CANCEL, 1)
+    if stage[5] == 0 and load_acquire(job.control, CANCEL):
         return 1
-    values, delays = integers(job.values, CELLS), integers(job.delays, DELAYS)
     below = stage[1] - 1 - l if stage[4] else l  # rows of this stage
     row = stage[0] + below
-    for t in range(step - k * APART, end - k * APART):
+    for t in range(start, stop):
         for j in range(low, high):
             for s in range(first, last):
                 total = 0
                 for i in range(stage[3]):
                     if t > 0:
-                        total += values[cell(row, t - 1, i, s)]
+                        total += job.values[cell(row, t - 1, i, s)]
                     if below > 0:
-                        total += values[cell(row - 1, t, i, s)]
-                if below == 0 and k > 0:
-                    before = integers(job.stages + (k - 1) * STAGE * 8, STAGE)
-                    for u in range(before[2]):
-                        for i in range(before[3]):
-                            total += values[cell(row - 1, u, i, s)]
+                        total += job.values[cell(row - 1, t, i, s)]
+                if below == 0 and K > 0:
+                    for u in range(job.stages[K - 1, 2]):
+                        for i in range(job.stages[K - 1, 3]):
+                            total += job.values[cell(row - 1, u, i, s)]
                 n = cell(row, t, j, s)
-                for _ in range(delays[n % DELAYS]):
+                for _ in range(job.delays[n % DELAYS]):
                     pause()
-                counted = add(job.counts + 8 * n, 1) + 1
-                values[n] = total * FACTOR + n * NAME + counted
+                counted = atomic_add(job.counts, n, 1) + 1
+                job.values[n] = total * FACTOR + n * NAME + counted
     return 0
 
 
-class Some(Plan):
-    """A Plan of which so many participants come, whatever workers it has."""
-
-    came = None
-
-    @property
-    def participants(self):
-        return self.came or self.workers
+@cache
+def kernel_of(stage):
+    return kernels.fill([cell, toy], {"K": stage}, f"toy{stage}", kernels.part)["toy"]
 
 
 class Toy:
     """A pass of toy cells: stages are pairs of a Schedule and whether it changes
-    parameters, as a Plan for a Work.
+    parameters.
     """
 
     def __init__(self, *stages):
@@ -91,38 +90,41 @@ class Toy:
         for schedule, changes in stages:
             graph = schedule.graph
             sizes = graph.layers, graph.steps, graph.blocks, graph.backward, changes
-            words.append((row, *sizes, 0, 0))
+            words.append((row, *sizes))
             row += graph.layers
-        self.values, self.counts = np.zeros((2, *SHAPE), np.int64)
-        self.delays, self.began = np.zeros(DELAYS, np.int64), buffer(8, dtype=np.int64)
-        self._stages, job = np.array(words, np.int64), np.zeros(1, TOY)
-        point(job, values=self.values, counts=self.counts, delays=self.delays)
-        point(job, stages=self._stages, began=self.began)
-        self.work = Work(np.zeros(1, LAYER), job)
-        self.plan = Some(
-            [
-                Stage(toy, schedule, changes, APART * k)
-                for k, (schedule, changes) in enumerate(stages)
-            ],
-            timed=True,
-        )
+        self.control = aligned((16,), np.int64)
+        values, counts = np.zeros((2, CELLS), np.int64)
+        self.values, self.counts = values.reshape(SHAPE), counts.reshape(SHAPE)
+        self.delays, self.began = np.zeros(DELAYS, np.int64), aligned((8,), np.int64)
+        words = np.array(words, np.int64)
+        job = Job(self.control, values, counts, self.delays, words, self.began)
+        self._stages = [
+            Stage(kernel_of(k), schedule, changes)
+            for k, (schedule, changes) in enumerate(stages)
+        ]
+        self._arguments = Arguments(job)
+        self.renew()
 
-    def clear(self, leaves_at=0):
-        """Nothing is computed; all are to leave at the how manieth part, or never."""
+    def renew(self):
+        """Words that count anew, as those of a new workspace."""
+        self.control[CANCEL] = 0
+        self.plan = Pass(self._stages, self._arguments, KEEP, timed=True)
+
+    def clear(self, cancels_at=0):
+        """Nothing is computed; the pass is cancelled with the how manieth item, or
+        never.
+        """
         for array in (self.values, self.counts, self.began):
             array[...] = 0
-        self.work.settle()
-        self.work.job["leaves_at"] = leaves_at
+        self.began[1] = cancels_at
 
-    def run(self, editions=1, came=None):
-        """So many passes in one region, to which so many participants come."""
-        self.plan.came = came
-        if self.plan.aimed is not None:
-            self.plan.region = self.plan.participants, *self.plan.region[1:]
-        self.work.progress[1:3] = 0, editions  # the first, and the one after the last
-        self.work.run(self.plan, self)
+    def run(self, passes=1, came=None):
+        """So many passes in one region, to which so many workers come."""
+        _, *rest = self.plan._region
+        self.plan._region = came or self.plan.workers, *rest
+        self.plan.run(passes, self)
 
-    def want(self, editions):
+    def want(self, passes):
         """The cells and how often each is computed after so many passes."""
         values, counts = np.zeros(SHAPE, np.uint64), np.zeros(SHAPE, np.int64)
         names = np.arange(CELLS, dtype=np.uint64).reshape(SHAPE) * np.uint64(NAME)
@@ -139,16 +141,16 @@ class Toy:
                     elif last is not None:
                         below = values[row - 1, : last.steps, : last.blocks]
                         total += below[..., : graph.samples].sum(axis=(0, 1))
-                    made = total * factor + names[row, t][box] + np.uint64(editions)
+                    made = total * factor + names[row, t][box] + np.uint64(passes)
                     values[row, t][box] = made
-                    counts[row, t][box] = editions
+                    counts[row, t][box] = passes
                 row += 1
             last = graph
         return values.view(np.int64), counts
 
-    def check(self, editions):
+    def check(self, passes):
         """Each cell was computed so often, after all that it needs."""
-        values, counts = self.want(editions)
+        values, counts = self.want(passes)
         np.testing.assert_array_equal(self.counts, counts)
         np.testing.assert_array_equal(self.values, values)
 

@@ -6,6 +6,7 @@ machine code that is called with that address begins by loading them (`entry`).
 """
 
 import ctypes
+import hashlib
 from functools import cache
 
 import numba
@@ -111,10 +112,13 @@ def call_stage(builder, code, arguments, *box):
 
 
 @cache
-def stage_entry(kernel, kind, label):
+def stage_entry(kernel, kind):
     """The address of a stage: kernel(arguments, ...) of ten integers. kind: the Numba
-    type of the Arguments. label: tells types apart in Numba's cache.
+    type of the Arguments.
     """
+    function = kernel.py_func
+    # Tells stages and types apart in Numba's cache
+    label = hashlib.sha256(f"{function.__qualname__} {kind}".encode()).hexdigest()[:16]
     names = {"kernel": kernel, "load": loader(kind), "word": word}
-    label = f"{label}_{kernel.py_func.__name__}"
-    return native(_stage, label, origins=[kernel.py_func.__module__], names=names)
+    label = f"{function.__name__}_{label}"
+    return native(_stage, label, origins=[function.__module__], names=names)

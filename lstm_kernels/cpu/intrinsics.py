@@ -122,6 +122,17 @@ def words_at(context, address, count):
     return WORDS(types.int64, types.int64), generate
 
 
+@intrinsic
+def address_of(context, array):
+    """The address of an array's first element, for a C function."""
+
+    def generate(context, builder, signature, values):
+        data = make_array(array)(context, builder, values[0]).data
+        return builder.ptrtoint(data, WORD)
+
+    return types.int64(array), generate
+
+
 @instruction(types.int64)
 def two_words(builder):
     """The address of two words on the stack."""

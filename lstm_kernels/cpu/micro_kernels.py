@@ -8,6 +8,7 @@ sample); a comment at each says which. Shapes are not checked in compiled code: 
 tests run the callers as Python on NumPy, where they are (tests/test_stages.py).
 """
 
+import ctypes
 import inspect
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -23,6 +24,7 @@ from numba.np.arrayobj import make_array
 from ..cells import CELLS
 from ..kernels import OPTIONS, fill, native
 from . import activations, registers
+from .entries import address
 from .intrinsics import WORD, call_address, instruction, on_stack, with_signature
 from .packing import Layout
 from .simd import LLVM, Number
@@ -468,6 +470,26 @@ def compiled(micro_kernel, dtype, lanes, label, origins=()):
     names = {"trace": _trace(micro_kernel, dtype, lanes)}
     label = f"{micro_kernel.__name__}_{label}"
     return native(_traced, label, SIGNATURE, (micro_kernel.__module__, *origins), names)
+
+
+def for_python(micro_kernel, dtype, lanes, label):
+    """A micro-kernel as a function of arrays that Python can call, without its lock."""
+    code = ctypes.CFUNCTYPE(None, ctypes.c_int64)(
+        compiled(micro_kernel, dtype, lanes, label)
+    )
+    parameters = _parameters(micro_kernel)
+
+    def run(*operands):
+        words = []
+        for array, fields in zip(operands, parameters.values(), strict=True):
+            *_, rows, columns = array.shape
+            known = {"rows": rows, "columns": columns, "stride": array.strides[-2]}
+            known |= {"blocks": array.shape[0], "block": array.strides[0]}
+            words += [address(array), *(known[field] for field in fields)]
+        place = (ctypes.c_int64 * len(words))(*words)
+        code(ctypes.addressof(place))
+
+    return run
 
 
 def assembly(micro_kernel, dtype, lanes):

@@ -11,6 +11,7 @@ panels of a *wide unit block*, a few unit blocks, whose units are a row.
                                 then those of the hidden units; rows as theta's columns
 """
 
+import math
 from dataclasses import dataclass
 from itertools import product
 
@@ -103,50 +104,57 @@ class Weights:
 
     def __init__(self, layout, params):
         self._layout, self._form = layout, params
-        H, L = layout.hidden, params.num_layers
         self.inputs = [len(layer.U) for layer in params.layers]  # D of each layer
-        rows = sum(D + H + 1 for D in self.inputs)
-        panels = sum(map(layout.pad, self.inputs)) + L * layout.padded
-        J, dtype = layout.blocks, layout.dtype
-        self.theta = aligned((J * rows, layout.row), dtype)
-        shape = panels // layout.wide, J * layout.row, layout.wide
-        self.panels = aligned(shape, dtype)
         arrays = [a for layer in params.layers for a in (layer.U, layer.W, layer.b)]
-        self._plain = [array.shape for array in arrays]
-        ends = np.cumsum([array.size for array in arrays])
-        self._ends, self.plain_first = ends, np.append(0, ends[:-1]).reshape(L, 3)
-        self.V = self.b_out = None
-        if params.V is not None:
-            self.V, self.b_out = params.V.copy(), params.b_out.copy()
+        self._plain, self._ends = (
+            [a.shape for a in arrays],
+            np.cumsum([a.size for a in arrays]),
+        )
+        self.plain_first = np.append(0, self._ends[:-1]).reshape(-1, 3)
+        H, J, line = layout.hidden, layout.blocks, 64 // layout.dtype.itemsize
+        rows = J * sum(D + H + 1 for D in self.inputs)
+        output = [] if params.V is None else [params.V.shape, params.b_out.shape]
+        self._shapes = [(rows, layout.row), *output]
+        sizes = [-(-math.prod(shape) // line) * line for shape in self._shapes]
+        self._starts = np.cumsum([0, *sizes])
+        self._all = aligned((self._starts[-1],), layout.dtype)
+        self.theta, self.V, self.b_out = self._parts(self._all)
+        panels = sum(map(layout.pad, self.inputs)) + len(self.inputs) * layout.padded
+        shape = panels // layout.wide, J * layout.row, layout.wide
+        self.panels = aligned(shape, layout.dtype)
         self.assign(params)
 
+    def _parts(self, flat):
+        """Views of one array: theta, V, b_out; None for those that are not."""
+        pairs = zip(self._starts, self._shapes, strict=False)
+        parts = [flat[n : n + math.prod(s)].reshape(s) for n, s in pairs]
+        return parts if len(parts) == 3 else (*parts, None, None)
+
     def _blocks(self, theta, params):
-        """Pairs of views (rows, gates, units), of theta and of a layer's matrix."""
-        units, row = self._layout.units, 0
+        """Pairs of views (rows, units), of theta and of a gate in a layer's matrix."""
+        units, J, row = self._layout.units, self._layout.blocks, 0
         for layer in params.layers:
             for name, gates in self._layout.gates.items():
                 matrix = np.atleast_2d(getattr(layer, name))
                 plain = matrix.reshape(len(matrix), len(gates), -1)
-                rows = theta[row : row + self._layout.blocks * len(matrix)]
-                row += len(rows)
-                blocks = rows.reshape(self._layout.blocks, len(matrix), -1)
-                for j, block in enumerate(blocks):
-                    part = plain[:, :, j * units : (j + 1) * units]  # the last: fewer
-                    packed = block.reshape(len(block), -1, units)
-                    for n, gate in enumerate(gates):
-                        yield packed[:, gate, : part.shape[2]], part[:, n]
+                packed = theta[row : row + J * len(matrix)]
+                row += len(packed)
+                packed = packed.reshape(J, len(matrix), -1, units)
+                for j, (n, gate) in product(range(J), enumerate(gates)):
+                    part = plain[:, n, j * units : (j + 1) * units]  # the last: fewer
+                    yield packed[j, :, gate, : part.shape[1]], part
 
     def assign(self, params):
         """Take over Params: all in one copy, which no interrupt divides."""
         # Its padding is zero: a descent may leave NaN in this
-        theta = np.zeros_like(self.theta)
+        new = np.zeros_like(self._all)
+        theta, V, b_out = self._parts(new)
         for packed, plain in self._blocks(theta, params):
             packed[...] = plain
+        if V is not None:
+            V[...], b_out[...] = params.V, params.b_out
         self.transposed = False
-        self.theta[...] = theta
-        if self.V is not None:
-            self.V[...] = params.V
-            self.b_out[...] = params.b_out
+        self._all[...] = new
 
     def params(self):
         """Params, a copy."""
@@ -154,8 +162,7 @@ class Weights:
         for packed, plain in self._blocks(self.theta, params):
             plain[...] = packed
         if self.V is not None:
-            params.V[...] = self.V
-            params.b_out[...] = self.b_out
+            params.V[...], params.b_out[...] = self.V, self.b_out
         return params
 
     def plain(self):

@@ -3,6 +3,7 @@ the scheduler runs (`scheduler.py`).
 """
 
 from collections import Counter
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from ..simulate import Span, Timeline
 from . import scheduler, stages
 from .entries import Arguments, stage_entry
 from .packing import aligned
-from .scheduler import LAST
+from .scheduler import CANCEL, LAST
 from .thread_pool import LINE, thread_pool
 
 
@@ -77,28 +78,30 @@ def train(shape, schedule, workers, descends):
     return [examples, ahead, output, back, *after]
 
 
+@cache
+def run_code():
+    """The address of the scheduler."""
+    return native(scheduler.run, "")
+
+
 class Pass:
     """Stages for the Arguments of a Net, and the words that count what is done.
 
-    partition: what made the schedules; by layers, times are kept. Where workers are
-    ranks, `shared` is the number of this one
+    timed: are times kept? partition: what made the schedules. Where workers are ranks, `shared` is the number of this one
     and zeros that all have, words of int64, at least `words(stages)`: then nobody does
     what another has.
     """
 
-    def __init__(self, stages, arguments, fp_mode, partition=None, shared=None):
+    def __init__(self, stages, arguments, fp_mode, *, timed=False, shared=None):
         self.stages, self._control = stages, arguments.values.control
-        self.partition = partition
         self.workers = max(stage.schedule.workers for stage in stages)
         self._tasks, self._rows, self._items, self._groups = [], [], 0, []
         self._slots = []  # of each task, stage after stage, where its times are
         lists = [[] for _ in range(self.workers)]
-        label = arguments.values.theta.dtype.name
         for stage in stages:
-            code = stage_entry(stage.kernel, arguments.type, label)
+            code = stage_entry(stage.kernel, arguments.type)
             self._add(stage, code, lists)
         first, words = shared or (0, aligned((self.words(stages),), np.int64))
-        timed = partition is not None and partition.by == "layers"
         self._spans = np.zeros((self._items * timed, LINE), np.int64)
         split = len(self._tasks) * LINE
         self._plan = Arguments(
@@ -117,9 +120,8 @@ class Pass:
                 spans=self._spans,
             )
         )
-        code = native(scheduler.run, "")
         workers = self.workers if shared is None else 1
-        self._region = workers, code, self._plan.address
+        self._region = workers, run_code(), self._plan.address
         self._arguments, self._generation = arguments, 0
 
     def run(self, passes=1, owner=None):
@@ -134,8 +136,10 @@ class Pass:
         last = self._control[LAST] = first + passes
         if len(self._spans):
             self._spans.fill(0)
-        owner = self, owner
-        self._generation = thread_pool().run(*self._region, owner, first, last)
+        region = *self._region, (self, owner), first, last
+        generation = thread_pool().run(*region)
+        if not self._control[CANCEL]:
+            self._generation = generation
 
     @staticmethod
     def words(stages):

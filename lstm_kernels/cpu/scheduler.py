@@ -259,12 +259,18 @@ def wait(address, generation, number, p, row, k, waits):
             return waits
         pause()
     first, last = row.first_task, row.last_task
-    if plan.steals and row.shared and steal(address, generation, number, p, first, last):
+    if (
+        plan.steals
+        and row.shared
+        and steal(address, generation, number, p, first, last)
+    ):
         return 0
     if waits * POLLS >= SPINS:
         late = waits * POLLS >= 2 * SPINS
         # What it waits for is among these
-        if not (plan.steals and late and steal(address, generation, number, p, 0, last)):
+        if not (
+            plan.steals and late and steal(address, generation, number, p, 0, last)
+        ):
             sched_yield()
     return waits + 1
 

@@ -154,14 +154,18 @@ class Workspace:
         "backward" or "train". schedule: a function of a Graph.
         """
         if (kind, partition) not in self._passes:
-            more = () if kind == "forward" else (self.threads, self.purpose == "descent")
+            more = (
+                () if kind == "forward" else (self.threads, self.purpose == "descent")
+            )
             stages_of = getattr(plan, kind)
-            self._passes[kind, partition] = plan.Pass(
+            compiled = plan.Pass(
                 stages_of(self.shape, schedule, *more),
                 self.arguments,
                 self.fp_mode,
-                partition=partition,
+                timed=partition.by == "layers",
             )
+            compiled.partition = partition
+            self._passes[kind, partition] = compiled
         self.last[kind] = self._passes[kind, partition]
         return self.last[kind]
 

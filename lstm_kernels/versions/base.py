@@ -211,12 +211,13 @@ class Network:
         """
         with self._held("backward"), self._guard():
             got, want = None, "forward(x, training=True) before"
-            if isinstance(self._tape, str):
-                got = f"nothing to go back through ({self._tape})"
+            missing = getattr(self._tape, "_unusable", self._tape)
+            if missing:
+                got = f"nothing to go back through ({missing})"
             elif self._pending > 1:
                 got = f"{self._pending} of them since the last one"
                 want = f"one {want}, or a tape of each, net.record(x)"
-                self._tape = "several came before a backward"
+                self._end_tape("several came before a backward")
             if got:
                 raise RuntimeError(f"backward: got {got}, want {want}")
             grads = self._go_back(self._tape, dy, dstate)
@@ -225,7 +226,7 @@ class Network:
 
     def _go_back(self, tape, dy, dstate):
         """The gradients of a tape."""
-        got, want = tape._unusable, "a whole one"
+        got, want = tape._unusable and f"a tape, {tape._unusable}", "a whole one"
         if tape._thread != threading.get_ident():
             got = "the tape of another Python thread"
             want = "forward(x, training=True) in this one"
@@ -237,7 +238,7 @@ class Network:
         shape = T, B, self._params.hidden_size
         dy = self._check("dy", dy, shape)
         dstate = self._check_state("dstate", dstate, B)
-        tape._unusable = "a tape whose backward was not finished"
+        tape._unusable = "its backward was not finished"
         if not self.keeps_passes and self._passes != tape._number:
             tape._number = self._next_pass()
             *_, tape._arrays = self._forward(*tape._inputs, True)

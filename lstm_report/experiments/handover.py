@@ -15,19 +15,12 @@ import numba
 import numpy as np
 
 from lstm_kernels import reference
-from lstm_kernels.cpu import arrays
-from lstm_kernels.cpu.divisions import Division
-from lstm_kernels.cpu.instructions import (
-    exchange,
-    integers,
-    offer_core,
-    pause,
-    read,
-    record_at,
-)
-from lstm_kernels.cpu.machine_code import address
-from lstm_kernels.cpu.memory import at, buffer, point
-from lstm_kernels.cpu.team import LINE, SPINS
+from lstm_kernels.cpu.atomics import atomic_exchange, load_acquire
+from lstm_kernels.cpu.entries import address
+from lstm_kernels.cpu.intrinsics import pause, sched_yield, words_at
+from lstm_kernels.cpu.packing import aligned
+from lstm_kernels.cpu.partitions import Partition
+from lstm_kernels.cpu.thread_pool import LINE, SPINS
 from lstm_kernels.errors import check_int
 from lstm_kernels.kernels import native, part
 from lstm_kernels.params import Params
@@ -38,11 +31,11 @@ from lstm_kernels.versions import network
 from ..measure.comparer import TOLERANCE, MismatchError, compare
 from ..measure.timing import interleaved, together
 from . import openmp
-from .shares import prepared, share_of_step
+from .shares import compiled, one_step, prepared, steps_alone
 
 WORD = 8  # bytes
 # From one worker's word to the next: a core may fetch a line's neighbour with it.
-APART = 2 * LINE
+APART = 2 * LINE * WORD
 QUICK = 10  # times as many turns of what starting a thread would show in
 POLL = 2e-3  # seconds between two looks of a rank that waits asleep
 # Steps of a pass, and H squared times the steps that are timed together: a pass is so
@@ -54,66 +47,47 @@ HALVES, BARE = "two halves", " without work"
 
 
 @part
-def await_steps(word, steps):
-    """Wait until the worker whose word this is has done so many steps."""
+def await_steps(words, steps):
+    """Wait until the worker whose words these are has done so many steps: the first
+    word says.
+    """
     spins = 0
-    while read(word) < steps:
+    while load_acquire(words, 0) < steps:
         spins += 1
         if spins < SPINS:
             pause()
         else:
-            offer_core()
+            sched_yield()
 
 
-def to_and_fro(word, other_word, numbers, before, turns, first):
+def to_and_fro(own, other, numbers, before, turns, first):
     """Hand `numbers` integers over, `turns` times each way; how many arrived as they
     were sent.
 
-    word, other_word: addresses of this worker's word and of the other's; the integers
-    of each follow its word, the first of them in the same line. before: turns done
+    own, other: addresses of this worker's words and of the other's, the steps it has
+    done and then the integers, the first of them in the same line. before: turns done
     before this call. first: 1 for who begins, 0 for the other.
     """
-    ours, theirs = integers(word + WORD, numbers), integers(other_word + WORD, numbers)
+    ours, theirs = words_at(own, 1 + numbers), words_at(other, 1 + numbers)
     arrived = 0
     for turn in range(before + 1, before + turns + 1):
         if not first:
-            await_steps(other_word, turn)
+            await_steps(theirs, turn)
             for i in range(numbers):
-                arrived += theirs[i] == turn + i
+                arrived += theirs[1 + i] == turn + i
         for i in range(numbers):
-            ours[i] = turn + i
-        exchange(word, turn)
+            ours[1 + i] = turn + i
+        atomic_exchange(ours, 0, turn)
         if first:
-            await_steps(other_word, turn)
+            await_steps(theirs, turn)
             for i in range(numbers):
-                arrived += theirs[i] == turn + i
+                arrived += theirs[1 + i] == turn + i
     return arrived
 
 
-# Of a pass whose unit blocks are shared: into how many shares, and whose is this one.
-SHARE, _ = arrays.record("shares me")
-share_at = record_at(SHARE)
-
-
-@part
-def one_step(p, turn, job):
-    """Step `turn` of share p: what each thread of an OpenMP region runs."""
-    share_of_step(job, turn, p, share_at(job.order, 0).shares)
-    return turn
-
-
-@part
-def steps_alone(p, turn, job):
-    """The steps of one share, which waits for no other."""
-    s = share_at(job.order, 0)
-    for t in range(job.T):
-        share_of_step(job, t, s.me, s.shares)
-    return turn
-
-
-def nothing(p, turn, job):
+def nothing(share, t, shares, arguments):
     """What threads run in a region whose own cost is to be seen."""
-    return turn
+    return 0
 
 
 @cache
@@ -205,7 +179,7 @@ class Line:
         self._numbers, self._done = check_int("bytes", count) // WORD, 0
         # Of each worker, its word and its integers
         self._room = -(-(WORD + count) // APART) * APART
-        self._memory = buffer(2 * self._room, dtype=np.uint8)
+        self._memory = aligned((2 * self._room,), np.uint8)
 
     def seconds(self):
         """Seconds that one way took, the mean over the turns, on every rank."""
@@ -221,7 +195,7 @@ class Line:
         return taken / (2 * self._turns)
 
     def _hand(self, first):
-        start = at(self._memory)
+        start = address(self._memory)
         words = start + first * self._room, start + (1 - first) * self._room
         run = _compiled(to_and_fro, 6)
         arrived = run(*words, self._numbers, self._done, self._turns, first)
@@ -312,8 +286,8 @@ def _mean(world, call, count, parts=1):
     return timed(world, calls) / (count * parts)
 
 
-class NoSample(Division):
-    """A division of a pass whose tasks have no sample: it exchanges what it exchanges,
+class NoSample(Partition):
+    """A partition of a pass whose tasks have no sample: it exchanges what it exchanges,
     and computes nothing.
     """
 
@@ -323,23 +297,20 @@ class NoSample(Division):
         return replace(whole, tasks=tuple(tasks))
 
 
-def _ways(world, params, x, division=rnn.UNITS):
+def _ways(world, params, x, partition=rnn.UNITS):
     """The ways of threads and of ranks, by name: a Pass of each."""
     threads = min(2, numba.config.NUMBA_NUM_THREADS)
     of_threads = {}
     for name, count, how in (
-        (ONE, 1, Division("one thread")),
-        ("threads", threads, division),
+        (ONE, 1, Partition("one thread")),
+        ("threads", threads, partition),
     ):
         net = network("numba-fused", params, threads=count)
         of_threads[name] = net.bare_forward(x, how)
     if not openmp.why_unavailable():
-        record = np.zeros(1, SHARE)
-        point(record, shares=threads)
-        way = prepared(params, x, record)
-        work = way.space.work
-        code, kept = address(one_step, work.job.dtype), (way, record)
-        loop = openmp.Regions(code, work.address, threads, len(x), kept)
+        way = prepared(params, x)
+        code, arguments = compiled(one_step, way), way.workspace.arguments.address
+        loop = openmp.Regions(code, arguments, threads, len(x), way)
         of_threads["openmp"] = replace(way, run=loop)
     if world is None:
         return of_threads, {}
@@ -348,7 +319,7 @@ def _ways(world, params, x, division=rnn.UNITS):
     kernels = {"messages": mpi_loops.steps_by_messages}
     kernels["collective"] = mpi_loops.steps_by_collective
     ways = {name: mpi_loops.bound(params, world, x, k) for name, k in kernels.items()}
-    return of_threads, {"window": rnn.Units(params, world).bound(x, division)} | ways
+    return of_threads, {"window": rnn.Units(params, world).bound(x, partition)} | ways
 
 
 def _check(world, x, params, of_threads, of_ranks):
@@ -384,7 +355,7 @@ def _parts(world, params, x, count):
     del of_threads[ONE]
     cases = {}
     for way in (*of_threads.values(), *of_ranks.values()):
-        way.space.work.job["B"] = 0  # for kernels that compute shares
+        way.workspace.arguments.set("B", 0)  # for kernels that compute shares
     for name, way in of_threads.items():
         case = partial(after_one, way, count)
         cases[f"{name}{BARE}"] = partial(on_rank_0, world, case)
@@ -397,10 +368,14 @@ def _parts(world, params, x, count):
 
 def _half(world, params, x):
     """A pass of this rank's units alone, on an h of its own."""
-    record = np.zeros(1, SHARE)
-    point(record, shares=world.size, me=world.rank)
-    way = prepared(params, x, record)
-    return partial(way.space.work.run_kernel, steps_alone, (way, record))
+    way = prepared(params, x)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
+    run, shares = kind(compiled(steps_alone, way)), (world.rank, world.size)
+
+    def half(way=way):  # whose arrays must live as long
+        run(*shares, way.workspace.arguments.address)
+
+    return half
 
 
 def both(world, few=False):

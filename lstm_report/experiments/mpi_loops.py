@@ -11,36 +11,29 @@ from functools import cache, partial
 import numpy as np
 from mpi4py import MPI
 
-from lstm_kernels.cpu import arrays
-from lstm_kernels.cpu.instructions import array, foreign, place, record_at
-from lstm_kernels.cpu.memory import at, point
-from lstm_kernels.cpu.steps import layer_at
+from lstm_kernels.cpu.entries import address
+from lstm_kernels.cpu.intrinsics import address_of, c_function, view
 from lstm_kernels.kernels import native, part
 
 from ..measure.comparer import MismatchError
-from .shares import blocks_of, prepared, share_of_step
+from .shares import blocks_of, compiled, prepared, share_of_step
 
 _library = ctypes.CDLL(MPI.__file__)  # it looks in what it is linked with, too
 _BUFFER = 64, 32, 64  # bits of an address, a count and a datatype
-send = foreign("MPI_Send", _library.MPI_Send, 32, *_BUFFER, 32, 32, 64)
-receive = foreign("MPI_Recv", _library.MPI_Recv, 32, *_BUFFER, 32, 32, 64, 64)
-send_receive = foreign(
+send = c_function("MPI_Send", _library.MPI_Send, 32, *_BUFFER, 32, 32, 64)
+receive = c_function("MPI_Recv", _library.MPI_Recv, 32, *_BUFFER, 32, 32, 64, 64)
+send_receive = c_function(
     "MPI_Sendrecv",
     _library.MPI_Sendrecv,
     *(32, *_BUFFER, 32, 32, *_BUFFER, 32, 32, 64, 64),
 )
-gather = foreign("MPI_Allgather", _library.MPI_Allgather, 32, *_BUFFER, *_BUFFER, 64)
-gather_shares = foreign(
+gather = c_function("MPI_Allgather", _library.MPI_Allgather, 32, *_BUFFER, *_BUFFER, 64)
+gather_shares = c_function(
     "MPI_Allgatherv", _library.MPI_Allgatherv, 32, *_BUFFER, 64, 64, 64, 64, 64
 )
 IN_PLACE, STATUS_WORDS = int(MPI.IN_PLACE), 8
 handle = MPI._handleof  # the integer by which C knows a communicator or a datatype
-# What a rank reads of a pass whose h goes by messages (`shares.prepared`): how many
-# ranks there are, which it is, their communicator; MPI's datatype of one hidden unit of
-# all samples; addresses of the ranks' hidden units and of the first of each, int32
-# (shares,), and of room for an MPI_Status; what MPI returned, 0 for success.
-MESSAGES, _ = arrays.record("shares me comm kind counts starts status error")
-messages_at = record_at(MESSAGES)
+load = None  # a Net from its address, which `shares.compiled` fills in
 
 
 @cache
@@ -54,61 +47,65 @@ def unit_kind(char, samples, units):
 
 
 @part
-def units_of(job, h, t, share, shares):
-    """The first unit of a share after step t, its address, and how many there are."""
-    low, high = blocks_of(job, share, shares)
-    return place(h, (t + 1, 0, low * job.units)), (high - low) * job.units
+def units_of(net, t, share, shares):
+    """The address of a share's units after step t, and how many there are."""
+    low, high = blocks_of(net, share, shares)
+    h = view(
+        net.h, (0, (t + 1) * net.h.shape[1] // (net.T + 1), low * net.units), (1, 1)
+    )
+    return address_of(h), (high - low) * net.units
 
 
-@part
-def steps_by_messages(p, turn, job):
-    """The steps of a rank, which sends its units to each other one and takes theirs."""
-    s = messages_at(job.order, 0)
-    me, shares, kind = s.me, s.shares, s.kind
-    h = array(job, layer_at(job.layers, 0).h, (job.T + 1, job.B, job.P))
-    for t in range(job.T):
-        share_of_step(job, t, me, shares)
-        ours, count = units_of(job, h, t, me, shares)
+def steps_by_messages(me, shares, arguments, kind, counts, starts, status, comm):
+    """The steps of a rank, which sends its units to each other one and takes theirs; 0
+    for success. kind: MPI's datatype of one hidden unit of all samples. status: the
+    address of room for an MPI_Status.
+    """
+    net, error = load(arguments), 0
+    for t in range(net.T):
+        share_of_step(net, t, me, shares)
+        ours, count = units_of(net, t, me, shares)
         for k in range(1, shares):
             to, other = (me + k) % shares, (me - k) % shares
-            theirs, number = units_of(job, h, t, other, shares)
+            theirs, number = units_of(net, t, other, shares)
             out, back = (ours, count, kind, to, 0), (theirs, number, kind, other, 0)
-            s.error |= send_receive(*out, *back, s.comm, s.status)
-    return turn
+            error |= send_receive(*out, *back, comm, status)
+    return error
 
 
-@part
-def steps_by_collective(p, turn, job):
-    """The same by one call a step."""
-    s = messages_at(job.order, 0)
-    h = array(job, layer_at(job.layers, 0).h, (job.T + 1, job.B, job.P))
-    for t in range(job.T):
-        share_of_step(job, t, s.me, s.shares)
-        all_units = place(h, (t + 1,)), s.counts, s.starts, s.kind
-        s.error |= gather_shares(IN_PLACE, 0, s.kind, *all_units, s.comm)
-    return turn
+def steps_by_collective(me, shares, arguments, kind, counts, starts, status, comm):
+    """The same by one call a step. counts, starts: addresses of the shares' units and
+    of the first of each, int32 (shares,).
+    """
+    net, error = load(arguments), 0
+    for t in range(net.T):
+        share_of_step(net, t, me, shares)
+        h = view(net.h, (0, (t + 1) * net.h.shape[1] // (net.T + 1), 0), (1, 1))
+        all_units = address_of(h), counts, starts, kind
+        error |= gather_shares(IN_PLACE, 0, kind, *all_units, comm)
+    return error
 
 
 def bound(params, world, x, kernel):
     """The Pass over x (T, B, D) of ranks that share the units of one layer, each with
     an h of its own. kernel: steps_by_messages or steps_by_collective.
     """
-    shares, record = world.size, np.zeros(1, MESSAGES)
-    way = prepared(params, x, record)
-    blocks, units, padded = (way.space.sizes[name] for name in ("J", "units", "P"))
-    ends = np.arange(shares + 1) * blocks // shares * units
+    shares, way = world.size, prepared(params, x)
+    net = way.workspace.net
+    ends = np.arange(shares + 1) * net.J // shares * net.units
     counts, starts = np.diff(ends).astype(np.int32), ends[:-1].astype(np.int32)
     status = np.zeros(STATUS_WORDS, np.int64)
-    kind = unit_kind(way.h.dtype.char, x.shape[1], padded)
-    point(record, shares=shares, me=world.rank, counts=counts, starts=starts)
-    point(record, comm=handle(world.comm), kind=handle(kind), status=status)
+    kind = unit_kind(way.h.dtype.char, x.shape[1], net.h.shape[2])
+    run = as_function(compiled(kernel, way), 8)
+    places = address(counts), address(starts), address(status)
+    arguments = way.workspace.arguments.address
+    calls = world.rank, shares, arguments, handle(kind), *places, handle(world.comm)
 
-    def run():
-        way.space.work.run_kernel(kernel, (way, record, counts, starts, status))
-        if error := int(record["error"][0]):
+    def checked(_=(way, counts, starts, status)):  # which must live as long
+        if error := run(*calls):
             raise MPI.Exception(error)
 
-    return replace(way, run=run)
+    return replace(way, run=checked)
 
 
 def messages(ours, theirs, count, turns, first, other, comm, byte, status):
@@ -131,10 +128,13 @@ def collectives(ours, all_, count, turns, comm, byte):
     return error
 
 
+def as_function(code, count):
+    """Machine code of `count` integers as a function, which lets other threads run."""
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)(code)
+
+
 def _compiled(function):
-    count = function.__code__.co_argcount
-    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)
-    return kind(native(function, "mpi"))
+    return as_function(native(function, "mpi"), function.__code__.co_argcount)
 
 
 class Loops:
@@ -149,11 +149,15 @@ class Loops:
     def cases(self):
         """The loops by name, each with the hand-overs of a turn."""
         handles = handle(self._world.comm), handle(MPI.BYTE)
-        rank, ours, turns = self._world.rank, at(self._ours), (self._count, self._turns)
+        rank, ours, turns = (
+            self._world.rank,
+            address(self._ours),
+            (self._count, self._turns),
+        )
         other = 1 - rank
-        theirs = at(self._all) + other * self._count
-        there = ours, theirs, *turns, other, other, *handles, at(self._status)
-        everywhere = ours, at(self._all), *turns, *handles
+        theirs = address(self._all) + other * self._count
+        there = ours, theirs, *turns, other, other, *handles, address(self._status)
+        everywhere = ours, address(self._all), *turns, *handles
         there = partial(self._checked, _compiled(messages), there)
         everywhere = partial(self._checked, _compiled(collectives), everywhere)
         return {

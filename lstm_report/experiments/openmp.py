@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from lstm_kernels.cpu.instructions import call, foreign, integers
-from lstm_kernels.cpu.memory import at
+from lstm_kernels.cpu.entries import address
+from lstm_kernels.cpu.intrinsics import c_function, call_worker, words_at
 from lstm_kernels.kernels import native
 from lstm_kernels.ranks.world import CORES
 
@@ -48,20 +48,19 @@ def every_core():
 
 _library = _load()
 if _library:
-    parallel = foreign("omp_parallel", _library.GOMP_parallel, 0, 64, 64, 32, 32)
-    number = foreign("omp_number", _library.omp_get_thread_num, 32)
+    parallel = c_function("omp_parallel", _library.GOMP_parallel, 0, 64, 64, 32, 32)
+    number = c_function("omp_number", _library.omp_get_thread_num, 32)
 
 
 def region(data):
-    """What each thread runs: function(its number, step, job)."""
-    words = integers(data, 3)
-    function, job, step = words[0], words[1], words[2]
-    return call(function, number(), step, job)
+    """What each thread runs: function(its number, step, threads, arguments)."""
+    words = words_at(data, 4)
+    return call_worker(words[0], number(), words[2], words[3], words[1])
 
 
 def regions(body, data, threads, steps):
     """A parallel region for each step."""
-    words = integers(data, 3)
+    words = words_at(data, 4)
     for t in range(steps):
         words[2] = t
         parallel(body, data, threads, 0)
@@ -69,17 +68,18 @@ def regions(body, data, threads, steps):
 
 
 class Regions:
-    """A call runs function(thread, step, job) on so many threads, step after step.
+    """A call runs function(thread, step, threads, arguments) on so many threads, step
+    after step.
 
-    function, job: addresses. kept: what must live as long, the arrays of the job.
+    function, arguments: addresses. kept: what must live as long, what those point into.
     """
 
-    def __init__(self, function, job, threads, steps, kept=None):
+    def __init__(self, function, arguments, threads, steps, kept=None):
         self._kept = kept
-        self._words = np.array([function, job, 0])
+        self._words = np.array([function, arguments, 0, threads])
         kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)
         self._run = kind(native(regions, "openmp"))
-        self._arguments = native(region, "openmp"), at(self._words), threads, steps
+        self._calls = native(region, "openmp"), address(self._words), threads, steps
 
     def __call__(self):
-        self._run(*self._arguments)
+        self._run(*self._calls)

@@ -14,9 +14,9 @@ from numba import njit
 
 from lstm_kernels import kernels
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import activations, registers, simd
-from lstm_kernels.cpu.memory import at, buffer
-from lstm_kernels.cpu.tiles import Tiles
+from lstm_kernels.cpu import activations, micro_kernels, registers, simd
+from lstm_kernels.cpu.micro_kernels import MicroKernels, store_accumulators, told
+from lstm_kernels.cpu.packing import aligned
 from lstm_kernels.params import Params
 from lstm_kernels.versions import numba_sample, numba_tile
 from lstm_kernels.versions.numba_fused import NumbaFused
@@ -299,53 +299,49 @@ class Steps:
 NAMES = "layers.0.U", "layers.0.W", "layers.0.b", "V", "b_out"
 
 
-class StoredTiles(Tiles):
-    """Tiles that store the sums of a unit block; then the cell reads them again."""
+class StoredKernels(MicroKernels):
+    """Micro-kernels that store the sums of a unit block; then the cell reads them
+    again.
+    """
 
     def __post_init__(self):
         super().__post_init__()
         self.name += "_stored"
 
-    def _step(self, m, count, most, products, keep, a, *kept):
-        for group in m.groups(count, most):
-            sums, of_group = self._multiplied(m, group, *products), a.of(*group)
-            for i, row in enumerate(sums):
-                for n, total in enumerate(row):
-                    of_group.put(i, n, m.get(total))
-        for i in m.each(count):
-            row, (_, columns, _) = a.of(i, 1), self._sums(1)
-            sums = [[m.variable(row.vector(0, n)) for n in columns]]
-            self._apply(m, (i, 1), sums, keep, a, *kept)
+    def cell_forward(self, m, sums, cells, keep, a, *states):
+        store_accumulators(m, sums, a)
+        sums = [
+            [m.variable(a.vector(i, n)) for n in range(len(row))]
+            for i, row in enumerate(sums)
+        ]
+        super().cell_forward(m, sums, cells, keep, a, *states)
 
 
 class StoredFused(NumbaFused):
     """`numba-fused`, but its sums leave the registers before the cell."""
 
-    tiles_class = StoredTiles
+    micro_kernels = StoredKernels
 
 
 def register_peak(rounds=20_000, repeats=200):
     """GFLOP/s of one core in multiply-adds on registers alone: clock x units x lanes x
     2.
     """
-    dtype = np.dtype(np.float32)
-    tiles, count = Tiles(CELLS["lstm"], dtype, 1), registers.vector_registers().number
-    values = buffer(count - 4, tiles.lanes, dtype=dtype)
+    dtype, count = np.dtype(np.float32), registers.vector_registers().number - 4
+    layout = MicroKernels(CELLS["lstm"], dtype, 1)
+    values, turns = aligned((count, layout.lanes), dtype), np.empty((rounds, 0), dtype)
     values[:] = 0.1
 
-    def sums(m, rounds, values):
+    def sums(m, turns: told("rows"), values: told("stride")):
         """As many sums as registers, enough to hide the latency of a multiply-add."""
-        places = [values + k * tiles.vector_bytes for k in range(count - 4)]
-        x, totals = m.load(places[0]), [m.variable(m.load(place)) for place in places]
-
-        for _ in m.each(rounds):
+        x = values.vector(0, 0)
+        totals = [m.variable(values.vector(k, 0)) for k in range(count)]
+        for _ in m.each(turns.rows):
             for total in totals:
                 m.set(total, m.fma(x, x, m.get(total)))
-        for place, total in zip(places, totals, strict=True):
-            m.store(place, m.get(total))
+        for k, total in enumerate(totals):
+            values.store(k, 0, m.get(total))
 
-    call = simd.for_python(sums, dtype, tiles.lanes, "peak_of_registers")
-    best = min(
-        timeit.repeat(partial(call, rounds, at(values)), number=1, repeat=repeats)
-    )
+    call = micro_kernels.for_python(sums, dtype, layout.lanes, "peak_of_registers")
+    best = min(timeit.repeat(partial(call, turns, values), number=1, repeat=repeats))
     return 2 * rounds * values.size / best / 1e9

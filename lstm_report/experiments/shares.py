@@ -1,30 +1,49 @@
-"""Steps whose unit blocks workers share by other means than the package's loop: for
+"""Steps whose unit blocks workers share by other means than the package's scheduler: for
 page 07.
 """
 
-from lstm_kernels.cpu.memory import point
-from lstm_kernels.cpu.steps import forward_row
-from lstm_kernels.kernels import part
+from lstm_kernels.cpu.entries import loader
+from lstm_kernels.cpu.stages import forward_stage
+from lstm_kernels.kernels import native, part
 from lstm_kernels.versions import network
 
+load = None  # a Net from its address, which `compiled` fills in
 
-def prepared(params, x, record):
-    """The Pass of one thread over x, on whose arrays other kernels compute shares of
-    it. They find `record` where JOB.order points, which inference does not read.
-    """
-    way = network("numba-fused", params, threads=1).bare_forward(x)
-    point(way.space.work.job, order=record)
-    return way
+
+def prepared(params, x):
+    """The Pass of one thread over x, on whose arrays other kernels compute shares."""
+    return network("numba-fused", params, threads=1).bare_forward(x)
+
+
+def compiled(kernel, way):
+    """The address of a kernel of integers, which loads the Net of a Pass."""
+    arguments = way.workspace.arguments
+    names = {"load": loader(arguments.type)}
+    return native(kernel, arguments.values.theta.dtype.name, names=names)
 
 
 @part
-def blocks_of(job, share, shares):
+def blocks_of(net, share, shares):
     """The bounds of the unit blocks of a share."""
-    return job.J * share // shares, job.J * (share + 1) // shares
+    return net.J * share // shares, net.J * (share + 1) // shares
 
 
 @part
-def share_of_step(job, t, share, shares):
+def share_of_step(net, t, share, shares):
     """Step t of one share of the unit blocks, for every sample."""
-    low, high = blocks_of(job, share, shares)
-    forward_row(job, 0, 0, job.T, t, t + 1, low, high, 0, job.B)
+    low, high = blocks_of(net, share, shares)
+    forward_stage(net, 0, 0, 0, net.T, t, t + 1, low, high, 0, net.B)
+
+
+def one_step(share, t, shares, arguments):
+    """Step t of a share: what each thread of an OpenMP region runs."""
+    share_of_step(load(arguments), t, share, shares)
+    return 0
+
+
+def steps_alone(share, shares, arguments):
+    """The steps of one share, which waits for no other."""
+    net = load(arguments)
+    for t in range(net.T):
+        share_of_step(net, t, share, shares)
+    return 0

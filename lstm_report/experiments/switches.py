@@ -19,17 +19,17 @@ import threading
 import timeit
 from contextlib import nullcontext
 from functools import cache, partial
-from itertools import chain, combinations, pairwise, product
+from itertools import chain, combinations, pairwise
 
 import numpy as np
 
 from lstm_kernels.blas import at_once, single_threaded
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import cores
-from lstm_kernels.cpu import activations, registers, simd
-from lstm_kernels.cpu.memory import at, buffer
-from lstm_kernels.cpu.tiles import Panel, Rows, Tiles
-from lstm_kernels.cpu.tiles import multiply as add_product
+from lstm_kernels.cpu import activations, micro_kernels, registers
+from lstm_kernels.cpu.micro_kernels import MicroKernels, Panel, told
+from lstm_kernels.cpu.micro_kernels import multiply as add_product
+from lstm_kernels.cpu.packing import aligned
 from lstm_kernels.errors import check_array, check_choice, check_int
 from lstm_kernels.params import Params
 from lstm_kernels.reference import blocks
@@ -81,7 +81,7 @@ class Variant:
             setattr(self, name, name in on)
         self.threads = cores() if threads is None else check_int("threads", threads)
         self._sizes = params.num_layers, params.input_size, params.hidden_size
-        self._tiles = Tiles(CELLS["lstm"], params.dtype, params.hidden_size)
+        self._layout = MicroKernels(CELLS["lstm"], params.dtype, params.hidden_size)
         self._layers = list(map(self._weights, params.layers))
         self._memory = {}
 
@@ -92,7 +92,7 @@ class Variant:
         """A layer's matrices by operand, x and h: one for each of its products; and the
         bias (K, P). The units are padded with zeros to P, whole tiles.
         """
-        P = self._tiles.padded
+        P = self._layout.padded
 
         def gates(a):  # (rows, K * H) to K of (rows, P), or with combine one (rows, KP)
             pad = (0, 0), (0, P - a.shape[1] // K)
@@ -108,8 +108,9 @@ class Variant:
             return np.ascontiguousarray(matrix.T).T  # a unit's weights are neighbours
         if not self.kernel:
             return np.ascontiguousarray(matrix)
-        wide = self._tiles.wide_units  # (N / wide, rows, wide): a tile reads one stream
-        panels = buffer(matrix.shape[1] // wide, len(matrix), wide, dtype=matrix.dtype)
+        wide = self._layout.wide  # (N / wide, rows, wide): a tile reads one stream
+        shape = matrix.shape[1] // wide, len(matrix), wide
+        panels = aligned(shape, matrix.dtype)
         panels[...] = matrix.reshape(len(matrix), -1, wide).swapaxes(0, 1)
         return panels
 
@@ -119,7 +120,7 @@ class Variant:
         Raises TypeError or ValueError for bad x.
         """
         L, D, H = self._sizes
-        x = check_array("x", x, ("T", "B", D), dtype=self._tiles.dtype)
+        x = check_array("x", x, ("T", "B", D), dtype=self._layout.dtype)
         T, B, _ = x.shape
         h, c, free = self._memory_for(T, B)
         c[:] = 0
@@ -157,11 +158,11 @@ class Variant:
         operand.
         """
         if self._memory.get("shape") != (T, B):
-            L, P = self._sizes[0], self._tiles.padded
-            new = partial(buffer, dtype=self._tiles.dtype)
+            L, P = self._sizes[0], self._layout.padded
+            new = partial(aligned, dtype=self._layout.dtype)
             sums = (2, B, K, P) if self.combine else (2, K, B, P)
-            free = [new(*sums) for _ in range(self.threads)]
-            arrays = new(L, T + 1, B, P), new(L, B, P), free
+            free = [new(sums) for _ in range(self.threads)]
+            arrays = new((L, T + 1, B, P)), new((L, B, P)), free
             self._memory = {"shape": (T, B), "arrays": arrays}
         return self._memory["arrays"]
 
@@ -181,7 +182,7 @@ class Variant:
         """
         if not self.kernel:
             return [partial(np.matmul, a, matrix, out)]
-        parts, wide = 1 if self.concurrent else threads, self._tiles.wide_units
+        parts, wide = 1 if self.concurrent else threads, self._layout.wide
         cuts = [len(matrix) * k // parts for k in range(parts + 1)]
         return [
             partial(self._by_tile, a, matrix[i:j], out[:, i * wide : j * wide])
@@ -190,12 +191,10 @@ class Variant:
 
     def _by_tile(self, a, panels, out):
         """out = a M, M in panels."""
-        multiply, of_a = self._code("multiply"), (len(a), at(a), a.strides[0])
-        of_panels = a.shape[1], at(panels), len(panels), panels.strides[0]
-        multiply(*of_a, *of_panels, at(out), out.strides[0])
+        self._code("multiply")(a, panels, out)
 
     def _code(self, name):
-        return code(self._tiles.form("backward"), name)
+        return code(self._layout.form("backward"), name)
 
     def _gates(self, sums):
         """Sums as (2, K, B, P), whatever the order they lie in."""
@@ -211,16 +210,13 @@ class Variant:
     def _apply(self, name, a):
         """tanh or sigmoid in a pass of its own; `pointwise` has the same."""
         a, out = np.ascontiguousarray(a), np.empty(a.shape, a.dtype)
-        self._code(name)(a.size // self._tiles.lanes, at(a), at(out))
+        self._code(name)(a.reshape(1, -1), out.reshape(1, -1))
         return out
 
     def _in_one_pass(self, sums, b, c, h):
         """The cell in one pass: sums are read once, nothing between is stored."""
-        operand, gate, row, _ = self._gates(sums).strides
-        vectors = c.shape[1] // self._tiles.lanes
-        strides = operand, gate, row, b.strides[0]
-        cell = self._code("cell")
-        cell(len(c), vectors, at(sums), *strides, at(b), at(c), at(h), h.strides[0])
+        of_x, of_h = self._gates(sums)
+        self._code("cell")(of_x, of_h, b, c, h)
 
     def runs(self, x):
         """What a pass over x consists of, to be compared: its tasks with their workers,
@@ -265,46 +261,58 @@ def run(schedule, perform):
     at_once([partial(begin, index) for index in range(len(done))], schedule.employed)
 
 
-def tile(tiles, name):
-    """The vector code of a Variant, functions of a machine as in `cpu/tiles.py`."""
-    line, vectors = tiles.vector_bytes, tiles.wide_vectors
+def micro_kernel(layout, name):
+    """The vector code of a Variant, as of `cpu/micro_kernels.py`."""
+    vectors = layout.wide_vectors
 
-    def multiply(m, rows, a, a_row, count, panels, blocks, block, out, out_row):
-        """out = a M for wide blocks of M in panels; a_row, out_row, block: bytes."""
-        zero, a = m.constant(0.0), Rows(m, a, a_row)
-        for j in m.each(blocks):
-            M = Panel(m, panels + j * block, vectors * line)
-            out_j = Rows(m, out + j * (vectors * line), out_row)
-            for first, height in m.groups(rows, registers.tile_rows(vectors)):
+    def multiply(
+        m,
+        a: told("columns", "stride"),
+        panels: told("blocks", "block"),
+        out: told("rows", "stride"),
+    ):
+        """out = a M for wide blocks of M in panels."""
+        zero, line = m.constant(0.0), vectors * out.vector_bytes
+        for j in m.each(panels.blocks):
+            M = Panel.of(panels.moved(j * panels.block), stride=line)
+            out_j = out.moved(j * line)
+            for first, height in m.groups(out.rows, registers.tile_rows(vectors)):
                 one_row = range(vectors)
                 sums = [[m.variable(zero) for _ in one_row] for _ in range(height)]
-                add_product(m, sums, a[first], count, M)
-                for i, v in product(range(height), one_row):
-                    out_j[first].put(i, v, m.get(sums[i][v]))
+                add_product(m, sums, a[first], a.columns, M)
+                micro_kernels.store_accumulators(m, sums, out_j[first])
 
-    def cell(m, rows, vectors, sums, operand, gate, row, bias, b, c, h, h_row):
+    def cell(
+        m,
+        of_x: told("block", "stride"),
+        of_h: told("block", "stride"),
+        b: told("stride"),
+        c: told("stride"),
+        h: told("rows", "columns", "stride"),
+    ):
         """h and c from the sums of both operands of each gate, and the bias; c over
         c.
         """
-        forward, _ = tiles.cell.make(*activations.functions(m))
-        of_x = [Rows(m, sums + k * gate, row) for k in range(K)]
-        of_h = [Rows(m, sums + k * gate + operand, row) for k in range(K)]
-        b, c, h = Rows(m, b, bias), Rows(m, c, vectors * line), Rows(m, h, h_row)
-        for i in m.each(rows):
-            for v in m.each(vectors):
+        forward, _ = layout.cell.make(*activations.functions(m))
+        for i in m.each(h.rows):
+            for k in m.each(h.columns, layout.lanes):
+                at = k * h.size
+                x_i, h_i, c_i = (z[i].moved(at) for z in (of_x, of_h, c))
                 bars = []
-                for k in range(K):
-                    bar = b.vector(k, v) + of_x[k].vector(i, v)
-                    bars.append(bar + of_h[k].vector(i, v))
-                *_, h_new, c_new = forward(*bars, c.vector(i, v))
-                h.put(i, v, h_new)
-                c.put(i, v, c_new)
+                for gate in range(K):
+                    bar = b[gate].moved(at).vector(0, 0)
+                    bar = bar + x_i.moved(x_i.block * gate).vector(0, 0)
+                    bars.append(bar + h_i.moved(h_i.block * gate).vector(0, 0))
+                *_, h_new, c_new = forward(*bars, c_i.vector(0, 0))
+                h[i].moved(at).store(0, 0, h_new)
+                c_i.store(0, 0, c_new)
 
-    def passed(m, vectors, a, out):
+    def passed(m, a: told("stride"), out: told("columns", "stride")):
         """A function of each vector of an array."""
-        a, out = Rows(m, a, line), Rows(m, out, line)
-        for v in m.each(vectors):
-            out.put(v, 0, getattr(activations, name)(m, a.vector(v, 0)))
+        for k in m.each(out.columns, layout.lanes):
+            at = k * out.size
+            value = getattr(activations, name)(m, a.moved(at).vector(0, 0))
+            out.moved(at).store(0, 0, value)
 
     function = {"multiply": multiply, "cell": cell}.get(name, passed)
     function.__name__ = name
@@ -312,10 +320,10 @@ def tile(tiles, name):
 
 
 @cache
-def code(tiles, name):
-    """A tile as a function of integers that Python can call without its lock."""
-    label = f"switch_{tiles.name}"
-    return simd.for_python(tile(tiles, name), tiles.dtype, tiles.lanes, label)
+def code(layout, name):
+    """A micro-kernel as a function of arrays that Python can call without its lock."""
+    kernel, label = micro_kernel(layout, name), f"switch_{layout.name}"
+    return micro_kernels.for_python(kernel, layout.dtype, layout.lanes, label)
 
 
 def busy(threads, rows):
@@ -323,15 +331,18 @@ def busy(threads, rows):
     in its core's first cache; and the multiply-adds of a job.
     """
     count = 64
-    tiles = Tiles(CELLS["lstm"], np.dtype(np.float32), count).form("backward")
-    wide, new = tiles.wide_units, partial(buffer, dtype=np.float32)
+    layout = MicroKernels(CELLS["lstm"], np.dtype(np.float32), count).form("backward")
+    wide, new = layout.wide, partial(aligned, dtype=np.float32)
+    multiply = code(layout, "multiply")
 
-    def job(a, panel, out):  # a function's defaults keep the arrays
-        arguments = rows, at(a), 0, count, at(panel), 1, 0, at(out), 0
-        call = partial(code(tiles, "multiply"), *arguments)
-        return lambda _=(a, panel, out): call()
+    def job(a, panels, out):
+        a, out = (np.broadcast_to(z, (rows, z.shape[1])) for z in (a, out))
+        return lambda _=None: multiply(a, panels, out)
 
-    jobs = [job(new(count), new(count, wide), new(wide)) for _ in range(threads)]
+    jobs = [
+        job(new((1, count)), new((1, count, wide)), new((1, wide)))
+        for _ in range(threads)
+    ]
     return jobs, rows * count * wide
 
 

@@ -81,7 +81,7 @@ def measure_forms(
             compare_to_reference(net, params, np.ascontiguousarray(x[:5, :2]))
         passes = {case: partial(net.forward, x) for case, net in nets.items()}
         times = interleaved(passes, repeats=repeats, rest=REST)
-        fastest = nets["2"].division(T, B, "forward").fastest or "one thread"
+        fastest = nets["2"].partition(T, B, "forward").fastest or "one thread"
         name = RNN if rnn == H else name
         parts.append(times.assign(network=name, found=fastest.partition(",")[0]))
     return together(parts)

@@ -17,7 +17,7 @@ import lstm_kernels as lk
 from lstm_kernels import Version
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import registers
-from lstm_kernels.cpu.tiles import multiply
+from lstm_kernels.cpu.micro_kernels import multiply
 from lstm_kernels.schedules import Graph, by_samples, layer_by_layer
 
 from .. import plots
@@ -101,7 +101,7 @@ def wrong_over_time(runs: int = 50) -> dict[str, Any]:
 
 
 def heart() -> str:
-    """`tiles.multiply` without its docstring, the loop that all time is spent in."""
+    """`micro_kernels.multiply` without its docstring, the loop that all time is spent in."""
     function = ast.parse(inspect.getsource(multiply)).body[0]
     assert isinstance(function, ast.FunctionDef)
     lines = inspect.getsource(multiply).splitlines()

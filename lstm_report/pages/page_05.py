@@ -30,7 +30,7 @@ from lstm_kernels.versions import network
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 from .. import cards, plots
-from ..experiments import divisions
+from ..experiments import partitions
 from ..experiments.handover import on_two_threads
 from ..measure.comparer import TOLERANCE, MismatchError, compare, truth
 from ..measure.evidence import Interval, ahead, at_least, at_most, digits, speed
@@ -164,11 +164,11 @@ SMALL_MAP = (
 )
 
 
-def measure_divisions(shapes, deep):
+def measure_partitions(shapes, deep):
     """Inference by every division that `numba-fused` tries: of the shapes of the map,
     and of a deeper stack with longer sequences.
     """
-    return together([divisions.measure(**shapes), divisions.measure(**deep)])
+    return together([partitions.measure(**shapes), partitions.measure(**deep)])
 
 
 # What follows from the rows of stacks
@@ -361,7 +361,7 @@ def table_gains(rows) -> pd.DataFrame:
     return pd.DataFrame.from_dict(found, orient="index").rename_axis("stack")
 
 
-# What follows from the rows of divisions
+# What follows from the rows of partitions
 
 
 class Ways(NamedTuple):
@@ -377,8 +377,8 @@ class Ways(NamedTuple):
 def ways(rows, L, H, T) -> Ways:
     """The Ways of a shape."""
     one, shape = ("one thread",), rows[(rows["T"] == T) & (rows["B"] == 1)]
-    pairs = (("layers",), divisions.STEP), (("layers",), one), (("units",), one)
-    tables = (divisions.compared(shape, *pair) for pair in pairs)
+    pairs = (("layers",), partitions.STEP), (("layers",), one), (("units",), one)
+    tables = (partitions.compared(shape, *pair) for pair in pairs)
     return Ways(*(Interval(*table.loc[(L, H, 1)]) for table in tables))
 
 
@@ -389,7 +389,7 @@ def better_and_slower(one: Interval, other: Interval) -> bool:
 
 def map_of(rows, T) -> pd.DataFrame:
     """Layers over the best division of a step: an interval for each shape."""
-    return divisions.compared(rows[rows["T"] == T], ("layers",), divisions.STEP)
+    return partitions.compared(rows[rows["T"] == T], ("layers",), partitions.STEP)
 
 
 def weights(units: int) -> int:
@@ -520,7 +520,7 @@ def chosen(units: int) -> str:
     net: Any = network("numba-fused", work.params())
     x, _ = work.example()
     settle(partial(net.forward, x))
-    return net.division(work.T, work.B).fastest or "one thread"
+    return net.partition(work.T, work.B).fastest or "one thread"
 
 
 def refused(schedule: Schedule) -> str:

@@ -59,7 +59,7 @@ def measure_means(few: bool) -> pd.DataFrame:
     return launch.run(handover.__name__, "both", 2, {"few": few}, threads=2)
 
 
-def figure_divisions():
+def figure_partitions():
     """Who computes what, and what crosses, where two workers share a pass: of a
     schedule each, a bar for what a worker does without the other.
     """

@@ -2,7 +2,8 @@
 in which a network forgets where it started; times of chunks.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from functools import partial
 from math import inf, log
 from typing import Any
@@ -14,10 +15,7 @@ from matplotlib.patches import Rectangle
 
 import lstm_kernels as lk
 from lstm_kernels import data, reference
-from lstm_kernels.cores import cores
-from lstm_kernels.cpu.registers import vector_registers
 from lstm_kernels.errors import counted
-from lstm_kernels.versions.numba_chunks import NumbaChunks
 from lstm_kernels.versions.numba_fused import NumbaFused
 
 from .. import plots
@@ -88,6 +86,35 @@ def works_of(
     return works | {f"airline, {H} units": airline(H, T, rounds) for H in (2, 32)}
 
 
+def shifted(ends: Iterable[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The states (1, C, H) from which chunks start: where the ones before ended, chunk
+    0 from zero.
+    """
+    starts = tuple(np.zeros_like(end) for end in ends)
+    for start, end in zip(starts, ends, strict=True):
+        start[:, 1:] = end[:, :-1]
+    return starts
+
+
+def in_chunks(
+    net: Any, x: np.ndarray, count: int, run_up: int = 0
+) -> Iterator[np.ndarray]:
+    """y (T, 1, H) of one sequence x (T, 1, D) after each sweep, until all seams hold.
+
+    net: of any version. count: chunks, a divisor of T. run_up: so many steps at the
+    end of each chunk make the first guess; else chunks start from zero.
+    """
+    chunks = np.ascontiguousarray(x.reshape(count, -1, x.shape[2]).swapaxes(0, 1))
+    _, ends = net.forward(chunks[-run_up or -1 :])
+    starts = shifted(ends) if run_up else tuple(map(np.zeros_like, ends))
+    for _ in range(count):  # chunk k is right after k + 1 of them
+        y, ends = net.forward(chunks, starts)  # chunks as samples of a mini-batch
+        yield y.swapaxes(0, 1).reshape(len(x), 1, -1)
+        before, starts = starts, shifted(ends)
+        if all(map(np.array_equal, before, starts)):
+            return
+
+
 def joined(state: Iterable[np.ndarray]) -> np.ndarray:
     """h and c, each (1, C, H), as the states of chunks, (C, 2 H)."""
     return np.concatenate([*state], axis=2)[0]
@@ -149,13 +176,12 @@ def measure_sweeps(
     for d, seed in ((d, seed) for d in spans for seed in range(seeds)):
         params, loss = trained(d, seed, **training)
         x, _ = running_mean(np.random.default_rng(7), T, 1, d)
-        right = {"y": NumbaFused(params).forward(x)[0]}
-        net = NumbaChunks(params, chunks=chunks, run_up=0, sweeps=chunks)
-        compare({"y": net.forward(x)[0]}, right, 0)
+        net = NumbaFused(params)
+        right, swept = {"y": net.forward(x)[0]}, [*in_chunks(net, x, chunks)]
+        compare({"y": swept[-1]}, right, 0)
         y, newton = by_newton(params, x, chunks)
         compare({"y": y}, right, 1e-4)
-        sweeps = net.seams.sweeps if net.seams else 1
-        found += [(d, seed, loss, CHUNKS, sweeps), (d, seed, loss, NEWTON, newton)]
+        found += [(d, seed, loss, CHUNKS, len(swept)), (d, seed, loss, NEWTON, newton)]
     return pd.DataFrame(found, columns=["d", "seed", "loss", "method", "sweeps"])
 
 
@@ -230,35 +256,30 @@ def forgets(
 def measure_times(
     works: dict[str, Work], units: Iterable[int], lengths: Iterable[int], repeats: int
 ) -> pd.DataFrame:
-    """Seconds of a forward pass, step by step and in chunks, by work: of each work as
-    `numba-chunks` chooses, with the steps in which it forgets; of networks as
-    initialised one and two chunks a lane, after a run-up of 40 steps.
+    """Seconds of a forward pass, step by step and in chunks: of each work with the
+    steps in which it forgets; of networks as initialised in either of two numbers of
+    chunks. The first guess is that of a run-up.
     """
-    lanes, parts = vector_registers().bytes // 4, []
+    parts = []
     for work, (params, x) in works.items():
-        part = _timed(params, x, {CHUNKS: {}}, repeats)
+        part = _timed(params, x, {CHUNKS: (32, 60)}, repeats)
         parts.append(part.assign(work=work, **forgets(params, x[: 2 * LOOKED_AT])))
+    cuts = {f"{count} chunks": (count, 40) for count in (16, 48)}
     for H, T in ((H, T) for H in units for T in lengths):
-        counts = (n * lanes * cores() for n in (1, 2))
-        cuts = {f"{n} chunks": {"chunks": n, "run_up": 40} for n in counts}
         parts.append(_timed(*initialised(H, T), cuts, repeats).assign(H=H, T=T))
-    return together(parts).assign(lanes=lanes, cores=cores())
+    return together(parts)
 
 
 def _timed(params, x, cuts, repeats):
     """Rows of one sequence; MismatchError where chunks change a bit."""
-    alone, cut = NumbaFused(params), {}
-    for name, how in cuts.items():
-        cut[name] = NumbaChunks(params, **how)
-    nets = {ALONE: alone} | cut
-    cases = {name: partial(net.forward, x) for name, net in nets.items()}
-    rows = interleaved(cases, repeats=repeats)
-    for net in cut.values():
-        compare({"y": net.forward(x)[0]}, {"y": alone.forward(x)[0]}, 0)
-    seams = net.seams
-    if seams is None or not seams.converged:
-        return rows.assign(chosen=ALONE)
-    return rows.assign(chosen=f"{seams.chunks} chunks, sweeps: {seams.sweeps}")
+    net = NumbaFused(params)
+    right, cases = {"y": net.forward(x)[0]}, {ALONE: partial(net.forward, x)}
+    for name, (count, run_up) in cuts.items():
+        swept = [*in_chunks(net, x, count, run_up)]
+        compare({"y": swept[-1]}, right, 0)
+        sweep = partial(in_chunks, net, x, count, run_up)
+        cases[name] = lambda sweep=sweep: deque(sweep(), maxlen=1)
+    return interleaved(cases, repeats=repeats).assign(sweeps=len(swept))
 
 
 def forgotten(rows: pd.DataFrame) -> pd.DataFrame:
@@ -267,7 +288,7 @@ def forgotten(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def gains(rows: pd.DataFrame) -> dict[str, Interval]:
-    """Of each work, how many times as fast as step by step `numba-chunks` is."""
+    """Of each work, how many times as fast as step by step chunks are."""
     return {
         str(work): Interval.of(ratios(part, ALONE)[CHUNKS])
         for work, part in rows.groupby("work", sort=False)
@@ -275,15 +296,13 @@ def gains(rows: pd.DataFrame) -> dict[str, Interval]:
 
 
 def table_of_works(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each work: in how many steps it forgets, what was chosen most often, and how
-    fast that is.
-    """
+    """Of each work: in how many steps it forgets, the sweeps, and how fast they are."""
     works = rows.groupby("work", sort=False)
     table = forgotten(rows).map(
         lambda n: f"{n:.0f}" if n < inf else f"not in {LOOKED_AT}"
     )
     table.columns = [f"forgets {MILLIONTH}: steps", f"{BITS}: steps"]
-    table["chosen"] = works["chosen"].agg(lambda values: values.mode().iloc[0])
+    table["sweeps"] = works["sweeps"].first()
     alone = {work: seconds(part)[ALONE].median() for work, part in works}
     table[ALONE] = table.index.map(lambda work: ms(alone[work]))
     table["times as fast"] = [speed(gain) for gain in gains(rows).values()]
@@ -299,12 +318,6 @@ def forced_gains(rows: pd.DataFrame) -> pd.DataFrame:
         each = intervals(ratios(part, ALONE).drop(columns=ALONE))
         found[key] = each.loc[each["middle"].idxmax()]
     return pd.DataFrame(found).T
-
-
-def lanes_in_words(rows: pd.DataFrame) -> str:
-    """What runs at the same time on this machine."""
-    one = rows.iloc[0]
-    return f"{one['lanes']} float32 in a vector, {counted(one['cores'], 'core')}"
 
 
 def sweeps_figure(swept: list[np.ndarray], right: np.ndarray, count: int) -> Figure:

@@ -1,5 +1,5 @@
-"""How threads may divide an inference by `numba-fused`: the time of every division, for
-pages 0 and 5.
+"""How threads may partition an inference by `numba-fused`: the time of every partition,
+for pages 0 and 5.
 """
 
 import time
@@ -18,33 +18,36 @@ from ..measure.runner import AFTER_BLAS
 from ..measure.timing import interleaved, together
 from ..measure.workloads import Workload
 
-STEP = ("units", "samples")  # the kinds of division that divide each step
+STEP = ("units", "samples")  # the kinds of partition that divide each step
 SHAPE = ["L", "H", "B"]
 
 
-class Divided(NumbaFused):
-    """A network on two threads that divides its work in one way."""
+class Partitioned(NumbaFused):
+    """A network on two threads that has one partition."""
 
-    def __init__(self, params, division):
+    def __init__(self, params, partition):
         super().__init__(params, threads=2)
-        self._only = division
+        self._only = partition
 
-    def _divisions(self, T, B):
+    def _partitions(self, T, B):
         return [self._only]
 
 
 def measure(layers, units, samples, *, T, repeats):
-    """Time an inference of every shape by every division that `numba-fused` tries on
-    two threads: rows of a results file, the division in `variant`. Every output is
+    """Time an inference of every shape by every partition that `numba-fused` autotunes
+    on two threads: rows of a results file, the partition in `variant`. Every output is
     compared with the reference before and after.
     """
     loops, want = {}, {}
     for L, H in product(layers, units):
         params = Workload(L, T, H, H, 1).params()
-        tries, network = NumbaFused(params, threads=2), cache(partial(Divided, params))
+        tries, network = (
+            NumbaFused(params, threads=2),
+            cache(partial(Partitioned, params)),
+        )
         for work in [Workload(L, T, H, H, B) for B in samples]:
             x, _ = work.example()
-            every = tries._divisions(T, work.B)
+            every = tries._partitions(T, work.B)
             loops[work] = {str(one): partial(network(one).forward, x) for one in every}
             want[work] = forward(params.astype(np.float64), x.astype(np.float64))[0]
 
@@ -66,7 +69,7 @@ def measure(layers, units, samples, *, T, repeats):
 
 
 def compared(rows, ours, theirs):
-    """How many times as fast the fastest division of kinds `ours` is as that of kinds
+    """How many times as fast the fastest partition of kinds `ours` is as that of kinds
     `theirs`, over processes: columns low, middle, high by shape (L, H, B). Which one is
     fastest say all processes together, so that no process picks its own luck.
     """

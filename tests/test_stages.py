@@ -1,0 +1,283 @@
+"""The stages of a pass as Python on NumPy: every view lies inside its array, nothing is
+read that was not written, and what comes out is the reference's.
+
+In compiled code a view is not checked, and what a micro-kernel is given is followed
+without a look. So here the same functions run with views that check, micro-kernels in
+NumPy that check shapes, and arrays that begin as NaN.
+"""
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import example
+from numba import njit
+
+import lstm_kernels as lk
+from lstm_kernels import kernels
+from lstm_kernels.cells import CELLS
+from lstm_kernels.cpu import scheduler, stages, workspace
+from lstm_kernels.cpu.micro_kernels import MicroKernels
+from lstm_kernels.cpu.net import Kernels
+from lstm_kernels.cpu.partitions import partitions
+from lstm_kernels.reference import sigmoid
+from lstm_kernels.schedules import timed
+from lstm_kernels.versions.numba_fused import NumbaFused
+from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
+
+FORWARD_KEEP, FORWARD_BARE, *_ = range(1, 3)
+CODES = {name: 10 + k for k, name in enumerate(Kernels._fields)}
+WRITTEN = "h c a da dy dx dh0 gradient error".split()  # before they are read
+
+
+def view(array, start, shape):
+    """`intrinsics.view`, which checks that the part lies inside."""
+    missing = array.ndim - len(shape)
+    assert len(start) == array.ndim
+    for n, first, size in zip(array.shape, start, (1,) * missing + shape, strict=True):
+        assert 0 <= first <= first + size <= n, (array.shape, start, shape)
+    rest = zip(start[missing:], shape, strict=True)
+    return array[(*start[:missing], *(slice(n, n + size) for n, size in rest))]
+
+
+class NumpyKernels:
+    """The micro-kernels of a layout, in NumPy."""
+
+    def __init__(self, layout):
+        self.layout, self.called = layout, set()
+        self.K = len(layout.cell.gates)
+        self.cell = layout.cell.make(np.tanh, sigmoid)
+
+    def fed(self, matrix):
+        """Which numbers of a row of gates a matrix feeds."""
+        gates = np.isin(np.arange(self.K), self.layout.gates[matrix])
+        return np.repeat(gates, self.layout.units)
+
+    def matrix(self, code):
+        name = next(name for name, number in CODES.items() if number == code)
+        self.called.add(name)
+        return name[-1]
+
+    def gates(self, a):
+        """A row of gates by gate, (K, rows, units)."""
+        return a.reshape(len(a), self.K, -1).swapaxes(0, 1)
+
+    def inputs(self, code, x, U, b, a):
+        self.matrix(code)
+        assert len(x) == len(a)
+        assert len(b) == 1
+        a[...] = b
+        a[:, self.fed("U")] += x @ U[:, self.fed("U")]
+
+    def forward(self, code, begin, x, U, h, W, a, c, c_new, h_new):
+        self.called.add("forward")
+        assert len({len(z) for z in (x, h, a, c, c_new, h_new)}) == 1
+        bars = np.broadcast_to(begin, a.shape).copy()
+        bars[:, self.fed("U")] += x @ U[: x.shape[1], self.fed("U")]
+        bars[:, self.fed("W")] += h @ W[: h.shape[1], self.fed("W")]
+        *gates, h_new[...], c_t = self.cell[0](*self.gates(bars), c)
+        if self.layout.cell.state == ("h", "c"):
+            c_new[...] = c_t
+        if code == FORWARD_KEEP:
+            self.gates(a)[...] = gates
+
+    def product(self, matrix, da, M_T):
+        """da M^T over unit blocks."""
+        lines = M_T.reshape(-1, da.shape[-1], M_T.shape[1])
+        blocks = zip(da, lines, strict=False)
+        fed = self.fed(matrix)
+        return sum((d[:, fed] @ M[fed] for d, M in blocks), start=np.float32(0))
+
+    def backward(self, code, begin, da_next, W_T, a, da, dc, c, c_new):
+        self.matrix(code)
+        dh = begin + self.product("W", da_next, W_T)
+        wide = [np.concatenate(gates, 1) for gates in zip(*map(self.gates, a))]  # noqa: B905
+        *bars, dc_before = self.cell[1](dh, dc, *wide, c, c_new)
+        for j, block in enumerate(da):
+            units = np.s_[:, j * self.layout.units : (j + 1) * self.layout.units]
+            self.gates(block)[...] = [bar[units] for bar in bars]
+        dc[...] = dc_before
+
+    def times_transpose(self, code, begin, da, M_T, out):
+        out[...] = begin + self.product(self.matrix(code), da, M_T)
+
+    def small_input_gradient(self, code, da, U, out):
+        self.matrix(code)
+        blocks, fed = U.reshape(len(da), -1, U.shape[1]), self.fed("U")
+        assert blocks.shape[1] == out.shape[1]
+        out[...] = sum(d[:, fed] @ M[:, fed].T for d, M in zip(da, blocks, strict=True))
+
+    def gradient(self, code, z, da, out, rate):
+        assert z.shape == (len(da), len(out))
+        fed = self.fed(self.matrix(code))
+        out[:, fed] += rate * z.T @ da[:, fed]
+
+    def transpose(self, code, a, out):
+        self.matrix(code)
+        assert len(a) == out.shape[1] == self.layout.lanes
+        out[...] = a.T
+
+
+def in_python(layout):
+    """The stages as Python functions, by the names of those that are compiled; and the
+    micro-kernels that they call.
+    """
+    micro = NumpyKernels(layout)
+    names = {name: getattr(micro, name) for name in dir(stages) if hasattr(micro, name)}
+    names |= {"view": view, "load_acquire": lambda words, i: words[i]}
+    names["serpentine"] = scheduler.serpentine.py_func
+    names["atomic_exchange"] = lambda words, i, value: words.__setitem__(i, value)
+    functions = [f.py_func for f in vars(stages).values() if hasattr(f, "py_func")]
+    functions = [f for f in functions if f.__module__ == stages.__name__]
+    return kernels.fill(functions, names, "python"), micro
+
+
+class Interpreted(NumbaFused):
+    """`numba-fused` whose stages are Python, in one partition."""
+
+    def __init__(self, params, partition):
+        super().__init__(params, threads=2)
+        self._stages, self.micro = in_python(self.layout)
+        self._partition = partition
+
+    def _take(self, *sizes):
+        space = super()._take(*sizes)
+        for name in WRITTEN:
+            array = getattr(space.net, name)
+            if array is not self.weights.theta:
+                array[:, space.shape.B :] = np.nan
+        space.net.h[:, : space.shape.B], space.net.c[:, : space.shape.B] = 0, 0
+        if len(space.net.dy):
+            space.net.dy[-1] = 0
+        return space
+
+    def _partitions(self, T, B):
+        return [self._partition]
+
+    def _run(self, space, kind, passes=1):
+        schedule = lambda graph: self._schedule(graph, self._partition)  # noqa: E731
+        compiled = space.compiled(kind, self._partition, schedule)
+        values = {
+            k: v for k, v in space.arguments._arrays.items() if k in space.net._fields
+        }
+        values["x"] = values["x"].reshape(-1, values["x"].shape[-1])
+        net, number = space.net._replace(**values), 0
+        net.control[scheduler.LAST] = passes
+        while number < net.control[scheduler.LAST]:
+            for stage in compiled.stages:
+                self._run_stage(stage, net, number)
+            number += 1
+
+    def _run_stage(self, stage, net, number):
+        schedule, kernel = stage.schedule, self._stages[stage.kernel.py_func.__name__]
+        graph = schedule.graph
+        turns = lambda a, b: (
+            (graph.steps - b, graph.steps - a) if graph.backward else (a, b)
+        )  # noqa: E731, E501
+        parts = sorted(timed(schedule, lambda *_: 1.0), key=lambda one: one[1])
+        for part, *_ in parts:
+            task = schedule.tasks[part.task]
+            layer, _, blocks, samples = graph.box(task)
+            box = *turns(task.start, task.stop), *turns(part.start, part.stop)
+            box = *box, blocks.start, blocks.stop, samples.start, samples.stop
+            assert kernel(net, number, layer.start, *box) == 0
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    def codes(layout, *names, keep):
+        numbers = {name: CODES[name] for name in names}
+        return numbers | {"forward": FORWARD_KEEP if keep else FORWARD_BARE}
+
+    monkeypatch.setattr(workspace, "codes", codes)
+    return Interpreted
+
+
+def lanes_of(dtype):
+    return MicroKernels(CELLS["lstm"], np.dtype(dtype), 1).lanes
+
+
+@pytest.mark.parametrize(
+    ("cell", "dtype"), [*((cell, np.float32) for cell in CELLS), ("lstm", np.float64)]
+)
+def test_every_view_lies_inside_and_nothing_is_read_unwritten(cell, dtype, interpreted):
+    called, lanes = set(), lanes_of(dtype)
+    shapes = [(1, 1, 1, 1, 1), (2, 2, 3, 3, lanes + 1), (1, 2, 2, 5, 2 * lanes + 1)]
+    shapes += [(2, 3, 4, lanes + 1, lanes - 1), (2, 5, 40, 3, lanes)]
+    # More rows (t, sample), and more steps, than go at once
+    shapes += [(1, 25, 4, 5, 3), (2, 100, 1, 1, 2)]
+    for shape in shapes:
+        params, x, target = example(shape, cell, dtype)
+        dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
+        order, B = np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1]
+        wanted = lk.network("numpy", params)
+        losses = wanted.epoch(dataset, order, B, 0.1)
+        blocks = MicroKernels(CELLS[cell], np.dtype(dtype), shape[4]).blocks
+        for partition in partitions(*shape[:3], blocks, 2):
+            net = interpreted(params, partition)
+            compare_to_reference(net, params, x)
+            assert net.epoch(dataset, order, B, 0.1) == pytest.approx(losses, rel=1e-4)
+            arrays = net.params().arrays(), wanted.params().arrays()
+            compare(*arrays, TOLERANCE[np.dtype(dtype)])
+            called |= net.micro.called
+    assert called == {*CODES}
+
+
+def test_an_epoch_ends_at_a_loss_that_is_not_finite(interpreted):
+    params, x, target = example((1, 2, 4, 1, 33))
+    targets = np.tile(target, (5, 1))
+    targets[8:12] = 3e38  # the third mini-batch's loss is infinite
+    dataset = lk.Dataset(np.tile(x, (1, 5, 1)), targets)
+    for partition in partitions(1, 2, 4, 3, 2):
+        with np.errstate(all="ignore"):
+            losses = interpreted(params, partition).epoch(
+                dataset, np.arange(20), 4, 0.1
+            )
+        assert np.isfinite(losses).tolist() == [True, True, False]
+
+
+FAULTS = {  # a line of the stages, and what is wrong with it
+    "view(net.h, (l, n + B, k), (size, units))": "view(net.h, (l, n + B, k + 1), (size, units))",
+    "n, m = t * B + first, (t if": "n, m = t * B + first + 1, (t if",
+    "min(i * ROWS + ROWS, N)": "i * ROWS + ROWS",
+    "net.da, (l, 0, n + B, 0)": "net.da, (l, 0, n, 0)",
+    "view(net.dy, (l, n, w * wide), (size, wide))": "view(net.dy, (l, 0, w * wide), (size, wide))",
+}
+
+
+@pytest.mark.parametrize(("right", "wrong"), FAULTS.items())
+def test_these_tests_see_a_fault(right, wrong, interpreted, monkeypatch):
+    """Planted in the text of the stages."""
+    text = Path(stages.__file__).read_text()
+    assert text.count(right) == 1
+    space = {**vars(stages), "part": kernels.part, "inlined": kernels.inlined}
+    exec(compile(text.replace(right, wrong), stages.__file__, "exec"), space)
+    for name, value in space.items():
+        if hasattr(value, "py_func") and value.__module__ == stages.__name__:
+            monkeypatch.setattr(stages, name, value)
+    params, x, _ = example((2, 100, 1, 5, 17))
+    with pytest.raises((AssertionError, ValueError)):
+        for partition in partitions(2, 100, 1, 2, 2):
+            compare_to_reference(interpreted(params, partition), params, x)
+
+
+@pytest.mark.parametrize(
+    ("start", "shape"),
+    [((0, 0), (4, 3)), ((-1, 0), (1, 3)), ((2, 2), (1, 2)), ((3, 0), (1, 1))],
+)
+def test_a_view_outside_is_seen(start, shape):
+    inside = view(np.arange(9).reshape(3, 3), (1, 0), (2, 3))
+    assert (inside == [[3, 4, 5], [6, 7, 8]]).all()
+    with pytest.raises(AssertionError):
+        view(np.zeros((3, 3)), start, shape)
+
+
+def test_compiled_views_are_these():
+    array, view_ = np.arange(120.0).reshape(2, 3, 4, 5), stages.view
+    compiled = njit(lambda a, start, shape: view_(a, start, shape).copy())
+    for axes, start in product((1, 2, 3), ((0, 0, 0, 0), (1, 2, 1, 3), (1, 0, 2, 0))):
+        shape = tuple(min(2, n - i) for n, i in zip(array.shape, start, strict=True))
+        shape = shape[4 - axes :]
+        want = view(array, start, shape)
+        np.testing.assert_array_equal(compiled(array, start, shape), want)

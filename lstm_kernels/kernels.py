@@ -30,7 +30,8 @@ from .notes import is_watched, note
 # their order. error_model: division as NumPy's; Python's check for zero would keep the
 # loops scalar.
 OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
-# Of functions that allocate nothing: Numba need not count references to their views.
+# Of functions that allocate nothing: Numba need not count references to their views,
+# which takes longer than a small product. A private option (tests/test_fused.py).
 PLAIN = OPTIONS | {"_nrt": False}
 # A function of `fill` in the cache: what it is, of which sources, for which Python
 FILLED = re.compile(r"(.+_[0-9a-f]{4})([0-9a-f]{12})-\w+(\.py\w+)")
@@ -185,9 +186,11 @@ def fill(of, names, label, compile=None, origins=()):
 
 
 def part(function: Callable, **options: Any) -> Any:
-    """Compile a function as part of what calls it, when that is compiled."""
-    options |= {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **PLAIN}
-    made = njit(function, **options)
+    """Compile a function as part of what calls it, when that is compiled. options: of
+    `njit`; `_nrt=True` for one that allocates.
+    """
+    alone = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    made = njit(function, **PLAIN | alone | options)
     typed = made.get_call_template
 
     def once(args, kws):

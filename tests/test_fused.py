@@ -165,6 +165,15 @@ def test_arguments_lie_in_memory_as_numba_passes_them():
     assert isinstance(arguments.values, Net)
 
 
+def test_views_in_compiled_code_are_not_counted():
+    """What a private option of Numba's is for."""
+    for options, counts in ((PLAIN, False), ({}, True)):
+        f = njit(**options)(lambda a: a[0][1:].sum() + a[1][2:].sum())
+        f(np.ones((3, 4)))
+        (text,) = f.inspect_llvm().values()
+        assert ("NRT_incref(" in text) == counts
+
+
 @pytest.mark.parametrize("version", ["numba-fused", "numba-wavefront"])
 def test_a_second_process_compiles_nothing(version):
     script = f"""

@@ -716,5 +716,5 @@ def test_kept_workspaces_are_bounded_in_bytes(monkeypatch):
         for T in steps:
             net.forward(x[:T].copy())
         assert sum(space.bytes for space in net._free) < kept * each
-        assert net._free[-1].shape.T == steps[-1]
+        assert steps[-1] == net._free[-1].shape.T
     assert len(net._free) == 1

@@ -116,9 +116,7 @@ def test_an_interrupt_ends_a_long_pass_and_the_next_is_right():
         run.h[1:] = np.nan
         run()
         np.testing.assert_allclose(outputs(run, LEAST), want, atol=1e-6)
-    with pytest.raises(
-        RuntimeError, match="^run: got a pass that a signal interrupted"
-    ):
+    with pytest.raises(RuntimeError, match=r"^run: got a pass that a signal inter"):
         long_run()
     long_run = net.bare_forward(long, UNITS)
     long_run()

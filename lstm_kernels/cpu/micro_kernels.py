@@ -312,8 +312,8 @@ class MicroKernels(Layout):
             for first, count in m.groups(dc.rows, height):
                 sums = load_accumulators(m, begin[first], range(count), range(wide))
                 self._multiply_transpose(m, sums, "W", da_next[first], W_T)
-                cells = product(range(count), range(wide))
-                cells = [(i, v, [g * wide + v for g in range(K)]) for i, v in cells]
+                pairs = product(range(count), range(wide))
+                cells = [(i, v, [g * wide + v for g in range(K)]) for i, v in pairs]
                 operands = (z[first] for z in (a, da, dc, c, c_new))
                 self.cell_backward(m, sums, cells, *operands)
 

@@ -87,7 +87,7 @@ def run_code():
 class Pass:
     """Stages for the Arguments of a Net, and the words that count what is done.
 
-    timed: are times kept? partition: what made the schedules. Where workers are ranks, `shared` is the number of this one
+    timed: are times kept? Where workers are ranks, `shared` is the number of this one
     and zeros that all have, words of int64, at least `words(stages)`: then nobody does
     what another has.
     """

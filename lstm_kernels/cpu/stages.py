@@ -1,9 +1,10 @@
 """The stages of a pass on arrays (`net.py`): what a task does for its box of steps,
 unit blocks and samples, as calls of micro-kernels.
 
-A stage is stage(net, pass, layer, start, stop, low, high, first, last): of the `pass`-th
-pass of a call, one layer's steps start, ..., stop-1 in the order of the pass, unit blocks
-low, ..., high-1 and samples first, ..., last-1. It returns whether it was cancelled.
+A stage does a work item: of pass `number` of a call, steps start, ..., stop-1 of layer
+l, unit blocks low, ..., high-1 and samples first, ..., last-1. Steps are in the order
+of the pass; begin and end are those of the item's task. It returns whether the pass was
+cancelled.
 
 l is a layer, t a step, n a row (t, sample), j a unit block, w a wide one, k a unit.
 """

@@ -194,9 +194,9 @@ class Network:
         """The Tape of a forward pass over x (T, B, D) from a state: its y, its final
         state, and `backward`. Several tapes live at once, and go back in any order:
 
-        >>> left, right = net.record(x_left), net.record(x_right)
-        >>> dleft, dright = ...  # gradients of a loss of left.y and right.y
-        >>> grads = left.backward(dleft), right.backward(dright)
+        >>> first, second = net.record(x), net.record(2 * x)
+        >>> distance = first.y - second.y  # half its square is the loss
+        >>> grads = first.backward(distance), second.backward(-distance)
 
         Raises as `forward`.
         """

@@ -191,8 +191,8 @@ class NumbaFused(Compiled):
         return Workspace(self.layout, self.weights, *sizes)
 
     def _take(self, T, B, purpose):
-        """A workspace for mini-batches (T, B), which nobody else has until `_give_back`.
-        One whose call an exception ended does not come back.
+        """A workspace for mini-batches (T, B), which nobody else has until it is free
+        again. One whose call an exception ended does not come back.
         """
         for k in reversed(range(len(self._free))):
             workspace = self._free[k]

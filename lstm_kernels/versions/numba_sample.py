@@ -162,8 +162,8 @@ def _begin():
 
 @cache
 def compiled(kernel, cell=None, dtype=None, fp_mode=FLUSH):
-    """A kernel, for a Cell and a dtype if it asks for them, cached on disk. fp_mode: the
-    floating-point mode that it computes in.
+    """A kernel, for a Cell and a dtype if it asks for them, cached on disk. fp_mode:
+    the floating-point mode that it computes in.
     """
     names, label = {"FP_MODE": fp_mode}, f"fp_mode_{fp_mode}"
     if cell:

@@ -1,12 +1,12 @@
 """`numba-wavefront`: threads over layers.
 
 What changed from `numba-sample`: a task is a chunk of steps of one layer, and a thread
-waits only for the steps that its next one needs (`cpu/scheduler.py`), so layers run at the
-same time, forward and backward, with a mini-batch of one sample as well as with many.
-Which thread runs which task is a schedule (`schedules.py`), a wavefront whose chunks
-the first calls autotune. Steps are computed as by `numba-fused`, of which this is
-the partition by layers alone. Bounded by the layers, L T / (T + (L-1) C) for chunks of C
-steps, and for one sample by reading a layer's weights in every step.
+waits only for the steps that its next one needs (`cpu/scheduler.py`), so layers run at
+the same time, forward and backward, with a mini-batch of one sample as well as with
+many. Which thread runs which task is a schedule (`schedules.py`), a wavefront whose
+chunks the first calls autotune. Steps are computed as by `numba-fused`, of which this
+is the partition by layers alone. Bounded by the layers, L T / (T + (L-1) C) for chunks
+of C steps, and for one sample by reading a layer's weights in every step.
 """
 
 from ..cpu.partitions import Partition, by_layers
@@ -18,7 +18,8 @@ class NumbaWavefront(NumbaFused):
     """A network whose layers run at the same time.
 
     schedules: a function of a Graph that returns its Schedule, which is checked; of
-    more workers than threads, each thread does what several do. None tries wavefronts.
+    more workers than threads, each thread does what several do. None autotunes
+    wavefronts.
     The rest is as of `NumbaFused`.
     """
 

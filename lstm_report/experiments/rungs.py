@@ -136,11 +136,13 @@ def panels(M, width=PANEL):
     return M.reshape(k, n // width, width).swapaxes(0, 1).copy()
 
 
+part = partial(kernels.part, _nrt=True)  # these allocate
+
 # Which `stepper` fills in.
 forward_pass = backward_pass = weight_product = None
 
 
-@kernels.part
+@part
 def turn(M, M_T):
     """The transpose of a matrix in panels, into panels."""
     width, height = M.shape[2], M_T.shape[2]
@@ -150,7 +152,7 @@ def turn(M, M_T):
             M_T[q, p * width : (p + 1) * width] = block.T
 
 
-@kernels.part
+@part
 def descend(M, gradient, rate):
     """M -= rate times the gradient; M is in panels."""
     width = M.shape[2]
@@ -158,7 +160,7 @@ def descend(M, gradient, rate):
         M[p] -= rate * gradient[:, p * width : (p + 1) * width]
 
 
-@kernels.part
+@part
 def read_out(y, V, b_out, target, rate, slopes, dy):
     """The mean squared error of y V + b_out (B, 1), a descent step of V and b_out, and
     the gradient of y, to dy.
@@ -200,7 +202,7 @@ def train_kept(x, target, rate, weights, kept):
     return loss
 
 
-@kernels.part
+@part
 def memory(x, weights, inputs):
     """What `train_kept` keeps; inputs: how many of them get a gradient, all or none."""
     (T, B, D), W = x.shape, weights[1]
@@ -245,7 +247,7 @@ def stepper(function):
         "weight_product": compiled(numba_tile.product_tiles),
     }
     of = [train_kept, train_anew, train_epoch]
-    made = kernels.fill(of, names, "rungs", kernels.part)[function.__name__]
+    made = kernels.fill(of, names, "rungs", part)[function.__name__]
     return kernels.cached(njit, made.py_func, **kernels.OPTIONS)
 
 

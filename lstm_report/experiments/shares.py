@@ -1,5 +1,5 @@
-"""Steps whose unit blocks workers share by other means than the package's scheduler: for
-page 07.
+"""Steps whose unit blocks workers share by other means than the package's scheduler:
+for page 07.
 """
 
 from lstm_kernels.cpu.entries import loader

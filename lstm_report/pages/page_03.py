@@ -101,7 +101,7 @@ def wrong_over_time(runs: int = 50) -> dict[str, Any]:
 
 
 def heart() -> str:
-    """`micro_kernels.multiply` without its docstring, the loop that all time is spent in."""
+    """`micro_kernels.multiply` without its docstring, the loop all time is spent in."""
     function = ast.parse(inspect.getsource(multiply)).body[0]
     assert isinstance(function, ast.FunctionDef)
     lines = inspect.getsource(multiply).splitlines()

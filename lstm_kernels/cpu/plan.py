@@ -95,12 +95,12 @@ class Pass:
     def __init__(self, stages, arguments, fp_mode, *, timed=False, shared=None):
         self.stages, self._control = stages, arguments.values.control
         self.workers = max(stage.schedule.workers for stage in stages)
-        self._tasks, self._rows, self._items, self._groups = [], [], 0, []
+        self._tasks, self._items, self._counters, below = [], 0, 0, None
         self._slots = []  # of each task, stage after stage, where its times are
-        lists = [[] for _ in range(self.workers)]
+        order = [[] for _ in range(self.workers)]
         for stage in stages:
             code = stage_entry(stage.kernel, arguments.type)
-            self._add(stage, code, lists)
+            below = self._add(stage, code, order, below)
         first, words = shared or (0, aligned((self.words(stages),), np.int64))
         self._spans = np.zeros((self._items * timed, LINE), np.int64)
         split = len(self._tasks) * LINE
@@ -111,9 +111,8 @@ class Pass:
                 first_worker=first,
                 steals=int(shared is None),
                 tasks=np.array(self._tasks, np.int64),
-                rows=np.array(self._rows, np.int64),
-                order=np.array([k for tasks in lists for k in tasks], np.int64),
-                bounds=np.cumsum([0, *map(len, lists)]),
+                order=np.array([k for tasks in order for k in tasks], np.int64),
+                bounds=np.cumsum([0, *map(len, order)]),
                 claims=words[:split],
                 counters=words[split:],
                 control=self._control,
@@ -152,58 +151,64 @@ class Pass:
         groups = {(k, layer, s.start) for k, layer, s in tasks}
         return (len(tasks) + len(groups)) * LINE
 
-    def _add(self, stage, code, lists):
-        """The rows and tasks of a stage."""
+    def _add(self, stage, code, order, below):
+        """The tasks of a stage, row by row. below: of the row below its graph, the
+        groups of samples, the first one's counter, and the blocks of all steps; None at
+        the bottom. Returns those of its last row.
+        """
         schedule, slots, above = stage.schedule, {}, False
         graph, layers = schedule.graph, range(schedule.graph.layers)
+        size = graph.steps * graph.blocks
         for layer in reversed(layers) if graph.backward else layers:
             tasks = [task for task in schedule.tasks if task.layer == layer]
             boxes = [graph.box(task)[1:] for task in tasks]
             groups = sorted({(s.start, s.stop) for _, _, s in boxes})
             shared = any(map(schedule.shares_steps, tasks))
-            first = len(self._tasks)
+            groups_below, counter_below, size_below = below or ((), 0, 0)
+            row_first = len(self._tasks)
             for task, (steps, blocks, samples) in zip(tasks, boxes, strict=True):
                 start, stop = steps.start, steps.stop
                 if graph.backward:  # in the order of the pass
                     start, stop = graph.steps - stop, graph.steps - start
                 items = (stop - start) * (blocks.stop - blocks.start) if shared else 1
                 slots[task] = len(self._tasks), slice(self._items, self._items + items)
+                # Below its samples may be in one group, or in many
+                before = sum(end <= samples.start for _, end in groups_below)
+                last = sum(begin < samples.stop for begin, _ in groups_below)
                 line = scheduler.Task(
-                    row=len(self._rows),
+                    stage=code,
+                    layer=layer,
                     start=start,
                     stop=stop,
                     low=blocks.start,
                     high=blocks.stop,
                     first=samples.start,
                     last=samples.stop,
-                    group=groups.index((samples.start, samples.stop)),
-                    # Below its samples may be in one group, or in many
-                    first_below=sum(s <= samples.start for _, s in self._groups),
-                    last_below=sum(s < samples.stop for s, _ in self._groups),
+                    shared=shared,
+                    items=items,
+                    counter=self._counters
+                    + groups.index((samples.start, samples.stop)),
+                    row_blocks=graph.blocks,
+                    row_size=size,
+                    below=counter_below + before,
+                    below_end=counter_below + last,
+                    # The same steps of a layer, all of another stage
+                    need=stop * graph.blocks if above else size_below,
+                    below_size=size_below,
+                    row_first=row_first,
+                    row_last=row_first + len(tasks),
+                    changes=stage.changes,
                     span=self._items,
                 )
                 self._tasks.append(line)
                 self._items += items
-            offset = sum(row.groups for row in self._rows)
-            line = scheduler.Row(
-                stage=code,
-                layer=layer,
-                steps=graph.steps,
-                blocks=graph.blocks,
-                groups=len(groups),
-                offset=offset,
-                stepwise=above,
-                shared=shared,
-                changes=stage.changes,
-                first_task=first,
-                last_task=len(self._tasks),
-            )
-            self._rows.append(line)
-            self._groups, above = groups, True
+            below, above = (groups, self._counters, size), True
+            self._counters += len(groups)
         for task in schedule.tasks:
             place, items = slots[task]
-            lists[task.worker].append(place)
+            order[task.worker].append(place)
             self._slots.append(items)
+        return below
 
     @property
     def began(self):

@@ -38,42 +38,30 @@ NOTHING, DONE, WAITS = range(3)  # what became of an attempt
 POLLS = 50  # looks at what one waits for, before a look at anything else
 
 
-class Row(NamedTuple):
-    """A row of `Plan.rows`. offset: its first counter, one for each group of samples.
-    stepwise: does a step wait for the same steps of the row below, or for all? shared:
-    do tasks share its steps? changes: does it change parameters?
-    """
-
-    stage: int  # the address of what does a task of it
-    layer: int
-    steps: int
-    blocks: int
-    groups: int
-    offset: int
-    stepwise: int
-    shared: int
-    changes: int
-    first_task: int
-    last_task: int
-
-
 class Task(NamedTuple):
-    """A row of `Plan.tasks`, a box of a row: steps in the order of the pass, blocks,
-    samples; which group those are, and which groups of the row below they are in; the
-    place of its first item's time.
-    """
+    """A row of `Plan.tasks`: what its stage is given, and what it waits for."""
 
-    row: int
-    start: int
+    stage: int  # the address of what does an item
+    layer: int
+    start: int  # steps, in the order of the pass
     stop: int
-    low: int
+    low: int  # unit blocks
     high: int
-    first: int
+    first: int  # samples
     last: int
-    group: int
-    first_below: int
-    last_below: int
-    span: int
+    shared: int  # do tasks share the steps of its row?
+    items: int
+    counter: int  # of its row and samples: blocks of steps that are done
+    row_blocks: int  # blocks of a step of its row
+    row_size: int  # blocks of all steps
+    below: int  # the counters of the row below that have its samples: the first,
+    below_end: int  # and the one after the last
+    need: int  # blocks of steps that it reads there
+    below_size: int  # as `row_size`, of the row below
+    row_first: int  # the tasks of its row
+    row_last: int
+    changes: int  # does it change parameters?
+    span: int  # the place of its first item's time
 
 
 class Plan(NamedTuple):
@@ -84,83 +72,49 @@ class Plan(NamedTuple):
     first_worker: int  # of this process, where the others are ranks
     steals: int  # do workers steal?
     tasks: np.ndarray  # (N, fields of Task)
-    rows: np.ndarray  # (R, fields of Row)
     order: np.ndarray  # (N,): tasks, as each worker does them
     bounds: np.ndarray  # (workers + 1,): where those of each begin in it
     claims: np.ndarray  # (N LINE,): items of each task that are claimed
-    counters: np.ndarray  # (C LINE,): blocks of steps that are done
+    counters: np.ndarray  # (C LINE,)
     control: np.ndarray  # (2 LINE,)
     spans: np.ndarray  # (items, 8): when each ran; empty if that is not wanted
 
 
-_INTS = [np.zeros(shape, np.int64) for shape in [(0, 0)] * 2 + [0] * 5 + [(0, 0)]]
+_INTS = [np.zeros(shape, np.int64) for shape in ((0, 0), 0, 0, 0, 0, 0, (0, 0))]
 plan_at = loader(numba.typeof(Plan(0, 0, 0, 0, *_INTS)))
 
 
 @part
 def task_at(address, k):
-    plan = plan_at(address)
-    t = plan.tasks[k]
-    return Task(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10])
+    t = plan_at(address).tasks[k]
+    return Task(
+        *(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10]),
+        *(t[11], t[12], t[13], t[14], t[15], t[16], t[17], t[18], t[19], t[20]),
+    )
 
 
 @part
-def row_at(address, k):
-    plan = plan_at(address)
-    r = plan.rows[k]
-    return Row(r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], r[10])
-
-
-@part
-def done_blocks(address, row, group):
-    """Blocks of steps of a row that are done for a group of samples, ever."""
-    plan = plan_at(address)
-    return load_acquire(plan.counters, (row.offset + group) * LINE)
-
-
-@part
-def ready_below(address, task, row, generation):
+def ready_below(address, task, generation):
     """Are the steps done that a task reads from the row below its own?"""
-    if task.row == 0:
-        return True
-    below = row_at(address, task.row - 1)
-    steps = generation * below.steps + (task.stop if row.stepwise else below.steps)
-    for group in range(task.first_below, task.last_below):
-        if done_blocks(address, below, group) < steps * below.blocks:
+    need, counters = generation * task.below_size + task.need, plan_at(address).counters
+    for counter in range(task.below, task.below_end):
+        if load_acquire(counters, counter * LINE) < need:
             return False
     return True
 
 
 @part
-def item_count(task, row):
-    """Of a task, the items of a step, and all."""
-    if row.shared:
-        blocks = task.high - task.low
-        return blocks, (task.stop - task.start) * blocks
-    return 1, 1
-
-
-@part
-def next_item(address, k, generation):
-    """The item of task k that nobody has; as many as there are when all are claimed."""
-    plan = plan_at(address)
-    task = task_at(address, k)
-    _, items = item_count(task, row_at(address, task.row))
-    return load_acquire(plan.claims, k * LINE) - generation * items
-
-
-@part
-def can_begin(address, k, i, generation):
-    """Is all there for item i of task k?"""
-    task = task_at(address, k)
-    row = row_at(address, task.row)
-    blocks, _ = item_count(task, row)
-    if blocks == 0 or i % blocks > 0:
+def can_begin(address, k, generation):
+    """Is all there for the next item of task k, or are all claimed?"""
+    plan, task = plan_at(address), task_at(address, k)
+    i = load_acquire(plan.claims, k * LINE) - generation * task.items
+    blocks = task.high - task.low if task.shared else 1
+    if i >= task.items or i % blocks > 0:
         return True  # somebody has begun with this step
-    steps = generation * row.steps + task.start + i // blocks
-    if done_blocks(address, row, task.group) < steps * row.blocks:
+    before = generation * task.row_size + (task.start + i // blocks) * task.row_blocks
+    if load_acquire(plan.counters, task.counter * LINE) < before:
         return False
-    return i > 0 or ready_below(address, task, row, generation)
+    return i > 0 or ready_below(address, task, generation)
 
 
 @part
@@ -168,31 +122,29 @@ def try_next(address, k, generation, number, p):
     """Do the next items of task k, of one step, if they can be done: whether some were
     DONE, it WAITS, or there is NOTHING left.
     """
-    plan = plan_at(address)
-    task = task_at(address, k)
-    row = row_at(address, task.row)
-    blocks, items = item_count(task, row)
-    claimed = generation * items
+    plan, task = plan_at(address), task_at(address, k)
+    blocks, claimed = task.high - task.low, generation * task.items
     i = load_acquire(plan.claims, k * LINE) - claimed
-    if i >= items:
+    if i >= task.items:
         return NOTHING
-    if not can_begin(address, k, i, generation):
+    if not can_begin(address, k, generation):
         return WAITS
-    step, done = i // blocks, 0
-    end = (step + 1) * blocks  # of the items of this step
+    size = blocks if task.shared else 1
+    step, done = i // size, 0
+    end = (step + 1) * size  # of the items of this step
     while i < end:
         if not compare_and_swap(plan.claims, k * LINE, claimed + i, claimed + i + 1):
             i = load_acquire(plan.claims, k * LINE) - claimed  # another has it
             continue
         start, stop, low, high = task.start, task.stop, task.low, task.high
-        if row.shared:
-            low = serpentine(start + step, i - step * blocks, low, high)
+        if task.shared:
+            low = serpentine(start + step, i - step * size, low, high)
             start, stop, high = start + step, start + step + 1, low + 1
-        if run_item(address, task, row, k, i, number, p, start, stop, low, high):
+        if run_item(address, task, k, i, number, p, start, stop, low, high):
             return WAITS  # it was cancelled
         done, i = done + 1, i + 1
-    size = 1 if row.shared else (task.stop - task.start) * row.blocks
-    atomic_add(plan.counters, (row.offset + task.group) * LINE, done * size)
+    size = 1 if task.shared else (task.stop - task.start) * task.row_blocks
+    atomic_add(plan.counters, task.counter * LINE, done * size)
     return DONE if done else WAITS
 
 
@@ -205,18 +157,17 @@ def serpentine(step, i, first, last):
 
 
 @part
-def run_item(address, task, row, k, i, number, p, start, stop, low, high):
+def run_item(address, task, k, i, number, p, start, stop, low, high):
     """Call the stage; whether it was cancelled."""
     plan = plan_at(address)
     timed = len(plan.spans) > 0
     begin = clock() if timed else 0
-    box = number, row.layer, task.start, task.stop, start, stop, low, high
-    if call_stage(row.stage, plan.arguments, *box, task.first, task.last):
+    box = number, task.layer, task.start, task.stop, start, stop, low, high
+    if call_stage(task.stage, plan.arguments, *box, task.first, task.last):
         return True
     if timed:
         span = plan.spans[task.span + i]
         span[0], span[1], span[2], span[3] = k, p, begin, clock()
-        span[4], span[5], span[6], span[7] = start, stop, low, high
     return False
 
 
@@ -233,58 +184,52 @@ def steal(address, generation, number, p, first, last):
 def all_done(address, generation):
     """Is the last row done?"""
     plan = plan_at(address)
-    row = row_at(address, len(plan.rows) - 1)
-    for group in range(row.groups):
-        blocks = (generation + 1) * row.steps * row.blocks
-        if done_blocks(address, row, group) < blocks:
+    last = task_at(address, len(plan.tasks) - 1)
+    for k in range(last.row_first, last.row_last):
+        task = task_at(address, k)
+        done = load_acquire(plan.counters, task.counter * LINE)
+        if done < (generation + 1) * task.row_size:
             return False
     return True
 
 
 @part
-def wait(address, generation, number, p, row, k, waits):
-    """Wait a while for what task k, or for the end if that is -1, needs, or steal; the
+def wait(address, generation, number, p, k, at_end, waits):
+    """Wait a while for what task k needs, or for the end of the pass, or steal; the
     number of waits in a row, 0 after a theft.
 
     Other tasks of a row whose steps are shared are tried soon, the rest late: a thread
     that takes another's block or layer finds none of its weights in the cache.
     """
-    plan = plan_at(address)
     for _ in range(POLLS):
-        if k < 0:
-            over = all_done(address, generation)
-        else:
-            over = can_begin(address, k, next_item(address, k, generation), generation)
-        if over:
+        if (
+            all_done(address, generation)
+            if at_end
+            else can_begin(address, k, generation)
+        ):
             return waits
         pause()
-    first, last = row.first_task, row.last_task
-    if (
-        plan.steals
-        and row.shared
-        and steal(address, generation, number, p, first, last)
-    ):
+    task, steals = task_at(address, k), plan_at(address).steals
+    first, last = task.row_first, task.row_last
+    if steals and task.shared and steal(address, generation, number, p, first, last):
         return 0
     if waits * POLLS >= SPINS:
         late = waits * POLLS >= 2 * SPINS
         # What it waits for is among these
-        if not (
-            plan.steals and late and steal(address, generation, number, p, 0, last)
-        ):
+        if not (steals and late and steal(address, generation, number, p, 0, last)):
             sched_yield()
     return waits + 1
 
 
 @part
-def may_stop(address, generation, row):
+def may_stop(address, generation, k):
     """Is the pass cancelled, and may workers stop? Once all is there for a row that
     changes parameters, somebody may have begun with it.
     """
-    plan = plan_at(address)
-    if not load_acquire(plan.control, CANCEL):
+    if not load_acquire(plan_at(address).control, CANCEL):
         return False
-    task = task_at(address, row.first_task)
-    return not (row.changes and ready_below(address, task, row, generation))
+    task = task_at(address, k)
+    return not (task.changes and ready_below(address, task, generation))
 
 
 @part
@@ -293,7 +238,6 @@ def run_pass(address, generation, number, p):
     plan = plan_at(address)
     for at in range(plan.bounds[p], plan.bounds[p + 1]):
         k, waits = plan.order[at], 0
-        row = row_at(address, task_at(address, k).row)
         if load_acquire(plan.control, CANCEL):
             return False
         while True:
@@ -302,15 +246,15 @@ def run_pass(address, generation, number, p):
                 break
             if outcome == DONE:
                 waits = 0
-            elif may_stop(address, generation, row):
+            elif may_stop(address, generation, k):
                 return False
             else:
-                waits = wait(address, generation, number, p, row, k, waits)
-    row, waits = row_at(address, len(plan.rows) - 1), 0
+                waits = wait(address, generation, number, p, k, False, waits)
+    k, waits = len(plan.tasks) - 1, 0
     while not all_done(address, generation):
-        if may_stop(address, generation, row):
+        if may_stop(address, generation, k):
             return False
-        waits = wait(address, generation, number, p, row, -1, waits)
+        waits = wait(address, generation, number, p, k, True, waits)
     return True
 
 

@@ -1,7 +1,7 @@
 """Parallel LSTMs: the same network in many forms, from plain loops to a GPU.
 
 Sequences are time first, x (T, B, D). Symbols: input weights U (D, G*H), recurrent
-weights W (H, G*H), bias b (G*H,), read-out V (H, O) and b_out (O,), for G gates.
+weights W (H, G*H), bias b (G*H,), output layer V (H, O) and b_out (O,), for G gates.
 
 >>> import numpy as np
 >>> params = Params.init(input_size=1, hidden_size=32, output_size=1)

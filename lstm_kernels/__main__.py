@@ -147,8 +147,12 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _command(commands, name, function, about):
     form = argparse.ArgumentDefaultsHelpFormatter
-    how = {"help": about, "description": function.__doc__, "formatter_class": form}
-    part = commands.add_parser(name, **how)
+    parser_options = {
+        "help": about,
+        "description": function.__doc__,
+        "formatter_class": form,
+    }
+    part = commands.add_parser(name, **parser_options)
     part.set_defaults(run=function)
     return part.add_argument
 

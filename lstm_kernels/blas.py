@@ -100,8 +100,8 @@ class _Library:
 
 @cache
 def _libraries():
-    found = ThreadpoolController().select(user_api="blas")
-    return [_Library(controller) for controller in found.lib_controllers]
+    libraries = ThreadpoolController().select(user_api="blas")
+    return [_Library(controller) for controller in libraries.lib_controllers]
 
 
 def _keep_alone():

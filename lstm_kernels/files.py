@@ -33,10 +33,10 @@ def check_path(name: str, path: str | os.PathLike) -> Path:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise TypeError(f"{name}: got {path!r}, want the path of a file")
-    found, is_none = Path(text), not text or "\0" in text or text.endswith("/")
-    if is_none or (found.exists() and not found.is_file()):
+    checked, is_none = Path(text), not text or "\0" in text or text.endswith("/")
+    if is_none or (checked.exists() and not checked.is_file()):
         raise ValueError(f"{name}: got {text!r}, want the path of a regular file")
-    return found
+    return checked
 
 
 def check_place(name: str, path: str | os.PathLike) -> None:

@@ -39,7 +39,7 @@ AGAIN = "every start compiles what it needs; NUMBA_CACHE_DIR may name another fo
 
 
 class _Help:
-    """Before Numba's class of a cache: what fails there counts as not kept."""
+    """Mixin for Numba's cache classes: a cache failure is treated as a miss."""
 
     def load_overload(self, *what):
         self._start = time.perf_counter()
@@ -77,18 +77,18 @@ def cached(compile: Callable, function: Callable, **options: Any) -> Any:
     """compile(**options)(function), which compiles nothing yet; when it does, it is
     left whole by signals. With Numba's cache on disk where there can be one.
     """
-    made = compile(**options)(function)
-    disturbed = made.compile
-    made.compile = lambda *types: undisturbed(partial(disturbed, *types))
+    dispatcher = compile(**options)(function)
+    disturbed = dispatcher.compile
+    dispatcher.compile = lambda *types: undisturbed(partial(disturbed, *types))
     if function.__qualname__.endswith(f"_{ANEW}"):
-        return made
+        return dispatcher
     try:
-        made.enable_caching()
+        dispatcher.enable_caching()
     except Exception as error:  # no place for it: of several kinds
         note("no cache", f"no folder takes compiled code ({error}): {AGAIN}")
-        return made
-    made._cache.__class__ = type("Cache", (_Help, type(made._cache)), {})
-    return made
+        return dispatcher
+    dispatcher._cache.__class__ = type("Cache", (_Help, type(dispatcher._cache)), {})
+    return dispatcher
 
 
 _spent = 0.0
@@ -190,15 +190,15 @@ def part(function: Callable, **options: Any) -> Any:
     `njit`; `_nrt=True` for one that allocates.
     """
     alone = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    made = njit(function, **PLAIN | alone | options)
-    typed = made.get_call_template
+    dispatcher = njit(function, **PLAIN | alone | options)
+    typed = dispatcher.get_call_template
 
     def once(args, kws):
         # Numba would compile it anew for an argument that is 0 in the source.
         return typed([numba.types.unliteral(kind) for kind in args], kws)
 
-    made.get_call_template = once
-    return made
+    dispatcher.get_call_template = once
+    return dispatcher
 
 
 # Likewise where it is called once, with a NamedTuple of many arrays.
@@ -216,7 +216,7 @@ def native(function, label, signature=None, origins=(), names=None):
     signature = kinds.args, kinds.return_type
     new = fill([function], names or {}, label, origins=origins)[function.__name__]
     # `numba.cfunc` would compile at once.
-    made = cached(lambda: lambda f: CFunc(f, signature, {}, {**PLAIN}), new)
-    made.compile()
-    _kept.append(made)
-    return made.address
+    dispatcher = cached(lambda: lambda f: CFunc(f, signature, {}, {**PLAIN}), new)
+    dispatcher.compile()
+    _kept.append(dispatcher)
+    return dispatcher.address

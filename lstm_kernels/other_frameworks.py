@@ -72,7 +72,7 @@ def read_torch(source, readout=None):
     if left:
         got = f"{_foreign(sorted(map(str, left)))} too"
         want = "the state_dict of an RNN, LSTM or GRU alone, of one direction, and at"
-        want += " most one Linear, the read-out, by its name: readout='fc'"
+        want += " most one Linear, the output layer, by its name: readout='fc'"
         raise ValueError(f"state_dict: got {got}, want {want}")
     blocks = {c.name: [*range(len(c.input_gates))] for c in CELLS.values() if c.torch}
     return _assemble(layers, head, blocks, transposed=True, biases=2)

@@ -117,11 +117,11 @@ class Weights:
 
     @property
     def form(self) -> str:
-        """The sizes in words: `LSTM, 2 layers of 32, 1 input, read-out 1, float32`."""
+        """The sizes in words: `LSTM, 2 layers of 32, 1 input, 1 output, float32`."""
         layers = f"{counted(self.num_layers, 'layer')} of {self.hidden_size}"
         sizes = [self.cell.upper(), layers, counted(self.input_size, "input")]
         if self.V is not None:
-            sizes.append(f"read-out {self.output_size}")
+            sizes.append(counted(self.output_size, "output"))
         return ", ".join([*sizes, str(self.dtype)])
 
     def __repr__(self) -> str:
@@ -138,8 +138,8 @@ class Weights:
 
 
 class Params(Weights):
-    """Parameters: `layers[l].U`, `.W`, `.b`, and the read-out `V` (H, O), `b_out` (O,)
-    or None.
+    """Parameters: `layers[l].U`, `.W`, `.b`, and the output layer `V` (H, O), `b_out`
+    (O,) or None.
     """
 
     @classmethod
@@ -256,11 +256,11 @@ class Params(Weights):
 
         state_dict: that of the module, name -> array or CPU tensor, with any prefix; or
         the module, which also tells its nonlinearity and dropout. readout: the name of
-        the torch.nn.Linear that is the read-out, as in readout="fc"; None is "readout",
-        as `to_torch` has it, where there is one; an activation after it is lost.
-        Returns Params that share no memory with it. Raises TypeError or ValueError for
-        shapes that do not fit, for names that have no place here, and for a module that
-        computes something else or, traced or exported, does not tell.
+        the torch.nn.Linear that is the output layer, as in readout="fc"; None is
+        "readout", as `to_torch` has it, where there is one; an activation after it is
+        lost. Returns Params that share no memory with it. Raises TypeError or
+        ValueError for shapes that do not fit, for names that have no place here, and
+        for a module that computes something else or, traced or exported, does not tell.
         """
         named, cell = other_frameworks.read_torch(state_dict, readout)
         return cls.from_arrays(named, cell).check("state_dict")

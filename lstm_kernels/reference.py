@@ -115,7 +115,7 @@ def backward(params, tapes, dy, dstate=None, *, layer_backward=layer_backward):
         dstates[index] = (dh0, dc0) if len(cell.state) == 2 else (dh0 + dc0,)
     state = tuple(np.stack(parts) for parts in zip(*dstates, strict=True))
     grads = Grads(layers, cell=params.cell, x=dy, state=state)
-    if params.V is not None:  # y does not depend on the read-out
+    if params.V is not None:  # y does not depend on the output layer
         grads.V, grads.b_out = np.zeros_like(params.V), np.zeros_like(params.b_out)
     return grads
 
@@ -128,14 +128,14 @@ def loss_and_grads(
     gradients.
     """
     y, _, tapes = forward(params, x, layer_forward=layer_forward)
-    loss, dy, V, b_out = readout_loss(params, y, target)
+    loss, dy, V, b_out = output_loss(params, y, target)
     grads = backward(params, tapes, dy, layer_backward=layer_backward)
     grads.V, grads.b_out = V, b_out
     return loss, grads
 
 
 @quietly
-def readout_loss(params, y, target):
+def output_loss(params, y, target):
     """The same loss from y (T, B, H): a float, and its gradients of y, V and b_out."""
     error = y[-1] @ params.V + params.b_out - target  # (B, O)
     d_out = error * (2 / error.size)

@@ -122,13 +122,13 @@ class Schedule:
     @property
     def parts(self):
         """The Parts of task after task, each in the order of the pass."""
-        found = []
+        result = []
         for index, task in enumerate(self.tasks):
             size = 1 if self.shares_steps(task) else task.stop - task.start
             starts = range(task.start, task.stop, size)
             for start in reversed(starts) if self.graph.backward else starts:
-                found.append(Part(index, start, start + size))
-        return found
+                result.append(Part(index, start, start + size))
+        return result
 
     def of(self, part):
         """A Part as a Task."""
@@ -200,7 +200,7 @@ def waits_for(schedule):
     task also the steps of the task, of all unit blocks of the layer below; both of its
     samples.
     """
-    graph, parts, found = schedule.graph, schedule.parts, []
+    graph, parts, result = schedule.graph, schedule.parts, []
     owner, where = _cells(schedule)
     owner -= 1
     for place, part in enumerate(parts):
@@ -216,8 +216,8 @@ def waits_for(schedule):
         first = place == 0 or parts[place - 1].task != part.task
         if first and 0 <= below < graph.layers:
             needed.update(owner[below, steps, :, samples].flat)
-        found.append(tuple(sorted(map(int, needed))))
-    return tuple(found)
+        result.append(tuple(sorted(map(int, needed))))
+    return tuple(result)
 
 
 def timed(schedule, seconds, hand=0.0):
@@ -233,23 +233,23 @@ def timed(schedule, seconds, hand=0.0):
     lists = [[] for _ in range(schedule.workers)]
     for place, part in enumerate(parts):
         lists[tasks[part.task].worker].append(place)
-    free, at, found = [0.0] * len(lists), [0] * len(lists), [None] * len(parts)
+    free, at, result = [0.0] * len(lists), [0] * len(lists), [None] * len(parts)
 
     def run(worker):
         """Run the next parts of a worker that can be; whether there was one."""
         first, places = at[worker], lists[worker]
         while at[worker] < len(places):
             place = places[at[worker]]
-            if any(other < 0 or found[other] is None for other in needed[place]):
+            if any(other < 0 or result[other] is None for other in needed[place]):
                 break
             part, start, last = parts[place], free[worker], None
             for other in needed[place]:
                 foreign = tasks[parts[other].task].worker != worker
-                over = found[other][2] + hand * foreign
+                over = result[other][2] + hand * foreign
                 if over > start:
                     start, last = over, other if foreign else None
             free[worker] = start + seconds(tasks[part.task], part)
-            found[place] = part, start, free[worker], last
+            result[place] = part, start, free[worker], last
             at[worker] += 1
         return at[worker] > first
 
@@ -259,7 +259,7 @@ def timed(schedule, seconds, hand=0.0):
         for place in places[at[worker] :]:
             name = f"schedule: task {parts[place].task} on worker {worker}"
             raise ValueError(f"{name} waits for what is never done")
-    return found
+    return result
 
 
 def check(schedule):
@@ -307,8 +307,8 @@ def for_fewer(schedule, workers):
     """
     if schedule.workers <= workers:
         return schedule
-    found = sorted(timed(schedule, lambda *_: 1.0), key=lambda one: one[1])
-    tasks = (schedule.of(part) for part, *_ in found)
+    result = sorted(timed(schedule, lambda *_: 1.0), key=lambda one: one[1])
+    tasks = (schedule.of(part) for part, *_ in result)
     tasks = (task._replace(worker=task.worker % workers) for task in tasks)
     return Schedule(schedule.graph, tuple(tasks))
 

@@ -93,7 +93,7 @@ def test_arguments_that_make_a_network(version):
         with pytest.raises(REFUSED, match=rf"params.layers\[1\].{name}: got"):
             lk.network(version, wrong)
     params.V = params.b_out = None
-    with pytest.raises(ValueError, match="no read-out"):
+    with pytest.raises(ValueError, match="no output layer"):
         lk.network(version, params).step(x, target, 0.1)
 
 

@@ -78,5 +78,5 @@ def test_what_is_no_rank_or_has_none(rank):
         factor(lk.Params.init(5, 8, num_layers=2, output_size=1), rank)
     with pytest.raises(ValueError, match=r"params\.cell: got 'gru', want one of"):
         factor(lk.Params.init(3, 4, cell="gru", output_size=1), 1)
-    with pytest.raises(ValueError, match="params: got no read-out"):
+    with pytest.raises(ValueError, match="params: got no output layer"):
         factor(lk.Params.init(3, 4), 1)

@@ -98,7 +98,7 @@ CASES = {
         "months: it errs less than the LSTM with its 4,385 numbers. By pairs it errs "
         "less in 1955–56 and 1957–58 and 1959–60, the LSTM in no pair of years.",
         "One month ahead: RMSE LSTM 23, Holt–Winters 13, last year's growth 19",
-        "read-out of twelve errs less than the LSTM",
+        "output layer of twelve errs less than the LSTM",
         "noise is 7.25 times the gradient at the start, 1.75 times once trained",
         *("noise 29, moved 1.1", "grows 23 times", "of the seeds, 2 of them"),
         "need 3.5 (2.6 to 3.67) times the epochs of single examples, all at once 2.43",

@@ -8,7 +8,7 @@ from pages import Page, rows
 PAGE = Page("08_devices")
 page = PAGE.module
 ALTERNATING, ENDS = (page.name_of(counts) for counts in (page.ALTERNATING, page.ENDS))
-# Layers of 1 ms and 2 ms, a read-out of 2 ms and 4 ms, a free embedding: 7+3 is level.
+# Layers of 1 ms and 2 ms, an output layer of 2 ms and 4 ms, a free embedding: 7+3 is level.
 SECONDS = {"one rank": 0.23, "one rank in pieces": 0.253, "replicas": 0.107}
 SECONDS |= {"4+6": 0.191, "5+5": 0.173, "6+4": 0.139, "7+3": 0.151, "8+2": 0.163}
 SECONDS |= {ALTERNATING: (0.167, 0.131, 0.149), ENDS: 0.181}
@@ -22,13 +22,13 @@ def made(memory=MEMORY, alone=0.8, embedding=EMBEDDING, **steps):
     parts = [rows(SECONDS | changed, by="version", stage="step", max_err=1e-6, ranks=2)]
     parts.append(rows({"sum": 0.0083, "message": 37e-6}, by="version", stage="part"))
     inner = {f"layer {k}": LAYER for k in range(8)}
-    layers = {"read-out": READ_OUT} | inner | {"embedding": embedding}
+    layers = {"output layer": READ_OUT} | inner | {"embedding": embedding}
     for name, taken in layers.items():
         each = dict(zip(("forward", "backward", "descent"), taken, strict=True))
         each |= {"alone": alone * taken[0]} if alone else {}
         each = {way: t / 1000 for way, t in each.items()}
         about = {"version": "layer", "variant": name}
-        sizes = {"read-out": 3 << 20, "embedding": 5 << 19}
+        sizes = {"output layer": 3 << 20, "embedding": 5 << 19}
         part = rows(each, by="stage", **about, bytes=sizes.get(name, 1 << 20))
         parts.append(part)
     for ranks, each in memory.items():
@@ -46,7 +46,7 @@ CASES = {
         "TTT",
         "| an LSTM layer | 1 | 2 | 3 | 1 |",
         "embedding has 2.5 times its parameters and takes 0 % of its time",
-        "read-out has 3 times its parameters but takes 200 % of its time",
+        "output layer has 3 times its parameters but takes 200 % of its time",
         "Planned by seconds, compared with by count: 1.24x. ",
         "(4+6, 5+5 (by count), 6+4 (by seconds), 7+3, 8+2, alternating, 1+8+1 (ends",
         "139 ms; 151 ms; 163 ms; 167 ms; 181 ms; 107 ms; 230 ms. ",
@@ -56,7 +56,7 @@ CASES = {
         "forward twice on the same values takes 20 % less",
         "| 5+5 | 16 | 0.00293 MiB | 11.1 % | 23.1 % |",
         "| alternating | 144 | 0.0264 MiB | 2.44 % |",
-        "With 6+4 rank 0 has embedding to layer 4, rank 1 layer 5 to read-out; of two "
+        "With 6+4 rank 0 has embedding to layer 4, rank 1 layer 5 to output layer; of two "
         "replicas each has all layers and 4 of 8 samples.",
         "0.00293 MiB cross between the stages in a step, and 0.139 MiB between the",
         "Alternating layers compared with 5+5: 1.16x (1.04x to 1.32x). A message takes "

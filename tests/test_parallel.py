@@ -66,7 +66,7 @@ def test_examples_are_checked(x, target, message):
 @pytest.mark.parametrize(
     ("params", "options", "message"),
     [
-        (lk.Params.init(2, 8), {}, "params: got no read-out"),
+        (lk.Params.init(2, 8), {}, "params: got no output layer"),
         (PARAMS, {"loss": "first"}, "loss: got 'first', want one of"),
         (PARAMS, SYMBOLS, "params: got 2 inputs and 3 outputs"),
         (PARAMS, {"micro_batches": 0}, "micro_batches: got 0"),

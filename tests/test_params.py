@@ -423,7 +423,11 @@ UNLIKE = {
         ([LSTM, WIDER], None, r"layers\[1\] recurrent: got shape \(6, 24\), want \(5,"),
         ([LAST, DENSE], None, r"layers\[1\]: got Dense, want .*, and a Dense as reado"),
         ([LAST, LSTM], None, r"layers\[0\]\.return_sequences: got False, want True"),
-        ([LSTM], [np.ones((4, 1)), B], r"readout kernel: got shape \(4, 1\), want \(5"),
+        (
+            [LSTM],
+            [np.ones((4, 1)), B],
+            r"readout kernel: got shape \(4, 1\), want \(5",
+        ),
         ([LSTM], RELU, r"readout\.activation: got 'relu', want 'linear'"),
         ([LSTM], LAST, r"readout: got LSTM, want a layer of Keras \(Dense"),
         *(([layer], None, rf"layers\[0\]\.{said}") for said, layer in UNLIKE.items()),
@@ -437,7 +441,7 @@ def test_layers_of_keras_that_do_not_fit(layers, readout, said):
 
 def test_parameters_and_layers_say_their_sizes():
     params, wide = example(SHAPE, "gru")[0], lk.Params.init(1, 3, dtype=float)
-    sizes = "GRU, 2 layers of 5, 2 inputs, read-out 2, float32"
+    sizes = "GRU, 2 layers of 5, 2 inputs, 2 outputs, float32"
     assert repr(params) == f"Params: {sizes}"
     assert repr(wide) == "Params: LSTM, 1 layer of 3, 1 input, float64"
     layer = params.layers[0]

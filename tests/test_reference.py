@@ -5,7 +5,7 @@ installed.
 import numpy as np
 import pytest
 from conftest import example
-from test_readout import finite_differences
+from test_output_layer import finite_differences
 
 import lstm_kernels as lk
 from lstm_kernels import reference

@@ -559,9 +559,9 @@ def codes(kernels, *names, keep=True):
     """The addresses of micro-kernels' machine code, by name; each is compiled when
     first asked for. Matrices that feed the same gates have the same code.
     """
-    found = {}
+    addresses = {}
     for name in names:
         kind, _, matrix = name.rpartition("_")
         alike = f"{kind}_{kernels.alike(matrix)}" if matrix in "UWb" else name
-        found[name] = _code(kernels.form(alike), alike, keep or name != "forward")
-    return found
+        addresses[name] = _code(kernels.form(alike), alike, keep or name != "forward")
+    return addresses

@@ -121,11 +121,11 @@ class LLVM:
         """Fetch the cache line of an address that will be read soon; it need not
         exist.
         """
-        byte, how = self._pointer(address, BYTE), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte.type, how, how, how])
+        byte, flag = self._pointer(address, BYTE), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte.type, flag, flag, flag])
         module, name = self.builder.module, "llvm.prefetch.p0"
         callee = cgutils.get_or_insert_function(module, kind, name)
-        self.builder.call(callee, [byte, *(ir.Constant(how, v) for v in (0, 3, 1))])
+        self.builder.call(callee, [byte, *(ir.Constant(flag, v) for v in (0, 3, 1))])
 
     def broadcast(self, address):
         return self.splat(self._load(address, self.scalar))

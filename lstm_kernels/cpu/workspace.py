@@ -42,7 +42,7 @@ class Workspace:
 
     def __init__(self, layout, weights, T, B, purpose, threads, fp_mode):
         self._layout, self._weights, self.fp_mode = layout, weights, fp_mode
-        self.purpose, self.threads = purpose, threads
+        self.purpose, self.threads, self.key = purpose, threads, (T, B, purpose)
         L, P = len(weights.inputs), layout.padded
         self.shape = Shape(L, T, B, layout.blocks, P // layout.wide)
         self.net = self._allocate()

@@ -62,9 +62,14 @@ def why_unavailable():
     if mpiexec() is None:
         return f"there is no mpiexec: {INSTALL}"
     line = [mpiexec(), "-n", "1", "true"]  # which takes a network interface
-    how = {"env": environment(1), "capture_output": True, "text": True, "check": True}
+    process_options = {
+        "env": environment(1),
+        "capture_output": True,
+        "text": True,
+        "check": True,
+    }
     try:
-        subprocess.run(line, timeout=STARTS, **how)
+        subprocess.run(line, timeout=STARTS, **process_options)
     except subprocess.SubprocessError as error:
         why = " ".join(f"{error.stderr or error}".split())[:200]
         return f"mpiexec does not start here ({why})"

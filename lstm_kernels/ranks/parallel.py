@@ -41,8 +41,8 @@ class Parallel:
     """A model over the ranks of a World; `lstm_kernels.train` takes it as it takes a
     network. Every method is collective: all ranks call it with the same arguments.
 
-    params: Params with a read-out, the same on every rank. world: None is that of all
-    ranks of the job. embedding: E (S, D), the inputs of the S symbols, or None for
+    params: Params with an output layer, the same on every rank. world: None is that of
+    all ranks of the job. embedding: E (S, D), the inputs of the S symbols, or None for
     inputs that come as they are. stages: of each stage the number of its layers
     (`layers_of`); None is one stage. A replica has a rank for each stage; of more
     stages than ranks, stage v is on rank v % ranks. micro_batches: into how many the
@@ -97,7 +97,7 @@ class Parallel:
         check_choice("loss", self.loss, LOSSES)
         self.micro_batches = check_int("micro_batches", micro_batches)
         if params.V is None:
-            raise ValueError("params: got no read-out, want V and b_out")
+            raise ValueError("params: got no output layer, want V and b_out")
         inputs = params.input_size
         if embedding is not None:
             if self.loss != "symbols":
@@ -146,8 +146,8 @@ class Parallel:
         """
 
         def thetas():
-            given = check_type("params", params, (StageParams, Params), "StageParams")
-            named = given.arrays()
+            source = check_type("params", params, (StageParams, Params), "StageParams")
+            named = source.arrays()
             names = [name for stage in self.local.values() for name in stage.shapes]
             if named.keys() != set(names):
                 got, want = ", ".join(named), ", ".join(names)
@@ -206,8 +206,8 @@ class Parallel:
         def checked():
             chosen, size = check_order(dataset, order, batch_size)
             rate = check_rate("learning_rate", learning_rate, self.dtype)
-            how = {"order": chosen, "batch_size": size, "learning_rate": rate}
-            return vars(dataset) | how
+            arguments = {"order": chosen, "batch_size": size, "learning_rate": rate}
+            return vars(dataset) | arguments
 
         *_, chosen, size, rate = self.world.agreed(checked, same=True).values()
         return dataset.each_batch(
@@ -233,9 +233,9 @@ class Parallel:
         """Forward and back through every stage, and the sums: `gradients` are then
         those of the whole mini-batch. The loss.
 
-        inputs: (T, B, D), or symbols (T, B) for an embedding; wanted: what the read-out
-        is compared with, symbols (T, B) or the target (B, O); count: what every loss is
-        divided by.
+        inputs: (T, B, D), or symbols (T, B) for an embedding; wanted: what the output
+        layer is compared with, symbols (T, B) or the target (B, O); count: what every
+        loss is divided by.
         """
         parts, last = list(self._micro_batches(inputs, wanted)), len(self.stages) - 1
         comm, loss, shapes, sent = self.row.comm, 0.0, {}, []

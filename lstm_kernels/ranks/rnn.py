@@ -14,8 +14,8 @@ import numpy as np
 from ..cpu import plan
 from ..cpu.partitions import Partition
 from ..errors import check_type, counted
+from ..output_layer import log_softmax
 from ..params import Params
-from ..readout import log_softmax
 from ..schedules import Graph
 from ..versions.numba_fused import NumbaFused, Pass
 from .world import World

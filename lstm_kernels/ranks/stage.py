@@ -1,5 +1,5 @@
 """A stage: neighbouring layers of a model, on one rank. The first layer may be an
-embedding E, the last is the read-out with its loss, the others are recurrent.
+embedding E, the last is the output layer with its loss, the others are recurrent.
 
 A stage goes forward and back on one micro-batch at a time; several are under way, each
 in a *slot* of its own, a number.
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import check_array
+from ..output_layer import back, cross_entropy_and_dz, squared_error_and_dz
 from ..params import Layer, Named, Params
-from ..readout import back, cross_entropy_and_dz, squared_error_and_dz
 from ..versions import network
 from ..versions.numba_fused import NumbaFused
 
@@ -27,13 +27,13 @@ def layers_of(
     params: Params, embedding: np.ndarray | None = None
 ) -> dict[str, dict[str, Any]]:
     """The layers of a model as they are given to ranks: name -> arrays by name, in
-    order. params: Params with a read-out; embedding: E (S, D) or None.
+    order. params: Params with an output layer; embedding: E (S, D) or None.
     """
     layers = {} if embedding is None else {"embedding": {"E": embedding}}
     for k, layer in enumerate(params.layers):
         named = {f"layers.{k}.{part}": a for part, a in vars(layer).items()}
         layers[f"layer {k}"] = named
-    return layers | {"read-out": {"V": params.V, "b_out": params.b_out}}
+    return layers | {"output layer": {"V": params.V, "b_out": params.b_out}}
 
 
 @dataclass

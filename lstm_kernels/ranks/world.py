@@ -89,10 +89,10 @@ class World:
         errors, marks = zip(*self.comm.allgather((error, marks)), strict=True)
         if failed := [other for other in errors if other is not None]:
             raise error or failed[0]
-        found = {}  # of each name, the first rank that has it, and what
+        holders = {}  # of each name, the first rank that has it, and what
         for rank, named in enumerate(marks):
             for name, got in named.items():
-                low, first = found.setdefault(name, (rank, got))
+                low, first = holders.setdefault(name, (rank, got))
                 if got != first:
                     got = f"{first} on rank {low}, {got} on rank {rank}"
                     raise ValueError(f"{name}: got {got}, want the same on every rank")

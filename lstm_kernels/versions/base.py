@@ -1,4 +1,4 @@
-"""What every version shares: checks, read-out, loss, descent, and the rule for a
+"""What every version shares: checks, output layer, loss, descent, and the rule for a
 network in use.
 """
 
@@ -285,10 +285,10 @@ class Network:
             return self._epoch(dataset, x, target, chosen, batch_size, rate)
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The read-out of the last step, y[-1] V + b_out, (B, O), for x (T, B, D), time
-        first.
+        """The output layer on the last step, y[-1] V + b_out, (B, O), for x (T, B, D),
+        time first.
         """
-        self._check_readout()
+        self._check_output()
         x = self._check("x", x, self._x_shape)
         with self._held("predict"), self._guard():
             self._end_tape("predict came after it")
@@ -426,14 +426,14 @@ class Network:
         )
 
     def _check_example(self, x, target):
-        self._check_readout()
+        self._check_output()
         x = self._check("x", x, self._x_shape)
         return x, check_target(x, target, self._params.output_size)
 
-    def _check_readout(self):
+    def _check_output(self):
         if self._params.V is None:
             want = "V and b_out (output_size of Params.init)"
-            raise ValueError(f"params: got no read-out, want {want}")
+            raise ValueError(f"params: got no output layer, want {want}")
 
 
 class Compiled(Network):

@@ -76,7 +76,7 @@ def plan(n, dtype, *, multiprocessors, shared, simulated=None):
     size = np.dtype(dtype).itemsize
     few = SIMULATED if simulated is None else simulated
     x, y = (2, max(2, -(-n.H * n.K // 8))) if few else (16, 16)
-    found, least = [], None
+    candidates, least = [], None
     for units in range(1, min(n.H, 4 * x * y // n.K) + 1):
         shares = n.L * -(-n.H // units)
         if shares > multiprocessors:
@@ -89,9 +89,9 @@ def plan(n, dtype, *, multiprocessors, shared, simulated=None):
         all_numbers = (kept + 4 * buffer) * size
         if all_numbers <= shared:
             blocks = shares * -(-n.B // tile)
-            made = Plan(blocks, x, y, units, tile, R, buffer, all_numbers)
-            found.append((cost(n, units, tile, R), made))
-    if not found:
+            candidate = Plan(blocks, x, y, units, tile, R, buffer, all_numbers)
+            candidates.append((cost(n, units, tile, R), candidate))
+    if not candidates:
         has = f"{multiprocessors} multiprocessors"
         if least:
             has += f" with {shared} bytes of shared memory, not the {least} that"
@@ -100,7 +100,7 @@ def plan(n, dtype, *, multiprocessors, shared, simulated=None):
             f"params: {n.L} layers of hidden_size {n.H} do not fit: the device has "
             f"{has}; want fewer layers or a smaller hidden_size"
         )
-    return min(found)[1]
+    return min(candidates)[1]
 
 
 class PersistentPass(Pass):
@@ -111,9 +111,9 @@ class PersistentPass(Pass):
 
     def planned(self, device):
         limits = {"multiprocessors": device.multiprocessors, "shared": device.shared}
-        made = plan(self.n, self._dtype, **limits)
-        counters = self.n.L * -(-self.n.B // made.tile)
-        return made, 1, counters * COUNTERS_APART
+        candidate = plan(self.n, self._dtype, **limits)
+        counters = self.n.L * -(-self.n.B // candidate.tile)
+        return candidate, 1, counters * COUNTERS_APART
 
     def grid(self, name):
         plan, blocks = self.plan, self._device.multiprocessors

@@ -1,8 +1,8 @@
 """`cuda-v1`: the quick port. The kernels run on the GPU, on one thread.
 
 What changed from `numpy`: the loops over samples, steps and units of a layer run in
-kernels (`gpu/plain_kernels.py`); the read-out and the descent stay on the host. NumPy
-arrays are passed as they are, so Numba copies each of them to the device before a
+kernels (`gpu/plain_kernels.py`); the output layer and the descent stay on the host.
+NumPy arrays are passed as they are, so Numba copies each of them to the device before a
 launch and back after it, whether the kernel writes it or not. Nothing is parallel:
 bounded by the latency of one thread, which waits for every load.
 """
@@ -43,8 +43,8 @@ class CudaV1(Network):
     def __init__(self, params, threads=None):
         super().__init__(params, threads)
         self._device = self.device(self.name)
-        how = params.cell, params.dtype, (plain_kernels,), KERNELS
-        self._kernels = build(*how, Sizes.of_cell(self._cell))
+        key = params.cell, params.dtype, (plain_kernels,), KERNELS
+        self._kernels = build(*key, Sizes.of_cell(self._cell))
 
     def layer_forward(self, cell, layer, x, h0, c0):
         (T, B, D), H, K = x.shape, len(layer.W), len(cell.gates)

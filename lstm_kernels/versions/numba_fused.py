@@ -196,7 +196,7 @@ class NumbaFused(Compiled):
         """
         for k in reversed(range(len(self._free))):
             workspace = self._free[k]
-            if workspace.shape[1:3] == (T, B) and workspace.purpose == purpose:
+            if workspace.key == (T, B, purpose):
                 del self._free[k]
                 break
         else:
@@ -279,8 +279,8 @@ class NumbaFused(Compiled):
         arguments.set("learns", 1)
         while len(losses) < count and all(map(math.isfinite, losses[-1:])):
             tuner = workspace.tuners.get("train")
-            many = tuner is not None and tuner.done  # autotune on one step at a time
-            passes = count - len(losses) if many else 1
+            tuned = tuner is not None and tuner.done  # autotune on one step at a time
+            passes = count - len(losses) if tuned else 1
             some = workspace.net.losses
             if passes > 1:
                 some = np.full(passes, np.nan, self._dtype)

@@ -1,5 +1,6 @@
 """Page 03's study versions: what lies between two rungs of the ladder, one idea at a
-time, each a training step (or an epoch) of an LSTM layer with a read-out on one thread.
+time, each a training step (or an epoch) of an LSTM layer with an output layer on one
+thread.
 
 The kernels are those of `numba-sample` and `numba-tile`, compiled with another product
 or another cell; the last two are `numba-fused`, and the same with its sums stored.

@@ -1,9 +1,9 @@
 """PyTorch, JAX and ONNX Runtime on the same parameters, compared with `numba-fused`.
 
-A peer is made of Params (LSTM, with a read-out) and a thread count. `predict(x)` is
-y (T, B, H), a NumPy array. `step(x, target, rate)`, where the form has one, is a step
-of gradient descent on the mean squared error, and its loss before it. The packages are
-imported where they are used: the report does not need them.
+A peer is made of Params (LSTM, with an output layer) and a thread count. `predict(x)`
+is y (T, B, H), a NumPy array. `step(x, target, rate)`, where the form has one, is a
+step of gradient descent on the mean squared error, and its loss before it. The packages
+are imported where they are used: the report does not need them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

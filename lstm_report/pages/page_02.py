@@ -685,8 +685,8 @@ def leads_said(table: pd.DataFrame) -> str:
     one, twelve = total["LSTM"], total["LSTM, twelve out"]
     less = "less" if twelve < one else "more"
     return (
-        f"Over the year ahead the read-out of twelve errs {less} than the LSTM fed with"
-        f" its own output (RMSE {digits(twelve)} and {digits(one)} thousand);"
+        f"Over the year ahead the output layer of twelve errs {less} than the LSTM fed"
+        f" with its own output (RMSE {digits(twelve)} and {digits(one)} thousand);"
         f" {total.index[0]} errs least ({digits(total.iloc[0])})."
     )
 

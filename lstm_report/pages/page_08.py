@@ -125,7 +125,7 @@ def by_layer(rows):
     table = part.groupby(["variant", "stage"])["seconds"].median().unstack()
     table["bytes"] = part.groupby("variant")["bytes"].first()
     inner = [f"layer {k}" for k in range(len(table) - 2)]
-    return table.loc[["embedding", *inner, "read-out"]]
+    return table.loc[["embedding", *inner, "output layer"]]
 
 
 def kinds(costs):
@@ -133,7 +133,7 @@ def kinds(costs):
     parts = {
         "embedding": costs.loc["embedding"],
         "an LSTM layer": costs.iloc[1:-1].median(),
-        "read-out": costs.loc["read-out"],
+        "output layer": costs.loc["output layer"],
     }
     ways = "forward", "backward", "descent"
     lines = {
@@ -149,14 +149,14 @@ def say_layers(costs):
     shares = pd.DataFrame({"time": costs["forward"] + costs["backward"]})
     shares["memory"] = costs["bytes"]
     shares /= shares.iloc[1:-1].median()
-    first, last = shares.loc["embedding"], shares.loc["read-out"]
+    first, last = shares.loc["embedding"], shares.loc["output layer"]
     less = "and" if last["time"] < 1 else "but"
     return (
         "The MXNet page expects encoder and decoder to take more memory and less time "
         f"than an LSTM layer. The embedding has {digits(first['memory'])} times its "
         f"parameters and takes {percent(first['time'])} of its time forward and back, "
-        f"since it copies rows. The read-out has {digits(last['memory'])} times its "
-        f"parameters {less} takes {percent(last['time'])} of its time."
+        f"since it copies rows. The output layer has {digits(last['memory'])} times "
+        f"its parameters {less} takes {percent(last['time'])} of its time."
     )
 
 

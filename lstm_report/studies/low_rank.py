@@ -18,7 +18,7 @@ from lstm_kernels.cells import CELLS
 from lstm_kernels.data import Dataset
 from lstm_kernels.errors import check_choice, check_int
 from lstm_kernels.params import Layer, Named, Params
-from lstm_kernels.reference import blocks, quietly, readout_loss, sigmoid
+from lstm_kernels.reference import blocks, output_loss, quietly, sigmoid
 
 # U and W must feed the same gates, else they have no common Q.
 FACTORABLE = [n for n, c in CELLS.items() if c.input_gates == c.recurrent_gates]
@@ -35,7 +35,7 @@ class Factors:
 
 @dataclass
 class Factored:
-    """Parameters with factored weights, or their gradients; the read-out V, b_out."""
+    """Parameters with factored weights, or their gradients; V and b_out."""
 
     layers: list[Factors]
     V: np.ndarray
@@ -88,16 +88,16 @@ def full_rank(params: Params) -> int:
 
 
 def factor(params: Params, rank: int) -> Factored:
-    """Params with a read-out, each layer's U over W of rank `rank`, by the singular
-    value decomposition in float64. A layer that cannot have this rank gets columns of
-    zeros.
+    """Params with an output layer, each layer's U over W of rank `rank`, by the
+    singular value decomposition in float64. A layer that cannot have this rank gets
+    columns of zeros.
 
     Raises TypeError, or ValueError for a rank below 1 or above `full_rank`, and for a
     GRU.
     """
     check_choice("params.cell", params.cell, FACTORABLE)
     if params.V is None or params.b_out is None:
-        raise ValueError("params: got no read-out, want one: output_size=1")
+        raise ValueError("params: got no output layer, want one: output_size=1")
     rank, layers = check_int("rank", rank, 1, full_rank(params)), []
     for layer in params.layers:
         matrix = np.vstack([layer.U, layer.W]).astype(np.float64)
@@ -110,7 +110,7 @@ def factor(params: Params, rank: int) -> Factored:
 
 
 def without_products(params: Params) -> Factored:
-    """Params with a read-out and weights of rank 0: a pass does all but multiply."""
+    """Params with an output layer and weights of rank 0: a pass multiplies nothing."""
     factored = factor(params, 1)
     for layer in factored.layers:
         layer.P, layer.Q = layer.P[:, :0], layer.Q[:0]
@@ -183,7 +183,7 @@ class LowRank:
         return x, tapes
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """The read-out of the last step, (B, O)."""
+        """The output layer of the last step, (B, O)."""
         return self.forward(x)[0][-1] @ self._params.V + self._params.b_out
 
     @quietly
@@ -194,7 +194,7 @@ class LowRank:
         y, tapes = self.forward(x)
         grads = self.params()
         with single_threaded():
-            loss, dy, grads.V, grads.b_out = readout_loss(self._params, y, target)
+            loss, dy, grads.V, grads.b_out = output_loss(self._params, y, target)
             for l in reversed(range(len(tapes))):
                 layer = self._params.layers[l]
                 grads.layers[l], dy = layer_backward(self._cell, layer, tapes[l], dy)

@@ -1,11 +1,11 @@
-"""Read-outs and their losses: against finite differences, at the ends of the range,
+"""Output layers and their losses: against finite differences, at the ends of the range,
 left out.
 """
 
 import numpy as np
 import pytest
 
-from lstm_kernels.readout import (
+from lstm_kernels.output_layer import (
     back,
     cross_entropy_and_dz,
     log_softmax,
@@ -120,7 +120,7 @@ def test_pre_activations_where_exp_has_no_number():
 
 def test_steps_without_a_symbol_are_left_out():
     """Steps without a symbol have no gradient and no part in any, even where they are
-    not finite: here the read-out of y = 2 is beyond float32.
+    not finite: here the output layer of y = 2 is beyond float32.
     """
     y = np.ones((2, 1, 1), np.float32)
     V, b_out = np.array([[2e38, -2e38]], np.float32), np.zeros(2, np.float32)

@@ -1,4 +1,4 @@
-"""Read-outs z = y V + b_out and their losses, forward and back.
+"""Output layers z = y V + b_out and their losses, forward and back.
 
 A loss of several mini-batches, or of the shares of one, is a sum: each is divided by
 the `count` of all of them, not by its own.

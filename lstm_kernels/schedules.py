@@ -5,8 +5,8 @@ blocks of the layer below at the same step, and its state, from all blocks of it
 layer one step before; in a backward pass the same seen from the other corner. A *task*
 is a sub-box, a *schedule* says which worker runs which tasks in which order. What a
 task waits for follows from its box: it begins when the counters of its own layer and of
-the layer below have come far enough (`cpu/run.py`). So no schedule is a race. But it
-can leave out a cell, or let workers wait in a circle, which `check` finds; and
+the layer below have come far enough (`cpu/scheduler.py`). So no schedule is a race. But
+it can leave out a cell, or let workers wait in a circle, which `check` finds; and
 schedules differ in time, which `simulate.py` predicts.
 """
 
@@ -265,7 +265,8 @@ def timed(schedule, seconds, hand=0.0):
 def check(schedule):
     """Raise ValueError unless every cell is computed once, and no worker waits for
     ever. Workers are numbered from 0, below the number of tasks; samples that a task
-    has alone no other has with more (`cpu/run.py` counts what is done of each group).
+    has alone no other has with more (`cpu/scheduler.py` counts what is done of each
+    group).
     """
     check_type("schedule", schedule, Schedule, "a Schedule")
     graph = check_type("schedule.graph", schedule.graph, Graph, "a Graph")

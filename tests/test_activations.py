@@ -11,7 +11,7 @@ from numba import njit, prange
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import activations, micro_kernels, registers, simd
-from lstm_kernels.cpu.micro_kernels import told
+from lstm_kernels.cpu.micro_kernels import passes
 from lstm_kernels.gpu import available, build
 from lstm_report.measure.comparer import TOLERANCE, compare, run, truth
 
@@ -61,7 +61,7 @@ def exact(x):
     return {"tanh": (np.tanh(x), near_tanh), "sigmoid": (sigmoid, small / (1 + small))}
 
 
-def curves(m, x: told("columns"), t: told(), s: told()):
+def curves(m, x: passes("columns"), t: passes(), s: passes()):
     tanh, sigmoid = activations.functions(m)
     for i in m.each(x.columns, m.lanes):
         vector = m.load(x.moved(i * x.size).address)

@@ -146,6 +146,15 @@ def test_the_memory_of_a_tape_goes_back_when_it_ends():
         gc.enable()
 
 
+def test_tapes_that_ended_leave_no_more_memory_than_calls():
+    params, x, _ = example((1, 4, 5, 3, 20))
+    net = lk.network("numba-fused", params)
+    tapes = [net.record(x) for _ in range(20)]
+    del tapes
+    net.record(x)
+    assert len(net._free) <= numba_fused.MOST_WORKSPACES + 1
+
+
 def test_arguments_lie_in_memory_as_numba_passes_them():
     """Numba's own code stores what `_words` says."""
     workspace = lk.network("numba-fused", lk.Params.init(2, 3, output_size=1))

@@ -6,8 +6,11 @@ at every line (`make test-hostile`).
 """
 
 import _thread
+import contextlib
+import copy
 import linecache
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -184,6 +187,53 @@ def test_a_backward_after_several_forwards_is_an_error(version):
         net.forward(x)
         net.forward(x, training=True)
         assert same(arrays(net.backward(dy)), want)
+
+
+@versions
+def test_a_pass_that_was_not_finished_is_none_of_several(version, monkeypatch):
+    params, x, _ = example((1, 3, 2, 1, 7))
+    net, dy = lk.network(version, params), np.ones((3, 2, 7), np.float32)
+    net.forward(x, training=True)
+    want = arrays(net.backward(dy))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for hook in ("_forward", "_backward"):
+        with monkeypatch.context() as planted:
+            planted.setattr(net, hook, interrupted)
+            with contextlib.suppress(KeyboardInterrupt):
+                net.forward(x, training=True)
+                net.backward(dy)
+        net.forward(x, training=True)
+        assert same(arrays(net.backward(dy)), want)
+
+
+@versions
+def test_tapes_live_at_once_and_go_back_in_any_order(version):
+    params, x, target = example((2, 3, 4, 2, 7))
+    net, rng = lk.network(version, params), np.random.default_rng(0)
+    xs = [x, 2 * x, x[:2].copy(), -x]
+    dys = [rng.standard_normal((*x.shape[:2], 7)).astype(np.float32) for x in xs]
+    want = []
+    for x, dy in zip(xs, dys, strict=True):
+        y, state = net.forward(x, training=True)
+        want.append((y, *state, arrays(net.backward(dy))))
+    tapes = [net.record(x) for x in xs]
+    net.forward(xs[0])
+    for k in (2, 0, 3, 1, 0):
+        y, *state, grads = want[k]
+        assert (tapes[k].y == y).all()
+        assert all((a == b).all() for a, b in zip(tapes[k].state, state, strict=True))
+        assert same(arrays(tapes[k].backward(dys[k])), grads)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"^tape: got a copy or a pickle"):
+            copied(tapes[0])
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="another Py"):
+        pool.submit(tapes[1].backward, dys[1]).result()
+    net.step(xs[0], target, 0.1)
+    with pytest.raises(RuntimeError, match="got a tape from before step"):
+        tapes[1].backward(dys[1])
 
 
 def test_a_timeline_is_of_a_pass_that_ran():

@@ -19,10 +19,12 @@ import numpy as np
 import pytest
 from test_rooms import GRAPH, MODULES, ROOT
 
+import lstm_kernels as lk
 from lstm_kernels import kernels, notes
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import micro_kernels
 from lstm_kernels.cpu.micro_kernels import MicroKernels
+from lstm_kernels.versions.numba_fused import NumbaFused
 
 # --- free names
 
@@ -296,10 +298,11 @@ def test_a_micro_kernel_has_the_key_of_who_overrides_it_and_of_its_cell(monkeypa
         found.update(dict.fromkeys(origins))
 
     monkeypatch.setattr(micro_kernels, "native", native)
+    layout = "lstm_kernels.cpu.packing"
     for kind, of, modules in (
-        (MicroKernels, cell, {ours, mine}),
-        (study, cell, {ours, mine, "a_study"}),
-        (MicroKernels, theirs, {ours, __name__}),
+        (MicroKernels, cell, {ours, layout, mine}),
+        (study, cell, {ours, layout, mine, "a_study"}),
+        (MicroKernels, theirs, {ours, layout, __name__}),
     ):
         micro_kernels._code.cache_clear()
         for name in kind(of, float32, 3).all():
@@ -307,6 +310,25 @@ def test_a_micro_kernel_has_the_key_of_who_overrides_it_and_of_its_cell(monkeypa
             micro_kernels.codes(kind(of, float32, 3), name)
             assert {*found} == modules or not found  # of one that is alike
     micro_kernels._code.cache_clear()
+
+
+def test_two_epilogues_of_one_module_are_two_codes():
+    class Halved(MicroKernels):
+        factor = 0.5
+
+        def cell_forward(self, m, sums, cells, keep, a, c, c_new, h_new):
+            super().cell_forward(m, sums, cells, keep, a, c, c_new, h_new)
+            for i, v, _ in cells:
+                h_new.store(i, v, h_new.vector(i, v) * m.constant(self.factor))
+
+    class Quartered(Halved):
+        factor = 0.25
+
+    params, x = lk.Params.init(2, 5), np.ones((1, 3, 2), np.float32)
+    want, _ = lk.network("numba-fused", params).forward(x)
+    for kind in (Halved, Quartered):
+        net = type("Net", (NumbaFused,), {"micro_kernels": kind})(params)
+        np.testing.assert_allclose(net.forward(x)[0], kind.factor * want, rtol=1e-6)
 
 
 def python(code, folder, *words):

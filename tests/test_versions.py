@@ -166,9 +166,7 @@ def test_options_of_a_version_are_those_of_its_class(version, options):
     """Of its copies too, and so is the number of threads."""
     params, x, _ = example((2, 40, 1, 2, 5))
     net = lk.network(version, params, threads=1, **options)
-    says = (
-        f"{version}: LSTM, 2 layers of 5, 2 inputs, 2 outputs, float32, 1 thread"
-    )
+    says = f"{version}: LSTM, 2 layers of 5, 2 inputs, 2 outputs, float32, 1 thread"
     want = lk.network("numpy", params).forward(x)[0]
     for one in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         CALLED.clear()

@@ -89,9 +89,7 @@ def test_the_series_of_the_package_is_the_readable_one(name):
 def test_an_empty_folder_is_enough_to_train(installed, tmp_path):
     file, net, epochs = run(installed, tmp_path, "-c", USE)
     assert Path(file).is_relative_to(installed)
-    assert net.startswith(
-        "numpy: LSTM, 1 layer of 4, 1 input, 1 output, float32, "
-    )
+    assert net.startswith("numpy: LSTM, 1 layer of 4, 1 input, 1 output, float32, ")
     assert epochs == "1"
     assert not list(tmp_path.iterdir())
 

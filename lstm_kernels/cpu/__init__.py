@@ -1,4 +1,4 @@
-"""How the CPU's rungs run: vector code traced from the cells (`simd`, `tiles`), the
-passes over a mini-batch, the threads that share them, and the trials that decide how
-they are shared.
+"""How the CPU's rungs run: vector code traced from the cells (`simd`, `micro_kernels`),
+the stages of a pass on arrays, the scheduler and the threads that run it, and the
+autotuner that decides how they share it.
 """

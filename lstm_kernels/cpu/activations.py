@@ -1,4 +1,4 @@
-"""tanh and sigmoid as arithmetic, for the machines of `simd.py`: exact where a gate is
+"""tanh and sigmoid as arithmetic, for the emitter of `simd.py`: exact where a gate is
 closed.
 
 Both split e^y into s (1 + w) / (1 - w), with y = n ln 2 + r, s = 2^n and w = tanh(r /
@@ -81,5 +81,5 @@ def sigmoid(m, x):
 
 
 def functions(m):
-    """tanh and sigmoid on a machine's vectors."""
+    """tanh and sigmoid on an emitter's vectors."""
     return partial(tanh, m), partial(sigmoid, m)

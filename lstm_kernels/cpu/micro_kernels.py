@@ -2,10 +2,11 @@
 registers, and what their epilogues make of them.
 
 A micro-kernel keeps rows x vectors of accumulators in registers. It is traced from
-these loops by an emitter `m` (`simd.py`), compiled once, and called at its address
-(`call`). Its arguments are operands, matrices whose rows are samples or rows (t,
-sample); a comment at each says which. Shapes are not checked in compiled code: the
-tests run the callers as Python on NumPy, where they are (tests/test_stages.py).
+these loops by an emitter `m` (`simd.py`), compiled once for a cell, a dtype and a
+width, and called at its address by functions of the same names (at the end). Its
+arguments are operands, matrices whose rows are samples or rows (t, sample). Shapes are
+not checked in compiled code: the tests run the callers as Python on NumPy, where they
+are (tests/test_stages.py).
 """
 
 import ctypes
@@ -27,7 +28,7 @@ from . import activations, registers
 from .entries import address
 from .intrinsics import WORD, call_address, instruction, on_stack, with_signature
 from .packing import Layout
-from .simd import LLVM, Number
+from .simd import Emitter, Number
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Matrix:
     first matrix; the next one begins `block` bytes later.
     """
 
-    m: LLVM
+    m: Emitter
     address: Number
     rows: Number | None = None
     columns: Number | None = None
@@ -123,10 +124,10 @@ class Gates(Matrix):
         return address + i * self.stride + n * self.vector_bytes
 
 
-def told(*fields):
-    """The annotation of an operand: what a micro-kernel is told of it beside the
-    address, names of Matrix's fields. More words on the stack would take longer: the
-    loads of weights that have a word's last twelve bits wait for it.
+def passes(*fields):
+    """The annotation of an operand: what a micro-kernel is passed of it beside the
+    address, names of Matrix's fields. Each word is a store to the stack, and a load
+    whose address has the same low 12 bits waits for that store (4 KiB aliasing).
     """
     return fields
 
@@ -142,15 +143,16 @@ def store_accumulators(m, sums, out):
             out.store(i, n, m.get(total))
 
 
-def multiply(m, sums, A, count, B):
+def multiply_add(m, sums, A, count, B):
     """sums[i][n] += sum over k < count of A[i, k] B[k, n]: the loop all time is spent
     in.
 
-    Of the operands of a k the fewer stay in registers, and come first: 3 rows of 4
-    vectors take 12 + 3 + 1, and 12 + 4 + 1 would be one more than AVX2 has. Two k at a
-    time halve the counting, which takes turns with the multiply-adds (4 % with AVX2, 3
-    % with AVX-512, Xeon of 2023). Taller tiles need the registers for addresses, and so
-    do products that are not fused; a long row's sums would be moved to and fro.
+    Of each k the shorter operand is loaded first and kept in registers: 3 rows of 4
+    vectors take 12 + 3 + 1 of them, where 12 + 4 + 1 would be one more than AVX2 has.
+    Unrolling by two k halves the loop's counting, which takes slots of the
+    multiply-adds (4 % with AVX2, 3 % with AVX-512, Xeon of 2023). Taller tiles need
+    those registers for addresses, and so do products that are not fused; long rows
+    would spill.
     """
     rows, columns = range(len(sums)), range(len(sums[0]))
     pairs = [(i, n) for i in rows for n in columns]
@@ -158,9 +160,9 @@ def multiply(m, sums, A, count, B):
         pairs = [(i, n) for n in columns for i in rows]
     fused, long = registers.vector_registers().fused, len(columns) > 8
     twice = not long if len(rows) == 1 else fused and len(columns) >= 4
-    down = [0]  # bytes to each row; an address takes 2, 4 or 8 times a register
+    down = [0]  # bytes to each row; x86 scales an index by 2, 4 or 8
     for i in rows[1:]:
-        down.append(m.apart(i * A.row_step) if i % 2 else down[i // 2] * 2)
+        down.append(m.opaque(i * A.row_step) if i % 2 else down[i // 2] * 2)
     for first, some in m.groups(count, 2 if twice else 1):
         for k in (first + step for step in range(some)):
             a, b = cache(partial(A.number, k=k)), cache(partial(B.vector, k))
@@ -172,12 +174,17 @@ def multiply(m, sums, A, count, B):
 
 
 class MicroKernels(Layout):
-    """The micro-kernels of a cell, for float32 or float64 and layers of `hidden`
-    units.
+    """The micro-kernels of a cell, for float32 or float64 and layers of `hidden` units.
+
+    A subclass may override the epilogues, `cell_forward` and `cell_backward`; a network
+    has it as its `micro_kernels`. Numba's cache knows the code by the class and `name`:
+    to that goes whatever else the code depends on.
     """
 
-    def form(self, name):
-        """What the code of one depends on: networks of many sizes share it."""
+    def normalised(self, name):
+        """The same with `hidden` normalised to what the code of one depends on:
+        networks of all sizes share it.
+        """
         wide = name in ("backward", "times_transpose_U", "times_transpose_W")
         wide = wide or len(self.cell.gates) == 1
         hidden = self.wide if wide else 4 * self.lanes
@@ -211,12 +218,16 @@ class MicroKernels(Layout):
         vectors, height = range(len(self.columns("b"))), self.tile_rows("b")
 
         def inputs(
-            m, x: told("columns", "stride"), U: told(), b: told(), a: told("rows")
+            m,
+            x: passes("columns", "stride"),
+            U: passes(),
+            b: passes(),
+            a: passes("rows"),
         ):
             U, a, b = self._panel(U, "U"), self._panel(a), Matrix.of(b, stride=0)
             for first, count in m.groups(a.rows, height):
                 sums = load_accumulators(m, b, range(count), vectors)
-                multiply(m, self._fed(sums, "U"), x[first], x.columns, U)
+                multiply_add(m, self._fed(sums, "U"), x[first], x.columns, U)
                 store_accumulators(m, sums, a[first])
 
         return inputs
@@ -232,22 +243,22 @@ class MicroKernels(Layout):
 
         def forward(
             m,
-            begin: told("stride"),
-            x: told("columns", "stride"),
-            U: told(),
-            h: told("columns", "stride"),
-            W: told(),
-            a: told(),
-            c: told("rows", "stride"),
-            c_new: told("stride"),
-            h_new: told("stride"),
+            begin: passes("stride"),
+            x: passes("columns", "stride"),
+            U: passes(),
+            h: passes("columns", "stride"),
+            W: passes(),
+            a: passes(),
+            c: passes("rows", "stride"),
+            c_new: passes("stride"),
+            h_new: passes("stride"),
         ):
             U, W, a = self._panel(U, "U"), self._panel(W, "W"), self._panel(a)
             for first, count in m.groups(c.rows, height):
                 rows = range(count)
                 sums = load_accumulators(m, begin[first], rows, range(len(columns)))
-                multiply(m, self._fed(sums, "U"), x[first], x.columns, U)
-                multiply(m, self._fed(sums, "W"), h[first], h.columns, W)
+                multiply_add(m, self._fed(sums, "U"), x[first], x.columns, U)
+                multiply_add(m, self._fed(sums, "W"), h[first], h.columns, W)
                 cells = [
                     (i, v, columns[v :: self.vectors])
                     for i, v in product(rows, range(self.vectors))
@@ -281,7 +292,7 @@ class MicroKernels(Layout):
             for gate, count in self.runs(matrix):
                 A = da.moved(j * da.block + gate * da.size)
                 B = Panel.of(M_T, stride=line).moved((j * self.row + gate) * line)
-                multiply(m, sums, A, count, B)
+                multiply_add(m, sums, A, count, B)
 
     def backward(self):
         """begin + da_next W^T of a wide unit block, then the cell backwards as fused
@@ -297,14 +308,14 @@ class MicroKernels(Layout):
 
         def backward(
             m,
-            begin: told("stride"),
-            da_next: told("blocks", "block"),
-            W_T: told(),
-            a: told("block"),
-            da: told("block"),
-            dc: told("rows", "stride"),
-            c: told("stride"),
-            c_new: told("stride"),
+            begin: passes("stride"),
+            da_next: passes("blocks", "block"),
+            W_T: passes(),
+            a: passes("block"),
+            da: passes("block"),
+            dc: passes("rows", "stride"),
+            c: passes("stride"),
+            c_new: passes("stride"),
         ):
             gates = {"stride": self.row * a.size, "vectors": self.wide_gates}
             a, da = Gates.of(a, **gates), Gates.of(da, **gates)
@@ -340,10 +351,10 @@ class MicroKernels(Layout):
 
         def times_transpose(
             m,
-            begin: told("stride"),
-            da: told("blocks", "block"),
-            M_T: told(),
-            out: told("rows", "stride"),
+            begin: passes("stride"),
+            da: passes("blocks", "block"),
+            M_T: passes(),
+            out: passes("rows", "stride"),
         ):
             da = self._panel(da)
             for first, count in m.groups(out.rows, height):
@@ -361,9 +372,9 @@ class MicroKernels(Layout):
 
         def small_input_gradient(
             m,
-            da: told("blocks", "block"),
-            U: told(),
-            out: told("rows", "columns", "stride"),
+            da: passes("blocks", "block"),
+            U: passes(),
+            out: passes("rows", "columns", "stride"),
         ):
             zero, da, U = m.constant(0.0), self._panel(da, "U"), self._panel(U, "U")
             for first, count in m.groups(out.rows, 4):
@@ -387,13 +398,13 @@ class MicroKernels(Layout):
         vectors, height = range(len(self.columns(matrix))), self.tile_rows(matrix)
 
         def gradient(
-            m, z: told("stride"), da: told("rows"), out: told("rows"), rate: float
+            m, z: passes("stride"), da: passes("rows"), out: passes("rows"), rate: float
         ):
             zero, out = m.constant(0.0), self._panel(out, matrix)
             z_T, da_fed = Transposed.of(z), self._panel(da, matrix)
             for first, high in m.groups(out.rows, height):
                 sums = [[m.variable(zero) for _ in vectors] for _ in range(high)]
-                multiply(m, sums, z_T[first], da.rows, da_fed)
+                multiply_add(m, sums, z_T[first], da.rows, da_fed)
                 for i, n in product(range(high), vectors):
                     old = out[first].vector(i, n)
                     out[first].store(i, n, m.fma(rate, m.get(sums[i][n]), old))
@@ -406,7 +417,7 @@ class MicroKernels(Layout):
         """
         lanes = self.lanes
 
-        def transpose(m, a: told("columns", "stride"), out: told("stride")):
+        def transpose(m, a: passes("columns", "stride"), out: passes("stride")):
             for column in m.each(a.columns, lanes):
                 square = a.moved(column * a.size)
                 rows = [square.vector(r, 0) for r in range(lanes)]
@@ -422,7 +433,7 @@ class MicroKernels(Layout):
 
 def _parameters(micro_kernel):
     """The annotations of a micro-kernel's parameters after m, by name: of an operand
-    what it is `told`, of a number float.
+    what it is passed (`passes`), of a number float.
     """
     _, *parameters = inspect.signature(micro_kernel).parameters.values()
     return {p.name: p.annotation for p in parameters}
@@ -434,7 +445,7 @@ def _trace(micro_kernel, dtype, lanes):
     """
 
     def emit(builder, address):
-        m, count = LLVM(builder, dtype, lanes), 0
+        m, count = Emitter(builder, dtype, lanes), 0
 
         def word(kind=WORD):
             nonlocal count
@@ -536,7 +547,8 @@ def caller(micro_kernel):
     return with_signature(typing, micro_kernel.__name__, "code", *parameters)
 
 
-# By their address, for compiled code: those of every cell are called alike.
+# Callers for compiled code: of this instance only the parameters count, which those of
+# every cell have; what is called is the code at the address that is passed.
 _ALL = MicroKernels(CELLS["rnn"], np.dtype(np.float32), 1).all()
 inputs = caller(_ALL["inputs"])
 forward = caller(_ALL["forward"])
@@ -549,8 +561,10 @@ transpose = caller(_ALL["transpose"])
 
 @cache
 def _code(kernels, name, keep):
-    label = f"{kernels.name}_{name}_{keep}"
-    origins = type(kernels).__module__, kernels.cell.make.__module__
+    kind = type(kernels)  # which may override what is called
+    label = f"{kind.__qualname__}_{kernels.name}_{name}_{keep}"
+    bases = [base.__module__ for base in kind.__mro__ if base is not object]
+    origins = *bases, kernels.cell.make.__module__
     kernel = kernels.all(keep)[name]
     return compiled(kernel, kernels.dtype, kernels.lanes, label, origins)
 
@@ -563,5 +577,7 @@ def codes(kernels, *names, keep=True):
     for name in names:
         kind, _, matrix = name.rpartition("_")
         alike = f"{kind}_{kernels.alike(matrix)}" if matrix in "UWb" else name
-        addresses[name] = _code(kernels.form(alike), alike, keep or name != "forward")
+        addresses[name] = _code(
+            kernels.normalised(alike), alike, keep or name != "forward"
+        )
     return addresses

@@ -44,10 +44,10 @@ class Net(NamedTuple):
     back_steps: int  # likewise, of gradients from the layer above
     keeps_gates: int  # of all steps, as training needs them?
     has_c: int  # else c is h
-    starts: int  # is there an initial state, other than zeros?
+    starts: int  # has the first step a product with W? not of zeros, for LSTM and GRU
     descends: int  # are gradients added to the parameters?
     input_gradient: int  # is the gradient of x wanted?
-    learns: int  # is there a loss? else dy is the caller's
+    has_loss: int  # else dy is the caller's
     kernels: Kernels
 
     control: np.ndarray  # (16,): words of the scheduler (`scheduler.py`)
@@ -62,13 +62,13 @@ class Net(NamedTuple):
     da: np.ndarray  # (L, P / units, T B, K units): gradients of pre-activations
     dy: np.ndarray  # (L, T B, P): gradients of h from above
     dh: np.ndarray  # (L, B, P): of the final h
-    dc: np.ndarray  # (L, B, P): of c, from the final one to the initial one
+    dc: np.ndarray  # (L, B, P): of c, or of h where that is c; from the final one on
     dh0: np.ndarray  # (L, B, P): of the initial h
     dx: np.ndarray  # (T B, X)
     zeros: np.ndarray  # (1, wide)
-    ones: np.ndarray  # (GRAIN, 1): what b multiplies
+    ones: np.ndarray  # (GRAIN, 1): the input of the bias
     gradient: np.ndarray  # (R, K units): of theta, or theta itself
-    plain: np.ndarray  # gradients of plain U, W, b, one behind another
+    plain: np.ndarray  # gradients of the plain matrices U, W, b, one behind another
     plain_first: np.ndarray  # (L, 3): where each of them begins
 
     target: np.ndarray  # (B, O)
@@ -77,7 +77,7 @@ class Net(NamedTuple):
     gV: np.ndarray  # gradients of V and b_out, or V and b_out themselves
     gb_out: np.ndarray
     error: np.ndarray  # (B, O)
-    rate: np.ndarray  # (1,): what gradients are multiplied by
+    scale: np.ndarray  # (1,): of gradients: minus the learning rate, or 1
     losses: np.ndarray  # (steps of a call,)
     # Of an epoch: the examples of the data set, their labels, and the order, steps x B
     # indices; empty where x and target are there already.

@@ -10,13 +10,13 @@ done, and of the row below, until the steps it reads are. They suffice: nothing 
 step begins before all of the last one is done. An item belongs to the worker that
 claims it, with a word of its task that counts items. Only a claimed item is waited for,
 and a worker that waits, steals: a thread that comes late, or never, costs time and not
-the result.
+the result. (Ranks do not steal: they are all there.)
 
 Claims and counters only grow: a *generation* of a pass begins where the last one
 ended. A worker that was held up finds all its items claimed and all it waits for done.
 
 A pass is cancelled between two steps when its CANCEL word is set; what it has written
-is lost then. Nobody stops while parameters change.
+is lost then. Cancelling is ignored once a task that changes parameters is ready.
 """
 
 from typing import NamedTuple
@@ -105,7 +105,7 @@ def ready_below(address, task, generation):
 
 @part
 def can_begin(address, k, generation):
-    """Is all there for the next item of task k, or are all claimed?"""
+    """Are the next item's dependencies of task k met, or is nothing left to claim?"""
     plan, task = plan_at(address), task_at(address, k)
     i = load_acquire(plan.claims, k * LINE) - generation * task.items
     blocks = task.high - task.low if task.shared else 1
@@ -131,7 +131,7 @@ def try_next(address, k, generation, number, p):
         return WAITS
     size = blocks if task.shared else 1
     step, done = i // size, 0
-    end = (step + 1) * size  # of the items of this step
+    end = (step + 1) * size  # one past this step's last item
     while i < end:
         if not compare_and_swap(plan.claims, k * LINE, claimed + i, claimed + i + 1):
             i = load_acquire(plan.claims, k * LINE) - claimed  # another has it
@@ -173,7 +173,7 @@ def run_item(address, task, k, i, number, p, start, stop, low, high):
 
 @part
 def steal(address, generation, number, p, first, last):
-    """Do an item of one of some tasks; whether there was one that could be done."""
+    """Do items of one of some tasks; whether there were some that could be done."""
     for k in range(first, last):
         if try_next(address, k, generation, number, p) == DONE:
             return True
@@ -213,11 +213,12 @@ def wait(address, generation, number, p, k, at_end, waits):
     first, last = task.row_first, task.row_last
     if steals and task.shared and steal(address, generation, number, p, first, last):
         return 0
+    late = waits * POLLS >= 2 * SPINS
+    # What it waits for is among these
+    if steals and late and steal(address, generation, number, p, 0, last):
+        return 0
     if waits * POLLS >= SPINS:
-        late = waits * POLLS >= 2 * SPINS
-        # What it waits for is among these
-        if not (steals and late and steal(address, generation, number, p, 0, last)):
-            sched_yield()
+        sched_yield()
     return waits + 1
 
 

@@ -1,8 +1,7 @@
 """Vector code, written once as Python and traced into LLVM instructions.
 
-A *tile* is a function of a machine `m`: it asks `m` for loads, fused multiply-adds,
-loops. With `LLVM` it becomes straight-line vector code inside a Numba function; the
-tests run it in NumPy, on a machine that looks every address up.
+A *micro-kernel* is a function of an emitter `m`: it asks `m` for loads, fused
+multiply-adds, loops, and becomes straight-line vector code inside a Numba function.
 
 A register tile keeps `rows` x `vectors` sums of C = A B in registers: for each k it
 loads `vectors` vectors of B and broadcasts `rows` numbers of A, with 6 x 4 that is 10
@@ -24,17 +23,17 @@ from .intrinsics import BYTE, WORD, instruction
 class Number:
     """An integer known when the code runs."""
 
-    def __init__(self, machine, value):
-        self.machine, self.value = machine, value
+    def __init__(self, emitter, value):
+        self.emitter, self.value = emitter, value
 
     def __add__(self, other):
-        return Number(self.machine, self.machine.builder.add(self.value, _int(other)))
+        return Number(self.emitter, self.emitter.builder.add(self.value, _int(other)))
 
     def __mul__(self, other):
-        return Number(self.machine, self.machine.builder.mul(self.value, _int(other)))
+        return Number(self.emitter, self.emitter.builder.mul(self.value, _int(other)))
 
     def __sub__(self, other):
-        return Number(self.machine, self.machine.builder.sub(self.value, _int(other)))
+        return Number(self.emitter, self.emitter.builder.sub(self.value, _int(other)))
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -52,41 +51,41 @@ class Vector:
     change the last bit.
     """
 
-    def __init__(self, machine, value=None, factors=None):
-        self.machine, self._value, self._factors = machine, value, factors
+    def __init__(self, emitter, value=None, factors=None):
+        self.emitter, self._value, self._factors = emitter, value, factors
 
     @property
     def value(self):
         if self._value is None:
-            self._value = self.machine.builder.fmul(*(f.value for f in self._factors))
+            self._value = self.emitter.builder.fmul(*(f.value for f in self._factors))
         return self._value
 
     def __mul__(self, other):
-        return Vector(self.machine, factors=(self, other))
+        return Vector(self.emitter, factors=(self, other))
 
     def __add__(self, other):
         product, term = (self, other) if self._factors else (other, self)
         if product._factors:
-            return self.machine.fma(*product._factors, term)
-        return Vector(self.machine, self.machine.builder.fadd(self.value, other.value))
+            return self.emitter.fma(*product._factors, term)
+        return Vector(self.emitter, self.emitter.builder.fadd(self.value, other.value))
 
     def __sub__(self, other):
         if other._factors:
             x, y = other._factors
-            return self.machine.fma(-x, y, self)
+            return self.emitter.fma(-x, y, self)
         if self._factors:
-            return self.machine.fma(*self._factors, -other)
-        return Vector(self.machine, self.machine.builder.fsub(self.value, other.value))
+            return self.emitter.fma(*self._factors, -other)
+        return Vector(self.emitter, self.emitter.builder.fsub(self.value, other.value))
 
     def __neg__(self):
-        return Vector(self.machine, self.machine.builder.fneg(self.value))
+        return Vector(self.emitter, self.emitter.builder.fneg(self.value))
 
     def __truediv__(self, other):
-        return Vector(self.machine, self.machine.builder.fdiv(self.value, other.value))
+        return Vector(self.emitter, self.emitter.builder.fdiv(self.value, other.value))
 
 
-class LLVM:
-    """The machine that emits vector code through an llvmlite builder; of numbers, with
+class Emitter:
+    """Emits vector code through an llvmlite builder; for numbers, with
     one lane.
     """
 
@@ -131,7 +130,7 @@ class LLVM:
         return self.splat(self._load(address, self.scalar))
 
     def splat(self, number):
-        """Every lane holds a scalar of the machine's dtype."""
+        """Every lane holds a scalar of the emitter's dtype."""
         zero = ir.Constant(ir.IntType(32), 0)
         empty = ir.Constant(self.type, ir.Undefined)
         vector = self.builder.insert_element(empty, number, zero)
@@ -190,7 +189,7 @@ class LLVM:
         place = self.builder.store(number, self._pointer(address, number.type))
         place.align = self.dtype.itemsize
 
-    def apart(self, number):
+    def opaque(self, number):
         """A number that stays in a register of its own: LLVM would add up multiples of
         a stride one after the other, in every turn of a loop (5 % of a product with
         AVX-512, Xeon of 2023).
@@ -263,7 +262,7 @@ class LLVM:
         return ir.Constant(self._wide(kind), [number] * self.lanes)
 
     def _call(self, name, *vectors):
-        """An intrinsic of LLVM that takes and returns vectors of the machine."""
+        """An intrinsic of LLVM that takes and returns vectors of the emitter."""
         lanes = f"v{self.lanes}" if self.lanes > 1 else ""
         function = ir.FunctionType(self.type, [self.type] * len(vectors))
         name = f"llvm.{name}.{lanes}f{8 * self.dtype.itemsize}"
@@ -290,7 +289,7 @@ def of_numbers(function, dtype):
     kind = numba.from_dtype(np.dtype(dtype))
 
     def emit(builder, x):
-        m = LLVM(builder, dtype, 1)
+        m = Emitter(builder, dtype, 1)
         return function(m, Vector(m, x)).value
 
     return instruction(kind, kind)(emit)

@@ -2,11 +2,12 @@
 unit blocks and samples, as calls of micro-kernels.
 
 A stage does a work item: of pass `number` of a call, steps start, ..., stop-1 of layer
-l, unit blocks low, ..., high-1 and samples first, ..., last-1. Steps are in the order
-of the pass; begin and end are those of the item's task. It returns whether the pass was
-cancelled.
+l, unit blocks low, ..., high-1 (in a backward pass wide ones) and samples first, ...,
+last-1. Steps are in the order of the pass; task_begin and task_end are those of the
+item's task. It returns whether the pass was cancelled.
 
-l is a layer, t a step, n a row (t, sample), j a unit block, w a wide one, k a unit.
+l is a layer, t a step, n a row (t, sample), j a unit block, w a wide one, k a unit;
+`width` are the numbers of a row of gates.
 """
 
 from ..kernels import inlined, part
@@ -24,7 +25,7 @@ from .micro_kernels import (
 from .scheduler import CANCEL, LAST, serpentine
 
 GRAIN = 64  # rows of a weight gradient at once, in L1
-ROWS = 96  # rows of dx at once
+ROWS = 96  # rows of dx, and of dy from the layer above, at once
 FEW = 4  # inputs up to which dx is a dot product for each
 
 
@@ -48,36 +49,40 @@ def layer_panels(x, H, wide, l):
 
 
 @inlined
-def forward_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+def forward_stage(
+    net, number, l, task_begin, task_end, start, stop, low, high, first, last
+):
     """Each step from slot t to slot t + 1 of h and c."""
-    B, H, J, units, row = net.B, net.H, net.J, net.units, net.theta.shape[1]
+    B, H, J, units, width = net.B, net.H, net.J, net.units, net.theta.shape[1]
     size, (U_row, W_row, b_row, D) = last - first, layer_rows(net.x, H, J, l)
     x = net.x if l == 0 else view(net.h, (l - 1, B, 0), (net.T * B, H))
     ahead = net.input_steps > 1  # are inputs of some steps multiplied at once?
     for t in range(start, stop):
         if load_acquire(net.control, CANCEL):
             return 1
-        at = (t - begin) % net.input_steps  # step of those
-        until = min(t + net.input_steps, end)
-        n, m = t * B + first, (t if net.keeps_gates else at) * B + first
+        offset = (t - task_begin) % net.input_steps  # of the step among those
+        until = min(t + net.input_steps, task_end)
+        n, m = t * B + first, (t if net.keeps_gates else offset) * B + first
         # Without an initial state the first step has no product with W.
         D_t, H_t = 0 if ahead else D, H if t > 0 or net.starts else 0
         h_t, x_t = view(net.h, (l, n, 0), (size, H_t)), view(x, (n, 0), (size, D_t))
         for i in range(high - low):
             j = serpentine(t, i, low, high)
             k = j * units
-            U = view(net.theta, (U_row + j * D, 0), (D, row))
-            W = view(net.theta, (W_row + j * H, 0), (H, row))
-            b = view(net.theta, (b_row + j, 0), (1, row))
-            a_t = view(net.a, (l, j, m, 0), (size, row))
-            if ahead and at == 0:
-                a = view(net.a, (l, j, m - first, 0), ((until - t) * B, row))
+            U = view(net.theta, (U_row + j * D, 0), (D, width))
+            W = view(net.theta, (W_row + j * H, 0), (H, width))
+            b = view(net.theta, (b_row + j, 0), (1, width))
+            a_t = view(net.a, (l, j, m, 0), (size, width))
+            if ahead and offset == 0:
+                a = view(net.a, (l, j, m - first, 0), ((until - t) * B, width))
                 input_products(net.kernels.inputs, x, U, b, a, t, until, B, first, last)
-            begins = a_t if ahead else b
+            initial = a_t if ahead else b
             c_t = view(net.c, (l, n, k), (size, units))
             c_new = view(net.c, (l, n + B, k), (size, units))
             h_new = view(net.h, (l, n + B, k), (size, units))
-            forward(net.kernels.forward, begins, x_t, U, h_t, W, a_t, c_t, c_new, h_new)
+            forward(
+                net.kernels.forward, initial, x_t, U, h_t, W, a_t, c_t, c_new, h_new
+            )
     return 0
 
 
@@ -93,39 +98,43 @@ def input_products(code, x, U, b, a, t, until, B, first, last):
 
 
 @inlined
-def backward_stage(net, number, l, begin, end, start, stop, low, high, first, last):
-    """The same back through time, of wide unit blocks."""
+def backward_stage(
+    net, number, l, task_begin, task_end, start, stop, low, high, first, last
+):
+    """Each step back through time: reads da of step t + 1, writes da of step t and dc.
+    Blocks are wide ones.
+    """
     T, B, wide, size = net.T, net.B, net.wide, last - first
-    J, n_row, rows = net.J, net.theta.shape[1], net.panels.shape[1]
+    J, width, panel_rows = net.J, net.theta.shape[1], net.panels.shape[1]
     _, W_T = layer_panels(net.x, net.H, wide, l)
     for s in range(start, stop):
         if load_acquire(net.control, CANCEL):
             return 1
         t, is_last = T - 1 - s, s == 0  # no step comes after the last
-        at_once = (s - begin) % net.back_steps == 0 and l < len(net.h) - 1
-        until = max(T - end, t + 1 - net.back_steps)  # the first of these steps
+        at_once = (s - task_begin) % net.back_steps == 0 and l < len(net.h) - 1
+        t_first = max(T - task_end, t + 1 - net.back_steps)
         n = t * B + first
         if is_last:
-            da_next = view(net.da, (l, 0, n, 0), (0, size, n_row))
+            da_next = view(net.da, (l, 0, n, 0), (0, size, width))
         else:
-            da_next = view(net.da, (l, 0, n + B, 0), (J, size, n_row))
+            da_next = view(net.da, (l, 0, n + B, 0), (J, size, width))
         for i in range(high - low):
             w = serpentine(s, i, low, high)
             k = w * wide  # the wide block's first unit
             j = k // net.units  # and its first unit block
             if at_once:
                 if is_last:  # where the gradient of the final h comes in
-                    begins = view(net.dh, (l, first, k), (size, wide))
-                    from_above(net, l, w, begins, t, t + 1, first, last)
-                begins = view(net.zeros, (0, 0), (1, wide))
-                from_above(net, l, w, begins, until, t + 1 - is_last, first, last)
+                    initial = view(net.dh, (l, first, k), (size, wide))
+                    from_above(net, l, w, initial, t, t + 1, first, last)
+                initial = view(net.zeros, (0, 0), (1, wide))
+                from_above(net, l, w, initial, t_first, t + 1 - is_last, first, last)
             backward(
                 net.kernels.backward,
                 view(net.dy, (l, n, k), (size, wide)),
                 da_next,
-                view(net.panels, (W_T + w, 0, 0), (rows, wide)),
-                view(net.a, (l, j, n, 0), (wide // net.units, size, n_row)),
-                view(net.da, (l, j, n, 0), (wide // net.units, size, n_row)),
+                view(net.panels, (W_T + w, 0, 0), (panel_rows, wide)),
+                view(net.a, (l, j, n, 0), (wide // net.units, size, width)),
+                view(net.da, (l, j, n, 0), (wide // net.units, size, width)),
                 view(net.dc, (l, first, k), (size, wide)),
                 view(net.c, (l, n, k), (size, wide)),
                 view(net.c, (l, n + B, k), (size, wide)),
@@ -134,40 +143,46 @@ def backward_stage(net, number, l, begin, end, start, stop, low, high, first, la
 
 
 @inlined
-def from_above(net, l, w, begins, low, high, first, last):
-    """dy of steps low, ..., high-1, of wide unit block w: begins + da_above U^T."""
+def from_above(net, l, w, initial, t_first, t_end, first, last):
+    """dy of steps t_first, ..., t_end-1, of wide unit block w: initial + da_above
+    U^T.
+    """
     B, J, wide = net.B, net.J, net.wide
-    n_row, rows = net.theta.shape[1], net.panels.shape[1]
+    width, panel_rows = net.theta.shape[1], net.panels.shape[1]
     U_T, _ = layer_panels(net.x, net.H, wide, l + 1)
-    count, size = high - low, last - first
+    count, size = t_end - t_first, last - first
     if size == B:  # of all samples they are one run of rows
         count, size = min(count, 1), count * B
-    for t in range(low, low + count):
+    for t in range(t_first, t_first + count):
         n = t * B + first
         times_transpose(
             net.kernels.times_transpose_U,
-            begins,
-            view(net.da, (l + 1, 0, n, 0), (J, size, n_row)),
-            view(net.panels, (U_T + w, 0, 0), (rows, wide)),
+            initial,
+            view(net.da, (l + 1, 0, n, 0), (J, size, width)),
+            view(net.panels, (U_T + w, 0, 0), (panel_rows, wide)),
             view(net.dy, (l, n, w * wide), (size, wide)),
         )
 
 
 @inlined
-def weights_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+def weights_stage(
+    net, number, l, task_begin, task_end, start, stop, low, high, first, last
+):
     """Gradients of the parameters, in parts: a unit block of a layer each, then those
     of the output layer and the loss (`plan.py`).
     """
     for i in range(low, high):
         if i < len(net.h) * net.J:
             weight_gradient(net, i // net.J, i % net.J)
-        elif net.learns:
+        elif net.has_loss:
             note_loss(net, number)
     return 0
 
 
 @inlined
-def inputs_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+def inputs_stage(
+    net, number, l, task_begin, task_end, start, stop, low, high, first, last
+):
     """Gradients of x and of the initial states, in parts: some rows of x, then a layer
     each.
     """
@@ -197,12 +212,12 @@ def note_loss(net, number):
 @inlined
 def input_gradient(net, n, end):
     """dx of rows n, ..., end-1."""
-    J, D, wide, row = net.J, net.x.shape[1], net.wide, net.theta.shape[1]
-    da = view(net.da, (0, 0, n, 0), (J, end - n, row))
+    J, D, wide, width = net.J, net.x.shape[1], net.wide, net.theta.shape[1]
+    da = view(net.da, (0, 0, n, 0), (J, end - n, width))
     if D <= FEW:
         dx, U = (
             view(net.dx, (n, 0), (end - n, D)),
-            view(net.theta, (0, 0), (J * D, row)),
+            view(net.theta, (0, 0), (J * D, width)),
         )
         small_input_gradient(net.kernels.small_input_gradient, da, U, dx)
         return
@@ -222,40 +237,40 @@ def state_gradient(net, l):
     da = view(net.da, (l, 0, 0, 0), (net.J, B, net.theta.shape[1]))
     _, panel = layer_panels(net.x, net.H, wide, l)
     for w in range(net.dh0.shape[2] // wide):
-        begins = view(net.zeros, (0, 0), (1, wide))
+        initial = view(net.zeros, (0, 0), (1, wide))
         if not net.has_c:
-            begins = view(net.dc, (l, 0, w * wide), (B, wide))
+            initial = view(net.dc, (l, 0, w * wide), (B, wide))
         W_T = view(net.panels, (panel + w, 0, 0), (rows, wide))
         dh0 = view(net.dh0, (l, 0, w * wide), (B, wide))
-        times_transpose(net.kernels.times_transpose_W, begins, da, W_T, dh0)
+        times_transpose(net.kernels.times_transpose_W, initial, da, W_T, dh0)
 
 
 @inlined
 def weight_gradient(net, l, j):
-    """gradient += rate times that of unit block j: of parameters that descend; else
+    """gradient += scale times that of unit block j: of parameters that descend; else
     from zero, and then as plain matrices.
     """
-    B, H, N, row = net.B, net.H, net.T * net.B, net.theta.shape[1]
+    B, H, N, width = net.B, net.H, net.T * net.B, net.theta.shape[1]
     U_row, W_row, b_row, D = layer_rows(net.x, H, net.J, l)
-    gU = view(net.gradient, (U_row + j * D, 0), (D, row))
-    gW = view(net.gradient, (W_row + j * H, 0), (H, row))
-    gb = view(net.gradient, (b_row + j, 0), (1, row))
+    gU = view(net.gradient, (U_row + j * D, 0), (D, width))
+    gW = view(net.gradient, (W_row + j * H, 0), (H, width))
+    gb = view(net.gradient, (b_row + j, 0), (1, width))
     if not net.descends:
         clear(gU)
         clear(gW)
         clear(gb)
     x = net.x if l == 0 else view(net.h, (l - 1, B, 0), (N, H))
-    rate, codes = net.rate[0], net.kernels
+    scale, codes = net.scale[0], net.kernels
     for n in range(0, N, GRAIN):
         count = min(GRAIN, N - n)
-        da = view(net.da, (l, j, n, 0), (count, row))
-        gradient(codes.gradient_U, view(x, (n, 0), (count, D)), da, gU, rate)
-        gradient(codes.gradient_b, view(net.ones, (0, 0), (count, 1)), da, gb, rate)
+        da = view(net.da, (l, j, n, 0), (count, width))
+        gradient(codes.gradient_U, view(x, (n, 0), (count, D)), da, gU, scale)
+        gradient(codes.gradient_b, view(net.ones, (0, 0), (count, 1)), da, gb, scale)
     # Slot t of h is from before step t; without an initial state slot 0 is zeros.
     for n in range(0 if net.starts else B, N, GRAIN):
         count = min(GRAIN, N - n)
-        da = view(net.da, (l, j, n, 0), (count, row))
-        gradient(codes.gradient_W, view(net.h, (l, n, 0), (count, H)), da, gW, rate)
+        da = view(net.da, (l, j, n, 0), (count, width))
+        gradient(codes.gradient_W, view(net.h, (l, n, 0), (count, H)), da, gW, scale)
     if net.descends:
         U_T, W_T = layer_panels(net.x, H, net.wide, l)
         transpose_block(net.kernels.transpose, net.lanes, gU, net.panels, U_T, j)
@@ -307,7 +322,9 @@ def transpose_block(code, lanes, M, panels, first, j):
 
 
 @inlined
-def examples_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+def examples_stage(
+    net, number, l, task_begin, task_end, start, stop, low, high, first, last
+):
     """Examples of the data set into a mini-batch."""
     B, batch = net.B, number * net.B
     if len(net.order) == 0:
@@ -323,13 +340,15 @@ def examples_stage(net, number, l, begin, end, start, stop, low, high, first, la
 
 
 @inlined
-def output_stage(net, number, l, begin, end, start, stop, low, high, first, last):
+def output_stage(
+    net, number, l, task_begin, task_end, start, stop, low, high, first, last
+):
     """error = y V + b_out - target, and what the backward pass begins with: dy of the
     last step and dc.
     """
     top, H, (B, O) = len(net.h) - 1, net.H, net.error.shape
     n, m = net.T * B, (net.T - 1) * B  # rows of the last y and its gradient
-    scale = net.rate.dtype.type(2) / net.rate.dtype.type(B * O)
+    scale = net.scale.dtype.type(2) / net.scale.dtype.type(B * O)
     for s in range(first, last):
         for k in range(net.dy.shape[2]):
             net.dy[top, m + s, k] = 0
@@ -347,10 +366,10 @@ def output_stage(net, number, l, begin, end, start, stop, low, high, first, last
 
 @inlined
 def output_gradient(net):
-    """gV, gb_out += rate times their gradients; the mean squared error."""
+    """gV, gb_out += scale times their gradients; the mean squared error."""
     top, n, H, (B, O) = len(net.h) - 1, net.T * net.B, net.H, net.error.shape
-    real = net.rate.dtype.type
-    scale = real(2) / real(B * O) * net.rate[0]
+    real = net.scale.dtype.type
+    scale = real(2) / real(B * O) * net.scale[0]
     loss = real(0)
     for o in range(O):
         total = real(0)

@@ -100,7 +100,7 @@ class Workspace:
             starts=int(layout.cell.name not in ("lstm", "gru")),
             descends=int(descends),
             input_gradient=0,
-            learns=0,
+            has_loss=0,
             kernels=Kernels(**self._codes(input_steps)),
             control=aligned((2 * LINE,), np.int64),
             x=np.zeros((T * B, D), dtype),  # of an epoch; else the caller's
@@ -129,7 +129,7 @@ class Workspace:
             gV=V,
             gb_out=b_out,
             error=zeros(B, O),
-            rate=np.ones(1, dtype),
+            scale=np.ones(1, dtype),
             losses=zeros(1),
             source=zeros(0, 0, 0),
             labels=zeros(0, 0),
@@ -233,7 +233,7 @@ class Workspace:
             self.arguments.set("gV", gradients[-2])
             self.arguments.set("gb_out", gradients[-1])
         self.arguments.set("plain", flat)
-        self.arguments.set("learns", 0)
+        self.arguments.set("has_loss", 0)
         return gradients
 
     def collect(self, gradients, inputs=True):

@@ -39,11 +39,14 @@ class Tape:
 
     def __init__(self, network, x, state):
         self._network, self._inputs = network, (x, state)
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()
         self._unusable: str | None = "its pass was not finished"
         self._number = network._next_pass()
         self.y, self.state, self._arrays = network._forward(x, state, True)
         self._parameters, self._unusable = network._parameters, None
+
+    def __reduce__(self):
+        raise TypeError("tape: got a copy or a pickle, want record(x) of that network")
 
     def backward(self, dy: np.ndarray, dstate: State | None = None) -> Grads:
         """Gradients of this pass. dy: (T, B, H), gradient of y. dstate: that of the
@@ -180,10 +183,9 @@ class Network:
         with self._held("forward"), self._guard():
             self._tape = "the last forward was not finished"
             if training:
-                self._pending += 1
                 tape = Tape(self, x, state)
                 tape._network = None  # nobody else has it; a circle would keep memory
-                self._tape = tape
+                self._tape, self._pending = tape, self._pending + 1
                 return tape.y, tape.state
             self._end_tape("the last forward was not finished")
             y, state, _ = self._forward(x, state, False)
@@ -220,14 +222,12 @@ class Network:
                 self._end_tape("several came before a backward")
             if got:
                 raise RuntimeError(f"backward: got {got}, want {want}")
-            grads = self._go_back(self._tape, dy, dstate)
-            self._pending = 0
-            return grads
+            return self._go_back(self._tape, dy, dstate)
 
     def _go_back(self, tape, dy, dstate):
         """The gradients of a tape."""
         got, want = tape._unusable and f"a tape, {tape._unusable}", "a whole one"
-        if tape._thread != threading.get_ident():
+        if tape._thread is not threading.current_thread():
             got = "the tape of another Python thread"
             want = "forward(x, training=True) in this one"
         elif tape._parameters is not self._parameters:
@@ -239,6 +239,8 @@ class Network:
         dy = self._check("dy", dy, shape)
         dstate = self._check_state("dstate", dstate, B)
         tape._unusable = "its backward was not finished"
+        if tape is self._tape:
+            self._pending = 0
         if not self.keeps_passes and self._passes != tape._number:
             tape._number = self._next_pass()
             *_, tape._arrays = self._forward(*tape._inputs, True)

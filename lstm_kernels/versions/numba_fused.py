@@ -65,6 +65,8 @@ NO_ORDER = np.zeros(0, np.int64)  # the examples are there
 class Lease:
     """A workspace as what a tape keeps; it is free again when the tape ends."""
 
+    workspace: Workspace | None = None
+
     def __init__(self, workspace, free, x):
         self._free, self._x = free, x  # its Arguments point into x
         self.workspace = workspace
@@ -194,21 +196,20 @@ class NumbaFused(Compiled):
         """A workspace for mini-batches (T, B), which nobody else has until it is free
         again. One whose call an exception ended does not come back.
         """
+        key, workspace = (T, B, purpose), None
         for k in reversed(range(len(self._free))):
-            workspace = self._free[k]
-            if workspace.key == (T, B, purpose):
-                del self._free[k]
+            if self._free[k].key == key:
+                workspace = self._free.pop(k)
                 break
-        else:
-            while len(self._free) >= MOST_WORKSPACES or self._kept_bytes() > MOST_BYTES:
-                del self._free[0]
-            workspace = self._new_workspace(T, B, purpose)
+        while self._free and self._keeps_too_much(workspace is None):
+            del self._free[0]
         if purpose != "inference":
             self.weights.transpose()
-        return workspace
+        return workspace or self._new_workspace(*key)
 
-    def _kept_bytes(self):
-        return sum(workspace.bytes for workspace in self._free)
+    def _keeps_too_much(self, one_more):
+        count, size = len(self._free), sum(kept.bytes for kept in self._free)
+        return count + one_more > MOST_WORKSPACES or size > MOST_BYTES
 
     def _workspaces(self):
         """Those that are free, and that of `backward`, used last."""
@@ -248,7 +249,7 @@ class NumbaFused(Compiled):
 
     def _step(self, x, target, rate):
         workspace = self._take(*x.shape[:2], "descent")
-        workspace.net.rate[0] = descending(rate, self._dtype)
+        workspace.net.scale[0] = descending(rate, self._dtype)
         workspace.begin(x)
         loss = self._train(workspace, target, 1)[0]
         self._free.append(workspace)
@@ -261,7 +262,7 @@ class NumbaFused(Compiled):
             if len(part) and all(map(math.isfinite, losses[-1:])):
                 workspace = self._take(T, B, "descent")
                 net, arguments = workspace.net, workspace.arguments
-                net.rate[0] = descending(rate, self._dtype)
+                net.scale[0] = descending(rate, self._dtype)
                 arguments.set("source", x)
                 arguments.set("labels", target)
                 workspace.begin(net.x)
@@ -276,7 +277,7 @@ class NumbaFused(Compiled):
         """
         arguments, losses, B = workspace.arguments, [], workspace.shape.B
         arguments.point("target", target)
-        arguments.set("learns", 1)
+        arguments.set("has_loss", 1)
         while len(losses) < count and all(map(math.isfinite, losses[-1:])):
             tuner = workspace.tuners.get("train")
             tuned = tuner is not None and tuner.done  # autotune on one step at a time

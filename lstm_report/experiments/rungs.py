@@ -16,7 +16,7 @@ from numba import njit
 from lstm_kernels import kernels
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import activations, micro_kernels, registers, simd
-from lstm_kernels.cpu.micro_kernels import MicroKernels, store_accumulators, told
+from lstm_kernels.cpu.micro_kernels import MicroKernels, passes, store_accumulators
 from lstm_kernels.cpu.packing import aligned
 from lstm_kernels.params import Params
 from lstm_kernels.versions import numba_sample, numba_tile
@@ -335,7 +335,7 @@ def register_peak(rounds=20_000, repeats=200):
     values, turns = aligned((count, layout.lanes), dtype), np.empty((rounds, 0), dtype)
     values[:] = 0.1
 
-    def sums(m, turns: told("rows"), values: told("stride")):
+    def sums(m, turns: passes("rows"), values: passes("stride")):
         """As many sums as registers, enough to hide the latency of a multiply-add."""
         x = values.vector(0, 0)
         totals = [m.variable(values.vector(k, 0)) for k in range(count)]

@@ -27,8 +27,7 @@ from lstm_kernels.blas import at_once, single_threaded
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cores import cores
 from lstm_kernels.cpu import activations, micro_kernels, registers
-from lstm_kernels.cpu.micro_kernels import MicroKernels, Panel, told
-from lstm_kernels.cpu.micro_kernels import multiply as add_product
+from lstm_kernels.cpu.micro_kernels import MicroKernels, Panel, multiply_add, passes
 from lstm_kernels.cpu.packing import aligned
 from lstm_kernels.errors import check_array, check_choice, check_int
 from lstm_kernels.params import Params
@@ -194,7 +193,7 @@ class Variant:
         self._code("multiply")(a, panels, out)
 
     def _code(self, name):
-        return code(self._layout.form("backward"), name)
+        return code(self._layout.normalised("backward"), name)
 
     def _gates(self, sums):
         """Sums as (2, K, B, P), whatever the order they lie in."""
@@ -267,9 +266,9 @@ def micro_kernel(layout, name):
 
     def multiply(
         m,
-        a: told("columns", "stride"),
-        panels: told("blocks", "block"),
-        out: told("rows", "stride"),
+        a: passes("columns", "stride"),
+        panels: passes("blocks", "block"),
+        out: passes("rows", "stride"),
     ):
         """out = a M for wide blocks of M in panels."""
         zero, line = m.constant(0.0), vectors * out.vector_bytes
@@ -279,16 +278,16 @@ def micro_kernel(layout, name):
             for first, height in m.groups(out.rows, registers.tile_rows(vectors)):
                 one_row = range(vectors)
                 sums = [[m.variable(zero) for _ in one_row] for _ in range(height)]
-                add_product(m, sums, a[first], a.columns, M)
+                multiply_add(m, sums, a[first], a.columns, M)
                 micro_kernels.store_accumulators(m, sums, out_j[first])
 
     def cell(
         m,
-        of_x: told("block", "stride"),
-        of_h: told("block", "stride"),
-        b: told("stride"),
-        c: told("stride"),
-        h: told("rows", "columns", "stride"),
+        of_x: passes("block", "stride"),
+        of_h: passes("block", "stride"),
+        b: passes("stride"),
+        c: passes("stride"),
+        h: passes("rows", "columns", "stride"),
     ):
         """h and c from the sums of both operands of each gate, and the bias; c over
         c.
@@ -307,7 +306,7 @@ def micro_kernel(layout, name):
                 h[i].moved(at).store(0, 0, h_new)
                 c_i.store(0, 0, c_new)
 
-    def passed(m, a: told("stride"), out: told("columns", "stride")):
+    def passed(m, a: passes("stride"), out: passes("columns", "stride")):
         """A function of each vector of an array."""
         for k in m.each(out.columns, layout.lanes):
             at = k * out.size
@@ -331,7 +330,9 @@ def busy(threads, rows):
     in its core's first cache; and the multiply-adds of a job.
     """
     count = 64
-    layout = MicroKernels(CELLS["lstm"], np.dtype(np.float32), count).form("backward")
+    layout = MicroKernels(CELLS["lstm"], np.dtype(np.float32), count).normalised(
+        "backward"
+    )
     wide, new = layout.wide, partial(aligned, dtype=np.float32)
     multiply = code(layout, "multiply")
 

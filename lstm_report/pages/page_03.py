@@ -17,7 +17,7 @@ import lstm_kernels as lk
 from lstm_kernels import Version
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import registers
-from lstm_kernels.cpu.micro_kernels import multiply
+from lstm_kernels.cpu.micro_kernels import multiply_add
 from lstm_kernels.schedules import Graph, by_samples, layer_by_layer
 
 from .. import plots
@@ -101,10 +101,10 @@ def wrong_over_time(runs: int = 50) -> dict[str, Any]:
 
 
 def heart() -> str:
-    """`micro_kernels.multiply` without its docstring, the loop all time is spent in."""
-    function = ast.parse(inspect.getsource(multiply)).body[0]
+    """`multiply_add` without its docstring, the loop that all time is spent in."""
+    function = ast.parse(inspect.getsource(multiply_add)).body[0]
     assert isinstance(function, ast.FunctionDef)
-    lines = inspect.getsource(multiply).splitlines()
+    lines = inspect.getsource(multiply_add).splitlines()
     return "\n".join([lines[0], *lines[function.body[0].end_lineno :]])
 
 

@@ -4,6 +4,11 @@ instructions.
 
 import re
 
+import numba
+
+from lstm_kernels.cpu import micro_kernels
+from lstm_kernels.kernels import OPTIONS, fill
+
 FUSED = re.compile(r"vfn?madd|fmla|fmls")
 MULTIPLY = re.compile(r"v?mulp[sd]|fmul\s+v")  # where no instruction does both
 BROADCAST = re.compile(r"v?broadcast|vbroadcast|ld1r|v?movddup|v?movs[sd]\s.*\(")
@@ -59,3 +64,11 @@ def inner_loops(text):
         if innermost and not more and counts(inside)["multiply-adds"]:
             loops.append(inside)
     return loops
+
+
+def assembly(micro_kernel, dtype, lanes):
+    """The machine code of a micro-kernel as assembly, compiled for the purpose."""
+    names = {"traced": micro_kernels.trace(micro_kernel, dtype, lanes)}
+    function = fill([micro_kernels._call], names, "assembly")["_call"]
+    code = numba.cfunc(micro_kernels.SIGNATURE, **OPTIONS)(function)
+    return code._library.get_asm_str()

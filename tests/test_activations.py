@@ -10,9 +10,10 @@ from numba import njit, prange
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import activations, micro_kernels, registers, simd
+from lstm_kernels.cpu import activations, registers, simd
 from lstm_kernels.cpu.micro_kernels import passes
 from lstm_kernels.gpu import available, build
+from lstm_report.experiments.vectors import for_python
 from lstm_report.measure.comparer import TOLERANCE, compare, run, truth
 
 DTYPES = [np.dtype(np.float32), np.dtype(np.float64)]
@@ -72,7 +73,7 @@ def curves(m, x: passes("columns"), t: passes(), s: passes()):
 def traced(x, t, s):
     """tanh(x) and sigmoid(x) of the vector code."""
     lanes = registers.vector_registers().bytes // x.itemsize
-    run = micro_kernels.for_python(curves, x.dtype, lanes, f"test_{x.dtype}")
+    run = for_python(curves, x.dtype, lanes, f"test_{x.dtype}")
     run(*(a.reshape(1, -1) for a in (x, t, s)))
 
 

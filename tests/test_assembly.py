@@ -13,7 +13,7 @@ import pytest
 
 import lstm_kernels
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import micro_kernels, registers
+from lstm_kernels.cpu import registers
 from lstm_kernels.cpu.micro_kernels import MicroKernels
 from lstm_report.measure.process import in_process
 
@@ -46,7 +46,7 @@ def every_micro_kernel(dtype, cells):
     for cell, count in product(cells, (2, 4)):
         every = MicroKernels(CELLS[cell], dtype, count * lanes).all()
         for name, micro_kernel in every.items():
-            text = micro_kernels.assembly(micro_kernel, dtype, lanes)
+            text = assembly.assembly(micro_kernel, dtype, lanes)
             key = f"{cell} {count} {name}"
             loops[key] = [assembly.counts(loop) for loop in assembly.inner_loops(text)]
     return registers.vector_registers(), loops

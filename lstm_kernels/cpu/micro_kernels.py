@@ -9,13 +9,11 @@ not checked in compiled code: the tests run the callers as Python on NumPy, wher
 are (tests/test_stages.py).
 """
 
-import ctypes
 import inspect
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import product
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -23,9 +21,8 @@ from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
 from ..cells import CELLS
-from ..kernels import OPTIONS, fill, native
+from ..kernels import native
 from . import activations, registers
-from .entries import address
 from .intrinsics import WORD, call_address, instruction, on_stack, with_signature
 from .packing import Layout
 from .simd import Emitter, Number
@@ -431,15 +428,15 @@ class MicroKernels(Layout):
         return transpose
 
 
-def _parameters(micro_kernel):
+def parameters(micro_kernel):
     """The annotations of a micro-kernel's parameters after m, by name: of an operand
     what it is passed (`passes`), of a number float.
     """
-    _, *parameters = inspect.signature(micro_kernel).parameters.values()
-    return {p.name: p.annotation for p in parameters}
+    _, *rest = inspect.signature(micro_kernel).parameters.values()
+    return {p.name: p.annotation for p in rest}
 
 
-def _trace(micro_kernel, dtype, lanes):
+def trace(micro_kernel, dtype, lanes):
     """A function for compiled code that traces a micro-kernel, of the address of its
     arguments as words (`caller`).
     """
@@ -454,7 +451,7 @@ def _trace(micro_kernel, dtype, lanes):
             return m.argument(builder.load(builder.inttoptr(place, kind.as_pointer())))
 
         arguments = []
-        for fields in _parameters(micro_kernel).values():
+        for fields in parameters(micro_kernel).values():
             if fields is float:
                 arguments.append(word(ir.DoubleType()))
             else:
@@ -466,8 +463,8 @@ def _trace(micro_kernel, dtype, lanes):
     return instruction(None, types.intp)(emit)
 
 
-def _traced(words):
-    trace(words)  # noqa: F821
+def _call(words):
+    traced(words)  # noqa: F821
 
 
 SIGNATURE = types.void(types.intp)
@@ -478,36 +475,9 @@ def compiled(micro_kernel, dtype, lanes, label, origins=()):
     label: tells those of one name apart there. origins: names of the modules it is
     traced from, beside its own.
     """
-    names = {"trace": _trace(micro_kernel, dtype, lanes)}
+    names = {"traced": trace(micro_kernel, dtype, lanes)}
     label = f"{micro_kernel.__name__}_{label}"
-    return native(_traced, label, SIGNATURE, (micro_kernel.__module__, *origins), names)
-
-
-def for_python(micro_kernel, dtype, lanes, label):
-    """A micro-kernel as a function of arrays that Python can call, without its lock."""
-    code = ctypes.CFUNCTYPE(None, ctypes.c_int64)(
-        compiled(micro_kernel, dtype, lanes, label)
-    )
-    parameters = _parameters(micro_kernel)
-
-    def run(*operands):
-        words = []
-        for array, fields in zip(operands, parameters.values(), strict=True):
-            *_, rows, columns = array.shape
-            known = {"rows": rows, "columns": columns, "stride": array.strides[-2]}
-            known |= {"blocks": array.shape[0], "block": array.strides[0]}
-            words += [address(array), *(known[field] for field in fields)]
-        place = (ctypes.c_int64 * len(words))(*words)
-        code(ctypes.addressof(place))
-
-    return run
-
-
-def assembly(micro_kernel, dtype, lanes):
-    """The machine code of a micro-kernel as assembly, compiled for the purpose."""
-    names = {"trace": _trace(micro_kernel, dtype, lanes)}
-    function = fill([_traced], names, "assembly")["_traced"]
-    return numba.cfunc(SIGNATURE, **OPTIONS)(function)._library.get_asm_str()
+    return native(_call, label, SIGNATURE, (micro_kernel.__module__, *origins), names)
 
 
 def _operand(context, builder, kind, value, fields):
@@ -527,12 +497,12 @@ def caller(micro_kernel):
     """A function for compiled code that calls a micro-kernel of these parameters: its
     address, then arrays and numbers. The last axis of an array is contiguous.
     """
-    parameters = _parameters(micro_kernel)
+    passed = parameters(micro_kernel)
 
     def typing(context, code, *kinds):
         def generate(context, builder, signature, values):
             words = []
-            triples = zip(kinds, values[1:], parameters.values(), strict=True)
+            triples = zip(kinds, values[1:], passed.values(), strict=True)
             for kind, value, fields in triples:
                 if fields is float:
                     words.append(context.cast(builder, value, kind, types.float64))
@@ -544,7 +514,7 @@ def caller(micro_kernel):
 
         return types.void(code, *kinds), generate
 
-    return with_signature(typing, micro_kernel.__name__, "code", *parameters)
+    return with_signature(typing, micro_kernel.__name__, "code", *passed)
 
 
 # Callers for compiled code: of this instance only the parameters count, which those of

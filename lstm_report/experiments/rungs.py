@@ -15,7 +15,7 @@ from numba import njit
 
 from lstm_kernels import kernels
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import activations, micro_kernels, registers, simd
+from lstm_kernels.cpu import activations, registers, simd
 from lstm_kernels.cpu.micro_kernels import MicroKernels, passes, store_accumulators
 from lstm_kernels.cpu.packing import aligned
 from lstm_kernels.params import Params
@@ -23,6 +23,8 @@ from lstm_kernels.versions import numba_sample, numba_tile
 from lstm_kernels.versions.numba_fused import NumbaFused
 from lstm_kernels.versions.numba_sample import NumbaSample
 from lstm_kernels.versions.numba_tile import add_rows, four
+
+from .vectors import for_python
 
 PANEL = 256  # columns
 LSTM, FLOAT32 = CELLS["lstm"], np.dtype(np.float32)
@@ -345,6 +347,6 @@ def register_peak(rounds=20_000, repeats=200):
         for k, total in enumerate(totals):
             values.store(k, 0, m.get(total))
 
-    call = micro_kernels.for_python(sums, dtype, layout.lanes, "peak_of_registers")
+    call = for_python(sums, dtype, layout.lanes, "peak_of_registers")
     best = min(timeit.repeat(partial(call, turns, values), number=1, repeat=repeats))
     return 2 * rounds * values.size / best / 1e9

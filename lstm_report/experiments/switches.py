@@ -34,6 +34,8 @@ from lstm_kernels.params import Params
 from lstm_kernels.reference import blocks
 from lstm_kernels.schedules import Graph, layer_by_layer, waits_for, wavefront
 
+from .vectors import for_python
+
 SWITCHES = "combine", "concurrent", "pointwise", "layout", "wavefront", "kernel"
 
 
@@ -322,7 +324,7 @@ def micro_kernel(layout, name):
 def code(layout, name):
     """A micro-kernel as a function of arrays that Python can call without its lock."""
     kernel, label = micro_kernel(layout, name), f"switch_{layout.name}"
-    return micro_kernels.for_python(kernel, layout.dtype, layout.lanes, label)
+    return for_python(kernel, layout.dtype, layout.lanes, label)
 
 
 def busy(threads, rows):
